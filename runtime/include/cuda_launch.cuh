@@ -1,0 +1,49 @@
+// Launching a CUDA kernel from a generated shard.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <atomic>
+#include <cstdint>
+
+#include "launch.h"
+
+namespace kernelmint {
+
+// One extent of the grid, checked against the limit of its axis.
+struct Grid {
+  std::int64_t x = 1, y = 1, z = 1;
+};
+
+// Launches `kernel` on the caller's stream and device. Never synchronises; safe under stream
+// capture. The opt-in to more than 48 KiB of dynamic shared memory is made once per device.
+template <class Args>
+LaunchResult launch_cuda(void (*kernel)(const Args), Grid grid, int threads, int shared_memory,
+                         const Args& args, const LaunchContext& context,
+                         std::atomic<std::uint64_t>& devices_ready) {
+  if (grid.x > INT32_MAX || grid.y > 65535 || grid.z > 65535)
+    return {"the launch grid exceeds CUDA's limits (2^31-1, 65535, 65535): split the batch"};
+  int current = -1;
+  cudaError_t status = cudaGetDevice(&current);
+  if (status != cudaSuccess) return {cudaGetErrorString(status)};
+  if (current != context.device) {
+    status = cudaSetDevice(context.device);
+    if (status != cudaSuccess) return {cudaGetErrorString(status)};
+  }
+  const std::uint64_t bit = std::uint64_t{1} << (context.device & 63);
+  if (shared_memory > 48 * 1024 &&
+      (context.device > 63 || !(devices_ready.load(std::memory_order_relaxed) & bit))) {
+    status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_memory);
+    if (status == cudaSuccess) devices_ready.fetch_or(bit, std::memory_order_relaxed);
+  }
+  if (status == cudaSuccess) {
+    const dim3 blocks(static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y),
+                      static_cast<unsigned>(grid.z));
+    kernel<<<blocks, threads, shared_memory, static_cast<cudaStream_t>(context.stream)>>>(args);
+    status = cudaGetLastError();
+  }
+  if (current != context.device) cudaSetDevice(current);
+  return {status == cudaSuccess ? nullptr : cudaGetErrorString(status)};
+}
+
+}  // namespace kernelmint

@@ -1,0 +1,35 @@
+// What stands between the dispatch table and a kernel.
+#pragma once
+
+namespace kernelmint {
+
+// Where and how the caller wants the kernel to run.
+struct LaunchContext {
+  void* stream;     // cudaStream_t of the caller; null on the CPU
+  int device;       // CUDA device ordinal; 0 on the CPU
+  int num_threads;  // CPU threads to use, the caller's included; 1 on a GPU
+};
+
+// `error` is null on success, else a string with static storage that says what went wrong.
+struct LaunchResult {
+  const char* error = nullptr;
+};
+
+// Instruction sets a translation unit may be compiled for. A CPU kernel is compiled once for each
+// that the compiler has, and the best one the processor has is chosen when the kernel is resolved.
+namespace isa {
+struct cuda {};
+struct baseline {};  // what the compiler targets by default: SSE2 on x86-64, NEON on aarch64
+struct avx2 {};      // + FMA and F16C (x86-64-v3)
+struct avx512 {};    // + F, BW, DQ, VL (x86-64-v4)
+struct amx {};       // + AVX512-BF16 and AMX-BF16 tiles (Sapphire Rapids)
+}  // namespace isa
+
+// Runs one configuration. `args` points at the family's generated Args. Instantiated in exactly one
+// shard for each pair of configuration and instruction set.
+template <class Config, class Isa>
+LaunchResult launch(const void* args, const LaunchContext& context);
+
+using LaunchFunction = LaunchResult (*)(const void* args, const LaunchContext& context);
+
+}  // namespace kernelmint

@@ -1,0 +1,113 @@
+// The tables that generated code fills and the runtime reads: what a family's arguments are, and
+// which kernels exist. Plain data and function pointers; no allocation, no static constructors.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "launch.h"
+
+namespace kernelmint {
+
+enum class Dtype : std::uint8_t { bf16, fp16, f32, f64, i8, u8, i32, i64, boolean };
+
+enum class Role : std::uint8_t { input, output, workspace };
+
+inline constexpr int kMaxRank = 8;
+inline constexpr int kMaxSymbols = 32;
+inline constexpr int kMaxTensors = 32;
+inline constexpr int kMaxScalars = 32;
+inline constexpr int kMaxArgsBytes = 2048;
+
+// Evaluates an expression over the bound symbols and the kernel's parameters (both in the order of
+// FamilyEntry::symbols and KernelEntry::parameters).
+using IntExpression = std::int64_t (*)(const std::int64_t* symbols, const std::int64_t* parameters);
+using FloatExpression = double (*)(const std::int64_t* symbols, const std::int64_t* parameters);
+
+struct Dim {
+  std::int16_t symbol;     // index of the symbol this extent binds or must equal; -1: `value` instead
+  IntExpression value;     // what the extent must be, where it is an expression
+  const char* text;        // as the spec writes it: "Sq", "ceil_div(T, block)"
+};
+
+struct TensorArgument {
+  const char* name;
+  Role role;
+  bool optional;               // an output the caller must ask for (return_<name>=True)
+  std::int16_t dtype_parameter;  // index into the kernel's parameters (a Dtype's number); -1: `dtype`
+  Dtype dtype;
+  std::int8_t rank;
+  Dim dims[kMaxRank];
+};
+
+enum class ScalarKind : std::uint8_t { floating, integer, boolean };
+
+union ScalarValue {
+  double floating;
+  std::int64_t integer;  // booleans too: 0 or 1
+};
+
+struct ScalarArgument {
+  const char* name;
+  ScalarKind kind;
+  bool required;
+  FloatExpression default_floating;  // set for a floating scalar with a default
+  IntExpression default_integer;     // set for an integer or boolean scalar with a default
+};
+
+// A precondition on the bound shapes, checked at each call.
+struct Requirement {
+  IntExpression holds;
+  const char* text;     // "H % Hk == 0"
+  const char* because;  // the spec's reason
+};
+
+struct BoundTensor {
+  void* data;  // null: an optional output that was not asked for
+  const std::int64_t* strides;
+};
+
+// Writes the family's Args, in place, from bound tensors (spec order), symbols and scalars.
+using FillArgs = void (*)(void* args, const BoundTensor* tensors, const std::int64_t* symbols,
+                          const ScalarValue* scalars);
+
+struct KernelEntry {
+  const char* key;
+  const std::int64_t* parameters;  // family parameters, then the target's, in spec order
+  LaunchFunction cuda;             // the kernel, where the target is a CUDA one
+  LaunchFunction baseline, avx2, avx512, amx;  // a CPU target's; null where not compiled
+};
+
+struct TargetEntry {
+  const char* name;         // "sm80", "sm90a", "cpu"
+  int capability;           // least compute capability, 80 for 8.0; 0 for the CPU
+  bool exact_capability;    // an `a` target runs on that capability alone
+  int alignment;            // bytes: data pointers and every stride but the last must be multiples
+  const Requirement* requirements;  // the target's own, after the family's
+  int num_requirements;
+  const KernelEntry* kernels;
+  std::size_t num_kernels;
+};
+
+struct FamilyEntry {
+  const char* name;
+  const char* const* symbols;
+  int num_symbols;
+  const TensorArgument* tensors;
+  int num_tensors;
+  const ScalarArgument* scalars;
+  int num_scalars;
+  const Requirement* requirements;
+  int num_requirements;
+  std::size_t args_bytes;
+  FillArgs fill;
+  const TargetEntry* const* targets;
+  int num_targets;
+};
+
+// Defined by generated/registry.cpp.
+extern const FamilyEntry* const kFamilies[];
+extern const int kNumFamilies;
+extern const char kFingerprint[];  // the manifest's; must equal the installed manifest.json's
+
+}  // namespace kernelmint
