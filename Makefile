@@ -1,0 +1,63 @@
+# make demo   builds into .venv, shows the register report, dispatches by key, checks against PyTorch
+# make test   everything that can be tested on this machine
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help demo test build regenerate lint format bench clean
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
+
+help:
+	@sed -n 's/^# make/make/p' Makefile
+	@echo "make build       regenerate, then an editable install into $(VENV)"
+	@echo "make lint        ruff, mypy, clang-format, the import rules, and codegen check"
+	@echo "make format      rewrite Python and C++ in the project's style"
+	@echo "make bench       the benchmarks that need no GPU"
+	@echo "make clean       remove build folders (not $(VENV))"
+
+# The environment: the package's requirements and the tools, then nvcc where the machine has none.
+$(READY): requirements-dev.txt constraints.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 10) or sys.exit("Kernelmint needs Python 3.10 or later, this is " + sys.version.split()[0] + "; name another with make PYTHON=...")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python tools/build/environment.py
+	touch $@
+
+regenerate: $(READY)
+	$(BIN)/python -m codegen regenerate
+
+build: regenerate
+	$(BIN)/python tools/build/install.py
+
+demo: build
+	$(BIN)/ptx-report --installed
+	$(BIN)/python -m tools.demo
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	git ls-files '*.h' '*.cuh' '*.cpp' '*.cu' ':!generated' | xargs $(BIN)/clang-format --dry-run --Werror
+	$(BIN)/lint-imports
+	$(BIN)/python -m codegen check
+
+test: build lint
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/ptx-report --installed --check
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	git ls-files '*.h' '*.cuh' '*.cpp' '*.cu' ':!generated' | xargs $(BIN)/clang-format -i
+
+bench: build
+	$(BIN)/python -m tools.bench_codegen
+	$(BIN)/python -m tools.bench_dispatch
+	$(BIN)/python -m tools.bench flash_forward --target cpu
+
+clean:
+	rm -rf build dist

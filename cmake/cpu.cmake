@@ -1,0 +1,31 @@
+# CPU targets: each shard is compiled once for every instruction set the compiler has; the runtime
+# picks by what the processor has.
+include(CheckCXXCompilerFlag)
+
+set(KERNELMINT_ISAS baseline)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
+  set(KERNELMINT_FLAGS_avx2 -march=x86-64-v3)
+  set(KERNELMINT_FLAGS_avx512 -march=x86-64-v4)
+  set(KERNELMINT_FLAGS_amx -march=sapphirerapids)
+  foreach(isa avx2 avx512 amx)
+    check_cxx_compiler_flag(${KERNELMINT_FLAGS_${isa}} KERNELMINT_HAS_${isa})
+    if(KERNELMINT_HAS_${isa})
+      list(APPEND KERNELMINT_ISAS ${isa})
+    endif()
+  endforeach()
+endif()
+list(TRANSFORM KERNELMINT_ISAS PREPEND KERNELMINT_ISA_ OUTPUT_VARIABLE KERNELMINT_ISA_DEFINITIONS)
+
+macro(kernelmint_add_cpu_target target)
+  set(_sources ${KERNELMINT_SOURCES_${target}})
+  list(TRANSFORM _sources PREPEND "${KERNELMINT_GENERATED_DIR}/")
+  foreach(isa IN LISTS KERNELMINT_ISAS)
+    add_library(kernels_${target}_${isa} OBJECT ${_sources})
+    target_link_libraries(kernels_${target}_${isa} PRIVATE kernelmint_headers)
+    target_compile_definitions(kernels_${target}_${isa} PRIVATE KERNELMINT_ISA=${isa})
+    # -Wno-psabi: vectors wider than the baseline's never cross a call that is not inlined.
+    target_compile_options(kernels_${target}_${isa} PRIVATE -O3 ${KERNELMINT_FLAGS_${isa}} -Wno-psabi)
+    set_target_properties(kernels_${target}_${isa} PROPERTIES JOB_POOL_COMPILE kernels)
+    list(APPEND kernel_objects $<TARGET_OBJECTS:kernels_${target}_${isa}>)
+  endforeach()
+endmacro()

@@ -1,0 +1,44 @@
+"""Fills the virtual environment that runs this script with all that `make` needs.
+
+The package's own requirements and its build requirements are read from pyproject.toml and from the
+build backend, so there is no second list. PIP_CONSTRAINT pins versions. Standard library only.
+"""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def pip_install(*arguments: str) -> None:
+    """Run `pip install` quietly; end the script where it fails, pip having said why."""
+    command = [sys.executable, "-m", "pip", "install", "--quiet", *arguments]
+    if subprocess.run(command, cwd=ROOT, check=False).returncode:
+        sys.exit("kernelmint: installing the requirements failed (see pip's message above)")
+
+
+def main() -> None:
+    """Install what the project and its tools require, then nvcc where the machine has none."""
+    print("kernelmint: installing requirements; PyTorch may take a few minutes", flush=True)
+    pip_install("-r", "requirements-dev.txt")
+
+    sys.path.insert(0, str(ROOT / "tools" / "build"))
+    import kernelmint_backend
+    from packaging.requirements import Requirement
+    tomllib = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    wanted = [
+        *project["build-system"]["requires"],
+        *project["project"]["dependencies"],
+        *kernelmint_backend.get_requires_for_build_editable(),
+    ]
+    pip_install(*sorted({str(Requirement(text)) for text in wanted}))
+
+
+if __name__ == "__main__":
+    main()

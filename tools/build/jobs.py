@@ -1,0 +1,50 @@
+"""How many compilers may run at once: bounded by processors and by the memory there is.
+
+Prints one number. MAX_JOBS, where set, is taken as it is. Standard library only: it runs inside
+isolated build environments.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+# nvcc's greatest resident size for one of the largest attention kernels, with room to spare.
+MIB_PER_JOB = 2048
+
+
+def available_mib() -> int:
+    """Memory this process may still use, in MiB: the machine's, or less where a cgroup says so."""
+    meminfo = dict(
+        line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines() if ":" in line
+    )
+    available = int(meminfo["MemAvailable"].split()[0]) // 1024
+    for limit, usage in (
+        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+        (
+            "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+            "/sys/fs/cgroup/memory/memory.usage_in_bytes",
+        ),
+    ):
+        try:
+            free = int(Path(limit).read_text()) - int(Path(usage).read_text())
+        except (OSError, ValueError):  # no such cgroup, or no limit ("max")
+            continue
+        available = min(available, free // (1024 * 1024))
+    return available
+
+
+def jobs(mib_per_job: int = MIB_PER_JOB) -> int:
+    """The number of compilers to run at once, at least one."""
+    asked = os.environ.get("MAX_JOBS", "")
+    if asked:
+        if not asked.isdigit() or int(asked) < 1:
+            sys.exit(f"MAX_JOBS={asked!r}: expected a number of jobs, 1 or more")
+        return int(asked)
+    processors = len(os.sched_getaffinity(0))
+    return max(1, min(processors, available_mib() // mib_per_job))
+
+
+if __name__ == "__main__":
+    print(jobs())

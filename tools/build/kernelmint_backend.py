@@ -1,0 +1,104 @@
+"""The PEP 517 backend: scikit-build-core, plus PyPI's nvcc where a build needs one and has none.
+
+A wheel that compiles CUDA needs nvcc. Asking for PyPI's 105 MB in the static build requirements
+would make everybody download it; so it is asked for only where neither CUDACXX nor PATH names one
+and CUDA has not been switched off.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from scikit_build_core import build as _skbuild
+from scikit_build_core.build import (  # noqa: F401 - the backend's other hooks, unchanged
+    build_sdist,
+    get_requires_for_build_sdist,
+    prepare_metadata_for_build_editable,
+    prepare_metadata_for_build_wheel,
+)
+
+# nvcc alone pulls its parts in unpinned and leaves out CCCL, whose nv/target cuda_fp16.h includes:
+# the metapackage pins one toolkit.
+NVCC_REQUIREMENT = "cuda-toolkit[nvcc,cccl]==13.0.*"
+
+Settings = dict[str, Any] | None
+
+
+def _definition(name: str, settings: Settings) -> str | None:
+    """The value a CMake variable will have: -C cmake.define.NAME=..., else -DNAME=... in CMAKE_ARGS."""
+    given = (settings or {}).get(f"cmake.define.{name}")
+    if given is not None:
+        return str(given)
+    for argument in shlex.split(os.environ.get("CMAKE_ARGS", "")):
+        if argument.startswith((f"-D{name}=", f"-D{name}:")):
+            return argument.partition("=")[2]
+    return None
+
+
+def _cuda_requirements(settings: Settings) -> list[str]:
+    if (_definition("KERNELMINT_CUDA", settings) or "ON").upper() in {"OFF", "0", "FALSE", "NO"}:
+        return []
+    if os.environ.get("CUDACXX") or _definition("CMAKE_CUDA_COMPILER", settings):
+        return []
+    if shutil.which("nvcc") or not sys.platform.startswith("linux"):
+        return []
+    return [NVCC_REQUIREMENT]
+
+
+def get_requires_for_build_wheel(config_settings: Settings = None) -> list[str]:
+    """Build requirements of a wheel, with nvcc where the machine has none."""
+    return [
+        *_skbuild.get_requires_for_build_wheel(config_settings),
+        *_cuda_requirements(config_settings),
+    ]
+
+
+def get_requires_for_build_editable(config_settings: Settings = None) -> list[str]:
+    """Build requirements of an editable install, with nvcc where the machine has none."""
+    return [
+        *_skbuild.get_requires_for_build_editable(config_settings),
+        *_cuda_requirements(config_settings),
+    ]
+
+
+def _discard_vanished(build_dir: Path) -> None:
+    """Remove a build folder whose tools are gone, as an isolated environment's are afterwards.
+
+    The folder is kept after a build so that logs can be read and objects reused; CMake cannot
+    reconfigure it once the compiler or nanobind it has cached no longer exists.
+    """
+    cache = build_dir / "CMakeCache.txt"
+    if not cache.is_file():
+        return
+    for line in cache.read_text(errors="replace").splitlines():
+        name, _, value = line.partition("=")
+        if name.startswith(("CMAKE_CUDA_COMPILER:", "nanobind_DIR:", "CMAKE_COMMAND:")) and (
+            value.startswith("/") and not Path(value).exists()
+        ):
+            shutil.rmtree(build_dir)
+            return
+
+
+def build_wheel(
+    wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None
+) -> str:
+    """Build a wheel; its build folder, logs included, stays in build/wheel."""
+    _discard_vanished(Path("build/wheel"))
+    return _skbuild.build_wheel(wheel_directory, config_settings, metadata_directory)
+
+
+def build_editable(
+    wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None
+) -> str:
+    """Build an editable install; its build folder stays in build/editable."""
+    _discard_vanished(Path("build/editable"))
+    return _skbuild.build_editable(wheel_directory, config_settings, metadata_directory)
+
+
+if __name__ == "__main__":  # `make` installs these before it builds without isolation
+    print("\n".join(get_requires_for_build_editable()))
