@@ -33,7 +33,8 @@ LaunchResult launch_cuda(void (*kernel)(const Args), Grid grid, int threads, int
   const std::uint64_t bit = std::uint64_t{1} << (context.device & 63);
   if (shared_memory > 48 * 1024 &&
       (context.device > 63 || !(devices_ready.load(std::memory_order_relaxed) & bit))) {
-    status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_memory);
+    status =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_memory);
     if (status == cudaSuccess) devices_ready.fetch_or(bit, std::memory_order_relaxed);
   }
   if (status == cudaSuccess) {

@@ -25,22 +25,21 @@ using IntExpression = std::int64_t (*)(const std::int64_t* symbols, const std::i
 using FloatExpression = double (*)(const std::int64_t* symbols, const std::int64_t* parameters);
 
 struct Dim {
-  std::int16_t symbol;     // index of the symbol this extent binds or must equal; -1: `value` instead
-  IntExpression value;     // what the extent must be, where it is an expression
-  const char* text;        // as the spec writes it: "Sq", "ceil_div(T, block)"
+  std::int16_t symbol;  // index of the symbol this extent binds or must equal; -1: `value` instead
+  IntExpression value;  // what the extent must be, where it is an expression
+  const char* text;     // as the spec writes it: "Sq", "ceil_div(T, block)"
 };
 
 struct TensorArgument {
   const char* name;
   Role role;
-  bool optional;               // an output the caller must ask for (return_<name>=True)
-  std::int16_t dtype_parameter;  // index into the kernel's parameters (a Dtype's number); -1: `dtype`
+  bool optional;  // an output the caller must ask for (return_<name>=True)
+  std::int16_t
+      dtype_parameter;  // index into the kernel's parameters (a Dtype's number); -1: `dtype`
   Dtype dtype;
   std::int8_t rank;
   Dim dims[kMaxRank];
 };
-
-enum class ScalarKind : std::uint8_t { floating, integer, boolean };
 
 union ScalarValue {
   double floating;
@@ -49,10 +48,10 @@ union ScalarValue {
 
 struct ScalarArgument {
   const char* name;
-  ScalarKind kind;
+  Dtype dtype;  // f32, f64: ScalarValue::floating; i32, i64, boolean: ScalarValue::integer
   bool required;
-  FloatExpression default_floating;  // set for a floating scalar with a default
-  IntExpression default_integer;     // set for an integer or boolean scalar with a default
+  FloatExpression default_floating;  // set for an f32 or f64 with a default
+  IntExpression default_integer;     // set for an i32, i64 or boolean with a default
 };
 
 // A precondition on the bound shapes, checked at each call.
@@ -79,10 +78,10 @@ struct KernelEntry {
 };
 
 struct TargetEntry {
-  const char* name;         // "sm80", "sm90a", "cpu"
-  int capability;           // least compute capability, 80 for 8.0; 0 for the CPU
-  bool exact_capability;    // an `a` target runs on that capability alone
-  int alignment;            // bytes: data pointers and every stride but the last must be multiples
+  const char* name;       // "sm80", "sm90a", "cpu"
+  int capability;         // least compute capability, 80 for 8.0; 0 for the CPU
+  bool exact_capability;  // an `a` target runs on that capability alone
+  int alignment;          // bytes: data pointers and every stride but the last must be multiples
   const Requirement* requirements;  // the target's own, after the family's
   int num_requirements;
   const KernelEntry* kernels;
