@@ -9,13 +9,14 @@ where the build fails prints the failing object's own output. Standard library o
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-LOG = ROOT / "build" / "install.log"
+LOG = Path(os.environ.get("KERNELMINT_INSTALL_LOG", ROOT / "build" / "install.log"))
 STEP = re.compile(r"^\s*\[(\d+)/(\d+)\] (.*)$")
 SAID = re.compile(r"^\s*(?:-- )?(Kernelmint: .*)$")
 MOST_FAILURE_LINES = 80

@@ -1,0 +1,247 @@
+"""`pip install .` in each of the ways it is promised, with real compilers, on a few kernels."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.build
+
+ROOT = Path(__file__).resolve().parents[2]
+FEW = "dtype == 'bf16' and d_head == 64"  # a handful of kernels of each target
+
+
+def hidden_nvcc_path(folder: Path) -> str:
+    """A PATH that holds what a build needs (a compiler, coreutils, git) and no nvcc."""
+    folder.mkdir()
+    for entry in os.environ["PATH"].split(os.pathsep):
+        if not Path(entry).is_dir():
+            continue
+        for tool in sorted(Path(entry).iterdir()):
+            if tool.name not in {"nvcc", "cmake", "ninja"} and not (folder / tool.name).exists():
+                (folder / tool.name).symlink_to(tool)
+    return str(folder)
+
+
+def run(*command: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    kept = {k: v for k, v in os.environ.items() if k not in {"CUDACXX", "CMAKE_ARGS", "PYTHONPATH"}}
+    return subprocess.run(
+        [str(part) for part in command],
+        cwd=ROOT,
+        env={**kept, **environment},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+    )
+
+
+def generate(out: Path, where: str = FEW, specs: Path | None = None) -> Path:
+    """A generated tree of its own, with the few kernels that `where` leaves."""
+    chosen = ["--specs", specs] if specs else []
+    done = run(
+        sys.executable, "-m", "codegen", "regenerate", *chosen, "--out", out, "--where", where
+    )
+    assert done.returncode == 0, done.stdout
+    return out
+
+
+def wheel(tmp_path: Path, *settings: str, isolated: bool = True, **environment: str) -> Path:
+    """Build a wheel; the log is on stdout of a failing test."""
+    done = run(
+        *(sys.executable, "-m", "pip", "wheel", ".", "--no-deps", "--verbose"),
+        *([] if isolated else ["--no-build-isolation"]),
+        *("--wheel-dir", tmp_path / "dist", "-C", f"build-dir={tmp_path / 'build'}"),
+        *(part for setting in settings for part in ("-C", setting)),
+        **environment,
+    )
+    (tmp_path / "log").write_text(done.stdout)
+    assert done.returncode == 0, done.stdout[-6000:]
+    (built,) = (tmp_path / "dist").glob("kernelmint-*.whl")
+    return built
+
+
+def unpack(built: Path, tmp_path: Path) -> Path:
+    site = tmp_path / "site"
+    with zipfile.ZipFile(built) as archive:
+        archive.extractall(site)
+    return site
+
+
+ATTEND = """
+import torch, runtime
+q = torch.randn(2, 33, 4, 64).bfloat16(); k, v = torch.randn(2, 2, 47, 4, 64).bfloat16()
+keys = [info.key for info in runtime.kernels(target="cpu") if info.parameters["causal"] is False]
+o = runtime.kernel(keys[0])(q, k, v)
+f = lambda t: t.double().transpose(1, 2)
+want = torch.nn.functional.scaled_dot_product_attention(f(q), f(k), f(v)).transpose(1, 2)
+error = (o.double() - want).abs().max().item()
+assert error < 0.02, error
+print("error", error, runtime.__file__)
+"""
+
+
+def attend(site: Path) -> str:
+    """Run a cpu kernel of an unpacked wheel, away from the checkout, where no GPU shows."""
+    done = subprocess.run(
+        [sys.executable, "-c", ATTEND],
+        cwd=site.parent,
+        env={**os.environ, "PYTHONPATH": str(site), "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert str(site) in done.stdout
+    return done.stdout
+
+
+def shared_libraries(site: Path) -> str:
+    (extension,) = (site / "runtime").glob("_native*.so")
+    return subprocess.run(["ldd", extension], capture_output=True, text=True, check=True).stdout
+
+
+def test_isolated_without_a_toolkit_takes_nvcc_from_pypi(tmp_path: Path) -> None:
+    out = generate(tmp_path / "generated")
+    built = wheel(
+        tmp_path,
+        f"cmake.define.KERNELMINT_GENERATED_DIR={out}",
+        "cmake.define.CMAKE_CUDA_ARCHITECTURES=80;90",
+        PATH=hidden_nvcc_path(tmp_path / "bin"),
+    )
+    log = (tmp_path / "log").read_text()
+    assert "(from PyPI)" in log
+    assert "/usr/local/bin/nvcc" not in log
+    assert "torch" not in log.lower().replace("pytorch", "")
+    site = unpack(built, tmp_path)
+    attend(site)
+    assert "libcuda" not in shared_libraries(site)  # neither the driver's nor cudart's
+    rows = (site / "runtime" / "_generated" / "ptxas.csv").read_text().splitlines()
+    assert any(",sm_80," in row for row in rows)
+    assert any(",sm_90," in row for row in rows)
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
+def test_nvcc_on_path_is_taken_and_named(tmp_path: Path) -> None:
+    out = generate(tmp_path / "generated", FEW + " and causal")
+    wheel(tmp_path, f"cmake.define.KERNELMINT_GENERATED_DIR={out}")
+    log = (tmp_path / "log").read_text()
+    assert f"(on PATH): {shutil.which('nvcc')}" in log
+    assert "Kernelmint: building kernels:" in log
+    logs = list((tmp_path / "build" / "ptxas").rglob("*.ptxas.log"))
+    assert logs
+    assert all("Compiling entry function" in text.read_text() for text in logs)
+
+
+def test_cuda_off_needs_no_nvcc(tmp_path: Path) -> None:
+    out = generate(tmp_path / "generated", FEW + " and target == 'cpu'")
+    built = wheel(
+        tmp_path,
+        f"cmake.define.KERNELMINT_GENERATED_DIR={out}",
+        "cmake.define.KERNELMINT_CUDA=OFF",
+        PATH=hidden_nvcc_path(tmp_path / "bin"),
+    )
+    assert "nvcc" not in (tmp_path / "log").read_text()
+    attend(unpack(built, tmp_path))
+
+
+def test_no_nvcc_and_no_isolation_says_what_to_do(tmp_path: Path) -> None:
+    out = generate(tmp_path / "generated", FEW + " and causal")
+    environment = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+    tools = ["scikit-build-core", "nanobind", "cmake", "ninja"]
+    done = run(environment / "bin" / "python", "-m", "pip", "install", "-q", *tools)
+    assert done.returncode == 0, done.stdout
+    done = run(
+        *(environment / "bin" / "python", "-m", "pip", "wheel", ".", "--no-deps"),
+        *("--no-build-isolation", "--wheel-dir", tmp_path / "dist"),
+        *("-C", f"build-dir={tmp_path / 'build'}"),
+        *("-C", f"cmake.define.KERNELMINT_GENERATED_DIR={out}"),
+        PATH=f"{environment / 'bin'}:{hidden_nvcc_path(tmp_path / 'bin')}",
+    )
+    assert done.returncode != 0
+    assert "Kernelmint: no nvcc" in done.stdout
+    assert "KERNELMINT_CUDA=OFF" in done.stdout
+
+
+def test_a_failing_object_shows_its_output_and_its_log(tmp_path: Path) -> None:
+    specs = tmp_path / "specs"
+    shutil.copytree(ROOT / "kernel_specs" / "flash_forward", specs / "flash_forward")
+    header = specs / "flash_forward" / "cpu.h"
+    header.write_text(header.read_text() + "\n#error planted: this header does not compile\n")
+    out = generate(tmp_path / "generated", FEW + " and causal and target == 'cpu'", specs)
+    done = run(
+        *(sys.executable, "tools/build/install.py", "--dry-run"),
+        *("-C", f"build-dir={tmp_path / 'build'}"),
+        *("-C", f"cmake.define.KERNELMINT_GENERATED_DIR={out}"),
+        *("-C", "cmake.define.KERNELMINT_CUDA=OFF"),
+        KERNELMINT_INSTALL_LOG=str(tmp_path / "install.log"),
+    )
+    assert done.returncode != 0
+    assert "#error planted" in done.stdout
+    assert f"its whole log is {tmp_path / 'install.log'}" in done.stdout
+
+
+def test_configuring_over_a_stale_tree_is_refused(tmp_path: Path) -> None:
+    specs = tmp_path / "specs"
+    shutil.copytree(ROOT / "kernel_specs" / "flash_forward", specs / "flash_forward")
+    out = generate(tmp_path / "generated", FEW + " and causal and target == 'cpu'", specs)
+    spec = specs / "flash_forward" / "cpu.yaml"
+    spec.write_text(spec.read_text() + "# edited since\n")
+    done = run(
+        *(sys.executable, "-m", "pip", "wheel", ".", "--no-deps", "--no-build-isolation"),
+        *("--wheel-dir", tmp_path / "dist", "-C", f"build-dir={tmp_path / 'build'}"),
+        *("-C", f"cmake.define.KERNELMINT_GENERATED_DIR={out}"),
+        *("-C", "cmake.define.KERNELMINT_CUDA=OFF"),
+    )
+    assert done.returncode != 0
+    assert "stale" in done.stdout
+    assert "python -m codegen regenerate" in done.stdout
+    assert "cpu.yaml" in done.stdout
+
+
+def test_an_editable_install_rebuilds_what_changed(tmp_path: Path) -> None:
+    specs = tmp_path / "specs"
+    shutil.copytree(ROOT / "kernel_specs" / "flash_forward", specs / "flash_forward")
+    out = generate(tmp_path / "generated", FEW + " and causal and target == 'cpu'", specs)
+    environment = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+    python = environment / "bin" / "python"
+    (site,) = (environment / "lib").glob("python*/site-packages")
+    # This test's own environment supplies torch and the build tools to the new one.
+    parent = next(p for p in map(Path, sys.path) if p.name == "site-packages" and p.is_dir())
+    (site / "parent.pth").write_text(f"{parent}\n")
+    done = run(
+        *(python, "-m", "pip", "install", "--no-build-isolation", "--no-deps", "-e", "."),
+        *("-C", "editable.rebuild=true", "-C", f"build-dir={tmp_path / 'build'}"),
+        *("-C", f"cmake.define.KERNELMINT_GENERATED_DIR={out}"),
+        *("-C", "cmake.define.KERNELMINT_CUDA=OFF"),
+        PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    )
+    assert done.returncode == 0, done.stdout
+    ask = "import runtime; print(runtime.kernels()[0].built)"
+    first = run(python, "-c", ask)
+    assert first.returncode == 0, first.stdout
+    assert "Building" not in first.stdout.replace("no work", "")
+    header = specs / "flash_forward" / "cpu.h"
+    header.write_text(header.read_text() + "\n#error planted: rebuilt at import\n")
+    second = run(python, "-c", ask)
+    assert "planted: rebuilt at import" in second.stdout
+
+
+def test_the_job_pool_is_bounded_by_memory_and_by_max_jobs() -> None:
+    sys.path.insert(0, str(ROOT / "tools" / "build"))
+    import jobs
+
+    assert jobs.jobs(mib_per_job=1 << 40) == 1
+    assert jobs.jobs(mib_per_job=1) == len(os.sched_getaffinity(0))
+    assert run(sys.executable, "tools/build/jobs.py", MAX_JOBS="7").stdout.strip() == "7"
+    refused = run(sys.executable, "tools/build/jobs.py", MAX_JOBS="many")
+    assert refused.returncode != 0
+    assert "MAX_JOBS" in refused.stdout

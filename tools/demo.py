@@ -1,0 +1,80 @@
+"""The main job in one screen: every attention kernel of this build, called by key and checked.
+
+    python -m tools.demo
+
+Draws random inputs, runs each kernel that this machine can run, and prints its greatest error
+against the family's fp64 oracle beside the error that PyTorch's own attention makes on the same
+inputs. Exits with 1 where a kernel's error is more than 1.5 times PyTorch's.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch.nn.functional import scaled_dot_product_attention
+
+import runtime
+from tools.oracle import oracle
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "f32": torch.float32}
+BATCH, SEQ_LEN, HEADS, KV_HEADS = 2, 500, 8, 2
+MOST = 1.5  # times PyTorch's error
+
+
+def pytorch(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
+    """PyTorch's attention on [B, S, H, D] tensors of equal lengths."""
+    q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+    return scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True).transpose(1, 2)
+
+
+def main() -> int:
+    """Run the demonstration; return the exit status."""
+    console = Console()
+    reference = oracle("flash_forward")
+    kernels = runtime.kernels(family="flash_forward")
+    runnable = [info for info in kernels if info.available]
+    if not runnable:
+        console.print("no flash_forward kernel can run here; `python -m runtime info` says why")
+        return 1
+    targets = sorted({info.target for info in runnable})
+    console.print(
+        f"{len(runnable)} of {len(kernels)} kernels can run here ({', '.join(targets)}); "
+        f"q [{BATCH}, {SEQ_LEN}, {HEADS}, d], k and v [{BATCH}, {SEQ_LEN}, {KV_HEADS}, d], random"
+    )
+    table = Table("key", "ms", "max error", "PyTorch's", "ratio")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    worst = 0.0
+    generator = torch.Generator().manual_seed(0)
+    for info in runnable:
+        shape = info.parameters
+        device = "cpu" if info.target == "cpu" else "cuda"
+        q, k, v = (
+            torch.randn(BATCH, SEQ_LEN, heads, shape["d_head"], generator=generator)
+            .to(DTYPES[shape["dtype"]])
+            .to(device)
+            for heads in (HEADS, KV_HEADS, KV_HEADS)
+        )
+        want = reference(q, k, v, causal=shape["causal"])
+        out = torch.full_like(q, float("nan"))  # an element left unwritten shows
+        kernel = runtime.kernel(info.key)
+        kernel(q, k, v, out=out)
+        _, milliseconds = kernel.timed(q, k, v, out=out)
+        error = (out.double() - want).abs().max().item()
+        theirs = (pytorch(q, k, v, shape["causal"]).double() - want).abs().max().item()
+        ratio = error / theirs
+        worst = max(worst, ratio if ratio == ratio else float("inf"))
+        table.add_row(
+            info.key, f"{milliseconds:.2f}", f"{error:.2e}", f"{theirs:.2e}", f"{ratio:.2f}"
+        )
+    console.print(table)
+    verdict = "every kernel is" if worst <= MOST else "NOT every kernel is"
+    console.print(f"{verdict} within {MOST} times PyTorch's error (worst: {worst:.2f})")
+    return 0 if worst <= MOST else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
