@@ -1,0 +1,474 @@
+#include "kernel.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <string_view>
+
+#include "errors.h"
+#include "overlap.h"
+#include "processor.h"
+
+namespace kernelmint {
+namespace {
+
+constexpr std::int64_t kMaxExtent = std::numeric_limits<std::int32_t>::max();
+
+std::string shape_of(const std::int64_t* shape, int rank) {
+  std::string result = "[";
+  for (int i = 0; i < rank; ++i) result += text(i ? ", " : "", shape[i]);
+  return result + "]";
+}
+
+std::string shape_of(PyObject* tensor) {
+  return nb::str(nb::list(nb::handle(tensor).attr("shape"))).c_str();
+}
+
+std::string attribute_text(PyObject* tensor, const char* name) {
+  return nb::str(nb::handle(tensor).attr(name)).c_str();
+}
+
+class ReleaseGil {
+ public:
+  ReleaseGil() : state_(PyEval_SaveThread()) {}
+  ~ReleaseGil() { PyEval_RestoreThread(state_); }
+  ReleaseGil(const ReleaseGil&) = delete;
+  ReleaseGil& operator=(const ReleaseGil&) = delete;
+
+ private:
+  PyThreadState* state_;
+};
+
+}  // namespace
+
+// What one call has found so far.
+struct Kernel::Call {
+  Torch& torch = Torch::get();
+  bool grad_enabled;
+  TensorInfo tensors[kMaxTensors];
+  BoundTensor bound[kMaxTensors];
+  std::int64_t symbols[kMaxSymbols];
+  std::int16_t bound_by[kMaxSymbols];  // the tensor that a symbol came from; -1: none yet
+  int first_input = -1;
+};
+
+Kernel::Kernel(const FamilyEntry& family, const TargetEntry& target, const KernelEntry& entry,
+               nb::dict parameters)
+    : family_(family),
+      target_(target),
+      entry_(entry),
+      parameters_(std::move(parameters)),
+      is_cuda_(target.capability != 0) {
+  launch_ = is_cuda_ ? entry.cuda : select(entry, active_isa());
+  if (launch_ == nullptr)
+    throw TargetUnavailable(
+        text(entry.key, ": not compiled for an instruction set up to ", name(active_isa())));
+  for (int i = 0; i < family.num_tensors; ++i) {
+    const TensorArgument& argument = family.tensors[i];
+    dtypes_[i] = argument.dtype_parameter < 0
+                     ? argument.dtype
+                     : static_cast<Dtype>(entry.parameters[argument.dtype_parameter]);
+    num_optional_ += argument.role == Role::output && argument.optional;
+    if (argument.role != Role::input) continue;
+    ++num_inputs_;
+    for (int d = 0; d < argument.rank; ++d) has_input_expressions_ |= argument.dims[d].symbol < 0;
+  }
+}
+
+std::string Kernel::shape_text(const TensorArgument& argument) const {
+  std::string result = "[";
+  for (int i = 0; i < argument.rank; ++i) result += text(i ? ", " : "", argument.dims[i].text);
+  return result + "]";
+}
+
+// "H = 6, Hk = 4": the symbols and parameters that an expression names, and their values.
+std::string Kernel::values_text(const char* expression, const std::int64_t* symbols) const {
+  std::string result;
+  const auto add = [&](std::string_view name, const std::string& value) {
+    result += text(result.empty() ? "" : ", ", name, " = ", value);
+  };
+  std::string seen = " ";
+  for (const char* at = expression; *at != '\0';) {
+    if (!std::isalpha(static_cast<unsigned char>(*at)) && *at != '_') {
+      ++at;
+      continue;
+    }
+    const char* begin = at;
+    while (std::isalnum(static_cast<unsigned char>(*at)) || *at == '_') ++at;
+    const std::string word(begin, at);
+    if (seen.find(" " + word + " ") != std::string::npos) continue;
+    seen += word + " ";
+    for (int i = 0; i < family_.num_symbols; ++i)
+      if (word == family_.symbols[i]) add(word, std::to_string(symbols[i]));
+    if (parameters_.contains(word.c_str()))
+      add(word, nb::str(nb::handle(parameters_[word.c_str()])).c_str());
+  }
+  return result;
+}
+
+std::int64_t Kernel::evaluate(IntExpression expression, const char* expression_text,
+                              const std::int64_t* symbols) const {
+  try {
+    return expression(symbols, entry_.parameters);
+  } catch (const std::domain_error& error) {
+    throw InvalidArgument(text(entry_.key, ": ", expression_text, ": ", error.what(), "; here ",
+                               values_text(expression_text, symbols)));
+  }
+}
+
+void Kernel::check_dtype(const TensorArgument& argument, const TensorInfo& tensor,
+                         Dtype dtype) const {
+  if (tensor.dtype == static_cast<int>(dtype)) [[likely]]
+    return;
+  throw InvalidArgument(text(argument.name, ": dtype ", attribute_text(tensor.object, "dtype"),
+                             " came, this kernel (", entry_.key, ") needs ", torch_name(dtype)));
+}
+
+void Kernel::check_device(Call& call, const TensorArgument& argument, const TensorInfo& tensor) {
+  const dlpack::Device device = tensor.device;
+  if (call.first_input >= 0) {
+    const dlpack::Device first = call.tensors[call.first_input].device;
+    if (device.type == first.type && device.id == first.id) [[likely]]
+      return;
+    throw InvalidArgument(text(argument.name, ": on ", attribute_text(tensor.object, "device"),
+                               ", needs the device of ", family_.tensors[call.first_input].name,
+                               ", ",
+                               attribute_text(call.tensors[call.first_input].object, "device")));
+  }
+  if (device.type != (is_cuda_ ? dlpack::kCuda : dlpack::kCpu)) {
+    const nb::object devices = nb::module_::import_("runtime.devices");
+    if (is_cuda_ && !nb::cast<bool>(devices.attr("has_cuda")()))
+      throw TargetUnavailable(text(entry_.key, ": needs a CUDA device; no CUDA device"));
+    throw InvalidArgument(text(argument.name, ": on ", attribute_text(tensor.object, "device"),
+                               ", this kernel (", entry_.key, ") needs a ",
+                               is_cuda_ ? "CUDA" : "CPU", " tensor"));
+  }
+  if (!is_cuda_) return;
+  if (device.id < 64 && (ready_devices_ >> device.id & 1)) [[likely]]
+    return;
+  const nb::object reason =
+      nb::module_::import_("runtime.devices")
+          .attr("why_unavailable")(target_.capability, target_.exact_capability, device.id);
+  if (!reason.is_none()) throw TargetUnavailable(text(entry_.key, ": ", nb::str(reason).c_str()));
+  if (device.id < 64) ready_devices_ |= std::uint64_t{1} << device.id;
+}
+
+void Kernel::check_autograd(Call& call, const TensorArgument& argument,
+                            const TensorInfo& tensor) const {
+  if (call.grad_enabled && call.torch.requires_grad(tensor.object))
+    throw InvalidArgument(text(
+        argument.name, ": requires_grad is set and grad mode is on, but ", family_.name,
+        " has no backward; call it under torch.no_grad() or pass ", argument.name, ".detach()"));
+  if (call.torch.has_neg_bit(tensor.object))
+    throw InvalidArgument(text(argument.name,
+                               ": a lazily negated view came (is_neg() is true); needs its values "
+                               "in memory: pass ",
+                               argument.name, ".resolve_neg()"));
+}
+
+void Kernel::check_memory(const TensorArgument& argument, const TensorInfo& tensor,
+                          Dtype dtype) const {
+  const int size = size_in_bytes(dtype);
+  const std::int64_t* shape = tensor.shape;
+  const std::int64_t* strides = tensor.strides;
+  const int last = tensor.rank - 1;
+  for (int i = 0; i <= last; ++i)
+    if (shape[i] == 0) return;  // nothing is read or written
+  if (last >= 0 && shape[last] > 1 && strides[last] != 1)
+    throw InvalidArgument(text(argument.name, ": the last dimension has stride ", strides[last],
+                               ", needs stride 1; pass ", argument.name, ".contiguous()"));
+  const int alignment = target_.alignment;
+  const auto address = reinterpret_cast<std::uintptr_t>(tensor.data);
+  if (address % alignment != 0)
+    throw InvalidArgument(text(argument.name, ": the data begins ", address % alignment,
+                               " bytes past a multiple of ", alignment, ", this kernel (",
+                               entry_.key, ") needs ", alignment, "-byte alignment; pass ",
+                               argument.name, ".clone()"));
+  if (alignment <= size) return;
+  // A contiguous tensor always passes: rows that are no multiple of the alignment in themselves
+  // ask for no more than what their length divides.
+  std::int64_t unit = alignment;
+  if (last >= 0)
+    while (shape[last] * size % unit != 0) unit /= 2;
+  for (int i = 0; i < last; ++i)
+    if (shape[i] > 1 && strides[i] * size % unit != 0)
+      throw InvalidArgument(text(argument.name, ": dimension ", i, " has a stride of ",
+                                 strides[i] * size, " bytes, this kernel (", entry_.key,
+                                 ") needs a multiple of ", unit, "; pass ", argument.name,
+                                 ".contiguous()"));
+}
+
+void Kernel::bind(Call& call, const TensorArgument& argument, const TensorInfo& tensor) {
+  if (tensor.rank != argument.rank)
+    throw InvalidArgument(text(argument.name, ": shape ", shape_of(tensor.object), " has ",
+                               tensor.rank, " dimensions, needs ", static_cast<int>(argument.rank),
+                               ": ", shape_text(argument)));
+  for (int i = 0; i < tensor.rank; ++i) {
+    const std::int64_t extent = tensor.shape[i];
+    if (extent > kMaxExtent)
+      throw InvalidArgument(text(argument.name, ": dimension ", i, " (", argument.dims[i].text,
+                                 ") is ", extent, ", needs at most ", kMaxExtent,
+                                 ": kernels count each extent in 32 bits"));
+    const int symbol = argument.dims[i].symbol;
+    if (symbol < 0) continue;
+    if (call.bound_by[symbol] < 0) {
+      call.symbols[symbol] = extent;
+      call.bound_by[symbol] = static_cast<std::int16_t>(&argument - family_.tensors);
+    } else if (call.symbols[symbol] != extent) {
+      throw InvalidArgument(text(argument.name, ": shape ", shape_of(tensor.shape, tensor.rank),
+                                 ", needs ", shape_text(argument), " with ",
+                                 family_.symbols[symbol], " = ", call.symbols[symbol], " as in ",
+                                 family_.tensors[call.bound_by[symbol]].name, "; dimension ", i,
+                                 " is ", extent));
+    }
+  }
+}
+
+void Kernel::check_expressions(const Call& call) const {
+  for (int t = 0; t < family_.num_tensors; ++t) {
+    const TensorArgument& argument = family_.tensors[t];
+    if (argument.role != Role::input) continue;
+    for (int i = 0; i < argument.rank; ++i) {
+      const Dim& dim = argument.dims[i];
+      if (dim.symbol >= 0) continue;
+      const std::int64_t needed = evaluate(dim.value, dim.text, call.symbols);
+      if (call.tensors[t].shape[i] != needed) {
+        const std::string values = values_text(dim.text, call.symbols);
+        throw InvalidArgument(text(argument.name, ": shape ",
+                                   shape_of(call.tensors[t].shape, argument.rank), ", needs ",
+                                   shape_text(argument), ": dimension ", i, " must be ", needed,
+                                   values.empty() ? "" : " (", values, values.empty() ? "" : ")"));
+      }
+    }
+  }
+}
+
+void Kernel::check_requirements(const Call& call, const Requirement* requirements,
+                                int count) const {
+  for (int i = 0; i < count; ++i) {
+    const Requirement& requirement = requirements[i];
+    if (evaluate(requirement.holds, requirement.text, call.symbols) != 0) [[likely]]
+      continue;
+    throw InvalidArgument(text(entry_.key, ": needs ", requirement.text, ", because ",
+                               requirement.because, "; here ",
+                               values_text(requirement.text, call.symbols)));
+  }
+}
+
+ScalarValue Kernel::scalar(const Call& call, const ScalarArgument& argument,
+                           nb::handle value) const {
+  ScalarValue result;
+  const bool is_floating = argument.dtype == Dtype::f32 || argument.dtype == Dtype::f64;
+  if (value.is_none()) {
+    if (argument.required)
+      throw InvalidArgument(text(argument.name, ": None came, needs a value: it has no default"));
+    try {
+      if (is_floating)
+        result.floating = argument.default_floating(call.symbols, entry_.parameters);
+      else
+        result.integer = argument.default_integer(call.symbols, entry_.parameters);
+    } catch (const std::domain_error& error) {
+      throw InvalidArgument(
+          text(argument.name, ": its default cannot be computed: ", error.what()));
+    }
+    return result;
+  }
+  const char* type = Py_TYPE(value.ptr())->tp_name;
+  const auto refuse = [&](const char* needed) {
+    const bool is_tensor = call.torch.is_tensor(value.ptr());
+    return InvalidArgument(text(argument.name, ": a ", type, " came, needs ", needed,
+                                is_tensor ? "; pass its .item()" : ""));
+  };
+  if (argument.dtype == Dtype::boolean) {
+    if (!PyBool_Check(value.ptr())) throw refuse("a bool");
+    result.integer = value.ptr() == Py_True;
+    return result;
+  }
+  const bool is_number = !PyBool_Check(value.ptr()) && !call.torch.is_tensor(value.ptr());
+  if (is_floating) {
+    const PyNumberMethods* methods = Py_TYPE(value.ptr())->tp_as_number;
+    if (!is_number || methods == nullptr ||
+        (methods->nb_float == nullptr && methods->nb_index == nullptr))
+      throw refuse("a float");
+    result.floating = PyFloat_AsDouble(value.ptr());
+    if (result.floating == -1.0 && PyErr_Occurred()) {
+      PyErr_Clear();
+      throw InvalidArgument(text(argument.name, ": ", nb::repr(value).c_str(),
+                                 " came, needs a value that a float holds"));
+    }
+    if (argument.dtype == Dtype::f32 && std::isfinite(result.floating) &&
+        std::fabs(result.floating) > std::numeric_limits<float>::max())
+      throw InvalidArgument(text(argument.name, ": ", result.floating,
+                                 " came, needs a value that 32-bit floats hold"));
+    return result;
+  }
+  if (!is_number || !PyIndex_Check(value.ptr())) throw refuse("an int");
+  const nb::object integer = nb::steal(PyNumber_Index(value.ptr()));
+  if (!integer.is_valid()) throw nb::python_error();
+  int overflow = 0;
+  result.integer = PyLong_AsLongLongAndOverflow(integer.ptr(), &overflow);
+  const bool is_narrow = argument.dtype == Dtype::i32;
+  if (overflow != 0 || (is_narrow && (result.integer > std::numeric_limits<std::int32_t>::max() ||
+                                      result.integer < std::numeric_limits<std::int32_t>::min())))
+    throw InvalidArgument(text(argument.name, ": ", nb::str(integer).c_str(),
+                               " came, needs a value that ", is_narrow ? 32 : 64,
+                               "-bit integers hold"));
+  return result;
+}
+
+void Kernel::output_shape(const Call& call, const TensorArgument& argument,
+                          std::int64_t* shape) const {
+  for (int i = 0; i < argument.rank; ++i) {
+    const Dim& dim = argument.dims[i];
+    shape[i] =
+        dim.symbol >= 0 ? call.symbols[dim.symbol] : evaluate(dim.value, dim.text, call.symbols);
+    if (shape[i] < 0 || shape[i] > kMaxExtent)
+      throw InvalidArgument(text(entry_.key, ": the output ", argument.name, " ",
+                                 shape_text(argument), " would have ", shape[i], " in dimension ",
+                                 i, "; here ", values_text(dim.text, call.symbols)));
+  }
+}
+
+void Kernel::check_output(Call& call, int index, const std::int64_t* shape, PyObject* object) {
+  const TensorArgument& argument = family_.tensors[index];
+  TensorInfo& tensor = call.tensors[index];
+  const std::string name = text("out (", argument.name, ")");
+  TensorArgument named = argument;
+  named.name = name.c_str();
+  call.torch.read(object, named.name, tensor);
+  check_dtype(named, tensor, dtypes_[index]);
+  check_device(call, named, tensor);
+  if (tensor.rank != argument.rank || !std::equal(shape, shape + argument.rank, tensor.shape))
+    throw InvalidArgument(text(name, ": shape ", shape_of(object), ", needs ",
+                               shape_of(shape, argument.rank), " = ", shape_text(argument)));
+  check_memory(named, tensor, dtypes_[index]);
+  check_autograd(call, named, tensor);
+  const int size = size_in_bytes(dtypes_[index]);
+  if (may_overlap_itself(tensor, size))
+    throw InvalidArgument(text(name, ": several of its elements share memory (strides ",
+                               shape_of(tensor.strides, tensor.rank),
+                               "), needs a tensor whose elements are apart; pass a clone"));
+  for (int i = 0; i < family_.num_tensors; ++i) {
+    const bool is_earlier_output =
+        family_.tensors[i].role == Role::output && i < index && call.bound[i].data != nullptr;
+    if (family_.tensors[i].role != Role::input && !is_earlier_output) continue;
+    if (may_overlap(tensor, size, call.tensors[i], size_in_bytes(dtypes_[i])))
+      throw InvalidArgument(text(name, ": shares memory with ", family_.tensors[i].name,
+                                 " (or cannot be shown not to), needs memory of its own"));
+  }
+}
+
+nb::object Kernel::call(nb::tuple inputs, nb::tuple scalars, nb::tuple requested, nb::object out) {
+  if (static_cast<int>(inputs.size()) != num_inputs_ ||
+      static_cast<int>(scalars.size()) != family_.num_scalars ||
+      static_cast<int>(requested.size()) != num_optional_)
+    throw nb::type_error("inputs, scalars and requested must match the family's arguments");
+
+  Call call;
+  call.grad_enabled = call.torch.grad_enabled();
+  std::fill_n(call.bound_by, family_.num_symbols, std::int16_t{-1});
+
+  for (int i = 0, next = 0; i < family_.num_tensors; ++i) {
+    const TensorArgument& argument = family_.tensors[i];
+    if (argument.role != Role::input) continue;
+    TensorInfo& tensor = call.tensors[i];
+    call.torch.read(inputs[next++].ptr(), argument.name, tensor);
+    check_dtype(argument, tensor, dtypes_[i]);
+    check_device(call, argument, tensor);
+    if (call.first_input < 0) call.first_input = i;
+    bind(call, argument, tensor);
+    check_memory(argument, tensor, dtypes_[i]);
+    check_autograd(call, argument, tensor);
+    call.bound[i] = {tensor.data, tensor.strides};
+  }
+  if (has_input_expressions_) check_expressions(call);
+  check_requirements(call, family_.requirements, family_.num_requirements);
+  check_requirements(call, target_.requirements, target_.num_requirements);
+
+  ScalarValue values[kMaxScalars];
+  for (int i = 0; i < family_.num_scalars; ++i)
+    values[i] = scalar(call, family_.scalars[i], scalars[i]);
+
+  bool wanted[kMaxTensors];
+  int num_wanted = 0;
+  for (int i = 0, optional = 0; i < family_.num_tensors; ++i) {
+    const TensorArgument& argument = family_.tensors[i];
+    wanted[i] = argument.role == Role::output &&
+                (!argument.optional || PyObject_IsTrue(requested[optional++].ptr()) == 1);
+    num_wanted += wanted[i];
+  }
+  const bool has_out = !out.is_none();
+  const bool out_is_sequence = nb::isinstance<nb::tuple>(out) || nb::isinstance<nb::list>(out);
+  const int num_given = !has_out ? 0 : out_is_sequence ? static_cast<int>(nb::len(out)) : 1;
+  if (has_out && num_given != num_wanted) {
+    std::string needed;
+    for (int i = 0; i < family_.num_tensors; ++i)
+      if (wanted[i]) needed += text(needed.empty() ? "" : ", ", family_.tensors[i].name);
+    throw InvalidArgument(text("out: ", num_given, num_given == 1 ? " tensor" : " tensors",
+                               " came, needs ", num_wanted, ": ", needed));
+  }
+
+  const dlpack::Device device = call.tensors[call.first_input].device;
+  nb::object results[kMaxTensors];
+  bool has_work = false;
+  for (int i = 0, given = 0; i < family_.num_tensors; ++i) {
+    const TensorArgument& argument = family_.tensors[i];
+    if (argument.role != Role::output) continue;
+    call.bound[i] = {nullptr, nullptr};
+    if (!wanted[i]) continue;
+    std::int64_t shape[kMaxRank];
+    output_shape(call, argument, shape);
+    TensorInfo& tensor = call.tensors[i];
+    if (has_out) {
+      results[i] = out_is_sequence ? nb::object(out[given++]) : out;
+      check_output(call, i, shape, results[i].ptr());
+    } else {
+      results[i] = call.torch.empty(shape, argument.rank, dtypes_[i], device);
+      call.torch.read(results[i].ptr(), argument.name, tensor);
+    }
+    call.bound[i] = {tensor.data, tensor.strides};
+    has_work |= tensor.numel() != 0;
+  }
+
+  if (has_work) {
+    for (int i = 0; i < family_.num_tensors; ++i) {
+      const TensorArgument& argument = family_.tensors[i];
+      if (argument.role != Role::workspace) continue;
+      std::int64_t shape[kMaxRank];
+      output_shape(call, argument, shape);
+      results[i] = call.torch.empty(shape, argument.rank, dtypes_[i], device);
+      call.torch.read(results[i].ptr(), argument.name, call.tensors[i]);
+      call.bound[i] = {call.tensors[i].data, call.tensors[i].strides};
+    }
+    alignas(std::max_align_t) std::byte args[kMaxArgsBytes];
+    family_.fill(args, call.bound, call.symbols, values);
+    LaunchContext context{nullptr, 0, 1};
+    if (is_cuda_) {
+      context.stream = call.torch.current_stream(device.id);
+      context.device = device.id;
+    } else {
+      context.num_threads = call.torch.num_threads();
+    }
+    LaunchResult result;
+    {
+      ReleaseGil released;
+      result = launch_(args, context);
+    }
+    if (result.error != nullptr) throw std::runtime_error(text(entry_.key, ": ", result.error));
+    if (has_out)
+      for (int i = 0; i < family_.num_tensors; ++i)
+        if (wanted[i]) call.torch.mark_written(results[i].ptr());
+  }
+
+  if (num_wanted == 1)
+    for (int i = 0; i < family_.num_tensors; ++i)
+      if (wanted[i]) return results[i];
+  nb::object all = nb::steal(PyTuple_New(num_wanted));
+  for (int i = 0, next = 0; i < family_.num_tensors; ++i)
+    if (wanted[i]) PyTuple_SET_ITEM(all.ptr(), next++, results[i].release().ptr());
+  return all;
+}
+
+}  // namespace kernelmint

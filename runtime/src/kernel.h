@@ -1,0 +1,64 @@
+// One built kernel, bound to its argument checks.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <string>
+
+#include "registry.h"
+#include "torch_bridge.h"
+
+namespace kernelmint {
+
+class Kernel {
+ public:
+  // `parameters` (name -> value) is shown in messages about preconditions. Throws TargetUnavailable
+  // where a CPU kernel was not compiled for an instruction set that this processor has.
+  Kernel(const FamilyEntry& family, const TargetEntry& target, const KernelEntry& entry,
+         nb::dict parameters);
+
+  // Checks the arguments against the family's tables, allocates what was not passed in, and runs
+  // the kernel on the caller's device and stream. `inputs` and `scalars` are in spec order, a
+  // scalar of None takes its default; `requested` says for each optional output whether it is
+  // wanted; `out` is None, the output's tensor, or a tuple of the outputs' tensors. Returns the
+  // tensor where there is one output, else a tuple.
+  nb::object call(nb::tuple inputs, nb::tuple scalars, nb::tuple requested, nb::object out);
+
+  const char* key() const { return entry_.key; }
+
+ private:
+  struct Call;
+
+  std::string shape_text(const TensorArgument& argument) const;
+  std::string values_text(const char* expression, const std::int64_t* symbols) const;
+
+  void check_input(Call& call, const TensorArgument& argument, int index);
+  void check_memory(const TensorArgument& argument, const TensorInfo& tensor, Dtype dtype) const;
+  void check_device(Call& call, const TensorArgument& argument, const TensorInfo& tensor);
+  void check_dtype(const TensorArgument& argument, const TensorInfo& tensor, Dtype dtype) const;
+  void check_autograd(Call& call, const TensorArgument& argument, const TensorInfo& tensor) const;
+  void bind(Call& call, const TensorArgument& argument, const TensorInfo& tensor);
+  void check_expressions(const Call& call) const;
+  void check_requirements(const Call& call, const Requirement* requirements, int count) const;
+  ScalarValue scalar(const Call& call, const ScalarArgument& argument, nb::handle value) const;
+  void output_shape(const Call& call, const TensorArgument& argument, std::int64_t* shape) const;
+  void check_output(Call& call, int index, const std::int64_t* shape, PyObject* object);
+
+  std::int64_t evaluate(IntExpression expression, const char* expression_text,
+                        const std::int64_t* symbols) const;
+
+  const FamilyEntry& family_;
+  const TargetEntry& target_;
+  const KernelEntry& entry_;
+  nb::dict parameters_;
+  LaunchFunction launch_;
+  bool is_cuda_;
+  bool has_input_expressions_ = false;
+  int num_inputs_ = 0;
+  int num_optional_ = 0;
+  Dtype dtypes_[kMaxTensors];
+  std::uint64_t ready_devices_ = 0;  // CUDA devices that were found able to run the target
+};
+
+}  // namespace kernelmint

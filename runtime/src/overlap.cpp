@@ -1,0 +1,70 @@
+#include "overlap.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace kernelmint {
+namespace {
+
+struct Axis {
+  std::int64_t stride, extent;
+};
+
+// A tensor as the runs of adjacent bytes that it consists of: `run` bytes at every
+// `begin` + sum(i_k * axes[k].stride), 0 <= i_k < axes[k].extent, strides in bytes.
+struct Layout {
+  std::uintptr_t begin, end;
+  std::int64_t run;
+  Axis axes[kMaxRank];
+  int num_axes = 0;
+
+  Layout(const TensorInfo& tensor, int element_size)
+      : begin(reinterpret_cast<std::uintptr_t>(tensor.data)), end(begin), run(element_size) {
+    Axis all[kMaxRank];
+    int count = 0;
+    for (int i = 0; i < tensor.rank; ++i)
+      if (tensor.shape[i] > 1) all[count++] = {tensor.strides[i] * element_size, tensor.shape[i]};
+    std::sort(all, all + count, [](Axis a, Axis b) { return a.stride < b.stride; });
+    end += element_size;
+    for (int i = 0; i < count; ++i) {
+      end += all[i].stride * (all[i].extent - 1);
+      if (num_axes == 0 && all[i].stride == run)
+        run *= all[i].extent;
+      else
+        axes[num_axes++] = all[i];
+    }
+  }
+};
+
+}  // namespace
+
+bool may_overlap_itself(const TensorInfo& tensor, int element_size) {
+  const Layout layout(tensor, element_size);
+  std::int64_t span = layout.run;  // bytes from the first to past the last, over the inner axes
+  for (int i = 0; i < layout.num_axes; ++i) {
+    if (layout.axes[i].stride < span) return true;
+    span += layout.axes[i].stride * (layout.axes[i].extent - 1);
+  }
+  return false;
+}
+
+bool may_overlap(const TensorInfo& a, int a_size, const TensorInfo& b, int b_size) {
+  if (a.numel() == 0 || b.numel() == 0) return false;
+  const Layout x(a, a_size), y(b, b_size);
+  if (x.end <= y.begin || y.end <= x.begin) return false;
+  // Every run of x begins at the same address modulo the greatest common divisor of all outer
+  // strides, and so does every run of y: where the two runs are apart modulo it, all runs are.
+  std::int64_t period = 0;
+  for (int i = 0; i < x.num_axes; ++i) period = std::gcd(period, x.axes[i].stride);
+  for (int i = 0; i < y.num_axes; ++i) period = std::gcd(period, y.axes[i].stride);
+  if (period == 0) return true;
+  const std::int64_t offset =
+      static_cast<std::int64_t>((y.begin - x.begin) % static_cast<std::uintptr_t>(period));
+  const std::int64_t distance =
+      y.begin >= x.begin
+          ? offset
+          : (period - static_cast<std::int64_t>((x.begin - y.begin) % period)) % period;
+  return !(distance >= x.run && distance + y.run <= period);
+}
+
+}  // namespace kernelmint

@@ -1,0 +1,261 @@
+#include "torch_bridge.h"
+
+#include <string>
+
+#include "errors.h"
+
+namespace kernelmint {
+namespace {
+
+constexpr int kNumDtypes = 9;
+constexpr const char* kTorchNames[kNumDtypes] = {"torch.bfloat16", "torch.float16", "torch.float32",
+                                                 "torch.float64",  "torch.int8",    "torch.uint8",
+                                                 "torch.int32",    "torch.int64",   "torch.bool"};
+constexpr int kSizes[kNumDtypes] = {2, 2, 4, 8, 1, 1, 4, 8, 1};
+
+int to_dtype(dlpack::DataType type) {
+  if (type.lanes != 1) return kUnknownDtype;
+  const auto number = [](Dtype dtype) { return static_cast<int>(dtype); };
+  switch (type.code) {
+    case dlpack::kBfloat:
+      return type.bits == 16 ? number(Dtype::bf16) : kUnknownDtype;
+    case dlpack::kFloat:
+      return type.bits == 16   ? number(Dtype::fp16)
+             : type.bits == 32 ? number(Dtype::f32)
+             : type.bits == 64 ? number(Dtype::f64)
+                               : kUnknownDtype;
+    case dlpack::kInt:
+      return type.bits == 8    ? number(Dtype::i8)
+             : type.bits == 32 ? number(Dtype::i32)
+             : type.bits == 64 ? number(Dtype::i64)
+                               : kUnknownDtype;
+    case dlpack::kUInt:
+      return type.bits == 8 ? number(Dtype::u8) : kUnknownDtype;
+    case dlpack::kBool:
+      return number(Dtype::boolean);
+    default:
+      return kUnknownDtype;
+  }
+}
+
+// Interned attribute names; they live as long as the process.
+struct Names {
+  PyObject* requires_grad = PyUnicode_InternFromString("requires_grad");
+  PyObject* is_neg = PyUnicode_InternFromString("is_neg");
+  PyObject* data_ptr = PyUnicode_InternFromString("data_ptr");
+  PyObject* shape = PyUnicode_InternFromString("shape");
+  PyObject* stride = PyUnicode_InternFromString("stride");
+  PyObject* dtype = PyUnicode_InternFromString("dtype");
+  PyObject* device = PyUnicode_InternFromString("device");
+  PyObject* type = PyUnicode_InternFromString("type");
+  PyObject* index = PyUnicode_InternFromString("index");
+  PyObject* torch_dispatch = PyUnicode_InternFromString("__torch_dispatch__");
+};
+
+const Names& names() {
+  static const Names* instance = new Names;
+  return *instance;
+}
+
+nb::object checked(PyObject* result) {
+  if (result == nullptr) throw nb::python_error();
+  return nb::steal(result);
+}
+
+nb::object attribute(PyObject* object, PyObject* name) {
+  return checked(PyObject_GetAttr(object, name));
+}
+
+std::string take_python_error() {
+  nb::python_error error;
+  std::string message = nb::str(error.value()).c_str();
+  return message.substr(0, message.find('\n'));
+}
+
+}  // namespace
+
+const char* torch_name(Dtype dtype) { return kTorchNames[static_cast<int>(dtype)]; }
+int size_in_bytes(Dtype dtype) { return kSizes[static_cast<int>(dtype)]; }
+
+Torch& Torch::get() {
+  static Torch* instance = new Torch;  // never destroyed: Python may be gone by then
+  return *instance;
+}
+
+Torch::Torch() : module_(nb::module_::import_("torch")) {
+  tensor_type_ =
+      reinterpret_cast<PyTypeObject*>(nb::object(module_.attr("Tensor")).release().ptr());
+  parameter_type_ = reinterpret_cast<PyTypeObject*>(
+      nb::object(module_.attr("nn").attr("Parameter")).release().ptr());
+  dispatch_ = nb::getattr(module_.attr("Tensor"), "__torch_dispatch__");
+  is_grad_enabled_ = module_.attr("is_grad_enabled");
+  get_num_threads_ = module_.attr("get_num_threads");
+  empty_ = module_.attr("empty");
+  increment_version_ = module_.attr("autograd").attr("graph").attr("increment_version");
+  current_stream_ = module_.attr("cuda").attr("current_stream");
+  for (int i = 0; i < kNumDtypes; ++i)
+    dtypes_[i] = module_.attr(kTorchNames[i] + std::string("torch.").size());
+  cpu_device_ = module_.attr("device")("cpu");
+  empty_keywords_ = nb::make_tuple("dtype", "device");
+
+  nb::object capsule = nb::getattr(module_.attr("Tensor"), "__dlpack_c_exchange_api__", nb::none());
+  if (PyCapsule_IsValid(capsule.ptr(), dlpack::kCapsuleName)) {
+    const auto* api = static_cast<const dlpack::ExchangeApi*>(
+        PyCapsule_GetPointer(capsule.ptr(), dlpack::kCapsuleName));
+    // Tables of other major versions are chained behind the newest one.
+    while (api != nullptr && api->version.major != dlpack::kMajorVersion) api = api->previous;
+    if (api != nullptr && api->dltensor_from_py_object_no_sync != nullptr) api_ = api;
+  }
+  use_api_ = api_ != nullptr;
+}
+
+bool Torch::read_exchange(PyObject* object, TensorInfo& info) {
+  dlpack::Tensor tensor;
+  if (api_->dltensor_from_py_object_no_sync(object, &tensor) != 0) return false;
+  info.object = object;
+  info.data =
+      tensor.data == nullptr ? nullptr : static_cast<char*>(tensor.data) + tensor.byte_offset;
+  info.device = tensor.device;
+  if (info.device.type != dlpack::kCpu && info.device.type != dlpack::kCuda) info.device.type = 0;
+  if (info.device.type == dlpack::kCpu) info.device.id = 0;
+  info.dtype = to_dtype(tensor.dtype);
+  info.rank = tensor.ndim;
+  info.shape = tensor.shape;
+  info.strides = tensor.strides;
+  if (info.strides == nullptr && info.rank <= kMaxRank) {
+    std::int64_t stride = 1;
+    for (int i = info.rank - 1; i >= 0; --i) {
+      info.strides_storage[i] = stride;
+      stride *= info.shape[i];
+    }
+    info.strides = info.strides_storage;
+  }
+  return true;
+}
+
+bool Torch::read_attributes(PyObject* object, TensorInfo& info) try {
+  info.object = object;
+  const nb::object shape = attribute(object, names().shape);
+  const nb::object stride = checked(PyObject_CallMethodNoArgs(object, names().stride));
+  const nb::object dtype = attribute(object, names().dtype);
+  const nb::object device = attribute(object, names().device);
+  const std::string type = nb::cast<std::string>(attribute(device.ptr(), names().type));
+  info.device = {type == "cpu" ? dlpack::kCpu : type == "cuda" ? dlpack::kCuda : 0, 0};
+  if (info.device.type == dlpack::kCuda)
+    info.device.id = nb::cast<int>(attribute(device.ptr(), names().index));
+  info.dtype = kUnknownDtype;
+  for (int i = 0; i < kNumDtypes; ++i)
+    if (dtypes_[i].is(dtype)) info.dtype = i;
+  info.rank = static_cast<int>(nb::len(shape));
+  info.shape = info.strides = nullptr;
+  if (info.rank <= kMaxRank) {
+    for (int i = 0; i < info.rank; ++i) {
+      info.shape_storage[i] = nb::cast<std::int64_t>(shape[i]);
+      info.strides_storage[i] = nb::cast<std::int64_t>(stride[i]);
+    }
+    info.shape = info.shape_storage;
+    info.strides = info.strides_storage;
+  }
+  info.data = nullptr;
+  if (type != "meta") {
+    const nb::object pointer = checked(PyObject_CallMethodNoArgs(object, names().data_ptr));
+    info.data = reinterpret_cast<void*>(nb::cast<std::uintptr_t>(pointer));
+  }
+  return true;
+} catch (nb::python_error& error) {
+  error.restore();
+  return false;
+}
+
+// Subclasses that only add methods (torch.nn.Parameter is one) are tensors like any other.
+void Torch::refuse_type(PyObject* object, const char* argument) {
+  const char* type = Py_TYPE(object)->tp_name;
+  if (!is_tensor(object))
+    throw InvalidArgument(text(argument, ": a ", type, " came, needs a torch.Tensor"));
+  const nb::object dispatch =
+      attribute(reinterpret_cast<PyObject*>(Py_TYPE(object)), names().torch_dispatch);
+  if (dispatch.is(dispatch_)) return;
+  if (std::string(type).find("FakeTensor") != std::string::npos)
+    throw InvalidArgument(text(argument, ": a ", type,
+                               " came, which has no memory; needs a tensor with data (under "
+                               "torch.compile or torch.export, call the registered operator)"));
+  throw InvalidArgument(text(argument, ": a ", type,
+                             " came, a tensor subclass with a dispatch of its own; needs the plain "
+                             "torch.Tensor that it wraps"));
+}
+
+void Torch::read(PyObject* object, const char* argument, TensorInfo& info) {
+  PyTypeObject* type = Py_TYPE(object);
+  if (type != tensor_type_ && type != parameter_type_) refuse_type(object, argument);
+  const bool is_read = use_api_ ? read_exchange(object, info) : read_attributes(object, info);
+  if (!is_read) {
+    const std::string reason = take_python_error();
+    nb::handle tensor(object);
+    if (nb::cast<bool>(tensor.attr("is_meta")))
+      throw InvalidArgument(
+          text(argument, ": a meta tensor came, which has no memory; needs a tensor with data"));
+    throw InvalidArgument(text(argument, ": a tensor of layout ",
+                               nb::str(tensor.attr("layout")).c_str(), " on ",
+                               nb::str(tensor.attr("device")).c_str(),
+                               " came; needs a dense tensor with data (torch: ", reason, ")"));
+  }
+  if (info.data == nullptr && info.shape != nullptr && info.numel() != 0) {
+    const bool is_meta = nb::cast<bool>(nb::handle(object).attr("is_meta"));
+    throw InvalidArgument(text(argument, is_meta ? ": a meta tensor" : ": a tensor without memory",
+                               " came; needs a tensor with data"));
+  }
+}
+
+bool Torch::grad_enabled() {
+  return checked(PyObject_CallNoArgs(is_grad_enabled_.ptr())).ptr() == Py_True;
+}
+
+bool Torch::requires_grad(PyObject* tensor) {
+  return attribute(tensor, names().requires_grad).ptr() == Py_True;
+}
+
+bool Torch::has_neg_bit(PyObject* tensor) {
+  return checked(PyObject_CallMethodNoArgs(tensor, names().is_neg)).ptr() == Py_True;
+}
+
+int Torch::num_threads() {
+  const nb::object result = checked(PyObject_CallNoArgs(get_num_threads_.ptr()));
+  return static_cast<int>(PyLong_AsLong(result.ptr()));
+}
+
+void* Torch::current_stream(int cuda_device) {
+  if (use_api_) {
+    void* stream = nullptr;
+    if (api_->current_work_stream(dlpack::kCuda, cuda_device, &stream) != 0)
+      throw nb::python_error();
+    return stream;
+  }
+  const nb::object stream = current_stream_(cuda_device);
+  return reinterpret_cast<void*>(nb::cast<std::uintptr_t>(stream.attr("cuda_stream")));
+}
+
+nb::object Torch::device_object(dlpack::Device device) {
+  if (device.type == dlpack::kCpu) return cpu_device_;
+  constexpr int kCached = sizeof(cuda_devices_) / sizeof(cuda_devices_[0]);
+  if (device.id >= kCached) return module_.attr("device")("cuda", device.id);
+  nb::object& cached = cuda_devices_[device.id];
+  if (!cached.is_valid()) cached = module_.attr("device")("cuda", device.id);
+  return cached;
+}
+
+nb::object Torch::empty(const std::int64_t* shape, int rank, Dtype dtype, dlpack::Device device) {
+  nb::object size = checked(PyTuple_New(rank));
+  for (int i = 0; i < rank; ++i)
+    PyTuple_SET_ITEM(size.ptr(), i, checked(PyLong_FromLongLong(shape[i])).release().ptr());
+  const nb::object where = device_object(device);
+  PyObject* arguments[] = {size.ptr(), dtypes_[static_cast<int>(dtype)].ptr(), where.ptr()};
+  return checked(PyObject_Vectorcall(empty_.ptr(), arguments, 1, empty_keywords_.ptr()));
+}
+
+void Torch::mark_written(PyObject* tensor) {
+  if (!nb::cast<bool>(nb::handle(tensor).attr("is_inference")())) {
+    increment_version_(nb::handle(tensor));
+  }
+}
+
+}  // namespace kernelmint

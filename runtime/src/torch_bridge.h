@@ -1,0 +1,84 @@
+// All that the extension knows of PyTorch, reached through Python objects and DLPack's exchange
+// table, so that one build serves every PyTorch. No symbol of libtorch is linked.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+
+#include "dlpack.h"
+#include "registry.h"
+
+namespace kernelmint {
+
+namespace nb = nanobind;
+
+inline constexpr int kUnknownDtype = -1;
+
+// A tensor as the checks see it. Borrowed: valid while the Python object is alive and not resized.
+struct TensorInfo {
+  PyObject* object;
+  void* data;
+  dlpack::Device device;  // type 0: neither a CPU nor a CUDA device
+  int dtype;              // a Dtype's number, or kUnknownDtype
+  int rank;
+  const std::int64_t* shape;    // null where rank exceeds kMaxRank
+  const std::int64_t* strides;  // in elements
+  std::int64_t shape_storage[kMaxRank];
+  std::int64_t strides_storage[kMaxRank];
+
+  std::int64_t numel() const {
+    std::int64_t result = 1;
+    for (int i = 0; i < rank; ++i) result *= shape[i];
+    return result;
+  }
+};
+
+const char* torch_name(Dtype dtype);  // "torch.bfloat16"
+int size_in_bytes(Dtype dtype);
+
+class Torch {
+ public:
+  static Torch& get();  // imports torch at the first call
+
+  // Fills `info`. Throws InvalidArgument, naming `argument`, for what is not a tensor with memory
+  // of its own: another type, a fake or meta tensor, a subclass that wraps others, a sparse tensor.
+  void read(PyObject* object, const char* argument, TensorInfo& info);
+
+  bool is_tensor(PyObject* object) const { return PyObject_TypeCheck(object, tensor_type_) != 0; }
+  bool grad_enabled();
+  bool requires_grad(PyObject* tensor);
+  bool has_neg_bit(PyObject* tensor);
+  int num_threads();
+  void* current_stream(int cuda_device);
+
+  nb::object empty(const std::int64_t* shape, int rank, Dtype dtype, dlpack::Device device);
+
+  // Tells autograd that a kernel wrote into `tensor`.
+  void mark_written(PyObject* tensor);
+
+  bool has_exchange_api() const { return api_ != nullptr; }
+  bool uses_exchange_api() const { return use_api_; }
+  void use_exchange_api(bool use) { use_api_ = use && api_ != nullptr; }
+
+ private:
+  Torch();
+  bool read_exchange(PyObject* object, TensorInfo& info);
+  bool read_attributes(PyObject* object, TensorInfo& info);
+  void refuse_type(PyObject* object, const char* argument);
+  nb::object device_object(dlpack::Device device);
+
+  nb::object module_;
+  PyTypeObject* tensor_type_;
+  PyTypeObject* parameter_type_;
+  nb::object dispatch_;  // torch.Tensor.__torch_dispatch__
+  const dlpack::ExchangeApi* api_ = nullptr;
+  bool use_api_ = false;
+  nb::object is_grad_enabled_, get_num_threads_, empty_, increment_version_, current_stream_;
+  nb::object dtypes_[9];
+  nb::object cpu_device_;
+  nb::object cuda_devices_[64];
+  nb::object empty_keywords_;
+};
+
+}  // namespace kernelmint
