@@ -1,0 +1,28 @@
+// Asynchronous copies from global to shared memory, 16 bytes at a time: PTX ISA,
+// "cp.async". Both addresses must be multiples of 16.
+#pragma once
+
+#include <cstdint>
+
+namespace kernelmint::ptx {
+
+__device__ __forceinline__ void cp_async_16(std::uint32_t destination, const void* source) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(destination), "l"(source)
+               : "memory");
+}
+
+// Where `valid` is false nothing is read and the 16 bytes become zero: src-size counts the bytes to
+// copy, and the rest of cp-size is filled with zeros.
+__device__ __forceinline__ void cp_async_16_or_zero(std::uint32_t destination, const void* source,
+                                                    bool valid) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(destination), "l"(source),
+               "r"(valid ? 16 : 0)
+               : "memory");
+}
+
+// Waits for all copies of this thread; other threads see them after a barrier.
+__device__ __forceinline__ void cp_async_wait_all() {
+  asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
+}  // namespace kernelmint::ptx

@@ -1,0 +1,36 @@
+// Arithmetic that C++ has no name for.
+#pragma once
+
+#include <cstdint>
+
+#include "dtypes.h"
+
+namespace kernelmint::ptx {
+
+// 2^x; subnormals are flushed to zero, 2^-inf = 0. At most 2 ulp off: PTX ISA, "ex2".
+__device__ __forceinline__ float exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// Two floats rounded to T, `low` in the lower half.
+template <class T>
+__device__ __forceinline__ std::uint32_t pack(float low, float high);
+
+// cvt's first source operand fills the upper half: PTX ISA, "cvt".
+template <>
+__device__ __forceinline__ std::uint32_t pack<bf16>(float low, float high) {
+  std::uint32_t packed;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+}
+
+template <>
+__device__ __forceinline__ std::uint32_t pack<fp16>(float low, float high) {
+  std::uint32_t packed;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+}
+
+}  // namespace kernelmint::ptx
