@@ -1,0 +1,119 @@
+"""What block-sparse attention for HSTU may be asked to compute: flags, and two named modes.
+
+`literal` is the algorithm as it was published, with its defects; `fixed`, the default, is the
+causal and padding-invariant one that its description and its ancestor (native sparse attention,
+fla-org/native-sparse-attention) intend. docs/block_sparse.md tells the two apart.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import torch
+
+LAYER_NORM_EPSILON = 1e-6
+
+
+@dataclass(frozen=True)
+class Semantics:
+    """The points in which the two modes differ."""
+
+    list_layout: Literal["transpose", "reinterpret"]
+    """How the lists [B, H, T, S] reach the query (t, h): `transpose` gives it list[h, t];
+    `reinterpret` reads the same memory as [B, T, H, S], so that another query's list arrives."""
+    share: Literal["none", "heads", "time"]
+    """`heads`: odd heads take the list of the even head before; `time`: odd positions that of the
+    even position before (an HSTU sequence alternates item and rating)."""
+    open_first_rows: bool
+    """Whether rows without any complete block see all compressed blocks, future ones included."""
+    masked_rank: float
+    """The ranking score of a block the query may not see."""
+    local_rank: float
+    """The ranking score of the query's own block."""
+    use_g_slc: bool = False
+    """Whether the selected branch is gated, too."""
+
+
+FIXED = Semantics("transpose", "none", False, -math.inf, math.inf)
+LITERAL = Semantics("reinterpret", "heads", True, 0.0, 1.0)
+MODES = {"fixed": FIXED, "literal": LITERAL}
+Mode: TypeAlias = str | Semantics
+
+
+def semantics_of(mode: Mode) -> Semantics:
+    """The flags of a named mode, or the flags themselves. ValueError for an unknown name."""
+    if isinstance(mode, Semantics):
+        return mode
+    if mode not in MODES:
+        raise ValueError(f"mode is {mode!r}: expected one of {', '.join(MODES)}")
+    return MODES[mode]
+
+
+def check_selection(
+    block_count: int, block_size: int, heads: int, length: int, flags: Semantics
+) -> None:
+    """Raises ValueError, with the reason, where the selection cannot be made."""
+    for name, value in (("block_size", block_size), ("block_count", block_count)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"{name} is {value!r}: expected a positive integer")
+    if length < 1:
+        raise ValueError("the sequence length T is 0: there is nothing to attend to")
+    if heads < 1:
+        raise ValueError("the number of heads H is 0")
+    if flags.share == "heads" and heads > 1 and heads % 2 == 1:
+        raise ValueError(
+            f"H is {heads}: head sharing (the `literal` mode) pairs odd heads with even ones, "
+            "so H must be even, or 1"
+        )
+    if flags.share == "time" and block_size % 2 == 1:
+        raise ValueError(
+            f"block_size is {block_size}: time sharing pairs odd positions with even ones of the "
+            "same block, so block_size must be even"
+        )
+    if flags.use_g_slc and flags.list_layout == "reinterpret":
+        raise ValueError("use_g_slc is no part of the `literal` algorithm")
+
+
+def check_tensors(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    u: torch.Tensor,
+    g_cmp: torch.Tensor,
+    g_slc: torch.Tensor | None,
+    dtypes: tuple[torch.dtype, ...],
+) -> None:
+    """Raises ValueError where shapes, dtypes or devices do not fit q, k [B, T, H, A],
+    v, u [B, T, H, L] and the gates [B, T, H]."""
+    named = {"q": q, "k": k, "v": v, "u": u, "g_cmp": g_cmp}
+    if g_slc is not None:
+        named["g_slc"] = g_slc
+    for name, tensor in named.items():
+        rank = 3 if name.startswith("g_") else 4
+        if tensor.dim() != rank:
+            expected = "[B, T, H]" if rank == 3 else "[B, T, H, head size]"
+            raise ValueError(f"{name} has shape {list(tensor.shape)}: expected {expected}")
+        if tensor.dtype not in dtypes:
+            allowed = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+            actual = str(tensor.dtype).removeprefix("torch.")
+            raise ValueError(f"{name} is {actual}: expected {allowed}")
+        if tensor.dtype != q.dtype or tensor.device != q.device:
+            raise ValueError(
+                f"{name} is {tensor.dtype} on {tensor.device}, q is {q.dtype} on {q.device}: "
+                "all tensors must agree"
+            )
+        if tensor.shape[:3] != q.shape[:3]:
+            raise ValueError(
+                f"{name} has shape {list(tensor.shape)}: its first three extents must be q's "
+                f"[B, T, H] = {list(q.shape[:3])}"
+            )
+    if k.shape != q.shape:
+        raise ValueError(f"k has shape {list(k.shape)}, q has {list(q.shape)}: they must be equal")
+    if u.shape != v.shape:
+        raise ValueError(f"u has shape {list(u.shape)}, v has {list(v.shape)}: they must be equal")
+    if q.shape[3] < 1 or v.shape[3] < 1 or q.shape[0] < 1:
+        raise ValueError(
+            f"q has shape {list(q.shape)} and v has {list(v.shape)}: no extent may be 0"
+        )

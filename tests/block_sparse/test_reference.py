@@ -1,0 +1,225 @@
+"""The PyTorch reference: against a scalar loop, and what `fixed` mode promises."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernel_specs.block_sparse.reference import block_sparse_attention, to_double, trace
+from kernel_specs.block_sparse.semantics import FIXED, LITERAL, Semantics
+from kernel_specs.hstu_bsa.reference import GateMLP, hstu_attention_with_bsa
+
+
+def load_scalar() -> ModuleType:
+    path = Path(__file__).with_name("scalar.py")
+    spec = importlib.util.spec_from_file_location("block_sparse_scalar", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+SCALAR = load_scalar()
+
+
+def inputs(B: int, T: int, H: int, A: int, L: int, seed: int = 42) -> tuple[torch.Tensor, ...]:
+    g = torch.Generator().manual_seed(seed)
+    q, k = (torch.randn(B, T, H, A, generator=g) for _ in range(2))
+    v, u = (torch.randn(B, T, H, L, generator=g) for _ in range(2))
+    return q, k, v, u, torch.randn(B, T, H, generator=g)
+
+
+@pytest.mark.parametrize("mode", ["fixed", "literal"])
+@pytest.mark.parametrize(
+    ("B", "T", "H", "A", "L", "size", "count"),
+    [
+        (1, 32, 2, 4, 3, 4, 4),
+        (2, 21, 2, 4, 5, 4, 3),
+        (1, 19, 1, 8, 2, 16, 4),
+        (1, 7, 4, 2, 2, 8, 2),
+    ],
+)
+def test_equals_a_scalar_loop(
+    B: int, T: int, H: int, A: int, L: int, size: int, count: int, mode: str
+) -> None:
+    tensors = to_double(*inputs(B, T, H, A, L))
+    o, lists = block_sparse_attention(*tensors, block_count=count, block_size=size, mode=mode)
+    expected_o, expected_lists = SCALAR.attention(
+        *(tensor.numpy() for tensor in tensors), count, size, mode == "literal"
+    )
+    assert torch.equal(lists, torch.from_numpy(expected_lists))
+    # fp64: sums of some hundred terms of order one, in another order
+    torch.testing.assert_close(o, torch.from_numpy(expected_o), rtol=1e-10, atol=1e-11)
+
+
+def test_ties_go_to_the_lower_index_and_zeros_of_either_sign_tie() -> None:
+    q, k, v, u, g = inputs(1, 40, 1, 4, 4)
+    k[:] = k[:, :4].repeat(1, 10, 1, 1)  # ten equal blocks: all their scores tie
+    _, lists = block_sparse_attention(q, k, v, u, g, block_count=3, block_size=4)
+    assert lists[0, 0, 39].tolist() == [9, 0, 1]
+    q[:] = 30.0
+    k[:, 0:4] = -30.0  # SiLU underflows to -0.0
+    k[:, 4:8] = 0.0  # +0.0
+    k[:, 8:] = -30.0
+    _, lists = block_sparse_attention(q, k, v, u, g, block_count=3, block_size=4)
+    assert lists[0, 0, 39].tolist() == [9, 0, 1]
+
+
+shapes = st.tuples(
+    st.integers(1, 2),
+    st.integers(2, 40),
+    st.sampled_from([1, 2, 4]),
+    st.integers(1, 6),
+    st.integers(1, 6),
+    st.integers(1, 9),
+    st.integers(1, 5),
+    st.integers(0, 2**31),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(shapes, st.data())
+def test_fixed_is_causal(shape: tuple[int, ...], data: st.DataObject) -> None:
+    B, T, H, A, L, size, count, seed = shape
+    past = inputs(B, T, H, A, L, seed)
+    cut = data.draw(st.integers(1, T - 1))
+    future = [torch.cat([x[:, :cut], 3 * torch.randn_like(x[:, cut:])], 1) for x in past]
+    before = block_sparse_attention(*past, block_count=count, block_size=size)
+    after = block_sparse_attention(*future, block_count=count, block_size=size)
+    assert torch.equal(before[1][:, :, :cut], after[1][:, :, :cut])
+    torch.testing.assert_close(before[0][:, :cut], after[0][:, :cut], rtol=0, atol=0)
+
+
+def test_literal_is_not_causal() -> None:
+    past = inputs(1, 64, 2, 4, 4)
+    future = [torch.cat([x[:, :32], torch.randn_like(x[:, 32:])], 1) for x in past]
+    before, _ = block_sparse_attention(*past, block_size=8, mode="literal")
+    after, _ = block_sparse_attention(*future, block_size=8, mode="literal")
+    assert not torch.allclose(before[:, :32], after[:, :32])
+
+
+@settings(max_examples=40, deadline=None)
+@given(shapes, st.integers(1, 30))
+def test_fixed_does_not_depend_on_padding(shape: tuple[int, ...], extra: int) -> None:
+    B, T, H, A, L, size, count, seed = shape
+    tensors = to_double(*inputs(B, T, H, A, L, seed))
+    offsets = torch.tensor([0, T // 2, T])
+    flat = [x[0].flatten(1) for x in tensors[:4]]
+    gate = GateMLP(A).double()
+    results = [
+        hstu_attention_with_bsa(
+            H, A, L, *flat, offsets, torch.ones(n, n), gate, block_count=count, block_size=size
+        )[0]
+        for n in (T, T + extra)
+    ]
+    # fp64: PyTorch's own products may add in another order where the extents differ
+    torch.testing.assert_close(results[0], results[1], rtol=1e-9, atol=1e-9)
+
+
+def test_each_flag_changes_the_result() -> None:
+    tensors = inputs(1, 64, 2, 4, 4)
+    results = {
+        name: block_sparse_attention(*tensors, block_size=8, mode=flags)[0]
+        for name, flags in {
+            "fixed": FIXED,
+            "list_layout": Semantics("reinterpret", "none", False, -float("inf"), float("inf")),
+            "heads": Semantics("transpose", "heads", False, -float("inf"), float("inf")),
+            "time": Semantics("transpose", "time", False, -float("inf"), float("inf")),
+            "open": Semantics("transpose", "none", True, -float("inf"), float("inf")),
+            "masked": Semantics("transpose", "none", False, 0.0, float("inf")),
+            "literal": LITERAL,
+        }.items()
+    }
+    names = list(results)
+    for i, one in enumerate(names):
+        for other in names[i + 1 :]:
+            assert not torch.allclose(results[one], results[other]), (one, other)
+    with_gate = Semantics("transpose", "none", False, -float("inf"), float("inf"), use_g_slc=True)
+    gated, _ = block_sparse_attention(*tensors, torch.rand(1, 64, 2), block_size=8, mode=with_gate)
+    assert not torch.allclose(gated, results["fixed"])
+
+
+def test_teacher_forcing_uses_the_given_selection() -> None:
+    tensors = inputs(1, 64, 2, 4, 4)
+    own = trace(*tensors, block_size=8)
+    forced = torch.full_like(own.block_indices, -1)
+    stages = trace(*tensors, block_size=8, block_indices=forced)
+    assert torch.equal(stages.o_cmp, own.o_cmp)
+    assert stages.o_slc_raw.abs().max() == 0
+
+
+def test_padding_is_exact_and_the_gate_is_the_stated_network() -> None:
+    N, H, A, L = 11, 2, 4, 3
+    g = torch.Generator().manual_seed(1)
+    q, k = (torch.randn(N, H * A, generator=g) for _ in range(2))
+    v, u = (torch.randn(N, H * L, generator=g) for _ in range(2))
+    gate = GateMLP(A)
+    o, padded_q, padded_k = hstu_attention_with_bsa(
+        H, A, L, q, k, v, u, torch.tensor([0, 3, 11]), torch.ones(8, 8), gate, block_size=4
+    )
+    assert o.shape == (N, H * L)
+    assert padded_q.shape == padded_k.shape == (2, 8, H, A)
+    assert torch.equal(padded_q[0, :3].flatten(1), q[:3])
+    assert torch.equal(padded_k[1].flatten(1), k[3:])
+    assert padded_q[0, 3:].abs().max() == 0
+    first, second = gate.layers[0], gate.layers[2]
+    hidden = torch.relu(q[:, :A] @ first.weight.T + first.bias)
+    expected = torch.sigmoid(hidden @ second.weight.T + second.bias)
+    torch.testing.assert_close(torch.stack(gate(q[:, :A]), -1), expected)
+    assert first.weight.shape == (64, A)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"block_size": 0}, "block_size is 0"),
+        ({"block_count": 0}, "block_count is 0"),
+        ({"mode": "exact"}, "expected one of fixed, literal"),
+        ({"q": torch.zeros(1, 8, 2, 3)}, "k has shape"),
+        ({"v": torch.zeros(1, 8, 2, 5)}, "u has shape"),
+        ({"u": torch.zeros(1, 8, 2, 4, dtype=torch.float16)}, "u is float16"),
+        ({"k": torch.zeros(1, 8, 2, 4, dtype=torch.float64)}, "all tensors must agree"),
+        ({"g_cmp": torch.zeros(1, 8)}, r"expected \[B, T, H\]"),
+        ({"v": torch.zeros(1, 9, 2, 4)}, "first three extents"),
+    ],
+)
+def test_bad_input_is_refused_with_the_reason(change: dict[str, object], reason: str) -> None:
+    q, k, v, u, g_cmp = inputs(1, 8, 2, 4, 4)
+    arguments: dict[str, object] = {"q": q, "k": k, "v": v, "u": u, "g_cmp": g_cmp, **change}
+    with pytest.raises(ValueError, match=reason):
+        block_sparse_attention(**arguments)  # type: ignore[arg-type]  # bad input is the point
+
+
+def test_odd_heads_empty_sequences_and_odd_blocks_are_refused() -> None:
+    with pytest.raises(ValueError, match="H must be even"):
+        block_sparse_attention(*inputs(1, 8, 3, 4, 4), mode="literal")
+    with pytest.raises(ValueError, match="T is 0"):
+        block_sparse_attention(*inputs(1, 0, 2, 4, 4))
+    by_time = Semantics("transpose", "time", False, -float("inf"), float("inf"))
+    with pytest.raises(ValueError, match="block_size must be even"):
+        block_sparse_attention(*inputs(1, 8, 2, 4, 4), block_size=3, mode=by_time)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "n", "reason"),
+    [
+        ([0, 4, 10], 5, "sequence 1 has length 6, past n = 5"),
+        ([0, 6, 4, 10], 10, "falls from 6 to 4"),
+        ([0, 4, 9], 10, "runs from 0 to 9"),
+        ([0, 4, 10], 0, "padded length n, is 0"),
+        ([10], 10, r"expected \[B \+ 1\]"),
+    ],
+)
+def test_bad_offsets_are_refused(offsets: list[int], n: int, reason: str) -> None:
+    x = torch.randn(10, 8)
+    with pytest.raises(ValueError, match=reason):
+        hstu_attention_with_bsa(
+            2, 4, 4, x, x, x, x, torch.tensor(offsets), torch.ones(n, n), GateMLP(4), block_size=4
+        )
