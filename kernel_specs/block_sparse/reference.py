@@ -143,7 +143,7 @@ def to_double(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def pool(x: torch.Tensor, block_size: int) -> torch.Tensor:
-    """Block means [B, C, H, D] of x [B, T, H, D]; the divisor is block_size, also in the last block."""
+    """Block means [B, C, H, D] of x [B, T, H, D]; the divisor is always block_size."""
     B, T, H, D = x.shape
     C = -(-T // block_size)
     padded = F.pad(x, (0, 0, 0, 0, 0, C * block_size - T))

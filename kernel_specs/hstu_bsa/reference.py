@@ -46,13 +46,14 @@ def hstu_attention_with_bsa(
     block_count: int = 4,
     block_size: int = 32,
     mode: Mode = "fixed",
+    attention: Callable[..., tuple[torch.Tensor, torch.Tensor]] = block_sparse_attention,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Returns attn_output [sum N, H * L] and the zero-padded padded_q, padded_k [B, n, H, A].
 
     q, k: [sum N, H * A]; v, u: [sum N, H * L]; x_offsets: [B + 1] (int32 or int64), sequence b
     being the rows x_offsets[b] to x_offsets[b + 1]; invalid_attn_mask: [..., n, n], of which only
-    the extent n counts; gate_model: q [..., A] -> three gates [...]. ValueError for what does not
-    fit.
+    the extent n counts; gate_model: q [..., A] -> three gates [...]; attention: what
+    computes block-sparse attention over the padded tensors. ValueError for what does not fit.
     """
     n = invalid_attn_mask.shape[-1] if invalid_attn_mask.dim() else 0
     offsets = check_jagged(num_heads, attention_dim, linear_dim, q, k, v, u, x_offsets, n)
@@ -61,7 +62,7 @@ def hstu_attention_with_bsa(
     # A gate is a function of its own row; the padding rows' results are dropped.
     g_cmp, g_slc, _ = gate_model(q)
     padded_q, padded_k = pad(q, offsets, n), pad(k, offsets, n)
-    o, _ = block_sparse_attention(
+    o, _ = attention(
         padded_q,
         padded_k,
         pad(v, offsets, n),
