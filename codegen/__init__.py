@@ -1,0 +1,1 @@
+"""Kernel specs in YAML to C++ instantiations, a dispatch table and its Python face."""

@@ -1,0 +1,174 @@
+"""The command line: python -m codegen regenerate | check | list | explain | schema | new."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from codegen import pipeline, schema, staleness, writer
+from codegen.problems import SpecError, UsageError, display_path
+from codegen.space import Selection, expand
+from codegen.spec import load
+
+STALE = 1
+BAD_INPUT = 2
+
+_SPECS = Path("kernel_specs")
+_OUT = Path("generated")
+
+
+def _reports_bad_input(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Bad input ends in its problems, one a line, and exit status 2."""
+
+    @functools.wraps(command)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return command(*args, **kwargs)
+        except SpecError as error:
+            for problem in error.problems:
+                click.echo(problem, err=True)
+            count = len(error.problems)
+            click.echo(f"{count} problem{'s' if count > 1 else ''}; nothing was written", err=True)
+        except UsageError as error:
+            click.echo(f"error: {error}", err=True)
+        sys.exit(BAD_INPUT)
+
+    return run
+
+
+def _specs_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option(
+        "--specs",
+        multiple=True,
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+        help="A folder of families; may be repeated. Default: kernel_specs.",
+    )(command)
+
+
+def _out_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option(
+        "--out",
+        default=_OUT,
+        show_default=True,
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+        help="The generated tree.",
+    )(command)
+
+
+def _selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    command = click.option(
+        "--where",
+        metavar="EXPR",
+        help="Only configurations for which it holds: parameters, derived values, family, target.",
+    )(command)
+    return click.option(
+        "--set", "set_name", metavar="NAME", help="Which set of each target. Default: default."
+    )(command)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def main() -> None:
+    """Kernel specs in YAML to C++ instantiations and their dispatch table."""
+
+
+@main.command()
+@_specs_option
+@_out_option
+@_selection_options
+@_reports_bad_input
+def regenerate(specs: tuple[Path, ...], out: Path, set_name: str | None, where: str | None) -> None:
+    """Writes the generated tree; what has not changed keeps its time."""
+    tree = pipeline.build(specs or (_SPECS,), out, Selection(set_name or "default", where))
+    result = writer.write(out, tree.files)
+    kernels = sum(len(t.configurations) for space in tree.spaces for t in space.targets)
+    click.echo(
+        f"{display_path(out)}: {kernels} kernels; {len(result.written)} files written, "
+        f"{len(result.unchanged)} unchanged, {len(result.removed)} removed"
+    )
+
+
+@main.command()
+@_specs_option
+@_out_option
+@_selection_options
+@_reports_bad_input
+def check(specs: tuple[Path, ...], out: Path, set_name: str | None, where: str | None) -> None:
+    """Exits 1 with a diff and the command that mends it where the tree is stale.
+
+    Without options, the tree is compared with what its own manifest says it was made from.
+    """
+    recorded = staleness.read_manifest(out)
+    selection = recorded.get("selection", {})
+    chosen = Selection(
+        set_name or selection.get("set") or "default",
+        where if where is not None else selection.get("where"),
+    )
+    folders = specs or tuple(Path(folder) for folder in staleness.spec_dirs(out, recorded))
+    tree = pipeline.build(folders or (_SPECS,), out, chosen)
+    difference = writer.compare(out, tree.files)
+    if not difference:
+        click.echo(f"{display_path(out)} is up to date")
+        return
+    for diff in difference.diffs:
+        click.echo(diff, nl=False)
+    for orphan in difference.orphans:
+        click.echo(f"orphan: {display_path(out / orphan)}")
+    manifest = json.loads(tree.files["manifest.json"])
+    click.echo(
+        f"{display_path(out)} is stale: {len(difference.diffs)} files differ, "
+        f"{len(difference.orphans)} orphans; mend it with:\n"
+        f"  {staleness.mending_command(out, manifest)}",
+        err=True,
+    )
+    sys.exit(STALE)
+
+
+@main.command("list")
+@_specs_option
+@_selection_options
+@click.option("--json", "as_json", is_flag=True, help="One JSON array, with all values.")
+@_reports_bad_input
+def list_(specs: tuple[Path, ...], set_name: str | None, where: str | None, as_json: bool) -> None:
+    """Lists the keys that regenerate would build; writes nothing."""
+    spaces = expand(load(specs or (_SPECS,)), Selection(set_name or "default", where))
+    chosen = [target for space in spaces for target in space.targets]
+    if as_json:
+        entries = [
+            {
+                "key": c.key,
+                "family": t.target.family,
+                "target": t.target.name,
+                "parameters": dict(
+                    zip((p.name for p in t.target.parameters), c.values, strict=True)
+                ),
+                "derived": dict(
+                    zip((name for name, _ in t.target.derived), c.derived, strict=True)
+                ),
+            }
+            for t in chosen
+            for c in t.configurations
+        ]
+        click.echo(json.dumps(entries, indent=1))
+        return
+    click.echo("\n".join(c.key for t in chosen for c in t.configurations))
+    counts = ", ".join(f"{len(t.configurations)} {t.target.family}.{t.target.name}" for t in chosen)
+    Console(stderr=True).print(counts, style="dim", highlight=False)
+
+
+@main.command("schema")
+def schema_() -> None:
+    """Prints the JSON Schema of the YAML files, for editors."""
+    click.echo(json.dumps(schema.json_schema(), indent=2))
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m codegen")

@@ -1,0 +1,408 @@
+"""The expression language of specs: a safe, typed subset of Python's expressions.
+
+Names, ints, floats, bools, strings, lists; `+ - * / // % **`, comparisons, `and or not`, `x if c
+else y`, `in`; min, max, ceil_div, is_pow2, log2. Parsed with `ast`, checked node by node, and only
+then compiled. Names and types are checked when a spec is loaded, so that every expression that
+loads has a value in Python and, where it is needed there, the same value in C++ (codegen/cpp.py).
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from codegen.problems import did_you_mean
+from codegen.schema import DTYPES
+
+_MAX_LENGTH = 2000
+_MAX_DEPTH = 60
+INT64_MAX = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What an expression's value is. A text (dtype or enum) may list the values it takes."""
+
+    name: str
+    values: tuple[str, ...] | None = None
+
+    @property
+    def is_number(self) -> bool:
+        """Bools count, as they do in Python."""
+        return self.name in ("int", "bool", "float")
+
+
+INT, BOOL, FLOAT, LIST = Kind("int"), Kind("bool"), Kind("float"), Kind("list")
+ANY_TEXT = Kind("text")
+DTYPE = Kind("text", DTYPES)
+
+
+class ExpressionError(Exception):
+    """What is wrong with an expression: (offset into its text, message) for each problem."""
+
+    def __init__(self, problems: Iterable[tuple[int, str]]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("; ".join(message for _, message in self.problems))
+
+
+def ceil_div(a: int, b: int) -> int:
+    """The least integer that is no less than a / b."""
+    return -(-a // b)
+
+
+def is_pow2(a: int) -> bool:
+    """Whether a is 1, 2, 4, …"""
+    return a > 0 and a & (a - 1) == 0
+
+
+def log2(a: int) -> int:
+    """The floor of the binary logarithm; exact for powers of two. Raises ValueError below 1."""
+    if a < 1:
+        raise ValueError(f"log2 of {a}")
+    return int(a).bit_length() - 1
+
+
+def power(a: float, b: float) -> float:
+    """a ** b as a real number within 64 bits; ValueError or OverflowError where there is none."""
+    if isinstance(b, int) and b >= 0 and isinstance(a, int):
+        if abs(a) > 1 and b * math.log2(abs(a)) > 63:
+            raise OverflowError(f"{a} ** {b} exceeds 64 bits")
+        return int(a**b)
+    return math.pow(a, b)
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "min": min,
+    "max": max,
+    "ceil_div": ceil_div,
+    "is_pow2": is_pow2,
+    "log2": log2,
+}
+# The names that compiled expressions may use besides their own; no builtins.
+ENVIRONMENT: dict[str, Any] = {"__builtins__": {}, "_power": power, **FUNCTIONS}
+
+EVALUATION_ERRORS = (ArithmeticError, ValueError)
+
+
+@dataclass(frozen=True)
+class Expression:
+    """A checked expression."""
+
+    text: str
+    tree: ast.expr
+    kind: Kind
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The names it uses, functions excluded."""
+        return frozenset(names_of(self.tree))
+
+    @cached_property
+    def python(self) -> str:
+        """Python source of the same value, for ENVIRONMENT."""
+        return ast.unparse(_PowerCalls().visit(ast.parse(ast.unparse(self.tree), mode="eval")))
+
+    def evaluate(self, values: Mapping[str, Any]) -> Any:
+        """Its value; raises one of EVALUATION_ERRORS where it has none."""
+        return eval(self._code, ENVIRONMENT, dict(values))
+
+    @cached_property
+    def _code(self) -> Any:
+        return compile(self.python, "<spec>", "eval")
+
+
+class _PowerCalls(ast.NodeTransformer):
+    """`a ** b` to `_power(a, b)`, which cannot run away."""
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
+        self.generic_visit(node)
+        if isinstance(node.op, ast.Pow):
+            return ast.Call(ast.Name("_power", ast.Load()), [node.left, node.right], [])
+        return node
+
+
+class _BareTexts(ast.NodeTransformer):
+    """`dtype == bf16` to `dtype == "bf16"`: values need no quotes where no name hides them."""
+
+    def __init__(self, scope: Mapping[str, Kind]) -> None:
+        self.values = {v for kind in scope.values() for v in kind.values or ()} - scope.keys()
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        if node.id in self.values:
+            return ast.copy_location(ast.Constant(node.id), node)
+        return node
+
+
+def names_of(tree: ast.expr) -> list[str]:
+    """The names an expression uses, functions excluded, in order of appearance."""
+    functions = {id(n.func) for n in ast.walk(tree) if isinstance(n, ast.Call)}
+    nodes = [n for n in ast.walk(tree) if isinstance(n, ast.Name) and id(n) not in functions]
+    nodes.sort(key=lambda n: n.col_offset)
+    return list(dict.fromkeys(n.id for n in nodes))
+
+
+def syntax(text: str) -> ast.expr:
+    """The syntax tree of an expression, not yet checked."""
+    if len(text) > _MAX_LENGTH:
+        raise ExpressionError([(0, f"an expression is at most {_MAX_LENGTH} characters long")])
+    flat = text.replace("\n", " ")
+    indent = len(flat) - len(flat.lstrip())
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(flat.strip(), mode="eval").body
+    except SyntaxError as error:
+        offset = indent + max((error.offset or 1) - 1, 0)
+        hint = "; quote a text that holds commas" if "never closed" in str(error.msg) else ""
+        raise ExpressionError([(offset, f"not an expression: {error.msg}{hint}")]) from None
+    except (ValueError, MemoryError, RecursionError):
+        raise ExpressionError([(0, "not an expression")]) from None
+    if _depth(tree) > _MAX_DEPTH:
+        raise ExpressionError([(0, f"an expression nests at most {_MAX_DEPTH} levels deep")])
+    for node in ast.walk(tree):  # ast counts bytes; people count characters
+        if isinstance(node, ast.expr):
+            before = flat.strip().encode()[: node.col_offset]
+            node.col_offset = indent + len(before.decode(errors="ignore"))
+    return tree
+
+
+def parse(text: str, scope: Mapping[str, Kind], expects: str = "") -> Expression:
+    """Checks `text` against the whitelist, the names of `scope` and their kinds.
+
+    `expects` is "bool", "int" or "number" where the value must be one. Raises ExpressionError with
+    every problem.
+    """
+    tree = _BareTexts(scope).visit(syntax(text))
+    checker = _Checker(scope)
+    kind = checker.visit(tree)
+    if not checker.problems:
+        fits = {
+            "bool": kind == BOOL,
+            "int": kind in (INT, BOOL),
+            "number": kind is not None and kind.is_number,
+            "": kind != LIST,
+        }
+        if not fits[expects]:
+            needed = {"bool": "true or false", "int": "an integer"}.get(expects, "a single number")
+            checker.problems.append((0, f"'{text.strip()}' must be {needed}"))
+    if not checker.problems:
+        _check_constants(tree, checker)
+    if checker.problems:
+        raise ExpressionError(sorted(set(checker.problems)))
+    return Expression(text.strip(), tree, kind or INT)
+
+
+def _depth(tree: ast.AST) -> int:
+    level, depth = [tree], 0
+    while level:
+        depth += 1
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
+    return depth
+
+
+def _check_constants(tree: ast.expr, checker: _Checker) -> None:
+    """Evaluates what has no names in it: 1 // 0 is wrong now, not when it is used."""
+    if isinstance(tree, (ast.Constant, ast.List, ast.Tuple, ast.Name)):
+        if isinstance(tree, (ast.List, ast.Tuple)):
+            for element in tree.elts:
+                _check_constants(element, checker)
+        return
+    if not names_of(tree):
+        try:
+            value = Expression("", tree, INT).evaluate({})
+            if isinstance(value, int) and not -INT64_MAX <= value <= INT64_MAX:
+                checker.add(tree, f"'{ast.unparse(tree)}' exceeds 64 bits")
+        except EVALUATION_ERRORS as error:
+            checker.add(tree, f"'{ast.unparse(tree)}' has no value: {error}")
+        return
+    for child in ast.iter_child_nodes(tree):
+        if isinstance(child, ast.expr) and not (isinstance(tree, ast.Call) and child is tree.func):
+            _check_constants(child, checker)
+
+
+_OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow)
+_COMPARISONS = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.In, ast.NotIn)
+
+
+class _Checker:
+    """Finds the kind of each node; None where a problem below it was reported."""
+
+    def __init__(self, scope: Mapping[str, Kind]) -> None:
+        self.scope = scope
+        self.problems: list[tuple[int, str]] = []
+
+    def add(self, node: ast.expr, message: str) -> None:
+        self.problems.append((node.col_offset, message))
+
+    def visit(self, node: ast.expr) -> Kind | None:
+        match node:
+            case ast.Constant():
+                return self._constant(node)
+            case ast.Name():
+                return self._name(node)
+            case ast.List() | ast.Tuple():
+                for element in node.elts:
+                    self.visit(element)
+                return LIST
+            case ast.UnaryOp(op=ast.Not()):
+                self._condition(node.operand)
+                return BOOL
+            case ast.UnaryOp(op=ast.USub() | ast.UAdd()):
+                kind = self._number(node.operand)
+                return FLOAT if kind == FLOAT else INT
+            case ast.BinOp() if isinstance(node.op, _OPERATORS):
+                return self._arithmetic(node)
+            case ast.BoolOp():
+                for value in node.values:
+                    self._condition(value)
+                return BOOL
+            case ast.Compare() if all(isinstance(op, _COMPARISONS) for op in node.ops):
+                operands = [node.left, *node.comparators]
+                kinds = [self.visit(operand) for operand in operands]
+                for i, op in enumerate(node.ops):
+                    self._comparison(op, operands[i], kinds[i], operands[i + 1], kinds[i + 1])
+                return BOOL
+            case ast.IfExp():
+                self._condition(node.test)
+                return _common([self._number(node.body), self._number(node.orelse)])
+            case ast.Call():
+                return self._call(node)
+            case _:
+                self.add(node, f"'{ast.unparse(node)}' is not part of the expression language")
+                return None
+
+    def _constant(self, node: ast.Constant) -> Kind | None:
+        value = node.value
+        if isinstance(value, bool):
+            return BOOL
+        if isinstance(value, int):
+            if value > INT64_MAX:
+                self.add(node, "this integer exceeds 64 bits")
+            return INT
+        if isinstance(value, float):
+            if not math.isfinite(value):
+                self.add(node, "this number exceeds a double")
+            return FLOAT
+        if isinstance(value, str):
+            return Kind("text", (value,))
+        self.add(node, f"'{ast.unparse(node)}' is not part of the expression language")
+        return None
+
+    def _name(self, node: ast.Name) -> Kind | None:
+        if node.id in self.scope:
+            return self.scope[node.id]
+        if node.id in FUNCTIONS:
+            self.add(node, f"'{node.id}' is a function: {node.id}(…)")
+        else:
+            hint = did_you_mean(node.id, self.scope)
+            self.add(node, f"unknown name '{node.id}'{hint}")
+        return None
+
+    def _number(self, node: ast.expr) -> Kind | None:
+        kind = self.visit(node)
+        if kind is not None and not kind.is_number:
+            self.add(node, f"'{ast.unparse(node)}' is a {kind.name}, not a number: compare it")
+            return None
+        return kind
+
+    def _condition(self, node: ast.expr) -> None:
+        if self._number(node) in (INT, FLOAT):
+            text = ast.unparse(node)
+            self.add(node, f"'{text}' must be true or false: compare it, as in {text} != 0")
+
+    def _integer(self, node: ast.expr) -> None:
+        if self._number(node) == FLOAT:
+            self.add(node, f"'{ast.unparse(node)}' must be an integer")
+
+    def _arithmetic(self, node: ast.BinOp) -> Kind | None:
+        if isinstance(node.op, (ast.FloorDiv, ast.Mod)):
+            self._integer(node.left)
+            self._integer(node.right)
+            return INT
+        left, right = self._number(node.left), self._number(node.right)
+        if isinstance(node.op, ast.Div):
+            return FLOAT
+        if isinstance(node.op, ast.Pow) and left != FLOAT and right in (INT, BOOL):
+            exponent = node.right
+            if isinstance(exponent, ast.Constant):
+                return INT
+            if isinstance(exponent, ast.UnaryOp) and isinstance(exponent.operand, ast.Constant):
+                return FLOAT if isinstance(exponent.op, ast.USub) else INT
+            self.add(exponent, "an integer exponent must be written as a number")
+            return None
+        return FLOAT if FLOAT in (left, right) else INT
+
+    def _comparison(
+        self, op: ast.cmpop, a: ast.expr, left: Kind | None, b: ast.expr, right: Kind | None
+    ) -> None:
+        if left is None or right is None:
+            return
+        if isinstance(op, (ast.In, ast.NotIn)):
+            if isinstance(b, (ast.List, ast.Tuple)):
+                for element in b.elts:
+                    kind = _Checker(self.scope).visit(element)  # reported where it was visited
+                    self._comparison(ast.Eq(), a, left, element, kind)
+            else:
+                self.add(b, "'in' takes a list: x in [1, 2]")
+        elif left == LIST or right == LIST:
+            self.add(a, "a list stands only to the right of 'in'")
+        elif left.is_number != right.is_number:
+            texts, numbers = (b, a) if left.is_number else (a, b)
+            self.add(
+                a,
+                f"compares a text ('{ast.unparse(texts)}') with a number "
+                f"('{ast.unparse(numbers)}')",
+            )
+        elif not left.is_number:
+            self._text_comparison(op, a, left, b, right)
+
+    def _text_comparison(
+        self, op: ast.cmpop, a: ast.expr, left: Kind, b: ast.expr, right: Kind
+    ) -> None:
+        if not isinstance(op, (ast.Eq, ast.NotEq)):
+            self.add(a, "texts compare with == and != alone")
+        elif isinstance(a, ast.Constant) and isinstance(b, ast.Constant):
+            self.add(a, "compares two constants")
+        elif isinstance(a, ast.Constant) or isinstance(b, ast.Constant):
+            literal, known = (a, right) if isinstance(a, ast.Constant) else (b, left)
+            assert isinstance(literal, ast.Constant)
+            value = str(literal.value)
+            if known.values is not None and value not in known.values:
+                hint = did_you_mean(value, known.values)
+                self.add(literal, f"'{value}' is not among its values{hint}")
+        elif left.values != right.values:
+            self.add(a, f"'{ast.unparse(a)}' and '{ast.unparse(b)}' have different values")
+
+    def _call(self, node: ast.Call) -> Kind | None:
+        if not isinstance(node.func, ast.Name) or node.func.id not in FUNCTIONS:
+            name = ast.unparse(node.func)
+            self.add(node, f"unknown function '{name}'{did_you_mean(name, FUNCTIONS)}")
+            return None
+        name = node.func.id
+        if node.keywords or any(isinstance(arg, ast.Starred) for arg in node.args):
+            self.add(node, f"{name} takes plain arguments")
+            return None
+        least, most = {"min": (2, 16), "max": (2, 16), "ceil_div": (2, 2)}.get(name, (1, 1))
+        if not least <= len(node.args) <= most:
+            count = f"{least}" if least == most else f"{least} or more"
+            self.add(node, f"{name} takes {count} arguments, not {len(node.args)}")
+            return None
+        if name in ("min", "max"):
+            kind = _common([self._number(arg) for arg in node.args])
+            return INT if kind == BOOL else kind
+        for arg in node.args:
+            self._integer(arg)
+        return BOOL if name == "is_pow2" else INT
+
+
+def _common(kinds: list[Kind | None]) -> Kind | None:
+    if None in kinds:
+        return None
+    if FLOAT in kinds:
+        return FLOAT
+    return BOOL if all(kind == BOOL for kind in kinds) else INT

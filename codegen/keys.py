@@ -1,0 +1,132 @@
+"""Configuration <-> key, exactly, both ways.
+
+A key is `family.target.` and the tokens of the parameters in spec order, joined by `-`: a bool's
+token where it is true, an int's token and its value (`m` for minus), a dtype or enum as itself;
+`default` where no token stands.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from codegen.names import cpp_name
+from codegen.schema import DTYPES
+from codegen.spec import Parameter, ParameterValue, Target
+
+NO_TOKENS = "default"
+_INT = re.compile(r"m?(0|[1-9][0-9]*)$")
+
+
+class KeyFormatError(Exception):
+    """Why a text is no key of a target."""
+
+
+def token_of(parameter: Parameter, value: ParameterValue) -> str:
+    """What stands in the key for this value; empty for a false bool."""
+    if parameter.type == "bool":
+        return (parameter.token or "") if value else ""
+    if parameter.type == "int":
+        sign = "m" if int(value) < 0 else ""
+        return f"{parameter.token}{sign}{abs(int(value))}"
+    return str(value)
+
+
+def tokens_of(parameters: Sequence[Parameter]) -> Callable[[Sequence[ParameterValue]], str]:
+    """A function from a configuration's values to the last part of its key."""
+    tables: list[dict[ParameterValue, str]] = [{} for _ in parameters]
+
+    def tokens(values: Sequence[ParameterValue]) -> str:
+        pieces = []
+        for parameter, table, value in zip(parameters, tables, values, strict=True):
+            piece = table.get(value)
+            if piece is None:
+                piece = table[value] = token_of(parameter, value)
+            if piece:
+                pieces.append(piece)
+        return "-".join(pieces) or NO_TOKENS
+
+    return tokens
+
+
+def parse_tokens(parameters: Sequence[Parameter], text: str) -> tuple[ParameterValue, ...]:
+    """The values that `text`, the last part of a key, stands for. Raises KeyFormatError."""
+    pieces = [] if text == NO_TOKENS else text.split("-")
+    if text == NO_TOKENS and any(p.type in ("dtype", "enum") for p in parameters):
+        pieces = [text]
+    values: list[ParameterValue] = []
+    position = 0
+    for parameter in parameters:
+        piece = pieces[position] if position < len(pieces) else None
+        if parameter.type == "bool":
+            present = piece is not None and piece == parameter.token
+            values.append(present)
+            position += present
+            continue
+        if piece is None:
+            raise KeyFormatError(f"it ends before {expected(parameter)}")
+        value = _read(parameter, piece)
+        if value is None:
+            raise KeyFormatError(f"'{piece}' stands where {expected(parameter)} is due")
+        values.append(value)
+        position += 1
+    if position < len(pieces):
+        raise KeyFormatError(f"'{pieces[position]}' is not known, or not in its place")
+    return tuple(values)
+
+
+def expected(parameter: Parameter) -> str:
+    """What a key holds for this parameter, in words."""
+    if parameter.type == "int":
+        return f"{parameter.name} ({parameter.token}<number>)"
+    return f"{parameter.name} ({', '.join(map(str, parameter.values or DTYPES))})"
+
+
+def _read(parameter: Parameter, piece: str) -> ParameterValue | None:
+    if parameter.type == "int":
+        digits = piece.removeprefix(parameter.token or "")
+        if not piece.startswith(parameter.token or "") or not _INT.match(digits):
+            return None
+        if digits == "m0" or len(digits) > 11:
+            return None
+        return -int(digits[1:]) if digits.startswith("m") else int(digits)
+    known = (parameter.values or ()) if parameter.type == "enum" else DTYPES
+    return piece if piece in known else None
+
+
+def cpp_type_name(tokens: str) -> str:
+    """The name of the configuration's C++ type, within its target's namespace."""
+    return cpp_name(tokens.replace("-", "_"))
+
+
+def symbol_fragment(family: str, target: str, type_name: str) -> str:
+    """What every mangled name of a kernel of this configuration contains.
+
+    Itanium's length-prefixed names of `configs::<family>::<target>::<type>`; the `kernelmint`
+    before them is often a substitution (`S_`).
+    """
+    names = ("configs", family, target, type_name)
+    return "".join(f"{len(name)}{name}" for name in names) + "E"
+
+
+@dataclass(frozen=True)
+class KeyParts:
+    """A key, split at its dots."""
+
+    family: str
+    target: str
+    tokens: str
+
+    @classmethod
+    def split(cls, key: str) -> KeyParts:
+        """Raises KeyFormatError unless there are three parts."""
+        parts = key.split(".")
+        if len(parts) != 3 or not all(parts):
+            raise KeyFormatError("a key is family.target.tokens")
+        return cls(*parts)
+
+
+def key_prefix(target: Target) -> str:
+    """What all keys of the target begin with."""
+    return f"{target.family}.{target.name}."

@@ -1,0 +1,60 @@
+"""What is wrong with what people wrote: every problem located, all of them at once."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, order=True)
+class Location:
+    """A place in a file; line and column count from 1."""
+
+    file: str
+    line: int
+    column: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}"
+
+
+@dataclass(frozen=True, order=True)
+class Problem:
+    """One thing that is wrong, and where."""
+
+    location: Location
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.location}: {self.message}"
+
+
+class SpecError(Exception):
+    """The specs cannot be used; `problems` says why, sorted by place."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(sorted(set(problems)))
+        super().__init__("\n".join(map(str, self.problems)))
+
+
+class UsageError(Exception):
+    """A command line asks for something that is not there; the message says what is."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A hint for an error on an unknown `name`: the nearest known one, or the few there are."""
+    names = list(dict.fromkeys(known))
+    if near := difflib.get_close_matches(name, names, n=1, cutoff=0.6):
+        return f" (did you mean '{near[0]}'?)"
+    if 0 < len(names) <= 12:
+        return f" (there is: {', '.join(names)})"
+    return ""
+
+
+def display_path(path: Path) -> str:
+    """The path as people know it: relative where it lies below the working folder."""
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith("..") else relative

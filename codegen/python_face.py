@@ -1,0 +1,168 @@
+"""generated/python/<family>.py: the class's signature, the operator, the outputs' shapes."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from typing import Any
+
+from codegen.expressions import Expression
+from codegen.spec import Family, Scalar, Tensor
+
+_PYTHON_TYPES = {"f32": "float", "f64": "float", "i32": "int", "i64": "int", "bool": "bool"}
+
+
+def class_name(family: str) -> str:
+    """flash_forward to FlashForward."""
+    return "".join(word.capitalize() for word in family.split("_"))
+
+
+def values(family: Family) -> dict[str, Any]:
+    """What family.py.mako is rendered with."""
+    inputs = [tensor for tensor in family.tensors if tensor.role == "input"]
+    outputs = [tensor for tensor in family.tensors if tensor.role == "output"]
+    required = [tensor for tensor in outputs if not tensor.optional]
+    optional = [tensor for tensor in outputs if tensor.optional]
+    returns_any = _returned(len(required))
+    overloads = []
+    if optional:
+        returns_any = "torch.Tensor | tuple[torch.Tensor, ...]"
+    if len(optional) == 1:
+        flag = f"return_{optional[0].name}"
+        overloads = [
+            (_returned(len(required)), [f"{flag}: Literal[False] = False"]),
+            (_returned(len(outputs)), [f"{flag}: Literal[True]"]),
+            (returns_any, [f"{flag}: bool"]),
+        ]
+    names = [tensor.name for tensor in inputs]
+    bindings, shapes = _output_shapes(family, inputs, outputs)
+    return {
+        "title": _docstring(f"{family.name}: {family.summary}"),
+        "class_name": class_name(family.name),
+        "summary": _docstring(family.summary),
+        "lines": [_docstring(line) for line in _argument_lines(family)],
+        "overloads": overloads,
+        "positional": [f"{name}: torch.Tensor" for name in names],
+        "keywords": [_keyword(scalar) for scalar in family.scalars],
+        "plain_flags": [f"return_{tensor.name}: bool = False" for tensor in optional],
+        "returns_any": returns_any,
+        "call_summary": _docstring(_call_summary(outputs)),
+        "inputs": _tuple(names),
+        "scalars": _tuple([scalar.name for scalar in family.scalars]),
+        "requested": _tuple([f"return_{tensor.name}" for tensor in optional]),
+        "input_names": names,
+        "bindings": bindings,
+        "outputs": shapes,
+        "operator": _operator(family, names, optional, len(outputs)),
+    }
+
+
+def _returned(count: int) -> str:
+    if count == 1:
+        return "torch.Tensor"
+    return f"tuple[{', '.join(['torch.Tensor'] * count) or '()'}]"
+
+
+def _tuple(names: Sequence[str]) -> str:
+    return f"({', '.join(names)}{',' if len(names) == 1 else ''})"
+
+
+def _keyword(scalar: Scalar) -> str:
+    kind = _PYTHON_TYPES[scalar.dtype]
+    return f"{scalar.name}: {kind}" + ("" if scalar.default is None else " | None = None")
+
+
+def _docstring(text: str) -> str:
+    """Text within a docstring."""
+    escaped = text.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
+    return escaped[:-1] + '\\"' if escaped.endswith('"') else escaped
+
+
+def _argument_lines(family: Family) -> list[str]:
+    lines = []
+    for tensor in family.tensors:
+        if tensor.role == "workspace":
+            continue
+        shape = ", ".join(dim.expression.text for dim in tensor.dims)
+        note = " (output)" if tensor.role == "output" else ""
+        if tensor.optional:
+            note = f" (output, with return_{tensor.name}=True)"
+        doc = f": {tensor.doc}" if tensor.doc else ""
+        lines.append(f"{tensor.name}: [{shape}], {tensor.dtype}{note}{doc}")
+    for scalar in family.scalars:
+        default = "required" if scalar.default is None else f"default {scalar.default.text}"
+        doc = f": {' '.join(scalar.doc.split())}" if scalar.doc else ""
+        lines.append(f"{scalar.name}: {scalar.dtype}, {default}{doc}")
+    lines += [f"Requires {rule.that.text}: {rule.because}." for rule in family.requires]
+    return lines
+
+
+def _call_summary(outputs: Sequence[Tensor]) -> str:
+    names = [f"{t.name} (where asked for)" if t.optional else t.name for t in outputs]
+    return f"Runs the kernel; returns {', '.join(names)}. `out` takes the outputs' memory."
+
+
+def _output_shapes(
+    family: Family, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
+) -> tuple[list[str], list[tuple[str, str]]]:
+    used = {name for tensor in outputs for dim in tensor.dims for name in dim.expression.names}
+    bindings: dict[str, str] = {}
+    for tensor in inputs:
+        for i, dim in enumerate(tensor.dims):
+            if dim.symbol in used and dim.symbol not in bindings:
+                bindings[dim.symbol] = f"{dim.symbol} = {tensor.name}.shape[{i}]"
+    parameters = {parameter.name for parameter in family.parameters}
+    shapes = []
+    for tensor in outputs:
+        extents = [_python(dim.expression, parameters) for dim in tensor.dims]
+        dtype = (
+            f'parameters["{tensor.dtype}"]' if tensor.dtype in parameters else (f'"{tensor.dtype}"')
+        )
+        shapes.append((_tuple(extents), dtype))
+    return list(bindings.values()), shapes
+
+
+class _Standalone(ast.NodeTransformer):
+    """Python that needs no codegen: parameters from a dict, ceil_div and the like spelled out."""
+
+    def __init__(self, parameters: set[str]) -> None:
+        self.parameters = parameters
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        if node.id in self.parameters:
+            return ast.parse(f'parameters["{node.id}"]', mode="eval").body
+        return node
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        arguments = [f"({ast.unparse(self.visit(argument))})" for argument in node.args]
+        assert isinstance(node.func, ast.Name)
+        match node.func.id:
+            case "ceil_div":
+                text = f"-(-{arguments[0]} // {arguments[1]})"
+            case "is_pow2":
+                text = f"({arguments[0]} > 0 and {arguments[0]} & ({arguments[0]} - 1) == 0)"
+            case "log2":
+                text = f"(int({arguments[0]}).bit_length() - 1)"
+            case name:
+                text = f"{name}({', '.join(arguments)})"
+        return ast.parse(text, mode="eval").body
+
+
+def _python(expression: Expression, parameters: set[str]) -> str:
+    tree = ast.parse(ast.unparse(expression.tree), mode="eval").body
+    return ast.unparse(_Standalone(parameters).visit(tree))
+
+
+def _operator(family: Family, names: Sequence[str], optional: Sequence[Tensor], count: int) -> str:
+    """The torch.library schema, as a Python literal."""
+    pieces = ["str key", *(f"Tensor {name}" for name in names)]
+    keywords = []
+    for scalar in family.scalars:
+        kind = _PYTHON_TYPES[scalar.dtype]
+        default = "" if scalar.default is None else "=None"
+        keywords.append(f"{kind}{'' if scalar.default is None else '?'} {scalar.name}{default}")
+    keywords += [f"bool return_{tensor.name}=False" for tensor in optional]
+    if keywords:
+        pieces += ["*", *keywords]
+    returns = "Tensor" if count == 1 else f"({', '.join(['Tensor'] * count)})"
+    return f'"{family.name}({", ".join(pieces)}) -> {returns}"'

@@ -1,0 +1,308 @@
+"""What people write in family.yaml and <target>.yaml: pydantic models, and their JSON Schema."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    PlainValidator,
+    Tag,
+    ValidationError,
+    ValidationInfo,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from codegen.problems import did_you_mean
+from codegen.source import Document, Mapping
+
+DTYPES = ("bf16", "fp16", "f32", "f64", "i8", "u8", "i32", "i64", "bool")
+SCALAR_DTYPES = ("f32", "f64", "i32", "i64", "bool")
+PARAMETER_TYPES = ("dtype", "int", "bool", "enum")
+
+_SCALARS = ["string", "integer", "number", "boolean"]
+
+
+def _expression_text(value: Any) -> Any:
+    if isinstance(value, (bool, int, float)):
+        return repr(value)
+    if not isinstance(value, str):
+        raise PydanticCustomError("expression", "must be an expression, such as `32 * n_warps`")
+    return value
+
+
+def _parameter_value(value: Any) -> bool | int | str:
+    if not isinstance(value, (bool, int, str)):
+        raise PydanticCustomError("value", "must be an integer, true, false or a name")
+    return value
+
+
+Text = Annotated[
+    str,
+    BeforeValidator(_expression_text),
+    WithJsonSchema({"type": _SCALARS, "description": "an expression"}),
+]
+Value = Annotated[
+    bool | int | str,
+    PlainValidator(_parameter_value),
+    WithJsonSchema({"type": ["string", "integer", "boolean"]}),
+]
+
+
+class Written(BaseModel):
+    """Base of all models: frozen, strict, and with a word on each unknown key."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _report_unknown_keys(cls, data: Any, info: ValidationInfo) -> Any:
+        if not isinstance(data, Mapping) or not isinstance(info.context, Document):
+            return data
+        unknown = [key for key in data if key not in cls.model_fields]
+        for key in unknown:
+            hint = did_you_mean(key, [name for name in cls.model_fields if name not in data])
+            info.context.report(f"unknown key '{key}'{hint}", *data.path, key, key=True)
+        return {key: value for key, value in data.items() if key not in unknown}
+
+
+class Rule(Written):
+    """A condition, and the reason for it."""
+
+    that: Text = Field(description="an expression that must hold")
+    because: str = Field(description="the reason, as a user will read it", min_length=1)
+
+
+class _Documented(Written):
+    doc: str = Field("", description="one line for users")
+
+
+class _Shaped(_Documented):
+    dtype: str = Field(description="a dtype, or the name of a dtype parameter")
+
+
+class TensorInput(_Shaped):
+    """A tensor the caller passes."""
+
+    tensor: list[Text] = Field(description="its extents: symbols, or expressions over them")
+
+
+class TensorOutput(_Shaped):
+    """A tensor the kernel writes and the call returns."""
+
+    output: list[Text] = Field(description="its extents")
+    optional: bool = Field(False, description="written only where asked for: return_<name>=True")
+
+
+class TensorWorkspace(_Shaped):
+    """Scratch memory, allocated for each call."""
+
+    workspace: list[Text] = Field(description="its extents")
+
+
+class ScalarInput(_Documented):
+    """A number the caller passes."""
+
+    scalar: Literal["f32", "f64", "i32", "i64", "bool"]
+    default: Text | None = Field(None, description="an expression; absent: the caller must pass it")
+
+
+ARGUMENT_KINDS = ("tensor", "output", "workspace", "scalar")
+
+
+def _argument_kind(value: Any) -> str | None:
+    if isinstance(value, dict):
+        return next((kind for kind in ARGUMENT_KINDS if kind in value), None)
+    return None
+
+
+Argument = Annotated[
+    Annotated[TensorInput, Tag("tensor")]
+    | Annotated[TensorOutput, Tag("output")]
+    | Annotated[TensorWorkspace, Tag("workspace")]
+    | Annotated[ScalarInput, Tag("scalar")],
+    Discriminator(_argument_kind),
+]
+
+
+class Parameter(_Documented):
+    """A compile-time choice; its values and its place in the key."""
+
+    type: Literal["dtype", "int", "bool", "enum"]
+    values: list[Value] | None = Field(
+        None, description="what it may be; an enum needs them", min_length=1
+    )
+    token: str | None = Field(
+        None, description="its letters in the key (int, bool); default: the name in lower case"
+    )
+
+
+class FamilyFile(Written):
+    """family.yaml: what is computed."""
+
+    family: str = Field(description="the folder's name")
+    summary: str = Field(description="one line on what it computes", min_length=1)
+    arguments: dict[str, Argument] = Field(description="in the order of the Python signature")
+    parameters: dict[str, Parameter] = Field(
+        default_factory=dict, description="shared by every target, in the order of the key"
+    )
+    requires: list[Rule] = Field(
+        default_factory=list, description="checked at each call, on the bound shapes"
+    )
+    reference: str | None = Field(None, description="file.py:function, the PyTorch oracle")
+
+
+class Launch(Written):
+    """How a CUDA kernel is launched; absent: the header brings its own launch<Config, Isa>."""
+
+    grid: list[Text] = Field(description="blocks along x, y, z", min_length=1, max_length=3)
+    block: Text = Field(description="threads of a block")
+    shared_memory: Text = Field("0", description="dynamic shared memory, bytes")
+
+
+class Product(Written):
+    """Configurations by their axes: every combination that the constraints and `prune` leave."""
+
+    include: list[str] | None = Field(None, description="other sets of this target")
+    product: dict[str, list[Value]] | None = Field(None, description="values of each parameter")
+    prune: list[Rule] = Field(default_factory=list, description="further rules of this product")
+
+
+def _set_item_kind(value: Any) -> str:
+    if isinstance(value, dict) and not any(key in value for key in Product.model_fields):
+        return "configuration"
+    return "product"
+
+
+def _set_kind(value: Any) -> str:
+    return "list" if isinstance(value, list) else "product"
+
+
+SetItem = Annotated[
+    Annotated[dict[str, Value], Tag("configuration")] | Annotated[Product, Tag("product")],
+    Discriminator(_set_item_kind),
+]
+SetBody = Annotated[
+    Annotated[list[SetItem], Tag("list")] | Annotated[Product, Tag("product")],
+    Discriminator(_set_kind),
+]
+
+
+class Budget(Written):
+    """What a kernel may use; ptx-report --check fails where it is exceeded."""
+
+    registers: int | None = Field(None, ge=0)
+    spill_bytes: int | None = Field(None, ge=0)
+    stack_bytes: int | None = Field(None, ge=0)
+    c75: int | None = Field(None, ge=0, description="C75xx advisories of ptxas (wgmma serialised)")
+
+
+class TargetFile(Written):
+    """<target>.yaml: how it is computed on one target."""
+
+    target: str = Field(description="cpu, or the least CUDA architecture: sm80, sm90a")
+    kernel: str = Field(description="header[:kernel]; the kernel where `launch` is given")
+    parameters: dict[str, Parameter] = Field(default_factory=dict)
+    constraints: list[Rule] = Field(default_factory=list, description="checked at generation")
+    derived: dict[str, Text] = Field(
+        default_factory=dict, description="values computed from parameters and those above"
+    )
+    limits: dict[str, int] = Field(
+        default_factory=dict, description="the greatest value of a derived value or parameter"
+    )
+    launch: Launch | None = None
+    requires: list[Rule] = Field(default_factory=list, description="after the family's, at calls")
+    alignment: int | None = Field(
+        None, ge=1, le=1024, description="bytes; default: the element's size"
+    )
+    sets: dict[str, SetBody] = Field(description="`default` is what generated/ holds")
+    budget: Budget | None = None
+    shards: int | None = Field(
+        None, ge=1, le=4096, description="how many files the kernels are spread over"
+    )
+
+
+def validate(document: Document, model: type[Written]) -> Any:
+    """The document as `model`, or None with what is wrong added to the document's problems."""
+    if not isinstance(document.data, Mapping):
+        if not document.problems:
+            keys = [name for name, field in model.model_fields.items() if field.is_required()]
+            document.report(f"must be a mapping with the keys {', '.join(keys)}")
+        return None
+    try:
+        return model.model_validate(document.data, context=document)
+    except ValidationError as error:
+        for detail in error.errors(include_url=False):
+            _report(document, detail)
+        return None
+
+
+def _report(document: Document, detail: ErrorDetails) -> None:
+    """Adds one of pydantic's errors at its place, in the words of people who write YAML."""
+    path: list[str | int] = []
+    data: Any = document.data
+    missing = ""
+    for step in detail["loc"]:  # steps that are not in the data name members of unions
+        if step in data if isinstance(data, dict) else isinstance(step, int):
+            path.append(step)
+            data = data[step]
+        else:
+            missing = str(step)
+    found = f", not {_describe(data)}"
+    context = detail.get("ctx", {})
+    match detail["type"]:
+        case "missing":
+            message = f"the key '{missing}' is missing"
+        case "union_tag_not_found":
+            kinds = ", ".join(f"{kind}:" for kind in ARGUMENT_KINDS)
+            message = f"an argument is one of {kinds}"
+        case "literal_error":
+            expected = str(context["expected"]).replace("'", "").replace(" or ", ", ")
+            message = f"'{data}' is none of these{did_you_mean(str(data), expected.split(', '))}"
+        case "string_type":
+            message = f"must be a text{found}"
+        case "int_type":
+            message = f"must be an integer{found}"
+        case "bool_type":
+            message = f"must be true or false{found}"
+        case "list_type":
+            message = f"must be a list{found}"
+        case "dict_type" | "model_type" | "model_attributes_type":
+            message = f"must be a mapping{found}"
+        case "string_too_short" | "too_short":
+            message = "must not be empty"
+        case _:
+            text = detail["msg"]
+            message = text[0].lower() + text[1:] + ("" if "must be" in text else found)
+    document.report(message, *path)
+
+
+def _describe(data: Any) -> str:
+    if data is None:
+        return "empty"
+    if isinstance(data, dict):
+        return "a mapping"
+    if isinstance(data, list):
+        return "a list"
+    return f"the text '{data}'" if isinstance(data, str) else repr(data).lower()
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema (draft 7) of both kinds of file, for editors."""
+    family = FamilyFile.model_json_schema()
+    target = TargetFile.model_json_schema()
+    definitions = {**family.pop("$defs", {}), **target.pop("$defs", {})}
+    return {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "title": "A Kernelmint spec: family.yaml or <target>.yaml",
+        "if": {"required": ["family"]},
+        "then": {"$ref": "#/$defs/FamilyFile"},
+        "else": {"$ref": "#/$defs/TargetFile"},
+        "$defs": dict(sorted({**definitions, "FamilyFile": family, "TargetFile": target}.items())),
+    }

@@ -1,0 +1,167 @@
+"""YAML text to plain data that remembers where everything stands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from codegen.problems import Location, Problem, display_path
+
+# Anchors and aliases can make a small file unfold without end.
+_MAX_NODES = 1_000_000
+
+_PLAIN_BOOLS = {"true": True, "True": True, "false": False, "False": False}
+_PLAIN_INT = re.compile(r"[-+]?(0|[1-9][0-9]*)$")
+_PLAIN_FLOAT = re.compile(r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+)([eE][-+]?[0-9]+)?$")
+
+Path_ = tuple["str | int", ...]
+
+
+class Mapping(dict[str, Any]):
+    """A YAML mapping that knows its path within the document."""
+
+    def __init__(self, path: Path_) -> None:
+        super().__init__()
+        self.path = path
+
+
+class Document:
+    """One YAML file: `data`, the place of each of its keys and values, and what is wrong so far.
+
+    Refused beyond what YAML itself refuses: duplicate keys, YAML 1.1's accidental booleans (`on`,
+    `no`), octal and sexagesimal integers, timestamps and other tags, texts that UTF-8 cannot hold.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.name = display_path(path)
+        self.problems: list[Problem] = []
+        self.data: Any = None
+        self._keys: dict[Path_, tuple[int, int]] = {}
+        self._values: dict[Path_, tuple[int, int]] = {}
+        self._single_line: set[Path_] = set()
+        self._nodes = 0
+        try:
+            node = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+            if node is not None:
+                self.data = self._build(node, (), frozenset())
+        except OSError as error:
+            self._report_file(f"cannot be read: {error.strerror or error}")
+        except UnicodeDecodeError as error:
+            self._report_file(f"is not UTF-8 text (byte {error.start})")
+        except yaml.reader.ReaderError as error:
+            self._report_file(f"is not YAML text: {error.reason} (character {error.position})")
+        except yaml.MarkedYAMLError as error:
+            self._report_syntax(error)
+        except RecursionError:
+            self._report_file("is nested too deeply")
+
+    def locate(self, *path: str | int, key: bool = False, offset: int = 0) -> Location:
+        """The place of the value (or the key) at `path`, or of the nearest thing around it.
+
+        `offset` counts characters into a text that stands on one line.
+        """
+        if key and path in self._keys:
+            return Location(self.name, *self._keys[path])
+        while path and path not in self._values:
+            path = path[:-1]
+        line, column = self._values.get(path, (1, 1))
+        return Location(self.name, line, column + (offset if path in self._single_line else 0))
+
+    def report(self, message: str, *path: str | int, key: bool = False, offset: int = 0) -> None:
+        """Adds a problem at `path`."""
+        self.problems.append(Problem(self.locate(*path, key=key, offset=offset), message))
+
+    def _report_file(self, message: str) -> None:
+        self.problems.append(Problem(Location(self.name, 1, 1), f"the file {message}"))
+
+    def _report_syntax(self, error: yaml.MarkedYAMLError) -> None:
+        mark = error.problem_mark or error.context_mark
+        place = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+        context = f" {error.context}" if error.context else ""
+        hint = ""
+        if error.context and "flow" in error.context:
+            hint = "; quote a text that holds brackets, commas or ': '"
+        message = f"not YAML: {error.problem}{context}{hint}"
+        self.problems.append(Problem(Location(self.name, *place), message))
+
+    def _build(self, node: yaml.Node, path: Path_, above: frozenset[int]) -> Any:
+        self._nodes += 1
+        self._values[path] = (node.start_mark.line + 1, node.start_mark.column + 1)
+        if self._nodes > _MAX_NODES or id(node) in above:
+            self.report("aliases unfold without end here", *path)
+            return None
+        if isinstance(node, yaml.ScalarNode):
+            return self._scalar(node, path)
+        above = above | {id(node)}
+        if isinstance(node, yaml.SequenceNode):
+            return [self._build(item, (*path, i), above) for i, item in enumerate(node.value)]
+        assert isinstance(node, yaml.MappingNode)
+        mapping = Mapping(path)
+        for key, key_node, value_node in self._entries(node, path):
+            self._keys[(*path, key)] = (
+                key_node.start_mark.line + 1,
+                key_node.start_mark.column + 1,
+            )
+            mapping[key] = self._build(value_node, (*path, key), above)
+        return mapping
+
+    def _entries(
+        self, node: yaml.MappingNode, path: Path_
+    ) -> Iterator[tuple[str, yaml.Node, yaml.Node]]:
+        seen: dict[str, int] = {}
+        for key_node, value_node in node.value:
+            line, column = key_node.start_mark.line + 1, key_node.start_mark.column + 1
+            place = Location(self.name, line, column)
+            if not isinstance(key_node, yaml.ScalarNode) or key_node.tag.endswith(":merge"):
+                self.problems.append(Problem(place, "a key must be a plain name"))
+                continue
+            key = key_node.value
+            if key_node.style is None and key_node.tag.endswith((":bool", ":null")):
+                # `on: 1`, `no: 1` and `~: 1` would not be the names they look like.
+                self.problems.append(
+                    Problem(place, f"YAML 1.1 reads '{key}' as no name: write \"{key}\"")
+                )
+            if key in seen:
+                message = f"duplicate key '{key}' (first on line {seen[key]})"
+                self.problems.append(Problem(place, message))
+                continue
+            seen[key] = line
+            yield key, key_node, value_node
+
+    def _scalar(self, node: yaml.ScalarNode, path: Path_) -> Any:
+        text: str = node.value
+        if node.start_mark.line == node.end_mark.line:
+            self._single_line.add(path)
+            if node.style in ("'", '"'):
+                self._values[path] = (node.start_mark.line + 1, node.start_mark.column + 2)
+        kind = node.tag.rpartition(":")[2]
+        if kind == "str":
+            if any("\ud800" <= c <= "\udfff" or c == "\0" for c in text):
+                self.report("this text holds a character that UTF-8 text cannot", *path)
+                return ""
+            return text
+        if kind == "null":
+            return None
+        if kind == "bool":
+            if text not in _PLAIN_BOOLS:
+                self.report(
+                    f"YAML 1.1 reads '{text}' as a boolean: write true or false, "
+                    f'or "{text}" for the text',
+                    *path,
+                )
+            return _PLAIN_BOOLS.get(text, text)
+        if kind == "int" and _PLAIN_INT.match(text) and len(text) < 4000:
+            return int(text)
+        if kind == "float" and _PLAIN_FLOAT.match(text):
+            return float(text)
+        self.report(
+            f"YAML 1.1 reads '{text}' as a {kind}: write a plain decimal number, "
+            f'or "{text}" for the text',
+            *path,
+        )
+        return text

@@ -1,0 +1,100 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+
+#include "arithmetic.h"
+#include "${family.name}/args.h"
+#include "registry.h"
+
+namespace kernelmint::${family.name} {
+namespace {
+
+static_assert(std::is_trivially_copyable_v<Args> && sizeof(Args) <= kMaxArgsBytes,
+              "the arguments exceed what a kernel launch can pass");
+
+% if family.symbols:
+constexpr const char* kSymbols[] = {${", ".join(literal(symbol) for symbol in family.symbols)}};
+
+% endif
+constexpr TensorArgument kTensors[] = {
+% for tensor in tensors:
+    {${literal(tensor.name)}, Role::${tensor.role}, ${tensor.optional}, ${tensor.dtype_parameter}, ${tensor.dtype}, ${len(tensor.dims)},
+     {
+% for dim in tensor.dims:
+         {${dim.symbol}, ${dim.function}, ${literal(dim.text)}},
+% endfor
+     }},
+% endfor
+};
+% if scalars:
+
+constexpr ScalarArgument kScalars[] = {
+% for scalar in scalars:
+    {${literal(scalar.name)}, ${scalar.dtype}, ${scalar.required},
+     ${scalar.floating},
+     ${scalar.integer}},
+% endfor
+};
+% endif
+% if requirements:
+
+constexpr Requirement kRequirements[] = {
+% for requirement in requirements:
+    {${requirement.function},
+     ${literal(requirement.text)}, ${literal(requirement.because)}},
+% endfor
+};
+% endif
+
+void fill(void* out, [[maybe_unused]] const BoundTensor* tensors,
+          [[maybe_unused]] const std::int64_t* symbols,
+          [[maybe_unused]] const ScalarValue* scalars) {
+  auto& args = *static_cast<Args*>(out);
+% for i, tensor in enumerate(tensors):
+  args.${tensor.name} = {tensors[${i}].data, {${", ".join(f"tensors[{i}].strides[{d}]" for d in range(len(tensor.dims)))}}};
+% endfor
+% for i, scalar in enumerate(scalars):
+  args.${scalar.name} = static_cast<${scalar.cpp_type}>(scalars[${i}].${scalar.member});
+% endfor
+% for i, symbol in enumerate(family.symbols):
+  args.${symbol} = symbols[${i}];
+% endfor
+}
+
+}  // namespace
+
+% for target in family.targets:
+#if defined(KERNELMINT_TARGET_${target})
+extern const TargetEntry kTarget_${target};
+#endif
+% endfor
+
+namespace {
+constexpr const TargetEntry* kTargets[] = {
+% for target in family.targets:
+#if defined(KERNELMINT_TARGET_${target})
+    &kTarget_${target},
+#endif
+% endfor
+    nullptr};
+}  // namespace
+
+extern const FamilyEntry kFamily;
+const FamilyEntry kFamily = {
+    .name = ${literal(family.name)},
+    .symbols = ${"kSymbols" if family.symbols else "nullptr"},
+    .num_symbols = ${len(family.symbols)},
+    .tensors = kTensors,
+    .num_tensors = ${len(tensors)},
+    .scalars = ${"kScalars" if scalars else "nullptr"},
+    .num_scalars = ${len(scalars)},
+    .requirements = ${"kRequirements" if requirements else "nullptr"},
+    .num_requirements = ${len(requirements)},
+    .args_bytes = sizeof(Args),
+    .fill = fill,
+    .targets = kTargets,
+    .num_targets = static_cast<int>(sizeof(kTargets) / sizeof(kTargets[0])) - 1,
+};
+
+}  // namespace kernelmint::${family.name}

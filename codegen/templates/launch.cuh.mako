@@ -1,0 +1,24 @@
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+
+#include "arithmetic.h"
+#include "cuda_launch.cuh"
+#include "${family}/args.h"
+#include "${family}/${header}"
+
+namespace kernelmint {
+
+template <class Config, class Isa>
+LaunchResult launch(const void* pointer, const LaunchContext& context) {
+  const auto& args = *static_cast<const ${family}::Args*>(pointer);
+  static std::atomic<std::uint64_t> devices_ready{0};
+  return launch_cuda(&${family}::${kernel}<Config>, Grid{${", ".join(grid)}},
+                     ${block}, ${shared_memory}, args, context, devices_ready);
+}
+
+}  // namespace kernelmint

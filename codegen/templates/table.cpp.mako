@@ -1,0 +1,65 @@
+% if not is_cuda:
+#include "cpu_isa.h"
+% endif
+#include "arithmetic.h"
+#include "registry.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+namespace kernelmint::configs::${family}::${target.name} {
+% for row in rows:
+struct ${row.type_name};
+% endfor
+}  // namespace kernelmint::configs::${family}::${target.name}
+
+namespace kernelmint::${family} {
+namespace {
+
+namespace configs = kernelmint::configs::${family}::${target.name};
+
+% if num_parameters:
+constexpr std::int64_t kParameters[][${num_parameters}] = {
+% for row in rows:
+    {${row.parameters}},
+% endfor
+};
+
+% endif
+constexpr KernelEntry kKernels[] = {
+% for i, row in enumerate(rows):
+    {"${row.key}", ${f"kParameters[{i}]" if num_parameters else "nullptr"},
+% if is_cuda:
+     &launch<configs::${row.type_name}, isa::cuda>, nullptr, nullptr, nullptr, nullptr},
+% else:
+     nullptr, KERNELMINT_BASELINE(configs::${row.type_name}), KERNELMINT_AVX2(configs::${row.type_name}),
+     KERNELMINT_AVX512(configs::${row.type_name}), KERNELMINT_AMX(configs::${row.type_name})},
+% endif
+% endfor
+};
+% if requirements:
+
+constexpr Requirement kRequirements[] = {
+% for requirement in requirements:
+    {${requirement.function},
+     ${literal(requirement.text)}, ${literal(requirement.because)}},
+% endfor
+};
+% endif
+
+}  // namespace
+
+extern const TargetEntry kTarget_${target.name};
+const TargetEntry kTarget_${target.name} = {
+    .name = "${target.name}",
+    .capability = ${target.capability},
+    .exact_capability = ${"true" if target.exact_capability else "false"},
+    .alignment = ${target.alignment},
+    .requirements = ${"kRequirements" if requirements else "nullptr"},
+    .num_requirements = ${len(requirements)},
+    .kernels = kKernels,
+    .num_kernels = ${len(rows)},
+};
+
+}  // namespace kernelmint::${family}

@@ -1,0 +1,185 @@
+"""The only code that touches generated/.
+
+A run writes what differs and nothing else, swaps each file in atomically, and removes what an
+earlier run made and this one does not. It may be killed at any point: before anything changes, a
+journal names every file that the run may create, so that the next run knows them as codegen's own;
+orphans go before the manifest that no longer lists them comes; the journal goes last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from codegen.emit import MANIFEST, MARK
+from codegen.problems import UsageError, display_path
+from codegen.staleness import JOURNAL
+
+_TEMPORARY = ".codegen-new"
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a run did, as paths relative to the tree."""
+
+    written: tuple[str, ...]
+    unchanged: tuple[str, ...]
+    removed: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How a tree differs from what codegen would write."""
+
+    diffs: tuple[str, ...]
+    orphans: tuple[str, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.diffs or self.orphans)
+
+
+def write(out: Path, files: Mapping[str, str]) -> Written:
+    """Makes the tree `out` hold `files`; leaves alone what codegen did not make."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with _locked(out):
+            return _write(out, files)
+    except OSError as error:
+        name = display_path(Path(error.filename)) if error.filename else display_path(out)
+        raise UsageError(f"cannot write {name}: {error.strerror or error}") from None
+
+
+def compare(out: Path, files: Mapping[str, str]) -> Difference:
+    """What `write` would change, without touching anything."""
+    diffs = []
+    for path in sorted(files):
+        current = _read(out / path)
+        if current != files[path].encode():
+            diffs.append(_diff(path, current, files[path]))
+    own = _made_before(out) | {path for path in _all_files(out) if _bears_mark(out / path)}
+    orphans = sorted(path for path in own - files.keys() if os.path.lexists(out / path))
+    if (out / JOURNAL).exists():
+        orphans.append(JOURNAL)
+    return Difference(tuple(diffs), tuple(orphans))
+
+
+def _write(out: Path, files: Mapping[str, str]) -> Written:
+    made = _made_before(out)
+    _refuse_foreign(out, files, made)
+    changed = [path for path in files if _read(out / path) != files[path].encode()]
+    orphans = sorted(path for path in made - files.keys() if os.path.lexists(out / path))
+    interrupted = (out / JOURNAL).exists()
+    if changed or orphans or interrupted:
+        _swap_in(out / JOURNAL, json.dumps(sorted(made | files.keys())))
+        for path in sorted(made | files.keys()):
+            (out / (path + _TEMPORARY)).unlink(missing_ok=True)
+        for path in sorted(changed):
+            if path != MANIFEST:
+                _swap_in(out / path, files[path])
+        for path in orphans:
+            (out / path).unlink()
+            _remove_empty_folders(out, (out / path).parent)
+        if MANIFEST in changed:
+            _swap_in(out / MANIFEST, files[MANIFEST])
+        (out / JOURNAL).unlink()
+    unchanged = sorted(files.keys() - set(changed))
+    return Written(tuple(sorted(changed)), tuple(unchanged), tuple(orphans))
+
+
+@contextlib.contextmanager
+def _locked(out: Path) -> Iterator[None]:
+    """One run at a time; the lock goes with the process that holds it."""
+    folder = os.open(out, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
+
+
+def _made_before(out: Path) -> set[str]:
+    """What earlier runs made, finished or not."""
+    made: set[str] = set()
+    journal, manifest = _json(out / JOURNAL), _json(out / MANIFEST)
+    if isinstance(journal, list):
+        made.update(path for path in journal if isinstance(path, str))
+    if isinstance(manifest, dict) and isinstance(manifest.get("outputs"), dict):
+        made.update((*manifest["outputs"], MANIFEST))
+    return {path for path in made if _is_inside(path)}
+
+
+def _json(path: Path) -> object:
+    """What a JSON file holds; None where it is absent or torn."""
+    try:
+        return json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None
+
+
+def _is_inside(path: str) -> bool:
+    """Whether a path that a manifest lists stays within the tree."""
+    parts = PurePosixPath(path).parts
+    return bool(parts) and not path.startswith("/") and ".." not in parts
+
+
+def _refuse_foreign(out: Path, files: Mapping[str, str], made: set[str]) -> None:
+    for path in sorted(files.keys() - made):
+        if os.path.lexists(out / path) and not _bears_mark(out / path):
+            raise UsageError(
+                f"{display_path(out / path)} is in the way: codegen did not make it; move it away"
+            )
+
+
+def _bears_mark(path: Path) -> bool:
+    """Whether a file says in its first line that codegen made it."""
+    try:
+        with path.open("rb") as file:
+            return MARK.encode() in file.readline(200)
+    except OSError:
+        return False
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _swap_in(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + _TEMPORARY)
+    temporary.write_bytes(text.encode())
+    temporary.replace(path)
+
+
+def _remove_empty_folders(out: Path, folder: Path) -> None:
+    while folder != out:
+        try:
+            folder.rmdir()
+        except OSError:
+            return
+        folder = folder.parent
+
+
+def _all_files(out: Path) -> Iterator[str]:
+    for folder, _, names in os.walk(out):
+        for name in names:
+            yield (Path(folder) / name).relative_to(out).as_posix()
+
+
+def _diff(path: str, current: bytes | None, expected: str) -> str:
+    before = [] if current is None else current.decode(errors="replace").splitlines(keepends=True)
+    lines = difflib.unified_diff(
+        before,
+        expected.splitlines(keepends=True),
+        "/dev/null" if current is None else f"a/{path}",
+        f"b/{path}",
+    )
+    return "".join(line if line.endswith("\n") else line + "\n" for line in lines)
