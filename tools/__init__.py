@@ -1,0 +1,1 @@
+"""What people run: reports, comparisons, benchmarks and tuning."""

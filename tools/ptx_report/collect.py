@@ -1,0 +1,115 @@
+"""Joins the build's ptxas logs with the manifest into one CSV. Called by the build, with the standard library alone.
+
+    python tools/ptx_report/collect.py LOGDIR --manifest generated/manifest.json --csv OUT \\
+        [--nvcc-version 13.0.88] [--flags "-O3 --use_fast_math"]
+
+Exit status: 0; 1 where there are logs and they hold no kernel of the manifest; 2 for bad input. A folder without any log is
+a build without CUDA: its CSV has no rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from pathlib import Path
+
+if __package__ in (None, ""):  # run by its path: the repository's root is not on the path yet
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tools.ptx_report.fingerprints import CodeFingerprint, Manifest
+from tools.ptx_report.inputs import OBJECT_LOG, read_log, source_name
+from tools.ptx_report.parser import Statistics
+from tools.ptx_report.records import Record, ReportError, csv_text, write_atomically
+
+_SHARED_HEADERS = Path(__file__).resolve().parents[2] / "runtime" / "include"
+
+
+def collect(
+    folder: Path, manifest: Manifest, toolchain: str | None, code: CodeFingerprint
+) -> tuple[list[Record], list[str], Statistics]:
+    """Rows of every kernel in the logs of `folder`, sorted by key and architecture, and what a user should know.
+
+    Logs of sources that are no longer generated are left over from an earlier build and are skipped.
+    """
+    if not folder.is_dir():
+        raise ReportError(f"{folder}: no such folder: give the build's folder of ptxas logs")
+    rows: list[Record] = []
+    remarks: list[str] = []
+    statistics = Statistics()
+    for path in sorted(folder.rglob(f"*{OBJECT_LOG}")):
+        source = source_name(path, folder)
+        if source not in manifest.files:
+            remarks.append(f"{path}: skipped: {source} is not among the manifest's sources")
+            continue
+        for row in read_log(path, source, statistics):
+            rows.append(
+                row._replace(toolchain=toolchain, code=code.of(row.key) if row.key else None)
+            )
+    rows.sort(key=lambda row: (row.kernel_config, row.arch or "", row.symbol))
+    remarks.extend(_missing(manifest, rows))
+    remarks.extend(
+        f"{row.source}:{row.line}: {row.kernel_config}: incomplete: {row.incomplete}"
+        for row in rows
+        if row.incomplete
+    )
+    if statistics.unknown:
+        source, line, text = statistics.unknown_samples[0]
+        remarks.append(
+            f"{statistics.unknown} lines look like ptxas and were not understood; first {source}:{line}: {text}"
+        )
+    return rows, remarks, statistics
+
+
+def _missing(manifest: Manifest, rows: list[Record]) -> list[str]:
+    """Kernels of the manifest without a row, where some kernel of their target has one."""
+    seen = {row.key for row in rows}
+    targets = {tuple(row.key.split(".")[:2]) for row in rows if row.key}
+    lost = Counter(
+        ".".join(target)
+        for key in manifest.kernels
+        if key not in seen and (target := tuple(key.split(".")[:2])) in targets
+    )
+    return [
+        f"{target}: {count} kernels of the manifest are in no log" for target, count in lost.items()
+    ]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument(
+        "logs", type=Path, metavar="LOGDIR", help="the build's folder of *.ptxas.log"
+    )
+    parser.add_argument("--manifest", type=Path, required=True, help="generated/manifest.json")
+    parser.add_argument("--csv", type=Path, required=True, help="where to write the rows")
+    parser.add_argument("--nvcc-version", help="version of nvcc, e.g. 13.0.88")
+    parser.add_argument("--flags", default="", help="compiler flags, for the code's fingerprint")
+    options = parser.parse_args(arguments)
+    try:
+        manifest = Manifest(options.manifest)
+        toolchain = f"nvcc {options.nvcc_version}" if options.nvcc_version else None
+        code = CodeFingerprint(manifest, _SHARED_HEADERS, options.flags)
+        rows, remarks, statistics = collect(options.logs, manifest, toolchain, code)
+        for remark in remarks:
+            print(f"ptx-report: {remark}", file=sys.stderr)
+        kernels = {row.key for row in rows if row.key}
+        if not kernels and any(options.logs.rglob(f"*{OBJECT_LOG}")):
+            print(
+                f"ptx-report: {options.logs}: no kernel of {options.manifest} in {statistics.lines} lines of logs: "
+                "were they compiled with -Xptxas -v?",
+                file=sys.stderr,
+            )
+            return 1
+        write_atomically(options.csv, csv_text(rows))
+    except ReportError as error:
+        print(f"ptx-report: {error}", file=sys.stderr)
+        return 2
+    spilled = sum(bool(row.spilled) for row in rows)
+    print(
+        f"ptx-report: {len(kernels)} kernels, {len(rows)} rows, {spilled} with spills: {options.csv}"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

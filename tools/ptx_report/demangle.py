@@ -1,0 +1,66 @@
+"""Readable names for foreign kernels, in this process: pycxxfilt (LLVM), else cxxfilt (the host's libstdc++), else none."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+
+# nvcc names an anonymous namespace after a hash of the file, which changes from build to build:
+# 39_GLOBAL__N__b00f04da_7_misc_cu_e3d5275c becomes the ABI's own spelling.
+_ANONYMOUS = re.compile(r"(\d+)(_GLOBAL__N__)")
+_STANDARD = "12_GLOBAL__N_1"
+
+
+def without_hash(symbol: str) -> str:
+    """The symbol with nvcc's per-file anonymous namespaces spelt as `(anonymous namespace)` mangles."""
+    parts: list[str] = []
+    at = 0
+    while match := _ANONYMOUS.search(symbol, at):
+        # A digit before belongs to the length or ends another name: take the longest length that fits the text.
+        for start in range(match.start(1), match.end(1)):
+            length = symbol[start : match.end(1)]
+            end = match.end(1) + int(length)
+            if length[0] != "0" and end <= len(symbol):
+                parts += [symbol[at:start], _STANDARD]
+                at = end
+                break
+        else:
+            parts.append(symbol[at : match.end()])
+            at = match.end()
+    return "".join((*parts, symbol[at:]))
+
+
+@lru_cache(maxsize=1)
+def _demangler() -> Callable[[str], str | None] | None:
+    try:
+        import pycxxfilt
+    except ImportError:
+        pass
+    else:
+        llvm: Callable[[str], str | None] = pycxxfilt.demangle
+        return llvm
+    try:
+        import cxxfilt
+    except ImportError:
+        return None
+
+    def gnu(symbol: str) -> str | None:
+        try:
+            return str(cxxfilt.demangle(symbol))
+        except cxxfilt.InvalidName:
+            return None
+
+    return gnu
+
+
+def demangle(symbols: Iterable[str]) -> dict[str, str]:
+    """Demangled names by symbol; a symbol that is no mangled name, or that no library reads, is its own name."""
+    function = _demangler()
+    names: dict[str, str] = {}
+    for symbol in symbols:
+        if symbol not in names:
+            clean = without_hash(symbol)
+            readable = function(clean) if function and clean.startswith("_Z") else None
+            names[symbol] = readable or clean
+    return names

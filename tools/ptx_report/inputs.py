@@ -1,0 +1,88 @@
+"""Opens what a user names: logs, folders of them, gzip, standard input."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import sys
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from tools.ptx_report.parser import Readable, Statistics, parse
+from tools.ptx_report.records import Record, ReportError
+
+OBJECT_LOG = ".ptxas.log"  # what the build calls the log that it keeps beside each object
+_LOGS = (".log", ".txt", ".log.gz", ".txt.gz")
+_OBJECT_SOURCE = re.compile(r"(.+\.\w+)\.\w+\.ptxas\.log")  # <source>.<target>.ptxas.log
+_ELF = b"\x7fELF"
+
+
+def log_files(folder: Path) -> list[Path]:
+    """The logs under a folder, sorted: the build's per-object logs, or where there are none every .log and .txt.
+
+    Raises ReportError where there are none at all.
+    """
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    logs = [path for path in files if path.name.endswith((OBJECT_LOG, OBJECT_LOG + ".gz"))]
+    logs = logs or [path for path in files if path.name.endswith(_LOGS)]
+    if not logs:
+        raise ReportError(
+            f"{folder}: no log in it: looked for *{OBJECT_LOG}, *.log and *.txt among {len(files)} files"
+        )
+    return logs
+
+
+def source_name(path: Path, folder: Path | None) -> str:
+    """What to call a log: the source file for a per-object log of the build, else the log's path in its folder."""
+    name = path.relative_to(folder).as_posix() if folder else path.name
+    match = _OBJECT_SOURCE.fullmatch(name.removesuffix(".gz"))
+    return match[1] if match else name
+
+
+def is_object(path: Path) -> bool:
+    """Whether the file is an ELF object (.o, .so, .cubin)."""
+    try:
+        with path.open("rb") as stream:
+            return stream.read(4) == _ELF
+    except OSError:
+        return False
+
+
+def read_log(path: Path, source: str, statistics: Statistics) -> Iterator[Record]:
+    """Records of one log file, gzipped or not. Raises ReportError for a file that cannot be read or is not text."""
+    try:
+        with path.open("rb") as raw:
+            head = raw.read(4096)
+            raw.seek(0)
+            if head.startswith(b"\x1f\x8b"):
+                with gzip.open(raw) as stream:
+                    yield from parse(_Text(stream, path), source, statistics)
+            else:
+                yield from parse(_Text(raw, path), source, statistics)
+    except (OSError, EOFError, zlib.error) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise ReportError(f"{path}: cannot be read: {reason}") from error
+
+
+def read_standard_input(statistics: Statistics) -> Iterator[Record]:
+    """Records of the log on standard input."""
+    yield from parse(_Text(sys.stdin.buffer, Path("-")), "-", statistics)
+
+
+class _Text:
+    """A stream whose first bytes must be text."""
+
+    def __init__(self, stream: Readable, path: Path) -> None:
+        self._stream = stream
+        self._path = path
+        self._first = True
+
+    def read(self, size: int, /) -> bytes:
+        chunk = self._stream.read(size)
+        if self._first and b"\0" in chunk[:4096]:
+            raise ReportError(
+                f"{self._path}: a binary file, neither a log nor an object: give the build's log"
+            )
+        self._first = False
+        return chunk

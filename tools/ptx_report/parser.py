@@ -1,0 +1,674 @@
+"""One pass over a log of ptxas and nvlink: bytes in, records out, in constant memory.
+
+The input may be anything that holds such lines: nvcc's stderr, ninja, make, `pip install -v`, a CI service with timestamps
+before every line. So a message is looked for at the words `ptxas` and `nvlink`, wherever they stand in a line, and
+everything else is skipped with a byte search.
+
+What ptxas prints for a kernel is named in two of its lines and unnamed in the others:
+
+    ptxas info    : Compiling entry function 'X' for 'sm_90a'          opens the row
+    ptxas info    : Function properties for X                          of the entry, or of a device function
+        88 bytes stack frame, 84 bytes spill stores, 84 bytes spill loads
+    ptxas info    : Used 255 registers, used 1 barriers, ...
+    ptxas info    : Compile time = 124.007 ms                          from CUDA 12.8 on
+
+Lines of two processes may interleave, and lines may be missing. `_Queue` says who takes an unnamed line, or that nobody
+can know.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tools.ptx_report.records import Record
+from tools.ptx_report.symbols import key_of_symbol
+
+CHUNK = 1 << 20
+WINDOW = 4096  # records that a later line can still reach
+_GAP = 1 << 16  # bytes kept of the text before a message
+_LONGEST_LINE = 1 << 23
+_SAMPLES = 100  # lines kept of what was not understood
+_PATIENCE = 256  # records that follow one whose line is missing, until it is given up
+
+_ENTRY = re.compile(rb"Compiling entry function '([^']+)' for '(\w+)'")
+_ENTRY_CUT = re.compile(rb"Compiling entry f\w*(?: '([^']*))?")
+_PROPERTIES = re.compile(rb"Function properties for (?:'([^']+)':?|(\S+))")
+_FRAME = re.compile(
+    rb"(?:.*?\s)?(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads((?:, .*)?)"
+)
+_USED = re.compile(rb"[Uu]sed (\d+) registers((?:, .*)?)")
+_TIME = re.compile(rb"Compile time = (\d+(?:\.\d+)?) ms")
+_UNIT = re.compile(rb"\d+ bytes gmem(?:, .*)?")
+_MESSAGE = re.compile(
+    rb"(ptxas|nvlink)(?: [^;\n]*, line \d+;| +)\s*(info|warning|error|fatal)\s*: *([^\n]*)"
+)
+_MESSAGE_LIKE = re.compile(
+    rb"(?:ptxas|nvlink) +(?:info|warning|error|fatal) *:|(?<![\w/.=\"'-])(?:ptxas|nvlink)(?![-/.=\w]| +-)"
+)
+_NOTE = re.compile(r"\([A-Z]\d+\) |Overriding ")
+_CODE = re.compile(r"\((C75\d\d)\)")
+_FUNCTION = re.compile(r"(?:function|for) '([^']+)'")
+_ITEM = re.compile(r"(?:used )?(\d+) (?:bytes )?([a-z][a-z ]*(?:\[\d+\])?)")
+_COLUMNS = {"barriers": 0, "smem": 1, "cmem[0]": 2, "cumulative stack size": 3, "stack": 4}
+_ANSI = re.compile(
+    rb"\x1b(?:\[[0-9;:?]*[ -/]*[@-~]|\][^\x07\n]*(?:\x07|\x1b\\)|[()][0-9A-B]|[@-Z\\^_=>78])"
+)
+_EDGE = re.compile(rb"[^\n]*?\[\d+/\d+\] ([^\n]*)")
+_OBJECT = re.compile(rb"\s-o\s+\"?([^\s\"]+)|(\S+\.(?:o|obj|cubin|fatbin|cu))\s*$")
+# What is left of a message through which a log was cut, and the mark that a CI service puts where lines are missing.
+_DEBRIS = re.compile(
+    rb"bytes|registers|barriers|spill|stack|cumulative|[cgsl]mem|sm_\d|_Z|\d ms\s*$|Compil|Function prop|info +:"
+    rb"|truncated|omitted|elided|too long|skipped|^\s*\S+\s*$",
+    re.IGNORECASE | re.MULTILINE,
+)
+
+_ENTERED, _NAMED, _FRAMED, _USED_UP = range(4)  # how far a record has come
+_MISSING = {
+    _ENTERED: "cut after 'Compiling entry function'",
+    _NAMED: "cut after 'Function properties'",
+    _FRAMED: "its 'Used ... registers' line is missing",
+}
+_INTERLEAVED = "interleaved with another process's lines"
+
+
+class Readable(Protocol):
+    """What a log is read from."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+
+@dataclass
+class Statistics:
+    """What was read, for messages and `--verbose`. Samples are (source, line, text)."""
+
+    bytes: int = 0
+    lines: int = 0
+    messages: int = 0
+    entries: int = 0  # `Compiling entry function` lines, garbled ones included
+    unknown: int = 0  # looks like ptxas, not understood or of no record
+    unknown_samples: list[tuple[str, int, str]] = field(default_factory=list)
+    unattached: int = 0  # warnings whose function the log does not hold
+    unattached_samples: list[tuple[str, int, str]] = field(default_factory=list)
+
+
+class _Open:
+    """A record under construction. Its defaults are the class's: making one costs little."""
+
+    kind = "kernel"
+    arch: str | None = None
+    stack_frame: int | None = None
+    spill_stores: int | None = None
+    spill_loads: int | None = None
+    used_registers: int | None = None
+    barriers: int | None = None
+    smem: int | None = None
+    cmem0: int | None = None
+    cumulative_stack: int | None = None
+    compile_time_ms: float | None = None
+    other: tuple[tuple[str, str], ...] = ()
+    notes: dict[str, int] | None = None
+    codes: dict[str, None] | None = None
+    incomplete: str | None = None
+    stage = _ENTERED
+    barred = False  # takes no further line: the log was cut behind it, or nobody knows which line is its own
+
+    def __init__(self, symbol: str, source: str | None, line: int) -> None:
+        self.symbol = symbol
+        self.source = source
+        self.line = line
+
+    def note(self, text: str, certain: bool = True) -> None:
+        if self.notes is None or self.codes is None:
+            self.notes, self.codes = {}, {}
+        for code in _CODE.findall(text):
+            self.codes[code if certain else f"{code}?"] = None
+        text = text if certain else f"of some kernel in its translation unit: {text}"
+        self.notes[text] = self.notes.get(text, 0) + 1
+
+    def freeze(self) -> Record:
+        incomplete = self.incomplete
+        if (
+            incomplete is None
+            and self.stage < _USED_UP
+            and (self.kind != "function" or self.stage < _FRAMED)
+        ):
+            incomplete = _MISSING[self.stage]
+        elif incomplete is None and self.spill_stores is None and self.kind == "kernel":
+            incomplete = "its spill line is missing"
+        return Record(
+            self.symbol,
+            self.kind,
+            self.arch,
+            self.stack_frame,
+            self.spill_stores,
+            self.spill_loads,
+            self.used_registers,
+            self.barriers,
+            self.smem,
+            self.cmem0,
+            self.cumulative_stack,
+            self.compile_time_ms,
+            self.other,
+            tuple(self.codes) if self.codes else (),
+            tuple(text if n == 1 else f"{text} (x{n})" for text, n in self.notes.items())
+            if self.notes
+            else (),
+            self.source,
+            self.line,
+            incomplete,
+            None if self.kind == "function" else key_of_symbol(self.symbol),
+        )
+
+
+class _Queue:
+    """Records that each wait for one unnamed line of a kind.
+
+    Alone in the queue, a record takes the line. With several, the line right behind a record is lent to it, and one of two
+    things comes out. Either as many lines come as there are records: then the log was interleaved, nobody knows whose line
+    is whose, and `withdraw` takes back what was lent. Or fewer come: then some record's line is missing, and what stood
+    right behind a record is its own.
+    """
+
+    def __init__(self, withdraw: Callable[[_Open], None]) -> None:
+        self.waiting: list[_Open] = []
+        self.lent: set[int] = set()
+        self.lines = 0
+        self.withdraw = withdraw
+
+    def join(self, record: _Open) -> None:
+        if len(self.waiting) >= _PATIENCE:
+            self._close()
+        self.waiting.append(record)
+
+    def line(self, previous: _Open | None) -> _Open | None:
+        """The record that takes a line which stands right behind `previous`; None where none may."""
+        waiting = self.waiting
+        if len(waiting) == 1 and not self.lines:
+            record = waiting.pop()
+            return None if record.barred else record
+        if not waiting:
+            return None
+        self.lines += 1
+        if self.lines == len(waiting):
+            for record in waiting:
+                self.withdraw(record)
+            self._close()
+            return None
+        if previous is None or previous.barred or id(previous) in self.lent:
+            return None
+        if not any(record is previous for record in waiting):
+            return None
+        self.lent.add(id(previous))
+        return previous
+
+    def _close(self) -> None:
+        self.waiting.clear()
+        self.lent.clear()
+        self.lines = 0
+
+
+def _withdraw_frame(record: _Open) -> None:
+    record.stack_frame = record.spill_stores = record.spill_loads = None
+    record.incomplete = _INTERLEAVED
+
+
+def _withdraw_used(record: _Open) -> None:
+    record.used_registers = record.barriers = record.smem = record.cmem0 = (
+        record.cumulative_stack
+    ) = None
+    record.other = ()
+    record.incomplete = _INTERLEAVED
+
+
+def _withdraw_time(record: _Open) -> None:
+    record.compile_time_ms = None
+    record.incomplete = _INTERLEAVED
+
+
+def _withdraw_link(record: _Open) -> None:
+    _withdraw_used(record)
+    record.stack_frame = None
+
+
+def _withdraw_all(record: _Open) -> None:
+    _withdraw_frame(record)
+    _withdraw_used(record)
+    _withdraw_time(record)
+    record.barred = True
+
+
+class Parser:
+    """Feeds on chunks of one log and yields its records in the log's order."""
+
+    def __init__(self, source: str | None, statistics: Statistics) -> None:
+        self.statistics = statistics
+        self._log = source  # the name of the whole log
+        self._source = source  # the object that the lines are about, where a build tool says so
+        self._rest = b""  # an unfinished line
+        self._gap = b""  # the end of the text since the last message
+        self._line = 1  # number of the line at the start of the chunk
+        self._window: deque[_Open] = deque()
+        self._last: _Open | None = None  # the record that the last message was about
+        self._entered: dict[
+            str, _Queue
+        ] = {}  # entries that wait for their `Function properties`, by symbol
+        self._frames = _Queue(_withdraw_frame)
+        self._used = _Queue(_withdraw_used)
+        self._times = _Queue(_withdraw_time)
+        self._links = _Queue(_withdraw_link)
+        self._timed_functions = False  # with -G, device functions have compile times as well
+        self._unit: dict[str, _Open] = {}  # the records of the current run of ptxas
+        self._unit_notes: list[tuple[int, str]] = []  # notes of the run that name no function
+        self._pending: dict[
+            str, list[tuple[int, str]]
+        ] = {}  # notes whose function has not come yet
+        self._notes: list[tuple[str | None, int, str]] = []  # notes since the last structural line
+        self._tails: dict[
+            bytes, tuple[tuple[int | None, ...], tuple[tuple[str, str], ...], bool]
+        ] = {}
+        self._whole: dict[int, re.Pattern[bytes]] = {}
+
+    def feed(self, chunk: bytes) -> Iterator[Record]:
+        """Takes the next bytes; yields what can no longer change."""
+        self.statistics.bytes += len(chunk)
+        end = chunk.rfind(b"\n") + 1
+        if not end and len(self._rest) < _LONGEST_LINE:
+            self._rest += chunk
+            return
+        data, self._rest = self._rest + (chunk[:end] or b"\n"), chunk[end:]
+        yield from self._lines(data)
+
+    def finish(self) -> Iterator[Record]:
+        """Takes the end of the log."""
+        if self._rest:
+            data, self._rest = self._rest + b"\n", b""
+            yield from self._lines(data)
+        self._settle_notes()
+        self._end_unit()
+        for record in self._window:
+            yield record.freeze()
+        self._window.clear()
+
+    def _lines(self, data: bytes) -> Iterator[Record]:
+        if b"\x1b" in data:
+            data = _ANSI.sub(b"", data)
+        if b"\r" in data:
+            data = data.replace(b"\r\n", b"\n").replace(b"\r", b" ")
+        find = data.find
+        never = len(data)
+        after = 0  # end of the last message
+        counted, number = 0, self._line
+        tool, link, frame = find(b"ptxas"), find(b"nvlink"), find(b"bytes stack frame")
+        tool, link, frame = (never if at < 0 else at for at in (tool, link, frame))
+        while (at := min(tool, link, frame)) < never:
+            start = data.rfind(b"\n", 0, at) + 1
+            number += data.count(b"\n", counted, start)
+            counted = start
+            if at == frame or _MESSAGE_LIKE.match(data, at):
+                if start > after or self._gap:
+                    self._between(self._gap + data[after:start])
+                    self._gap = b""
+                end = self._whole_record(data, at, start, number) if at == tool else 0
+                if not end:
+                    end = find(b"\n", at) + 1
+                    if at == frame:
+                        self._frame(data[start : end - 1], number)
+                    else:
+                        end = self._message_of(data, at, end, number)
+                after = end
+            else:
+                end = at + 5
+            if tool < end:
+                tool = find(b"ptxas", end)
+                tool = never if tool < 0 else tool
+            if link < end:
+                link = find(b"nvlink", end)
+                link = never if link < 0 else link
+            if frame < end:
+                frame = find(b"bytes stack frame", end)
+                frame = never if frame < 0 else frame
+            while len(self._window) > WINDOW:
+                record = self._window.popleft()
+                self._unit.pop(record.symbol, None)
+                yield record.freeze()
+        if after < never:
+            self._gap = (self._gap + data[max(after, never - _GAP) :])[-_GAP:]
+        self._line = number + data.count(b"\n", counted)
+        self.statistics.lines = self._line - 1
+
+    def _between(self, text: bytes) -> None:
+        """Text of other programs stands between two messages."""
+        for line in reversed(text.splitlines()):
+            if edge := _EDGE.match(line):
+                self._settle_notes()
+                self._end_unit()
+                self._cut()
+                found = _OBJECT.search(edge[1])
+                self._source = (
+                    (found[1] or found[2]).decode("utf-8", "replace") if found else self._log
+                )
+                return
+        if (self._frames.waiting or self._used.waiting or self._entered) and _DEBRIS.search(text):
+            self._cut()
+
+    def _cut(self) -> None:
+        """Lines are missing here: no record from before takes a line from behind."""
+        self._last = None
+        for queue in (self._frames, self._used, self._times, self._links, *self._entered.values()):
+            for record in queue.waiting:
+                record.barred = True
+
+    def _whole_record(self, data: bytes, at: int, start: int, number: int) -> int:
+        """Takes a whole record at once, where it stands unbroken and no other is open. Its end, or 0.
+
+        The same as taking its lines one by one, several times faster.
+        """
+        if self._frames.waiting or self._used.waiting or self._entered:
+            return 0
+        prefix = at - start
+        pattern = self._whole.get(prefix)
+        if pattern is None:
+            if prefix > 100:
+                return 0
+            pattern = self._whole[prefix] = _whole_record(prefix)
+        match = pattern.match(data, at)
+        if match is None:
+            return 0
+        symbol, arch, stack, stores, loads, registers, tail, time = match.groups()
+        if time is not None and self._times.waiting:
+            return 0
+        fields, other, clean = self._tail(tail)
+        if not clean:
+            return 0
+        record = self._enter(symbol, number)
+        record.arch = arch.decode()
+        record.stage = _USED_UP
+        record.stack_frame = int(stack)
+        record.spill_stores = int(stores)
+        record.spill_loads = int(loads)
+        record.used_registers = int(registers)
+        record.barriers, record.smem, record.cmem0, record.cumulative_stack, _ = fields
+        record.other = other
+        if time is None:
+            self._times.join(record)
+            self.statistics.messages += 3
+        else:
+            record.compile_time_ms = float(time)
+            self.statistics.messages += 4
+        return match.end()
+
+    def _enter(self, symbol: bytes, number: int) -> _Open:
+        self.statistics.entries += 1
+        name = symbol.decode("utf-8", "replace")
+        if self._notes:
+            self._settle_notes()
+        record = _Open(name, self._source, number)
+        if self._pending:
+            for _, text in self._pending.pop(name, ()):
+                record.note(text)
+        self._window.append(record)
+        self._unit[name] = record
+        self._last = record
+        return record
+
+    def _message_of(self, data: bytes, at: int, end: int, number: int) -> int:
+        """Takes the message at `at` of a line that ends at `end`. Where two writers met in one line, only up to the second
+        one's message. Returns where to go on."""
+        for tool in (b"ptxas", b"nvlink"):
+            inner = data.find(tool, at + 5, end)
+            if inner >= 0 and _MESSAGE.match(data, inner, end):
+                end = inner + 1
+        self._message(data[at : end - 1], number, fused=data[end - 1] != 10)
+        return end - (data[end - 1] != 10)
+
+    def _message(self, text: bytes, number: int, fused: bool) -> None:
+        """One line from the tool's name on."""
+        match = _MESSAGE.fullmatch(text)
+        if match is None:
+            self._unknown(text, number)
+            self._cut()
+            return
+        self.statistics.messages += 1
+        tool, level, body = match.groups()
+        body = body.rstrip()
+        if level == b"info" and self._structural(tool, body, number, fused):
+            return
+        line = body.decode("utf-8", "replace")
+        if level != b"info" or _NOTE.match(line):
+            name = _FUNCTION.search(line)
+            self._notes.append((name[1] if name else None, number, line))
+            if level in (b"error", b"fatal"):
+                self._cut()
+            return
+        self._unknown(text, number)
+        self._cut()
+
+    def _structural(self, tool: bytes, body: bytes, number: int, fused: bool) -> bool:
+        if body.startswith(b"Compiling entry f"):
+            self._entry(body, number)
+        elif match := _PROPERTIES.fullmatch(body):
+            self._properties(match[1] or match[2], tool == b"nvlink", number)
+        elif match := _USED.fullmatch(body):
+            if fused:
+                return False
+            self._registers(match[1], match[2], tool == b"nvlink", number, body)
+        elif match := _TIME.fullmatch(body):
+            self._time(float(match[1]), number, body)
+        elif _UNIT.fullmatch(body):
+            self._end_unit()
+        else:
+            return False
+        return True
+
+    def _entry(self, body: bytes, number: int) -> None:
+        match = _ENTRY.fullmatch(body)
+        if match is None:
+            cut = _ENTRY_CUT.match(body)
+            self._cut()
+            record = self._enter((cut[1] if cut else None) or b"?", number)
+            record.barred = True
+            record.incomplete = "its 'Compiling entry function' line is garbled"
+            self._last = None
+            return
+        record = self._enter(match[1], number)
+        record.arch = match[2].decode()
+        self._entered.setdefault(record.symbol, _Queue(_withdraw_all)).join(record)
+
+    def _properties(self, symbol: bytes, link: bool, number: int) -> None:
+        name = symbol.decode("utf-8", "replace")
+        if link:
+            record = self._enter_other(name, "link", number)
+            self._links.join(record)
+            return
+        queue = self._entered.get(name)
+        if queue is None:
+            record = self._enter_other(name, "function", number)
+            self._frames.join(record)
+            if self._timed_functions:
+                self._times.join(record)
+            return
+        taker = queue.line(self._last)
+        if not queue.waiting:
+            del self._entered[name]
+        if taker is None:  # its lines will come all the same, and belong to no row
+            taker = _Open(name, None, number)
+            taker.barred = True
+        taker.stage = _NAMED
+        self._last = taker
+        for queue in (self._frames, self._used, self._times):
+            queue.join(taker)
+
+    def _enter_other(self, name: str, kind: str, number: int) -> _Open:
+        self._settle_notes()
+        record = _Open(name, self._source, number)
+        record.kind = kind
+        record.stage = _NAMED
+        self._unit.setdefault(name, record)
+        for _, text in self._pending.pop(name, ()):
+            record.note(text)
+        self._window.append(record)
+        self._last = record
+        return record
+
+    def _frame(self, line: bytes, number: int) -> None:
+        match = _FRAME.fullmatch(line.rstrip())
+        if match is None:
+            self._unknown(line, number)
+            self._cut()
+            return
+        fields, other, clean = self._tail(match[4])
+        record = self._frames.line(self._last)
+        if record is None:
+            self._unknown(line, number)
+            return
+        record.stack_frame, record.spill_stores, record.spill_loads = (
+            int(match[i]) for i in (1, 2, 3)
+        )
+        record.other += other
+        record.stage = max(record.stage, _FRAMED)
+        self._last = record
+        if not clean:
+            self._unknown(line, number)
+
+    def _registers(self, count: bytes, tail: bytes, link: bool, number: int, body: bytes) -> None:
+        last = self._last
+        record = (self._links if link else self._used).line(last)
+        if (
+            record is None
+            and not link
+            and not self._used.waiting
+            and last is not None
+            and not last.barred
+        ):
+            if last.kind == "kernel" and last.stage == _ENTERED:
+                record = last  # a log from which only these two lines were kept
+                self._entered.pop(last.symbol, None)
+            elif last.kind == "function" and last.stage == _FRAMED:
+                record = last
+                record.kind = "kernel"  # device functions have no such line
+                record.incomplete = "its 'Compiling entry function' line is missing"
+        if record is None:
+            self._unknown(body, number)
+            return
+        fields, other, clean = self._tail(tail)
+        record.used_registers = int(count)
+        record.barriers, record.smem, record.cmem0, record.cumulative_stack, stack = fields
+        record.other += other
+        record.stage = _USED_UP
+        if link:
+            record.stack_frame = stack
+        if not clean:
+            record.incomplete = "part of its 'Used' line is not understood"
+            self._unknown(body, number)
+        self._last = record
+
+    def _time(self, milliseconds: float, number: int, body: bytes) -> None:
+        last = self._last
+        if (
+            last is not None
+            and last.kind == "function"
+            and last.stage == _FRAMED
+            and not self._times.waiting
+        ):
+            self._timed_functions = True
+            last.compile_time_ms = milliseconds
+            return
+        record = self._times.line(last)
+        if record is None:
+            self._unknown(body, number)
+        else:
+            record.compile_time_ms = milliseconds
+            self._last = record
+
+    def _tail(
+        self, tail: bytes
+    ) -> tuple[tuple[int | None, ...], tuple[tuple[str, str], ...], bool]:
+        """What follows the first field of a line: the columns, the other fields, and whether all of it was understood."""
+        known = self._tails.get(tail)
+        if known is not None:
+            return known
+        columns: list[int | None] = [None] * len(_COLUMNS)
+        other: list[tuple[str, str]] = []
+        clean = True
+        for item in tail.decode("utf-8", "replace").split(", ")[1:]:
+            match = _ITEM.fullmatch(item.rstrip())
+            if match is None:
+                clean = False
+            elif (index := _COLUMNS.get(match[2])) is not None:
+                columns[index] = int(match[1])
+            else:
+                other.append((match[2], match[1]))
+        if len(self._tails) > 10_000:
+            self._tails.clear()
+        self._tails[tail] = result = (tuple(columns), tuple(other), clean)
+        return result
+
+    def _settle_notes(self) -> None:
+        """Notes before a line of the same run: to the function they name, else to the run."""
+        for name, number, text in self._notes:
+            if name is None:
+                self._unit_notes.append((number, text))
+            elif name in self._unit:
+                self._unit[name].note(text)
+            else:
+                self._pending.setdefault(name, []).append((number, text))
+        self._notes.clear()
+
+    def _end_unit(self) -> None:
+        """A run of ptxas ends. The notes right before the next run's first line are that run's."""
+        kernels = [record for record in self._unit.values() if record.kind == "kernel"]
+        for number, text in self._unit_notes:
+            for record in kernels:
+                record.note(text, certain=len(kernels) == 1)
+            if not kernels:
+                self._unattached(number, text)
+        for name, notes in self._pending.items():
+            for number, text in notes:
+                self._unattached(number, f"{name}: {text}")
+        self._unit = {}
+        self._unit_notes = []
+        self._pending = {}
+
+    def _unknown(self, text: bytes, number: int) -> None:
+        self.statistics.unknown += 1
+        if len(self.statistics.unknown_samples) < _SAMPLES:
+            sample = text[:300].decode("utf-8", "replace").strip()
+            self.statistics.unknown_samples.append((self._log or "-", number, sample))
+
+    def _unattached(self, number: int, text: str) -> None:
+        self.statistics.unattached += 1
+        if len(self.statistics.unattached_samples) < _SAMPLES:
+            self.statistics.unattached_samples.append((self._log or "-", number, text))
+
+
+def _whole_record(prefix: int) -> re.Pattern[bytes]:
+    before = rb"[^\np]{%d}" % prefix
+    return re.compile(
+        rb"ptxas info +: Compiling entry function '([^'\n]+)' for '(\w+)'\n"
+        + before
+        + rb"ptxas info +: Function properties for \1\n"
+        + before
+        + rb" +(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads\n"
+        + before
+        + rb"ptxas info +: Used (\d+) registers((?:, [^\n]*)?)\n(?:"
+        + before
+        + rb"ptxas info +: Compile time = (\d+(?:\.\d+)?) ms\n)?"
+    )
+
+
+def parse(stream: Readable, source: str | None, statistics: Statistics) -> Iterator[Record]:
+    """The records of one log, in its order.
+
+    Args:
+        stream: bytes, read once in chunks.
+        source: what to call the log where no build tool's line names an object.
+        statistics: added to while reading.
+    """
+    parser = Parser(source, statistics)
+    while chunk := stream.read(CHUNK):
+        yield from parser.feed(chunk)
+    yield from parser.finish()

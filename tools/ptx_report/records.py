@@ -1,0 +1,195 @@
+"""The rows of a report, and their CSV form."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from tools.ptx_report.symbols import KEY
+
+
+class ReportError(Exception):
+    """Bad input: a sentence for the user, shown without a traceback."""
+
+
+class Record(NamedTuple):
+    """What the tools said of one function for one architecture. None means that the input does not say.
+
+    A named tuple and not a dataclass: it is made a million times for a log of a gigabyte, and building it costs a third.
+    """
+
+    symbol: str
+    kind: str = "kernel"  # kernel; function: a device function of its own; link: nvlink's totals; object: from cuobjdump
+    arch: str | None = None  # as the log spells it, sm_90a
+    stack_frame: int | None = None  # bytes
+    spill_stores: int | None = None  # bytes
+    spill_loads: int | None = None  # bytes
+    used_registers: int | None = None  # per thread
+    barriers: int | None = None
+    smem: int | None = None  # bytes, static (and reserved, where nvlink adds it)
+    cmem0: int | None = None  # bytes
+    cumulative_stack: int | None = None  # bytes
+    compile_time_ms: float | None = None
+    other: tuple[tuple[str, str], ...] = ()  # further fields of the `Used` line, as (name, value)
+    c75: tuple[
+        str, ...
+    ] = ()  # C75xx codes in order; `?` behind a code: the log does not say which kernel of the unit
+    warnings: tuple[str, ...] = ()
+    source: str | None = None  # the object or the log it stands in
+    line: int | None = None  # where the record begins in its log
+    incomplete: str | None = None  # why some of it is missing
+    key: str | None = None  # the configuration's key, for our kernels
+    name: str | None = None  # demangled, for foreign ones
+    toolchain: str | None = None  # e.g. `nvcc 13.0.88`
+    code: str | None = None  # fingerprint of everything that is compiled into it
+
+    @property
+    def kernel_config(self) -> str:
+        """The key of our kernels, else the demangled name, else the symbol."""
+        return self.key or self.name or self.symbol
+
+    @property
+    def spilled(self) -> bool | None:
+        """Whether registers went to memory; None where the spill line is missing."""
+        if self.spill_stores is None and self.spill_loads is None:
+            return None
+        return bool(self.spill_stores or self.spill_loads)
+
+
+# The first fourteen are a contract; what follows may grow.
+COLUMNS = (
+    "kernel_config",
+    "spilled",
+    "stack_frame",
+    "spill_stores",
+    "spill_loads",
+    "used_registers",
+    "arch",
+    "barriers",
+    "smem",
+    "cmem0",
+    "cumulative_stack",
+    "compile_time_ms",
+    "symbol",
+    "source",
+    "kind",
+    "line",
+    "incomplete",
+    "c75",
+    "warnings",
+    "other",
+    "toolchain",
+    "code",
+)
+_INTEGERS = frozenset(
+    "stack_frame spill_stores spill_loads used_registers barriers smem cmem0 cumulative_stack line".split()
+)
+_SEPARATOR = " | "
+
+
+def cells(record: Record) -> dict[str, str]:
+    """The record as CSV cells, by column; an absent value is an empty cell."""
+    row: dict[str, str] = {}
+    for column in COLUMNS:
+        value = getattr(record, column)
+        if column == "c75":
+            value = " ".join(value)
+        elif column == "warnings":
+            value = _SEPARATOR.join(value)
+        elif column == "other":
+            value = _SEPARATOR.join(f"{name}={text}" for name, text in value)
+        row[column] = "" if value is None else str(value)
+    return row
+
+
+def csv_text(records: Iterable[Record], extra: Iterable[tuple[str, list[str]]] = ()) -> str:
+    """CSV with `COLUMNS`, then the `extra` columns, each a name and one cell per record."""
+    extra = list(extra)
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([*COLUMNS, *(name for name, _ in extra)])
+    for index, record in enumerate(records):
+        writer.writerow([*cells(record).values(), *(column[index] for _, column in extra)])
+    return out.getvalue()
+
+
+def read_csv(path: Path) -> list[Record]:
+    """Records of a CSV that this tool wrote, or of any CSV with at least `kernel_config` and `used_registers`.
+
+    Raises ReportError where the file cannot be read or a cell is not what its column holds.
+    """
+    try:
+        with path.open(encoding="utf-8", newline="") as stream:
+            text = stream.read()
+    except OSError as error:
+        raise ReportError(f"{path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise ReportError(f"{path}: not a CSV report (it is not text)") from error
+    rows = csv.DictReader(io.StringIO(text, newline=""))
+    try:
+        header = set(rows.fieldnames or ())
+        if not {"kernel_config", "used_registers"} <= header:
+            raise ReportError(
+                f"{path}: not a CSV report: its first line must name the columns kernel_config and used_registers"
+            )
+        return [_record(row, path, rows.line_num) for row in rows]
+    except csv.Error as error:
+        raise ReportError(f"{path}:{rows.line_num}: {error}") from error
+
+
+def _record(row: dict[str, str], path: Path, line: int) -> Record:
+    values: dict[str, object] = {}
+    for column in COLUMNS:
+        cell = row.get(column) or ""
+        if column in ("kernel_config", "spilled") or not cell:
+            continue
+        try:
+            if column in _INTEGERS:
+                values[column] = int(cell)
+            elif column == "compile_time_ms":
+                values[column] = float(cell)
+            elif column == "c75":
+                values[column] = tuple(cell.split())
+            elif column == "warnings":
+                values[column] = tuple(cell.split(_SEPARATOR))
+            elif column == "other":
+                pairs = (item.partition("=") for item in cell.split(_SEPARATOR))
+                values[column] = tuple((name, text) for name, _, text in pairs)
+            else:
+                values[column] = cell
+        except ValueError as error:
+            raise ReportError(
+                f"{path}:{line}: {column} is {cell!r}, which is not a number"
+            ) from error
+    config = row["kernel_config"]
+    if not config:
+        raise ReportError(f"{path}:{line}: kernel_config is empty")
+    values.setdefault("symbol", config)
+    record = Record(**values)  # type: ignore[arg-type]  # converted above, column by column
+    if KEY.fullmatch(config):
+        return record._replace(key=config)
+    return record if config == record.symbol else record._replace(name=config)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Writes a whole file or nothing: a reader or a killed run never sees half of one. Raises ReportError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8", newline="") as out:
+                out.write(text)
+            umask = os.umask(0)
+            os.umask(umask)
+            os.chmod(temporary, 0o666 & ~umask)
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+    except OSError as error:
+        raise ReportError(f"{path}: cannot be written: {error.strerror or error}") from error
