@@ -3,17 +3,28 @@
 #pragma once
 
 #include <cstdint>
+#include <stdexcept>
 
 #include "tensor_view.h"
 
 namespace kernelmint::expression {
 
+// On the host a zero divisor (an empty tensor's extent, say) is an error that the caller is told
+// of.
+KERNELMINT_HOST_DEVICE constexpr void check_divisor(std::int64_t divisor) {
+#if !defined(__CUDA_ARCH__)
+  if (divisor == 0) throw std::domain_error("division by zero");
+#endif
+}
+
 KERNELMINT_HOST_DEVICE constexpr std::int64_t floor_div(std::int64_t a, std::int64_t b) {
+  check_divisor(b);
   const std::int64_t q = a / b;
   return (a % b != 0 && (a < 0) != (b < 0)) ? q - 1 : q;
 }
 
 KERNELMINT_HOST_DEVICE constexpr std::int64_t floor_mod(std::int64_t a, std::int64_t b) {
+  check_divisor(b);
   const std::int64_t r = a % b;
   return (r != 0 && (r < 0) != (b < 0)) ? r + b : r;
 }
@@ -33,6 +44,13 @@ KERNELMINT_HOST_DEVICE constexpr std::int64_t log2(std::int64_t a) {
     a >>= 1;
     ++result;
   }
+  return result;
+}
+
+// a ** n for n >= 0.
+KERNELMINT_HOST_DEVICE constexpr std::int64_t power(std::int64_t a, std::int64_t n) {
+  std::int64_t result = 1;
+  for (; n > 0; --n) result *= a;
   return result;
 }
 

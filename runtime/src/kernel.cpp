@@ -14,6 +14,7 @@
 namespace kernelmint {
 namespace {
 
+constexpr std::int64_t kNoStrides[kMaxRank] = {};
 constexpr std::int64_t kMaxExtent = std::numeric_limits<std::int32_t>::max();
 
 std::string shape_of(const std::int64_t* shape, int rank) {
@@ -23,11 +24,11 @@ std::string shape_of(const std::int64_t* shape, int rank) {
 }
 
 std::string shape_of(PyObject* tensor) {
-  return nb::str(nb::list(nb::handle(tensor).attr("shape"))).c_str();
+  return to_text(nb::steal(PySequence_List(nb::object(nb::handle(tensor).attr("shape")).ptr())));
 }
 
 std::string attribute_text(PyObject* tensor, const char* name) {
-  return nb::str(nb::handle(tensor).attr(name)).c_str();
+  return to_text(nb::handle(tensor).attr(name));
 }
 
 class ReleaseGil {
@@ -102,8 +103,7 @@ std::string Kernel::values_text(const char* expression, const std::int64_t* symb
     seen += word + " ";
     for (int i = 0; i < family_.num_symbols; ++i)
       if (word == family_.symbols[i]) add(word, std::to_string(symbols[i]));
-    if (parameters_.contains(word.c_str()))
-      add(word, nb::str(nb::handle(parameters_[word.c_str()])).c_str());
+    if (parameters_.contains(word.c_str())) add(word, to_text(parameters_[word.c_str()]));
   }
   return result;
 }
@@ -151,7 +151,7 @@ void Kernel::check_device(Call& call, const TensorArgument& argument, const Tens
   const nb::object reason =
       nb::module_::import_("runtime.devices")
           .attr("why_unavailable")(target_.capability, target_.exact_capability, device.id);
-  if (!reason.is_none()) throw TargetUnavailable(text(entry_.key, ": ", nb::str(reason).c_str()));
+  if (!reason.is_none()) throw TargetUnavailable(text(entry_.key, ": ", to_text(reason)));
   if (device.id < 64) ready_devices_ |= std::uint64_t{1} << device.id;
 }
 
@@ -179,7 +179,7 @@ void Kernel::check_memory(const TensorArgument& argument, const TensorInfo& tens
   if (last >= 0 && shape[last] > 1 && strides[last] != 1)
     throw InvalidArgument(text(argument.name, ": the last dimension has stride ", strides[last],
                                ", needs stride 1; pass ", argument.name, ".contiguous()"));
-  const int alignment = target_.alignment;
+  const int alignment = std::max(target_.alignment, size);
   const auto address = reinterpret_cast<std::uintptr_t>(tensor.data);
   if (address % alignment != 0)
     throw InvalidArgument(text(argument.name, ": the data begins ", address % alignment,
@@ -295,7 +295,7 @@ ScalarValue Kernel::scalar(const Call& call, const ScalarArgument& argument,
     result.floating = PyFloat_AsDouble(value.ptr());
     if (result.floating == -1.0 && PyErr_Occurred()) {
       PyErr_Clear();
-      throw InvalidArgument(text(argument.name, ": ", nb::repr(value).c_str(),
+      throw InvalidArgument(text(argument.name, ": ", to_text(nb::repr(value)),
                                  " came, needs a value that a float holds"));
     }
     if (argument.dtype == Dtype::f32 && std::isfinite(result.floating) &&
@@ -312,9 +312,8 @@ ScalarValue Kernel::scalar(const Call& call, const ScalarArgument& argument,
   const bool is_narrow = argument.dtype == Dtype::i32;
   if (overflow != 0 || (is_narrow && (result.integer > std::numeric_limits<std::int32_t>::max() ||
                                       result.integer < std::numeric_limits<std::int32_t>::min())))
-    throw InvalidArgument(text(argument.name, ": ", nb::str(integer).c_str(),
-                               " came, needs a value that ", is_narrow ? 32 : 64,
-                               "-bit integers hold"));
+    throw InvalidArgument(text(argument.name, ": ", to_text(integer), " came, needs a value that ",
+                               is_narrow ? 32 : 64, "-bit integers hold"));
   return result;
 }
 
@@ -416,7 +415,7 @@ nb::object Kernel::call(nb::tuple inputs, nb::tuple scalars, nb::tuple requested
   for (int i = 0, given = 0; i < family_.num_tensors; ++i) {
     const TensorArgument& argument = family_.tensors[i];
     if (argument.role != Role::output) continue;
-    call.bound[i] = {nullptr, nullptr};
+    call.bound[i] = {nullptr, kNoStrides};
     if (!wanted[i]) continue;
     std::int64_t shape[kMaxRank];
     output_shape(call, argument, shape);

@@ -3,8 +3,10 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <exception>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "errors.h"
@@ -31,12 +33,12 @@ nb::list names_of(const std::vector<CpuIsa>& isas) {
   return result;
 }
 
-std::vector<std::string> split(const std::string& list) {
+std::vector<std::string> split(std::string_view list) {
   std::vector<std::string> result;
-  for (std::size_t begin = 0; begin < list.size();) {
-    const std::size_t end = std::min(list.find(';', begin), list.size());
-    if (end > begin) result.push_back(list.substr(begin, end - begin));
-    begin = end + 1;
+  while (!list.empty()) {
+    const std::size_t end = std::min(list.find(','), list.size());
+    result.emplace_back(list.substr(0, end));
+    list.remove_prefix(std::min(end + 1, list.size()));
   }
   return result;
 }
@@ -44,13 +46,9 @@ std::vector<std::string> split(const std::string& list) {
 nb::dict build_info() {
   nb::dict info;
   info["cuda"] = KERNELMINT_WITH_CUDA != 0;
-#if KERNELMINT_WITH_CUDA
-  info["nvcc"] = KERNELMINT_NVCC_VERSION;
+  const std::string_view nvcc = KERNELMINT_NVCC_VERSION;
+  info["nvcc"] = nvcc.empty() ? nb::object(nb::none()) : nb::str(nvcc.data(), nvcc.size());
   info["architectures"] = split(KERNELMINT_CUDA_ARCHITECTURES);
-#else
-  info["nvcc"] = nb::none();
-  info["architectures"] = nb::list();
-#endif
   info["cpu_isas"] = names_of(built_isas());
   std::vector<CpuIsa> here;
   for (CpuIsa isa : built_isas())
@@ -99,7 +97,10 @@ NB_MODULE(_native, module) {
     }
   });
 
-  module.attr("fingerprint") = kFingerprint;
+  // Kernels live as long as the process: PyTorch's operators hold them.
+  nb::set_leak_warnings(false);
+  Torch::get();
+  module.attr("fingerprint") = nb::str(kFingerprint);
   module.def("build_info", &build_info);
   module.def("built_keys", &built_keys);
   module.def(

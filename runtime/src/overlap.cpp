@@ -1,6 +1,5 @@
 #include "overlap.h"
 
-#include <algorithm>
 #include <numeric>
 
 namespace kernelmint {
@@ -20,11 +19,15 @@ struct Layout {
 
   Layout(const TensorInfo& tensor, int element_size)
       : begin(reinterpret_cast<std::uintptr_t>(tensor.data)), end(begin), run(element_size) {
-    Axis all[kMaxRank];
+    Axis all[kMaxRank];  // innermost first
     int count = 0;
-    for (int i = 0; i < tensor.rank; ++i)
-      if (tensor.shape[i] > 1) all[count++] = {tensor.strides[i] * element_size, tensor.shape[i]};
-    std::sort(all, all + count, [](Axis a, Axis b) { return a.stride < b.stride; });
+    for (int i = 0; i < tensor.rank; ++i) {
+      if (tensor.shape[i] <= 1) continue;
+      const Axis axis{tensor.strides[i] * element_size, tensor.shape[i]};
+      int at = count++;
+      for (; at > 0 && all[at - 1].stride > axis.stride; --at) all[at] = all[at - 1];
+      all[at] = axis;
+    }
     end += element_size;
     for (int i = 0; i < count; ++i) {
       end += all[i].stride * (all[i].extent - 1);
@@ -58,13 +61,9 @@ bool may_overlap(const TensorInfo& a, int a_size, const TensorInfo& b, int b_siz
   for (int i = 0; i < x.num_axes; ++i) period = std::gcd(period, x.axes[i].stride);
   for (int i = 0; i < y.num_axes; ++i) period = std::gcd(period, y.axes[i].stride);
   if (period == 0) return true;
-  const std::int64_t offset =
-      static_cast<std::int64_t>((y.begin - x.begin) % static_cast<std::uintptr_t>(period));
-  const std::int64_t distance =
-      y.begin >= x.begin
-          ? offset
-          : (period - static_cast<std::int64_t>((x.begin - y.begin) % period)) % period;
-  return !(distance >= x.run && distance + y.run <= period);
+  const auto difference = static_cast<std::int64_t>(y.begin - x.begin);
+  const std::int64_t distance = (difference % period + period) % period;
+  return distance < x.run || distance + y.run > period;
 }
 
 }  // namespace kernelmint

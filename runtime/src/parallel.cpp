@@ -52,7 +52,7 @@ struct Job {
   int joined = 0;               // under the pool's mutex; the next worker's number less one
   std::atomic<int> running{0};  // workers inside; written under the pool's mutex
   std::atomic<bool> failed{false};
-  std::exception_ptr error;  // written by whoever set `failed`
+  std::exception_ptr error{};  // written by whoever set `failed`
 
   bool drained() const { return next.load(std::memory_order_relaxed) >= count; }
 

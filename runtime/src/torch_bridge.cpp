@@ -1,5 +1,7 @@
 #include "torch_bridge.h"
 
+#include <nanobind/stl/string.h>
+
 #include <string>
 
 #include "errors.h"
@@ -68,7 +70,7 @@ nb::object attribute(PyObject* object, PyObject* name) {
 
 std::string take_python_error() {
   nb::python_error error;
-  std::string message = nb::str(error.value()).c_str();
+  const std::string message = to_text(error.value());
   return message.substr(0, message.find('\n'));
 }
 
@@ -76,6 +78,11 @@ std::string take_python_error() {
 
 const char* torch_name(Dtype dtype) { return kTorchNames[static_cast<int>(dtype)]; }
 int size_in_bytes(Dtype dtype) { return kSizes[static_cast<int>(dtype)]; }
+
+std::string to_text(nb::handle object) {
+  const nb::object result = checked(PyObject_Str(object.ptr()));
+  return nb::cast<std::string>(result);
+}
 
 Torch& Torch::get() {
   static Torch* instance = new Torch;  // never destroyed: Python may be gone by then
@@ -194,9 +201,8 @@ void Torch::read(PyObject* object, const char* argument, TensorInfo& info) {
     if (nb::cast<bool>(tensor.attr("is_meta")))
       throw InvalidArgument(
           text(argument, ": a meta tensor came, which has no memory; needs a tensor with data"));
-    throw InvalidArgument(text(argument, ": a tensor of layout ",
-                               nb::str(tensor.attr("layout")).c_str(), " on ",
-                               nb::str(tensor.attr("device")).c_str(),
+    throw InvalidArgument(text(argument, ": a tensor of layout ", to_text(tensor.attr("layout")),
+                               " on ", to_text(tensor.attr("device")),
                                " came; needs a dense tensor with data (torch: ", reason, ")"));
   }
   if (info.data == nullptr && info.shape != nullptr && info.numel() != 0) {

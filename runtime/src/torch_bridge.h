@@ -5,6 +5,7 @@
 #include <nanobind/nanobind.h>
 
 #include <cstdint>
+#include <string>
 
 #include "dlpack.h"
 #include "registry.h"
@@ -36,6 +37,9 @@ struct TensorInfo {
 
 const char* torch_name(Dtype dtype);  // "torch.bfloat16"
 int size_in_bytes(Dtype dtype);
+
+// str(object), for messages.
+std::string to_text(nb::handle object);
 
 class Torch {
  public:

@@ -1,0 +1,51 @@
+"""Kernelmint's runtime: call any built kernel by its key.
+
+    import runtime
+
+    runtime.kernels("flash_forward")                  # what there is
+    runtime.kernel("flash_forward.cpu.f32-d64-r64-c128")(q, k, v)
+    runtime.attention(q, k, v, causal=True)           # picks the kernel
+
+docs/runtime.md has the whole of it.
+"""
+
+from __future__ import annotations
+
+try:
+    from runtime import _native as _native
+except ModuleNotFoundError as _error:
+    if _error.name != "runtime._native":
+        raise
+    raise ImportError(
+        f"the runtime in {__path__[0]} has no compiled extension: run `make build` (or "
+        f"`pip install .`) in the checkout"
+    ) from None
+
+from runtime import catalog as _catalog
+from runtime import manifest as _manifest
+from runtime import operators as _operators
+from runtime.catalog import KernelInfo, families, kernels, targets
+from runtime.dispatch import attention, forward, forward_timed
+from runtime.errors import InvalidArgument, KernelNotFound, TargetUnavailable
+from runtime.kernel import Kernel
+
+# The submodule runtime.kernel bears the same name; the function is the public one.
+kernel = _catalog.kernel
+
+for _family in _manifest.load().families.values():
+    _operators.register(_family, _catalog.generated(_family.name), kernel)
+
+__all__ = [
+    "InvalidArgument",
+    "Kernel",
+    "KernelInfo",
+    "KernelNotFound",
+    "TargetUnavailable",
+    "attention",
+    "families",
+    "forward",
+    "forward_timed",
+    "kernel",
+    "kernels",
+    "targets",
+]

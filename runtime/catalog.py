@@ -1,0 +1,288 @@
+"""Which kernels exist, and finding one by key, by configuration or by what it must do."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import enum
+import functools
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from runtime import _native, _where, devices, manifest, operators
+from runtime.errors import InvalidArgument, KernelNotFound, TargetUnavailable
+from runtime.kernel import Kernel
+
+_DTYPE_NAMES = {dtype: name for name, dtype in operators.DTYPES.items()}
+
+
+@dataclass(frozen=True)
+class KernelInfo:
+    """What is known of one kernel.
+
+    Attributes:
+        key: its name everywhere: `family.target.` and the tokens of its parameters.
+        family: what it computes.
+        target: what it runs on.
+        parameters: the configuration, by name; dtypes as bf16, fp16, f32, ….
+        derived: what the spec derives from the configuration (threads, shared memory, …).
+        registers: registers a thread, from ptxas; the most over the architectures compiled for.
+            None on the CPU.
+        spills: bytes that ptxas spilled, stores plus loads; None on the CPU.
+        is_cuda: whether it takes CUDA tensors.
+        built: whether this extension holds it.
+        available: whether it is built and can run here: on this processor, or on at least one of
+            this machine's CUDA devices.
+        reason: why it is not available; None where it is.
+    """
+
+    key: str
+    family: str
+    target: str
+    parameters: Mapping[str, Any]
+    derived: Mapping[str, Any]
+    registers: int | None
+    spills: int | None
+    is_cuda: bool
+    built: bool
+    available: bool
+    reason: str | None
+
+
+def families() -> list[str]:
+    """The families this package was generated with."""
+    return list(manifest.load().families)
+
+
+def targets() -> list[str]:
+    """The targets this package was generated with, over all families."""
+    found = (t.name for f in manifest.load().families.values() for t in f.targets)
+    return list(dict.fromkeys(found))
+
+
+@functools.cache
+def built_keys() -> frozenset[str]:
+    """The keys of the kernels inside the extension."""
+    return frozenset(_native.built_keys())
+
+
+def why_not_built(target: manifest.Target) -> str:
+    """Why this build left a target's kernels out, and what would build them."""
+    build = _native.build_info()
+    if not target.is_cuda:
+        return f"this build has no kernels of target {target.name}; rebuild with {manifest.REBUILD}"
+    if not build["cuda"]:
+        return (
+            "built without CUDA; rebuild with pip install . -C cmake.define.KERNELMINT_CUDA=ON "
+            "(nvcc comes from PyPI where the machine has none)"
+        )
+    return (
+        f"built for compute capability {', '.join(build['architectures'])} only; rebuild with "
+        f"pip install . -C cmake.define.CMAKE_CUDA_ARCHITECTURES={target.capability}"
+        f"{'a' if target.exact else ''}"
+    )
+
+
+def why_unavailable(target: manifest.Target) -> str | None:
+    """Why a built target runs on none of this machine's devices, or None."""
+    if not target.is_cuda:
+        return None
+    if not devices.has_cuda():
+        return "no CUDA device"
+    reasons = [
+        devices.why_unavailable(target.capability, target.exact, index)
+        for index in range(torch.cuda.device_count())
+    ]
+    return None if None in reasons else reasons[0]
+
+
+def _infos() -> Iterator[KernelInfo]:
+    resources = manifest.resources()
+    for family in manifest.load().families.values():
+        for target in family.targets:
+            unavailable = why_unavailable(target)
+            for kernel in target.kernels:
+                built = kernel.key in built_keys()
+                reason = unavailable if built else why_not_built(target)
+                used = resources.get(kernel.key)
+                yield KernelInfo(
+                    key=kernel.key,
+                    family=family.name,
+                    target=target.name,
+                    parameters=kernel.parameters,
+                    derived=kernel.derived,
+                    registers=used.registers if used else None,
+                    spills=used.spills if used else None,
+                    is_cuda=target.is_cuda,
+                    built=built,
+                    available=reason is None,
+                    reason=reason,
+                )
+
+
+def kernels(
+    family: str | None = None,
+    target: str | None = None,
+    where: str | Callable[[KernelInfo], bool] | None = None,
+) -> list[KernelInfo]:
+    """The kernels that were generated, in the manifest's order, built or not.
+
+    Args:
+        family: only this family's.
+        target: only this target's.
+        where: an expression over parameters, derived values, `family` and `target`, such as
+            ``"B_r == 64 and dtype == 'bf16'"``, or a function of a KernelInfo. A kernel that lacks
+            a name the expression uses does not match.
+
+    Raises:
+        InvalidArgument: an unknown family, target or name, or a malformed expression.
+    """
+    _check_name("family", family, families())
+    _check_name("target", target, targets())
+    found = [
+        info for info in _infos() if family in (None, info.family) and target in (None, info.target)
+    ]
+    if where is None:
+        return found
+    if callable(where):
+        return [info for info in found if where(info)]
+    needed = _where.names(where)
+    scopes = [
+        {**info.parameters, **info.derived, "family": info.family, "target": info.target}
+        for info in found
+    ]
+    known = sorted({name for scope in scopes for name in scope})
+    for name in sorted(needed):
+        _check_name(f"name in {where!r}", name, known)
+    return [
+        info
+        for info, scope in zip(found, scopes, strict=True)
+        if needed <= scope.keys() and _where.evaluate(where, scope)
+    ]
+
+
+def _check_name(what: str, name: str | None, known: list[str]) -> None:
+    if name is None or name in known:
+        return
+    close = difflib.get_close_matches(name, known, n=1)
+    meant = f"; did you mean {close[0]!r}?" if close else ""
+    raise InvalidArgument(f"unknown {what}: {name!r}{meant} Known: {', '.join(known)}")
+
+
+def generated(family: str) -> ModuleType:
+    """The family's generated module: its Kernel class, its operator's schema, its output shapes."""
+    modules: dict[str, ModuleType] = importlib.import_module("runtime._generated").FAMILIES
+    return modules[family]
+
+
+_kernels: dict[str, Kernel] = {}
+
+
+def kernel(key: str | Mapping[str, Any] | object) -> Kernel:
+    """The kernel of a key, ready to call; a second call with one key returns the same object.
+
+    Args:
+        key: a key, or a configuration: a mapping or a dataclass of parameters (`family` and
+            `target` may be among them). A bool parameter that it leaves out is False; the others
+            must leave one kernel.
+
+    Raises:
+        KernelNotFound: no such kernel was generated, or a configuration leaves several.
+        TargetUnavailable: it was generated but is not in this build.
+    """
+    if not isinstance(key, str):
+        key = resolve(key)
+    found = _kernels.get(key)
+    return found if found is not None else _kernels.setdefault(key, _make(key))
+
+
+def _make(key: str) -> Kernel:
+    info = next((info for info in _infos() if info.key == key), None)
+    if info is None:
+        raise KernelNotFound(_explain_unknown(key))
+    if not info.built:
+        raise TargetUnavailable(f"{key}: {info.reason}")
+    native = _native.kernel(key, dict(info.parameters))
+    kernel_class: type[Kernel] = generated(info.family).KERNEL_CLASS
+    return kernel_class(info, native, operators.caller(manifest.load().families[info.family]))
+
+
+def _explain_unknown(key: str) -> str:
+    parts = key.split(".")
+    if parts[0] not in families():
+        what = f"no family {parts[0]!r}; families: {', '.join(families())}"
+    elif len(parts) > 1 and parts[1] not in targets():
+        what = f"no target {parts[1]!r}; targets: {', '.join(targets())}"
+    else:
+        count = sum(info.built for info in kernels(parts[0]))
+        what = f"{count} kernels of {parts[0]} are built, not this one"
+    return (
+        f"{key}: {what}. Nearest built: {_nearest(key)}. `python -m codegen explain '{key}'` "
+        f"says what to add to the spec; then `{manifest.REGENERATE}` builds it"
+    )
+
+
+def _nearest(key: str) -> str:
+    """The built keys that share most tokens with `key`, ties broken by spelling."""
+    tokens = set(key.replace(".", "-").split("-"))
+
+    def likeness(other: str) -> tuple[int, float]:
+        shared = len(tokens.symmetric_difference(other.replace(".", "-").split("-")))
+        return shared, -difflib.SequenceMatcher(None, key, other).ratio()
+
+    return ", ".join(sorted(built_keys(), key=likeness)[:3]) or "none"
+
+
+def resolve(config: Mapping[str, Any] | object) -> str:
+    """The key of a configuration given as a mapping or a dataclass; see `kernel`."""
+    if dataclasses.is_dataclass(config) and not isinstance(config, type):
+        values = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
+    elif isinstance(config, Mapping):
+        values = dict(config)
+    else:
+        raise InvalidArgument(
+            f"a {type(config).__name__} came, needs a key, a mapping or a dataclass of parameters"
+        )
+    wanted = {name: _plain(value) for name, value in values.items()}
+    candidates = kernels(wanted.pop("family", None), wanted.pop("target", None))
+    known = sorted({name for info in candidates for name in info.parameters})
+    for name in wanted:
+        _check_name("parameter", name, known)
+    matching = [
+        info
+        for info in candidates
+        if wanted.keys() <= info.parameters.keys()
+        and all(info.parameters[name] == value for name, value in wanted.items())
+        and not any(info.parameters[n] is True for n in info.parameters.keys() - wanted.keys())
+    ]
+    if len(matching) == 1:
+        return matching[0].key
+    shown = ", ".join(f"{name}={value}" for name, value in wanted.items())
+    if not matching:
+        raise KernelNotFound(
+            f"no kernel was generated for {shown}. `python -m codegen list` shows what is; "
+            f"`python -m runtime info` shows what can run here"
+        )
+    raise KernelNotFound(
+        f"{shown} leaves {len(matching)} kernels; name more parameters: "
+        f"{', '.join(info.key for info in matching[:8])}{', …' if len(matching) > 8 else ''}"
+    )
+
+
+def _plain(value: Any) -> Any:
+    """A parameter's value as specs write it: torch.bfloat16, DType.BF16 and "BF16" are bf16."""
+    if isinstance(value, torch.dtype):
+        return _DTYPE_NAMES.get(value, str(value))
+    if isinstance(value, enum.Enum):
+        return value.name.lower()
+    return value.lower() if isinstance(value, str) else value
+
+
+def dtype_name(dtype: torch.dtype) -> str | None:
+    """A PyTorch dtype as specs write it, or None where they have none for it."""
+    return _DTYPE_NAMES.get(dtype)

@@ -1,0 +1,52 @@
+"""CUDA devices, and which of the build's targets they run."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+
+from runtime import _native
+
+
+def has_cuda() -> bool:
+    """Whether this PyTorch sees a CUDA device."""
+    return torch.version.hip is None and torch.cuda.is_available()
+
+
+@functools.cache
+def describe(index: int) -> str:
+    """A CUDA device by compute capability and name: ``9.0 (NVIDIA H200)``."""
+    major, minor = torch.cuda.get_device_capability(index)
+    return f"{major}.{minor} ({torch.cuda.get_device_name(index)})"
+
+
+@functools.cache
+def why_unavailable(capability: int, exact: bool, index: int) -> str | None:
+    """Why the CUDA device `index` cannot run a built target, or None where it can.
+
+    Args:
+        capability: the target's least compute capability, 80 for 8.0.
+        exact: whether the target runs on that capability alone (an `a` target).
+        index: a CUDA device ordinal.
+    """
+    major, minor = torch.cuda.get_device_capability(index)
+    here = 10 * major + minor
+    if here != capability if exact else here < capability:
+        needed = f"{capability // 10}.{capability % 10}"
+        later = "exactly" if exact else "or later"
+        needed = f"{later} {needed}" if exact else f"{needed} {later}"
+        return f"needs compute capability {needed}, this device is {describe(index)}"
+    # Machine code alone is shipped: it runs on its own major version, from its minor version up.
+    compiled = [
+        int(name.rstrip("a"))
+        for name in _native.build_info()["architectures"]
+        if int(name.rstrip("a")) >= capability
+    ]
+    if exact or any(a // 10 == major and a <= here for a in compiled):
+        return None
+    names = ", ".join(f"{a // 10}.{a % 10}" for a in compiled)
+    return (
+        f"compiled for compute capability {names}, this device is {describe(index)}; rebuild with "
+        f"pip install . -C cmake.define.CMAKE_CUDA_ARCHITECTURES={here}"
+    )

@@ -1,0 +1,165 @@
+"""Attention without a key, and calls by key or configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from runtime import catalog, devices, manifest
+from runtime.errors import InvalidArgument, KernelNotFound
+from runtime.kernel import Kernel
+
+_FAMILY = "flash_forward"
+_chosen: dict[tuple[torch.device, torch.dtype, int, bool], Kernel] = {}
+
+
+def forward(
+    kernel: str | Mapping[str, Any] | object,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    o: torch.Tensor | None = None,
+    **options: Any,
+) -> Any:
+    """Calls one attention kernel.
+
+    Args:
+        kernel: a key or a configuration, as `runtime.kernel` takes it.
+        q: queries, [B, Sq, H, D].
+        k: keys, [B, Sk, Hk, D].
+        v: values, [B, Sk, Hk, D].
+        o: where to write the output, [B, Sq, H, D]; allocated where None.
+        options: the kernel's other arguments (`scale`, `return_lse`).
+
+    Returns:
+        what the kernel returns: the output, or output and log-sum-exp.
+    """
+    return catalog.kernel(kernel)(q, k, v, out=o, **options)
+
+
+def forward_timed(
+    kernel: str | Mapping[str, Any] | object,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    o: torch.Tensor | None = None,
+    **options: Any,
+) -> tuple[Any, float]:
+    """Like `forward`, and waits; returns (result, milliseconds), timed as `Kernel.timed` does."""
+    return catalog.kernel(kernel).timed(q, k, v, out=o, **options)
+
+
+def attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+    layout: str = "bshd",
+    return_lse: bool = False,
+    out: torch.Tensor | tuple[torch.Tensor, ...] | None = None,
+) -> Any:
+    """Attention forward, softmax(scale * q k^T) v, with a kernel that suits the arguments.
+
+    The kernel is the first of the manifest's order (targets by name, then each target's kernels as
+    their spec lists them) that is available on the device of `q` and has its dtype, its head
+    dimension and `causal`; the choice is kept for the process.
+
+    Args:
+        q: queries, [B, Sq, H, D], or [B, H, Sq, D] where layout is "bhsd".
+        k: keys, [B, Sk, Hk, D] or [B, Hk, Sk, D]; Hk divides H (grouped heads).
+        v: values, like k.
+        causal: query i sees keys up to i + Sk - Sq: aligned bottom-right, as FlashAttention does.
+        scale: the factor on q k^T; D ** -0.5 where None.
+        layout: "bshd" or "bhsd"; the latter is read through strides, nothing is copied.
+        return_lse: also return the log-sum-exp of each row of scores: natural log, float32,
+            [B, H, Sq] in both layouts.
+        out: where to write: a tensor like q, or (o, lse) with return_lse.
+
+    Returns:
+        the output, like q in shape and dtype; or (output, lse).
+
+    Raises:
+        KernelNotFound: no kernel suits; the message says for each candidate why.
+        InvalidArgument: an argument is wrong.
+    """
+    if layout == "bhsd":
+        q, k, v = _swapped("q", q), _swapped("k", k), _swapped("v", v)
+        if isinstance(out, torch.Tensor):
+            given: Any = _swapped("out", out)
+        else:
+            given = None if out is None else (_swapped("out", out[0]), *out[1:])
+    elif layout == "bshd":
+        given = out
+    else:
+        raise InvalidArgument(f"layout: {layout!r} came, needs 'bshd' or 'bhsd'")
+    result = _choose(q, causal)(q, k, v, scale=scale, return_lse=return_lse, out=given)
+    if layout == "bshd":
+        return result
+    if out is not None:
+        return out
+    return (result[0].transpose(1, 2), result[1]) if return_lse else result.transpose(1, 2)
+
+
+def _swapped(name: str, tensor: Any) -> torch.Tensor:
+    if not isinstance(tensor, torch.Tensor) or tensor.dim() != 4:
+        shape = list(tensor.shape) if isinstance(tensor, torch.Tensor) else type(tensor).__name__
+        raise InvalidArgument(f"{name}: {shape} came, needs a tensor [batch, heads, length, dim]")
+    return tensor.transpose(1, 2)
+
+
+def _choose(q: torch.Tensor, causal: bool) -> Kernel:
+    if not isinstance(q, torch.Tensor) or q.dim() != 4:
+        shape = list(q.shape) if isinstance(q, torch.Tensor) else type(q).__name__
+        raise InvalidArgument(f"q: {shape} came, needs a tensor of 4 dimensions")
+    if torch.compiler.is_compiling():
+        chosen: Kernel = _search(q.device, q.dtype, int(q.shape[3]), causal)
+        return chosen
+    key = (q.device, q.dtype, q.shape[3], causal)
+    found = _chosen.get(key)
+    if found is None:
+        found = _chosen[key] = _search(*key)
+    return found
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _search(device: torch.device, dtype: torch.dtype, d_head: int, causal: bool) -> Kernel:
+    wanted = {"dtype": catalog.dtype_name(dtype), "d_head": d_head, "causal": bool(causal)}
+    refused = []
+    for info in catalog.kernels(_FAMILY):
+        reason = _why_not(info, device, wanted)
+        if reason is None:
+            return catalog.kernel(info.key)
+        refused.append(f"\n  {info.key}: {reason}")
+    raise KernelNotFound(
+        f"no {_FAMILY} kernel for dtype {dtype}, head dimension {d_head}, "
+        f"{'causal' if causal else 'not causal'}, on {device}:"
+        f"{''.join(refused) or ' none was generated'}\n"
+        f"Add a configuration to kernel_specs/{_FAMILY}; then `{manifest.REGENERATE}` builds it"
+    )
+
+
+def _why_not(
+    info: catalog.KernelInfo, device: torch.device, wanted: Mapping[str, Any]
+) -> str | None:
+    if device.type != ("cuda" if info.is_cuda else "cpu"):
+        return f"runs on {'a CUDA device' if info.is_cuda else 'the CPU'}"
+    if not info.built:
+        return info.reason
+    if info.is_cuda:
+        target = next(
+            t for t in manifest.load().families[info.family].targets if t.name == info.target
+        )
+        index = torch.cuda.current_device() if device.index is None else device.index
+        reason = devices.why_unavailable(target.capability, target.exact, index)
+        if reason is not None:
+            return reason
+    wrong = [
+        f"{name} is {info.parameters[name]}, not {value}"
+        for name, value in wanted.items()
+        if info.parameters[name] != value
+    ]
+    return ", ".join(wrong) or None

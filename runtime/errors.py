@@ -1,0 +1,23 @@
+"""What calling a kernel can raise, beside what PyTorch raises itself."""
+
+from __future__ import annotations
+
+
+class KernelNotFound(KeyError):  # noqa: N818 - the public name of the contract
+    """No built kernel answers to what was asked for."""
+
+    def __str__(self) -> str:
+        # KeyError shows its argument's repr, which would put this message on one quoted line.
+        return str(self.args[0]) if self.args else ""
+
+
+class InvalidArgument(ValueError):  # noqa: N818 - the public name of the contract
+    """An argument is wrong; the message names it, what came and what is needed."""
+
+
+class TargetUnavailable(RuntimeError):  # noqa: N818 - the public name of the contract
+    """The kernel exists, but not for this build, this processor or this device."""
+
+
+for _error in (KernelNotFound, InvalidArgument, TargetUnavailable):
+    _error.__module__ = "runtime"

@@ -1,0 +1,82 @@
+"""The base of the generated kernel classes: one call signature a family, one instance a kernel."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from runtime._native import NativeKernel
+    from runtime.catalog import KernelInfo
+
+Result = torch.Tensor | tuple[torch.Tensor, ...]
+Out = torch.Tensor | tuple[torch.Tensor, ...] | None
+Scalar = float | int | bool | None
+
+
+class Kernel:
+    """A kernel of one configuration, resolved and ready to call.
+
+    A call checks its arguments, allocates the outputs that `out` does not bring, and runs on the
+    current stream of the arguments' device without synchronising. Under `torch.compile` the same
+    call goes through the family's operator in `torch.ops.kernelmint`.
+
+    Attributes:
+        info: the configuration, what ptxas made of it, and whether it can run here.
+    """
+
+    __slots__ = ("_native", "_operator", "info")
+
+    info: KernelInfo
+    _native: NativeKernel
+    _operator: Callable[..., Result]
+
+    def __init__(
+        self, info: KernelInfo, native: NativeKernel, operator: Callable[..., Result]
+    ) -> None:
+        self.info = info
+        self._native = native
+        self._operator = operator
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        """Runs the kernel; each family's class has the signature that its spec asks for."""
+        raise NotImplementedError
+
+    def _call(
+        self,
+        inputs: tuple[torch.Tensor, ...],
+        scalars: tuple[Scalar, ...],
+        requested: tuple[bool, ...],
+        out: Out,
+    ) -> Any:
+        if torch.compiler.is_compiling():
+            return self._operator(self.info.key, inputs, scalars, requested, out)
+        return self._native(inputs, scalars, requested, out)
+
+    def timed(self, *arguments: Any, **options: Any) -> tuple[Any, float]:
+        """Calls the kernel and waits for it.
+
+        Returns:
+            what the call returns, and the milliseconds it took: on a GPU between two CUDA events on
+            the current stream, on the CPU by the clock, argument checks and allocation included.
+        """
+        tensors = (a for a in (*arguments, *options.values()) if isinstance(a, torch.Tensor))
+        device = next((t.device for t in tensors if t.is_cuda), None)
+        if device is not None:
+            with torch.cuda.device(device):
+                start = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # PyTorch's
+                end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # PyTorch's
+                start.record()
+                result = self(*arguments, **options)
+                end.record()
+                end.synchronize()
+            return result, start.elapsed_time(end)
+        begin = time.perf_counter()
+        result = self(*arguments, **options)
+        return result, 1e3 * (time.perf_counter() - begin)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.info.key}>"

@@ -1,0 +1,146 @@
+"""What was generated and what ptxas made of it: the data files installed beside the extension."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runtime import _native
+
+FOLDER = Path(str(_native.__file__)).parent / "_generated"
+REBUILD = "pip install ."
+REGENERATE = f"python -m codegen regenerate && {REBUILD}"
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A configuration that was generated."""
+
+    key: str
+    parameters: dict[str, Any]
+    derived: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A way to compute a family, and what it was generated for."""
+
+    name: str
+    is_cuda: bool
+    capability: int  # 80 for 8.0; 0 for the CPU
+    exact: bool
+    parameters: tuple[str, ...]
+    kernels: tuple[Kernel, ...]
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An argument of a family: role input, output, workspace or scalar."""
+
+    name: str
+    role: str
+    dims: tuple[str, ...]
+    dtype: str
+    optional: bool
+
+
+@dataclass(frozen=True)
+class Family:
+    """What is computed: arguments, parameters that all targets share, targets in dispatch order."""
+
+    name: str
+    summary: str
+    symbols: tuple[str, ...]
+    arguments: tuple[Argument, ...]
+    parameters: dict[str, str]  # name -> type: dtype, int, bool or enum
+    targets: tuple[Target, ...]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """All families, and the fingerprint that the extension must carry too."""
+
+    fingerprint: str
+    families: dict[str, Family]
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What ptxas gave a kernel: registers a thread, bytes spilled; the most over architectures."""
+
+    registers: int
+    spills: int
+
+
+def _target(data: dict[str, Any]) -> Target:
+    return Target(
+        name=data["name"],
+        is_cuda=data["kind"] == "cuda",
+        capability=data["capability"] or 0,
+        exact=bool(data["exact"]),
+        parameters=tuple(p["name"] for p in data["parameters"]),
+        kernels=tuple(Kernel(k["key"], k["parameters"], k["derived"]) for k in data["kernels"]),
+    )
+
+
+def _family(data: dict[str, Any]) -> Family:
+    return Family(
+        name=data["name"],
+        summary=data["summary"],
+        symbols=tuple(data["symbols"]),
+        arguments=tuple(
+            Argument(
+                name=a["name"],
+                role=a["role"],
+                dims=tuple(str(d) for d in a.get("dims", ())),
+                dtype=a["dtype"],
+                optional=bool(a.get("optional", False)),
+            )
+            for a in data["arguments"]
+        ),
+        parameters={p["name"]: p["type"] for p in data["parameters"]},
+        targets=tuple(_target(t) for t in data["targets"]),
+    )
+
+
+@functools.cache
+def load() -> Manifest:
+    """The installed manifest.json; ImportError where the extension was built from another one."""
+    path = FOLDER / "manifest.json"
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ImportError(
+            f"runtime's extension has no manifest beside it ({path}): run `{REBUILD}`"
+        ) from None
+    if data["fingerprint"] != _native.fingerprint:
+        raise ImportError(
+            f"runtime's extension {_native.__file__} was built from the generated code "
+            f"{_native.fingerprint}, but {path} is {data['fingerprint']}: run `{REBUILD}`"
+        )
+    families = [_family(f) for f in data["families"]]
+    return Manifest(data["fingerprint"], {f.name: f for f in families})
+
+
+@functools.cache
+def resources() -> dict[str, Resources]:
+    """The installed ptxas.csv, by key; empty where the build had no CUDA."""
+    path = FOLDER / "ptxas.csv"
+    found: dict[str, Resources] = {}
+    if not path.exists():
+        return found
+    with path.open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            if not row["used_registers"]:
+                continue
+            registers = int(row["used_registers"])
+            spills = int(row["spill_stores"] or 0) + int(row["spill_loads"] or 0)
+            most = found.get(row["kernel_config"], Resources(0, 0))
+            found[row["kernel_config"]] = Resources(
+                max(registers, most.registers), max(spills, most.spills)
+            )
+    return found

@@ -1,0 +1,201 @@
+"""PyTorch operators of the families: torch.ops.kernelmint.<family> and <family>_out.
+
+They exist for torch.compile, torch.export and whatever else needs a graph; eager calls go straight
+to the kernel. The first argument of both is the key. <family> always returns every output, as an
+empty tensor where an optional one was not asked for; <family>_out writes into tensors that are
+passed by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from runtime import manifest
+from runtime.errors import InvalidArgument
+from runtime.kernel import Kernel, Out, Result, Scalar
+
+NAMESPACE = "kernelmint"
+DTYPES = {
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "f32": torch.float32,
+    "f64": torch.float64,
+    "i8": torch.int8,
+    "u8": torch.uint8,
+    "i32": torch.int32,
+    "i64": torch.int64,
+    "bool": torch.bool,
+}
+_library = torch.library.Library(NAMESPACE, "DEF")  # type: ignore[no-untyped-call]  # PyTorch's
+
+
+class _Operator:
+    """What the two operators of one family have in common."""
+
+    def __init__(
+        self, family: manifest.Family, generated: ModuleType, find: Callable[[str], Kernel]
+    ) -> None:
+        self.family = family
+        self.output_specs = generated.output_specs
+        self.find = find
+        self.inputs = [a for a in family.arguments if a.role == "input"]
+        self.scalars = [a for a in family.arguments if a.role == "scalar"]
+        self.outputs = [a for a in family.arguments if a.role == "output"]
+
+    def define(self, schema: str) -> None:
+        """Registers the family's operator from its schema, and its twin that writes in place."""
+        name, _, arguments = schema.partition(") -> ")[0].partition("(")
+        kept = [a for a in arguments.split(", ") if not a.startswith("bool return_")]
+        split = kept.index("*") if "*" in kept else len(kept)
+        written = [
+            f"Tensor({letter}!){'? ' + a.name + '=None' if a.optional else ' ' + a.name}"
+            for letter, a in zip("abcdefghijklmnopqrstuvwxyz", self.outputs, strict=False)
+        ]
+        in_place = ", ".join([*kept[:split], "*", *written, *kept[split + 1 :]])
+        for text, run, fake in (
+            (schema, self._run, self._fake),
+            (f"{name}_out({in_place}) -> ()", self._run_out, self._fake_out),
+        ):
+            operator = text.partition("(")[0]
+            names = [a.name for a in torch._C.parse_schema(f"{NAMESPACE}::{text}").arguments]
+            _library.define(text)  # type: ignore[no-untyped-call]  # PyTorch's
+            implementation = _by_name(names, run)
+            _library.impl(operator, implementation, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]  # PyTorch's
+            torch.library.register_fake(
+                f"{NAMESPACE}::{operator}", _by_name(names, fake), lib=_library
+            )
+
+    def _arguments(
+        self, values: dict[str, Any]
+    ) -> tuple[Kernel, tuple[torch.Tensor, ...], tuple[Scalar, ...]]:
+        return (
+            self.find(values["key"]),
+            tuple(values[a.name] for a in self.inputs),
+            tuple(values.get(a.name) for a in self.scalars),
+        )
+
+    def _run(self, values: dict[str, Any]) -> Result:
+        kernel, inputs, scalars = self._arguments(values)
+        asked = [not a.optional or values.get(f"return_{a.name}", False) for a in self.outputs]
+        requested = tuple(bool(b) for a, b in zip(self.outputs, asked, strict=True) if a.optional)
+        result = kernel._native(inputs, scalars, requested, None)
+        made = iter(result if isinstance(result, tuple) else (result,))
+        parameters = kernel.info.parameters
+        results = tuple(
+            next(made) if b else inputs[0].new_empty(0, dtype=_dtype(a, parameters))
+            for a, b in zip(self.outputs, asked, strict=True)
+        )
+        return results if len(results) > 1 else results[0]
+
+    def _run_out(self, values: dict[str, Any]) -> None:
+        kernel, inputs, scalars = self._arguments(values)
+        written = [values.get(a.name) for a in self.outputs]
+        requested = tuple(
+            t is not None for a, t in zip(self.outputs, written, strict=True) if a.optional
+        )
+        kernel._native(inputs, scalars, requested, tuple(t for t in written if t is not None))
+
+    def _fake(self, values: dict[str, Any]) -> Result:
+        kernel, inputs, _ = self._arguments(values)
+        self._check_fake(kernel, inputs)
+        specs = self.output_specs(kernel.info.parameters, *inputs)
+        results = tuple(
+            inputs[0].new_empty(
+                shape if not a.optional or values.get(f"return_{a.name}", False) else (0,),
+                dtype=DTYPES[dtype],
+            )
+            for a, (shape, dtype) in zip(self.outputs, specs, strict=True)
+        )
+        return results if len(results) > 1 else results[0]
+
+    def _fake_out(self, values: dict[str, Any]) -> None:
+        kernel, inputs, _ = self._arguments(values)
+        self._check_fake(kernel, inputs)
+
+    def _check_fake(self, kernel: Kernel, inputs: tuple[torch.Tensor, ...]) -> None:
+        """Checks what must not wait for the run: the outputs' shapes, and gradients' loss."""
+        for argument, tensor in zip(self.inputs, inputs, strict=True):
+            if tensor.dim() != len(argument.dims):
+                raise InvalidArgument(
+                    f"{argument.name}: shape {list(tensor.shape)} has {tensor.dim()} dimensions, "
+                    f"needs {len(argument.dims)}: [{', '.join(argument.dims)}]"
+                )
+            dtype = _dtype(argument, kernel.info.parameters)
+            if tensor.dtype != dtype:
+                raise InvalidArgument(
+                    f"{argument.name}: dtype {tensor.dtype} came, this kernel ({kernel.info.key}) "
+                    f"needs {dtype}"
+                )
+            if torch.is_grad_enabled() and tensor.requires_grad:
+                raise InvalidArgument(
+                    f"{argument.name}: requires_grad is set and grad mode is on, but "
+                    f"{self.family.name} has no backward; call it under torch.no_grad() or pass "
+                    f"{argument.name}.detach()"
+                )
+
+
+def _dtype(argument: manifest.Argument, parameters: Any) -> torch.dtype:
+    return DTYPES[parameters.get(argument.dtype, argument.dtype)]
+
+
+def _by_name(names: list[str], function: Callable[[dict[str, Any]], Any]) -> Callable[..., Any]:
+    """Adapts a function of a dict to the way the dispatcher passes arguments."""
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        return function({**dict(zip(names, arguments, strict=False)), **options})
+
+    return call
+
+
+def register(family: manifest.Family, generated: ModuleType, find: Callable[[str], Kernel]) -> None:
+    """Registers a family's operators; `find` gives the kernel of a key."""
+    _Operator(family, generated, find).define(generated.OPERATOR)
+
+
+def caller(family: manifest.Family) -> Callable[..., Result]:
+    """A function of a Kernel._call's arguments, after the key, that goes through the operators.
+
+    torch.compile traces it, so it is plain Python.
+    """
+    functional = getattr(torch.ops.kernelmint, family.name).default
+    in_place = getattr(torch.ops.kernelmint, f"{family.name}_out").default
+    scalar_names = tuple(a.name for a in family.arguments if a.role == "scalar")
+    outputs = tuple(a for a in family.arguments if a.role == "output")
+    output_names = tuple(a.name for a in outputs)
+    optional_names = tuple(a.name for a in outputs if a.optional)
+
+    def call(
+        key: str,
+        inputs: tuple[torch.Tensor, ...],
+        scalars: tuple[Scalar, ...],
+        requested: tuple[bool, ...],
+        out: Out,
+    ) -> Result:
+        left_out = [n for n, asked in zip(optional_names, requested, strict=True) if not asked]
+        wanted = [n for n in output_names if n not in left_out]
+        options: dict[str, Any] = {
+            n: s for n, s in zip(scalar_names, scalars, strict=True) if s is not None
+        }
+        if out is not None:
+            given = (out,) if isinstance(out, torch.Tensor) else tuple(out)
+            if len(given) != len(wanted):
+                raise InvalidArgument(
+                    f"out: {len(given)} tensors came, needs {len(wanted)}: {', '.join(wanted)}"
+                )
+            for name, tensor in zip(wanted, given, strict=True):
+                options[name] = tensor
+            in_place(key, *inputs, **options)
+            return given if len(given) > 1 else given[0]
+        for name in optional_names:
+            options[f"return_{name}"] = name in wanted
+        result = functional(key, *inputs, **options)
+        if len(output_names) == 1:
+            return result  # type: ignore[no-any-return]  # operators are untyped
+        results = tuple(r for n, r in zip(output_names, result, strict=True) if n in wanted)
+        return results if len(results) > 1 else results[0]
+
+    return call

@@ -1,0 +1,195 @@
+// Two families for the tests of the binder, in the shape that generated code has: `probe` uses
+// every kind of argument, `threads` exercises parallel_for.
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <stdexcept>
+#include <thread>
+
+#include "arithmetic.h"
+#include "parallel.h"
+#include "registry.h"
+#include "tensor_view.h"
+
+namespace kernelmint {
+namespace {
+
+using Symbols = const std::int64_t*;
+
+// probe: z = alpha * x + count, total = the sum of each row of z; both through a workspace.
+struct ProbeArgs {
+  TensorView<2> x, y;
+  TensorView<1> idx;
+  TensorView<2> z;
+  TensorView<1> total, scratch;
+  float alpha;
+  std::int32_t count;
+  std::int64_t wide;
+  bool flag;
+  std::int64_t B, N, K;
+};
+
+constexpr const char* kProbeSymbols[] = {"B", "N", "K"};
+
+constexpr TensorArgument kProbeTensors[] = {
+    {"x", Role::input, false, 0, {}, 2, {{0, nullptr, "B"}, {1, nullptr, "N"}}},
+    {"y",
+     Role::input,
+     false,
+     -1,
+     Dtype::f32,
+     2,
+     {{0, nullptr, "B"},
+      {-1, [](Symbols s, Symbols) { return expression::ceil_div(s[1], 4); }, "ceil_div(N, 4)"}}},
+    {"idx", Role::input, false, -1, Dtype::i32, 1, {{2, nullptr, "K"}}},
+    {"z", Role::output, false, 0, {}, 2, {{0, nullptr, "B"}, {1, nullptr, "N"}}},
+    {"total", Role::output, true, -1, Dtype::f32, 1, {{0, nullptr, "B"}}},
+    {"scratch",
+     Role::workspace,
+     false,
+     -1,
+     Dtype::f32,
+     1,
+     {{-1, [](Symbols s, Symbols) { return 2 * s[1]; }, "2 * N"}}},
+};
+
+constexpr ScalarArgument kProbeScalars[] = {
+    {"alpha", Dtype::f32, false, [](Symbols s, Symbols) { return 0.5 * double(s[1]); }, nullptr},
+    {"count", Dtype::i32, true, nullptr, nullptr},
+    {"wide", Dtype::i64, false, nullptr, [](Symbols s, Symbols) { return s[1]; }},
+    {"flag", Dtype::boolean, false, nullptr, [](Symbols, Symbols) { return std::int64_t{0}; }},
+};
+
+constexpr Requirement kProbeRequirements[] = {
+    {[](Symbols s, Symbols p) -> std::int64_t { return expression::floor_mod(s[1], p[1]) == 0; },
+     "N % block == 0", "a block is whole"},
+    {[](Symbols s, Symbols) -> std::int64_t { return expression::floor_mod(s[0], s[2]) == 0; },
+     "B % K == 0", "rows come in groups of K"},
+};
+
+void fill_probe(void* out, const BoundTensor* tensors, Symbols s, const ScalarValue* scalars) {
+  auto& args = *static_cast<ProbeArgs*>(out);
+  const auto set = [&](auto& view, int i) {
+    view.data = tensors[i].data;
+    if (view.data != nullptr) std::memcpy(view.stride, tensors[i].strides, sizeof(view.stride));
+  };
+  set(args.x, 0), set(args.y, 1), set(args.idx, 2);
+  set(args.z, 3), set(args.total, 4), set(args.scratch, 5);
+  args.alpha = static_cast<float>(scalars[0].floating);
+  args.count = static_cast<std::int32_t>(scalars[1].integer);
+  args.wide = scalars[2].integer;
+  args.flag = scalars[3].integer != 0;
+  args.B = s[0], args.N = s[1], args.K = s[2];
+}
+
+// Other dtypes than f32 are left unwritten: only their checks are of interest.
+LaunchResult launch_probe(const void* pointer, const LaunchContext& context) {
+  const auto& args = *static_cast<const ProbeArgs*>(pointer);
+  if (args.flag) return {"the flag asked for a failure"};
+  if (args.wide == -7) throw std::runtime_error("thrown by the kernel");
+  if (args.y.data == nullptr || context.num_threads < 1) return {"missing arguments"};
+  float* scratch = args.scratch.as<float>();
+  for (std::int64_t b = 0; b < args.B; ++b) {
+    const float* x = args.x.as<float>() + b * args.x.stride[0];
+    float* z = args.z.as<float>() + b * args.z.stride[0];
+    float total = 0;
+    for (std::int64_t n = 0; n < args.N; ++n) scratch[args.N + n] = args.alpha * x[n];
+    for (std::int64_t n = 0; n < args.N; ++n)
+      total += z[n] = scratch[args.N + n] + static_cast<float>(args.count);
+    if (args.total.data != nullptr) args.total.as<float>()[b * args.total.stride[0]] = total;
+  }
+  return {};
+}
+
+LaunchResult launch_nothing(const void*, const LaunchContext&) { return {}; }
+
+constexpr std::int64_t kBlocks[][2] = {{0, 1}, {1, 1}, {2, 1}, {2, 4}, {8, 1}};
+constexpr KernelEntry kProbeCpu[] = {
+    {"probe.cpu.bf16-b1", kBlocks[0], nullptr, launch_nothing, nullptr, nullptr, nullptr},
+    {"probe.cpu.fp16-b1", kBlocks[1], nullptr, launch_nothing, nullptr, nullptr, nullptr},
+    {"probe.cpu.f32-b1", kBlocks[2], nullptr, launch_probe, nullptr, nullptr, nullptr},
+    {"probe.cpu.f32-b4", kBlocks[3], nullptr, launch_probe, nullptr, nullptr, nullptr},
+    {"probe.cpu.bool-b1", kBlocks[4], nullptr, launch_nothing, nullptr, nullptr, nullptr},
+};
+constexpr TargetEntry kProbeCpuTarget = {"cpu", 0, false, 16, nullptr, 0, kProbeCpu, 5};
+
+constexpr KernelEntry kProbeCuda[] = {
+    {"probe.sm80.f32-b1", kBlocks[2], launch_nothing, nullptr, nullptr, nullptr, nullptr},
+    {"probe.sm999a.f32-b1", kBlocks[2], launch_nothing, nullptr, nullptr, nullptr, nullptr},
+};
+constexpr TargetEntry kProbeSm80 = {"sm80", 80, false, 16, nullptr, 0, kProbeCuda, 1};
+constexpr TargetEntry kProbeSm999 = {"sm999a", 999, true, 16, nullptr, 0, kProbeCuda + 1, 1};
+
+constexpr const TargetEntry* kProbeTargets[] = {&kProbeCpuTarget, &kProbeSm80, &kProbeSm999};
+constexpr FamilyEntry kProbe = {
+    "probe", kProbeSymbols,     3,          kProbeTensors, 6, kProbeScalars, 4, kProbeRequirements,
+    2,       sizeof(ProbeArgs), fill_probe, kProbeTargets, 3};
+
+// threads: counts[i] += 1 for each index i, workers[i] = who did it. `mode` 1 throws at index 3, 2
+// nests, 3 sleeps for a millisecond at each index.
+struct ThreadsArgs {
+  TensorView<1> seed, counts, workers;
+  std::int64_t mode, threads, N;
+};
+
+constexpr const char* kThreadsSymbols[] = {"N"};
+constexpr TensorArgument kThreadsTensors[] = {
+    {"seed", Role::input, false, -1, Dtype::i64, 1, {{0, nullptr, "N"}}},
+    {"counts", Role::output, false, -1, Dtype::i64, 1, {{0, nullptr, "N"}}},
+    {"workers", Role::output, false, -1, Dtype::i64, 1, {{0, nullptr, "N"}}},
+};
+constexpr ScalarArgument kThreadsScalars[] = {
+    {"mode", Dtype::i64, true, nullptr, nullptr},
+    {"threads", Dtype::i64, true, nullptr, nullptr},
+};
+
+void fill_threads(void* out, const BoundTensor* tensors, Symbols s, const ScalarValue* scalars) {
+  *static_cast<ThreadsArgs*>(out) = {{tensors[0].data, {1}}, {tensors[1].data, {1}},
+                                     {tensors[2].data, {1}}, scalars[0].integer,
+                                     scalars[1].integer,     s[0]};
+}
+
+LaunchResult launch_threads(const void* pointer, const LaunchContext&) {
+  const auto& args = *static_cast<const ThreadsArgs*>(pointer);
+  const auto* seed = args.seed.as<std::int64_t>();
+  auto* counts = args.counts.as<std::int64_t>();
+  auto* workers = args.workers.as<std::int64_t>();
+  std::copy(seed, seed + args.N, counts);
+  const int threads = static_cast<int>(args.threads);
+  parallel_for(args.N, threads, [&](std::int64_t index, int worker) {
+    if (args.mode == 1 && index == 3) throw std::runtime_error("index 3 threw");
+    if (args.mode == 2)
+      parallel_for(4, threads, [&](std::int64_t inner, int) { counts[index] += inner == 2; });
+    else
+      counts[index] += 1;
+    if (args.mode == 3) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    workers[index] = worker;
+  });
+  return {};
+}
+
+constexpr KernelEntry kThreadsCpu[] = {
+    {"threads.cpu.default", nullptr, nullptr, launch_threads, nullptr, nullptr, nullptr}};
+constexpr TargetEntry kThreadsTarget = {"cpu", 0, false, 8, nullptr, 0, kThreadsCpu, 1};
+constexpr const TargetEntry* kThreadsTargets[] = {&kThreadsTarget};
+constexpr FamilyEntry kThreads = {"threads",
+                                  kThreadsSymbols,
+                                  1,
+                                  kThreadsTensors,
+                                  3,
+                                  kThreadsScalars,
+                                  2,
+                                  nullptr,
+                                  0,
+                                  sizeof(ThreadsArgs),
+                                  fill_threads,
+                                  kThreadsTargets,
+                                  1};
+
+}  // namespace
+
+const FamilyEntry* const kFamilies[] = {&kProbe, &kThreads};
+const int kNumFamilies = 2;
+const char kFingerprint[] = "probe";
+
+}  // namespace kernelmint
