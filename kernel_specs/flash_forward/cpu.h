@@ -17,6 +17,22 @@
 namespace kernelmint::flash_forward {
 inline namespace KERNELMINT_ISA {
 
+// Tiles where the processor has them and the dtype splits into few enough of what they multiply.
+template <class T, int D, int B_r, int B_c>
+struct ProductsFor {
+  using type = VectorProducts<T, D, B_r, B_c>;
+};
+#if defined(KERNELMINT_AMX_TILES)
+template <int D, int B_r, int B_c>
+struct ProductsFor<bf16, D, B_r, B_c> {
+  using type = TileProducts<bf16, D, B_r, B_c>;
+};
+template <int D, int B_r, int B_c>
+struct ProductsFor<fp16, D, B_r, B_c> {
+  using type = TileProducts<fp16, D, B_r, B_c>;
+};
+#endif
+
 template <class Config>
 class Attention {
  public:
@@ -25,7 +41,7 @@ class Attention {
   static constexpr int D = Config::d_head;
   static constexpr int B_r = Config::B_r;
   static constexpr int B_c = Config::B_c;
-  using Products = BestProducts<T, D, B_r, B_c>;
+  using Products = typename ProductsFor<T, D, B_r, B_c>::type;
 
   struct alignas(64) Worker {
     Products products;
@@ -54,10 +70,10 @@ class Attention {
     const int rows = static_cast<int>(smaller(args_.Sq - first_row, B_r));
     const T* q = args_.q.template as<const T>() + batch * args_.q.stride[0] +
                  first_row * args_.q.stride[1] + head * args_.q.stride[2];
-    const T* k = args_.k.template as<const T>() + batch * args_.k.stride[0] +
-                 kv_head * args_.k.stride[2];
-    const T* v = args_.v.template as<const T>() + batch * args_.v.stride[0] +
-                 kv_head * args_.v.stride[2];
+    const T* k =
+        args_.k.template as<const T>() + batch * args_.k.stride[0] + kv_head * args_.k.stride[2];
+    const T* v =
+        args_.v.template as<const T>() + batch * args_.v.stride[0] + kv_head * args_.v.stride[2];
 
     products.begin();
     products.load_queries(q, args_.q.stride[1], rows);

@@ -1,13 +1,270 @@
-// The two matrix products of attention on AMX tiles.
+// The two matrix products of attention on AMX tiles, which multiply bf16 and add up in f32: for
+// bf16 as it is, and for fp16 split without loss into two bf16 parts.
 #pragma once
 
-#include "flash_forward/cpu_vector_products.h"
+#include "cpu_convert.h"
+#include "cpu_vector.h"
 
 namespace kernelmint::flash_forward {
 inline namespace KERNELMINT_ISA {
 
+#if defined(__AMX_BF16__) && defined(__AVX512BF16__)
+#define KERNELMINT_AMX_TILES 1
+
+using namespace kernelmint::cpu;
+
+// A tile is 16 rows of 64 bytes. As the left operand: 16 rows, 32 columns of bf16. As the right
+// one: 16 columns and 32 rows, each dword a column's elements of two neighbouring rows. As the
+// result: 16 by 16 of f32. (Intel SDM vol. 1, chapter "Programming with Intel AMX".)
+inline constexpr int kTile = 16;
+inline constexpr int kTileDepth = 32;
+using Tile = std::uint32_t[kTile][kTile];
+
+struct alignas(64) TileConfig {
+  std::uint8_t palette = 1;
+  std::uint8_t start_row = 0;
+  std::uint8_t reserved[14] = {};
+  std::uint16_t bytes_of_row[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+
+// The tile loads are assembly that does not declare what it reads: no store may move across.
+KERNELMINT_ALWAYS_INLINE void compiler_fence() { asm volatile("" ::: "memory"); }
+
+// A number as a sum of bf16 numbers, and which products of such parts are formed: those of part i
+// and part j with i + j <= order. Part i is 2^-8 of the one before it, or less.
+template <class T>
+struct Parts;
+template <>
+struct Parts<bf16> {
+  static constexpr int count = 1, score_order = 0, value_order = 0;
+};
+// 8 + 3 bits hold fp16's 11, so scores are as exact as in f32. A probability is cut to 16 bits.
+template <>
+struct Parts<fp16> {
+  static constexpr int count = 2, score_order = 2, value_order = 1;
+};
+
+KERNELMINT_ALWAYS_INLINE U16 to_bf16(F32 low, F32 high) {
+  return (U16)_mm512_cvtne2ps_pbh((__m512)high, (__m512)low);
+}
+
+// Part I of 32 numbers: all but the last part are cut, not rounded, so what remains is exact.
+template <int I, int Count>
+KERNELMINT_ALWAYS_INLINE U16 part_of(F32 low, F32 high) {
+  if constexpr (Count == 1) {
+    return to_bf16(low, high);
+  } else {
+    const F32 cut_low = bit_cast<F32>(bit_cast<U32>(low) & 0xffff0000);
+    const F32 cut_high = bit_cast<F32>(bit_cast<U32>(high) & 0xffff0000);
+    if constexpr (I == 0) {
+      return to_bf16(cut_low, cut_high);
+    } else {
+      return part_of<I - 1, Count - 1>(low - cut_low, high - cut_high);
+    }
+  }
+}
+
+template <int I>
+KERNELMINT_ALWAYS_INLINE U16 load_part(const bf16* from) {
+  return load_bits<U16>(from);
+}
+
+template <int I>
+KERNELMINT_ALWAYS_INLINE U16 load_part(const fp16* from) {
+  return part_of<I, Parts<fp16>::count>(load(from), load(from + kLanes));
+}
+
+// Tiles 0 to 3 hold the results, 2 by 2: rows 0-15 and 16-31 by columns 0-15 and 16-31. Tiles 4 and
+// 5 are the left operands, 6 and 7 the right ones. Without BothRows the second row of it is left
+// out.
+template <bool BothRows>
+KERNELMINT_ALWAYS_INLINE void load_left(const std::uint16_t* from, std::ptrdiff_t stride) {
+  _tile_loadd(4, from, stride * 2);
+  if constexpr (BothRows) _tile_loadd(5, from + kTile * stride, stride * 2);
+}
+
+template <bool BothRows>
+KERNELMINT_ALWAYS_INLINE void multiply_add(const Tile& right0, const Tile& right1) {
+  _tile_loadd(6, right0, sizeof right0[0]);
+  _tile_loadd(7, right1, sizeof right1[0]);
+  _tile_dpbf16ps(0, 4, 6);
+  _tile_dpbf16ps(1, 4, 7);
+  if constexpr (BothRows) {
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+  }
+}
+
 template <class T, int D, int B_r, int B_c>
-using BestProducts = VectorProducts<T, D, B_r, B_c>;
+struct alignas(64) TileProducts {
+  static constexpr int kParts = Parts<T>::count;
+  static constexpr int kStripRows = 2 * kTile;
+  static constexpr int kScoreStride = B_c + 16;        // not powers of two: rows spread over cache
+  static constexpr int kProbabilityStride = B_c + 32;  // sets
+  static_assert(B_r % kTile == 0 && B_c % kTileDepth == 0 && D % kTileDepth == 0, "whole tiles");
+  static_assert(2 * kLanes == kTileDepth, "a pair of vectors is as long as a tile is deep");
+
+  alignas(64) std::uint16_t queries[kParts][B_r][D];
+  alignas(64) Tile keys[kParts][B_c / kTile][D / kTileDepth];
+  alignas(64) Tile values[kParts][B_c / kTileDepth][D / kTile];
+  alignas(64) float scores[kStripRows][kScoreStride];
+  alignas(64) std::uint16_t probabilities[kParts][kStripRows][kProbabilityStride];
+  alignas(64) float out[B_r][D];
+
+  void begin() {
+    alignas(64) static constexpr TileConfig config;
+    _tile_loadconfig(&config);
+  }
+  void end() { _tile_release(); }
+
+  void load_queries(const T* q, std::int64_t stride, int rows) {
+    for (int r = 0; r < rows; ++r) {
+      for (int d = 0; d < D; d += kTileDepth) {
+        for_parts([&]<int P>() __attribute__((always_inline)) {
+          store_bits(&queries[P][r][d], load_part<P>(q + r * stride + d));
+        });
+      }
+    }
+  }
+
+  // `count` keys and values, zeros after them up to a whole tile's depth.
+  void load_keys_values(const T* k, std::int64_t k_stride, const T* v, std::int64_t v_stride,
+                        int count) {
+    const auto row = [count](const T* of, std::int64_t stride, int i)
+                         __attribute__((always_inline)) {
+                           alignas(64) static constexpr T zeros[D] = {};
+                           return i < count ? of + i * stride : zeros;
+                         };
+    for (int first = 0; first < round_up(count); first += kTile) {
+      for (int d = 0; d < D; d += kTileDepth) {
+        for_parts([&]<int P>() __attribute__((always_inline)) {
+          U32 pairs[kTile];  // row: a key; dword: its elements 2i and 2i + 1
+#pragma GCC unroll 16
+          for (int i = 0; i < kTile; ++i) {
+            pairs[i] = bit_cast<U32>(load_part<P>(row(k, k_stride, first + i) + d));
+          }
+          transpose(pairs);
+          Tile& tile = keys[P][first / kTile][d / kTileDepth];
+#pragma GCC unroll 16
+          for (int i = 0; i < kTile; ++i) store_bits(tile[i], pairs[i]);
+        });
+      }
+    }
+    for (int key = 0; key < round_up(count); key += 2) {
+      const T* even = row(v, v_stride, key);
+      const T* odd = row(v, v_stride, key + 1);
+      for (int d = 0; d < D; d += 2 * kTile) {
+        for_parts([&]<int P>() __attribute__((always_inline)) {
+          const U16 a = load_part<P>(even + d), b = load_part<P>(odd + d);
+          Tile* tiles = &values[P][key / kTileDepth][d / kTile];
+          store_bits(tiles[0][key % kTileDepth / 2], interleave_low(a, b));
+          store_bits(tiles[1][key % kTileDepth / 2], interleave_high(a, b));
+        });
+      }
+    }
+  }
+
+  // scores[0 .. rows) = rows of `queries` from `first` on, times the first `count` keys.
+  void multiply_queries_keys(int first, int rows, int count) {
+    if (rows > kTile) {
+      multiply_queries_keys<true>(first, count);
+    } else {
+      multiply_queries_keys<false>(first, count);
+    }
+  }
+
+  KERNELMINT_ALWAYS_INLINE void put_probabilities(int row, int key, F32 p0, F32 p1) {
+    for_parts([&]<int P>() __attribute__((always_inline)) {
+      store_bits(&probabilities[P][row][key], part_of<P, kParts>(p0, p1));
+    });
+  }
+
+  // out[first .. first + rows) += probabilities of the first `count` keys, times their values.
+  void multiply_probabilities_values(int first, int rows, int count) {
+    if (rows > kTile) {
+      multiply_probabilities_values<true>(first, count);
+    } else {
+      multiply_probabilities_values<false>(first, count);
+    }
+  }
+
+  static constexpr int round_up(int count) {
+    return (count + kTileDepth - 1) / kTileDepth * kTileDepth;
+  }
+
+ private:
+  template <class Body, int... P>
+  KERNELMINT_ALWAYS_INLINE static void for_parts(Body body, std::integer_sequence<int, P...>) {
+    (body.template operator()<P>(), ...);
+  }
+  template <class Body>
+  KERNELMINT_ALWAYS_INLINE static void for_parts(Body body) {
+    for_parts(body, std::make_integer_sequence<int, kParts>{});
+  }
+
+  template <bool BothRows>
+  void multiply_queries_keys(int first, int count) {
+    compiler_fence();
+    for (int key = 0; key < count; key += 2 * kTile) {
+      _tile_zero(0);
+      _tile_zero(1);
+      if constexpr (BothRows) {
+        _tile_zero(2);
+        _tile_zero(3);
+      }
+      for (int d = 0; d < D; d += kTileDepth) {
+        for (int p = 0; p < kParts; ++p) {
+          load_left<BothRows>(&queries[p][first][d], D);
+          for (int r = 0; r < kParts && p + r <= Parts<T>::score_order; ++r) {
+            multiply_add<BothRows>(keys[r][key / kTile][d / kTileDepth],
+                                   keys[r][key / kTile + 1][d / kTileDepth]);
+          }
+        }
+      }
+      constexpr std::ptrdiff_t kStride = sizeof scores[0];
+      _tile_stored(0, &scores[0][key], kStride);
+      _tile_stored(1, &scores[0][key + kTile], kStride);
+      if constexpr (BothRows) {
+        _tile_stored(2, &scores[kTile][key], kStride);
+        _tile_stored(3, &scores[kTile][key + kTile], kStride);
+      }
+    }
+    compiler_fence();
+  }
+
+  template <bool BothRows>
+  void multiply_probabilities_values(int first, int count) {
+    compiler_fence();
+    for (int d = 0; d < D; d += 2 * kTile) {
+      constexpr std::ptrdiff_t kStride = sizeof out[0];
+      _tile_loadd(0, &out[first][d], kStride);
+      _tile_loadd(1, &out[first][d + kTile], kStride);
+      if constexpr (BothRows) {
+        _tile_loadd(2, &out[first + kTile][d], kStride);
+        _tile_loadd(3, &out[first + kTile][d + kTile], kStride);
+      }
+      for (int key = 0; key < count; key += kTileDepth) {
+        for (int p = 0; p < kParts; ++p) {
+          load_left<BothRows>(&probabilities[p][0][key], kProbabilityStride);
+          for (int r = 0; r < kParts && p + r <= Parts<T>::value_order; ++r) {
+            multiply_add<BothRows>(values[r][key / kTileDepth][d / kTile],
+                                   values[r][key / kTileDepth][d / kTile + 1]);
+          }
+        }
+      }
+      _tile_stored(0, &out[first][d], kStride);
+      _tile_stored(1, &out[first][d + kTile], kStride);
+      if constexpr (BothRows) {
+        _tile_stored(2, &out[first + kTile][d], kStride);
+        _tile_stored(3, &out[first + kTile][d + kTile], kStride);
+      }
+    }
+    compiler_fence();
+  }
+};
+
+#endif
 
 }  // namespace KERNELMINT_ISA
 }  // namespace kernelmint::flash_forward

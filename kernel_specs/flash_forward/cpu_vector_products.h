@@ -55,8 +55,8 @@ template <class T, int D, int B_r, int B_c>
 struct alignas(64) VectorProducts {
   static constexpr int kPanel = 2 * kLanes;
   static constexpr int kTileRows = kVectorRegisters == 32 ? 8 : 6;  // 16 or 12 sums in registers
-  static constexpr int kStripRows = 48;  // whole tiles of either size
-  static constexpr int kKeysAtOnce = kPanel;  // scores and probabilities come in multiples of it
+  static constexpr int kStripRows = 48;                             // whole tiles of either size
+  static constexpr int kKeysAtOnce = kPanel;     // scores and probabilities come in multiples of it
   static constexpr int kScoreStride = B_c + 16;  // not a power of two: rows spread over cache sets
   static_assert(B_c % kPanel == 0 && D % kPanel == 0, "whole panels");
 
@@ -79,7 +79,7 @@ struct alignas(64) VectorProducts {
   void load_keys_values(const T* k, std::int64_t k_stride, const T* v, std::int64_t v_stride,
                         int count) {
     for (int first = 0; first < count; first += kLanes) {
-      float(*panel)[kPanel] = keys[first / kPanel];
+      float (*panel)[kPanel] = keys[first / kPanel];
       for (int d = 0; d < D; d += kLanes) {
         F32 square[kLanes];
 #pragma GCC unroll 16

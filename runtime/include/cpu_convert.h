@@ -42,7 +42,8 @@ KERNELMINT_ALWAYS_INLINE void store(bf16* to, F32 v) {
   const U32 bits = bit_cast<U32>(v);
   const U32 rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
   const U32 nan = (bits >> 16) | 0x40;  // quiet, and no carry out of its fraction
-  store_bits(to, __builtin_convertvector((bits & 0x7fffffff) > 0x7f800000 ? nan : rounded, HalfU16));
+  store_bits(to,
+             __builtin_convertvector((bits & 0x7fffffff) > 0x7f800000 ? nan : rounded, HalfU16));
 }
 
 KERNELMINT_ALWAYS_INLINE void store(fp16* to, F32 v) {
@@ -60,8 +61,8 @@ KERNELMINT_ALWAYS_INLINE void store(fp16* to, F32 v) {
   const U32 normal = (magnitude - (112u << 23) + 0xfff + ((magnitude >> 13) & 1)) >> 13;
   const U32 subnormal =  // beside 0.5 the last place is 2^-24, so the addition rounds
       bit_cast<U32>(bit_cast<F32>(magnitude) + 0.5f) - (126u << 23);
-  const U32 half = magnitude > 0x7f800000    ? U32{} + 0x7e00
-                   : magnitude >= 0x477ff000 ? U32{} + 0x7c00  // 65520 and above round to infinity
+  const U32 half = magnitude > 0x7f800000     ? U32{} + 0x7e00
+                   : magnitude >= 0x477ff000  ? U32{} + 0x7c00  // 65520 and above round to infinity
                    : magnitude < (113u << 23) ? subnormal
                                               : normal;
   store_bits(to, __builtin_convertvector(half | ((bits >> 16) & 0x8000), HalfU16));

@@ -77,7 +77,8 @@ KERNELMINT_ALWAYS_INLINE void store_bits(void* to, V v) {
   __builtin_memcpy(to, &v, sizeof v);
 }
 
-KERNELMINT_ALWAYS_INLINE F32 splat(float x) { return F32{} + x; }
+// x - 0 is x whatever its sign; x + 0 would cost an addition, for the sake of -0.
+KERNELMINT_ALWAYS_INLINE F32 splat(float x) { return x - F32{}; }
 KERNELMINT_ALWAYS_INLINE I32 splat(std::int32_t x) { return I32{} + x; }
 
 KERNELMINT_ALWAYS_INLINE I32 lane_numbers() {
@@ -121,7 +122,8 @@ KERNELMINT_ALWAYS_INLINE V shuffle(V a, V b, std::integer_sequence<int, I...>) {
 #if defined(__clang__)
   return __builtin_shufflevector(a, b, I...);
 #else  // GCC has had this one since long before __builtin_shufflevector
-  using Index = Vector<std::conditional_t<sizeof(a[0]) == 2, std::int16_t, std::int32_t>, sizeof(V)>;
+  using Index =
+      Vector<std::conditional_t<sizeof(a[0]) == 2, std::int16_t, std::int32_t>, sizeof(V)>;
   return __builtin_shuffle(a, b, Index{I...});
 #endif
 }
@@ -137,7 +139,8 @@ KERNELMINT_ALWAYS_INLINE V interleave_low(V a, V b) {
 template <class V>
 KERNELMINT_ALWAYS_INLINE V interleave_high(V a, V b) {
   return [&]<int... I>(std::integer_sequence<int, I...>) {
-    return shuffle(a, b, std::integer_sequence<int, ((lanes_of<V> + I) / 2 + I % 2 * lanes_of<V>)...>{});
+    return shuffle(a, b,
+                   std::integer_sequence<int, ((lanes_of<V> + I) / 2 + I % 2 * lanes_of<V>)...>{});
   }(std::make_integer_sequence<int, lanes_of<V>>{});
 }
 
