@@ -33,7 +33,7 @@ from runtime.kernel import Kernel
 kernel = _catalog.kernel
 
 for _family in _manifest.load().families.values():
-    _operators.register(_family, _catalog.generated(_family.name), kernel)
+    _operators.register(_family, _catalog.generated(_family.name).OPERATOR, kernel)
 
 __all__ = [
     "InvalidArgument",

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from runtime import _native, _where, devices, manifest, operators
+from runtime import _expressions, _native, devices, manifest, operators
 from runtime.errors import InvalidArgument, KernelNotFound, TargetUnavailable
 from runtime.kernel import Kernel
 
@@ -151,7 +151,7 @@ def kernels(
         return found
     if callable(where):
         return [info for info in found if where(info)]
-    needed = _where.names(where)
+    needed = _expressions.names(where)
     scopes = [
         {**info.parameters, **info.derived, "family": info.family, "target": info.target}
         for info in found
@@ -162,7 +162,7 @@ def kernels(
     return [
         info
         for info, scope in zip(found, scopes, strict=True)
-        if needed <= scope.keys() and _where.evaluate(where, scope)
+        if needed <= scope.keys() and _expressions.evaluate(where, scope)
     ]
 
 
@@ -175,7 +175,7 @@ def _check_name(what: str, name: str | None, known: list[str]) -> None:
 
 
 def generated(family: str) -> ModuleType:
-    """The family's generated module: its Kernel class, its operator's schema, its output shapes."""
+    """The family's generated module: its Kernel class and its operator's schema."""
     modules: dict[str, ModuleType] = importlib.import_module("runtime._generated").FAMILIES
     return modules[family]
 
@@ -209,7 +209,7 @@ def _make(key: str) -> Kernel:
         raise TargetUnavailable(f"{key}: {info.reason}")
     native = _native.kernel(key, dict(info.parameters))
     kernel_class: type[Kernel] = generated(info.family).KERNEL_CLASS
-    return kernel_class(info, native, operators.caller(manifest.load().families[info.family]))
+    return kernel_class(info, native, operators.callers[info.family])
 
 
 def _explain_unknown(key: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from runtime import catalog, devices, manifest
+from runtime import catalog, devices, manifest, operators
 from runtime.errors import InvalidArgument, KernelNotFound
 from runtime.kernel import Kernel
 
@@ -96,7 +96,18 @@ def attention(
         given = out
     else:
         raise InvalidArgument(f"layout: {layout!r} came, needs 'bshd' or 'bhsd'")
-    result = _choose(q, causal)(q, k, v, scale=scale, return_lse=return_lse, out=given)
+    if not isinstance(q, torch.Tensor) or q.dim() != 4:
+        shape = list(q.shape) if isinstance(q, torch.Tensor) else type(q).__name__
+        raise InvalidArgument(f"q: {shape} came, needs a tensor of 4 dimensions")
+    wanted = (q.device, q.dtype, int(q.shape[3]), bool(causal))
+    if torch.compiler.is_compiling():
+        key = _search(*wanted)
+        result: Any = operators.callers[_FAMILY](key, (q, k, v), (scale,), (return_lse,), given)
+    else:
+        kernel = _chosen.get(wanted)
+        if kernel is None:
+            kernel = _chosen[wanted] = catalog.kernel(_search(*wanted))
+        result = kernel(q, k, v, scale=scale, return_lse=return_lse, out=given)
     if layout == "bshd":
         return result
     if out is not None:
@@ -111,33 +122,24 @@ def _swapped(name: str, tensor: Any) -> torch.Tensor:
     return tensor.transpose(1, 2)
 
 
-def _choose(q: torch.Tensor, causal: bool) -> Kernel:
-    if not isinstance(q, torch.Tensor) or q.dim() != 4:
-        shape = list(q.shape) if isinstance(q, torch.Tensor) else type(q).__name__
-        raise InvalidArgument(f"q: {shape} came, needs a tensor of 4 dimensions")
-    if torch.compiler.is_compiling():
-        chosen: Kernel = _search(q.device, q.dtype, int(q.shape[3]), causal)
-        return chosen
-    key = (q.device, q.dtype, q.shape[3], causal)
-    found = _chosen.get(key)
-    if found is None:
-        found = _chosen[key] = _search(*key)
-    return found
-
-
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _search(device: torch.device, dtype: torch.dtype, d_head: int, causal: bool) -> Kernel:
-    wanted = {"dtype": catalog.dtype_name(dtype), "d_head": d_head, "causal": bool(causal)}
-    refused = []
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # PyTorch's
+def _search(device: torch.device, dtype: torch.dtype, d_head: int, causal: bool) -> str:
+    """The key of the first kernel that suits."""
+    wanted = {"dtype": catalog.dtype_name(dtype), "d_head": d_head, "causal": causal}
+    refused: dict[str, list[str]] = {}
     for info in catalog.kernels(_FAMILY):
         reason = _why_not(info, device, wanted)
         if reason is None:
-            return catalog.kernel(info.key)
-        refused.append(f"\n  {info.key}: {reason}")
+            return info.key
+        refused.setdefault(f"{info.target}: {reason}", []).append(info.key)
+    reasons = "".join(
+        f"\n  {keys[0]}{f' and {len(keys) - 1} more' if len(keys) > 1 else ''}: "
+        f"{reason.partition(': ')[2]}"
+        for reason, keys in refused.items()
+    )
     raise KernelNotFound(
         f"no {_FAMILY} kernel for dtype {dtype}, head dimension {d_head}, "
-        f"{'causal' if causal else 'not causal'}, on {device}:"
-        f"{''.join(refused) or ' none was generated'}\n"
+        f"{'causal' if causal else 'not causal'}, on {device}:{reasons or ' none was generated'}\n"
         f"Add a configuration to kernel_specs/{_FAMILY}; then `{manifest.REGENERATE}` builds it"
     )
 

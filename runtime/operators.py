@@ -9,12 +9,11 @@ passed by name.
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 import torch
 
-from runtime import manifest
+from runtime import _expressions, manifest
 from runtime.errors import InvalidArgument
 from runtime.kernel import Kernel, Out, Result, Scalar
 
@@ -36,11 +35,8 @@ _library = torch.library.Library(NAMESPACE, "DEF")  # type: ignore[no-untyped-ca
 class _Operator:
     """What the two operators of one family have in common."""
 
-    def __init__(
-        self, family: manifest.Family, generated: ModuleType, find: Callable[[str], Kernel]
-    ) -> None:
+    def __init__(self, family: manifest.Family, find: Callable[[str], Kernel]) -> None:
         self.family = family
-        self.output_specs = generated.output_specs
         self.find = find
         self.inputs = [a for a in family.arguments if a.role == "input"]
         self.scalars = [a for a in family.arguments if a.role == "scalar"]
@@ -102,13 +98,19 @@ class _Operator:
     def _fake(self, values: dict[str, Any]) -> Result:
         kernel, inputs, _ = self._arguments(values)
         self._check_fake(kernel, inputs)
-        specs = self.output_specs(kernel.info.parameters, *inputs)
+        scope = dict(kernel.info.parameters)
+        for argument, tensor in zip(self.inputs, inputs, strict=True):
+            for dim, extent in zip(argument.dims, tensor.shape, strict=True):
+                if dim in self.family.symbols:
+                    scope.setdefault(dim, extent)
         results = tuple(
             inputs[0].new_empty(
-                shape if not a.optional or values.get(f"return_{a.name}", False) else (0,),
-                dtype=DTYPES[dtype],
+                [_expressions.evaluate(dim, scope) for dim in a.dims]
+                if not a.optional or values.get(f"return_{a.name}", False)
+                else [0],
+                dtype=_dtype(a, kernel.info.parameters),
             )
-            for a, (shape, dtype) in zip(self.outputs, specs, strict=True)
+            for a in self.outputs
         )
         return results if len(results) > 1 else results[0]
 
@@ -151,16 +153,18 @@ def _by_name(names: list[str], function: Callable[[dict[str, Any]], Any]) -> Cal
     return call
 
 
-def register(family: manifest.Family, generated: ModuleType, find: Callable[[str], Kernel]) -> None:
+# By family: a function of the key and Kernel._call's arguments that goes through the operators.
+callers: dict[str, Callable[..., Result]] = {}
+
+
+def register(family: manifest.Family, schema: str, find: Callable[[str], Kernel]) -> None:
     """Registers a family's operators; `find` gives the kernel of a key."""
-    _Operator(family, generated, find).define(generated.OPERATOR)
+    _Operator(family, find).define(schema)
+    callers[family.name] = _caller(family)
 
 
-def caller(family: manifest.Family) -> Callable[..., Result]:
-    """A function of a Kernel._call's arguments, after the key, that goes through the operators.
-
-    torch.compile traces it, so it is plain Python.
-    """
+def _caller(family: manifest.Family) -> Callable[..., Result]:
+    """Plain Python, as torch.compile traces what this returns."""
     functional = getattr(torch.ops.kernelmint, family.name).default
     in_place = getattr(torch.ops.kernelmint, f"{family.name}_out").default
     scalar_names = tuple(a.name for a in family.arguments if a.role == "scalar")

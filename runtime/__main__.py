@@ -1,0 +1,108 @@
+"""`python -m runtime info`: what this installation has, what can run here, and why not."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import platform
+from typing import Any
+
+import click
+import torch
+
+from runtime import _native, catalog, devices, errors, manifest
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("kernelmint")
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _cpu_isa() -> str:
+    try:
+        return _native.active_cpu_isa()
+    except (errors.InvalidArgument, errors.TargetUnavailable) as error:
+        return f"none: {error}"
+
+
+def collect() -> dict[str, Any]:
+    """Everything `info` shows, in plain data."""
+    build = _native.build_info()
+    targets = []
+    for family in manifest.load().families.values():
+        for target in family.targets:
+            infos = catalog.kernels(family.name, target.name)
+            targets.append(
+                {
+                    "family": family.name,
+                    "target": target.name,
+                    "generated": len(infos),
+                    "built": sum(info.built for info in infos),
+                    "available": sum(info.available for info in infos),
+                    "reason": next((info.reason for info in infos if info.reason), None),
+                }
+            )
+    return {
+        "kernelmint": _version(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "torch_cuda": torch.version.cuda,
+        "extension": _native.__file__,
+        "fingerprint": _native.fingerprint,
+        "build": build,
+        "tensors": "DLPack exchange table" if _native.has_exchange_api() else "Python attributes",
+        "cpu_isa": _cpu_isa(),
+        "threads": torch.get_num_threads(),
+        "devices": [devices.describe(i) for i in range(torch.cuda.device_count())]
+        if devices.has_cuda()
+        else [],
+        "targets": targets,
+    }
+
+
+@click.group()
+def main() -> None:
+    """What this installation has and can do."""
+
+
+@main.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def info(as_json: bool) -> None:
+    """Versions, devices, targets, counts, what is missing and why."""
+    found = collect()
+    if as_json:
+        click.echo(json.dumps(found, indent=1))
+        return
+    build = found["build"]
+    cuda = (
+        f"nvcc {build['nvcc']}, for {', '.join(build['architectures'])}"
+        if build["cuda"]
+        else "without CUDA"
+    )
+    rows = [
+        ("kernelmint", f"{found['kernelmint']}, fingerprint {found['fingerprint']}"),
+        ("extension", found["extension"]),
+        ("built", f"{build['compiler']}; {cuda}{'; debug' if build['debug'] else ''}"),
+        ("python", found["python"]),
+        ("torch", f"{found['torch']}, CUDA {found['torch_cuda'] or 'none'}"),
+        ("tensors by", found["tensors"]),
+        (
+            "CPU",
+            f"{found['cpu_isa']} of {', '.join(build['cpu_isas'])}; {found['threads']} threads",
+        ),
+        ("GPUs", ", ".join(found["devices"]) or "none"),
+    ]
+    for name, value in rows:
+        click.echo(f"{name:<12}{value}")
+    click.echo(f"\n{'family':<18}{'target':<10}{'generated':>9}{'built':>8}{'available':>11}")
+    for row in found["targets"]:
+        click.echo(
+            f"{row['family']:<18}{row['target']:<10}{row['generated']:>9}{row['built']:>8}"
+            f"{row['available']:>11}{'  ' + row['reason'] if row['reason'] else ''}"
+        )
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m runtime")
