@@ -12,10 +12,11 @@ from typing import Any
 import click
 from rich.console import Console
 
-from codegen import pipeline, schema, staleness, writer
+from codegen import explain as explanation
+from codegen import pipeline, scaffold, schema, staleness, writer
+from codegen.load import load
 from codegen.problems import SpecError, UsageError, display_path
 from codegen.space import Selection, expand
-from codegen.spec import load
 
 STALE = 1
 BAD_INPUT = 2
@@ -162,6 +163,38 @@ def list_(specs: tuple[Path, ...], set_name: str | None, where: str | None, as_j
     click.echo("\n".join(c.key for t in chosen for c in t.configurations))
     counts = ", ".join(f"{len(t.configurations)} {t.target.family}.{t.target.name}" for t in chosen)
     Console(stderr=True).print(counts, style="dim", highlight=False)
+
+
+@main.command()
+@click.argument("key")
+@_specs_option
+@_out_option
+@_reports_bad_input
+def explain(key: str, specs: tuple[Path, ...], out: Path) -> None:
+    """Says what became of KEY: built, excluded and why, or how to add it."""
+    manifest = staleness.read_manifest(out)
+    click.echo(explanation.explain(key, load(specs or (_SPECS,)), manifest))
+
+
+@main.command()
+@click.argument("family")
+@click.option(
+    "--specs",
+    default=_SPECS,
+    show_default=True,
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="The folder that takes the family's folder.",
+)
+@_reports_bad_input
+def new(family: str, specs: Path) -> None:
+    """Starts a family: out = alpha * x + y for the CPU and for CUDA, with its test."""
+    for path in scaffold.create(family, specs):
+        click.echo(f"wrote {display_path(path)}")
+    click.echo(
+        "next: python -m codegen regenerate && pip install . && "
+        f"pytest {display_path(specs / family)}"
+    )
 
 
 @main.command("schema")

@@ -570,7 +570,7 @@ def _family_entry(space: FamilySpace, places: Mapping[str, str]) -> dict[str, An
         arguments[tensor.name] = {
             "name": tensor.name,
             "role": tensor.role,
-            "dims": [dim.expression.text for dim in tensor.dims],
+            "dims": [dim.expression.normal for dim in tensor.dims],
             "dtype": tensor.dtype,
             "optional": tensor.optional,
             "doc": tensor.doc,
@@ -580,7 +580,7 @@ def _family_entry(space: FamilySpace, places: Mapping[str, str]) -> dict[str, An
             "name": scalar.name,
             "role": "scalar",
             "dtype": scalar.dtype,
-            "default": None if scalar.default is None else scalar.default.text,
+            "default": None if scalar.default is None else scalar.default.normal,
             "doc": scalar.doc,
         }
     return {

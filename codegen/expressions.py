@@ -103,9 +103,14 @@ class Expression:
         return frozenset(names_of(self.tree))
 
     @cached_property
+    def normal(self) -> str:
+        """The expression in normal form: texts quoted, parentheses where they are needed."""
+        return ast.unparse(self.tree)
+
+    @cached_property
     def python(self) -> str:
         """Python source of the same value, for ENVIRONMENT."""
-        return ast.unparse(_PowerCalls().visit(ast.parse(ast.unparse(self.tree), mode="eval")))
+        return ast.unparse(_PowerCalls().visit(ast.parse(self.normal, mode="eval")))
 
     def evaluate(self, values: Mapping[str, Any]) -> Any:
         """Its value; raises one of EVALUATION_ERRORS where it has none."""

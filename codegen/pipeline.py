@@ -10,9 +10,9 @@ from pathlib import Path
 
 from codegen import staleness
 from codegen.emit import Inputs, emit
+from codegen.load import load
 from codegen.problems import UsageError, display_path
 from codegen.space import FamilySpace, Selection, expand
-from codegen.spec import load
 
 CODEGEN_DIR = Path(__file__).parent
 

@@ -1,12 +1,10 @@
-"""generated/python/<family>.py: the class's signature, the operator, the outputs' shapes."""
+"""generated/python/<family>.py: the class's signature and the operator's."""
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Sequence
 from typing import Any
 
-from codegen.expressions import Expression
 from codegen.spec import Family, Scalar, Tensor
 
 _PYTHON_TYPES = {"f32": "float", "f64": "float", "i32": "int", "i64": "int", "bool": "bool"}
@@ -35,7 +33,6 @@ def values(family: Family) -> dict[str, Any]:
             (returns_any, [f"{flag}: bool"]),
         ]
     names = [tensor.name for tensor in inputs]
-    bindings, shapes = _output_shapes(family, inputs, outputs)
     return {
         "title": _docstring(f"{family.name}: {family.summary}"),
         "class_name": class_name(family.name),
@@ -50,9 +47,6 @@ def values(family: Family) -> dict[str, Any]:
         "inputs": _tuple(names),
         "scalars": _tuple([scalar.name for scalar in family.scalars]),
         "requested": _tuple([f"return_{tensor.name}" for tensor in optional]),
-        "input_names": names,
-        "bindings": bindings,
-        "outputs": shapes,
         "operator": _operator(family, names, optional, len(outputs)),
     }
 
@@ -100,57 +94,6 @@ def _argument_lines(family: Family) -> list[str]:
 def _call_summary(outputs: Sequence[Tensor]) -> str:
     names = [f"{t.name} (where asked for)" if t.optional else t.name for t in outputs]
     return f"Runs the kernel; returns {', '.join(names)}. `out` takes the outputs' memory."
-
-
-def _output_shapes(
-    family: Family, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
-) -> tuple[list[str], list[tuple[str, str]]]:
-    used = {name for tensor in outputs for dim in tensor.dims for name in dim.expression.names}
-    bindings: dict[str, str] = {}
-    for tensor in inputs:
-        for i, dim in enumerate(tensor.dims):
-            if dim.symbol in used and dim.symbol not in bindings:
-                bindings[dim.symbol] = f"{dim.symbol} = {tensor.name}.shape[{i}]"
-    parameters = {parameter.name for parameter in family.parameters}
-    shapes = []
-    for tensor in outputs:
-        extents = [_python(dim.expression, parameters) for dim in tensor.dims]
-        dtype = (
-            f'parameters["{tensor.dtype}"]' if tensor.dtype in parameters else (f'"{tensor.dtype}"')
-        )
-        shapes.append((_tuple(extents), dtype))
-    return list(bindings.values()), shapes
-
-
-class _Standalone(ast.NodeTransformer):
-    """Python that needs no codegen: parameters from a dict, ceil_div and the like spelled out."""
-
-    def __init__(self, parameters: set[str]) -> None:
-        self.parameters = parameters
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        if node.id in self.parameters:
-            return ast.parse(f'parameters["{node.id}"]', mode="eval").body
-        return node
-
-    def visit_Call(self, node: ast.Call) -> ast.expr:
-        arguments = [f"({ast.unparse(self.visit(argument))})" for argument in node.args]
-        assert isinstance(node.func, ast.Name)
-        match node.func.id:
-            case "ceil_div":
-                text = f"-(-{arguments[0]} // {arguments[1]})"
-            case "is_pow2":
-                text = f"({arguments[0]} > 0 and {arguments[0]} & ({arguments[0]} - 1) == 0)"
-            case "log2":
-                text = f"(int({arguments[0]}).bit_length() - 1)"
-            case name:
-                text = f"{name}({', '.join(arguments)})"
-        return ast.parse(text, mode="eval").body
-
-
-def _python(expression: Expression, parameters: set[str]) -> str:
-    tree = ast.parse(ast.unparse(expression.tree), mode="eval").body
-    return ast.unparse(_Standalone(parameters).visit(tree))
 
 
 def _operator(family: Family, names: Sequence[str], optional: Sequence[Tensor], count: int) -> str:

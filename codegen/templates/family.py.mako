@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 % if overloads:
-from typing import Any, Literal, overload
-% else:
-from typing import Any
-% endif
+from typing import Literal, overload
 
+% endif
 import torch
 
 from runtime.kernel import Kernel
@@ -57,20 +55,6 @@ class ${class_name}(Kernel):
     ) -> ${returns_any}:
         """${call_summary}"""
         return self._call(${inputs}, ${scalars}, ${requested}, out)
-
-
-def output_specs(
-    parameters: dict[str, Any], ${", ".join(f"{name}: torch.Tensor" for name in input_names)}
-) -> tuple[tuple[tuple[Any, ...], str], ...]:
-    """The shape and dtype name of every output, optional ones too, from the inputs' shapes."""
-% for line in bindings:
-    ${line}
-% endfor
-    return (
-% for shape, dtype in outputs:
-        (${shape}, ${dtype}),
-% endfor
-    )
 
 
 KERNEL_CLASS = ${class_name}

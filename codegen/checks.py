@@ -1,0 +1,176 @@
+"""What family.yaml and <target>.yaml share: names, parameters, tokens, expressions, files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from codegen import schema
+from codegen.expressions import BOOL, FUNCTIONS, INT, Expression, ExpressionError, Kind, parse
+from codegen.names import IDENTIFIER, TOKEN, reserved
+from codegen.problems import Problem, did_you_mean, display_path
+from codegen.schema import DTYPES
+from codegen.source import Document
+from codegen.spec import Parameter, Rule
+
+
+def spec_name(path: Path) -> str:
+    """<spec folder>/<family>/<file>: the same from wherever codegen runs."""
+    return "/".join(path.resolve().parts[-3:])
+
+
+def check_file(document: Document, folder: Path, text: str, *path: str | int) -> None:
+    """Checks that `text` (up to a colon) names a file within the family's folder."""
+    name = text.partition(":")[0]
+    file = folder / name
+    try:
+        inside = bool(name) and file.resolve().is_relative_to(folder.resolve())
+        exists = file.is_file()
+    except (OSError, ValueError):
+        inside = exists = False
+    if not inside or Path(name).is_absolute() or ".." in Path(name).parts:
+        document.report(f"'{name}' must lie in the family's folder, {display_path(folder)}", *path)
+    elif not exists:
+        near = did_you_mean(name, [p.name for p in sorted(folder.iterdir()) if p.is_file()])
+        document.report(f"there is no file {display_path(file)}{near}", *path)
+
+
+def check_identifier(document: Document, name: str, what: str, *path: str | int) -> None:
+    """Reports a name that C++, the expression language or --where has another meaning for."""
+    if not IDENTIFIER.match(name):
+        document.report(f"'{name}' cannot be the name of {what}", *path, key=True)
+    elif name in FUNCTIONS:
+        document.report(f"'{name}' is a function of the expression language", *path, key=True)
+    elif name in ("family", "target"):
+        document.report(f"'{name}' has a meaning of its own in --where", *path, key=True)
+    elif why := reserved(name):
+        document.report(f"'{name}' {why}: choose another", *path, key=True)
+
+
+def load_parameters(
+    document: Document, written: Mapping[str, schema.Parameter]
+) -> tuple[Parameter, ...]:
+    """The parameters of a file, in its order."""
+    parameters = []
+    for name, entry in written.items():
+        path = ("parameters", name)
+        check_identifier(document, name, "a parameter", *path)
+        token = entry.token
+        if entry.type in ("dtype", "enum"):
+            if token is not None:
+                document.report(
+                    f"a {entry.type}'s value stands in the key without a token",
+                    *path,
+                    "token",
+                    key=True,
+                )
+        elif token is None:
+            token = name.lower().replace("_", "")
+        if token is not None and not TOKEN.match(token):
+            document.report(
+                f"'{token}' cannot be a token: a lower-case letter, then letters and digits",
+                *path,
+                "token",
+            )
+        if entry.type == "enum" and entry.values is None:
+            document.report("an enum lists its values", *path)
+        values = None if entry.values is None else tuple(entry.values)
+        parameter = Parameter(
+            name,
+            entry.type,
+            token,
+            values,
+            " ".join(entry.doc.split()),
+            document.locate(*path, key=True),
+        )
+        plain = Parameter(name, entry.type, token, None, "", parameter.location)
+        for i, value in enumerate(values or ()):
+            if wrong := plain.check(value):
+                document.report(wrong, *path, "values", i)
+            elif value in (values or ())[:i]:
+                document.report(f"{value!r} is listed twice", *path, "values", i)
+            elif entry.type == "enum" and not TOKEN.match(str(value)):
+                document.report(
+                    f"'{value}' cannot be a value: a lower-case letter, then letters and digits",
+                    *path,
+                    "values",
+                    i,
+                )
+        parameters.append(parameter)
+    return tuple(parameters)
+
+
+def check_tokens(
+    document: Document, parameters: Sequence[Parameter], own: Sequence[Parameter]
+) -> None:
+    """Refuses tokens that could be read as another parameter's, so that keys parse exactly."""
+    for i, later in enumerate(parameters):
+        for earlier in parameters[:i]:
+            if shared := _confusable(earlier, later):
+                path = ("parameters", later.name)
+                message = (
+                    f"'{shared}' in a key could be {earlier.name} or {later.name}: "
+                    "give one of them another token"
+                )
+                if later in own:
+                    document.report(message, *path, key=True)
+                elif not any(message == problem.message for problem in document.problems):
+                    document.problems.append(Problem(later.location, message))
+
+
+def _confusable(a: Parameter, b: Parameter) -> str | None:
+    """A piece of a key that both parameters could have written, if there is one that matters.
+
+    Two parameters that always stand in the key (dtypes, enums) are told apart by their place.
+    """
+    if a.type in ("dtype", "enum") and b.type in ("dtype", "enum"):
+        return None
+    if a.type == b.type == "int":
+        long, short = sorted((a.token or "", b.token or ""), key=len, reverse=True)
+        rest = long[len(short) :]
+        if long.startswith(short) and (rest == "" or rest.isdigit() or rest == "m"):
+            return long + "1"
+        return None
+    if b.type == "int" or a.type in ("dtype", "enum"):
+        a, b = b, a
+    # Now a is an int or a bool, and what b writes can be listed.
+    pieces = [b.token or ""] if b.type == "bool" else list(map(str, b.values or DTYPES))
+    return next((piece for piece in pieces if _may_write(a, piece)), None)
+
+
+def _may_write(parameter: Parameter, piece: str) -> bool:
+    token = parameter.token or ""
+    if parameter.type == "bool":
+        return piece == token
+    rest = piece[len(token) :].removeprefix("m")
+    return piece.startswith(token) and rest.isdigit()
+
+
+def load_expression(
+    document: Document, text: str, scope: Mapping[str, Kind], expects: str, *path: str | int
+) -> Expression:
+    """The expression at `path`; a stand-in where problems were reported."""
+    try:
+        return parse(text, scope, expects)
+    except ExpressionError as error:
+        for offset, message in error.problems:
+            document.report(message, *path, offset=offset)
+        kinds: dict[str, Kind] = {"bool": BOOL}
+        return Expression(text, parse("0", {}).tree, kinds.get(expects, INT))
+
+
+def load_rules(
+    document: Document,
+    written: Iterable[schema.Rule],
+    scope: Mapping[str, Kind],
+    *path: str | int,
+) -> tuple[Rule, ...]:
+    """The rules of the list at `path`."""
+    return tuple(
+        Rule(
+            load_expression(document, rule.that, scope, "bool", *path, i, "that"),
+            " ".join(rule.because.split()),
+            document.locate(*path, i),
+        )
+        for i, rule in enumerate(written)
+    )

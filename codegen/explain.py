@@ -1,0 +1,111 @@
+"""What became of a key: built, excluded (by what, and why), not in a set, or not known."""
+
+from __future__ import annotations
+
+import difflib
+import heapq
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from codegen import keys
+from codegen.keys import KeyFormatError, KeyParts
+from codegen.problems import UsageError, did_you_mean
+from codegen.space import Selection, TargetSpace, expand, sets_holding, violated
+from codegen.spec import Family, ParameterValue, Target
+
+
+def explain(key: str, families: Sequence[Family], manifest: dict[str, Any]) -> str:
+    """The explanation. `manifest` is that of the generated tree, empty where there is none.
+
+    Raises UsageError for a key that no configuration can have, naming the nearest ones.
+    """
+    target, values = _parse(key, families)
+    problems = [
+        f"{parameter.name} = {value}: {wrong}; see {parameter.location}"
+        for parameter, value in zip(target.parameters, values, strict=True)
+        if (wrong := parameter.check(value))
+    ]
+    if not problems:
+        problems = [
+            f"{rule.location}: {rule.that.text}: {rule.because}" + (f" ({note})" if note else "")
+            for rule, note in violated(target, values)
+        ]
+    if problems:
+        lines = [f"{key} is excluded:", *(f"  {problem}" for problem in problems)]
+        return "\n".join([*lines, *_nearest_lines(key, families)])
+    names = sets_holding(target, values)
+    if place := _built(key, manifest):
+        sets = f", in set {', '.join(names)}" if names else ""
+        return "\n".join([f"{key} is built: {place}{sets}", *_values(target, values)])
+    if names:
+        selection = Selection("default" if "default" in names else names[0])
+        return (
+            f"{key} is in set {', '.join(names)}, but not in the generated tree; write it with\n"
+            f"  python -m codegen regenerate{selection.arguments()}"
+        )
+    entry = ", ".join(
+        f"{parameter.name}: {_yaml(value)}"
+        for parameter, value in zip(target.parameters, values, strict=True)
+    )
+    lines = [
+        f"{key} is valid, but in no set; add to a set of {target.display}, such as default:",
+        f"  - {{{entry}}}",
+        "then run",
+        "  python -m codegen regenerate",
+    ]
+    return "\n".join([*lines, *_nearest_lines(key, families)])
+
+
+def _parse(key: str, families: Sequence[Family]) -> tuple[Target, tuple[ParameterValue, ...]]:
+    try:
+        parts = KeyParts.split(key)
+        family = next((f for f in families if f.name == parts.family), None)
+        if family is None:
+            hint = did_you_mean(parts.family, [f.name for f in families])
+            raise KeyFormatError(f"there is no family '{parts.family}'{hint}")
+        target = next((t for t in family.targets if t.name == parts.target), None)
+        if target is None:
+            hint = did_you_mean(parts.target, [t.name for t in family.targets])
+            raise KeyFormatError(f"{family.name} has no target '{parts.target}'{hint}")
+        return target, keys.parse_tokens(target.parameters, parts.tokens)
+    except KeyFormatError as error:
+        lines = [f"'{key}' is no key: {error}", *_nearest_lines(key, families)]
+        raise UsageError("\n".join(lines)) from None
+
+
+def _nearest_lines(key: str, families: Sequence[Family]) -> list[str]:
+    """The keys with the most pieces in common; among those, the most alike as texts."""
+    spaces: list[TargetSpace] = [t for s in expand(families, Selection()) for t in s.targets]
+    known = [c.key for space in spaces for c in space.configurations if c.key != key]
+    pieces = set(re.split("[.-]", key))
+
+    def distance(other: str) -> int:
+        return len(pieces.symmetric_difference(re.split("[.-]", other)))
+
+    def unlikeness(other: str) -> tuple[int, float]:
+        return distance(other), -difflib.SequenceMatcher(None, key, other).ratio()
+
+    near = sorted(heapq.nsmallest(20, known, key=distance), key=unlikeness)[:3]
+    return ["the nearest keys of the default sets:", *(f"  {name}" for name in near)]
+
+
+def _built(key: str, manifest: dict[str, Any]) -> str | None:
+    """The file of a generated tree that instantiates the key."""
+    for family in manifest.get("families", []):
+        for target in family["targets"]:
+            for kernel in target["kernels"]:
+                if kernel["key"] == key:
+                    return str(kernel["file"])
+    return None
+
+
+def _values(target: Target, values: Sequence[ParameterValue]) -> list[str]:
+    scope: dict[str, Any] = dict(zip((p.name for p in target.parameters), values, strict=True))
+    for name, expression in target.derived:
+        scope[name] = expression.evaluate(scope)
+    return [f"  {name} = {_yaml(value)}" for name, value in scope.items()]
+
+
+def _yaml(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

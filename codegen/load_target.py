@@ -1,0 +1,173 @@
+"""<target>.yaml to a Target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from codegen import schema
+from codegen.checks import (
+    check_file,
+    check_identifier,
+    check_tokens,
+    load_expression,
+    load_parameters,
+    load_rules,
+    spec_name,
+)
+from codegen.expressions import INT, Expression, Kind, parse
+from codegen.load_sets import SetLoader
+from codegen.names import CPP_KEYWORDS, IDENTIFIER, TARGET
+from codegen.problems import did_you_mean
+from codegen.source import Document
+from codegen.spec import Family, Launch, Rule, Target
+
+
+class TargetLoader:
+    """Loads one <target>.yaml."""
+
+    def __init__(self, document: Document, family: Family, folder: Path) -> None:
+        self.document = document
+        self.family = family
+        self.folder = folder
+
+    def load(self, written: schema.TargetFile) -> Target:
+        """The target; what is wrong goes to the document."""
+        document, family = self.document, self.family
+        if not TARGET.match(written.target):
+            document.report(
+                f"target '{written.target}' is none: cpu, or the least architecture it needs, "
+                "such as sm80 or sm90a",
+                "target",
+            )
+        elif written.target != document.path.stem:
+            document.report(
+                f"target '{written.target}' must be named as its file, {document.path.name}",
+                "target",
+            )
+        own = load_parameters(document, written.parameters)
+        for parameter in own:
+            if any(parameter.name == other.name for other in family.parameters):
+                document.report(
+                    f"'{parameter.name}' is also a parameter of the family",
+                    "parameters",
+                    parameter.name,
+                    key=True,
+                )
+            if parameter.name in family.symbols:
+                document.report(
+                    f"'{parameter.name}' is also a symbol of the family",
+                    "parameters",
+                    parameter.name,
+                    key=True,
+                )
+        parameters = family.parameters + own
+        check_tokens(document, parameters, own)
+        kinds = {parameter.name: parameter.kind for parameter in parameters}
+        derived = self._derived(written, kinds)
+        constants = {**kinds, **{name: expression.kind for name, expression in derived}}
+        everything = {**constants, **dict.fromkeys(family.symbols, INT)}
+        constraints = load_rules(document, written.constraints, constants, "constraints")
+        target = Target(
+            family=family.name,
+            name=written.target,
+            header="",
+            kernel=None,
+            shared_parameters=family.parameters,
+            own_parameters=own,
+            derived=derived,
+            constraints=constraints + self._limits(written, constants),
+            limits=tuple(written.limits.items()),
+            launch=self._launch(written, constants, everything),
+            requires=load_rules(document, written.requires, everything, "requires"),
+            alignment=written.alignment or 1,
+            sets=SetLoader(document, family.parameters, own, constants).load(written.sets),
+            budget=tuple(written.budget.model_dump(exclude_none=True).items())
+            if written.budget
+            else (),
+            shards=written.shards,
+            file=spec_name(document.path),
+            display=document.name,
+        )
+        if target.alignment & (target.alignment - 1):
+            document.report("an alignment is a power of two", "alignment")
+        header, kernel = self._kernel(written)
+        return replace(target, header=header, kernel=kernel)
+
+    def _kernel(self, written: schema.TargetFile) -> tuple[str, str | None]:
+        header, colon, kernel = written.kernel.partition(":")
+        check_file(self.document, self.folder, header, "kernel")
+        if colon and (not IDENTIFIER.match(kernel) or kernel in CPP_KEYWORDS):
+            self.document.report(
+                f"'{kernel}' cannot be a kernel's name", "kernel", offset=len(header) + 1
+            )
+        if written.launch is not None:
+            if written.target == "cpu":
+                self.document.report(
+                    "a cpu target's header brings its own launch<Config, Isa>", "launch", key=True
+                )
+            if not kernel:
+                self.document.report(
+                    f"which kernel is launched: write {header}:<name of the __global__ template>",
+                    "kernel",
+                )
+        return header, kernel or None
+
+    def _derived(
+        self, written: schema.TargetFile, kinds: Mapping[str, Kind]
+    ) -> tuple[tuple[str, Expression], ...]:
+        scope = dict(kinds)
+        derived = []
+        for name, text in written.derived.items():
+            path = ("derived", name)
+            if name in scope or name in self.family.symbols:
+                self.document.report(
+                    f"'{name}' is already a parameter, a symbol or a derived value", *path, key=True
+                )
+            else:
+                check_identifier(self.document, name, "a derived value", *path)
+            expression = load_expression(self.document, text, scope, "number", *path)
+            derived.append((name, expression))
+            scope[name] = expression.kind
+        return tuple(derived)
+
+    def _limits(
+        self, written: schema.TargetFile, constants: Mapping[str, Kind]
+    ) -> tuple[Rule, ...]:
+        rules = []
+        for name, most in written.limits.items():
+            if name not in constants or not constants[name].is_number:
+                hint = did_you_mean(name, [n for n, kind in constants.items() if kind.is_number])
+                self.document.report(
+                    f"unknown derived value '{name}'{hint}", "limits", name, key=True
+                )
+                continue
+            rules.append(
+                Rule(
+                    parse(f"{name} <= {most}", constants),
+                    f"{name} is at most {most} on {written.target}",
+                    self.document.locate("limits", name, key=True),
+                )
+            )
+        return tuple(rules)
+
+    def _launch(
+        self,
+        written: schema.TargetFile,
+        constants: Mapping[str, Kind],
+        everything: Mapping[str, Kind],
+    ) -> Launch | None:
+        if written.launch is None:
+            return None
+        launch, document = written.launch, self.document
+        return Launch(
+            tuple(
+                load_expression(document, text, everything, "int", "launch", "grid", i)
+                for i, text in enumerate(launch.grid)
+            ),
+            load_expression(document, launch.block, constants, "int", "launch", "block"),
+            load_expression(
+                document, launch.shared_memory, constants, "int", "launch", "shared_memory"
+            ),
+        )

@@ -1,0 +1,11 @@
+# yaml-language-server: $schema=../../docs/spec.schema.json
+family: ${family}
+summary: z = alpha * x + y, row by row.
+arguments:
+  x:     {tensor: [M, N], dtype: dtype, doc: what is scaled}
+  y:     {tensor: [M, N], dtype: dtype, doc: what is added}
+  z:     {output: [M, N], dtype: dtype, doc: the sum}
+  alpha: {scalar: f32, default: 1.0, doc: the factor on x}
+parameters:
+  dtype: {type: dtype, values: [bf16, fp16, f32]}
+reference: reference.py:${family}

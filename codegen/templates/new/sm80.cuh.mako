@@ -1,0 +1,29 @@
+// z = alpha * x + y on a GPU: a block takes a tile of a row.
+#pragma once
+
+#include <cstdint>
+
+#include "dtypes.h"
+
+namespace kernelmint::${family} {
+
+template <class Config>
+__global__ void __launch_bounds__(Config::threads)
+    ${family}_sm80(const typename Config::Args args) {
+  using T = typename Config::dtype;
+  const std::int64_t tiles = (args.N + Config::tile - 1) / Config::tile;  // of a row
+  const std::int64_t row = blockIdx.x / tiles;
+  const std::int64_t first = blockIdx.x % tiles * Config::tile;
+  const T* x = args.x.template as<const T>() + row * args.x.stride[0];
+  const T* y = args.y.template as<const T>() + row * args.y.stride[0];
+  T* z = args.z.template as<T>() + row * args.z.stride[0];
+#pragma unroll
+  for (int i = threadIdx.x; i < Config::tile; i += Config::threads) {
+    const std::int64_t column = first + i;
+    if (column < args.N)
+      z[column] = static_cast<T>(
+          fmaf(args.alpha, static_cast<float>(x[column]), static_cast<float>(y[column])));
+  }
+}
+
+}  // namespace kernelmint::${family}

@@ -1,0 +1,34 @@
+"""Every kernel of ${family} that can run here, against the fp64 oracle."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+import runtime
+import torch
+
+reference = runpy.run_path(str(Path(__file__).with_name("reference.py")))["${family}"]
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "f32": torch.float32}
+KERNELS = [info for info in runtime.kernels(family="${family}") if info.available]
+
+
+def test_kernels_are_there() -> None:
+    assert KERNELS
+
+
+@pytest.mark.parametrize("info", KERNELS, ids=lambda info: info.key)
+@pytest.mark.parametrize("shape", [(1, 1), (3, 100), (2, 8192), (5, 10007)])
+def test_matches_reference(info: runtime.KernelInfo, shape: tuple[int, int]) -> None:
+    device = "cpu" if info.target == "cpu" else "cuda"
+    dtype = DTYPES[info.parameters["dtype"]]
+    x, y = (torch.randn(shape, device=device).to(dtype) for _ in range(2))
+    z = torch.full_like(x, torch.nan)
+    runtime.kernel(info.key)(x, y, alpha=0.3, out=z)
+    expected = reference(x, y, 0.3)
+    # One rounding to the dtype, and one of f32 for alpha and for the sum.
+    scale = 0.3 * x.abs().double() + y.abs().double()
+    bound = torch.finfo(dtype).eps / 2 * expected.abs() + 2 * torch.finfo(torch.float32).eps * scale
+    assert ((z.double() - expected).abs() <= bound).all()
