@@ -87,7 +87,17 @@ COLUMNS = (
     "code",
 )
 _INTEGERS = frozenset(
-    "stack_frame spill_stores spill_loads used_registers barriers smem cmem0 cumulative_stack line".split()
+    [
+        "stack_frame",
+        "spill_stores",
+        "spill_loads",
+        "used_registers",
+        "barriers",
+        "smem",
+        "cmem0",
+        "cumulative_stack",
+        "line",
+    ]
 )
 _SEPARATOR = " | "
 

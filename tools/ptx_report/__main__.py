@@ -1,0 +1,207 @@
+"""ptx-report: registers and spills of every kernel, from any log of ptxas."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from tools.ptx_report import gate
+from tools.ptx_report import report as reports
+from tools.ptx_report.diff import Change, compare
+from tools.ptx_report.fingerprints import Manifest
+from tools.ptx_report.page import html_text
+from tools.ptx_report.records import Record, ReportError, csv_text, read_csv, write_atomically
+from tools.ptx_report.render import json_text, markdown_text
+from tools.ptx_report.report import Report
+from tools.ptx_report.table import print_changes, print_table
+
+_ROOT = Path(__file__).resolve().parents[2]
+_FILE = click.Path(path_type=Path)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("logs", nargs=-1, metavar="LOG...")
+@click.option("--installed", is_flag=True, help="The report of the installed package.")
+@click.option("--csv", "csv_file", type=_FILE, help="Write the rows as CSV.")
+@click.option("--json", "json_file", type=_FILE, help="Write the rows as JSON.")
+@click.option("--html", "html_file", type=_FILE, help="Write one self-contained page.")
+@click.option("--markdown", "markdown_file", type=_FILE, help="Write a table for a comment.")
+@click.option("--diff", "old_file", type=_FILE, help="Compare with an earlier CSV, worst first.")
+@click.option(
+    "--check", is_flag=True, help="Exit 1 on a budget or baseline exceeded, or a worse --diff."
+)
+@click.option("--where", help="Only rows for which this expression holds, e.g. 'd_head == 128'.")
+@click.option("--parameters", is_flag=True, help="The configurations' parameters as columns.")
+@click.option("--manifest", type=_FILE, help="The manifest of the kernels (default: generated/'s).")
+@click.option(
+    "--baselines",
+    type=_FILE,
+    multiple=True,
+    help="Folders of families with <target>.ptxas.csv (default: kernel_specs).",
+)
+@click.option("--write-baseline", is_flag=True, help="Make these rows the baseline.")
+@click.option("--verbose", is_flag=True, help="Show what was read and what was not understood.")
+def main(
+    logs: tuple[str, ...],
+    installed: bool,
+    csv_file: Path | None,
+    json_file: Path | None,
+    html_file: Path | None,
+    markdown_file: Path | None,
+    old_file: Path | None,
+    check: bool,
+    where: str | None,
+    parameters: bool,
+    manifest: Path | None,
+    baselines: tuple[Path, ...],
+    write_baseline: bool,
+    verbose: bool,
+) -> None:
+    """Registers, spills and warnings of every kernel in LOG...: build logs, folders of per-object
+    logs, gzip, `-` for standard input, objects (through cuobjdump), or an earlier CSV."""
+    try:
+        report = _read(logs, installed, manifest)
+        if verbose:
+            _print_reading(report)
+        if not report.rows:
+            sys.exit(_nothing(report, installed))
+        if where is not None:
+            report = report.where(where)
+        changes = compare(read_csv(old_file), report.rows) if old_file else None
+        folders = _baseline_folders(report, baselines)
+        verdict = _check(report, changes, folders) if check else None
+        texts: list[tuple[Path, str]] = []  # all of them before the first is written
+        if csv_file:
+            columns = _parameter_columns(report, parameters)
+            texts.append((csv_file, csv_text(report.rows, columns)))
+        if json_file:
+            texts.append((json_file, json_text(report, changes)))
+        if html_file:
+            texts.append((html_file, html_text(report)))
+        if markdown_file:
+            texts.append((markdown_file, markdown_text(report, changes)))
+        for path, text in texts:
+            write_atomically(path, text)
+        if write_baseline:
+            for path in gate.write_baselines(report.rows, folders):
+                click.echo(f"written: {path}")
+    except ReportError as error:
+        click.echo(f"ptx-report: {error}", err=True)
+        sys.exit(2)
+    console = Console()
+    if changes is not None:
+        print_changes(changes, console)
+    else:
+        print_table(report, console, parameters)
+    if verdict is not None:
+        sys.exit(_print_verdict(verdict))
+
+
+def _read(logs: Sequence[str], installed: bool, manifest: Path | None) -> Report:
+    if installed == bool(logs):
+        raise ReportError("give logs to read, or --installed (ptx-report --help)")
+    report = reports.installed() if installed else reports.read(logs)
+    if manifest is not None:
+        report.manifest = Manifest(manifest)
+    elif report.manifest is None and (_ROOT / "generated" / "manifest.json").exists():
+        report.manifest = Manifest(_ROOT / "generated" / "manifest.json")
+    return report
+
+
+def _print_reading(report: Report) -> None:
+    statistics = report.statistics
+    for name in report.inputs:
+        click.echo(f"read: {name}", err=True)
+    click.echo(
+        f"{statistics.lines:,} lines, {statistics.messages:,} messages of ptxas and nvlink, "
+        f"{statistics.entries:,} entries, {statistics.unknown:,} lines not understood, "
+        f"{statistics.unattached:,} warnings of functions that the log does not hold",
+        err=True,
+    )
+    for samples, what in (
+        (statistics.unknown_samples, "not understood"),
+        (statistics.unattached_samples, "of no row"),
+    ):
+        for source, line, text in samples:
+            click.echo(f"{source}:{line}: {what}: {text}", err=True)
+
+
+def _nothing(report: Report, installed: bool) -> int:
+    """Says that there is no kernel; the exit status."""
+    if installed:
+        click.echo("the installed package has no CUDA kernels: there is nothing to report")
+        return 0
+    statistics = report.statistics
+    found = (
+        f"{statistics.messages} lines are ptxas's or nvlink's, {statistics.unknown} look like it"
+        if statistics.messages or statistics.unknown
+        else "none of them is ptxas's"
+    )
+    click.echo(
+        f"ptx-report: no kernel in {', '.join(report.inputs)}: read {statistics.bytes:,} bytes, "
+        f"{statistics.lines:,} lines, {found}. Was it compiled with -Xptxas -v?",
+        err=True,
+    )
+    return 1
+
+
+def _baseline_folders(report: Report, given: Sequence[Path]) -> list[Path]:
+    if given:
+        for folder in given:
+            if not folder.is_dir():
+                raise ReportError(f"{folder}: no such folder of baselines")
+        return list(given)
+    folders = [_ROOT / "kernel_specs"]
+    if report.manifest is not None:
+        folders += [
+            (report.manifest.path.parent / path).resolve() for path in report.manifest.spec_dirs
+        ]
+    return folders
+
+
+def _check(
+    report: Report, changes: Sequence[Change] | None, folders: Sequence[Path]
+) -> gate.Verdict:
+    verdict = gate.Verdict()
+    if report.manifest is not None:
+        gate.check_budgets(report.rows, report.manifest, verdict)
+    baselines = gate.read_baselines(report.rows, folders)
+    gate.check_baselines(report.rows, baselines, verdict)
+    if changes is not None:
+        gate.check_changes(changes, verdict)
+    if not verdict.checked:
+        raise ReportError(
+            f"--check: none of {len(report.rows)} kernels is one of ours, and there is no --diff "
+            "to hold them against"
+        )
+    return verdict
+
+
+def _print_verdict(verdict: gate.Verdict) -> int:
+    for remark in verdict.remarks:
+        click.echo(f"ptx-report: {remark}", err=True)
+    for offence in verdict.offences:
+        click.echo(f"ptx-report: {offence}", err=True)
+    if verdict.offences:
+        click.echo(f"ptx-report: check failed: {len(verdict.offences)} offences", err=True)
+        return 1
+    click.echo(f"check passed: {verdict.checked} rows")
+    return 0
+
+
+def _parameter_columns(report: Report, wanted: bool) -> list[tuple[str, list[str]]]:
+    names = report.parameter_names() if wanted else []
+    return [(name, [_cell(report, row, name) for row in report.rows]) for name in names]
+
+
+def _cell(report: Report, row: Record, name: str) -> str:
+    value = report.parameters(row).get(name)
+    return "" if value is None else str(value)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,187 @@
+"""Budgets and baselines: what makes `--check` fail."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tools.ptx_report.diff import LABELS, Change, compare, figure
+from tools.ptx_report.fingerprints import Manifest
+from tools.ptx_report.records import Record, ReportError, csv_text, read_csv, write_atomically
+from tools.ptx_report.symbols import key_of_symbol
+
+# A budget's names, and the figures that they bound.
+_BUDGETS = {
+    "registers": "used_registers",
+    "spill_bytes": "spill_bytes",
+    "stack_bytes": "stack_frame",
+    "c75": "c75",
+}
+
+
+@dataclass(frozen=True)
+class Offence:
+    """Why a kernel fails the check."""
+
+    kernel: str
+    arch: str | None
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.kernel} [{self.arch or 'architecture unknown'}]: {self.reason}"
+
+
+@dataclass
+class Verdict:
+    """What a check found: offences fail it, remarks do not."""
+
+    checked: int = 0
+    offences: list[Offence] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+
+
+def owner(row: Record) -> str | None:
+    """The key of the configuration that a row was compiled for, device functions included."""
+    return row.key or key_of_symbol(row.symbol)
+
+
+def check_budgets(rows: Iterable[Record], manifest: Manifest, verdict: Verdict) -> None:
+    """Each row against the `budget:` of its target's spec."""
+    for row in rows:
+        key = owner(row)
+        if key is None:
+            continue
+        verdict.checked += 1
+        if row.incomplete:
+            reason = f"{row.source}:{row.line}: incomplete, so it cannot be checked: "
+            verdict.offences.append(Offence(row.kernel_config, row.arch, reason + row.incomplete))
+        family, target, _ = key.split(".", 2)
+        budget: Mapping[str, Any] = manifest.targets.get((family, target), {}).get("budget") or {}
+        for name, most in budget.items():
+            value = figure(row, _BUDGETS[name]) if name in _BUDGETS else None
+            if value is not None and value > most:
+                reason = (
+                    f"{value} {LABELS[_BUDGETS[name]]}, the budget of {family}.{target} is {most}"
+                )
+                if name == "c75":
+                    reason += f" ({' '.join(row.c75)})"
+                verdict.offences.append(Offence(row.kernel_config, row.arch, reason))
+
+
+def check_baselines(
+    rows: Sequence[Record], baselines: Mapping[Path, Sequence[Record]], verdict: Verdict
+) -> None:
+    """Each row against the committed one of the same key, architecture and compiler.
+
+    Where the baseline knows only other compilers, a difference is a remark: it is ptxas's doing,
+    or cannot be told from it.
+    """
+    kernels = [row for row in rows if row.key]
+    for path, baseline in baselines.items():
+        targets = {tuple(row.kernel_config.split(".", 2)[:2]) for row in baseline}
+        here = [row for row in kernels if _target(row) in targets]
+        toolchains = {row.toolchain for row in here}
+        same = [row for row in baseline if row.toolchain in toolchains]
+        architectures = {row.arch for row in here}
+        if not here:
+            continue
+        known = [row for row in same or baseline if row.arch in architectures]
+        if not known:
+            built = " ".join(sorted(arch or "?" for arch in architectures))
+            verdict.remarks.append(f"{path}: has no rows for {built}")
+            continue
+        changes = compare(known, here)
+        for change in changes:
+            if change.verdict == "worse" and same:
+                reason = f"{describe(change)} than {path} ({change.cause})"
+                verdict.offences.append(Offence(change.row.kernel_config, change.row.arch, reason))
+        for word, what in (("added", "not in the baseline yet"), ("removed", "no longer built")):
+            if count := sum(change.verdict == word for change in changes):
+                verdict.remarks.append(f"{path}: {count} kernels {what}")
+        if not same:
+            differing = [change for change in changes if change.deltas]
+            worse = sum(change.verdict == "worse" for change in differing)
+            old = " ".join(sorted({row.toolchain or "an unknown compiler" for row in known}))
+            new = " ".join(sorted({row.toolchain or "an unknown compiler" for row in here}))
+            verdict.remarks.append(
+                f"{path}: is of {old}, this build of {new}: {len(differing)} kernels differ, "
+                f"{worse} of them worse; not held against the code"
+            )
+
+
+def check_changes(changes: Iterable[Change], verdict: Verdict) -> None:
+    """What `--diff` found to be worse fails, unless only the compiler changed."""
+    for change in changes:
+        if change.verdict == "worse":
+            offence = Offence(change.row.kernel_config, change.row.arch, describe(change))
+            old, new = change.old, change.new
+            if old and new and old.code and old.code == new.code and old.toolchain != new.toolchain:
+                verdict.remarks.append(f"{offence}: {change.cause}; not held against the code")
+            else:
+                verdict.offences.append(offence)
+        verdict.checked += 1
+
+
+def describe(change: Change) -> str:
+    """What changed: `255 registers (was 240), 84 spill bytes (was 0)`."""
+    return ", ".join(
+        f"{after} {LABELS[name]} (was {before})" for name, (before, after) in change.deltas.items()
+    )
+
+
+def _target(row: Record) -> tuple[str, ...]:
+    return tuple(row.kernel_config.split(".", 2)[:2])
+
+
+def baseline_paths(rows: Iterable[Record], folders: Sequence[Path]) -> dict[Path, list[Record]]:
+    """Where the baselines of the rows' targets are (or would be), with the rows of each."""
+    paths: dict[Path, list[Record]] = defaultdict(list)
+    for row in rows:
+        if row.key is None or row.kind != "kernel":
+            continue
+        family, target, _ = row.key.split(".", 2)
+        for folder in folders:
+            if (folder / family).is_dir():
+                paths[folder / family / f"{target}.ptxas.csv"].append(row)
+                break
+    return dict(paths)
+
+
+def read_baselines(rows: Iterable[Record], folders: Sequence[Path]) -> dict[Path, list[Record]]:
+    """The committed baselines of the rows' targets; raises ReportError for an unreadable one."""
+    return {path: read_csv(path) for path in baseline_paths(rows, folders) if path.exists()}
+
+
+def write_baselines(rows: Iterable[Record], folders: Sequence[Path]) -> list[Path]:
+    """Replaces the baselines' rows of these compilers and architectures by `rows`; keeps others.
+
+    What varies from build to build (times, lines, objects) is left out. Raises ReportError where a
+    row is incomplete or does not say its compiler.
+    """
+    texts = {}
+    for path, new in baseline_paths(rows, folders).items():
+        for row in new:
+            if row.incomplete:
+                raise ReportError(f"{row.kernel_config}: incomplete, no baseline: {row.incomplete}")
+            if row.toolchain is None:
+                raise ReportError(
+                    f"{row.kernel_config}: its compiler is unknown, so it is no baseline: "
+                    "use the installed package's report (--installed)"
+                )
+        replaced = {(row.toolchain, row.arch) for row in new}
+        old = read_csv(path) if path.exists() else []
+        kept = [row for row in old if (row.toolchain, row.arch) not in replaced]
+        merged = [
+            row._replace(compile_time_ms=None, line=None, source=None, symbol="", warnings=())
+            for row in [*kept, *new]
+        ]
+        merged.sort(key=lambda row: (row.toolchain or "", row.arch or "", row.kernel_config))
+        texts[path] = csv_text(merged)
+    if not texts:
+        raise ReportError("no kernel of a known family in the input: there is no baseline to write")
+    for path, text in texts.items():
+        write_atomically(path, text)
+    return list(texts)

@@ -1,0 +1,376 @@
+<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:">
+<link rel="icon" href="data:,">
+<title>ptx-report: ${summary}</title>
+<style>
+:root {
+  color-scheme: light dark;
+  --ground: #fbfbfc; --card: #ffffff; --ink: #1c2127; --soft: #5b6570; --line: #dfe3e8; --hover: #f0f4f9;
+  --accent: #1f5fbf; --bad: #b3261e; --warn: #8a5a00; --chip: #eef1f5;
+}
+@media (prefers-color-scheme: dark) {
+  :root {
+    --ground: #14171b; --card: #1b1f25; --ink: #e6e9ed; --soft: #9aa5b1; --line: #2d343d; --hover: #232a33;
+    --accent: #7db2ff; --bad: #ff8a80; --warn: #ffca6b; --chip: #262d36;
+  }
+}
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--ground); color: var(--ink); font: 14px/1.45 system-ui, "Segoe UI", "DejaVu Sans", sans-serif; }
+main { max-width: 1500px; margin: 0 auto; padding: 20px 24px 60px; }
+h1 { font-size: 20px; margin: 0; }
+h2 { font-size: 15px; margin: 0; }
+header p { margin: 2px 0 18px; color: var(--soft); }
+section { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 16px; margin-bottom: 18px; }
+.controls { display: flex; flex-wrap: wrap; gap: 10px 18px; align-items: end; margin-bottom: 14px; }
+.controls h2 { flex-basis: 100%; }
+label { display: grid; gap: 3px; font-size: 12px; color: var(--soft); }
+label.check { display: flex; gap: 6px; align-items: center; padding-bottom: 6px; font-size: 13px; }
+select, input[type=search] { font: inherit; font-size: 14px; color: var(--ink); background: var(--ground); border: 1px solid var(--line); border-radius: 6px; padding: 5px 8px; }
+input[type=search] { width: 26em; max-width: 80vw; }
+:focus-visible { outline: 2px solid var(--accent); outline-offset: 1px; }
+.scroll { overflow: auto; }
+#rows { max-height: 75vh; }
+table { border-collapse: collapse; }
+#table { width: 100%; font-variant-numeric: tabular-nums; }
+#table th { position: sticky; top: 0; background: var(--card); text-align: left; padding: 0; border-bottom: 2px solid var(--line); white-space: nowrap; z-index: 1; }
+#table th button { font: inherit; font-size: 12px; font-weight: 600; color: var(--soft); background: none; border: 0; padding: 6px 9px; width: 100%; text-align: inherit; cursor: pointer; }
+#table th button:hover { color: var(--ink); }
+#table th[aria-sort] button { color: var(--accent); }
+#table th[aria-sort=ascending] button::after { content: " \25B2"; }
+#table th[aria-sort=descending] button::after { content: " \25BC"; }
+#table td { padding: 4px 9px; border-bottom: 1px solid var(--line); vertical-align: top; white-space: nowrap; }
+#table td.kernel { font-family: ui-monospace, "DejaVu Sans Mono", monospace; font-size: 12.5px; white-space: normal; overflow-wrap: anywhere; min-width: 22em; }
+#table tbody tr:hover, #table tbody tr:focus { background: var(--hover); }
+#table .number, #table th.number { text-align: right; }
+#table .bad { color: var(--bad); font-weight: 600; }
+#table .zero { color: var(--soft); }
+.chip { display: inline-block; background: var(--chip); border-radius: 4px; padding: 0 6px; margin-right: 4px; font-size: 12px; }
+.chip.bad { color: var(--bad); } .chip.warn { color: var(--warn); }
+.limit { color: var(--soft); font-size: 12px; }
+#detail { white-space: pre-wrap; overflow-wrap: anywhere; font: 12.5px/1.5 ui-monospace, "DejaVu Sans Mono", monospace; margin: 12px 0 0; padding: 10px 12px; background: var(--chip); border-radius: 6px; }
+#detail:empty { display: none; }
+#map table { font-variant-numeric: tabular-nums; }
+#map th { font-size: 12px; color: var(--soft); font-weight: 600; padding: 4px 10px; text-align: right; white-space: nowrap; }
+#map thead th { text-align: center; }
+#map td { padding: 1px; }
+#map td button { font: inherit; border: 0; border-radius: 4px; min-width: 5.2em; height: 38px; width: 100%; padding: 2px 8px; cursor: pointer; line-height: 1.15; }
+#map td button small { display: block; font-size: 10.5px; opacity: .75; }
+#map td button[aria-pressed=true] { box-shadow: inset 0 0 0 3px var(--accent); }
+#map td.none { background: repeating-linear-gradient(45deg, transparent 0 5px, var(--line) 5px 6px); border-radius: 4px; }
+.legend { display: flex; align-items: center; gap: 8px; margin-top: 10px; color: var(--soft); font-size: 12px; }
+.legend span.ramp { width: 160px; height: 10px; border-radius: 5px; }
+kbd { font: 11px ui-monospace, monospace; border: 1px solid var(--line); border-bottom-width: 2px; border-radius: 4px; padding: 0 5px; }
+.help { color: var(--soft); font-size: 12px; margin: 0; }
+#count { color: var(--soft); padding-bottom: 6px; font-size: 13px; }
+</style>
+</head>
+<body>
+<main>
+<header>
+<h1>What ptxas made of it</h1>
+<p>${summary}
+% if toolchains:
+ · ${", ".join(toolchains)}
+% endif
+ · from ${", ".join(inputs[:3])}
+% if len(inputs) > 3:
+ and ${len(inputs) - 3} more
+% endif
+</p>
+</header>
+
+<section aria-labelledby="map-title">
+<div class="controls">
+<h2 id="map-title">Heat map</h2>
+<label>Figure <select id="figure"></select></label>
+<label>Down <select id="down"></select></label>
+<label>Across <select id="across"></select></label>
+<label>Of several kernels in a cell <select id="fold"><option value="max">the most</option><option value="min">the least</option><option value="mean">the mean</option></select></label>
+</div>
+<div id="map" class="scroll"></div>
+<div class="legend" id="legend"></div>
+</section>
+
+<section aria-labelledby="table-title">
+<div class="controls">
+<h2 id="table-title">Kernels</h2>
+<label>Filter: words, or name=value, name&gt;value, name&lt;value <input type="search" id="filter" placeholder="bf16 d_head=128 registers>200"></label>
+<label>Architecture <select id="arch"><option value="">all</option></select></label>
+<label class="check"><input type="checkbox" id="spilled"> only spills</label>
+<label class="check"><input type="checkbox" id="wide"> parameters</label>
+<span id="count" role="status"></span>
+</div>
+<div class="scroll" id="rows"><table id="table"><thead></thead><tbody></tbody></table></div>
+<pre id="detail" aria-live="polite"></pre>
+</section>
+<p class="help"><kbd>/</kbd> filter · <kbd>Tab</kbd> from control to control · <kbd>Enter</kbd> on a heading sorts, on a cell of the map shows its kernels, on a row shows its symbol and warnings · arrows move in the map and between rows · <kbd>Esc</kbd> clears the filter</p>
+</main>
+<script type="application/json" id="data">${data | n}</script>
+<script>
+"use strict";
+const data = JSON.parse(document.getElementById("data").textContent);
+const $ = id => document.getElementById(id);
+const rows = data.rows;
+rows.forEach((row, index) => {
+  row.p = row.p || {};
+  row.index = index;
+  if (row.spill_stores !== undefined && row.spill_loads !== undefined) row.spills = row.spill_stores + row.spill_loads;
+  row.text = [row.kernel, row.arch, row.kind, row.source, ...(row.notes || [])].join(" ").toLowerCase();
+});
+
+const COLUMNS = [
+  ["kernel", "kernel"], ["arch", "arch"], ["registers", "registers"], ["spill_stores", "spill stores"],
+  ["spill_loads", "spill loads"], ["stack", "stack"], ["smem", "static smem"], ["barriers", "barriers"],
+  ["occupancy", "occupancy %"], ["ms", "ptxas ms"], ["notes", "notes"],
+].filter(([name]) => name === "kernel" || rows.some(row => row[name] !== undefined || (name === "notes" && row.warnings)));
+const FIGURES = [
+  ["registers", "registers per thread"], ["spills", "spilled bytes"], ["stack", "stack bytes"],
+  ["smem", "static shared memory"], ["occupancy", "occupancy %"], ["ms", "compile time, ms"],
+].filter(([name]) => rows.some(row => row[name] !== undefined));
+const NUMBERS = new Set(["registers", "spill_stores", "spill_loads", "spills", "stack", "smem", "barriers", "occupancy", "ms"]);
+
+const state = {sort: null, down: true, cell: null};
+const value = (row, name) => row.p[name] !== undefined ? row.p[name] : row[name];
+const show = (name, x) => x === undefined ? "" : typeof x === "number" ? (name === "ms" ? x.toFixed(0) : x.toLocaleString("en")) : String(x);
+const byValue = (a, b) => typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b), "en", {numeric: true});
+
+function element(tag, properties, ...children) {
+  const node = Object.assign(document.createElement(tag), properties);
+  node.append(...children);
+  return node;
+}
+
+/* Filter */
+function matcher(text) {
+  const tests = text.toLowerCase().split(/\s+/).filter(Boolean).map(word => {
+    const match = /^([a-z_][\w]*)(>=|<=|=|>|<)(.+)$/.exec(word);
+    if (!match) return row => row.text.includes(word);
+    const name = [...data.parameters, ...NUMBERS, "arch", "kind"].find(known => known.toLowerCase() === match[1]);
+    const number = Number(match[3]);
+    return row => {
+      const x = name === undefined ? undefined : value(row, name);
+      if (x === undefined) return false;
+      if (match[2] === "=") return typeof x === "number" ? x === number : String(x).toLowerCase() === match[3];
+      return match[2] === ">" ? x > number : match[2] === "<" ? x < number : match[2] === ">=" ? x >= number : x <= number;
+    };
+  });
+  return row => tests.every(test => test(row));
+}
+
+function chosen(withCell) {
+  const matches = matcher($("filter").value);
+  const arch = $("arch").value;
+  return rows.filter(row => matches(row) && (!arch || row.arch === arch) && (!$("spilled").checked || row.spills > 0)
+    && (!withCell || !state.cell || (show("", value(row, state.cell.down)) === state.cell.y && show("", value(row, state.cell.across)) === state.cell.x)));
+}
+
+/* Table */
+const LIMIT = 2000;
+function columns() {
+  const parameters = $("wide").checked ? data.parameters.map(name => [name, name]) : [];
+  return [COLUMNS[0], ...parameters, ...COLUMNS.slice(1)];
+}
+function drawTable() {
+  const found = chosen(true);
+  if (state.sort) {
+    const sign = state.down ? -1 : 1;
+    const known = row => { const x = value(row, state.sort); return Array.isArray(x) ? x.join(" ") : x; };
+    found.sort((a, b) => {
+      const x = known(a), y = known(b);
+      if (x === undefined || y === undefined) return (x === undefined) - (y === undefined);
+      return sign * byValue(x, y) || a.index - b.index;
+    });
+  }
+  const list = columns();
+  const heads = list.map(([name, label]) => {
+    const numeric = NUMBERS.has(name);
+    const head = element("th", {scope: "col", className: numeric ? "number" : ""});
+    if (state.sort === name) head.setAttribute("aria-sort", state.down ? "descending" : "ascending");
+    const button = element("button", {type: "button", textContent: label});
+    button.dataset.sort = name;
+    button.onclick = () => {
+      state.down = state.sort === name ? !state.down : numeric;
+      state.sort = name;
+      drawTable();
+      document.querySelector(`[data-sort="<%text>${CSS.escape(name)}</%text>"]`).focus();
+    };
+    head.append(button);
+    return head;
+  });
+  $("table").tHead.replaceChildren(element("tr", {}, ...heads));
+  const body = document.createDocumentFragment();
+  found.slice(0, LIMIT).forEach((row, index) => {
+    const line = element("tr", {tabIndex: index ? -1 : 0});
+    line.dataset.index = row.index;
+    for (const [name] of list) {
+      const cell = element("td", {className: name === "kernel" ? "kernel" : NUMBERS.has(name) ? "number" : ""});
+      if (name === "kernel") {
+        cell.append(row.kernel);
+        if (row.kind !== "kernel") cell.append(" ", element("span", {className: "chip", textContent: row.kind}));
+      } else if (name === "notes") {
+        for (const note of row.notes || []) cell.append(element("span", {className: "chip bad", textContent: note}));
+        const others = (row.warnings || []).filter(text => !text.includes("(C75")).length;
+        if (others) cell.append(element("span", {className: "chip warn", textContent: others + (others > 1 ? " warnings" : " warning")}));
+      } else {
+        const x = value(row, name);
+        cell.append(show(name, x));
+        if (name.startsWith("spill")) cell.classList.add(x ? "bad" : "zero");
+        if (name === "occupancy" && row.limiters) { cell.title = "limited by " + row.limiters; }
+      }
+      line.append(cell);
+    }
+    body.append(line);
+  });
+  $("table").tBodies[0].replaceChildren(body);
+  const cut = found.length > LIMIT ? `, the first <%text>${LIMIT}</%text> shown` : "";
+  $("count").textContent = `<%text>${found.length} of ${rows.length}${cut}</%text>`;
+  $("detail").textContent = "";
+}
+function detail(row) {
+  const lines = [row.symbol];
+  if (row.source) lines.push("in " + row.source);
+  if (row.limiters) lines.push(`occupancy <%text>${row.occupancy}</%text>%, limited by ` + row.limiters);
+  if (Object.keys(row.p).length) lines.push(Object.entries(row.p).map(pair => pair.join(" = ")).join(", "));
+  lines.push(...(row.warnings || []));
+  $("detail").textContent = lines.join("\n");
+}
+$("table").tBodies[0].addEventListener("click", event => {
+  const line = event.target.closest("tr");
+  if (line) { line.focus(); detail(rows[line.dataset.index]); }
+});
+$("table").tBodies[0].addEventListener("keydown", event => {
+  const line = event.target.closest("tr");
+  if (!line) return;
+  if (event.key === "Enter") detail(rows[line.dataset.index]);
+  const next = {ArrowDown: line.nextElementSibling, ArrowUp: line.previousElementSibling}[event.key];
+  if (next) { line.tabIndex = -1; next.tabIndex = 0; next.focus(); event.preventDefault(); }
+});
+
+/* Heat map */
+const dark = matchMedia("(prefers-color-scheme: dark)");
+function colour(name, t) {
+  const hue = name === "spills" || name === "stack" ? 12 : 215;
+  const share = name === "occupancy" ? 1 - t : t;
+  const light = dark.matches ? 22 + 40 * share : 96 - 50 * share;
+  const ink = dark.matches ? (light > 46 ? "#101418" : "#e6e9ed") : (light < 66 ? "#ffffff" : "#1c2127");
+  return {background: `hsl(<%text>${hue} ${25 + 50 * share}% ${light}%</%text>)`, ink};
+}
+function folded(values) {
+  const how = $("fold").value;
+  if (how === "mean") return values.reduce((a, b) => a + b, 0) / values.length;
+  return values.reduce((a, b) => how === "max" ? Math.max(a, b) : Math.min(a, b));
+}
+function drawMap() {
+  const figure = $("figure").value, down = $("down").value, across = $("across").value;
+  const cells = new Map(), ys = new Map(), xs = new Map();
+  for (const row of chosen(false)) {
+    const y = value(row, down), x = value(row, across), z = row[figure];
+    if (y === undefined || x === undefined || z === undefined) continue;
+    ys.set(show("", y), y); xs.set(show("", x), x);
+    const name = show("", y) + "\0" + show("", x);
+    if (!cells.has(name)) cells.set(name, []);
+    cells.get(name).push(z);
+  }
+  const order = known => [...known].sort((a, b) => byValue(a[1], b[1])).map(pair => pair[0]);
+  const figures = [...cells.values()].map(folded);
+  const least = Math.min(...figures), most = Math.max(...figures);
+  const label = FIGURES.find(known => known[0] === figure);
+  if (!figures.length) {
+    $("map").replaceChildren(element("p", {className: "help", textContent: "No kernel has both of these and the figure."}));
+    $("legend").replaceChildren();
+    return;
+  }
+  const table = element("table", {});
+  const columnsAcross = order(xs);
+  table.append(element("thead", {},
+    element("tr", {}, element("th", {textContent: down + " \\ " + across}), ...columnsAcross.map(x => element("th", {scope: "col", textContent: x})))));
+  const body = element("tbody", {});
+  let first = true;
+  for (const y of order(ys)) {
+    const line = element("tr", {}, element("th", {scope: "row", textContent: y}));
+    for (const x of columnsAcross) {
+      const values = cells.get(y + "\0" + x);
+      if (!values) { line.append(element("td", {className: "none", title: "no such kernel"})); continue; }
+      const z = folded(values);
+      const {background, ink} = colour(figure, most > least ? (z - least) / (most - least) : (figure === "spills" && z === 0 ? 0 : .5));
+      const button = element("button", {type: "button", tabIndex: first ? 0 : -1}, show(figure, Math.round(z * 10) / 10));
+      first = false;
+      if (values.length > 1) button.append(element("small", {textContent: values.length + " kernels"}));
+      button.style.background = background;
+      button.style.color = ink;
+      const pressed = state.cell && state.cell.y === y && state.cell.x === x;
+      button.setAttribute("aria-pressed", String(Boolean(pressed)));
+      button.setAttribute("aria-label", `<%text>${down} ${y}, ${across} ${x}: ${show(figure, z)} ${label[1]}, ${values.length} kernels</%text>`);
+      button.onclick = () => {
+        state.cell = pressed ? null : {down, across, y, x};
+        const position = [line.rowIndex, button.parentNode.cellIndex];
+        drawMap(); drawTable();
+        focusCell(...position);
+      };
+      line.append(element("td", {}, button));
+    }
+    body.append(line);
+  }
+  table.append(body);
+  $("map").replaceChildren(table);
+  const ramp = element("span", {className: "ramp"});
+  const low = colour(figure, 0).background, high = colour(figure, 1).background;
+  ramp.style.background = `linear-gradient(90deg, <%text>${low}, ${high}</%text>)`;
+  $("legend").replaceChildren(show(figure, Math.round(least * 10) / 10), ramp, show(figure, Math.round(most * 10) / 10) + " " + label[1]);
+}
+function focusCell(y, x) {
+  const line = $("map").querySelector("table")?.rows[y];
+  const button = line?.cells[x]?.querySelector("button");
+  if (!button) return false;
+  for (const other of $("map").querySelectorAll("button")) other.tabIndex = -1;
+  button.tabIndex = 0;
+  button.focus();
+  return true;
+}
+$("map").addEventListener("keydown", event => {
+  const step = {ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1]}[event.key];
+  const cell = event.target.closest("td");
+  if (!step || !cell) return;
+  event.preventDefault();
+  let y = cell.parentNode.rowIndex, x = cell.cellIndex;
+  const table = $("map").querySelector("table");
+  for (;;) {
+    y += step[0]; x += step[1];
+    if (y < 1 || x < 1 || y >= table.rows.length || x >= table.rows[0].cells.length) return;
+    if (focusCell(y, x)) return;
+  }
+});
+
+/* Controls */
+function options(select, pairs, initial) {
+  select.replaceChildren(...pairs.map(([name, label]) => element("option", {value: name, textContent: label})));
+  if (initial !== undefined) select.value = initial;
+}
+const spread = name => new Set(rows.map(row => show("", value(row, name)))).size;
+const axes = [...data.parameters, "arch", "kind", "kernel"].filter(name => rows.some(row => value(row, name) !== undefined));
+const varied = axes.filter(name => name !== "kernel" && spread(name) > 1);
+options($("figure"), FIGURES, FIGURES.length ? FIGURES[0][0] : undefined);
+options($("down"), axes.map(name => [name, name]), varied.includes("B_r") ? "B_r" : varied[1] || "kernel");
+options($("across"), axes.map(name => [name, name]), varied.includes("d_head") ? "d_head" : varied[0] || "arch");
+options($("arch"), [["", "all"], ...[...new Set(rows.map(row => row.arch).filter(Boolean))].sort((a, b) => byValue(a, b)).map(arch => [arch, arch])]);
+if (!data.parameters.length) $("wide").parentNode.hidden = true;
+for (const id of ["figure", "down", "across", "fold"]) $(id).onchange = () => { state.cell = null; drawMap(); drawTable(); };
+for (const id of ["arch", "spilled"]) $(id).onchange = () => { state.cell = null; drawMap(); drawTable(); };
+$("wide").onchange = drawTable;
+let waiting = 0;
+$("filter").oninput = () => { clearTimeout(waiting); waiting = setTimeout(() => { state.cell = null; drawMap(); drawTable(); }, 80); };
+document.addEventListener("keydown", event => {
+  const typing = event.target.matches("input[type=search], select");
+  if (event.key === "/" && !typing) { $("filter").focus(); $("filter").select(); event.preventDefault(); }
+  if (event.key === "Escape") { $("filter").value = ""; state.cell = null; drawMap(); drawTable(); }
+});
+dark.addEventListener("change", drawMap);
+drawMap();
+drawTable();
+</script>
+</body>
+</html>

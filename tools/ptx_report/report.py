@@ -1,0 +1,215 @@
+"""The rows of a report with what is known about them: parameters, occupancy, a filter."""
+
+from __future__ import annotations
+
+import importlib.util
+import sysconfig
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from codegen.expressions import (
+    ANY_TEXT,
+    BOOL,
+    DTYPE,
+    EVALUATION_ERRORS,
+    FLOAT,
+    INT,
+    ExpressionError,
+    Kind,
+    names_of,
+    parse,
+    syntax,
+)
+from codegen.problems import did_you_mean
+from tools.ptx_report import inputs
+from tools.ptx_report.demangle import demangle
+from tools.ptx_report.fingerprints import Manifest
+from tools.ptx_report.objects import read_object
+from tools.ptx_report.occupancy import Occupancy, occupancy
+from tools.ptx_report.parser import Statistics
+from tools.ptx_report.records import Record, ReportError, read_csv
+
+_COLUMN_KINDS: dict[str, Kind] = {
+    "spilled": BOOL,
+    "stack_frame": INT,
+    "spill_stores": INT,
+    "spill_loads": INT,
+    "spill_bytes": INT,
+    "used_registers": INT,
+    "barriers": INT,
+    "smem": INT,
+    "cmem0": INT,
+    "cumulative_stack": INT,
+    "compile_time_ms": FLOAT,
+    "occupancy": FLOAT,
+    "complete": BOOL,
+    "kernel_config": ANY_TEXT,
+    "symbol": ANY_TEXT,
+    "source": ANY_TEXT,
+    "arch": ANY_TEXT,
+    "kind": ANY_TEXT,
+    "family": ANY_TEXT,
+    "target": ANY_TEXT,
+}
+
+
+@dataclass
+class Report:
+    """Rows, and what was read to get them."""
+
+    rows: list[Record]
+    statistics: Statistics = field(default_factory=Statistics)
+    inputs: list[str] = field(default_factory=list)
+    manifest: Manifest | None = None
+
+    def parameters(self, row: Record) -> Mapping[str, Any]:
+        """The configuration of our kernel; empty for a foreign one."""
+        return self._known(row, "parameters")
+
+    def derived(self, row: Record) -> Mapping[str, Any]:
+        """The derived values of our kernel; empty for a foreign one."""
+        return self._known(row, "derived")
+
+    def _known(self, row: Record, what: str) -> Mapping[str, Any]:
+        kernel = self.manifest.kernels.get(row.key) if self.manifest and row.key else None
+        return kernel[what] if kernel else {}
+
+    def parameter_names(self) -> list[str]:
+        """Names of all parameters of the rows, in the order of their specs."""
+        names: dict[str, None] = {}
+        for row in self.rows:
+            names.update(dict.fromkeys(self.parameters(row)))
+        return list(names)
+
+    def occupancy(self, row: Record) -> Occupancy | None:
+        """From ptxas's figures and the spec's `threads` and `smem_bytes` (shared memory asked for
+        at launch); None where one of them is unknown."""
+        derived = self.derived(row)
+        threads = derived.get("threads")
+        if not isinstance(threads, int) or row.used_registers is None or row.kind != "kernel":
+            return None
+        dynamic = derived.get("smem_bytes", 0)
+        return occupancy(
+            row.arch, row.used_registers, threads, dynamic + (row.smem or 0), row.barriers or 0
+        )
+
+    def where(self, text: str) -> Report:
+        """The rows for which an expression over parameters, derived values and columns holds.
+
+        A row that lacks a value which the expression needs does not match. Raises ReportError.
+        """
+        parameters: dict[str, Kind] = {}
+        for row in self.rows:
+            for known in (self.parameters(row), self.derived(row)):
+                parameters.update({name: _kind(value) for name, value in known.items()})
+        scope = {**_COLUMN_KINDS, **parameters}
+        try:
+            for name in names_of(syntax(text)):
+                values = {v for kind in scope.values() for v in kind.values or ()}
+                if name not in scope and name not in values:
+                    hint = did_you_mean(name, scope)
+                    raise ReportError(f"--where \"{text}\": unknown name '{name}'{hint}")
+            expression = parse(text, scope, "bool")
+        except ExpressionError as error:
+            raise ReportError(f'--where "{text}": {error}') from None
+        kept = []
+        for row in self.rows:
+            try:
+                if expression.evaluate(self._values(row)):
+                    kept.append(row)
+            except NameError:
+                continue
+            except EVALUATION_ERRORS as error:
+                raise ReportError(
+                    f"--where has no value for {row.kernel_config}: {error}"
+                ) from None
+        if not kept:
+            raise ReportError(f'--where "{text}": none of {len(self.rows)} rows matches')
+        return Report(kept, self.statistics, self.inputs, self.manifest)
+
+    def _values(self, row: Record) -> dict[str, Any]:
+        values: dict[str, Any] = {
+            name: value
+            for name in _COLUMN_KINDS
+            if (value := getattr(row, name, None)) is not None and name not in ("key",)
+        }
+        values["complete"] = row.incomplete is None
+        if row.spill_stores is not None and row.spill_loads is not None:
+            values["spill_bytes"] = row.spill_stores + row.spill_loads
+        if known := self.occupancy(row):
+            values["occupancy"] = known.fraction
+        if row.key:
+            values["family"], values["target"], _ = row.key.split(".", 2)
+        values.update(self.derived(row))
+        values.update(self.parameters(row))
+        return values
+
+
+def _kind(value: object) -> Kind:
+    if isinstance(value, bool):
+        return BOOL
+    if isinstance(value, int):
+        return INT
+    if isinstance(value, float):
+        return FLOAT
+    return Kind("text", (*(DTYPE.values or ()), str(value)))
+
+
+def read(paths: Sequence[str]) -> Report:
+    """Reads logs, folders of logs, gzip, objects, CSV reports, and `-` for standard input.
+
+    Rows come in the order of the logs; foreign kernels get their demangled names. Raises
+    ReportError.
+    """
+    report = Report([])
+    for name in paths:
+        report.rows += _read_one(name, report.statistics, report.inputs)
+    names = demangle(row.symbol for row in report.rows if row.key is None and row.name is None)
+    report.rows = [
+        row._replace(name=names[row.symbol]) if row.symbol in names and row.key is None else row
+        for row in report.rows
+    ]
+    return report
+
+
+def _read_one(name: str, statistics: Statistics, read_inputs: list[str]) -> Iterable[Record]:
+    if name == "-":
+        read_inputs.append("standard input")
+        return list(inputs.read_standard_input(statistics))
+    path = Path(name)
+    if path.is_dir():
+        rows: list[Record] = []
+        for log in inputs.log_files(path):
+            read_inputs.append(str(log))
+            rows += inputs.read_log(log, inputs.source_name(log, path), statistics)
+        return rows
+    if not path.exists():
+        raise ReportError(f"{path}: no such file or folder")
+    read_inputs.append(name)
+    if inputs.is_object(path):
+        return read_object(path)
+    if path.suffix == ".csv":
+        return read_csv(path)
+    return list(inputs.read_log(path, inputs.source_name(path, None), statistics))
+
+
+def installed() -> Report:
+    """The report of the installed package, with its manifest. Raises ReportError."""
+    folder = _installed_folder()
+    path = folder / "ptxas.csv"
+    if not path.is_file():
+        raise ReportError(f"{path}: missing: the package was installed without its report")
+    return Report(read_csv(path), inputs=[str(path)], manifest=Manifest(folder / "manifest.json"))
+
+
+def _installed_folder() -> Path:
+    """Where the installed package keeps its data, found without importing it (and torch)."""
+    spec = importlib.util.find_spec("runtime")
+    places = [Path(place) for place in (spec.submodule_search_locations if spec else None) or ()]
+    places += [Path(sysconfig.get_path(name), "runtime") for name in ("platlib", "purelib")]
+    for place in places:
+        if (place / "_generated" / "manifest.json").is_file():
+            return place / "_generated"
+    raise ReportError("kernelmint is not installed: run `make build` or `pip install .`")
