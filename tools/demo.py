@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 
 import torch
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from torch.nn.functional import scaled_dot_product_attention
@@ -32,7 +33,7 @@ def pytorch(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> 
 
 def main() -> int:
     """Run the demonstration; return the exit status."""
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 140)
     reference = oracle("flash_forward")
     kernels = runtime.kernels(family="flash_forward")
     runnable = [info for info in kernels if info.available]
@@ -44,7 +45,8 @@ def main() -> int:
         f"{len(runnable)} of {len(kernels)} kernels can run here ({', '.join(targets)}); "
         f"q [{BATCH}, {SEQ_LEN}, {HEADS}, d], k and v [{BATCH}, {SEQ_LEN}, {KV_HEADS}, d], random"
     )
-    table = Table("key", "ms", "max error", "PyTorch's", "ratio")
+    table = Table("key", "ms", "max error", "PyTorch's", "ratio", box=SIMPLE_HEAD)
+    table.columns[0].overflow = "fold"  # a key is only worth something whole
     for column in table.columns[1:]:
         column.justify = "right"
     worst = 0.0

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import runtime
+from runtime.manifest import FOLDER
 
 SPECS = Path(__file__).resolve().parents[1] / "kernel_specs"
 
@@ -22,7 +23,7 @@ def oracle(family: str, specs: Path = SPECS) -> Callable[..., Any]:
     Raises:
         ValueError: the family names no reference, or its file is not there.
     """
-    named = runtime.manifest()["families"]
+    named = json.loads((FOLDER / "manifest.json").read_text(encoding="utf-8"))["families"]
     reference = next((f["reference"] for f in named if f["name"] == family), None)
     if not reference:
         raise ValueError(f"family {family!r} names no reference in its family.yaml")
