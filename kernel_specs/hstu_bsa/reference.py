@@ -87,10 +87,10 @@ def split_heads(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Views [sum N, H, head size] of q, k, v and u [sum N, H * head size]."""
     return (
-        q.unflatten(1, (num_heads, attention_dim)),
-        k.unflatten(1, (num_heads, attention_dim)),
-        v.unflatten(1, (num_heads, linear_dim)),
-        u.unflatten(1, (num_heads, linear_dim)),
+        q.view(-1, num_heads, attention_dim),
+        k.view(-1, num_heads, attention_dim),
+        v.view(-1, num_heads, linear_dim),
+        u.view(-1, num_heads, linear_dim),
     )
 
 

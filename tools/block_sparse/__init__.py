@@ -1,0 +1,1 @@
+"""What the comparison of block-sparse attention's implementations consists of."""

@@ -1,0 +1,122 @@
+"""The implementations that can be compared, behind one face."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+
+from kernel_specs.block_sparse import reference
+from kernel_specs.block_sparse.semantics import Mode
+from kernel_specs.hstu_bsa import reference as jagged
+from tools.block_sparse.cases import Inputs
+
+Attention: TypeAlias = Callable[..., tuple[torch.Tensor, torch.Tensor]]
+Hstu: TypeAlias = Callable[..., tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
+
+NAMES = ("torch", "triton", "sm80", "cpu")
+
+
+class UnavailableError(RuntimeError):
+    """An implementation cannot run here; the message says why."""
+
+
+@dataclass(frozen=True)
+class Implementation:
+    """`attention` as reference.block_sparse_attention, `hstu` as hstu_attention_with_bsa."""
+
+    name: str
+    title: str
+    attention: Attention
+    hstu: Hstu
+
+    def run_hstu(
+        self, inputs: Inputs, mode: Mode
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """attn_output [sum N, H L], padded_q and padded_k [B, n, H, A]."""
+        x, case = inputs.jagged, inputs.case
+        return self.hstu(
+            case.H, case.A, case.L, x["q"], x["k"], x["v"], x["u"], inputs.x_offsets, inputs.mask,
+            inputs.gate_model,
+            block_count=case.block_count, block_size=case.block_size, mode=mode,
+        )  # fmt: skip
+
+
+def load(name: str, device: str, dot: str | None = None) -> Implementation:
+    """The implementation of that name; UnavailableError where it cannot run on `device`.
+
+    dot: the precision of its matrix products, None for its most exact one.
+    """
+    if name == "torch":
+        return Implementation(
+            name, "PyTorch", reference.block_sparse_attention, jagged.hstu_attention_with_bsa
+        )
+    if name == "triton":
+        return _triton(device, dot)
+    if name in ("sm80", "cpu"):
+        return _generated(name, device, dot)
+    raise UnavailableError(
+        f"there is no implementation {name!r}: expected one of {', '.join(NAMES)}"
+    )
+
+
+def _triton(device: str, dot: str | None) -> Implementation:
+    if device == "cpu":
+        # read when Triton is first imported
+        os.environ.setdefault("TRITON_INTERPRET", "1")
+    try:
+        kernels: Any = importlib.import_module("kernel_specs.block_sparse.triton_kernels")
+    except ModuleNotFoundError as error:
+        if error.name != "triton":
+            raise
+        raise UnavailableError("Triton is not installed: pip install triton") from None
+    if (device == "cpu") != kernels.INTERPRETED:
+        raise UnavailableError(
+            "Triton was imported for another device: set TRITON_INTERPRET=1 for the CPU, "
+            "and not for a GPU"
+        )
+    precision = dot or ("ieee" if device == "cpu" else "tf32x3")
+
+    def attention(*tensors: torch.Tensor, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        o, lists = kernels.block_sparse_attention(*tensors, **options, dot=precision)
+        return o, lists
+
+    def hstu(*arguments: Any, **options: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        o, padded_q, padded_k = kernels.hstu_attention_with_bsa(
+            *arguments, **options, dot=precision
+        )
+        return o, padded_q, padded_k
+
+    return Implementation("triton", "Triton", attention, hstu)
+
+
+def _generated(target: str, device: str, dot: str | None) -> Implementation:
+    if (target == "cpu") != (device == "cpu"):
+        raise UnavailableError(f"the generated target {target} does not run on device {device}")
+    try:
+        front: Any = importlib.import_module("runtime.block_sparse")
+        runtime: Any = importlib.import_module("runtime")
+    except ImportError as error:
+        raise UnavailableError(f"the runtime cannot be imported: {error}") from None
+
+    def attention(*tensors: torch.Tensor, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        try:
+            o, lists = front.block_sparse_attention(*tensors, **options, target=target, dot=dot)
+        except (runtime.KernelNotFound, runtime.TargetUnavailable) as error:
+            raise UnavailableError(str(error.args[0])) from None
+        return o, lists
+
+    def hstu(*arguments: Any, **options: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        try:
+            o, padded_q, padded_k = front.hstu_attention_with_bsa(
+                *arguments, **options, target=target, dot=dot
+            )
+        except (runtime.KernelNotFound, runtime.TargetUnavailable) as error:
+            raise UnavailableError(str(error.args[0])) from None
+        return o, padded_q, padded_k
+
+    return Implementation(target, f"Generated ({target})", attention, hstu)

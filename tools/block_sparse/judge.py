@@ -1,0 +1,252 @@
+"""The verdict on a pair of implementations, for one case and one mode.
+
+Lists are compared by the oracle's scores; `o` three ways: each side against the fp64 oracle that is
+made to use that side's own lists (teacher-forced: a selection's freedom is taken out, and a wrong
+side shows by itself), and end to end, pair against pair, on the tokens whose lists agree. LayerNorm
+couples all heads of a token, so a token is left out as a whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from kernel_specs.block_sparse import reference
+from kernel_specs.block_sparse.semantics import Mode, semantics_of
+from kernel_specs.hstu_bsa.reference import pad, split_heads
+from tools import comparison
+from tools.block_sparse.cases import Case, Inputs
+from tools.comparison import Budget, Difference, Selections, Tolerance
+
+OUTPUT_DIMS = ("b", "t", "h", "d")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """All comparisons of one function's results from a pair of implementations."""
+
+    function: str
+    differences: tuple[Difference, ...]
+    selections: Selections | None
+    budgets: dict[str, Budget]
+    excluded_tokens: float  # the share that was left out of the end-to-end comparison
+    places: tuple[str, ...]  # for what failed: row classes and shares by head
+
+    @property
+    def passed(self) -> bool:
+        """Whether everything agrees."""
+        lists = self.selections is None or self.selections.passed
+        return lists and all(difference.passed for difference in self.differences)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "function": self.function,
+            "passed": self.passed,
+            "differences": [difference.as_dict() for difference in self.differences],
+            "selections": self.selections.as_dict() if self.selections else None,
+            "budgets": {name: vars(budget) for name, budget in self.budgets.items()},
+            "excluded_tokens": self.excluded_tokens,
+        }
+
+
+class Oracle:
+    """The reference in fp64 on padded tensors, for one case and mode, also with another's lists."""
+
+    def __init__(
+        self,
+        tensors: tuple[torch.Tensor, ...],
+        case: Case,
+        mode: Mode,
+        valid: torch.Tensor | None = None,
+    ) -> None:
+        """tensors: q, k, v, u, g_cmp; valid: bool [B, T], the rows that are no padding."""
+        self.flags = semantics_of(mode)
+        self.case = case
+        self.valid = valid
+        self._tensors = reference.to_double(*tensors)
+        self.own = self._trace(None)
+        self.ranking = self.own.ranking  # [B, H, T, C], a shared list's being its owner's
+        if self.flags.share == "heads" and self.ranking.shape[1] > 1:
+            self.ranking = self.ranking.clone()
+            self.ranking[:, 1::2] = self.ranking[:, 0::2]
+
+    def _trace(self, lists: torch.Tensor | None) -> reference.Trace:
+        return reference.trace(
+            *self._tensors,
+            block_count=self.case.block_count,
+            block_size=self.case.block_size,
+            mode=self.flags,
+            block_indices=lists,
+        )
+
+    def forced(self, lists: torch.Tensor) -> torch.Tensor:
+        """o [B, T, H, L] in fp64 if the selection were `lists`."""
+        if torch.equal(lists, self.own.block_indices):
+            return self.own.o
+        return self._trace(lists).o
+
+    def accepts(self, lists: torch.Tensor) -> bool:
+        """Whether `lists` could be a selection at all."""
+        own = self.own.block_indices
+        if lists.shape != own.shape or lists.dtype != own.dtype:
+            return False
+        return int(lists.min()) >= -1 and int(lists.max()) < self.ranking.shape[-1]
+
+    def compare_lists(self, actual: torch.Tensor, expected: torch.Tensor, name: str) -> Selections:
+        """Lists against lists, by the oracle's scores."""
+        return comparison.compare_selections(
+            actual,
+            expected,
+            self.ranking,
+            name=name,
+            absent_rank=self.flags.masked_rank,
+            dims=("b", "h", "t"),
+        )
+
+
+def oracle_of(function: str, inputs: Inputs, mode: Mode) -> Oracle:
+    """The oracle of block_sparse_attn, or of hstu_attention_with_bsa's padded form."""
+    return Oracle(padded_tensors(function, inputs), inputs.case, mode, _valid(function, inputs))
+
+
+def padded_tensors(function: str, inputs: Inputs) -> tuple[torch.Tensor, ...]:
+    """q, k, v, u, g_cmp as block-sparse attention gets them."""
+    if function == "block_sparse_attn":
+        return tuple(inputs.padded[name] for name in ("q", "k", "v", "u", "g_cmp"))
+    case, x = inputs.case, inputs.jagged
+    q, k, v, u = split_heads(case.H, case.A, case.L, x["q"], x["k"], x["v"], x["u"])
+    g_cmp, _, _ = inputs.gate_model(q)
+    return tuple(pad(tensor, case.offsets, case.T) for tensor in (q, k, v, u, g_cmp))
+
+
+def judge_attention(
+    names: tuple[str, str],
+    outputs: tuple[torch.Tensor, torch.Tensor],
+    lists: tuple[torch.Tensor, torch.Tensor],
+    oracle: Oracle,
+    tolerance: Tolerance,
+    output: str = "o",
+) -> Verdict:
+    """Compares o and block_indices of two implementations; names[0] is the expected side."""
+    selections = oracle.compare_lists(lists[1], lists[0], "block_indices")
+    where, excluded = None, 0.0
+    if selections.differing is not None:
+        used = reference.arrange(selections.differing[..., None], oracle.flags)[..., 0]
+        agreeing = ~used.any(1)
+        excluded = 1.0 - float(agreeing.double().mean())
+        where = agreeing[:, :, None, None]
+    if oracle.valid is not None:
+        valid = oracle.valid[:, :, None, None]
+        where = valid if where is None else where & valid
+    differences = [
+        comparison.compare(
+            outputs[1], outputs[0], name=f"output {output}", tolerance=tolerance,
+            dims=OUTPUT_DIMS, where=where,
+        )
+    ]  # fmt: skip
+    budgets = {}
+    for name, o, own in zip(names, outputs, lists, strict=True):
+        if o.shape != oracle.own.o.shape or not oracle.accepts(own):
+            continue
+        kept = None if oracle.valid is None else oracle.valid[:, :, None, None]
+        against = comparison.compare(
+            o, oracle.forced(own), name=f"{name} {output} against fp64 with its own lists",
+            tolerance=tolerance, dims=OUTPUT_DIMS, where=kept,
+        )  # fmt: skip
+        differences.append(against)
+        budgets[name] = comparison.budget(against)
+        # a rule that both sides break shows only here
+        by_oracle = oracle.compare_lists(
+            own, oracle.own.block_indices, f"{name} block_indices against fp64"
+        )
+        if selections.passed and not by_oracle.passed:
+            selections = by_oracle
+    places = _places(differences, oracle, outputs[1])
+    return Verdict("block_sparse_attn", tuple(differences), selections, budgets, excluded, places)
+
+
+def judge_hstu(
+    names: tuple[str, str],
+    results: tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]],
+    lists: tuple[torch.Tensor, torch.Tensor],
+    inputs: Inputs,
+    oracle: Oracle,
+    tolerance: Tolerance,
+) -> Verdict:
+    """Compares attn_output as `judge_attention` does, and the padded copies bit for bit.
+
+    lists: what each side selects for the padded tensors.
+    """
+    case = inputs.case
+    shape = (case.offsets[-1], case.H * case.L)
+    if any(result[0].shape != shape for result in results):
+        problem = comparison.compare(results[1][0], results[0][0], name="attn_output")
+        return Verdict("hstu_attention_with_bsa", (problem,), None, {}, 0.0, ())
+    padded = [
+        pad(result[0].reshape(-1, case.H, case.L), case.offsets, case.T) for result in results
+    ]
+    verdict = judge_attention(
+        names, (padded[0], padded[1]), lists, oracle, tolerance, "attn_output"
+    )
+    copies = tuple(
+        comparison.compare(
+            results[1][i], results[0][i], name=f"{name} (bit for bit)",
+            tolerance=Tolerance(0.0, 0.0), dims=("b", "t", "h", "a"),
+        )
+        for i, name in ((1, "padded_q"), (2, "padded_k"))
+    )  # fmt: skip
+    return replace(
+        verdict,
+        function="hstu_attention_with_bsa",
+        differences=(*verdict.differences, *copies),
+    )
+
+
+def _valid(function: str, inputs: Inputs) -> torch.Tensor | None:
+    if function == "block_sparse_attn":
+        return None
+    rows = torch.ones(inputs.case.offsets[-1], dtype=torch.bool, device=inputs.x_offsets.device)
+    return pad(rows, inputs.case.offsets, inputs.case.T)
+
+
+def row_class(t: int, case: Case) -> str:
+    """What is special about row t."""
+    size = case.block_size
+    if t < size - 1:
+        return "before the first complete block"
+    if case.T % size and t >= case.T - case.T % size:
+        return "in the incomplete last block"
+    if t % size in (0, size - 1):
+        return "at a block's edge"
+    return "inside a block"
+
+
+def _places(differences: list[Difference], oracle: Oracle, o: torch.Tensor) -> tuple[str, ...]:
+    case = oracle.case
+    lines = []
+    for difference in differences:
+        if difference.passed or difference.worst is None:
+            continue
+        t = difference.worst.index[1]
+        lines.append(
+            f"{difference.name}: worst at row t={t} of block {t // case.block_size}, "
+            f"{row_class(t, case)}"
+        )
+    if not lines or o.shape != oracle.own.o.shape:
+        return tuple(lines)
+    tolerance = differences[0].tolerance
+    expected = oracle.own.o
+    beyond = ~((o - expected).abs() <= tolerance.atol + tolerance.rtol * expected.abs())
+    heads = beyond.double().mean((0, 1, 3)).tolist()
+    lines.append(
+        "share beyond the tolerance, by head: "
+        + " ".join(f"{h}:{share:.1%}" for h, share in enumerate(heads))
+    )
+    rows: dict[str, list[float]] = {}
+    for t, share in enumerate(beyond.double().mean((0, 2, 3)).tolist()):
+        rows.setdefault(row_class(t, case), []).append(share)
+    lines.append("by row: " + ", ".join(f"{key} {sum(x) / len(x):.1%}" for key, x in rows.items()))
+    return tuple(lines)

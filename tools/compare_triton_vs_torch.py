@@ -1,0 +1,357 @@
+"""Shows that implementations of block-sparse attention for HSTU agree, or where they do not.
+
+python -m tools.compare_triton_vs_torch [--implementations torch,triton,sm80,cpu] [--mode both]
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import platform
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+
+from kernel_specs.block_sparse.semantics import MODES
+from tools.block_sparse.cases import CASES, SEED_CASES, Case, Inputs, draw
+from tools.block_sparse.faults import FAULTS, Fault, plant
+from tools.block_sparse.implementations import NAMES, Implementation, UnavailableError, load
+from tools.block_sparse.judge import Verdict, judge_attention, judge_hstu, oracle_of, padded_tensors
+from tools.comparison import Difference, Selections, Tolerance
+
+RULE = "=" * 80
+SELF_TEST_CASES = ("small", "tail_small", "ties")
+
+
+def _names(known: tuple[str, ...]) -> Callable[[Any, Any, str], list[str]]:
+    def parse(_context: Any, _parameter: Any, value: str) -> list[str]:
+        names = [name.strip() for name in value.split(",") if name.strip()]
+        for name in names:
+            if name not in known:
+                raise click.BadParameter(f"{name!r} is none of {', '.join(known)}")
+        return names
+
+    return parse
+
+
+def _cases(_context: Any, _parameter: Any, value: str) -> list[Case]:
+    groups = {"seed": SEED_CASES, "all": tuple(CASES)}
+    names = itertools.chain.from_iterable(
+        groups.get(name.strip(), (name.strip(),)) for name in value.split(",")
+    )
+    chosen = []
+    for name in names:
+        if name not in CASES:
+            raise click.BadParameter(f"{name!r} is none of seed, all, {', '.join(CASES)}")
+        chosen.append(CASES[name])
+    return chosen
+
+
+@click.command(help=__doc__)
+@click.option(
+    "--implementations", default="torch,triton", show_default=True, callback=_names(NAMES),
+    help="two or more of " + ", ".join(NAMES) + ": every pair is compared",
+)  # fmt: skip
+@click.option("--mode", type=click.Choice([*MODES, "both"]), default="both", show_default=True)
+@click.option(
+    "--cases", default="seed", show_default=True, callback=_cases,
+    help="seed, all, or some of " + ", ".join(CASES),
+)  # fmt: skip
+@click.option("--rtol", default=1e-3, show_default=True)
+@click.option("--atol", default=1e-4, show_default=True)
+@click.option("--seed", default=42, show_default=True, help="case i draws with seed + i")
+@click.option("--device", default=None, help="cuda where there is one, else cpu")
+@click.option("--dot", default=None, help="precision of the products: each one's most exact")
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="write the findings")
+@click.option("--self-test", is_flag=True, help="plant faults; fail unless each is caught")
+def main(
+    implementations: list[str],
+    mode: str,
+    cases: list[Case],
+    rtol: float,
+    atol: float,
+    seed: int,
+    device: str | None,
+    dot: str | None,
+    json_path: Path | None,
+    self_test: bool,
+) -> None:
+    """Exits 0 where all agree, 1 where something differs, 2 where something cannot run."""
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    tolerance = Tolerance(rtol, atol)
+    modes = tuple(MODES) if mode == "both" else (mode,)
+    report: dict[str, Any] = {
+        "seed": seed,
+        "device": device,
+        "device_name": torch.cuda.get_device_name() if device == "cuda" else platform.processor(),
+        "torch": torch.__version__,
+        "allow_tf32": torch.backends.cuda.matmul.allow_tf32,
+        "rtol": rtol,
+        "atol": atol,
+    }
+    if self_test:
+        caught = _self_test(modes, tolerance, seed, device, report)
+        _write(json_path, report)
+        sys.exit(0 if caught else 1)
+    if len(implementations) < 2:
+        raise click.UsageError("--implementations: name at least two")
+    try:
+        loaded = [load(name, device, dot) for name in implementations]
+    except UnavailableError as error:
+        click.echo(f"✗ {error}", err=True)
+        sys.exit(2)
+    report["TRITON_INTERPRET"] = os.environ.get("TRITON_INTERPRET")
+    click.echo(_heading(f"Block-sparse attention: {', '.join(x.title for x in loaded)}"))
+    click.echo(f"Using device: {device} ({report['device_name'] or 'unnamed'})")
+    click.echo(f"torch {torch.__version__}, seed {seed}, rtol {rtol:g}, atol {atol:g}")
+    results = []
+    for chosen in modes:
+        for i, case in enumerate(cases):
+            for function in case.functions:
+                try:
+                    results += _compare_case(
+                        function, case, chosen, loaded, tolerance, seed + i, device
+                    )
+                except UnavailableError as error:
+                    click.echo(f"✗ {error}", err=True)
+                    sys.exit(2)
+    report["results"] = results
+    _write(json_path, report)
+    failed = [x for x in results if not x["passed"]]
+    click.echo(_heading("Summary"))
+    for x in results:
+        click.echo(
+            f"{_mark(x['passed'])} {x['function']:<24} {x['mode']:<8} {x['case']:<11} {x['pair']}"
+        )
+    click.echo(f"\n{_mark(not failed)} {len(results) - len(failed)} of {len(results)} pairs agree")
+    sys.exit(1 if failed else 0)
+
+
+def _compare_case(
+    function: str,
+    case: Case,
+    mode: str,
+    loaded: list[Implementation],
+    tolerance: Tolerance,
+    seed: int,
+    device: str,
+) -> list[dict[str, Any]]:
+    click.echo(_heading(f"Testing {function}, mode {mode}, configuration {case.name}"))
+    click.echo(f"{case}" + (f"   ({case.why})" if case.why else ""))
+    inputs = draw(case, seed, device)
+    results = {}
+    for one in loaded:
+        click.echo(f"\nRunning the {one.title} implementation...")
+        results[one.name] = _Result(function, one, inputs, mode)
+        click.echo(f"✓ {one.title} implementation done")
+        for label, tensor in results[one.name].labelled():
+            click.echo(f"  - {label}_{one.name} shape: {tensor.shape}")
+    judge = _Judge(function, inputs, mode, tolerance)
+    found = []
+    for a, b in itertools.combinations(loaded, 2):
+        click.echo(f"\nComparing {b.title} with {a.title}...")
+        verdict = judge.verdict((a.name, b.name), (results[a.name], results[b.name]))
+        _print_verdict(verdict)
+        click.echo(
+            f"\n{RULE}\n{_mark(verdict.passed)} {function}: {b.name} against {a.name} "
+            f"{'passed' if verdict.passed else 'FAILED'}\n{RULE}"
+        )
+        found.append(
+            {
+                "case": case.name,
+                "mode": mode,
+                "seed": seed,
+                "semantics": {key: str(value) for key, value in vars(MODES[mode]).items()},
+                "pair": f"{b.name} against {a.name}",
+                **verdict.as_dict(),
+            }
+        )
+    return found
+
+
+class _Result:
+    """What one implementation returns for one function, and what it selects."""
+
+    def __init__(self, function: str, one: Implementation, inputs: Inputs, mode: str) -> None:
+        case = inputs.case
+        o, self.lists = one.attention(
+            *padded_tensors(function, inputs),
+            block_count=case.block_count,
+            block_size=case.block_size,
+            mode=mode,
+        )
+        self.function = function
+        self.outputs: tuple[torch.Tensor, ...] = (o,)
+        if function == "hstu_attention_with_bsa":
+            self.outputs = one.run_hstu(inputs, mode)
+
+    def labelled(self) -> list[tuple[str, torch.Tensor]]:
+        """The returned tensors, by name."""
+        if self.function == "block_sparse_attn":
+            return [("o", self.outputs[0]), ("block_indices", self.lists)]
+        labels = ("attn_output", "padded_q", "padded_k")
+        return list(zip(labels, self.outputs, strict=True))
+
+
+class _Judge:
+    """Verdicts on pairs of results of one case; the oracle is computed once."""
+
+    def __init__(self, function: str, inputs: Inputs, mode: str, tolerance: Tolerance) -> None:
+        self.function = function
+        self.inputs = inputs
+        self.tolerance = tolerance
+        self.oracle = oracle_of(function, inputs, mode)
+
+    def verdict(self, names: tuple[str, str], pair: tuple[_Result, _Result]) -> Verdict:
+        lists = (pair[0].lists, pair[1].lists)
+        if self.function == "block_sparse_attn":
+            outputs = (pair[0].outputs[0], pair[1].outputs[0])
+            return judge_attention(names, outputs, lists, self.oracle, self.tolerance)
+        outputs_of = (pair[0].outputs, pair[1].outputs)
+        return judge_hstu(names, outputs_of, lists, self.inputs, self.oracle, self.tolerance)
+
+
+def _print_verdict(verdict: Verdict) -> None:
+    for difference in verdict.differences:
+        _print_difference(difference)
+    if verdict.selections is not None:
+        _print_selections(verdict.selections)
+    if verdict.excluded_tokens:
+        click.echo(
+            f"  - {verdict.excluded_tokens:.2%} of the tokens have lists that differ by near-ties: "
+            "left out of the comparison end to end"
+        )
+    for name, budget in verdict.budgets.items():
+        click.echo(
+            f"  - error of {name} against fp64: max={budget.max_abs:.6e}, "
+            f"rms ratio={budget.rms_ratio:.3e}, beyond tolerance={budget.share_beyond:.2%}"
+        )
+    for line in verdict.places:
+        click.echo(f"  - {line}")
+
+
+def _print_difference(x: Difference) -> None:
+    click.echo(f"{_mark(x.passed)} {x.name}: {'match' if x.passed else 'MISMATCH'}")
+    if x.problem is not None:
+        click.echo(f"  - {x.problem}")
+        return
+    click.echo(
+        f"  - max_diff={x.max_abs:.6e}, mean_diff={x.mean_abs:.6e}, std_diff={x.std_abs:.6e}"
+    )
+    click.echo(f"  - max_rel_diff={x.max_rel:.6e}, mean_rel_diff={x.mean_rel:.6e}")
+    click.echo(
+        f"  - p99={x.p99:.3e}, p99.9={x.p999:.3e}, rms ratio={x.rms_ratio:.3e}, "
+        f"max ulp={x.max_ulp:.3g}"
+    )
+    if x.passed:
+        return
+
+    def share(count: int) -> str:
+        return f"{count} of {x.compared} ({count / x.compared:.2%})"
+
+    click.echo(f"  - beyond atol + rtol * |expected|: {share(x.beyond)}")
+    click.echo(f"  - beyond rtol={x.tolerance.rtol:g}: {share(x.beyond_rtol)}")
+    click.echo(f"  - beyond atol={x.tolerance.atol:g}: {share(x.beyond_atol)}")
+    click.echo(f"  - NaN: {x.nan[0]} against {x.nan[1]}; Inf: {x.inf[0]} against {x.inf[1]}")
+    click.echo(
+        f"  - range: [{x.range_actual[0]:.6g}, {x.range_actual[1]:.6g}] against "
+        f"[{x.range_expected[0]:.6g}, {x.range_expected[1]:.6g}]"
+    )
+    click.echo(f"  - worst at {x.worst}")
+
+
+def _print_selections(x: Selections) -> None:
+    click.echo(f"{_mark(x.passed)} {x.name}: {'match' if x.passed else 'MISMATCH'}")
+    if x.problem is not None:
+        click.echo(f"  - {x.problem}")
+        return
+    click.echo(
+        f"  - of {x.rows} lists {x.identical} are identical, {x.order_only} differ in order and "
+        f"{x.tie_explained} in blocks by near-ties (largest gap of scores {x.largest_gap:.2e})"
+    )
+    if not x.passed:
+        click.echo(
+            f"  - {x.wrong} are wrong, {x.broken_ties} break the tie rule (lower index first)"
+        )
+        click.echo(f"  - worst at {x.worst}")
+
+
+def _self_test(
+    modes: tuple[str, ...], tolerance: Tolerance, seed: int, device: str, report: dict[str, Any]
+) -> bool:
+    click.echo(_heading("Self-test: planted faults"))
+    healthy = load("torch", device)
+    functions = ("block_sparse_attn", "hstu_attention_with_bsa")
+    rows = []
+    for mode in modes:
+        tables = []
+        for i, name in enumerate(SELF_TEST_CASES):
+            inputs = draw(CASES[name], seed + i, device)
+            for function in functions:
+                judge = _Judge(function, inputs, mode, tolerance)
+                tables.append((judge, _Result(function, healthy, inputs, mode)))
+        for fault in (None, *FAULTS):
+            if fault is not None and mode not in fault.modes:
+                continue
+            planted = plant(fault)
+            caught: list[str] = []
+            for judge, expected in tables:
+                actual = _Result(judge.function, planted, judge.inputs, mode)
+                verdict = judge.verdict(("torch", "planted"), (expected, actual))
+                caught += [f"{judge.inputs.case.name}: {what}" for what in _failures(verdict)]
+            rows.append(_row(mode, fault, caught))
+    good = all(row["as it should be"] for row in rows)
+    for row in rows:
+        click.echo(
+            f"{_mark(row['as it should be'])} {row['mode']:<8} {row['fault']:<20} "
+            f"{row['caught by'] or 'nothing':<62} {row['what']}"
+        )
+    planted_count = sum(row["fault"] != "(none)" for row in rows)
+    missed = sum(not row["as it should be"] for row in rows)
+    click.echo(
+        f"\n{_mark(good)} {planted_count} faults planted, "
+        f"{'each caught, and nothing else' if good else f'{missed} rows are wrong'}"
+    )
+    report["self_test"] = rows
+    return good
+
+
+def _row(mode: str, fault: Fault | None, caught: list[str]) -> dict[str, Any]:
+    first = caught[0] + (f" (+{len(caught) - 1})" if len(caught) > 1 else "") if caught else ""
+    return {
+        "mode": mode,
+        "fault": fault.name if fault else "(none)",
+        "what": fault.what if fault else "the healthy pipeline must pass",
+        "caught by": first,
+        "findings": caught,
+        "as it should be": bool(caught) == (fault is not None),
+    }
+
+
+def _failures(verdict: Verdict) -> list[str]:
+    found = [x.name for x in verdict.differences if not x.passed]
+    if verdict.selections is not None and not verdict.selections.passed:
+        found.insert(0, verdict.selections.name)
+    return found
+
+
+def _heading(text: str) -> str:
+    return f"\n{RULE}\n{text}\n{RULE}"
+
+
+def _mark(passed: bool) -> str:
+    return "✓" if passed else "✗"
+
+
+def _write(path: Path | None, report: dict[str, Any]) -> None:
+    if path is not None:
+        path.write_text(json.dumps(report, indent=1, default=str) + "\n")
+
+
+if __name__ == "__main__":
+    main()

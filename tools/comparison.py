@@ -1,0 +1,326 @@
+"""How two results differ: the one comparison that every checking tool uses.
+
+`compare` decides as torch.allclose does, |actual - expected| <= atol + rtol * |expected| at every
+element, NaN never passing, and says all that helps to find a fault. `budget` measures one result
+against an fp64 oracle, so that of a differing pair the wrong one can be named. `compare_selections`
+compares lists of chosen indices by the oracle's scores of what they chose.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+_RELATIVE_FLOOR = 1e-8  # |d| / (|expected| + this), as the relative difference of a zero
+_QUANTILE_ELEMENTS = 1 << 24  # torch.quantile takes no more
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """Passes where |actual - expected| <= atol + rtol * |expected|."""
+
+    rtol: float = 1e-3
+    atol: float = 1e-4
+
+
+@dataclass(frozen=True)
+class Place:
+    """An element, its index decoded by the names of the dimensions."""
+
+    index: tuple[int, ...]
+    names: tuple[str, ...]
+    actual: float
+    expected: float
+
+    def __str__(self) -> str:
+        """`b=0 t=17 h=3 d=5: 0.1 against 0.2`."""
+        where = " ".join(f"{n}={i}" for n, i in zip(self.names, self.index, strict=True))
+        return f"{where}: {self.actual:.9g} against {self.expected:.9g}"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What `compare` found. Differences are over finite pairs; counts are of elements."""
+
+    name: str
+    problem: str | None  # shapes or dtypes differ; nothing else was compared then
+    tolerance: Tolerance
+    compared: int
+    excluded: int  # left out by the caller's mask
+    beyond: int  # fail the joint criterion
+    beyond_rtol: int  # relative difference > rtol
+    beyond_atol: int  # absolute difference > atol
+    nan: tuple[int, int]  # in actual, in expected
+    inf: tuple[int, int]
+    max_abs: float
+    mean_abs: float
+    std_abs: float
+    max_rel: float
+    mean_rel: float
+    p99: float
+    p999: float
+    rms_ratio: float  # rms(actual - expected) / rms(expected)
+    max_ulp: float  # in units of expected's last place, for its dtype
+    range_actual: tuple[float, float]
+    range_expected: tuple[float, float]
+    worst: Place | None
+
+    @property
+    def passed(self) -> bool:
+        """Whether all compared elements agree; comparing nothing is no agreement."""
+        return self.problem is None and self.beyond == 0 and self.compared > 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**dataclasses.asdict(self), "passed": self.passed}
+
+
+def compare(
+    actual: torch.Tensor,
+    expected: torch.Tensor,
+    *,
+    name: str,
+    tolerance: Tolerance | None = None,
+    dims: Sequence[str] = (),
+    where: torch.Tensor | None = None,
+) -> Difference:
+    """Compares element by element, in fp64. `where` (bool, broadcast) says which elements count.
+
+    dims: names of the dimensions, to decode the worst place with. Shapes must be equal, and so must
+    dtypes, but for an fp64 `expected` (an oracle).
+    """
+    tolerance = tolerance or Tolerance()
+    problem = None
+    if actual.shape != expected.shape:
+        problem = f"shape {list(actual.shape)} against {list(expected.shape)}"
+    elif actual.dtype != expected.dtype and expected.dtype != torch.float64:
+        problem = f"dtype {actual.dtype} against {expected.dtype}"
+    if problem is not None:
+        return _nothing_compared(name, problem, tolerance)
+
+    x, y = actual.detach().double(), expected.detach().double().to(actual.device)
+    counted = torch.ones_like(x, dtype=torch.bool)
+    if where is not None:
+        counted &= where.to(x.device)
+    compared = int(counted.sum())
+    if compared == 0:
+        return _nothing_compared(name, "no element is left to compare", tolerance, x.numel())
+    nan = (_count(counted & x.isnan()), _count(counted & y.isnan()))
+    inf = (_count(counted & x.isinf()), _count(counted & y.isinf()))
+    finite = counted & x.isfinite() & y.isfinite()
+    difference = torch.where(finite, (x - y).abs(), 0.0)
+    relative = difference / (y.abs() + _RELATIVE_FLOOR)
+    relative = torch.where(finite, relative, 0.0)
+    agree = torch.where(
+        finite, difference <= tolerance.atol + tolerance.rtol * y.abs(), x == y
+    )  # equal infinities agree, NaN does not
+    # An element that is not finite on one side only is the worst there can be.
+    severity = torch.where(counted & ~finite & (x != y), torch.inf, difference)
+    worst_at = int(torch.where(counted, severity, -1.0).argmax())
+    index = tuple(int(i) for i in torch.unravel_index(torch.tensor(worst_at), x.shape))
+    names = tuple(dims) if len(dims) == x.dim() else tuple(f"i{i}" for i in range(x.dim()))
+    kept, kept_y = difference[finite], y[finite]
+    kept_rel = relative[finite]
+    spacing = _spacing(y, expected.dtype if expected.dtype != torch.float64 else actual.dtype)
+    return Difference(
+        name=name,
+        problem=None,
+        tolerance=tolerance,
+        compared=compared,
+        excluded=x.numel() - compared,
+        beyond=_count(counted & ~agree),
+        beyond_rtol=_count(counted & (relative > tolerance.rtol)),
+        beyond_atol=_count(counted & (difference > tolerance.atol)),
+        nan=nan,
+        inf=inf,
+        max_abs=_or_nan(kept, "max"),
+        mean_abs=_or_nan(kept, "mean"),
+        std_abs=float(kept.std(correction=0)) if kept.numel() else math.nan,
+        max_rel=_or_nan(kept_rel, "max"),
+        mean_rel=_or_nan(kept_rel, "mean"),
+        p99=_quantile(kept, 0.99),
+        p999=_quantile(kept, 0.999),
+        rms_ratio=_rms(kept) / max(_rms(kept_y), 1e-300),
+        max_ulp=_or_nan((difference / spacing)[finite], "max"),
+        range_actual=_range(x[counted]),
+        range_expected=_range(y[counted]),
+        worst=Place(index, names, float(x.flatten()[worst_at]), float(y.flatten()[worst_at])),
+    )
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The error of one result against an fp64 oracle."""
+
+    max_abs: float
+    rms_ratio: float
+    share_beyond: float  # of elements that fail the tolerance
+    max_ulp: float
+
+
+def budget(against_oracle: Difference) -> Budget:
+    """The error of a result, from its comparison with an fp64 oracle."""
+    x = against_oracle
+    share = x.beyond / x.compared if x.compared else math.nan
+    return Budget(x.max_abs, x.rms_ratio, share, x.max_ulp)
+
+
+@dataclass(frozen=True)
+class Selections:
+    """How two sets of ranked lists differ, row by row. `gap` is in the oracle's scores."""
+
+    name: str
+    problem: str | None
+    rows: int
+    identical: int
+    order_only: int  # the same blocks in another order, their scores within the gap's tolerance
+    tie_explained: int  # other blocks, their scores within the tolerance
+    broken_ties: int  # other blocks or order with exactly equal scores: the tie rule was broken
+    wrong: int  # a gap beyond the tolerance
+    largest_gap: float  # among the explained
+    worst: str | None
+    differing: torch.Tensor | None = dataclasses.field(repr=False, default=None)
+    """bool, one a row: the sets differ."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether no row is wrong."""
+        return self.problem is None and self.wrong == 0 and self.broken_ties == 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            **{
+                field.name: getattr(self, field.name)
+                for field in dataclasses.fields(self)
+                if field.name != "differing"
+            },
+            "passed": self.passed,
+        }
+
+
+def compare_selections(
+    actual: torch.Tensor,
+    expected: torch.Tensor,
+    ranking: torch.Tensor,
+    *,
+    name: str,
+    absent_rank: float,
+    gap: float = 1e-5,
+    dims: Sequence[str] = (),
+) -> Selections:
+    """Compares ranked lists [..., S] (int64, -1: none) by the oracle's ranking [..., C] (fp64).
+
+    The scores at each place of the two lists must agree within gap * (1 + |score|); `absent_rank`
+    is what an absent entry counts as. Exactly equal scores leave no freedom: there the rule (lower
+    index first) decides, so that any difference is a broken rule.
+    """
+    if actual.shape != expected.shape or actual.dtype != expected.dtype:
+        problem = (
+            f"{actual.dtype} {list(actual.shape)} against {expected.dtype} {list(expected.shape)}"
+        )
+        return Selections(name, problem, 0, 0, 0, 0, 0, 0, 0.0, None)
+    extent = ranking.shape[-1]
+    for side in (actual, expected):
+        if side.numel() and (int(side.min()) < -1 or int(side.max()) >= extent):
+            problem = (
+                f"an index lies outside -1 to {extent - 1}: {int(side.min())}, {int(side.max())}"
+            )
+            return Selections(name, problem, 0, 0, 0, 0, 0, 0, 0.0, None)
+    ranking = ranking.double()
+    mine, theirs = (
+        _ranks(side.to(ranking.device), ranking, absent_rank) for side in (actual, expected)
+    )
+    a, b = actual.to(ranking.device), expected.to(ranking.device)
+    same = (a == b).all(-1)
+    same_set = (a.sort(-1).values == b.sort(-1).values).all(-1)
+    distance = torch.where(mine == theirs, 0.0, (mine - theirs).abs())
+    allowed = gap * (1.0 + torch.where(theirs.isfinite(), theirs.abs(), 0.0))
+    explained = (distance <= allowed).all(-1)
+    broken = ((a != b) & (distance == 0.0)).any(-1) & explained
+    wrong = ~explained
+    largest = torch.where(explained[..., None], distance, 0.0)
+    worst = None
+    bad = wrong | broken
+    if bool(bad.any()):
+        where = torch.where(bad[..., None], distance, -1.0).amax(-1)
+        at = torch.unravel_index(where.argmax(), where.shape)
+        index = tuple(int(i) for i in at)
+        names = (
+            tuple(dims) if len(dims) == len(index) else tuple(f"i{i}" for i in range(len(index)))
+        )
+        place = " ".join(f"{n}={i}" for n, i in zip(names, index, strict=True))
+        worst = (
+            f"{place}: {a[index].tolist()} (scores {_scores(mine[index])}) against "
+            f"{b[index].tolist()} (scores {_scores(theirs[index])})"
+        )
+    return Selections(
+        name=name,
+        problem=None,
+        rows=same.numel(),
+        identical=_count(same),
+        order_only=_count(~same & same_set & explained & ~broken),
+        tie_explained=_count(~same_set & explained & ~broken),
+        broken_ties=_count(broken),
+        wrong=_count(wrong),
+        largest_gap=float(largest.max()) if largest.numel() else 0.0,
+        worst=worst,
+        differing=~same_set,
+    )
+
+
+def _nothing_compared(
+    name: str, problem: str, tolerance: Tolerance, excluded: int = 0
+) -> Difference:
+    nan = math.nan
+    return Difference(
+        name, problem, tolerance, 0, excluded, 0, 0, 0, (0, 0), (0, 0), nan, nan, nan, nan, nan,
+        nan, nan, nan, nan, (nan, nan), (nan, nan), None,
+    )  # fmt: skip
+
+
+def _ranks(index: torch.Tensor, ranking: torch.Tensor, absent: float) -> torch.Tensor:
+    return torch.where(index < 0, absent, ranking.gather(-1, index.clamp(min=0)))
+
+
+def _scores(ranks: torch.Tensor) -> str:
+    return "[" + ", ".join(f"{score:.9g}" for score in ranks.tolist()) + "]"
+
+
+def _count(mask: torch.Tensor) -> int:
+    return int(mask.sum())
+
+
+def _rms(x: torch.Tensor) -> float:
+    return float(x.square().mean().sqrt()) if x.numel() else math.nan
+
+
+def _or_nan(x: torch.Tensor, reduction: str) -> float:
+    return float(getattr(x, reduction)()) if x.numel() else math.nan
+
+
+def _range(x: torch.Tensor) -> tuple[float, float]:
+    return (float(x.min()), float(x.max())) if x.numel() else (math.nan, math.nan)
+
+
+def _quantile(x: torch.Tensor, q: float) -> float:
+    if x.numel() == 0:
+        return math.nan
+    if x.numel() > _QUANTILE_ELEMENTS:
+        return float(x.flatten().kthvalue(max(1, math.ceil(q * x.numel()))).values)
+    return float(torch.quantile(x.flatten(), q))
+
+
+def _spacing(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The distance to the next number of `dtype` beyond each |value|; its least for tiny values."""
+    if not dtype.is_floating_point:
+        return torch.ones_like(values)
+    info = torch.finfo(dtype)
+    magnitude = values.abs().clamp(min=info.tiny)
+    _, exponent = torch.frexp(torch.where(magnitude.isfinite(), magnitude, 1.0))
+    return torch.ldexp(torch.full_like(values, info.eps), exponent - 1)
