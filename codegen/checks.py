@@ -106,7 +106,7 @@ def check_tokens(
     """Refuses tokens that could be read as another parameter's, so that keys parse exactly."""
     for i, later in enumerate(parameters):
         for earlier in parameters[:i]:
-            if shared := _confusable(earlier, later):
+            if shared := confusable(earlier, later):
                 path = ("parameters", later.name)
                 message = (
                     f"'{shared}' in a key could be {earlier.name} or {later.name}: "
@@ -118,7 +118,7 @@ def check_tokens(
                     document.problems.append(Problem(later.location, message))
 
 
-def _confusable(a: Parameter, b: Parameter) -> str | None:
+def confusable(a: Parameter, b: Parameter) -> str | None:
     """A piece of a key that both parameters could have written, if there is one that matters.
 
     Two parameters that always stand in the key (dtypes, enums) are told apart by their place.

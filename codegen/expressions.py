@@ -38,7 +38,6 @@ class Kind:
 
 
 INT, BOOL, FLOAT, LIST = Kind("int"), Kind("bool"), Kind("float"), Kind("list")
-ANY_TEXT = Kind("text")
 DTYPE = Kind("text", DTYPES)
 
 
@@ -176,11 +175,11 @@ def syntax(text: str) -> ast.expr:
     return tree
 
 
-def parse(text: str, scope: Mapping[str, Kind], expects: str = "") -> Expression:
+def parse(text: str, scope: Mapping[str, Kind], expects: str = "number") -> Expression:
     """Checks `text` against the whitelist, the names of `scope` and their kinds.
 
-    `expects` is "bool", "int" or "number" where the value must be one. Raises ExpressionError with
-    every problem.
+    `expects` says what the value must be: "bool", "int" (or a bool), "number" (either, or a float).
+    Raises ExpressionError with every problem.
     """
     tree = _BareTexts(scope).visit(syntax(text))
     checker = _Checker(scope)
@@ -190,7 +189,6 @@ def parse(text: str, scope: Mapping[str, Kind], expects: str = "") -> Expression
             "bool": kind == BOOL,
             "int": kind in (INT, BOOL),
             "number": kind is not None and kind.is_number,
-            "": kind != LIST,
         }
         if not fits[expects]:
             needed = {"bool": "true or false", "int": "an integer"}.get(expects, "a single number")

@@ -113,20 +113,21 @@ class ScalarInput(_Documented):
     default: Text | None = Field(None, description="an expression; absent: the caller must pass it")
 
 
+# Members of unions have tags in angle brackets, which no key of the YAML can equal.
 ARGUMENT_KINDS = ("tensor", "output", "workspace", "scalar")
 
 
 def _argument_kind(value: Any) -> str | None:
     if isinstance(value, dict):
-        return next((kind for kind in ARGUMENT_KINDS if kind in value), None)
+        return next((f"<{kind}>" for kind in ARGUMENT_KINDS if kind in value), None)
     return None
 
 
 Argument = Annotated[
-    Annotated[TensorInput, Tag("tensor")]
-    | Annotated[TensorOutput, Tag("output")]
-    | Annotated[TensorWorkspace, Tag("workspace")]
-    | Annotated[ScalarInput, Tag("scalar")],
+    Annotated[TensorInput, Tag("<tensor>")]
+    | Annotated[TensorOutput, Tag("<output>")]
+    | Annotated[TensorWorkspace, Tag("<workspace>")]
+    | Annotated[ScalarInput, Tag("<scalar>")],
     Discriminator(_argument_kind),
 ]
 
@@ -176,20 +177,20 @@ class Product(Written):
 
 def _set_item_kind(value: Any) -> str:
     if isinstance(value, dict) and not any(key in value for key in Product.model_fields):
-        return "configuration"
-    return "product"
+        return "<configuration>"
+    return "<product>"
 
 
 def _set_kind(value: Any) -> str:
-    return "list" if isinstance(value, list) else "product"
+    return "<list>" if isinstance(value, list) else "<product>"
 
 
 SetItem = Annotated[
-    Annotated[dict[str, Value], Tag("configuration")] | Annotated[Product, Tag("product")],
+    Annotated[dict[str, Value], Tag("<configuration>")] | Annotated[Product, Tag("<product>")],
     Discriminator(_set_item_kind),
 ]
 SetBody = Annotated[
-    Annotated[list[SetItem], Tag("list")] | Annotated[Product, Tag("product")],
+    Annotated[list[SetItem], Tag("<list>")] | Annotated[Product, Tag("<product>")],
     Discriminator(_set_kind),
 ]
 
@@ -244,7 +245,10 @@ def validate(document: Document, model: type[Written]) -> Any:
 
 
 def _report(document: Document, detail: ErrorDetails) -> None:
-    """Adds one of pydantic's errors at its place, in the words of people who write YAML."""
+    """Adds one of pydantic's errors at its place, in the words of people who write YAML.
+
+    Where something was reported already, it is the cause.
+    """
     path: list[str | int] = []
     data: Any = document.data
     missing = ""
@@ -280,7 +284,9 @@ def _report(document: Document, detail: ErrorDetails) -> None:
         case _:
             text = detail["msg"]
             message = text[0].lower() + text[1:] + ("" if "must be" in text else found)
-    document.report(message, *path)
+    place = document.locate(*path)
+    if not any(problem.location == place for problem in document.problems):
+        document.report(message, *path)
 
 
 def _describe(data: Any) -> str:

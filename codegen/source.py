@@ -14,7 +14,7 @@ from codegen.problems import Location, Problem, display_path
 # Anchors and aliases can make a small file unfold without end.
 _MAX_NODES = 1_000_000
 
-_PLAIN_BOOLS = {"true": True, "True": True, "false": False, "False": False}
+_PLAIN_BOOLS = ("true", "True", "false", "False")
 _PLAIN_INT = re.compile(r"[-+]?(0|[1-9][0-9]*)$")
 _PLAIN_FLOAT = re.compile(r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+)([eE][-+]?[0-9]+)?$")
 
@@ -154,7 +154,7 @@ class Document:
                     f'or "{text}" for the text',
                     *path,
                 )
-            return _PLAIN_BOOLS.get(text, text)
+            return text.lower() in ("true", "yes", "on")
         if kind == "int" and _PLAIN_INT.match(text) and len(text) < 4000:
             return int(text)
         if kind == "float" and _PLAIN_FLOAT.match(text):
@@ -164,4 +164,4 @@ class Document:
             f'or "{text}" for the text',
             *path,
         )
-        return text
+        return {"int": 0, "float": 0.0}.get(kind, text)

@@ -9,19 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from codegen.expressions import (
-    ANY_TEXT,
     ENVIRONMENT,
     EVALUATION_ERRORS,
     Expression,
     ExpressionError,
     Kind,
-    names_of,
     parse,
-    syntax,
 )
 from codegen.keys import key_prefix, tokens_of
 from codegen.problems import Problem, SpecError, UsageError, did_you_mean
@@ -306,28 +302,35 @@ def _nothing_left(target: Target, choice: Choice, rules: Sequence[Rule]) -> list
 
 
 class _Where:
-    """A filter over configurations: parameters, derived values, `family` and `target`."""
+    """A filter over configurations: parameters, derived values, `family` and `target`.
+
+    A name that only other targets have matches nothing, unless it is not reached.
+    """
 
     def __init__(self, text: str, targets: Sequence[Target]) -> None:
-        self._code: dict[tuple[str, str], Any] = {}
-        try:
-            used = names_of(syntax(text))
-            scopes = [_where_scope(target) for target in targets]
-            known = {name: kind for scope in scopes for name, kind in scope.items()}
-            for name in used:
-                if name not in known:
-                    raise UsageError(
-                        f"--where \"{text}\": unknown name '{name}'{did_you_mean(name, known)}"
-                    )
-            for target, scope in zip(targets, scopes, strict=True):
-                # A name of other targets alone matches nothing here, unless it is not reached.
-                foreign = {name: known[name] for name in used if name not in scope}
-                expression = parse(text, {**foreign, **scope}, "bool")
-                self._code[target.family, target.name] = compile(
-                    expression.python, "--where", "eval"
-                )
-        except ExpressionError as error:
-            raise UsageError(f'--where "{text}": {error}') from None
+        self._text = text
+        self._code: dict[Target, Any] = {}
+        texts: dict[str, dict[str, None]] = {
+            "family": dict.fromkeys(target.family for target in targets),
+            "target": dict.fromkeys(target.name for target in targets),
+        }
+        numbers: dict[Target, dict[str, Kind]] = {target: {} for target in targets}
+        for target in targets:
+            for parameter in target.parameters:
+                if parameter.kind.is_number:
+                    numbers[target][parameter.name] = parameter.kind
+                else:
+                    values = dict.fromkeys(parameter.kind.values or ())
+                    texts.setdefault(parameter.name, {}).update(values)
+            numbers[target] |= {name: expression.kind for name, expression in target.derived}
+        everywhere = {name: kind for scope in numbers.values() for name, kind in scope.items()}
+        everywhere |= {name: Kind("text", tuple(values)) for name, values in texts.items()}
+        for target in targets:
+            try:
+                expression = parse(text, {**everywhere, **numbers[target]}, "bool")
+            except ExpressionError as error:
+                raise UsageError(f'--where "{text}": {error}') from None
+            self._code[target] = compile(expression.python, "--where", "eval")
 
     def __call__(self, target: Target, configuration: Configuration) -> bool:
         scope: dict[str, Any] = {"family": target.family, "target": target.name}
@@ -336,22 +339,10 @@ class _Where:
         for (name, _), number in zip(target.derived, configuration.derived, strict=True):
             scope[name] = number
         try:
-            return bool(eval(self._code[target.family, target.name], ENVIRONMENT, scope))
+            return bool(eval(self._code[target], ENVIRONMENT, scope))
         except NameError:
             return False
         except EVALUATION_ERRORS as error:
-            raise UsageError(f"--where has no value for {configuration.key}: {error}") from None
-
-
-def _where_scope(target: Target) -> dict[str, Kind]:
-    return {
-        **{p.name: ANY_TEXT if p.type == "enum" else p.kind for p in target.parameters},
-        **{name: expression.kind for name, expression in target.derived},
-        "family": ANY_TEXT,
-        "target": ANY_TEXT,
-    }
-
-
-def input_files(spec_dirs: Sequence[Path]) -> list[Path]:
-    """The YAML files below some folders of specs, sorted."""
-    return sorted(path for folder in spec_dirs for path in folder.glob("*/*.yaml"))
+            raise UsageError(
+                f'--where "{self._text}" has no value for {configuration.key}: {error}'
+            ) from None

@@ -85,20 +85,22 @@ def stale(generated: Path) -> tuple[list[str], str]:
     reasons = []
     if (generated / JOURNAL).exists():
         reasons.append("a regenerate was interrupted")
-    present = []
+    present = list(codegen_files(codegen_dir))
     for folder in spec_dirs:
         if folder.is_dir():
             present += list(spec_files(folder))
         else:
             reasons.append(f"the specs it was made from are gone: there is no {_shown(folder)}")
-    present += list(codegen_files(codegen_dir))
     known = {os.path.normpath(generated / name) for name in inputs}
     for path in present:
         if os.path.normpath(path) not in known:
             reasons.append(f"{_shown(path)} is new")
+    # A folder that is gone as a whole was reported above; without its generator, a tree is judged
+    # by its specs alone.
+    absent = [folder for folder in (*spec_dirs, codegen_dir) if not folder.is_dir()]
     for name, expected in inputs.items():
         path = generated / name
-        if not any(path.is_relative_to(folder) and not folder.is_dir() for folder in spec_dirs):
+        if not any(path.is_relative_to(folder) for folder in absent):
             reasons += _changed(path, expected)
     for name, expected in outputs.items():
         reasons += _changed(generated / name, expected)

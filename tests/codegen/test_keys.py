@@ -1,0 +1,246 @@
+"""Configuration <-> key, exactly, both ways; and the C++ types that are named after keys."""
+
+from __future__ import annotations
+
+import re
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import assume, given, settings
+
+from codegen.checks import confusable
+from codegen.keys import (
+    KeyFormatError,
+    cpp_type_name,
+    parse_tokens,
+    symbol_fragment,
+    tokens_of,
+)
+from codegen.names import CPP_KEYWORDS
+from codegen.problems import Location
+from codegen.schema import DTYPES
+from codegen.spec import Parameter
+
+tokens = st.from_regex(r"[a-z][a-z0-9]{0,3}", fullmatch=True)
+PLACE = Location("spec.yaml", 1, 1)
+
+
+@st.composite
+def parameters(draw) -> list[Parameter]:
+    """A list of parameters that a spec could have: the checks that loading makes hold."""
+    result: list[Parameter] = []
+    for i in range(draw(st.integers(0, 6))):
+        kind = draw(st.sampled_from(["dtype", "int", "bool", "enum"]))
+        token = draw(tokens) if kind in ("int", "bool") else None
+        values = tuple(draw(st.sets(tokens, min_size=1, max_size=3))) if kind == "enum" else None
+        result.append(Parameter(f"p{i}", kind, token, values, "", PLACE))
+    for i, later in enumerate(result):
+        assume(not any(confusable(earlier, later) for earlier in result[:i]))
+    return result
+
+
+@st.composite
+def configurations(draw, of: list[Parameter]):
+    kinds = {
+        "dtype": lambda p: st.sampled_from(DTYPES),
+        "int": lambda p: st.integers(-(2**31) + 1, 2**31 - 1),
+        "bool": lambda p: st.booleans(),
+        "enum": lambda p: st.sampled_from(p.values),
+    }
+    return tuple(draw(kinds[p.type](p)) for p in of)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_a_key_gives_back_its_configuration(data) -> None:
+    known = data.draw(parameters())
+    values = data.draw(configurations(known))
+    text = tokens_of(known)(values)
+    assert re.fullmatch(r"[a-z][a-z0-9]*(-[a-z][a-z0-9]*)*", text)
+    assert parse_tokens(known, text) == values
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_a_text_that_parses_is_the_key_of_what_it_parses_to(data) -> None:
+    known = data.draw(parameters())
+    pieces = [p.token or "" for p in known] + [v for p in known for v in p.values or ()]
+    pieces += ["0", "1", "01", "m1", "m0", "-", "-", "-", "bf16", "default", "x"]
+    text = "".join(data.draw(st.lists(st.sampled_from(pieces), max_size=12)))
+    try:
+        values = parse_tokens(known, text)
+    except KeyFormatError:
+        return
+    assert tokens_of(known)(values) == text
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_two_configurations_never_share_a_key_or_a_type(data) -> None:
+    known = data.draw(parameters())
+    a, b = data.draw(configurations(known)), data.draw(configurations(known))
+    write = tokens_of(known)
+    assert (write(a) == write(b)) == (a == b)
+    assert (cpp_type_name(write(a)) == cpp_type_name(write(b))) == (a == b)
+    assert cpp_type_name(write(a)) not in CPP_KEYWORDS
+
+
+@pytest.mark.parametrize(
+    "text", ["r064", "r-5", "rm0", "r", "r5-", "-r5", "r5-r5", "R5", "r5 ", ""]
+)
+def test_only_the_canonical_form_is_a_key(text) -> None:
+    known = [Parameter("B_r", "int", "r", None, "", PLACE)]
+    with pytest.raises(KeyFormatError):
+        parse_tokens(known, text)
+
+
+def test_negative_ints() -> None:
+    known = [Parameter("B_r", "int", "r", None, "", PLACE)]
+    assert tokens_of(known)((-5,)) == "rm5"
+    assert parse_tokens(known, "rm5") == (-5,)
+
+
+def test_no_token_at_all_is_default() -> None:
+    known = [Parameter("causal", "bool", "causal", None, "", PLACE)]
+    assert tokens_of(known)((False,)) == "default"
+    assert parse_tokens(known, "default") == (False,)
+    assert cpp_type_name("default") == "default_"
+
+
+def test_a_mangled_name_holds_the_length_prefixed_type() -> None:
+    assert symbol_fragment("flash_forward", "sm80", "bf16_d128_r64") == (
+        "7configs13flash_forward4sm8013bf16_d128_r64E"
+    )
+
+
+# ---- list and explain
+
+
+def test_list_prints_keys_in_spec_order_and_writes_nothing(workspace) -> None:
+    result = workspace.run("list", "--where", "target == 'cpu'")
+    assert result.status == 0
+    assert result.stdout.splitlines() == [
+        f"demo.cpu.{dtype}{causal}-t64"
+        for dtype in ("bf16", "fp16", "f32")
+        for causal in ("", "-causal")
+    ]
+    assert result.stderr == "6 demo.cpu\n"
+    assert not workspace.out.exists()
+
+
+@pytest.mark.parametrize(
+    ("where", "count"),
+    [
+        ("threads == 64", 2 * 2 * 3),
+        ("causal and dtype == bf16 and target == 'sm80'", 11),
+        ("family == 'demo' and tile == 64 and mode == 'auto'", 16),
+        ("target == cpu or warps == 1", 6 + 12),
+    ],
+)
+def test_where_knows_parameters_derived_values_family_and_target(workspace, where, count) -> None:
+    result = workspace.run("list", "--where", where)
+    assert result.status == 0, result.output
+    assert len(result.stdout.splitlines()) == count
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--where", "tile == 7"], "no configuration of the set 'default' matches --where"),
+        (["--where", "tyle == 7"], "unknown name 'tyle' (did you mean 'tile'?)"),
+        (["--where", "tile =="], "not an expression"),
+        (["--where", "tile"], "'tile' must be true or false"),
+        (["--where", "dtype == 'bf61'"], "'bf61' is not among its values (did you mean 'bf16'?)"),
+        (["--where", "1 // (tile - 64) == 0"], "has no value for demo.cpu.bf16-t64"),
+        (["--set", "defalt"], "no target has a set 'defalt' (did you mean 'default'?)"),
+    ],
+)
+def test_zero_matches_is_an_error(workspace, arguments, message) -> None:
+    result = workspace.run("list", *arguments)
+    assert result.status == 2
+    assert message in result.stderr
+
+
+def test_list_json(workspace) -> None:
+    import json
+
+    entries = json.loads(workspace.run("list", "--set", "small", "--json").stdout)
+    assert entries == [
+        {
+            "key": "demo.sm80.bf16-t32-w1-split",
+            "family": "demo",
+            "target": "sm80",
+            "parameters": {
+                "dtype": "bf16", "causal": False, "tile": 32, "warps": 1, "mode": "split",
+            },
+            "derived": {"threads": 32},
+        }
+    ]  # fmt: skip
+
+
+def test_explain_a_built_key(workspace) -> None:
+    workspace.run("regenerate")
+    result = workspace.run("explain", "demo.sm80.bf16-causal-t64-w2-auto")
+    assert result.status == 0
+    first, *values = result.stdout.splitlines()
+    assert re.fullmatch(
+        r"demo\.sm80\.bf16-causal-t64-w2-auto is built: demo/sm80_\d\d\.cu, in set default", first
+    )
+    assert "  threads = 64" in values
+    assert "  causal = true" in values
+
+
+def test_explain_an_excluded_key(workspace) -> None:
+    result = workspace.run("explain", "demo.sm80.f32-t9-w16-auto")
+    assert result.status == 0
+    assert result.stdout.splitlines()[:4] == [
+        "demo.sm80.f32-t9-w16-auto is excluded:",
+        "  kernel_specs/demo/sm80.yaml:8:5: dtype != f32: the matrix units take 16-bit numbers",
+        "  kernel_specs/demo/sm80.yaml:9:5: tile % (8 * warps) == 0: every warp owns whole tiles",
+        "  kernel_specs/demo/sm80.yaml:12:10: threads <= 256: threads is at most 256 on sm80",
+    ]
+
+
+def test_explain_a_valid_key_that_is_in_no_set(workspace) -> None:
+    key = "demo.sm80.bf16-t256-w1-auto"
+    result = workspace.run("explain", key)
+    assert result.status == 0
+    entry = "  - {dtype: bf16, causal: false, tile: 256, warps: 1, mode: auto}"
+    assert f"{key} is valid, but in no set; add to a set of kernel_specs/demo/sm80.yaml" in (
+        result.stdout
+    )
+    assert entry in result.stdout.splitlines()
+    # The YAML it prints is the YAML that builds it.
+    workspace.edit("sm80.yaml", "  default:\n", f"  default:\n  {entry}\n")
+    assert key in workspace.run("list").stdout.splitlines()
+    assert workspace.run("regenerate").status == 0
+    assert "is built" in workspace.run("explain", key).stdout
+
+
+def test_explain_a_key_of_another_set(workspace) -> None:
+    workspace.run("regenerate")
+    result = workspace.run("explain", "demo.sm80.bf16-t32-w1-split")
+    assert result.status == 0
+    assert "is in set small, but not in the generated tree" in result.stdout
+    assert "python -m codegen regenerate --set small" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("key", "messages"),
+    [
+        ("dem.cpu.f32-t64", ["there is no family 'dem' (did you mean 'demo'?)", "demo.cpu.f32"]),
+        ("demo.cpy.f32-t64", ["demo has no target 'cpy' (did you mean 'cpu'?)"]),
+        ("demo.cpu.f23-t64", ["'f23' stands where dtype (bf16, fp16, f32) is due"]),
+        ("demo.cpu.f32-causl-t64", ["'causl' stands where tile (t<number>) is due",
+                                    "demo.cpu.f32-causal-t64"]),
+        ("demo.cpu.f32", ["it ends before tile (t<number>)"]),
+        ("demo.cpu.f32-t64-x", ["'x' is not known, or not in its place"]),
+        ("nonsense", ["a key is family.target.tokens"]),
+    ],
+)  # fmt: skip
+def test_explain_an_unknown_or_misspelt_key(workspace, key, messages) -> None:
+    result = workspace.run("explain", key)
+    assert result.status == 2
+    assert "Traceback" not in result.output
+    for message in [*messages, "the nearest keys of the default sets:"]:
+        assert message in result.stderr

@@ -1,0 +1,442 @@
+"""What regenerate and check do to a tree."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from codegen.emit import shard_count, shard_of
+from codegen.load import load
+
+ROOT = Path(__file__).resolve().parents[2]
+
+EXPECTED_COUNTS = re.compile(
+    r"generated: (\d+) kernels; (\d+) files written, (\d+) unchanged, (\d+) removed\n"
+)
+
+
+def regenerate(workspace, *arguments: str) -> tuple[int, int, int, int]:
+    result = workspace.run("regenerate", *arguments)
+    assert result.status == 0, result.output
+    match = EXPECTED_COUNTS.fullmatch(result.stdout)
+    assert match, result.stdout
+    return tuple(map(int, match.groups()))
+
+
+def is_kernel_shard(name: str) -> bool:
+    return re.fullmatch(r"demo/(cpu|sm80)_\d+\.(cu|cpp)", name) is not None
+
+
+def test_prints_written_unchanged_and_removed_counts(workspace) -> None:
+    kernels, written, unchanged, removed = regenerate(workspace)
+    # sm80: 2 dtypes, causal or not, the (tile, warps) that the constraints leave; cpu: 3 * 2.
+    tiles = sum(t % (8 * w) == 0 and w <= 8 for t in (32, 64, 128) for w in (1, 2, 4, 8, 16))
+    assert kernels == 4 * tiles + 6
+    assert written == len(workspace.tree())
+    assert (unchanged, removed) == (0, 0)
+
+
+def test_an_identical_second_run_writes_0_files_and_touches_no_mtime(workspace) -> None:
+    regenerate(workspace)
+    before = workspace.times()
+    _, written, unchanged, removed = regenerate(workspace)
+    assert (written, unchanged, removed) == (0, len(before), 0)
+    assert workspace.times() == before
+
+
+def test_deterministic_bytes_under_any_hash_seed(workspace) -> None:
+    trees = []
+    for seed in ("0", "1", "4242"):
+        result = workspace.python("-m", "codegen", "regenerate", PYTHONHASHSEED=seed)
+        assert result.status == 0, result.output
+        trees.append(workspace.tree())
+        for name in trees[-1]:
+            (workspace.out / name).unlink()
+    assert trees[0] == trees[1] == trees[2]
+
+
+def test_changing_one_constraint_value_rewrites_only_the_shards_it_affects(workspace) -> None:
+    regenerate(workspace)
+    before = workspace.tree()
+    old = {k["key"]: k["file"] for k in kernels(workspace)}
+    workspace.edit("sm80.yaml", "limits: {threads: 256}", "limits: {threads: 128}")
+    regenerate(workspace)
+    after = workspace.tree()
+    new = {k["key"]: k["file"] for k in kernels(workspace)}
+    assert 0 < len(new) < len(old)
+    assert new.items() < old.items()  # nothing moved
+    affected = {old[key] for key in old.keys() - new.keys()}
+    changed = {n for n in before.keys() | after.keys() if before.get(n) != after.get(n)}
+    assert {n for n in changed if is_kernel_shard(n)} == affected
+    assert changed - affected == {
+        "demo/sm80_table.cpp",
+        "files.cmake",
+        "manifest.json",
+        "registry.cpp",
+    }
+
+
+def test_adding_a_kernel_touches_one_shard_and_the_table(workspace) -> None:
+    regenerate(workspace)
+    before = workspace.tree()
+    workspace.edit(
+        "cpu.yaml", "- {tile: 64}", "- {tile: 64}\n    - {tile: 1, dtype: f32, causal: true}"
+    )
+    regenerate(workspace)
+    after = workspace.tree()
+    changed = {n for n in after if before.get(n) != after[n]}
+    assert len([n for n in changed if is_kernel_shard(n)]) == 1
+    assert "demo/cpu_table.cpp" in changed
+    assert "demo/sm80_table.cpp" not in changed
+
+
+def kernels(workspace) -> list[dict]:
+    manifest = json.loads((workspace.out / "manifest.json").read_text())
+    return [k for f in manifest["families"] for t in f["targets"] for k in t["kernels"]]
+
+
+def test_orphans_go_and_files_it_did_not_make_stay(workspace) -> None:
+    regenerate(workspace)
+    (workspace.out / "README").write_text("mine")
+    (workspace.out / "demo/notes.txt").write_text("mine")
+    (workspace.demo / "sm80.yaml").unlink()
+    gone = [name for name in workspace.tree() if name.startswith("demo/sm80_")]
+    _, _, _, removed = regenerate(workspace)
+    assert removed == len(gone) > 0
+    tree = workspace.tree()
+    assert not any(name.startswith("demo/sm80_") for name in tree)
+    assert tree["README"] == tree["demo/notes.txt"] == b"mine"
+
+
+def test_a_family_that_goes_leaves_no_folder(workspace) -> None:
+    workspace.run("new", "other")
+    regenerate(workspace)
+    assert (workspace.out / "other").is_dir()
+    for file in (workspace.root / "kernel_specs/other").iterdir():
+        file.unlink()
+    regenerate(workspace)
+    assert not (workspace.out / "other").exists()
+
+
+def test_a_file_in_the_way_is_not_overwritten(workspace) -> None:
+    (workspace.out / "demo").mkdir(parents=True)
+    (workspace.out / "demo/args.h").write_text("mine")
+    result = workspace.run("regenerate")
+    assert result.status == 2
+    assert "generated/demo/args.h is in the way: codegen did not make it" in result.stderr
+    assert workspace.tree() == {"demo/args.h": b"mine"}
+
+
+def test_a_manifest_cannot_lead_out_of_the_tree(workspace) -> None:
+    victim = workspace.root / "victim"
+    victim.write_text("mine")
+    regenerate(workspace)
+    manifest = json.loads((workspace.out / "manifest.json").read_text())
+    manifest["outputs"] |= {"../victim": "", str(victim): ""}
+    (workspace.out / "manifest.json").write_text(json.dumps(manifest))
+    regenerate(workspace)
+    assert victim.read_text() == "mine"
+
+
+def test_each_file_names_its_spec_its_template_and_the_hash_of_what_follows(workspace) -> None:
+    regenerate(workspace)
+    for name, content in workspace.tree().items():
+        if name == "manifest.json":
+            continue
+        first, second, body = content.decode().split("\n", 2)
+        assert re.fullmatch(
+            r"(//|#) Generated by codegen from kernel_specs(/demo/\w+\.yaml)? with [\w.]+\.mako; "
+            r"do not edit\.",
+            first,
+        ), name
+        assert second.endswith(hashlib.sha256(body.encode()).hexdigest())
+
+
+def test_the_manifest_records_the_hash_of_every_input_and_output(workspace) -> None:
+    regenerate(workspace)
+    manifest = json.loads((workspace.out / "manifest.json").read_text())
+    tree = workspace.tree()
+    assert manifest["outputs"].keys() == tree.keys() - {"manifest.json"}
+    for name, expected in manifest["outputs"].items():
+        assert hashlib.sha256(tree[name]).hexdigest() == expected
+    inputs = [os.path.normpath(workspace.out / name) for name in manifest["inputs"]]
+    codegen = ROOT / "codegen"
+    assert set(inputs) == {
+        *(str(workspace.demo / n) for n in ("family.yaml", "cpu.yaml", "sm80.yaml")),
+        *map(str, codegen.glob("*.py")),
+        *map(str, codegen.glob("templates/*.mako")),
+    }
+
+
+def test_few_kernels_a_file(workspace) -> None:
+    regenerate(workspace)
+    files = [k["file"] for k in kernels(workspace) if ".sm80." in k["key"]]
+    assert max(files.count(name) for name in files) <= 4
+    assert len(set(files)) > len(files) / 2
+
+
+def test_shards_split_in_two_when_a_set_outgrows_them(workspace) -> None:
+    target = load([workspace.root / "kernel_specs"])[0].targets[1]
+    assert shard_count(target, 1) == shard_count(target, 128) == 64
+    assert shard_count(target, 129) == 128
+    assert shard_of("some.key", 128) % 64 == shard_of("some.key", 64)
+
+
+def test_the_number_of_shards_can_be_said(workspace) -> None:
+    workspace.edit("sm80.yaml", "budget:", "shards: 1\nbudget:")
+    regenerate(workspace)
+    assert {k["file"] for k in kernels(workspace) if ".sm80." in k["key"]} == {"demo/sm80_00.cu"}
+
+
+# ---- check
+
+
+def test_check_is_clean_after_regenerate(workspace) -> None:
+    regenerate(workspace)
+    result = workspace.run("check")
+    assert (result.status, result.stdout) == (0, "generated is up to date\n")
+
+
+def test_check_prints_a_unified_diff_and_the_command_that_mends_it(workspace) -> None:
+    regenerate(workspace)
+    before = workspace.tree()
+    workspace.edit("sm80.yaml", "limits: {threads: 256}", "limits: {threads: 128}")
+    result = workspace.run("check")
+    assert result.status == 1
+    assert "--- a/demo/sm80_table.cpp\n+++ b/demo/sm80_table.cpp\n@@" in result.stdout
+    assert re.search(r'^-\s+\{"demo\.sm80\.bf16-t64-w8-auto"', result.stdout, re.M)
+    assert result.stderr.endswith("mend it with:\n  python -m codegen regenerate\n")
+    assert workspace.tree() == before
+
+
+def test_check_sees_an_edited_a_missing_and_an_orphaned_file(workspace) -> None:
+    regenerate(workspace)
+    tree = workspace.tree()
+    (workspace.out / "demo/args.h").write_bytes(tree["demo/args.h"] + b"// edited\n")
+    (workspace.out / "registry.cpp").unlink()
+    (workspace.out / "demo/sm80_99.cu").write_bytes(tree["demo/family.cpp"])
+    (workspace.out / "README").write_text("mine")
+    result = workspace.run("check")
+    assert result.status == 1
+    assert "-// edited\n" in result.stdout
+    assert "--- /dev/null\n+++ b/registry.cpp\n" in result.stdout
+    assert "orphan: generated/demo/sm80_99.cu" in result.stdout
+    assert "README" not in result.output
+
+
+def test_check_compares_with_the_selection_that_was_generated(workspace) -> None:
+    regenerate(workspace, "--set", "small")
+    assert workspace.run("check").status == 0
+    regenerate(workspace, "--where", "tile == 64 and target == 'cpu'")
+    assert workspace.run("check").status == 0
+    assert len(kernels(workspace)) == 6
+    (workspace.out / "registry.cpp").unlink()
+    result = workspace.run("check")
+    assert result.status == 1
+    assert result.stderr.endswith(
+        "  python -m codegen regenerate --where 'tile == 64 and target == '\"'\"'cpu'\"'\"''\n"
+    )
+
+
+def test_check_of_other_folders(workspace) -> None:
+    (workspace.root / "kernel_specs").rename(workspace.root / "specs")
+    workspace.run("regenerate", "--specs", "specs", "--out", "tree")
+    assert workspace.run("check", "--out", "tree").status == 0
+    (workspace.root / "tree/registry.cpp").unlink()
+    assert "regenerate --specs specs --out tree\n" in workspace.run("check", "--out", "tree").stderr
+
+
+def test_check_without_a_tree(workspace) -> None:
+    result = workspace.run("check")
+    assert result.status == 1
+    assert "+++ b/manifest.json" in result.stdout
+
+
+# ---- killed runs
+
+
+class Killer:
+    """Kills regenerate at its n-th step on the file system, with no chance to clean up."""
+
+    SCRIPT = """
+import os, signal, sys
+from pathlib import Path
+step, left = os.environ["KILL_AT"], int(os.environ["KILL_AT"])
+def dying(function):
+    def run(*args, **kwargs):
+        global left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return function(*args, **kwargs)
+    return run
+for name in ("write_bytes", "replace", "unlink", "rmdir"):
+    setattr(Path, name, dying(getattr(Path, name)))
+from codegen.__main__ import main
+main(["regenerate"])
+"""
+
+
+@pytest.fixture
+def changed_spec(workspace):
+    """A tree, then a spec that adds files, changes some and orphans others."""
+    regenerate(workspace)
+    workspace.edit("sm80.yaml", "tile: [32, 64, 128]", "tile: [64, 256]")
+    workspace.edit("cpu.yaml", "- {tile: 64}", "- {tile: 16}")
+    return workspace
+
+
+def test_killed_at_any_step_the_next_run_mends_the_tree(changed_spec) -> None:
+    workspace = changed_spec
+    start = {name: (workspace.out / name).read_bytes() for name in workspace.tree()}
+    regenerate(workspace)
+    finished = workspace.tree()
+    steps = 2 * len(finished)
+    killed = 0
+    for step in random.Random(1).sample(range(1, steps), 12):
+        for name in workspace.tree():
+            (workspace.out / name).unlink()
+        for name, content in start.items():
+            (workspace.out / name).parent.mkdir(exist_ok=True)
+            (workspace.out / name).write_bytes(content)
+        result = workspace.python("-c", Killer.SCRIPT, KILL_AT=str(step))
+        killed += result.status == -signal.SIGKILL
+        if result.status == -signal.SIGKILL and workspace.tree() != start:
+            stale = workspace.python(str(ROOT / "codegen/staleness.py"), "generated")
+            assert stale.status == 1
+            assert workspace.run("check").status == 1
+        regenerate(workspace)
+        assert workspace.tree() == finished
+        assert workspace.run("check").status == 0
+    assert killed >= 6
+
+
+def test_killed_then_the_spec_is_taken_back(changed_spec) -> None:
+    """The files that only the killed run made are known as codegen's own."""
+    workspace = changed_spec
+    new = (workspace.demo / "sm80.yaml").read_text()
+    start = workspace.tree()
+    for step in (8, 20, 30):
+        workspace.write("sm80.yaml", new)
+        result = workspace.python("-c", Killer.SCRIPT, KILL_AT=str(step))
+        assert result.status == -signal.SIGKILL
+        assert workspace.tree().keys() - start.keys()
+        workspace.edit("sm80.yaml", "tile: [64, 256]", "tile: [32, 64, 128]")
+        workspace.edit("cpu.yaml", "- {tile: 16}", "- {tile: 64}")
+        regenerate(workspace)
+        assert workspace.tree() == start
+        workspace.edit("cpu.yaml", "- {tile: 64}", "- {tile: 16}")
+
+
+def test_killed_at_random_moments(workspace) -> None:
+    """Real kills of a real process, by the clock."""
+    regenerate(workspace)
+    expected = workspace.tree()
+    command = [sys.executable, "-c", "from codegen.__main__ import main; main(['regenerate'])"]
+    for delay in (0.2, 0.35, 0.5):
+        for name in expected:
+            (workspace.out / name).write_text("// Generated by codegen from another spec\n")
+        with subprocess.Popen(
+            command,
+            cwd=workspace.root,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        ) as process:
+            time.sleep(delay)
+            process.kill()
+        regenerate(workspace)
+        assert workspace.tree() == expected
+
+
+def test_two_runs_at_once_do_not_mix(workspace) -> None:
+    command = [sys.executable, "-m", "codegen", "regenerate"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    runs = [
+        subprocess.Popen(command, cwd=workspace.root, env=environment, stdout=subprocess.PIPE)
+        for _ in range(3)
+    ]
+    assert [run.wait() for run in runs] == [0, 0, 0]
+    for run in runs:
+        run.stdout.close()
+    assert workspace.run("check").status == 0
+
+
+# ---- staleness.py, as CMake runs it
+
+
+def staleness(workspace) -> tuple[int, str]:
+    script = str(ROOT / "codegen/staleness.py")
+    # -S -E: no site-packages, so that nothing but the standard library can be used.
+    result = workspace.python("-S", "-E", script, "generated")
+    assert "Traceback" not in result.output
+    return result.status, result.stdout
+
+
+def test_a_fresh_tree_is_not_stale(workspace) -> None:
+    regenerate(workspace)
+    assert staleness(workspace) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda w: w.edit("sm80.yaml", "256", "128"), "kernel_specs/demo/sm80.yaml has changed"),
+        (lambda w: w.write("sm90.yaml", "target: sm90"), "kernel_specs/demo/sm90.yaml is new"),
+        (lambda w: (w.demo / "cpu.yaml").unlink(), "kernel_specs/demo/cpu.yaml is gone"),
+        (lambda w: (w.out / "registry.cpp").unlink(), "generated/registry.cpp is gone"),
+        (lambda w: (w.out / "demo/args.h").write_text(""), "generated/demo/args.h has changed"),
+        (lambda w: (w.out / "manifest.json").unlink(), "there is no generated/manifest.json"),
+        (lambda w: (w.out / "manifest.json").write_text("<<<<<<< ours"), "cannot be read"),
+        (lambda w: (w.out / ".regenerate.json").write_text("[]"), "a regenerate was interrupted"),
+        (
+            lambda w: (w.root / "kernel_specs").rename(w.root / "away"),
+            "the specs it was made from are gone: there is no kernel_specs",
+        ),
+    ],
+)
+def test_a_stale_tree_is_named_with_the_command_that_mends_it(workspace, damage, reason) -> None:
+    regenerate(workspace)
+    damage(workspace)
+    status, output = staleness(workspace)
+    assert status == 1
+    assert reason in output
+    assert output.endswith("mend it with: python -m codegen regenerate\n")
+
+
+def test_a_changed_generator_makes_the_tree_stale(workspace) -> None:
+    regenerate(workspace)
+    path = workspace.out / "manifest.json"
+    manifest = json.loads(path.read_text())
+    name = next(name for name in manifest["inputs"] if name.endswith("shard.cu.mako"))
+    manifest["inputs"][name] = "0" * 64
+    path.write_text(json.dumps(manifest))
+    status, output = staleness(workspace)
+    assert status == 1
+    assert "codegen/templates/shard.cu.mako has changed" in output
+
+
+def test_a_tree_built_where_the_generator_is_not(workspace, tmp_path) -> None:
+    """An sdist without codegen/: the specs and the outputs are still compared."""
+    regenerate(workspace)
+    path = workspace.out / "manifest.json"
+    manifest = json.loads(path.read_text())
+    old = manifest["codegen_dir"]
+    manifest["codegen_dir"] = "../codegen"
+    manifest["inputs"] = {
+        name.replace(old, "../codegen"): value for name, value in manifest["inputs"].items()
+    }
+    path.write_text(json.dumps(manifest))
+    assert staleness(workspace)[0] == 0
+    workspace.edit("sm80.yaml", "256", "128")
+    assert staleness(workspace)[0] == 1
