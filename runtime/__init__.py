@@ -11,8 +11,10 @@ docs/runtime.md has the whole of it.
 
 from __future__ import annotations
 
+import importlib
+
 try:
-    from runtime import _native as _native
+    importlib.import_module("runtime._native")
 except ModuleNotFoundError as _error:
     if _error.name != "runtime._native":
         raise

@@ -1,0 +1,407 @@
+"""Arguments are checked from the spec: each wrong one is an InvalidArgument that names the
+argument, what came and what is needed."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from runtime import InvalidArgument, TargetUnavailable
+
+B, N, K = 6, 8, 3
+
+
+@pytest.fixture
+def call(native):
+    """Calls probe.cpu.f32-b1 with good arguments, apart from those given."""
+    x, y = torch.randn(B, N), torch.randn(B, 2)
+    good = {"x": x, "y": y, "idx": torch.zeros(K, dtype=torch.int32)}
+    scalars = {"alpha": None, "count": 3, "wide": None, "flag": None}
+
+    def run(key="probe.cpu.f32-b1", total=False, out=None, **given):
+        inputs = tuple(given.get(name, value) for name, value in good.items())
+        values = tuple(given.get(name, value) for name, value in scalars.items())
+        kernel = native.kernel(key, {"block": int(key[-1])})
+        return kernel(inputs, values, (total,), out)
+
+    run.x, run.y = x, y
+    return run
+
+
+def refused(call, message, error=InvalidArgument, **given):
+    with pytest.raises(error, match="^" + re.escape(message)):
+        call(**given)
+
+
+def test_a_right_call(call):
+    z, total = call(total=True)
+    expected = call.x.double() * (0.5 * N) + 3
+    torch.testing.assert_close(z.double(), expected, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(total.double(), expected.sum(1), rtol=1e-5, atol=1e-5)
+
+
+def test_an_optional_output_is_returned_only_when_asked_for(call):
+    assert isinstance(call(), torch.Tensor)
+    assert [t.shape for t in call(total=True)] == [(B, N), (B,)]
+
+
+def test_dtype(call):
+    refused(
+        call,
+        "x: dtype torch.float64 came, this kernel (probe.cpu.f32-b1) needs torch.float32",
+        x=call.x.double(),
+    )
+    refused(call, "x: dtype torch.complex64 came", x=call.x.to(torch.complex64).conj())
+    refused(call, "idx: dtype torch.int64 came", idx=torch.zeros(K, dtype=torch.int64))
+    refused(call, "x: dtype torch.float8_e4m3fn came", x=call.x.to(torch.float8_e4m3fn))
+
+
+@pytest.mark.parametrize(
+    ("key", "dtype"),
+    [("bf16", torch.bfloat16), ("fp16", torch.float16), ("bool", torch.bool)],
+)
+def test_every_dtype_is_told_apart(call, key, dtype):
+    key = f"probe.cpu.{key}-b1"
+    assert call(key, x=call.x.to(dtype)).dtype == dtype
+    for other in {torch.bfloat16, torch.float16, torch.bool, torch.uint8, torch.int8} - {dtype}:
+        refused(call, f"x: dtype {other} came", key=key, x=call.x.to(other))
+
+
+@pytest.mark.parametrize(
+    ("value", "name"), [([1.0], "list"), (None, "NoneType"), (np.zeros((B, N)), "numpy.ndarray")]
+)
+def test_what_is_no_tensor(call, value, name):
+    refused(call, f"x: a {name} came, needs a torch.Tensor", x=value)
+
+
+def test_rank_and_shape(call):
+    refused(call, "x: shape [8] has 1 dimensions, needs 2: [B, N]", x=call.x[0])
+    refused(call, "x: shape [1, 6, 8] has 3 dimensions, needs 2", x=call.x[None])
+    refused(call, "x: shape [1, 1, 1, 1, 1, 1, 1, 6, 8] has 9", x=call.x[(None,) * 7])
+    refused(
+        call,
+        "y: shape [5, 2], needs [B, ceil_div(N, 4)] with B = 6 as in x; dimension 0 is 5",
+        y=call.y[:5],
+    )
+    refused(
+        call,
+        "y: shape [6, 3], needs [B, ceil_div(N, 4)]: dimension 1 must be 2 (N = 8)",
+        y=torch.randn(B, 3),
+    )
+
+
+def test_the_last_dimension_is_contiguous_and_any_other_stride_goes(call):
+    refused(
+        call,
+        "x: the last dimension has stride 6, needs stride 1; pass x.contiguous()",
+        x=torch.randn(N, B).t(),
+    )
+    refused(call, "x: the last dimension has stride 0", x=torch.randn(B, 1).expand(B, N))
+    wide = torch.randn(B, 3, N)
+    torch.testing.assert_close(call(x=wide[:, 1]), wide[:, 1] * 4 + 3)
+    row = torch.randn(N).expand(B, N)  # an input may repeat
+    torch.testing.assert_close(call(x=row), row * 4 + 3)
+    one = torch.randn(B, 7)[:, :1]  # of extent 1: its stride does not matter
+    torch.testing.assert_close(
+        call(x=one.as_strided((B, 1), (8, 5)), y=torch.randn(B, 1)).shape[1], 1
+    )
+
+
+def test_alignment(call):
+    refused(
+        call,
+        "x: the data begins 4 bytes past a multiple of 16, this kernel (probe.cpu.f32-b1) needs "
+        "16-byte alignment; pass x.clone()",
+        x=torch.randn(B * N + 1)[1:].view(B, N),
+    )
+    refused(
+        call,
+        "x: dimension 0 has a stride of 36 bytes, this kernel (probe.cpu.f32-b1) needs a multiple "
+        "of 16; pass x.contiguous()",
+        x=torch.randn(B, N + 1)[:, :N],
+    )
+    one_row = torch.randn(1, N + 1)[:, :N]  # the stride of an extent of 1 does not matter
+    assert call(x=one_row, y=torch.randn(1, 2), idx=torch.zeros(1, dtype=torch.int32)).shape[0] == 1
+
+
+def test_a_contiguous_tensor_is_always_aligned_enough(call):
+    odd = torch.randn(B, 7)  # rows of 28 bytes
+    torch.testing.assert_close(call(x=odd), odd * 3.5 + 3)
+
+
+def test_zero_sizes_give_an_empty_result_without_a_launch(call):
+    # `flag` makes the kernel fail, so a launch would show.
+    result = call(x=torch.empty(0, N), y=torch.empty(0, 2), flag=True)
+    assert result.shape == (0, N)
+    z, total = call(x=torch.empty(0, N), y=torch.empty(0, 2), flag=True, total=True)
+    assert z.shape == (0, N)
+    assert total.shape == (0,)
+
+
+def test_an_output_with_elements_is_computed_even_from_empty_inputs(call):
+    z, total = call(x=torch.empty(B, 0), y=torch.empty(B, 0), total=True)
+    assert z.shape == (B, 0)
+    assert torch.equal(total, torch.zeros(B))
+
+
+def test_an_extent_past_32_bits_is_refused_with_the_reason(call):
+    refused(
+        call,
+        "x: dimension 0 (B) is 2147483648, needs at most 2147483647: kernels count each extent in "
+        "32 bits",
+        x=torch.empty(1, N).expand(2**31, N),
+    )
+
+
+def test_more_than_2_31_elements_work(native):
+    # Elements that repeat, so the memory is small: 3 * 2^30 of them.
+    kernel = native.kernel("probe.cpu.bf16-b1")
+    x = torch.zeros(1, 1, dtype=torch.bfloat16).expand(2**31 - 1, 1)
+    y = torch.zeros(1, 1).expand(2**31 - 1, 1)
+    with pytest.raises(InvalidArgument, match="B % K == 0"):  # bound, and past the size checks
+        kernel((x, y, torch.zeros(2, dtype=torch.int32)), (None, 1, None, None), (False,), None)
+
+
+def test_requires_grad_is_refused_until_there_is_a_backward(call):
+    message = (
+        "x: requires_grad is set and grad mode is on, but probe has no backward; call it under "
+        "torch.no_grad() or pass x.detach()"
+    )
+    refused(call, message, x=call.x.clone().requires_grad_())
+    refused(call, message, x=torch.nn.Parameter(call.x))
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            assert not call(x=torch.nn.Parameter(call.x)).requires_grad
+
+
+def test_fake_and_meta_tensors(call):
+    with FakeTensorMode() as mode:
+        fake = mode.from_tensor(call.x)
+    refused(call, "x: a FakeTensor came, which has no memory; needs a tensor with data", x=fake)
+    refused(call, "x: a meta tensor came", x=call.x.to("meta"))
+
+
+def test_lazy_conjugate_and_negative_views(call):
+    refused(
+        call,
+        "x: a lazily negated view came (is_neg() is true); needs its values in memory: pass "
+        "x.resolve_neg()",
+        x=torch._neg_view(call.x),
+    )
+    refused(call, "x: dtype torch.complex64", x=torch.zeros(B, N, dtype=torch.complex64).conj())
+
+
+def test_sparse_and_transformed_tensors(call):
+    refused(call, "x: a tensor of layout torch.sparse_coo on cpu came", x=call.x.to_sparse())
+    with pytest.raises(InvalidArgument, match="needs a dense tensor with data"):
+        torch.func.vmap(lambda x: call(x=x))(torch.randn(2, B, N))
+
+
+def test_subclasses(call):
+    class Named(torch.Tensor):
+        pass
+
+    class Wrapping(torch.Tensor):
+        @classmethod
+        def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+            return NotImplemented
+
+    assert call(x=call.x.as_subclass(Named)).shape == (B, N)
+    refused(
+        call,
+        "x: a Wrapping came, a tensor subclass with a dispatch of its own; needs the plain "
+        "torch.Tensor that it wraps",
+        x=torch.Tensor._make_wrapper_subclass(Wrapping, (B, N), dtype=torch.float32),
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (None, "count: None came, needs a value: it has no default"),
+        (2.0, "count: a float came, needs an int"),
+        (True, "count: a bool came, needs an int"),
+        ("3", "count: a str came, needs an int"),
+        (torch.tensor(3), "count: a Tensor came, needs an int; pass its .item()"),
+        (2**31, "count: 2147483648 came, needs a value that 32-bit integers hold"),
+        (-(2**80), "count: -1208925819614629174706176 came, needs a value that 32-bit"),
+    ],
+)
+def test_integer_scalars(call, value, message):
+    refused(call, message, count=value)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("1", "alpha: a str came, needs a float"),
+        (True, "alpha: a bool came, needs a float"),
+        (1j, "alpha: a complex came, needs a float"),
+        (torch.tensor(1.0), "alpha: a Tensor came, needs a float; pass its .item()"),
+        (1e300, "alpha: 1e+300 came, needs a value that 32-bit floats hold"),
+        (10**400, "alpha: 1"),
+    ],
+)
+def test_floating_scalars(call, value, message):
+    refused(call, message, alpha=value)
+
+
+def test_scalars_that_suit(call):
+    for alpha in (2, 2.0, np.float32(2), np.int64(2)):
+        torch.testing.assert_close(call(alpha=alpha), 2 * call.x + 3)
+    torch.testing.assert_close(call(count=np.int32(5), alpha=1.0), call.x + 5)
+    assert call(alpha=float("nan")).isnan().all()
+    assert call(alpha=float("inf")).isinf().all()
+
+
+def test_boolean_and_wide_scalars(call):
+    refused(call, "flag: a int came, needs a bool", flag=1)
+    refused(call, "wide: 9223372036854775808 came, needs a value that 64-bit", wide=2**63)
+    assert call(wide=2**63 - 1, flag=False).shape == (B, N)
+
+
+def test_preconditions_print_their_text_their_reason_and_the_values(call):
+    refused(
+        call,
+        "probe.cpu.f32-b4: needs N % block == 0, because a block is whole; here N = 6, block = 4",
+        key="probe.cpu.f32-b4",
+        x=torch.randn(B, 6),
+    )
+    refused(
+        call,
+        "probe.cpu.f32-b1: needs B % K == 0, because rows come in groups of K; here B = 6, K = 4",
+        idx=torch.zeros(4, dtype=torch.int32),
+    )
+    refused(
+        call,
+        "probe.cpu.f32-b1: B % K == 0: division by zero; here B = 6, K = 0",
+        idx=torch.zeros(0, dtype=torch.int32),
+    )
+
+
+def test_a_cuda_kernel_without_a_cuda_device(call):
+    if torch.cuda.is_available():
+        message, error = (
+            "x: on cpu, this kernel (probe.sm80.f32-b1) needs a CUDA tensor",
+            ValueError,
+        )
+    else:
+        message, error = "probe.sm80.f32-b1: needs a CUDA device; no CUDA device", TargetUnavailable
+    refused(call, message, error, key="probe.sm80.f32-b1")
+
+
+def test_what_a_kernel_reports_or_throws_is_a_runtime_error(call):
+    refused(call, "probe.cpu.f32-b1: the flag asked for a failure", RuntimeError, flag=True)
+    refused(call, "thrown by the kernel", RuntimeError, wide=-7)
+
+
+def test_a_call_leaves_no_reference_behind(call):
+    import sys
+
+    before = sys.getrefcount(call.x), sys.getrefcount(call.y)
+    out = torch.empty(B, N)
+    for _ in range(100):
+        call()
+        call(out=out)
+        with pytest.raises(InvalidArgument):
+            call(x=call.x.double())
+    assert (sys.getrefcount(call.x), sys.getrefcount(call.y)) == before
+    assert sys.getrefcount(out) == 2
+
+
+class TestOut:
+    def test_it_is_written_and_returned(self, call):
+        out = torch.full((B, N), float("nan"))
+        assert call(out=out) is out
+        torch.testing.assert_close(out, call())
+        total = torch.full((B,), float("nan"))
+        result = call(total=True, out=(out, total))
+        assert result[0] is out
+        assert result[1] is total
+        torch.testing.assert_close(total, out.sum(1))
+
+    def test_count(self, call):
+        out = torch.empty(B, N)
+        refused(call, "out: 2 tensors came, needs 1: z", out=(out, out))
+        refused(call, "out: 1 tensor came, needs 2: z, total", total=True, out=out)
+        refused(call, "out: 0 tensors came, needs 1: z", out=())
+        assert call(out=(out,)) is out
+
+    def test_type_shape_dtype_strides_alignment(self, call):
+        refused(call, "out (z): a int came, needs a torch.Tensor", out=3)
+        refused(call, "out (z): shape [8, 6], needs [6, 8] = [B, N]", out=torch.empty(N, B))
+        refused(call, "out (z): shape [6], needs [6, 8]", out=torch.empty(B))
+        refused(call, "out (z): dtype torch.float64", out=torch.empty(B, N, dtype=torch.float64))
+        refused(call, "out (z): the last dimension has stride 6", out=torch.empty(N, B).t())
+        refused(call, "out (z): the data begins 4 bytes", out=torch.empty(B * N + 1)[1:].view(B, N))
+        refused(call, "out (z): a meta tensor came", out=torch.empty(B, N, device="meta"))
+
+    def test_requires_grad_and_negative_views(self, call):
+        refused(call, "out (z): requires_grad is set", out=torch.empty(B, N, requires_grad=True))
+        refused(call, "out (z): a lazily negated view", out=torch._neg_view(torch.empty(B, N)))
+
+    def test_strided_memory(self, call):
+        wide = torch.full((B, 3, N), float("nan"))
+        call(out=wide[:, 1])
+        torch.testing.assert_close(wide[:, 1], call())
+        assert wide[:, [0, 2]].isnan().all()
+
+    def test_overlap_with_an_input_is_refused(self, call):
+        message = (
+            "out (z): shares memory with x (or cannot be shown not to), needs memory of its own"
+        )
+        refused(call, message, out=call.x)
+        flat = torch.randn(2 * B * N)
+        x = flat[: B * N].view(B, N)
+        refused(call, message, x=x, out=flat[N : N + B * N].view(B, N))
+        y = torch.randn(2 * B * N)
+        z = y[: B * N].view(B, N)
+        refused(call, "out (z): shares memory with y", y=y[: 2 * B].view(B, 2), out=z)
+
+    def test_adjacent_and_interleaved_memory_is_apart(self, call):
+        flat = torch.randn(2 * B * N)
+        first, second = flat[: B * N].view(B, N), flat[B * N :].view(B, N)
+        for x, out in (
+            (first, second),
+            (second, first),
+            torch.randn(B, 2, N).unbind(1),
+            torch.randn(B, 2 * N).split(N, 1),
+            reversed(torch.randn(B, 2 * N).split(N, 1)),
+        ):
+            expected = x.clone() * 4 + 3
+            torch.testing.assert_close(call(x=x, out=out), expected)
+        buffer = torch.randn(B, 2 * N)
+        refused(call, "out (z): shares memory with x", x=buffer[:, :N], out=buffer[:, 4 : N + 4])
+
+    def test_overlap_with_another_output_is_refused(self, call):
+        out = torch.empty(B, N)
+        refused(
+            call,
+            "out (total): shares memory with z",
+            total=True,
+            out=(out, out.view(-1)[8 : 8 + B]),
+        )
+
+    def test_overlap_within_itself_is_refused(self, call):
+        refused(
+            call,
+            "out (z): several of its elements share memory (strides [0, 1]), needs a tensor whose "
+            "elements are apart",
+            out=torch.empty(1, N).expand(B, N),
+        )
+        refused(
+            call,
+            "out (z): several of its elements",
+            out=torch.empty(100).as_strided((B, N), (4, 1)),
+        )
+
+    def test_autograd_learns_of_the_write(self, call):
+        out = torch.empty(B, N)
+        before = out._version
+        call(out=out)
+        assert out._version == before + 1
+        with torch.inference_mode():
+            out = torch.empty(B, N)
+        call(out=out)  # an inference tensor keeps no version

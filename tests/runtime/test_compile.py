@@ -1,0 +1,95 @@
+"""The families as PyTorch operators: torch.compile(fullgraph=True), opcheck."""
+
+import pytest
+import torch
+from torch.library import opcheck
+
+import runtime
+
+INFO = runtime.kernels("flash_forward", "cpu", "dtype == 'f32' and d_head == 64 and not causal")[0]
+
+
+def qkv(length=19):
+    return torch.randn(3, 2, length, 4, 64).unbind()
+
+
+@pytest.fixture(autouse=True)
+def _fresh_compiler():
+    torch.compiler.reset()
+
+
+def test_attention_compiles_without_a_graph_break():
+    def model(q, k, v):
+        o, lse = runtime.attention(q * 2, k, v, causal=True, return_lse=True)
+        return torch.relu(o), lse
+
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    for length in (19, 33, 40):  # the second shape makes extents symbolic
+        q, k, v = qkv(length)
+        for result, expected in zip(compiled(q, k, v), model(q, k, v), strict=True):
+            assert torch.equal(result, expected)
+
+
+def test_the_default_backend_compiles_it():
+    compiled = torch.compile(lambda q, k, v: runtime.attention(q, k, v) + 1, fullgraph=True)
+    q, k, v = qkv()
+    assert torch.equal(compiled(q, k, v), runtime.attention(q, k, v) + 1)
+
+
+def test_bhsd_compiles():
+    def model(q, k, v):
+        return runtime.attention(q, k, v, layout="bhsd").contiguous()
+
+    q, k, v = (t.transpose(1, 2) for t in qkv())
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(q, k, v), model(q, k, v))
+
+
+def test_a_kernel_and_its_out_compile():
+    kernel = runtime.kernel(INFO.key)
+
+    def model(q, k, v, o, lse):
+        kernel(q, k, v, scale=0.5, return_lse=True, out=(o, lse))
+        return o + 1, lse * 2
+
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    q, k, v = qkv()
+    outs = [(torch.full_like(q, float("nan")), torch.empty(2, 4, 19)) for _ in range(2)]
+    for result, expected in zip(compiled(q, k, v, *outs[0]), model(q, k, v, *outs[1]), strict=True):
+        assert torch.equal(result, expected)
+    assert torch.equal(outs[0][0], outs[1][0])
+
+
+@pytest.mark.parametrize("options", [{}, {"scale": 0.5, "return_lse": True}])
+def test_opcheck(options):
+    opcheck(torch.ops.kernelmint.flash_forward.default, (INFO.key, *qkv()), options)
+
+
+def test_opcheck_of_the_operator_that_writes_in_place():
+    q, k, v = qkv()
+    for options in ({}, {"lse": torch.empty(2, 4, 19)}):
+        opcheck(
+            torch.ops.kernelmint.flash_forward_out.default,
+            (INFO.key, q, k, v),
+            {"o": torch.empty_like(q), **options},
+        )
+
+
+def test_the_operator_computes_what_the_kernel_does():
+    q, k, v = qkv()
+    o, lse = torch.ops.kernelmint.flash_forward(INFO.key, q, k, v, return_lse=True)
+    expected = runtime.kernel(INFO.key)(q, k, v, return_lse=True)
+    assert torch.equal(o, expected[0])
+    assert torch.equal(lse, expected[1])
+    assert torch.ops.kernelmint.flash_forward(INFO.key, q, k, v)[1].numel() == 0
+
+
+def test_gradients_are_refused_with_the_reason_here_too():
+    q, k, v = qkv()
+    compiled = torch.compile(lambda q: runtime.attention(q, k, v), fullgraph=True, backend="eager")
+    with pytest.raises(Exception, match="flash_forward has no backward"):
+        compiled(q.requires_grad_())
+    with pytest.raises(runtime.InvalidArgument, match="flash_forward has no backward"):
+        torch.ops.kernelmint.flash_forward(INFO.key, q, k, v)
+    with torch.no_grad():
+        assert torch.equal(compiled(q), runtime.attention(q, k, v))

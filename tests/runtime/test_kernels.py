@@ -1,0 +1,185 @@
+"""families, targets, kernels, kernel, forward: finding a kernel, and what a miss says."""
+
+import csv
+import dataclasses
+import enum
+import re
+
+import pytest
+import torch
+
+import runtime
+from runtime import InvalidArgument, KernelNotFound, TargetUnavailable, manifest
+
+
+@pytest.fixture
+def cpu_info():
+    """A built float32 kernel of flash_forward on the CPU."""
+    return runtime.kernels("flash_forward", "cpu", "dtype == 'f32' and not causal")[0]
+
+
+def qkv(info, batch=1, length=9, heads=2):
+    dtype = {"f32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+    shape = batch, length, heads, info.parameters["d_head"]
+    return torch.randn(3, *shape).to(dtype[info.parameters["dtype"]]).unbind()
+
+
+def test_families_and_targets():
+    assert "flash_forward" in runtime.families()
+    assert {"cpu", "sm80"} <= set(runtime.targets())
+
+
+def test_kernels_lists_every_generated_kernel_once_in_the_manifests_order():
+    keys = [info.key for info in runtime.kernels()]
+    assert len(set(keys)) == len(keys)
+    listed = [
+        kernel.key
+        for family in manifest.load().families.values()
+        for target in family.targets
+        for kernel in target.kernels
+    ]
+    assert keys == listed
+
+
+def test_kernel_info(cpu_info):
+    assert cpu_info.key.startswith("flash_forward.cpu.f32-d")
+    assert cpu_info.parameters["dtype"] == "f32"
+    assert (cpu_info.built, cpu_info.available, cpu_info.reason) == (True, True, None)
+    assert cpu_info.registers is None
+    assert cpu_info.spills is None
+
+
+def test_registers_and_spills_come_from_ptxas():
+    with_cuda = [info for info in runtime.kernels(target="sm80") if info.built]
+    if not with_cuda:
+        assert all(i.reason.startswith("built without CUDA") for i in runtime.kernels(None, "sm80"))
+        return
+    with (manifest.FOLDER / "ptxas.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    for info in with_cuda:
+        used = [int(r["used_registers"]) for r in rows if r["kernel_config"] == info.key]
+        assert info.registers == max(used)
+        assert info.spills is not None
+
+
+def test_where_filters_by_parameters_derived_values_family_and_target():
+    chosen = runtime.kernels(where="d_head == 64 and target == 'cpu' and dtype in ['f32', 'bf16']")
+    assert chosen
+    for info in chosen:
+        assert (info.target, info.parameters["d_head"]) == ("cpu", 64)
+    assert chosen == runtime.kernels(
+        where=lambda i: i.target == "cpu" and i.key.split(".")[2][:4] in ("f32-", "bf16")
+        and i.parameters["d_head"] == 64
+    )  # fmt: skip
+    assert runtime.kernels(where="False") == []
+
+
+def test_where_leaves_out_kernels_that_lack_a_name():
+    assert {info.target for info in runtime.kernels(where="n_warps == 4")} == {"sm80"}
+
+
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [
+        ("d_hed == 64", "unknown name in 'd_hed == 64': 'd_hed'; did you mean 'd_head'?"),
+        ("d_head ==", "'d_head ==' is not an expression"),
+        ("__import__('os')", "is not allowed here"),
+        ("dtype.upper() == 'F32'", "is not allowed here"),
+        ("[d for d in [1]]", "is not allowed here"),
+        ("(lambda: 1)()", "is not allowed here"),
+    ],
+)
+def test_a_wrong_filter(where, message):
+    with pytest.raises(InvalidArgument, match=re.escape(message)):
+        runtime.kernels(where=where)
+
+
+def test_an_unknown_family_or_target():
+    with pytest.raises(InvalidArgument, match="did you mean 'flash_forward'"):
+        runtime.kernels("flash_forwad")
+    with pytest.raises(InvalidArgument, match="unknown target: 'sm81'"):
+        runtime.kernels(target="sm81")
+
+
+def test_kernel_resolves_once(cpu_info):
+    kernel = runtime.kernel(cpu_info.key)
+    assert runtime.kernel(cpu_info.key) is kernel
+    assert kernel.info == cpu_info
+    assert repr(kernel) == f"<FlashForward {cpu_info.key}>"
+
+
+def test_an_unknown_key_names_what_is_built_the_nearest_and_the_command(cpu_info):
+    wanted = cpu_info.key + "7"
+    with pytest.raises(KernelNotFound) as caught:
+        runtime.kernel(wanted)
+    message = str(caught.value)
+    assert isinstance(caught.value, KeyError)
+    assert message.startswith(f"{wanted}: ")
+    assert "kernels of flash_forward are built" in message
+    assert cpu_info.key in message.partition("Nearest built: ")[2]
+    assert f"python -m codegen explain '{wanted}'" in message
+    assert "pip install ." in message
+    with pytest.raises(KernelNotFound, match=r"^no_such\.cpu\.x: no family 'no_such'; families: "):
+        runtime.kernel("no_such.cpu.x")
+    with pytest.raises(KernelNotFound, match="no target 'sm1'; targets: "):
+        runtime.kernel("flash_forward.sm1.x")
+
+
+def test_a_kernel_that_this_build_left_out_says_why():
+    left_out = [info for info in runtime.kernels() if not info.built]
+    for info in left_out[:1]:
+        with pytest.raises(TargetUnavailable, match=re.escape(info.key)) as caught:
+            runtime.kernel(info.key)
+        assert "pip install ." in str(caught.value)
+    if not left_out:
+        assert all(key in runtime._native.built_keys() for key in manifest_keys())
+
+
+def manifest_keys():
+    return [info.key for info in runtime.kernels()]
+
+
+def test_exceptions_are_what_python_calls_them():
+    assert issubclass(InvalidArgument, ValueError)
+    assert issubclass(TargetUnavailable, RuntimeError)
+    assert InvalidArgument.__module__ == "runtime"
+
+
+def test_timed_returns_the_result_and_milliseconds(cpu_info):
+    q, k, v = qkv(cpu_info)
+    kernel = runtime.kernel(cpu_info.key)
+    result, milliseconds = kernel.timed(q, k, v)
+    assert torch.equal(result, kernel(q, k, v))
+    assert 0 < milliseconds < 60_000
+
+
+class Dtype(enum.Enum):
+    FP16 = 1
+    F32 = 2
+
+
+def test_forward_takes_a_key_a_mapping_or_a_dataclass(cpu_info):
+    q, k, v = qkv(cpu_info)
+    expected = runtime.kernel(cpu_info.key)(q, k, v)
+    fields = {**cpu_info.parameters, "dtype": Dtype.F32}
+    config = dataclasses.make_dataclass("Config", fields)(**fields)
+    mapping = {**cpu_info.parameters, "target": "cpu", "dtype": torch.float32}
+    for chosen in (cpu_info.key, mapping, config):
+        assert torch.equal(runtime.forward(chosen, q, k, v), expected)
+        o = torch.full_like(q, float("nan"))
+        assert runtime.forward(chosen, q, k, v, o) is o
+        assert torch.equal(o, expected)
+        result, milliseconds = runtime.forward_timed(chosen, q, k, v, scale=2.0)
+        assert torch.equal(result, runtime.forward(chosen, q, k, v, scale=2.0))
+        assert milliseconds > 0
+
+
+def test_a_configuration_that_fits_nothing_or_several(cpu_info):
+    with pytest.raises(KernelNotFound, match="no kernel was generated for d_head=7"):
+        runtime.kernel({"d_head": 7})
+    with pytest.raises(KernelNotFound, match=r"leaves .* kernels; name more parameters"):
+        runtime.kernel({"dtype": "bf16"})
+    with pytest.raises(InvalidArgument, match="unknown parameter: 'dhead'; did you mean 'd_head'"):
+        runtime.kernel({"dhead": 64})
+    with pytest.raises(InvalidArgument, match="a int came, needs a key, a mapping or a dataclass"):
+        runtime.kernel(3)
