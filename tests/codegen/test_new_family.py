@@ -1,0 +1,101 @@
+"""`codegen new`: a family that builds, dispatches and passes its own test with no other edit."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES = [
+    "cpu.h", "cpu.yaml", "family.yaml", "reference.py", "sm80.cuh", "sm80.yaml",
+    "test_scale_add.py",
+]  # fmt: skip
+
+
+def test_scaffolds_a_cpu_and_an_sm80_target(workspace) -> None:
+    result = workspace.run("new", "scale_add")
+    assert result.status == 0
+    folder = workspace.root / "kernel_specs/scale_add"
+    assert sorted(path.name for path in folder.iterdir()) == FILES
+    listed = workspace.run("list", "--where", "family == scale_add").stdout.splitlines()
+    assert [key for key in listed if ".cpu." in key]
+    assert [key for key in listed if ".sm80." in key]
+    assert workspace.run("regenerate").status == 0
+    assert workspace.run("check").status == 0
+
+
+def test_refuses_to_overwrite(workspace) -> None:
+    before = (workspace.demo / "family.yaml").read_text()
+    result = workspace.run("new", "demo")
+    assert result.status == 2
+    assert result.stderr == "error: kernel_specs/demo is already there\n"
+    assert (workspace.demo / "family.yaml").read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("Scale", "lower-case letters and digits"),
+        ("../x", "lower-case letters and digits"),
+        ("a__b", "lower-case letters and digits"),
+        ("class", "is a C++ keyword"),
+        ("lambda", "is a Python keyword"),
+        ("runtime", "has a meaning of its own in generated code"),
+    ],
+)
+def test_refuses_names_that_cannot_be(workspace, name, reason) -> None:
+    result = workspace.run("new", name)
+    assert result.status == 2
+    assert reason in result.stderr
+
+
+def test_a_folder_that_cannot_be_written(workspace) -> None:
+    (workspace.root / "file").write_text("")
+    result = workspace.run("new", "scale_add", "--specs", "file")
+    assert result.status == 2
+    assert "cannot write file/scale_add: Not a directory" in result.stderr
+
+
+def run(*command: str | Path, cwd: Path, **environment: str) -> str:
+    done = subprocess.run(
+        [str(part) for part in command],
+        cwd=cwd,
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-6000:]
+    return done.stdout
+
+
+@pytest.mark.build
+def test_builds_dispatches_and_passes_its_own_test_with_no_other_edit(tmp_path) -> None:
+    specs, out, site = tmp_path / "specs", tmp_path / "generated", tmp_path / "site"
+    codegen = (sys.executable, "-m", "codegen")
+    run(*codegen, "new", "scale_add", "--specs", specs, cwd=ROOT)
+    run(*codegen, "regenerate", "--specs", specs, "--out", out, cwd=ROOT)
+    log = run(
+        *(sys.executable, "-m", "pip", "install", ".", "--target", site),
+        *("--no-deps", "--no-build-isolation", "--verbose"),
+        *("-C", f"build-dir={tmp_path / 'build'}"),
+        *("-C", f"cmake.define.KERNELMINT_GENERATED_DIR={out}"),
+        *("-C", "cmake.define.CMAKE_CUDA_ARCHITECTURES=80"),
+        cwd=ROOT,
+    )
+    assert "Kernelmint: building kernels: 3 cpu, 3 sm80" in log
+    # -S: an editable install of the checkout must not stand in for what was just built.
+    packages = sysconfig.get_path("purelib")
+    report = run(
+        *(sys.executable, "-S", "-m", "pytest", "-q", "-p", "no:cacheprovider"),
+        *("--rootdir", tmp_path, "--import-mode=importlib", specs / "scale_add"),
+        cwd=tmp_path,
+        PYTHONPATH=f"{site}{os.pathsep}{packages}",
+    )
+    assert "13 passed" in report or "25 passed" in report  # without, or with a GPU
