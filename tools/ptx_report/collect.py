@@ -1,10 +1,10 @@
-"""Joins the build's ptxas logs with the manifest into one CSV. Called by the build, with the standard library alone.
+"""Joins the build's ptxas logs with the manifest into one CSV. The standard library alone.
 
     python tools/ptx_report/collect.py LOGDIR --manifest generated/manifest.json --csv OUT \\
         [--nvcc-version 13.0.88] [--flags "-O3 --use_fast_math"]
 
-Exit status: 0; 1 where there are logs and they hold no kernel of the manifest; 2 for bad input. A folder without any log is
-a build without CUDA: its CSV has no rows.
+Exit status: 0; 1 where there are logs and they hold no kernel of the manifest; 2 for bad input. A
+folder without any log is a build without CUDA: its CSV has no rows.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ _SHARED_HEADERS = Path(__file__).resolve().parents[2] / "runtime" / "include"
 def collect(
     folder: Path, manifest: Manifest, toolchain: str | None, code: CodeFingerprint
 ) -> tuple[list[Record], list[str], Statistics]:
-    """Rows of every kernel in the logs of `folder`, sorted by key and architecture, and what a user should know.
+    """Rows of every kernel in the logs of `folder`, and what a user should know.
 
-    Logs of sources that are no longer generated are left over from an earlier build and are skipped.
+    Sorted by key and architecture. Logs of sources that are no longer generated are left over from
+    an earlier build and are skipped.
     """
     if not folder.is_dir():
         raise ReportError(f"{folder}: no such folder: give the build's folder of ptxas logs")
@@ -56,7 +57,8 @@ def collect(
     if statistics.unknown:
         source, line, text = statistics.unknown_samples[0]
         remarks.append(
-            f"{statistics.unknown} lines look like ptxas and were not understood; first {source}:{line}: {text}"
+            f"{statistics.unknown} lines look like ptxas's and were not understood; the first: "
+            f"{source}:{line}: {text}"
         )
     return rows, remarks, statistics
 
@@ -76,6 +78,7 @@ def _missing(manifest: Manifest, rows: list[Record]) -> list[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """The command line; returns the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
         "logs", type=Path, metavar="LOGDIR", help="the build's folder of *.ptxas.log"
@@ -95,8 +98,8 @@ def main(arguments: list[str] | None = None) -> int:
         kernels = {row.key for row in rows if row.key}
         if not kernels and any(options.logs.rglob(f"*{OBJECT_LOG}")):
             print(
-                f"ptx-report: {options.logs}: no kernel of {options.manifest} in {statistics.lines} lines of logs: "
-                "were they compiled with -Xptxas -v?",
+                f"ptx-report: {options.logs}: no kernel of {options.manifest} in "
+                f"{statistics.lines} lines of logs: were they compiled with -Xptxas -v?",
                 file=sys.stderr,
             )
             return 1
@@ -105,9 +108,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"ptx-report: {error}", file=sys.stderr)
         return 2
     spilled = sum(bool(row.spilled) for row in rows)
-    print(
-        f"ptx-report: {len(kernels)} kernels, {len(rows)} rows, {spilled} with spills: {options.csv}"
-    )
+    counts = f"{len(kernels)} kernels, {len(rows)} rows, {spilled} with spills"
+    print(f"ptx-report: {counts}: {options.csv}")
     return 0
 
 

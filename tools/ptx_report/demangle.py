@@ -1,4 +1,7 @@
-"""Readable names for foreign kernels, in this process: pycxxfilt (LLVM), else cxxfilt (the host's libstdc++), else none."""
+"""Readable names for foreign kernels, found in this process.
+
+By pycxxfilt (LLVM), else by cxxfilt (the host's libstdc++), else there are none.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,11 @@ _STANDARD = "12_GLOBAL__N_1"
 
 
 def without_hash(symbol: str) -> str:
-    """The symbol with nvcc's per-file anonymous namespaces spelt as `(anonymous namespace)` mangles."""
+    """The symbol with nvcc's anonymous namespaces, spelt as the ABI does."""
     parts: list[str] = []
     at = 0
     while match := _ANONYMOUS.search(symbol, at):
-        # A digit before belongs to the length or ends another name: take the longest length that fits the text.
+        # A digit before belongs to the length or ends another name: the longest length that fits.
         for start in range(match.start(1), match.end(1)):
             length = symbol[start : match.end(1)]
             end = match.end(1) + int(length)
@@ -55,7 +58,7 @@ def _demangler() -> Callable[[str], str | None] | None:
 
 
 def demangle(symbols: Iterable[str]) -> dict[str, str]:
-    """Demangled names by symbol; a symbol that is no mangled name, or that no library reads, is its own name."""
+    """Demangled names by symbol; one that is no mangled name, or that no library reads, stays."""
     function = _demangler()
     names: dict[str, str] = {}
     for symbol in symbols:

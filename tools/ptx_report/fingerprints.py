@@ -1,7 +1,7 @@
 """What a row's figures depend on: the toolchain, and the code with its flags.
 
-A change of registers under one code fingerprint and two toolchains is the compiler's doing; under one toolchain and two code
-fingerprints it is the author's.
+A change of registers under one code fingerprint and two toolchains is the compiler's doing; under
+one toolchain and two code fingerprints it is the author's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NOT_COMPILED = {".yaml", ".yml", ".py", ".md", ".csv", ".json", ".pyc"}
 
 
 class Manifest:
-    """generated/manifest.json, as far as a report needs it. Raises ReportError where it is not one."""
+    """generated/manifest.json, as far as a report needs it; ReportError where it is not one."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -59,7 +59,10 @@ class Manifest:
 
 
 class CodeFingerprint:
-    """Fingerprints each kernel's code: its family's headers, the shared headers, its configuration and the flags."""
+    """Fingerprints each kernel's code.
+
+    That is its family's headers, the shared headers, its configuration and the flags.
+    """
 
     def __init__(self, manifest: Manifest, include: Path, flags: str) -> None:
         self._manifest = manifest

@@ -19,22 +19,23 @@ _ELF = b"\x7fELF"
 
 
 def log_files(folder: Path) -> list[Path]:
-    """The logs under a folder, sorted: the build's per-object logs, or where there are none every .log and .txt.
+    """The logs under a folder, sorted: the build's per-object logs, else every .log and .txt.
 
-    Raises ReportError where there are none at all.
+    Raises ReportError where there is none at all.
     """
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     logs = [path for path in files if path.name.endswith((OBJECT_LOG, OBJECT_LOG + ".gz"))]
     logs = logs or [path for path in files if path.name.endswith(_LOGS)]
     if not logs:
         raise ReportError(
-            f"{folder}: no log in it: looked for *{OBJECT_LOG}, *.log and *.txt among {len(files)} files"
+            f"{folder}: no log in it: looked for *{OBJECT_LOG}, *.log and *.txt "
+            f"among {len(files)} files"
         )
     return logs
 
 
 def source_name(path: Path, folder: Path | None) -> str:
-    """What to call a log: the source file for a per-object log of the build, else the log's path in its folder."""
+    """What to call a log: for the build's per-object log its source file, else its own path."""
     name = path.relative_to(folder).as_posix() if folder else path.name
     match = _OBJECT_SOURCE.fullmatch(name.removesuffix(".gz"))
     return match[1] if match else name
@@ -50,7 +51,10 @@ def is_object(path: Path) -> bool:
 
 
 def read_log(path: Path, source: str, statistics: Statistics) -> Iterator[Record]:
-    """Records of one log file, gzipped or not. Raises ReportError for a file that cannot be read or is not text."""
+    """Records of one log file, gzipped or not.
+
+    Raises ReportError for a file that cannot be read or is not text.
+    """
     try:
         with path.open("rb") as raw:
             head = raw.read(4096)

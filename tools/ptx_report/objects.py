@@ -1,4 +1,4 @@
-"""Reads compiled objects through cuobjdump, which knows registers, stack and shared memory, but no spills."""
+"""Reads compiled objects through cuobjdump: registers, stack and shared memory, but no spills."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FIELD = re.compile(r"([A-Z]+(?:\[\d+\])?):(\d+)")
 
 
 def find_cuobjdump() -> str | None:
-    """cuobjdump on PATH, beside nvcc, under CUDA_HOME, or from PyPI's nvidia-cuda-cuobjdump; None where it is nowhere."""
+    """cuobjdump on PATH, beside nvcc, under CUDA_HOME, or PyPI's; None where it is nowhere."""
     candidates = [shutil.which("cuobjdump")]
     if nvcc := shutil.which("nvcc"):
         candidates.append(str(Path(nvcc).resolve().parent / "cuobjdump"))
@@ -32,9 +32,10 @@ def find_cuobjdump() -> str | None:
 
 
 def read_object(path: Path) -> list[Record]:
-    """Rows of every kernel in an object, shared library or cubin. Raises ReportError, also where cuobjdump is missing.
+    """Rows of every kernel in an object, shared library or cubin.
 
-    `smem` is what the driver allocates: on compute capability 9.0 and later it includes the 1,024 bytes it reserves.
+    `smem` is what the driver allocates: from compute capability 9.0 on with the 1,024 bytes that it
+    reserves. Raises ReportError, also where cuobjdump is missing.
     """
     tool = find_cuobjdump()
     if tool is None:

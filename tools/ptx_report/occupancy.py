@@ -1,4 +1,4 @@
-"""Theoretical occupancy: how many warps of a kernel one multiprocessor can hold, and what limits it.
+"""Theoretical occupancy: how many warps of a kernel a multiprocessor holds, and what limits it.
 
 The limits are those of the CUDA C++ Programming Guide, "Technical Specifications per Compute
 Capability"; the rounding is that of CUDA's own calculator, cuda_occupancy.h, with which the tests

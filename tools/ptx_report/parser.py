@@ -1,19 +1,19 @@
 """One pass over a log of ptxas and nvlink: bytes in, records out, in constant memory.
 
-The input may be anything that holds such lines: nvcc's stderr, ninja, make, `pip install -v`, a CI service with timestamps
-before every line. So a message is looked for at the words `ptxas` and `nvlink`, wherever they stand in a line, and
-everything else is skipped with a byte search.
+The input may be anything that holds such lines: nvcc's stderr, ninja, make, `pip install -v`, a CI
+service with timestamps before every line. So a message is looked for at the words `ptxas` and
+`nvlink`, wherever they stand in a line, and everything else is skipped with a byte search.
 
 What ptxas prints for a kernel is named in two of its lines and unnamed in the others:
 
-    ptxas info    : Compiling entry function 'X' for 'sm_90a'          opens the row
-    ptxas info    : Function properties for X                          of the entry, or of a device function
+    ptxas info    : Compiling entry function 'X' for 'sm_90a'     opens the row
+    ptxas info    : Function properties for X                     the entry, or a device function
         88 bytes stack frame, 84 bytes spill stores, 84 bytes spill loads
     ptxas info    : Used 255 registers, used 1 barriers, ...
-    ptxas info    : Compile time = 124.007 ms                          from CUDA 12.8 on
+    ptxas info    : Compile time = 124.007 ms                     from CUDA 12.8 on
 
-Lines of two processes may interleave, and lines may be missing. `_Queue` says who takes an unnamed line, or that nobody
-can know.
+Lines of two processes may interleave, and lines may be missing. `_Queue` says who takes an unnamed
+line, or that nobody can know.
 """
 
 from __future__ import annotations
@@ -38,16 +38,19 @@ _ENTRY = re.compile(rb"Compiling entry function '([^']+)' for '(\w+)'")
 _ENTRY_CUT = re.compile(rb"Compiling entry f\w*(?: '([^']*))?")
 _PROPERTIES = re.compile(rb"Function properties for (?:'([^']+)':?|(\S+))")
 _FRAME = re.compile(
-    rb"(?:.*?\s)?(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads((?:, .*)?)"
+    rb"(?:.*?\s)?(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads"
+    rb"((?:, .*)?)"
 )
 _USED = re.compile(rb"[Uu]sed (\d+) registers((?:, .*)?)")
 _TIME = re.compile(rb"Compile time = (\d+(?:\.\d+)?) ms")
 _UNIT = re.compile(rb"\d+ bytes gmem(?:, .*)?")
+_LINK_TARGET = re.compile(rb" ?\(target: (\w+)\)$")  # nvlink, with several architectures
 _MESSAGE = re.compile(
     rb"(ptxas|nvlink)(?: [^;\n]*, line \d+;| +)\s*(info|warning|error|fatal)\s*: *([^\n]*)"
 )
 _MESSAGE_LIKE = re.compile(
-    rb"(?:ptxas|nvlink) +(?:info|warning|error|fatal) *:|(?<![\w/.=\"'-])(?:ptxas|nvlink)(?![-/.=\w]| +-)"
+    rb"(?:ptxas|nvlink) +(?:info|warning|error|fatal) *:"
+    rb"|(?<![\w/.=\"'-])(?:ptxas|nvlink)(?![-/.=\w]| +-)"
 )
 _NOTE = re.compile(r"\([A-Z]\d+\) |Overriding ")
 _CODE = re.compile(r"\((C75\d\d)\)")
@@ -57,12 +60,12 @@ _COLUMNS = {"barriers": 0, "smem": 1, "cmem[0]": 2, "cumulative stack size": 3, 
 _ANSI = re.compile(
     rb"\x1b(?:\[[0-9;:?]*[ -/]*[@-~]|\][^\x07\n]*(?:\x07|\x1b\\)|[()][0-9A-B]|[@-Z\\^_=>78])"
 )
-_EDGE = re.compile(rb"[^\n]*?\[\d+/\d+\] ([^\n]*)")
-_OBJECT = re.compile(rb"\s-o\s+\"?([^\s\"]+)|(\S+\.(?:o|obj|cubin|fatbin|cu))\s*$")
-# What is left of a message through which a log was cut, and the mark that a CI service puts where lines are missing.
+_EDGE = re.compile(rb".{0,40}?\[\d+/\d+\] (.*)")
+_OBJECT_SUFFIXES = (b".o", b".obj", b".cubin", b".fatbin", b".cu")
+# What is left of a message through which a log was cut, and a CI service's mark for missing lines.
 _DEBRIS = re.compile(
-    rb"bytes|registers|barriers|spill|stack|cumulative|[cgsl]mem|sm_\d|_Z|\d ms\s*$|Compil|Function prop|info +:"
-    rb"|truncated|omitted|elided|too long|skipped|^\s*\S+\s*$",
+    rb"bytes|registers|barriers|spill|stack|cumulative|[cgsl]mem|sm_\d|_Z|\d ms\s*$|Compil"
+    rb"|Function prop|info +:|truncated|omitted|elided|too long|skipped|^\s*\S+\s*$",
     re.IGNORECASE | re.MULTILINE,
 )
 
@@ -78,7 +81,9 @@ _INTERLEAVED = "interleaved with another process's lines"
 class Readable(Protocol):
     """What a log is read from."""
 
-    def read(self, size: int, /) -> bytes: ...
+    def read(self, size: int, /) -> bytes:
+        """At most `size` bytes; none at the end."""
+        ...
 
 
 @dataclass
@@ -114,7 +119,7 @@ class _Open:
     codes: dict[str, None] | None = None
     incomplete: str | None = None
     stage = _ENTERED
-    barred = False  # takes no further line: the log was cut behind it, or nobody knows which line is its own
+    barred = False  # takes no further line: the log was cut behind it, or its lines are unknown
 
     def __init__(self, symbol: str, source: str | None, line: int) -> None:
         self.symbol = symbol
@@ -167,10 +172,11 @@ class _Open:
 class _Queue:
     """Records that each wait for one unnamed line of a kind.
 
-    Alone in the queue, a record takes the line. With several, the line right behind a record is lent to it, and one of two
-    things comes out. Either as many lines come as there are records: then the log was interleaved, nobody knows whose line
-    is whose, and `withdraw` takes back what was lent. Or fewer come: then some record's line is missing, and what stood
-    right behind a record is its own.
+    Alone in the queue, a record takes the line. With several, the line right behind a record is
+    lent to it, and one of two things comes out. Either as many lines come as there are records:
+    then the log was interleaved, nobody knows whose line is whose, and `withdraw` takes back what
+    was lent. Or fewer come: then some record's line is missing, and what stood right behind a
+    record is its own.
     """
 
     def __init__(self, withdraw: Callable[[_Open], None]) -> None:
@@ -185,7 +191,7 @@ class _Queue:
         self.waiting.append(record)
 
     def line(self, previous: _Open | None) -> _Open | None:
-        """The record that takes a line which stands right behind `previous`; None where none may."""
+        """The record that takes a line right behind `previous`; None where none may."""
         waiting = self.waiting
         if len(waiting) == 1 and not self.lines:
             record = waiting.pop()
@@ -312,7 +318,7 @@ class Parser:
                 if start > after or self._gap:
                     self._between(self._gap + data[after:start])
                     self._gap = b""
-                end = self._whole_record(data, at, start, number) if at == tool else 0
+                end = self._whole_records(data, at, start, number) if at == tool else 0
                 if not end:
                     end = find(b"\n", at) + 1
                     if at == frame:
@@ -333,7 +339,8 @@ class Parser:
                 frame = never if frame < 0 else frame
             while len(self._window) > WINDOW:
                 record = self._window.popleft()
-                self._unit.pop(record.symbol, None)
+                if self._unit.get(record.symbol) is record:
+                    del self._unit[record.symbol]
                 yield record.freeze()
         if after < never:
             self._gap = (self._gap + data[max(after, never - _GAP) :])[-_GAP:]
@@ -342,15 +349,13 @@ class Parser:
 
     def _between(self, text: bytes) -> None:
         """Text of other programs stands between two messages."""
+        text = text[-_GAP:]
         for line in reversed(text.splitlines()):
             if edge := _EDGE.match(line):
                 self._settle_notes()
                 self._end_unit()
                 self._cut()
-                found = _OBJECT.search(edge[1])
-                self._source = (
-                    (found[1] or found[2]).decode("utf-8", "replace") if found else self._log
-                )
+                self._source = _object_of(edge[1]) or self._log
                 return
         if (self._frames.waiting or self._used.waiting or self._entered) and _DEBRIS.search(text):
             self._cut()
@@ -362,48 +367,48 @@ class Parser:
             for record in queue.waiting:
                 record.barred = True
 
-    def _whole_record(self, data: bytes, at: int, start: int, number: int) -> int:
-        """Takes a whole record at once, where it stands unbroken and no other is open. Its end, or 0.
+    def _whole_records(self, data: bytes, at: int, start: int, number: int) -> int:
+        """Takes whole records, as long as they stand unbroken and no other is open.
 
-        The same as taking its lines one by one, several times faster.
+        The same as taking their lines one by one, several times faster. Returns their end, 0 where
+        there is none.
         """
-        if self._frames.waiting or self._used.waiting or self._entered:
+        if self._frames.waiting or self._used.waiting or self._entered or at - start > 100:
             return 0
         prefix = at - start
         pattern = self._whole.get(prefix)
         if pattern is None:
-            if prefix > 100:
-                return 0
             pattern = self._whole[prefix] = _whole_record(prefix)
-        match = pattern.match(data, at)
-        if match is None:
-            return 0
-        symbol, arch, stack, stores, loads, registers, tail, time = match.groups()
-        if time is not None and self._times.waiting:
-            return 0
-        fields, other, clean = self._tail(tail)
-        if not clean:
-            return 0
-        record = self._enter(symbol, number)
-        record.arch = arch.decode()
-        record.stage = _USED_UP
-        record.stack_frame = int(stack)
-        record.spill_stores = int(stores)
-        record.spill_loads = int(loads)
-        record.used_registers = int(registers)
-        record.barriers, record.smem, record.cmem0, record.cumulative_stack, _ = fields
-        record.other = other
-        if time is None:
-            self._times.join(record)
+        end = 0
+        match = pattern.match(data, start)
+        while match is not None:
+            symbol, arch, stack, stores, loads, registers, tail, time = match.groups()
+            fields, other, clean = self._tail(tail)
+            if not clean or (time is not None and self._times.waiting):
+                break
+            record = self._enter(symbol.decode("utf-8", "replace"), number)
+            record.arch = arch.decode()
+            record.stage = _USED_UP
+            record.stack_frame = int(stack)
+            record.spill_stores = int(stores)
+            record.spill_loads = int(loads)
+            record.used_registers = int(registers)
+            record.barriers, record.smem, record.cmem0, record.cumulative_stack, _ = fields
+            record.other = other
             self.statistics.messages += 3
-        else:
-            record.compile_time_ms = float(time)
-            self.statistics.messages += 4
-        return match.end()
+            number += 4
+            if time is None:
+                self._times.join(record)
+            else:
+                record.compile_time_ms = float(time)
+                self.statistics.messages += 1
+                number += 1
+            end = match.end()
+            match = pattern.match(data, end)
+        return end
 
-    def _enter(self, symbol: bytes, number: int) -> _Open:
+    def _enter(self, name: str, number: int) -> _Open:
         self.statistics.entries += 1
-        name = symbol.decode("utf-8", "replace")
         if self._notes:
             self._settle_notes()
         record = _Open(name, self._source, number)
@@ -416,8 +421,8 @@ class Parser:
         return record
 
     def _message_of(self, data: bytes, at: int, end: int, number: int) -> int:
-        """Takes the message at `at` of a line that ends at `end`. Where two writers met in one line, only up to the second
-        one's message. Returns where to go on."""
+        """Takes the message at `at` of a line that ends at `end`; where two writers met in one
+        line, up to the second one's message. Returns where to go on."""
         for tool in (b"ptxas", b"nvlink"):
             inner = data.find(tool, at + 5, end)
             if inner >= 0 and _MESSAGE.match(data, inner, end):
@@ -435,23 +440,36 @@ class Parser:
         self.statistics.messages += 1
         tool, level, body = match.groups()
         body = body.rstrip()
-        if level == b"info" and self._structural(tool, body, number, fused):
+        arch = None
+        if tool == b"nvlink" and (target := _LINK_TARGET.search(body)):
+            arch = target[1].decode()
+            body = body[: target.start()]
+        if level == b"info" and self._structural(tool, body, number, fused, arch):
             return
         line = body.decode("utf-8", "replace")
         if level != b"info" or _NOTE.match(line):
             name = _FUNCTION.search(line)
-            self._notes.append((name[1] if name else None, number, line))
+            if level in (b"error", b"fatal"):
+                line = f"{level.decode()}: {line}"
+            if name or not line.startswith("Overriding "):
+                self._notes.append((name[1] if name else None, number, line))
             if level in (b"error", b"fatal"):
                 self._cut()
             return
         self._unknown(text, number)
         self._cut()
 
-    def _structural(self, tool: bytes, body: bytes, number: int, fused: bool) -> bool:
+    def _structural(
+        self, tool: bytes, body: bytes, number: int, fused: bool, arch: str | None
+    ) -> bool:
         if body.startswith(b"Compiling entry f"):
             self._entry(body, number)
         elif match := _PROPERTIES.fullmatch(body):
-            self._properties(match[1] or match[2], tool == b"nvlink", number)
+            name = (match[1] or match[2]).decode("utf-8", "replace")
+            if tool == b"nvlink":
+                self._links.join(self._enter_other(name, "link", number, arch))
+            else:
+                self._properties(name, number)
         elif match := _USED.fullmatch(body):
             if fused:
                 return False
@@ -469,24 +487,20 @@ class Parser:
         if match is None:
             cut = _ENTRY_CUT.match(body)
             self._cut()
-            record = self._enter((cut[1] if cut else None) or b"?", number)
+            seen = cut[1] if cut else None
+            record = self._enter((seen or b"?").decode("utf-8", "replace"), number)
             record.barred = True
             record.incomplete = "its 'Compiling entry function' line is garbled"
             self._last = None
             return
-        record = self._enter(match[1], number)
+        record = self._enter(match[1].decode("utf-8", "replace"), number)
         record.arch = match[2].decode()
         self._entered.setdefault(record.symbol, _Queue(_withdraw_all)).join(record)
 
-    def _properties(self, symbol: bytes, link: bool, number: int) -> None:
-        name = symbol.decode("utf-8", "replace")
-        if link:
-            record = self._enter_other(name, "link", number)
-            self._links.join(record)
-            return
+    def _properties(self, name: str, number: int) -> None:
         queue = self._entered.get(name)
         if queue is None:
-            record = self._enter_other(name, "function", number)
+            record = self._enter_other(name, "function", number, None)
             self._frames.join(record)
             if self._timed_functions:
                 self._times.join(record)
@@ -502,10 +516,11 @@ class Parser:
         for queue in (self._frames, self._used, self._times):
             queue.join(taker)
 
-    def _enter_other(self, name: str, kind: str, number: int) -> _Open:
+    def _enter_other(self, name: str, kind: str, number: int, arch: str | None) -> _Open:
         self._settle_notes()
         record = _Open(name, self._source, number)
         record.kind = kind
+        record.arch = arch
         record.stage = _NAMED
         self._unit.setdefault(name, record)
         for _, text in self._pending.pop(name, ()):
@@ -520,7 +535,7 @@ class Parser:
             self._unknown(line, number)
             self._cut()
             return
-        fields, other, clean = self._tail(match[4])
+        _, other, clean = self._tail(match[4])
         record = self._frames.line(self._last)
         if record is None:
             self._unknown(line, number)
@@ -587,7 +602,7 @@ class Parser:
     def _tail(
         self, tail: bytes
     ) -> tuple[tuple[int | None, ...], tuple[tuple[str, str], ...], bool]:
-        """What follows the first field of a line: the columns, the other fields, and whether all of it was understood."""
+        """What follows the first field of a line: columns, other fields, whether all is clear."""
         known = self._tails.get(tail)
         if known is not None:
             return known
@@ -645,10 +660,24 @@ class Parser:
             self.statistics.unattached_samples.append((self._log or "-", number, text))
 
 
+def _object_of(edge: bytes) -> str | None:
+    """The object that a step of ninja makes: behind -o, else a description's last word."""
+    option = edge.rfind(b" -o ")
+    if option >= 0:
+        last = edge[option + 4 :].split(None, 1)[:1]
+        return last[0].strip(b'"').decode("utf-8", "replace") if last else None
+    last = edge.split()[-1:]
+    return (
+        last[0].decode("utf-8", "replace") if last and last[0].endswith(_OBJECT_SUFFIXES) else None
+    )
+
+
 def _whole_record(prefix: int) -> re.Pattern[bytes]:
+    """A record's lines, each behind as many bytes of a build tool's prefix."""
+    # No `p` in the prefix: no second `ptxas` in a line.
     before = rb"[^\np]{%d}" % prefix
     return re.compile(
-        rb"ptxas info +: Compiling entry function '([^'\n]+)' for '(\w+)'\n"
+        rb"[^\n]{%d}ptxas info +: Compiling entry function '([^'\n]+)' for '(\w+)'\n" % prefix
         + before
         + rb"ptxas info +: Function properties for \1\n"
         + before

@@ -18,13 +18,15 @@ class ReportError(Exception):
 
 
 class Record(NamedTuple):
-    """What the tools said of one function for one architecture. None means that the input does not say.
+    """What the tools said of one function for one architecture; None: they do not say.
 
-    A named tuple and not a dataclass: it is made a million times for a log of a gigabyte, and building it costs a third.
+    A named tuple and not a dataclass: a log of a gigabyte makes a million of them, and making one
+    costs a third.
     """
 
     symbol: str
-    kind: str = "kernel"  # kernel; function: a device function of its own; link: nvlink's totals; object: from cuobjdump
+    # kernel; function: a device function of its own; link: nvlink's totals; object: cuobjdump's
+    kind: str = "kernel"
     arch: str | None = None  # as the log spells it, sm_90a
     stack_frame: int | None = None  # bytes
     spill_stores: int | None = None  # bytes
@@ -36,9 +38,8 @@ class Record(NamedTuple):
     cumulative_stack: int | None = None  # bytes
     compile_time_ms: float | None = None
     other: tuple[tuple[str, str], ...] = ()  # further fields of the `Used` line, as (name, value)
-    c75: tuple[
-        str, ...
-    ] = ()  # C75xx codes in order; `?` behind a code: the log does not say which kernel of the unit
+    # C75xx codes in order; with a `?` where the log does not say which kernel of the unit it means
+    c75: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     source: str | None = None  # the object or the log it stands in
     line: int | None = None  # where the record begins in its log
@@ -129,7 +130,7 @@ def csv_text(records: Iterable[Record], extra: Iterable[tuple[str, list[str]]] =
 
 
 def read_csv(path: Path) -> list[Record]:
-    """Records of a CSV that this tool wrote, or of any CSV with at least `kernel_config` and `used_registers`.
+    """Records of a CSV with at least the columns `kernel_config` and `used_registers`.
 
     Raises ReportError where the file cannot be read or a cell is not what its column holds.
     """
@@ -145,7 +146,8 @@ def read_csv(path: Path) -> list[Record]:
         header = set(rows.fieldnames or ())
         if not {"kernel_config", "used_registers"} <= header:
             raise ReportError(
-                f"{path}: not a CSV report: its first line must name the columns kernel_config and used_registers"
+                f"{path}: not a CSV report: its first line must name the columns kernel_config and "
+                "used_registers"
             )
         return [_record(row, path, rows.line_num) for row in rows]
     except csv.Error as error:
@@ -187,7 +189,7 @@ def _record(row: dict[str, str], path: Path, line: int) -> Record:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Writes a whole file or nothing: a reader or a killed run never sees half of one. Raises ReportError."""
+    """Writes a whole file or nothing: nobody ever sees half of one. Raises ReportError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from codegen.expressions import (
-    ANY_TEXT,
     BOOL,
     DTYPE,
     EVALUATION_ERRORS,
@@ -31,6 +30,7 @@ from tools.ptx_report.occupancy import Occupancy, occupancy
 from tools.ptx_report.parser import Statistics
 from tools.ptx_report.records import Record, ReportError, read_csv
 
+_TEXT = Kind("text")
 _COLUMN_KINDS: dict[str, Kind] = {
     "spilled": BOOL,
     "stack_frame": INT,
@@ -45,13 +45,13 @@ _COLUMN_KINDS: dict[str, Kind] = {
     "compile_time_ms": FLOAT,
     "occupancy": FLOAT,
     "complete": BOOL,
-    "kernel_config": ANY_TEXT,
-    "symbol": ANY_TEXT,
-    "source": ANY_TEXT,
-    "arch": ANY_TEXT,
-    "kind": ANY_TEXT,
-    "family": ANY_TEXT,
-    "target": ANY_TEXT,
+    "kernel_config": _TEXT,
+    "symbol": _TEXT,
+    "source": _TEXT,
+    "arch": _TEXT,
+    "kind": _TEXT,
+    "family": _TEXT,
+    "target": _TEXT,
 }
 
 

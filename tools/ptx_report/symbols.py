@@ -1,35 +1,45 @@
 """Recovers a kernel's key from its mangled symbol, exactly and without a demangler.
 
-A configuration is the C++ type kernelmint::configs::<family>::<target>::<tokens>, passed to its kernel as a template
-argument, so the Itanium ABI spells it in the symbol as length-prefixed names: `10kernelmint7configs13flash_forward4sm80...`.
-Where the kernel itself lives in namespace kernelmint, `kernelmint` was the first name of the symbol and the ABI (5.1.8,
-compression) writes its repetition as `S_`: `NS_7configs13flash_forward...`.
+A configuration is the C++ type kernelmint::configs::<family>::<target>::<tokens>, passed to its
+kernel as a template argument, so the Itanium ABI spells it in the symbol as names behind their
+lengths: `10kernelmint7configs13flash_forward4sm80...`. Where the kernel itself lives in namespace
+kernelmint, that was the first name of the symbol, and the ABI (5.1.10, compression) writes its
+repetition as `S_`: `NS_7configs13flash_forward...`.
 """
 
 from __future__ import annotations
 
 import re
 
-KEY = re.compile(
-    r"[a-z][a-z0-9]*(_[a-z0-9]+)*\.[a-z][a-z0-9]*(_[a-z0-9]+)*\.[a-z0-9]+(-[a-z0-9]+)*"
-)
-_CONFIGS = re.compile(r"(?:10kernelmint|S_)7configs(?=[1-9])")
+KEY = re.compile(r"[a-z]\w*\.[a-z]\w*\.[a-z0-9]+(?:-[a-z0-9]+)*")
 _LENGTH = re.compile(r"[1-9][0-9]*")
 
 
 def key_of_symbol(symbol: str) -> str | None:
     """The key of the first configuration named in `symbol`, or None where it names none."""
-    for match in _CONFIGS.finditer(symbol):
-        if match[0].startswith("S_") and not symbol.startswith("_ZN10kernelmint"):
-            continue
-        names: list[str] = []
-        at = match.end()
-        while len(names) < 3 and (length := _LENGTH.match(symbol, at)):
-            end = length.end() + int(length[0])
-            names.append(symbol[length.end() : end])
-            at = end
-        if len(names) == 3 and at < len(symbol):
-            key = ".".join((names[0], names[1], names[2].replace("_", "-")))
-            if KEY.fullmatch(key):
-                return key
+    at = symbol.find("7configs")
+    while at >= 0:
+        if symbol.endswith("10kernelmint", 0, at) or (
+            symbol.endswith("S_", 0, at) and symbol.startswith("_ZN10kernelmint")
+        ):
+            names = _names(symbol, at + len("7configs"))
+            if names is not None:
+                family, target, tokens = names
+                key = f"{family}.{target}.{tokens.replace('_', '-')}"
+                if KEY.fullmatch(key):
+                    return key
+        at = symbol.find("7configs", at + 1)
     return None
+
+
+def _names(symbol: str, at: int) -> list[str] | None:
+    """Three names behind their lengths, with something behind them; None where there are fewer."""
+    names: list[str] = []
+    for _ in range(3):
+        length = _LENGTH.match(symbol, at)
+        if length is None:
+            return None
+        start = length.end()
+        at = start + int(length[0])
+        names.append(symbol[start:at])
+    return names if at < len(symbol) else None
