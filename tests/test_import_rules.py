@@ -1,0 +1,137 @@
+"""Who may enter where: the rules between the rooms, for Python, for C++ and for files."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from importlinter.cli import lint_imports
+
+ROOT = Path(__file__).resolve().parents[1]
+CPP_SUFFIXES = {".h", ".cuh", ".cu", ".cpp", ".hpp"}
+# What changes files, by any of its usual names.
+WRITING = {
+    "write_text", "write_bytes", "touch", "mkdir", "unlink", "rmdir", "rename", "replace",
+    "remove", "removedirs", "rmtree", "makedirs", "symlink_to", "hardlink_to", "copyfile",
+    "copytree", "copy", "copy2", "move",
+}  # fmt: skip
+
+
+def test_python_imports(monkeypatch, capsys) -> None:
+    """codegen imports neither runtime, tools nor torch; runtime neither codegen nor tools."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.syspath_prepend(str(ROOT))
+    assert lint_imports(config_filename=".importlinter", no_cache=True) == 0, capsys.readouterr()
+
+
+def modules_of(path: Path) -> set[str]:
+    """The modules that a file imports, within functions too."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            found |= {str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+def packages_of(path: Path) -> set[str]:
+    return {module.split(".")[0] for module in modules_of(path)}
+
+
+@pytest.mark.parametrize("name", ["codegen/staleness.py", "tools/ptx_report/collect.py"])
+def test_what_the_build_runs_needs_the_standard_library_alone(name) -> None:
+    """They run by path in a build's environment, where the project's requirements are absent."""
+    pending, seen = [ROOT / name], set()
+    while pending:
+        path = pending.pop()
+        seen.add(path)
+        own = {p for p in packages_of(path) if (ROOT / p).is_dir()}
+        assert packages_of(path) - own <= set(sys.stdlib_module_names), path
+        files = {ROOT / (module.replace(".", "/") + ".py") for module in modules_of(path)}
+        pending += [file for file in files - seen if file.is_file()]
+
+
+def test_a_family_imports_nothing_of_the_house() -> None:
+    """An oracle is torch alone; a family's tests may use the runtime."""
+    for path in (ROOT / "kernel_specs").rglob("*.py"):
+        allowed = {"runtime"} if path.name.startswith("test_") else set()
+        assert not packages_of(path) & {"codegen", "tools", "runtime"} - allowed, path
+
+
+def writes(path: Path) -> Iterator[str]:
+    """The calls of a file that write to the file system."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.Call):
+            continue
+        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        if name == "replace" and not (isinstance(node.func, ast.Attribute) and len(node.args) == 1):
+            continue  # of a str, or of a dataclass
+        arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
+        texts = [str(a.value) for a in arguments if isinstance(a, ast.Constant)]
+        for_writing = any(re.fullmatch("[rbt+]*[wax+][bt+]*", text) for text in texts)
+        if name in WRITING or (name in ("open", "fdopen") and for_writing):
+            yield f"{path.name}:{node.lineno}: {name}"
+
+
+def test_only_the_writer_writes_into_generated() -> None:
+    """codegen's own files: the writer, and new, which writes into a folder of specs."""
+    allowed = {"writer.py", "scaffold.py"}
+    for path in (ROOT / "codegen").glob("*.py"):
+        if path.name not in allowed:
+            assert not list(writes(path)), path
+    assert list(writes(ROOT / "codegen/writer.py"))
+
+
+def foreign_includes(specs: Path, include: Path) -> list[str]:
+    """The includes of families that are neither of their own folder nor of runtime/include."""
+    wrong = []
+    for path in sorted(specs.rglob("*")):
+        if path.suffix not in CPP_SUFFIXES:
+            continue
+        family = path.relative_to(specs).parts[0]
+        for name in re.findall(r'^\s*#\s*include\s*"([^"]+)"', path.read_text(), re.MULTILINE):
+            own = name.startswith(f"{family}/") and (specs / name).is_file()
+            if ".." in name or not (own or (include / name).is_file()):
+                wrong.append(f"{path.relative_to(specs)} includes {name}")
+    return wrong
+
+
+def test_a_familys_files_include_only_their_own_folder_and_runtime_include() -> None:
+    assert foreign_includes(ROOT / "kernel_specs", ROOT / "runtime/include") == []
+
+
+def test_a_foreign_include_is_seen(tmp_path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/cpu.h").write_text("")
+    (tmp_path / "one/cpu.h").write_text('#include "other/cpu.h"\n#include "dtypes.h"\n')
+    wrong = foreign_includes(tmp_path, ROOT / "runtime/include")
+    assert wrong == ["one/cpu.h includes other/cpu.h"]
+
+
+def cpp_files(*folders: str) -> Iterator[Path]:
+    for folder in folders:
+        yield from (p for p in (ROOT / folder).rglob("*") if p.suffix in CPP_SUFFIXES)
+
+
+def test_runtime_include_includes_only_itself() -> None:
+    for path in cpp_files("runtime/include"):
+        for name in re.findall(r'^\s*#\s*include\s*"([^"]+)"', path.read_text(), re.MULTILINE):
+            found = [path.parent / name, ROOT / "runtime/include" / name]
+            assert any(p.is_file() for p in found), f"{path} includes {name}"
+
+
+def test_only_runtime_src_and_generated_bindings_include_nanobind() -> None:
+    for path in cpp_files("kernel_specs", "runtime/include"):
+        assert "nanobind" not in path.read_text(), path
+
+
+def test_raw_ptx_stands_only_in_runtime_include_ptx() -> None:
+    for path in cpp_files("kernel_specs", "runtime"):
+        if path.suffix in {".cuh", ".cu"} and path.parent != ROOT / "runtime/include/ptx":
+            assert not re.search(r"\b(__)?asm(__)?\b", path.read_text()), path
