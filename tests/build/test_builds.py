@@ -14,7 +14,12 @@ import pytest
 pytestmark = pytest.mark.build
 
 ROOT = Path(__file__).resolve().parents[2]
-FEW = "dtype == 'bf16' and d_head == 64"  # a handful of kernels of each target
+# One kernel of each target.
+FEW = (
+    "family == 'flash_forward' and d_head == 64 and B_r == 64 and causal"
+    " and (dtype == 'f32' if target == 'cpu' else dtype == 'bf16')"
+)
+CPU = FEW + " and target == 'cpu'"
 
 
 def hidden_nvcc_path(folder: Path) -> str:
@@ -24,7 +29,9 @@ def hidden_nvcc_path(folder: Path) -> str:
         if not Path(entry).is_dir():
             continue
         for tool in sorted(Path(entry).iterdir()):
-            if tool.name not in {"nvcc", "cmake", "ninja"} and not (folder / tool.name).exists():
+            if tool.name not in {"nvcc", "cmake", "ninja"} and not os.path.lexists(
+                folder / tool.name
+            ):
                 (folder / tool.name).symlink_to(tool)
     return str(folder)
 
@@ -42,11 +49,21 @@ def run(*command: str | Path, **environment: str) -> subprocess.CompletedProcess
     )
 
 
-def generate(out: Path, where: str = FEW, specs: Path | None = None) -> Path:
+def flash_forward(tmp_path: Path) -> Path:
+    """A folder of specs of the test's own, with flash_forward alone."""
+    specs = tmp_path / "specs"
+    shutil.copytree(ROOT / "kernel_specs" / "flash_forward", specs / "flash_forward")
+    return specs
+
+
+def generate(tmp_path: Path, where: str = FEW) -> Path:
     """A generated tree of its own, with the few kernels that `where` leaves."""
-    chosen = ["--specs", specs] if specs else []
+    specs, out = tmp_path / "specs", tmp_path / "generated"
+    if not specs.exists():
+        flash_forward(tmp_path)
     done = run(
-        sys.executable, "-m", "codegen", "regenerate", *chosen, "--out", out, "--where", where
+        *(sys.executable, "-m", "codegen", "regenerate", "--specs", specs),
+        *("--out", out, "--where", where),
     )
     assert done.returncode == 0, done.stdout
     return out
@@ -75,14 +92,17 @@ def unpack(built: Path, tmp_path: Path) -> Path:
 
 
 ATTEND = """
+import sys
+# Not the checkout's editable install, whose finder comes before every path.
+sys.meta_path = [f for f in sys.meta_path if "Redirecting" not in type(f).__name__]
 import torch, runtime
-q = torch.randn(2, 33, 4, 64).bfloat16(); k, v = torch.randn(2, 2, 47, 4, 64).bfloat16()
-keys = [info.key for info in runtime.kernels(target="cpu") if info.parameters["causal"] is False]
+q, k, v = torch.randn(3, 2, 47, 4, 64)
+keys = [info.key for info in runtime.kernels(target="cpu")]
 o = runtime.kernel(keys[0])(q, k, v)
 f = lambda t: t.double().transpose(1, 2)
-want = torch.nn.functional.scaled_dot_product_attention(f(q), f(k), f(v)).transpose(1, 2)
-error = (o.double() - want).abs().max().item()
-assert error < 0.02, error
+want = torch.nn.functional.scaled_dot_product_attention(f(q), f(k), f(v), is_causal=True)
+error = (o.double() - want.transpose(1, 2)).abs().max().item()
+assert error < 1e-5, error  # fp32 sums of 47 products of standard normals
 print("error", error, runtime.__file__)
 """
 
@@ -108,7 +128,7 @@ def shared_libraries(site: Path) -> str:
 
 
 def test_isolated_without_a_toolkit_takes_nvcc_from_pypi(tmp_path: Path) -> None:
-    out = generate(tmp_path / "generated")
+    out = generate(tmp_path)
     built = wheel(
         tmp_path,
         f"cmake.define.KERNELMINT_GENERATED_DIR={out}",
@@ -117,8 +137,7 @@ def test_isolated_without_a_toolkit_takes_nvcc_from_pypi(tmp_path: Path) -> None
     )
     log = (tmp_path / "log").read_text()
     assert "(from PyPI)" in log
-    assert "/usr/local/bin/nvcc" not in log
-    assert "torch" not in log.lower().replace("pytorch", "")
+    assert "Collecting torch" not in log
     site = unpack(built, tmp_path)
     attend(site)
     assert "libcuda" not in shared_libraries(site)  # neither the driver's nor cudart's
@@ -129,7 +148,7 @@ def test_isolated_without_a_toolkit_takes_nvcc_from_pypi(tmp_path: Path) -> None
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
 def test_nvcc_on_path_is_taken_and_named(tmp_path: Path) -> None:
-    out = generate(tmp_path / "generated", FEW + " and causal")
+    out = generate(tmp_path)
     wheel(tmp_path, f"cmake.define.KERNELMINT_GENERATED_DIR={out}")
     log = (tmp_path / "log").read_text()
     assert f"(on PATH): {shutil.which('nvcc')}" in log
@@ -140,19 +159,20 @@ def test_nvcc_on_path_is_taken_and_named(tmp_path: Path) -> None:
 
 
 def test_cuda_off_needs_no_nvcc(tmp_path: Path) -> None:
-    out = generate(tmp_path / "generated", FEW + " and target == 'cpu'")
+    out = generate(tmp_path, CPU)
     built = wheel(
         tmp_path,
         f"cmake.define.KERNELMINT_GENERATED_DIR={out}",
         "cmake.define.KERNELMINT_CUDA=OFF",
         PATH=hidden_nvcc_path(tmp_path / "bin"),
     )
-    assert "nvcc" not in (tmp_path / "log").read_text()
+    assert "Kernelmint: nvcc" not in (tmp_path / "log").read_text()
+    assert "nvidia" not in (tmp_path / "log").read_text()
     attend(unpack(built, tmp_path))
 
 
 def test_no_nvcc_and_no_isolation_says_what_to_do(tmp_path: Path) -> None:
-    out = generate(tmp_path / "generated", FEW + " and causal")
+    out = generate(tmp_path)
     environment = tmp_path / "venv"
     subprocess.run([sys.executable, "-m", "venv", environment], check=True)
     tools = ["scikit-build-core", "nanobind", "cmake", "ninja"]
@@ -166,18 +186,17 @@ def test_no_nvcc_and_no_isolation_says_what_to_do(tmp_path: Path) -> None:
         PATH=f"{environment / 'bin'}:{hidden_nvcc_path(tmp_path / 'bin')}",
     )
     assert done.returncode != 0
-    assert "Kernelmint: no nvcc" in done.stdout
+    assert "Kernelmint: no nvcc" in done.stdout, done.stdout
     assert "KERNELMINT_CUDA=OFF" in done.stdout
 
 
 def test_a_failing_object_shows_its_output_and_its_log(tmp_path: Path) -> None:
-    specs = tmp_path / "specs"
-    shutil.copytree(ROOT / "kernel_specs" / "flash_forward", specs / "flash_forward")
+    specs = flash_forward(tmp_path)
     header = specs / "flash_forward" / "cpu.h"
     header.write_text(header.read_text() + "\n#error planted: this header does not compile\n")
-    out = generate(tmp_path / "generated", FEW + " and causal and target == 'cpu'", specs)
+    out = generate(tmp_path, CPU)
     done = run(
-        *(sys.executable, "tools/build/install.py", "--dry-run"),
+        *(sys.executable, "tools/build/install.py", "--target", tmp_path / "site"),
         *("-C", f"build-dir={tmp_path / 'build'}"),
         *("-C", f"cmake.define.KERNELMINT_GENERATED_DIR={out}"),
         *("-C", "cmake.define.KERNELMINT_CUDA=OFF"),
@@ -189,9 +208,8 @@ def test_a_failing_object_shows_its_output_and_its_log(tmp_path: Path) -> None:
 
 
 def test_configuring_over_a_stale_tree_is_refused(tmp_path: Path) -> None:
-    specs = tmp_path / "specs"
-    shutil.copytree(ROOT / "kernel_specs" / "flash_forward", specs / "flash_forward")
-    out = generate(tmp_path / "generated", FEW + " and causal and target == 'cpu'", specs)
+    specs = flash_forward(tmp_path)
+    out = generate(tmp_path, CPU)
     spec = specs / "flash_forward" / "cpu.yaml"
     spec.write_text(spec.read_text() + "# edited since\n")
     done = run(
@@ -207,9 +225,8 @@ def test_configuring_over_a_stale_tree_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_editable_install_rebuilds_what_changed(tmp_path: Path) -> None:
-    specs = tmp_path / "specs"
-    shutil.copytree(ROOT / "kernel_specs" / "flash_forward", specs / "flash_forward")
-    out = generate(tmp_path / "generated", FEW + " and causal and target == 'cpu'", specs)
+    specs = flash_forward(tmp_path)
+    out = generate(tmp_path, CPU)
     environment = tmp_path / "venv"
     subprocess.run([sys.executable, "-m", "venv", environment], check=True)
     python = environment / "bin" / "python"
@@ -228,7 +245,7 @@ def test_an_editable_install_rebuilds_what_changed(tmp_path: Path) -> None:
     ask = "import runtime; print(runtime.kernels()[0].built)"
     first = run(python, "-c", ask)
     assert first.returncode == 0, first.stdout
-    assert "Building" not in first.stdout.replace("no work", "")
+    assert "no work to do" in first.stdout
     header = specs / "flash_forward" / "cpu.h"
     header.write_text(header.read_text() + "\n#error planted: rebuilt at import\n")
     second = run(python, "-c", ask)
