@@ -186,14 +186,14 @@ def _product(target: Target, rules: tuple[Rule, ...]) -> Any:
     for name in names or ["_"]:  # without parameters there is one configuration, ()
         clauses.append(f"for {name} in {f'_values_{name}' if names else '(0,)'}")
         known.add(name)
-        for rule in list(pending):
-            if _needs(rule.that, derived) <= known:
-                for needed in _derived_for(rule.that, derived):
-                    if needed not in known:
-                        clauses.append(f"for {needed} in ({derived[needed].python},)")
-                        known.add(needed)
-                clauses.append(f"if {rule.that.python}")
-                pending.remove(rule)
+        ready = [rule for rule in pending if _needs(rule.that, derived) <= known]
+        pending = [rule for rule in pending if rule not in ready]
+        for rule in ready:
+            for needed in _derived_for(rule.that, derived):
+                if needed not in known:
+                    clauses.append(f"for {needed} in ({derived[needed].python},)")
+                    known.add(needed)
+            clauses.append(f"if {rule.that.python}")
     head = "(" + "".join(f"{name}, " for name in names) + ")"
     arguments = ", ".join(f"_values_{name}" for name in names)
     source = f"lambda {arguments}: [{head} {' '.join(clauses)}]"
