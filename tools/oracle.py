@@ -32,7 +32,8 @@ def oracle(family: str, specs: Path = SPECS) -> Callable[..., Any]:
     if not path.is_file():
         raise ValueError(f"{path}: no such file; run from a checkout, where kernel_specs/ is")
     spec = importlib.util.spec_from_file_location(f"kernel_specs_{family}_{path.stem}", path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return getattr(module, function)  # type: ignore[no-any-return]  # a spec's own function

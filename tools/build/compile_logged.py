@@ -19,7 +19,9 @@ from pathlib import Path
 def log_path(log_dir: Path, root: Path, target: str, command: list[str]) -> Path:
     """The log of one object."""
     source = Path(command[command.index("-c") + 1]).resolve()
-    name = source.relative_to(root.resolve()) if source.is_relative_to(root.resolve()) else source.name
+    name = (
+        source.relative_to(root.resolve()) if source.is_relative_to(root.resolve()) else source.name
+    )
     return log_dir / f"{name}.{target}.ptxas.log"
 
 

@@ -29,6 +29,7 @@ def main() -> None:
     sys.path.insert(0, str(ROOT / "tools" / "build"))
     import kernelmint_backend
     from packaging.requirements import Requirement
+
     tomllib = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))

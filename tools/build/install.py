@@ -30,7 +30,11 @@ def interesting(line: str) -> bool:
 def report_failure(lines: list[str]) -> None:
     """Print what failed: from ninja's or CMake's first word of it on."""
     first = next(
-        (n for n, line in enumerate(lines) if re.match(r"\s*(FAILED:|CMake Error|ERROR:|error:)", line)),
+        (
+            n
+            for n, line in enumerate(lines)
+            if re.match(r"\s*(FAILED:|CMake Error|ERROR:|error:)", line)
+        ),
         max(0, len(lines) - MOST_FAILURE_LINES),
     )
     shown = [line for line in lines[first:] if interesting(line)][:MOST_FAILURE_LINES]
@@ -48,7 +52,11 @@ def main(arguments: list[str]) -> int:
     with (
         LOG.open("w", encoding="utf-8") as log,
         subprocess.Popen(
-            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            command,
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
             errors="replace",
         ) as pip,
     ):

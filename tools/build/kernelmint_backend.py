@@ -30,7 +30,7 @@ Settings = dict[str, Any] | None
 
 
 def _definition(name: str, settings: Settings) -> str | None:
-    """The value a CMake variable will have: -C cmake.define.NAME=..., else -DNAME=... in CMAKE_ARGS."""
+    """What a CMake variable will be: -C cmake.define.NAME=..., else -DNAME=... in CMAKE_ARGS."""
     given = (settings or {}).get(f"cmake.define.{name}")
     if given is not None:
         return str(given)
