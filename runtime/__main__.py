@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.metadata
 import json
 import platform
 from typing import Any
 
-import click
 import torch
 
 from runtime import _native, catalog, devices, errors, manifest
@@ -62,19 +62,8 @@ def collect() -> dict[str, Any]:
     }
 
 
-@click.group()
-def main() -> None:
-    """What this installation has and can do."""
-
-
-@main.command()
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def info(as_json: bool) -> None:
-    """Versions, devices, targets, counts, what is missing and why."""
-    found = collect()
-    if as_json:
-        click.echo(json.dumps(found, indent=1))
-        return
+def show(found: dict[str, Any]) -> None:
+    """Prints what `collect` found, for people."""
     build = found["build"]
     cuda = (
         f"nvcc {build['nvcc']}, for {', '.join(build['architectures'])}"
@@ -95,14 +84,27 @@ def info(as_json: bool) -> None:
         ("GPUs", ", ".join(found["devices"]) or "none"),
     ]
     for name, value in rows:
-        click.echo(f"{name:<12}{value}")
-    click.echo(f"\n{'family':<18}{'target':<10}{'generated':>9}{'built':>8}{'available':>11}")
+        print(f"{name:<12}{value}")
+    print(f"\n{'family':<18}{'target':<10}{'generated':>9}{'built':>8}{'available':>11}")
     for row in found["targets"]:
-        click.echo(
+        print(
             f"{row['family']:<18}{row['target']:<10}{row['generated']:>9}{row['built']:>8}"
             f"{row['available']:>11}{'  ' + row['reason'] if row['reason'] else ''}"
         )
 
 
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m runtime", description=__doc__)
+    commands = parser.add_subparsers(required=True)
+    info = commands.add_parser("info", help="versions, devices, targets, counts and reasons")
+    info.add_argument("--json", action="store_true", help="print JSON")
+    options = parser.parse_args()
+    if options.json:
+        print(json.dumps(collect(), indent=1))
+    else:
+        show(collect())
+
+
 if __name__ == "__main__":
-    main(prog_name="python -m runtime")
+    main()
