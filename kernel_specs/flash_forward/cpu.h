@@ -68,12 +68,12 @@ class Attention {
     const std::int64_t kv_head = head / (args_.H / args_.Hk);
     const std::int64_t first_row = query_block * B_r;
     const int rows = static_cast<int>(smaller(args_.Sq - first_row, B_r));
-    const T* q = args_.q.template as<const T>() + batch * args_.q.stride[0] +
+    const T* q = static_cast<const T*>(args_.q.data) + batch * args_.q.stride[0] +
                  first_row * args_.q.stride[1] + head * args_.q.stride[2];
-    const T* k =
-        args_.k.template as<const T>() + batch * args_.k.stride[0] + kv_head * args_.k.stride[2];
-    const T* v =
-        args_.v.template as<const T>() + batch * args_.v.stride[0] + kv_head * args_.v.stride[2];
+    const T* k = static_cast<const T*>(args_.k.data) + batch * args_.k.stride[0] +
+                 kv_head * args_.k.stride[2];
+    const T* v = static_cast<const T*>(args_.v.data) + batch * args_.v.stride[0] +
+                 kv_head * args_.v.stride[2];
 
     products.begin();
     products.load_queries(q, args_.q.stride[1], rows);
@@ -116,8 +116,8 @@ class Attention {
   // Divides by the sums and writes o and lse. A row that saw no key: o = 0, lse = -inf.
   void finish(const Worker& worker, std::int64_t batch, std::int64_t head, std::int64_t first_row,
               int rows) const {
-    T* o = args_.o.template as<T>() + batch * args_.o.stride[0] + head * args_.o.stride[2];
-    float* lse = args_.lse.template as<float>();
+    T* o = static_cast<T*>(args_.o.data) + batch * args_.o.stride[0] + head * args_.o.stride[2];
+    float* lse = static_cast<float*>(args_.lse.data);
     for (int r = 0; r < rows; ++r) {
       const float sum = reduce_add(load(worker.statistics.sum[r]));
       const F32 divisor = splat(sum == 0 ? 1 : sum);

@@ -1,8 +1,9 @@
 """Code compiled for one instruction set is never linked in place of another's.
 
-A CPU shard is compiled once for each instruction set. Whatever such an object defines weakly (inline
-functions, template instances) is merged by name at link time, so every such name must say which
-instruction set it was compiled for: else a machine without AVX-512 may run into an AVX-512 copy.
+A CPU shard is compiled once for each instruction set. Whatever such an object defines weakly
+(inline functions, template instances) is merged by name at link time, so every such name must say
+which instruction set it was compiled for: else a machine without AVX-512 may run into an AVX-512
+copy.
 """
 
 from __future__ import annotations
@@ -38,11 +39,9 @@ def test_weak_symbols_bear_their_instruction_set(
     assert COMPILER is not None
     object_file = tmp_path / "shard.o"
     includes = [f"-I{ROOT / folder}" for folder in ("runtime/include", "kernel_specs", "generated")]
-    define = f"-DKERNELMINT_ISA={isa}"
+    options = ["-std=c++20", optimisation, *FLAGS[isa], "-Wno-psabi", f"-DKERNELMINT_ISA={isa}"]
     subprocess.run(
-        [COMPILER, "-std=c++20", optimisation, *FLAGS[isa], "-Wno-psabi", define, *includes]
-        + ["-c", str(SHARD), "-o", str(object_file)],
-        check=True,
+        [COMPILER, *options, *includes, "-c", str(SHARD), "-o", str(object_file)], check=True
     )
     listing = subprocess.run(
         ["nm", "--defined-only", "--format=posix", str(object_file)],
