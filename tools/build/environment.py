@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def pip_install(*arguments: str) -> None:
     """Run `pip install` quietly; end the script where it fails, pip having said why."""
-    command = [sys.executable, "-m", "pip", "install", "--quiet", *arguments]
+    command = [sys.executable, "-m", "pip", "install", "-qq", *arguments]
     if subprocess.run(command, cwd=ROOT, check=False).returncode:
         sys.exit("kernelmint: installing the requirements failed (see pip's message above)")
 
