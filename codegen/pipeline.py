@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from codegen import staleness
-from codegen.emit import Inputs, emit
+from codegen.emit import emit
 from codegen.load import load
+from codegen.manifest import Inputs
 from codegen.problems import UsageError, display_path
 from codegen.space import FamilySpace, Selection, expand
 

@@ -17,9 +17,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from codegen.emit import MANIFEST, MARK
 from codegen.problems import UsageError, display_path
-from codegen.staleness import JOURNAL
+from codegen.render import MARK
+from codegen.staleness import JOURNAL, MANIFEST
 
 _TEMPORARY = ".codegen-new"
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from codegen.emit import shard_count, shard_of
+from codegen.emit_target import shard_count, shard_of
 from codegen.load import load
 
 ROOT = Path(__file__).resolve().parents[2]

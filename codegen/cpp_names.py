@@ -1,0 +1,102 @@
+"""What a spec's names are called in generated C++: within tables, and within a launch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from codegen.cpp import Names, Value, translate
+from codegen.expressions import FLOAT, INT, Expression
+from codegen.names import cpp_name
+from codegen.schema import DTYPES
+from codegen.spec import Family, Parameter, ParameterValue, Rule, Target
+
+
+class TableNames(Names):
+    """Names where tables evaluate them: symbols[i], parameters[i]; derived values are inlined."""
+
+    def __init__(
+        self, family: Family, parameters: Sequence[Parameter], derived: Mapping[str, Expression]
+    ) -> None:
+        self.symbols = {name: i for i, name in enumerate(family.symbols)}
+        self.parameters = {p.name: (i, p) for i, p in enumerate(parameters)}
+        self.derived = derived
+
+    def value(self, name: str) -> Value:
+        """The number `name`."""
+        if name in self.symbols:
+            return Value(f"symbols[{self.symbols[name]}]", INT)
+        if name in self.parameters:
+            i, parameter = self.parameters[name]
+            return Value(f"parameters[{i}]", parameter.kind)
+        expression = self.derived[name]
+        return Value(f"({translate(expression, self)})", expression.kind, expression.kind == FLOAT)
+
+    def equals(self, name: str, other: str, is_name: bool) -> str:
+        """Whether the text `name` equals another name or value."""
+        i, parameter = self.parameters[name]
+        right = (
+            f"parameters[{self.parameters[other][0]}]"
+            if is_name
+            else str(table_number(parameter, other))
+        )
+        return f"parameters[{i}] == {right}"
+
+
+class ConfigNames(Names):
+    """Names where a launch uses them: args.X, Config::x."""
+
+    def __init__(self, target: Target) -> None:
+        self.kinds = {p.name: p for p in target.parameters}
+        self.derived = dict(target.derived)
+
+    def value(self, name: str) -> Value:
+        """The number `name`."""
+        if name in self.kinds:
+            return Value(f"Config::{name}", self.kinds[name].kind, wide=False)
+        if name in self.derived:
+            kind = self.derived[name].kind
+            return Value(f"Config::{name}", kind, wide=kind == FLOAT)
+        return Value(f"args.{name}", INT)
+
+    def equals(self, name: str, other: str, is_name: bool) -> str:
+        """Whether the text `name` equals another name or value."""
+        if self.kinds[name].type == "dtype":
+            right = f"typename Config::{other}" if is_name else other
+            return f"std::is_same_v<typename Config::{name}, {right}>"
+        if is_name:
+            return f"static_cast<int>(Config::{name}) == static_cast<int>(Config::{other})"
+        return f"Config::{name} == Config::{name}_type::{cpp_name(other)}"
+
+
+def cpp_lambda(expression: Expression, names: TableNames, result: str) -> str:
+    """A captureless lambda: an IntExpression or FloatExpression of registry.h."""
+    text = translate(expression, names)
+    symbols = " symbols" if "symbols[" in text else ""
+    parameters = " parameters" if "parameters[" in text else ""
+    signature = f"const std::int64_t*{symbols}, const std::int64_t*{parameters}"
+    return f"[]({signature}) -> {result} {{ return {text}; }}"
+
+
+def table_number(parameter: Parameter, value: ParameterValue) -> int:
+    """A parameter's value in the tables: a Dtype's number, an enum's index."""
+    if parameter.type == "dtype":
+        return DTYPES.index(str(value))
+    if parameter.type == "enum":
+        return (parameter.values or ()).index(value)
+    return int(value)
+
+
+@dataclass(frozen=True)
+class _Requirement:
+    function: str
+    text: str
+    because: str
+
+
+def requirements(rules: Sequence[Rule], names: TableNames) -> list[_Requirement]:
+    """Rules as rows of a table of Requirement (registry.h)."""
+    return [
+        _Requirement(cpp_lambda(rule.that, names, "std::int64_t"), rule.that.text, rule.because)
+        for rule in rules
+    ]

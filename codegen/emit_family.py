@@ -1,0 +1,136 @@
+"""The files of a family: Args, its entry in the registry, its Python class."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from codegen import python_face
+from codegen.cpp import SCALAR_TYPES, comment, dtype_enumerator
+from codegen.cpp_names import TableNames, cpp_lambda, requirements
+from codegen.render import render
+from codegen.space import FamilySpace
+from codegen.spec import Family, Tensor
+
+
+@dataclass(frozen=True)
+class _Member:
+    declaration: str
+    comment: str
+
+
+def shape_text(tensor: Tensor) -> str:
+    """[B, Sq, H, D]"""
+    return "[" + ", ".join(dim.expression.text for dim in tensor.dims) + "]"
+
+
+def args(family: Family) -> str:
+    """args.h."""
+    members: dict[str, _Member] = {}
+    for tensor in family.tensors:
+        role = "" if tensor.role == "input" else f", {tensor.role}"
+        optional = ", optional" if tensor.optional else ""
+        doc = f": {tensor.doc}" if tensor.doc else ""
+        members[tensor.name] = _Member(
+            f"TensorView<{len(tensor.dims)}> {tensor.name};",
+            comment(f"{shape_text(tensor)} {tensor.dtype}{role}{optional}{doc}"),
+        )
+    for scalar in family.scalars:
+        members[scalar.name] = _Member(
+            f"{SCALAR_TYPES[scalar.dtype]} {scalar.name};", comment(scalar.doc or scalar.dtype)
+        )
+    arguments = [members[name] for name in family.argument_order]
+    return render("args.h", family.file, family=family, arguments=arguments)
+
+
+@dataclass(frozen=True)
+class _DimRow:
+    symbol: int
+    function: str
+    text: str
+
+
+@dataclass(frozen=True)
+class _TensorRow:
+    name: str
+    role: str
+    optional: str
+    dtype_parameter: int
+    dtype: str
+    dims: list[_DimRow]
+
+
+@dataclass(frozen=True)
+class _ScalarRow:
+    name: str
+    dtype: str
+    required: str
+    floating: str
+    integer: str
+    cpp_type: str
+    member: str
+
+
+@dataclass(frozen=True)
+class _FamilyRow:
+    name: str
+    symbols: tuple[str, ...]
+    targets: list[str]
+
+
+def family_cpp(space: FamilySpace) -> str:
+    """family.cpp: the arguments, their checks and defaults, the targets."""
+    family = space.family
+    names = TableNames(family, family.parameters, {})
+    parameters = [parameter.name for parameter in family.parameters]
+    tensors = []
+    for tensor in family.tensors:
+        is_parameter = tensor.dtype in parameters
+        dims = []
+        for dim in tensor.dims:
+            text = dim.expression.text
+            if dim.symbol is not None:
+                dims.append(_DimRow(family.symbols.index(dim.symbol), "nullptr", text))
+            else:
+                dims.append(_DimRow(-1, cpp_lambda(dim.expression, names, "std::int64_t"), text))
+        tensors.append(
+            _TensorRow(
+                tensor.name,
+                tensor.role,
+                "true" if tensor.optional else "false",
+                parameters.index(tensor.dtype) if is_parameter else -1,
+                "{}" if is_parameter else dtype_enumerator(tensor.dtype),
+                dims,
+            )
+        )
+    scalars = []
+    for scalar in family.scalars:
+        is_float = scalar.dtype in ("f32", "f64")
+        function = "nullptr"
+        if scalar.default is not None:
+            function = cpp_lambda(scalar.default, names, "double" if is_float else "std::int64_t")
+        scalars.append(
+            _ScalarRow(
+                scalar.name,
+                dtype_enumerator(scalar.dtype),
+                "true" if scalar.default is None else "false",
+                function if is_float else "nullptr",
+                "nullptr" if is_float else function,
+                SCALAR_TYPES[scalar.dtype],
+                "floating" if is_float else "integer",
+            )
+        )
+    return render(
+        "family.cpp",
+        family.file,
+        family=_FamilyRow(
+            family.name, family.symbols, [chosen.target.name for chosen in space.targets]
+        ),
+        tensors=tensors,
+        scalars=scalars,
+        requirements=requirements(family.requires, names),
+    )
+
+
+def python(family: Family) -> str:
+    """The family's Python module."""
+    return render("family.py", family.file, **python_face.values(family))

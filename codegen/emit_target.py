@@ -1,0 +1,185 @@
+"""The files of a target: its launch, its table, its shards of kernels."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from codegen import keys
+from codegen.cpp import number, translate
+from codegen.cpp_names import ConfigNames, TableNames, requirements, table_number
+from codegen.expressions import Expression
+from codegen.names import cpp_name
+from codegen.render import render
+from codegen.space import Configuration, TargetSpace
+from codegen.spec import Family, Launch, Parameter, ParameterValue, Target
+
+
+def shard_count(target: Target, num_kernels: int) -> int:
+    """Over how many files the kernels of a target are spread, most of them empty at first.
+
+    A fixed number while the set is small, so that adding a kernel touches one file; doubled for
+    large sets, where a file would hold more than two CUDA kernels (nvcc takes long) or four others.
+    """
+    if target.shards is not None:
+        return target.shards
+    count, most = (64, 2) if target.is_cuda else (16, 4)
+    while num_kernels > count * most:
+        count *= 2
+    return count
+
+
+def shard_of(key: str, count: int) -> int:
+    """Which file a kernel is in: a stable hash of its key."""
+    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") % count
+
+
+def launch(target: Target, spec: Launch) -> str:
+    """<target>_launch.cuh: the launch that the spec describes."""
+    names = ConfigNames(target)
+
+    def as_int(expression: Expression) -> str:
+        text = translate(expression, names)
+        return (
+            text
+            if expression.text.isidentifier() or text.isdigit()
+            else f"static_cast<int>({text})"
+        )
+
+    return render(
+        "launch.cuh",
+        target.file,
+        family=target.family,
+        header=target.header,
+        kernel=target.kernel,
+        grid=[translate(expression, names) for expression in spec.grid],
+        block=as_int(spec.block),
+        shared_memory=as_int(spec.shared_memory),
+    )
+
+
+@dataclass(frozen=True)
+class _TableRow:
+    key: str
+    type_name: str
+    parameters: str
+
+
+def table(family: Family, chosen: TargetSpace) -> str:
+    """<target>_table.cpp: the kernels and where their code is."""
+    target = chosen.target
+    numbers: list[dict[ParameterValue, str]] = [{} for _ in target.parameters]
+
+    def row(values: Sequence[ParameterValue]) -> str:
+        texts = []
+        for parameter, seen, value in zip(target.parameters, numbers, values, strict=True):
+            if value not in seen:
+                seen[value] = str(table_number(parameter, value))
+            texts.append(seen[value])
+        return ", ".join(texts)
+
+    names = TableNames(family, target.parameters, dict(target.derived))
+    return render(
+        "table.cpp",
+        target.file,
+        family=target.family,
+        target=target,
+        is_cuda=target.is_cuda,
+        num_parameters=len(target.parameters),
+        rows=[
+            _TableRow(c.key, keys.cpp_type_name(c.tokens), row(c.values))
+            for c in chosen.configurations
+        ],
+        requirements=requirements(target.requires, names),
+    )
+
+
+@dataclass(frozen=True)
+class _ShardConfiguration:
+    key: str
+    type_name: str
+    members: list[str]
+
+
+def shards(
+    chosen: TargetSpace,
+) -> Iterable[tuple[str, str, list[Configuration]]]:
+    """Path, text and configurations of each shard that holds any."""
+    target = chosen.target
+    count = shard_count(target, len(chosen.configurations))
+    buckets: dict[int, list[Configuration]] = {}
+    for configuration in chosen.configurations:
+        buckets.setdefault(shard_of(configuration.key, count), []).append(configuration)
+    digits = max(2, len(str(count - 1)))
+    members = _member_writer(target)
+    include = f"{target.family}/{target.header}"
+    includes = [f"{target.family}/args.h", include]
+    if target.launch is not None:
+        includes = [f"{target.family}/{target.name}_launch.cuh"]
+    for bucket in sorted(buckets):
+        path = (
+            f"{target.family}/{target.name}_{bucket:0{digits}}.{'cu' if target.is_cuda else 'cpp'}"
+        )
+        text = render(
+            "shard.cu",
+            target.file,
+            includes=includes,
+            family=target.family,
+            target=target.name,
+            isa="cuda" if target.is_cuda else "KERNELMINT_ISA",
+            configurations=[
+                _ShardConfiguration(c.key, keys.cpp_type_name(c.tokens), members(c))
+                for c in buckets[bucket]
+            ],
+        )
+        yield path, text, buckets[bucket]
+
+
+def _member_writer(target: Target) -> Callable[[Configuration], list[str]]:
+    """A function from a configuration to the members of its C++ type; texts are made once."""
+    parameters = target.parameters
+    derived = [name for name, _ in target.derived]
+    seen: dict[tuple[int, type, Any], str] = {}
+
+    def members(configuration: Configuration) -> list[str]:
+        result = []
+        for i, value in enumerate(configuration.values + configuration.derived):
+            text = seen.get((i, type(value), value))
+            if text is None:
+                if i < len(parameters):
+                    text = _parameter_member(parameters[i], configuration.values[i])
+                else:
+                    text = _constant(
+                        derived[i - len(parameters)], configuration.derived[i - len(parameters)]
+                    )
+                seen[i, type(value), value] = text
+            result.append(text)
+        return result
+
+    return members
+
+
+def _parameter_member(parameter: Parameter, value: ParameterValue) -> str:
+    if not isinstance(value, str):
+        return _constant(parameter.name, value)
+    if parameter.type == "dtype":
+        return f"using {parameter.name} = {value};"
+    values = ", ".join(cpp_name(str(known)) for known in parameter.values or ())
+    kind = f"{parameter.name}_type"
+    return (
+        f"enum class {kind} {{ {values} }};\n"
+        f"  static constexpr {kind} {parameter.name} = {kind}::{cpp_name(value)};"
+    )
+
+
+def _constant(name: str, value: bool | int | float) -> str:
+    written = number(value)
+    if isinstance(value, bool):
+        kind = "bool"
+    elif isinstance(value, int):
+        kind = "std::int64_t" if written.wide else "int"
+    else:
+        kind = "double"
+    return f"static constexpr {kind} {name} = {written.text};"

@@ -1,0 +1,125 @@
+"""manifest.json: what was generated, from what; for check, CMake, the reports and the runtime."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from codegen import keys
+from codegen.render import sha256
+from codegen.space import FamilySpace, Selection, TargetSpace
+from codegen.spec import Parameter, Rule
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What the manifest says about where a tree came from; paths are relative to the tree."""
+
+    selection: Selection
+    spec_dirs: tuple[str, ...]
+    codegen_dir: str
+    hashes: tuple[tuple[str, str], ...]
+
+
+def manifest(
+    spaces: Sequence[FamilySpace],
+    files: Mapping[str, str],
+    places: Mapping[str, str],
+    inputs: Inputs,
+    fingerprint: str,
+) -> str:
+    """The text of manifest.json; `places` is the file of each key."""
+    entries = {
+        "version": VERSION,
+        "fingerprint": fingerprint,
+        "selection": {"set": inputs.selection.set_name, "where": inputs.selection.where},
+        "spec_dirs": list(inputs.spec_dirs),
+        "codegen_dir": inputs.codegen_dir,
+        "inputs": dict(inputs.hashes),
+        "outputs": {path: sha256(files[path]) for path in sorted(files)},
+        "families": [_family_entry(space, places) for space in spaces],
+    }
+    return json.dumps(entries, indent=1, ensure_ascii=False) + "\n"
+
+
+def _family_entry(space: FamilySpace, places: Mapping[str, str]) -> dict[str, Any]:
+    family = space.family
+    arguments: dict[str, dict[str, Any]] = {}
+    for tensor in family.tensors:
+        arguments[tensor.name] = {
+            "name": tensor.name,
+            "role": tensor.role,
+            "dims": [dim.expression.normal for dim in tensor.dims],
+            "dtype": tensor.dtype,
+            "optional": tensor.optional,
+            "doc": tensor.doc,
+        }
+    for scalar in family.scalars:
+        arguments[scalar.name] = {
+            "name": scalar.name,
+            "role": "scalar",
+            "dtype": scalar.dtype,
+            "default": None if scalar.default is None else scalar.default.normal,
+            "doc": scalar.doc,
+        }
+    return {
+        "name": family.name,
+        "summary": family.summary,
+        "symbols": list(family.symbols),
+        "arguments": [arguments[name] for name in family.argument_order],
+        "parameters": [_parameter_entry(parameter) for parameter in family.parameters],
+        "requires": [_rule_entry(rule) for rule in family.requires],
+        "reference": family.reference,
+        "targets": [_target_entry(chosen, places) for chosen in space.targets],
+    }
+
+
+def _parameter_entry(parameter: Parameter) -> dict[str, Any]:
+    return {
+        "name": parameter.name,
+        "type": parameter.type,
+        "token": parameter.token,
+        "values": None if parameter.values is None else list(parameter.values),
+        "doc": parameter.doc,
+    }
+
+
+def _rule_entry(rule: Rule) -> dict[str, str]:
+    return {"that": rule.that.text, "because": rule.because}
+
+
+def _target_entry(chosen: TargetSpace, places: Mapping[str, str]) -> dict[str, Any]:
+    target = chosen.target
+    names = [parameter.name for parameter in target.parameters]
+    derived = [name for name, _ in target.derived]
+    return {
+        "name": target.name,
+        "kind": "cuda" if target.is_cuda else "cpu",
+        "capability": target.capability,
+        "exact": target.exact_capability,
+        "alignment": target.alignment,
+        "spec": target.file,
+        "parameters": [_parameter_entry(parameter) for parameter in target.own_parameters],
+        "derived": derived,
+        "constraints": [
+            {**_rule_entry(rule), "line": rule.location.line} for rule in target.constraints
+        ],
+        "requires": [_rule_entry(rule) for rule in target.requires],
+        "budget": dict(target.budget),
+        "kernels": [
+            {
+                "key": c.key,
+                "parameters": dict(zip(names, c.values, strict=True)),
+                "derived": dict(zip(derived, c.derived, strict=True)),
+                "symbol": keys.symbol_fragment(
+                    target.family, target.name, keys.cpp_type_name(c.tokens)
+                ),
+                "file": places[c.key],
+            }
+            for c in chosen.configurations
+        ],
+    }
