@@ -64,8 +64,9 @@ _EDGE = re.compile(rb".{0,40}?\[\d+/\d+\] (.*)")
 _OBJECT_SUFFIXES = (b".o", b".obj", b".cubin", b".fatbin", b".cu")
 # What is left of a message through which a log was cut, and a CI service's mark for missing lines.
 _DEBRIS = re.compile(
-    rb"bytes|registers|barriers|spill|stack|cumulative|[cgsl]mem|sm_\d|_Z|\d ms\s*$|Compil"
-    rb"|Function prop|info +:|truncated|omitted|elided|too long|skipped|^\s*\S+\s*$",
+    rb"bytes|registers|barriers|spill|stack frame|cumulative|[cgsl]mem|'sm_\d|\d ms\s*$"
+    rb"|Compiling entry|Function prop|info +:|^\s*\d+ b\w*$|^\s*\S+\s*$"
+    rb"|truncated|omitted|elided|too long|skipped",
     re.IGNORECASE | re.MULTILINE,
 )
 

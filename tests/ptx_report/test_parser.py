@@ -1,0 +1,299 @@
+"""Every row of every sample log, and the same rows through whatever a build tool does to lines."""
+
+import gzip
+
+import pytest
+
+from tests.ptx_report.samples import DATA, LOGS, expected, facts, read, read_file
+from tools.ptx_report import inputs
+from tools.ptx_report.parser import Statistics
+
+EXPECTED = expected()
+ATTENTION = "_ZN4attn3fwdI6__halfLi64ELi32ELb1EEEvPKT_S4_S4_PS2_if"
+
+
+def sample(name):
+    return (DATA / name).read_bytes()
+
+
+@pytest.mark.parametrize("path", LOGS, ids=lambda path: path.stem)
+def test_sample_row_for_row(path):
+    records, statistics = read_file(path)
+    assert [facts(record) for record in records] == EXPECTED[path.name]
+    assert [record.incomplete for record in records] == [None] * len(records)
+    assert statistics.unknown == 0
+    assert statistics.unattached == 0
+    entries = path.read_text().count("Compiling entry function")
+    assert statistics.entries == entries == sum(record.kind == "kernel" for record in records)
+
+
+def test_samples_are_all_expected():
+    assert {path.name for path in LOGS} == set(EXPECTED)
+    assert sum(map(len, EXPECTED.values())) > 200
+
+
+def prefixed(data, prefix):
+    return b"".join(prefix(n) + line for n, line in enumerate(data.splitlines(keepends=True)))
+
+
+TRANSFORMS = {
+    "crlf": lambda data: data.replace(b"\n", b"\r\n"),
+    "indented": lambda data: prefixed(data, lambda n: b"      "),
+    "no indentation": lambda data: b"\n".join(line.lstrip() for line in data.splitlines()),
+    "timestamps": lambda data: prefixed(data, lambda n: b"2026-11-21T02:40:%02d.%07dZ " % (n, n)),
+    "ragged prefixes": lambda data: prefixed(data, lambda n: b"#%d %d.5 " % (9 + n % 3, n)),
+    "bracketed": lambda data: prefixed(data, lambda n: b"[build, compile] | "),
+    "colour": lambda data: data.replace(b"ptxas", b"\x1b[1;35mptxas\x1b[0m").replace(
+        b"bytes stack", b"\x1b[Kbytes\x1b[m stack"
+    ),
+    "warnings between": lambda data: data.replace(
+        b"ptxas info    : Used", b"lib.h(12): warning #177-D: never used\n\nptxas info    : Used"
+    ).replace(
+        b"ptxas info    : Compile time", b"nvcc warning : a note\nptxas info    : Compile time"
+    ),
+    "no end of line": lambda data: data.rstrip(b"\n"),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+@pytest.mark.parametrize("path", LOGS, ids=lambda path: path.stem)
+def test_what_build_tools_do_to_lines(path, name):
+    records = read(TRANSFORMS[name](path.read_bytes()))
+    assert [facts(record)[1:] for record in records] == [row[1:] for row in EXPECTED[path.name]]
+    assert all(record.incomplete is None for record in records)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 100, 1000])
+def test_chunks_do_not_matter(chunk):
+    for path in LOGS:
+        if chunk == 1 and path.stat().st_size > 4000:
+            continue
+        assert read(path.read_bytes(), chunk) == read(path.read_bytes()), path.name
+
+
+def test_gzip(tmp_path):
+    path = tmp_path / "build.log.gz"
+    path.write_bytes(gzip.compress(sample("nvcc13.0_rdc.log")))
+    records = list(inputs.read_log(path, "x", Statistics()))
+    assert [facts(record) for record in records] == EXPECTED["nvcc13.0_rdc.log"]
+
+
+def test_source_is_the_object_of_a_ninja_step():
+    records, _ = read_file(DATA / "ninja_cmake.log")
+    assert {record.source for record in records} == {
+        "CMakeFiles/sample.dir/kernels.cu.o",
+        "CMakeFiles/sample.dir/shared_spill.cu.o",
+    }
+    records, _ = read_file(DATA / "pip_wheel_v_pypinvcc130_3arch.log")
+    assert {record.source for record in records} == {"CMakeFiles/attn_kernels.dir/src/attn.cu.o"}
+
+
+def test_source_of_make_in_parallel_is_not_guessed():
+    records, _ = read_file(DATA / "make_v_j2.log")
+    assert {record.source for record in records} == {"make_v_j2.log"}
+
+
+def test_keys():
+    records, _ = read_file(DATA / "nvcc13.0_sm80_sm90.log")
+    assert {record.key for record in records if record.key} == {
+        "flash_forward.sm80.bf16-d64-r64-c64-w4",
+        "flash_forward.sm80.bf16-d128-causal-r64-c64-w4",
+    }
+
+
+def by_symbol(name):
+    return {record.symbol: record for record in read_file(DATA / name)[0]}
+
+
+def test_c75_notes_belong_to_their_kernels():
+    rows = by_symbol("nvcc13.0_wgmma_serialised.log")
+    assert rows["_Z11wgmma_touchPfmmi"].c75 == ("C7519", "C7517", "C7511", "C7508?")
+    assert len(rows["_Z11wgmma_touchPfmmi"].warnings) == 8
+    # This one does not say which of the unit's three kernels it means.
+    for row in rows.values():
+        assert ("C7508?" in row.c75) == (row.kind == "kernel")
+    assert rows["_Z4regsPf"].c75 == ("C7508?",)
+    assert (
+        rows["_Z4regsPf"].warnings[0].startswith("of some kernel in its translation unit: (C7508)")
+    )
+
+
+def test_every_warning_belongs_to_its_row():
+    rows = by_symbol("nvcc13.0_maxrregcount32_warnings.log")
+    spilled = next(row for row in rows.values() if row.spill_stores == 832)
+    assert [warning.split(" '")[0] for warning in spilled.warnings] == [
+        "Overriding maximum register limit 256 for",
+        "Local memory used for function",
+        "Registers are spilled to local memory in function",
+    ]
+    assert len(rows["_Z3recPKfi"].warnings) == 2  # a device function
+    assert rows["_Z6helperPKfi"].warnings == ()
+    text = sample("nvcc13.0_maxrregcount32_warnings.log").decode()
+    named = [line for line in text.splitlines() if "' with" in line or "ptxas warning" in line]
+    assert sum(len(row.warnings) for row in rows.values()) == len(named)
+
+
+def test_warnings_of_the_next_unit_are_not_taken_by_this_one():
+    first = sample("ptxas12.9_sm80.log")
+    second = first.replace(b"sm_80", b"sm_90")
+    rows = read(first + second)
+    spilling = [row for row in rows if "Registers are spilled" in " ".join(row.warnings)]
+    assert [row.kind for row in spilling] == ["kernel", "function"] * 2
+    assert [row.arch for row in spilling] == ["sm_80", None, "sm_90", None]
+    assert all(len(row.warnings) == len(set(row.warnings)) for row in rows)
+    assert not any("(x" in warning for row in rows for warning in row.warnings)
+
+
+def test_an_error_is_in_the_row():
+    rows = by_symbol("nvcc13.0_error.log")
+    assert rows["_Z8too_muchPf"].warnings == (
+        "error: Entry function '_Z8too_muchPf' uses too much shared data "
+        "(0x10000 bytes, 0xc000 max)",
+    )
+    assert rows["_Z4fitsPf"].warnings == ()
+
+
+RECORD = (
+    b"ptxas info    : Compiling entry function '%(s)s' for 'sm_80'\n"
+    b"ptxas info    : Function properties for %(s)s\n"
+    b"    8 bytes stack frame, 4 bytes spill stores, 4 bytes spill loads\n"
+    b"ptxas info    : Used 40 registers, used 1 barriers, 64 bytes smem\n"
+    b"ptxas info    : Compile time = 1.5 ms\n"
+)
+
+
+def one(symbol):
+    return RECORD % {b"s": symbol}
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        (1, "cut after 'Compiling entry function'"),
+        (2, "cut after 'Function properties'"),
+        (3, "its 'Used ... registers' line is missing"),
+    ],
+)
+def test_a_cut_record_is_incomplete_with_its_line(lines, reason):
+    cut = b"".join(one(b"cut").splitlines(keepends=True)[:lines])
+    records = read(b"some tool\n" + cut + one(b"whole"))
+    assert [record.symbol for record in records] == ["cut", "whole"]
+    assert (records[0].line, records[0].incomplete) == (2, reason)
+    assert records[0].used_registers is None
+    assert (records[1].used_registers, records[1].smem, records[1].incomplete) == (40, 64, None)
+
+
+def test_a_cut_line_is_an_incomplete_row():
+    records = read(b"ptxas info    : Compiling entry function '_Z5hal\n" + one(b"whole"))
+    assert [(record.symbol, record.incomplete is None) for record in records] == [
+        ("_Z5hal", False),
+        ("whole", True),
+    ]
+    assert records[0].arch is None
+
+
+def test_a_cut_in_the_used_line_gives_nothing_that_is_not_there():
+    text = one(b"cut").replace(
+        b"Used 40 registers, used 1 barriers, 64 bytes smem", b"Used 40 regis"
+    )
+    statistics = Statistics()
+    records = read(text + one(b"whole"), statistics=statistics)
+    assert records[0].used_registers is None
+    assert records[0].incomplete is not None
+    assert records[1].incomplete is None
+    assert statistics.unknown >= 1
+    assert "Used 40 regis" in statistics.unknown_samples[0][2]
+
+
+def test_a_field_that_is_not_understood_is_counted_and_the_row_marked():
+    statistics = Statistics()
+    text = one(b"new").replace(b"64 bytes smem", b"64 bytes smem, four widgets")
+    (record,) = read(text, statistics=statistics)
+    assert (record.used_registers, record.smem) == (40, 64)
+    assert record.incomplete == "part of its 'Used' line is not understood"
+    assert statistics.unknown == 1
+
+
+def test_a_new_field_of_the_usual_form_is_kept():
+    text = one(b"new").replace(b"64 bytes smem", b"64 bytes smem, 3 textures, 16 bytes cmem[2]")
+    (record,) = read(text)
+    assert record.other == (("textures", "3"), ("cmem[2]", "16"))
+    assert record.incomplete is None
+
+
+def test_interleaved_values_are_nobody_s():
+    one_, two = one(b"one").splitlines(keepends=True), one(b"two").splitlines(keepends=True)
+    mixed = b"".join(line for pair in zip(one_, two, strict=True) for line in pair)
+    records = read(mixed.replace(b"Used 40", b"Used 41", 1))
+    assert [record.symbol for record in records] == ["one", "two"]
+    for record in records:
+        assert record.used_registers is None
+        assert record.spill_stores is None
+        assert record.compile_time_ms is None
+        assert record.incomplete == "interleaved with another process's lines"
+
+
+def test_blocks_of_other_processes_between_records_change_nothing():
+    parts = [
+        one(b"a"),
+        b"[2/9] Linking CXX executable app\n",
+        one(b"b"),
+        b"g++ -c x.cpp\n",
+        one(b"c"),
+    ]
+    records = read(b"".join(parts))
+    assert [(record.symbol, record.used_registers) for record in records] == [
+        ("a", 40),
+        ("b", 40),
+        ("c", 40),
+    ]
+
+
+def test_only_the_lines_that_people_grep_for():
+    text = b"".join(
+        line for line in one(b"a").splitlines(keepends=True) if b"Used" in line or b"entry" in line
+    )
+    (record,) = read(text)
+    assert (record.used_registers, record.arch) == (40, "sm_80")
+    assert record.incomplete == "its spill line is missing"
+
+
+def test_a_log_that_starts_within_a_record():
+    lines = one(b"a").splitlines(keepends=True)[1:]
+    (record,) = read(b"".join(lines))
+    assert record.incomplete == "its 'Compiling entry function' line is missing"
+    assert (record.kind, record.used_registers, record.arch) == ("kernel", 40, None)
+
+
+def test_command_lines_that_name_ptxas_are_no_messages():
+    statistics = Statistics()
+    command = b"/usr/local/cuda/bin/ptxas -v -arch=sm_80 k.ptx\nnvcc -Xptxas -v -Xptxas=-O3 k.cu\n"
+    text = command + one(b"a").replace(b"ptxas info    : Used", command + b"ptxas info    : Used")
+    (record,) = read(text, statistics=statistics)
+    assert record.used_registers == 40
+    assert statistics.unknown == 0
+
+
+def test_repeated_kernels_are_all_rows():
+    records = read(one(b"a") * 3)
+    assert [record.line for record in records] == [1, 6, 11]
+
+
+def test_memory_is_bounded():
+    import tracemalloc
+
+    text = b"".join(one(b"kernel_%d" % index) for index in range(20_000))
+    statistics = Statistics()
+    peaks = []
+    for repeats in (1, 4):
+        from tools.ptx_report.parser import Parser
+
+        tracemalloc.start()
+        parser = Parser("log", statistics)
+        for _ in range(repeats):
+            for at in range(0, len(text), 1 << 18):
+                for _record in parser.feed(text[at : at + (1 << 18)]):
+                    pass
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.3 * peaks[0]
