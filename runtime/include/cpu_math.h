@@ -7,7 +7,8 @@ namespace kernelmint::cpu {
 inline namespace KERNELMINT_ISA {
 
 // 2^x for x <= 127. Below -126.5 the result is exactly 0, so exp2(-inf) is 0; NaN gives NaN;
-// exp2(0) is exactly 1. Elsewhere the relative error is below 2^-23, 2 ulp at most.
+// exp2(0) is exactly 1. Elsewhere the error is below 2 ulp (1.05 with FMA, 1.28 without, over every
+// 997th f32: tests/kernels/test_cpu_vector.py).
 //
 // 2^x = 2^n 2^f with n the integer nearest to x and |f| <= 1/2. Adding 1.5 * 2^23 rounds x to an
 // integer in the sum's low bits; the 127 added with it is the exponent's bias, so those bits,

@@ -1,0 +1,68 @@
+"""The vector code under the CPU kernels, on each instruction set and on aarch64 under an emulator."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+import runtime
+
+ROOT = Path(__file__).resolve().parents[2]
+ARM_COMPILER = shutil.which("aarch64-linux-gnu-g++")
+EMULATOR = shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")
+FLAGS = {  # as in cmake/cpu.cmake
+    "baseline": [],
+    "avx2": ["-march=x86-64-v3"],
+    "avx512": ["-march=x86-64-v4"],
+    "amx": ["-march=sapphirerapids"],
+}
+
+
+def build(compiler: str, isa: str, flags: list[str], folder: Path) -> str:
+    program = str(folder / "probe")
+    includes = [f"-I{ROOT / name}" for name in ("runtime/include", "kernel_specs")]
+    sources = [
+        str(ROOT / name) for name in ("tests/kernels/cpu_probe.cpp", "runtime/src/parallel.cpp")
+    ]
+    options = ["-std=c++20", "-O2", "-pthread", "-Wno-psabi", f"-DKERNELMINT_ISA={isa}", *flags]
+    subprocess.run([compiler, *options, *includes, *sources, "-o", program], check=True)
+    return program
+
+
+def run(command: list[str]) -> dict[str, float]:
+    result = subprocess.run(command, check=True, capture_output=True, text=True)
+    return {name: float(value) for name, value in map(str.split, result.stdout.splitlines())}
+
+
+def assert_right(figures: Mapping[str, float]) -> None:
+    """Conversions are exact, or nearest-even; exp2 keeps its word; attention is near fp64's."""
+    wrong = {name: value for name, value in figures.items() if name.startswith("wrong_")}
+    assert len(wrong) == 5
+    assert not any(wrong.values()), wrong
+    assert figures["exp2_ulp"] < 2
+    # In units of the dtype's roundoff, for outputs of up to 4: half precisions round the result,
+    # and the probabilities; f32 also sums up 128 products, with an error of sqrt(128) roundings.
+    for name, bound in (("f32", 4 * 12), ("fp16", 4), ("bf16", 4)):
+        for shape in ("64_0", "128_1"):
+            assert figures[f"attention_{name}_{shape}"] < bound
+            assert figures[f"lse_{name}_{shape}"] < 12 * 2**-22
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
+@pytest.mark.parametrize("isa", runtime._native.build_info()["supported_cpu_isas"])
+def test_on_this_processor(isa: str, tmp_path: Path) -> None:
+    flags = FLAGS[isa] if platform.machine() == "x86_64" else []
+    assert_right(run([build("c++", isa, flags, tmp_path), "997"]))
+
+
+@pytest.mark.skipif(ARM_COMPILER is None, reason="needs aarch64-linux-gnu-g++")
+@pytest.mark.skipif(EMULATOR is None, reason="needs qemu-user")
+def test_on_aarch64(tmp_path: Path) -> None:
+    assert ARM_COMPILER is not None
+    assert EMULATOR is not None
+    assert_right(run([EMULATOR, build(ARM_COMPILER, "baseline", ["-static"], tmp_path), "9973"]))
