@@ -1,0 +1,42 @@
+// The arguments of block_sparse, as the kernels of both HSTU families take them.
+#pragma once
+
+#include "hstu/block_sparse.h"
+
+namespace kernelmint::block_sparse {
+#if defined(KERNELMINT_ISA)
+inline namespace KERNELMINT_ISA {
+#endif
+
+template <class Args>
+hstu::Problem problem(const Args& args) {
+  const auto rows = [](const TensorView<4>& x) {
+    return hstu::Rows<const float>{x.template as<const float>(), x.stride[0], x.stride[1],
+                                   x.stride[2]};
+  };
+  hstu::Problem p{};
+  p.q = rows(args.q);
+  p.k = rows(args.k);
+  p.v = rows(args.v);
+  p.u = rows(args.u);
+  p.g_cmp = {args.g_cmp.template as<const float>(), args.g_cmp.stride[0], args.g_cmp.stride[1],
+             args.g_cmp.stride[2]};
+  p.o = {args.o.template as<float>(), args.o.stride[0], args.o.stride[1], args.o.stride[2]};
+  const auto& lists = args.block_indices;  // [B, H, T, S]
+  p.lists = {lists.template as<std::int64_t>(), lists.stride[0], lists.stride[2], lists.stride[1]};
+  p.sequences = args.B;
+  p.heads = args.H;
+  p.max_length = args.T;
+  p.k_cmp = args.k_cmp.template as<float>();
+  p.v_cmp = args.v_cmp.template as<float>();
+  p.o_cmp = args.o_cmp.template as<float>();
+  p.partial = args.partial.template as<float>();
+  p.starts = args.starts.template as<std::int32_t>();
+  p.order = args.order.template as<std::int32_t>();
+  return p;
+}
+
+#if defined(KERNELMINT_ISA)
+}  // namespace KERNELMINT_ISA
+#endif
+}  // namespace kernelmint::block_sparse

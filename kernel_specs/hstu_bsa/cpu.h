@@ -1,0 +1,20 @@
+// Block-sparse attention over jagged sequences, on the CPU.
+#pragma once
+
+#include <type_traits>
+
+#include "hstu/block_sparse_cpu.h"
+#include "hstu_bsa/problem.h"
+
+namespace kernelmint {
+
+template <class Config, class Isa>
+LaunchResult launch(const void* args, const LaunchContext& context) {
+  static_assert(std::is_same_v<Isa, isa::KERNELMINT_ISA>, "one instruction set a translation unit");
+  using Attention = hstu::Attention<Config::attention_dim, Config::linear_dim, Config::block_size,
+                                    Config::block_count, false>;
+  return hstu::block_sparse_attention<Attention>(
+      hstu_bsa::problem(*static_cast<const typename Config::Args*>(args)), context);
+}
+
+}  // namespace kernelmint

@@ -1,0 +1,189 @@
+"""Block-sparse attention for HSTU: the two functions, with a kernel that suits the arguments."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from kernel_specs.block_sparse.semantics import check_selection, check_tensors, semantics_of
+from kernel_specs.hstu_bsa.reference import (
+    GateModel,
+    check_jagged,
+    pad,
+    split_heads,
+)
+from kernel_specs.hstu_bsa.reference import hstu_attention_with_bsa as padded_attention
+from runtime import catalog, dispatch
+from runtime.errors import InvalidArgument, KernelNotFound
+from runtime.kernel import Kernel
+
+_chosen: dict[tuple[Any, ...], Kernel] = {}
+
+
+def block_sparse_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    u: torch.Tensor,
+    g_cmp: torch.Tensor,
+    *,
+    block_count: int = 4,
+    block_size: int = 32,
+    mode: str = "fixed",
+    target: str | None = None,
+    dot: str | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Block-sparse attention for HSTU (docs/block_sparse.md).
+
+    Args:
+        q: queries, float32, [B, T, H, A].
+        k: keys, like q.
+        v: values, float32, [B, T, H, L].
+        u: the elementwise gate of the output, like v.
+        g_cmp: the gate of the compressed branch, float32, [B, T, H].
+        block_count: how many blocks a query selects, its own among them.
+        block_size: tokens of a block.
+        mode: "fixed", causal and independent of padding; or "literal", as published.
+        target: "cpu", "sm80", ...; the first that is available where None.
+        dot: precision of the products, one of the target's; its most exact where None.
+
+    Returns:
+        o, float32, [B, T, H, L], and block_indices, int64, [B, H, T, min(block_count, C)] with
+        C = ceil(T / block_size): the selected blocks by score, -1 for none.
+
+    Raises:
+        InvalidArgument: an argument is wrong.
+        KernelNotFound: no kernel suits; the message says for each candidate why.
+    """
+    try:
+        flags = semantics_of(mode)
+        check_tensors(q, k, v, u, g_cmp, None, (torch.float32,))
+        check_selection(block_count, block_size, q.shape[2], q.shape[1], flags)
+    except ValueError as error:
+        raise InvalidArgument(str(error)) from None
+    kernel = _choose(
+        "block_sparse", q.device, target, dot, attention_dim=q.shape[3], linear_dim=v.shape[3],
+        block_size=block_size, block_count=block_count, mode=mode,
+    )  # fmt: skip
+    o, block_indices = kernel(q, k, v, u, g_cmp)
+    return o, block_indices
+
+
+def hstu_attention_with_bsa(
+    num_heads: int,
+    attention_dim: int,
+    linear_dim: int,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    u: torch.Tensor,
+    x_offsets: torch.Tensor,
+    invalid_attn_mask: torch.Tensor,
+    gate_model: GateModel,
+    *,
+    block_count: int = 4,
+    block_size: int = 32,
+    mode: str = "fixed",
+    target: str | None = None,
+    dot: str | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """HSTU's attention over jagged sequences, block-sparse attention inside.
+
+    In `fixed` mode the kernel reads the sequences as they lie; `literal` depends on the padded
+    length, so there the sequences are padded first. On a GPU the call waits for x_offsets, which
+    are checked on the host.
+
+    Args:
+        num_heads: H.
+        attention_dim: A, the head size of q and k.
+        linear_dim: L, the head size of v and u.
+        q: queries of all sequences one behind another, float32, [sum N, H * A].
+        k: keys, like q.
+        v: values, float32, [sum N, H * L].
+        u: the elementwise gate of the output, like v.
+        x_offsets: int32 or int64, [B + 1]; sequence b is the rows x_offsets[b] to x_offsets[b + 1].
+        invalid_attn_mask: [..., n, n]; only its extent, the padded length n, counts.
+        gate_model: q [..., A] -> three gates [...]; `GateMLP` of kernel_specs.hstu_bsa.reference
+            or another.
+        block_count: how many blocks a query selects, its own among them.
+        block_size: tokens of a block.
+        mode: "fixed" or "literal".
+        target: as in block_sparse_attention.
+        dot: as in block_sparse_attention.
+
+    Returns:
+        attn_output, float32, [sum N, H * L]; and padded_q and padded_k, [B, n, H, A], zeros behind
+        each sequence.
+
+    Raises:
+        InvalidArgument: an argument is wrong.
+        KernelNotFound: no kernel suits; the message says for each candidate why.
+    """
+
+    def attention(*tensors: torch.Tensor, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        q, k, v, u, g_cmp, *_ = tensors
+        return block_sparse_attention(q, k, v, u, g_cmp, **options, target=target, dot=dot)
+
+    try:
+        flags = semantics_of(mode)
+        n = invalid_attn_mask.shape[-1] if invalid_attn_mask.dim() else 0
+        offsets = check_jagged(num_heads, attention_dim, linear_dim, q, k, v, u, x_offsets, n)
+        check_selection(block_count, block_size, num_heads, n, flags)
+        if q.dtype != torch.float32:
+            raise InvalidArgument(f"q is {q.dtype}: expected float32")
+        if mode != "fixed":
+            return padded_attention(
+                num_heads, attention_dim, linear_dim, q, k, v, u, x_offsets, invalid_attn_mask,
+                gate_model,
+                block_count=block_count, block_size=block_size, mode=mode, attention=attention,
+            )  # fmt: skip
+    except InvalidArgument:
+        raise
+    except ValueError as error:
+        raise InvalidArgument(str(error)) from None
+    kernel = _choose(
+        "hstu_bsa", q.device, target, dot, attention_dim=attention_dim, linear_dim=linear_dim,
+        block_size=block_size, block_count=block_count,
+    )  # fmt: skip
+    q, k, v, u = split_heads(num_heads, attention_dim, linear_dim, q, k, v, u)
+    g_cmp, _, _ = gate_model(q)
+    longest = max(stop - start for start, stop in itertools.pairwise(offsets))
+    on_device = x_offsets.to(q.device, torch.int64)
+    o, _ = kernel(q, k, v, u, g_cmp.contiguous(), on_device, max_length=longest)
+    return o.flatten(1), pad(q, offsets, n), pad(k, offsets, n)
+
+
+def _choose(
+    family: str, device: torch.device, target: str | None, dot: str | None, **wanted: Any
+) -> Kernel:
+    """The first kernel of the manifest's order that is available there and has these parameters.
+
+    `dot` counts where a target has that parameter; the CPU's products are `ieee`.
+    """
+    key = (family, device, target, dot, *wanted.values())
+    kernel = _chosen.get(key)
+    if kernel is not None:
+        return kernel
+    refused = []
+    for info in catalog.kernels(family):
+        asked: Mapping[str, Any] = wanted
+        if "dot" in info.parameters:
+            asked = {**wanted, "dot": dot or "tf32x3"}
+        reason = dispatch._why_not(info, device, asked)
+        if target is not None and info.target != target:
+            reason = f"its target is {info.target}, not {target}"
+        elif "dot" not in info.parameters and dot not in (None, "ieee"):
+            reason = f"its products are ieee, not {dot}"
+        if reason is None:
+            kernel = _chosen[key] = catalog.kernel(info.key)
+            return kernel
+        refused.append(f"\n  {info.key}: {reason}")
+    settings = ", ".join(f"{name} {value}" for name, value in wanted.items())
+    raise KernelNotFound(
+        f"no {family} kernel for {settings} on {device}:{''.join(refused) or ' none was generated'}"
+        f"\nAdd a configuration to kernel_specs/{family}; then `python -m codegen regenerate` and "
+        "`make build` build it"
+    )

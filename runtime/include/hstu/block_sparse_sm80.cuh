@@ -1,0 +1,483 @@
+// Block-sparse attention for HSTU on tensor cores, in five kernels.
+//
+// The selected branch is sparse for a query and dense for a block: turned around, each block of
+// keys meets the queries that chose it, gathered, sixteen a warp. What a block contributes to a
+// query is written by itself and added up at the end, so no order of execution changes the result.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <atomic>
+#include <cstdint>
+
+#include "cuda_launch.cuh"
+#include "hstu/block_sparse.h"
+#include "hstu/sm80_products.cuh"
+
+namespace kernelmint::hstu {
+
+inline constexpr int kWarps = 4;
+inline constexpr int kThreads = 32 * kWarps;
+inline constexpr int kSortThreads = 512;
+inline constexpr int kMostBlocks = 4096;      // of one sequence: counted in shared memory
+inline constexpr int kMostNormalised = 4096;  // heads * L: held in registers
+
+// What the kernels need of a configuration, so that two families can share them.
+template <int kA, int kL, int kBlockSize, int kBlockCount, bool kLiteral, Dot kDotPrecision>
+struct Shape {
+  static constexpr int A = kA;
+  static constexpr int L = kL;
+  static constexpr int block_size = kBlockSize;
+  static constexpr int block_count = kBlockCount;
+  static constexpr Semantics semantics = hstu::semantics(kLiteral);
+  static constexpr Dot dot = kDotPrecision;
+};
+
+// Config names the kernel; all that it says is in Shape.
+template <class Config, class Shape>
+__global__ void __launch_bounds__(kThreads) pool_blocks(const Problem problem, int blocks) {
+  constexpr int kSize = Shape::A + Shape::L;
+  const std::int64_t item = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const std::int64_t columns = problem.heads * (kSize / 4);
+  const int b = static_cast<int>(item / (columns * blocks));
+  if (b >= problem.sequences) return;
+  const Sequence sequence = problem.sequence(b, Shape::block_size);
+  const int c = static_cast<int>(item / columns % blocks);
+  const std::int64_t begin = std::int64_t{c} * Shape::block_size;
+  if (begin >= sequence.length) return;
+  // Neighbouring threads take neighbouring columns of k, all heads, then of v.
+  int column = static_cast<int>(item % columns) * 4;
+  const bool is_key = column < problem.heads * Shape::A;
+  const int size = is_key ? Shape::A : Shape::L;
+  if (!is_key) column -= static_cast<int>(problem.heads) * Shape::A;
+  const int h = column / size, d = column % size;
+  const Rows<const float>& rows = is_key ? problem.k : problem.v;
+  const float* from = rows.at(b, sequence.first_token + begin, h) + d;
+  float4 sum = {0, 0, 0, 0};
+  const int count = static_cast<int>(
+      sequence.length - begin < Shape::block_size ? sequence.length - begin : Shape::block_size);
+#pragma unroll 8
+  for (int j = 0; j < count; ++j) {
+    const float4 x = load4(from + j * rows.token);
+    sum.x += x.x, sum.y += x.y, sum.z += x.z, sum.w += x.w;
+  }
+  constexpr float kShare = 1.0f / Shape::block_size;
+  float* to = (is_key ? problem.k_cmp : problem.v_cmp) +
+              ((sequence.first_block + c) * problem.heads + h) * size + d;
+  store4(to, {sum.x * kShare, sum.y * kShare, sum.z * kShare, sum.w * kShare});
+}
+
+// The best kCount blocks of one row, by score descending, then index ascending.
+template <int kCount>
+struct Best {
+  float score[kCount];
+  int index[kCount];
+
+  __device__ __forceinline__ Best() {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) score[i] = -INFINITY, index[i] = -1;
+  }
+
+  __device__ __forceinline__ void insert(float x, int c) {
+    if (!before(x, c, score[kCount - 1], index[kCount - 1])) return;
+    score[kCount - 1] = x;
+    index[kCount - 1] = c;
+#pragma unroll
+    for (int i = kCount - 1; i > 0; --i) {
+      if (!before(score[i], index[i], score[i - 1], index[i - 1])) continue;
+      const float s = score[i];
+      const int j = index[i];
+      score[i] = score[i - 1], index[i] = index[i - 1];
+      score[i - 1] = s, index[i - 1] = j;
+    }
+  }
+
+  // Takes in the lists of the other three lanes of a row.
+  __device__ __forceinline__ void merge_quad() {
+#pragma unroll
+    for (int distance = 1; distance < 4; distance *= 2) {
+      float other_score[kCount];
+      int other_index[kCount];
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        other_score[i] = __shfl_xor_sync(~0u, score[i], distance);
+        other_index[i] = __shfl_xor_sync(~0u, index[i], distance);
+      }
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        if (other_index[i] >= 0) insert(other_score[i], other_index[i]);
+      }
+    }
+  }
+
+ private:
+  static __device__ __forceinline__ bool before(float x, int i, float y, int j) {
+    return x > y || (x == y && i < j);
+  }
+};
+
+// 16 queries of one head a warp: the compressed branch, and the lists of blocks.
+template <class Config, class Shape>
+__global__ void __launch_bounds__(kThreads, 2) score_blocks(const Problem problem, int tiles) {
+  constexpr int A = Shape::A, L = Shape::L, S = Shape::block_count;
+  constexpr int kBlockSize = Shape::block_size;
+  constexpr int kStep = 32;  // blocks a step of the loop takes
+  constexpr Semantics kMode = Shape::semantics;
+  const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  // The last tiles see most blocks: they go first.
+  const int tile = tiles - 1 - static_cast<int>(blockIdx.x % tiles);
+  const int head = static_cast<int>(blockIdx.x / tiles % problem.heads);
+  const Sequence sequence = problem.sequence(blockIdx.x / (tiles * problem.heads), kBlockSize);
+  const int first = (tile * kWarps + threadIdx.x / 32) * 16;
+  const int length = static_cast<int>(sequence.length);
+  if (first >= length) return;
+  const int row[2] = {first + g, first + g + 8};
+  // Rows past the end read the last one; nothing of theirs is written.
+  const auto token = [&](int i) {
+    return sequence.first_token + (row[i] < length ? row[i] : length - 1);
+  };
+  const Queries<A, Shape::dot> queries(problem.q.at(sequence.index, token(0), head),
+                                       problem.q.at(sequence.index, token(1), head), t, float{A});
+
+  const int blocks = (length + kBlockSize - 1) / kBlockSize;
+  const int last_row = first + 15 < length ? first + 15 : length - 1;
+  const int end = kMode.rank_unseen ? blocks : last_row / kBlockSize + 1;
+  const std::int64_t base = sequence.first_block * problem.heads + head;
+  float out[L / 8][4] = {};
+  Best<S> best[2];
+  for (int begin = 0; begin < end; begin += kStep) {
+    const auto block = [&](int j) -> std::int64_t {
+      const int c = begin + j < blocks ? begin + j : blocks - 1;
+      return base + c * problem.heads;
+    };
+    float scores[kStep / 8][4] = {};
+    multiply_queries_keys<kStep>(scores, queries, g, t,
+                                 [&](int j) { return problem.k_cmp + block(j) * A; });
+#pragma unroll
+    for (int i = 0; i < kStep / 8; ++i) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int c = begin + 8 * i + 2 * t + e % 2, r = row[e / 2];
+        const bool complete = (c + 1) * kBlockSize - 1 <= r;
+        const bool seen = c < blocks && (complete || (kMode.open_first_rows && r < kBlockSize - 1));
+        // not fast math: scores decide a ranking
+        const float x = scores[i][e];
+        const float score = seen ? x / (1.0f + expf(-x)) * (1.0f / A) : 0.0f;
+        scores[i][e] = score;
+        const bool local = c == r / kBlockSize;
+        if (local || seen || (kMode.rank_unseen && c < blocks)) {
+          best[e / 2].insert(local ? kMode.local_rank : score, c);
+        }
+      }
+    }
+    multiply_weights_values<kStep, L, Shape::dot>(
+        out, scores, g, t, [&](int j) { return problem.v_cmp + block(j) * L; });
+  }
+
+  float gate[2];
+  float* to[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    gate[i] = *problem.g_cmp.at(sequence.index, token(i), head);
+    to[i] = row[i] < length ? problem.o_cmp + ((sequence.first + row[i]) * problem.heads + head) * L
+                            : nullptr;
+  }
+  store_rows<L>(to[0], to[1], out, t, gate[0], gate[1]);
+
+  if (kMode.share_heads && head % 2 == 1) return;  // the even head writes both lists
+  const int listed = blocks < S ? blocks : S;
+  const bool twice = kMode.share_heads && head + 1 < problem.heads;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    best[i].merge_quad();
+    if (row[i] >= length) continue;
+    std::int64_t* list = problem.lists.at(sequence.index, sequence.first_token + row[i], head);
+#pragma unroll
+    for (int s = 0; s < S; ++s) {
+      if (s % 4 != t || (s >= listed && problem.offsets == nullptr)) continue;
+      const int c = best[i].index[s];
+      const std::int64_t entry = c > row[i] / kBlockSize ? -1 : c;
+      list[s] = entry;
+      if (twice) list[problem.lists.head + s] = entry;
+    }
+  }
+}
+
+// Entry s of the list that query (t, head) uses, or -1 if it holds no key at or before t.
+template <class Shape>
+__device__ __forceinline__ int listed_block(const Problem& problem, const Sequence& sequence, int t,
+                                            int head, int s) {
+  std::int64_t token = t, owner = head;
+  if constexpr (Shape::semantics.reinterpret_lists) {
+    const std::int64_t position = std::int64_t{t} * problem.heads + head;
+    owner = position / sequence.length;
+    token = position % sequence.length;
+  }
+  const int c =
+      static_cast<int>(problem.lists.at(sequence.index, sequence.first_token + token, owner)[s]);
+  return c >= 0 && c * Shape::block_size <= t ? c : -1;
+}
+
+struct HeadScratch {
+  std::int32_t* starts;  // [blocks + 1]
+  std::int32_t* order;   // [length * S]
+};
+
+template <class Shape>
+__device__ __forceinline__ HeadScratch head_scratch(const Problem& problem,
+                                                    const Sequence& sequence, int head) {
+  const std::int64_t blocks = (sequence.length + Shape::block_size - 1) / Shape::block_size;
+  return {problem.starts + sequence.first_block * problem.heads + sequence.index * problem.heads +
+              head * (blocks + 1),
+          problem.order +
+              (sequence.first * problem.heads + head * sequence.length) * Shape::block_count};
+}
+
+// One head a thread block: its list entries sorted by block (counting sort).
+template <class Config, class Shape>
+__global__ void __launch_bounds__(kSortThreads) sort_lists(const Problem problem) {
+  __shared__ int counts[kMostBlocks];
+  __shared__ int warp_sums[kSortThreads / 32];
+  const int head = static_cast<int>(blockIdx.x % problem.heads);
+  const Sequence sequence = problem.sequence(blockIdx.x / problem.heads, Shape::block_size);
+  const int length = static_cast<int>(sequence.length);
+  const int blocks = (length + Shape::block_size - 1) / Shape::block_size;
+  const int listed = blocks < Shape::block_count ? blocks : Shape::block_count;
+  const HeadScratch scratch = head_scratch<Shape>(problem, sequence, head);
+
+  for (int c = threadIdx.x; c < kMostBlocks; c += kSortThreads) counts[c] = 0;
+  __syncthreads();
+  for (int t = threadIdx.x; t < length; t += kSortThreads) {
+    for (int s = 0; s < listed; ++s) {
+      const int c = listed_block<Shape>(problem, sequence, t, head, s);
+      if (c >= 0) atomicAdd(&counts[c], 1);
+    }
+  }
+  __syncthreads();
+
+  // Exclusive prefix sums: four counts a thread, then over the warp, then over the warps.
+  constexpr int kEach = kMostBlocks / kSortThreads;
+  int mine[kEach], sum = 0;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    mine[i] = counts[threadIdx.x * kEach + i];
+    sum += mine[i];
+  }
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  int inclusive = sum;
+#pragma unroll
+  for (int distance = 1; distance < 32; distance *= 2) {
+    const int below = __shfl_up_sync(~0u, inclusive, distance);
+    if (lane >= distance) inclusive += below;
+  }
+  if (lane == 31) warp_sums[warp] = inclusive;
+  __syncthreads();
+  int start = inclusive - sum;
+  for (int w = 0; w < warp; ++w) start += warp_sums[w];
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const int c = static_cast<int>(threadIdx.x) * kEach + i;
+    counts[c] = start;
+    if (c <= blocks) scratch.starts[c] = start;
+    start += mine[i];
+  }
+  if (threadIdx.x == kSortThreads - 1 && blocks == kMostBlocks) scratch.starts[blocks] = start;
+  __syncthreads();
+
+  for (int t = threadIdx.x; t < length; t += kSortThreads) {
+    for (int s = 0; s < listed; ++s) {
+      const int c = listed_block<Shape>(problem, sequence, t, head, s);
+      if (c >= 0) scratch.order[atomicAdd(&counts[c], 1)] = t * Shape::block_count + s;
+    }
+  }
+}
+
+// One block of keys of one head: 16 of the queries that chose it at a time, a warp.
+template <class Config, class Shape>
+__global__ void __launch_bounds__(kThreads, 3) attend_blocks(const Problem problem, int blocks) {
+  constexpr int A = Shape::A, L = Shape::L, S = Shape::block_count;
+  constexpr int kBlockSize = Shape::block_size;
+  const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  const int head = static_cast<int>(blockIdx.x / blocks % problem.heads);
+  const int c = static_cast<int>(blockIdx.x % blocks);
+  const Sequence sequence =
+      problem.sequence(blockIdx.x / (std::int64_t{blocks} * problem.heads), kBlockSize);
+  const int length = static_cast<int>(sequence.length);
+  if (c * kBlockSize >= length) return;
+  const HeadScratch scratch = head_scratch<Shape>(problem, sequence, head);
+  const int first = scratch.starts[c], count = scratch.starts[c + 1] - first;
+  const auto key_token = [&](int j) -> std::int64_t {
+    const int key = c * kBlockSize + j;
+    return sequence.first_token + (key < length ? key : length - 1);
+  };
+
+  const int stride = static_cast<int>(gridDim.y) * kWarps * 16;
+  for (int begin = (blockIdx.y * kWarps + threadIdx.x / 32) * 16; begin < count; begin += stride) {
+    int entry[2], row[2];
+    const float* query[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int at = begin + g + 8 * i;
+      entry[i] = at < count ? scratch.order[first + at] : -1;
+      row[i] = entry[i] < 0 ? 0 : entry[i] / S;
+      query[i] = problem.q.at(sequence.index, sequence.first_token + row[i], head);
+    }
+    const Queries<A, Shape::dot> queries(query[0], query[1], t, 1.0f);
+    float weights[kBlockSize / 8][4] = {};
+    multiply_queries_keys<kBlockSize>(weights, queries, g, t, [&](int j) {
+      return problem.k.at(sequence.index, key_token(j), head);
+    });
+#pragma unroll
+    for (int i = 0; i < kBlockSize / 8; ++i) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int key = c * kBlockSize + 8 * i + 2 * t + e % 2;
+        weights[i][e] = key <= row[e / 2] ? silu(weights[i][e]) * (1.0f / A) : 0.0f;
+      }
+    }
+    float out[L / 8][4] = {};
+    multiply_weights_values<kBlockSize, L, Shape::dot>(out, weights, g, t, [&](int j) {
+      return problem.v.at(sequence.index, key_token(j), head);
+    });
+    float* to[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const std::int64_t place =
+          ((sequence.first + row[i]) * problem.heads + head) * S + entry[i] % S;
+      to[i] = entry[i] < 0 ? nullptr : problem.partial + place * L;
+    }
+    store_rows<L>(to[0], to[1], out, t, 1.0f, 1.0f);
+  }
+}
+
+// The sums of two numbers over a thread block, in every thread.
+__device__ __forceinline__ float2 block_sum(float2 x, float2 (&scratch)[kWarps]) {
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) {
+    x.x += __shfl_xor_sync(~0u, x.x, distance);
+    x.y += __shfl_xor_sync(~0u, x.y, distance);
+  }
+  __syncthreads();  // the scratch of an earlier sum has been read
+  if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = x;
+  __syncthreads();
+  float2 sum = scratch[0];
+#pragma unroll
+  for (int w = 1; w < kWarps; ++w) sum.x += scratch[w].x, sum.y += scratch[w].y;
+  return sum;
+}
+
+// One token a thread block: adds up its selected branch, normalises both, gates and adds.
+template <class Config, class Shape>
+__global__ void __launch_bounds__(kThreads) combine_branches(const Problem problem) {
+  constexpr int L = Shape::L, S = Shape::block_count;
+  constexpr int kEach = kMostNormalised / (4 * kThreads);  // float4s of a thread, at most
+  __shared__ float2 sums[kWarps];
+  const Sequence sequence = problem.sequence(blockIdx.x / problem.max_length, Shape::block_size);
+  const int token = static_cast<int>(blockIdx.x % problem.max_length);
+  if (token >= sequence.length) return;
+  const int blocks =
+      static_cast<int>((sequence.length + Shape::block_size - 1) / Shape::block_size);
+  const int listed = blocks < S ? blocks : S;
+  const std::int64_t row = (sequence.first + token) * problem.heads;
+  const int width = static_cast<int>(problem.heads) * L;
+  float4 compressed[kEach], selected[kEach];
+  float2 sum = {0, 0};
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const int column = (i * kThreads + static_cast<int>(threadIdx.x)) * 4;
+    compressed[i] = selected[i] = {0, 0, 0, 0};
+    if (column >= width) continue;
+    const int head = column / L, d = column % L;
+    compressed[i] = load4(problem.o_cmp + row * L + column);
+#pragma unroll
+    for (int s = 0; s < S; ++s) {
+      if (s >= listed || listed_block<Shape>(problem, sequence, token, head, s) < 0) continue;
+      const float4 x = load4(problem.partial + ((row + head) * S + s) * L + d);
+      selected[i].x += x.x, selected[i].y += x.y, selected[i].z += x.z, selected[i].w += x.w;
+    }
+    sum.x += compressed[i].x + compressed[i].y + compressed[i].z + compressed[i].w;
+    sum.y += selected[i].x + selected[i].y + selected[i].z + selected[i].w;
+  }
+  sum = block_sum(sum, sums);
+  const float2 mean = {sum.x / width, sum.y / width};
+  float2 squares = {0, 0};
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    if ((i * kThreads + static_cast<int>(threadIdx.x)) * 4 >= width) continue;
+    float4 &x = compressed[i], &y = selected[i];
+    x.x -= mean.x, x.y -= mean.x, x.z -= mean.x, x.w -= mean.x;
+    y.x -= mean.y, y.y -= mean.y, y.z -= mean.y, y.w -= mean.y;
+    squares.x += x.x * x.x + x.y * x.y + x.z * x.z + x.w * x.w;
+    squares.y += y.x * y.x + y.y * y.y + y.z * y.z + y.w * y.w;
+  }
+  squares = block_sum(squares, sums);
+  constexpr float kEpsilon = 1e-6f;
+  const float f = 1.0f / sqrtf(squares.x / width + kEpsilon);
+  const float s = 1.0f / sqrtf(squares.y / width + kEpsilon);
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const int column = (i * kThreads + static_cast<int>(threadIdx.x)) * 4;
+    if (column >= width) continue;
+    const int head = column / L, d = column % L;
+    const std::int64_t at = sequence.first_token + token;
+    const float4 u = load4(problem.u.at(sequence.index, at, head) + d);
+    const float4 &x = compressed[i], &y = selected[i];
+    store4(problem.o.at(sequence.index, at, head) + d,
+           {(x.x * f + y.x * s) * u.x, (x.y * f + y.y * s) * u.y, (x.z * f + y.z * s) * u.z,
+            (x.w * f + y.w * s) * u.w});
+  }
+}
+
+// Makes `device` the current one while it lives.
+struct DeviceScope {
+  explicit DeviceScope(int device) : wanted(device) {
+    cudaError_t status = cudaGetDevice(&previous);
+    if (status == cudaSuccess && previous != wanted) status = cudaSetDevice(wanted);
+    if (status != cudaSuccess) error = cudaGetErrorString(status);
+  }
+  ~DeviceScope() {
+    if (error == nullptr && previous != wanted) cudaSetDevice(previous);
+  }
+  DeviceScope(const DeviceScope&) = delete;
+  DeviceScope& operator=(const DeviceScope&) = delete;
+
+  int wanted, previous = -1;
+  const char* error = nullptr;
+};
+
+// All of it, on the caller's stream.
+template <class Config, class Shape>
+LaunchResult block_sparse_attention(const Problem& problem, const LaunchContext& context) {
+  const std::int64_t blocks = (problem.max_length + Shape::block_size - 1) / Shape::block_size;
+  const std::int64_t heads = problem.sequences * problem.heads;
+  const std::int64_t tiles = (problem.max_length + 16 * kWarps - 1) / (16 * kWarps);
+  const std::int64_t columns = problem.heads * ((Shape::A + Shape::L) / 4);
+  const auto run = [&](auto kernel, Grid grid, int threads, auto... extra) -> LaunchResult {
+    if (grid.x > INT32_MAX) return {"the launch grid exceeds 2^31 - 1 blocks: split the batch"};
+    kernel<<<dim3(static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y)), threads, 0,
+             static_cast<cudaStream_t>(context.stream)>>>(problem, static_cast<int>(extra)...);
+    const cudaError_t status = cudaGetLastError();
+    return {status == cudaSuccess ? nullptr : cudaGetErrorString(status)};
+  };
+  if (!is_aligned(problem.q) || !is_aligned(problem.k) || !is_aligned(problem.v) ||
+      !is_aligned(problem.u) || !is_aligned(problem.o))
+    return {
+        "rows of q, k, v, u and o must start at multiples of 16 bytes: pass contiguous tensors"};
+  DeviceScope scope(context.device);
+  if (scope.error != nullptr) return {scope.error};
+  const std::int64_t items = problem.sequences * blocks * columns;
+  LaunchResult result =
+      run(pool_blocks<Config, Shape>, {(items + kThreads - 1) / kThreads}, kThreads, blocks);
+  if (result.error == nullptr)
+    result = run(score_blocks<Config, Shape>, {tiles * heads}, kThreads, tiles);
+  if (result.error == nullptr) result = run(sort_lists<Config, Shape>, {heads}, kSortThreads);
+  // Two thread blocks a key block share its queries: most have about block_size * block_count.
+  if (result.error == nullptr)
+    result = run(attend_blocks<Config, Shape>, {blocks * heads, 2}, kThreads, blocks);
+  if (result.error == nullptr)
+    result =
+        run(combine_branches<Config, Shape>, {problem.sequences * problem.max_length}, kThreads);
+  return result;
+}
+
+}  // namespace kernelmint::hstu
