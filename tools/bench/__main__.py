@@ -1,0 +1,129 @@
+"""Measures attention kernels beside every backend of PyTorch's attention, in one run."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import sys
+from pathlib import Path
+
+import click
+import torch
+from rich.console import Console
+from rich.progress import Progress
+
+import runtime
+from runtime.operators import DTYPES
+from tools.bench import results
+from tools.bench.contenders import BACKENDS, backend_call, compiled_in, kernel_call
+from tools.bench.measure import medians
+from tools.bench.problems import CPU_SIZES, GPU_SIZES, Problem
+
+_FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+def _sizes(
+    context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
+) -> tuple[tuple[int, int], ...]:
+    sizes = [re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", value) for value in values]
+    for value, size in zip(values, sizes, strict=True):
+        if size is None:
+            raise click.BadParameter(f"{value!r} is no size; write batch x length, e.g. 16x1024")
+    return tuple((int(size[1]), int(size[2])) for size in sizes if size)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("family", type=click.Choice(["flash_forward"]))
+@click.option("--target", help="The kernels of this target (default: cpu, or all a GPU can run).")
+@click.option("--where", help="Only kernels for which this expression holds, e.g. 'B_r == 64'.")
+@click.option("--size", "sizes", callback=_sizes, multiple=True, help="Batch x length, repeatable.")
+@click.option("--dtype", "dtypes", type=click.Choice(list(DTYPES)), multiple=True)
+@click.option("--d-head", "d_heads", type=int, multiple=True)
+@click.option("--causal/--no-causal", default=None, help="Only one of the two (default: both).")
+@click.option("--heads", type=click.IntRange(1), help="Query heads (default: 16, on a CPU 8).")
+@click.option("--kv-heads", type=click.IntRange(1), help="Key heads (default: as query heads).")
+@click.option("--seconds", type=click.FloatRange(0), default=0.3, help="Time for each figure.")
+@click.option("--json", "json_file", type=_FILE, help="Write machine and figures as JSON.")
+@click.option("--plot", "plot_file", type=_FILE, help="Write a plot (.png, .svg, .pdf).")
+def main(
+    family: str,
+    target: str | None,
+    where: str | None,
+    sizes: tuple[tuple[int, int], ...],
+    dtypes: tuple[str, ...],
+    d_heads: tuple[int, ...],
+    causal: bool | None,
+    heads: int | None,
+    kv_heads: int | None,
+    seconds: float,
+    json_file: Path | None,
+    plot_file: Path | None,
+) -> None:
+    """Median rates of the kernels of FAMILY, and of PyTorch's attention, on the same inputs.
+
+    Contenders take turns. On a GPU the second-level cache is overwritten before each call and CUDA
+    events give the time; on a CPU the clock does, with PyTorch's number of threads for all.
+    """
+    try:
+        kernels = runtime.kernels(family, target, where)
+    except (KeyError, ValueError) as error:
+        raise click.UsageError(str(error.args[0])) from None
+    on_gpu = torch.cuda.is_available() and target != "cpu"
+    kernels = [info for info in kernels if info.available and info.is_cuda == on_gpu]
+    for name, wanted in (("dtype", dtypes), ("d_head", d_heads)):
+        kernels = [info for info in kernels if not wanted or info.parameters[name] in wanted]
+    if causal is not None:
+        kernels = [info for info in kernels if info.parameters["causal"] is causal]
+    if not kernels:
+        raise click.UsageError(
+            "no built kernel of that kind runs here; `python -m runtime info` says what there is"
+        )
+    device = torch.device("cuda" if on_gpu else "cpu")
+    unit = "TFLOP/s" if on_gpu else "GFLOP/s"
+    heads = heads or (16 if on_gpu else 8)
+    if heads % (kv_heads or heads):
+        raise click.UsageError(f"--kv-heads {kv_heads} does not divide --heads {heads}")
+    sizes = sizes or (GPU_SIZES if on_gpu else CPU_SIZES)
+    problems = [
+        Problem(dtype, d_head, is_causal, batch, seq_len, heads, kv_heads or heads)
+        for dtype, d_head, is_causal in dict.fromkeys(map(compiled_in, kernels))
+        for batch, seq_len in sizes
+    ]
+
+    facts = results.machine(device)
+    console = Console()
+    console.print(
+        f"{facts['device']}, PyTorch {facts['torch']}, {heads} heads, {kv_heads or heads} key heads"
+        + ("" if on_gpu else f", {facts['threads']} threads, {facts['instruction_set']}")
+    )
+    rows: list[results.Row] = []
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=len(problems))
+        for group, of_group in itertools.groupby(problems, key=lambda p: p.group):
+            for problem in of_group:
+                progress.update(task, description=f"{group}, {problem.size}")
+                q, k, v = problem.inputs(device)
+                calls = {
+                    name: call
+                    for name, backend in BACKENDS.items()
+                    if (call := backend_call(backend, problem, q, k, v)) is not None
+                }
+                calls |= {
+                    info.key: kernel_call(info, q, k, v)
+                    for info in kernels
+                    if compiled_in(info) == (problem.dtype, problem.d_head, problem.causal)
+                }
+                rows += [
+                    results.Row(name, problem, *taken)
+                    for name, taken in medians(calls, device, seconds).items()
+                ]
+                progress.advance(task)
+            console.print(results.table([r for r in rows if r.problem.group == group], unit))
+    if json_file is not None:
+        json_file.write_text(results.json_text(rows, device))
+    if plot_file is not None:
+        results.write_plot(rows, unit, plot_file)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,60 @@
+"""Times of several contenders, taken in turns, so that whatever disturbs one disturbs all."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from tools.bench.contenders import Call
+
+_FLUSH_BYTES = 256 * 2**20  # more than any GPU's second-level cache holds
+_LEAST_TURNS = 3
+
+
+class _Cpu:
+    def time(self, call: Call) -> float:
+        begin = time.perf_counter()
+        call()
+        return time.perf_counter() - begin
+
+
+class _Gpu:
+    """Between two CUDA events, after the second-level cache was overwritten."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._flush = torch.empty(_FLUSH_BYTES, dtype=torch.uint8, device=device)
+
+    def time(self, call: Call) -> float:
+        start, end = (self._event() for _ in range(2))
+        self._flush.zero_()  # long enough for the call to be queued behind it
+        start.record()
+        call()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) / 1e3
+
+    @staticmethod
+    def _event() -> Any:
+        return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # PyTorch's
+
+
+def medians(
+    calls: Mapping[str, Call], device: torch.device, seconds: float
+) -> dict[str, tuple[float, int]]:
+    """The median time of each call, in seconds, and how often it was made.
+
+    Each is called once to warm up; then all take turns, each until it has had `seconds` and three
+    turns at least.
+    """
+    clock = _Gpu(device) if device.type == "cuda" else _Cpu()
+    for call in calls.values():
+        clock.time(call)
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    while waiting := [t for t in times if len(times[t]) < _LEAST_TURNS or sum(times[t]) < seconds]:
+        for name in waiting:
+            times[name].append(clock.time(calls[name]))
+    return {name: (statistics.median(taken), len(taken)) for name, taken in times.items()}

@@ -1,0 +1,55 @@
+"""What is computed: shapes, inputs, and how much arithmetic they take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from runtime.operators import DTYPES
+
+# Batch and length. On a GPU the number of tokens is about constant, as in FlashAttention's own
+# benchmarks; on a CPU one or two sequences are enough for all cores.
+GPU_SIZES = ((16, 512), (16, 1024), (16, 2048), (16, 4096), (8, 8192), (4, 16384))
+CPU_SIZES = ((2, 512), (1, 1024), (1, 2048), (1, 4096))
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Self-attention of one size: q, k and v of [batch, seq_len, heads, d_head]."""
+
+    dtype: str
+    d_head: int
+    causal: bool
+    batch: int
+    seq_len: int
+    heads: int
+    kv_heads: int
+
+    @property
+    def group(self) -> str:
+        """What the problems of one table share."""
+        return f"{self.dtype}, d {self.d_head}, {'causal' if self.causal else 'not causal'}"
+
+    @property
+    def size(self) -> str:
+        """Batch and length, as a column's head."""
+        return f"{self.batch}x{self.seq_len}"
+
+    @property
+    def operations(self) -> float:
+        """Multiplications and additions of both products, 4 B H Sq Sk D; half under the mask."""
+        full = 4.0 * self.batch * self.heads * self.seq_len**2 * self.d_head
+        return full / 2 if self.causal else full
+
+    def inputs(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k and v, normally distributed, [batch, seq_len, heads, d_head], contiguous."""
+        generator = torch.Generator(device).manual_seed(0)
+        q, k, v = (
+            torch.randn(
+                self.batch, self.seq_len, heads, self.d_head, generator=generator, device=device
+            ).to(DTYPES[self.dtype])
+            for heads in (self.heads, self.kv_heads, self.kv_heads)
+        )
+        return q, k, v
