@@ -1,4 +1,4 @@
-"""The vector code under the CPU kernels, on each instruction set and on aarch64 under an emulator."""
+"""The vector code under the CPU kernels: on each instruction set, and on aarch64 when emulated."""
 
 from __future__ import annotations
 
