@@ -1,0 +1,262 @@
+"""Measures block-sparse attention against dense HSTU attention, and both against their floors.
+
+python -m tools.bench_block_sparse [--length 1024 ...] [--json FILE]
+
+All in one run, on the same inputs. Beside each time stands its floor: the larger of the bytes that
+must move over the bandwidth that a copy reaches here, and of the operations over the vendor's rate
+for the unit that does them.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+import torch.nn.functional as F  # noqa: N812  the field's name for it
+
+from kernel_specs.block_sparse import reference
+from tools.bench.measure import medians
+from tools.block_sparse.implementations import UnavailableError, load
+
+# Rates of an H200 (NVIDIA's data sheet, dense), FLOP/s; three TF32 products make one of fp32.
+RATES = {"ieee": 67e12, "tf32x3": 494.5e12 / 3, "tf32": 494.5e12, "bf16": 989e12}
+LENGTHS = (1024, 2048, 4096, 8192, 16384)
+_MOST_DENSE_BYTES = 40e9  # a dense attention matrix beyond this is not formed
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A problem: q, k [B, T, H, A], v, u [B, T, H, L]."""
+
+    B: int
+    T: int
+    H: int
+    A: int
+    L: int
+    block_size: int = 32
+    block_count: int = 4
+
+    @property
+    def rows(self) -> int:
+        """Queries, over all heads."""
+        return self.B * self.T * self.H
+
+    def sparse_flops(self) -> float:
+        """Of both branches, each row attending to what it sees."""
+        BS, S = self.block_size, self.block_count
+        blocks = sum((t + 1) // BS for t in range(self.T)) / self.T
+        keys = sum(min(t // BS, S - 1) * BS + t % BS + 1 for t in range(self.T)) / self.T
+        return 2.0 * self.rows * (blocks + keys) * (self.A + self.L)
+
+    def dense_flops(self) -> float:
+        """Of causal attention."""
+        return self.rows * (self.T + 1.0) * (self.A + self.L)
+
+    def sparse_bytes(self) -> float:
+        """Each input read once, each output written once."""
+        return self.rows * (4.0 * (2 * self.A + 3 * self.L + 1) + 8 * self.block_count)
+
+    def dense_bytes(self, element: int) -> float:
+        """Likewise, of q, k, v and o."""
+        return 2.0 * element * self.rows * (self.A + self.L)
+
+
+@dataclass(frozen=True)
+class Contender:
+    """Something to time, and what it cannot be faster than."""
+
+    name: str
+    call: Callable[[], Any]
+    flops: float
+    bytes: float
+    rate: float
+
+    def floor(self, bandwidth: float) -> tuple[float, str]:
+        """Milliseconds, and what sets them."""
+        moving, computing = self.bytes / bandwidth, self.flops / self.rate
+        return (1e3 * moving, "bytes") if moving > computing else (1e3 * computing, "FLOP")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One result."""
+
+    name: str
+    shape: Shape
+    milliseconds: float
+    floor: float
+    bound: str
+    graph: bool  # timed as the replay of a CUDA graph
+
+
+def run(
+    shapes: list[Shape],
+    seconds: float = 0.3,
+    say: Callable[[str], None] = print,
+    without: tuple[str, ...] = (),
+) -> list[Figure]:
+    """Times every contender on every shape; needs a CUDA device.
+
+    without: contenders whose names contain one of these are left out.
+    """
+    bandwidth = copy_bandwidth()
+    say(
+        f"{torch.cuda.get_device_name()}, torch {torch.__version__}; a copy moves "
+        f"{bandwidth / 1e12:.2f} TB/s"
+    )
+    figures = []
+    for shape in shapes:
+        say(
+            f"\nB {shape.B}, T {shape.T}, H {shape.H}, A {shape.A}, L {shape.L}, "
+            f"block {shape.block_size}, S {shape.block_count}"
+        )
+        say(f"{'':<34}{'ms':>9}{'floor':>9}  {'bound':<7}{'x floor':>8}")
+        for contender in contenders(shape):
+            if any(part in contender.name for part in without):
+                continue
+            try:
+                milliseconds, graph = time_call(contender.call, seconds)
+            except torch.OutOfMemoryError:
+                say(f"{contender.name:<34}{'out of memory':>18}")
+                torch.cuda.empty_cache()
+                continue
+            floor, bound = contender.floor(bandwidth)
+            figures.append(Figure(contender.name, shape, milliseconds, floor, bound, graph))
+            say(
+                f"{contender.name:<34}{milliseconds:>9.4f}{floor:>9.4f}  {bound:<7}"
+                f"{milliseconds / floor:>8.1f}{'' if graph else '  (no graph)'}"
+            )
+        torch.cuda.empty_cache()
+    return figures
+
+
+def contenders(shape: Shape) -> list[Contender]:
+    """What can run here: generated kernels, Triton, PyTorch; sparse, then dense."""
+    g = torch.Generator(device="cuda").manual_seed(42)
+
+    def normal(*extents: int) -> torch.Tensor:
+        return torch.randn(*extents, generator=g, device="cuda")
+
+    B, T, H, A, L = shape.B, shape.T, shape.H, shape.A, shape.L
+    q, k = normal(B, T, H, A), normal(B, T, H, A)
+    v, u, gate = normal(B, T, H, L), normal(B, T, H, L), normal(B, T, H)
+    options = {"block_count": shape.block_count, "block_size": shape.block_size}
+    found = []
+
+    def add_sparse(name: str, dot: str, call: Callable[..., Any]) -> None:
+        found.append(
+            Contender(
+                name,
+                lambda: call(q, k, v, u, gate, **options),
+                shape.sparse_flops(), shape.sparse_bytes(), RATES[dot],
+            )
+        )  # fmt: skip
+
+    for target in ("sm80", "triton"):
+        for dot in ("tf32x3", "bf16"):
+            try:
+                implementation = load(target, "cuda", dot)
+                implementation.attention(q, k, v, u, gate, **options, mode="fixed")
+            except UnavailableError as error:
+                click.echo(f"{target} {dot}: {error}", err=True)
+                continue
+            add_sparse(f"sparse, {implementation.title}, {dot}", dot, implementation.attention)
+    add_sparse("sparse, PyTorch eager", "ieee", reference.block_sparse_attention)
+    compiled: Any = torch.compile(reference.block_sparse_attention, dynamic=False)
+    add_sparse("sparse, torch.compile", "ieee", compiled)
+
+    low = [x.bfloat16() for x in (q, k, v)]
+
+    def add_dense(name: str, dot: str, element: int, call: Callable[[], Any]) -> None:
+        found.append(
+            Contender(name, call, shape.dense_flops(), shape.dense_bytes(element), RATES[dot])
+        )
+
+    from kernel_specs.block_sparse.triton_kernels import dense_attention
+
+    add_dense("dense, Triton, bf16 tensors", "bf16", 2, lambda: dense_attention(*low, dot="bf16"))
+    for dot in ("tf32", "tf32x3"):
+        add_dense(f"dense, Triton, {dot}", dot, 4, partial(dense_attention, q, k, v, dot=dot))
+    if 4.0 * B * H * T * T <= _MOST_DENSE_BYTES:
+        add_dense("dense, PyTorch, fp32", "ieee", 4, lambda: dense_pytorch(q, k, v))
+        add_dense("dense, PyTorch, bf16 tensors", "bf16", 2, lambda: dense_pytorch(*low))
+    return found
+
+
+def dense_pytorch(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Dense causal HSTU attention: o = sum over j <= t of SiLU(q·k_j) / T v_j, [B, T, H, L]."""
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    weights = F.silu(q @ k.transpose(2, 3)).tril_() / q.shape[2]
+    return (weights @ v).transpose(1, 2)
+
+
+def copy_bandwidth() -> float:
+    """Bytes a second, read and written, of a large copy on the device."""
+    source = torch.randn(1 << 29, device="cuda")
+    target = torch.empty_like(source)
+    milliseconds, _ = time_call(lambda: target.copy_(source), 0.2)
+    return 2 * source.numel() * 4 / (milliseconds * 1e-3)
+
+
+def time_call(call: Callable[[], Any], seconds: float) -> tuple[float, bool]:
+    """The median over calls, in milliseconds, and whether a CUDA graph was replayed.
+
+    The second-level cache is overwritten before each call. A replay leaves out the gaps between
+    launches, which a short call from Python would be made of; what cannot be captured (a call that
+    waits for the device) is called as it is.
+    """
+    for _ in range(2):
+        call()
+    torch.cuda.synchronize()
+    runnable, graph = call, False
+    captured = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(captured):
+            call()
+        runnable, graph = captured.replay, True
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError:
+        torch.cuda.synchronize()
+    taken, _ = medians({"": runnable}, torch.device("cuda"), seconds)[""]
+    return 1e3 * taken, graph
+
+
+@click.command(help=__doc__)
+@click.option("--length", "lengths", type=int, multiple=True, default=LENGTHS, show_default=True)
+@click.option("--batch", default=16, show_default=True)
+@click.option("--heads", default=8, show_default=True)
+@click.option("--dims", default="32x64,64x64", show_default=True, help="A x L, comma-separated")
+@click.option("--seconds", default=0.3, show_default=True, help="time for each figure")
+@click.option("--without", multiple=True, help="leave out contenders whose name contains this")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="write the figures")
+def main(
+    lengths: tuple[int, ...],
+    batch: int,
+    heads: int,
+    dims: str,
+    seconds: float,
+    without: tuple[str, ...],
+    json_file: Path | None,
+) -> None:
+    """The command line of `run`."""
+    if not torch.cuda.is_available():
+        raise click.UsageError("this benchmark needs a CUDA device")
+    sizes = [pair.split("x") for pair in dims.split(",")]
+    shapes = [Shape(batch, T, heads, int(A), int(L)) for A, L in sizes for T in lengths]
+    figures = run(shapes, seconds, click.echo, without)
+    if json_file is not None:
+        machine = {"device": torch.cuda.get_device_name(), "host": platform.machine()}
+        report = {"machine": machine, "figures": [asdict(figure) for figure in figures]}
+        json_file.write_text(json.dumps(report, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
