@@ -35,7 +35,6 @@ _SAMPLES = 100  # lines kept of what was not understood
 _PATIENCE = 256  # records that follow one whose line is missing, until it is given up
 
 _ENTRY = re.compile(rb"Compiling entry function '([^']+)' for '(\w+)'")
-_ENTRY_CUT = re.compile(rb"Compiling entry f\w*(?: '([^']*))?")
 _PROPERTIES = re.compile(rb"Function properties for (?:'([^']+)':?|(\S+))")
 _FRAME = re.compile(
     rb"(?:.*?\s)?(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads"
@@ -63,6 +62,27 @@ _ANSI = re.compile(
 _EDGE = re.compile(rb".{0,40}?\[\d+/\d+\] (.*)")
 _OBJECT_SUFFIXES = (b".o", b".obj", b".cubin", b".fatbin", b".cu")
 # What is left of a message through which a log was cut, and a CI service's mark for missing lines.
+# Fragments by which a damaged line still shows what it was; the bytes are searched for first.
+_FRAGMENTS = (
+    b"ntry function",
+    b"for 'sm_",
+    b"ropert",
+    b"stack frame",
+    b"spill",
+    b"registers",
+    b"barriers",
+    b"bytes ",
+    b"time = ",
+)
+_LIKE_ENTRY = re.compile(rb"entry function '([^'\n]*)|' for 'sm_\d")
+_LIKE_PROPERTIES = re.compile(
+    rb"Function prop|unction properties|properties for '?_Z|roperties for _Z"
+)
+_LIKE_FRAME = re.compile(rb"bytes (?:stack frame|spill )|spill (?:stores|loads)|stack frame, \d")
+_LIKE_USED = re.compile(rb"[Uu]sed \d+|\d+ registers\b|registers, |bytes (?:smem|[cl]mem)")
+_LIKE_TIME = re.compile(rb"ompile time =|e time = [\d.]+ ms|time = [\d.]+ ms")
+_LIKE_ANY = (_LIKE_ENTRY, _LIKE_PROPERTIES, _LIKE_FRAME, _LIKE_USED, _LIKE_TIME)
+_BODIES = (b"Compiling entry function '", b"Function properties for ", b"Used ", b"Compile time = ")
 _DEBRIS = re.compile(
     rb"bytes|registers|barriers|spill|stack frame|cumulative|[cgsl]mem|'sm_\d|\d ms\s*$"
     rb"|Compiling entry|Function prop|info +:|^\s*\d+ b\w*$|^\s*\S+\s*$"
@@ -317,7 +337,7 @@ class Parser:
             counted = start
             if at == frame or _MESSAGE_LIKE.match(data, at):
                 if start > after or self._gap:
-                    self._between(self._gap + data[after:start])
+                    self._between(self._gap + data[after:start], number)
                     self._gap = b""
                 end = self._whole_records(data, at, start, number) if at == tool else 0
                 if not end:
@@ -342,15 +362,22 @@ class Parser:
                 record = self._window.popleft()
                 if self._unit.get(record.symbol) is record:
                     del self._unit[record.symbol]
+                if record.stage == _ENTERED:
+                    self._entered.pop(record.symbol, None)
                 yield record.freeze()
         if after < never:
             self._gap = (self._gap + data[max(after, never - _GAP) :])[-_GAP:]
         self._line = number + data.count(b"\n", counted)
         self.statistics.lines = self._line - 1
 
-    def _between(self, text: bytes) -> None:
-        """Text of other programs stands between two messages."""
+    def _between(self, text: bytes, number: int) -> None:
+        """Text of other programs stands between two messages, the second one on line `number`."""
         text = text[-_GAP:]
+        if any(fragment in text for fragment in _FRAGMENTS):
+            first = number - text.count(b"\n")
+            for index, line in enumerate(text.split(b"\n")):
+                if any(like.search(line) for like in _LIKE_ANY):
+                    self._garbled(line, first + index)
         for line in reversed(text.splitlines()):
             if edge := _EDGE.match(line):
                 self._settle_notes()
@@ -435,8 +462,7 @@ class Parser:
         """One line from the tool's name on."""
         match = _MESSAGE.fullmatch(text)
         if match is None:
-            self._unknown(text, number)
-            self._cut()
+            self._garbled(text, number)
             return
         self.statistics.messages += 1
         tool, level, body = match.groups()
@@ -456,14 +482,34 @@ class Parser:
                 self._notes.append((name[1] if name else None, number, line))
             if level in (b"error", b"fatal"):
                 self._cut()
-            return
-        self._unknown(text, number)
+        elif any(body.startswith(start[:4]) or start.startswith(body) for start in _BODIES):
+            self._garbled(text, number)
+        else:  # a kind of message that is not known yet
+            self._unknown(text, number)
+
+    def _garbled(self, text: bytes, number: int) -> None:
+        """A damaged line: counts as one of its kind, gives no value, and nobody before it takes a
+        line from behind it."""
+        if like := _LIKE_ENTRY.search(text):
+            self._cut()
+            record = self._enter((like[1] or b"?").decode("utf-8", "replace"), number)
+            record.barred = True
+            record.incomplete = "its 'Compiling entry function' line is garbled"
+        else:
+            self._unknown(text, number)
+            for kind, queue in (
+                (_LIKE_FRAME, self._frames),
+                (_LIKE_USED, self._used),
+                (_LIKE_TIME, self._times),
+            ):
+                if kind.search(text):
+                    queue.line(self._last)
         self._cut()
 
     def _structural(
         self, tool: bytes, body: bytes, number: int, fused: bool, arch: str | None
     ) -> bool:
-        if body.startswith(b"Compiling entry f"):
+        if body.startswith(b"Compiling entry function"):
             self._entry(body, number)
         elif match := _PROPERTIES.fullmatch(body):
             name = (match[1] or match[2]).decode("utf-8", "replace")
@@ -486,13 +532,7 @@ class Parser:
     def _entry(self, body: bytes, number: int) -> None:
         match = _ENTRY.fullmatch(body)
         if match is None:
-            cut = _ENTRY_CUT.match(body)
-            self._cut()
-            seen = cut[1] if cut else None
-            record = self._enter((seen or b"?").decode("utf-8", "replace"), number)
-            record.barred = True
-            record.incomplete = "its 'Compiling entry function' line is garbled"
-            self._last = None
+            self._garbled(body, number)
             return
         record = self._enter(match[1].decode("utf-8", "replace"), number)
         record.arch = match[2].decode()
@@ -533,8 +573,7 @@ class Parser:
     def _frame(self, line: bytes, number: int) -> None:
         match = _FRAME.fullmatch(line.rstrip())
         if match is None:
-            self._unknown(line, number)
-            self._cut()
+            self._garbled(line, number)
             return
         _, other, clean = self._tail(match[4])
         record = self._frames.line(self._last)
@@ -552,21 +591,11 @@ class Parser:
 
     def _registers(self, count: bytes, tail: bytes, link: bool, number: int, body: bytes) -> None:
         last = self._last
-        record = (self._links if link else self._used).line(last)
-        if (
-            record is None
-            and not link
-            and not self._used.waiting
-            and last is not None
-            and not last.barred
-        ):
-            if last.kind == "kernel" and last.stage == _ENTERED:
-                record = last  # a log from which only these two lines were kept
-                self._entered.pop(last.symbol, None)
-            elif last.kind == "function" and last.stage == _FRAMED:
-                record = last
-                record.kind = "kernel"  # device functions have no such line
-                record.incomplete = "its 'Compiling entry function' line is missing"
+        queue = self._links if link else self._used
+        if queue.waiting:
+            record = queue.line(last)
+        else:
+            record = None if link or last is None else self._unawaited(last)
         if record is None:
             self._unknown(body, number)
             return
@@ -581,6 +610,19 @@ class Parser:
             record.incomplete = "part of its 'Used' line is not understood"
             self._unknown(body, number)
         self._last = record
+
+    def _unawaited(self, last: _Open) -> _Open | None:
+        """Who takes a `Used` line right behind `last`, while no record waits for one."""
+        if last.barred:
+            return None
+        if last.kind == "kernel" and last.stage == _ENTERED:
+            self._entered.pop(last.symbol, None)  # a log of which only these two lines were kept
+            return last
+        if last.kind == "function" and last.stage == _FRAMED:
+            last.kind = "kernel"  # device functions have no such line
+            last.incomplete = "its 'Compiling entry function' line is missing"
+            return last
+        return None
 
     def _time(self, milliseconds: float, number: int, body: bytes) -> None:
         last = self._last
