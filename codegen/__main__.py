@@ -113,7 +113,7 @@ def check(specs: tuple[Path, ...], out: Path, set_name: str | None, where: str |
         set_name or selection.get("set") or "default",
         where if where is not None else selection.get("where"),
     )
-    folders = specs or tuple(Path(folder) for folder in staleness.spec_dirs(out, recorded))
+    folders = specs or tuple(Path(folder) for folder in staleness.shown_spec_dirs(out, recorded))
     tree = pipeline.build(folders or (_SPECS,), out, chosen)
     difference = writer.compare(out, tree.files)
     if not difference:
@@ -151,9 +151,7 @@ def list_(specs: tuple[Path, ...], set_name: str | None, where: str | None, as_j
                 "parameters": dict(
                     zip((p.name for p in t.target.parameters), c.values, strict=True)
                 ),
-                "derived": dict(
-                    zip((name for name, _ in t.target.derived), c.derived, strict=True)
-                ),
+                "derived": dict(zip((d.name for d in t.target.derived), c.derived, strict=True)),
             }
             for t in chosen
             for c in t.configurations

@@ -48,7 +48,7 @@ class ConfigNames(Names):
 
     def __init__(self, target: Target) -> None:
         self.kinds = {p.name: p for p in target.parameters}
-        self.derived = dict(target.derived)
+        self.derived = target.derived_expressions
 
     def value(self, name: str) -> Value:
         """The number `name`."""

@@ -13,8 +13,8 @@ from codegen.cpp_names import ConfigNames, TableNames, requirements, table_numbe
 from codegen.expressions import Expression
 from codegen.names import cpp_name
 from codegen.render import render
-from codegen.space import Configuration, TargetSpace
-from codegen.spec import Family, Launch, Parameter, ParameterValue, Target
+from codegen.space import TargetSpace
+from codegen.spec import Configuration, Family, Launch, Parameter, ParameterValue, Target
 
 
 def shard_count(target: Target, num_kernels: int) -> int:
@@ -80,7 +80,7 @@ def table(family: Family, chosen: TargetSpace) -> str:
             texts.append(seen[value])
         return ", ".join(texts)
 
-    names = TableNames(family, target.parameters, dict(target.derived))
+    names = TableNames(family, target.parameters, target.derived_expressions)
     return render(
         "table.cpp",
         target.file,
@@ -140,7 +140,7 @@ def shards(
 def _member_writer(target: Target) -> Callable[[Configuration], list[str]]:
     """A function from a configuration to the members of its C++ type; texts are made once."""
     parameters = target.parameters
-    derived = [name for name, _ in target.derived]
+    derived = [derived.name for derived in target.derived]
     seen: dict[tuple[int, type, Any], str] = {}
 
     def members(configuration: Configuration) -> list[str]:

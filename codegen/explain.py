@@ -11,7 +11,15 @@ from typing import Any
 from codegen import keys
 from codegen.keys import KeyFormatError, KeyParts
 from codegen.problems import UsageError, did_you_mean
-from codegen.space import Selection, TargetSpace, expand, sets_holding, violated
+from codegen.space import (
+    Selection,
+    TargetSpace,
+    exclusions,
+    expand,
+    pruned,
+    sets_holding,
+    values_by_name,
+)
 from codegen.spec import Family, ParameterValue, Target
 
 
@@ -21,28 +29,20 @@ def explain(key: str, families: Sequence[Family], manifest: dict[str, Any]) -> s
     Raises UsageError for a key that no configuration can have, naming the nearest ones.
     """
     target, values = _parse(key, families)
-    problems = [
-        f"{parameter.name} = {value}: {wrong}; see {parameter.location}"
-        for parameter, value in zip(target.parameters, values, strict=True)
-        if (wrong := parameter.check(value))
-    ]
-    if not problems:
-        problems = [
-            f"{rule.location}: {rule.that.text}: {rule.because}" + (f" ({note})" if note else "")
-            for rule, note in violated(target, values)
-        ]
-    if problems:
-        lines = [f"{key} is excluded:", *(f"  {problem}" for problem in problems)]
+    if excluded := exclusions(target, values):
+        lines = [f"{key} is excluded:", *(f"  {reason}" for reason in excluded)]
         return "\n".join([*lines, *_nearest_lines(key, families)])
     names = sets_holding(target, values)
     if place := _built(key, manifest):
         sets = f", in set {', '.join(names)}" if names else ""
-        return "\n".join([f"{key} is built: {place}{sets}", *_values(target, values)])
+        known = values_by_name(target, values)
+        lines = [f"  {name} = {_yaml(value)}" for name, value in known.items()]
+        return "\n".join([f"{key} is built: {place}{sets}", *lines])
     if names:
-        selection = Selection("default" if "default" in names else names[0])
+        option = "" if "default" in names else f" --set {names[0]}"
         return (
             f"{key} is in set {', '.join(names)}, but not in the generated tree; write it with\n"
-            f"  python -m codegen regenerate{selection.arguments()}"
+            f"  python -m codegen regenerate{option}"
         )
     entry = ", ".join(
         f"{parameter.name}: {_yaml(value)}"
@@ -53,6 +53,10 @@ def explain(key: str, families: Sequence[Family], manifest: dict[str, Any]) -> s
         f"  - {{{entry}}}",
         "then run",
         "  python -m codegen regenerate",
+        *(
+            f"the set {name} prunes it: {rule.location}: {rule.that.text}: {rule.because}"
+            for name, rule in pruned(target, values)
+        ),
     ]
     return "\n".join([*lines, *_nearest_lines(key, families)])
 
@@ -92,19 +96,9 @@ def _nearest_lines(key: str, families: Sequence[Family]) -> list[str]:
 
 def _built(key: str, manifest: dict[str, Any]) -> str | None:
     """The file of a generated tree that instantiates the key."""
-    for family in manifest.get("families", []):
-        for target in family["targets"]:
-            for kernel in target["kernels"]:
-                if kernel["key"] == key:
-                    return str(kernel["file"])
-    return None
-
-
-def _values(target: Target, values: Sequence[ParameterValue]) -> list[str]:
-    scope: dict[str, Any] = dict(zip((p.name for p in target.parameters), values, strict=True))
-    for name, expression in target.derived:
-        scope[name] = expression.evaluate(scope)
-    return [f"  {name} = {_yaml(value)}" for name, value in scope.items()]
+    targets = [target for family in manifest.get("families", []) for target in family["targets"]]
+    files = {kernel["key"]: kernel["file"] for target in targets for kernel in target["kernels"]}
+    return files.get(key)
 
 
 def _yaml(value: Any) -> str:

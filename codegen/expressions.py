@@ -17,11 +17,10 @@ from functools import cached_property
 from typing import Any
 
 from codegen.problems import did_you_mean
-from codegen.schema import DTYPES
+from codegen.schema import DTYPES, INT64_MAX
 
 _MAX_LENGTH = 2000
 _MAX_DEPTH = 60
-INT64_MAX = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -197,7 +196,7 @@ def parse(text: str, scope: Mapping[str, Kind], expects: str = "number") -> Expr
         _check_constants(tree, checker)
     if checker.problems:
         raise ExpressionError(sorted(set(checker.problems)))
-    return Expression(text.strip(), tree, kind or INT)
+    return Expression(" ".join(text.split()), tree, kind or INT)
 
 
 def _depth(tree: ast.AST) -> int:

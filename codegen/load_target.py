@@ -16,12 +16,12 @@ from codegen.checks import (
     load_rules,
     spec_name,
 )
-from codegen.expressions import INT, Expression, Kind, parse
+from codegen.expressions import INT, Kind, parse
 from codegen.load_sets import SetLoader
 from codegen.names import CPP_KEYWORDS, IDENTIFIER, TARGET
 from codegen.problems import did_you_mean
 from codegen.source import Document
-from codegen.spec import Family, Launch, Rule, Target
+from codegen.spec import Derived, Family, Launch, Rule, Target
 
 
 class TargetLoader:
@@ -66,7 +66,7 @@ class TargetLoader:
         check_tokens(document, parameters, own)
         kinds = {parameter.name: parameter.kind for parameter in parameters}
         derived = self._derived(written, kinds)
-        constants = {**kinds, **{name: expression.kind for name, expression in derived}}
+        constants = {**kinds, **{value.name: value.expression.kind for value in derived}}
         everything = {**constants, **dict.fromkeys(family.symbols, INT)}
         constraints = load_rules(document, written.constraints, constants, "constraints")
         target = Target(
@@ -116,7 +116,7 @@ class TargetLoader:
 
     def _derived(
         self, written: schema.TargetFile, kinds: Mapping[str, Kind]
-    ) -> tuple[tuple[str, Expression], ...]:
+    ) -> tuple[Derived, ...]:
         scope = dict(kinds)
         derived = []
         for name, text in written.derived.items():
@@ -128,7 +128,7 @@ class TargetLoader:
             else:
                 check_identifier(self.document, name, "a derived value", *path)
             expression = load_expression(self.document, text, scope, "number", *path)
-            derived.append((name, expression))
+            derived.append(Derived(name, expression, self.document.locate(*path)))
             scope[name] = expression.kind
         return tuple(derived)
 

@@ -95,7 +95,7 @@ def _rule_entry(rule: Rule) -> dict[str, str]:
 def _target_entry(chosen: TargetSpace, places: Mapping[str, str]) -> dict[str, Any]:
     target = chosen.target
     names = [parameter.name for parameter in target.parameters]
-    derived = [name for name, _ in target.derived]
+    derived = [derived.name for derived in target.derived]
     return {
         "name": target.name,
         "kind": "cuda" if target.is_cuda else "cpu",

@@ -26,6 +26,8 @@ DTYPES = ("bf16", "fp16", "f32", "f64", "i8", "u8", "i32", "i64", "bool")
 SCALAR_DTYPES = ("f32", "f64", "i32", "i64", "bool")
 PARAMETER_TYPES = ("dtype", "int", "bool", "enum")
 
+INT64_MAX = 2**63 - 1
+
 _SCALARS = ["string", "integer", "number", "boolean"]
 
 
@@ -214,7 +216,7 @@ class TargetFile(Written):
     derived: dict[str, Text] = Field(
         default_factory=dict, description="values computed from parameters and those above"
     )
-    limits: dict[str, int] = Field(
+    limits: dict[str, Annotated[int, Field(ge=-INT64_MAX, le=INT64_MAX)]] = Field(
         default_factory=dict, description="the greatest value of a derived value or parameter"
     )
     launch: Launch | None = None

@@ -9,6 +9,7 @@ from codegen.problems import Location, did_you_mean
 from codegen.schema import DTYPES
 
 ParameterValue = bool | int | str
+Number = bool | int | float
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,15 @@ class Rule:
 
     that: Expression
     because: str
+    location: Location
+
+
+@dataclass(frozen=True)
+class Derived:
+    """A value computed from a configuration's parameters and the derived values above it."""
+
+    name: str
+    expression: Expression
     location: Location
 
 
@@ -121,6 +131,16 @@ class ConfigurationSet:
     location: Location
 
 
+@dataclass(frozen=True)
+class Configuration:
+    """One kernel to be: its key, its parameters and derived values, in spec order."""
+
+    key: str
+    tokens: str
+    values: tuple[ParameterValue, ...]
+    derived: tuple[Number, ...]
+
+
 @dataclass(frozen=True, eq=False)
 class Target:
     """How a family is computed on one target."""
@@ -131,7 +151,7 @@ class Target:
     kernel: str | None
     shared_parameters: tuple[Parameter, ...]  # the family's
     own_parameters: tuple[Parameter, ...]
-    derived: tuple[tuple[str, Expression], ...]
+    derived: tuple[Derived, ...]
     constraints: tuple[Rule, ...]  # limits among them
     limits: tuple[tuple[str, int], ...]
     launch: Launch | None
@@ -147,6 +167,11 @@ class Target:
     def parameters(self) -> tuple[Parameter, ...]:
         """All parameters, in the order of the key."""
         return self.shared_parameters + self.own_parameters
+
+    @property
+    def derived_expressions(self) -> dict[str, Expression]:
+        """The derived values, by name."""
+        return {derived.name: derived.expression for derived in self.derived}
 
     @property
     def is_cuda(self) -> bool:

@@ -43,7 +43,7 @@ def sha256(path: Path) -> str | None:
 def mending_command(generated: Path, manifest: dict[str, Any]) -> str:
     """The regenerate command that makes this tree anew, for the current folder."""
     words = ["python", "-m", "codegen", "regenerate"]
-    folders = spec_dirs(generated, manifest)
+    folders = shown_spec_dirs(generated, manifest)
     if folders != ["kernel_specs"]:
         words += [word for folder in folders for word in ("--specs", folder)]
     if _shown(generated) != "generated":
@@ -62,26 +62,38 @@ def read_manifest(generated: Path) -> dict[str, Any]:
         manifest = json.loads((generated / MANIFEST).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return manifest if isinstance(manifest, dict) else {}
+    return manifest if isinstance(manifest, dict) and _is_whole(manifest) else {}
 
 
-def spec_dirs(generated: Path, manifest: dict[str, Any]) -> list[str]:
+def _is_whole(manifest: dict[str, Any]) -> bool:
+    """Whether the parts that are read have the types that codegen writes."""
+    kinds = {
+        "selection": dict,
+        "spec_dirs": list,
+        "codegen_dir": str,
+        "inputs": dict,
+        "outputs": dict,
+        "families": list,
+    }
+    return all(isinstance(manifest.get(name), kind) for name, kind in kinds.items())
+
+
+def shown_spec_dirs(generated: Path, manifest: dict[str, Any]) -> list[str]:
     """The folders of specs a manifest names, as seen from the current folder."""
     return [_shown(generated / folder) for folder in manifest.get("spec_dirs", [])]
 
 
 def stale(generated: Path) -> tuple[list[str], str]:
     """What is stale in a tree (nothing: it is fresh), and the command that mends it."""
-    try:
-        manifest = json.loads((generated / MANIFEST).read_text(encoding="utf-8"))
-        inputs, outputs = dict(manifest["inputs"]), dict(manifest["outputs"])
-        spec_dirs = [generated / folder for folder in manifest["spec_dirs"]]
-        codegen_dir = generated / manifest["codegen_dir"]
-    except FileNotFoundError:
-        return [f"there is no {_shown(generated / MANIFEST)}"], mending_command(generated, {})
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        reason = f"{_shown(generated / MANIFEST)} cannot be read: {error!r}"
-        return [reason], mending_command(generated, {})
+    manifest = read_manifest(generated)
+    command = mending_command(generated, manifest)
+    if not manifest:
+        exists = (generated / MANIFEST).exists()
+        shown = _shown(generated / MANIFEST)
+        return [f"{shown} cannot be read" if exists else f"there is no {shown}"], command
+    inputs, outputs = manifest["inputs"], manifest["outputs"]
+    spec_dirs = [generated / folder for folder in manifest["spec_dirs"]]
+    codegen_dir = generated / manifest["codegen_dir"]
     reasons = []
     if (generated / JOURNAL).exists():
         reasons.append("a regenerate was interrupted")
@@ -104,7 +116,7 @@ def stale(generated: Path) -> tuple[list[str], str]:
             reasons += _changed(path, expected)
     for name, expected in outputs.items():
         reasons += _changed(generated / name, expected)
-    return reasons, mending_command(generated, manifest)
+    return reasons, command
 
 
 def _changed(path: Path, expected: str) -> list[str]:

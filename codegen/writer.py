@@ -46,27 +46,25 @@ class Difference:
 
 def write(out: Path, files: Mapping[str, str]) -> Written:
     """Makes the tree `out` hold `files`; leaves alone what codegen did not make."""
-    try:
+    with _reported("write", out):
         out.mkdir(parents=True, exist_ok=True)
         with _locked(out):
             return _write(out, files)
-    except OSError as error:
-        name = display_path(Path(error.filename)) if error.filename else display_path(out)
-        raise UsageError(f"cannot write {name}: {error.strerror or error}") from None
 
 
 def compare(out: Path, files: Mapping[str, str]) -> Difference:
     """What `write` would change, without touching anything."""
-    diffs = []
-    for path in sorted(files):
-        current = _read(out / path)
-        if current != files[path].encode():
-            diffs.append(_diff(path, current, files[path]))
-    own = _made_before(out) | {path for path in _all_files(out) if _bears_mark(out / path)}
-    orphans = sorted(path for path in own - files.keys() if os.path.lexists(out / path))
-    if (out / JOURNAL).exists():
-        orphans.append(JOURNAL)
-    return Difference(tuple(diffs), tuple(orphans))
+    with _reported("read", out):
+        diffs = []
+        for path in sorted(files):
+            current = _read(out / path)
+            if current != files[path].encode():
+                diffs.append(_diff(path, current, files[path]))
+        own = _made_before(out) | {path for path in _all_files(out) if _bears_mark(out / path)}
+        orphans = sorted(path for path in own - files.keys() if os.path.lexists(out / path))
+        if (out / JOURNAL).exists():
+            orphans.append(JOURNAL)
+        return Difference(tuple(diffs), tuple(orphans))
 
 
 def _write(out: Path, files: Mapping[str, str]) -> Written:
@@ -90,6 +88,16 @@ def _write(out: Path, files: Mapping[str, str]) -> Written:
         (out / JOURNAL).unlink()
     unchanged = sorted(files.keys() - set(changed))
     return Written(tuple(sorted(changed)), tuple(unchanged), tuple(orphans))
+
+
+@contextlib.contextmanager
+def _reported(verb: str, out: Path) -> Iterator[None]:
+    """What the file system refuses, as an error for people."""
+    try:
+        yield
+    except OSError as error:
+        name = display_path(Path(error.filename)) if error.filename else display_path(out)
+        raise UsageError(f"cannot {verb} {name}: {error.strerror or error}") from None
 
 
 @contextlib.contextmanager
@@ -129,6 +137,12 @@ def _is_inside(path: str) -> bool:
 
 
 def _refuse_foreign(out: Path, files: Mapping[str, str], made: set[str]) -> None:
+    """Raises UsageError where a file of somebody else has the name of one of codegen's.
+
+    A manifest bears no mark; it is codegen's where any other file is, and may be torn.
+    """
+    if any(_bears_mark(out / path) for path in files):
+        made = made | {MANIFEST}
     for path in sorted(files.keys() - made):
         if os.path.lexists(out / path) and not _bears_mark(out / path):
             raise UsageError(

@@ -217,6 +217,16 @@ def test_explain_a_valid_key_that_is_in_no_set(workspace) -> None:
     assert "is built" in workspace.run("explain", key).stdout
 
 
+def test_explain_a_key_that_a_product_prunes(workspace) -> None:
+    product = "mode: [auto]}\n"
+    rule = "      prune: [{that: tile != 64, because: 64 is slow}]\n"
+    workspace.edit("sm80.yaml", product, product + rule)
+    result = workspace.run("explain", "demo.sm80.bf16-t64-w1-auto")
+    assert result.status == 0
+    reason = "kernel_specs/demo/sm80.yaml:17:15: tile != 64: 64 is slow"
+    assert f"the set default prunes it: {reason}" in result.stdout
+
+
 def test_explain_a_key_of_another_set(workspace) -> None:
     workspace.run("regenerate")
     result = workspace.run("explain", "demo.sm80.bf16-t32-w1-split")

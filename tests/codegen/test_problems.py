@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+STALENESS = Path(__file__).resolve().parents[2] / "codegen/staleness.py"
+
 # (what, file, text to replace, its replacement, what is reported where)
 EDITS = [
     (
@@ -315,6 +317,13 @@ EDITS = [
         "cpu.yaml:1:9: target 'sm90' must be named as its file, cpu.yaml",
     ),
     (
+        "a limit that 64 bits do not hold",
+        "sm80.yaml",
+        "{threads: 256}",
+        "{threads: 99999999999999999999}",
+        "sm80.yaml:12:19: input should be less than or equal to",
+    ),
+    (
         "an unknown limit",
         "sm80.yaml",
         "limits: {threads:",
@@ -387,6 +396,16 @@ def test_bad_input(workspace, file, old, new, expected) -> None:
     assert all(re.match(r"kernel_specs/demo/\w+\.yaml:\d+:\d+: \S", line) for line in problems)
 
 
+def test_a_derived_value_that_is_none(workspace) -> None:
+    workspace.edit("cpu.yaml", "sets:", "derived: {half: 64 // (tile - 64)}\nsets:")
+    result = workspace.run("list")
+    assert result.status == 2
+    assert (
+        "cpu.yaml:5:17: '64 // (tile - 64)' has no value for demo.cpu.bf16-t64: "
+        "integer division or modulo by zero" in result.stderr
+    )
+
+
 @pytest.mark.parametrize("command", ["regenerate", "check", "list"])
 def test_all_problems_of_all_files_at_once(workspace, command) -> None:
     workspace.edit("family.yaml", "N % 2", "L % 2")
@@ -443,6 +462,37 @@ def test_unwritable_output(workspace) -> None:
     assert result.status == 2
     assert result.stderr.startswith("error: cannot write")
     assert (workspace.root / "file").read_text() == ""
+    (workspace.out / "registry.cpp").mkdir(parents=True)
+    result = workspace.run("regenerate")
+    assert result.status == 2
+    assert "generated/registry.cpp is in the way" in result.stderr
+    result = workspace.run("check")
+    assert result.status == 2
+    assert "cannot read generated/registry.cpp: Is a directory" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[]",
+        "{}",
+        "null",
+        "{",
+        '{"selection": [], "families": 1}',
+        "\udcff",
+        '{"outputs": {"a": 1}}',
+    ],
+)
+def test_a_broken_manifest_is_mended(workspace, text) -> None:
+    workspace.run("regenerate")
+    path = workspace.out / "manifest.json"
+    path.write_bytes(text.encode(errors="surrogateescape"))
+    key = "demo.cpu.f32-t64"
+    assert workspace.run("check").status == 1
+    assert "in set default, but not in the generated tree" in workspace.run("explain", key).stdout
+    assert workspace.python(str(STALENESS), "generated").status == 1
+    assert workspace.run("regenerate").status == 0
+    assert workspace.run("check").status == 0
 
 
 def test_any_text_is_reported_and_not_raised(workspace) -> None:
