@@ -189,10 +189,9 @@ def new(family: str, specs: Path) -> None:
     """Starts a family: out = alpha * x + y for the CPU and for CUDA, with its test."""
     for path in scaffold.create(family, specs):
         click.echo(f"wrote {display_path(path)}")
-    click.echo(
-        "next: python -m codegen regenerate && pip install . && "
-        f"pytest {display_path(specs / family)}"
-    )
+    folder = display_path(specs / family)
+    option = "" if specs == _SPECS else f" --specs {display_path(specs)}"
+    click.echo(f"next: python -m codegen regenerate{option}, build, and pytest {folder}")
 
 
 @main.command("schema")
