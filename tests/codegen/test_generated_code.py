@@ -1,0 +1,275 @@
+"""The generated C++ compiles without a warning and says what the spec says; so does the Python."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import shutil
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# Everything a spec can say that is easily got wrong in C++.
+FAMILY = r"""
+family: odd
+summary: "Quotes \" and a backslash \\ and */ and ${nothing} \\"
+arguments:
+  x:     {tensor: [B, N, 4, W], dtype: bool, doc: "ends in a backslash \\"}
+  idx:   {tensor: ["ceil_div(N, 3)", "N if flag else -(-N // 2)"], dtype: i64}
+  point: {tensor: [], dtype: f64}
+  y:     {output: ["max(N, 2 * W, 1)", "2 ** 3 + B % 4"], dtype: acc}
+  z:     {output: [B], dtype: f32, optional: true}
+  w:     {output: [B], dtype: f32, optional: true}
+  tmp:   {workspace: ["N * (4 if acc == f32 else 2)"], dtype: u8}
+  scale: {scalar: f64, default: "(N + 0.5) / W ** 2"}
+  must:  {scalar: f32}
+  count: {scalar: i64, default: N - 7 // 2}
+  exact: {scalar: bool, default: N == 8 or flag}
+parameters:
+  acc:  {type: dtype, values: [f32, f64]}
+  flag: {type: bool}
+requires:
+  - {that: "N % 2 == 0 and W in [1, 2, 4]", because: "\"pairs\" of N"}
+  - {that: acc != f64 or flag, because: that is so}
+"""
+CPU = r"""
+target: cpu
+kernel: cpu.h
+parameters:
+  mode: {type: enum, values: [auto, default, fixed]}
+  shift: {type: int}
+derived:
+  bytes: 8 * shift
+  ratio: shift / 3
+  large: 2 ** 40 + shift
+  even: shift % 2 == 0
+requires:
+  - {that: bytes * N < large and (mode != auto or even), because: derived values are inlined}
+sets:
+  default:
+    - {mode: auto, shift: -3}
+    - {mode: default, shift: 4}
+"""
+# A family with no parameter at all.
+BARE_FAMILY = """
+family: bare
+summary: Nothing to choose.
+arguments:
+  x: {tensor: [N], dtype: f32}
+  y: {output: [N], dtype: f32}
+"""
+BARE_CPU = """
+target: cpu
+kernel: cpu.h
+sets:
+  default: [{}]
+"""
+HEADER = """
+#include "launch.h"
+namespace kernelmint {
+template <class Config, class Isa>
+LaunchResult launch(const void*, const LaunchContext&) {
+  static_assert(sizeof(typename Config::Args) > 0);
+  return {Config::key};
+}
+}
+"""
+SM80 = """
+target: sm80
+kernel: sm80.cuh:odd_sm80
+parameters:
+  mode: {type: enum, values: [auto, wide]}
+  rows: {type: int}
+derived:
+  lanes: 32 * rows
+launch:
+  grid: ["ceil_div(N, rows) * (2 if mode == auto else 1)", B, "1 if acc == f32 else W"]
+  block: lanes
+  shared_memory: "4 * rows + (16 if flag else 0)"
+sets:
+  default:
+    - {mode: auto, rows: 1}
+    - {acc: f64, flag: true, mode: wide, rows: 2}
+"""
+KERNEL = """
+namespace kernelmint::odd {
+template <class Config>
+__global__ void odd_sm80(const typename Config::Args args) {
+  if (Config::mode == Config::mode_type::auto_) *args.y.template as<typename Config::acc>() = 0;
+}
+}
+"""
+
+
+@pytest.fixture
+def odd(workspace):
+    shutil.rmtree(workspace.demo)
+    for name, family, cpu in (("odd", FAMILY, CPU), ("bare", BARE_FAMILY, BARE_CPU)):
+        folder = workspace.root / "kernel_specs" / name
+        folder.mkdir()
+        (folder / "family.yaml").write_text(family)
+        (folder / "cpu.yaml").write_text(cpu)
+        (folder / "cpu.h").write_text(HEADER)
+    result = workspace.run("regenerate")
+    assert result.status == 0, result.output
+    return workspace
+
+
+def compile_(workspace, source: Path | str, *options: str) -> None:
+    done = subprocess.run(
+        [
+            *("c++", "-std=c++20", "-Wall", "-Wextra", "-Werror", "-O1"),
+            *("-I", ROOT / "runtime/include", "-I", "kernel_specs", "-I", "generated"),
+            *("-DKERNELMINT_ISA=baseline", "-DKERNELMINT_ISA_baseline", "-DKERNELMINT_TARGET_cpu"),
+            *(source, *options),
+        ],
+        cwd=workspace.root,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+MAIN = r"""
+#include <cstdio>
+#include "registry.h"
+using namespace kernelmint;
+int main() {
+  const std::int64_t symbols[] = {5, 8, 2};        // B, N, W
+  std::printf("families %d\n", kNumFamilies);
+  for (int f = 0; f < kNumFamilies; ++f) {
+    const FamilyEntry& family = *kFamilies[f];
+    const TargetEntry& target = *family.targets[0];
+    std::printf("%s symbols %d targets %d kernels %zu\n", family.name, family.num_symbols,
+                family.num_targets, target.num_kernels);
+    for (std::size_t k = 0; k < target.num_kernels; ++k) {
+      const KernelEntry& kernel = target.kernels[k];
+      std::printf("%s %d", kernel.key, kernel.baseline(nullptr, {}).error == nullptr);
+      for (int t = 0; t < family.num_tensors; ++t)
+        for (int d = 0; d < family.tensors[t].rank; ++d)
+          if (const Dim& dim = family.tensors[t].dims[d]; dim.symbol < 0)
+            std::printf(" %ld", dim.value(symbols, kernel.parameters));
+      for (int s = 0; s < family.num_scalars; ++s) {
+        const ScalarArgument& scalar = family.scalars[s];
+        if (scalar.default_floating)
+          std::printf(" %g", scalar.default_floating(symbols, kernel.parameters));
+        if (scalar.default_integer)
+          std::printf(" %ld", scalar.default_integer(symbols, kernel.parameters));
+      }
+      for (int r = 0; r < family.num_requirements; ++r)
+        std::printf(" %ld", family.requirements[r].holds(symbols, kernel.parameters));
+      for (int r = 0; r < target.num_requirements; ++r)
+        std::printf(" %ld", target.requirements[r].holds(symbols, kernel.parameters));
+      std::printf("\n");
+    }
+  }
+}
+"""
+
+
+def test_the_tables_hold_what_the_spec_says(odd) -> None:
+    (odd.root / "main.cpp").write_text(MAIN)
+    sources = [str(p) for p in sorted(odd.out.rglob("*.cpp"))]
+    compile_(odd, "main.cpp", *sources, "-o", "main")
+    done = subprocess.run([odd.root / "main"], capture_output=True, text=True, check=True)
+    # idx: ceil_div(8, 3); 8 or -(-8 // 2); x: 4; y: max(8, 4, 1), 8 + 5 % 4; tmp: 8 * (4 or 2);
+    # scale: 8.5 / 4; count: 8 - 3; exact: true. Requires: true; acc != f64 or flag; then, for
+    # shift = -3 (odd): mode != auto fails; for 4 and mode default: 32 * 8 < 2^40.
+    expected = ["families 2", "bare symbols 1 targets 1 kernels 1", "bare.cpu.default 0"]
+    rows = []
+    for mode, shift, holds in (("auto", "shiftm3", 0), ("default", "shift4", 1)):
+        for acc in ("f32", "f64"):
+            for flag in (False, True):
+                key = f"odd.cpu.{acc}{'-flag' if flag else ''}-{mode}-{shift}"
+                idx, tmp = (8 if flag else 4), 8 * (4 if acc == "f32" else 2)
+                valid = int(acc == "f32" or flag)
+                rows.append(f"{key} 0 4 3 {idx} 8 9 {tmp} 2.125 5 1 1 {valid} {holds}")
+    assert done.stdout.splitlines() == [*expected, "odd symbols 3 targets 1 kernels 8", *rows]
+
+
+def test_every_file_compiles_without_a_warning(odd) -> None:
+    for source in odd.out.rglob("*.cpp"):
+        compile_(odd, source, "-fsyntax-only")
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
+def test_a_generated_launch_compiles(odd) -> None:
+    folder = odd.root / "kernel_specs/odd"
+    (folder / "sm80.yaml").write_text(SM80)
+    (folder / "sm80.cuh").write_text(KERNEL)
+    assert odd.run("regenerate").status == 0
+    shards = sorted((odd.out / "odd").glob("*.cu"))
+    assert shards
+    for shard in shards:
+        done = subprocess.run(
+            [
+                *("nvcc", "-std=c++20", "-arch=sm_80", "--expt-relaxed-constexpr", "-c"),
+                *("-I", ROOT / "runtime/include", "-I", "kernel_specs", "-I", "generated"),
+                *(shard, "-o", "/dev/null"),
+            ],
+            cwd=odd.root,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture
+def generated_module(odd, monkeypatch):
+    """The family's Python module, over a base class that records its calls."""
+
+    class Kernel:
+        def _call(self, *arguments: object) -> object:
+            return arguments
+
+    package, base = types.ModuleType("runtime"), types.ModuleType("runtime.kernel")
+    base.Kernel = Kernel
+    monkeypatch.setitem(sys.modules, "runtime", package)
+    monkeypatch.setitem(sys.modules, "runtime.kernel", base)
+    spec = importlib.util.spec_from_file_location("odd", odd.out / "python/odd.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_python_class_has_the_specs_signature(generated_module) -> None:
+    parameters = inspect.signature(generated_module.KERNEL_CLASS.__call__).parameters
+    assert list(parameters) == [
+        "self", "x", "idx", "point", "scale", "must", "count", "exact", "return_z", "return_w",
+        "out",
+    ]  # fmt: skip
+    keyword_only = [n for n, p in parameters.items() if p.kind is p.KEYWORD_ONLY]
+    assert keyword_only == list(parameters)[4:]
+    required = [n for n in keyword_only if parameters[n].default is inspect.Parameter.empty]
+    assert required == ["must"]
+    called = generated_module.KERNEL_CLASS()("x", "i", "p", must=2.0, return_w=True, out="o")
+    assert called == (("x", "i", "p"), (None, 2.0, None, None), (False, True), "o")
+    assert 'Quotes " and a backslash \\ and */ and ${nothing} \\' in generated_module.__doc__
+
+
+def test_the_operators_schema_is_torchs(generated_module) -> None:
+    schema = torch._C.parse_schema("kernelmint::" + generated_module.OPERATOR)
+    assert [a.name for a in schema.arguments] == [
+        "key", "x", "idx", "point", "scale", "must", "count", "exact", "return_z", "return_w",
+    ]  # fmt: skip
+    assert len(schema.returns) == 3
+    assert str(schema.arguments[4].type) == "Optional[float]"
+    assert str(schema.arguments[5].type) == "float"
+
+
+def test_the_generated_python_is_typed(workspace) -> None:
+    """One optional output: the type of the result follows the flag."""
+    workspace.run("regenerate")
+    text = (workspace.out / "python/demo.py").read_text()
+    assert "return_rows: Literal[False] = False" in text
+    assert "return_rows: Literal[True]," in text
+    assert "-> tuple[torch.Tensor, torch.Tensor]: ..." in text
+    compile(text, "demo.py", "exec")
