@@ -79,7 +79,7 @@ _LIKE_PROPERTIES = re.compile(
     rb"Function prop|unction properties|properties for '?_Z|roperties for _Z"
 )
 _LIKE_FRAME = re.compile(rb"bytes (?:stack frame|spill )|spill (?:stores|loads)|stack frame, \d")
-_LIKE_USED = re.compile(rb"[Uu]sed \d+|\d+ registers\b|registers, |bytes (?:smem|[cl]mem)")
+_LIKE_USED = re.compile(rb"[Uu]sed \d+|\d+ registers\b|registers(?:, |\s*$)|bytes (?:smem|[cl]mem)")
 _LIKE_TIME = re.compile(rb"ompile time =|e time = [\d.]+ ms|time = [\d.]+ ms")
 _LIKE_ANY = (_LIKE_ENTRY, _LIKE_PROPERTIES, _LIKE_FRAME, _LIKE_USED, _LIKE_TIME)
 _BODIES = (b"Compiling entry function '", b"Function properties for ", b"Used ", b"Compile time = ")
@@ -372,21 +372,26 @@ class Parser:
 
     def _between(self, text: bytes, number: int) -> None:
         """Text of other programs stands between two messages, the second one on line `number`."""
-        text = text[-_GAP:]
-        if any(fragment in text for fragment in _FRAGMENTS):
-            first = number - text.count(b"\n")
-            for index, line in enumerate(text.split(b"\n")):
+        lines = text[-_GAP:].split(b"\n")
+        edge = None
+        for index in range(len(lines) - 1, -1, -1):
+            edge = _EDGE.match(lines[index])
+            if edge:
+                lines[index] = b""
+                break
+        rest = b"\n".join(lines)
+        if any(fragment in rest for fragment in _FRAGMENTS):
+            for index, line in enumerate(lines, number - len(lines) + 1):
                 if any(like.search(line) for like in _LIKE_ANY):
-                    self._garbled(line, first + index)
-        for line in reversed(text.splitlines()):
-            if edge := _EDGE.match(line):
-                self._settle_notes()
-                self._end_unit()
-                self._cut()
-                self._source = _object_of(edge[1]) or self._log
-                return
-        if (self._frames.waiting or self._used.waiting or self._entered) and _DEBRIS.search(text):
+                    self._garbled(line, index)
+        if edge:
+            self._settle_notes()
+            self._end_unit()
             self._cut()
+            self._source = _object_of(edge[1]) or self._log
+        elif self._frames.waiting or self._used.waiting or self._entered:
+            if _DEBRIS.search(rest):
+                self._cut()
 
     def _cut(self) -> None:
         """Lines are missing here: no record from before takes a line from behind."""
@@ -482,7 +487,9 @@ class Parser:
                 self._notes.append((name[1] if name else None, number, line))
             if level in (b"error", b"fatal"):
                 self._cut()
-        elif any(body.startswith(start[:4]) or start.startswith(body) for start in _BODIES):
+        elif any(start.startswith(body[:6]) for start in _BODIES) or any(
+            like.search(body) for like in _LIKE_ANY
+        ):
             self._garbled(text, number)
         else:  # a kind of message that is not known yet
             self._unknown(text, number)
