@@ -14,7 +14,7 @@ class BuildInfo(TypedDict):
 class NativeKernel:
     @property
     def key(self) -> str: ...
-    def __call__(
+    def call(
         self,
         inputs: tuple[torch.Tensor, ...],
         scalars: tuple[float | int | bool | None, ...],

@@ -78,7 +78,7 @@ class _Operator:
         kernel, inputs, scalars = self._arguments(values)
         asked = [not a.optional or values.get(f"return_{a.name}", False) for a in self.outputs]
         requested = tuple(bool(b) for a, b in zip(self.outputs, asked, strict=True) if a.optional)
-        result = kernel._native(inputs, scalars, requested, None)
+        result = kernel._run(inputs, scalars, requested, None)
         made = iter(result if isinstance(result, tuple) else (result,))
         parameters = kernel.info.parameters
         results = tuple(
@@ -93,7 +93,7 @@ class _Operator:
         requested = tuple(
             t is not None for a, t in zip(self.outputs, written, strict=True) if a.optional
         )
-        kernel._native(inputs, scalars, requested, tuple(t for t in written if t is not None))
+        kernel._run(inputs, scalars, requested, tuple(t for t in written if t is not None))
 
     def _fake(self, values: dict[str, Any]) -> Result:
         kernel, inputs, _ = self._arguments(values)

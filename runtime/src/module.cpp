@@ -116,5 +116,5 @@ NB_MODULE(_native, module) {
 
   nb::class_<Kernel>(module, "NativeKernel")
       .def_prop_ro("key", &Kernel::key)
-      .def("__call__", &Kernel::call, "inputs"_a, "scalars"_a, "requested"_a, "out"_a.none());
+      .def("call", &Kernel::call, "inputs"_a, "scalars"_a, "requested"_a, "out"_a.none());
 }

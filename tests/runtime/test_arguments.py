@@ -24,7 +24,7 @@ def call(native):
         inputs = tuple(given.get(name, value) for name, value in good.items())
         values = tuple(given.get(name, value) for name, value in scalars.items())
         kernel = native.kernel(key, {"block": int(key[-1])})
-        return kernel(inputs, values, (total,), out)
+        return kernel.call(inputs, values, (total,), out)
 
     run.x, run.y = x, y
     return run
@@ -161,7 +161,7 @@ def test_more_than_2_31_elements_work(native):
     x = torch.zeros(1, 1, dtype=torch.bfloat16).expand(2**31 - 1, 1)
     y = torch.zeros(1, 1).expand(2**31 - 1, 1)
     with pytest.raises(InvalidArgument, match="B % K == 0"):  # bound, and past the size checks
-        kernel((x, y, torch.zeros(2, dtype=torch.int32)), (None, 1, None, None), (False,), None)
+        kernel.call((x, y, torch.zeros(2, dtype=torch.int32)), (None, 1, None, None), (False,), None)
 
 
 def test_requires_grad_is_refused_until_there_is_a_backward(call):

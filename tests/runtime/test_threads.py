@@ -11,7 +11,7 @@ def run(probe):
     kernel = probe.kernel("threads.cpu.default")
 
     def call(n, threads, mode=0):
-        return kernel((torch.zeros(n, dtype=torch.int64),), (mode, threads), (), None)
+        return kernel.call((torch.zeros(n, dtype=torch.int64),), (mode, threads), (), None)
 
     return call
 
