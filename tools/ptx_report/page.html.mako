@@ -50,7 +50,7 @@ table { border-collapse: collapse; }
 #table .zero { color: var(--soft); }
 .chip { display: inline-block; background: var(--chip); border-radius: 4px; padding: 0 6px; margin-right: 4px; font-size: 12px; }
 .chip.bad { color: var(--bad); } .chip.warn { color: var(--warn); }
-.limit { color: var(--soft); font-size: 12px; }
+.limit { color: var(--soft); font-size: 12px; margin-left: 8px; }
 #detail { white-space: pre-wrap; overflow-wrap: anywhere; font: 12.5px/1.5 ui-monospace, "DejaVu Sans Mono", monospace; margin: 12px 0 0; padding: 10px 12px; background: var(--chip); border-radius: 6px; }
 #detail:empty { display: none; }
 #map table { font-variant-numeric: tabular-nums; }
@@ -125,13 +125,14 @@ rows.forEach((row, index) => {
 const COLUMNS = [
   ["kernel", "kernel"], ["arch", "arch"], ["registers", "registers"], ["spill_stores", "spill stores"],
   ["spill_loads", "spill loads"], ["stack", "stack"], ["smem", "static smem"], ["barriers", "barriers"],
-  ["occupancy", "occupancy %"], ["ms", "ptxas ms"], ["notes", "notes"],
+  ["occupancy", "occupancy %, limited by"], ["ms", "ptxas ms"], ["notes", "notes"],
 ].filter(([name]) => name === "kernel" || rows.some(row => row[name] !== undefined || (name === "notes" && row.warnings)));
 const FIGURES = [
   ["registers", "registers per thread"], ["spills", "spilled bytes"], ["stack", "stack bytes"],
   ["smem", "static shared memory"], ["occupancy", "occupancy %"], ["ms", "compile time, ms"],
 ].filter(([name]) => rows.some(row => row[name] !== undefined));
 const NUMBERS = new Set(["registers", "spill_stores", "spill_loads", "spills", "stack", "smem", "barriers", "occupancy", "ms"]);
+const RIGHT = name => NUMBERS.has(name) && name !== "occupancy";
 
 const state = {sort: null, down: true, cell: null};
 const value = (row, name) => row.p[name] !== undefined ? row.p[name] : row[name];
@@ -188,7 +189,7 @@ function drawTable() {
   const list = columns();
   const heads = list.map(([name, label]) => {
     const numeric = NUMBERS.has(name);
-    const head = element("th", {scope: "col", className: numeric ? "number" : ""});
+    const head = element("th", {scope: "col", className: RIGHT(name) ? "number" : ""});
     if (state.sort === name) head.setAttribute("aria-sort", state.down ? "descending" : "ascending");
     const button = element("button", {type: "button", textContent: label});
     button.dataset.sort = name;
@@ -207,7 +208,7 @@ function drawTable() {
     const line = element("tr", {tabIndex: index ? -1 : 0});
     line.dataset.index = row.index;
     for (const [name] of list) {
-      const cell = element("td", {className: name === "kernel" ? "kernel" : NUMBERS.has(name) ? "number" : ""});
+      const cell = element("td", {className: name === "kernel" ? "kernel" : RIGHT(name) ? "number" : ""});
       if (name === "kernel") {
         cell.append(row.kernel);
         if (row.kind !== "kernel") cell.append(" ", element("span", {className: "chip", textContent: row.kind}));
@@ -219,7 +220,7 @@ function drawTable() {
         const x = value(row, name);
         cell.append(show(name, x));
         if (name.startsWith("spill")) cell.classList.add(x ? "bad" : "zero");
-        if (name === "occupancy" && row.limiters) { cell.title = "limited by " + row.limiters; }
+        if (name === "occupancy" && row.limiters) cell.append(element("span", {className: "limit", textContent: row.limiters}));
       }
       line.append(cell);
     }

@@ -389,9 +389,8 @@ class Parser:
             self._end_unit()
             self._cut()
             self._source = _object_of(edge[1]) or self._log
-        elif self._frames.waiting or self._used.waiting or self._entered:
-            if _DEBRIS.search(rest):
-                self._cut()
+        elif (self._frames.waiting or self._used.waiting or self._entered) and _DEBRIS.search(rest):
+            self._cut()
 
     def _cut(self) -> None:
         """Lines are missing here: no record from before takes a line from behind."""

@@ -201,7 +201,8 @@ def installed() -> Report:
     path = folder / "ptxas.csv"
     if not path.is_file():
         raise ReportError(f"{path}: missing: the package was installed without its report")
-    return Report(read_csv(path), inputs=[str(path)], manifest=Manifest(folder / "manifest.json"))
+    manifest = Manifest(folder / "manifest.json")
+    return Report(read_csv(path), inputs=["the installed package"], manifest=manifest)
 
 
 def _installed_folder() -> Path:

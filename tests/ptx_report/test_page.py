@@ -1,0 +1,184 @@
+"""The HTML page in a real browser: keyboard, sorting, filtering, the heat map."""
+
+import json
+import shutil
+
+import pytest
+
+from tests.ptx_report.pages import example
+from tools.ptx_report.page import html_text
+
+webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium (requirements-dev)")
+from selenium.webdriver.common.by import By  # noqa: E402 - after the skip
+from selenium.webdriver.common.keys import Keys  # noqa: E402
+from selenium.webdriver.support.ui import Select, WebDriverWait  # noqa: E402
+
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+DRIVER = shutil.which("chromedriver")
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None or DRIVER is None,
+    reason="needs chromium and chromedriver (apt-get install chromium-driver)",
+)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1500,1100"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options, webdriver.ChromeService(DRIVER))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def page(browser, tmp_path):
+    path = tmp_path / "report.html"
+    path.write_text(html_text(example()), encoding="utf-8")
+    browser.get_log("performance")
+    browser.get(path.as_uri())
+    yield browser
+    assert browser.get_log("browser") == []  # no error, nothing refused
+
+
+def kernels(page):
+    return [cell.text for cell in page.find_elements(By.CSS_SELECTOR, "#table td.kernel")]
+
+
+def type_filter(page, text):
+    field = page.find_element(By.ID, "filter")
+    field.clear()
+    before = page.find_element(By.ID, "count").text
+    field.send_keys(text)
+    WebDriverWait(page, 5).until(lambda _: page.find_element(By.ID, "count").text != before)
+
+
+def press(page, *keys):
+    page.switch_to.active_element.send_keys(*keys)
+
+
+def test_it_is_self_contained(page):
+    urls = [
+        json.loads(entry["message"])["message"]["params"]["request"]["url"]
+        for entry in page.get_log("performance")
+        if '"Network.requestWillBeSent"' in entry["message"]
+    ]
+    assert [url for url in urls if not url.startswith(("file:", "data:"))] == []
+    assert sum(url.startswith("file:") for url in urls) == 1
+
+
+def test_rows_come_worst_first(page):
+    assert len(kernels(page)) == 9
+    assert kernels(page)[0] == "flash_forward.sm80.bf16-d128-r128"
+    assert page.find_element(By.ID, "count").text == "9 of 9"
+
+
+def test_text_from_a_log_is_text(page):
+    assert "<b>&amp;</b><script>alert(1)</script>" in kernels(page)
+
+
+def test_headings_sort_from_the_keyboard(page):
+    page.find_element(By.CSS_SELECTOR, "[data-sort=registers]").send_keys(Keys.ENTER)
+    heading = page.find_element(By.CSS_SELECTOR, "th[aria-sort]")
+    assert heading.get_attribute("aria-sort") == "descending"
+    registers = [
+        int(c.text) for c in page.find_elements(By.CSS_SELECTOR, "#table td:nth-child(3)") if c.text
+    ]
+    assert registers == sorted(registers, reverse=True)
+    press(page, Keys.ENTER)  # the focus stayed on the heading
+    assert (
+        page.find_element(By.CSS_SELECTOR, "th[aria-sort]").get_attribute("aria-sort")
+        == "ascending"
+    )
+    rows = page.find_elements(By.CSS_SELECTOR, "#table td:nth-child(3)")
+    assert rows[-1].text == ""  # what is unknown comes last either way
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("d_head=128", 4),
+        ("d_head=128 registers>200", 2),
+        ("spills>0 causal=true", 1),
+        ("r64 sm_80", 4),
+        ("no such kernel", 0),
+        ("incomplete", 1),
+    ],
+)
+def test_filter(page, text, count):
+    press(page, "/")
+    assert page.switch_to.active_element.get_attribute("id") == "filter"
+    type_filter(page, text)
+    assert len(kernels(page)) == count
+    press(page, Keys.ESCAPE)
+    assert len(kernels(page)) == 9
+
+
+def cells(page):
+    return page.find_elements(By.CSS_SELECTOR, "#map td button")
+
+
+def test_heat_map_over_any_two_parameters(page):
+    assert [c.text.split("\n")[0] for c in cells(page)] == ["96", "168", "128", "255"]
+    Select(page.find_element(By.ID, "figure")).select_by_value("spills")
+    Select(page.find_element(By.ID, "down")).select_by_value("causal")
+    Select(page.find_element(By.ID, "across")).select_by_value("B_r")
+    assert [c.text.split("\n")[0] for c in cells(page)] == ["0", "64", "0", "32"]
+    label = cells(page)[1].get_attribute("aria-label")
+    assert label == "causal false, B_r 128: 64 spilled bytes, 2 kernels"
+    colours = {
+        c.text.split("\n")[0]: c.value_of_css_property("background-color") for c in cells(page)
+    }
+    assert len(set(colours.values())) == 3
+
+
+def test_heat_map_from_the_keyboard(page):
+    cells(page)[0].send_keys(Keys.ARROW_DOWN)
+    press(page, Keys.ARROW_RIGHT)
+    assert page.switch_to.active_element.text.startswith("255")
+    press(page, Keys.ENTER)
+    assert len(kernels(page)) == 2
+    assert all("d128" in kernel and "r128" in kernel for kernel in kernels(page))
+    assert page.switch_to.active_element.get_attribute("aria-pressed") == "true"
+    press(page, Keys.ENTER)
+    assert len(kernels(page)) == 9
+
+
+def test_rows_from_the_keyboard(page):
+    page.find_element(By.CSS_SELECTOR, "#table tbody tr").send_keys(Keys.ARROW_DOWN)
+    press(page, Keys.ENTER)
+    detail = page.find_element(By.ID, "detail").text
+    assert "_ZN10kernelmint" in detail
+    assert "d_head = 128" in detail
+    assert "Registers are spilled" in detail
+
+
+def test_every_control_is_reached_with_the_tab_key(page):
+    reached = set()
+    page.find_element(By.TAG_NAME, "body").click()
+    for _ in range(40):
+        press(page, Keys.TAB)
+        element = page.switch_to.active_element
+        reached.add(element.get_attribute("id") or element.tag_name)
+    assert {"figure", "down", "across", "fold", "filter", "arch", "spilled", "wide"} <= reached
+    assert {"button", "tr"} <= reached
+
+
+def test_parameters_as_columns(page):
+    page.find_element(By.ID, "wide").send_keys(Keys.SPACE)
+    headings = [b.text for b in page.find_elements(By.CSS_SELECTOR, "#table th button")]
+    assert headings[1:4] == ["d_head", "causal", "B_r"]
+
+
+def test_foreign_kernels_alone_have_a_page(browser, tmp_path):
+    report = example()
+    report.rows = [row for row in report.rows if row.key is None]
+    path = tmp_path / "foreign.html"
+    path.write_text(html_text(report), encoding="utf-8")
+    browser.get(path.as_uri())
+    assert len(kernels(browser)) == 1
+    assert browser.get_log("browser") == []
