@@ -79,9 +79,11 @@ KERNELMINT_ALWAYS_INLINE U16 load_part(const fp16* from) {
 // 5 are the left operands, 6 and 7 the right ones. Without BothRows the second row of it is left
 // out.
 template <bool BothRows>
-KERNELMINT_ALWAYS_INLINE void load_left(const std::uint16_t* from, std::ptrdiff_t stride) {
-  _tile_loadd(4, from, stride * 2);
-  if constexpr (BothRows) _tile_loadd(5, from + kTile * stride, stride * 2);
+KERNELMINT_ALWAYS_INLINE void load_left(const void* from, std::ptrdiff_t stride) {
+  _tile_loadd(4, from, stride);
+  if constexpr (BothRows) {
+    _tile_loadd(5, static_cast<const std::byte*>(from) + kTile * stride, stride);
+  }
 }
 
 template <bool BothRows>
@@ -100,8 +102,7 @@ template <class T, int D, int B_r, int B_c>
 struct alignas(64) TileProducts {
   static constexpr int kParts = Parts<T>::count;
   static constexpr int kStripRows = 2 * kTile;
-  static constexpr int kScoreStride = B_c + 16;        // not powers of two: rows spread over cache
-  static constexpr int kProbabilityStride = B_c + 32;  // sets
+  static constexpr int kScoreStride = B_c + 16;  // not a power of two: rows spread over cache sets
   static_assert(B_r % kTile == 0 && B_c % kTileDepth == 0 && D % kTileDepth == 0, "whole tiles");
   static_assert(2 * kLanes == kTileDepth, "a pair of vectors is as long as a tile is deep");
 
@@ -109,7 +110,6 @@ struct alignas(64) TileProducts {
   alignas(64) Tile keys[kParts][B_c / kTile][D / kTileDepth];
   alignas(64) Tile values[kParts][B_c / kTileDepth][D / kTile];
   alignas(64) float scores[kStripRows][kScoreStride];
-  alignas(64) std::uint16_t probabilities[kParts][kStripRows][kProbabilityStride];
   alignas(64) float out[B_r][D];
 
   void begin() {
@@ -176,7 +176,7 @@ struct alignas(64) TileProducts {
 
   KERNELMINT_ALWAYS_INLINE void put_probabilities(int row, int key, F32 p0, F32 p1) {
     for_parts([&]<int P>() __attribute__((always_inline)) {
-      store_bits(&probabilities[P][row][key], part_of<P, kParts>(p0, p1));
+      store_bits(&scores[row][key + P * kTile], part_of<P, kParts>(p0, p1));
     });
   }
 
@@ -215,7 +215,7 @@ struct alignas(64) TileProducts {
       }
       for (int d = 0; d < D; d += kTileDepth) {
         for (int p = 0; p < kParts; ++p) {
-          load_left<BothRows>(&queries[p][first][d], D);
+          load_left<BothRows>(&queries[p][first][d], sizeof queries[p][first]);
           for (int r = 0; r < kParts && p + r <= Parts<T>::score_order; ++r) {
             multiply_add<BothRows>(keys[r][key / kTile][d / kTileDepth],
                                    keys[r][key / kTile + 1][d / kTileDepth]);
@@ -246,7 +246,7 @@ struct alignas(64) TileProducts {
       }
       for (int key = 0; key < count; key += kTileDepth) {
         for (int p = 0; p < kParts; ++p) {
-          load_left<BothRows>(&probabilities[p][0][key], kProbabilityStride);
+          load_left<BothRows>(&scores[0][key + p * kTile], sizeof scores[0]);
           for (int r = 0; r < kParts && p + r <= Parts<T>::value_order; ++r) {
             multiply_add<BothRows>(values[r][key / kTileDepth][d / kTile],
                                    values[r][key / kTileDepth][d / kTile + 1]);
