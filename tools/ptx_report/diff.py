@@ -89,8 +89,8 @@ _ORDER = {"worse": 0, "removed": 1, "added": 2, "better": 3, "same": 4}
 def compare(old: Iterable[Record], new: Iterable[Record]) -> list[Change]:
     """Every kernel of either report, worst first.
 
-    Rows meet by name, architecture and kind; those that repeat (a template instantiated in two
-    objects) meet in the order of their objects.
+    Rows meet by name, kernel, architecture and kind; those that repeat (a template instantiated in
+    two objects) meet in the order of their objects.
     """
     before, after = _grouped(old), _grouped(new)
     changes = []
@@ -109,7 +109,8 @@ def compare(old: Iterable[Record], new: Iterable[Record]) -> list[Change]:
 def _grouped(rows: Iterable[Record]) -> dict[tuple[str, ...], list[Record]]:
     groups: dict[tuple[str, ...], list[Record]] = defaultdict(list)
     for row in rows:
-        groups[row.kernel_config, row.arch or "", row.kind].append(row)
+        kernel = row.kernel if row.key else ""
+        groups[row.kernel_config, kernel, row.arch or "", row.kind].append(row)
     for group in groups.values():
         group.sort(key=lambda row: row.source or "")
     return groups

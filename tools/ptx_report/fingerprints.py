@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 
 from tools.ptx_report.records import ReportError
 
-_NOT_COMPILED = {".yaml", ".yml", ".py", ".md", ".csv", ".json", ".pyc"}
+_INCLUDE = re.compile(rb'^#\s*include\s*["<]([^">]+)[">]', re.MULTILINE)
 
 
 class Manifest:
@@ -49,56 +50,67 @@ class Manifest:
         """The generated sources, relative to the manifest's folder."""
         return frozenset(str(kernel["file"]) for kernel in self.kernels.values())
 
-    def family_folder(self, family: str) -> Path | None:
-        """Where the family's templates are, None where its folder is not there."""
-        for folder in self.spec_dirs:
-            path = (self.path.parent / folder / family).resolve()
-            if path.is_dir():
-                return path
-        return None
-
 
 class CodeFingerprint:
-    """Fingerprints each kernel's code.
+    """Fingerprints each kernel's code: its configuration, the headers that it includes, the flags.
 
-    That is its family's headers, the shared headers, its configuration and the flags.
+    The headers are those that its shard reaches through #include among the generated, the
+    families' and the shared ones. Lines of comments do not count.
     """
 
     def __init__(self, manifest: Manifest, include: Path, flags: str) -> None:
+        generated = manifest.path.parent
         self._manifest = manifest
-        self._shared = _digest_of_files([include] if include.is_dir() else [])
+        self._folders = [generated, *(generated / folder for folder in manifest.spec_dirs), include]
         self._flags = flags
-        self._families: dict[str, str] = {}
+        self._texts: dict[Path, tuple[bytes, list[str]]] = {}
+        self._shards: dict[str, str] = {}
 
     def of(self, key: str) -> str | None:
         """12 hex digits, None for a key that the manifest does not hold."""
         kernel = self._manifest.kernels.get(key)
         if kernel is None:
             return None
-        family = key.split(".", 1)[0]
-        if family not in self._families:
-            folder = self._manifest.family_folder(family)
-            self._families[family] = _digest_of_files([folder] if folder else [])
-        text = json.dumps(
-            [
-                key,
-                kernel["parameters"],
-                kernel["derived"],
-                self._families[family],
-                self._shared,
-                self._flags,
-            ],
-            sort_keys=True,
+        shard = str(kernel["file"])
+        if shard not in self._shards:
+            self._shards[shard] = self._headers(self._manifest.path.parent / shard)
+        everything = [
+            key,
+            kernel["parameters"],
+            kernel["derived"],
+            self._shards[shard],
+            self._flags,
+        ]
+        return hashlib.sha256(json.dumps(everything, sort_keys=True).encode()).hexdigest()[:12]
+
+    def _headers(self, shard: Path) -> str:
+        """A digest of all headers that a shard includes, at any depth, without the shard."""
+        if not shard.is_file():
+            return ""
+        seen: set[Path] = set()
+        waiting = self._resolved(shard, self._read(shard)[1])
+        digest = hashlib.sha256()
+        while waiting:
+            path = waiting.pop(0)
+            if path not in seen:
+                seen.add(path)
+                text, includes = self._read(path)
+                digest.update(text)
+                waiting += self._resolved(path, includes)
+        return digest.hexdigest()
+
+    def _read(self, path: Path) -> tuple[bytes, list[str]]:
+        if path not in self._texts:
+            lines = (line.strip() for line in path.read_bytes().splitlines())
+            text = b"\n".join(line for line in lines if line and not line.startswith(b"//"))
+            names = [name.decode("utf-8", "replace") for name in _INCLUDE.findall(text)]
+            self._texts[path] = (text, names)
+        return self._texts[path]
+
+    def _resolved(self, path: Path, names: Iterable[str]) -> list[Path]:
+        places = [path.parent, *self._folders]
+        found = (
+            next((place / name for place in places if (place / name).is_file()), None)
+            for name in names
         )
-        return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-def _digest_of_files(folders: Iterable[Path]) -> str:
-    digest = hashlib.sha256()
-    for folder in folders:
-        for path in sorted(folder.rglob("*")):
-            if path.is_file() and path.suffix not in _NOT_COMPILED:
-                content = path.read_bytes()
-                digest.update(f"{path.relative_to(folder).as_posix()}\0{len(content)}\0".encode())
-                digest.update(content)
-    return digest.hexdigest()
+        return [path.resolve() for path in found if path is not None]

@@ -175,10 +175,12 @@ def write_baselines(rows: Iterable[Record], folders: Sequence[Path]) -> list[Pat
         old = read_csv(path) if path.exists() else []
         kept = [row for row in old if (row.toolchain, row.arch) not in replaced]
         merged = [
-            row._replace(compile_time_ms=None, line=None, source=None, symbol="", warnings=())
+            row._replace(compile_time_ms=None, line=None, source=None, warnings=())
             for row in [*kept, *new]
         ]
-        merged.sort(key=lambda row: (row.toolchain or "", row.arch or "", row.kernel_config))
+        merged.sort(
+            key=lambda row: (row.toolchain or "", row.arch or "", row.kernel_config, row.symbol)
+        )
         texts[path] = csv_text(merged)
     if not texts:
         raise ReportError("no kernel of a known family in the input: there is no baseline to write")

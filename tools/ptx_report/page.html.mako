@@ -119,11 +119,11 @@ rows.forEach((row, index) => {
   row.p = row.p || {};
   row.index = index;
   if (row.spill_stores !== undefined && row.spill_loads !== undefined) row.spills = row.spill_stores + row.spill_loads;
-  row.text = [row.kernel, row.arch, row.kind, row.source, ...(row.notes || [])].join(" ").toLowerCase();
+  row.text = [row.kernel, row.function, row.arch, row.kind, row.source, ...(row.notes || [])].join(" ").toLowerCase();
 });
 
 const COLUMNS = [
-  ["kernel", "kernel"], ["arch", "arch"], ["registers", "registers"], ["spill_stores", "spill stores"],
+  ["kernel", "kernel"], ["function", "function"], ["arch", "arch"], ["registers", "registers"], ["spill_stores", "spill stores"],
   ["spill_loads", "spill loads"], ["stack", "stack"], ["smem", "static smem"], ["barriers", "barriers"],
   ["occupancy", "occupancy %, limited by"], ["ms", "ptxas ms"], ["notes", "notes"],
 ].filter(([name]) => name === "kernel" || rows.some(row => row[name] !== undefined || (name === "notes" && row.warnings)));
@@ -352,7 +352,7 @@ function options(select, pairs, initial) {
   if (initial !== undefined) select.value = initial;
 }
 const spread = name => new Set(rows.map(row => show("", value(row, name)))).size;
-const axes = [...data.parameters, "arch", "kind", "kernel"].filter(name => rows.some(row => value(row, name) !== undefined));
+const axes = [...data.parameters, "function", "arch", "kind", "kernel"].filter(name => rows.some(row => value(row, name) !== undefined));
 const varied = axes.filter(name => name !== "kernel" && spread(name) > 1);
 options($("figure"), FIGURES, FIGURES.length ? FIGURES[0][0] : undefined);
 options($("down"), axes.map(name => [name, name]), varied.includes("B_r") ? "B_r" : varied[1] || "kernel");

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from tools.ptx_report.symbols import KEY
+from tools.ptx_report.symbols import KEY, kernel_of_symbol
 
 
 class ReportError(Exception):
@@ -53,6 +53,11 @@ class Record(NamedTuple):
     def kernel_config(self) -> str:
         """The key of our kernels, else the demangled name, else the symbol."""
         return self.key or self.name or self.symbol
+
+    @property
+    def kernel(self) -> str:
+        """The function's own name, which tells apart the kernels of one configuration."""
+        return kernel_of_symbol(self.symbol)
 
     @property
     def spilled(self) -> bool | None:

@@ -83,6 +83,11 @@ class Report:
             names.update(dict.fromkeys(self.parameters(row)))
         return list(names)
 
+    def several(self) -> bool:
+        """Whether some configuration has more than one kernel, so that its key is not enough."""
+        keys = [(row.key, row.arch, row.kind) for row in self.rows if row.key]
+        return len(keys) > len(set(keys))
+
     def occupancy(self, row: Record) -> Occupancy | None:
         """From ptxas's figures and the spec's `threads` and `smem_bytes` (shared memory asked for
         at launch); None where one of them is unknown."""

@@ -32,6 +32,17 @@ def key_of_symbol(symbol: str) -> str | None:
     return None
 
 
+def kernel_of_symbol(symbol: str) -> str:
+    """The function's own name, without namespaces, template arguments and parameters; for a
+    symbol that is not mangled, or not in a plain way, all of it."""
+    at = 3 if symbol.startswith("_ZN") else 2 if symbol.startswith("_Z") else len(symbol)
+    name = symbol
+    while length := _LENGTH.match(symbol, at):
+        at = length.end() + int(length[0])
+        name = symbol[length.end() : at]
+    return name
+
+
 def _names(symbol: str, at: int) -> list[str] | None:
     """Three names behind their lengths, with something behind them; None where there are fewer."""
     names: list[str] = []

@@ -17,7 +17,8 @@ from tools.ptx_report.report import Report
 def worst_first(row: Record) -> tuple[object, ...]:
     """Sort key: spills first, then registers, then the name."""
     spills = (row.spill_stores or 0) + (row.spill_loads or 0)
-    return (-spills, -(row.used_registers or 0), row.kernel_config, row.arch or "")
+    registers = row.used_registers or 0
+    return (-spills, -registers, row.kernel_config, row.kernel, row.arch or "")
 
 
 def _figure(value: int | None, style: str = "") -> Text:
@@ -54,8 +55,10 @@ def print_table(report: Report, console: Console, parameters: bool) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     names = report.parameter_names() if parameters else []
     rows = sorted(report.rows, key=worst_first)
+    several = report.several()
     columns: list[tuple[str, JustifyMethod, list[Text]]] = [
         ("kernel", "left", [Text(row.kernel_config) for row in rows]),
+        ("function", "left", [Text(row.kernel if several and row.key else "") for row in rows]),
         *(
             (name, "right", [Text(str(report.parameters(row).get(name, ""))) for row in rows])
             for name in names
