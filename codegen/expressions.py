@@ -87,6 +87,11 @@ ENVIRONMENT: dict[str, Any] = {"__builtins__": {}, "_power": power, **FUNCTIONS}
 EVALUATION_ERRORS = (ArithmeticError, ValueError)
 
 
+def reason(error: Exception) -> str:
+    """One of EVALUATION_ERRORS in words; Python's own differ from version to version."""
+    return "division by zero" if isinstance(error, ZeroDivisionError) else str(error)
+
+
 @dataclass(frozen=True)
 class Expression:
     """A checked expression."""
@@ -220,7 +225,7 @@ def _check_constants(tree: ast.expr, checker: _Checker) -> None:
             if isinstance(value, int) and not -INT64_MAX <= value <= INT64_MAX:
                 checker.add(tree, f"'{ast.unparse(tree)}' exceeds 64 bits")
         except EVALUATION_ERRORS as error:
-            checker.add(tree, f"'{ast.unparse(tree)}' has no value: {error}")
+            checker.add(tree, f"'{ast.unparse(tree)}' has no value: {reason(error)}")
         return
     for child in ast.iter_child_nodes(tree):
         if isinstance(child, ast.expr) and not (isinstance(tree, ast.Call) and child is tree.func):

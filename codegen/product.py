@@ -1,30 +1,32 @@
 """Products of parameter values, pruned by rules; and why nothing is left, where nothing is.
 
-A product is compiled into one list comprehension whose conditions stand as far out as their names
+A product is compiled into one generator expression whose conditions stand as far out as their names
 allow, so that a rule prunes as soon as it can and costs no call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from codegen.expressions import ENVIRONMENT, EVALUATION_ERRORS, Expression
+from codegen.expressions import ENVIRONMENT, EVALUATION_ERRORS, Expression, reason
 from codegen.problems import Problem, SpecError
 from codegen.spec import Choice, Number, ParameterValue, Rule, Target
 
 Values = tuple[ParameterValue, ...]
 
 
-def choice_values(target: Target, choice: Choice) -> list[Values]:
+def choice_values(target: Target, choice: Choice, most: int | None = None) -> list[Values]:
     """The configurations of a choice that the constraints and its own rules leave.
 
-    Raises SpecError where a rule has no value for one of them, and where none is left.
+    `most` stops after so many. Raises SpecError where a rule has no value for one of them, and
+    where none is left.
     """
     rules = (*target.constraints, *choice.prune)
     try:
-        found: list[Values] = _product(target, rules)(*choice.values)
+        found = list(itertools.islice(_product(target, rules)(*choice.values), most))
     except EVALUATION_ERRORS:
         raise SpecError(_without_value(target, choice, rules)) from None
     if not found:
@@ -42,7 +44,7 @@ def deriver(target: Target) -> Callable[..., tuple[Number, ...]]:
 
 
 @lru_cache(maxsize=256)
-def _product(target: Target, rules: tuple[Rule, ...]) -> Callable[..., list[Values]]:
+def _product(target: Target, rules: tuple[Rule, ...]) -> Callable[..., Iterator[Values]]:
     """A function from the values of each parameter to the configurations that all rules leave."""
     names = [parameter.name for parameter in target.parameters]
     derived = target.derived_expressions
@@ -62,7 +64,7 @@ def _product(target: Target, rules: tuple[Rule, ...]) -> Callable[..., list[Valu
             clauses.append(f"if {rule.that.python}")
     head = "(" + "".join(f"{name}, " for name in names) + ")"
     arguments = ", ".join(f"_values_{name}" for name in names)
-    return _compiled(target, f"lambda {arguments}: [{head} {' '.join(clauses)}]")
+    return _compiled(target, f"lambda {arguments}: ({head} {' '.join(clauses)})")
 
 
 def _compiled(target: Target, source: str) -> Callable[..., Any]:
@@ -120,7 +122,7 @@ def _without_value(target: Target, choice: Choice, rules: Sequence[Rule]) -> lis
                 alone.holds(given)
             except EVALUATION_ERRORS as error:
                 values = ", ".join(f"{name} = {value}" for name, value in given.items())
-                message = f"'{rule.that.text}' has no value for {values}: {error}"
+                message = f"'{rule.that.text}' has no value for {values}: {reason(error)}"
                 problems.append(Problem(rule.location, message))
                 break
     return problems

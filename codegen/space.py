@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from codegen.expressions import EVALUATION_ERRORS
+from codegen.expressions import EVALUATION_ERRORS, reason
 from codegen.keys import key_prefix, tokens_of
-from codegen.problems import Problem, SpecError, UsageError, did_you_mean
+from codegen.problems import Location, Problem, SpecError, UsageError, did_you_mean
 from codegen.product import Values, choice_values, deriver
 from codegen.spec import Choice, Configuration, ConfigurationSet, Family, Rule, Target
 from codegen.where import Where
@@ -49,7 +49,9 @@ def expand(families: Sequence[Family], selection: Selection) -> tuple[FamilySpac
         hint = did_you_mean(selection.set_name, known)
         raise UsageError(f"no target has a set '{selection.set_name}'{hint}")
     where = Where(selection.where, targets) if selection.where is not None else None
-    problems: list[Problem] = []
+    problems = [problem for target in targets for problem in _problems_of_sets(target)]
+    if problems:
+        raise SpecError(problems)
     spaces = []
     for family in families:
         chosen = []
@@ -85,12 +87,12 @@ def exclusions(target: Target, values: Values) -> list[str]:
         try:
             scope[derived.name] = derived.expression.evaluate(scope)
         except (*EVALUATION_ERRORS, NameError) as error:
-            result.append(f"{derived.location}: {derived.name} has no value: {error}")
+            result.append(f"{derived.location}: {derived.name} has no value: {reason(error)}")
     for rule in target.constraints:
         try:
             holds, note = bool(rule.that.evaluate(scope)), ""
         except (*EVALUATION_ERRORS, NameError) as error:
-            holds, note = False, f" (it has no value: {error})"
+            holds, note = False, f" (it has no value: {reason(error)})"
         if not holds:
             result.append(f"{rule.location}: {rule.that.text}: {rule.because}{note}")
     return result
@@ -149,29 +151,37 @@ def _selected(target: Target, set_name: str, where: Where | None) -> tuple[Confi
     return tuple(c for c in configurations if where(target, c))
 
 
+def _problems_of_sets(target: Target) -> list[Problem]:
+    """What is wrong in any set: a choice of which nothing is left, a configuration listed twice."""
+    problems: list[Problem] = []
+    for s in target.sets:
+        first_place: dict[Values, Location] = {}
+        for choice in s.choices:
+            if isinstance(choice, str):
+                continue
+            try:
+                (values,) = choice_values(target, choice, most=1)
+            except SpecError as error:
+                problems.extend(error.problems)
+                continue
+            if not choice.strict:
+                continue
+            if values in first_place:
+                key = key_prefix(target) + tokens_of(target.parameters)(values)
+                message = f"{key} is listed twice: first on line {first_place[values].line}"
+                problems.append(Problem(choice.location, message))
+            first_place.setdefault(values, choice.location)
+    return problems
+
+
 def _set_values(target: Target, chosen: ConfigurationSet) -> dict[Values, None]:
     """A set's configurations in the order they are written; includes come where they stand."""
     result: dict[Values, None] = {}
-    written: dict[Values, int] = {}  # the line of each single configuration
-    problems: list[Problem] = []
     for choice in chosen.choices:
-        try:
-            if isinstance(choice, str):
-                result.update(_set_values(target, _set_named(target, choice)))
-                continue
-            found = choice_values(target, choice)
-        except SpecError as error:
-            problems.extend(error.problems)
-            continue
-        result.update(dict.fromkeys(found))
-        if choice.strict:
-            line = written.setdefault(found[0], choice.location.line)
-            if line != choice.location.line:
-                key = key_prefix(target) + tokens_of(target.parameters)(found[0])
-                message = f"{key} is listed twice: first on line {line}"
-                problems.append(Problem(choice.location, message))
-    if problems:
-        raise SpecError(problems)
+        if isinstance(choice, str):
+            result.update(_set_values(target, _set_named(target, choice)))
+        else:
+            result.update(dict.fromkeys(choice_values(target, choice)))
     return result
 
 
@@ -195,6 +205,6 @@ def _underivable(target: Target, values: Values, key: str) -> Problem:
         try:
             scope[derived.name] = derived.expression.evaluate(scope)
         except EVALUATION_ERRORS as error:
-            message = f"'{derived.expression.text}' has no value for {key}: {error}"
+            message = f"'{derived.expression.text}' has no value for {key}: {reason(error)}"
             return Problem(derived.location, message)
     raise AssertionError(f"{key} has all its derived values")

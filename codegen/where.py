@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from codegen.expressions import ENVIRONMENT, EVALUATION_ERRORS, ExpressionError, Kind, parse
+from codegen.expressions import ENVIRONMENT, EVALUATION_ERRORS, ExpressionError, Kind, parse, reason
 from codegen.problems import UsageError
 from codegen.spec import Configuration, Target
 
@@ -54,5 +54,7 @@ class Where:
         except NameError:
             return False
         except EVALUATION_ERRORS as error:
-            message = f'--where "{self._text}" has no value for {configuration.key}: {error}'
+            message = (
+                f'--where "{self._text}" has no value for {configuration.key}: {reason(error)}'
+            )
             raise UsageError(message) from None

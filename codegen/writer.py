@@ -73,6 +73,7 @@ def _write(out: Path, files: Mapping[str, str]) -> Written:
     changed = [path for path in files if _read(out / path) != files[path].encode()]
     orphans = sorted(path for path in made - files.keys() if os.path.lexists(out / path))
     interrupted = (out / JOURNAL).exists()
+    (out / (JOURNAL + _TEMPORARY)).unlink(missing_ok=True)
     if changed or orphans or interrupted:
         _swap_in(out / JOURNAL, json.dumps(sorted(made | files.keys())))
         for path in sorted(made | files.keys()):

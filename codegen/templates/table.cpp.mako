@@ -1,12 +1,12 @@
-% if not is_cuda:
-#include "cpu_isa.h"
-% endif
-#include "arithmetic.h"
-#include "registry.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+
+#include "arithmetic.h"
+% if not is_cuda:
+#include "cpu_isa.h"
+% endif
+#include "registry.h"
 
 namespace kernelmint::configs::${family}::${target.name} {
 % for row in rows:

@@ -87,7 +87,7 @@ EDITS = [
         "sm80.yaml",
         "threads: 32 * warps",
         "threads: 32 *",
-        "sm80.yaml:11:12: not an expression: invalid syntax",
+        "not an expression: invalid syntax",
     ),
     (
         "unknown value of a dtype",
@@ -115,7 +115,7 @@ EDITS = [
         "sm80.yaml",
         "32 * warps",
         "32 // 0 * warps",
-        "sm80.yaml:11:12: '32 // 0' has no value: integer division or modulo by zero",
+        "sm80.yaml:11:12: '32 // 0' has no value: division by zero",
     ),
     (
         "a constraint that excludes everything",
@@ -389,7 +389,7 @@ def test_bad_input(workspace, file, old, new, expected) -> None:
         workspace.write(file, new)
     else:
         workspace.edit(file, old, new)
-    result = workspace.run("list", *(["--set", "small"] if "configuration on" in expected else []))
+    result = workspace.run("list")
     assert result.status == 2, result.output
     assert expected in result.stderr
     problems = result.stderr.splitlines()[:-1]
@@ -402,7 +402,7 @@ def test_a_derived_value_that_is_none(workspace) -> None:
     assert result.status == 2
     assert (
         "cpu.yaml:5:17: '64 // (tile - 64)' has no value for demo.cpu.bf16-t64: "
-        "integer division or modulo by zero" in result.stderr
+        "division by zero" in result.stderr
     )
 
 

@@ -326,7 +326,7 @@ def test_killed_then_the_spec_is_taken_back(changed_spec) -> None:
     workspace = changed_spec
     new = (workspace.demo / "sm80.yaml").read_text()
     start = workspace.tree()
-    for step in (8, 20, 30):
+    for step in (3, 8, 20, 30):
         workspace.write("sm80.yaml", new)
         result = workspace.python("-c", Killer.SCRIPT, KILL_AT=str(step))
         assert result.status == -signal.SIGKILL
