@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -36,7 +37,7 @@ def _reports_bad_input(command: Callable[..., Any]) -> Callable[..., Any]:
             for problem in error.problems:
                 click.echo(problem, err=True)
             count = len(error.problems)
-            click.echo(f"{count} problem{'s' if count > 1 else ''}; nothing was written", err=True)
+            click.echo(f"{count} problem{'s' if count > 1 else ''}", err=True)
         except UsageError as error:
             click.echo(f"error: {error}", err=True)
         sys.exit(BAD_INPUT)
@@ -121,15 +122,20 @@ def check(specs: tuple[Path, ...], out: Path, set_name: str | None, where: str |
         return
     for diff in difference.diffs:
         click.echo(diff, nl=False)
-    for orphan in difference.orphans:
-        click.echo(f"orphan: {display_path(out / orphan)}")
-    manifest = json.loads(tree.files["manifest.json"])
+    orphans = [display_path(out / path) for path in difference.orphans + difference.strays]
+    for orphan in orphans:
+        click.echo(f"orphan: {orphan}")
+    manifest = json.loads(tree.files[staleness.MANIFEST])
+    commands = [staleness.mending_command(out, manifest)]
+    if strays := [display_path(out / path) for path in difference.strays]:
+        commands.insert(0, shlex.join(["rm", *strays]))
     click.echo(
         f"{display_path(out)} is stale: {len(difference.diffs)} files differ, "
-        f"{len(difference.orphans)} orphans; mend it with:\n"
-        f"  {staleness.mending_command(out, manifest)}",
+        f"{len(orphans)} orphans; mend it with:",
         err=True,
     )
+    for command in commands:
+        click.echo(f"  {command}", err=True)
     sys.exit(STALE)
 
 
@@ -160,7 +166,7 @@ def list_(specs: tuple[Path, ...], set_name: str | None, where: str | None, as_j
         return
     click.echo("\n".join(c.key for t in chosen for c in t.configurations))
     counts = ", ".join(f"{len(t.configurations)} {t.target.family}.{t.target.name}" for t in chosen)
-    Console(stderr=True).print(counts, style="dim", highlight=False)
+    Console(stderr=True).print(counts, style="dim", highlight=False, soft_wrap=True)
 
 
 @main.command()
@@ -186,7 +192,7 @@ def explain(key: str, specs: tuple[Path, ...], out: Path) -> None:
 )
 @_reports_bad_input
 def new(family: str, specs: Path) -> None:
-    """Starts a family: out = alpha * x + y for the CPU and for CUDA, with its test."""
+    """Starts a family: z = alpha * x + y for the CPU and for CUDA, with its test."""
     for path in scaffold.create(family, specs):
         click.echo(f"wrote {display_path(path)}")
     folder = display_path(specs / family)

@@ -58,31 +58,18 @@ def load_parameters(
         token = entry.token
         if entry.type in ("dtype", "enum"):
             if token is not None:
-                document.report(
-                    f"a {entry.type}'s value stands in the key without a token",
-                    *path,
-                    "token",
-                    key=True,
-                )
+                message = f"a {entry.type}'s value stands in the key without a token"
+                document.report(message, *path, "token", key=True)
         elif token is None:
             token = name.lower().replace("_", "")
         if token is not None and not TOKEN.match(token):
-            document.report(
-                f"'{token}' cannot be a token: a lower-case letter, then letters and digits",
-                *path,
-                "token",
-            )
+            message = f"'{token}' cannot be a token: a lower-case letter, then letters and digits"
+            document.report(message, *path, "token")
         if entry.type == "enum" and entry.values is None:
             document.report("an enum lists its values", *path)
         values = None if entry.values is None else tuple(entry.values)
-        parameter = Parameter(
-            name,
-            entry.type,
-            token,
-            values,
-            " ".join(entry.doc.split()),
-            document.locate(*path, key=True),
-        )
+        doc, place = " ".join(entry.doc.split()), document.locate(*path, key=True)
+        parameter = Parameter(name, entry.type, token, values, doc, place)
         plain = Parameter(name, entry.type, token, None, "", parameter.location)
         for i, value in enumerate(values or ()):
             if wrong := plain.check(value):
@@ -90,12 +77,8 @@ def load_parameters(
             elif value in (values or ())[:i]:
                 document.report(f"{value!r} is listed twice", *path, "values", i)
             elif entry.type == "enum" and not TOKEN.match(str(value)):
-                document.report(
-                    f"'{value}' cannot be a value: a lower-case letter, then letters and digits",
-                    *path,
-                    "values",
-                    i,
-                )
+                message = f"'{value}' cannot be a value: a lower-case letter, then letters, digits"
+                document.report(message, *path, "values", i)
         parameters.append(parameter)
     return tuple(parameters)
 
@@ -155,8 +138,7 @@ def load_expression(
     except ExpressionError as error:
         for offset, message in error.problems:
             document.report(message, *path, offset=offset)
-        kinds: dict[str, Kind] = {"bool": BOOL}
-        return Expression(text, parse("0", {}).tree, kinds.get(expects, INT))
+        return Expression(text, parse("0", {}).tree, BOOL if expects == "bool" else INT)
 
 
 def load_rules(

@@ -8,17 +8,6 @@ from typing import Protocol
 
 from codegen.expressions import BOOL, FLOAT, INT, Expression, Kind, names_of
 
-CPP_DTYPES = {  # spec name -> C++ type; runtime/include/dtypes.h
-    "bf16": "bf16",
-    "fp16": "fp16",
-    "f32": "f32",
-    "f64": "f64",
-    "i8": "i8",
-    "u8": "u8",
-    "i32": "i32",
-    "i64": "i64",
-    "bool": "bool",
-}
 SCALAR_TYPES = {
     "f32": "float",
     "f64": "double",

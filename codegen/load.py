@@ -145,22 +145,13 @@ class _FamilyLoader:
                 symbol = dim.strip()
                 if not symbol.isidentifier() or symbol in kinds or symbol in symbols:
                     continue
+                path = ("arguments", name, "tensor", i)
                 if symbol in FUNCTIONS or not IDENTIFIER.match(symbol):
-                    self.family.report(
-                        f"'{symbol}' cannot be a symbol", "arguments", name, "tensor", i
-                    )
+                    self.family.report(f"'{symbol}' cannot be a symbol", *path)
                 elif why := reserved(symbol):
-                    self.family.report(
-                        f"symbol '{symbol}' {why}: choose another", "arguments", name, "tensor", i
-                    )
+                    self.family.report(f"symbol '{symbol}' {why}: choose another", *path)
                 elif symbol in written.arguments:
-                    self.family.report(
-                        f"symbol '{symbol}' is also an argument's name",
-                        "arguments",
-                        name,
-                        "tensor",
-                        i,
-                    )
+                    self.family.report(f"symbol '{symbol}' is also an argument's name", *path)
                 symbols[symbol] = None
         if len(symbols) > MAX_SYMBOLS:
             self.family.report(f"{len(symbols)} symbols; at most {MAX_SYMBOLS}", "arguments")
@@ -169,92 +160,73 @@ class _FamilyLoader:
     def _arguments(
         self, written: schema.FamilyFile, kinds: Mapping[str, Kind], scope: Mapping[str, Kind]
     ) -> tuple[tuple[Tensor, ...], tuple[Scalar, ...]]:
-        document = self.family
         tensors: list[Tensor] = []
         scalars: list[Scalar] = []
         for name, argument in written.arguments.items():
-            path = ("arguments", name)
-            if not IDENTIFIER.match(name):
-                document.report(f"'{name}' cannot be an argument's name", *path, key=True)
-            elif why := reserved(name):
-                document.report(f"argument '{name}' {why}: choose another", *path, key=True)
-            elif name in kinds:
-                document.report(f"'{name}' is also a parameter's name", *path, key=True)
+            self._check_argument_name(name, kinds)
             if isinstance(argument, schema.ScalarInput):
-                expects = {"f32": "number", "f64": "number", "bool": "bool"}
-                scalars.append(
-                    Scalar(
-                        name,
-                        argument.scalar,
-                        argument.default
-                        if argument.default is None
-                        else load_expression(
-                            document,
-                            argument.default,
-                            scope,
-                            expects.get(argument.scalar, "int"),
-                            *path,
-                            "default",
-                        ),
-                        argument.doc,
-                    )
-                )
-                continue
-            if isinstance(argument, schema.TensorInput):
-                role, role_key, dims = "input", "tensor", argument.tensor
-            elif isinstance(argument, schema.TensorOutput):
-                role, role_key, dims = "output", "output", argument.output
+                scalars.append(self._scalar(name, argument, scope))
             else:
-                role, role_key, dims = "workspace", "workspace", argument.workspace
-            if len(dims) > MAX_RANK:
-                document.report(f"{len(dims)} extents; at most {MAX_RANK}", *path, role_key)
-            dtypes = [n for n, kind in kinds.items() if kind == DTYPE]
-            if argument.dtype not in DTYPES and argument.dtype not in dtypes:
-                hint = did_you_mean(argument.dtype, [*dtypes, *DTYPES])
-                document.report(
-                    f"'{argument.dtype}' is neither a dtype nor a dtype parameter{hint}",
-                    *path,
-                    "dtype",
-                )
-            tensors.append(
-                Tensor(
-                    name,
-                    role,
-                    tuple(
-                        _dim(document, dim, scope, kinds, *path, role_key, i)
-                        for i, dim in enumerate(dims)
-                    ),
-                    argument.dtype,
-                    isinstance(argument, schema.TensorOutput) and argument.optional,
-                    " ".join(argument.doc.split()),
-                )
-            )
+                tensors.append(self._tensor(name, argument, kinds, scope))
+        place = ("arguments",)
         for role, word in (("input", "tensor"), ("output", "output")):
             if not any(tensor.role == role for tensor in tensors):
-                document.report(
-                    f"a family has at least one argument of kind '{word}:'", "arguments", key=True
-                )
-        for found, most, what in (
-            (tensors, MAX_TENSORS, "tensors"),
-            (scalars, MAX_SCALARS, "scalars"),
-        ):
-            if len(found) > most:
-                document.report(f"{len(found)} {what}; at most {most}", "arguments", key=True)
-        returned = {f"return_{t.name}" for t in tensors if t.optional}
-        for name in returned & set(written.arguments):
-            document.report(
-                f"'{name}' is what asks for the optional output", "arguments", name, key=True
-            )
+                message = f"a family has at least one argument of kind '{word}:'"
+                self.family.report(message, *place, key=True)
+        if len(tensors) > MAX_TENSORS:
+            self.family.report(f"{len(tensors)} tensors; at most {MAX_TENSORS}", *place, key=True)
+        if len(scalars) > MAX_SCALARS:
+            self.family.report(f"{len(scalars)} scalars; at most {MAX_SCALARS}", *place, key=True)
+        for name in written.arguments:
+            if name in {f"return_{tensor.name}" for tensor in tensors if tensor.optional}:
+                message = f"'{name}' is what asks for the optional output"
+                self.family.report(message, *place, name, key=True)
         return tuple(tensors), tuple(scalars)
 
+    def _check_argument_name(self, name: str, kinds: Mapping[str, Kind]) -> None:
+        path = ("arguments", name)
+        if not IDENTIFIER.match(name):
+            self.family.report(f"'{name}' cannot be an argument's name", *path, key=True)
+        elif why := reserved(name):
+            self.family.report(f"argument '{name}' {why}: choose another", *path, key=True)
+        elif name in kinds:
+            self.family.report(f"'{name}' is also a parameter's name", *path, key=True)
 
-def _dim(
-    document: Document,
-    text: str,
-    scope: Mapping[str, Kind],
-    parameters: Mapping[str, Kind],
-    *path: str | int,
-) -> Dim:
-    expression = load_expression(document, text, scope, "int", *path)
-    is_symbol = text.strip() in scope and text.strip() not in parameters
-    return Dim(expression, text.strip() if is_symbol else None)
+    def _scalar(self, name: str, written: schema.ScalarInput, scope: Mapping[str, Kind]) -> Scalar:
+        default = None
+        if written.default is not None:
+            expects = {"f32": "number", "f64": "number", "bool": "bool"}.get(written.scalar, "int")
+            path = ("arguments", name, "default")
+            default = load_expression(self.family, written.default, scope, expects, *path)
+        return Scalar(name, written.scalar, default, " ".join(written.doc.split()))
+
+    def _tensor(
+        self,
+        name: str,
+        written: schema.TensorInput | schema.TensorOutput | schema.TensorWorkspace,
+        kinds: Mapping[str, Kind],
+        scope: Mapping[str, Kind],
+    ) -> Tensor:
+        match written:
+            case schema.TensorInput(tensor=texts):
+                role, key = "input", "tensor"
+            case schema.TensorOutput(output=texts):
+                role = key = "output"
+            case schema.TensorWorkspace(workspace=texts):
+                role = key = "workspace"
+        path = ("arguments", name)
+        if len(texts) > MAX_RANK:
+            self.family.report(f"{len(texts)} extents; at most {MAX_RANK}", *path, key)
+        dtypes = [parameter for parameter, kind in kinds.items() if kind == DTYPE]
+        if written.dtype not in (*dtypes, *DTYPES):
+            hint = did_you_mean(written.dtype, [*dtypes, *DTYPES])
+            message = f"'{written.dtype}' is neither a dtype nor a dtype parameter{hint}"
+            self.family.report(message, *path, "dtype")
+        dims = []
+        for i, text in enumerate(texts):
+            expression = load_expression(self.family, text, scope, "int", *path, key, i)
+            is_symbol = expression.text in scope and expression.text not in kinds
+            dims.append(Dim(expression, expression.text if is_symbol else None))
+        optional = isinstance(written, schema.TensorOutput) and written.optional
+        doc = " ".join(written.doc.split())
+        return Tensor(name, role, tuple(dims), written.dtype, optional, doc)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from codegen import schema
@@ -47,21 +46,12 @@ class TargetLoader:
                 "target",
             )
         own = load_parameters(document, written.parameters)
-        for parameter in own:
-            if any(parameter.name == other.name for other in family.parameters):
-                document.report(
-                    f"'{parameter.name}' is also a parameter of the family",
-                    "parameters",
-                    parameter.name,
-                    key=True,
-                )
-            if parameter.name in family.symbols:
-                document.report(
-                    f"'{parameter.name}' is also a symbol of the family",
-                    "parameters",
-                    parameter.name,
-                    key=True,
-                )
+        shared = [parameter.name for parameter in family.parameters]
+        for name in written.parameters:
+            if name in shared or name in family.symbols:
+                what = "parameter" if name in shared else "symbol"
+                message = f"'{name}' is also a {what} of the family"
+                document.report(message, "parameters", name, key=True)
         parameters = family.parameters + own
         check_tokens(document, parameters, own)
         kinds = {parameter.name: parameter.kind for parameter in parameters}
@@ -69,31 +59,29 @@ class TargetLoader:
         constants = {**kinds, **{value.name: value.expression.kind for value in derived}}
         everything = {**constants, **dict.fromkeys(family.symbols, INT)}
         constraints = load_rules(document, written.constraints, constants, "constraints")
-        target = Target(
+        header, kernel = self._kernel(written)
+        alignment = written.alignment or 1
+        if alignment & (alignment - 1):
+            document.report("an alignment is a power of two", "alignment")
+        budget = written.budget.model_dump(exclude_none=True) if written.budget else {}
+        return Target(
             family=family.name,
             name=written.target,
-            header="",
-            kernel=None,
+            header=header,
+            kernel=kernel,
             shared_parameters=family.parameters,
             own_parameters=own,
             derived=derived,
             constraints=constraints + self._limits(written, constants),
-            limits=tuple(written.limits.items()),
             launch=self._launch(written, constants, everything),
             requires=load_rules(document, written.requires, everything, "requires"),
-            alignment=written.alignment or 1,
+            alignment=alignment,
             sets=SetLoader(document, family.parameters, own, constants).load(written.sets),
-            budget=tuple(written.budget.model_dump(exclude_none=True).items())
-            if written.budget
-            else (),
+            budget=tuple(budget.items()),
             shards=written.shards,
             file=spec_name(document.path),
             display=document.name,
         )
-        if target.alignment & (target.alignment - 1):
-            document.report("an alignment is a power of two", "alignment")
-        header, kernel = self._kernel(written)
-        return replace(target, header=header, kernel=kernel)
 
     def _kernel(self, written: schema.TargetFile) -> tuple[str, str | None]:
         header, colon, kernel = written.kernel.partition(":")

@@ -85,7 +85,7 @@ def _argument_lines(family: Family) -> list[str]:
         lines.append(f"{tensor.name}: [{shape}], {tensor.dtype}{note}{doc}")
     for scalar in family.scalars:
         default = "required" if scalar.default is None else f"default {scalar.default.text}"
-        doc = f": {' '.join(scalar.doc.split())}" if scalar.doc else ""
+        doc = f": {scalar.doc}" if scalar.doc else ""
         lines.append(f"{scalar.name}: {scalar.dtype}, {default}{doc}")
     lines += [f"Requires {rule.that.text}: {rule.because}." for rule in family.requires]
     return lines

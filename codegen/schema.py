@@ -20,11 +20,9 @@ from pydantic import (
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from codegen.problems import did_you_mean
-from codegen.source import Document, Mapping
+from codegen.source import Document, LocatedMapping
 
 DTYPES = ("bf16", "fp16", "f32", "f64", "i8", "u8", "i32", "i64", "bool")
-SCALAR_DTYPES = ("f32", "f64", "i32", "i64", "bool")
-PARAMETER_TYPES = ("dtype", "int", "bool", "enum")
 
 INT64_MAX = 2**63 - 1
 
@@ -65,7 +63,7 @@ class Written(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _report_unknown_keys(cls, data: Any, info: ValidationInfo) -> Any:
-        if not isinstance(data, Mapping) or not isinstance(info.context, Document):
+        if not isinstance(data, LocatedMapping) or not isinstance(info.context, Document):
             return data
         unknown = [key for key in data if key not in cls.model_fields]
         for key in unknown:
@@ -233,7 +231,7 @@ class TargetFile(Written):
 
 def validate(document: Document, model: type[Written]) -> Any:
     """The document as `model`, or None with what is wrong added to the document's problems."""
-    if not isinstance(document.data, Mapping):
+    if not isinstance(document.data, LocatedMapping):
         if not document.problems:
             keys = [name for name, field in model.model_fields.items() if field.is_required()]
             document.report(f"must be a mapping with the keys {', '.join(keys)}")

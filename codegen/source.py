@@ -18,13 +18,13 @@ _PLAIN_BOOLS = ("true", "True", "false", "False")
 _PLAIN_INT = re.compile(r"[-+]?(0|[1-9][0-9]*)$")
 _PLAIN_FLOAT = re.compile(r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+)([eE][-+]?[0-9]+)?$")
 
-Path_ = tuple["str | int", ...]
+Steps = tuple["str | int", ...]
 
 
-class Mapping(dict[str, Any]):
+class LocatedMapping(dict[str, Any]):
     """A YAML mapping that knows its path within the document."""
 
-    def __init__(self, path: Path_) -> None:
+    def __init__(self, path: Steps) -> None:
         super().__init__()
         self.path = path
 
@@ -41,9 +41,9 @@ class Document:
         self.name = display_path(path)
         self.problems: list[Problem] = []
         self.data: Any = None
-        self._keys: dict[Path_, tuple[int, int]] = {}
-        self._values: dict[Path_, tuple[int, int]] = {}
-        self._single_line: set[Path_] = set()
+        self._keys: dict[Steps, tuple[int, int]] = {}
+        self._values: dict[Steps, tuple[int, int]] = {}
+        self._single_line: set[Steps] = set()
         self._nodes = 0
         try:
             node = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
@@ -89,7 +89,7 @@ class Document:
         message = f"not YAML: {error.problem}{context}{hint}"
         self.problems.append(Problem(Location(self.name, *place), message))
 
-    def _build(self, node: yaml.Node, path: Path_, above: frozenset[int]) -> Any:
+    def _build(self, node: yaml.Node, path: Steps, above: frozenset[int]) -> Any:
         self._nodes += 1
         self._values[path] = (node.start_mark.line + 1, node.start_mark.column + 1)
         if self._nodes > _MAX_NODES or id(node) in above:
@@ -101,7 +101,7 @@ class Document:
         if isinstance(node, yaml.SequenceNode):
             return [self._build(item, (*path, i), above) for i, item in enumerate(node.value)]
         assert isinstance(node, yaml.MappingNode)
-        mapping = Mapping(path)
+        mapping = LocatedMapping(path)
         for key, key_node, value_node in self._entries(node, path):
             self._keys[(*path, key)] = (
                 key_node.start_mark.line + 1,
@@ -111,7 +111,7 @@ class Document:
         return mapping
 
     def _entries(
-        self, node: yaml.MappingNode, path: Path_
+        self, node: yaml.MappingNode, path: Steps
     ) -> Iterator[tuple[str, yaml.Node, yaml.Node]]:
         seen: dict[str, int] = {}
         for key_node, value_node in node.value:
@@ -133,7 +133,7 @@ class Document:
             seen[key] = line
             yield key, key_node, value_node
 
-    def _scalar(self, node: yaml.ScalarNode, path: Path_) -> Any:
+    def _scalar(self, node: yaml.ScalarNode, path: Steps) -> Any:
         text: str = node.value
         if node.start_mark.line == node.end_mark.line:
             self._single_line.add(path)

@@ -153,7 +153,6 @@ class Target:
     own_parameters: tuple[Parameter, ...]
     derived: tuple[Derived, ...]
     constraints: tuple[Rule, ...]  # limits among them
-    limits: tuple[tuple[str, int], ...]
     launch: Launch | None
     requires: tuple[Rule, ...]
     alignment: int

@@ -75,7 +75,11 @@ def _is_whole(manifest: dict[str, Any]) -> bool:
         "outputs": dict,
         "families": list,
     }
-    return all(isinstance(manifest.get(name), kind) for name, kind in kinds.items())
+    if not all(isinstance(manifest.get(name), kind) for name, kind in kinds.items()):
+        return False
+    selection = manifest["selection"]
+    texts = [selection.get("set"), selection.get("where") or "", *manifest["spec_dirs"]]
+    return all(isinstance(text, str) for text in texts)
 
 
 def shown_spec_dirs(generated: Path, manifest: dict[str, Any]) -> list[str]:

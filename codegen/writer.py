@@ -35,13 +35,17 @@ class Written:
 
 @dataclass(frozen=True)
 class Difference:
-    """How a tree differs from what codegen would write."""
+    """How a tree differs from what codegen would write.
+
+    Orphans are what a run would remove; strays bear codegen's mark, and no manifest knows them.
+    """
 
     diffs: tuple[str, ...]
     orphans: tuple[str, ...]
+    strays: tuple[str, ...]
 
     def __bool__(self) -> bool:
-        return bool(self.diffs or self.orphans)
+        return bool(self.diffs or self.orphans or self.strays)
 
 
 def write(out: Path, files: Mapping[str, str]) -> Written:
@@ -60,11 +64,11 @@ def compare(out: Path, files: Mapping[str, str]) -> Difference:
             current = _read(out / path)
             if current != files[path].encode():
                 diffs.append(_diff(path, current, files[path]))
-        own = _made_before(out) | {path for path in _all_files(out) if _bears_mark(out / path)}
-        orphans = sorted(path for path in own - files.keys() if os.path.lexists(out / path))
-        if (out / JOURNAL).exists():
-            orphans.append(JOURNAL)
-        return Difference(tuple(diffs), tuple(orphans))
+        made = _made_before(out) | {JOURNAL}
+        orphans = sorted(path for path in made - files.keys() if os.path.lexists(out / path))
+        others = sorted(set(_all_files(out)) - made - files.keys())
+        strays = [path for path in others if _bears_mark(out / path)]
+        return Difference(tuple(diffs), tuple(orphans), tuple(strays))
 
 
 def _write(out: Path, files: Mapping[str, str]) -> Written:

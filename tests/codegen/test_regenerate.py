@@ -231,6 +231,11 @@ def test_check_sees_an_edited_a_missing_and_an_orphaned_file(workspace) -> None:
     assert "-// edited\n" in result.stdout
     assert "--- /dev/null\n+++ b/registry.cpp\n" in result.stdout
     assert "orphan: generated/demo/sm80_99.cu" in result.stdout
+    commands = "  rm generated/demo/sm80_99.cu\n  python -m codegen regenerate\n"
+    assert result.stderr.endswith(f"mend it with:\n{commands}")
+    (workspace.out / "demo/sm80_99.cu").unlink()  # what the commands say
+    regenerate(workspace)
+    assert workspace.run("check").status == 0
     assert "README" not in result.output
 
 
