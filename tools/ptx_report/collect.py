@@ -1,7 +1,7 @@
 """Joins the build's ptxas logs with the manifest into one CSV. The standard library alone.
 
     python tools/ptx_report/collect.py LOGDIR --manifest generated/manifest.json --csv OUT \\
-        [--nvcc-version 13.0.88] [--flags "-O3 --use_fast_math"]
+        [--nvcc-version 13.0.88] [--flags="-O3 --use_fast_math"]
 
 Exit status: 0; 1 where there are logs and they hold no kernel of the manifest; 2 for bad input. A
 folder without any log is a build without CUDA: its CSV has no rows.

@@ -41,7 +41,13 @@ def _demangler() -> Callable[[str], str | None] | None:
     except ImportError:
         pass
     else:
-        llvm: Callable[[str], str | None] = pycxxfilt.demangle
+
+        def llvm(symbol: str) -> str | None:
+            try:
+                return str(pycxxfilt.demangle(symbol) or symbol)
+            except ValueError:
+                return None
+
         return llvm
     try:
         import cxxfilt

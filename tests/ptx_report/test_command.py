@@ -1,0 +1,563 @@
+"""The command line: what it writes, what it compares, what it refuses."""
+
+import csv
+import gzip
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tests.ptx_report.project import KEYS, Project, record, symbol
+from tests.ptx_report.samples import DATA
+from tools.ptx_report import collect
+from tools.ptx_report.__main__ import main
+from tools.ptx_report.records import COLUMNS, read_csv
+
+ROOT = Path(__file__).parents[2]
+CONTRACT = [
+    "kernel_config", "spilled", "stack_frame", "spill_stores", "spill_loads", "used_registers",
+    "arch", "barriers", "smem", "cmem0", "cumulative_stack", "compile_time_ms", "symbol", "source",
+]  # fmt: skip
+
+
+@pytest.fixture
+def project(tmp_path):
+    return Project(tmp_path, {"spill_bytes": 0, "c75": 0}).clean()
+
+
+def run(*arguments, **options):
+    return CliRunner().invoke(main, [str(a) for a in arguments], **options)
+
+
+def report(project, *arguments):
+    """ptx-report over the project's logs, with its manifest and baselines."""
+    given = ("--manifest", project.manifest, "--baselines", project.specs)
+    return run(project.logs, *given, *arguments)
+
+
+def built(project, version="13.0.88", out="ptxas.csv", flags=""):
+    """The CSV that the build's collector writes."""
+    path = project.root / out
+    arguments = [project.logs, "--manifest", project.manifest, "--csv", path, f"--flags={flags}"]
+    status = collect.main([*map(str, arguments), "--nvcc-version", version])
+    assert status == 0
+    return path
+
+
+def check(project, path, *arguments):
+    given = ("--manifest", project.manifest, "--baselines", project.specs)
+    return run(path, *given, "--check", *arguments)
+
+
+# What it writes
+
+
+def test_csv(project):
+    path = project.root / "out" / "r.csv"
+    assert report(project, "--csv", path).exit_code == 0
+    rows = list(csv.reader(path.open(newline="")))
+    assert rows[0][: len(CONTRACT)] == CONTRACT
+    assert tuple(rows[0]) == COLUMNS
+    first = dict(zip(*rows[:2], strict=True))
+    assert first["kernel_config"] == KEYS[0]
+    assert first["spilled"] == "False"
+    assert first["smem"] == first["cumulative_stack"] == ""  # the log does not say
+    assert first["source"] == "flash_forward/sm80_00.cu"
+    assert first["compile_time_ms"] == "1.0"
+
+
+def test_csv_comes_back(project, tmp_path):
+    for sample in sorted(DATA.glob("*.log")):
+        one, two = tmp_path / "one.csv", tmp_path / "two.csv"
+        assert run(sample, "--csv", one).exit_code == 0
+        assert run(one, "--csv", two).exit_code == 0
+        assert one.read_bytes() == two.read_bytes(), sample.name
+
+
+def test_parameters_are_columns(project, tmp_path):
+    path = tmp_path / "r.csv"
+    result = report(project, "--parameters", "--csv", path)
+    assert "d_head" in result.output
+    rows = list(csv.DictReader(path.open(newline="")))
+    assert [(row["dtype"], row["d_head"], row["causal"]) for row in rows] == [
+        ("bf16", "128", "True"),
+        ("bf16", "64", "False"),
+    ]
+
+
+def test_foreign_kernels_go_by_their_demangled_names(tmp_path):
+    pytest.importorskip("pycxxfilt")
+    path = tmp_path / "r.csv"
+    run(DATA / "ptxas_11.8.89_sm_80.log", "--csv", path)
+    names = [row["kernel_config"] for row in csv.DictReader(path.open(newline=""))]
+    assert names[1].startswith("void attn::fwd<__half, 64, 32, true>(__half const*,")
+
+
+def test_json(project, tmp_path):
+    path = tmp_path / "r.json"
+    report(project, "--json", path)
+    data = json.loads(path.read_text())
+    assert data["rows"][0]["kernel_config"] == KEYS[0]
+    assert data["rows"][0]["smem"] is None
+    assert data["rows"][0]["parameters"] == {"dtype": "bf16", "d_head": 128, "causal": True}
+    assert data["rows"][0]["occupancy"]["limiters"] == ["shared memory"]
+    assert data["rows"][0]["occupancy"]["blocks"] == 3
+    assert data["statistics"]["entries"] == 2
+
+
+def test_the_table_on_a_pipe_is_whole_and_plain(project):
+    done = subprocess.run(
+        [sys.executable, "-m", "tools.ptx_report", str(project.logs)],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+        env={**os.environ, "COLUMNS": "40", "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert "\x1b" not in done.stdout
+    assert all(key in done.stdout for key in KEYS)
+    assert "2 kernels, 0 with spills" in done.stdout
+
+
+def test_where(project):
+    result = report(project, "--where", "d_head == 128 and causal")
+    assert (KEYS[0] in result.output, KEYS[1] in result.output) == (True, False)
+    result = report(project, "--where", "used_registers > 100 and target == 'sm80'")
+    assert (KEYS[0] in result.output, KEYS[1] in result.output) == (False, True)
+    result = report(project, "--where", "dtype == bf16 and threads == 128 and occupancy > 0.1")
+    assert KEYS[0] in result.output
+
+
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [
+        ("d_hed == 128", "did you mean 'd_head'"),
+        ("d_head == 256", "none of 2 rows matches"),
+        ("d_head ==", "not an expression"),
+        ("__import__('os')", "--where"),
+        ("d_head", "must be true or false"),
+    ],
+)
+def test_bad_where(project, where, message):
+    result = report(project, "--where", where)
+    assert result.exit_code == 2
+    assert message in result.output
+
+
+# What it reads
+
+
+def test_a_folder_of_logs_a_file_gzip_and_standard_input(project, tmp_path):
+    zipped = tmp_path / "build.log.gz"
+    zipped.write_bytes(gzip.compress(record(symbol(KEYS[0])).encode()))
+    assert KEYS[0] in run(zipped).output
+    result = run("-", input=record(symbol(KEYS[1])))
+    assert (result.exit_code, KEYS[1] in result.output) == (0, True)
+    result = run(project.logs, zipped)
+    assert "3 kernels" in result.output
+
+
+def test_a_build_folder_prefers_the_logs_beside_its_objects(project):
+    (project.root / "build" / "other.log").write_text(record("other"))
+    result = run(project.root / "build")
+    assert "2 kernels" in result.output
+
+
+def test_objects(monkeypatch, tmp_path):
+    path = tmp_path / "k.o"
+    path.write_bytes(b"\x7fELF....")
+    tool = tmp_path / "cuobjdump"
+    tool.write_text(f"#!/bin/sh\ncat {DATA / 'cuobjdump13.4.txt'}\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    out = tmp_path / "r.csv"
+    assert run(path, "--csv", out).exit_code == 0
+    rows = list(csv.DictReader(out.open(newline="")))
+    assert [row["arch"] for row in rows] == ["sm_80"] * 6 + ["sm_90"] * 6
+    ours = [row for row in rows if row["kernel_config"] == KEYS[1]]
+    figures = [(row["used_registers"], row["smem"], row["cmem0"]) for row in ours]
+    assert figures == [("125", "4096", "376"), ("128", "5120", "552")]
+    assert all(row["spilled"] == row["spill_stores"] == "" for row in rows)  # it does not say
+    tool.write_text("#!/bin/sh\necho 'does not contain device code' >&2; exit 255\n")
+    result = run(path)
+    assert (result.exit_code, "does not contain device code" in result.output) == (2, True)
+
+
+def test_objects_without_cuobjdump(monkeypatch, tmp_path):
+    path = tmp_path / "k.o"
+    path.write_bytes(b"\x7fELF....")
+    monkeypatch.setattr("tools.ptx_report.objects.find_cuobjdump", lambda: None)
+    result = run(path)
+    assert result.exit_code == 2
+    assert "needs cuobjdump" in result.output
+
+
+def bad_inputs(folder):
+    """Bad inputs by name: (path, what the message says)."""
+    (folder / "empty.log").touch()
+    (folder / "no_kernel.log").write_text("gcc -c a.c\nptxas info    : 0 bytes gmem\n")
+    (folder / "binary").write_bytes(b"PK\0\1" * 100)
+    (folder / "cut.log.gz").write_bytes(gzip.compress(record("k").encode() * 50)[:-9])
+    (folder / "nothing").mkdir()
+    (folder / "no.csv").write_text("a,b\n1,2\n")
+    (folder / "bad.csv").write_text("kernel_config,used_registers\nk,many\n")
+    return {
+        "missing": (folder / "missing.log", 2, "no such file or folder"),
+        "a folder without logs": (folder / "nothing", 2, "no log in it"),
+        "a binary": (folder / "binary", 2, "a binary file"),
+        "an empty file": (folder / "empty.log", 1, "no kernel in"),
+        "no kernel": (folder / "no_kernel.log", 1, "2 lines, 1 lines are ptxas's"),
+        "half a gzip": (folder / "cut.log.gz", 2, "cannot be read"),
+        "not our CSV": (folder / "no.csv", 2, "must name the columns"),
+        "a bad cell": (folder / "bad.csv", 2, "bad.csv:2: used_registers is 'many'"),
+    }
+
+
+BAD_INPUTS = (
+    "missing",
+    "a folder without logs",
+    "a binary",
+    "an empty file",
+    "no kernel",
+    "half a gzip",
+    "not our CSV",
+    "a bad cell",
+)
+
+
+@pytest.mark.parametrize("name", BAD_INPUTS)
+def test_bad_input_is_a_sentence_and_overwrites_nothing(tmp_path, name):
+    path, status, message = bad_inputs(tmp_path)[name]
+    out = tmp_path / "out.csv"
+    out.write_text("before")
+    result = run(path, "--csv", out, "--json", tmp_path / "o.json", "--html", tmp_path / "o.html")
+    assert result.exit_code == status
+    assert message in result.output
+    assert len(result.output.strip().splitlines()) == 1
+    assert out.read_text() == "before"
+    assert not (tmp_path / "o.json").exists()
+    assert not (tmp_path / "o.html").exists()
+
+
+def test_nothing_to_do():
+    assert run().exit_code == 2
+    assert "give logs to read" in run().output
+
+
+@pytest.mark.parametrize(
+    "text", ["not a CSV", "kernel_config,used_registers\nk,x\n", b"\xff\xfe\0"]
+)
+def test_an_unreadable_baseline(project, text):
+    project.baseline.write_bytes(text if isinstance(text, bytes) else text.encode())
+    out = project.root / "out.csv"
+    result = report(project, "--check", "--csv", out)
+    assert result.exit_code == 2
+    assert "sm80.ptxas.csv" in result.output
+    assert not out.exists()
+
+
+def test_a_bad_manifest(project):
+    project.manifest.write_text("{}")
+    result = report(project)
+    assert (result.exit_code, "not a manifest" in result.output) == (2, True)
+
+
+def test_a_file_that_cannot_be_written(project, monkeypatch):
+    path = project.root / "old.csv"
+    path.write_text("before")
+    monkeypatch.setattr(
+        "os.replace", lambda *_: (_ for _ in ()).throw(OSError(28, "no space left"))
+    )
+    result = report(project, "--csv", path)
+    assert (result.exit_code, "no space left" in result.output) == (2, True)
+    assert path.read_text() == "before"
+    assert [p.name for p in project.root.glob(".old*")] == []
+
+
+def test_verbose_says_what_was_not_understood(project):
+    log = project.log(0, record(symbol(KEYS[0])) + "ptxas info    : a new kind of message\n")
+    result = report(project, "--verbose")
+    assert f"read: {log}" in result.output
+    assert "1 lines not understood" in result.output
+    assert ":7: not understood: ptxas info    : a new kind of message" in result.output
+
+
+# What it compares
+
+
+def test_diff(project, tmp_path):
+    old = tmp_path / "old.csv"
+    report(project, "--csv", old)
+    project.log(0, record(symbol(KEYS[0]), registers=90))
+    project.log(1, record(symbol(KEYS[1]), registers=101, spills=8) + record("_Z3newv"))
+    markdown = tmp_path / "diff.md"
+    result = report(project, "--diff", old, "--markdown", markdown)
+    assert result.exit_code == 0
+    lines = [line.split() for line in result.output.splitlines()]
+    assert [line[2] for line in lines[1:4]] == ["worse", "added", "better"]
+    assert "1 worse, 1 added, 1 better" in result.output
+    assert "0 → 16 (+16)" in result.output
+    text = markdown.read_text()
+    assert text.startswith("**ptx-report: 1 worse, 1 added, 1 better**")
+    assert f"| `{KEYS[0]}` | sm_80 | better |" in text
+    assert "100 → 90 (-10)" in text
+
+
+def test_a_diff_that_fits_a_comment(project, tmp_path):
+    old = tmp_path / "old.csv"
+    rows = "".join(f"kernel_number_{n}_with_a_long_name,{n % 250}\n" for n in range(5000))
+    old.write_text("kernel_config,used_registers\n" + rows)
+    markdown = tmp_path / "diff.md"
+    report(project, "--diff", old, "--markdown", markdown)
+    text = markdown.read_text()
+    assert len(text) < 65_536
+    assert "more." in text.splitlines()[-1]
+
+
+def test_an_unreadable_old_report(project, tmp_path):
+    result = report(project, "--diff", tmp_path / "none.csv")
+    assert (result.exit_code, "none.csv" in result.output) == (2, True)
+
+
+# What it gates
+
+
+def test_a_clean_build_passes(project):
+    result = report(project, "--check")
+    assert result.exit_code == 0
+    assert "check passed: 2 rows" in result.output
+
+
+def test_a_planted_spill_fails_the_budget(project):
+    project.log(1, record(symbol(KEYS[1]), registers=255, spills=8))
+    out = project.root / "r.csv"
+    result = report(project, "--check", "--csv", out)
+    assert result.exit_code == 1
+    assert (
+        f"{KEYS[1]} [sm_80]: 16 spill bytes, the budget of flash_forward.sm80 is 0" in result.output
+    )
+    assert KEYS[0] not in result.output.split("check failed")[0].split("spills\n")[1]
+    assert out.exists()  # the report of a failing build is what one wants to see
+
+
+def test_a_serialised_wgmma_fails_the_budget(project):
+    project.log(1, record(symbol(KEYS[1]), notes=["C7510"]))
+    result = report(project, "--check")
+    assert result.exit_code == 1
+    assert "1 C75xx notes" in result.output
+    assert "(C7510)" in result.output
+
+
+@pytest.mark.parametrize("name", ["registers", "stack_bytes"])
+def test_other_budgets(tmp_path, name):
+    project = Project(tmp_path, {name: 99}).clean()
+    project.log(0, record(symbol(KEYS[0]), registers=80, spills=0))
+    project.log(1, record(symbol(KEYS[1]), registers=100, spills=100))
+    result = report(project, "--check")
+    assert result.exit_code == 1
+    assert result.output.count("the budget of flash_forward.sm80 is 99") == 1
+
+
+def test_a_cut_record_fails_the_check(project):
+    text = record(symbol(KEYS[1]))
+    project.log(1, text[: text.index("Used")])
+    result = report(project, "--check")
+    assert result.exit_code == 1
+    assert "sm80_01.cu:2: incomplete, so it cannot be checked" in result.output
+
+
+def test_a_spill_in_a_device_function_of_a_kernel_fails_its_budget(project):
+    helper = symbol(KEYS[1]).replace("18flash_forward_sm80", "6helper")
+    text = f"ptxas info    : Function properties for {helper}\n"
+    text += "    8 bytes stack frame, 4 bytes spill stores, 4 bytes spill loads\n"
+    project.log(1, record(symbol(KEYS[1])) + text)
+    assert report(project, "--check").exit_code == 1
+
+
+def test_check_needs_something_to_check(tmp_path):
+    result = run(DATA / "ptxas_11.8.89_sm_80.log", "--check")
+    assert result.exit_code == 2
+    assert "none of 2 kernels is one of ours" in result.output
+
+
+def test_check_of_foreign_kernels_against_an_old_report(tmp_path):
+    old, log = tmp_path / "old.csv", tmp_path / "b.log"
+    log.write_text(record("_Z4kernv"))
+    run(log, "--csv", old)
+    assert run(log, "--diff", old, "--check").exit_code == 0
+    log.write_text(record("_Z4kernv", registers=101))
+    result = run(log, "--diff", old, "--check")
+    assert result.exit_code == 1
+    assert "101 registers (was 100)" in result.output
+
+
+def write_baseline(project, path):
+    result = check(project, path, "--write-baseline")
+    assert "written: " in result.output
+    return result
+
+
+def test_baseline(project):
+    write_baseline(project, built(project))
+    text = project.baseline.read_text()
+    assert all(key in text for key in KEYS)
+    assert "sm80_00.cu" not in text  # nothing that changes from build to build
+    assert {row.toolchain for row in read_csv(project.baseline)} == {"nvcc 13.0.88"}
+    assert check(project, built(project)).exit_code == 0
+
+
+def test_a_regression_of_the_code_fails_against_the_baseline(project):
+    write_baseline(project, built(project))
+    header = project.specs / "flash_forward" / "sm80.cuh"
+    header.write_text(header.read_text() + "int slower();\n")
+    project.log(0, record(symbol(KEYS[0]), registers=104))
+    project.log(1, record(symbol(KEYS[1]), registers=60))
+    result = check(project, built(project))
+    assert result.exit_code == 1
+    assert f"{KEYS[0]} [sm_80]: 104 registers (was 100)" in result.output
+    assert "the code changed" in result.output
+    assert f"{KEYS[1]} [sm_80]" not in result.output  # fewer registers are no offence
+    write_baseline(project, built(project))
+    assert check(project, built(project)).exit_code == 0
+
+
+def test_a_newer_compiler_is_told_apart_from_a_change_of_the_code(project):
+    write_baseline(project, built(project))
+    project.log(0, record(symbol(KEYS[0]), registers=120))
+    result = check(project, built(project, version="13.5.37"))
+    assert result.exit_code == 0
+    assert "is of nvcc 13.0.88, this build of nvcc 13.5.37: 1 kernels differ, 1 of them worse" in (
+        result.output
+    )
+    # Its own baseline stands beside the other compiler's.
+    write_baseline(project, built(project, version="13.5.37"))
+    assert len(read_csv(project.baseline)) == 4
+    project.log(0, record(symbol(KEYS[0]), registers=121))
+    result = check(project, built(project, version="13.5.37"))
+    assert result.exit_code == 1
+    assert "121 registers (was 120)" in result.output
+    project.log(0, record(symbol(KEYS[0]), registers=100))
+    assert check(project, built(project, version="13.0.88")).exit_code == 0
+
+
+def test_a_diff_names_the_cause(project, tmp_path):
+    old = shutil.copy(built(project), tmp_path / "old.csv")
+    project.log(0, record(symbol(KEYS[0]), registers=120))
+    result = check(project, built(project, version="13.5.37"), "--diff", old)
+    assert result.exit_code == 0
+    assert "another compiler: nvcc 13.0.88 -> nvcc 13.5.37" in " ".join(result.output.split())
+    result = check(project, built(project, flags="-O2"), "--diff", old)
+    assert result.exit_code == 1
+    assert "the code changed" in result.output
+
+
+def test_an_architecture_without_a_baseline_is_a_remark(project):
+    write_baseline(project, built(project))
+    for index, key in enumerate(KEYS):
+        project.log(index, record(symbol(key), arch="sm_90", registers=200))
+    result = check(project, built(project))
+    assert result.exit_code == 0
+    assert "has no rows for sm_90" in result.output
+
+
+def test_no_baseline_from_an_unknown_compiler(project):
+    result = report(project, "--write-baseline")
+    assert result.exit_code == 2
+    assert "its compiler is unknown" in result.output
+    assert not project.baseline.exists()
+
+
+def test_no_baseline_from_a_cut_record(project):
+    project.log(1, record(symbol(KEYS[1]))[:200])
+    result = check(project, built(project), "--write-baseline")
+    assert result.exit_code == 2
+    assert not project.baseline.exists()
+
+
+# The build's collector
+
+
+def test_the_fingerprint_is_of_what_is_compiled(project):
+    def code():
+        return {row.key: row.code for row in read_csv(built(project)) if row.key}
+
+    def changed(path, text):
+        before, old = code(), path.read_text()
+        path.write_text(text)
+        after = code()
+        path.write_text(old)
+        return {key for key in before if before[key] != after[key]}
+
+    family = project.specs / "flash_forward"
+    assert len(set(code().values())) == 2
+    assert changed(family / "sm80.cuh", "int kernel(int);\n") == set(KEYS)
+    assert changed(family / "sm80_launch.cuh", "// gone\n") == set(KEYS)
+    assert changed(family / "sm80.cuh", "// a new comment\n\nint kernel();\n") == set()
+    assert changed(family / "cpu.h", "int another();\n") == set()
+
+
+def test_the_collector_runs_alone_and_isolated(project, tmp_path):
+    """As in an isolated build: no package but the standard library, from any folder."""
+    out = tmp_path / "ptxas.csv"
+    done = subprocess.run(
+        [
+            sys.executable, "-I", "-S", str(ROOT / "tools" / "ptx_report" / "collect.py"),
+            str(project.logs), "--manifest", str(project.manifest), "--csv", str(out),
+        ],
+        cwd=tmp_path, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "2 kernels, 2 rows, 0 with spills" in done.stdout
+    assert [row.kernel_config for row in read_csv(out)] == list(KEYS)
+
+
+def test_the_collector_skips_logs_of_sources_that_are_gone(project, capsys):
+    project.log(77, record(symbol(KEYS[0]), registers=255))
+    rows = read_csv(built(project))
+    assert [row.used_registers for row in rows] == [100, 101]
+    assert "sm80_77.cu is not among the manifest's sources" in capsys.readouterr().err
+
+
+def test_the_collector_says_which_kernels_are_missing(project, capsys):
+    project.log(1, "nothing\n")
+    built(project)
+    assert "flash_forward.sm80: 1 kernels of the manifest are in no log" in capsys.readouterr().err
+
+
+def test_the_collector_of_a_build_without_cuda(project):
+    shutil.rmtree(project.logs)
+    project.logs.mkdir()
+    assert read_csv(built(project)) == []
+
+
+def test_the_collector_of_logs_without_a_kernel(project, capsys):
+    for index in range(2):
+        project.log(index, "compiled without -Xptxas -v\n")
+    arguments = [project.logs, "--manifest", project.manifest, "--csv", project.root / "x.csv"]
+    assert collect.main([*map(str, arguments)]) == 1
+    assert "-Xptxas -v" in capsys.readouterr().err
+    assert not (project.root / "x.csv").exists()
+
+
+# With a real compiler
+
+
+def test_a_planted_spill_of_a_real_build(project):
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        pytest.skip("needs nvcc on PATH")
+    source = DATA / "src" / "kernels.cu"
+    command = [nvcc, "-std=c++17", "-gencode", "arch=compute_80,code=sm_80", "-Xptxas", "-v"]
+    for limit, status in ((255, 0), (32, 1)):
+        done = subprocess.run(
+            [*command, f"-maxrregcount={limit}", "-c", str(source), "-o", os.devnull],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        project.log(0, done.stderr)
+        project.log(1, record("_Z5otherv"))
+        result = report(project, "--check")
+        assert result.exit_code == status, result.output
+        assert (f"{KEYS[1]} [sm_80]: " in result.output and "spill bytes" in result.output) == bool(
+            status
+        )

@@ -1,0 +1,95 @@
+"""Symbols to keys, exactly; names for people."""
+
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tools.ptx_report import demangle as names
+from tools.ptx_report.symbols import kernel_of_symbol, key_of_symbol
+
+WORD = st.from_regex(r"[a-z][a-z0-9]{0,12}", fullmatch=True)
+NAME = st.lists(WORD, min_size=1, max_size=4).map("_".join)
+
+
+def encoded(name):
+    return f"{len(name)}{name}"
+
+
+@given(NAME, NAME, st.lists(WORD, min_size=1, max_size=20), st.booleans(), st.booleans())
+def test_a_key_comes_back_from_its_symbol(family, target, tokens, inside, more):
+    type_name = encoded(family) + encoded(target) + encoded("_".join(tokens)) + "E"
+    key = f"{family}.{target}.{'-'.join(tokens)}"
+    extra = "Li64E" if more else ""
+    if inside:  # the kernel's own namespace: kernelmint repeats as S_
+        symbol = f"_ZN10kernelmint{encoded(family)}{encoded('k')}INS_7configs{type_name}{extra}EEvv"
+    else:
+        symbol = f"_ZN5other{encoded('k')}IN10kernelmint7configs{type_name}{extra}EEvv"
+    assert key_of_symbol(symbol) == key
+    assert kernel_of_symbol(symbol) == "k"
+    # Whatever part of it is left, no other key comes out.
+    for end in range(len(symbol)):
+        assert key_of_symbol(symbol[:end]) in (None, key)
+
+
+@pytest.mark.parametrize(
+    "symbol",
+    [
+        "plain_c",
+        "_Z4kernPf",
+        "_ZN4attn3fwdI13__nv_bfloat16Li128ELi16ELb0EEEvPKT_S4_S4_PS2_if",
+        "_ZN7configs13flash_forward4sm8027bf16_d128_causal_r64_c64_w4E",
+        "_ZN3abcINS_7configs13flash_forward4sm8027bf16_d128_causal_r64_c64_w4EEEvv",
+        "_ZN10kernelmint7configs13flash_forward4sm8099short",
+        "_ZN10kernelmint7configs0a0b0cE",
+        "10kernelmint7configs",
+        "",
+    ],
+)
+def test_other_symbols_have_no_key(symbol):
+    assert key_of_symbol(symbol) is None
+
+
+NAMES = [
+    ("_Z4kernPfi", "kern(float*, int)"),
+    ("plain_c", "plain_c"),
+    (
+        "_ZN39_GLOBAL__N__b00f04da_7_misc_cu_e3d5275c6hiddenEPf",
+        "(anonymous namespace)::hidden(float*)",
+    ),
+    ("_Z3fwdILi128ELb0EEvPf", "void fwd<128, false>(float*)"),
+    ("_Z3fwdILin3EEvPf", "void fwd<-3>(float*)"),
+    ("_Zgarbled", "_Zgarbled"),
+    # A class-type template value.
+    (
+        "_ZN4attn4kcfgIXtlNS_3CfgEtlNS_4TileELi64ELi32ELb1EELNS_4ModeE1EEEfEEvPT0_",
+        "void attn::kcfg<attn::Cfg{attn::Tile{64, 32, true}, (attn::Mode)1}, float>(float*)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("symbol", "name"), NAMES)
+def test_names(symbol, name):
+    pytest.importorskip("pycxxfilt")
+    assert names.demangle([symbol]) == {symbol: name}
+
+
+def test_the_hash_of_a_file_is_not_part_of_a_name():
+    one = "_ZN39_GLOBAL__N__b00f04da_7_misc_cu_e3d5275c6hiddenEPf"
+    two = "_ZN39_GLOBAL__N__0123abcd_7_misc_cu_0123abcd6hiddenEPf"
+    assert names.without_hash(one) == names.without_hash(two) == "_ZN12_GLOBAL__N_16hiddenEPf"
+
+
+@pytest.mark.parametrize("blocked", [["pycxxfilt"], ["pycxxfilt", "cxxfilt"]])
+def test_without_the_libraries(blocked):
+    pytest.importorskip("cxxfilt")
+    code = f"""
+import sys
+for name in {blocked}: sys.modules[name] = None
+from tools.ptx_report.demangle import demangle
+print(demangle(["_Z4kernPfi"])["_Z4kernPfi"])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ("kern(float*, int)" if len(blocked) == 1 else "_Z4kernPfi")
