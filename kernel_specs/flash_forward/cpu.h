@@ -1,7 +1,8 @@
 // Attention forward on the CPU: FlashAttention-2's loops (arXiv:2307.08691, algorithm 1). A task is
-// a block of B_r queries of one head; blocks of B_c keys and values pass by, the last first. Within
-// a block the queries are taken in strips, whose scores stay in the first-level cache from the
-// first product through the softmax to the second.
+// a block of B_r queries of one head, or, where a head has few queries, those of several heads that
+// share keys; blocks of B_c keys and values pass by, the last first. Within a block the queries are
+// taken in strips, whose scores stay in the first-level cache from the first product through the
+// softmax to the second.
 #pragma once
 
 #include <type_traits>
@@ -46,54 +47,67 @@ class Attention {
   struct alignas(64) Worker {
     Products products;
     RowStatistics<B_r> statistics;
+    std::int64_t seen[B_r];  // how many keys each row sees; never fewer than the row before it
   };
 
   Attention(const Args& args, Worker* workers)
       : args_(args),
         workers_(workers),
         query_blocks_((args.Sq + B_r - 1) / B_r),
+        group_(args.H / args.Hk),
+        heads_at_once_(larger(1, smaller(group_, B_r / larger(1, args.Sq)))),
+        head_blocks_(args.Hk * ((group_ + heads_at_once_ - 1) / heads_at_once_)),
         scale_log2_(args.scale * 0x1.715476p0f) {}  // log2(e)
 
-  std::int64_t tasks() const { return query_blocks_ * args_.B * args_.H; }
+  std::int64_t tasks() const { return query_blocks_ * args_.B * head_blocks_; }
 
   // Tasks of all heads for the last queries come first: under the causal mask they are the longest.
-  void operator()(std::int64_t task, int worker) const {
-    const std::int64_t heads = args_.B * args_.H;
-    run(workers_[worker], query_blocks_ - 1 - task / heads, task % heads / args_.H, task % args_.H);
+  void operator()(std::int64_t index, int worker) const {
+    const std::int64_t of_all_heads = args_.B * head_blocks_,
+                       blocks_of_group = head_blocks_ / args_.Hk;
+    Task task;
+    task.batch = index % of_all_heads / head_blocks_;
+    task.kv_head = index % head_blocks_ / blocks_of_group;
+    const std::int64_t head_in_group = index % blocks_of_group * heads_at_once_;
+    task.first_head = task.kv_head * group_ + head_in_group;
+    task.heads = smaller(heads_at_once_, group_ - head_in_group);
+    task.first_query = (query_blocks_ - 1 - index / of_all_heads) * B_r;
+    task.rows = static_cast<int>(smaller((args_.Sq - task.first_query) * task.heads, B_r));
+    run(task, workers_[worker]);
   }
 
  private:
-  void run(Worker& worker, std::int64_t query_block, std::int64_t batch, std::int64_t head) const {
+  // Row r is query first_query + r / heads of head first_head + r % heads: in the queries' order,
+  // so that under the causal mask, too, the last row sees most.
+  struct Task {
+    std::int64_t batch, kv_head, first_head, heads, first_query;
+    int rows;
+
+    std::int64_t head(int row) const { return first_head + row % heads; }
+    std::int64_t query(int row) const { return first_query + row / heads; }
+  };
+
+  void run(const Task& task, Worker& worker) const {
     Products& products = worker.products;
-    const std::int64_t kv_head = head / (args_.H / args_.Hk);
-    const std::int64_t first_row = query_block * B_r;
-    const int rows = static_cast<int>(smaller(args_.Sq - first_row, B_r));
-    const T* q = static_cast<const T*>(args_.q.data) + batch * args_.q.stride[0] +
-                 first_row * args_.q.stride[1] + head * args_.q.stride[2];
-    const T* k = static_cast<const T*>(args_.k.data) + batch * args_.k.stride[0] +
-                 kv_head * args_.k.stride[2];
-    const T* v = static_cast<const T*>(args_.v.data) + batch * args_.v.stride[0] +
-                 kv_head * args_.v.stride[2];
+    const T* k = static_cast<const T*>(args_.k.data) + task.batch * args_.k.stride[0] +
+                 task.kv_head * args_.k.stride[2];
+    const T* v = static_cast<const T*>(args_.v.data) + task.batch * args_.v.stride[0] +
+                 task.kv_head * args_.v.stride[2];
 
     products.begin();
-    products.load_queries(q, args_.q.stride[1], rows);
-    worker.statistics.clear(rows);
-    for (int r = 0; r < rows; ++r) {
-      for (int d = 0; d < D; d += kLanes) store(&products.out[r][d], F32{});
-    }
-    const std::int64_t keys = seen_keys(first_row + rows - 1);  // of the row that sees most
+    begin_rows(task, worker);
+    const std::int64_t keys = worker.seen[task.rows - 1];
     for (std::int64_t block = (keys + B_c - 1) / B_c; block-- > 0;) {
       const std::int64_t first_key = block * B_c;
       const int count = static_cast<int>(smaller(keys - first_key, B_c));
       products.load_keys_values(k + first_key * args_.k.stride[1], args_.k.stride[1],
                                 v + first_key * args_.v.stride[1], args_.v.stride[1], count);
-      for (int first = 0; first < rows; first += Products::kStripRows) {
-        const int strip = static_cast<int>(smaller(rows - first, Products::kStripRows));
+      for (int first = 0; first < task.rows; first += Products::kStripRows) {
+        const int strip = static_cast<int>(smaller(task.rows - first, Products::kStripRows));
         const auto visible = [&](int i) __attribute__((always_inline)) {
-          const std::int64_t seen = seen_keys(first_row + first + i) - first_key;
-          return static_cast<int>(smaller(seen < 0 ? 0 : seen, count));
+          return static_cast<int>(larger(0, smaller(worker.seen[first + i] - first_key, count)));
         };
-        const int used = Products::round_up(visible(strip - 1));  // the last row sees most
+        const int used = Products::round_up(visible(strip - 1));
         if (used == 0) continue;
         products.multiply_queries_keys(first, strip, used);
         online_softmax(products, worker.statistics, products.out, first, strip, used, scale_log2_,
@@ -102,33 +116,38 @@ class Attention {
       }
     }
     products.end();
-    finish(worker, batch, head, first_row, rows);
+    finish_rows(task, worker);
   }
 
-  // How many keys a query sees: all, or under the causal mask those up to its own, where the last
-  // query's own is the last key.
-  KERNELMINT_ALWAYS_INLINE std::int64_t seen_keys(std::int64_t row) const {
-    if constexpr (!Config::causal) return args_.Sk;
-    const std::int64_t seen = row + args_.Sk - args_.Sq + 1;
-    return seen < 0 ? 0 : seen;
+  // Loads the queries and clears what is known of their rows.
+  void begin_rows(const Task& task, Worker& worker) const {
+    const T* q = static_cast<const T*>(args_.q.data) + task.batch * args_.q.stride[0];
+    worker.statistics.clear(task.rows);
+    for (int r = 0; r < task.rows; ++r) {
+      worker.products.load_query(
+          r, q + task.query(r) * args_.q.stride[1] + task.head(r) * args_.q.stride[2]);
+      for (int d = 0; d < D; d += kLanes) store(&worker.products.out[r][d], F32{});
+      // Under the causal mask the last query's own key is the last one.
+      worker.seen[r] =
+          Config::causal ? larger(0, task.query(r) + args_.Sk - args_.Sq + 1) : args_.Sk;
+    }
   }
 
   // Divides by the sums and writes o and lse. A row that saw no key: o = 0, lse = -inf.
-  void finish(const Worker& worker, std::int64_t batch, std::int64_t head, std::int64_t first_row,
-              int rows) const {
-    T* o = static_cast<T*>(args_.o.data) + batch * args_.o.stride[0] + head * args_.o.stride[2];
+  void finish_rows(const Task& task, const Worker& worker) const {
+    T* o = static_cast<T*>(args_.o.data) + task.batch * args_.o.stride[0];
     float* lse = static_cast<float*>(args_.lse.data);
-    for (int r = 0; r < rows; ++r) {
+    for (int r = 0; r < task.rows; ++r) {
       const float sum = reduce_add(load(worker.statistics.sum[r]));
       const F32 divisor = splat(sum == 0 ? 1 : sum);
-      T* row = o + (first_row + r) * args_.o.stride[1];
+      T* row = o + task.query(r) * args_.o.stride[1] + task.head(r) * args_.o.stride[2];
       for (int d = 0; d < D; d += kLanes) {
         store(row + d, load(&worker.products.out[r][d]) / divisor);
       }
       if (lse != nullptr) {
         constexpr float kLn2 = 0x1.62e43p-1f;
-        lse[batch * args_.lse.stride[0] + head * args_.lse.stride[1] +
-            (first_row + r) * args_.lse.stride[2]] =
+        lse[task.batch * args_.lse.stride[0] + task.head(r) * args_.lse.stride[1] +
+            task.query(r) * args_.lse.stride[2]] =
             sum == 0 ? kNoKey : worker.statistics.maximum[r] * kLn2 + __builtin_logf(sum);
       }
     }
@@ -137,10 +156,16 @@ class Attention {
   KERNELMINT_ALWAYS_INLINE static std::int64_t smaller(std::int64_t a, std::int64_t b) {
     return a < b ? a : b;
   }
+  KERNELMINT_ALWAYS_INLINE static std::int64_t larger(std::int64_t a, std::int64_t b) {
+    return a < b ? b : a;
+  }
 
   const Args& args_;
   Worker* workers_;
   std::int64_t query_blocks_;
+  std::int64_t group_;          // query heads that share a key head
+  std::int64_t heads_at_once_;  // of a group, in one task
+  std::int64_t head_blocks_;    // tasks that cover all heads of one batch entry
   float scale_log2_;
 };
 

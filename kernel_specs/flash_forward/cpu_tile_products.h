@@ -118,13 +118,11 @@ struct alignas(64) TileProducts {
   }
   void end() { _tile_release(); }
 
-  void load_queries(const T* q, std::int64_t stride, int rows) {
-    for (int r = 0; r < rows; ++r) {
-      for (int d = 0; d < D; d += kTileDepth) {
-        for_parts([&]<int P>() __attribute__((always_inline)) {
-          store_bits(&queries[P][r][d], load_part<P>(q + r * stride + d));
-        });
-      }
+  void load_query(int row, const T* q) {
+    for (int d = 0; d < D; d += kTileDepth) {
+      for_parts([&]<int P>() __attribute__((always_inline)) {
+        store_bits(&queries[P][row][d], load_part<P>(q + d));
+      });
     }
   }
 

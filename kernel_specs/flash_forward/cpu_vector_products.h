@@ -69,10 +69,8 @@ struct alignas(64) VectorProducts {
   void begin() {}
   void end() {}
 
-  void load_queries(const T* q, std::int64_t stride, int rows) {
-    for (int r = 0; r < rows; ++r) {
-      for (int d = 0; d < D; d += kLanes) store(&queries[r][d], load(q + r * stride + d));
-    }
+  void load_query(int row, const T* q) {
+    for (int d = 0; d < D; d += kLanes) store(&queries[row][d], load(q + d));
   }
 
   // `count` keys and values, zeros after them up to a whole panel.
