@@ -86,33 +86,45 @@ def attention(
         KernelNotFound: no kernel suits; the message says for each candidate why.
         InvalidArgument: an argument is wrong.
     """
+    given = out
     if layout == "bhsd":
         q, k, v = _swapped("q", q), _swapped("k", k), _swapped("v", v)
-        if isinstance(out, torch.Tensor):
-            given: Any = _swapped("out", out)
-        else:
-            given = None if out is None else (_swapped("out", out[0]), *out[1:])
-    elif layout == "bshd":
-        given = out
-    else:
+        if isinstance(out, (tuple, list)):
+            given = (_swapped("out", out[0]), *out[1:]) if out else ()
+        elif out is not None:
+            given = _swapped("out", out)
+    elif layout != "bshd":
         raise InvalidArgument(f"layout: {layout!r} came, needs 'bshd' or 'bhsd'")
-    if not isinstance(q, torch.Tensor) or q.dim() != 4:
-        shape = list(q.shape) if isinstance(q, torch.Tensor) else type(q).__name__
-        raise InvalidArgument(f"q: {shape} came, needs a tensor of 4 dimensions")
-    wanted = (q.device, q.dtype, int(q.shape[3]), bool(causal))
+    result: Any
     if torch.compiler.is_compiling():
-        key = _search(*wanted)
-        result: Any = operators.callers[_FAMILY](key, (q, k, v), (scale,), (return_lse,), given)
+        key = _search(*_wanted(q, causal))
+        result = operators.callers[_FAMILY](key, (q, k, v), (scale,), (return_lse,), given)
     else:
-        kernel = _chosen.get(wanted)
-        if kernel is None:
-            kernel = _chosen[wanted] = catalog.kernel(_search(*wanted))
-        result = kernel(q, k, v, scale=scale, return_lse=return_lse, out=given)
+        result = _choose(q, causal)(q, k, v, scale=scale, return_lse=return_lse, out=given)
     if layout == "bshd":
         return result
-    if out is not None:
+    if isinstance(out, torch.Tensor):
         return out
-    return (result[0].transpose(1, 2), result[1]) if return_lse else result.transpose(1, 2)
+    o = result[0] if return_lse else result
+    o = o.transpose(1, 2) if out is None else out[0]
+    return (o, result[1]) if return_lse else o
+
+
+def _wanted(q: torch.Tensor, causal: bool) -> tuple[torch.device, torch.dtype, int, bool]:
+    """What the choice of a kernel depends on."""
+    return q.device, q.dtype, int(q.shape[3]), bool(causal)
+
+
+def _choose(q: torch.Tensor, causal: bool) -> Kernel:
+    try:
+        wanted = _wanted(q, causal)
+        return _chosen[wanted]
+    except KeyError:
+        kernel = _chosen[wanted] = catalog.kernel(_search(*wanted))
+        return kernel
+    except (AttributeError, IndexError):
+        shape = list(q.shape) if isinstance(q, torch.Tensor) else type(q).__name__
+        raise InvalidArgument(f"q: {shape} came, needs a tensor of 4 dimensions") from None
 
 
 def _swapped(name: str, tensor: Any) -> torch.Tensor:

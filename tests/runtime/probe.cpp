@@ -112,7 +112,12 @@ constexpr KernelEntry kProbeCpu[] = {
     {"probe.cpu.f32-b4", kBlocks[3], nullptr, launch_probe, nullptr, nullptr, nullptr},
     {"probe.cpu.bool-b1", kBlocks[4], nullptr, launch_nothing, nullptr, nullptr, nullptr},
 };
-constexpr TargetEntry kProbeCpuTarget = {"cpu", 0, false, 16, nullptr, 0, kProbeCpu, 5};
+constexpr Requirement kProbeCpuRequirements[] = {
+    {[](Symbols s, Symbols) -> std::int64_t { return s[1] <= 4096; }, "N <= 4096",
+     "a row fits the scratch memory"},
+};
+constexpr TargetEntry kProbeCpuTarget = {"cpu", 0,         false, 16, kProbeCpuRequirements,
+                                         1,     kProbeCpu, 5};
 
 constexpr KernelEntry kProbeCuda[] = {
     {"probe.sm80.f32-b1", kBlocks[2], launch_nothing, nullptr, nullptr, nullptr, nullptr},

@@ -6,6 +6,8 @@ import re
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from runtime import InvalidArgument, TargetUnavailable
@@ -279,6 +281,12 @@ def test_preconditions_print_their_text_their_reason_and_the_values(call):
     )
     refused(
         call,
+        "probe.cpu.f32-b1: needs N <= 4096, because a row fits the scratch memory; here N = 5000",
+        x=torch.randn(B, 5000),
+        y=torch.randn(B, 1250),
+    )
+    refused(
+        call,
         "probe.cpu.f32-b1: B % K == 0: division by zero; here B = 6, K = 0",
         idx=torch.zeros(0, dtype=torch.int32),
     )
@@ -377,6 +385,37 @@ class TestOut:
             torch.testing.assert_close(call(x=x, out=out), expected)
         buffer = torch.randn(B, 2 * N)
         refused(call, "out (z): shares memory with x", x=buffer[:, :N], out=buffer[:, 4 : N + 4])
+
+    @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @given(
+        offsets=st.tuples(st.integers(0, 40), st.integers(0, 40)),
+        strides=st.tuples(st.integers(1, 12), st.integers(1, 12)),
+        rows=st.integers(1, 6),
+        width=st.integers(1, 8),
+    )
+    def test_whatever_shares_an_element_is_refused(self, probe, offsets, strides, rows, width):
+        buffer = torch.zeros(512)
+        shape = (rows, 4 * width)
+
+        def view(i):
+            return buffer.as_strided(shape, (4 * strides[i], 1), 4 * offsets[i])
+
+        x, out = view(0), view(1)
+        places = torch.arange(512)
+        taken = [
+            places.as_strided(shape, v.stride(), v.storage_offset()).flatten() for v in (x, out)
+        ]
+        shared = bool(torch.isin(*taken).any()) or len(taken[1].unique()) < out.numel()
+        extents = [(t.min(), t.max()) for t in taken]
+        apart = extents[0][1] < extents[1][0] or extents[1][1] < extents[0][0]
+        inputs = (x, torch.zeros(rows, width), torch.zeros(1, dtype=torch.int32))
+        try:
+            probe.kernel("probe.cpu.f32-b1").call(inputs, (1.0, 1, None, None), (False,), out)
+        except InvalidArgument:
+            assert shared or not apart
+        else:
+            assert not shared
+            assert torch.equal(out, torch.ones(shape))
 
     def test_overlap_with_another_output_is_refused(self, call):
         out = torch.empty(B, N)
