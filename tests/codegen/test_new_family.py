@@ -92,10 +92,14 @@ def test_builds_dispatches_and_passes_its_own_test_with_no_other_edit(tmp_path) 
     assert "Kernelmint: building kernels: 3 cpu, 3 sm80" in log
     # -S: an editable install of the checkout must not stand in for what was just built.
     packages = sysconfig.get_path("purelib")
+    installed = {"PYTHONPATH": f"{site}{os.pathsep}{packages}"}
     report = run(
         *(sys.executable, "-S", "-m", "pytest", "-q", "-p", "no:cacheprovider"),
         *("--rootdir", tmp_path, "--import-mode=importlib", specs / "scale_add"),
         cwd=tmp_path,
-        PYTHONPATH=f"{site}{os.pathsep}{packages}",
+        **installed,
     )
     assert "13 passed" in report or "25 passed" in report  # without, or with a GPU
+    # The installed codegen has its templates with it.
+    run(sys.executable, "-S", "-m", "codegen", "new", "another", cwd=tmp_path, **installed)
+    run(sys.executable, "-S", "-m", "codegen", "regenerate", cwd=tmp_path, **installed)
