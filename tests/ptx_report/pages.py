@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+from tests.ptx_report.project import symbol
 from tools.ptx_report.records import Record
 from tools.ptx_report.report import Report
 
@@ -26,7 +27,7 @@ def example():
                 }
                 rows.append(
                     Record(
-                        f"_ZN10kernelmint...{'_'.join(tokens)}",
+                        symbol(key),
                         arch="sm_80",
                         stack_frame=spills,
                         spill_stores=spills,
@@ -36,7 +37,6 @@ def example():
                         warnings=("Registers are spilled to local memory",) if spills else (),
                         source="flash_forward/sm80_00.cu",
                         line=2,
-                        key=key,
                         toolchain="nvcc 13.0.88",
                     )
                 )

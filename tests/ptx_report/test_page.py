@@ -119,11 +119,13 @@ def test_filter(page, text, count):
 
 
 def cells(page):
-    return page.find_elements(By.CSS_SELECTOR, "#map td button")
+    return page.find_elements(By.CSS_SELECTOR, "#map figure:first-child td button")
 
 
 def test_heat_map_over_any_two_parameters(page):
     assert [c.text.split("\n")[0] for c in cells(page)] == ["96", "168", "128", "255"]
+    assert page.find_element(By.ID, "beside").get_attribute("value") == "spills"
+    assert len(page.find_elements(By.CSS_SELECTOR, "#map figure")) == 2
     Select(page.find_element(By.ID, "figure")).select_by_value("spills")
     Select(page.find_element(By.ID, "down")).select_by_value("causal")
     Select(page.find_element(By.ID, "across")).select_by_value("B_r")
@@ -164,7 +166,17 @@ def test_every_control_is_reached_with_the_tab_key(page):
         press(page, Keys.TAB)
         element = page.switch_to.active_element
         reached.add(element.get_attribute("id") or element.tag_name)
-    assert {"figure", "down", "across", "fold", "filter", "arch", "spilled", "wide"} <= reached
+    assert {
+        "figure",
+        "beside",
+        "down",
+        "across",
+        "fold",
+        "filter",
+        "arch",
+        "spilled",
+        "wide",
+    } <= reached
     assert {"button", "tr"} <= reached
 
 

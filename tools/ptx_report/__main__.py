@@ -114,7 +114,7 @@ def _read(logs: Sequence[str], installed: bool, manifest: Path | None) -> Report
 
 def _print_reading(report: Report) -> None:
     statistics = report.statistics
-    for name in report.inputs:
+    for name in report.files:
         click.echo(f"read: {name}", err=True)
     click.echo(
         f"{statistics.lines:,} lines, {statistics.messages:,} messages of ptxas and nvlink, "

@@ -10,7 +10,6 @@ import subprocess
 from pathlib import Path
 
 from tools.ptx_report.records import Record, ReportError
-from tools.ptx_report.symbols import key_of_symbol
 
 _FUNCTION = re.compile(r"\s*Function (\S+):")
 _ARCH = re.compile(r"arch = (sm_\w+)")
@@ -88,7 +87,6 @@ def parse_resource_usage(text: str, source: str) -> list[Record]:
                     ),
                     source=source,
                     line=number,
-                    key=key_of_symbol(symbol),
                 )
             )
             symbol = None

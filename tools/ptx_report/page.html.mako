@@ -53,6 +53,9 @@ table { border-collapse: collapse; }
 .limit { color: var(--soft); font-size: 12px; margin-left: 8px; }
 #detail { white-space: pre-wrap; overflow-wrap: anywhere; font: 12.5px/1.5 ui-monospace, "DejaVu Sans Mono", monospace; margin: 12px 0 0; padding: 10px 12px; background: var(--chip); border-radius: 6px; }
 #detail:empty { display: none; }
+#map { display: flex; flex-wrap: wrap; gap: 20px 56px; }
+#map figure { margin: 0; overflow: auto; }
+#map figcaption { font-weight: 600; font-size: 13px; margin-bottom: 6px; }
 #map table { font-variant-numeric: tabular-nums; }
 #map th { font-size: 12px; color: var(--soft); font-weight: 600; padding: 4px 10px; text-align: right; white-space: nowrap; }
 #map thead th { text-align: center; }
@@ -87,12 +90,12 @@ kbd { font: 11px ui-monospace, monospace; border: 1px solid var(--line); border-
 <div class="controls">
 <h2 id="map-title">Heat map</h2>
 <label>Figure <select id="figure"></select></label>
+<label>Beside it <select id="beside"></select></label>
 <label>Down <select id="down"></select></label>
 <label>Across <select id="across"></select></label>
 <label>Of several kernels in a cell <select id="fold"><option value="max">the most</option><option value="min">the least</option><option value="mean">the mean</option></select></label>
 </div>
-<div id="map" class="scroll"></div>
-<div class="legend" id="legend"></div>
+<div id="map"></div>
 </section>
 
 <section aria-labelledby="table-title">
@@ -257,7 +260,7 @@ function colour(name, t) {
   const hue = name === "spills" || name === "stack" ? 12 : 215;
   const share = name === "occupancy" ? 1 - t : t;
   const light = dark.matches ? 22 + 40 * share : 96 - 50 * share;
-  const ink = dark.matches ? (light > 46 ? "#101418" : "#e6e9ed") : (light < 66 ? "#ffffff" : "#1c2127");
+  const ink = dark.matches ? (light > 46 ? "#101418" : "#e6e9ed") : (light < 58 ? "#ffffff" : "#1c2127");
   return {background: `hsl(<%text>${hue} ${25 + 50 * share}% ${light}%</%text>)`, ink};
 }
 function folded(values) {
@@ -266,7 +269,13 @@ function folded(values) {
   return values.reduce((a, b) => how === "max" ? Math.max(a, b) : Math.min(a, b));
 }
 function drawMap() {
-  const figure = $("figure").value, down = $("down").value, across = $("across").value;
+  const figures = [...new Set([$("figure").value, $("beside").value])].filter(Boolean);
+  $("map").replaceChildren(...figures.map((figure, index) => oneMap(figure, index)));
+}
+function oneMap(figure, number) {
+  const down = $("down").value, across = $("across").value;
+  const label = FIGURES.find(known => known[0] === figure)[1];
+  const node = element("figure", {}, element("figcaption", {textContent: label}));
   const cells = new Map(), ys = new Map(), xs = new Map();
   for (const row of chosen(false)) {
     const y = value(row, down), x = value(row, across), z = row[figure];
@@ -276,15 +285,14 @@ function drawMap() {
     if (!cells.has(name)) cells.set(name, []);
     cells.get(name).push(z);
   }
-  const order = known => [...known].sort((a, b) => byValue(a[1], b[1])).map(pair => pair[0]);
-  const figures = [...cells.values()].map(folded);
-  const least = Math.min(...figures), most = Math.max(...figures);
-  const label = FIGURES.find(known => known[0] === figure);
-  if (!figures.length) {
-    $("map").replaceChildren(element("p", {className: "help", textContent: "No kernel has both of these and the figure."}));
-    $("legend").replaceChildren();
-    return;
+  if (!cells.size) {
+    node.append(element("p", {className: "help", textContent: "No kernel has both of these and the figure."}));
+    return node;
   }
+  const order = known => [...known].sort((a, b) => byValue(a[1], b[1])).map(pair => pair[0]);
+  const all = [...cells.values()].map(folded);
+  const least = Math.min(...all), most = Math.max(...all);
+  const short = z => show(figure, Math.round(z * 10) / 10);
   const table = element("table", {});
   const columnsAcross = order(xs);
   table.append(element("thead", {},
@@ -297,37 +305,35 @@ function drawMap() {
       const values = cells.get(y + "\0" + x);
       if (!values) { line.append(element("td", {className: "none", title: "no such kernel"})); continue; }
       const z = folded(values);
-      const {background, ink} = colour(figure, most > least ? (z - least) / (most - least) : (figure === "spills" && z === 0 ? 0 : .5));
-      const button = element("button", {type: "button", tabIndex: first ? 0 : -1}, show(figure, Math.round(z * 10) / 10));
+      const {background, ink} = colour(figure, most > least ? (z - least) / (most - least) : z === 0 ? 0 : .5);
+      const button = element("button", {type: "button", tabIndex: first ? 0 : -1}, short(z));
       first = false;
       if (values.length > 1) button.append(element("small", {textContent: values.length + " kernels"}));
       button.style.background = background;
       button.style.color = ink;
       const pressed = state.cell && state.cell.y === y && state.cell.x === x;
       button.setAttribute("aria-pressed", String(Boolean(pressed)));
-      button.setAttribute("aria-label", `<%text>${down} ${y}, ${across} ${x}: ${show(figure, z)} ${label[1]}, ${values.length} kernels</%text>`);
+      button.setAttribute("aria-label", `<%text>${down} ${y}, ${across} ${x}: ${show(figure, z)} ${label}, ${values.length} kernels</%text>`);
       button.onclick = () => {
         state.cell = pressed ? null : {down, across, y, x};
         const position = [line.rowIndex, button.parentNode.cellIndex];
         drawMap(); drawTable();
-        focusCell(...position);
+        focusCell($("map").querySelectorAll("table")[number], ...position);
       };
       line.append(element("td", {}, button));
     }
     body.append(line);
   }
   table.append(body);
-  $("map").replaceChildren(table);
   const ramp = element("span", {className: "ramp"});
-  const low = colour(figure, 0).background, high = colour(figure, 1).background;
-  ramp.style.background = `linear-gradient(90deg, <%text>${low}, ${high}</%text>)`;
-  $("legend").replaceChildren(show(figure, Math.round(least * 10) / 10), ramp, show(figure, Math.round(most * 10) / 10) + " " + label[1]);
+  ramp.style.background = `<%text>linear-gradient(90deg, ${colour(figure, 0).background}, ${colour(figure, 1).background})</%text>`;
+  node.append(table, element("div", {className: "legend"}, short(least), ramp, short(most)));
+  return node;
 }
-function focusCell(y, x) {
-  const line = $("map").querySelector("table")?.rows[y];
-  const button = line?.cells[x]?.querySelector("button");
+function focusCell(table, y, x) {
+  const button = table?.rows[y]?.cells[x]?.querySelector("button");
   if (!button) return false;
-  for (const other of $("map").querySelectorAll("button")) other.tabIndex = -1;
+  for (const other of table.querySelectorAll("button")) other.tabIndex = -1;
   button.tabIndex = 0;
   button.focus();
   return true;
@@ -338,11 +344,11 @@ $("map").addEventListener("keydown", event => {
   if (!step || !cell) return;
   event.preventDefault();
   let y = cell.parentNode.rowIndex, x = cell.cellIndex;
-  const table = $("map").querySelector("table");
+  const table = cell.closest("table");
   for (;;) {
     y += step[0]; x += step[1];
     if (y < 1 || x < 1 || y >= table.rows.length || x >= table.rows[0].cells.length) return;
-    if (focusCell(y, x)) return;
+    if (focusCell(table, y, x)) return;
   }
 });
 
@@ -353,13 +359,16 @@ function options(select, pairs, initial) {
 }
 const spread = name => new Set(rows.map(row => show("", value(row, name)))).size;
 const axes = [...data.parameters, "function", "arch", "kind", "kernel"].filter(name => rows.some(row => value(row, name) !== undefined));
-const varied = axes.filter(name => name !== "kernel" && spread(name) > 1);
+// First shown: the two numbers that take the most values, up to a dozen.
+const telling = name => rows.some(row => typeof row.p[name] === "number") ? 100 + Math.min(spread(name), 12) : spread(name);
+const varied = axes.filter(name => name !== "kernel" && spread(name) > 1).sort((a, b) => telling(b) - telling(a));
 options($("figure"), FIGURES, FIGURES.length ? FIGURES[0][0] : undefined);
-options($("down"), axes.map(name => [name, name]), varied.includes("B_r") ? "B_r" : varied[1] || "kernel");
-options($("across"), axes.map(name => [name, name]), varied.includes("d_head") ? "d_head" : varied[0] || "arch");
+options($("beside"), [["", "nothing"], ...FIGURES], rows.some(row => row.spills > 0) ? "spills" : "");
+options($("down"), axes.map(name => [name, name]), varied[1] || "kernel");
+options($("across"), axes.map(name => [name, name]), varied[0] || "arch");
 options($("arch"), [["", "all"], ...[...new Set(rows.map(row => row.arch).filter(Boolean))].sort((a, b) => byValue(a, b)).map(arch => [arch, arch])]);
 if (!data.parameters.length) $("wide").parentNode.hidden = true;
-for (const id of ["figure", "down", "across", "fold"]) $(id).onchange = () => { state.cell = null; drawMap(); drawTable(); };
+for (const id of ["figure", "beside", "down", "across", "fold"]) $(id).onchange = () => { state.cell = null; drawMap(); drawTable(); };
 for (const id of ["arch", "spilled"]) $(id).onchange = () => { state.cell = null; drawMap(); drawTable(); };
 $("wide").onchange = drawTable;
 let waiting = 0;

@@ -25,7 +25,6 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tools.ptx_report.records import Record
-from tools.ptx_report.symbols import key_of_symbol
 
 CHUNK = 1 << 20
 WINDOW = 4096  # records that a later line can still reach
@@ -79,8 +78,10 @@ _LIKE_PROPERTIES = re.compile(
     rb"Function prop|unction properties|properties for '?_Z|roperties for _Z"
 )
 _LIKE_FRAME = re.compile(rb"bytes (?:stack frame|spill )|spill (?:stores|loads)|stack frame, \d")
-_LIKE_USED = re.compile(rb"[Uu]sed \d+|\d+ registers\b|registers(?:, |\s*$)|bytes (?:smem|[cl]mem)")
-_LIKE_TIME = re.compile(rb"ompile time =|e time = [\d.]+ ms|time = [\d.]+ ms")
+_LIKE_USED = re.compile(
+    rb"Used [^a-zA-Z]|used \d+ [rb]|\d+ registers\b|registers(?:, |\s*$)|bytes (?:smem|[cl]mem)"
+)
+_LIKE_TIME = re.compile(rb"ompile time =|= [\d.]+ ms\s*$")
 _LIKE_ANY = (_LIKE_ENTRY, _LIKE_PROPERTIES, _LIKE_FRAME, _LIKE_USED, _LIKE_TIME)
 _BODIES = (b"Compiling entry function '", b"Function properties for ", b"Used ", b"Compile time = ")
 _DEBRIS = re.compile(
@@ -140,6 +141,7 @@ class _Open:
     codes: dict[str, None] | None = None
     incomplete: str | None = None
     stage = _ENTERED
+    whole: Record | None = None  # of a record that was read in one step
     barred = False  # takes no further line: the log was cut behind it, or its lines are unknown
 
     def __init__(self, symbol: str, source: str | None, line: int) -> None:
@@ -156,6 +158,16 @@ class _Open:
         self.notes[text] = self.notes.get(text, 0) + 1
 
     def freeze(self) -> Record:
+        codes: tuple[str, ...] = ()
+        warnings: tuple[str, ...] = ()
+        if self.notes is not None:
+            codes = tuple(self.codes or ())
+            notes = self.notes.items()
+            warnings = tuple(text if n == 1 else f"{text} (x{n})" for text, n in notes)
+        if self.whole is not None:
+            if self.compile_time_ms is not None:
+                self.whole = self.whole._replace(compile_time_ms=self.compile_time_ms)
+            return self.whole._replace(c75=codes, warnings=warnings) if warnings else self.whole
         incomplete = self.incomplete
         if (
             incomplete is None
@@ -179,14 +191,11 @@ class _Open:
             self.cumulative_stack,
             self.compile_time_ms,
             self.other,
-            tuple(self.codes) if self.codes else (),
-            tuple(text if n == 1 else f"{text} (x{n})" for text, n in self.notes.items())
-            if self.notes
-            else (),
+            codes,
+            warnings,
             self.source,
             self.line,
             incomplete,
-            None if self.kind == "function" else key_of_symbol(self.symbol),
         )
 
 
@@ -412,31 +421,48 @@ class Parser:
         if pattern is None:
             pattern = self._whole[prefix] = _whole_record(prefix)
         end = 0
+        messages = 0
+        tails, source = self._tails, self._source
         match = pattern.match(data, start)
         while match is not None:
             symbol, arch, stack, stores, loads, registers, tail, time = match.groups()
-            fields, other, clean = self._tail(tail)
+            columns, other, clean = tails.get(tail) or self._tail(tail)
             if not clean or (time is not None and self._times.waiting):
                 break
-            record = self._enter(symbol.decode("utf-8", "replace"), number)
-            record.arch = arch.decode()
+            name = symbol.decode("utf-8", "replace")
+            barriers, smem, cmem0, cumulative_stack, _ = columns
+            record = self._enter(name, number)
             record.stage = _USED_UP
-            record.stack_frame = int(stack)
-            record.spill_stores = int(stores)
-            record.spill_loads = int(loads)
-            record.used_registers = int(registers)
-            record.barriers, record.smem, record.cmem0, record.cumulative_stack, _ = fields
-            record.other = other
-            self.statistics.messages += 3
-            number += 4
+            record.whole = Record(
+                name,
+                "kernel",
+                arch.decode(),
+                int(stack),
+                int(stores),
+                int(loads),
+                int(registers),
+                barriers,
+                smem,
+                cmem0,
+                cumulative_stack,
+                float(time) if time is not None else None,
+                other,
+                (),
+                (),
+                source,
+                number,
+                None,
+            )
             if time is None:
                 self._times.join(record)
+                messages += 3
+                number += 4
             else:
-                record.compile_time_ms = float(time)
-                self.statistics.messages += 1
-                number += 1
+                messages += 4
+                number += 5
             end = match.end()
             match = pattern.match(data, end)
+        self.statistics.messages += messages
         return end
 
     def _enter(self, name: str, number: int) -> _Open:
@@ -486,7 +512,7 @@ class Parser:
                 self._notes.append((name[1] if name else None, number, line))
             if level in (b"error", b"fatal"):
                 self._cut()
-        elif any(start.startswith(body[:6]) for start in _BODIES) or any(
+        elif any(start.startswith(body[:5]) for start in _BODIES) or any(
             like.search(body) for like in _LIKE_ANY
         ):
             self._garbled(text, number)

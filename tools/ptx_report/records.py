@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from tools.ptx_report.symbols import KEY, kernel_of_symbol
+from tools.ptx_report.symbols import KEY, kernel_of_symbol, key_of_symbol
 
 
 class ReportError(Exception):
@@ -44,7 +44,6 @@ class Record(NamedTuple):
     source: str | None = None  # the object or the log it stands in
     line: int | None = None  # where the record begins in its log
     incomplete: str | None = None  # why some of it is missing
-    key: str | None = None  # the configuration's key, for our kernels
     name: str | None = None  # demangled, for foreign ones
     toolchain: str | None = None  # e.g. `nvcc 13.0.88`
     code: str | None = None  # fingerprint of everything that is compiled into it
@@ -53,6 +52,14 @@ class Record(NamedTuple):
     def kernel_config(self) -> str:
         """The key of our kernels, else the demangled name, else the symbol."""
         return self.key or self.name or self.symbol
+
+    @property
+    def key(self) -> str | None:
+        """The configuration's key; None for foreign kernels, and for device functions, whose
+        figures are not the configuration's."""
+        if self.kind == "function":
+            return None
+        return key_of_symbol(self.symbol) or (self.symbol if KEY.fullmatch(self.symbol) else None)
 
     @property
     def kernel(self) -> str:
@@ -186,11 +193,13 @@ def _record(row: dict[str, str], path: Path, line: int) -> Record:
     config = row["kernel_config"]
     if not config:
         raise ReportError(f"{path}:{line}: kernel_config is empty")
-    values.setdefault("symbol", config)
-    record = Record(**values)  # type: ignore[arg-type]  # converted above, column by column
+    symbol = str(values.get("symbol", config))
     if KEY.fullmatch(config):
-        return record._replace(key=config)
-    return record if config == record.symbol else record._replace(name=config)
+        values["symbol"] = symbol if key_of_symbol(symbol) == config else config
+    else:
+        values["symbol"] = symbol
+        values["name"] = config if config != symbol else None
+    return Record(**values)  # type: ignore[arg-type]  # converted above, column by column
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -61,7 +61,8 @@ class Report:
 
     rows: list[Record]
     statistics: Statistics = field(default_factory=Statistics)
-    inputs: list[str] = field(default_factory=list)
+    inputs: list[str] = field(default_factory=list)  # as the user named them
+    files: list[str] = field(default_factory=list)  # what was read for that
     manifest: Manifest | None = None
 
     def parameters(self, row: Record) -> Mapping[str, Any]:
@@ -132,7 +133,7 @@ class Report:
                 ) from None
         if not kept:
             raise ReportError(f'--where "{text}": none of {len(self.rows)} rows matches')
-        return Report(kept, self.statistics, self.inputs, self.manifest)
+        return Report(kept, self.statistics, self.inputs, self.files, self.manifest)
 
     def _values(self, row: Record) -> dict[str, Any]:
         values: dict[str, Any] = {
@@ -170,7 +171,8 @@ def read(paths: Sequence[str]) -> Report:
     """
     report = Report([])
     for name in paths:
-        report.rows += _read_one(name, report.statistics, report.inputs)
+        report.inputs.append("standard input" if name == "-" else name)
+        report.rows += _read_one(name, report.statistics, report.files)
     names = demangle(row.symbol for row in report.rows if row.key is None and row.name is None)
     report.rows = [
         row._replace(name=names[row.symbol]) if row.symbol in names and row.key is None else row
@@ -179,20 +181,20 @@ def read(paths: Sequence[str]) -> Report:
     return report
 
 
-def _read_one(name: str, statistics: Statistics, read_inputs: list[str]) -> Iterable[Record]:
+def _read_one(name: str, statistics: Statistics, files: list[str]) -> Iterable[Record]:
     if name == "-":
-        read_inputs.append("standard input")
+        files.append("standard input")
         return list(inputs.read_standard_input(statistics))
     path = Path(name)
     if path.is_dir():
         rows: list[Record] = []
         for log in inputs.log_files(path):
-            read_inputs.append(str(log))
+            files.append(str(log))
             rows += inputs.read_log(log, inputs.source_name(log, path), statistics)
         return rows
     if not path.exists():
         raise ReportError(f"{path}: no such file or folder")
-    read_inputs.append(name)
+    files.append(name)
     if inputs.is_object(path):
         return read_object(path)
     if path.suffix == ".csv":
