@@ -18,10 +18,10 @@ import click
 import torch
 
 from kernel_specs.block_sparse.semantics import MODES
-from tools.block_sparse.cases import CASES, SEED_CASES, Case, Inputs, draw
+from tools.block_sparse.cases import CASES, SEED_CASES, Case, draw
 from tools.block_sparse.faults import FAULTS, Fault, plant
 from tools.block_sparse.implementations import NAMES, Implementation, UnavailableError, load
-from tools.block_sparse.judge import Verdict, judge_attention, judge_hstu, oracle_of, padded_tensors
+from tools.block_sparse.judge import Computed, Judge, Verdict
 from tools.comparison import Difference, Selections, Tolerance
 
 RULE = "=" * 80
@@ -147,11 +147,11 @@ def _compare_case(
     results = {}
     for one in loaded:
         click.echo(f"\nRunning the {one.title} implementation...")
-        results[one.name] = _Result(function, one, inputs, mode)
+        results[one.name] = Computed(function, one, inputs, mode)
         click.echo(f"✓ {one.title} implementation done")
         for label, tensor in results[one.name].labelled():
             click.echo(f"  - {label}_{one.name} shape: {tensor.shape}")
-    judge = _Judge(function, inputs, mode, tolerance)
+    judge = Judge(function, inputs, mode, tolerance)
     found = []
     for a, b in itertools.combinations(loaded, 2):
         click.echo(f"\nComparing {b.title} with {a.title}...")
@@ -172,48 +172,6 @@ def _compare_case(
             }
         )
     return found
-
-
-class _Result:
-    """What one implementation returns for one function, and what it selects."""
-
-    def __init__(self, function: str, one: Implementation, inputs: Inputs, mode: str) -> None:
-        case = inputs.case
-        o, self.lists = one.attention(
-            *padded_tensors(function, inputs),
-            block_count=case.block_count,
-            block_size=case.block_size,
-            mode=mode,
-        )
-        self.function = function
-        self.outputs: tuple[torch.Tensor, ...] = (o,)
-        if function == "hstu_attention_with_bsa":
-            self.outputs = one.run_hstu(inputs, mode)
-
-    def labelled(self) -> list[tuple[str, torch.Tensor]]:
-        """The returned tensors, by name."""
-        if self.function == "block_sparse_attn":
-            return [("o", self.outputs[0]), ("block_indices", self.lists)]
-        labels = ("attn_output", "padded_q", "padded_k")
-        return list(zip(labels, self.outputs, strict=True))
-
-
-class _Judge:
-    """Verdicts on pairs of results of one case; the oracle is computed once."""
-
-    def __init__(self, function: str, inputs: Inputs, mode: str, tolerance: Tolerance) -> None:
-        self.function = function
-        self.inputs = inputs
-        self.tolerance = tolerance
-        self.oracle = oracle_of(function, inputs, mode)
-
-    def verdict(self, names: tuple[str, str], pair: tuple[_Result, _Result]) -> Verdict:
-        lists = (pair[0].lists, pair[1].lists)
-        if self.function == "block_sparse_attn":
-            outputs = (pair[0].outputs[0], pair[1].outputs[0])
-            return judge_attention(names, outputs, lists, self.oracle, self.tolerance)
-        outputs_of = (pair[0].outputs, pair[1].outputs)
-        return judge_hstu(names, outputs_of, lists, self.inputs, self.oracle, self.tolerance)
 
 
 def _print_verdict(verdict: Verdict) -> None:
@@ -293,15 +251,15 @@ def _self_test(
         for i, name in enumerate(SELF_TEST_CASES):
             inputs = draw(CASES[name], seed + i, device)
             for function in functions:
-                judge = _Judge(function, inputs, mode, tolerance)
-                tables.append((judge, _Result(function, healthy, inputs, mode)))
+                judge = Judge(function, inputs, mode, tolerance)
+                tables.append((judge, Computed(function, healthy, inputs, mode)))
         for fault in (None, *FAULTS):
             if fault is not None and mode not in fault.modes:
                 continue
             planted = plant(fault)
             caught: list[str] = []
             for judge, expected in tables:
-                actual = _Result(judge.function, planted, judge.inputs, mode)
+                actual = Computed(judge.function, planted, judge.inputs, mode)
                 verdict = judge.verdict(("torch", "planted"), (expected, actual))
                 caught += [f"{judge.inputs.case.name}: {what}" for what in _failures(verdict)]
             rows.append(_row(mode, fault, caught))

@@ -88,8 +88,12 @@ def compare(
     tolerance: Tolerance | None = None,
     dims: Sequence[str] = (),
     where: torch.Tensor | None = None,
+    atol_scale: torch.Tensor | float = 1.0,
 ) -> Difference:
     """Compares element by element, in fp64. `where` (bool, broadcast) says which elements count.
+
+    atol_scale: what the tolerance's atol is a multiple of, broadcast: 1, or the magnitude of what
+    was added up to each element.
 
     dims: names of the dimensions, to decode the worst place with. Shapes must be equal, and so must
     dtypes, but for an fp64 `expected` (an oracle).
@@ -116,8 +120,9 @@ def compare(
     difference = torch.where(finite, (x - y).abs(), 0.0)
     relative = difference / (y.abs() + _RELATIVE_FLOOR)
     relative = torch.where(finite, relative, 0.0)
+    atol = tolerance.atol * torch.as_tensor(atol_scale, dtype=x.dtype, device=x.device)
     agree = torch.where(
-        finite, difference <= tolerance.atol + tolerance.rtol * y.abs(), x == y
+        finite, difference <= atol + tolerance.rtol * y.abs(), x == y
     )  # equal infinities agree, NaN does not
     # An element that is not finite on one side only is the worst there can be.
     severity = torch.where(counted & ~finite & (x != y), torch.inf, difference)
@@ -135,7 +140,7 @@ def compare(
         excluded=x.numel() - compared,
         beyond=_count(counted & ~agree),
         beyond_rtol=_count(counted & (relative > tolerance.rtol)),
-        beyond_atol=_count(counted & (difference > tolerance.atol)),
+        beyond_atol=_count(counted & (difference > atol)),
         nan=nan,
         inf=inf,
         max_abs=_or_nan(kept, "max"),

@@ -18,6 +18,7 @@ from kernel_specs.block_sparse.semantics import Mode, semantics_of
 from kernel_specs.hstu_bsa.reference import pad, split_heads
 from tools import comparison
 from tools.block_sparse.cases import Case, Inputs
+from tools.block_sparse.implementations import Implementation
 from tools.comparison import Budget, Difference, Selections, Tolerance
 
 OUTPUT_DIMS = ("b", "t", "h", "d")
@@ -210,6 +211,49 @@ def _valid(function: str, inputs: Inputs) -> torch.Tensor | None:
         return None
     rows = torch.ones(inputs.case.offsets[-1], dtype=torch.bool, device=inputs.x_offsets.device)
     return pad(rows, inputs.case.offsets, inputs.case.T)
+
+
+class Computed:
+    """What one implementation returns for one function, and what it selects."""
+
+    def __init__(self, function: str, one: Implementation, inputs: Inputs, mode: str) -> None:
+        case = inputs.case
+        o, self.lists = one.attention(
+            *padded_tensors(function, inputs),
+            block_count=case.block_count,
+            block_size=case.block_size,
+            mode=mode,
+        )
+        self.function = function
+        self.outputs: tuple[torch.Tensor, ...] = (o,)
+        if function == "hstu_attention_with_bsa":
+            self.outputs = one.run_hstu(inputs, mode)
+
+    def labelled(self) -> list[tuple[str, torch.Tensor]]:
+        """The returned tensors, by name."""
+        if self.function == "block_sparse_attn":
+            return [("o", self.outputs[0]), ("block_indices", self.lists)]
+        labels = ("attn_output", "padded_q", "padded_k")
+        return list(zip(labels, self.outputs, strict=True))
+
+
+class Judge:
+    """Verdicts on pairs of results of one case; the oracle is computed once."""
+
+    def __init__(self, function: str, inputs: Inputs, mode: str, tolerance: Tolerance) -> None:
+        self.function = function
+        self.inputs = inputs
+        self.tolerance = tolerance
+        self.oracle = oracle_of(function, inputs, mode)
+
+    def verdict(self, names: tuple[str, str], pair: tuple[Computed, Computed]) -> Verdict:
+        """Compares pair[1] with pair[0]."""
+        lists = (pair[0].lists, pair[1].lists)
+        if self.function == "block_sparse_attn":
+            outputs = (pair[0].outputs[0], pair[1].outputs[0])
+            return judge_attention(names, outputs, lists, self.oracle, self.tolerance)
+        outputs_of = (pair[0].outputs, pair[1].outputs)
+        return judge_hstu(names, outputs_of, lists, self.inputs, self.oracle, self.tolerance)
 
 
 def row_class(t: int, case: Case) -> str:

@@ -1,0 +1,204 @@
+"""The implementations besides PyTorch's: right, causal, and indifferent to padding."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+os.environ.setdefault("TRITON_INTERPRET", "1")  # before Triton is first imported
+
+import runtime
+from kernel_specs.block_sparse import reference
+from kernel_specs.hstu_bsa.reference import GateMLP
+from kernel_specs.hstu_bsa.reference import hstu_attention_with_bsa as padded_reference
+from runtime.block_sparse import block_sparse_attention, hstu_attention_with_bsa
+from tools.comparison import compare
+
+Attention = Callable[..., tuple[torch.Tensor, torch.Tensor]]
+A, L, SIZE = 16, 32, 16  # a built configuration
+
+
+def inputs(B: int, T: int, H: int, seed: int = 42) -> tuple[torch.Tensor, ...]:
+    g = torch.Generator().manual_seed(seed)
+    q, k = (torch.randn(B, T, H, A, generator=g) for _ in range(2))
+    v, u = (torch.randn(B, T, H, L, generator=g) for _ in range(2))
+    return q, k, v, u, torch.randn(B, T, H, generator=g)
+
+
+def triton_attention(*tensors: torch.Tensor, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    kernels = pytest.importorskip("kernel_specs.block_sparse.triton_kernels")
+    o, lists = kernels.block_sparse_attention(*tensors, **options, dot="ieee")
+    return o, lists
+
+
+IMPLEMENTATIONS = pytest.mark.parametrize(
+    "attention", [block_sparse_attention, triton_attention], ids=["cpu", "triton"]
+)
+lengths = st.integers(1, 150)
+heads = st.sampled_from([1, 2, 3, 8])
+seeds = st.integers(0, 2**31)
+
+
+@settings(max_examples=40, deadline=None)
+@given(lengths, heads, seeds, st.sampled_from(["fixed", "literal"]))
+def test_the_cpu_kernel_equals_the_oracle(T: int, H: int, seed: int, mode: str) -> None:
+    if mode == "literal" and H == 3:
+        H = 4
+    tensors = inputs(2, T, H, seed)
+    o, lists = block_sparse_attention(*tensors, block_size=SIZE, mode=mode)
+    stages = reference.trace(
+        *reference.to_double(*tensors), block_size=SIZE, mode=mode, block_indices=lists
+    )
+    # The seed's tolerance; fp32 leaves some 2e-5 of it where LayerNorm divides by a small deviation.
+    found = compare(o, stages.o, name="o", dims=("b", "t", "h", "d"))
+    assert found.passed, str(found.worst)
+
+
+@IMPLEMENTATIONS
+def test_changing_the_future_changes_nothing_before_it(attention: Attention) -> None:
+    T = 90
+    past = inputs(1, T, 2)
+    before = attention(*past, block_size=SIZE)
+    for cut in (1, 15, 16, 17, 48, 89):
+        future = [torch.cat([x[:, :cut], 3 * torch.randn_like(x[:, cut:])], 1) for x in past]
+        after = attention(*future, block_size=SIZE)
+        assert torch.equal(before[0][:, :cut], after[0][:, :cut]), cut
+        assert torch.equal(before[1][:, :, :cut], after[1][:, :, :cut]), cut
+
+
+@IMPLEMENTATIONS
+def test_padding_changes_no_bit(attention: Attention) -> None:
+    tensors = inputs(2, 70, 2)
+    o, lists = attention(*tensors, block_size=SIZE)
+    for extra in (1, 10, 58):
+        padded = [
+            torch.nn.functional.pad(x, (0,) * (2 * x.dim() - 4) + (0, extra)) for x in tensors
+        ]
+        o_padded, lists_padded = attention(*padded, block_size=SIZE)
+        assert torch.equal(o_padded[:, :70], o)
+        S = lists.shape[-1]
+        assert torch.equal(lists_padded[:, :, :70, :S], lists)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(0, 80), min_size=1, max_size=5), heads, st.integers(0, 60), seeds)
+def test_jagged_sequences_give_the_same_bits_whatever_n(
+    sizes: list[int], H: int, extra: int, seed: int
+) -> None:
+    if sum(sizes) == 0:
+        sizes = [*sizes, 1]
+    offsets = torch.tensor([0, *torch.tensor(sizes).cumsum(0).tolist()])
+    N, n = int(offsets[-1]), max(sizes)
+    g = torch.Generator().manual_seed(seed)
+    q, k = (torch.randn(N, H * A, generator=g) for _ in range(2))
+    v, u = (torch.randn(N, H * L, generator=g) for _ in range(2))
+    gate = GateMLP(A).requires_grad_(False)
+    call = (H, A, L, q, k, v, u, offsets)
+    o, padded_q, padded_k = hstu_attention_with_bsa(*call, torch.ones(n, n), gate, block_size=SIZE)
+    wider = n + extra
+    again, _, _ = hstu_attention_with_bsa(*call, torch.ones(wider, wider), gate, block_size=SIZE)
+    assert torch.equal(o, again)
+    alone = [
+        hstu_attention_with_bsa(
+            H, A, L, *(x[start:stop] for x in (q, k, v, u)), torch.tensor([0, stop - start]),
+            torch.ones(n, n), lambda x, s=start, e=stop: tuple(
+                t[s:e] for t in gate(q.view(N, H, A))
+            ), block_size=SIZE,
+        )[0]
+        for start, stop in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)
+        if stop > start
+    ]  # fmt: skip
+    assert torch.equal(o, torch.cat(alone))  # nor does one sequence touch another
+    expected, expected_q, expected_k = padded_reference(
+        *call, torch.ones(n, n), gate, block_size=SIZE
+    )
+    assert torch.equal(padded_q, expected_q)
+    assert torch.equal(padded_k, expected_k)
+    assert compare(o, expected, name="o").passed
+
+
+def test_the_literal_mode_pads_and_depends_on_n() -> None:
+    H, N = 2, 70
+    g = torch.Generator().manual_seed(3)
+    q, k = (torch.randn(N, H * A, generator=g) for _ in range(2))
+    v, u = (torch.randn(N, H * L, generator=g) for _ in range(2))
+    call = (H, A, L, q, k, v, u, torch.tensor([0, 20, 70]))
+    gate = GateMLP(A).requires_grad_(False)
+    options = {"block_size": SIZE, "mode": "literal"}
+    o, _, _ = hstu_attention_with_bsa(*call, torch.ones(80, 80), gate, **options)
+    expected, _, _ = padded_reference(*call, torch.ones(80, 80), gate, **options)
+    assert compare(o, expected, name="o").passed
+    other, _, _ = hstu_attention_with_bsa(*call, torch.ones(96, 96), gate, **options)
+    assert not torch.allclose(o, other)
+
+
+@IMPLEMENTATIONS
+def test_equal_blocks_tie_towards_the_lower_index(attention: Attention) -> None:
+    q, k, v, u, gate = inputs(1, 160, 1)
+    k[:] = k[:, :SIZE].repeat(1, 10, 1, 1)
+    _, lists = attention(q, k, v, u, gate, block_size=SIZE)
+    assert lists[0, 0, 159].tolist() == [9, 0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"block_size": 0}, "block_size is 0"),
+        ({"block_count": -1}, "block_count is -1"),
+        ({"mode": "exact"}, "expected one of fixed, literal"),
+        ({"g_cmp": torch.zeros(1, 8, 3)}, "first three extents"),
+        ({"q": torch.zeros(1, 8, 2, A, dtype=torch.float64)}, "q is float64: expected float32"),
+        ({"u": torch.zeros(1, 8, 2, L, dtype=torch.bfloat16)}, "u is bfloat16: expected float32"),
+    ],
+)
+def test_bad_input_is_an_invalid_argument(change: dict[str, Any], reason: str) -> None:
+    q, k, v, u, g_cmp = inputs(1, 8, 2)
+    arguments = {"q": q, "k": k, "v": v, "u": u, "g_cmp": g_cmp, "block_size": SIZE, **change}
+    with pytest.raises(runtime.InvalidArgument, match=reason):
+        block_sparse_attention(**arguments)
+
+
+def test_bad_lengths_and_heads_are_invalid_arguments() -> None:
+    with pytest.raises(runtime.InvalidArgument, match="T is 0"):
+        block_sparse_attention(*inputs(1, 0, 2), block_size=SIZE)
+    with pytest.raises(runtime.InvalidArgument, match="H must be even"):
+        block_sparse_attention(*inputs(1, 8, 3), block_size=SIZE, mode="literal")
+    q, v = torch.zeros(10, 2 * A), torch.zeros(10, 2 * L)
+    with pytest.raises(runtime.InvalidArgument, match="sequence 1 has length 6, past n = 5"):
+        hstu_attention_with_bsa(
+            2, A, L, q, q, v, v, torch.tensor([0, 4, 10]), torch.ones(5, 5), GateMLP(A)
+        )
+    with pytest.raises(runtime.InvalidArgument, match="expected int32 or int64"):
+        hstu_attention_with_bsa(
+            2, A, L, q, q, v, v, torch.tensor([0.0, 10.0]), torch.ones(10, 10), GateMLP(A)
+        )
+
+
+def test_what_is_not_built_is_refused_with_reasons() -> None:
+    tensors = inputs(1, 8, 2)
+    with pytest.raises(runtime.KernelNotFound, match="block_size is 16, not 24") as caught:
+        block_sparse_attention(*tensors, block_size=24)
+    assert "codegen regenerate" in str(caught.value)
+    with pytest.raises(runtime.KernelNotFound, match="its products are ieee, not bf16"):
+        block_sparse_attention(*tensors, block_size=SIZE, dot="bf16")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mode", ["fixed", "literal"])
+@pytest.mark.parametrize("T", [1, 17, 250, 1024])
+def test_the_gpu_kernel_equals_the_oracle(T: int, mode: str) -> None:
+    tensors = [x.cuda() for x in inputs(2, T, 4)]
+    o, lists = block_sparse_attention(*tensors, block_size=SIZE, mode=mode)
+    stages = reference.trace(
+        *reference.to_double(*tensors), block_size=SIZE, mode=mode, block_indices=lists
+    )
+    found = compare(o, stages.o, name="o", dims=("b", "t", "h", "d"))
+    assert found.passed, str(found.worst)
+    again, _ = block_sparse_attention(*tensors, block_size=SIZE, mode=mode)
+    assert torch.equal(o, again)  # no order of execution shows

@@ -1,0 +1,146 @@
+"""tools.compare_triton_vs_torch: green where all agree, and red for every planted fault."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+from click.testing import CliRunner, Result
+
+os.environ.setdefault("TRITON_INTERPRET", "1")  # before Triton is first imported
+
+from tools.block_sparse import faults
+from tools.block_sparse.cases import CASES, draw
+from tools.block_sparse.implementations import load
+from tools.block_sparse.judge import Computed, Judge, row_class
+from tools.compare_triton_vs_torch import main
+from tools.comparison import Tolerance
+
+Judged: TypeAlias = tuple[Judge, Computed]
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["--device", "cpu", *arguments])
+
+
+def test_the_output_has_the_form_that_was_described() -> None:
+    result = invoke("--implementations", "torch,torch", "--cases", "small", "--mode", "fixed")
+    assert result.exit_code == 0, result.output
+    for line in (
+        "Testing block_sparse_attn, mode fixed, configuration small",
+        "Using device: cpu",
+        "Running the PyTorch implementation...",
+        "  - o_torch shape: torch.Size([1, 64, 4, 32])",
+        "  - block_indices_torch shape: torch.Size([1, 4, 64, 4])",
+        "✓ output o: match",
+        "  - max_diff=0.000000e+00, mean_diff=0.000000e+00, std_diff=0.000000e+00",
+        "✓ block_indices: match",
+        "✓ padded_q (bit for bit): match",
+        "✓ 2 of 2 pairs agree",
+    ):
+        assert line in result.output
+
+
+def test_triton_agrees_with_pytorch_in_both_modes(tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    path = tmp_path / "found.json"
+    result = invoke("--cases", "small,tail_small", "--json", str(path))
+    assert result.exit_code == 0, result.output
+    report = json.loads(path.read_text())
+    assert {(x["function"], x["mode"]) for x in report["results"]} == {
+        (function, mode)
+        for function in ("block_sparse_attn", "hstu_attention_with_bsa")
+        for mode in ("fixed", "literal")
+    }
+    assert all(x["passed"] for x in report["results"])
+    for x in report["results"]:
+        for side in ("torch", "triton"):
+            # fp32 sums of some hundred products, normalised: a few parts in 10^7
+            assert x["budgets"][side]["rms_ratio"] < 2e-6
+    assert report["seed"] == 42
+
+
+TINY = (
+    replace(CASES["small"], T=64, L=16),
+    replace(CASES["tail_small"], T=45, B=1, L=16, block_size=8),
+    replace(CASES["ties"], T=64, B=1, H=2, L=16, block_size=8),
+)
+
+
+@pytest.fixture(scope="module")
+def tables() -> dict[str, list[Judged]]:
+    healthy = load("torch", "cpu")
+    return {
+        mode: [
+            (judge, Computed(function, healthy, judge.inputs, mode))
+            for case in TINY
+            for function in case.functions
+            for judge in [Judge(function, draw(case, 42, "cpu"), mode, Tolerance())]
+        ]
+        for mode in ("fixed", "literal")
+    }
+
+
+@pytest.mark.parametrize(
+    ("fault", "mode"),
+    [(None, "fixed"), (None, "literal")]
+    + [(fault, mode) for fault in faults.FAULTS for mode in fault.modes],
+    ids=lambda x: x.name if isinstance(x, faults.Fault) else str(x),
+)
+def test_each_planted_fault_is_caught_and_nothing_else(
+    fault: faults.Fault | None, mode: str, tables: dict[str, list[Judged]]
+) -> None:
+    planted = faults.plant(fault)
+    verdicts = [
+        judge.verdict(
+            ("torch", "planted"),
+            (expected, Computed(judge.function, planted, judge.inputs, mode)),
+        )
+        for judge, expected in tables[mode]
+    ]
+    assert any(not verdict.passed for verdict in verdicts) == (fault is not None)
+
+
+def test_a_fault_is_located_and_fails_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    stale = next(fault for fault in faults.FAULTS if fault.name == "stale_head")
+    loaded = {"torch": load("torch", "cpu"), "triton": faults.plant(stale)}
+    monkeypatch.setattr(
+        "tools.compare_triton_vs_torch.load", lambda name, device, dot: loaded[name]
+    )
+    result = invoke("--cases", "small", "--mode", "fixed")
+    assert result.exit_code == 1
+    assert "✗ output o: MISMATCH" in result.output
+    assert "beyond atol + rtol * |expected|: " in result.output
+    assert "✓ torch o against fp64 with its own lists: match" in result.output
+    assert "✗ stale_head o against fp64 with its own lists: MISMATCH" in result.output
+    assert "worst at b=0 t=" in result.output
+    assert "share beyond the tolerance, by head: " in result.output
+    assert "✗ 0 of 2 pairs agree" in result.output
+
+
+def test_rows_are_told_apart() -> None:
+    case = CASES["tail"]
+    assert row_class(3, case) == "before the first complete block"
+    assert row_class(64, case) == row_class(95, case) == "at a block's edge"
+    assert row_class(70, case) == "inside a block"
+    assert row_class(249, case) == "in the incomplete last block"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--implementations", "torch"], "name at least two"),
+        (["--implementations", "torch,jax"], "'jax' is none of torch, triton, sm80, cpu"),
+        (["--cases", "huge"], "'huge' is none of seed, all, basic"),
+        (["--implementations", "torch,sm80"], "sm80 does not run on device cpu"),
+    ],
+)
+def test_bad_requests_are_answered_in_a_sentence(arguments: list[str], says: str) -> None:
+    result = invoke(*arguments)
+    assert result.exit_code == 2
+    assert says in result.output
+    assert "Traceback" not in result.output
