@@ -8,44 +8,13 @@
 
 #include "flash_forward/sm80_softmax.cuh"
 #include "flash_forward/sm80_tiles.cuh"
+#include "flash_forward/sm80_work.cuh"
 #include "ptx/math.cuh"
 #include "ptx/mma.cuh"
+#include "ptx/special_registers.cuh"
 
 namespace kernelmint::flash_forward {
 namespace sm80 {
-
-// Which work this block of threads has. Blocks of one head are neighbours, and heads that share
-// keys and values too; under a causal mask the longest rows start first.
-template <class Config>
-struct Work {
-  int batch, head, kv_head;
-  int first_row;  // of the B_r query rows
-  int seq_len_q, seq_len_k;
-  int causal_shift;     // row i sees keys up to i + causal_shift (aligned bottom-right)
-  int key_blocks;       // as many as some row sees; the last may be partly out of range
-  int unmasked_blocks;  // the first of them: seen whole by every row
-
-  __device__ explicit Work(const typename Config::Args& args)
-      : seq_len_q(static_cast<int>(args.Sq)),
-        seq_len_k(static_cast<int>(args.Sk)),
-        causal_shift(seq_len_k - seq_len_q) {
-    const unsigned row_blocks = (seq_len_q + Config::B_r - 1) / Config::B_r;
-    const unsigned heads = static_cast<unsigned>(args.H);
-    const unsigned batch_and_head = blockIdx.x / row_blocks;
-    const unsigned row_block = blockIdx.x % row_blocks;
-    first_row = (Config::causal ? row_blocks - 1 - row_block : row_block) * Config::B_r;
-    batch = batch_and_head / heads;
-    head = batch_and_head % heads;
-    kv_head = head / (heads / static_cast<unsigned>(args.Hk));
-    key_blocks =
-        (keys_seen(min(first_row + Config::B_r, seq_len_q) - 1) + Config::B_c - 1) / Config::B_c;
-    unmasked_blocks = keys_seen(first_row) / Config::B_c;
-  }
-
-  __device__ int keys_seen(int row) const {
-    return Config::causal ? max(0, min(seq_len_k, row + 1 + causal_shift)) : seq_len_k;
-  }
-};
 
 template <class Config>
 class Forward {
@@ -66,15 +35,17 @@ class Forward {
 
   using Scores = float[kRowTiles][Config::B_c / 8][4];
   using Output = float[kRowTiles][Config::d_head / 8][4];
+  // Slices of the operands, 16 wide along the reduction: columns of Q, the warp's rows; columns of
+  // K, all keys of the block; and keys of V, all columns.
   struct QuerySlice {
     Fragment rows[kRowTiles];
-  };  // 16 columns of Q, this warp's rows
+  };
   struct KeySlice {
     Fragment keys[kKeyTiles];
-  };  // 16 columns of K, all keys
+  };
   struct ValueSlice {
     Fragment columns[kHeadTiles];
-  };  // 16 keys of V, all columns
+  };
   template <class Slice, int kSlices, int kPerLoad>
   using Stream = FragmentStream<Slice, kSlices, kPerLoad, Config::mma_double_buffer_loads>;
   using QueryStream = Stream<QuerySlice, kHeadTiles, Config::Q_mma_load_K_tiles>;
@@ -84,12 +55,12 @@ class Forward {
  public:
   __device__ Forward(const Args& args, std::uint32_t shared)
       : args_(args),
-        work_(args),
-        lane_(threadIdx.x % 32),
-        warp_row_(threadIdx.x / 32 * kRowsPerWarp),
+        work_(args, blockIdx.x, threadIdx.x),
+        keys_seen_(work_.keys_seen(work_.query_row(0)) - work_.lane % 4 * 2),
         shared_(shared),
-        query_addresses_(shared + kTileQ + warp_row_ * Layout::kRowBytes),
-        key_value_addresses_(shared),
+        query_addresses_(shared + kTileQ + work_.warp_row * Layout::kRowBytes),
+        value_addresses_(shared + kTileV),
+        key_addresses_(shared + kTileK),
         keys_(shared + kTileK,
               args.k.template as<const Element>() + work_.batch * args.k.stride[0] +
                   work_.kv_head * args.k.stride[2],
@@ -117,8 +88,9 @@ class Forward {
       for (; block >= 0; --block) step<false, false>(block);
     }
     softmax_.reduce();
-    store_log_sum_exp();
-    store_output();
+    const Work<Config> work(args_, ptx::reread_block_index(), ptx::reread_thread_index());
+    store_log_sum_exp(work);
+    store_output(work);
   }
 
  private:
@@ -135,22 +107,26 @@ class Forward {
 
     Scores scores;
     multiply_queries_keys(scores);
-    if (kMasked && block >= work_.unmasked_blocks) mask(scores, block);
+    if (kMasked && (Config::causal || block >= work_.unmasked_blocks)) mask(scores, block);
 
     if (!Config::eager_load_blocks) request_values<kFirst>(block);
     wait_for_tiles<Config>();  // V is here, and all warps are done with K
     if (Config::eager_load_blocks && block > 0) request_keys<false>(block - 1);
 
     softmax_.template update_maximum<kFirst>(scores, output_);
-    multiply_probabilities_values<kMasked>(scores);
+    multiply_probabilities_values(scores);
   }
 
   __device__ __forceinline__ void multiply_queries_keys(Scores& scores) {
-    const auto load_queries = [&](QuerySlice& slice, int i) { load_query_slice(slice, i); };
+    const auto query_addresses = query_addresses_.parts();
+    const auto key_addresses = key_addresses_.parts();
+    const auto load_queries = [&](QuerySlice& slice, int i) {
+      load_query_slice(slice, query_addresses, i);
+    };
     const auto load_keys = [&](KeySlice& slice, int i) {
 #pragma unroll
       for (int tile = 0; tile < kKeyTiles; ++tile)
-        ptx::ldmatrix_x4(slice.keys[tile], kTileK + key_value_addresses_(tile, i));
+        ptx::ldmatrix_x4(slice.keys[tile], key_addresses(tile, i));
     };
     KeyStream keys;
     if constexpr (!QueryStream::kResident) queries_.start(load_queries);
@@ -163,16 +139,17 @@ class Forward {
         for (float& score : tile) score = 0;
 #pragma unroll
     for (int i = 0; i < kHeadTiles; ++i) {
-      if constexpr (!QueryStream::kResident) queries_.advance(i, load_queries);
-      keys.advance(i, load_keys);
+      if constexpr (!QueryStream::kResident)
+        queries_.advance(i, load_queries, scores[0][0][0], query_addresses.part[0]);
+      keys.advance(i, load_keys, scores[0][0][0], key_addresses.part[0]);
 #pragma unroll
       for (int tile = 0; tile < kKeyTiles; ++tile) {
-        const Fragment& key = keys[i].keys[tile];  // two 8-key halves, each of two 8-column halves
+        const Fragment& key = keys[i].keys[tile];  // two times 8 keys, each of two times 8 columns
 #pragma unroll
         for (int row_tile = 0; row_tile < kRowTiles; ++row_tile) {
           const Fragment& query = queries_[i].rows[row_tile];
-          ptx::mma_m16n8k16<Element>(scores[row_tile][2 * tile], query, key[0], key[2]);
-          ptx::mma_m16n8k16<Element>(scores[row_tile][2 * tile + 1], query, key[1], key[3]);
+          ptx::mma_m16n8k16<Element>(scores[row_tile][2 * tile], query, key[0], key[1]);
+          ptx::mma_m16n8k16<Element>(scores[row_tile][2 * tile + 1], query, key[2], key[3]);
         }
       }
     }
@@ -180,32 +157,33 @@ class Forward {
 
   // The probabilities of slice i are made right before their products, so that the exponentials of
   // one slice run while the tensor cores work on another.
-  template <bool kMasked>
   __device__ __forceinline__ void multiply_probabilities_values(Scores& scores) {
+    const auto value_addresses = value_addresses_.parts();
     const auto load_values = [&](ValueSlice& slice, int i) {
 #pragma unroll
       for (int tile = 0; tile < kHeadTiles; ++tile)
-        ptx::ldmatrix_x4_transposed(slice.columns[tile], kTileV + key_value_addresses_(i, tile));
+        ptx::ldmatrix_x4_transposed(slice.columns[tile], value_addresses(i, tile));
     };
     ValueStream values;
     values.start(load_values);
 #pragma unroll
     for (int i = 0; i < kKeyTiles; ++i) {
-      values.advance(i, load_values);
+      values.advance(i, load_values, output_[0][0][0], value_addresses.part[0]);
       Fragment probabilities[kRowTiles];
 #pragma unroll
       for (int row_tile = 0; row_tile < kRowTiles; ++row_tile) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          float (&tile)[4] = scores[row_tile][2 * i + half];
-          softmax_.template exponentiate<kMasked>(tile, row_tile);
-          probabilities[row_tile][2 * half] = ptx::pack<Element>(tile[0], tile[1]);
-          probabilities[row_tile][2 * half + 1] = ptx::pack<Element>(tile[2], tile[3]);
-        }
+        float (&left)[4] = scores[row_tile][2 * i], (&right)[4] = scores[row_tile][2 * i + 1];
+        softmax_.exponentiate(left, right, row_tile);
+        Fragment& fragment = probabilities[row_tile];
+        fragment[0] = ptx::pack<Element>(left[0], left[1]);
+        fragment[1] = ptx::pack<Element>(left[2], left[3]);
+        fragment[2] = ptx::pack<Element>(right[0], right[1]);
+        fragment[3] = ptx::pack<Element>(right[2], right[3]);
       }
 #pragma unroll
       for (int tile = 0; tile < kHeadTiles; ++tile) {
-        const Fragment& value = values[i].columns[tile];  // two 8-column halves, each of 2 x 8 keys
+        const Fragment& value =
+            values[i].columns[tile];  // two times 8 columns, each of two times 8 keys
 #pragma unroll
         for (int row_tile = 0; row_tile < kRowTiles; ++row_tile) {
           Output& o = output_;
@@ -220,10 +198,9 @@ class Forward {
 
   // Scores of keys that a row does not see become -inf.
   __device__ __forceinline__ void mask(Scores& scores, int block) const {
-    const int first_key = block * Config::B_c + lane_ % 4 * 2;
 #pragma unroll
     for (int row = 0; row < 2 * kRowTiles; ++row) {
-      const int seen = work_.keys_seen(query_row(row)) - first_key;
+      const int seen = keys_seen_ - block * Config::B_c + (Config::causal ? row * 8 : 0);
 #pragma unroll
       for (int tile = 0; tile < Config::B_c / 8; ++tile)
 #pragma unroll
@@ -231,10 +208,6 @@ class Forward {
           if (tile * 8 + i >= seen) scores[row / 2][tile][row % 2 * 2 + i] = -kInfinity;
     }
   }
-
-  // This lane's rows: two in each tile of 16.
-  __device__ int local_row(int row) const { return warp_row_ + row * 8 + lane_ / 4; }
-  __device__ int query_row(int row) const { return work_.first_row + local_row(row); }
 
   // Only the last block of keys reaches past the end, and it is the first one walked.
   template <bool kBounded>
@@ -263,63 +236,71 @@ class Forward {
   __device__ __forceinline__ void prepare_queries() {
     if (args_.scale < 0) {
       for (int row = 0; row < kRowsPerWarp; ++row)
-        for (int column = lane_; column < Config::d_head / 2; column += 32) {
+        for (int column = work_.lane; column < Config::d_head / 2; column += 32) {
           const std::uint32_t address =
-              shared_ + kTileQ + (warp_row_ + row) * Layout::kRowBytes + column * 4;
+              shared_ + kTileQ + (work_.warp_row + row) * Layout::kRowBytes + column * 4;
           ptx::store_shared(address, ptx::load_shared_4(address) ^ 0x80008000u);
         }
       __syncwarp();
     }
-    if constexpr (QueryStream::kResident)
-      queries_.start([&](QuerySlice& slice, int i) { load_query_slice(slice, i); });
+    if constexpr (QueryStream::kResident) {
+      const auto addresses = query_addresses_.parts();
+      queries_.start([&](QuerySlice& slice, int i) { load_query_slice(slice, addresses, i); });
+    }
   }
 
-  __device__ __forceinline__ void load_query_slice(QuerySlice& slice, int i) const {
+  template <class Addresses>
+  __device__ __forceinline__ static void load_query_slice(QuerySlice& slice,
+                                                          const Addresses& addresses, int i) {
 #pragma unroll
     for (int row_tile = 0; row_tile < kRowTiles; ++row_tile)
-      ptx::ldmatrix_x4(slice.rows[row_tile], query_addresses_(row_tile, i));
+      ptx::ldmatrix_x4(slice.rows[row_tile], addresses(row_tile, i));
   }
 
-  __device__ __forceinline__ void store_log_sum_exp() const {
-    if (args_.lse.data == nullptr || lane_ % 4 != 0) return;
-    float* lse = args_.lse.template as<float>() + work_.batch * args_.lse.stride[0] +
-                 work_.head * args_.lse.stride[1];
+  __device__ __forceinline__ void store_log_sum_exp(const Work<Config>& work) const {
+    if (args_.lse.data == nullptr || work.lane % 4 != 0) return;
+    float* lse = args_.lse.template as<float>() + work.batch * args_.lse.stride[0] +
+                 work.head * args_.lse.stride[1];
 #pragma unroll
     for (int row = 0; row < 2 * kRowTiles; ++row)
-      if (query_row(row) < work_.seq_len_q)
-        lse[query_row(row) * args_.lse.stride[2]] = softmax_.log_sum_exp(row);
+      if (work.query_row(row) < work.seq_len_q)
+        lse[work.query_row(row) * args_.lse.stride[2]] = softmax_.log_sum_exp(row);
   }
 
   // O = (P V) / l, in the warp's own rows of Q's tile, and from there in whole chunks.
-  __device__ __forceinline__ void store_output() const {
+  __device__ __forceinline__ void store_output(const Work<Config>& work) const {
 #pragma unroll
     for (int row = 0; row < 2 * kRowTiles; ++row) {
       const float factor = softmax_.normalizer(row);
 #pragma unroll
       for (int tile = 0; tile < Config::d_head / 8; ++tile) {
         const float* values = &output_[row / 2][tile][row % 2 * 2];
-        ptx::store_shared(shared_ + kTileQ + Layout::offset(local_row(row), tile) + lane_ % 4 * 4,
-                          ptx::pack<Element>(values[0] * factor, values[1] * factor));
+        ptx::store_shared(
+            shared_ + kTileQ + Layout::offset(work.local_row(row), tile) + work.lane % 4 * 4,
+            ptx::pack<Element>(values[0] * factor, values[1] * factor));
       }
     }
     __syncwarp();
-    Element* output = args_.o.template as<Element>() + work_.batch * args_.o.stride[0] +
-                      work_.head * args_.o.stride[2] + lane_ % Layout::kChunks * 8;
+    Element* output = args_.o.template as<Element>() + work.batch * args_.o.stride[0] +
+                      work.head * args_.o.stride[2] + work.lane % Layout::kChunks * 8;
     constexpr int kPassRows = 32 / Layout::kChunks;
 #pragma unroll
     for (int pass = 0; pass < kRowsPerWarp; pass += kPassRows) {
-      const int row = warp_row_ + pass + lane_ / Layout::kChunks;
-      if (work_.first_row + row < work_.seq_len_q)
-        *reinterpret_cast<uint4*>(output + (work_.first_row + row) * args_.o.stride[1]) =
-            ptx::load_shared_16(shared_ + kTileQ + Layout::offset(row, lane_ % Layout::kChunks));
+      const int row = work.warp_row + pass + work.lane / Layout::kChunks;
+      if (work.first_row + row < work.seq_len_q)
+        *reinterpret_cast<uint4*>(output + (work.first_row + row) * args_.o.stride[1]) =
+            ptx::load_shared_16(shared_ + kTileQ +
+                                Layout::offset(row, work.lane % Layout::kChunks));
     }
   }
 
   const Args& args_;
   const Work<Config> work_;
-  const int lane_, warp_row_;
+  const int keys_seen_;  // by the lane's first row, counted from the lane's first column
   const std::uint32_t shared_;
-  const FragmentAddresses<Layout, Config::swizzled> query_addresses_, key_value_addresses_;
+  const FragmentAddresses<Layout, Config::swizzled, Quarters::kDown> query_addresses_,
+      value_addresses_;
+  const FragmentAddresses<Layout, Config::swizzled, Quarters::kAcross> key_addresses_;
   TileCopy<Config, Config::B_c> keys_, values_;
   QueryStream queries_;
   OnlineSoftmax<kRowTiles, Config::optimized_softmax> softmax_;
@@ -329,7 +310,7 @@ class Forward {
 }  // namespace sm80
 
 template <class Config>
-__global__ void __launch_bounds__(Config::threads)
+__global__ void __launch_bounds__(Config::threads, Config::resident_blocks)
     flash_forward_sm80(const __grid_constant__ typename Config::Args args) {
   extern __shared__ __align__(1024) unsigned char shared_memory[];
   sm80::Forward<Config>(args, ptx::shared_address(shared_memory)).run();

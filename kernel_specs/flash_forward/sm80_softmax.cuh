@@ -11,6 +11,9 @@ namespace kernelmint::flash_forward::sm80 {
 inline constexpr float kLog2E = 1.4426950408889634f;
 inline constexpr float kLn2 = 0.6931471805599453f;
 inline constexpr float kInfinity = __builtin_huge_valf();
+// The maximum of a row that has seen no key so far. Finite, so that a masked score, -inf, always
+// has the probability 2^(-inf - maximum) = 0, and no scaled score is smaller.
+inline constexpr float kNoMaximum = -3.402823466e38f;
 
 // Over the four lanes that share a row of an accumulator.
 __device__ __forceinline__ float quad_max(float x) {
@@ -42,7 +45,7 @@ class OnlineSoftmax {
   __device__ explicit OnlineSoftmax(float scale) : factor_(kOptimized ? scale * kLog2E : scale) {
 #pragma unroll
     for (int row = 0; row < 2 * kRowTiles; ++row) {
-      maximum_[row] = -kInfinity;
+      maximum_[row] = kNoMaximum;
       sum_[row] = 0;
     }
   }
@@ -69,7 +72,8 @@ class OnlineSoftmax {
     }
     if constexpr (kFirst) {
 #pragma unroll
-      for (int row = 0; row < 2 * kRowTiles; ++row) maximum_[row] = quad_max(maximum[row]);
+      for (int row = 0; row < 2 * kRowTiles; ++row)
+        maximum_[row] = fmaxf(quad_max(maximum[row]), kNoMaximum);
     } else if constexpr (kOptimized) {
       bool grew = false;
 #pragma unroll
@@ -88,17 +92,17 @@ class OnlineSoftmax {
     }
   }
 
-  // Turns scores into probabilities, relative to the maximum, and adds them to the sums. With
-  // kMasked a row may have seen no key yet: its maximum is -inf and all its probabilities are 0.
-  template <bool kMasked>
-  __device__ __forceinline__ void exponentiate(float (&score)[4], int row_tile) {
+  // Turns the scores of 16 keys into probabilities, relative to the maximum, and adds them to the
+  // sums. Added up in pairs: a chain of additions would keep all of them in registers.
+  __device__ __forceinline__ void exponentiate(float (&left)[4], float (&right)[4], int row_tile) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < 4; i += 2) {
       const int row = 2 * row_tile + i / 2;
-      const float maximum = kMasked && maximum_[row] == -kInfinity ? 0.f : maximum_[row];
-      score[i] = kOptimized ? ptx::exp2(fmaf(score[i], factor_, -maximum))
-                            : ptx::exp2((score[i] - maximum) * kLog2E);
-      sum_[row] += score[i];
+      left[i] = exponential(left[i], row);
+      left[i + 1] = exponential(left[i + 1], row);
+      right[i] = exponential(right[i], row);
+      right[i + 1] = exponential(right[i + 1], row);
+      sum_[row] += (left[i] + left[i + 1]) + (right[i] + right[i + 1]);
     }
   }
 
@@ -119,13 +123,16 @@ class OnlineSoftmax {
   }
 
  private:
+  __device__ __forceinline__ float exponential(float score, int row) const {
+    return kOptimized ? ptx::exp2(fmaf(score, factor_, -maximum_[row]))
+                      : ptx::exp2((score - maximum_[row]) * kLog2E);
+  }
+
   template <class Output>
   __device__ __forceinline__ void rescale(int row, float maximum, Output& output) {
     constexpr int kTiles = sizeof(output[0]) / sizeof(output[0][0]);
-    // A row that has seen no key so far: 2^(-inf) = 0 times nothing, not 2^(-inf + inf).
-    const float base = maximum == -kInfinity ? 0.f : maximum;
-    const float factor =
-        kOptimized ? ptx::exp2(maximum_[row] - base) : ptx::exp2((maximum_[row] - base) * kLog2E);
+    const float change = maximum_[row] - maximum;
+    const float factor = ptx::exp2(kOptimized ? change : change * kLog2E);
     maximum_[row] = maximum;
     sum_[row] *= factor;
 #pragma unroll

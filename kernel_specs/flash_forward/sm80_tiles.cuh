@@ -5,6 +5,7 @@
 
 #include "ptx/cp_async.cuh"
 #include "ptx/shared_memory.cuh"
+#include "ptx/special_registers.cuh"
 
 namespace kernelmint::flash_forward::sm80 {
 
@@ -26,25 +27,48 @@ struct SharedLayout {
   }
 };
 
-// Where this lane's ldmatrix addresses lie. A 16x16 tile's address is a lane's part, which under
-// the swizzle depends on the tile's column modulo 64 alone, plus a constant. So all address
-// arithmetic is done here, once, and an ldmatrix in an unrolled loop takes register + immediate.
-template <class Layout, bool kSwizzled>
-struct FragmentAddresses {
-  static constexpr int kParts = kSwizzled ? 4 : 1;
-  std::uint32_t part[kParts];
+// In which order ldmatrix takes the four 8x8 quarters of a 16x16 tile, so that the registers of an
+// mma's operand follow each other.
+enum class Quarters {
+  kDown,    // top left, bottom left, top right, bottom right: Q as a; V, transposed, as two b
+  kAcross,  // top left, top right, bottom left, bottom right: K as two b
+};
 
+// Where this lane's ldmatrix addresses lie. A 16x16 tile's address is a lane's part, which under
+// the swizzle depends on the tile's column modulo 64 alone, plus a constant. The parts are made
+// from one register when a product starts: an ldmatrix within takes register + immediate, and only
+// one product's parts take registers at a time.
+template <class Layout, bool kSwizzled, Quarters kOrder>
+class FragmentAddresses {
+ public:
   __device__ explicit FragmentAddresses(std::uint32_t tile) {
     const int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int i = 0; i < kParts; ++i) part[i] = tile + Layout::offset(lane % 16, 2 * i + lane / 16);
+    const int first = lane / 8 % 2, second = lane / 16;
+    const int row = lane % 8 + 8 * (kOrder == Quarters::kDown ? first : second);
+    base_ = tile + Layout::offset(row, kOrder == Quarters::kDown ? second : first);
   }
 
-  // Of the tile at row 16 * `row_tile` and column 16 * `column_tile`.
-  __device__ std::uint32_t operator()(int row_tile, int column_tile) const {
-    return part[column_tile % kParts] + row_tile * 16 * Layout::kRowBytes +
-           column_tile / kParts * kParts * 32;
+  struct Parts {
+    static constexpr int kCount = kSwizzled ? 4 : 1;
+    std::uint32_t part[kCount];
+
+    // Of the tile at row 16 * `row_tile` and column 16 * `column_tile`.
+    __device__ std::uint32_t operator()(int row_tile, int column_tile) const {
+      return part[column_tile % kCount] + row_tile * 16 * Layout::kRowBytes +
+             column_tile / kCount * kCount * 32;
+    }
+  };
+
+  __device__ __forceinline__ Parts parts() const {
+    const std::uint32_t base = ptx::recomputed(base_);
+    Parts parts;
+#pragma unroll
+    for (int i = 0; i < Parts::kCount; ++i) parts.part[i] = base ^ (i * 32);
+    return parts;
   }
+
+ private:
+  std::uint32_t base_;  // of the tile at row 0 and column 0
 };
 
 // Copies tiles of `kRows` rows from global to shared memory, every thread of the block the same
@@ -56,60 +80,64 @@ class TileCopy {
   static constexpr int kPassRows = Config::threads / Layout::kChunks;
   static constexpr int kPasses = kRows / kPassRows;
   static_assert(kRows % kPassRows == 0, "every pass copies whole rows, each thread one chunk");
-  static_assert(!Config::swizzled || (kPassRows & (kPassRows - 1)) == 0);
+  static_assert((kPassRows & (kPassRows - 1)) == 0, "see destination");
 
  public:
-  // `tile` is the shared tile, `source` row 0 of the tensor, `first_row` the row copied first.
-  __device__ TileCopy(std::uint32_t tile, const Element* source, std::int64_t row_stride,
+  // `tile` is the shared tile, `tensor` row 0 of the tensor, `first_row` the row copied first.
+  __device__ TileCopy(std::uint32_t tile, const Element* tensor, std::int64_t row_stride,
                       int first_row)
-      : row_(threadIdx.x / Layout::kChunks),
-        destination_(tile + Layout::offset(row_, threadIdx.x % Layout::kChunks)),
-        source_(source + (first_row + row_) * row_stride + threadIdx.x % Layout::kChunks * 8),
-        pass_stride_(kPassRows * row_stride),
-        tile_stride_(kRows * row_stride) {}
+      : tile_(tile),
+        source_(tensor + (first_row + threadIdx.x / Layout::kChunks) * row_stride +
+                threadIdx.x % Layout::kChunks * 8),
+        row_stride_(row_stride) {}
 
   // Moves on to the tile before this one.
-  __device__ void step_back() { source_ -= tile_stride_; }
+  __device__ void step_back() { source_ -= kRows * row_stride_; }
 
   // Starts copying the tile; with `kBounded`, rows from `rows` on become zero. Through registers
   // (not async_copy) the copy is complete on return.
   template <bool kBounded>
-  __device__ void request(int rows = kRows) const {
+  __device__ __forceinline__ void request(int rows = kRows) const {
+    const unsigned thread =
+        ptx::reread_thread_index();  // cheaper than registers that hold its place
+    const int row = thread / Layout::kChunks;
+    const std::uint32_t first = tile_ + Layout::offset(row, thread % Layout::kChunks);
     if constexpr (Config::async_copy) {
 #pragma unroll
       for (int pass = 0; pass < kPasses; ++pass) {
-        const Element* source = source_ + pass * pass_stride_;
+        const Element* source = source_ + pass * kPassRows * row_stride_;
         if constexpr (kBounded)
-          ptx::cp_async_16_or_zero(destination(pass), source, row_ + pass * kPassRows < rows);
+          ptx::cp_async_16_or_zero(destination(first, pass), source, row + pass * kPassRows < rows);
         else
-          ptx::cp_async_16(destination(pass), source);
+          ptx::cp_async_16(destination(first, pass), source);
       }
     } else {
       uint4 chunk[kPasses];
 #pragma unroll
       for (int pass = 0; pass < kPasses; ++pass) {
         chunk[pass] = uint4{0, 0, 0, 0};
-        if (!kBounded || row_ + pass * kPassRows < rows)
-          chunk[pass] = *reinterpret_cast<const uint4*>(source_ + pass * pass_stride_);
+        if (!kBounded || row + pass * kPassRows < rows)
+          chunk[pass] = *reinterpret_cast<const uint4*>(source_ + pass * kPassRows * row_stride_);
       }
 #pragma unroll
-      for (int pass = 0; pass < kPasses; ++pass) ptx::store_shared(destination(pass), chunk[pass]);
+      for (int pass = 0; pass < kPasses; ++pass)
+        ptx::store_shared(destination(first, pass), chunk[pass]);
     }
   }
 
  private:
-  // A pass of fewer than 8 rows changes row % 8, and with it the swizzle: by a constant, since
-  // kPassRows is a power of two and so adding its multiples to row_ carries nothing.
-  __device__ std::uint32_t destination(int pass) const {
-    const int row = pass * kPassRows;
-    const std::uint32_t flip = Config::swizzled ? (row & 7) * 16 : 0;
-    return (destination_ ^ flip) + row * Layout::kRowBytes;
+  // `first` is where the thread's chunk of the first pass goes. Passes of fewer than 8 rows change
+  // row % 8, and with it the swizzle: by a constant, since adding multiples of a power of two,
+  // kPassRows, to a lesser row carries nothing.
+  __device__ static std::uint32_t destination(std::uint32_t first, int pass) {
+    const int rows = pass * kPassRows;
+    const std::uint32_t flip = Config::swizzled ? (rows & 7) * 16 : 0;
+    return (first ^ flip) + rows * Layout::kRowBytes;
   }
 
-  int row_;
-  std::uint32_t destination_;
+  std::uint32_t tile_;
   const Element* source_;
-  std::int64_t pass_stride_, tile_stride_;
+  std::int64_t row_stride_;
 };
 
 // All requested tiles are in shared memory, and every thread of the block is done with what it did
@@ -137,10 +165,13 @@ class FragmentStream {
     fill(0, load);
   }
 
-  // Before slice `slice` is used.
+  // Before slice `slice` is used. `product` is a result of the slice before, `address` a place
+  // that is loaded from: loads into a buffer wait for the products that used it.
   template <class Load>
-  __device__ __forceinline__ void advance(int slice, const Load& load) {
+  __device__ __forceinline__ void advance(int slice, const Load& load, float product,
+                                          std::uint32_t address) {
     if (slice % kHeld != 0) return;
+    if (slice > 0) ptx::order_loads_after(product, address);
     if constexpr (kBuffers == 2) {
       if (slice + kHeld < kSlices) fill(slice + kHeld, load);
     } else {

@@ -27,6 +27,18 @@ __device__ __forceinline__ void ldmatrix_x4_transposed(std::uint32_t (&fragment)
                : "r"(address));
 }
 
+// Keeps the shared memory loads that follow from starting before `value` is there. The compiler
+// moves loads and products freely past each other otherwise. What holds it is a store that could
+// overlap with the loads; it never happens, since no `address` of a load is that high.
+__device__ __forceinline__ void order_loads_after(float value, std::uint32_t address) {
+  asm volatile(
+      "{\n.reg .pred never;\n"
+      "setp.eq.u32 never, %0, 0xfffffff0;\n"
+      "@never st.shared.f32 [%0], %1;\n}" ::"r"(address),
+      "f"(value)
+      : "memory");
+}
+
 __device__ __forceinline__ void store_shared(std::uint32_t address, std::uint32_t value) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
 }

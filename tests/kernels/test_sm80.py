@@ -1,0 +1,207 @@
+"""flash_forward.sm80 on a GPU: every built kernel against the fp64 oracle.
+
+A kernel's error may be 1.5 times that of PyTorch's own flash attention, on the same inputs against
+the same oracle: in the root of the mean square, and in the greatest element. Where there are few
+elements, PyTorch's greatest error may happen to be better than anyone has to be; there, 1.5 times
+two roundings to the dtype of the greatest value count: that of the probabilities, which multiply
+the values, and that of the result.
+"""
+
+from __future__ import annotations
+
+import itertools
+from functools import cache
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+import runtime
+from tools.oracle import oracle
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+KERNELS = {i.key: i for i in runtime.kernels("flash_forward", "sm80") if i.available}
+BATCH, HEADS = 2, 4
+LENGTHS = (1, 7, 64, 100, 128, 1000, 4096)
+SCALES = (-0.5, 0.0, 1e-3, 3.0)
+
+attention = oracle("flash_forward")
+
+
+class Case(NamedTuple):
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    o: Tensor
+    lse: Tensor
+    allowed_norm: float
+    allowed_greatest: float
+
+
+def flash(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float | None) -> Tensor:
+    """PyTorch's FlashAttention-2, which aligns its causal mask bottom-right."""
+    k, v = (t.repeat_interleave(q.shape[2] // k.shape[2], 2) for t in (k, v))
+    lengths = (q.shape[1], k.shape[1])
+    forward = torch.ops.aten._flash_attention_forward
+    return forward(q, k, v, None, None, *lengths, 0.0, causal, False, scale=scale)[0]
+
+
+def make_case(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float | None = None) -> Case:
+    o, lse = attention(q, k, v, causal=causal, scale=scale, return_lse=True)
+    seen = ~lse.isneginf().transpose(1, 2)
+    theirs = (flash(q, k, v, causal, scale).double() - o)[seen]
+    two_roundings = torch.finfo(q.dtype).eps * v.abs().max().item()
+    greatest = theirs.abs().max().item() if theirs.numel() else 0.0
+    return Case(
+        q, k, v, o, lse, 1.5 * theirs.norm().item(), 1.5 * max(greatest, two_roundings)
+    )  # fmt: skip
+
+
+@cache
+def grid_case(dtype: str, d_head: int, causal: bool, seq_q: int, seq_k: int, group: int) -> Case:
+    q, k, v = (
+        torch.randn(BATCH, length, heads, d_head, device="cuda").to(DTYPES[dtype])
+        for length, heads in ((seq_q, HEADS), (seq_k, HEADS // group), (seq_k, HEADS // group))
+    )
+    return make_case(q, k, v, causal)
+
+
+def call(
+    key: str, q: Tensor, k: Tensor, v: Tensor, scale: float | None = None
+) -> tuple[Tensor, Tensor]:
+    """The kernel's output and lse, in memory that held NaN before."""
+    o = torch.full_like(q, float("nan"))
+    lse = torch.full((q.shape[0], q.shape[2], q.shape[1]), float("nan"), device=q.device)
+    runtime.kernel(key)(q, k, v, scale=scale, return_lse=True, out=(o, lse))
+    return o, lse
+
+
+def assert_right(case: Case, o: Tensor, lse: Tensor) -> None:
+    error = o.double() - case.o
+    if error.norm().item() > case.allowed_norm:  # NaN fails below
+        assert error.abs().max().item() <= torch.finfo(o.dtype).eps * case.o.abs().max().item()
+    assert error.abs().max().item() <= case.allowed_greatest
+    unseen = case.lse.isneginf()
+    assert torch.equal(lse.isneginf(), unseen)
+    assert not o.transpose(1, 2)[unseen].count_nonzero()
+    # Scores are sums of d_head products in fp32, about as large as the lse: twice their rounding.
+    error_lse = (lse.double() - case.lse)[~unseen].abs()
+    largest = max(1.0, case.lse[~unseen].abs().max().item()) if error_lse.numel() else 1.0
+    if error_lse.numel():
+        assert error_lse.max().item() <= 2 * o.shape[-1] ** 0.5 * 2**-24 * largest + 2**-20
+
+
+@pytest.mark.parametrize("key", KERNELS)
+def test_matches_the_oracle(key: str) -> None:
+    """Sq and Sk of 1 to 4096, one or four query heads to a key head, both layouts."""
+    p = KERNELS[key].parameters
+    for seq_q, seq_k, group in itertools.product(LENGTHS, LENGTHS, (1, 4)):
+        case = grid_case(p["dtype"], p["d_head"], p["causal"], seq_q, seq_k, group)
+        o, lse = call(key, case.q, case.k, case.v)
+        assert_right(case, o, lse)
+        bhsd = [t.transpose(1, 2).contiguous().transpose(1, 2) for t in (case.q, case.k, case.v)]
+        o_bhsd, lse_bhsd = call(key, *bhsd)
+        assert torch.equal(o, o_bhsd)
+        assert torch.equal(lse, lse_bhsd)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("key", KERNELS)
+def test_any_scale(key: str, scale: float) -> None:
+    """Negative, zero, small and large factors on the scores."""
+    p = KERNELS[key].parameters
+    q, k, v = (
+        torch.randn(2, length, 2, p["d_head"], device="cuda").to(DTYPES[p["dtype"]])
+        for length in (130, 200, 200)
+    )
+    case = make_case(q, k, v, p["causal"], scale)
+    assert_right(case, *call(key, q, k, v, scale))
+
+
+@pytest.mark.parametrize("key", KERNELS)
+def test_growing_scores(key: str) -> None:
+    """Every block of keys raises the running maximum, by more than the kernel's slack or less."""
+    p = KERNELS[key].parameters
+    q, k, v = (
+        torch.randn(1, 1000, 2, p["d_head"], device="cuda").to(DTYPES[p["dtype"]]) for _ in range(3)
+    )
+    for step in (0.5, 2.0):  # the blocks are walked from the last to the first
+        k[0] *= torch.linspace(step, 0, 1000, device="cuda")[:, None, None].to(k.dtype)
+        case = make_case(q, k, v, p["causal"], 1.0)
+        assert_right(case, *call(key, q, k, v, 1.0))
+
+
+@pytest.mark.parametrize("key", KERNELS)
+def test_no_keys_at_all(key: str) -> None:
+    d_head, dtype = KERNELS[key].parameters["d_head"], DTYPES[KERNELS[key].parameters["dtype"]]
+    q = torch.randn(2, 5, 4, d_head, device="cuda").to(dtype)
+    k = torch.empty(2, 0, 2, d_head, device="cuda", dtype=dtype)
+    o, lse = call(key, q, k, k)
+    assert not o.count_nonzero()
+    assert lse.isneginf().all()
+
+
+@pytest.mark.parametrize("key", KERNELS)
+def test_not_a_number_stays_in_its_row(key: str) -> None:
+    """A NaN in one query makes that query's output and lse NaN, and no other's."""
+    p = KERNELS[key].parameters
+    q, k, v = (
+        torch.randn(1, 300, 2, p["d_head"], device="cuda").to(DTYPES[p["dtype"]]) for _ in range(3)
+    )
+    clean, clean_lse = call(key, q, k, v)
+    q[0, 123, 1, 7] = float("nan")
+    o, lse = call(key, q, k, v)
+    assert o[0, 123, 1].isnan().all()
+    assert lse[0, 1, 123].isnan()
+    o[0, 123, 1], lse[0, 1, 123] = clean[0, 123, 1], clean_lse[0, 1, 123]
+    assert torch.equal(o, clean)
+    assert torch.equal(lse, clean_lse)
+
+
+@pytest.mark.parametrize("key", KERNELS)
+def test_nothing_outside_the_tensors_is_used(key: str) -> None:
+    """Slices of larger tensors that are NaN elsewhere, dimensions in any order."""
+    p = KERNELS[key].parameters
+
+    def embedded(length: int, heads: int) -> Tensor:
+        storage = torch.full(
+            (heads + 1, length + 3, 3, p["d_head"] + 8),
+            float("nan"),
+            dtype=DTYPES[p["dtype"]],
+            device="cuda",
+        )
+        view = storage.permute(2, 1, 0, 3)[1:, 1 : length + 1, :heads, 8:]
+        return view.copy_(torch.randn(view.shape, device="cuda"))
+
+    q, k, v = embedded(100, 4), embedded(77, 2), embedded(77, 2)
+    case = make_case(q, k, v, p["causal"])
+    out = embedded(100, 4)
+    lse = torch.full((2, 4, 100), float("nan"), device="cuda")
+    runtime.kernel(key)(q, k, v, return_lse=True, out=(out, lse))
+    assert_right(case, out, lse)
+
+
+def first_of_each_d_head() -> list[str]:
+    return list({i.parameters["d_head"]: key for key, i in reversed(KERNELS.items())}.values())
+
+
+@pytest.mark.parametrize("key", first_of_each_d_head())
+def test_offsets_past_two_to_the_31(key: str) -> None:
+    """Batch entries 2^31 elements apart, and rows 2^23 apart."""
+    p = KERNELS[key].parameters
+    size = (2, 300, 1, p["d_head"])
+
+    def far(batch_stride: int, row_stride: int) -> Tensor:
+        extent = batch_stride + 300 * row_stride
+        storage = torch.empty(extent, dtype=DTYPES[p["dtype"]], device="cuda")
+        view = storage.as_strided(size, (batch_stride, row_stride, row_stride, 1))
+        return view.copy_(torch.randn(size, device="cuda"))
+
+    q, k, v = far(2**31, p["d_head"]), far(p["d_head"], 2**23), far(2**31, p["d_head"])
+    assert_right(make_case(q, k, v, p["causal"]), *call(key, q, k, v))
