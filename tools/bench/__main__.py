@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import sys
+import time
 from pathlib import Path
 
 import click
@@ -43,6 +44,11 @@ def _sizes(
 @click.option("--heads", type=click.IntRange(1), help="Query heads (default: 16, on a CPU 8).")
 @click.option("--kv-heads", type=click.IntRange(1), help="Key heads (default: as query heads).")
 @click.option("--seconds", type=click.FloatRange(0), default=0.3, help="Time for each figure.")
+@click.option(
+    "--processor-time",
+    is_flag=True,
+    help="On a CPU: one thread, and the processor's time, which leaves out other programs' turns.",
+)
 @click.option("--json", "json_file", type=_FILE, help="Write machine and figures as JSON.")
 @click.option("--plot", "plot_file", type=_FILE, help="Write a plot (.png, .svg, .pdf).")
 def main(
@@ -56,6 +62,7 @@ def main(
     heads: int | None,
     kv_heads: int | None,
     seconds: float,
+    processor_time: bool,
     json_file: Path | None,
     plot_file: Path | None,
 ) -> None:
@@ -68,6 +75,8 @@ def main(
         kernels = runtime.kernels(family, target, where)
     except (KeyError, ValueError) as error:
         raise click.UsageError(str(error.args[0])) from None
+    if processor_time and target != "cpu":
+        raise click.UsageError("--processor-time is for --target cpu")
     on_gpu = torch.cuda.is_available() and target != "cpu"
     kernels = [info for info in kernels if info.available and info.is_cuda == on_gpu]
     for name, wanted in (("dtype", dtypes), ("d_head", d_heads)):
@@ -83,6 +92,9 @@ def main(
     heads = heads or (16 if on_gpu else 8)
     if heads % (kv_heads or heads):
         raise click.UsageError(f"--kv-heads {kv_heads} does not divide --heads {heads}")
+    if processor_time:
+        torch.set_num_threads(1)
+    clock = time.process_time if processor_time else time.perf_counter
     sizes = sizes or (GPU_SIZES if on_gpu else CPU_SIZES)
     problems = [
         Problem(dtype, d_head, is_causal, batch, seq_len, heads, kv_heads or heads)
@@ -94,7 +106,7 @@ def main(
     console = Console()
     console.print(
         f"{facts['device']}, PyTorch {facts['torch']}, {heads} heads, {kv_heads or heads} key heads"
-        + ("" if on_gpu else f", {facts['threads']} threads, {facts['instruction_set']}")
+        + ("" if on_gpu else f", threads: {facts['threads']}, {facts['instruction_set']}")
     )
     rows: list[results.Row] = []
     with Progress(console=Console(stderr=True), transient=True) as progress:
@@ -115,7 +127,7 @@ def main(
                 }
                 rows += [
                     results.Row(name, problem, *taken)
-                    for name, taken in medians(calls, device, seconds).items()
+                    for name, taken in medians(calls, device, seconds, clock).items()
                 ]
                 progress.advance(task)
             console.print(results.table([r for r in rows if r.problem.group == group], unit))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -16,10 +16,13 @@ _LEAST_TURNS = 3
 
 
 class _Cpu:
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+
     def time(self, call: Call) -> float:
-        begin = time.perf_counter()
+        begin = self._clock()
         call()
-        return time.perf_counter() - begin
+        return self._clock() - begin
 
 
 class _Gpu:
@@ -43,14 +46,17 @@ class _Gpu:
 
 
 def medians(
-    calls: Mapping[str, Call], device: torch.device, seconds: float
+    calls: Mapping[str, Call],
+    device: torch.device,
+    seconds: float,
+    cpu_clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, tuple[float, int]]:
     """The median time of each call, in seconds, and how often it was made.
 
     Each is called once to warm up; then all take turns, each until it has had `seconds` and three
-    turns at least.
+    turns at least. On a CPU `cpu_clock` gives the time.
     """
-    clock = _Gpu(device) if device.type == "cuda" else _Cpu()
+    clock = _Gpu(device) if device.type == "cuda" else _Cpu(cpu_clock)
     for call in calls.values():
         clock.time(call)
     times: dict[str, list[float]] = {name: [] for name in calls}

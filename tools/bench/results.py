@@ -57,7 +57,7 @@ def _processor() -> str:
 def table(rows: list[Row], unit: str) -> Table:
     """Contenders by sizes, for rows of one group; shares are of PyTorch's fastest backend."""
     result = Table(title=f"{rows[0].problem.group}: {unit}, and share of PyTorch's best")
-    result.add_column("contender")
+    result.add_column("contender", overflow="fold")
     sizes = list(dict.fromkeys(row.problem.size for row in rows))
     for size in sizes:
         result.add_column(size, justify="right")
