@@ -1,0 +1,147 @@
+"""tools.sanity_check and the selection of kernels by --kernel, --where and KERNELS."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+import runtime
+from tools import sanity_check, selection
+
+KEY = "flash_forward.cpu.f32-d64-r64-c128"
+
+
+@pytest.fixture(autouse=True)
+def unset(monkeypatch):
+    monkeypatch.delenv(selection.VARIABLE, raising=False)
+
+
+def run(*arguments, **environment):
+    return CliRunner().invoke(sanity_check.main, arguments, env=environment)
+
+
+@pytest.mark.parametrize("options", [(), ("--range",)])
+def test_a_right_kernel_passes(options) -> None:
+    done = run("--kernel", KEY, *options)
+    assert done.exit_code == 0, done.output
+    line = next(line for line in done.output.splitlines() if line.startswith(KEY + "  "))
+    assert "0/128000 mismatched (0.000%)" in line
+    assert "max |d|" in line
+
+
+def test_every_available_kernel_has_a_line() -> None:
+    done = run("--where", "d_head == 64 and dtype == 'bf16' and B_r == 64 and not causal")
+    keys = [
+        info.key
+        for info in runtime.kernels("flash_forward")
+        if info.available
+        and (info.parameters["d_head"], info.parameters["dtype"]) == (64, "bf16")
+        and info.parameters["B_r"] == 64
+        and not info.parameters["causal"]
+    ]
+    assert keys
+    assert [line.split()[0] for line in done.output.splitlines() if "mismatched" in line] == keys
+
+
+class Wrong:
+    """A kernel that leaves an element unwritten and gets a column and a row wrong."""
+
+    def __init__(self, kernel):
+        self.kernel, self.info = kernel, kernel.info
+
+    def __call__(self, q, k, v, *, out):
+        self.kernel(q, k, v, out=out)
+        out[0, 100, 1, 17] = float("nan")
+        out[:, :, 2, 40] *= 1.5
+        out[1, 200, 3] += 1
+
+
+def test_a_wrong_kernel_fails_and_is_located(monkeypatch) -> None:
+    kernel = runtime.kernel(KEY)
+    monkeypatch.setattr(runtime, "kernel", lambda key: Wrong(kernel))
+    done = run("--kernel", KEY)
+    assert done.exit_code == 1
+    _, mismatched = sanity_check.check(kernel.info, counting=False, seed=0)
+    assert mismatched[0, 100, 1, 17]
+    assert mismatched[1, 200, 3].all()
+    expected = int(mismatched.sum())
+    assert 1 + 64 + 450 <= expected <= 1 + 64 + 500
+    assert f"{expected}/128000 mismatched" in done.output
+    rows, columns = done.output.split("over d_head, by row (250):")[1].split("over seq, by column")
+    by_row, by_column = (
+        {int(at): counts.split() for at, counts in re.findall(r"^ +(\d+): (.*)$", part, re.M)}
+        for part in (rows, columns)
+    )
+    assert by_row[96][4] == str(int(mismatched[:, 100].sum()))
+    assert by_row[200][0] == str(int(mismatched[:, 200].sum()))
+    assert by_column[16][1] == "2"  # the NaN, and the row's element
+    assert by_column[40][0] == str(int(mismatched[..., 40].sum()))
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("nonsense", "no target has a set 'nonsense'"),
+        ("64,7", "KERNELS=64,7: no kernel of it is in this build"),
+    ],
+)
+def test_what_selects_nothing_is_an_error_that_says_so(word, said) -> None:
+    done = run(KERNELS=word)
+    assert done.exit_code == 2
+    assert said in done.output
+
+
+def test_all_is_the_default() -> None:
+    chosen = selection.select()
+    assert {info.key for info in chosen.kernels} == {
+        info.key for info in runtime.kernels("flash_forward") if info.built
+    }
+
+
+def test_block_sizes_select(monkeypatch) -> None:
+    monkeypatch.setenv(selection.VARIABLE, "64,128")
+    chosen = selection.select()
+    assert chosen.kernels
+    for info in chosen.kernels:
+        assert (info.parameters["B_r"], info.parameters["B_c"]) == (64, 128)
+
+
+@pytest.mark.parametrize(
+    ("word", "name", "count"),
+    [("prog", "progression", 7), ("prog_all", "progression_all", 56), ("tune", "tune", None)],
+)
+def test_sets_select_what_is_built_of_them_and_name_the_rest(
+    monkeypatch, word, name, count
+) -> None:
+    keys = selection.keys_of_set(name)
+    if count is not None:
+        assert len(keys) == count
+    else:
+        assert len({key for key in keys if key.startswith("flash_forward.sm80.")}) == 80
+    built = {info.key for info in runtime.kernels("flash_forward") if info.built}
+    monkeypatch.setenv(selection.VARIABLE, word)
+    if keys & built:
+        chosen = selection.select()
+        assert {info.key for info in chosen.kernels} == keys & built
+        assert set(chosen.missing) == keys - built
+    else:
+        with pytest.raises(ValueError, match=rf"the set has {len(keys)}: .*--set {name}"):
+            selection.select()
+
+
+def test_an_option_goes_before_the_variable(monkeypatch) -> None:
+    monkeypatch.setenv(selection.VARIABLE, "nonsense")
+    assert [info.key for info in selection.select(KEY).kernels] == [KEY]
+
+
+def test_counting_does_not_overflow() -> None:
+    info = runtime.kernels("flash_forward", "cpu", where="dtype == 'fp16'")[0]
+    q, k, v = sanity_check.make_inputs(info, sanity_check.SHAPE, counting=True)
+    assert torch.equal(q[0, :2, 0].flatten().double(), torch.arange(2.0 * q.shape[-1]).double())
+    assert torch.equal(k, -v)
+    long = sanity_check.Shape(1, 2000, 1, 1)
+    with pytest.raises(ValueError, match="overflows fp16: at most"):
+        sanity_check.make_inputs(info, long, counting=True)

@@ -1,0 +1,94 @@
+"""Which kernels of this build a tool works on: by `--kernel`, `--where`, or the variable KERNELS.
+
+KERNELS is `all` (what it is where it is not set), `prog` and `prog_all` (the sets progression and
+progression_all of the specs), the name of any other set such as `tune`, or `64,32`: the kernels
+with B_r = 64 and B_c = 32.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import runtime
+from codegen.load import load
+from codegen.problems import SpecError, UsageError
+from codegen.space import Selection, expand
+from runtime import KernelInfo
+from tools.oracle import SPECS
+
+VARIABLE = "KERNELS"
+FAMILY = "flash_forward"
+_SHORT_NAMES = {"prog": "progression", "prog_all": "progression_all"}
+
+
+@dataclass(frozen=True)
+class Selected:
+    """The kernels chosen, in the manifest's order; and keys of the chosen set that nobody built."""
+
+    description: str
+    kernels: list[KernelInfo]
+    missing: list[str]
+
+
+def select(kernel: str | None = None, where: str | None = None) -> Selected:
+    """The built kernels of flash_forward that a user asked for.
+
+    Args:
+        kernel: one kernel, by key or short form; KERNELS and `where` are not looked at then.
+        where: an expression over parameters and derived values, within what KERNELS selects.
+
+    Raises:
+        ValueError: KERNELS says nothing known, or nothing built is left; with what to do.
+        KernelNotFound, TargetUnavailable: as `runtime.kernel`.
+    """
+    if kernel is not None:
+        info = runtime.kernel(kernel).info
+        return Selected(info.key, [info], [])
+    word = os.environ.get(VARIABLE, "all")
+    built = [info for info in runtime.kernels(FAMILY, where=where) if info.built]
+    missing: list[str] = []
+    if (blocks := re.fullmatch(r"\s*(\d+)\s*,\s*(\d+)\s*", word)) is not None:
+        B_r, B_c = map(int, blocks.groups())
+        description = f"B_r {B_r}, B_c {B_c}"
+        built = [k for k in built if (k.parameters["B_r"], k.parameters["B_c"]) == (B_r, B_c)]
+    elif word == "all":
+        description = "all"
+    else:
+        name = _SHORT_NAMES.get(word, word)
+        description = f"set {name}"
+        wanted = keys_of_set(name)
+        if where is None:
+            missing = sorted(wanted - {info.key for info in built})
+        built = [info for info in built if info.key in wanted]
+    if not built:
+        how = (
+            f"; the set has {len(missing)}: `python -m codegen regenerate --set {name}` and an "
+            f"install build them"
+            if missing
+            else "; `python -m runtime info` says what is built"
+        )
+        filtered = f" with {where}" if where else ""
+        raise ValueError(f"{VARIABLE}={word}: no kernel of it{filtered} is in this build{how}")
+    return Selected(description, built, missing)
+
+
+def keys_of_set(name: str, specs: Path = SPECS) -> set[str]:
+    """The keys of flash_forward's kernels in the set of that name, over all targets.
+
+    Raises:
+        ValueError: no target has such a set, or the specs are wrong or not there.
+    """
+    try:
+        families = [family for family in load((specs,)) if family.name == FAMILY]
+        spaces = expand(families, Selection(name))
+    except SpecError as error:
+        raise ValueError("\n".join(str(problem) for problem in error.problems)) from None
+    except UsageError as error:
+        raise ValueError(
+            f"{VARIABLE}={name}: {error}; it is all, prog, prog_all, tune, another set's name, or "
+            f"B_r,B_c such as 64,32"
+        ) from None
+    return {c.key for space in spaces for target in space.targets for c in target.configurations}
