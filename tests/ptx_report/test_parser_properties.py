@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.ptx_report.samples import FIGURES, LOGS, facts, read
 from tools.ptx_report.parser import Statistics
 
-SETTINGS = settings(max_examples=300, deadline=None)
+SETTINGS = settings(max_examples=150, deadline=None)
 
 
 def frame(seed):
@@ -238,7 +238,7 @@ def test_anything_at_all(data, chunk):
 
 
 @given(st.sampled_from(LOGS), st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_samples_cut_anywhere(path, data):
     text = path.read_bytes()
     end = data.draw(st.integers(0, len(text)))

@@ -60,8 +60,7 @@ _ANSI = re.compile(
 )
 _EDGE = re.compile(rb".{0,40}?\[\d+/\d+\] (.*)")
 _OBJECT_SUFFIXES = (b".o", b".obj", b".cubin", b".fatbin", b".cu")
-# What is left of a message through which a log was cut, and a CI service's mark for missing lines.
-# Fragments by which a damaged line still shows what it was; the bytes are searched for first.
+# By these a damaged line still shows what it was; the bytes are searched for first.
 _FRAGMENTS = (
     b"ntry function",
     b"for 'sm_",
@@ -81,9 +80,10 @@ _LIKE_FRAME = re.compile(rb"bytes (?:stack frame|spill )|spill (?:stores|loads)|
 _LIKE_USED = re.compile(
     rb"Used [^a-zA-Z]|used \d+ [rb]|\d+ registers\b|registers(?:, |\s*$)|bytes (?:smem|[cl]mem)"
 )
-_LIKE_TIME = re.compile(rb"ompile time =|= [\d.]+ ms\s*$")
+_LIKE_TIME = re.compile(rb"Compile t|ompile time|= [\d.]+ ms\s*$")
 _LIKE_ANY = (_LIKE_ENTRY, _LIKE_PROPERTIES, _LIKE_FRAME, _LIKE_USED, _LIKE_TIME)
 _BODIES = (b"Compiling entry function '", b"Function properties for ", b"Used ", b"Compile time = ")
+# What is left of a message through which a log was cut, and a CI service's mark for missing lines.
 _DEBRIS = re.compile(
     rb"bytes|registers|barriers|spill|stack frame|cumulative|[cgsl]mem|'sm_\d|\d ms\s*$"
     rb"|Compiling entry|Function prop|info +:|^\s*\d+ b\w*$|^\s*\S+\s*$"
@@ -98,6 +98,9 @@ _MISSING = {
     _FRAMED: "its 'Used ... registers' line is missing",
 }
 _INTERLEAVED = "interleaved with another process's lines"
+
+
+_Tail = tuple[tuple[int | None, ...], tuple[tuple[str, str], ...], bool]
 
 
 class Readable(Protocol):
@@ -289,9 +292,8 @@ class Parser:
         self._line = 1  # number of the line at the start of the chunk
         self._window: deque[_Open] = deque()
         self._last: _Open | None = None  # the record that the last message was about
-        self._entered: dict[
-            str, _Queue
-        ] = {}  # entries that wait for their `Function properties`, by symbol
+        # Entries that wait for their `Function properties`, by symbol.
+        self._entered: dict[str, _Queue] = {}
         self._frames = _Queue(_withdraw_frame)
         self._used = _Queue(_withdraw_used)
         self._times = _Queue(_withdraw_time)
@@ -299,13 +301,10 @@ class Parser:
         self._timed_functions = False  # with -G, device functions have compile times as well
         self._unit: dict[str, _Open] = {}  # the records of the current run of ptxas
         self._unit_notes: list[tuple[int, str]] = []  # notes of the run that name no function
-        self._pending: dict[
-            str, list[tuple[int, str]]
-        ] = {}  # notes whose function has not come yet
+        # Notes whose function has not come yet, by its symbol.
+        self._pending: dict[str, list[tuple[int, str]]] = {}
         self._notes: list[tuple[str | None, int, str]] = []  # notes since the last structural line
-        self._tails: dict[
-            bytes, tuple[tuple[int | None, ...], tuple[tuple[str, str], ...], bool]
-        ] = {}
+        self._tails: dict[bytes, _Tail] = {}
         self._whole: dict[int, re.Pattern[bytes]] = {}
 
     def feed(self, chunk: bytes) -> Iterator[Record]:
@@ -510,6 +509,8 @@ class Parser:
                 line = f"{level.decode()}: {line}"
             if name or not line.startswith("Overriding "):
                 self._notes.append((name[1] if name else None, number, line))
+                if len(self._notes) > WINDOW:  # warnings alone, without the kernels' lines
+                    self._settle_notes()
             if level in (b"error", b"fatal"):
                 self._cut()
         elif any(start.startswith(body[:5]) for start in _BODIES) or any(
@@ -674,9 +675,7 @@ class Parser:
             record.compile_time_ms = milliseconds
             self._last = record
 
-    def _tail(
-        self, tail: bytes
-    ) -> tuple[tuple[int | None, ...], tuple[tuple[str, str], ...], bool]:
+    def _tail(self, tail: bytes) -> _Tail:
         """What follows the first field of a line: columns, other fields, whether all is clear."""
         known = self._tails.get(tail)
         if known is not None:
@@ -707,6 +706,13 @@ class Parser:
             else:
                 self._pending.setdefault(name, []).append((number, text))
         self._notes.clear()
+        while len(self._pending) > WINDOW:
+            name = next(iter(self._pending))
+            for number, text in self._pending.pop(name):
+                self._unattached(number, f"{name}: {text}")
+        for number, text in self._unit_notes[WINDOW:]:
+            self._unattached(number, text)
+        del self._unit_notes[WINDOW:]
 
     def _end_unit(self) -> None:
         """A run of ptxas ends. The notes right before the next run's first line are that run's."""
@@ -742,9 +748,9 @@ def _object_of(edge: bytes) -> str | None:
         last = edge[option + 4 :].split(None, 1)[:1]
         return last[0].strip(b'"').decode("utf-8", "replace") if last else None
     last = edge.split()[-1:]
-    return (
-        last[0].decode("utf-8", "replace") if last and last[0].endswith(_OBJECT_SUFFIXES) else None
-    )
+    if last and last[0].endswith(_OBJECT_SUFFIXES):
+        return last[0].decode("utf-8", "replace")
+    return None
 
 
 def _whole_record(prefix: int) -> re.Pattern[bytes]:
