@@ -134,7 +134,6 @@ def _swapped(name: str, tensor: Any) -> torch.Tensor:
     return tensor.transpose(1, 2)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # PyTorch's
 def _search(device: torch.device, dtype: torch.dtype, d_head: int, causal: bool) -> str:
     """The key of the first kernel that suits."""
     wanted = {"dtype": catalog.dtype_name(dtype), "d_head": d_head, "causal": causal}
@@ -154,6 +153,12 @@ def _search(device: torch.device, dtype: torch.dtype, d_head: int, causal: bool)
         f"{'causal' if causal else 'not causal'}, on {device}:{reasons or ' none was generated'}\n"
         f"Add a configuration to kernel_specs/{_FAMILY}; then `{manifest.REGENERATE}` builds it"
     )
+
+
+# The compiler calls the function instead of tracing into it. This is what
+# torch.compiler.assume_constant_result does, without its import of torch._dynamo, which takes as
+# long as that of torch.
+_search._dynamo_marked_constant = True  # type: ignore[attr-defined]  # PyTorch's own marker
 
 
 def _why_not(

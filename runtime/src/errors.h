@@ -1,9 +1,11 @@
 // The runtime's errors, which module.cpp turns into those of runtime/errors.py.
 #pragma once
 
-#include <sstream>
+#include <concepts>
+#include <cstdio>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 namespace kernelmint {
 
@@ -15,11 +17,21 @@ struct TargetUnavailable : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+inline void append(std::string& out, std::string_view part) { out += part; }
+inline void append(std::string& out, std::integral auto part) { out += std::to_string(part); }
+inline void append(std::string& out, double part) {
+  char digits[32];
+  std::snprintf(digits, sizeof(digits), "%g", part);
+  out += digits;
+}
+
+// The parts as one text. Not through std::ostringstream: formatting a number that way was seen to
+// crash beside PyTorch 2.11's CUDA build.
 template <class... Parts>
 std::string text(const Parts&... parts) {
-  std::ostringstream stream;
-  (stream << ... << parts);
-  return stream.str();
+  std::string result;
+  (append(result, parts), ...);
+  return result;
 }
 
 }  // namespace kernelmint
