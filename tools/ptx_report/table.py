@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 
 from rich.console import Console, JustifyMethod
@@ -12,6 +13,8 @@ from rich.text import Text
 from tools.ptx_report.diff import FIGURES, LABELS, Change, counts
 from tools.ptx_report.records import Record
 from tools.ptx_report.report import Report
+
+_MOST_ROWS = 1000  # of a table; nobody reads more, and laying them out takes minutes
 
 
 def worst_first(row: Record) -> tuple[object, ...]:
@@ -54,7 +57,7 @@ def print_table(report: Report, console: Console, parameters: bool) -> None:
     """One line a row, worst first. Columns that no row fills are left out."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     names = report.parameter_names() if parameters else []
-    rows = sorted(report.rows, key=worst_first)
+    rows = heapq.nsmallest(_MOST_ROWS, report.rows, key=worst_first)
     several = report.several()
     columns: list[tuple[str, JustifyMethod, list[Text]]] = [
         ("kernel", "left", [Text(row.kernel_config) for row in rows]),
@@ -82,6 +85,9 @@ def print_table(report: Report, console: Console, parameters: bool) -> None:
     for cells in zip(*(column[2] for column in columns), strict=True):
         table.add_row(*cells)
     print_whole(table, console)
+    if len(report.rows) > len(rows):
+        more = f"… and {len(report.rows) - len(rows):,} more: --where selects, --csv holds all"
+        console.print(more, highlight=False)
     console.print(summary(report), highlight=False)
 
 
@@ -123,7 +129,7 @@ def print_changes(changes: Sequence[Change], console: Console) -> None:
         for name in names:
             table.add_column(LABELS[name], justify="right", no_wrap=True)
         table.add_column("why", overflow="fold")
-        for change in listed:
+        for change in listed[:_MOST_ROWS]:
             style = _STYLES[change.verdict]
             table.add_row(
                 Text(change.row.kernel_config),
@@ -133,6 +139,8 @@ def print_changes(changes: Sequence[Change], console: Console) -> None:
                 Text(change.cause),
             )
         print_whole(table, console)
+    if len(listed) > _MOST_ROWS:
+        console.print(f"… and {len(listed) - _MOST_ROWS:,} more", highlight=False)
     console.print(counts(changes), highlight=False)
 
 
