@@ -69,6 +69,7 @@ class Difference:
     range_actual: tuple[float, float]
     range_expected: tuple[float, float]
     worst: Place | None
+    first: Place | None  # in the order of the indices, that fails; None where all agree
 
     @property
     def passed(self) -> bool:
@@ -126,9 +127,13 @@ def compare(
     )  # equal infinities agree, NaN does not
     # An element that is not finite on one side only is the worst there can be.
     severity = torch.where(counted & ~finite & (x != y), torch.inf, difference)
-    worst_at = int(torch.where(counted, severity, -1.0).argmax())
-    index = tuple(int(i) for i in torch.unravel_index(torch.tensor(worst_at), x.shape))
     names = tuple(dims) if len(dims) == x.dim() else tuple(f"i{i}" for i in range(x.dim()))
+
+    def place(at: int) -> Place:
+        index = tuple(int(i) for i in torch.unravel_index(torch.tensor(at), x.shape))
+        return Place(index, names, float(x.flatten()[at]), float(y.flatten()[at]))
+
+    failing = counted & ~agree
     kept, kept_y = difference[finite], y[finite]
     kept_rel = relative[finite]
     spacing = _spacing(y, expected.dtype if expected.dtype != torch.float64 else actual.dtype)
@@ -138,7 +143,7 @@ def compare(
         tolerance=tolerance,
         compared=compared,
         excluded=x.numel() - compared,
-        beyond=_count(counted & ~agree),
+        beyond=_count(failing),
         beyond_rtol=_count(counted & (relative > tolerance.rtol)),
         beyond_atol=_count(counted & (difference > atol)),
         nan=nan,
@@ -154,7 +159,8 @@ def compare(
         max_ulp=_or_nan((difference / spacing)[finite], "max"),
         range_actual=_range(x[counted]),
         range_expected=_range(y[counted]),
-        worst=Place(index, names, float(x.flatten()[worst_at]), float(y.flatten()[worst_at])),
+        worst=place(int(torch.where(counted, severity, -1.0).argmax())),
+        first=place(int(failing.flatten().int().argmax())) if bool(failing.any()) else None,
     )
 
 
@@ -285,7 +291,7 @@ def _nothing_compared(
     nan = math.nan
     return Difference(
         name, problem, tolerance, 0, excluded, 0, 0, 0, (0, 0), (0, 0), nan, nan, nan, nan, nan,
-        nan, nan, nan, nan, (nan, nan), (nan, nan), None,
+        nan, nan, nan, nan, (nan, nan), (nan, nan), None, None,
     )  # fmt: skip
 
 

@@ -13,12 +13,13 @@ from runtime.manifest import FOLDER
 SPECS = Path(__file__).resolve().parents[1] / "kernel_specs"
 
 
-def oracle(family: str, specs: Path = SPECS) -> Callable[..., Any]:
+def oracle(family: str, specs: Path = SPECS, function: str | None = None) -> Callable[..., Any]:
     """The function that defines what `family` computes.
 
     Args:
         family: a family's name, as in `runtime.families()`.
         specs: the folder of families.
+        function: another function of the same file.
 
     Raises:
         ValueError: the family names no reference, or its file is not there.
@@ -27,7 +28,7 @@ def oracle(family: str, specs: Path = SPECS) -> Callable[..., Any]:
     reference = next((f["reference"] for f in named if f["name"] == family), None)
     if not reference:
         raise ValueError(f"family {family!r} names no reference in its family.yaml")
-    file, _, function = reference.partition(":")
+    file, _, named_function = reference.partition(":")
     path = specs / family / file
     if not path.is_file():
         raise ValueError(f"{path}: no such file; run from a checkout, where kernel_specs/ is")
@@ -36,4 +37,4 @@ def oracle(family: str, specs: Path = SPECS) -> Callable[..., Any]:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return getattr(module, function)  # type: ignore[no-any-return]  # a spec's own function
+    return getattr(module, function or named_function)  # type: ignore[no-any-return]  # a spec's own function

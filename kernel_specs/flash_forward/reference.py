@@ -119,6 +119,7 @@ def simulate(
     causal: bool = False,
     scale: float | None = None,
     fused: bool = True,
+    slack: float = 0.0,
 ) -> Iterator[Intermediate]:
     """Every intermediate of one block of queries, in the order in which a kernel meets them.
 
@@ -128,7 +129,8 @@ def simulate(
         Q              [B_r, D]    the queries; rows past Sq are 0
         K              [B_c, D]    the keys; rows past Sk are 0
         S_pre_scaling  [B_r, B_c]  Q K^T, before scale and mask
-        M              [B_r]       running maximum of the scores seen up to and with this block
+        M              [B_r]       running maximum of the scores seen up to and with this block;
+                                   -inf for rows that see none of its keys or of those before
         L              [B_r]       running sum of exponentials, relative to M
         P              [B_r, B_c]  exponentials, relative to M; 0 where masked
         V              [B_c, D]    the values; rows past Sk are 0
@@ -153,6 +155,8 @@ def simulate(
         fused: M is the maximum of the unscaled scores and exponentials are
             exp2(scale * log2(e) * (S - M)), one FMA and exp2 each; positive scales only. Otherwise
             M is the maximum of scale * S and exponentials are exp(scale * S - M).
+        slack: M stays what it is until exponentials would exceed 2 ** slack in the fused form, or
+            exp(slack) in the other; 0: it is the maximum itself.
 
     Yields:
         Intermediate(block, name, value), value in fp64 on the inputs' device.
@@ -191,7 +195,9 @@ def simulate(
         column = block * B_c + torch.arange(B_c, device=q.device)
         s = s_raw if fused else scale * s_raw
         s = s.masked_fill(column >= seen[:, None], -math.inf)
-        m_old, m = m, torch.maximum(m, s.max(-1).values)
+        greatest = s.max(-1).values
+        grew = factor * (greatest - m) > slack  # from -inf, by more than any slack
+        m_old, m = m, torch.where(grew, greatest, m)
         m_finite = torch.where(m.isneginf(), 0.0, m)  # a row that has seen no key: exp(-inf) = 0
         o_scale = exponential(factor * (m_old - m_finite))
         p = exponential(factor * (s - m_finite[:, None]))

@@ -1,0 +1,171 @@
+"""Where a kernel's intermediates part from the simulation's: the first tensor and element."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tools.comparison import Difference, Tolerance, compare
+from tools.debug.trace import Step
+
+_DIMS = {
+    "Q": ("row", "d"),
+    "K": ("key", "d"),
+    "S_pre_scaling": ("row", "key"),
+    "M": ("row",),
+    "L": ("row",),
+    "P": ("row", "key"),
+    "V": ("key", "d"),
+    "O_scale": ("row",),
+    "O": ("row", "d"),
+    "O_final": ("row", "d"),
+}
+_PRODUCT = 2.0**-18  # of sums of products in f32, relative to the sum of the products' magnitudes
+_EXPONENTIAL = 1e-4  # of an exponential whose exponent has that error, relative
+_ROUNDING = {"bf16": 2.0**-8, "fp16": 2.0**-11, "f32": 2.0**-24}
+_TINY = 1e-7  # probabilities and factors that may round to nothing
+
+
+@dataclass(frozen=True)
+class Parting:
+    """The first tensor that differs, in the order in which the kernel makes them."""
+
+    head: int
+    query_block: int
+    block: int
+    name: str
+    difference: Difference
+    warp: int | None
+
+    def __str__(self) -> str:
+        """One line: block, tensor, element, and what stands there."""
+        d = self.difference
+        where = f"block {self.block}, {self.name}" if self.block >= 0 else self.name
+        if d.first is None:
+            return f"head {self.head}, query block {self.query_block}: {where}: {d.problem}"
+        warp = "" if self.warp is None else f" (warp {self.warp})"
+        return (
+            f"head {self.head}, query block {self.query_block}: {where}, {d.first}{warp}; "
+            f"{d.beyond} of {d.compared} elements differ"
+        )
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What the rows of a block of queries see."""
+
+    valid: Tensor  # bool, [B_r]: rows before Sq
+    seen: Tensor  # int, [B_r]: how many keys each sees
+
+    @classmethod
+    def of(
+        cls, parameters: Mapping[str, Any], query_block: int, seq_len_q: int, seq_len_k: int
+    ) -> Rows:
+        """For one block of queries; under the causal mask query i sees keys 0 to i + Sk - Sq."""
+        row = query_block * parameters["B_r"] + torch.arange(parameters["B_r"])
+        seen = row + seq_len_k - seq_len_q + 1 if parameters["causal"] else row * 0 + seq_len_k
+        valid = row < seq_len_q
+        return cls(valid, torch.where(valid, seen.clamp(0, seq_len_k), 0))
+
+
+class Judge:
+    """Compares the steps of one block of queries, in order; remembers what bounds need."""
+
+    def __init__(self, parameters: Mapping[str, Any], rows: Rows, fused: bool) -> None:
+        self.rows = rows
+        self.B_c: int = parameters["B_c"]
+        self.unit = _ROUNDING[parameters["dtype"]]
+        self.factor = 1.0 if fused else parameters["d_head"] ** -0.5
+        self.expected: dict[str, Tensor] = {}  # of the block of keys at hand
+        self.greatest = torch.zeros(len(rows.seen), dtype=torch.float64)  # |Q| |K|^T, by row
+        self.magnitude: Tensor | float = 0.0  # sum of P |V|, rescaled as O is
+
+    def compare(self, actual: Step, expected: Step) -> Difference:
+        """One tensor; `expected` must come in the simulation's order, none left out."""
+        self.expected[expected.name] = expected.value
+        tolerance, scale = self._tolerance(expected.name)
+        return compare(
+            actual.value.double(),
+            expected.value,
+            name=expected.name,
+            tolerance=tolerance,
+            dims=_DIMS[expected.name],
+            where=self._where(expected),
+            atol_scale=scale,
+        )
+
+    def _where(self, step: Step) -> Tensor:
+        """The elements that a kernel need know: rows and keys that exist, scores that are seen."""
+        rows = self.rows.valid
+        key = step.block * self.B_c + torch.arange(self.B_c)
+        match step.name:
+            case "K" | "V":
+                return (key < int(self.rows.seen.max()))[:, None]
+            case "S_pre_scaling":
+                return key < self.rows.seen[:, None]
+            case "M" | "O_scale":  # of rows that have seen a key
+                return rows & (self.rows.seen > step.block * self.B_c)
+            case "L":
+                return rows
+            case _:
+                return rows[:, None]
+
+    def _tolerance(self, name: str) -> tuple[Tolerance, Tensor | float]:
+        known = self.expected
+        match name:
+            case "Q" | "K" | "V":
+                return Tolerance(0, 0), 1.0
+            case "S_pre_scaling":
+                products = known["Q"].abs() @ known["K"].abs().T
+                self.greatest = torch.maximum(self.greatest, products.amax(-1))
+                return Tolerance(0, _PRODUCT), products
+            case "M":
+                return Tolerance(0, _PRODUCT), self.factor * self.greatest
+            case "P":
+                return Tolerance(2 * self.unit + _EXPONENTIAL, _TINY), 1.0
+            case "L" | "O_scale":
+                return Tolerance(_EXPONENTIAL, _TINY), 1.0
+            case "O":
+                rescaled = known["O_scale"][:, None] * self.magnitude
+                self.magnitude = rescaled + known["P"] @ known["V"].abs()
+                return Tolerance(0, self.unit + _EXPONENTIAL), self.magnitude
+            case _:
+                sums = known["L"][:, None] if "L" in known else 1.0
+                scale = torch.as_tensor(self.magnitude / sums).nan_to_num(0.0)
+                return Tolerance(self.unit, self.unit + _EXPONENTIAL), scale
+
+
+def first_parting(
+    actual: Sequence[Step],
+    expected: Sequence[Step],
+    parameters: Mapping[str, Any],
+    rows: Rows,
+    *,
+    fused: bool,
+    head: int,
+    query_block: int,
+) -> Parting | None:
+    """The first tensor of one block of queries that differs, or None where all agree.
+
+    Tensors come in the order of `simulate`, the same on both sides. Tolerances: Q, K and V are
+    equal; S_pre_scaling and M lie within 2^-18 of |Q| |K|^T; L and O_scale within 1e-4, and P, O
+    and O_final within that and a rounding to the dtype, O and O_final relative to P |V|.
+    """
+    judge = Judge(parameters, rows, fused)
+    for mine, theirs in zip(actual, expected, strict=True):
+        if (mine.block, mine.name) != (theirs.block, theirs.name):
+            raise ValueError(f"{mine.block}, {mine.name} against {theirs.block}, {theirs.name}")
+        difference = judge.compare(mine, theirs)
+        if difference.passed or (difference.compared == 0 and math.isnan(difference.max_abs)):
+            continue
+        warps = parameters.get("n_warps")
+        warp = None
+        if warps and difference.first is not None and difference.first.names[0] == "row":
+            warp = difference.first.index[0] // (parameters["B_r"] // warps)
+        return Parting(head, query_block, mine.block, mine.name, difference, warp)
+    return None

@@ -1,0 +1,97 @@
+"""Both sides of the comparison: the simulation's intermediates, and the traced kernel's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from runtime.kernel import Kernel
+from tools.debug import record
+from tools.oracle import oracle
+
+# How far a maximum may lag in the optimised softmax of sm80, in powers of two: kSlack of
+# sm80_softmax.cuh.
+SM80_SLACK = 8.0
+
+
+@dataclass(frozen=True)
+class Step:
+    """One tensor of one block of queries, at one block of keys; that is -1 after the last one."""
+
+    block: int
+    name: str
+    value: Tensor
+
+
+def softmax_form(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """How a kernel's softmax goes, as arguments of `simulate`.
+
+    sm80's optimised one is fused and lets maxima lag, its other one is the classic form; the CPU's
+    is fused, and its maxima are exact.
+    """
+    optimized = parameters.get("optimized_softmax")
+    if optimized is None:
+        return {"fused": True}
+    return {"fused": True, "slack": SM80_SLACK} if optimized else {"fused": False}
+
+
+def simulated(
+    q: Tensor, k: Tensor, v: Tensor, parameters: Mapping[str, Any], head: int, query_block: int
+) -> list[Step]:
+    """Every intermediate of a block of queries, in fp64, on the CPU.
+
+    q is [1, Sq, H, D], k and v [1, Sk, Hk, D].
+    """
+    simulate = oracle("flash_forward", function="simulate")
+    kv_head = head // (q.shape[2] // k.shape[2])
+    steps = simulate(
+        q[0, :, head].cpu(),
+        k[0, :, kv_head].cpu(),
+        v[0, :, kv_head].cpu(),
+        B_r=parameters["B_r"],
+        B_c=parameters["B_c"],
+        query_block=query_block,
+        causal=parameters["causal"],
+        **softmax_form(parameters),
+    )
+    return [Step(*step) for step in steps]
+
+
+@dataclass(frozen=True)
+class Traced:
+    """What a traced kernel wrote: o [1, Sq, H, D], and its records [1, H, blocks, blocks, floats].
+
+    What it did not write is NaN.
+    """
+
+    o: Tensor
+    records: Tensor
+    parameters: Mapping[str, Any]
+
+    def steps(self, head: int, query_block: int, blocks: list[int]) -> Iterator[Step]:
+        """The intermediates of a block of queries, for these blocks of keys in this order."""
+        of_block = self.records[0, head, query_block]
+        for block in blocks:
+            for name, value in record.unpack(of_block[block], self.parameters).items():
+                yield Step(block, name, value)
+        B_r = self.parameters["B_r"]
+        rows = self.o[0, query_block * B_r : (query_block + 1) * B_r, head]
+        yield Step(-1, record.FINAL, rows)
+
+
+def traced(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor) -> Traced:
+    """Runs a kernel with tracing over NaN-filled outputs; everything comes back on the CPU."""
+    parameters = kernel.info.parameters
+    B_r, B_c = parameters["B_r"], parameters["B_c"]
+    o = torch.full_like(q, math.nan)
+    blocks = (math.ceil(q.shape[1] / B_r), math.ceil(k.shape[1] / B_c))
+    records = torch.full(
+        (q.shape[0], q.shape[2], *blocks, record.floats(parameters)), math.nan, device=q.device
+    )
+    kernel(q, k, v, return_trace=True, out=(o, records))
+    return Traced(o.cpu(), records.cpu(), parameters)
