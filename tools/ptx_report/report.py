@@ -173,12 +173,17 @@ def read(paths: Sequence[str]) -> Report:
     for name in paths:
         report.inputs.append("standard input" if name == "-" else name)
         report.rows += _read_one(name, report.statistics, report.files)
-    names = demangle(row.symbol for row in report.rows if row.key is None and row.name is None)
-    report.rows = [
-        row._replace(name=names[row.symbol]) if row.symbol in names and row.key is None else row
-        for row in report.rows
-    ]
+    report.rows = _named(report.rows)
     return report
+
+
+def _named(rows: Sequence[Record]) -> list[Record]:
+    """The rows, the foreign ones with their demangled names."""
+    names = demangle(row.symbol for row in rows if row.key is None and row.name is None)
+    return [
+        row._replace(name=names[row.symbol]) if row.key is None and row.name is None else row
+        for row in rows
+    ]
 
 
 def _read_one(name: str, statistics: Statistics, files: list[str]) -> Iterable[Record]:
@@ -209,7 +214,8 @@ def installed() -> Report:
     if not path.is_file():
         raise ReportError(f"{path}: missing: the package was installed without its report")
     manifest = Manifest(folder / "manifest.json")
-    return Report(read_csv(path), inputs=["the installed package"], manifest=manifest)
+    rows = _named(read_csv(path))
+    return Report(rows, inputs=["the installed package"], manifest=manifest)
 
 
 def _installed_folder() -> Path:
