@@ -442,6 +442,17 @@ def test_a_newer_compiler_is_told_apart_from_a_change_of_the_code(project):
     assert check(project, built(project, version="13.0.88")).exit_code == 0
 
 
+def test_of_several_other_compilers_the_newest_is_the_one_compared(project):
+    for version, registers in (("13.10.1", 100), ("13.9.2", 80)):
+        project.log(0, record(symbol(KEYS[0]), registers=registers))
+        write_baseline(project, built(project, version=version))
+    result = check(project, built(project, version="14.0.0"))
+    assert result.exit_code == 0
+    assert "is of nvcc 13.10.1, this build of nvcc 14.0.0: 1 kernels differ, 0 of them worse" in (
+        result.output
+    )
+
+
 def test_a_diff_names_the_cause(project, tmp_path):
     old = shutil.copy(built(project), tmp_path / "old.csv")
     project.log(0, record(symbol(KEYS[0]), registers=120))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -81,14 +82,16 @@ def check_baselines(
     """
     kernels = [row for row in rows if row.key]
     for path, baseline in baselines.items():
-        targets = {tuple(row.kernel_config.split(".", 2)[:2]) for row in baseline}
+        targets = {_target(row) for row in baseline}
         here = [row for row in kernels if _target(row) in targets]
-        toolchains = {row.toolchain for row in here}
-        same = [row for row in baseline if row.toolchain in toolchains]
-        architectures = {row.arch for row in here}
         if not here:
             continue
-        known = [row for row in same or baseline if row.arch in architectures]
+        architectures = {row.arch for row in here}
+        toolchains = {row.toolchain for row in here}
+        same = [row for row in baseline if row.toolchain in toolchains]
+        newest = max((row.toolchain or "" for row in baseline), key=_version)
+        others = [row for row in baseline if (row.toolchain or "") == newest]
+        known = [row for row in same or others if row.arch in architectures]
         if not known:
             built = " ".join(sorted(arch or "?" for arch in architectures))
             verdict.remarks.append(f"{path}: has no rows for {built}")
@@ -96,7 +99,7 @@ def check_baselines(
         changes = compare(known, here)
         for change in changes:
             if change.verdict == "worse" and same:
-                reason = f"{describe(change)} than {path} ({change.cause})"
+                reason = f"{describe(change)} in {path}: {change.cause}"
                 verdict.offences.append(Offence(change.row.kernel_config, change.row.arch, reason))
         for word, what in (("added", "not in the baseline yet"), ("removed", "no longer built")):
             if count := sum(change.verdict == word for change in changes):
@@ -130,6 +133,10 @@ def describe(change: Change) -> str:
     return ", ".join(
         f"{after} {LABELS[name]} (was {before})" for name, (before, after) in change.deltas.items()
     )
+
+
+def _version(toolchain: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", toolchain)]
 
 
 def _target(row: Record) -> tuple[str, ...]:
