@@ -44,15 +44,21 @@ class ReleaseGil {
 
 }  // namespace
 
-// What one call has found so far.
+// What one call has found so far; arrays are indexed as the family's tensors and scalars are.
 struct Kernel::Call {
   Torch& torch = Torch::get();
-  bool grad_enabled;
+  bool grad_enabled = torch.grad_enabled();
   TensorInfo tensors[kMaxTensors];
   BoundTensor bound[kMaxTensors];
   std::int64_t symbols[kMaxSymbols];
   std::int16_t bound_by[kMaxSymbols];  // the tensor that a symbol came from; -1: none yet
   int first_input = -1;
+  ScalarValue scalars[kMaxScalars];
+  bool wanted[kMaxTensors];  // outputs to return
+  int num_wanted = 0;
+  nb::object owned[kMaxTensors];  // outputs and workspaces
+
+  dlpack::Device device() const { return tensors[first_input].device; }
 };
 
 Kernel::Kernel(const FamilyEntry& family, const TargetEntry& target, const KernelEntry& entry,
@@ -200,7 +206,7 @@ void Kernel::check_memory(const TensorArgument& argument, const TensorInfo& tens
                                  ".contiguous()"));
 }
 
-void Kernel::bind(Call& call, const TensorArgument& argument, const TensorInfo& tensor) {
+void Kernel::bind_symbols(Call& call, const TensorArgument& argument, const TensorInfo& tensor) {
   if (tensor.rank != argument.rank)
     throw InvalidArgument(text(argument.name, ": shape ", shape_of(tensor.object), " has ",
                                tensor.rank, " dimensions, needs ", static_cast<int>(argument.rank),
@@ -359,25 +365,17 @@ void Kernel::check_output(Call& call, int index, const std::int64_t* shape, PyOb
   }
 }
 
-nb::object Kernel::call(nb::tuple inputs, nb::tuple scalars, nb::tuple requested, nb::object out) {
-  if (static_cast<int>(inputs.size()) != num_inputs_ ||
-      static_cast<int>(scalars.size()) != family_.num_scalars ||
-      static_cast<int>(requested.size()) != num_optional_)
-    throw nb::type_error("inputs, scalars and requested must match the family's arguments");
-
-  Call call;
-  call.grad_enabled = call.torch.grad_enabled();
+void Kernel::bind_inputs(Call& call, nb::handle inputs) {
   std::fill_n(call.bound_by, family_.num_symbols, std::int16_t{-1});
-
   for (int i = 0, next = 0; i < family_.num_tensors; ++i) {
     const TensorArgument& argument = family_.tensors[i];
     if (argument.role != Role::input) continue;
     TensorInfo& tensor = call.tensors[i];
-    call.torch.read(inputs[next++].ptr(), argument.name, tensor);
+    call.torch.read(PyTuple_GET_ITEM(inputs.ptr(), next++), argument.name, tensor);
     check_dtype(argument, tensor, dtypes_[i]);
     check_device(call, argument, tensor);
     if (call.first_input < 0) call.first_input = i;
-    bind(call, argument, tensor);
+    bind_symbols(call, argument, tensor);
     check_memory(argument, tensor, dtypes_[i]);
     check_autograd(call, argument, tensor);
     call.bound[i] = {tensor.data, tensor.strides};
@@ -385,88 +383,107 @@ nb::object Kernel::call(nb::tuple inputs, nb::tuple scalars, nb::tuple requested
   if (has_input_expressions_) check_expressions(call);
   check_requirements(call, family_.requirements, family_.num_requirements);
   check_requirements(call, target_.requirements, target_.num_requirements);
+}
 
-  ScalarValue values[kMaxScalars];
-  for (int i = 0; i < family_.num_scalars; ++i)
-    values[i] = scalar(call, family_.scalars[i], scalars[i]);
-
-  bool wanted[kMaxTensors];
-  int num_wanted = 0;
+void Kernel::choose_outputs(Call& call, nb::handle requested, nb::handle out) {
   for (int i = 0, optional = 0; i < family_.num_tensors; ++i) {
     const TensorArgument& argument = family_.tensors[i];
-    wanted[i] = argument.role == Role::output &&
-                (!argument.optional || PyObject_IsTrue(requested[optional++].ptr()) == 1);
-    num_wanted += wanted[i];
+    call.wanted[i] =
+        argument.role == Role::output &&
+        (!argument.optional || PyObject_IsTrue(PyTuple_GET_ITEM(requested.ptr(), optional++)) == 1);
+    call.num_wanted += call.wanted[i];
   }
-  const bool has_out = !out.is_none();
-  const bool out_is_sequence = nb::isinstance<nb::tuple>(out) || nb::isinstance<nb::list>(out);
-  const int num_given = !has_out ? 0 : out_is_sequence ? static_cast<int>(nb::len(out)) : 1;
-  if (has_out && num_given != num_wanted) {
+  if (out.is_none()) return;
+  const bool is_sequence = PyTuple_Check(out.ptr()) || PyList_Check(out.ptr());
+  const int given = is_sequence ? static_cast<int>(nb::len(out)) : 1;
+  if (given != call.num_wanted) {
     std::string needed;
     for (int i = 0; i < family_.num_tensors; ++i)
-      if (wanted[i]) needed += text(needed.empty() ? "" : ", ", family_.tensors[i].name);
-    throw InvalidArgument(text("out: ", num_given, num_given == 1 ? " tensor" : " tensors",
-                               " came, needs ", num_wanted, ": ", needed));
+      if (call.wanted[i]) needed += text(needed.empty() ? "" : ", ", family_.tensors[i].name);
+    throw InvalidArgument(text("out: ", given, given == 1 ? " tensor" : " tensors", " came, needs ",
+                               call.num_wanted, ": ", needed));
   }
+  for (int i = 0, next = 0; i < family_.num_tensors; ++i)
+    if (call.wanted[i]) call.owned[i] = is_sequence ? nb::object(out[next++]) : nb::borrow(out);
+}
 
-  const dlpack::Device device = call.tensors[call.first_input].device;
-  nb::object results[kMaxTensors];
-  bool has_work = false;
-  for (int i = 0, given = 0; i < family_.num_tensors; ++i) {
+// Allocates an output or a workspace.
+void Kernel::allocate(Call& call, int index, const std::int64_t* shape) {
+  const TensorArgument& argument = family_.tensors[index];
+  call.owned[index] = call.torch.empty(shape, argument.rank, dtypes_[index], call.device());
+  call.torch.read(call.owned[index].ptr(), argument.name, call.tensors[index]);
+}
+
+bool Kernel::bind_outputs(Call& call) {
+  bool has_elements = false;
+  for (int i = 0; i < family_.num_tensors; ++i) {
     const TensorArgument& argument = family_.tensors[i];
     if (argument.role != Role::output) continue;
     call.bound[i] = {nullptr, kNoStrides};
-    if (!wanted[i]) continue;
+    if (!call.wanted[i]) continue;
     std::int64_t shape[kMaxRank];
     output_shape(call, argument, shape);
-    TensorInfo& tensor = call.tensors[i];
-    if (has_out) {
-      results[i] = out_is_sequence ? nb::object(out[given++]) : out;
-      check_output(call, i, shape, results[i].ptr());
-    } else {
-      results[i] = call.torch.empty(shape, argument.rank, dtypes_[i], device);
-      call.torch.read(results[i].ptr(), argument.name, tensor);
-    }
-    call.bound[i] = {tensor.data, tensor.strides};
-    has_work |= tensor.numel() != 0;
+    if (call.owned[i].is_valid())
+      check_output(call, i, shape, call.owned[i].ptr());
+    else
+      allocate(call, i, shape);
+    call.bound[i] = {call.tensors[i].data, call.tensors[i].strides};
+    has_elements |= call.tensors[i].numel() != 0;
   }
+  return has_elements;
+}
 
-  if (has_work) {
-    for (int i = 0; i < family_.num_tensors; ++i) {
-      const TensorArgument& argument = family_.tensors[i];
-      if (argument.role != Role::workspace) continue;
-      std::int64_t shape[kMaxRank];
-      output_shape(call, argument, shape);
-      results[i] = call.torch.empty(shape, argument.rank, dtypes_[i], device);
-      call.torch.read(results[i].ptr(), argument.name, call.tensors[i]);
-      call.bound[i] = {call.tensors[i].data, call.tensors[i].strides};
-    }
-    alignas(std::max_align_t) std::byte args[kMaxArgsBytes];
-    family_.fill(args, call.bound, call.symbols, values);
-    LaunchContext context{nullptr, 0, 1};
-    if (is_cuda_) {
-      context.stream = call.torch.current_stream(device.id);
-      context.device = device.id;
-    } else {
-      context.num_threads = call.torch.num_threads();
-    }
-    LaunchResult result;
-    {
-      ReleaseGil released;
-      result = launch_(args, context);
-    }
-    if (result.error != nullptr) throw std::runtime_error(text(entry_.key, ": ", result.error));
-    if (has_out)
+void Kernel::launch(Call& call) {
+  for (int i = 0; i < family_.num_tensors; ++i) {
+    const TensorArgument& argument = family_.tensors[i];
+    if (argument.role != Role::workspace) continue;
+    std::int64_t shape[kMaxRank];
+    output_shape(call, argument, shape);
+    allocate(call, i, shape);
+    call.bound[i] = {call.tensors[i].data, call.tensors[i].strides};
+  }
+  alignas(std::max_align_t) std::byte args[kMaxArgsBytes];
+  family_.fill(args, call.bound, call.symbols, call.scalars);
+  LaunchContext context{nullptr, 0, 1};
+  if (is_cuda_) {
+    context.device = call.device().id;
+    context.stream = call.torch.current_stream(context.device);
+  } else {
+    context.num_threads = call.torch.num_threads();
+  }
+  LaunchResult result;
+  {
+    ReleaseGil released;
+    result = launch_(args, context);
+  }
+  if (result.error != nullptr) throw std::runtime_error(text(entry_.key, ": ", result.error));
+}
+
+nb::object Kernel::call(nb::tuple inputs, nb::tuple scalars, nb::tuple requested, nb::object out) {
+  if (static_cast<int>(inputs.size()) != num_inputs_ ||
+      static_cast<int>(scalars.size()) != family_.num_scalars ||
+      static_cast<int>(requested.size()) != num_optional_)
+    throw nb::type_error("inputs, scalars and requested must match the family's arguments");
+
+  Call call;
+  bind_inputs(call, inputs);
+  for (int i = 0; i < family_.num_scalars; ++i)
+    call.scalars[i] = scalar(call, family_.scalars[i], PyTuple_GET_ITEM(scalars.ptr(), i));
+  choose_outputs(call, requested, out);
+  if (bind_outputs(call)) {
+    launch(call);
+    if (!out.is_none())
       for (int i = 0; i < family_.num_tensors; ++i)
-        if (wanted[i]) call.torch.mark_written(results[i].ptr());
+        if (call.wanted[i]) call.torch.mark_written(call.owned[i].ptr());
   }
 
-  if (num_wanted == 1)
-    for (int i = 0; i < family_.num_tensors; ++i)
-      if (wanted[i]) return results[i];
-  nb::object all = nb::steal(PyTuple_New(num_wanted));
-  for (int i = 0, next = 0; i < family_.num_tensors; ++i)
-    if (wanted[i]) PyTuple_SET_ITEM(all.ptr(), next++, results[i].release().ptr());
+  nb::object all = nb::none();
+  for (int i = 0, next = 0; i < family_.num_tensors; ++i) {
+    if (!call.wanted[i]) continue;
+    if (call.num_wanted == 1) return call.owned[i];
+    if (next == 0) all = nb::steal(PyTuple_New(call.num_wanted));
+    PyTuple_SET_ITEM(all.ptr(), next++, call.owned[i].release().ptr());
+  }
   return all;
 }
 

@@ -30,20 +30,27 @@ class Kernel {
  private:
   struct Call;
 
-  std::string shape_text(const TensorArgument& argument) const;
-  std::string values_text(const char* expression, const std::int64_t* symbols) const;
+  // The steps of a call, in order.
+  void bind_inputs(Call& call, nb::handle inputs);
+  ScalarValue scalar(const Call& call, const ScalarArgument& argument, nb::handle value) const;
+  void choose_outputs(Call& call, nb::handle requested, nb::handle out);
+  bool bind_outputs(Call& call);  // whether any output has elements
+  void launch(Call& call);
 
-  void check_input(Call& call, const TensorArgument& argument, int index);
-  void check_memory(const TensorArgument& argument, const TensorInfo& tensor, Dtype dtype) const;
-  void check_device(Call& call, const TensorArgument& argument, const TensorInfo& tensor);
   void check_dtype(const TensorArgument& argument, const TensorInfo& tensor, Dtype dtype) const;
+  void check_device(Call& call, const TensorArgument& argument, const TensorInfo& tensor);
+  void bind_symbols(Call& call, const TensorArgument& argument, const TensorInfo& tensor);
+  void check_memory(const TensorArgument& argument, const TensorInfo& tensor, Dtype dtype) const;
   void check_autograd(Call& call, const TensorArgument& argument, const TensorInfo& tensor) const;
-  void bind(Call& call, const TensorArgument& argument, const TensorInfo& tensor);
   void check_expressions(const Call& call) const;
   void check_requirements(const Call& call, const Requirement* requirements, int count) const;
-  ScalarValue scalar(const Call& call, const ScalarArgument& argument, nb::handle value) const;
-  void output_shape(const Call& call, const TensorArgument& argument, std::int64_t* shape) const;
   void check_output(Call& call, int index, const std::int64_t* shape, PyObject* object);
+  void output_shape(const Call& call, const TensorArgument& argument, std::int64_t* shape) const;
+  void allocate(Call& call, int index, const std::int64_t* shape);
+
+  // For messages.
+  std::string shape_text(const TensorArgument& argument) const;
+  std::string values_text(const char* expression, const std::int64_t* symbols) const;
 
   std::int64_t evaluate(IntExpression expression, const char* expression_text,
                         const std::int64_t* symbols) const;

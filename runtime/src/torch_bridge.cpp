@@ -175,7 +175,7 @@ bool Torch::read_attributes(PyObject* object, TensorInfo& info) try {
 }
 
 // Subclasses that only add methods (torch.nn.Parameter is one) are tensors like any other.
-void Torch::refuse_type(PyObject* object, const char* argument) {
+void Torch::check_type(PyObject* object, const char* argument) {
   const char* type = Py_TYPE(object)->tp_name;
   if (!is_tensor(object))
     throw InvalidArgument(text(argument, ": a ", type, " came, needs a torch.Tensor"));
@@ -193,7 +193,7 @@ void Torch::refuse_type(PyObject* object, const char* argument) {
 
 void Torch::read(PyObject* object, const char* argument, TensorInfo& info) {
   PyTypeObject* type = Py_TYPE(object);
-  if (type != tensor_type_ && type != parameter_type_) refuse_type(object, argument);
+  if (type != tensor_type_ && type != parameter_type_) check_type(object, argument);
   const bool is_read = use_api_ ? read_exchange(object, info) : read_attributes(object, info);
   if (!is_read) {
     const std::string reason = take_python_error();

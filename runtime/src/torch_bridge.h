@@ -69,7 +69,7 @@ class Torch {
   Torch();
   bool read_exchange(PyObject* object, TensorInfo& info);
   bool read_attributes(PyObject* object, TensorInfo& info);
-  void refuse_type(PyObject* object, const char* argument);
+  void check_type(PyObject* object, const char* argument);
   nb::object device_object(dlpack::Device device);
 
   nb::object module_;
