@@ -23,6 +23,8 @@ LaunchResult launch_cuda(void (*kernel)(const Args), Grid grid, int threads, int
                          std::atomic<std::uint64_t>& devices_ready) {
   if (grid.x > INT32_MAX || grid.y > 65535 || grid.z > 65535)
     return {"the launch grid exceeds CUDA's limits (2^31-1, 65535, 65535): split the batch"};
+  if (grid.x < 1 || grid.y < 1 || grid.z < 1)
+    return {"the launch grid is empty, since an extent is 0, but there are outputs to write"};
   int current = -1;
   cudaError_t status = cudaGetDevice(&current);
   if (status != cudaSuccess) return {cudaGetErrorString(status)};

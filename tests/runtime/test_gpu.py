@@ -117,13 +117,16 @@ def test_a_device_that_is_too_old_is_a_target_unavailable(kernel, monkeypatch):
 def test_another_device_than_the_current_one(kernel):
     if torch.cuda.device_count() < 2:
         pytest.skip("one CUDA device")
-    with torch.cuda.device(0):
-        for device in ("cuda:1", "cuda:0", "cuda:1"):
-            q, k, v = qkv(device)
-            check(kernel(q, k, v), q, k, v)
-            assert torch.cuda.current_device() == 0
-        with pytest.raises(InvalidArgument, match=r"^v: on cuda:0, needs the device of q, cuda:1"):
-            kernel(q, k, v.to("cuda:0"))
+    for current in (0, 1, 0):
+        with torch.cuda.device(current):
+            for device in ("cuda:1", "cuda:0", "cuda:1"):
+                q, k, v = qkv(device)
+                check(kernel(q, k, v), q, k, v)
+                check(kernel.timed(q, k, v)[0], q, k, v)
+                assert torch.cuda.current_device() == current
+                assert torch.empty(1, device="cuda").device.index == current
+    with pytest.raises(InvalidArgument, match=r"^v: on cuda:0, needs the device of q, cuda:1"):
+        kernel(q, k, v.to("cuda:0"))
 
 
 def test_several_python_threads_with_streams_of_their_own(kernel):
