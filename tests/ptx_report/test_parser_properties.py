@@ -210,13 +210,11 @@ def test_corrupted_bytes(log, data):
     kernels, lines = log
     texts = [text.encode() for _, text in lines]
     hurt = set()
-    for _ in range(data.draw(st.integers(1, 6))):
-        index = data.draw(st.integers(0, len(texts) - 1))
+    places = st.lists(st.integers(0, len(texts) - 1), min_size=1, max_size=6, unique=True)
+    for index in data.draw(places):
         text = texts[index]
-        if not text:
-            continue
-        at = data.draw(st.integers(0, len(text) - 1))
-        length = data.draw(st.integers(1, 4))
+        at = data.draw(st.integers(0, max(len(text) - 1, 0)))
+        length = data.draw(st.integers(1, 3))
         junk = data.draw(st.sampled_from([b"\xff", b"?", b"#", b"\x00", b"\xc3\x28", b"~~~"]))
         texts[index] = text[:at] + junk + text[at + length :]
         hurt.add(lines[index][0])

@@ -69,6 +69,7 @@ _FRAGMENTS = (
     b"spill",
     b"registers",
     b"barriers",
+    b"Used ",
     b"bytes ",
     b"time = ",
 )
