@@ -30,7 +30,7 @@ hstu::Problem problem(const Args& args) {
   p.k_cmp = args.k_cmp.template as<float>();
   p.v_cmp = args.v_cmp.template as<float>();
   p.o_cmp = args.o_cmp.template as<float>();
-  p.partial = args.partial.template as<float>();
+  p.partial = args.partial.data;
   p.starts = args.starts.template as<std::int32_t>();
   p.order = args.order.template as<std::int32_t>();
   return p;

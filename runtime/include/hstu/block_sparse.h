@@ -50,7 +50,7 @@ struct Problem {
   float* k_cmp;          // [blocks, heads, A]: mean keys
   float* v_cmp;          // [blocks, heads, L]: mean values
   float* o_cmp;          // [rows, heads, L]: the compressed branch before LayerNorm
-  float* partial;        // [rows, heads, S, L]: what each listed block contributes (GPU)
+  void* partial;         // [rows, heads, S, L]: what each listed block contributes (GPU)
   std::int32_t* starts;  // [(blocks + sequences) * heads]: where each block's entries begin (GPU)
   std::int32_t* order;   // [rows * heads * S]: list entries t * S + s, by block (GPU)
 

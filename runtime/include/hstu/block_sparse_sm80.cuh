@@ -9,10 +9,12 @@
 
 #include <atomic>
 #include <cstdint>
+#include <type_traits>
 
 #include "cuda_launch.cuh"
 #include "hstu/block_sparse.h"
 #include "hstu/sm80_products.cuh"
+#include "ptx/cp_async.cuh"
 
 namespace kernelmint::hstu {
 
@@ -20,7 +22,7 @@ inline constexpr int kWarps = 4;
 inline constexpr int kThreads = 32 * kWarps;
 inline constexpr int kSortThreads = 512;
 inline constexpr int kMostBlocks = 4096;      // of one sequence: counted in shared memory
-inline constexpr int kMostNormalised = 4096;  // heads * L: held in registers
+inline constexpr int kMostNormalised = 4096;  // heads * L: four columns a thread
 
 // What the kernels need of a configuration, so that two families can share them.
 template <int kA, int kL, int kBlockSize, int kBlockCount, bool kLiteral, Dot kDotPrecision>
@@ -31,6 +33,14 @@ struct Shape {
   static constexpr int block_count = kBlockCount;
   static constexpr Semantics semantics = hstu::semantics(kLiteral);
   static constexpr Dot dot = kDotPrecision;
+  // Thread blocks to make room for on a multiprocessor, each with 4 warps: as many as the registers
+  // allow without spilling more than a few.
+  static constexpr int resident_score_blocks = kA <= 32 ? 4 : 3;
+  static constexpr int resident_attend_blocks = kDotPrecision == Dot::bf16 && kA <= 64 ? 5
+                                                : kA <= 32                             ? 4
+                                                                                       : 3;
+  // Of what a block contributes to a query: as exact as the product it comes from.
+  using Partial = std::conditional_t<kDotPrecision == Dot::bf16, bf16, float>;
 };
 
 // Config names the kernel; all that it says is in Shape.
@@ -78,18 +88,13 @@ struct Best {
     for (int i = 0; i < kCount; ++i) score[i] = -INFINITY, index[i] = -1;
   }
 
+  // Blocks come in rising order, so equal scores keep the order they come in.
+  __device__ __forceinline__ void offer(float x, int c) {
+    place(x, c, [x](float y, int) { return x > y; });
+  }
+
   __device__ __forceinline__ void insert(float x, int c) {
-    if (!before(x, c, score[kCount - 1], index[kCount - 1])) return;
-    score[kCount - 1] = x;
-    index[kCount - 1] = c;
-#pragma unroll
-    for (int i = kCount - 1; i > 0; --i) {
-      if (!before(score[i], index[i], score[i - 1], index[i - 1])) continue;
-      const float s = score[i];
-      const int j = index[i];
-      score[i] = score[i - 1], index[i] = index[i - 1];
-      score[i - 1] = s, index[i - 1] = j;
-    }
+    place(x, c, [x, c](float y, int j) { return x > y || (x == y && c < j); });
   }
 
   // Takes in the lists of the other three lanes of a row.
@@ -111,17 +116,29 @@ struct Best {
   }
 
  private:
-  static __device__ __forceinline__ bool before(float x, int i, float y, int j) {
-    return x > y || (x == y && i < j);
+  // Without a branch: those that (x, c) goes before move down by one.
+  template <class Before>
+  __device__ __forceinline__ void place(float x, int c, Before goes_before) {
+    bool before[kCount];
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) before[i] = goes_before(score[i], index[i]);
+#pragma unroll
+    for (int i = kCount - 1; i > 0; --i) {
+      score[i] = before[i - 1] ? score[i - 1] : before[i] ? x : score[i];
+      index[i] = before[i - 1] ? index[i - 1] : before[i] ? c : index[i];
+    }
+    score[0] = before[0] ? x : score[0];
+    index[0] = before[0] ? c : index[0];
   }
 };
 
 // 16 queries of one head a warp: the compressed branch, and the lists of blocks.
 template <class Config, class Shape>
-__global__ void __launch_bounds__(kThreads, 2) score_blocks(const Problem problem, int tiles) {
+__global__ void __launch_bounds__(kThreads, Shape::resident_score_blocks)
+    score_blocks(const Problem problem, int tiles) {
   constexpr int A = Shape::A, L = Shape::L, S = Shape::block_count;
   constexpr int kBlockSize = Shape::block_size;
-  constexpr int kStep = 32;  // blocks a step of the loop takes
+  constexpr int kStep = 16;  // blocks a step of the loop takes
   constexpr Semantics kMode = Shape::semantics;
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   // The last tiles see most blocks: they go first.
@@ -143,16 +160,16 @@ __global__ void __launch_bounds__(kThreads, 2) score_blocks(const Problem proble
   const int last_row = first + 15 < length ? first + 15 : length - 1;
   const int end = kMode.rank_unseen ? blocks : last_row / kBlockSize + 1;
   const std::int64_t base = sequence.first_block * problem.heads + head;
+  const float* k_cmp = problem.k_cmp + base * A;
+  const float* v_cmp = problem.v_cmp + base * L;
+  const int heads = static_cast<int>(problem.heads);
   float out[L / 8][4] = {};
   Best<S> best[2];
   for (int begin = 0; begin < end; begin += kStep) {
-    const auto block = [&](int j) -> std::int64_t {
-      const int c = begin + j < blocks ? begin + j : blocks - 1;
-      return base + c * problem.heads;
-    };
+    const auto block = [&](int j) { return min(begin + j, blocks - 1) * heads; };
     float scores[kStep / 8][4] = {};
     multiply_queries_keys<kStep>(scores, queries, g, t,
-                                 [&](int j) { return problem.k_cmp + block(j) * A; });
+                                 [&](int j) { return k_cmp + block(j) * A; });
 #pragma unroll
     for (int i = 0; i < kStep / 8; ++i) {
 #pragma unroll
@@ -160,18 +177,15 @@ __global__ void __launch_bounds__(kThreads, 2) score_blocks(const Problem proble
         const int c = begin + 8 * i + 2 * t + e % 2, r = row[e / 2];
         const bool complete = (c + 1) * kBlockSize - 1 <= r;
         const bool seen = c < blocks && (complete || (kMode.open_first_rows && r < kBlockSize - 1));
-        // not fast math: scores decide a ranking
-        const float x = scores[i][e];
-        const float score = seen ? x / (1.0f + expf(-x)) * (1.0f / A) : 0.0f;
+        const float score = seen ? silu(scores[i][e]) * (1.0f / A) : 0.0f;
         scores[i][e] = score;
         const bool local = c == r / kBlockSize;
-        if (local || seen || (kMode.rank_unseen && c < blocks)) {
-          best[e / 2].insert(local ? kMode.local_rank : score, c);
-        }
+        const bool ranked = local || seen || (kMode.rank_unseen && c < blocks);
+        best[e / 2].offer(!ranked ? -INFINITY : local ? kMode.local_rank : score, c);
       }
     }
     multiply_weights_values<kStep, L, Shape::dot>(
-        out, scores, g, t, [&](int j) { return problem.v_cmp + block(j) * L; });
+        out, scores, g, t, [&](int j, int column) { return v_cmp + block(j) * L + column; });
   }
 
   float gate[2];
@@ -235,7 +249,7 @@ __device__ __forceinline__ HeadScratch head_scratch(const Problem& problem,
 
 // One head a thread block: its list entries sorted by block (counting sort).
 template <class Config, class Shape>
-__global__ void __launch_bounds__(kSortThreads) sort_lists(const Problem problem) {
+__global__ void __launch_bounds__(kSortThreads, 1) sort_lists(const Problem problem) {
   __shared__ int counts[kMostBlocks];
   __shared__ int warp_sums[kSortThreads / 32];
   const int head = static_cast<int>(blockIdx.x % problem.heads);
@@ -292,11 +306,55 @@ __global__ void __launch_bounds__(kSortThreads) sort_lists(const Problem problem
   }
 }
 
+// A block's keys and values in shared memory. A warp reads 16 bytes of each of eight keys (two
+// pieces a row) at a time, and of four values (every second row); the padding of keys and the order
+// of the pieces of values put those into different banks.
+template <class Shape>
+struct BlockTile {
+  static constexpr int kKeyStride = Shape::A % 32 == 16 ? Shape::A : Shape::A + 16;
+
+  alignas(16) float keys[Shape::block_size][kKeyStride];
+  alignas(16) float values[Shape::block_size][Shape::L];
+
+  __device__ __forceinline__ const float* key(int j) const { return keys[j]; }
+  __device__ __forceinline__ const float* value(int j, int column) const {
+    return &values[j][piece(j, column)];
+  }
+
+  // Rows past `last` repeat it. The copies are waited for by ptx::cp_async_wait and a barrier.
+  template <int kCopiers>
+  __device__ __forceinline__ void load(const float* k, int k_stride, const float* v, int v_stride,
+                                       int last) {
+    constexpr int kPieces = Shape::A / 4, kValuePieces = Shape::L / 4;
+    for (int i = threadIdx.x; i < Shape::block_size * kPieces; i += kCopiers) {
+      const int j = i / kPieces, column = i % kPieces * 4;
+      copy(&keys[j][column], k + min(j, last) * k_stride + column);
+    }
+    for (int i = threadIdx.x; i < Shape::block_size * kValuePieces; i += kCopiers) {
+      const int j = i / kValuePieces, column = i % kValuePieces * 4;
+      copy(&values[j][piece(j, column)], v + min(j, last) * v_stride + column);
+    }
+  }
+
+ private:
+  static __device__ __forceinline__ void copy(float* to, const float* from) {
+    ptx::cp_async_16(static_cast<std::uint32_t>(__cvta_generic_to_shared(to)), from);
+  }
+
+  static __device__ __forceinline__ int piece(int j, int column) {
+    return column ^ (j / 2 % 4 * 4);
+  }
+};
+
 // One block of keys of one head: 16 of the queries that chose it at a time, a warp.
 template <class Config, class Shape>
-__global__ void __launch_bounds__(kThreads, 3) attend_blocks(const Problem problem, int blocks) {
+__global__ void __launch_bounds__(kThreads, Shape::resident_attend_blocks)
+    attend_blocks(const Problem problem, int blocks) {
   constexpr int A = Shape::A, L = Shape::L, S = Shape::block_count;
   constexpr int kBlockSize = Shape::block_size;
+  constexpr int kStep = 16;  // keys a step takes
+  using Partial = typename Shape::Partial;
+  __shared__ BlockTile<Shape> tile;
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const int head = static_cast<int>(blockIdx.x / blocks % problem.heads);
   const int c = static_cast<int>(blockIdx.x % blocks);
@@ -304,15 +362,18 @@ __global__ void __launch_bounds__(kThreads, 3) attend_blocks(const Problem probl
       problem.sequence(blockIdx.x / (std::int64_t{blocks} * problem.heads), kBlockSize);
   const int length = static_cast<int>(sequence.length);
   if (c * kBlockSize >= length) return;
+  const std::int64_t first_key = sequence.first_token + c * kBlockSize;
+  tile.template load<kThreads>(problem.k.at(sequence.index, first_key, head),
+                               static_cast<int>(problem.k.token),
+                               problem.v.at(sequence.index, first_key, head),
+                               static_cast<int>(problem.v.token), length - 1 - c * kBlockSize);
   const HeadScratch scratch = head_scratch<Shape>(problem, sequence, head);
   const int first = scratch.starts[c], count = scratch.starts[c + 1] - first;
-  const auto key_token = [&](int j) -> std::int64_t {
-    const int key = c * kBlockSize + j;
-    return sequence.first_token + (key < length ? key : length - 1);
-  };
+  Partial* partial = static_cast<Partial*>(problem.partial);
+  ptx::cp_async_wait_all();
+  __syncthreads();
 
-  const int stride = static_cast<int>(gridDim.y) * kWarps * 16;
-  for (int begin = (blockIdx.y * kWarps + threadIdx.x / 32) * 16; begin < count; begin += stride) {
+  for (int begin = static_cast<int>(threadIdx.x) / 32 * 16; begin < count; begin += kThreads / 2) {
     int entry[2], row[2];
     const float* query[2];
 #pragma unroll
@@ -323,35 +384,36 @@ __global__ void __launch_bounds__(kThreads, 3) attend_blocks(const Problem probl
       query[i] = problem.q.at(sequence.index, sequence.first_token + row[i], head);
     }
     const Queries<A, Shape::dot> queries(query[0], query[1], t, 1.0f);
-    float weights[kBlockSize / 8][4] = {};
-    multiply_queries_keys<kBlockSize>(weights, queries, g, t, [&](int j) {
-      return problem.k.at(sequence.index, key_token(j), head);
-    });
-#pragma unroll
-    for (int i = 0; i < kBlockSize / 8; ++i) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int key = c * kBlockSize + 8 * i + 2 * t + e % 2;
-        weights[i][e] = key <= row[e / 2] ? silu(weights[i][e]) * (1.0f / A) : 0.0f;
-      }
-    }
     float out[L / 8][4] = {};
-    multiply_weights_values<kBlockSize, L, Shape::dot>(out, weights, g, t, [&](int j) {
-      return problem.v.at(sequence.index, key_token(j), head);
-    });
-    float* to[2];
+#pragma unroll 1
+    for (int step = 0; step < kBlockSize; step += kStep) {
+      float weights[kStep / 8][4] = {};
+      multiply_queries_keys<kStep>(weights, queries, g, t,
+                                   [&](int j) { return tile.key(step + j); });
+#pragma unroll
+      for (int i = 0; i < kStep / 8; ++i) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const int key = c * kBlockSize + step + 8 * i + 2 * t + e % 2;
+          weights[i][e] = key <= row[e / 2] ? silu(weights[i][e]) * (1.0f / A) : 0.0f;
+        }
+      }
+      multiply_weights_values<kStep, L, Shape::dot>(
+          out, weights, g, t, [&](int j, int column) { return tile.value(step + j, column); });
+    }
+    Partial* to[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const std::int64_t place =
           ((sequence.first + row[i]) * problem.heads + head) * S + entry[i] % S;
-      to[i] = entry[i] < 0 ? nullptr : problem.partial + place * L;
+      to[i] = entry[i] < 0 ? nullptr : partial + place * L;
     }
     store_rows<L>(to[0], to[1], out, t, 1.0f, 1.0f);
   }
 }
 
 // The sums of two numbers over a thread block, in every thread.
-__device__ __forceinline__ float2 block_sum(float2 x, float2 (&scratch)[kWarps]) {
+__device__ __forceinline__ float2 block_sum(float2 x, float2 (&scratch)[kMostNormalised / 128]) {
 #pragma unroll
   for (int distance = 16; distance > 0; distance /= 2) {
     x.x += __shfl_xor_sync(~0u, x.x, distance);
@@ -361,71 +423,65 @@ __device__ __forceinline__ float2 block_sum(float2 x, float2 (&scratch)[kWarps])
   if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = x;
   __syncthreads();
   float2 sum = scratch[0];
-#pragma unroll
-  for (int w = 1; w < kWarps; ++w) sum.x += scratch[w].x, sum.y += scratch[w].y;
+  for (int w = 1; w < static_cast<int>(blockDim.x) / 32; ++w) {
+    sum.x += scratch[w].x, sum.y += scratch[w].y;
+  }
   return sum;
 }
 
-// One token a thread block: adds up its selected branch, normalises both, gates and adds.
+__device__ __forceinline__ float sum_of(float4 x) { return x.x + x.y + (x.z + x.w); }
+
+// One token a thread block, four columns a thread: adds up its selected branch, normalises both,
+// gates and adds. All loads are issued before any is needed: what no list names is loaded in vain.
 template <class Config, class Shape>
-__global__ void __launch_bounds__(kThreads) combine_branches(const Problem problem) {
+__global__ void __launch_bounds__(kMostNormalised / 4) combine_branches(const Problem problem) {
   constexpr int L = Shape::L, S = Shape::block_count;
-  constexpr int kEach = kMostNormalised / (4 * kThreads);  // float4s of a thread, at most
-  __shared__ float2 sums[kWarps];
+  __shared__ float2 sums[kMostNormalised / 128];
   const Sequence sequence = problem.sequence(blockIdx.x / problem.max_length, Shape::block_size);
   const int token = static_cast<int>(blockIdx.x % problem.max_length);
   if (token >= sequence.length) return;
   const int blocks =
       static_cast<int>((sequence.length + Shape::block_size - 1) / Shape::block_size);
-  const int listed = blocks < S ? blocks : S;
-  const std::int64_t row = (sequence.first + token) * problem.heads;
   const int width = static_cast<int>(problem.heads) * L;
-  float4 compressed[kEach], selected[kEach];
-  float2 sum = {0, 0};
+  const bool inside = static_cast<int>(threadIdx.x) * 4 < width;
+  const int column = inside ? static_cast<int>(threadIdx.x) * 4 : 0;
+  const int head = column / L, d = column % L;
+  const std::int64_t row = (sequence.first + token) * problem.heads;
+  const std::int64_t at = sequence.first_token + token;
+  const float4 u = load4(problem.u.at(sequence.index, at, head) + d);
+  float4 x = load4(problem.o_cmp + row * L + column);
+  const auto* partial = static_cast<const typename Shape::Partial*>(problem.partial);
+  float4 parts[S];
+  bool listed[S];
 #pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    const int column = (i * kThreads + static_cast<int>(threadIdx.x)) * 4;
-    compressed[i] = selected[i] = {0, 0, 0, 0};
-    if (column >= width) continue;
-    const int head = column / L, d = column % L;
-    compressed[i] = load4(problem.o_cmp + row * L + column);
-#pragma unroll
-    for (int s = 0; s < S; ++s) {
-      if (s >= listed || listed_block<Shape>(problem, sequence, token, head, s) < 0) continue;
-      const float4 x = load4(problem.partial + ((row + head) * S + s) * L + d);
-      selected[i].x += x.x, selected[i].y += x.y, selected[i].z += x.z, selected[i].w += x.w;
-    }
-    sum.x += compressed[i].x + compressed[i].y + compressed[i].z + compressed[i].w;
-    sum.y += selected[i].x + selected[i].y + selected[i].z + selected[i].w;
+  for (int s = 0; s < S; ++s) {
+    listed[s] = s < blocks && listed_block<Shape>(problem, sequence, token, head, s) >= 0;
+    parts[s] = load4(partial + ((row + head) * S + s) * L + d);
   }
-  sum = block_sum(sum, sums);
-  const float2 mean = {sum.x / width, sum.y / width};
-  float2 squares = {0, 0};
+  float4 y = {0, 0, 0, 0};
 #pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    if ((i * kThreads + static_cast<int>(threadIdx.x)) * 4 >= width) continue;
-    float4 &x = compressed[i], &y = selected[i];
-    x.x -= mean.x, x.y -= mean.x, x.z -= mean.x, x.w -= mean.x;
-    y.x -= mean.y, y.y -= mean.y, y.z -= mean.y, y.w -= mean.y;
-    squares.x += x.x * x.x + x.y * x.y + x.z * x.z + x.w * x.w;
-    squares.y += y.x * y.x + y.y * y.y + y.z * y.z + y.w * y.w;
+  for (int s = 0; s < S; ++s) {
+    if (!listed[s]) continue;
+    y.x += parts[s].x, y.y += parts[s].y, y.z += parts[s].z, y.w += parts[s].w;
   }
-  squares = block_sum(squares, sums);
+  if (!inside) x = y = {0, 0, 0, 0};
+  const float share = 1.0f / width;
+  const float2 sum = block_sum({sum_of(x), sum_of(y)}, sums);
+  if (inside) {
+    const float2 mean = {sum.x * share, sum.y * share};
+    x = {x.x - mean.x, x.y - mean.x, x.z - mean.x, x.w - mean.x};
+    y = {y.x - mean.y, y.y - mean.y, y.z - mean.y, y.w - mean.y};
+  }
+  const float2 squares = block_sum({sum_of({x.x * x.x, x.y * x.y, x.z * x.z, x.w * x.w}),
+                                    sum_of({y.x * y.x, y.y * y.y, y.z * y.z, y.w * y.w})},
+                                   sums);
+  if (!inside) return;
   constexpr float kEpsilon = 1e-6f;
-  const float f = 1.0f / sqrtf(squares.x / width + kEpsilon);
-  const float s = 1.0f / sqrtf(squares.y / width + kEpsilon);
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    const int column = (i * kThreads + static_cast<int>(threadIdx.x)) * 4;
-    if (column >= width) continue;
-    const int head = column / L, d = column % L;
-    const std::int64_t at = sequence.first_token + token;
-    const float4 u = load4(problem.u.at(sequence.index, at, head) + d);
-    const float4 &x = compressed[i], &y = selected[i];
-    store4(problem.o.at(sequence.index, at, head) + d,
-           {(x.x * f + y.x * s) * u.x, (x.y * f + y.y * s) * u.y, (x.z * f + y.z * s) * u.z,
-            (x.w * f + y.w * s) * u.w});
-  }
+  const float f = 1.0f / sqrtf(squares.x * share + kEpsilon);
+  const float g = 1.0f / sqrtf(squares.y * share + kEpsilon);
+  store4(problem.o.at(sequence.index, at, head) + d,
+         {(x.x * f + y.x * g) * u.x, (x.y * f + y.y * g) * u.y, (x.z * f + y.z * g) * u.z,
+          (x.w * f + y.w * g) * u.w});
 }
 
 // Makes `device` the current one while it lives.
@@ -471,9 +527,8 @@ LaunchResult block_sparse_attention(const Problem& problem, const LaunchContext&
   if (result.error == nullptr)
     result = run(score_blocks<Config, Shape>, {tiles * heads}, kThreads, tiles);
   if (result.error == nullptr) result = run(sort_lists<Config, Shape>, {heads}, kSortThreads);
-  // Two thread blocks a key block share its queries: most have about block_size * block_count.
   if (result.error == nullptr)
-    result = run(attend_blocks<Config, Shape>, {blocks * heads, 2}, kThreads, blocks);
+    result = run(attend_blocks<Config, Shape>, {blocks * heads}, kThreads, blocks);
   if (result.error == nullptr)
     result =
         run(combine_branches<Config, Shape>, {problem.sequences * problem.max_length}, kThreads);
