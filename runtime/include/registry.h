@@ -81,7 +81,7 @@ struct TargetEntry {
   const char* name;       // "sm80", "sm90a", "cpu"
   int capability;         // least compute capability, 80 for 8.0; 0 for the CPU
   bool exact_capability;  // an `a` target runs on that capability alone
-  int alignment;          // bytes: data pointers and every stride but the last are multiples, as far as
+  int alignment;  // bytes: data pointers and every stride but the last are multiples, as far as
                   // a contiguous tensor's are; an element's own size at least
   const Requirement* requirements;  // the target's own, after the family's
   int num_requirements;
