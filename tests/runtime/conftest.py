@@ -49,10 +49,14 @@ def probe():
         Path(__file__).parent / "probe.cpp",
         package / "src/nb_combined.cpp",
     ]
-    objects = [_compile(source, folder, flags) for source in sources]
-    extension = folder / "_native.so"
-    linked = [COMPILER, "-shared", "-pthread", *map(str, objects), "-o", str(extension)]
-    subprocess.run(linked, check=True)
+    objects = [str(_compile(source, folder, flags)) for source in sources]
+    digest = hashlib.sha256(" ".join(objects).encode()).hexdigest()[:16]
+    extension = folder / f"_native-{digest}.so"
+    if not extension.exists():
+        partial = extension.with_suffix(f".{os.getpid()}")
+        linked = [COMPILER, "-shared", "-pthread", *objects, "-o", str(partial)]
+        subprocess.run(linked, check=True)
+        partial.rename(extension)  # another test process may be loading it
     spec = importlib.util.spec_from_file_location("kernelmint_probe._native", extension)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -27,7 +27,7 @@ def test_each_index_is_run_once_by_a_worker_that_exists(run, count, threads):
 
 
 def test_several_threads_take_part(run):
-    _, workers = run(64, 4, mode=3)
+    _, workers = run(256, 4, mode=3)
     assert len(workers.unique()) == 4
 
 
