@@ -61,8 +61,9 @@ struct Problem {
       const std::int64_t blocks = (max_length + block_size - 1) / block_size;
       return {b, b * max_length, 0, b * blocks, max_length};
     }
-    const std::int64_t first = offsets[b];
-    return {b, first, first, first / block_size + b, offsets[b + 1] - first};
+    const std::int64_t first = offsets[b], length = offsets[b + 1] - first;
+    // a longer sequence than was announced is cut short rather than written past the scratch
+    return {b, first, first, first / block_size + b, length < max_length ? length : max_length};
   }
 };
 

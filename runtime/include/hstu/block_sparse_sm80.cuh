@@ -295,7 +295,6 @@ __global__ void __launch_bounds__(kSortThreads, 1) sort_lists(const Problem prob
     if (c <= blocks) scratch.starts[c] = start;
     start += mine[i];
   }
-  if (threadIdx.x == kSortThreads - 1 && blocks == kMostBlocks) scratch.starts[blocks] = start;
   __syncthreads();
 
   for (int t = threadIdx.x; t < length; t += kSortThreads) {
@@ -519,6 +518,8 @@ LaunchResult block_sparse_attention(const Problem& problem, const LaunchContext&
       !is_aligned(problem.u) || !is_aligned(problem.o))
     return {
         "rows of q, k, v, u and o must start at multiples of 16 bytes: pass contiguous tensors"};
+  if (blocks >= kMostBlocks)
+    return {"a sequence has 4096 blocks or more: they are counted in shared memory"};
   DeviceScope scope(context.device);
   if (scope.error != nullptr) return {scope.error};
   const std::int64_t items = problem.sequences * blocks * columns;
