@@ -336,7 +336,8 @@ def test_a_planted_spill_fails_the_budget(project):
     result = report(project, "--check", "--csv", out)
     assert result.exit_code == 1
     assert (
-        f"{KEYS[1]} [sm_80]: 16 spill bytes, the budget of flash_forward.sm80 is 0" in result.output
+        f"{KEYS[1]} [flash_forward_sm80, sm_80]: 16 spill bytes, the budget of flash_forward.sm80 is 0"
+        in result.output
     )
     assert KEYS[0] not in result.output.split("check failed")[0].split("spills\n")[1]
     assert out.exists()  # the report of a failing build is what one wants to see
@@ -416,9 +417,11 @@ def test_a_regression_of_the_code_fails_against_the_baseline(project):
     project.log(1, record(symbol(KEYS[1]), registers=60))
     result = check(project, built(project))
     assert result.exit_code == 1
-    assert f"{KEYS[0]} [sm_80]: 104 registers (was 100)" in result.output
+    assert f"{KEYS[0]} [flash_forward_sm80, sm_80]: 104 registers (was 100)" in result.output
     assert "the code changed" in result.output
-    assert f"{KEYS[1]} [sm_80]" not in result.output  # fewer registers are no offence
+    assert (
+        f"{KEYS[1]} [flash_forward_sm80, sm_80]" not in result.output
+    )  # fewer registers are no offence
     write_baseline(project, built(project))
     assert check(project, built(project)).exit_code == 0
 
@@ -569,6 +572,7 @@ def test_a_planted_spill_of_a_real_build(project):
         project.log(1, record("_Z5otherv"))
         result = report(project, "--check")
         assert result.exit_code == status, result.output
-        assert (f"{KEYS[1]} [sm_80]: " in result.output and "spill bytes" in result.output) == bool(
-            status
-        )
+        assert (
+            f"{KEYS[1]} [flash_forward_sm80, sm_80]: " in result.output
+            and "spill bytes" in result.output
+        ) == bool(status)

@@ -25,14 +25,15 @@ _BUDGETS = {
 
 @dataclass(frozen=True)
 class Offence:
-    """Why a kernel fails the check."""
+    """Why a row fails the check."""
 
-    kernel: str
-    arch: str | None
+    row: Record
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.kernel} [{self.arch or 'architecture unknown'}]: {self.reason}"
+        function = f"{self.row.kernel}, " if self.row.key else ""
+        arch = self.row.arch or "architecture unknown"
+        return f"{self.row.kernel_config} [{function}{arch}]: {self.reason}"
 
 
 @dataclass
@@ -58,18 +59,18 @@ def check_budgets(rows: Iterable[Record], manifest: Manifest, verdict: Verdict) 
         verdict.checked += 1
         if row.incomplete:
             reason = f"{row.source}:{row.line}: incomplete, so it cannot be checked: "
-            verdict.offences.append(Offence(row.kernel_config, row.arch, reason + row.incomplete))
+            verdict.offences.append(Offence(row, reason + row.incomplete))
         family, target, _ = key.split(".", 2)
         budget: Mapping[str, Any] = manifest.targets.get((family, target), {}).get("budget") or {}
         for name, most in budget.items():
             value = figure(row, _BUDGETS[name]) if name in _BUDGETS else None
-            if value is not None and value > most:
+            if value is not None and most is not None and value > most:
                 reason = (
                     f"{value} {LABELS[_BUDGETS[name]]}, the budget of {family}.{target} is {most}"
                 )
                 if name == "c75":
                     reason += f" ({' '.join(row.c75)})"
-                verdict.offences.append(Offence(row.kernel_config, row.arch, reason))
+                verdict.offences.append(Offence(row, reason))
 
 
 def check_baselines(
@@ -100,7 +101,7 @@ def check_baselines(
         for change in changes:
             if change.verdict == "worse" and same:
                 reason = f"{describe(change)} in {path}: {change.cause}"
-                verdict.offences.append(Offence(change.row.kernel_config, change.row.arch, reason))
+                verdict.offences.append(Offence(change.row, reason))
         for word, what in (("added", "not in the baseline yet"), ("removed", "no longer built")):
             if count := sum(change.verdict == word for change in changes):
                 verdict.remarks.append(f"{path}: {count} kernels {what}")
@@ -119,7 +120,7 @@ def check_changes(changes: Iterable[Change], verdict: Verdict) -> None:
     """What `--diff` found to be worse fails, unless only the compiler changed."""
     for change in changes:
         if change.verdict == "worse":
-            offence = Offence(change.row.kernel_config, change.row.arch, describe(change))
+            offence = Offence(change.row, describe(change))
             old, new = change.old, change.new
             if old and new and old.code and old.code == new.code and old.toolchain != new.toolchain:
                 verdict.remarks.append(f"{offence}: {change.cause}; not held against the code")
