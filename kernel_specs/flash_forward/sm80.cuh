@@ -8,6 +8,7 @@
 
 #include "flash_forward/sm80_softmax.cuh"
 #include "flash_forward/sm80_tiles.cuh"
+#include "flash_forward/sm80_trace.cuh"
 #include "flash_forward/sm80_work.cuh"
 #include "ptx/math.cuh"
 #include "ptx/mma.cuh"
@@ -33,6 +34,7 @@ class Forward {
   static constexpr int kTileV = kTileK + Config::B_c * Layout::kRowBytes;
   static_assert(kTileV + Config::B_c * Layout::kRowBytes == Config::smem_bytes);
 
+  using Softmax = OnlineSoftmax<kRowTiles, Config::optimized_softmax>;
   using Scores = float[kRowTiles][Config::B_c / 8][4];
   using Output = float[kRowTiles][Config::d_head / 8][4];
   // Slices of the operands, 16 wide along the reduction: columns of Q, the warp's rows; columns of
@@ -107,14 +109,17 @@ class Forward {
 
     Scores scores;
     multiply_queries_keys(scores);
+    if constexpr (Traced<Config>) trace_scores(scores, block);
     if (kMasked && (Config::causal || block >= work_.unmasked_blocks)) mask(scores, block);
 
     if (!Config::eager_load_blocks) request_values<kFirst>(block);
     wait_for_tiles<Config>();  // V is here, and all warps are done with K
     if (Config::eager_load_blocks && block > 0) request_keys<false>(block - 1);
 
+    const auto softmax_before = softmax_;
     softmax_.template update_maximum<kFirst>(scores, output_);
     multiply_probabilities_values(scores);
+    if constexpr (Traced<Config>) trace_output(scores, softmax_before, block);
   }
 
   __device__ __forceinline__ void multiply_queries_keys(Scores& scores) {
@@ -294,6 +299,28 @@ class Forward {
     }
   }
 
+  __device__ void trace_scores(const Scores& scores, int block) const {
+    using Record = typename Trace<Config>::Record;
+    const Trace<Config> trace(args_, work_, block);
+    trace.tile(Record::kQ, shared_ + kTileQ, Config::B_r);
+    trace.tile(Record::kK, shared_ + kTileK, Config::B_c);
+    trace.accumulators(Record::kScores, scores);
+  }
+
+  __device__ void trace_output(const Scores& probabilities, const Softmax& before,
+                               int block) const {
+    using Record = typename Trace<Config>::Record;
+    const Trace<Config> trace(args_, work_, block);
+    trace.tile(Record::kV, shared_ + kTileV, Config::B_c);
+    trace.template accumulators<true>(Record::kProbabilities, probabilities);
+    trace.accumulators(Record::kOutput, output_);
+    for (int row = 0; row < 2 * kRowTiles; ++row) {
+      trace.row(Record::kMaximum, row, softmax_.maximum(row), -kInfinity);
+      trace.row(Record::kSum, row, softmax_.sum(row), 0);
+      trace.row(Record::kRescale, row, softmax_.rescaled_since(before, row), 0);
+    }
+  }
+
   const Args& args_;
   const Work<Config> work_;
   const int keys_seen_;  // by the lane's first row, counted from the lane's first column
@@ -303,7 +330,7 @@ class Forward {
   const FragmentAddresses<Layout, Config::swizzled, Quarters::kAcross> key_addresses_;
   TileCopy<Config, Config::B_c> keys_, values_;
   QueryStream queries_;
-  OnlineSoftmax<kRowTiles, Config::optimized_softmax> softmax_;
+  Softmax softmax_;
   Output output_;
 };
 

@@ -122,7 +122,27 @@ class OnlineSoftmax {
     return (kOptimized ? maximum_[row] * kLn2 : maximum_[row]) + logf(sum_[row]);
   }
 
+  // For tracing. M, of the scores as the products give them if optimized, else of scaled ones; -inf
+  // where the row has seen no key.
+  __device__ float maximum(int row) const {
+    if (maximum_[row] == kNoMaximum) return -kInfinity;
+    return kOptimized ? maximum_[row] / factor_ : maximum_[row];
+  }
+
+  // For tracing. L, over all lanes.
+  __device__ float sum(int row) const { return quad_sum(sum_[row]); }
+
+  // For tracing. What L and O were multiplied by since `before`; 0 where there was nothing.
+  __device__ float rescaled_since(const OnlineSoftmax& before, int row) const {
+    if (maximum_[row] == kNoMaximum) return 0;
+    return rescaling(before.maximum_[row] - maximum_[row]);
+  }
+
  private:
+  __device__ __forceinline__ static float rescaling(float change) {
+    return ptx::exp2(kOptimized ? change : change * kLog2E);
+  }
+
   __device__ __forceinline__ float exponential(float score, int row) const {
     return kOptimized ? ptx::exp2(fmaf(score, factor_, -maximum_[row]))
                       : ptx::exp2((score - maximum_[row]) * kLog2E);
@@ -131,8 +151,7 @@ class OnlineSoftmax {
   template <class Output>
   __device__ __forceinline__ void rescale(int row, float maximum, Output& output) {
     constexpr int kTiles = sizeof(output[0]) / sizeof(output[0][0]);
-    const float change = maximum_[row] - maximum;
-    const float factor = ptx::exp2(kOptimized ? change : change * kLog2E);
+    const float factor = rescaling(maximum_[row] - maximum);
     maximum_[row] = maximum;
     sum_[row] *= factor;
 #pragma unroll

@@ -33,4 +33,18 @@ __device__ __forceinline__ std::uint32_t pack<fp16>(float low, float high) {
   return packed;
 }
 
+// The two values of a pair, the lower half first.
+template <class T>
+__device__ __forceinline__ float2 unpack(std::uint32_t packed);
+
+template <>
+__device__ __forceinline__ float2 unpack<bf16>(std::uint32_t packed) {
+  return {__uint_as_float(packed << 16), __uint_as_float(packed & 0xffff0000u)};
+}
+
+template <>
+__device__ __forceinline__ float2 unpack<fp16>(std::uint32_t packed) {
+  return __half22float2(reinterpret_cast<const __half2&>(packed));
+}
+
 }  // namespace kernelmint::ptx
