@@ -9,6 +9,7 @@
 
 #include "cpu_scratch.h"
 #include "dtypes.h"
+#include "flash_forward/cpu_direct_products.h"
 #include "flash_forward/cpu_softmax.h"
 #include "flash_forward/cpu_tile_products.h"
 #include "flash_forward/cpu_vector_products.h"
@@ -42,10 +43,14 @@ class Attention {
   static constexpr int D = Config::d_head;
   static constexpr int B_r = Config::B_r;
   static constexpr int B_c = Config::B_c;
-  using Products = typename ProductsFor<T, D, B_r, B_c>::type;
+  using ManyProducts = typename ProductsFor<T, D, B_r, B_c>::type;
+
+  using FewProducts = DirectProducts<T, D, B_c>;
+  static_assert(ManyProducts::kFewRows <= FewProducts::kStripRows, "they must fit");
 
   struct alignas(64) Worker {
-    Products products;
+    ManyProducts products;
+    FewProducts few_products;
     RowStatistics<B_r> statistics;
     std::int64_t seen[B_r];  // how many keys each row sees; never fewer than the row before it
   };
@@ -73,7 +78,11 @@ class Attention {
     task.heads = smaller(heads_at_once_, group_ - head_in_group);
     task.first_query = (query_blocks_ - 1 - index / of_all_heads) * B_r;
     task.rows = static_cast<int>(smaller((args_.Sq - task.first_query) * task.heads, B_r));
-    run(task, workers_[worker]);
+    if (task.rows <= ManyProducts::kFewRows) {
+      run(task, workers_[worker], workers_[worker].few_products);
+    } else {
+      run(task, workers_[worker], workers_[worker].products);
+    }
   }
 
  private:
@@ -87,15 +96,15 @@ class Attention {
     std::int64_t query(int row) const { return first_query + row / heads; }
   };
 
-  void run(const Task& task, Worker& worker) const {
-    Products& products = worker.products;
+  template <class Products>
+  void run(const Task& task, Worker& worker, Products& products) const {
     const T* k = static_cast<const T*>(args_.k.data) + task.batch * args_.k.stride[0] +
                  task.kv_head * args_.k.stride[2];
     const T* v = static_cast<const T*>(args_.v.data) + task.batch * args_.v.stride[0] +
                  task.kv_head * args_.v.stride[2];
 
     products.begin();
-    begin_rows(task, worker);
+    begin_rows(task, worker, products);
     const std::int64_t keys = worker.seen[task.rows - 1];
     for (std::int64_t block = (keys + B_c - 1) / B_c; block-- > 0;) {
       const std::int64_t first_key = block * B_c;
@@ -116,17 +125,18 @@ class Attention {
       }
     }
     products.end();
-    finish_rows(task, worker);
+    finish_rows(task, worker, products);
   }
 
   // Loads the queries and clears what is known of their rows.
-  void begin_rows(const Task& task, Worker& worker) const {
+  template <class Products>
+  void begin_rows(const Task& task, Worker& worker, Products& products) const {
     const T* q = static_cast<const T*>(args_.q.data) + task.batch * args_.q.stride[0];
     worker.statistics.clear(task.rows);
     for (int r = 0; r < task.rows; ++r) {
-      worker.products.load_query(
-          r, q + task.query(r) * args_.q.stride[1] + task.head(r) * args_.q.stride[2]);
-      for (int d = 0; d < D; d += kLanes) store(&worker.products.out[r][d], F32{});
+      products.load_query(r,
+                          q + task.query(r) * args_.q.stride[1] + task.head(r) * args_.q.stride[2]);
+      for (int d = 0; d < D; d += kLanes) store(&products.out[r][d], F32{});
       // Under the causal mask the last query's own key is the last one.
       worker.seen[r] =
           Config::causal ? larger(0, task.query(r) + args_.Sk - args_.Sq + 1) : args_.Sk;
@@ -134,7 +144,8 @@ class Attention {
   }
 
   // Divides by the sums and writes o and lse. A row that saw no key: o = 0, lse = -inf.
-  void finish_rows(const Task& task, const Worker& worker) const {
+  template <class Products>
+  void finish_rows(const Task& task, const Worker& worker, const Products& products) const {
     T* o = static_cast<T*>(args_.o.data) + task.batch * args_.o.stride[0];
     float* lse = static_cast<float*>(args_.lse.data);
     for (int r = 0; r < task.rows; ++r) {
@@ -142,7 +153,7 @@ class Attention {
       const F32 divisor = splat(sum == 0 ? 1 : sum);
       T* row = o + task.query(r) * args_.o.stride[1] + task.head(r) * args_.o.stride[2];
       for (int d = 0; d < D; d += kLanes) {
-        store(row + d, load(&worker.products.out[r][d]) / divisor);
+        store(row + d, load(&products.out[r][d]) / divisor);
       }
       if (lse != nullptr) {
         constexpr float kLn2 = 0x1.62e43p-1f;

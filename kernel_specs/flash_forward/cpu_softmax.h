@@ -50,9 +50,9 @@ KERNELMINT_ALWAYS_INLINE ScaledPair scaled_scores(const float* scores, F32 scale
 // Turns the strip's scores into probabilities relative to the rows' new maxima, in `products`, and
 // brings the statistics and `out` of its rows up to date. Row i of the strip is row first + i; it
 // sees the first visible(i) of the block's keys, and keys from there to `count` get 0.
-template <class Products, int B_r, int D, class Visible>
+template <class Products, int B_r, int Rows, int D, class Visible>
 KERNELMINT_ALWAYS_INLINE void online_softmax(Products& products, RowStatistics<B_r>& statistics,
-                                             float (&out)[B_r][D], int first, int rows, int count,
+                                             float (&out)[Rows][D], int first, int rows, int count,
                                              float scale_log2, Visible visible) {
   const F32 scale = splat(scale_log2);
   for (int i = 0; i < rows; ++i) {

@@ -102,6 +102,7 @@ template <class T, int D, int B_r, int B_c>
 struct alignas(64) TileProducts {
   static constexpr int kParts = Parts<T>::count;
   static constexpr int kStripRows = 2 * kTile;
+  static constexpr int kFewRows = kParts == 1 ? 0 : 4;  // up to these, DirectProducts are faster
   static constexpr int kScoreStride = B_c + 16;  // not a power of two: rows spread over cache sets
   static_assert(B_r % kTile == 0 && B_c % kTileDepth == 0 && D % kTileDepth == 0, "whole tiles");
   static_assert(2 * kLanes == kTileDepth, "a pair of vectors is as long as a tile is deep");

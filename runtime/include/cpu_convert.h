@@ -8,10 +8,21 @@
 namespace kernelmint::cpu {
 inline namespace KERNELMINT_ISA {
 
+// Zero extension. (GCC makes four instructions of __builtin_convertvector here.)
+KERNELMINT_ALWAYS_INLINE U32 widen(HalfU16 v) {
+#if defined(KERNELMINT_AVX512_VECTORS)
+  return (U32)_mm512_cvtepu16_epi32((__m256i)v);
+#elif defined(KERNELMINT_AVX2_VECTORS)
+  return (U32)_mm256_cvtepu16_epi32((__m128i)v);
+#else
+  return __builtin_convertvector(v, U32);
+#endif
+}
+
 KERNELMINT_ALWAYS_INLINE F32 load(const float* from) { return load_bits<F32>(from); }
 
 KERNELMINT_ALWAYS_INLINE F32 load(const bf16* from) {
-  return bit_cast<F32>(__builtin_convertvector(load_bits<HalfU16>(from), U32) << 16);
+  return bit_cast<F32>(widen(load_bits<HalfU16>(from)) << 16);
 }
 
 KERNELMINT_ALWAYS_INLINE F32 load(const fp16* from) {
@@ -22,7 +33,7 @@ KERNELMINT_ALWAYS_INLINE F32 load(const fp16* from) {
 #elif defined(__aarch64__)
   return (F32)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(&from->bits)));
 #else
-  const U32 half = __builtin_convertvector(load_bits<HalfU16>(from), U32);
+  const U32 half = widen(load_bits<HalfU16>(from));
   const U32 sign = (half & 0x8000) << 16;
   const U32 magnitude = (half & 0x7fff) << 13;  // the fraction in place, the exponent 112 too low
   const U32 normal = magnitude + (112u << 23);

@@ -161,6 +161,23 @@ KERNELMINT_ALWAYS_INLINE void transpose(V (&rows)[lanes_of<V>]) {
   }
 }
 
+// Element i of the result is the sum of rows[i]'s elements. The shuffles of transpose(), each pair
+// of whose results is added up at once.
+template <int N = kLanes>
+KERNELMINT_ALWAYS_INLINE F32 sum_each(const F32 (&rows)[N]) {
+  if constexpr (N == 1) {
+    return rows[0];
+  } else {
+    F32 sums[N / 2];
+#pragma GCC unroll 16
+    for (int i = 0; i < N / 2; ++i) {
+      sums[i] =
+          interleave_low(rows[i], rows[i + N / 2]) + interleave_high(rows[i], rows[i + N / 2]);
+    }
+    return sum_each(sums);
+  }
+}
+
 // Applies `combine` along a butterfly; every lane of the result holds the reduction of all lanes.
 template <int Distance = kLanes / 2, class Combine>
 KERNELMINT_ALWAYS_INLINE F32 reduce(F32 v, Combine combine) {
