@@ -27,6 +27,7 @@ _DIMS = {
 }
 _PRODUCT = 2.0**-18  # of sums of products in f32, relative to the sum of the products' magnitudes
 _EXPONENTIAL = 1e-4  # of an exponential whose exponent has that error, relative
+_EXPONENT = 2.0**-22  # of an exponent, relative to the maximum that it was made with
 _ROUNDING = {"bf16": 2.0**-8, "fp16": 2.0**-11, "f32": 2.0**-24}
 _TINY = 1e-7  # probabilities and factors that may round to nothing
 
@@ -80,10 +81,13 @@ class Judge:
         self.rows = rows
         self.B_c: int = parameters["B_c"]
         self.unit = _ROUNDING[parameters["dtype"]]
-        self.factor = 1.0 if fused else parameters["d_head"] ** -0.5
+        scale = parameters["d_head"] ** -0.5
+        self.factor = 1.0 if fused else scale
+        self.to_exponent = math.log2(math.e) * (scale if fused else 1.0)  # from M, to base 2
         self.expected: dict[str, Tensor] = {}  # of the block of keys at hand
         self.greatest = torch.zeros(len(rows.seen), dtype=torch.float64)  # |Q| |K|^T, by row
         self.magnitude: Tensor | float = 0.0  # sum of P |V|, rescaled as O is
+        self.relative = torch.zeros_like(self.greatest)  # error of exponentials, by row
 
     def compare(self, actual: Step, expected: Step) -> Difference:
         """One tensor; `expected` must come in the simulation's order, none left out."""
@@ -125,15 +129,19 @@ class Judge:
                 self.greatest = torch.maximum(self.greatest, products.amax(-1))
                 return Tolerance(0, _PRODUCT), products
             case "M":
+                exponents = (self.to_exponent * known["M"]).abs().nan_to_num(posinf=0.0)
+                error = _EXPONENTIAL + torch.expm1((_EXPONENT * exponents).clamp(max=700))
+                self.relative = torch.maximum(self.relative, error)
                 return Tolerance(0, _PRODUCT), self.factor * self.greatest
-            case "P":
-                return Tolerance(2 * self.unit + _EXPONENTIAL, _TINY), 1.0
             case "L" | "O_scale":
-                return Tolerance(_EXPONENTIAL, _TINY), 1.0
+                return Tolerance(0, 1), self.relative * known[name] + _TINY
+            case "P":
+                relative = self.relative[:, None] + 2 * self.unit
+                return Tolerance(0, 1), relative * known["P"] + _TINY
             case "O":
                 rescaled = known["O_scale"][:, None] * self.magnitude
                 self.magnitude = rescaled + known["P"] @ known["V"].abs()
-                return Tolerance(0, self.unit + _EXPONENTIAL), self.magnitude
+                return Tolerance(0, 1), (self.relative[:, None] + self.unit) * self.magnitude
             case _:
                 sums = known["L"][:, None] if "L" in known else 1.0
                 scale = torch.as_tensor(self.magnitude / sums).nan_to_num(0.0)
@@ -154,7 +162,9 @@ def first_parting(
 
     Tensors come in the order of `simulate`, the same on both sides. Tolerances: Q, K and V are
     equal; S_pre_scaling and M lie within 2^-18 of |Q| |K|^T; L and O_scale within 1e-4, and P, O
-    and O_final within that and a rounding to the dtype, O and O_final relative to P |V|.
+    and O_final within that and a rounding to the dtype, O and O_final relative to P |V|. Exponents
+    inherit the rounding of the maximum, 2^-22 of it, so that where scores are in the millions,
+    exponentials may be off by a factor, the same in P, L and O; O_final may not.
     """
     judge = Judge(parameters, rows, fused)
     for mine, theirs in zip(actual, expected, strict=True):

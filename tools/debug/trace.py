@@ -93,5 +93,5 @@ def traced(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor) -> Traced:
     records = torch.full(
         (q.shape[0], q.shape[2], *blocks, record.floats(parameters)), math.nan, device=q.device
     )
-    kernel(q, k, v, return_trace=True, out=(o, records))
+    kernel(q, k, v, return_steps=True, out=(o, records))
     return Traced(o.cpu(), records.cpu(), parameters)
