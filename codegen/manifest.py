@@ -17,12 +17,16 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Inputs:
-    """What the manifest says about where a tree came from; paths are relative to the tree."""
+    """What the manifest says about where a tree came from: hashes by path.
+
+    Specs are named relative to the tree, codegen's own files relative to codegen, wherever it is
+    installed.
+    """
 
     selection: Selection
     spec_dirs: tuple[str, ...]
-    codegen_dir: str
-    hashes: tuple[tuple[str, str], ...]
+    specs: tuple[tuple[str, str], ...]
+    codegen: tuple[tuple[str, str], ...]
 
 
 def manifest(
@@ -38,8 +42,8 @@ def manifest(
         "fingerprint": fingerprint,
         "selection": {"set": inputs.selection.set_name, "where": inputs.selection.where},
         "spec_dirs": list(inputs.spec_dirs),
-        "codegen_dir": inputs.codegen_dir,
-        "inputs": dict(inputs.hashes),
+        "inputs": dict(inputs.specs),
+        "codegen": dict(inputs.codegen),
         "outputs": {path: sha256(files[path]) for path in sorted(files)},
         "families": [_family_entry(space, places) for space in spaces],
     }

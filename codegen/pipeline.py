@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,8 +13,6 @@ from codegen.load import load
 from codegen.manifest import Inputs
 from codegen.problems import UsageError, display_path
 from codegen.space import FamilySpace, Selection, expand
-
-CODEGEN_DIR = Path(__file__).parent
 
 
 @dataclass(frozen=True)
@@ -33,21 +30,21 @@ def build(spec_dirs: Sequence[Path], out: Path, selection: Selection) -> Tree:
 
 
 def _inputs(spec_dirs: Sequence[Path], out: Path, selection: Selection) -> Inputs:
-    paths = [path for folder in spec_dirs for path in staleness.spec_files(folder)]
-    paths += staleness.codegen_files(CODEGEN_DIR)
-    hashes = []
-    for path in paths:
-        try:
-            digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        except OSError as error:
-            raise UsageError(f"cannot read {display_path(path)}: {error.strerror}") from None
-        hashes.append((_relative(path, out), digest))
+    specs = [path for folder in spec_dirs for path in staleness.spec_files(folder)]
+    own = staleness.codegen_files()
     return Inputs(
         selection=selection,
         spec_dirs=tuple(_relative(folder, out) for folder in spec_dirs),
-        codegen_dir=_relative(CODEGEN_DIR, out),
-        hashes=tuple(sorted(hashes)),
+        specs=tuple(sorted((_relative(path, out), _hash(path)) for path in specs)),
+        codegen=tuple(sorted((name, _hash(path)) for name, path in own.items())),
     )
+
+
+def _hash(path: Path) -> str:
+    digest = staleness.sha256(path)
+    if digest is None:
+        raise UsageError(f"cannot read {display_path(path)}")
+    return digest
 
 
 def _relative(path: Path, out: Path) -> str:

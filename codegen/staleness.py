@@ -21,10 +21,11 @@ MANIFEST = "manifest.json"
 JOURNAL = ".regenerate.json"  # lies in the tree while it is written
 
 
-def codegen_files(folder: Path) -> Iterator[Path]:
-    """The files that decide what codegen writes."""
-    yield from sorted(folder.glob("*.py"))
-    yield from sorted(folder.glob("templates/*.mako"))
+def codegen_files() -> dict[str, Path]:
+    """The files of this codegen that decide what it writes, by their path within it."""
+    folder = Path(__file__).resolve().parent
+    paths = [*folder.glob("*.py"), *folder.glob("templates/*.mako")]
+    return {path.relative_to(folder).as_posix(): path for path in sorted(paths)}
 
 
 def spec_files(folder: Path) -> Iterator[Path]:
@@ -70,8 +71,8 @@ def _is_whole(manifest: dict[str, Any]) -> bool:
     kinds = {
         "selection": dict,
         "spec_dirs": list,
-        "codegen_dir": str,
         "inputs": dict,
+        "codegen": dict,
         "outputs": dict,
         "families": list,
     }
@@ -97,11 +98,10 @@ def stale(generated: Path) -> tuple[list[str], str]:
         return [f"{shown} cannot be read" if exists else f"there is no {shown}"], command
     inputs, outputs = manifest["inputs"], manifest["outputs"]
     spec_dirs = [generated / folder for folder in manifest["spec_dirs"]]
-    codegen_dir = generated / manifest["codegen_dir"]
     reasons = []
     if (generated / JOURNAL).exists():
         reasons.append("a regenerate was interrupted")
-    present = list(codegen_files(codegen_dir))
+    present = []
     for folder in spec_dirs:
         if folder.is_dir():
             present += list(spec_files(folder))
@@ -111,13 +111,14 @@ def stale(generated: Path) -> tuple[list[str], str]:
     for path in present:
         if os.path.normpath(path) not in known:
             reasons.append(f"{_shown(path)} is new")
-    # A folder that is gone as a whole was reported above; without its generator, a tree is judged
-    # by its specs alone.
-    absent = [folder for folder in (*spec_dirs, codegen_dir) if not folder.is_dir()]
+    absent = [folder for folder in spec_dirs if not folder.is_dir()]  # reported above
     for name, expected in inputs.items():
-        path = generated / name
-        if not any(path.is_relative_to(folder) for folder in absent):
-            reasons += _changed(path, expected)
+        if not any((generated / name).is_relative_to(folder) for folder in absent):
+            reasons += _changed(generated / name, expected)
+    own = codegen_files()
+    for name in sorted(own.keys() | manifest["codegen"].keys()):
+        if name not in own or sha256(own[name]) != manifest["codegen"].get(name):
+            reasons.append(f"codegen/{name} has changed")
     for name, expected in outputs.items():
         reasons += _changed(generated / name, expected)
     return reasons, command
