@@ -190,6 +190,26 @@ def test_what_is_not_built_is_refused_with_reasons() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("H", [1, 2, 17, 64, 128])
+def test_the_gpu_kernel_normalises_over_any_number_of_heads(H: int) -> None:
+    tensors = [x.cuda() for x in inputs(2, 40, H)]
+    o, lists = block_sparse_attention(*tensors, block_size=SIZE)
+    stages = reference.trace(*reference.to_double(*tensors), block_size=SIZE, block_indices=lists)
+    assert compare(o, stages.o, name="o").passed
+    q, k, v, u, gate = tensors
+    offsets = torch.tensor([0, 13, 13, 80], device="cuda")
+    flat = [x.reshape(80, -1) for x in (q, k, v, u)]
+    jagged_o, _, _ = hstu_attention_with_bsa(
+        H, A, L, *flat, offsets, torch.ones(67, 67), lambda _: (gate.reshape(80, H),) * 3,
+        block_size=SIZE,
+    )  # fmt: skip
+    rows = slice(13, 80)
+    alone = [x.reshape(80, *x.shape[2:])[rows][None].contiguous() for x in tensors]
+    expected, _ = block_sparse_attention(*alone, block_size=SIZE)
+    assert torch.equal(jagged_o[rows].reshape_as(expected[0]), expected[0])
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("mode", ["fixed", "literal"])
 @pytest.mark.parametrize("T", [1, 17, 250, 1024])
 def test_the_gpu_kernel_equals_the_oracle(T: int, mode: str) -> None:

@@ -7,13 +7,12 @@
 
 #include <cuda_runtime.h>
 
-#include <atomic>
 #include <cstdint>
 #include <type_traits>
 
-#include "cuda_launch.cuh"
 #include "hstu/block_sparse.h"
 #include "hstu/sm80_products.cuh"
+#include "launch.h"
 #include "ptx/cp_async.cuh"
 
 namespace kernelmint::hstu {
@@ -43,7 +42,9 @@ struct Shape {
   using Partial = std::conditional_t<kDotPrecision == Dot::bf16, bf16, float>;
 };
 
-// Config names the kernel; all that it says is in Shape.
+// In all kernels Config is what gives them their name; what it says is in Shape.
+
+// The mean key and value of each block: four columns a thread.
 template <class Config, class Shape>
 __global__ void __launch_bounds__(kThreads) pool_blocks(const Problem problem, int blocks) {
   constexpr int kSize = Shape::A + Shape::L;
@@ -269,7 +270,7 @@ __global__ void __launch_bounds__(kSortThreads, 1) sort_lists(const Problem prob
   }
   __syncthreads();
 
-  // Exclusive prefix sums: four counts a thread, then over the warp, then over the warps.
+  // Exclusive prefix sums: over a thread's counts, then over the warp, then over the warps.
   constexpr int kEach = kMostBlocks / kSortThreads;
   int mine[kEach], sum = 0;
 #pragma unroll
@@ -320,7 +321,7 @@ struct BlockTile {
     return &values[j][piece(j, column)];
   }
 
-  // Rows past `last` repeat it. The copies are waited for by ptx::cp_async_wait and a barrier.
+  // Rows past `last` repeat it. The copies are waited for by ptx::cp_async_wait_all and a barrier.
   template <int kCopiers>
   __device__ __forceinline__ void load(const float* k, int k_stride, const float* v, int v_stride,
                                        int last) {
@@ -507,9 +508,11 @@ LaunchResult block_sparse_attention(const Problem& problem, const LaunchContext&
   const std::int64_t heads = problem.sequences * problem.heads;
   const std::int64_t tiles = (problem.max_length + 16 * kWarps - 1) / (16 * kWarps);
   const std::int64_t columns = problem.heads * ((Shape::A + Shape::L) / 4);
-  const auto run = [&](auto kernel, Grid grid, int threads, auto... extra) -> LaunchResult {
-    if (grid.x > INT32_MAX) return {"the launch grid exceeds 2^31 - 1 blocks: split the batch"};
-    kernel<<<dim3(static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y)), threads, 0,
+  // `grid` thread blocks of `threads` threads
+  const auto run = [&](auto kernel, std::int64_t grid, std::int64_t threads,
+                       auto... extra) -> LaunchResult {
+    if (grid > INT32_MAX) return {"the launch grid exceeds 2^31 - 1 blocks: split the batch"};
+    kernel<<<static_cast<unsigned>(grid), static_cast<unsigned>(threads), 0,
              static_cast<cudaStream_t>(context.stream)>>>(problem, static_cast<int>(extra)...);
     const cudaError_t status = cudaGetLastError();
     return {status == cudaSuccess ? nullptr : cudaGetErrorString(status)};
@@ -523,16 +526,17 @@ LaunchResult block_sparse_attention(const Problem& problem, const LaunchContext&
   DeviceScope scope(context.device);
   if (scope.error != nullptr) return {scope.error};
   const std::int64_t items = problem.sequences * blocks * columns;
+  const std::int64_t normalising = (problem.heads * Shape::L / 4 + 31) / 32 * 32;
   LaunchResult result =
-      run(pool_blocks<Config, Shape>, {(items + kThreads - 1) / kThreads}, kThreads, blocks);
+      run(pool_blocks<Config, Shape>, (items + kThreads - 1) / kThreads, kThreads, blocks);
   if (result.error == nullptr)
-    result = run(score_blocks<Config, Shape>, {tiles * heads}, kThreads, tiles);
-  if (result.error == nullptr) result = run(sort_lists<Config, Shape>, {heads}, kSortThreads);
+    result = run(score_blocks<Config, Shape>, tiles * heads, kThreads, tiles);
+  if (result.error == nullptr) result = run(sort_lists<Config, Shape>, heads, kSortThreads);
   if (result.error == nullptr)
-    result = run(attend_blocks<Config, Shape>, {blocks * heads}, kThreads, blocks);
+    result = run(attend_blocks<Config, Shape>, blocks * heads, kThreads, blocks);
   if (result.error == nullptr)
     result =
-        run(combine_branches<Config, Shape>, {problem.sequences * problem.max_length}, kThreads);
+        run(combine_branches<Config, Shape>, problem.sequences * problem.max_length, normalising);
   return result;
 }
 
