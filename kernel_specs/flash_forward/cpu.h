@@ -12,6 +12,7 @@
 #include "flash_forward/cpu_direct_products.h"
 #include "flash_forward/cpu_softmax.h"
 #include "flash_forward/cpu_tile_products.h"
+#include "flash_forward/cpu_trace.h"
 #include "flash_forward/cpu_vector_products.h"
 #include "launch.h"
 #include "parallel.h"
@@ -111,6 +112,8 @@ class Attention {
       const int count = static_cast<int>(smaller(keys - first_key, B_c));
       products.load_keys_values(k + first_key * args_.k.stride[1], args_.k.stride[1],
                                 v + first_key * args_.v.stride[1], args_.v.stride[1], count);
+      const Trace<Config, Task> trace(args_, task, block);
+      if constexpr (Traced<Config>) trace.inputs(products, count);
       for (int first = 0; first < task.rows; first += Products::kStripRows) {
         const int strip = static_cast<int>(smaller(task.rows - first, Products::kStripRows));
         const auto visible = [&](int i) __attribute__((always_inline)) {
@@ -119,10 +122,13 @@ class Attention {
         const int used = Products::round_up(visible(strip - 1));
         if (used == 0) continue;
         products.multiply_queries_keys(first, strip, used);
+        if constexpr (Traced<Config>) trace.scores(products, first, strip, used);
         online_softmax(products, worker.statistics, products.out, first, strip, used, scale_log2_,
                        visible);
+        if constexpr (Traced<Config>) trace.probabilities(products, first, strip, used);
         products.multiply_probabilities_values(first, strip, used);
       }
+      if constexpr (Traced<Config>) trace.results(products, worker.statistics, scale_log2_);
     }
     products.end();
     finish_rows(task, worker, products);

@@ -86,9 +86,18 @@ struct alignas(64) DirectProducts {
     }
   }
 
+  // What lies where, for tracing.
+  float query(int row, int d) const { return queries[row][d]; }
+  float key(int i, int d) const { return element(keys + i * key_stride, d); }
+  float value(int i, int d) const { return element(values + i * value_stride, d); }
+  float probability(int row, int key) const { return scores[row][key]; }
+
   static constexpr int round_up(int count) {
     return (count + 2 * kLanes - 1) / (2 * kLanes) * (2 * kLanes);
   }
+
+ private:
+  static float element(const T* row, int d) { return load(row + d / kLanes * kLanes)[d % kLanes]; }
 };
 
 }  // namespace KERNELMINT_ISA

@@ -188,11 +188,50 @@ struct alignas(64) TileProducts {
     }
   }
 
+  // What lies where, for tracing.
+  float query(int row, int d) const {
+    return sum_of_parts([&](int p) { return &queries[p][row][d]; });
+  }
+  float key(int i, int d) const {
+    return sum_of_parts([&](int p) {
+      const Tile& tile = keys[p][i / kTile][d / kTileDepth];
+      return half_of(tile[d % kTileDepth / 2][i % kTile], d % 2);
+    });
+  }
+  float value(int i, int d) const {
+    return sum_of_parts([&](int p) {
+      const Tile& tile = values[p][i / kTileDepth][d / kTile];
+      return half_of(tile[i % kTileDepth / 2][d % kTile], i % 2);
+    });
+  }
+  float probability(int row, int key) const {
+    return sum_of_parts([&](int p) {
+      return half_of(scores[row][key / kTileDepth * kTileDepth + p * kTile + key % kTileDepth / 2],
+                     key % 2);
+    });
+  }
+
   static constexpr int round_up(int count) {
     return (count + kTileDepth - 1) / kTileDepth * kTileDepth;
   }
 
  private:
+  // The lower or the upper bf16 of four bytes.
+  static const std::byte* half_of(const auto& four_bytes, int upper) {
+    return reinterpret_cast<const std::byte*>(&four_bytes) + 2 * upper;
+  }
+
+  template <class AddressOfPart>
+  static float sum_of_parts(AddressOfPart address) {
+    float sum = 0;
+    for (int p = 0; p < kParts; ++p) {
+      std::uint16_t bits;
+      __builtin_memcpy(&bits, address(p), sizeof bits);
+      sum += bit_cast<float>(std::uint32_t{bits} << 16);
+    }
+    return sum;
+  }
+
   template <class Body, int... P>
   KERNELMINT_ALWAYS_INLINE static void for_parts(Body body, std::integer_sequence<int, P...>) {
     (body.template operator()<P>(), ...);

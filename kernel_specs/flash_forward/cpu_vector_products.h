@@ -119,6 +119,12 @@ struct alignas(64) VectorProducts {
     }
   }
 
+  // What lies where, for tracing.
+  float query(int row, int d) const { return queries[row][d]; }
+  float key(int i, int d) const { return keys[i / kPanel][d][i % kPanel]; }
+  float value(int i, int d) const { return values[d / kPanel][i][d % kPanel]; }
+  float probability(int row, int key) const { return scores[row][key]; }
+
   static constexpr int round_up(int count) { return (count + kPanel - 1) / kPanel * kPanel; }
 };
 
