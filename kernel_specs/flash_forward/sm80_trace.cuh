@@ -16,7 +16,7 @@ namespace kernelmint::flash_forward::sm80 {
 template <class Config>
 concept Traced = requires { requires Config::trace; };
 
-// The record of one step of one block of threads, in args.trace [B, H, blocks of queries, blocks of
+// The record of one step of one block of threads, in args.steps [B, H, blocks of queries, blocks of
 // keys, floats]. Rows past the last query see no key, as in the simulation.
 template <class Config>
 class Trace {
@@ -29,10 +29,10 @@ class Trace {
 
   __device__ Trace(const typename Config::Args& args, const Work<Config>& work, int block)
       : work_(work), record_(nullptr) {
-    if (args.trace.data != nullptr)
-      record_ = args.trace.template as<float>() + work.batch * args.trace.stride[0] +
-                work.head * args.trace.stride[1] +
-                work.first_row / Config::B_r * args.trace.stride[2] + block * args.trace.stride[3];
+    if (args.steps.data != nullptr)
+      record_ = args.steps.template as<float>() + work.batch * args.steps.stride[0] +
+                work.head * args.steps.stride[1] +
+                work.first_row / Config::B_r * args.steps.stride[2] + block * args.steps.stride[3];
   }
 
   // A tile of shared memory, as the block of threads holds it: `rows` rows.
