@@ -15,7 +15,7 @@ using namespace kernelmint::cpu;
 template <class Config>
 concept Traced = requires { requires Config::trace; };
 
-// The records of one task and one block of keys, in args.trace [B, H, blocks of queries, blocks of
+// The records of one task and one block of keys, in args.steps [B, H, blocks of queries, blocks of
 // keys, floats]. What the block does not reach stays 0: probabilities of keys that no row of a
 // strip sees, rows past the last query.
 template <class Config, class Task>
@@ -29,7 +29,7 @@ class Trace {
 
   template <class Products>
   void inputs(const Products& products, int count) const {
-    if (args_.trace.data == nullptr) return;
+    if (args_.steps.data == nullptr) return;
     for (std::int64_t head = 0; head < task_.heads; ++head) {
       float* record = record_of(task_.first_head + head);
       for (int i = 0; i < Record::kFloats; ++i) record[i] = 0;
@@ -48,7 +48,7 @@ class Trace {
   // A strip's scores before its softmax, rows first to first + rows.
   template <class Products>
   void scores(const Products& products, int first, int rows, int count) const {
-    if (args_.trace.data == nullptr) return;
+    if (args_.steps.data == nullptr) return;
     for (int i = 0; i < rows; ++i) {
       for (int key = 0; key < count; ++key) {
         *at(Record::kScores, first + i, B_c, key) = products.scores[i][key];
@@ -58,7 +58,7 @@ class Trace {
 
   template <class Products>
   void probabilities(const Products& products, int first, int rows, int count) const {
-    if (args_.trace.data == nullptr) return;
+    if (args_.steps.data == nullptr) return;
     for (int i = 0; i < rows; ++i) {
       for (int key = 0; key < count; ++key) {
         *at(Record::kProbabilities, first + i, B_c, key) = products.probability(i, key);
@@ -69,7 +69,7 @@ class Trace {
   // All rows, after the block. Maxima are written as of unscaled scores.
   template <class Products, class Statistics>
   void results(const Products& products, const Statistics& statistics, float scale_log2) const {
-    if (args_.trace.data == nullptr) return;
+    if (args_.steps.data == nullptr) return;
     for (int r = 0; r < task_.rows; ++r) {
       *at(Record::kMaximum, r, 1, 0) = statistics.maximum[r] / scale_log2;
       *at(Record::kSum, r, 1, 0) = reduce_add(load_bits<F32>(statistics.sum[r]));
@@ -80,9 +80,9 @@ class Trace {
 
  private:
   float* record_of(std::int64_t head) const {
-    return static_cast<float*>(args_.trace.data) + task_.batch * args_.trace.stride[0] +
-           head * args_.trace.stride[1] + task_.first_query / Config::B_r * args_.trace.stride[2] +
-           block_ * args_.trace.stride[3];
+    return static_cast<float*>(args_.steps.data) + task_.batch * args_.steps.stride[0] +
+           head * args_.steps.stride[1] + task_.first_query / Config::B_r * args_.steps.stride[2] +
+           block_ * args_.steps.stride[3];
   }
 
   // Element `column` of the row, in a tensor of `width` columns that starts at `offset`.
