@@ -14,7 +14,7 @@ import click
 from rich.console import Console
 
 from codegen import explain as explanation
-from codegen import pipeline, scaffold, schema, staleness, writer
+from codegen import pipeline, scaffold, schema, short_form, staleness, writer
 from codegen.load import load
 from codegen.problems import SpecError, UsageError, display_path
 from codegen.space import Selection, expand
@@ -143,8 +143,13 @@ def check(specs: tuple[Path, ...], out: Path, set_name: str | None, where: str |
 @_specs_option
 @_selection_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON array, with all values.")
+@click.option(
+    "--short", is_flag=True, help="Short forms in place of keys, of targets that have it."
+)
 @_reports_bad_input
-def list_(specs: tuple[Path, ...], set_name: str | None, where: str | None, as_json: bool) -> None:
+def list_(
+    specs: tuple[Path, ...], set_name: str | None, where: str | None, as_json: bool, short: bool
+) -> None:
     """Lists the keys that regenerate would build; writes nothing."""
     spaces = expand(load(specs or (_SPECS,)), Selection(set_name or "default", where))
     chosen = [target for space in spaces for target in space.targets]
@@ -152,6 +157,7 @@ def list_(specs: tuple[Path, ...], set_name: str | None, where: str | None, as_j
         entries = [
             {
                 "key": c.key,
+                **({"short": short_form.write(t.target, c.values)} if t.target.short else {}),
                 "family": t.target.family,
                 "target": t.target.name,
                 "parameters": dict(
@@ -164,7 +170,9 @@ def list_(specs: tuple[Path, ...], set_name: str | None, where: str | None, as_j
         ]
         click.echo(json.dumps(entries, indent=1))
         return
-    click.echo("\n".join(c.key for t in chosen for c in t.configurations))
+    for t in chosen:
+        for c in t.configurations:
+            click.echo((short and short_form.write(t.target, c.values)) or c.key)
     counts = ", ".join(f"{len(t.configurations)} {t.target.family}.{t.target.name}" for t in chosen)
     Console(stderr=True).print(counts, style="dim", highlight=False, soft_wrap=True)
 

@@ -69,7 +69,9 @@ def load_parameters(
             document.report("an enum lists its values", *path)
         values = None if entry.values is None else tuple(entry.values)
         doc, place = " ".join(entry.doc.split()), document.locate(*path, key=True)
-        parameter = Parameter(name, entry.type, token, values, doc, place)
+        parameter = Parameter(name, entry.type, token, values, doc, place, entry.default)
+        if entry.default is not None and (wrong := parameter.check(entry.default)):
+            document.report(wrong, *path, "default")
         plain = Parameter(name, entry.type, token, None, "", parameter.location)
         for i, value in enumerate(values or ()):
             if wrong := plain.check(value):

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from codegen import keys
+from codegen import keys, short_form
 from codegen.keys import KeyFormatError, KeyParts
 from codegen.problems import UsageError, did_you_mean
 from codegen.space import (
@@ -29,6 +29,8 @@ def explain(key: str, families: Sequence[Family], manifest: dict[str, Any]) -> s
     Raises UsageError for a key that no configuration can have, naming the nearest ones.
     """
     target, values = _parse(key, families)
+    if short_form.is_short(key):
+        key = keys.key_prefix(target) + keys.tokens_of(target.parameters)(values)
     if excluded := exclusions(target, values):
         lines = [f"{key} is excluded:", *(f"  {reason}" for reason in excluded)]
         return "\n".join([*lines, *_nearest_lines(key, families)])
@@ -63,6 +65,8 @@ def explain(key: str, families: Sequence[Family], manifest: dict[str, Any]) -> s
 
 def _parse(key: str, families: Sequence[Family]) -> tuple[Target, tuple[ParameterValue, ...]]:
     try:
+        if short_form.is_short(key):
+            return _parse_short(key, families)
         parts = KeyParts.split(key)
         family = next((f for f in families if f.name == parts.family), None)
         if family is None:
@@ -76,6 +80,24 @@ def _parse(key: str, families: Sequence[Family]) -> tuple[Target, tuple[Paramete
     except KeyFormatError as error:
         lines = [f"'{key}' is no key: {error}", *_nearest_lines(key, families)]
         raise UsageError("\n".join(lines)) from None
+
+
+def _parse_short(
+    text: str, families: Sequence[Family]
+) -> tuple[Target, tuple[ParameterValue, ...]]:
+    """The one target, and the configuration, that a short form is of."""
+    found, refused = [], []
+    for target in (t for f in families for t in f.targets if t.short is not None):
+        try:
+            found.append((target, short_form.parse(target, text)))
+        except KeyFormatError as error:
+            refused.append(str(error))
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = ", ".join(f"{target.family}.{target.name}" for target, _ in found)
+        raise KeyFormatError(f"{names} all have it; write the key")
+    raise KeyFormatError("; ".join(dict.fromkeys(refused)) or "no target has short forms")
 
 
 def _nearest_lines(key: str, families: Sequence[Family]) -> list[str]:

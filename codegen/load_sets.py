@@ -85,7 +85,10 @@ class SetLoader:
     def _configuration(
         self, given: Mapping[str, ParameterValue], path: tuple[str | int, ...]
     ) -> Choice:
-        """One configuration, or several: a family parameter left out takes all its values."""
+        """One configuration, or several: a family parameter left out takes all its values.
+
+        A parameter with a default takes that instead.
+        """
         self._check_names(given, path)
         axes: list[tuple[ParameterValue, ...]] = []
         for parameter in self.shared + self.own:
@@ -93,7 +96,8 @@ class SetLoader:
                 self._check_value(parameter, given[parameter.name], *path, parameter.name)
                 axes.append((given[parameter.name],))
             else:
-                axes.append(_every_value(parameter) if parameter in self.shared else ())
+                has_values = parameter in self.shared or parameter.default is not None
+                axes.append(_left_out(parameter) if has_values else ())
         self._check_complete(axes, path)
         strict = all(len(axis) == 1 for axis in axes)
         return Choice(tuple(axes), (), strict, self.document.locate(*path))
@@ -109,7 +113,7 @@ class SetLoader:
         axes: list[tuple[ParameterValue, ...]] = []
         for parameter in self.shared + self.own:
             if parameter.name not in given:
-                axes.append(_every_value(parameter))
+                axes.append(_left_out(parameter))
                 continue
             axis = tuple(given[parameter.name])
             if not axis:
@@ -162,6 +166,8 @@ class SetLoader:
                 self.document.report(message, "sets", s.name, key=True)
 
 
-def _every_value(parameter: Parameter) -> tuple[ParameterValue, ...]:
-    """What a parameter may be, as far as the spec says; a bool is false or true."""
+def _left_out(parameter: Parameter) -> tuple[ParameterValue, ...]:
+    """Its default, else all it may be, as far as the spec says; a bool is false or true."""
+    if parameter.default is not None:
+        return (parameter.default,)
     return parameter.values or ((False, True) if parameter.type == "bool" else ())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from codegen import schema
+from codegen import schema, short_form
 from codegen.checks import (
     check_file,
     check_identifier,
@@ -77,6 +77,7 @@ class TargetLoader:
             requires=load_rules(document, written.requires, everything, "requires"),
             alignment=alignment,
             sets=SetLoader(document, family.parameters, own, constants).load(written.sets),
+            short=short_form.load(document, written.short, parameters),
             budget=tuple(budget.items()),
             shards=written.shards,
             file=spec_name(document.path),

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from codegen import keys
+from codegen import keys, short_form
 from codegen.render import sha256
 from codegen.space import FamilySpace, Selection, TargetSpace
 from codegen.spec import Parameter, Rule
@@ -117,6 +117,7 @@ def _target_entry(chosen: TargetSpace, places: Mapping[str, str]) -> dict[str, A
         "kernels": [
             {
                 "key": c.key,
+                **({"short": short_form.write(target, c.values)} if target.short else {}),
                 "parameters": dict(zip(names, c.values, strict=True)),
                 "derived": dict(zip(derived, c.derived, strict=True)),
                 "symbol": keys.symbol_fragment(

@@ -142,6 +142,9 @@ class Parameter(_Documented):
     token: str | None = Field(
         None, description="its letters in the key (int, bool); default: the name in lower case"
     )
+    default: Value | None = Field(
+        None, description="what sets mean that leave it out; absent: they must name it"
+    )
 
 
 class FamilyFile(Written):
@@ -195,6 +198,17 @@ SetBody = Annotated[
 ]
 
 
+class ShortForm(Written):
+    """Another way to write a configuration: (value, value, …): feature+feature+…."""
+
+    values: list[str] = Field(description="parameters (not bool) in the parentheses, in order")
+    features: dict[str, str | list[str]] = Field(
+        default_factory=dict,
+        description="word: the bool parameter that it stands for; or words and a {} for each of a "
+        "list of int parameters, joined by _",
+    )
+
+
 class Budget(Written):
     """What a kernel may use; ptx-report --check fails where it is exceeded."""
 
@@ -223,6 +237,7 @@ class TargetFile(Written):
         None, ge=1, le=1024, description="bytes; default: the element's size"
     )
     sets: dict[str, SetBody] = Field(description="`default` is what generated/ holds")
+    short: ShortForm | None = Field(None, description="names each parameter exactly once")
     budget: Budget | None = None
     shards: int | None = Field(
         None, ge=1, le=4096, description="how many files the kernels are spread over"

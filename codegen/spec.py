@@ -22,6 +22,7 @@ class Parameter:
     values: tuple[ParameterValue, ...] | None
     doc: str
     location: Location
+    default: ParameterValue | None = None  # where a set leaves it out
 
     @property
     def kind(self) -> Kind:
@@ -101,6 +102,22 @@ class Scalar:
 
 
 @dataclass(frozen=True)
+class Feature:
+    """A piece of a short form: a word for a bool, or words and a {} for each of some ints."""
+
+    pattern: str
+    parameters: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ShortForm:
+    """Another way to write a configuration: the values in parentheses, then the features."""
+
+    values: tuple[str, ...]
+    features: tuple[Feature, ...]
+
+
+@dataclass(frozen=True)
 class Launch:
     """A generated CUDA launch."""
 
@@ -157,6 +174,7 @@ class Target:
     requires: tuple[Rule, ...]
     alignment: int
     sets: tuple[ConfigurationSet, ...]
+    short: ShortForm | None
     budget: tuple[tuple[str, int], ...]
     shards: int | None
     file: str  # <spec folder>/<family>/<target>.yaml, for headers of generated files

@@ -27,6 +27,7 @@ class KernelInfo:
 
     Attributes:
         key: its name everywhere: `family.target.` and the tokens of its parameters.
+        short: its short form, `(FP16, 128, 64, 64, 4): async+…`, where its target has one.
         family: what it computes.
         target: what it runs on.
         parameters: the configuration, by name; dtypes as bf16, fp16, f32, ….
@@ -42,6 +43,7 @@ class KernelInfo:
     """
 
     key: str
+    short: str | None
     family: str
     target: str
     parameters: Mapping[str, Any]
@@ -112,6 +114,7 @@ def _infos() -> Iterator[KernelInfo]:
                 used = resources.get(kernel.key)
                 yield KernelInfo(
                     key=kernel.key,
+                    short=kernel.short,
                     family=family.name,
                     target=target.name,
                     parameters=kernel.parameters,
@@ -187,9 +190,10 @@ def kernel(key: str | Mapping[str, Any] | object) -> Kernel:
     """The kernel of a key, ready to call; a second call with one key returns the same object.
 
     Args:
-        key: a key, or a configuration: a mapping or a dataclass of parameters (`family` and
-            `target` may be among them). A bool parameter that it leaves out is False; the others
-            must leave one kernel.
+        key: a key, a short form (`python -m codegen list --short` prints them), or a
+            configuration: a mapping or a dataclass of parameters (`family` and `target` may be
+            among them). A bool parameter that it leaves out is False; the others must leave one
+            kernel.
 
     Raises:
         KernelNotFound: no such kernel was generated, or a configuration leaves several.
@@ -202,6 +206,8 @@ def kernel(key: str | Mapping[str, Any] | object) -> Kernel:
 
 
 def _make(key: str) -> Kernel:
+    if key.lstrip().startswith("("):
+        return kernel(_key_of_short(key))
     info = next((info for info in _infos() if info.key == key), None)
     if info is None:
         raise KernelNotFound(_explain_unknown(key))
@@ -210,6 +216,40 @@ def _make(key: str) -> Kernel:
     native = _native.kernel(key, dict(info.parameters))
     kernel_class: type[Kernel] = generated(info.family).KERNEL_CLASS
     return kernel_class(info, native, operators.callers[info.family])
+
+
+def _plain_short(text: str) -> str:
+    """A short form as it is compared: case, spaces and the order of its features do not count."""
+    head, _, features = "".join(text.lower().split()).partition(":")
+    return f"{head}:{'+'.join(sorted(features.split('+')))}"
+
+
+@functools.cache
+def _short_forms() -> dict[str, list[str]]:
+    """The keys of each short form."""
+    found: dict[str, list[str]] = {}
+    for info in _infos():
+        if info.short is not None:
+            found.setdefault(_plain_short(info.short), []).append(info.key)
+    return found
+
+
+def _key_of_short(short: str) -> str:
+    plain, known = _plain_short(short), _short_forms()
+    keys = known.get(plain, [])
+    if len(keys) == 1:
+        return keys[0]
+    if keys:
+        raise KernelNotFound(f"{short} is the short form of {', '.join(keys)}: name one of them")
+    nearest = difflib.get_close_matches(plain, known, n=3, cutoff=0)
+    shown = ", ".join(
+        info.short for info in _infos() if info.short and info.key in {known[n][0] for n in nearest}
+    )
+    raise KernelNotFound(
+        f"no kernel was generated for {short}. Nearest: {shown or 'no kernel has a short form'}. "
+        f"`python -m codegen explain '{short}'` says what to add to the spec; then "
+        f"`{manifest.REGENERATE}` builds it"
+    )
 
 
 def _explain_unknown(key: str) -> str:

@@ -21,6 +21,7 @@ class Kernel:
     """A configuration that was generated."""
 
     key: str
+    short: str | None  # another way to write it, for targets whose spec has one
     parameters: dict[str, Any]
     derived: dict[str, Any]
 
@@ -83,7 +84,9 @@ def _target(data: dict[str, Any]) -> Target:
         capability=data["capability"] or 0,
         exact=bool(data["exact"]),
         parameters=tuple(p["name"] for p in data["parameters"]),
-        kernels=tuple(Kernel(k["key"], k["parameters"], k["derived"]) for k in data["kernels"]),
+        kernels=tuple(
+            Kernel(k["key"], k.get("short"), k["parameters"], k["derived"]) for k in data["kernels"]
+        ),
     )
 
 

@@ -1,0 +1,151 @@
+"""A target's short form of its configurations, exactly, both ways.
+
+    short   = "(" value {"," value} ")" ":" [feature {"+" feature}]
+    value   = a dtype, an enum's value or an integer
+    feature = a word, or words and integers joined by "_"
+
+Which parameters these are, and in which order, is in the target's `short`. A word stands where its
+bool is true; a feature with integers always stands. Written, dtypes are in capitals, features in
+the spec's order, and spaces follow commas and the colon; read, neither case, nor spaces, nor the
+order of features matters.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+from codegen import schema
+from codegen.keys import KeyFormatError
+from codegen.problems import did_you_mean
+from codegen.schema import DTYPES
+from codegen.source import Document
+from codegen.spec import Feature, Parameter, ParameterValue, ShortForm, Target
+
+NUMBER = "{}"
+_PIECE = re.compile(r"[a-z][a-z0-9]*$")
+_INT = re.compile(r"(0|-?[1-9][0-9]{0,9})$")
+
+
+def is_short(text: str) -> bool:
+    """Whether a text is meant as a short form: no key opens with a parenthesis."""
+    return text.lstrip().startswith("(")
+
+
+def write(target: Target, values: Sequence[ParameterValue]) -> str | None:
+    """The short form of a configuration; None where the target has none."""
+    if target.short is None:
+        return None
+    known = {p.name: (p, value) for p, value in zip(target.parameters, values, strict=True)}
+    head = []
+    for name in target.short.values:
+        parameter, value = known[name]
+        head.append(str(value).upper() if parameter.type == "dtype" else str(value))
+    features = []
+    for feature in target.short.features:
+        if NUMBER in feature.pattern:
+            features.append(feature.pattern.format(*(known[n][1] for n in feature.parameters)))
+        elif known[feature.parameters[0]][1]:
+            features.append(feature.pattern)
+    return f"({', '.join(head)}): {'+'.join(features)}".rstrip()
+
+
+def parse(target: Target, text: str) -> tuple[ParameterValue, ...]:
+    """The configuration that a short form stands for. Raises KeyFormatError."""
+    form = target.short
+    if form is None:
+        raise KeyFormatError(f"{target.family}.{target.name} has no short form")
+    plain = "".join(text.lower().split())
+    match = re.fullmatch(r"\(([^()]*)\)(?::(.*))?", plain)
+    if match is None:
+        raise KeyFormatError(f"a short form is ({', '.join(form.values)}): feature+feature")
+    cells, words = (
+        piece.split(mark) if piece else [] for piece, mark in ((match[1], ","), (match[2], "+"))
+    )
+    if len(cells) != len(form.values):
+        raise KeyFormatError(
+            f"{len(cells)} values stand in the parentheses, due are {', '.join(form.values)}"
+        )
+    by_name = {parameter.name: parameter for parameter in target.parameters}
+    found: dict[str, ParameterValue] = {}
+    for name, cell in zip(form.values, cells, strict=True):
+        found[name] = _value(by_name[name], cell)
+    for feature in form.features:
+        if NUMBER not in feature.pattern:
+            found[feature.parameters[0]] = False
+    seen: set[str] = set()
+    for word in words:
+        feature, numbers = _feature(form, word)
+        if feature.pattern in seen:
+            raise KeyFormatError(f"'{word}': {feature.pattern} stands there already")
+        seen.add(feature.pattern)
+        found.update(zip(feature.parameters, numbers or [True], strict=True))
+    missing = [f.pattern for f in form.features if f.parameters[0] not in found]
+    if missing:
+        raise KeyFormatError(f"it lacks {', '.join(missing)}")
+    return tuple(found[parameter.name] for parameter in target.parameters)
+
+
+def _value(parameter: Parameter, cell: str) -> ParameterValue:
+    if parameter.type == "int":
+        if not _INT.match(cell):
+            raise KeyFormatError(f"'{cell}' stands where {parameter.name}, an integer, is due")
+        return int(cell)
+    known = [str(value) for value in parameter.values or DTYPES]
+    if cell not in known:
+        raise KeyFormatError(f"'{cell}' stands where {parameter.name} ({', '.join(known)}) is due")
+    return cell
+
+
+def _feature(form: ShortForm, word: str) -> tuple[Feature, list[int]]:
+    """The feature that a word is, and its numbers."""
+    pieces = word.split("_")
+    for feature in form.features:
+        due = feature.pattern.split("_")
+        if len(due) == len(pieces) and all(
+            _INT.match(piece) if d == NUMBER else d == piece
+            for d, piece in zip(due, pieces, strict=True)
+        ):
+            return feature, [int(p) for d, p in zip(due, pieces, strict=True) if d == NUMBER]
+    raise KeyFormatError(
+        f"'{word}' is no feature{did_you_mean(word, [f.pattern for f in form.features])}"
+    )
+
+
+def load(
+    document: Document, written: schema.ShortForm | None, parameters: Sequence[Parameter]
+) -> ShortForm | None:
+    """A target's `short`; what is wrong goes to the document."""
+    if written is None:
+        return None
+    kinds = {parameter.name: parameter.type for parameter in parameters}
+    features = []
+    for i, name in enumerate(written.values):
+        if kinds.get(name) == "bool":
+            document.report(f"'{name}' is a bool: it is a feature", "short", "values", i)
+    for pattern, named in written.features.items():
+        path = ("short", "features", pattern)
+        names = (named,) if isinstance(named, str) else tuple(named)
+        holes = pattern.count(NUMBER)
+        if not all(piece == NUMBER or _PIECE.match(piece) for piece in pattern.split("_")):
+            message = "a feature is lower-case words, or {} for an integer, joined by _"
+            document.report(message, *path, key=True)
+        elif isinstance(named, str) != (holes == 0) or holes not in (0, len(names)):
+            document.report(f"{holes} {{}} stand for {len(names)} parameters", *path, key=True)
+        due = "int" if holes else "bool"
+        for name in names:
+            if kinds.get(name, due) != due:
+                document.report(f"'{name}' is no {due}", *path)
+        features.append(Feature(pattern, names))
+    count = Counter(written.values)
+    count.update(name for feature in features for name in feature.parameters)
+    for name in count:
+        if name not in kinds:
+            hint = did_you_mean(name, kinds)
+            document.report(f"unknown parameter '{name}'{hint}", "short", key=True)
+    if wrong := [name for name in kinds if count[name] != 1]:
+        document.report(
+            f"each parameter is named exactly once; look at {', '.join(wrong)}", "short", key=True
+        )
+    return ShortForm(tuple(written.values), tuple(features))
