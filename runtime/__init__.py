@@ -12,6 +12,7 @@ docs/runtime.md has the whole of it.
 from __future__ import annotations
 
 import importlib
+from typing import TYPE_CHECKING, Any
 
 try:
     importlib.import_module("runtime._native")
@@ -31,6 +32,9 @@ from runtime.dispatch import attention, forward, forward_timed
 from runtime.errors import InvalidArgument, KernelNotFound, TargetUnavailable
 from runtime.kernel import Kernel
 
+if TYPE_CHECKING:
+    from runtime.block_sparse import block_sparse_attention, hstu_attention_with_bsa
+
 # The submodule runtime.kernel bears the same name; the function is the public one.
 kernel = _catalog.kernel
 
@@ -44,10 +48,19 @@ __all__ = [
     "KernelNotFound",
     "TargetUnavailable",
     "attention",
+    "block_sparse_attention",
     "families",
     "forward",
     "forward_timed",
+    "hstu_attention_with_bsa",
     "kernel",
     "kernels",
     "targets",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # On first use: a build may do without these families, and an import should not wait for them.
+    if name in ("block_sparse_attention", "hstu_attention_with_bsa"):
+        return getattr(importlib.import_module("runtime.block_sparse"), name)
+    raise AttributeError(f"module 'runtime' has no attribute {name!r}")

@@ -15,6 +15,7 @@ from rich.progress import Progress
 
 import runtime
 from runtime.operators import DTYPES
+from tools import bench_block_sparse
 from tools.bench import results
 from tools.bench.contenders import BACKENDS, backend_call, compiled_in, kernel_call
 from tools.bench.measure import medians
@@ -33,8 +34,15 @@ def _sizes(
     return tuple((int(size[1]), int(size[2])) for size in sizes if size)
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("family", type=click.Choice(["flash_forward"]))
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def main() -> None:
+    """Measure a family's kernels beside what else computes the same, in one run."""
+
+
+main.add_command(bench_block_sparse.main, "block_sparse")
+
+
+@main.command("flash_forward")
 @click.option("--target", help="The kernels of this target (default: cpu, or all a GPU can run).")
 @click.option("--where", help="Only kernels for which this expression holds, e.g. 'B_r == 64'.")
 @click.option("--size", "sizes", callback=_sizes, multiple=True, help="Batch x length, repeatable.")
@@ -51,8 +59,7 @@ def _sizes(
 )
 @click.option("--json", "json_file", type=_FILE, help="Write machine and figures as JSON.")
 @click.option("--plot", "plot_file", type=_FILE, help="Write a plot (.png, .svg, .pdf).")
-def main(
-    family: str,
+def flash_forward(
     target: str | None,
     where: str | None,
     sizes: tuple[tuple[int, int], ...],
@@ -66,13 +73,13 @@ def main(
     json_file: Path | None,
     plot_file: Path | None,
 ) -> None:
-    """Median rates of the kernels of FAMILY, and of PyTorch's attention, on the same inputs.
+    """Median rates of the attention kernels, and of PyTorch's attention, on the same inputs.
 
     Contenders take turns. On a GPU the second-level cache is overwritten before each call and CUDA
     events give the time; on a CPU the clock does, with PyTorch's number of threads for all.
     """
     try:
-        kernels = runtime.kernels(family, target, where)
+        kernels = runtime.kernels("flash_forward", target, where)
     except (KeyError, ValueError) as error:
         raise click.UsageError(str(error.args[0])) from None
     if processor_time and target != "cpu":
