@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "device_assert.cuh"
 #include "flash_forward/sm80_softmax.cuh"
 #include "flash_forward/sm80_tiles.cuh"
 #include "flash_forward/sm80_trace.cuh"
@@ -102,6 +103,7 @@ class Forward {
   // One block of keys and values: S = Q K^T, P = softmax(S), O += P V.
   template <bool kFirst, bool kMasked>
   __device__ __forceinline__ void step(int block) {
+    KERNELMINT_DEVICE_ASSERT(block >= 0 && block < work_.key_blocks);
     if (!Config::eager_load_blocks) request_keys<kFirst>(block);
     wait_for_tiles<Config>();  // K is here, and all warps are done with the previous V
     if (kFirst) prepare_queries();

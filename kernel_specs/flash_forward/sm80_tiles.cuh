@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "device_assert.cuh"
 #include "ptx/cp_async.cuh"
 #include "ptx/shared_memory.cuh"
 #include "ptx/special_registers.cuh"
@@ -46,6 +47,7 @@ class FragmentAddresses {
     const int first = lane / 8 % 2, second = lane / 16;
     const int row = lane % 8 + 8 * (kOrder == Quarters::kDown ? first : second);
     base_ = tile + Layout::offset(row, kOrder == Quarters::kDown ? second : first);
+    KERNELMINT_DEVICE_ASSERT(tile % 128 == 0);  // else base ^ (i * 32) is another tile's address
   }
 
   struct Parts {
@@ -89,7 +91,10 @@ class TileCopy {
       : tile_(tile),
         source_(tensor + (first_row + threadIdx.x / Layout::kChunks) * row_stride +
                 threadIdx.x % Layout::kChunks * 8),
-        row_stride_(row_stride) {}
+        row_stride_(row_stride) {
+    KERNELMINT_DEVICE_ASSERT(reinterpret_cast<std::uintptr_t>(source_) % 16 == 0);
+    KERNELMINT_DEVICE_ASSERT(row_stride * static_cast<int>(sizeof(Element)) % 16 == 0);
+  }
 
   // Moves on to the tile before this one.
   __device__ void step_back() { source_ -= kRows * row_stride_; }

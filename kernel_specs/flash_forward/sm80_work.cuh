@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "device_assert.cuh"
+
 namespace kernelmint::flash_forward::sm80 {
 
 // Blocks of threads of one head are neighbours, and heads that share keys and values too; under a
@@ -31,6 +33,7 @@ struct Work {
     first_row = (Config::causal ? row_blocks - 1 - row_block : row_block) * Config::B_r;
     batch = batch_and_head / heads;
     head = batch_and_head % heads;
+    KERNELMINT_DEVICE_ASSERT(batch < args.B && args.H % args.Hk == 0);
     kv_head = head / (heads / static_cast<unsigned>(args.Hk));
     const int last_row = min(first_row + Config::B_r, seq_len_q) - 1;
     key_blocks = (max(keys_seen(last_row), 0) + Config::B_c - 1) / Config::B_c;
