@@ -44,8 +44,10 @@ class Attention {
   static constexpr int D = Config::d_head;
   static constexpr int B_r = Config::B_r;
   static constexpr int B_c = Config::B_c;
+  // Heads share a task up to so many rows: with more, packing weighs little, and it matters more
+  // that there are tasks for all threads.
+  static constexpr int kSharedRows = B_r < 64 ? B_r : 64;
   using ManyProducts = typename ProductsFor<T, D, B_r, B_c>::type;
-
   using FewProducts = DirectProducts<T, D, B_c>;
   static_assert(ManyProducts::kFewRows <= FewProducts::kStripRows, "they must fit");
 
@@ -56,19 +58,18 @@ class Attention {
     std::int64_t seen[B_r];  // how many keys each row sees; never fewer than the row before it
   };
 
-  Attention(const Args& args, Worker* workers)
+  explicit Attention(const Args& args)
       : args_(args),
-        workers_(workers),
         query_blocks_((args.Sq + B_r - 1) / B_r),
         group_(args.H / args.Hk),
-        heads_at_once_(larger(1, smaller(group_, B_r / larger(1, args.Sq)))),
+        heads_at_once_(larger(1, smaller(group_, kSharedRows / larger(1, args.Sq)))),
         head_blocks_(args.Hk * ((group_ + heads_at_once_ - 1) / heads_at_once_)),
         scale_log2_(args.scale * 0x1.715476p0f) {}  // log2(e)
 
   std::int64_t tasks() const { return query_blocks_ * args_.B * head_blocks_; }
 
   // Tasks of all heads for the last queries come first: under the causal mask they are the longest.
-  void operator()(std::int64_t index, int worker) const {
+  void run(std::int64_t index, Worker& worker) const {
     const std::int64_t of_all_heads = args_.B * head_blocks_,
                        blocks_of_group = head_blocks_ / args_.Hk;
     Task task;
@@ -80,9 +81,9 @@ class Attention {
     task.first_query = (query_blocks_ - 1 - index / of_all_heads) * B_r;
     task.rows = static_cast<int>(smaller((args_.Sq - task.first_query) * task.heads, B_r));
     if (task.rows <= ManyProducts::kFewRows) {
-      run(task, workers_[worker], workers_[worker].few_products);
+      run(task, worker, worker.few_products);
     } else {
-      run(task, workers_[worker], workers_[worker].products);
+      run(task, worker, worker.products);
     }
   }
 
@@ -178,7 +179,6 @@ class Attention {
   }
 
   const Args& args_;
-  Worker* workers_;
   std::int64_t query_blocks_;
   std::int64_t group_;          // query heads that share a key head
   std::int64_t heads_at_once_;  // of a group, in one task
@@ -196,11 +196,14 @@ LaunchResult launch(const void* args, const LaunchContext& context) {
   static_assert(std::is_same_v<Isa, isa::KERNELMINT_ISA>, "one instruction set a translation unit");
   using Attention = flash_forward::Attention<Config>;
   using Worker = typename Attention::Worker;
-  auto* workers = reinterpret_cast<Worker*>(
-      cpu::Scratch::of_thread().reserve(sizeof(Worker) * context.num_threads));
-  if (workers == nullptr) return {"no memory for the tiles of that many threads"};
-  const Attention attention(*static_cast<const typename Config::Args*>(args), workers);
-  parallel_for(attention.tasks(), context.num_threads, attention);
+  const Attention attention(*static_cast<const typename Config::Args*>(args));
+  const std::int64_t tasks = attention.tasks();
+  const int threads = tasks < context.num_threads ? static_cast<int>(tasks) : context.num_threads;
+  auto* workers =
+      reinterpret_cast<Worker*>(cpu::Scratch::of_thread().reserve(sizeof(Worker) * threads));
+  if (workers == nullptr && threads > 0) return {"no memory for the tiles of that many threads"};
+  parallel_for(tasks, threads,
+               [&](std::int64_t index, int worker) { attention.run(index, workers[worker]); });
   return {};
 }
 
