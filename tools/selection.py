@@ -61,7 +61,8 @@ def select(kernel: str | None = None, where: str | None = None) -> Selected:
         description = f"set {name}"
         wanted = keys_of_set(name)
         if where is None:
-            missing = sorted(wanted - {info.key for info in built})
+            keys = {info.key for info in built}
+            missing = [key for key in wanted if key not in keys]
         built = [info for info in built if info.key in wanted]
     if not built:
         how = (
@@ -75,8 +76,8 @@ def select(kernel: str | None = None, where: str | None = None) -> Selected:
     return Selected(description, built, missing)
 
 
-def keys_of_set(name: str, specs: Path = SPECS) -> set[str]:
-    """The keys of flash_forward's kernels in the set of that name, over all targets.
+def keys_of_set(name: str, specs: Path = SPECS) -> list[str]:
+    """The keys of flash_forward's kernels in the set of that name, over all targets, in its order.
 
     Raises:
         ValueError: no target has such a set, or the specs are wrong or not there.
@@ -91,4 +92,4 @@ def keys_of_set(name: str, specs: Path = SPECS) -> set[str]:
             f"{VARIABLE}={name}: {error}; it is all, prog, prog_all, tune, another set's name, or "
             f"B_r,B_c such as 64,32"
         ) from None
-    return {c.key for space in spaces for target in space.targets for c in target.configurations}
+    return [c.key for space in spaces for target in space.targets for c in target.configurations]

@@ -17,9 +17,17 @@ import runtime
 from runtime.operators import DTYPES
 from tools import bench_block_sparse
 from tools.bench import results
-from tools.bench.contenders import BACKENDS, backend_call, compiled_in, kernel_call
+from tools.bench.contenders import (
+    BACKENDS,
+    FLASH_ATTENTION_3,
+    backend_call,
+    compiled_in,
+    flash_attention_3_call,
+    kernel_call,
+)
 from tools.bench.measure import medians
 from tools.bench.problems import CPU_SIZES, GPU_SIZES, Problem
+from tools.selection import keys_of_set
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -85,7 +93,11 @@ def flash_forward(
     if processor_time and target != "cpu":
         raise click.UsageError("--processor-time is for --target cpu")
     on_gpu = torch.cuda.is_available() and target != "cpu"
-    kernels = [info for info in kernels if info.available and info.is_cuda == on_gpu]
+    kernels = [
+        info
+        for info in kernels
+        if info.available and info.is_cuda == on_gpu and not info.parameters["trace"]
+    ]
     for name, wanted in (("dtype", dtypes), ("d_head", d_heads)):
         kernels = [info for info in kernels if not wanted or info.parameters[name] in wanted]
     if causal is not None:
@@ -115,6 +127,8 @@ def flash_forward(
         f"{facts['device']}, PyTorch {facts['torch']}, {heads} heads, {kv_heads or heads} key heads"
         + ("" if on_gpu else f", threads: {facts['threads']}, {facts['instruction_set']}")
     )
+    short_forms = {info.key: info.short or info.key for info in kernels}
+    progression = {key: short_forms.get(key, key) for key in keys_of_set("progression")}
     rows: list[results.Row] = []
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("", total=len(problems))
@@ -127,6 +141,8 @@ def flash_forward(
                     for name, backend in BACKENDS.items()
                     if (call := backend_call(backend, problem, q, k, v)) is not None
                 }
+                fa3 = flash_attention_3_call(problem, q, k, v)
+                calls |= {FLASH_ATTENTION_3: fa3} if fa3 is not None else {}
                 calls |= {
                     info.key: kernel_call(info, q, k, v)
                     for info in kernels
@@ -137,7 +153,10 @@ def flash_forward(
                     for name, taken in medians(calls, device, seconds, clock).items()
                 ]
                 progress.advance(task)
-            console.print(results.table([r for r in rows if r.problem.group == group], unit))
+            rows_of_group = [row for row in rows if row.problem.group == group]
+            console.print(results.table(rows_of_group, unit))
+            if any(row.contender in progression for row in rows_of_group):
+                console.print(results.progression_table(rows_of_group, progression, unit))
     if json_file is not None:
         json_file.write_text(results.json_text(rows, device))
     if plot_file is not None:

@@ -1,10 +1,13 @@
-"""Who is measured: kernels of this build, and each backend of PyTorch's attention."""
+"""Who is measured: kernels of this build, PyTorch's attention by backend, FlashAttention-3."""
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
@@ -46,6 +49,28 @@ def backend_call(
                 q, k, v, is_causal=problem.causal, enable_gqa=problem.heads != problem.kv_heads
             )
 
+    return _unless_refused(call)
+
+
+FLASH_ATTENTION_3 = "FlashAttention-3"
+
+
+def flash_attention_3_call(problem: Problem, q: Tensor, k: Tensor, v: Tensor) -> Call | None:
+    """A call of PyPI's fa3-fwd on the same memory; None where it is not installed, or refuses."""
+    if not q.is_cuda or importlib.util.find_spec("fa3_fwd") is None:
+        return None
+    importlib.import_module("fa3_fwd._C")  # registers the operator
+    scale = problem.d_head**-0.5
+
+    def call() -> Tensor:
+        return torch.ops.fa3_fwd.fwd(  # type: ignore[no-any-return]  # operators are untyped
+            q, k, v, softmax_scale=scale, is_causal=problem.causal, num_splits=1
+        )[0]
+
+    return _unless_refused(call)
+
+
+def _unless_refused(call: Call) -> Call | None:
     try:
         call()
     except RuntimeError:  # "No available kernel", or the memory that the math backend asks for

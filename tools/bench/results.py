@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from tools.bench.problems import Problem
 class Row:
     """One contender on one problem."""
 
-    contender: str  # a key, or "PyTorch <backend>"
+    contender: str  # a key, "PyTorch <backend>", or FlashAttention-3
     problem: Problem
     seconds: float  # the median
     turns: int
@@ -85,6 +85,36 @@ def table(rows: list[Row], unit: str) -> Table:
     return result
 
 
+def progression_table(rows: list[Row], steps: Mapping[str, str], unit: str) -> Table:
+    """The progression, step by step, for rows of one group: rates, and shares of the reference.
+
+    Args:
+        rows: of one group of problems.
+        steps: short forms by key, base to best; those that were not measured are left out.
+        unit: of the rates.
+    """
+    reference = "PyTorch flash"  # FlashAttention-2
+    result = Table(title=f"{rows[0].problem.group}, the progression: {unit}, and % of {reference}")
+    result.add_column("step", justify="right")
+    result.add_column("kernel")
+    by_place = {(row.contender, row.problem.size): row for row in rows}
+    sizes = list(dict.fromkeys(row.problem.size for row in rows))
+    for size in sizes:
+        result.add_column(size, justify="right")
+    scale = 1e12 if unit == "TFLOP/s" else 1e9
+    for step, (key, short) in enumerate(steps.items(), start=1):
+        found = [by_place.get((key, size)) for size in sizes]
+        if not any(found):
+            continue
+        cells = []
+        for row, size in zip(found, sizes, strict=True):
+            theirs = by_place.get((reference, size))
+            share = f" {row.rate / theirs.rate:6.1%}" if row and theirs else ""
+            cells.append(f"{row.rate / scale:.1f}{share}" if row else "refused")
+        result.add_row(str(step), short, *cells)
+    return result
+
+
 def json_text(rows: Iterable[Row], device: torch.device) -> str:
     """The machine and every row; times in milliseconds, rates in GFLOP/s."""
     results = [
@@ -111,7 +141,7 @@ def write_plot(rows: list[Row], unit: str, file: Path) -> None:
         in_group = [row for row in rows if row.problem.group == group]
         for contender in dict.fromkeys(row.contender for row in in_group):
             points = [row for row in in_group if row.contender == contender]
-            theirs = contender.startswith("PyTorch")
+            theirs = not contender.startswith("flash_forward.")
             panel.plot(
                 [row.problem.seq_len for row in points],
                 [row.rate / (1e12 if unit == "TFLOP/s" else 1e9) for row in points],

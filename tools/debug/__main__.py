@@ -80,11 +80,10 @@ def main(
         blocks = tuple(dict.fromkeys(chosen_blocks or range(seq_in_b_r)))
         if max(blocks) >= seq_in_b_r:
             raise ValueError(f"--query-block {max(blocks)}: there are {seq_in_b_r}, from 0")
-        if max(chosen_heads) >= heads or heads % (kv_heads or heads):
-            raise ValueError(
-                f"--heads {heads} leaves no head {max(chosen_heads)}, or --kv-heads "
-                f"{kv_heads} does not divide it"
-            )
+        if max(chosen_heads) >= heads:
+            raise ValueError(f"--head {max(chosen_heads)}: there are {heads}, from 0")
+        if heads % (kv_heads or heads):
+            raise ValueError(f"--kv-heads {kv_heads} does not divide the {heads} query heads")
         B_r = parameters["B_r"]
         seq_len = seq_in_b_r * B_r
         shape = Shape(1, seq_len, heads, kv_heads or heads)

@@ -1,0 +1,274 @@
+"""tools.debug: both sides' intermediates, the files, and where they part.
+
+Kernels stand in for traced ones where only the tool is looked at: a `Fake` writes the simulation's
+own intermediates, in the layout of the records, with a fault where a test wants one.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import subprocess
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+
+import runtime
+from tools.debug import __main__ as command
+from tools.debug import parting, record, trace, twin
+from tools.debug.inputs import Shape, make_inputs
+from tools.debug.text import number_lines
+from tools.oracle import SPECS, oracle
+
+KEY = "flash_forward.cpu.f32-d64-r64-c128"
+TRACED = {
+    info.key: info for info in runtime.kernels("flash_forward", where="trace") if info.available
+}
+PARAMETERS = {"dtype": "f32", "d_head": 64, "B_r": 32, "B_c": 16, "causal": False, "trace": True}
+
+
+def debug(*arguments, tmp_path, **environment):
+    done = CliRunner().invoke(
+        command.main, [*map(str, arguments), "--out", str(tmp_path)], env=environment
+    )
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.output
+    return done
+
+
+class Fake:
+    """The simulation in a kernel's place. `fault(block, name, value)` may return another value."""
+
+    def __init__(self, parameters, fault=lambda block, name, value: value):
+        self.info = SimpleNamespace(
+            key="fake", parameters=parameters, is_cuda=False, available=True, reason=None
+        )
+        self.fault = fault
+
+    def __call__(self, q, k, v, *, return_steps, out):
+        assert return_steps
+        o, records = out
+        parameters = self.info.parameters
+        for head in range(q.shape[2]):
+            for block in range(records.shape[2]):
+                for step in trace.simulated(q, k, v, parameters, head, block):
+                    value = self.fault(step.block, step.name, step.value)
+                    if step.block < 0:
+                        rows = slice(block * parameters["B_r"], (block + 1) * parameters["B_r"])
+                        o[0, rows, head] = value.to(o.dtype)
+                        continue
+                    place = records[0, head, block, step.block]
+                    record.unpack(place, parameters)[step.name].copy_(value)
+
+
+def judged(kernel, *, seq_len=64, heads=1, head=0, query_block=0, counting=False):
+    parameters = kernel.info.parameters
+    q, k, v = make_inputs(kernel.info, Shape(1, seq_len, heads, heads), counting=counting)
+    expected = trace.simulated(q, k, v, parameters, head, query_block)
+    run = trace.traced(kernel, q, k, v)
+    blocks = [step.block for step in expected if step.name == "Q"]
+    return parting.first_parting(
+        list(run.steps(head, query_block, blocks)),
+        expected,
+        parameters,
+        parting.Rows.of(parameters, query_block, seq_len, seq_len),
+        fused=trace.softmax_form(parameters)["fused"],
+        head=head,
+        query_block=query_block,
+    )
+
+
+def test_the_records_layout_is_the_headers(tmp_path) -> None:
+    """record.py mirrors trace.h; the compiler says what stands there."""
+    names = ["kQ", "kK", "kScores", "kMaximum", "kSum", "kProbabilities", "kV", "kRescale"]
+    lines = "".join(f'std::printf("%d ", R::{n});' for n in [*names, "kOutput", "kFloats"])
+    (tmp_path / "main.cpp").write_text(
+        '#include <cstdio>\n#include "flash_forward/trace.h"\n'
+        "using R = kernelmint::flash_forward::TraceRecord<48, 32, 96>;\n"
+        f"int main() {{ {lines} }}\n"
+    )
+    subprocess.run(
+        ["c++", "-std=c++20", f"-I{SPECS}", "main.cpp", "-o", "main"], cwd=tmp_path, check=True
+    )
+    said = subprocess.run([tmp_path / "main"], capture_output=True, text=True, check=True).stdout
+    parameters = {"B_r": 48, "B_c": 32, "d_head": 96}
+    sizes = [math.prod(shape) for shape in record.shapes(parameters).values()]
+    starts = [sum(sizes[:i]) for i in range(len(sizes) + 1)]
+    assert [int(number) for number in said.split()] == starts
+    assert record.floats(parameters) == starts[-1]
+
+
+def test_the_slack_is_the_kernels() -> None:
+    header = (SPECS / "flash_forward/sm80_softmax.cuh").read_text()
+    assert float(re.search(r"constexpr float kSlack = (\d+)", header)[1]) == trace.SM80_SLACK
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("form", [{}, {"optimized_softmax": False}, {"optimized_softmax": True}])
+@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+@pytest.mark.parametrize("counting", [False, True])
+def test_the_simulation_ends_at_the_oracle(causal, form, dtype, counting) -> None:
+    """In every form of the softmax, its last maximum too; O_final is the oracle's output."""
+    parameters = {**PARAMETERS, "causal": causal, "dtype": dtype, **form}
+    info = Fake(parameters).info
+    q, k, v = make_inputs(info, Shape(1, 96, 2, 1), counting=counting)
+    want = oracle("flash_forward")(q, k, v, causal=causal)
+    for block in range(3):
+        steps = trace.simulated(q, k, v, parameters, 1, block)
+        assert steps[-1].name == "O_final"
+        bound = {"bf16": 2.0**-8, "f32": 2.0**-23}[dtype] * v.double().abs().max()
+        difference = steps[-1].value - want[0, block * 32 : block * 32 + 32, 1]
+        assert float(difference.abs().max()) <= bound
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("counting", [False, True])
+def test_what_does_as_the_simulation_does_not_part(causal, counting) -> None:
+    for block in range(2):
+        fake = Fake({**PARAMETERS, "causal": causal})
+        assert judged(fake, query_block=block, counting=counting) is None
+
+
+def scaled(where, name, factor):
+    return lambda block, tensor, value: (
+        value * factor if (block, tensor) == (where, name) else value
+    )
+
+
+@pytest.mark.parametrize("name", record.STEP)
+@pytest.mark.parametrize("block", [2, 0])
+def test_a_wrong_scale_of_one_tensor_in_one_block_is_named(name, block) -> None:
+    found = judged(Fake(PARAMETERS, scaled(block, name, 1.01)))
+    assert found is not None
+    assert (found.block, found.name) == (block, name)
+
+
+def test_the_first_of_several_faults_is_named() -> None:
+    """Blocks come from the last to the first, and O_scale comes after V."""
+
+    def fault(block, name, value):
+        return value * 2 if (block, name) in ((0, "S_pre_scaling"), (1, "O_scale")) else value
+
+    found = judged(Fake(PARAMETERS, fault), query_block=1)
+    assert (found.block, found.name, found.query_block) == (1, "O_scale", 1)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 7.0])
+def test_one_wrong_element_is_named(bad) -> None:
+    def fault(block, name, value):
+        if (block, name) == (3, "P"):
+            value = value.clone()
+            value[17, 5] = bad
+        return value
+
+    parameters = {**PARAMETERS, "n_warps": 2}
+    found = judged(Fake(parameters, fault))
+    assert (found.block, found.name, found.difference.first.index) == (3, "P", (17, 5))
+    assert found.difference.beyond == 1
+    assert found.warp == 1
+    assert "block 3, P, row=17 key=5: " in str(found)
+    assert "(warp 1); 1 of 512 elements differ" in str(found)
+
+
+def test_a_step_that_was_not_taken_is_named() -> None:
+    class Skips(Fake):
+        def __call__(self, q, k, v, *, return_steps, out):
+            super().__call__(q, k, v, return_steps=return_steps, out=out)
+            out[1][0, 0, 0, 1] = float("nan")
+
+    found = judged(Skips(PARAMETERS))
+    assert (found.block, found.name) == (1, "Q")
+
+
+def test_text_has_groups_of_8_and_two_decimals() -> None:
+    lines = list(number_lines(torch.arange(20.0).view(2, 10) / 3))
+    assert lines[0] == "0.00 0.33 0.67 1.00 1.33 1.67 2.00 2.33 | 2.67 3.00"
+    assert list(number_lines(torch.tensor([-1.0, float("inf")]))) == ["-1.00   inf"]
+
+
+@pytest.mark.parametrize("key", sorted(TRACED))
+@pytest.mark.parametrize("options", [(), ("--range",), ("--head", 2, "--kv-heads", 1)])
+def test_every_traced_kernel_does_as_its_simulation(key, options, tmp_path) -> None:
+    done = debug(key, 2, *options, tmp_path=tmp_path)
+    assert done.exit_code == 0, done.output
+    assert "the kernel does as its simulation" in done.output
+
+
+def test_traced_kernels_are_here_for_the_cpu() -> None:
+    assert [key for key in TRACED if key.startswith("flash_forward.cpu.")]
+
+
+def test_the_files_hold_every_intermediate_of_both_sides(tmp_path) -> None:
+    done = debug(KEY, 3, "--query-block", 2, "--query-block", 0, tmp_path=tmp_path)
+    assert done.exit_code == 0, done.output
+    sides = [np.load(tmp_path / f"{name}.npz") for name in ("debug_pt", "debug_cpu")]
+    blocks = {f"head0/query{i}/key{j}/" for i in (0, 2) for j in (0, 1)}
+    names = {block + name for block in blocks for name in record.STEP}
+    names |= {"head0/query0/O_final", "head0/query2/O_final", "head0/O_full", "head0/O_ref"}
+    for side in sides:
+        assert set(side) == names
+    pt, cpu = sides
+    assert pt["head0/query0/key1/S_pre_scaling"].dtype == np.float64
+    assert cpu["head0/query0/key1/S_pre_scaling"].dtype == np.float32
+    np.testing.assert_allclose(cpu["head0/O_full"], pt["head0/O_ref"], rtol=0, atol=1e-5)
+    np.testing.assert_array_equal(cpu["head0/query2/key0/K"], pt["head0/query2/key0/K"])
+    for name in ("debug_pt", "debug_cpu"):
+        text = (tmp_path / f"{name}.txt").read_text()
+        assert re.findall(r"^(\S+) \[", text, re.M)[:9] == [
+            f"head0/query2/key1/{tensor}" for tensor in record.STEP
+        ]
+        row = text.split("head0/query2/key1/Q [64, 64]\n")[1].splitlines()[0]
+        assert [len(group.split()) for group in row.split("|")] == [8] * 8
+        assert re.fullmatch(r"-?\d+\.\d\d", row.split()[0])
+
+
+def test_range_counts(tmp_path) -> None:
+    debug(KEY, 2, "-r", tmp_path=tmp_path)
+    found = np.load(tmp_path / "debug_cpu.npz")
+    q, k, v = (found[f"head0/query0/key0/{name}"] for name in "QKV")
+    np.testing.assert_array_equal(q.ravel(), np.arange(64.0 * 64))
+    np.testing.assert_array_equal(k.ravel(), -np.arange(128.0 * 64))
+    np.testing.assert_array_equal(v, -k)
+
+
+def test_a_kernel_without_a_twin_says_how_to_build_one(tmp_path) -> None:
+    done = debug("flash_forward.cpu.fp16-d128-causal-r256-c256", 1, tmp_path=tmp_path)
+    assert done.exit_code == 2
+    assert (
+        "flash_forward.cpu.fp16-d128-causal-r256-c256-trace is valid, but in no set" in done.output
+    )
+    assert (
+        "- {dtype: fp16, d_head: 128, causal: true, B_r: 256, B_c: 256, trace: true}" in done.output
+    )
+    assert "python -m codegen regenerate" in done.output
+    assert "pip install ." in done.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("nonsense", 1), "no family 'nonsense'"),
+        (("(FP16, 1): x", 1), "no kernel was generated for (FP16, 1): x"),
+        ((KEY, 2, "--query-block", 2), "--query-block 2: there are 2, from 0"),
+        ((KEY, 2, "--heads", 3, "--kv-heads", 2), "--kv-heads 2 does not divide"),
+        (("9999", 1), "there are kernels 0 to"),
+    ],
+)
+def test_bad_input_is_answered_in_words(arguments, said, tmp_path) -> None:
+    done = debug(*arguments, tmp_path=tmp_path)
+    assert done.exit_code == 2
+    assert said in done.output
+
+
+def test_a_number_is_one_of_the_kernels_that_KERNELS_selects(tmp_path) -> None:
+    done = debug("0", 1, tmp_path=tmp_path, KERNELS="64,128")
+    assert done.exit_code == 0, done.output
+    assert done.output.startswith("flash_forward.cpu.f32-d64-r64-c128-trace: ")
+
+
+def test_a_traced_kernel_is_its_own_twin() -> None:
+    for info in TRACED.values():
+        assert twin.find(info) is not None
+        assert twin.find(info).key == info.key
