@@ -8,7 +8,8 @@
 namespace kernelmint::flash_forward {
 inline namespace KERNELMINT_ISA {
 
-#if defined(__AMX_BF16__) && defined(__AVX512BF16__)
+// Clang called the macro __AMXBF16__ at first.
+#if (defined(__AMX_BF16__) || defined(__AMXBF16__)) && defined(__AVX512BF16__)
 #define KERNELMINT_AMX_TILES 1
 
 using namespace kernelmint::cpu;

@@ -206,7 +206,7 @@ void check_attention(const char* name, double roundoff) {
 }  // namespace
 
 int main(int, char** arguments) {
-#if defined(__AMX_BF16__)
+#if defined(KERNELMINT_AMX_TILES)
   constexpr long kRequestPermission = 0x1023, kTileData = 18;
   if (syscall(SYS_arch_prctl, kRequestPermission, kTileData) != 0) return 1;
 #endif
