@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib.metadata
 import json
 import platform
@@ -55,9 +56,7 @@ def collect() -> dict[str, Any]:
         "tensors": "DLPack exchange table" if _native.has_exchange_api() else "Python attributes",
         "cpu_isa": _cpu_isa(),
         "threads": torch.get_num_threads(),
-        "devices": [devices.describe(i) for i in range(torch.cuda.device_count())]
-        if devices.has_cuda()
-        else [],
+        "devices": [dataclasses.asdict(device) for device in devices.properties()],
         "targets": targets,
     }
 
@@ -81,8 +80,13 @@ def show(found: dict[str, Any]) -> None:
             "CPU",
             f"{found['cpu_isa']} of {', '.join(build['cpu_isas'])}; {found['threads']} threads",
         ),
-        ("GPUs", ", ".join(found["devices"]) or "none"),
+        *(
+            (f"GPU {device.index}", str(device))
+            for device in (devices.Properties(**d) for d in found["devices"])
+        ),
     ]
+    if not found["devices"]:
+        rows.append(("GPUs", "none"))
     for name, value in rows:
         print(f"{name:<12}{value}")
     print(f"\n{'family':<18}{'target':<10}{'generated':>9}{'built':>8}{'available':>11}")

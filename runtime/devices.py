@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 
 import torch
 
@@ -12,6 +13,35 @@ from runtime import _native
 def has_cuda() -> bool:
     """Whether this PyTorch sees a CUDA device."""
     return torch.version.hip is None and torch.cuda.is_available()
+
+
+@dataclass(frozen=True)
+class Properties:
+    """What a CUDA device is; memory in bytes."""
+
+    index: int
+    name: str
+    capability: str  # "9.0"
+    multiprocessors: int
+    memory: int
+
+    def __str__(self) -> str:
+        """``9.0 (NVIDIA H200), 132 multiprocessors, 139.8 GiB``."""
+        return (
+            f"{self.capability} ({self.name}), {self.multiprocessors} multiprocessors, "
+            f"{self.memory / 2**30:.1f} GiB"
+        )
+
+
+def properties() -> list[Properties]:
+    """The CUDA devices of this machine, in PyTorch's order; none where PyTorch has no CUDA."""
+    if not has_cuda():
+        return []
+    found = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
+    return [
+        Properties(i, p.name, f"{p.major}.{p.minor}", p.multi_processor_count, p.total_memory)
+        for i, p in enumerate(found)
+    ]
 
 
 @functools.cache

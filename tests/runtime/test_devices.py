@@ -1,5 +1,7 @@
 """Which device runs which target, by capability and by what was compiled."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -53,3 +55,32 @@ def test_a_device_that_nothing_was_compiled_for_is_named_with_the_command(device
     )
     device((8, 0), ("86",))
     assert devices.why_unavailable(80, False, 0).startswith("compiled for compute capability 8.6,")
+
+
+def test_properties_of_the_devices(monkeypatch, capsys):
+    """Name, capability, multiprocessors and memory, as `runtime info` shows them."""
+    from runtime import __main__ as command
+
+    here = SimpleNamespace(
+        name="Pretended", major=9, minor=0, multi_processor_count=132, total_memory=140 * 2**30
+    )
+    monkeypatch.setattr(devices, "has_cuda", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: here)
+    monkeypatch.setattr(command.catalog, "kernels", lambda family, target: [])
+    found = command.collect()
+    assert found["devices"][1] == {
+        "index": 1,
+        "name": "Pretended",
+        "capability": "9.0",
+        "multiprocessors": 132,
+        "memory": 140 * 2**30,
+    }
+    command.show(found)
+    said = capsys.readouterr().out
+    assert "GPU 1       9.0 (Pretended), 132 multiprocessors, 140.0 GiB\n" in said
+
+
+def test_no_device_has_no_properties(monkeypatch):
+    monkeypatch.setattr(devices, "has_cuda", lambda: False)
+    assert devices.properties() == []

@@ -1,0 +1,101 @@
+"""The seed's short form and its configuration dataclass, wherever a key is taken."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+import runtime
+from runtime import KernelNotFound, catalog
+
+SHORT = "(BF16, 128, 64, 64, 4): async+eager+swizzled+load_0_0_0_tiles+opt_softmax"
+KEY = "flash_forward.sm80.bf16-d128-r64-c64-w4-async-eager-swz-q0-k0-v0-opt"
+BUILT = KEY in catalog.built_keys()
+needs_the_kernel = pytest.mark.skipif(not BUILT, reason="this build has no such kernel")
+
+
+class DType(enum.Enum):
+    BF16 = torch.bfloat16
+
+
+@dataclass(frozen=True)
+class FlashForwardKernelConfig:
+    """The seed's thirteen parameters, under its names."""
+
+    dtype: DType
+    d_head: int
+    B_r: int
+    B_c: int
+    n_warps: int
+    async_copy: bool
+    eager_load_blocks: bool
+    swizzled: bool
+    Q_mma_load_K_tiles: int
+    K_mma_load_K_tiles: int
+    V_mma_load_K_tiles: int
+    mma_double_buffer_loads: bool
+    optimized_softmax: bool
+
+
+CONFIG = FlashForwardKernelConfig(
+    DType.BF16, 128, 64, 64, 4, True, True, True, 0, 0, 0, False, True
+)
+
+
+def test_every_kernel_of_sm80_has_a_short_form_of_its_own():
+    infos = runtime.kernels("flash_forward", "sm80")
+    assert len({info.short for info in infos}) == len(infos)
+    assert {info.short for info in runtime.kernels(target="cpu")} == {None}
+    assert next(info.short for info in infos if info.key == KEY) == SHORT
+
+
+@needs_the_kernel
+@pytest.mark.parametrize(
+    "text",
+    [
+        SHORT,
+        SHORT.lower().replace(" ", ""),
+        " (bf16,128 , 64,64,4) : opt_softmax + load_0_0_0_tiles+swizzled+EAGER+async\n",
+    ],
+)
+def test_a_short_form_is_a_key(text):
+    assert runtime.kernel(text) is runtime.kernel(KEY)
+
+
+@needs_the_kernel
+def test_the_seeds_dataclass_is_a_key():
+    assert runtime.kernel(CONFIG) is runtime.kernel(KEY)
+    assert catalog.resolve(CONFIG) == KEY
+
+
+def test_an_unknown_short_form_names_the_nearest_and_the_command():
+    wanted = SHORT.replace("async+", "")
+    with pytest.raises(KernelNotFound) as caught:
+        runtime.kernel(wanted)
+    message = str(caught.value)
+    assert f"no kernel was generated for {wanted}. Nearest: " in message
+    assert SHORT in message
+    assert f"python -m codegen explain '{wanted}'" in message
+
+
+def test_every_short_form_leads_to_its_kernel():
+    for info in runtime.kernels("flash_forward", "sm80"):
+        assert catalog._key_of_short(info.short) == info.key
+
+
+def test_attention_never_takes_a_traced_kernel():
+    q = torch.randn(1, 33, 2, 64)
+    for dtype, causal in ((torch.float32, False), (torch.bfloat16, True)):
+        chosen = catalog.kernel(runtime.dispatch._search(q.device, dtype, 64, causal))
+        assert chosen.info.parameters["trace"] is False
+
+
+def test_an_untraced_kernel_has_no_steps():
+    info = runtime.kernels("flash_forward", "cpu", where="not trace and dtype == 'f32'")[0]
+    q = torch.randn(1, 33, 2, info.parameters["d_head"])
+    o, steps = runtime.kernel(info.key)(q, q, q, return_steps=True)
+    assert o.shape == q.shape
+    assert steps.numel() == 0
