@@ -12,6 +12,13 @@ from runtime.errors import InvalidArgument, KernelNotFound
 from runtime.kernel import Kernel
 
 _FAMILY = "flash_forward"
+_OPTIONAL_OUTPUTS = tuple(  # found here, as torch.compile traces what asks for them
+    argument.name
+    for family in manifest.load().families.values()
+    if family.name == _FAMILY
+    for argument in family.arguments
+    if argument.role == "output" and argument.optional
+)
 _chosen: dict[tuple[torch.device, torch.dtype, int, bool], Kernel] = {}
 
 
@@ -98,7 +105,8 @@ def attention(
     result: Any
     if torch.compiler.is_compiling():
         key = _search(*_wanted(q, causal))
-        result = operators.callers[_FAMILY](key, (q, k, v), (scale,), (return_lse,), given)
+        requested = tuple(name == "lse" and return_lse for name in _OPTIONAL_OUTPUTS)
+        result = operators.callers[_FAMILY](key, (q, k, v), (scale,), requested, given)
     else:
         result = _choose(q, causal)(q, k, v, scale=scale, return_lse=return_lse, out=given)
     if layout == "bshd":

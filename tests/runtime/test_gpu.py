@@ -6,10 +6,15 @@ import pytest
 import torch
 
 import runtime
-from runtime import InvalidArgument, TargetUnavailable, devices
+from runtime import InvalidArgument, TargetUnavailable, devices, manifest
 
 pytestmark = pytest.mark.gpu
 
+NONE_REQUESTED = tuple(
+    False
+    for argument in manifest.load().families["flash_forward"].arguments
+    if argument.role == "output" and argument.optional
+)
 WHERE = "dtype == 'bf16' and d_head == 64 and not causal"
 
 
@@ -108,10 +113,10 @@ def test_a_device_that_is_too_old_is_a_target_unavailable(kernel, monkeypatch):
     monkeypatch.setattr(devices, "why_unavailable", lambda *_: reason)
     native = runtime._native.kernel(kernel.info.key)
     with pytest.raises(TargetUnavailable, match=r"7\.5") as caught:
-        native.call(qkv(), (None,), (False,), None)
+        native.call(qkv(), (None,), NONE_REQUESTED, None)
     assert str(caught.value) == f"{kernel.info.key}: {reason}"
     monkeypatch.undo()
-    check(native.call(qkv_ := qkv(), (None,), (False,), None), *qkv_)
+    check(native.call(qkv_ := qkv(), (None,), NONE_REQUESTED, None), *qkv_)
 
 
 def test_another_device_than_the_current_one(kernel):
