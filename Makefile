@@ -46,7 +46,7 @@ lint: $(READY)
 	$(BIN)/python -m codegen check
 
 test: build lint
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
 	$(BIN)/ptx-report --installed --check
 
 format: $(READY)
@@ -57,6 +57,7 @@ format: $(READY)
 bench: build
 	$(BIN)/python -m tools.bench_codegen
 	$(BIN)/python -m tools.bench_dispatch
+	$(BIN)/python -m tools.bench_ptx_report
 	$(BIN)/python -m tools.bench flash_forward --target cpu
 
 clean:
