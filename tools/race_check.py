@@ -2,6 +2,8 @@
 
     python -m tools.race_check [--tool racecheck]... [--where EXPR]
 
+The variable KERNELS selects kernels, too (tools/selection.py).
+
 Runs NVIDIA's four checkers (memcheck, racecheck, initcheck, synccheck) over each attention kernel
 on small, awkward shapes, and exits with 1 where one of them reports an error. It needs a GPU and
 compute-sanitizer, which comes with the CUDA toolkit. Minutes: racecheck slows a kernel a thousand
@@ -19,6 +21,7 @@ import click
 import torch
 
 import runtime
+from tools.selection import select
 
 CHECKERS = ("memcheck", "racecheck", "initcheck", "synccheck")
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -30,7 +33,7 @@ SHAPES = ((1, 1, 2, 2), (7, 100, 4, 1), (130, 65, 2, 1), (257, 321, 2, 2))
 def run_kernels(where: str | None) -> None:
     """Launch every available CUDA kernel of flash_forward on each shape, with and without lse."""
     generator = torch.Generator().manual_seed(0)
-    for info in runtime.kernels(family="flash_forward", where=where):
+    for info in select(where=where).kernels:
         if not (info.is_cuda and info.available):
             continue
         kernel = runtime.kernel(info.key)
@@ -60,7 +63,10 @@ def main(tools: tuple[str, ...], where: str | None, bare: bool) -> None:
     if bare:
         run_kernels(where)
         return
-    kernels = [k for k in runtime.kernels(family="flash_forward", where=where) if k.is_cuda]
+    try:
+        kernels = [k for k in select(where=where).kernels if k.is_cuda]
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
     runnable = sum(k.available for k in kernels)
     if not runnable:
         reason = kernels[0].reason if kernels else "none is in this build"

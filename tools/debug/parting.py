@@ -27,7 +27,7 @@ _DIMS = {
 }
 _PRODUCT = 2.0**-18  # of sums of products in f32, relative to the sum of the products' magnitudes
 _EXPONENTIAL = 1e-4  # of an exponential whose exponent has that error, relative
-_EXPONENT = 2.0**-22  # of an exponent, relative to the maximum that it was made with
+_EXPONENT = 2.0**-20  # of an exponent, relative to the maximum that it was made with
 _ROUNDING = {"bf16": 2.0**-8, "fp16": 2.0**-11, "f32": 2.0**-24}
 _TINY = 1e-7  # probabilities and factors that may round to nothing
 
@@ -87,6 +87,8 @@ class Judge:
         self.expected: dict[str, Tensor] = {}  # of the block of keys at hand
         self.greatest = torch.zeros(len(rows.seen), dtype=torch.float64)  # |Q| |K|^T, by row
         self.magnitude: Tensor | float = 0.0  # sum of P |V|, rescaled as O is
+        self.fused = fused
+        self.maximum = torch.zeros_like(self.greatest)  # |M| before this block, 0 without one
         self.relative = torch.zeros_like(self.greatest)  # error of exponentials, by row
 
     def compare(self, actual: Step, expected: Step) -> Difference:
@@ -126,10 +128,13 @@ class Judge:
                 return Tolerance(0, 0), 1.0
             case "S_pre_scaling":
                 products = known["Q"].abs() @ known["K"].abs().T
+                if self.fused:  # the products may have started from -M
+                    products += self.maximum[:, None]
                 self.greatest = torch.maximum(self.greatest, products.amax(-1))
                 return Tolerance(0, _PRODUCT), products
             case "M":
-                exponents = (self.to_exponent * known["M"]).abs().nan_to_num(posinf=0.0)
+                self.maximum = known["M"].abs().nan_to_num(posinf=0.0)
+                exponents = self.to_exponent * self.maximum
                 error = _EXPONENTIAL + torch.expm1((_EXPONENT * exponents).clamp(max=700))
                 self.relative = torch.maximum(self.relative, error)
                 return Tolerance(0, _PRODUCT), self.factor * self.greatest
@@ -161,9 +166,10 @@ def first_parting(
     """The first tensor of one block of queries that differs, or None where all agree.
 
     Tensors come in the order of `simulate`, the same on both sides. Tolerances: Q, K and V are
-    equal; S_pre_scaling and M lie within 2^-18 of |Q| |K|^T; L and O_scale within 1e-4, and P, O
+    equal; S_pre_scaling and M lie within 2^-18 of |Q| |K|^T, and in the fused form of the maximum
+    so far, from which products may start; L and O_scale within 1e-4, and P, O
     and O_final within that and a rounding to the dtype, O and O_final relative to P |V|. Exponents
-    inherit the rounding of the maximum, 2^-22 of it, so that where scores are in the millions,
+    inherit the rounding of the maximum, 2^-20 of it, so that where scores are in the millions,
     exponentials may be off by a factor, the same in P, L and O; O_final may not.
     """
     judge = Judge(parameters, rows, fused)
