@@ -30,15 +30,17 @@ struct alignas(64) RowStatistics {
   }
 };
 
-// Scaled scores of two vectors of keys, those past the first `visible` at -inf.
+// Scaled scores of two vectors of keys less `shift`, those past the first `visible` at -inf. The
+// product is rounded as it was for the maximum, so that the greatest score gives exactly 0: fused,
+// what the maximum's rounding took away comes back, and beyond 2^31 that is a power past any float.
 struct ScaledPair {
   F32 low, high;
 };
 
 KERNELMINT_ALWAYS_INLINE ScaledPair scaled_scores(const float* scores, F32 scale, F32 shift,
                                                   int key, int visible) {
-  ScaledPair s{fma(load(scores + key), scale, -shift),
-               fma(load(scores + key + kLanes), scale, -shift)};
+  ScaledPair s{rounded_product(load(scores + key), scale) - shift,
+               rounded_product(load(scores + key + kLanes), scale) - shift};
   if (key + 2 * kLanes > visible) {
     const I32 lane = lane_numbers();
     s.low = lane < visible - key ? s.low : splat(kNoKey);

@@ -100,6 +100,20 @@ KERNELMINT_ALWAYS_INLINE F32 fma(F32 a, F32 b, F32 c) {
 #endif
 }
 
+// a * b, rounded before anything else is done with it: left to itself, the compiler fuses it into a
+// following sum.
+KERNELMINT_ALWAYS_INLINE F32 rounded_product(F32 a, F32 b) {
+  F32 product = a * b;
+#if defined(__x86_64__)
+  asm("" : "+v"(product));
+#elif defined(__aarch64__)
+  asm("" : "+w"(product));
+#else
+#error "say here how this processor keeps a product from being fused"
+#endif
+  return product;
+}
+
 // The greater, lane by lane; the second where either is NaN, so a NaN in `b` comes through. (NEON
 // returns a NaN from either side, which serves as well.)
 KERNELMINT_ALWAYS_INLINE F32 max(F32 a, F32 b) {

@@ -176,6 +176,26 @@ def test_no_keys_at_all(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", first_of_each_dtype())
+def test_scores_whose_rounding_exceeds_the_exponents_range(key: str) -> None:
+    """Scaled scores of about 2^40 are rounded by more than any power of two a float can hold."""
+    parameters = KERNELS[key].parameters
+    shape = (BATCH, 300, HEADS, parameters["d_head"])
+    q, k, v = (
+        (torch.randn(shape) * factor).to(DTYPES[parameters["dtype"]])
+        for factor in (2.0**12, 2.0**12, 1.0)
+    )
+    scale = 2.0**12
+    kernel, causal = runtime.kernel(key), parameters["causal"]
+    o = kernel(q, k, v, scale=scale, out=torch.full_like(q, float("nan")))
+    want = attention(q, k, v, causal=causal, scale=scale)
+    # All weight is on the greatest score. Where two lie closer than fp32 tells apart, either may
+    # be it: fewer than one row in a hundred.
+    right = ((o - want).abs().amax(-1) <= 2.0**-7 * want.abs().amax(-1)).double().mean()
+    assert o.isfinite().all()
+    assert right > 0.99
+
+
+@pytest.mark.parametrize("key", first_of_each_dtype())
 def test_not_a_number_stays_in_its_row(key: str) -> None:
     """A NaN in one query makes that query's output and lse NaN, and no other's."""
     p = KERNELS[key].parameters
