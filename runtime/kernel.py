@@ -43,7 +43,7 @@ class Kernel:
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         """Runs the kernel; each family's class has the signature that its spec asks for."""
-        raise NotImplementedError
+        raise NotImplementedError("only the class generated for a family can be called")
 
     def _call(
         self,
