@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -17,8 +16,14 @@ from kernel_specs.hstu_bsa.reference import (
 )
 from kernel_specs.hstu_bsa.reference import hstu_attention_with_bsa as padded_attention
 from runtime import catalog, dispatch
+from runtime.catalog import KernelInfo
 from runtime.errors import InvalidArgument, KernelNotFound
 from runtime.kernel import Kernel
+
+# Up to this many blocks, a tile's lists name few enough of them for `schedule: tiles` to be faster
+# (docs/block_sparse.md); both schedules give the same bits.
+_MOST_TILED_BLOCKS = 64
+_MOST_TILED_HEADS = 24
 
 _chosen: dict[tuple[Any, ...], Kernel] = {}
 
@@ -35,6 +40,7 @@ def block_sparse_attention(
     mode: str = "fixed",
     target: str | None = None,
     dot: str | None = None,
+    schedule: str | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Block-sparse attention for HSTU (docs/block_sparse.md).
 
@@ -46,9 +52,12 @@ def block_sparse_attention(
         g_cmp: the gate of the compressed branch, float32, [B, T, H].
         block_count: how many blocks a query selects, its own among them.
         block_size: tokens of a block.
-        mode: "fixed", causal and independent of padding; or "literal", as published.
+        mode: "fixed", causal and independent of padding; "interleaved", the same but for odd
+            positions, which take the list of the even position before; or "literal", as published.
         target: "cpu", "sm80", ...; the first that is available where None.
         dot: precision of the products, one of the target's; its most exact where None.
+        schedule: how the kernel goes about it, "blocks" or "tiles", where the target has both; the
+            faster one for this length where None. The result is the same, bit for bit.
 
     Returns:
         o, float32, [B, T, H, L], and block_indices, int64, [B, H, T, min(block_count, C)] with
@@ -65,7 +74,8 @@ def block_sparse_attention(
     except ValueError as error:
         raise InvalidArgument(str(error)) from None
     kernel = _choose(
-        "block_sparse", q.device, target, dot, attention_dim=q.shape[3], linear_dim=v.shape[3],
+        "block_sparse", q.device, target, dot, schedule, q.shape[2], q.shape[1],
+        attention_dim=q.shape[3], linear_dim=v.shape[3],
         block_size=block_size, block_count=block_count, mode=mode,
     )  # fmt: skip
     o, block_indices = kernel(q, k, v, u, g_cmp)
@@ -89,11 +99,12 @@ def hstu_attention_with_bsa(
     mode: str = "fixed",
     target: str | None = None,
     dot: str | None = None,
+    schedule: str | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """HSTU's attention over jagged sequences, block-sparse attention inside.
 
-    In `fixed` mode the kernel reads the sequences as they lie; `literal` depends on the padded
-    length, so there the sequences are padded first. On a GPU the call waits for x_offsets, which
+    The kernel reads the sequences as they lie; but `literal` depends on the padded length, so there
+    the sequences are padded first. On a GPU the call waits for x_offsets, which
     are checked on the host.
 
     Args:
@@ -110,9 +121,10 @@ def hstu_attention_with_bsa(
             or another.
         block_count: how many blocks a query selects, its own among them.
         block_size: tokens of a block.
-        mode: "fixed" or "literal".
+        mode: "fixed", "interleaved" or "literal".
         target: as in block_sparse_attention.
         dot: as in block_sparse_attention.
+        schedule: as in block_sparse_attention.
 
     Returns:
         attn_output, float32, [sum N, H * L]; and padded_q and padded_k, [B, n, H, A], zeros behind
@@ -125,7 +137,9 @@ def hstu_attention_with_bsa(
 
     def attention(*tensors: torch.Tensor, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
         q, k, v, u, g_cmp, *_ = tensors
-        return block_sparse_attention(q, k, v, u, g_cmp, **options, target=target, dot=dot)
+        return block_sparse_attention(
+            q, k, v, u, g_cmp, **options, target=target, dot=dot, schedule=schedule
+        )
 
     try:
         flags = semantics_of(mode)
@@ -134,7 +148,7 @@ def hstu_attention_with_bsa(
         check_selection(block_count, block_size, num_heads, n, flags)
         if q.dtype != torch.float32:
             raise InvalidArgument(f"q is {q.dtype}: expected float32")
-        if mode != "fixed":
+        if mode == "literal":
             return padded_attention(
                 num_heads, attention_dim, linear_dim, q, k, v, u, x_offsets, invalid_attn_mask,
                 gate_model,
@@ -144,43 +158,61 @@ def hstu_attention_with_bsa(
         raise
     except ValueError as error:
         raise InvalidArgument(str(error)) from None
+    longest = max(stop - start for start, stop in itertools.pairwise(offsets))
     kernel = _choose(
-        "hstu_bsa", q.device, target, dot, attention_dim=attention_dim, linear_dim=linear_dim,
-        block_size=block_size, block_count=block_count,
+        "hstu_bsa", q.device, target, dot, schedule, num_heads, longest,
+        attention_dim=attention_dim, linear_dim=linear_dim,
+        block_size=block_size, block_count=block_count, mode=mode,
     )  # fmt: skip
     q, k, v, u = split_heads(num_heads, attention_dim, linear_dim, q, k, v, u)
     g_cmp, _, _ = gate_model(q)
-    longest = max(stop - start for start, stop in itertools.pairwise(offsets))
     on_device = x_offsets.to(q.device, torch.int64)
     o, _ = kernel(q, k, v, u, g_cmp.contiguous(), on_device, max_length=longest)
     return o.flatten(1), pad(q, offsets, n), pad(k, offsets, n)
 
 
 def _choose(
-    family: str, device: torch.device, target: str | None, dot: str | None, **wanted: Any
+    family: str,
+    device: torch.device,
+    target: str | None,
+    dot: str | None,
+    schedule: str | None,
+    heads: int,
+    length: int,
+    **wanted: Any,
 ) -> Kernel:
     """The first kernel of the manifest's order that is available there and has these parameters.
 
-    `dot` counts where a target has that parameter; the CPU's products are `ieee`.
+    `dot` and `schedule` count where a target has those parameters; the CPU's products are `ieee`.
     """
-    key = (family, device, target, dot, *wanted.values())
+    tiled = heads <= _MOST_TILED_HEADS and length <= _MOST_TILED_BLOCKS * wanted["block_size"]
+    key = (family, device, target, dot, schedule, tiled, *wanted.values())
     kernel = _chosen.get(key)
     if kernel is not None:
         return kernel
     refused = []
+    fitting: dict[str | None, KernelInfo] = {}
     for info in catalog.kernels(family):
-        asked: Mapping[str, Any] = wanted
+        asked = dict(wanted)
         if "dot" in info.parameters:
-            asked = {**wanted, "dot": dot or "tf32x3"}
+            asked["dot"] = dot or "tf32x3"
+        if "schedule" in info.parameters and schedule is not None:
+            asked["schedule"] = schedule
         reason = dispatch._why_not(info, device, asked)
         if target is not None and info.target != target:
             reason = f"its target is {info.target}, not {target}"
         elif "dot" not in info.parameters and dot not in (None, "ieee"):
             reason = f"its products are ieee, not {dot}"
+        elif "schedule" not in info.parameters and schedule is not None:
+            reason = "it has no schedules"
         if reason is None:
-            kernel = _chosen[key] = catalog.kernel(info.key)
-            return kernel
-        refused.append(f"\n  {info.key}: {reason}")
+            fitting.setdefault(info.parameters.get("schedule"), info)
+        else:
+            refused.append(f"\n  {info.key}: {reason}")
+    if fitting:
+        best = fitting.get("tiles" if tiled else "blocks") or next(iter(fitting.values()))
+        kernel = _chosen[key] = catalog.kernel(best.key)
+        return kernel
     settings = ", ".join(f"{name} {value}" for name, value in wanted.items())
     raise KernelNotFound(
         f"no {family} kernel for {settings} on {device}:{''.join(refused) or ' none was generated'}"

@@ -183,8 +183,8 @@ def contenders(shape: Shape) -> list[Contender]:
     from kernel_specs.block_sparse.triton_kernels import Dot, dense_attention
 
     add_dense("dense, Triton, bf16 tensors", "bf16", 2, lambda: dense_attention(*low, dot="bf16"))
-    exact: tuple[Dot, ...] = ("tf32", "tf32x3")
-    for dot in exact:
+    precisions: tuple[Dot, ...] = ("bf16", "tf32", "tf32x3")
+    for dot in precisions:
         add_dense(f"dense, Triton, {dot}", dot, 4, partial(dense_attention, q, k, v, dot=dot))
     if 4.0 * B * H * T * T <= _MOST_DENSE_BYTES:
         add_dense("dense, PyTorch, fp32", "ieee", 4, lambda: dense_pytorch(q, k, v))

@@ -1,14 +1,16 @@
-"""What block-sparse attention for HSTU may be asked to compute: flags, and two named modes.
+"""What block-sparse attention for HSTU may be asked to compute: flags, and three named modes.
 
 `literal` is the algorithm as it was published, with its defects; `fixed`, the default, is the
 causal and padding-invariant one that its description and its ancestor (native sparse attention,
-fla-org/native-sparse-attention) intend. docs/block_sparse.md tells the two apart.
+fla-org/native-sparse-attention) intend; `interleaved` is `fixed` with the sharing that the
+published algorithm's comments intend: over positions, not heads. docs/block_sparse.md tells them
+apart.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 import torch
@@ -18,7 +20,7 @@ LAYER_NORM_EPSILON = 1e-6
 
 @dataclass(frozen=True)
 class Semantics:
-    """The points in which the two modes differ."""
+    """The points in which the modes differ."""
 
     list_layout: Literal["transpose", "reinterpret"]
     """How the lists [B, H, T, S] reach the query (t, h): `transpose` gives it list[h, t];
@@ -38,7 +40,8 @@ class Semantics:
 
 FIXED = Semantics("transpose", "none", False, -math.inf, math.inf)
 LITERAL = Semantics("reinterpret", "heads", True, 0.0, 1.0)
-MODES = {"fixed": FIXED, "literal": LITERAL}
+INTERLEAVED = replace(FIXED, share="time")
+MODES = {"fixed": FIXED, "literal": LITERAL, "interleaved": INTERLEAVED}
 Mode: TypeAlias = str | Semantics
 
 

@@ -18,9 +18,10 @@ def silu(x: float) -> float:
 
 
 def attention(
-    q: Array, k: Array, v: Array, u: Array, g_cmp: Array, block_count: int, size: int, literal: bool
+    q: Array, k: Array, v: Array, u: Array, g_cmp: Array, block_count: int, size: int, mode: str
 ) -> tuple[Array, Array]:
     """o [B, T, H, L] and block_indices [B, H, T, S] in fp64."""
+    literal = mode == "literal"
     B, T, H, A = q.shape
     L = v.shape[3]
     C = math.ceil(T / size)
@@ -59,6 +60,9 @@ def attention(
         if literal and H > 1:
             for h in range(1, H, 2):
                 lists[b, h] = lists[b, h - 1]
+    if mode == "interleaved":
+        for t in range(1, T, 2):
+            lists[:, :, t] = lists[:, :, t - 1]
     selected = np.zeros((B, T, H, L))
     for b in range(B):
         flat = lists[b].reshape(H * T, S)

@@ -46,7 +46,7 @@ seeds = st.integers(0, 2**31)
 
 
 @settings(max_examples=40, deadline=None)
-@given(lengths, heads, seeds, st.sampled_from(["fixed", "literal"]))
+@given(lengths, heads, seeds, st.sampled_from(["fixed", "literal", "interleaved"]))
 def test_the_cpu_kernel_equals_the_oracle(T: int, H: int, seed: int, mode: str) -> None:
     if mode == "literal" and H == 3:
         H = 4
@@ -138,6 +138,25 @@ def test_the_literal_mode_pads_and_depends_on_n() -> None:
     assert not torch.allclose(o, other)
 
 
+def test_interleaved_positions_share_a_list_and_pad_nothing() -> None:
+    H, N = 2, 121
+    tensors = inputs(1, N, H)
+    _, lists = block_sparse_attention(*tensors, block_size=SIZE, mode="interleaved")
+    _, own = block_sparse_attention(*tensors, block_size=SIZE, mode="fixed")
+    assert torch.equal(lists[:, :, ::2], own[:, :, ::2])
+    assert torch.equal(lists[:, :, 1::2], lists[:, :, :-1:2])
+    assert not torch.equal(lists, own)
+    q, k, v, u = (x.flatten(0, 1).flatten(1) for x in tensors[:4])
+    call = (H, A, L, q, k, v, u, torch.tensor([0, 20, 121]))
+    gate = GateMLP(A).requires_grad_(False)
+    options = {"block_size": SIZE, "mode": "interleaved"}
+    o, _, _ = hstu_attention_with_bsa(*call, torch.ones(101, 101), gate, **options)
+    expected, _, _ = padded_reference(*call, torch.ones(101, 101), gate, **options)
+    assert compare(o, expected, name="o").passed
+    wider, _, _ = hstu_attention_with_bsa(*call, torch.ones(128, 128), gate, **options)
+    assert torch.equal(o, wider)
+
+
 @IMPLEMENTATIONS
 def test_equal_blocks_tie_towards_the_lower_index(attention: Attention) -> None:
     q, k, v, u, gate = inputs(1, 160, 1)
@@ -210,7 +229,7 @@ def test_the_gpu_kernel_normalises_over_any_number_of_heads(H: int) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("mode", ["fixed", "literal"])
+@pytest.mark.parametrize("mode", ["fixed", "literal", "interleaved"])
 @pytest.mark.parametrize("T", [1, 17, 250, 1024])
 def test_the_gpu_kernel_equals_the_oracle(T: int, mode: str) -> None:
     tensors = [x.cuda() for x in inputs(2, T, 4)]
@@ -222,3 +241,65 @@ def test_the_gpu_kernel_equals_the_oracle(T: int, mode: str) -> None:
     assert found.passed, str(found.worst)
     again, _ = block_sparse_attention(*tensors, block_size=SIZE, mode=mode)
     assert torch.equal(o, again)  # no order of execution shows
+
+
+def wide_inputs(B: int, T: int, H: int, seed: int = 42) -> list[torch.Tensor]:
+    """Of the head sizes that both schedules are built for, on the GPU."""
+    g = torch.Generator("cuda").manual_seed(seed)
+    sizes = (32, 32, 64, 64)
+    rows = [torch.randn(B, T, H, size, generator=g, device="cuda") for size in sizes]
+    return [*rows, torch.randn(B, T, H, generator=g, device="cuda")]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("H", [1, 3, 8, 24])
+@pytest.mark.parametrize("T", [1, 31, 32, 33, 127, 128, 129, 250, 1024, 3001])
+def test_both_schedules_give_the_same_bits(T: int, H: int) -> None:
+    tensors = wide_inputs(2, T, H)
+    by_blocks = block_sparse_attention(*tensors, dot="bf16", schedule="blocks")
+    by_tiles = block_sparse_attention(*tensors, dot="bf16", schedule="tiles")
+    assert torch.equal(by_blocks[1], by_tiles[1])
+    assert torch.equal(by_blocks[0], by_tiles[0])
+    if T * H < 1000:  # LayerNorm may divide by little, of which bf16 leaves little
+        return
+    stages = reference.trace(*reference.to_double(*tensors), block_indices=by_tiles[1])
+    found = compare(by_tiles[0], stages.o, name="o")
+    assert found.rms_ratio < 5e-3, found.rms_ratio  # bf16 products err by some 4e-3
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dot", ["tf32x3", "bf16"])
+def test_neither_future_nor_padding_changes_a_bit_on_the_gpu(dot: str) -> None:
+    tensors = wide_inputs(2, 1000, 4)
+    o, lists = block_sparse_attention(*tensors, dot=dot)
+    for T in (1001, 1024, 3000):  # of which the last is long enough for the other schedule
+        longer = [
+            torch.cat([x, 3 * torch.randn(2, T - 1000, *x.shape[2:], device="cuda")], 1)
+            for x in tensors
+        ]
+        o_longer, lists_longer = block_sparse_attention(*longer, dot=dot)
+        assert torch.equal(o_longer[:, :1000], o)
+        assert torch.equal(lists_longer[:, :, :1000], lists)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("schedule", ["blocks", "tiles"])
+def test_jagged_sequences_equal_padded_ones_bit_for_bit(schedule: str) -> None:
+    H, lengths = 4, [1, 31, 0, 32, 33, 700, 128, 129]
+    offsets = torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()], device="cuda")
+    q, k, v, u, gate = (x[0] for x in wide_inputs(1, sum(lengths), H))
+    o, _, _ = hstu_attention_with_bsa(
+        H, 32, 64, *(x.flatten(1) for x in (q, k, v, u)), offsets, torch.ones(900, 900),
+        lambda _: (gate, gate, gate), dot="bf16", schedule=schedule,
+    )  # fmt: skip
+    for start, stop in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
+        if stop == start:
+            continue
+        alone = [x[None, start:stop] for x in (q, k, v, u, gate)]
+        expected, _ = block_sparse_attention(*alone, dot="bf16", schedule="blocks")
+        assert torch.equal(o[start:stop].view_as(expected[0]), expected[0]), (start, stop)
+
+
+def test_a_schedule_is_refused_where_there_is_none() -> None:
+    with pytest.raises(runtime.KernelNotFound, match="it has no schedules"):
+        block_sparse_attention(*inputs(1, 40, 2), block_size=SIZE, schedule="tiles")

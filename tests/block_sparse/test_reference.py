@@ -36,7 +36,7 @@ def inputs(B: int, T: int, H: int, A: int, L: int, seed: int = 42) -> tuple[torc
     return q, k, v, u, torch.randn(B, T, H, generator=g)
 
 
-@pytest.mark.parametrize("mode", ["fixed", "literal"])
+@pytest.mark.parametrize("mode", ["fixed", "literal", "interleaved"])
 @pytest.mark.parametrize(
     ("B", "T", "H", "A", "L", "size", "count"),
     [
@@ -52,7 +52,7 @@ def test_equals_a_scalar_loop(
     tensors = to_double(*inputs(B, T, H, A, L))
     o, lists = block_sparse_attention(*tensors, block_count=count, block_size=size, mode=mode)
     expected_o, expected_lists = SCALAR.attention(
-        *(tensor.numpy() for tensor in tensors), count, size, mode == "literal"
+        *(tensor.numpy() for tensor in tensors), count, size, mode
     )
     assert torch.equal(lists, torch.from_numpy(expected_lists))
     # fp64: sums of some hundred terms of order one, in another order
@@ -181,7 +181,7 @@ def test_padding_is_exact_and_the_gate_is_the_stated_network() -> None:
     [
         ({"block_size": 0}, "block_size is 0"),
         ({"block_count": 0}, "block_count is 0"),
-        ({"mode": "exact"}, "expected one of fixed, literal"),
+        ({"mode": "exact"}, "expected one of fixed, literal, interleaved"),
         ({"q": torch.zeros(1, 8, 2, 3)}, "k has shape"),
         ({"v": torch.zeros(1, 8, 2, 5)}, "u has shape"),
         ({"u": torch.zeros(1, 8, 2, 4, dtype=torch.float16)}, "u is float16"),

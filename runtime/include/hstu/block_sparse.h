@@ -47,12 +47,24 @@ struct Problem {
   const std::int64_t* offsets;  // [sequences + 1], or null
   std::int64_t sequences, heads, max_length;
   // Scratch, contiguous. Blocks are counted over all sequences, first_block onwards in each.
-  float* k_cmp;          // [blocks, heads, A]: mean keys
-  float* v_cmp;          // [blocks, heads, L]: mean values
-  float* o_cmp;          // [rows, heads, L]: the compressed branch before LayerNorm
-  void* partial;         // [rows, heads, S, L]: what each listed block contributes (GPU)
+  float* k_cmp;   // [blocks, heads, A]: mean keys; on a GPU [heads, blocks, A] for each sequence,
+                  // rounded to bf16 where the products are
+  float* v_cmp;   // [blocks, heads, L]: mean values, likewise
+  void* o_cmp;    // [rows, heads, L]: the compressed branch before LayerNorm; GPU, by tiles:
+                  // [rows, heads, 4]: each head's moments
+  void* partial;  // [rows, heads, S, L]: what each listed block contributes (GPU); by tiles:
+                  // [rows, heads, 2, L]: both branches of heads that did not wait
   std::int32_t* starts;  // [(blocks + sequences) * heads]: where each block's entries begin (GPU)
   std::int32_t* order;   // [rows * heads * S]: list entries t * S + s, by block (GPU)
+  void* packed;          // [blocks, heads, block_size * (A + L)]: bf16 operands (GPU, by tiles)
+  std::uint32_t* progress;  // [counters()] (GPU, by tiles)
+
+  // One for each tile of each sequence: that of row r, over all sequences, of sequence b is number
+  // r / tile + b.
+  KERNELMINT_HOST_DEVICE std::int64_t counters(int tile) const {
+    const std::int64_t rows = offsets == nullptr ? sequences * max_length : offsets[sequences];
+    return rows / tile + sequences;
+  }
 
   // Every sequence's blocks have room behind offsets[b] / block_size + b: the sum of the earlier
   // sequences' ceil(length / block_size) is at most that.
@@ -67,15 +79,17 @@ struct Problem {
   }
 };
 
-// The points in which the two modes differ (kernel_specs/block_sparse/semantics.py).
+// The points in which the modes differ (kernel_specs/block_sparse/semantics.py).
+enum class Mode { fixed, literal, interleaved };
+
 struct Semantics {
-  bool reinterpret_lists, share_heads, open_first_rows, rank_unseen;
+  bool reinterpret_lists, share_heads, share_time, open_first_rows, rank_unseen;
   float local_rank;
 };
 
-constexpr Semantics semantics(bool literal) {
-  return literal ? Semantics{true, true, true, true, 1.0f}
-                 : Semantics{false, false, false, false, __builtin_inff()};
+constexpr Semantics semantics(Mode mode) {
+  if (mode == Mode::literal) return {true, true, false, true, true, 1.0f};
+  return {false, false, mode == Mode::interleaved, false, false, __builtin_inff()};
 }
 
 #if defined(KERNELMINT_ISA)

@@ -53,12 +53,12 @@ KERNELMINT_ALWAYS_INLINE void silu_in_place(float* scores, std::int64_t count, f
   }
 }
 
-template <int kA, int kL, int kBlockSize, int kBlockCount, bool kLiteral>
+template <int kA, int kL, int kBlockSize, int kBlockCount, Mode kNamed>
 class Attention {
  public:
   static constexpr int A = kA, L = kL, S = kBlockCount;
   static constexpr std::int64_t kTile = 32;  // queries a task takes
-  static constexpr Semantics kMode = semantics(kLiteral);
+  static constexpr Semantics kMode = semantics(kNamed);
 
   // scratch: for each worker, scratch_floats() floats.
   Attention(const Problem& problem, float* scratch) : p_(problem), scratch_(scratch) {}
@@ -148,7 +148,7 @@ class Attention {
     }
     silu_in_place(scores, seen, 1.0f / A);
 
-    float* out = p_.o_cmp + ((sequence.first + t) * p_.heads + h) * L;
+    float* out = static_cast<float*>(p_.o_cmp) + ((sequence.first + t) * p_.heads + h) * L;
     for (int i = 0; i < L; i += kLanes) store(out + i, F32{});
     for (std::int64_t c = 0; c < seen; ++c) {
       add_scaled<L>(out, scores[c], p_.v_cmp + ((sequence.first_block + c) * p_.heads + h) * L);
@@ -157,6 +157,7 @@ class Attention {
     for (int i = 0; i < L; i += kLanes) store(out + i, load(out + i) * splat(gate));
 
     if (kMode.share_heads && h % 2 == 1) return;  // the even head writes both lists
+    if (kMode.share_time && t % 2 == 1) return;   // likewise the even position
     float best[S];
     std::int64_t index[S];
     int found = 0;
@@ -185,6 +186,7 @@ class Attention {
       const std::int64_t entry = s < found && index[s] <= current ? index[s] : -1;
       list[s] = entry;
       if (kMode.share_heads && h + 1 < p_.heads) list[p_.lists.head + s] = entry;
+      if (kMode.share_time && t + 1 < sequence.length) list[p_.lists.token + s] = entry;
     }
   }
 
@@ -243,7 +245,7 @@ class Attention {
 
   void combine(const Sequence& sequence, std::int64_t t) const {
     const std::int64_t token = sequence.first_token + t;
-    const float* o_cmp = p_.o_cmp + (sequence.first + t) * p_.heads * L;
+    const float* o_cmp = static_cast<const float*>(p_.o_cmp) + (sequence.first + t) * p_.heads * L;
     const auto compressed = [&](std::int64_t h) { return o_cmp + h * L; };
     const auto selected = [&](std::int64_t h) { return p_.o.at(sequence.index, token, h); };
     const Normal x = normal(compressed), y = normal(selected);

@@ -15,6 +15,7 @@
 #include "ptx/math.cuh"
 #include "ptx/mma.cuh"
 #include "ptx/mma_tf32.cuh"
+#include "ptx/shared_memory.cuh"
 
 namespace kernelmint::hstu {
 
@@ -93,6 +94,8 @@ struct Operands<Dot::bf16> {
                  ptx::pack<kernelmint::bf16>(row_8.x, row_8.y),
                  ptx::pack<kernelmint::bf16>(row.z, row.w),
                  ptx::pack<kernelmint::bf16>(row_8.z, row_8.w)} {}
+    __device__ __forceinline__ Left(uint2 row, uint2 row_8)
+        : packed{row.x, row_8.x, row.y, row_8.y} {}
   };
 
   struct Right {
@@ -101,6 +104,7 @@ struct Operands<Dot::bf16> {
     __device__ __forceinline__ explicit Right(float4 column)
         : packed{ptx::pack<kernelmint::bf16>(column.x, column.y),
                  ptx::pack<kernelmint::bf16>(column.z, column.w)} {}
+    __device__ __forceinline__ Right(std::uint32_t low, std::uint32_t high) : packed{low, high} {}
   };
 
   static __device__ __forceinline__ void multiply_add(float (&sum)[4], const Left& a,
@@ -115,22 +119,25 @@ __device__ __forceinline__ float4 load4(const float* from) {
 
 __device__ __forceinline__ void store4(float* to, float4 x) { *reinterpret_cast<float4*>(to) = x; }
 
-// 16 rows of queries. Lane 4g + t brings elements of the rows g and g + 8. They are kept in
-// whichever form takes fewer registers: as they are for TF32, whose operands are twice as large;
-// packed for bf16.
+// 16 rows of queries, in fp32 or already rounded to bf16. Lane 4g + t brings elements of the rows g
+// and g + 8. They are kept in whichever form takes fewer registers: as they are for TF32, whose
+// operands are twice as large; packed for bf16.
 template <int A, Dot kDot>
 class Queries {
  public:
   using Left = typename Operands<kDot>::Left;
 
-  __device__ __forceinline__ Queries(const float* row, const float* row_8, int t, float scale)
-      : Queries(row, row_8, t, scale, std::make_index_sequence<A / 16>{}) {}
+  template <class T>
+  __device__ __forceinline__ Queries(const T* row, const T* row_8, int t)
+      : Queries(row, row_8, t, std::make_index_sequence<A / 16>{}) {}
 
   __device__ __forceinline__ Left slice(int i) const { return Left(kept_[i]); }
 
  private:
   struct Plain {
     float4 row, row_8;
+
+    __device__ __forceinline__ Plain(float4 x, float4 y) : row(x), row_8(y) {}
 
     // The compiler must not split them once and for all, ahead of a loop: that is what is avoided.
     __device__ __forceinline__ explicit operator Left() const {
@@ -144,64 +151,112 @@ class Queries {
   };
   using Kept = std::conditional_t<kDot == Dot::bf16, Left, Plain>;
 
-  template <std::size_t... I>
-  __device__ __forceinline__ Queries(const float* row, const float* row_8, int t, float scale,
-                                     std::index_sequence<I...>)
-      : kept_{Kept{scaled(load4(row + 16 * I + 4 * t), scale),
-                   scaled(load4(row_8 + 16 * I + 4 * t), scale)}...} {}
-
-  static __device__ __forceinline__ float4 scaled(float4 x, float s) {
-    return {x.x * s, x.y * s, x.z * s, x.w * s};
+  static __device__ __forceinline__ float4 piece(const float* from) { return load4(from); }
+  static __device__ __forceinline__ uint2 piece(const bf16* from) {
+    return *reinterpret_cast<const uint2*>(from);
   }
+
+  template <class T, std::size_t... I>
+  __device__ __forceinline__ Queries(const T* row, const T* row_8, int t, std::index_sequence<I...>)
+      : kept_{Kept(piece(row + 16 * I + 4 * t), piece(row_8 + 16 * I + 4 * t))...} {}
 
   Kept kept_[A / 16];
 };
 
-// x / (1 + e^-x). Where e^-x overflows, the quotient is -0: the limit.
-__device__ __forceinline__ float silu(float x) { return __fdividef(x, 1.0f + __expf(-x)); }
+// The same rows read from shared memory whenever they are needed, which takes no registers.
+template <int A, Dot kDot>
+class SharedQueries {
+ public:
+  using Left = typename Operands<kDot>::Left;
 
-// scores[i] += queries times the keys 8i to 8i + 7, of which lane 4g + t reads key 8i + g.
-// `key(j)` is the address of key j.
-template <int kKeys, int A, Dot kDot, class Key>
-__device__ __forceinline__ void multiply_queries_keys(float (&scores)[kKeys / 8][4],
-                                                      const Queries<A, kDot>& queries, int g, int t,
-                                                      Key key) {
+  template <class T>
+  __device__ __forceinline__ SharedQueries(const T* row, const T* row_8, int t)
+      : row_(ptx::shared_address(row + 4 * t)), row_8_(ptx::shared_address(row_8 + 4 * t)) {}
+
+  __device__ __forceinline__ Left slice(int i) const {
+    if constexpr (kDot == Dot::bf16) {
+      return Left(ptx::load_shared_8(row_ + 32 * i), ptx::load_shared_8(row_8_ + 32 * i));
+    } else {
+      return Left(as_floats(ptx::load_shared_16(row_ + 64 * i)),
+                  as_floats(ptx::load_shared_16(row_8_ + 64 * i)));
+    }
+  }
+
+ private:
+  static __device__ __forceinline__ float4 as_floats(uint4 x) {
+    return {__uint_as_float(x.x), __uint_as_float(x.y), __uint_as_float(x.z), __uint_as_float(x.w)};
+  }
+
+  std::uint32_t row_, row_8_;
+};
+
+// x / (1 + e^(-scale x)): SiLU(scale x) / scale. Where the power overflows, it is -0: the limit.
+__device__ __forceinline__ float silu(float x, float scale = 1.0f) {
+  constexpr float kLog2E = 1.4426950408889634f;
+  return x * ptx::reciprocal(1.0f + ptx::exp2(-kLog2E * scale * x));
+}
+
+// Right operands of the products with 16 keys: of one slice of a key's elements, the keys 0 to 7
+// and 8 to 15; and of 32 columns of the values, four times eight.
+template <Dot kDot>
+struct RightPair {
+  typename Operands<kDot>::Right keys_0, keys_8;
+};
+template <Dot kDot>
+struct RightQuad {
+  typename Operands<kDot>::Right columns[4];
+};
+
+// The operands of 16 keys that lie in memory as fp32: lane 4g + t reads the keys g and g + 8, and
+// the values 2t, 2t + 1, 2t + 8 and 2t + 9. `key(j)` is the address of key j, `value(j, column)`
+// that of four elements of value j.
+template <Dot kDot, class Key>
+__device__ __forceinline__ RightPair<kDot> keys_from(int slice, int g, int t, Key key) {
+  const int column = 16 * slice + 4 * t;
+  using Right = typename Operands<kDot>::Right;
+  return {Right(load4(key(g) + column)), Right(load4(key(8 + g) + column))};
+}
+
+template <Dot kDot, class Value>
+__device__ __forceinline__ RightQuad<kDot> values_from(int chunk, int g, int t, Value value) {
+  const int column = 32 * chunk + 4 * (g / 2) + 16 * (g % 2);
+  const float4 v0 = load4(value(2 * t, column)), v1 = load4(value(2 * t + 1, column));
+  const float4 v2 = load4(value(2 * t + 8, column)), v3 = load4(value(2 * t + 9, column));
+  using Right = typename Operands<kDot>::Right;
+  return {{Right({v0.x, v1.x, v2.x, v3.x}), Right({v0.y, v1.y, v2.y, v3.y}),
+           Right({v0.z, v1.z, v2.z, v3.z}), Right({v0.w, v1.w, v2.w, v3.w})}};
+}
+
+// scores[i] += queries times the keys 8i to 8i + 7. `keys(slice)` is a RightPair.
+template <int A, Dot kDot, class Queries, class Keys>
+__device__ __forceinline__ void multiply_queries_keys(float (&scores)[2][4], const Queries& queries,
+                                                      Keys keys) {
 #pragma unroll
   for (int slice = 0; slice < A / 16; ++slice) {
     const auto left = queries.slice(slice);
-#pragma unroll
-    for (int i = 0; i < kKeys / 8; ++i) {
-      const float* from = key(8 * i + g) + 16 * slice + 4 * t;
-      Operands<kDot>::multiply_add(scores[i], left, typename Operands<kDot>::Right(load4(from)));
-    }
+    const RightPair<kDot> right = keys(slice);
+    Operands<kDot>::multiply_add(scores[0], left, right.keys_0);
+    Operands<kDot>::multiply_add(scores[1], left, right.keys_8);
   }
 }
 
 // out += weights times values. Of out[4 i + j], lane 4g + t has the rows g and g + 8 at the columns
 // 32 i + 4 t + j and 32 i + 16 + 4 t + j: four lanes together write 64 bytes in a row.
-// `value(j, column)` is the address of four elements of value j.
-template <int kKeys, int L, Dot kDot, class Value>
+// `values(chunk)` is a RightQuad.
+template <int L, Dot kDot, class Values>
 __device__ __forceinline__ void multiply_weights_values(float (&out)[L / 8][4],
-                                                        const float (&weights)[kKeys / 8][4], int g,
-                                                        int t, Value value) {
+                                                        const float (&weights)[2][4],
+                                                        Values values) {
+  const auto& w0 = weights[0];
+  const auto& w1 = weights[1];
+  const typename Operands<kDot>::Left left({w0[0], w0[1], w1[0], w1[1]},
+                                           {w0[2], w0[3], w1[2], w1[3]});
 #pragma unroll
-  for (int i = 0; i < kKeys / 16; ++i) {
-    const auto& w0 = weights[2 * i];
-    const auto& w1 = weights[2 * i + 1];
-    const typename Operands<kDot>::Left left({w0[0], w0[1], w1[0], w1[1]},
-                                             {w0[2], w0[3], w1[2], w1[3]});
-    const int key = 16 * i + 2 * t;
+  for (int chunk = 0; chunk < L / 32; ++chunk) {
+    const RightQuad<kDot> right = values(chunk);
 #pragma unroll
-    for (int chunk = 0; chunk < L / 32; ++chunk) {
-      const int column = 32 * chunk + 4 * (g / 2) + 16 * (g % 2);
-      const float4 v0 = load4(value(key, column)), v1 = load4(value(key + 1, column));
-      const float4 v2 = load4(value(key + 8, column)), v3 = load4(value(key + 9, column));
-      using Right = typename Operands<kDot>::Right;
-      Operands<kDot>::multiply_add(out[4 * chunk], left, Right({v0.x, v1.x, v2.x, v3.x}));
-      Operands<kDot>::multiply_add(out[4 * chunk + 1], left, Right({v0.y, v1.y, v2.y, v3.y}));
-      Operands<kDot>::multiply_add(out[4 * chunk + 2], left, Right({v0.z, v1.z, v2.z, v3.z}));
-      Operands<kDot>::multiply_add(out[4 * chunk + 3], left, Right({v0.w, v1.w, v2.w, v3.w}));
-    }
+    for (int j = 0; j < 4; ++j)
+      Operands<kDot>::multiply_add(out[4 * chunk + j], left, right.columns[j]);
   }
 }
 

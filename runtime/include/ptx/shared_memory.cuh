@@ -55,6 +55,15 @@ __device__ __forceinline__ std::uint32_t load_shared_4(std::uint32_t address) {
   return value;
 }
 
+__device__ __forceinline__ uint2 load_shared_8(std::uint32_t address) {
+  uint2 value;
+  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];"
+               : "=r"(value.x), "=r"(value.y)
+               : "r"(address)
+               : "memory");
+  return value;
+}
+
 __device__ __forceinline__ uint4 load_shared_16(std::uint32_t address) {
   uint4 value;
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
