@@ -30,12 +30,13 @@ __device__ __forceinline__ float quad_sum(float x) {
 // `Scores` is float[kRowTiles][n][4], `Output` float[kRowTiles][m][4]: mma accumulators, whose
 // elements 0 and 1 belong to one row, 2 and 3 to the row eight below.
 //
-// Optimized, the exponent is one fused multiply-add, 2^(s * c - m * c) with c = scale * log2(e),
-// and a row's maximum is kept until one larger by a factor of 2^kSlack (in the exponential) comes
-// up: probabilities stay below 2^kSlack, which costs no precision in floating point and cancels in
-// o = O / l; in exchange nearly all blocks need no reduction of the maximum over lanes and no
-// rescaling. Otherwise the textbook's form: scaled scores, e^(s - m), everything rescaled at every
-// block.
+// Optimized, the exponent is one fused multiply-add, 2^(s * c - m) with c = scale * log2(e) and
+// m = max(s) * c, and a row's maximum is kept until one larger by a factor of 2^kSlack (in the
+// exponential) comes up: probabilities stay below 2^kSlack, which costs no precision in floating
+// point and cancels in o = O / l; in exchange nearly all blocks need no reduction of the maximum
+// over lanes and no rescaling. m is rounded, which multiplies a row's probabilities by a common
+// factor; in far rows, where it could be large, the unscaled maximum is taken off the scores first.
+// Otherwise the textbook's form: scaled scores, e^(s - m), everything rescaled at every block.
 template <int kRowTiles, bool kOptimized>
 class OnlineSoftmax {
  public:
@@ -55,7 +56,7 @@ class OnlineSoftmax {
   template <bool kFirst, class Scores, class Output>
   __device__ __forceinline__ void update_maximum(Scores& scores, Output& output) {
     constexpr int kTiles = sizeof(scores[0]) / sizeof(scores[0][0]);
-    float maximum[2 * kRowTiles];
+    float greatest[2 * kRowTiles];  // of this lane's scores
 #pragma unroll
     for (int row = 0; row < 2 * kRowTiles; ++row) {
       float x = -kInfinity;
@@ -68,27 +69,42 @@ class OnlineSoftmax {
           x = fmaxf(x, score);
         }
       }
-      maximum[row] = kOptimized ? x * factor_ : x;
+      greatest[row] = x;
     }
-    if constexpr (kFirst) {
+    if constexpr (!kOptimized) {
 #pragma unroll
-      for (int row = 0; row < 2 * kRowTiles; ++row)
-        maximum_[row] = fmaxf(quad_max(maximum[row]), kNoMaximum);
-    } else if constexpr (kOptimized) {
-      bool grew = false;
+      for (int row = 0; row < 2 * kRowTiles; ++row) {
+        const float maximum = fmaxf(maximum_[row], quad_max(greatest[row]));
+        if constexpr (!kFirst) rescale(row, ptx::exp2((maximum_[row] - maximum) * kLog2E), output);
+        maximum_[row] = maximum;
+      }
+    } else if constexpr (kFirst) {
+      bool far = false;
 #pragma unroll
-      for (int row = 0; row < 2 * kRowTiles; ++row) grew |= maximum[row] > maximum_[row] + kSlack;
-      if (__any_sync(~0u, grew)) {
+      for (int row = 0; row < 2 * kRowTiles; ++row) {
+        maximum_[row] = kept(quad_max(greatest[row]));
+        far |= is_far(maximum_[row]);
+      }
+      if (__any_sync(~0u, far)) {
 #pragma unroll
-        for (int row = 0; row < 2 * kRowTiles; ++row) {
-          const float candidate = quad_max(maximum[row]);
-          rescale(row, candidate > maximum_[row] + kSlack ? candidate : maximum_[row], output);
-        }
+        for (int row = 0; row < 2 * kRowTiles; ++row) subtract_maximum(scores, row);
       }
     } else {
+      bool act = false;
 #pragma unroll
       for (int row = 0; row < 2 * kRowTiles; ++row)
-        rescale(row, fmaxf(maximum_[row], quad_max(maximum[row])), output);
+        act |= (fmaf(greatest[row], factor_, -kSlack) > maximum_[row]) | is_far(maximum_[row]);
+      if (__any_sync(~0u, act)) {
+#pragma unroll
+        for (int row = 0; row < 2 * kRowTiles; ++row) {
+          const float candidate = kept(quad_max(greatest[row]));
+          const float change = difference(maximum_[row], candidate);
+          const bool grew = change < -kSlack;
+          rescale(row, grew ? ptx::exp2(change) : 1.f, output);
+          if (grew) maximum_[row] = candidate;
+          subtract_maximum(scores, row);
+        }
+      }
     }
   }
 
@@ -119,14 +135,17 @@ class OnlineSoftmax {
 
   // ln(sum over keys of exp(scale * q k^T)); -inf where the row saw no key.
   __device__ __forceinline__ float log_sum_exp(int row) const {
-    return (kOptimized ? maximum_[row] * kLn2 : maximum_[row]) + logf(sum_[row]);
+    const float maximum =
+        kOptimized ? fmaf(subtracted(maximum_[row]), factor_, maximum_[row]) * kLn2 : maximum_[row];
+    return maximum + logf(sum_[row]);
   }
 
   // For tracing. M, of the scores as the products give them if optimized, else of scaled ones; -inf
   // where the row has seen no key.
   __device__ float maximum(int row) const {
     if (maximum_[row] == kNoMaximum) return -kInfinity;
-    return kOptimized ? maximum_[row] / factor_ : maximum_[row];
+    if (!kOptimized) return maximum_[row];
+    return is_far(maximum_[row]) ? subtracted(maximum_[row]) : maximum_[row] / factor_;
   }
 
   // For tracing. L, over all lanes.
@@ -135,12 +154,55 @@ class OnlineSoftmax {
   // For tracing. What L and O were multiplied by since `before`; 0 where there was nothing.
   __device__ float rescaled_since(const OnlineSoftmax& before, int row) const {
     if (maximum_[row] == kNoMaximum) return 0;
-    return rescaling(before.maximum_[row] - maximum_[row]);
+    if (!kOptimized) return ptx::exp2((before.maximum_[row] - maximum_[row]) * kLog2E);
+    return ptx::exp2(difference(before.maximum_[row], maximum_[row]));
   }
 
  private:
-  __device__ __forceinline__ static float rescaling(float change) {
-    return ptx::exp2(kOptimized ? change : change * kLog2E);
+  // A row is far where its scaled maximum exceeds kFar: up to there, its rounding changes
+  // probabilities by a factor of at most 2^(2^-11). A far row's unscaled maximum is taken off its
+  // scores, and kept with 140 off its exponent and that of c added: the same digits, but too small
+  // to count where the exponential subtracts what is kept. kFar comes out near 2^-126, and the
+  // greatest float below kLeastNear. Other rows keep the scaled maximum, which must not look like
+  // a far one's.
+  static constexpr float kFar = 16384;
+  static constexpr float kLeastNear = 1.f / 4096;
+  static constexpr std::uint32_t kShift = (140u + 127u) << 23;  // 127: the bias in c's exponent
+
+  __device__ __forceinline__ std::uint32_t exponent_of_factor() const {
+    return __float_as_uint(factor_) & 0x7f800000u;
+  }
+
+  // Of rows that saw no key, kNoMaximum, which is no far row's.
+  __device__ __forceinline__ float kept(float greatest) const {
+    const float scaled = fmaxf(greatest * factor_, kNoMaximum);
+    if (fabsf(scaled) > kFar && fabsf(scaled) < -kNoMaximum)
+      return __uint_as_float(__float_as_uint(greatest) + exponent_of_factor() - kShift);
+    return fabsf(scaled) < kLeastNear ? kLeastNear : scaled;
+  }
+
+  __device__ __forceinline__ static bool is_far(float kept) { return fabsf(kept) < kLeastNear; }
+
+  // What a row's scores are less by: its unscaled maximum if it is far.
+  __device__ __forceinline__ float subtracted(float kept) const {
+    return is_far(kept) ? __uint_as_float(__float_as_uint(kept) - exponent_of_factor() + kShift)
+                        : 0.f;
+  }
+
+  // From one kept maximum to another, in powers of two: of subtracted * c + kept, rounded once.
+  __device__ __forceinline__ float difference(float before, float after) const {
+    return fmaf(subtracted(before) - subtracted(after), factor_, before - after);
+  }
+
+  template <class Scores>
+  __device__ __forceinline__ void subtract_maximum(Scores& scores, int row) const {
+    constexpr int kTiles = sizeof(scores[0]) / sizeof(scores[0][0]);
+    const float maximum = subtracted(maximum_[row]);
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      scores[row / 2][tile][row % 2 * 2] -= maximum;
+      scores[row / 2][tile][row % 2 * 2 + 1] -= maximum;
+    }
   }
 
   __device__ __forceinline__ float exponential(float score, int row) const {
@@ -149,10 +211,8 @@ class OnlineSoftmax {
   }
 
   template <class Output>
-  __device__ __forceinline__ void rescale(int row, float maximum, Output& output) {
+  __device__ __forceinline__ void rescale(int row, float factor, Output& output) {
     constexpr int kTiles = sizeof(output[0]) / sizeof(output[0][0]);
-    const float factor = rescaling(maximum_[row] - maximum);
-    maximum_[row] = maximum;
     sum_[row] *= factor;
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
@@ -162,7 +222,7 @@ class OnlineSoftmax {
   }
 
   float factor_;                  // scale, times log2(e) if optimized
-  float maximum_[2 * kRowTiles];  // of the scaled scores; in powers of two if optimized
+  float maximum_[2 * kRowTiles];  // of the scaled scores; if optimized, what `kept` says
   float sum_[2 * kRowTiles];      // this lane's part of it
 };
 

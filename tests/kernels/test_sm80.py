@@ -1,5 +1,7 @@
 """flash_forward.sm80 on a GPU: every built kernel against the fp64 oracle.
 
+The variable KERNELS selects among them (tools/selection.py).
+
 A kernel's error may be 1.5 times that of PyTorch's own flash attention, on the same inputs against
 the same oracle: in the root of the mean square, and in the greatest element. Where there are few
 elements, PyTorch's greatest error may happen to be better than anyone has to be; there, 1.5 times
@@ -18,7 +20,9 @@ import torch
 from torch import Tensor
 
 import runtime
+from tools import sanity_check
 from tools.oracle import oracle
+from tools.selection import select
 
 pytestmark = [
     pytest.mark.gpu,
@@ -26,7 +30,7 @@ pytestmark = [
 ]
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-KERNELS = {i.key: i for i in runtime.kernels("flash_forward", "sm80") if i.available}
+KERNELS = {i.key: i for i in select().kernels if i.target == "sm80" and i.available}
 BATCH, HEADS = 2, 4
 LENGTHS = (1, 7, 64, 100, 128, 1000, 4096)
 SCALES = (-0.5, 0.0, 1e-3, 3.0)
@@ -139,6 +143,58 @@ def test_growing_scores(key: str) -> None:
         k[0] *= torch.linspace(step, 0, 1000, device="cuda")[:, None, None].to(k.dtype)
         case = make_case(q, k, v, p["causal"], 1.0)
         assert_right(case, *call(key, q, k, v, 1.0))
+
+
+@pytest.mark.parametrize("key", KERNELS)
+def test_counting_inputs(key: str) -> None:
+    """q counts up, k = -q, v = q: scores beyond 2^30."""
+    difference, _ = sanity_check.check(KERNELS[key], counting=True, seed=0)
+    assert difference.passed, difference.worst
+
+
+# Log2 of the scores' size and of the step between scores, and the scale. In the first two a row's
+# best scores differ by little in the exponent; in the last, where floats are 128 apart, the best
+# ones are equal.
+FAR = {"near 2^20": (23, 2, 0.125), "near 2^26": (30, 8, 2.0**-6), "near 2^31": (30, 8, 1.5)}
+
+
+@pytest.mark.parametrize("far", FAR)
+@pytest.mark.parametrize("key", KERNELS)
+def test_far_scores(key: str, far: str) -> None:
+    """Scores of either sign and any size to 2^31, all exact in fp32; most rows near zero at first.
+
+    A row's scores are those of its sign and its steps: sign * 2^size * offset + 2^step * integer,
+    with an offset that changes every 90 keys. Every third row has no offset, and stays near.
+    """
+    p = KERNELS[key].parameters
+    size, step, scale = FAR[far]
+    length = 700
+    dtype = DTYPES[p["dtype"]]
+    generator = torch.Generator("cuda").manual_seed(0)
+
+    def integers(low: int, high: int, *shape: int) -> Tensor:
+        return torch.randint(low, high + 1, shape, generator=generator, device="cuda").double()
+
+    q, k = (
+        torch.zeros(1, length, 2, p["d_head"], device="cuda", dtype=torch.float64) for _ in "qk"
+    )
+    q[..., 0] = integers(0, 1, 1, length, 2) * 2 - 1
+    q[:, ::3, :, 0] = 0
+    q[..., 0] *= 2.0 ** (size // 2)
+    offsets = torch.tensor([1, -1, 0.5, 0, 1, -0.5, 0, 0], device="cuda", dtype=torch.float64)
+    k[..., 0] = (2.0 ** (size - size // 2) * offsets.repeat_interleave(90)[:length])[:, None]
+    q[..., 8:16] = 2.0 ** (step // 2) * integers(-1, 1, 1, length, 2, 8)
+    k[..., 8:16] = 2.0 ** (step // 2) * integers(-2, 2, 1, length, 2, 8)
+    v = torch.randn(1, length, 2, p["d_head"], generator=generator, device="cuda")
+    q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
+
+    want, want_lse = attention(q, k, v, causal=p["causal"], scale=scale, return_lse=True)
+    magnitude = attention(q, k, v.abs(), causal=p["causal"], scale=scale)
+    assert want_lse.abs().max() > 2.0 ** (size - 4) * scale
+    o, lse = call(key, q, k, v, scale)
+    error = (o.double() - want).abs()
+    assert (error <= torch.finfo(dtype).eps * (want.abs() + magnitude)).all()  # NaN fails
+    assert ((lse.double() - want_lse).abs() <= 2.0**-22 * want_lse.abs() + 2.0**-18).all()
 
 
 @pytest.mark.parametrize("key", KERNELS)

@@ -1,7 +1,7 @@
 """A fault planted in a real kernel is named by tools.debug: its block and its tensor.
 
-The fault lives in a copy of the specs alone: a template parameter `fault`, with which the CPU
-kernel takes a scale that is 1 % too large at one block of keys.
+The fault lives in a copy of the specs alone: a template parameter `fault`, with which a kernel
+takes a scale that is 1 % too large at one block of keys.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+import torch
 
 pytestmark = pytest.mark.build
 
 ROOT = Path(__file__).resolve().parents[2]
-KEY = "flash_forward.cpu.f32-d64-r64-c128-trace"
 DEBUG = """
 import runpy, sys
 # Not the checkout's editable install, whose finder comes before every path.
@@ -27,6 +28,58 @@ sys.meta_path = [f for f in sys.meta_path if "Redirecting" not in type(f).__name
 sys.argv = ["tools.debug", *sys.argv[1:]]
 runpy.run_module("tools.debug", run_name="__main__")
 """
+
+
+class Target(NamedTuple):
+    key: str  # of the kernel without the fault
+    other: str  # the spec that is left out
+    spec: str
+    twin: str  # in the spec's default set, up to the parameter before `fault`
+    header: str
+    right: str  # in the header
+    faulty: str
+    where: str
+    kernels: int
+    build: tuple[str, ...]
+
+
+TARGETS = {
+    "cpu": Target(
+        key="flash_forward.cpu.f32-d64-r64-c128-trace",
+        other="sm80.yaml",
+        spec="cpu.yaml",
+        twin="    - {dtype: f32, d_head: 64, causal: false, B_r: 64, B_c: 128, trace: true}\n",
+        header="cpu.h",
+        right="first, strip, used, scale_log2_,",
+        faulty="first, strip, used, (Config::fault && block == 1 ? 1.01f : 1.0f) * scale_log2_,",
+        where="trace and dtype == f32",
+        kernels=2,
+        build=("-C", "cmake.define.KERNELMINT_CUDA=OFF"),
+    ),
+    "sm80": Target(
+        key="flash_forward.sm80.bf16-d128-r64-c64-trace-w4-async-eager-swz-q0-k0-v0-opt",
+        other="cpu.yaml",
+        spec="sm80.yaml",
+        twin=(
+            "    - {dtype: bf16, d_head: 128, causal: false, B_r: 64, B_c: 64, n_warps: 4,"
+            " async_copy: true, eager_load_blocks: true, swizzled: true,\n"
+            "       Q_mma_load_K_tiles: 0, K_mma_load_K_tiles: 0, V_mma_load_K_tiles: 0,"
+            " mma_double_buffer_loads: false, optimized_softmax: true, trace: true}\n"
+        ),
+        header="sm80.cuh",
+        right="    if (kMasked && (",
+        faulty=(
+            "    if (Config::fault && block == 1)\n"
+            "      for (auto& row_tile : scores)\n"
+            "        for (auto& tile : row_tile)\n"
+            "          for (float& score : tile) score *= 1.01f;\n"
+            "    if (kMasked && ("
+        ),
+        where="trace and optimized_softmax",
+        kernels=2,
+        build=(),
+    ),
+}
 
 
 def replace(path: Path, old: str, new: str) -> None:
@@ -47,34 +100,45 @@ def run(*command: str | Path, cwd: Path = ROOT, **environment: str):
     )
 
 
-@pytest.fixture(scope="module")
-def debug(tmp_path_factory):
-    """tools.debug over a build of a kernel and of its faulty sibling."""
+@pytest.fixture(
+    scope="module",
+    params=[
+        "cpu",
+        pytest.param(
+            "sm80",
+            marks=[
+                pytest.mark.gpu,
+                pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+            ],
+        ),
+    ],
+)
+def debug(request, tmp_path_factory):
+    """tools.debug over a build of a kernel and of its faulty sibling; and the kernel's key."""
+    target = TARGETS[request.param]
     folder = tmp_path_factory.mktemp("planted")
     specs = folder / "specs/flash_forward"
     shutil.copytree(ROOT / "kernel_specs/flash_forward", specs)
-    (specs / "sm80.yaml").unlink()
+    (specs / target.other).unlink()
     replace(
         specs / "family.yaml",
         "  trace:  {",
         "  fault:  {type: bool, default: false}\n  trace:  {",
     )
-    twin = "    - {dtype: f32, d_head: 64, causal: false, B_r: 64, B_c: 128, trace: true}\n"
-    replace(specs / "cpu.yaml", twin, twin + twin.replace("trace", "fault: true, trace"))
-    softmax = "first, strip, used, scale_log2_,"
-    faulty = "(Config::fault && block == 1 ? 1.01f : 1.0f) * scale_log2_,"
-    replace(specs / "cpu.h", softmax, softmax.replace("scale_log2_,", faulty))
+    faulty = target.twin.replace("trace", "fault: true, trace")
+    replace(specs / target.spec, target.twin, target.twin + faulty)
+    replace(specs / target.header, target.right, target.faulty)
     done = run(
         *(sys.executable, "-m", "codegen", "regenerate", "--specs", folder / "specs"),
         *("--out", folder / "generated"),
-        *("--where", "trace and dtype == f32"),
+        *("--where", target.where),
     )
-    assert "2 kernels" in done.stdout, done.stdout
+    assert f"{target.kernels} kernels" in done.stdout, done.stdout
     done = run(
         *(sys.executable, "-m", "pip", "wheel", ".", "--no-deps", "--no-build-isolation"),
         *("--wheel-dir", folder / "dist", "-C", f"build-dir={folder / 'build'}"),
         *("-C", f"cmake.define.KERNELMINT_GENERATED_DIR={folder / 'generated'}"),
-        *("-C", "cmake.define.KERNELMINT_CUDA=OFF"),
+        *target.build,
     )
     assert done.returncode == 0, done.stdout[-4000:]
     (wheel,) = (folder / "dist").glob("*.whl")
@@ -85,10 +149,10 @@ def debug(tmp_path_factory):
         return run(
             *(sys.executable, "-c", DEBUG, *map(str, arguments)),
             cwd=folder,
-            PYTHONPATH=str(folder / "site"),
+            PYTHONPATH=os.pathsep.join([str(folder / "site"), os.environ.get("PYTHONPATH", "")]),
         )
 
-    return call
+    return call, target.key
 
 
 @pytest.mark.parametrize("options", [(), ("--range",), ("--head", 1)])
@@ -97,7 +161,8 @@ def test_the_right_block_and_tensor_are_named(debug, options) -> None:
 
     Block 2 comes first, and is right.
     """
-    done = debug(KEY.replace("-trace", "-fault-trace"), 6, *options)
+    call, key = debug
+    done = call(key.replace("-trace", "-fault-trace"), 6, *options)
     assert done.returncode == 1, done.stdout
     last = done.stdout.splitlines()[-1]
     assert "the kernel parts from its simulation first at head" in last
@@ -105,6 +170,7 @@ def test_the_right_block_and_tensor_are_named(debug, options) -> None:
 
 
 def test_its_sibling_without_the_fault_is_right(debug) -> None:
-    done = debug(KEY, 6)
+    call, key = debug
+    done = call(key, 6)
     assert done.returncode == 0, done.stdout
     assert "the kernel does as its simulation" in done.stdout
