@@ -128,6 +128,8 @@ def debug(request, tmp_path_factory):
     faulty = target.twin.replace("trace", "fault: true, trace")
     replace(specs / target.spec, target.twin, target.twin + faulty)
     replace(specs / target.header, target.right, target.faulty)
+    if "\nshort:" in (specs / target.spec).read_text():
+        replace(specs / target.spec, "    trace: trace\n", "    fault: fault\n    trace: trace\n")
     done = run(
         *(sys.executable, "-m", "codegen", "regenerate", "--specs", folder / "specs"),
         *("--out", folder / "generated"),
