@@ -93,13 +93,14 @@ class OnlineSoftmax {
       bool act = false;
 #pragma unroll
       for (int row = 0; row < 2 * kRowTiles; ++row)
-        act |= (fmaf(greatest[row], factor_, -kSlack) > maximum_[row]) | is_far(maximum_[row]);
+        act |= grows(greatest[row], row) | is_far(maximum_[row]);
       if (__any_sync(~0u, act)) {
 #pragma unroll
         for (int row = 0; row < 2 * kRowTiles; ++row) {
-          const float candidate = kept(quad_max(greatest[row]));
+          const float row_greatest = quad_max(greatest[row]);
+          const float candidate = kept(row_greatest);
           const float change = difference(maximum_[row], candidate);
-          const bool grew = change < -kSlack;
+          const bool grew = is_far(maximum_[row]) ? change < -kSlack : grows(row_greatest, row);
           rescale(row, grew ? ptx::exp2(change) : 1.f, output);
           if (grew) maximum_[row] = candidate;
           subtract_maximum(scores, row);
@@ -182,6 +183,11 @@ class OnlineSoftmax {
   }
 
   __device__ __forceinline__ static bool is_far(float kept) { return fabsf(kept) < kLeastNear; }
+
+  // Of a near row. Asked the same way wherever it matters: a row must not depend on others.
+  __device__ __forceinline__ bool grows(float greatest, int row) const {
+    return fmaf(greatest, factor_, -kSlack) > maximum_[row];
+  }
 
   // What a row's scores are less by: its unscaled maximum if it is far.
   __device__ __forceinline__ float subtracted(float kept) const {
