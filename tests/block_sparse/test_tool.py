@@ -64,6 +64,13 @@ def test_triton_agrees_with_pytorch_in_both_modes(tmp_path: Path) -> None:
     assert report["seed"] == 42
 
 
+def test_generated_kernels_agree_with_pytorch_where_positions_share_lists() -> None:
+    """In `basic` the scores of a row that uses another's list would order two blocks otherwise."""
+    result = invoke("--implementations", "torch,cpu", "--mode", "interleaved")
+    assert result.exit_code == 0, result.output
+    assert "✓ 8 of 8 pairs agree" in result.output
+
+
 TINY = (
     replace(CASES["small"], T=64, L=16),
     replace(CASES["tail_small"], T=45, B=1, L=16, block_size=8),

@@ -73,6 +73,9 @@ class Oracle:
         if self.flags.share == "heads" and self.ranking.shape[1] > 1:
             self.ranking = self.ranking.clone()
             self.ranking[:, 1::2] = self.ranking[:, 0::2]
+        elif self.flags.share == "time":
+            self.ranking = self.ranking.clone()
+            self.ranking[:, :, 1::2] = self.ranking[:, :, :-1:2]
 
     def _trace(self, lists: torch.Tensor | None) -> reference.Trace:
         return reference.trace(
