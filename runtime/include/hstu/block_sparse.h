@@ -52,8 +52,9 @@ struct Problem {
   float* v_cmp;   // [blocks, heads, L]: mean values, likewise
   void* o_cmp;    // [rows, heads, L]: the compressed branch before LayerNorm; GPU, by tiles:
                   // [rows, heads, 4]: each head's moments
-  void* partial;  // [rows, heads, S, L]: what each listed block contributes (GPU); by tiles:
-                  // [rows, heads, 2, L]: both branches of heads that did not wait
+  void* partial;  // [rows, heads, S, L]: what each listed block contributes (GPU); by tiles, for
+                  // each row: the compressed branch, the own block's part, and the selected
+                  // branch's sum where a head did not wait
   std::int32_t* starts;  // [(blocks + sequences) * heads]: where each block's entries begin (GPU)
   std::int32_t* order;   // [rows * heads * S]: list entries t * S + s, by block (GPU)
   void* packed;          // [blocks, heads, block_size * (A + L)]: bf16 operands (GPU, by tiles)

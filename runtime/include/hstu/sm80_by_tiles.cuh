@@ -16,6 +16,8 @@
 #include "hstu/sm80_scores.cuh"
 #include "ptx/dependent_launch.cuh"
 
+// How often a thread block looks for the others, each time for some 0.7 microseconds; a test builds
+// with 0.
 #ifndef KERNELMINT_HSTU_PATIENCE
 #define KERNELMINT_HSTU_PATIENCE 1000
 #endif
@@ -23,7 +25,6 @@
 namespace kernelmint::hstu {
 
 inline constexpr int kMostTileBlocks = 1024;  // of one sequence: counted in shared memory
-inline constexpr int kMostTileHeads = 24;     // those that left have a bit each beside the count
 
 template <class Shape>
 constexpr int kResidentTiles = 16 / Shape::warps;
@@ -124,8 +125,8 @@ __device__ __forceinline__ void sort_entries(TileMemory<Shape>& memory) {
 }
 
 // Counts those heads of a tile that have published their moments (the lowest byte) and notes those
-// that left before all had: the last to come does their work. Nobody waits for long, so kernels
-// that share the device cannot wait for each other for ever.
+// that left before all had (a bit each of the other 24): the last to come does their work. Nobody
+// waits for long, so kernels that share the device cannot wait for each other for ever.
 //
 // All threads call these; what they say is the same in each.
 class Arrival {
@@ -140,7 +141,7 @@ class Arrival {
       const std::uint32_t before = atomicAdd(state_, 1);
       bool complete = static_cast<int>(before & 0xff) + 1 == heads_;
       left = complete ? before >> 8 : 0;
-      for (int i = 0; i < kPatience && !complete; ++i) {
+      for (int i = 0; i < KERNELMINT_HSTU_PATIENCE && !complete; ++i) {
         __nanosleep(20);
         complete = static_cast<int>(*static_cast<volatile std::uint32_t*>(state_) & 0xff) == heads_;
       }
@@ -163,8 +164,6 @@ class Arrival {
   }
 
  private:
-  static constexpr int kPatience = KERNELMINT_HSTU_PATIENCE;  // times 20 ns or more
-
   __device__ __forceinline__ bool agreed() { return __syncthreads_or(complete_); }
 
   std::uint32_t* state_;
