@@ -35,7 +35,7 @@ struct Unit {
 };
 
 // Shared memory of a tile. An entry is a query and a place in its list, but for the first: that is
-// the query's own block.
+// the query's own block. (Only an infinite score comes before it, and then the token's o is NaN.)
 template <class Shape>
 struct TileMemory {
   using Partial = typename Shape::Partial;
@@ -208,7 +208,8 @@ __global__ void __launch_bounds__(Shape::threads, kResidentTiles<Shape>)
   ptx::wait_for_kernel_ahead();
 
   // 16 rows a warp: scores, the compressed branch, and the rows' own block, which all have in
-  // common. What comes of it is kept in global memory: each row has room for 2 L floats.
+  // common. What comes of the two is kept in global memory, L elements each; behind them a row has
+  // room for L floats.
   Partial* const kept = static_cast<Partial*>(problem.partial);
   const auto room = [&](int row, int h) {
     constexpr int kSize = S * L * static_cast<int>(sizeof(float) / sizeof(Partial));
