@@ -1,9 +1,25 @@
-"""What holds for all tests: those marked `gpu` are skipped where there is none."""
+"""What holds for all tests: those marked `gpu` are skipped where there is none; and builds of their
+own, for tests of kernels that the installed build does not have."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
 import pytest
 import torch
+
+ROOT = Path(__file__).resolve().parents[1]
+# The checkout's editable install has a finder that comes before every path.
+_WITHOUT_EDITABLE = (
+    "import sys\n"
+    "sys.meta_path = [f for f in sys.meta_path if 'Redirecting' not in type(f).__name__]\n"
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -13,3 +29,66 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(no_device)
+
+
+@dataclass(frozen=True)
+class SeparateBuild:
+    """A build that is not installed, unpacked below `folder`."""
+
+    folder: Path
+
+    def python(self, script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+        """Runs a script that imports this build's `runtime`; its errors are in stdout, too."""
+        path = os.pathsep.join([str(self.folder / "site"), os.environ.get("PYTHONPATH", "")])
+        return _run(
+            *(sys.executable, "-c", _WITHOUT_EDITABLE + script, *arguments),
+            cwd=self.folder,
+            PYTHONPATH=path,
+        )
+
+
+def _run(
+    *command: object, cwd: Path = ROOT, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(part) for part in command],
+        cwd=cwd,
+        env={**os.environ, **environment},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="session")
+def separate_build() -> Callable[..., SeparateBuild]:
+    """build(folder, where, kernels, specs=None, defines=()): the kernels for which `where` holds,
+    so many, of the specs in `specs` or of the project's, with CMake's variables `defines`."""
+
+    def build(
+        folder: Path,
+        where: str,
+        kernels: int,
+        specs: Path | None = None,
+        defines: tuple[str, ...] = (),
+    ) -> SeparateBuild:
+        done = _run(
+            *(sys.executable, "-m", "codegen", "regenerate", "--out", folder / "generated"),
+            *("--where", where),
+            *(() if specs is None else ("--specs", specs)),
+        )
+        assert f"{kernels} kernels" in done.stdout, done.stdout
+        done = _run(
+            *(sys.executable, "-m", "pip", "wheel", ".", "--no-deps", "--no-build-isolation"),
+            *("--wheel-dir", folder / "dist", "-C", f"build-dir={folder / 'build'}"),
+            *("-C", f"cmake.define.KERNELMINT_GENERATED_DIR={folder / 'generated'}"),
+            *(part for define in defines for part in ("-C", f"cmake.define.{define}")),
+        )
+        assert done.returncode == 0, done.stdout[-4000:]
+        (wheel,) = (folder / "dist").glob("*.whl")
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(folder / "site")
+        return SeparateBuild(folder)
+
+    return build

@@ -5,10 +5,6 @@ Whether any leaves depends on the GPU's load; here a build is made in which all 
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -18,12 +14,8 @@ import runtime
 
 pytestmark = [pytest.mark.build, pytest.mark.gpu]
 
-ROOT = Path(__file__).resolve().parents[2]
 KEY = "block_sparse.sm80.a32-l64-bs32-s4-fixed-bf16-tiles-w8"
 CALL = """
-import sys
-# Not the checkout's editable install, whose finder comes before every path.
-sys.meta_path = [f for f in sys.meta_path if "Redirecting" not in type(f).__name__]
 import torch, runtime
 assert sys.argv[2] in runtime.__file__, runtime.__file__
 cases = torch.load(sys.argv[1])
@@ -33,35 +25,24 @@ torch.save(results, sys.argv[1] + ".out")
 """
 
 
-def run(*command: str | Path, cwd: Path = ROOT, **environment: str) -> None:
-    done = subprocess.run(
-        [str(part) for part in command], cwd=cwd, env={**os.environ, **environment}, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-4000:]
-
-
 def inputs(B: int, T: int, H: int) -> list[torch.Tensor]:
     g = torch.Generator().manual_seed(T)
     rows = [torch.randn(B, T, H, size, generator=g) for size in (32, 32, 64, 64)]
     return [*rows, torch.rand(B, T, H, generator=g)]
 
 
-def test_what_the_last_one_finishes_is_the_same(tmp_path: Path) -> None:
-    python = sys.executable
-    where = "family == 'block_sparse' and target == 'sm80' and attention_dim == 32"
-    run(python, "-m", "codegen", "regenerate", "--out", tmp_path / "generated", "--where", where)
-    run(python, "-m", "pip", "wheel", ".", "--no-deps", "--no-build-isolation",
-        "--wheel-dir", tmp_path / "dist", "-C", f"build-dir={tmp_path / 'build'}",
-        "-C", f"cmake.define.KERNELMINT_GENERATED_DIR={tmp_path / 'generated'}",
-        "-C", "cmake.define.CMAKE_CUDA_FLAGS=-DKERNELMINT_HSTU_PATIENCE=0")  # fmt: skip
-    (wheel,) = (tmp_path / "dist").glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(tmp_path / "site")
+def test_what_the_last_one_finishes_is_the_same(tmp_path: Path, separate_build) -> None:
+    impatient = separate_build(
+        tmp_path,
+        "family == 'block_sparse' and target == 'sm80' and attention_dim == 32 and dot == bf16",
+        kernels=2,
+        defines=("CMAKE_CUDA_FLAGS=-DKERNELMINT_HSTU_PATIENCE=0",),
+    )
     cases = [inputs(2, T, H) for T in (1, 100, 128, 300, 2000) for H in (2, 8, 24)]
     saved = tmp_path / "cases.pt"
     torch.save(cases, saved)
-    run(python, "-c", CALL, saved, tmp_path, KEY, cwd=tmp_path, PYTHONPATH=str(tmp_path / "site"))
+    done = impatient.python(CALL, saved, tmp_path, KEY)
+    assert done.returncode == 0, done.stdout
     kernel = runtime.kernel(KEY)
     for case, results in zip(cases, torch.load(f"{saved}.out"), strict=True):
         expected = kernel(*(x.cuda() for x in case))

@@ -6,33 +6,18 @@ are checked; so the build is of a copy of the specs, in which a target forgets i
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import subprocess
-import sys
-import zipfile
 from pathlib import Path
 
 import pytest
-import torch
 
-pytestmark = [
-    pytest.mark.build,
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
-]
+pytestmark = [pytest.mark.build, pytest.mark.gpu]
 
 ROOT = Path(__file__).resolve().parents[2]
 WHERE = "d_head == 64 and B_r == 64 and not trace"
-PRELUDE = """
-import sys
-# Not the checkout's editable install, whose finder comes before every path.
-sys.meta_path = [f for f in sys.meta_path if "Redirecting" not in type(f).__name__]
-import torch
-import runtime
-"""
 RIGHT = """
+import torch, runtime
 from tools.oracle import oracle
 keys = [info.key for info in runtime.kernels("flash_forward") if info.available]
 for key in keys:
@@ -52,6 +37,7 @@ for key in keys:
     print("right:", key)
 """
 MISALIGNED = """
+import torch, runtime
 key = next(info.key for info in runtime.kernels("flash_forward", where="dtype == 'bf16'"))
 q = torch.randn(1, 64, 1, 64, device="cuda").bfloat16()
 k = torch.randn(64 * 64 + 1, device="cuda").bfloat16()[1:].view(1, 64, 1, 64)
@@ -60,20 +46,8 @@ torch.cuda.synchronize()
 """
 
 
-def run(*command: str | Path, cwd: Path = ROOT, **environment: str):
-    return subprocess.run(
-        [str(part) for part in command],
-        cwd=cwd,
-        env={**os.environ, **environment},
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        check=False,
-    )
-
-
 @pytest.fixture(scope="module")
-def python(tmp_path_factory):
+def python(tmp_path_factory, separate_build):
     """Python with a debug build of four kernels."""
     folder = tmp_path_factory.mktemp("debug")
     specs = folder / "specs/flash_forward"
@@ -82,23 +56,10 @@ def python(tmp_path_factory):
     spec = (specs / "sm80.yaml").read_text()
     assert spec.count("\nalignment: 16\n") == 1
     (specs / "sm80.yaml").write_text(spec.replace("\nalignment: 16\n", "\nalignment: 2\n"))
-    done = run(
-        *(sys.executable, "-m", "codegen", "regenerate", "--specs", folder / "specs"),
-        *("--out", folder / "generated", "--where", WHERE),
+    build = separate_build(
+        folder, WHERE, kernels=4, specs=folder / "specs", defines=("KERNELMINT_DEBUG=ON",)
     )
-    assert "4 kernels" in done.stdout, done.stdout
-    done = run(
-        *(sys.executable, "-m", "pip", "wheel", ".", "--no-deps", "--no-build-isolation"),
-        *("--wheel-dir", folder / "dist", "-C", f"build-dir={folder / 'build'}"),
-        *("-C", f"cmake.define.KERNELMINT_GENERATED_DIR={folder / 'generated'}"),
-        *("-C", "cmake.define.KERNELMINT_DEBUG=ON"),
-    )
-    assert done.returncode == 0, done.stdout[-4000:]
-    (wheel,) = (folder / "dist").glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(folder / "site")
-    path = os.pathsep.join([str(folder / "site"), os.environ.get("PYTHONPATH", "")])
-    return lambda text: run(sys.executable, "-c", PRELUDE + text, cwd=folder, PYTHONPATH=path)
+    return build.python
 
 
 def test_its_kernels_are_right(python) -> None:

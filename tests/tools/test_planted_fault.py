@@ -6,25 +6,18 @@ takes a scale that is 1 % too large at one block of keys.
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import subprocess
-import sys
-import zipfile
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-import torch
 
 pytestmark = pytest.mark.build
 
 ROOT = Path(__file__).resolve().parents[2]
 DEBUG = """
-import runpy, sys
-# Not the checkout's editable install, whose finder comes before every path.
-sys.meta_path = [f for f in sys.meta_path if "Redirecting" not in type(f).__name__]
+import runpy
 sys.argv = ["tools.debug", *sys.argv[1:]]
 runpy.run_module("tools.debug", run_name="__main__")
 """
@@ -41,7 +34,7 @@ class Target(NamedTuple):
     first: str  # the first tensor that the fault enters
     where: str
     kernels: int
-    build: tuple[str, ...]
+    defines: tuple[str, ...]
 
 
 TARGETS = {
@@ -56,7 +49,7 @@ TARGETS = {
         first="M",
         where="trace and dtype == f32",
         kernels=2,
-        build=("-C", "cmake.define.KERNELMINT_CUDA=OFF"),
+        defines=("KERNELMINT_CUDA=OFF",),
     ),
     "sm80": Target(
         key="flash_forward.sm80.bf16-d128-r64-c64-trace-w4-async-eager-swz-q0-k0-v0-opt",
@@ -80,7 +73,7 @@ TARGETS = {
         first="[ML]",  # a maximum that grew by little is kept
         where="trace and optimized_softmax",
         kernels=2,
-        build=(),
+        defines=(),
     ),
 }
 
@@ -91,32 +84,14 @@ def replace(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new))
 
 
-def run(*command: str | Path, cwd: Path = ROOT, **environment: str):
-    return subprocess.run(
-        [str(part) for part in command],
-        cwd=cwd,
-        env={**os.environ, **environment},
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        check=False,
-    )
-
-
 @pytest.fixture(
     scope="module",
     params=[
         "cpu",
-        pytest.param(
-            "sm80",
-            marks=[
-                pytest.mark.gpu,
-                pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
-            ],
-        ),
+        pytest.param("sm80", marks=pytest.mark.gpu),
     ],
 )
-def debug(request, tmp_path_factory):
+def debug(request, tmp_path_factory, separate_build):
     """tools.debug over a build of a kernel and of its faulty sibling; and the target."""
     target = TARGETS[request.param]
     folder = tmp_path_factory.mktemp("planted")
@@ -133,31 +108,10 @@ def debug(request, tmp_path_factory):
     replace(specs / target.header, target.right, target.faulty)
     if "\nshort:" in (specs / target.spec).read_text():
         replace(specs / target.spec, "    trace: trace\n", "    fault: fault\n    trace: trace\n")
-    done = run(
-        *(sys.executable, "-m", "codegen", "regenerate", "--specs", folder / "specs"),
-        *("--out", folder / "generated"),
-        *("--where", target.where),
+    build = separate_build(
+        folder, target.where, target.kernels, specs=folder / "specs", defines=target.defines
     )
-    assert f"{target.kernels} kernels" in done.stdout, done.stdout
-    done = run(
-        *(sys.executable, "-m", "pip", "wheel", ".", "--no-deps", "--no-build-isolation"),
-        *("--wheel-dir", folder / "dist", "-C", f"build-dir={folder / 'build'}"),
-        *("-C", f"cmake.define.KERNELMINT_GENERATED_DIR={folder / 'generated'}"),
-        *target.build,
-    )
-    assert done.returncode == 0, done.stdout[-4000:]
-    (wheel,) = (folder / "dist").glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(folder / "site")
-
-    def call(*arguments):
-        return run(
-            *(sys.executable, "-c", DEBUG, *map(str, arguments)),
-            cwd=folder,
-            PYTHONPATH=os.pathsep.join([str(folder / "site"), os.environ.get("PYTHONPATH", "")]),
-        )
-
-    return call, target
+    return lambda *arguments: build.python(DEBUG, *arguments), target
 
 
 @pytest.mark.parametrize("options", [(), ("--range",), ("--head", 1)])
