@@ -26,14 +26,7 @@ hstu::Problem problem(const Args& args) {
   p.sequences = args.E - 1;
   p.heads = args.H;
   p.max_length = args.max_length;
-  p.k_cmp = args.k_cmp.template as<float>();
-  p.v_cmp = args.v_cmp.template as<float>();
-  p.o_cmp = args.o_cmp.data;
-  p.partial = args.partial.data;
-  p.starts = args.starts.template as<std::int32_t>();
-  p.order = args.order.template as<std::int32_t>();
-  p.packed = args.packed.data;
-  p.progress = args.progress.template as<std::uint32_t>();
+  hstu::take_scratch(p, args);
   return p;
 }
 

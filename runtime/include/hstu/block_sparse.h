@@ -80,6 +80,19 @@ struct Problem {
   }
 };
 
+// Both families call their scratch the same.
+template <class Args>
+void take_scratch(Problem& p, const Args& args) {
+  p.k_cmp = args.k_cmp.template as<float>();
+  p.v_cmp = args.v_cmp.template as<float>();
+  p.o_cmp = args.o_cmp.data;
+  p.partial = args.partial.data;
+  p.starts = args.starts.template as<std::int32_t>();
+  p.order = args.order.template as<std::int32_t>();
+  p.packed = args.packed.data;
+  p.progress = args.progress.template as<std::uint32_t>();
+}
+
 // The points in which the modes differ (kernel_specs/block_sparse/semantics.py).
 enum class Mode { fixed, literal, interleaved };
 
