@@ -23,7 +23,7 @@ from runtime.kernel import Kernel
 # Up to this many blocks, a tile's lists name few enough of them for `schedule: tiles` to be faster
 # (docs/block_sparse.md); both schedules give the same bits.
 _MOST_TILED_BLOCKS = 64
-_MOST_TILED_HEADS = 24
+_MOST_TILED_HEADS = 24  # what that schedule's specs require
 
 _chosen: dict[tuple[Any, ...], Kernel] = {}
 

@@ -1,4 +1,4 @@
-"""Every CUDA kernel of this build under compute-sanitizer, on shapes that reach every tail.
+"""CUDA kernels of flash_forward under compute-sanitizer, on shapes that reach every tail.
 
     python -m tools.race_check [--tool racecheck]... [--where EXPR]
 

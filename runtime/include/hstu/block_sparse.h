@@ -96,6 +96,16 @@ void take_scratch(Problem& p, const Args& args) {
 // The points in which the modes differ (kernel_specs/block_sparse/semantics.py).
 enum class Mode { fixed, literal, interleaved };
 
+// That of a configuration; not every family has all of them.
+template <class Config>
+constexpr Mode mode_of() {
+  using Modes = typename Config::mode_type;
+  if constexpr (requires { Modes::literal; }) {
+    if (Config::mode == Modes::literal) return Mode::literal;
+  }
+  return Config::mode == Modes::interleaved ? Mode::interleaved : Mode::fixed;
+}
+
 struct Semantics {
   bool reinterpret_lists, share_heads, share_time, open_first_rows, rank_unseen;
   float local_rank;

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "cuda_launch.cuh"
 #include "hstu/block_sparse.h"
 #include "hstu/sm80_by_blocks.cuh"
 #include "hstu/sm80_by_tiles.cuh"
@@ -28,10 +29,6 @@ struct DeviceScope {
 
   int wanted, previous = -1;
   const char* error = nullptr;
-};
-
-struct Grid {
-  std::int64_t x, y = 1;
 };
 
 // Kernels one after another on the caller's stream, up to the first that fails. All but the first
@@ -125,8 +122,9 @@ Prepared prepare(int device) {
 }
 
 // All of it, on the caller's stream.
-template <class Config, class Shape>
+template <class Config>
 LaunchResult block_sparse_attention(const Problem& problem, const LaunchContext& context) {
+  using Shape = ShapeOf<Config>;
   const std::int64_t blocks = (problem.max_length + Shape::block_size - 1) / Shape::block_size;
   const std::int64_t columns = problem.heads * ((Shape::A + Shape::L) / 4);
   const std::int64_t means = Shape::dot == Dot::bf16 ? (blocks + 15) / 16 * 16 : blocks;

@@ -41,6 +41,13 @@ struct Shape {
   using Partial = std::conditional_t<kDotPrecision == Dot::bf16, bf16, float>;
 };
 
+template <class Config>
+using ShapeOf =
+    Shape<Config::attention_dim, Config::linear_dim, Config::block_size, Config::block_count,
+          mode_of<Config>(), Config::dot == Config::dot_type::bf16 ? Dot::bf16 : Dot::tf32x3,
+          Config::schedule == Config::schedule_type::tiles ? Schedule::tiles : Schedule::blocks,
+          Config::n_warps>;
+
 template <class Shape>
 using PackedOf = PackedRows<Shape::A, Shape::L>;
 
@@ -76,7 +83,9 @@ __global__ void __launch_bounds__(kPoolThreads) pool_blocks(const Problem proble
   ptx::let_next_kernel_start();
   const std::int64_t item = std::int64_t{blockIdx.x} * kPoolThreads + threadIdx.x;
   if constexpr (Shape::schedule == Schedule::tiles) {
-    if (item < problem.counters(Shape::tile)) problem.progress[item] = 0;
+    const std::int64_t step = std::int64_t{gridDim.x} * kPoolThreads;
+    for (std::int64_t i = item; i < problem.counters(Shape::tile); i += step)
+      problem.progress[i] = 0;
   }
   const int columns = static_cast<int>(problem.heads) * ((Shape::A + Shape::L) / 4);
   const int groups = (columns + kColumns - 1) / kColumns;
