@@ -20,6 +20,7 @@ from codegen.problems import SpecError, UsageError, display_path
 from codegen.space import Selection, expand
 
 STALE = 1
+EXCLUDED = 1
 BAD_INPUT = 2
 
 _SPECS = Path("kernel_specs")
@@ -183,9 +184,11 @@ def list_(
 @_out_option
 @_reports_bad_input
 def explain(key: str, specs: tuple[Path, ...], out: Path) -> None:
-    """Says what became of KEY: built, excluded and why, or how to add it."""
-    manifest = staleness.read_manifest(out)
-    click.echo(explanation.explain(key, load(specs or (_SPECS,)), manifest))
+    """Says what became of KEY: built, excluded and why (exit status 1), or how to add it."""
+    found = explanation.explain(key, load(specs or (_SPECS,)), staleness.read_manifest(out))
+    click.echo(found.text)
+    if found.excluded:
+        sys.exit(EXCLUDED)
 
 
 @main.command()

@@ -6,6 +6,7 @@ import difflib
 import heapq
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from codegen import keys, short_form
@@ -23,7 +24,15 @@ from codegen.space import (
 from codegen.spec import Family, ParameterValue, Target
 
 
-def explain(key: str, families: Sequence[Family], manifest: dict[str, Any]) -> str:
+@dataclass(frozen=True)
+class Explanation:
+    """What to tell about a key, and whether its constraints exclude it."""
+
+    text: str
+    excluded: bool = False
+
+
+def explain(key: str, families: Sequence[Family], manifest: dict[str, Any]) -> Explanation:
     """The explanation. `manifest` is that of the generated tree, empty where there is none.
 
     Raises UsageError for a key that no configuration can have, naming the nearest ones.
@@ -33,16 +42,16 @@ def explain(key: str, families: Sequence[Family], manifest: dict[str, Any]) -> s
         key = keys.key_prefix(target) + keys.tokens_of(target.parameters)(values)
     if excluded := exclusions(target, values):
         lines = [f"{key} is excluded:", *(f"  {reason}" for reason in excluded)]
-        return "\n".join([*lines, *_nearest_lines(key, families)])
+        return Explanation("\n".join([*lines, *_nearest_lines(key, families)]), excluded=True)
     names = sets_holding(target, values)
     if place := _built(key, manifest):
         sets = f", in set {', '.join(names)}" if names else ""
         known = values_by_name(target, values)
         lines = [f"  {name} = {_yaml(value)}" for name, value in known.items()]
-        return "\n".join([f"{key} is built: {place}{sets}", *lines])
+        return Explanation("\n".join([f"{key} is built: {place}{sets}", *lines]))
     if names:
         option = "" if "default" in names else f" --set {names[0]}"
-        return (
+        return Explanation(
             f"{key} is in set {', '.join(names)}, but not in the generated tree; write it with\n"
             f"  python -m codegen regenerate{option}"
         )
@@ -60,7 +69,7 @@ def explain(key: str, families: Sequence[Family], manifest: dict[str, Any]) -> s
             for name, rule in pruned(target, values)
         ),
     ]
-    return "\n".join([*lines, *_nearest_lines(key, families)])
+    return Explanation("\n".join([*lines, *_nearest_lines(key, families)]))
 
 
 def _parse(key: str, families: Sequence[Family]) -> tuple[Target, tuple[ParameterValue, ...]]:

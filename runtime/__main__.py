@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import importlib.metadata
 import json
 import platform
 from typing import Any
 
+import click
 import torch
 
 from runtime import _native, catalog, devices, errors, manifest
@@ -88,27 +88,29 @@ def show(found: dict[str, Any]) -> None:
     if not found["devices"]:
         rows.append(("GPUs", "none"))
     for name, value in rows:
-        print(f"{name:<12}{value}")
-    print(f"\n{'family':<18}{'target':<10}{'generated':>9}{'built':>8}{'available':>11}")
+        click.echo(f"{name:<12}{value}")
+    click.echo(f"\n{'family':<18}{'target':<10}{'generated':>9}{'built':>8}{'available':>11}")
     for row in found["targets"]:
-        print(
+        click.echo(
             f"{row['family']:<18}{row['target']:<10}{row['generated']:>9}{row['built']:>8}"
             f"{row['available']:>11}{'  ' + row['reason'] if row['reason'] else ''}"
         )
 
 
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
-    """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m runtime", description=__doc__)
-    commands = parser.add_subparsers(required=True)
-    info = commands.add_parser("info", help="versions, devices, targets, counts and reasons")
-    info.add_argument("--json", action="store_true", help="print JSON")
-    options = parser.parse_args()
-    if options.json:
-        print(json.dumps(collect(), indent=1))
+    """Kernels by key."""
+
+
+@main.command()
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def info(as_json: bool) -> None:
+    """Versions, devices, targets, counts and reasons."""
+    if as_json:
+        click.echo(json.dumps(collect(), indent=1))
     else:
         show(collect())
 
 
 if __name__ == "__main__":
-    main()
+    main(prog_name="python -m runtime")

@@ -192,7 +192,7 @@ def test_explain_a_built_key(workspace) -> None:
 
 def test_explain_an_excluded_key(workspace) -> None:
     result = workspace.run("explain", "demo.sm80.f32-t9-w16-auto")
-    assert result.status == 0
+    assert result.status == 1
     assert result.stdout.splitlines()[:4] == [
         "demo.sm80.f32-t9-w16-auto is excluded:",
         "  kernel_specs/demo/sm80.yaml:8:5: dtype != f32: the matrix units take 16-bit numbers",

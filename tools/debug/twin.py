@@ -43,7 +43,7 @@ def how_to_build(info: KernelInfo, specs: Path = SPECS, generated: Path = GENERA
         wanted = {**info.parameters, "trace": True}
         values = [wanted[parameter.name] for parameter in target.parameters]
         key = keys.key_prefix(target) + keys.tokens_of(target.parameters)(values)
-        text = explain(key, families, staleness.read_manifest(generated))
+        text = explain(key, families, staleness.read_manifest(generated)).text
     except SpecError as error:
         text = "\n".join(str(problem) for problem in error.problems)
     except UsageError as error:
