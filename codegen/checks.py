@@ -6,10 +6,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from codegen import schema
-from codegen.expressions import BOOL, FUNCTIONS, INT, Expression, ExpressionError, Kind, parse
+from codegen.expressions import (
+    BOOL,
+    DTYPES,
+    FUNCTIONS,
+    INT,
+    Expression,
+    ExpressionError,
+    Kind,
+    parse,
+)
 from codegen.names import IDENTIFIER, TOKEN, reserved
 from codegen.problems import Problem, did_you_mean, display_path
-from codegen.schema import DTYPES
 from codegen.source import Document
 from codegen.spec import Parameter, Rule
 

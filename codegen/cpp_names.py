@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from codegen.cpp import Names, Value, translate
-from codegen.expressions import FLOAT, INT, Expression
+from codegen.expressions import DTYPES, FLOAT, INT, Expression
 from codegen.names import cpp_name
-from codegen.schema import DTYPES
 from codegen.spec import Family, Parameter, ParameterValue, Rule, Target
 
 

@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from codegen.expressions import DTYPES
 from codegen.names import cpp_name
-from codegen.schema import DTYPES
 from codegen.spec import Parameter, ParameterValue, Target
 
 NO_TOKENS = "default"

@@ -14,11 +14,10 @@ from codegen.checks import (
     load_rules,
     spec_name,
 )
-from codegen.expressions import DTYPE, FUNCTIONS, INT, Kind
+from codegen.expressions import DTYPE, DTYPES, FUNCTIONS, INT, Kind
 from codegen.load_target import TargetLoader
 from codegen.names import IDENTIFIER, SNAKE, reserved
 from codegen.problems import Location, Problem, SpecError, did_you_mean, display_path
-from codegen.schema import DTYPES
 from codegen.source import Document
 from codegen.spec import Dim, Family, Scalar, Tensor
 

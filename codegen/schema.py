@@ -19,12 +19,9 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails, PydanticCustomError
 
+from codegen.expressions import INT64_MAX
 from codegen.problems import did_you_mean
 from codegen.source import Document, LocatedMapping
-
-DTYPES = ("bf16", "fp16", "f32", "f64", "i8", "u8", "i32", "i64", "bool")
-
-INT64_MAX = 2**63 - 1
 
 _SCALARS = ["string", "integer", "number", "boolean"]
 

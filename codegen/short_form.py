@@ -17,9 +17,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 from codegen import schema
+from codegen.expressions import DTYPES
 from codegen.keys import KeyFormatError
 from codegen.problems import did_you_mean
-from codegen.schema import DTYPES
 from codegen.source import Document
 from codegen.spec import Feature, Parameter, ParameterValue, ShortForm, Target
 

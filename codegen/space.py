@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from codegen.expressions import EVALUATION_ERRORS, reason
+from codegen.expressions import EVALUATION_ERRORS, ExpressionError, Kind, reason
 from codegen.keys import key_prefix, tokens_of
 from codegen.problems import Location, Problem, SpecError, UsageError, did_you_mean
 from codegen.product import Values, choice_values, deriver
@@ -38,6 +38,39 @@ class Selection:
     where: str | None = None
 
 
+class _Where:
+    """The filter --where."""
+
+    def __init__(self, text: str, targets: Sequence[Target]) -> None:
+        scopes = {
+            target: {
+                **{parameter.name: parameter.kind for parameter in target.parameters},
+                **{derived.name: derived.expression.kind for derived in target.derived},
+                "family": Kind("text", (target.family,)),
+                "target": Kind("text", (target.name,)),
+            }
+            for target in targets
+        }
+        self._text = text
+        try:
+            self._where = Where(text, scopes)
+        except ExpressionError as error:
+            raise UsageError(f'--where "{text}": {error}') from None
+
+    def __call__(self, target: Target, configuration: Configuration) -> bool:
+        values: dict[str, Any] = {"family": target.family, "target": target.name}
+        for parameter, value in zip(target.parameters, configuration.values, strict=True):
+            values[parameter.name] = value
+        for derived, number in zip(target.derived, configuration.derived, strict=True):
+            values[derived.name] = number
+        try:
+            return self._where.matches(target, values)
+        except EVALUATION_ERRORS as error:
+            raise UsageError(
+                f'--where "{self._text}" has no value for {configuration.key}: {reason(error)}'
+            ) from None
+
+
 def expand(families: Sequence[Family], selection: Selection) -> tuple[FamilySpace, ...]:
     """The selected configurations; families and targets with none are left out.
 
@@ -48,7 +81,7 @@ def expand(families: Sequence[Family], selection: Selection) -> tuple[FamilySpac
         known = dict.fromkeys(s.name for target in targets for s in target.sets)
         hint = did_you_mean(selection.set_name, known)
         raise UsageError(f"no target has a set '{selection.set_name}'{hint}")
-    where = Where(selection.where, targets) if selection.where is not None else None
+    where = None if selection.where is None else _Where(selection.where, targets)
     problems = [problem for target in targets for problem in _problems_of_sets(target)]
     if problems:
         raise SpecError(problems)
@@ -141,7 +174,7 @@ def _set_named(target: Target, name: str) -> ConfigurationSet:
     return next(s for s in target.sets if s.name == name)
 
 
-def _selected(target: Target, set_name: str, where: Where | None) -> tuple[Configuration, ...]:
+def _selected(target: Target, set_name: str, where: _Where | None) -> tuple[Configuration, ...]:
     if not any(s.name == set_name for s in target.sets):
         return ()
     values = _set_values(target, _set_named(target, set_name))

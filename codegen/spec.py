@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from codegen.expressions import BOOL, DTYPE, INT, Expression, Kind
+from codegen.expressions import BOOL, DTYPE, DTYPES, INT, Expression, Kind
 from codegen.problems import Location, did_you_mean
-from codegen.schema import DTYPES
 
 ParameterValue = bool | int | str
 Number = bool | int | float

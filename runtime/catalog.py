@@ -7,6 +7,7 @@ import difflib
 import enum
 import functools
 import importlib
+import numbers
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import ModuleType
@@ -14,8 +15,10 @@ from typing import Any
 
 import torch
 
-from runtime import _expressions, _native, devices, manifest, operators
-from runtime.errors import InvalidArgument, KernelNotFound, TargetUnavailable
+from codegen.expressions import BOOL, EVALUATION_ERRORS, FLOAT, INT, ExpressionError, Kind, reason
+from codegen.where import Where
+from runtime import _native, devices, manifest, operators
+from runtime.errors import InvalidArgument, KernelNotFound, TargetUnavailable, shown
 from runtime.kernel import Kernel
 
 _DTYPE_NAMES = {dtype: name for name, dtype in operators.DTYPES.items()}
@@ -140,7 +143,8 @@ def kernels(
         target: only this target's.
         where: an expression over parameters, derived values, `family` and `target`, such as
             ``"B_r == 64 and dtype == 'bf16'"``, or a function of a KernelInfo. A kernel that lacks
-            a name the expression uses does not match.
+            a name the expression uses does not match. The language is that of the specs and of
+            `python -m codegen list --where` (docs/adding_a_family.md).
 
     Raises:
         InvalidArgument: an unknown family, target or name, or a malformed expression.
@@ -154,27 +158,68 @@ def kernels(
         return found
     if callable(where):
         return [info for info in found if where(info)]
-    needed = _expressions.names(where)
-    scopes = [
-        {**info.parameters, **info.derived, "family": info.family, "target": info.target}
-        for info in found
-    ]
-    known = sorted({name for scope in scopes for name in scope})
-    for name in sorted(needed):
-        _check_name(f"name in {where!r}", name, known)
-    return [
-        info
-        for info, scope in zip(found, scopes, strict=True)
-        if needed <= scope.keys() and _expressions.evaluate(where, scope)
-    ]
+    matches = _filter(where, {(info.family, info.target) for info in found})
+    return [info for info in found if matches(info)]
 
 
-def _check_name(what: str, name: str | None, known: list[str]) -> None:
-    if name is None or name in known:
+def _filter(text: str, among: set[tuple[str, str]]) -> Callable[[KernelInfo], bool]:
+    """A filter that knows the names of these targets, given as (family, target)."""
+    if not isinstance(text, str):
+        raise InvalidArgument(
+            f"where: got a {type(text).__name__}, expected an expression or a function"
+        )
+    scopes = {
+        (family.name, target.name): _names(family, target)
+        for family in manifest.load().families.values()
+        for target in family.targets
+        if not among or (family.name, target.name) in among
+    }
+    try:
+        where = Where(text, scopes)
+    except ExpressionError as error:
+        raise InvalidArgument(f"where: {shown(text)}: {error}") from None
+
+    def matches(info: KernelInfo) -> bool:
+        scope = info.family, info.target
+        values = {
+            **info.parameters, **info.derived, "family": info.family, "target": info.target
+        }  # fmt: skip
+        try:
+            return where.matches(scope, values)
+        except EVALUATION_ERRORS as error:
+            raise InvalidArgument(
+                f"where: {shown(text)} has no value for {info.key}: {reason(error)}"
+            ) from None
+
+    return matches
+
+
+def _names(family: manifest.Family, target: manifest.Target) -> dict[str, Kind]:
+    """What a filter may name of a target's configurations."""
+    kinds = {bool: BOOL, int: INT, float: FLOAT}
+    derived = target.kernels[0].derived if target.kernels else {}
+    return {
+        **{
+            parameter.name: parameter.kind for parameter in (*family.parameters, *target.parameters)
+        },
+        **{name: kinds[type(value)] for name, value in derived.items()},
+        "family": Kind("text", (family.name,)),
+        "target": Kind("text", (target.name,)),
+    }
+
+
+def _check_name(what: str, name: object, known: list[str]) -> None:
+    if name is None:
+        return
+    if not isinstance(name, str):
+        raise InvalidArgument(
+            f"{what}: got a {type(name).__name__}, expected one of {', '.join(known)}"
+        )
+    if name in known:
         return
     close = difflib.get_close_matches(name, known, n=1)
     meant = f"; did you mean {close[0]!r}?" if close else ""
-    raise InvalidArgument(f"unknown {what}: {name!r}{meant} Known: {', '.join(known)}")
+    raise InvalidArgument(f"unknown {what}: {shown(name)}{meant} Known: {', '.join(known)}")
 
 
 def generated(family: str) -> ModuleType:
@@ -218,6 +263,15 @@ def _make(key: str) -> Kernel:
     return kernel_class(info, native, operators.callers[info.family])
 
 
+# How much of a key or a short form that names no kernel is compared and shown: comparing costs the
+# product of the lengths, and no key is longer.
+_COMPARED = 300
+
+
+def _abridged(key: str) -> str:
+    return key if len(key) <= _COMPARED else f"{key[:_COMPARED]}…"
+
+
 def _plain_short(text: str) -> str:
     """A short form as it is compared: case, spaces and the order of its features do not count."""
     head, _, features = "".join(text.lower().split()).partition(":")
@@ -240,14 +294,17 @@ def _key_of_short(short: str) -> str:
     if len(keys) == 1:
         return keys[0]
     if keys:
-        raise KernelNotFound(f"{short} is the short form of {', '.join(keys)}: name one of them")
-    nearest = difflib.get_close_matches(plain, known, n=3, cutoff=0)
-    shown = ", ".join(
+        raise KernelNotFound(
+            f"{_abridged(short)} is the short form of {', '.join(keys)}: name one of them"
+        )
+    nearest = difflib.get_close_matches(plain[:_COMPARED], known, n=3, cutoff=0)
+    given = _abridged(short)
+    near = ", ".join(
         info.short for info in _infos() if info.short and info.key in {known[n][0] for n in nearest}
     )
     raise KernelNotFound(
-        f"no kernel was generated for {short}. Nearest: {shown or 'no kernel has a short form'}. "
-        f"`python -m codegen explain '{short}'` says what to add to the spec; then "
+        f"no kernel was generated for {given}. Nearest: {near or 'no kernel has a short form'}. "
+        f"`python -m codegen explain '{given}'` says what to add to the spec; then "
         f"`{manifest.REGENERATE}` builds it"
     )
 
@@ -255,20 +312,22 @@ def _key_of_short(short: str) -> str:
 def _explain_unknown(key: str) -> str:
     parts = key.split(".")
     if parts[0] not in families():
-        what = f"no family {parts[0]!r}; families: {', '.join(families())}"
+        what = f"no family {shown(parts[0])}; families: {', '.join(families())}"
     elif len(parts) > 1 and parts[1] not in targets():
-        what = f"no target {parts[1]!r}; targets: {', '.join(targets())}"
+        what = f"no target {shown(parts[1])}; targets: {', '.join(targets())}"
     else:
         count = sum(info.built for info in kernels(parts[0]))
         what = f"{count} kernels of {parts[0]} are built, not this one"
+    given = _abridged(key)
     return (
-        f"{key}: {what}. Nearest built: {_nearest(key)}. `python -m codegen explain '{key}'` "
+        f"{given}: {what}. Nearest built: {_nearest(key)}. `python -m codegen explain '{given}'` "
         f"says what to add to the spec; then `{manifest.REGENERATE}` builds it"
     )
 
 
 def _nearest(key: str) -> str:
     """The built keys that share most tokens with `key`, ties broken by spelling."""
+    key = key[:_COMPARED]
     tokens = set(key.replace(".", "-").split("-"))
 
     def likeness(other: str) -> tuple[int, float]:
@@ -286,9 +345,10 @@ def resolve(config: Mapping[str, Any] | object) -> str:
         values = dict(config)
     else:
         raise InvalidArgument(
-            f"a {type(config).__name__} came, needs a key, a mapping or a dataclass of parameters"
+            f"kernel: got a {type(config).__name__}, expected a key, a mapping or a dataclass of "
+            "parameters"
         )
-    wanted = {name: _plain(value) for name, value in values.items()}
+    wanted = {name: _plain(name, value) for name, value in values.items()}
     candidates = kernels(wanted.pop("family", None), wanted.pop("target", None))
     known = sorted({name for info in candidates for name in info.parameters})
     for name in wanted:
@@ -302,25 +362,31 @@ def resolve(config: Mapping[str, Any] | object) -> str:
     ]
     if len(matching) == 1:
         return matching[0].key
-    shown = ", ".join(f"{name}={value}" for name, value in wanted.items())
+    given = ", ".join(f"{name}={value}" for name, value in wanted.items())
     if not matching:
         raise KernelNotFound(
-            f"no kernel was generated for {shown}. `python -m codegen list` shows what is; "
+            f"no kernel was generated for {given}. `python -m codegen list` shows what is; "
             f"`python -m runtime info` shows what can run here"
         )
     raise KernelNotFound(
-        f"{shown} leaves {len(matching)} kernels; name more parameters: "
+        f"{given} leaves {len(matching)} kernels; name more parameters: "
         f"{', '.join(info.key for info in matching[:8])}{', …' if len(matching) > 8 else ''}"
     )
 
 
-def _plain(value: Any) -> Any:
+def _plain(name: object, value: object) -> Any:
     """A parameter's value as specs write it: torch.bfloat16, DType.BF16 and "BF16" are bf16."""
     if isinstance(value, torch.dtype):
         return _DTYPE_NAMES.get(value, str(value))
     if isinstance(value, enum.Enum):
         return value.name.lower()
-    return value.lower() if isinstance(value, str) else value
+    if isinstance(value, str):
+        return value.lower()
+    if isinstance(value, numbers.Integral):  # NumPy's too
+        return value if isinstance(value, bool) else int(value)
+    raise InvalidArgument(
+        f"{name}: got a {type(value).__name__}, expected an int, a bool, a str, an enum or a dtype"
+    )
 
 
 def dtype_name(dtype: torch.dtype) -> str | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import reprlib
+
 
 class KernelNotFound(KeyError):  # noqa: N818 - the public name of the contract
     """No built kernel answers to what was asked for."""
@@ -17,6 +19,15 @@ class InvalidArgument(ValueError):  # noqa: N818 - the public name of the contra
 
 class TargetUnavailable(RuntimeError):  # noqa: N818 - the public name of the contract
     """The kernel exists, but not for this build, this processor or this device."""
+
+
+_repr = reprlib.Repr()
+_repr.maxstring = _repr.maxother = _repr.maxlong = 160
+
+
+def shown(value: object) -> str:
+    """`repr(value)` for a message: never long, and never an error of its own."""
+    return _repr.repr(value)
 
 
 for _error in (KernelNotFound, InvalidArgument, TargetUnavailable):

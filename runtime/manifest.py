@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from codegen.expressions import BOOL, DTYPE, INT, Kind
 from runtime import _native
 
 FOLDER = Path(str(_native.__file__)).parent / "_generated"
@@ -27,6 +28,14 @@ class Kernel:
 
 
 @dataclass(frozen=True)
+class Parameter:
+    """A parameter of configurations: its name, and what it is in an expression."""
+
+    name: str
+    kind: Kind
+
+
+@dataclass(frozen=True)
 class Target:
     """A way to compute a family, and what it was generated for."""
 
@@ -34,7 +43,7 @@ class Target:
     is_cuda: bool
     capability: int  # 80 for 8.0; 0 for the CPU
     exact: bool
-    parameters: tuple[str, ...]
+    parameters: tuple[Parameter, ...]  # its own, beside the family's
     kernels: tuple[Kernel, ...]
 
 
@@ -57,7 +66,7 @@ class Family:
     summary: str
     symbols: tuple[str, ...]
     arguments: tuple[Argument, ...]
-    parameters: dict[str, str]  # name -> type: dtype, int, bool or enum
+    parameters: tuple[Parameter, ...]  # shared by all targets
     targets: tuple[Target, ...]
 
 
@@ -77,13 +86,20 @@ class Resources:
     spills: int
 
 
+def _parameter(data: dict[str, Any]) -> Parameter:
+    kinds = {"dtype": DTYPE, "bool": BOOL, "int": INT}
+    return Parameter(
+        data["name"], kinds.get(data["type"]) or Kind("text", tuple(data["values"] or ()))
+    )
+
+
 def _target(data: dict[str, Any]) -> Target:
     return Target(
         name=data["name"],
         is_cuda=data["kind"] == "cuda",
         capability=data["capability"] or 0,
         exact=bool(data["exact"]),
-        parameters=tuple(p["name"] for p in data["parameters"]),
+        parameters=tuple(_parameter(p) for p in data["parameters"]),
         kernels=tuple(
             Kernel(k["key"], k.get("short"), k["parameters"], k["derived"]) for k in data["kernels"]
         ),
@@ -105,7 +121,7 @@ def _family(data: dict[str, Any]) -> Family:
             )
             for a in data["arguments"]
         ),
-        parameters={p["name"]: p["type"] for p in data["parameters"]},
+        parameters=tuple(_parameter(p) for p in data["parameters"]),
         targets=tuple(_target(t) for t in data["targets"]),
     )
 

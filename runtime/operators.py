@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from runtime import _expressions, manifest
+from codegen import expressions
+from runtime import manifest
 from runtime.errors import InvalidArgument
 from runtime.kernel import Kernel, Out, Result, Scalar
 
@@ -41,6 +42,9 @@ class _Operator:
         self.inputs = [a for a in family.arguments if a.role == "input"]
         self.scalars = [a for a in family.arguments if a.role == "scalar"]
         self.outputs = [a for a in family.arguments if a.role == "output"]
+        names = dict.fromkeys(family.symbols, expressions.INT)
+        names |= {parameter.name: parameter.kind for parameter in family.parameters}
+        self.shapes = [[expressions.parse(d, names, "int") for d in a.dims] for a in self.outputs]
 
     def define(self, schema: str) -> None:
         """Registers the family's operator from its schema, and its twin that writes in place."""
@@ -105,12 +109,12 @@ class _Operator:
                     scope.setdefault(dim, extent)
         results = tuple(
             inputs[0].new_empty(
-                [_expressions.evaluate(dim, scope) for dim in a.dims]
+                [dim.evaluate(scope) for dim in dims]
                 if not a.optional or values.get(f"return_{a.name}", False)
                 else [0],
                 dtype=_dtype(a, kernel.info.parameters),
             )
-            for a in self.outputs
+            for a, dims in zip(self.outputs, self.shapes, strict=True)
         )
         return results if len(results) > 1 else results[0]
 

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from codegen import schema
-from codegen.expressions import FUNCTIONS
+from codegen.expressions import DTYPES, FUNCTIONS
 from codegen.scaffold import create
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,5 +24,5 @@ def test_specs_names_every_key_and_function() -> None:
     for model in (schema.FamilyFile, schema.TargetFile, schema.Budget, schema.Product):
         for key in model.model_fields:
             assert re.search(rf"\b{key}\b", page), key
-    for name in (*FUNCTIONS, *schema.DTYPES, "dtype", "int", "bool", "enum"):
+    for name in (*FUNCTIONS, *DTYPES, "dtype", "int", "bool", "enum"):
         assert re.search(rf"\b{name}\b", page), name

@@ -15,6 +15,7 @@ from codegen.cpp import Value, literal, translate
 from codegen.expressions import (
     BOOL,
     DTYPE,
+    DTYPES,
     EVALUATION_ERRORS,
     FLOAT,
     INT,
@@ -22,7 +23,6 @@ from codegen.expressions import (
     Kind,
     parse,
 )
-from codegen.schema import DTYPES
 
 ROOT = Path(__file__).resolve().parents[2]
 

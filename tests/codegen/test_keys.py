@@ -9,6 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 
 from codegen.checks import confusable
+from codegen.expressions import DTYPES
 from codegen.keys import (
     KeyFormatError,
     cpp_type_name,
@@ -18,7 +19,6 @@ from codegen.keys import (
 )
 from codegen.names import CPP_KEYWORDS
 from codegen.problems import Location
-from codegen.schema import DTYPES
 from codegen.spec import Parameter
 
 tokens = st.from_regex(r"[a-z][a-z0-9]{0,3}", fullmatch=True)

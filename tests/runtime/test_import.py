@@ -22,6 +22,10 @@ def copy_of(tmp_path, *, extension):
     package.mkdir()
     for source in SOURCE.glob("*.py"):
         shutil.copy(source, package)
+    codegen = tmp_path / "codegen"  # whose expression language the runtime reads
+    codegen.mkdir()
+    for source in (SOURCE.parent / "codegen").glob("*.py"):
+        shutil.copy(source, codegen)
     if extension:
         shutil.copy(_native.__file__, package)
         shutil.copytree(manifest.FOLDER, package / "_generated")
