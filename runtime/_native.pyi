@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from typing import TypedDict
 
 import torch
@@ -14,6 +15,13 @@ class BuildInfo(TypedDict):
 class NativeKernel:
     @property
     def key(self) -> str: ...
+    def run(
+        self,
+        inputs: tuple[torch.Tensor, ...],
+        scalars: tuple[float | int | bool | None, ...],
+        requested: tuple[bool, ...],
+        out: torch.Tensor | tuple[torch.Tensor, ...] | list[torch.Tensor] | None,
+    ) -> torch.Tensor | tuple[torch.Tensor, ...]: ...
     def call(
         self,
         inputs: tuple[torch.Tensor, ...],
@@ -27,6 +35,10 @@ fingerprint: str
 def build_info() -> BuildInfo: ...
 def built_keys() -> list[str]: ...
 def active_cpu_isa() -> str: ...
-def kernel(key: str, parameters: dict[str, object] = ...) -> NativeKernel: ...
+def kernel(
+    key: str,
+    parameters: dict[str, object] = ...,
+    dispatched: Callable[..., torch.Tensor | tuple[torch.Tensor, ...]] | None = ...,
+) -> NativeKernel: ...
 def has_exchange_api() -> bool: ...
 def use_exchange_api(use: bool) -> None: ...

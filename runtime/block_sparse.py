@@ -15,7 +15,7 @@ from kernel_specs.hstu_bsa.reference import (
     split_heads,
 )
 from kernel_specs.hstu_bsa.reference import hstu_attention_with_bsa as padded_attention
-from runtime import catalog, dispatch
+from runtime import catalog, dispatch, tensors
 from runtime.catalog import KernelInfo
 from runtime.errors import InvalidArgument, KernelNotFound
 from runtime.kernel import Kernel
@@ -67,15 +67,21 @@ def block_sparse_attention(
         InvalidArgument: an argument is wrong.
         KernelNotFound: no kernel suits; the message says for each candidate why.
     """
+    named = {"q": q, "k": k, "v": v, "u": u, "g_cmp": g_cmp}
+    shapes = {
+        name: tensors.extents(name, t, 3 if name == "g_cmp" else 4) for name, t in named.items()
+    }
+    _check_options(mode, target, dot, schedule)
+    _, length, heads, attention_dim = shapes["q"]
     try:
         flags = semantics_of(mode)
         check_tensors(q, k, v, u, g_cmp, None, (torch.float32,))
-        check_selection(block_count, block_size, q.shape[2], q.shape[1], flags)
+        check_selection(block_count, block_size, heads, length, flags)
     except ValueError as error:
         raise InvalidArgument(str(error)) from None
     kernel = _choose(
-        "block_sparse", q.device, target, dot, schedule, q.shape[2], q.shape[1],
-        attention_dim=q.shape[3], linear_dim=v.shape[3],
+        "block_sparse", q.device, target, dot, schedule, heads, length,
+        attention_dim=int(attention_dim), linear_dim=int(shapes["v"][3]),
         block_size=block_size, block_count=block_count, mode=mode,
     )  # fmt: skip
     o, block_indices = kernel(q, k, v, u, g_cmp)
@@ -141,6 +147,27 @@ def hstu_attention_with_bsa(
             q, k, v, u, g_cmp, **options, target=target, dot=dot, schedule=schedule
         )
 
+    named = {"q": q, "k": k, "v": v, "u": u, "x_offsets": x_offsets}
+    for name, tensor in named.items():
+        tensors.check(name, tensor, 1 if name == "x_offsets" else 2)
+    if not isinstance(invalid_attn_mask, torch.Tensor):
+        raise InvalidArgument(
+            f"invalid_attn_mask: a {type(invalid_attn_mask).__name__} came, needs a torch.Tensor"
+        )
+    if not callable(gate_model):
+        raise InvalidArgument(
+            f"gate_model: a {type(gate_model).__name__} came, needs a function of q"
+        )
+    if torch._C._is_tracing():
+        raise InvalidArgument(
+            "torch.jit.trace cannot record hstu_attention_with_bsa: what it does depends on the "
+            "values of x_offsets; trace block_sparse_attention, or call this outside the trace"
+        )
+    if torch._C._len_torch_dispatch_stack() > 0:
+        # tolist() below reads memory behind the back of what records operators; this it sees, and
+        # refuses unless values are known.
+        x_offsets[0].item()
+    _check_options(mode, target, dot, schedule)
     try:
         flags = semantics_of(mode)
         n = invalid_attn_mask.shape[-1] if invalid_attn_mask.dim() else 0
@@ -171,6 +198,13 @@ def hstu_attention_with_bsa(
     return o.flatten(1), pad(q, offsets, n), pad(k, offsets, n)
 
 
+def _check_options(mode: object, target: object, dot: object, schedule: object) -> None:
+    options = {"mode": mode, "target": target, "dot": dot, "schedule": schedule}
+    for name, value in options.items():
+        if not isinstance(value, str) and (value is not None or name == "mode"):
+            raise InvalidArgument(f"{name}: a {type(value).__name__} came, needs a str")
+
+
 def _choose(
     family: str,
     device: torch.device,
@@ -185,7 +219,8 @@ def _choose(
 
     `dot` and `schedule` count where a target has those parameters; the CPU's products are `ieee`.
     """
-    tiled = heads <= _MOST_TILED_HEADS and length <= _MOST_TILED_BLOCKS * wanted["block_size"]
+    most = _MOST_TILED_BLOCKS * wanted["block_size"]
+    tiled = bool(heads <= _MOST_TILED_HEADS and length <= most)  # of make_fx's symbolic ints too
     key = (family, device, target, dot, schedule, tiled, *wanted.values())
     kernel = _chosen.get(key)
     if kernel is not None:

@@ -258,9 +258,10 @@ def _make(key: str) -> Kernel:
         raise KernelNotFound(_explain_unknown(key))
     if not info.built:
         raise TargetUnavailable(f"{key}: {info.reason}")
-    native = _native.kernel(key, dict(info.parameters))
+    through_operator = operators.callers[info.family]
+    native = _native.kernel(key, dict(info.parameters), through_operator)
     kernel_class: type[Kernel] = generated(info.family).KERNEL_CLASS
-    return kernel_class(info, native, operators.callers[info.family])
+    return kernel_class(info, native, through_operator)
 
 
 # How much of a key or a short form that names no kernel is compared and shown: comparing costs the

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from runtime import catalog, devices, manifest, operators
-from runtime.errors import InvalidArgument, KernelNotFound
+from runtime import catalog, devices, manifest, operators, tensors
+from runtime.errors import InvalidArgument, KernelNotFound, shown
 from runtime.kernel import Kernel
 
 _FAMILY = "flash_forward"
@@ -94,17 +94,19 @@ def attention(
         InvalidArgument: an argument is wrong.
     """
     given = out
+    if not isinstance(layout, str) or layout not in ("bshd", "bhsd"):
+        raise InvalidArgument(f"layout: {shown(layout)} came, needs 'bshd' or 'bhsd'")
+    if causal is not True and causal is not False:
+        raise InvalidArgument(f"causal: a {type(causal).__name__} came, needs a bool")
     if layout == "bhsd":
         q, k, v = _swapped("q", q), _swapped("k", k), _swapped("v", v)
         if isinstance(out, (tuple, list)):
             given = (_swapped("out", out[0]), *out[1:]) if out else ()
         elif out is not None:
             given = _swapped("out", out)
-    elif layout != "bshd":
-        raise InvalidArgument(f"layout: {layout!r} came, needs 'bshd' or 'bhsd'")
     result: Any
-    if torch.compiler.is_compiling():
-        key = _search(*_wanted(q, causal))
+    if torch.compiler.is_dynamo_compiling():
+        key = _search(q.device, q.dtype, int(q.shape[3]), causal)
         requested = tuple(name == "lse" and return_lse for name in _OPTIONAL_OUTPUTS)
         result = operators.callers[_FAMILY](key, (q, k, v), (scale,), requested, given)
     else:
@@ -118,27 +120,18 @@ def attention(
     return (o, result[1]) if return_lse else o
 
 
-def _wanted(q: torch.Tensor, causal: bool) -> tuple[torch.device, torch.dtype, int, bool]:
-    """What the choice of a kernel depends on."""
-    return q.device, q.dtype, int(q.shape[3]), bool(causal)
-
-
 def _choose(q: torch.Tensor, causal: bool) -> Kernel:
     try:
-        wanted = _wanted(q, causal)
-        return _chosen[wanted]
-    except KeyError:
-        kernel = _chosen[wanted] = catalog.kernel(_search(*wanted))
-        return kernel
-    except (AttributeError, IndexError):
-        shape = list(q.shape) if isinstance(q, torch.Tensor) else type(q).__name__
-        raise InvalidArgument(f"q: {shape} came, needs a tensor of 4 dimensions") from None
+        return _chosen[q.device, q.dtype, q.shape[3], causal]
+    except Exception:  # not met before, or wrong in one of many ways
+        pass
+    d_head = int(tensors.extents("q", q, 4)[3])
+    kernel = catalog.kernel(_search(q.device, q.dtype, d_head, causal))
+    return _chosen.setdefault((q.device, q.dtype, d_head, causal), kernel)
 
 
-def _swapped(name: str, tensor: Any) -> torch.Tensor:
-    if not isinstance(tensor, torch.Tensor) or tensor.dim() != 4:
-        shape = list(tensor.shape) if isinstance(tensor, torch.Tensor) else type(tensor).__name__
-        raise InvalidArgument(f"{name}: {shape} came, needs a tensor [batch, heads, length, dim]")
+def _swapped(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    tensors.check(name, tensor, 4)
     return tensor.transpose(1, 2)
 
 

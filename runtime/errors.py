@@ -21,7 +21,15 @@ class TargetUnavailable(RuntimeError):  # noqa: N818 - the public name of the co
     """The kernel exists, but not for this build, this processor or this device."""
 
 
-_repr = reprlib.Repr()
+class _Repr(reprlib.Repr):
+    def repr_int(self, x: int, level: int) -> str:
+        try:
+            return super().repr_int(x, level)
+        except ValueError:  # more digits than Python writes out
+            return f"an integer of {x.bit_length()} bits"
+
+
+_repr = _Repr()
 _repr.maxstring = _repr.maxother = _repr.maxlong = 160
 
 

@@ -21,16 +21,18 @@ class Kernel:
     """A kernel of one configuration, resolved and ready to call.
 
     A call checks its arguments, allocates the outputs that `out` does not bring, and runs on the
-    current stream of the arguments' device without synchronising. Under `torch.compile` the same
-    call goes through the family's operator in `torch.ops.kernelmint`.
+    current stream of the arguments' device without synchronising. Under `torch.compile`, and while
+    anything else records or transforms what PyTorch does (make_fx, torch.jit.trace, torch.func, a
+    dispatch mode), the same call goes through the family's operator in `torch.ops.kernelmint`.
 
     Attributes:
         info: the configuration, what ptxas made of it, and whether it can run here.
     """
 
-    __slots__ = ("_operator", "_run", "info")
+    __slots__ = ("_native", "_operator", "_run", "info")
 
     info: KernelInfo
+    _native: NativeKernel
     _run: Callable[..., Result]
     _operator: Callable[..., Result]
 
@@ -38,6 +40,7 @@ class Kernel:
         self, info: KernelInfo, native: NativeKernel, operator: Callable[..., Result]
     ) -> None:
         self.info = info
+        self._native = native
         self._run = native.call  # bound once: a call of the object itself is slower
         self._operator = operator
 
@@ -52,7 +55,7 @@ class Kernel:
         requested: tuple[bool, ...],
         out: Out,
     ) -> Any:
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_dynamo_compiling():
             return self._operator(self.info.key, inputs, scalars, requested, out)
         return self._run(inputs, scalars, requested, out)
 

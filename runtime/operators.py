@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from codegen import expressions
 from runtime import manifest
@@ -65,8 +66,40 @@ class _Operator:
             _library.define(text)  # type: ignore[no-untyped-call]  # PyTorch's
             implementation = _by_name(names, run)
             _library.impl(operator, implementation, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]  # PyTorch's
+            _library.impl(
+                operator, self._refusing_gradients(operator), "Autograd", with_keyset=True
+            )  # type: ignore[no-untyped-call]  # PyTorch's
             torch.library.register_fake(
                 f"{NAMESPACE}::{operator}", _by_name(names, fake), lib=_library
+            )
+
+    def _refusing_gradients(self, name: str) -> Callable[..., Any]:
+        """What autograd calls in the place of a backward, which no family has."""
+        operator = getattr(getattr(torch.ops, NAMESPACE), name).default
+
+        def call(keys: Any, *arguments: Any, **options: Any) -> Any:
+            named = [(a.name, t) for a, t in zip(self.inputs, arguments[1:], strict=False)]
+            named += [(a.name, options[a.name]) for a in self.outputs if a.name in options]
+            for argument, tensor in named:
+                if tensor is not None:
+                    self._refuse_gradients(argument, tensor)
+            return operator.redispatch(
+                keys & torch._C._after_autograd_keyset, *arguments, **options
+            )
+
+        return call
+
+    def _refuse_gradients(self, name: str, tensor: torch.Tensor) -> None:
+        if torch.is_grad_enabled() and tensor.requires_grad:
+            raise InvalidArgument(
+                f"{name}: requires_grad is set and grad mode is on, but {self.family.name} has no "
+                f"backward; call it under torch.no_grad() or pass {name}.detach()"
+            )
+        is_dual = forward_ad._current_level >= 0
+        if is_dual and forward_ad.unpack_dual(tensor).tangent is not None:  # type: ignore[no-untyped-call]  # PyTorch's
+            raise InvalidArgument(
+                f"{name}: has a tangent of forward-mode differentiation, but {self.family.name} "
+                f"has no derivative; pass {name}.detach()"
             )
 
     def _arguments(
@@ -82,7 +115,7 @@ class _Operator:
         kernel, inputs, scalars = self._arguments(values)
         asked = [not a.optional or values.get(f"return_{a.name}", False) for a in self.outputs]
         requested = tuple(bool(b) for a, b in zip(self.outputs, asked, strict=True) if a.optional)
-        result = kernel._run(inputs, scalars, requested, None)
+        result = kernel._native.run(inputs, scalars, requested, None)
         made = iter(result if isinstance(result, tuple) else (result,))
         parameters = kernel.info.parameters
         results = tuple(
@@ -97,7 +130,7 @@ class _Operator:
         requested = tuple(
             t is not None for a, t in zip(self.outputs, written, strict=True) if a.optional
         )
-        kernel._run(inputs, scalars, requested, tuple(t for t in written if t is not None))
+        kernel._native.run(inputs, scalars, requested, tuple(t for t in written if t is not None))
 
     def _fake(self, values: dict[str, Any]) -> Result:
         kernel, inputs, _ = self._arguments(values)
@@ -123,7 +156,7 @@ class _Operator:
         self._check_fake(kernel, inputs)
 
     def _check_fake(self, kernel: Kernel, inputs: tuple[torch.Tensor, ...]) -> None:
-        """Checks what must not wait for the run: the outputs' shapes, and gradients' loss."""
+        """Checks what must not wait for the run: what the outputs' shapes come from."""
         for argument, tensor in zip(self.inputs, inputs, strict=True):
             if tensor.dim() != len(argument.dims):
                 raise InvalidArgument(
@@ -135,12 +168,6 @@ class _Operator:
                 raise InvalidArgument(
                     f"{argument.name}: dtype {tensor.dtype} came, this kernel ({kernel.info.key}) "
                     f"needs {dtype}"
-                )
-            if torch.is_grad_enabled() and tensor.requires_grad:
-                raise InvalidArgument(
-                    f"{argument.name}: requires_grad is set and grad mode is on, but "
-                    f"{self.family.name} has no backward; call it under torch.no_grad() or pass "
-                    f"{argument.name}.detach()"
                 )
 
 

@@ -13,6 +13,11 @@ struct InvalidArgument : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// A tensor that one of torch.func's transforms wraps: the registered operator takes it.
+struct Transformed : InvalidArgument {
+  using InvalidArgument::InvalidArgument;
+};
+
 struct TargetUnavailable : std::runtime_error {
   using std::runtime_error::runtime_error;
 };

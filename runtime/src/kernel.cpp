@@ -1,5 +1,8 @@
 #include "kernel.h"
 
+#include <cxxabi.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cctype>
 #include <cmath>
@@ -15,6 +18,8 @@ namespace kernelmint {
 namespace {
 
 constexpr std::int64_t kNoStrides[kMaxRank] = {};
+constexpr bool is_floating(Dtype dtype) { return dtype == Dtype::f32 || dtype == Dtype::f64; }
+
 constexpr std::int64_t kMaxExtent = std::numeric_limits<std::int32_t>::max();
 
 std::string shape_of(const std::int64_t* shape, int rank) {
@@ -31,10 +36,20 @@ std::string attribute_text(PyObject* tensor, const char* name) {
   return to_text(nb::handle(tensor).attr(name));
 }
 
+// Where the interpreter is being finalized, taking the lock back ends a daemon thread: before
+// Python 3.14 by pthread_exit, which unwinds the stack up to the first function that may not throw,
+// a destructor for one, and there ends the process. Such a thread sleeps instead until the process
+// is gone, as Python 3.14 has it do.
 class ReleaseGil {
  public:
   ReleaseGil() : state_(PyEval_SaveThread()) {}
-  ~ReleaseGil() { PyEval_RestoreThread(state_); }
+  ~ReleaseGil() {
+    try {
+      PyEval_RestoreThread(state_);
+    } catch (const abi::__forced_unwind&) {
+      while (true) pause();
+    }
+  }
   ReleaseGil(const ReleaseGil&) = delete;
   ReleaseGil& operator=(const ReleaseGil&) = delete;
 
@@ -54,6 +69,7 @@ struct Kernel::Call {
   std::int16_t bound_by[kMaxSymbols];  // the tensor that a symbol came from; -1: none yet
   int first_input = -1;
   ScalarValue scalars[kMaxScalars];
+  bool is_default[kMaxScalars];
   bool wanted[kMaxTensors];  // outputs to return
   int num_wanted = 0;
   nb::object owned[kMaxTensors];  // outputs and workspaces
@@ -62,12 +78,13 @@ struct Kernel::Call {
 };
 
 Kernel::Kernel(const FamilyEntry& family, const TargetEntry& target, const KernelEntry& entry,
-               nb::dict parameters)
+               nb::dict parameters, nb::object dispatched)
     : family_(family),
       target_(target),
       entry_(entry),
       parameters_(std::move(parameters)),
-      is_cuda_(target.capability != 0) {
+      is_cuda_(target.capability != 0),
+      dispatched_(std::move(dispatched)) {
   launch_ = is_cuda_ ? entry.cuda : select(entry, active_isa());
   if (launch_ == nullptr)
     throw TargetUnavailable(
@@ -263,24 +280,38 @@ void Kernel::check_requirements(const Call& call, const Requirement* requirement
   }
 }
 
-ScalarValue Kernel::scalar(const Call& call, const ScalarArgument& argument,
-                           nb::handle value) const {
-  ScalarValue result;
-  const bool is_floating = argument.dtype == Dtype::f32 || argument.dtype == Dtype::f64;
-  if (value.is_none()) {
-    if (argument.required)
+// Converting may run any Python code, which may resize a tensor: before their memory is looked at.
+void Kernel::convert_scalars(Call& call, nb::handle scalars) const {
+  for (int i = 0; i < family_.num_scalars; ++i) {
+    const ScalarArgument& argument = family_.scalars[i];
+    const nb::handle value = PyTuple_GET_ITEM(scalars.ptr(), i);
+    call.is_default[i] = value.is_none();
+    if (!call.is_default[i])
+      call.scalars[i] = converted(call, argument, value);
+    else if (argument.required)
       throw InvalidArgument(text(argument.name, ": None came, needs a value: it has no default"));
+  }
+}
+
+void Kernel::set_default_scalars(Call& call) const {
+  for (int i = 0; i < family_.num_scalars; ++i) {
+    if (!call.is_default[i]) continue;
+    const ScalarArgument& argument = family_.scalars[i];
     try {
-      if (is_floating)
-        result.floating = argument.default_floating(call.symbols, entry_.parameters);
+      if (is_floating(argument.dtype))
+        call.scalars[i].floating = argument.default_floating(call.symbols, entry_.parameters);
       else
-        result.integer = argument.default_integer(call.symbols, entry_.parameters);
+        call.scalars[i].integer = argument.default_integer(call.symbols, entry_.parameters);
     } catch (const std::domain_error& error) {
       throw InvalidArgument(
           text(argument.name, ": its default cannot be computed: ", error.what()));
     }
-    return result;
   }
+}
+
+ScalarValue Kernel::converted(const Call& call, const ScalarArgument& argument,
+                              nb::handle value) const {
+  ScalarValue result;
   const char* type = Py_TYPE(value.ptr())->tp_name;
   const auto refuse = [&](const char* needed) {
     const bool is_tensor = call.torch.is_tensor(value.ptr());
@@ -293,17 +324,16 @@ ScalarValue Kernel::scalar(const Call& call, const ScalarArgument& argument,
     return result;
   }
   const bool is_number = !PyBool_Check(value.ptr()) && !call.torch.is_tensor(value.ptr());
-  if (is_floating) {
+  if (is_floating(argument.dtype)) {
     const PyNumberMethods* methods = Py_TYPE(value.ptr())->tp_as_number;
     if (!is_number || methods == nullptr ||
         (methods->nb_float == nullptr && methods->nb_index == nullptr))
       throw refuse("a float");
     result.floating = PyFloat_AsDouble(value.ptr());
-    if (result.floating == -1.0 && PyErr_Occurred()) {
-      PyErr_Clear();
-      throw InvalidArgument(text(argument.name, ": ", to_text(nb::repr(value)),
-                                 " came, needs a value that a float holds"));
-    }
+    if (result.floating == -1.0 && PyErr_Occurred())
+      throw InvalidArgument(text(argument.name, ": ", shown(value),
+                                 " came, needs a value that a float holds (", take_python_error(),
+                                 ")"));
     if (argument.dtype == Dtype::f32 && std::isfinite(result.floating) &&
         std::fabs(result.floating) > std::numeric_limits<float>::max())
       throw InvalidArgument(text(argument.name, ": ", result.floating,
@@ -312,13 +342,15 @@ ScalarValue Kernel::scalar(const Call& call, const ScalarArgument& argument,
   }
   if (!is_number || !PyIndex_Check(value.ptr())) throw refuse("an int");
   const nb::object integer = nb::steal(PyNumber_Index(value.ptr()));
-  if (!integer.is_valid()) throw nb::python_error();
+  if (!integer.is_valid())
+    throw InvalidArgument(
+        text(argument.name, ": ", shown(value), " came, needs an int (", take_python_error(), ")"));
   int overflow = 0;
   result.integer = PyLong_AsLongLongAndOverflow(integer.ptr(), &overflow);
   const bool is_narrow = argument.dtype == Dtype::i32;
   if (overflow != 0 || (is_narrow && (result.integer > std::numeric_limits<std::int32_t>::max() ||
                                       result.integer < std::numeric_limits<std::int32_t>::min())))
-    throw InvalidArgument(text(argument.name, ": ", to_text(integer), " came, needs a value that ",
+    throw InvalidArgument(text(argument.name, ": ", shown(integer), " came, needs a value that ",
                                is_narrow ? 32 : 64, "-bit integers hold"));
   return result;
 }
@@ -385,17 +417,23 @@ void Kernel::bind_inputs(Call& call, nb::handle inputs) {
   check_requirements(call, target_.requirements, target_.num_requirements);
 }
 
-void Kernel::choose_outputs(Call& call, nb::handle requested, nb::handle out) {
+void Kernel::choose_outputs(Call& call, nb::handle requested, nb::handle out) const {
   for (int i = 0, optional = 0; i < family_.num_tensors; ++i) {
     const TensorArgument& argument = family_.tensors[i];
-    call.wanted[i] =
-        argument.role == Role::output &&
-        (!argument.optional || PyObject_IsTrue(PyTuple_GET_ITEM(requested.ptr(), optional++)) == 1);
+    call.wanted[i] = argument.role == Role::output;
+    if (call.wanted[i] && argument.optional) {
+      PyObject* asked = PyTuple_GET_ITEM(requested.ptr(), optional++);
+      if (!PyBool_Check(asked))
+        throw InvalidArgument(
+            text("return_", argument.name, ": a ", Py_TYPE(asked)->tp_name, " came, needs a bool"));
+      call.wanted[i] = asked == Py_True;
+    }
     call.num_wanted += call.wanted[i];
   }
   if (out.is_none()) return;
+  // The items themselves, not what a subclass makes of them: no Python code runs here.
   const bool is_sequence = PyTuple_Check(out.ptr()) || PyList_Check(out.ptr());
-  const int given = is_sequence ? static_cast<int>(nb::len(out)) : 1;
+  const Py_ssize_t given = is_sequence ? PySequence_Fast_GET_SIZE(out.ptr()) : 1;
   if (given != call.num_wanted) {
     std::string needed;
     for (int i = 0; i < family_.num_tensors; ++i)
@@ -404,7 +442,9 @@ void Kernel::choose_outputs(Call& call, nb::handle requested, nb::handle out) {
                                call.num_wanted, ": ", needed));
   }
   for (int i = 0, next = 0; i < family_.num_tensors; ++i)
-    if (call.wanted[i]) call.owned[i] = is_sequence ? nb::object(out[next++]) : nb::borrow(out);
+    if (call.wanted[i])
+      call.owned[i] =
+          nb::borrow(is_sequence ? PySequence_Fast_GET_ITEM(out.ptr(), next++) : out.ptr());
 }
 
 // Allocates an output or a workspace.
@@ -460,16 +500,28 @@ void Kernel::launch(Call& call) {
 }
 
 nb::object Kernel::call(nb::tuple inputs, nb::tuple scalars, nb::tuple requested, nb::object out) {
+  const bool has_operator = !dispatched_.is_none();
+  if (has_operator && Torch::get().is_intercepted()) [[unlikely]]
+    return dispatched_(key(), inputs, scalars, requested, out);
+  try {
+    return run(inputs, scalars, requested, out);
+  } catch (const Transformed&) {
+    if (!has_operator) throw;
+    return dispatched_(key(), inputs, scalars, requested, out);
+  }
+}
+
+nb::object Kernel::run(nb::tuple inputs, nb::tuple scalars, nb::tuple requested, nb::object out) {
   if (static_cast<int>(inputs.size()) != num_inputs_ ||
       static_cast<int>(scalars.size()) != family_.num_scalars ||
       static_cast<int>(requested.size()) != num_optional_)
     throw nb::type_error("inputs, scalars and requested must match the family's arguments");
 
   Call call;
-  bind_inputs(call, inputs);
-  for (int i = 0; i < family_.num_scalars; ++i)
-    call.scalars[i] = scalar(call, family_.scalars[i], PyTuple_GET_ITEM(scalars.ptr(), i));
+  convert_scalars(call, scalars);
   choose_outputs(call, requested, out);
+  bind_inputs(call, inputs);
+  set_default_scalars(call);
   if (bind_outputs(call)) {
     launch(call);
     if (!out.is_none())

@@ -15,14 +15,20 @@ class Kernel {
  public:
   // `parameters` (name -> value) is shown in messages about preconditions. Throws TargetUnavailable
   // where a CPU kernel was not compiled for an instruction set that this processor has.
+  // `dispatched` is called with the key and call()'s arguments where a mode of PyTorch's is active:
+  // it goes through the registered operator, which the mode can see. None: there is no operator.
   Kernel(const FamilyEntry& family, const TargetEntry& target, const KernelEntry& entry,
-         nb::dict parameters);
+         nb::dict parameters, nb::object dispatched);
 
   // Checks the arguments against the family's tables, allocates what was not passed in, and runs
   // the kernel on the caller's device and stream. `inputs` and `scalars` are in spec order, a
   // scalar of None takes its default; `requested` says for each optional output whether it is
   // wanted; `out` is None, the output's tensor, or a tuple of the outputs' tensors. Returns the
   // tensor where there is one output, else a tuple.
+  nb::object run(nb::tuple inputs, nb::tuple scalars, nb::tuple requested, nb::object out);
+
+  // The same, but through the registered operator while something records or transforms what
+  // PyTorch does.
   nb::object call(nb::tuple inputs, nb::tuple scalars, nb::tuple requested, nb::object out);
 
   const char* key() const { return entry_.key; }
@@ -31,12 +37,14 @@ class Kernel {
   struct Call;
 
   // The steps of a call, in order.
+  void convert_scalars(Call& call, nb::handle scalars) const;
+  void choose_outputs(Call& call, nb::handle requested, nb::handle out) const;
   void bind_inputs(Call& call, nb::handle inputs);
-  ScalarValue scalar(const Call& call, const ScalarArgument& argument, nb::handle value) const;
-  void choose_outputs(Call& call, nb::handle requested, nb::handle out);
+  void set_default_scalars(Call& call) const;
   bool bind_outputs(Call& call);  // whether any output has elements
   void launch(Call& call);
 
+  ScalarValue converted(const Call& call, const ScalarArgument& argument, nb::handle value) const;
   void check_dtype(const TensorArgument& argument, const TensorInfo& tensor, Dtype dtype) const;
   void check_device(Call& call, const TensorArgument& argument, const TensorInfo& tensor);
   void bind_symbols(Call& call, const TensorArgument& argument, const TensorInfo& tensor);
@@ -61,6 +69,7 @@ class Kernel {
   nb::dict parameters_;
   LaunchFunction launch_;
   bool is_cuda_;
+  nb::object dispatched_;
   bool has_input_expressions_ = false;
   int num_inputs_ = 0;
   int num_optional_ = 0;

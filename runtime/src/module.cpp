@@ -72,13 +72,14 @@ std::vector<std::string> built_keys() {
   return keys;
 }
 
-Kernel* find_kernel(const std::string& key, nb::dict parameters) {
+Kernel* find_kernel(const std::string& key, nb::dict parameters, nb::object dispatched) {
   for (int f = 0; f < kNumFamilies; ++f)
     for (int t = 0; t < kFamilies[f]->num_targets; ++t) {
       const TargetEntry& target = *kFamilies[f]->targets[t];
       for (std::size_t k = 0; k < target.num_kernels; ++k)
         if (key == target.kernels[k].key)
-          return new Kernel(*kFamilies[f], target, target.kernels[k], std::move(parameters));
+          return new Kernel(*kFamilies[f], target, target.kernels[k], std::move(parameters),
+                            std::move(dispatched));
     }
   throw nb::key_error(key.c_str());
 }
@@ -107,7 +108,7 @@ NB_MODULE(_native, module) {
       "active_cpu_isa", [] { return std::string(name(active_isa())); },
       "The instruction set that CPU kernels are resolved for.");
   module.def("kernel", &find_kernel, "key"_a, "parameters"_a = nb::dict(),
-             nb::rv_policy::take_ownership);
+             "dispatched"_a = nb::none(), nb::rv_policy::take_ownership);
   module.def("has_exchange_api", [] { return Torch::get().has_exchange_api(); });
   module.def(
       "use_exchange_api", [](bool use) { Torch::get().use_exchange_api(use); }, "use"_a,
@@ -116,5 +117,6 @@ NB_MODULE(_native, module) {
 
   nb::class_<Kernel>(module, "NativeKernel")
       .def_prop_ro("key", &Kernel::key)
+      .def("run", &Kernel::run, "inputs"_a, "scalars"_a, "requested"_a, "out"_a.none())
       .def("call", &Kernel::call, "inputs"_a, "scalars"_a, "requested"_a, "out"_a.none());
 }

@@ -51,6 +51,7 @@ struct Names {
   PyObject* device = PyUnicode_InternFromString("device");
   PyObject* type = PyUnicode_InternFromString("type");
   PyObject* index = PyUnicode_InternFromString("index");
+  PyObject* current_level = PyUnicode_InternFromString("_current_level");
   PyObject* torch_dispatch = PyUnicode_InternFromString("__torch_dispatch__");
 };
 
@@ -68,12 +69,6 @@ nb::object attribute(PyObject* object, PyObject* name) {
   return checked(PyObject_GetAttr(object, name));
 }
 
-std::string take_python_error() {
-  nb::python_error error;
-  const std::string message = to_text(error.value());
-  return message.substr(0, message.find('\n'));
-}
-
 }  // namespace
 
 const char* torch_name(Dtype dtype) { return kTorchNames[static_cast<int>(dtype)]; }
@@ -82,6 +77,17 @@ int size_in_bytes(Dtype dtype) { return kSizes[static_cast<int>(dtype)]; }
 std::string to_text(nb::handle object) {
   const nb::object result = checked(PyObject_Str(object.ptr()));
   return nb::cast<std::string>(result);
+}
+
+std::string shown(nb::handle object) {
+  return to_text(nb::module_::import_("runtime.errors").attr("shown")(object));
+}
+
+std::string take_python_error() {
+  nb::python_error error;
+  if (!error.matches(PyExc_Exception)) throw error;
+  const std::string message = to_text(error.value());
+  return message.substr(0, message.find('\n'));
 }
 
 Torch& Torch::get() {
@@ -95,6 +101,12 @@ Torch::Torch() : module_(nb::module_::import_("torch")) {
   parameter_type_ = reinterpret_cast<PyTypeObject*>(
       nb::object(module_.attr("nn").attr("Parameter")).release().ptr());
   dispatch_ = nb::getattr(module_.attr("Tensor"), "__torch_dispatch__");
+  const nb::object internals = module_.attr("_C");
+  num_dispatch_modes_ = internals.attr("_len_torch_dispatch_stack");
+  num_function_modes_ = internals.attr("_len_torch_function_stack");
+  is_tracing_ = internals.attr("_is_tracing");
+  forward_ad_ = nb::module_::import_("torch.autograd.forward_ad").attr("__dict__");
+  is_wrapped_ = internals.attr("_functorch").attr("is_functorch_wrapped_tensor");
   is_grad_enabled_ = module_.attr("is_grad_enabled");
   get_num_threads_ = module_.attr("get_num_threads");
   empty_ = module_.attr("empty");
@@ -191,6 +203,13 @@ void Torch::check_type(PyObject* object, const char* argument) {
                              "torch.Tensor that it wraps"));
 }
 
+void Torch::check_plain(PyObject* object, const char* argument) {
+  if (nb::cast<bool>(is_wrapped_(nb::handle(object))))
+    throw Transformed(text(argument,
+                           ": a tensor inside a transform of torch.func came; needs a "
+                           "dense tensor with data"));
+}
+
 void Torch::read(PyObject* object, const char* argument, TensorInfo& info) {
   PyTypeObject* type = Py_TYPE(object);
   if (type != tensor_type_ && type != parameter_type_) check_type(object, argument);
@@ -198,6 +217,7 @@ void Torch::read(PyObject* object, const char* argument, TensorInfo& info) {
   if (!is_read) {
     const std::string reason = take_python_error();
     nb::handle tensor(object);
+    check_plain(object, argument);
     if (nb::cast<bool>(tensor.attr("is_meta")))
       throw InvalidArgument(
           text(argument, ": a meta tensor came, which has no memory; needs a tensor with data"));
@@ -206,10 +226,21 @@ void Torch::read(PyObject* object, const char* argument, TensorInfo& info) {
                                " came; needs a dense tensor with data (torch: ", reason, ")"));
   }
   if (info.data == nullptr && info.shape != nullptr && info.numel() != 0) {
+    check_plain(object, argument);
     const bool is_meta = nb::cast<bool>(nb::handle(object).attr("is_meta"));
     throw InvalidArgument(text(argument, is_meta ? ": a meta tensor" : ": a tensor without memory",
                                " came; needs a tensor with data"));
   }
+}
+
+bool Torch::is_intercepted() {
+  const auto call = [](const nb::object& function) {
+    return checked(PyObject_CallNoArgs(function.ptr()));
+  };
+  return PyLong_AsLong(call(num_dispatch_modes_).ptr()) != 0 ||
+         PyLong_AsLong(call(num_function_modes_).ptr()) != 0 ||
+         call(is_tracing_).ptr() == Py_True ||
+         PyLong_AsLong(PyDict_GetItem(forward_ad_.ptr(), names().current_level)) >= 0;
 }
 
 bool Torch::grad_enabled() {

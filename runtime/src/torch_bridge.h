@@ -41,6 +41,13 @@ int size_in_bytes(Dtype dtype);
 // str(object), for messages.
 std::string to_text(nb::handle object);
 
+// repr(object), for messages: never long, and never an error of its own.
+std::string shown(nb::handle object);
+
+// The first line of the Python error that is set, which is cleared. What is no Exception, such as a
+// KeyboardInterrupt, is thrown on.
+std::string take_python_error();
+
 class Torch {
  public:
   static Torch& get();  // imports torch at the first call
@@ -48,6 +55,11 @@ class Torch {
   // Fills `info`. Throws InvalidArgument, naming `argument`, for what is not a tensor with memory
   // of its own: another type, a fake or meta tensor, a subclass that wraps others, a sparse tensor.
   void read(PyObject* object, const char* argument, TensorInfo& info);
+
+  // Whether a mode of PyTorch's is active that must see each operator: a dispatch mode (make_fx's,
+  // FakeTensorMode, …), a function mode (make_fx before autograd pushes one), torch.jit.trace, or
+  // forward-mode differentiation.
+  bool is_intercepted();
 
   bool is_tensor(PyObject* object) const { return PyObject_TypeCheck(object, tensor_type_) != 0; }
   bool grad_enabled();
@@ -62,7 +74,6 @@ class Torch {
   void mark_written(PyObject* tensor);
 
   bool has_exchange_api() const { return api_ != nullptr; }
-  bool uses_exchange_api() const { return use_api_; }
   void use_exchange_api(bool use) { use_api_ = use && api_ != nullptr; }
 
  private:
@@ -70,6 +81,7 @@ class Torch {
   bool read_exchange(PyObject* object, TensorInfo& info);
   bool read_attributes(PyObject* object, TensorInfo& info);
   void check_type(PyObject* object, const char* argument);
+  void check_plain(PyObject* object, const char* argument);
   nb::object device_object(dlpack::Device device);
 
   nb::object module_;
@@ -78,6 +90,8 @@ class Torch {
   nb::object dispatch_;  // torch.Tensor.__torch_dispatch__
   const dlpack::ExchangeApi* api_ = nullptr;
   bool use_api_ = false;
+  nb::object num_dispatch_modes_, num_function_modes_, is_tracing_, is_wrapped_;
+  nb::object forward_ad_;  // the namespace of torch.autograd.forward_ad
   nb::object is_grad_enabled_, get_num_threads_, empty_, increment_version_, current_stream_;
   nb::object dtypes_[9];
   nb::object cpu_device_;

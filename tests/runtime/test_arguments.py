@@ -267,6 +267,62 @@ def test_boolean_and_wide_scalars(call):
     assert call(wide=2**63 - 1, flag=False).shape == (B, N)
 
 
+def test_converting_a_scalar_may_run_anything_before_memory_is_read(call):
+    """A number whose conversion frees an input: the kernel reads what is there then."""
+    x = torch.randn(B, N)
+
+    class Resizing:
+        def __init__(self, tensor):
+            self.tensor = tensor
+
+        def __float__(self):
+            self.tensor.resize_(0, N)
+            return 2.0
+
+        __index__ = __float__
+
+    message = "y: shape [6, 2], needs [B, ceil_div(N, 4)] with B = 0 as in x; dimension 0 is 6"
+    refused(call, message, x=x, alpha=Resizing(x))
+
+    class Asking(torch.Tensor):
+        def __bool__(self):
+            raise AssertionError("asked")
+
+    for asked in (torch.tensor([1, 2]), 1, None, Asking()):
+        refused(call, f"return_total: a {type(asked).__name__} came, needs a bool", total=asked)
+
+    class Growing(list):
+        def __len__(self):
+            return 7
+
+        def __getitem__(self, index):
+            raise AssertionError("asked")
+
+    out = torch.empty(B, N)
+    assert call(out=Growing([out])) is out
+
+
+def test_a_conversion_that_fails_says_why_and_an_interrupt_passes(call):
+    class Failing:
+        def __init__(self, error):
+            self.error = error
+
+        def __float__(self):
+            raise self.error
+
+        def __index__(self):
+            raise self.error
+
+    broken = Failing(ValueError("no number today"))
+    for name in ("alpha", "count"):
+        with pytest.raises(InvalidArgument, match=rf"^{name}: .*\(no number today\)"):
+            call(**{name: broken})
+        with pytest.raises(KeyboardInterrupt):
+            call(**{name: Failing(KeyboardInterrupt())})
+    refused(call, "alpha: ", alpha=10**5000)  # has no repr: more digits than Python shows
+    refused(call, "count: ", count=10**5000)
+
+
 def test_preconditions_print_their_text_their_reason_and_the_values(call):
     refused(
         call,

@@ -78,6 +78,39 @@ def test_the_lock_of_python_is_free_while_a_kernel_runs(run):
     assert ticks >= 5
 
 
+def test_a_daemon_thread_inside_a_kernel_does_not_keep_the_process_from_ending(
+    probe, run_python, tmp_path
+):
+    """The kernel ends while the interpreter is being finalized, which takes longer still."""
+    script = f"""
+import importlib.util, threading, time
+import torch
+
+spec = importlib.util.spec_from_file_location("kernelmint_probe._native", {probe.__file__!r})
+probe = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(probe)
+kernel = probe.kernel("threads.cpu.default")
+
+class Slow:
+    def __del__(self, sleep=time.sleep):  # runs once daemon threads may no longer take the lock
+        sleep(1.5)
+
+slow = Slow()
+running = threading.Event()
+
+def work():
+    running.set()
+    kernel.call((torch.zeros(500, dtype=torch.int64),), (3, 1), (), None)  # 500 times a millisecond
+    print("a thread that should have ended")
+
+threading.Thread(target=work, daemon=True).start()
+running.wait()
+time.sleep(0.1)
+"""
+    done = run_python(script, tmp_path, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 def test_a_forked_child_calls_kernels(run_python, tmp_path):
     script = """
 import os, sys

@@ -1,0 +1,43 @@
+"""What can be said of a tensor argument before a kernel is chosen for it."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+
+from runtime.errors import InvalidArgument
+
+
+def check(name: str, tensor: Any, rank: int) -> None:
+    """Raises InvalidArgument for what is not a dense tensor of `rank` dimensions."""
+    if not isinstance(tensor, torch.Tensor):
+        raise InvalidArgument(f"{name}: a {type(tensor).__name__} came, needs a torch.Tensor")
+    if tensor.is_nested:
+        raise InvalidArgument(f"{name}: a nested tensor came, needs a dense tensor with data")
+    if tensor.layout != torch.strided:
+        raise InvalidArgument(
+            f"{name}: a tensor of layout {tensor.layout} came, needs a dense tensor with data"
+        )
+    if tensor.is_meta:
+        raise InvalidArgument(
+            f"{name}: a meta tensor came, which has no memory; needs a tensor with data"
+        )
+    if tensor.dim() != rank:
+        raise InvalidArgument(
+            f"{name}: {list(tensor.shape)} came, needs a tensor of {rank} dimensions"
+        )
+
+
+def extents(name: str, tensor: Any, rank: int) -> tuple[Any, ...]:
+    """The extents of what `check` accepts.
+
+    While torch.jit.trace makes tensors of extents, their values: a kernel is chosen by them.
+    """
+    check(name, tensor, rank)
+    if not torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]  # PyTorch's
+        return tuple(tensor.shape)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", torch.jit._trace.TracerWarning)
+        return tuple(int(extent) for extent in tensor.shape)
