@@ -38,7 +38,7 @@ class Trace:
     v_cmp: torch.Tensor  # [B, C, H, L]
     seen: torch.Tensor  # [T, C] bool: blocks the compressed branch of row t attends to
     scores: torch.Tensor  # [B, H, T, C]: SiLU(A q·k_cmp) / A where seen, else 0
-    ranking: torch.Tensor  # [B, H, T, C]: what the selection sorts by
+    ranking: torch.Tensor  # [B, H, T, C]: what the selection sorts by; never NaN
     block_indices: torch.Tensor  # [B, H, T, S] int64, by ranking; -1: no block
     lists: torch.Tensor  # [B, H, T, S]: the list that the query (h, t) really uses
     o_cmp_raw: torch.Tensor  # [B, T, H, L]: before LayerNorm, gated
@@ -106,7 +106,7 @@ def trace(
 
     logits = torch.einsum("bthd,bchd->bhtc", q * A, k_cmp)
     scores = torch.where(seen, F.silu(logits) / A, 0.0)
-    o_cmp_raw = torch.einsum("bhtc,bchd->bthd", scores, v_cmp) * g_cmp[..., None]
+    o_cmp_raw = attend(scores, v_cmp, seen.expand_as(scores), "bhtc,bchd->bthd") * g_cmp[..., None]
     ranking = rank(scores, seen, block_size, flags)
     own = select(ranking, S, block_size, flags)
     if block_indices is not None:
@@ -153,10 +153,15 @@ def pool(x: torch.Tensor, block_size: int) -> torch.Tensor:
 def rank(
     scores: torch.Tensor, seen: torch.Tensor, block_size: int, flags: Semantics
 ) -> torch.Tensor:
-    """What the selection sorts by: the scores [B, H, T, C], masked and own blocks overwritten."""
+    """What the selection sorts by: the scores [B, H, T, C], masked and own blocks overwritten.
+
+    NaN and +inf count as the greatest finite number: before every finite score, and behind a row's
+    own block where that ranks +inf.
+    """
     T, C = seen.shape
     current = torch.arange(T, device=seen.device) // block_size
     local = current[:, None] == torch.arange(C, device=seen.device)
+    scores = scores.nan_to_num(nan=torch.finfo(scores.dtype).max)
     return scores.masked_fill(~seen, flags.masked_rank).masked_fill(local, flags.local_rank)
 
 
@@ -186,6 +191,22 @@ def arrange(block_indices: torch.Tensor, flags: Semantics) -> torch.Tensor:
     return block_indices.reshape(B, T, H, S).transpose(1, 2)
 
 
+def attend(
+    weights: torch.Tensor, values: torch.Tensor, allowed: torch.Tensor, equation: str
+) -> torch.Tensor:
+    """The values weighted and summed as the einsum `equation` says; weights not allowed are 0.
+
+    What is not allowed stays out also where it is not finite, though 0 times it would be NaN. An
+    allowed value that is not finite makes the sum NaN, as LayerNorm would.
+    """
+    finite = values.isfinite()
+    total = torch.einsum(equation, weights, values.where(finite, 0.0))
+    if finite.all():
+        return total
+    reached = torch.einsum(equation, allowed.to(weights.dtype), (~finite).to(weights.dtype)) > 0
+    return total.masked_fill(reached, float("nan"))
+
+
 def attend_selected(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, lists: torch.Tensor, block_size: int
 ) -> torch.Tensor:
@@ -211,7 +232,7 @@ def attend_selected(
         v_chosen = v_blocks[b, index, :, h].flatten(3, 4)
         logits = torch.einsum("bthd,bhtjd->bhtj", q[:, start:stop], k_chosen)
         weights = torch.where(allowed, F.silu(logits) / A, 0.0)
-        out[:, start:stop] = torch.einsum("bhtj,bhtjd->bthd", weights, v_chosen)
+        out[:, start:stop] = attend(weights, v_chosen, allowed, "bhtj,bhtjd->bthd")
     return out
 
 

@@ -35,6 +35,7 @@ INTERPRETED: bool = triton.knobs.runtime.interpret
 
 _LOWEST = tl.constexpr(-(2**63))
 _ORDERED_NEGATIVE_INFINITY = tl.constexpr(-2139095041)  # -inf, as the integer that sorts like it
+_GREATEST = tl.constexpr(torch.finfo(torch.float32).max)
 _DENSE_TILES = {"bf16": (128, 64, 4, 3), "tf32": (128, 64, 8, 3), "tf32x3": (128, 32, 8, 2)}
 
 
@@ -120,7 +121,8 @@ def _score(
         weights = tl.where(seen, _silu(logits) / scale, 0.0)
         out += _dot(weights, values, DOT)
 
-        ranking = tl.where(seen, weights, MASKED_RANK)
+        # NaN and +inf count as the greatest finite number
+        ranking = tl.where(seen, tl.where(weights < _GREATEST, weights, _GREATEST), MASKED_RANK)
         ranking = tl.where(c[None, :] == current[:, None], LOCAL_RANK, ranking) + 0.0
         bits = ranking.to(tl.int32, bitcast=True)
         ordered = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(tl.int64)

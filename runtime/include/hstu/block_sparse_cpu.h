@@ -22,12 +22,12 @@ using cpu::splat;
 KERNELMINT_ALWAYS_INLINE F32 load(const float* from) { return cpu::load_bits<F32>(from); }
 KERNELMINT_ALWAYS_INLINE void store(float* to, F32 x) { cpu::store_bits(to, x); }
 
-// x / (1 + e^-x); -0 where e^-x leaves the floats' range: the limit.
+// x / (1 + e^-x); -0 where e^-x leaves the floats' range: the limit. NaN for -inf, as PyTorch.
 KERNELMINT_ALWAYS_INLINE F32 silu(F32 x) {
   const F32 power = x * splat(-0x1.715476p0f);  // log2(e)
   const F32 kMost = splat(127.0f);
   const F32 value = x / (splat(1.0f) + cpu::exp2(power < kMost ? power : kMost));
-  return power < kMost ? value : splat(-0.0f);
+  return power < kMost ? value : x * splat(0.0f);
 }
 
 template <int N>
@@ -44,6 +44,12 @@ KERNELMINT_ALWAYS_INLINE void add_scaled(float* to, float weight, const float* f
 #pragma GCC unroll 16
   for (int i = 0; i < N; i += kLanes)
     store(to + i, cpu::fma(splat(weight), load(from + i), load(to + i)));
+}
+
+// What a score counts for in the selection: NaN and +inf are the greatest finite number.
+KERNELMINT_ALWAYS_INLINE float rank(float score) {
+  constexpr float kGreatest = 0x1.fffffep127f;
+  return score < kGreatest ? score : kGreatest;
 }
 
 // scores[0, count) := silu(scores) * factor. `scores` has room for whole vectors.
@@ -177,7 +183,7 @@ class Attention {
       if (c == current) {
         offer(kMode.local_rank, c);
       } else if (c < seen || kMode.rank_unseen) {
-        offer(c < seen ? scores[c] : 0.0f, c);
+        offer(c < seen ? rank(scores[c]) : 0.0f, c);
       }
     }
     std::int64_t* list = p_.lists.at(sequence.index, token, h);

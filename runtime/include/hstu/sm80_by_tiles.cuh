@@ -35,7 +35,7 @@ struct Unit {
 };
 
 // Shared memory of a tile. An entry is a query and a place in its list, but for the first: that is
-// the query's own block. (Only an infinite score comes before it, and then the token's o is NaN.)
+// the query's own block, which every mode that has tiles ranks first.
 template <class Shape>
 struct TileMemory {
   using Partial = typename Shape::Partial;

@@ -70,7 +70,8 @@ __device__ __forceinline__ float4 normaliser(int heads, float scale, OfHead of_h
   const auto both = [](float x) { return x + __shfl_xor_sync(~0u, x, 1); };
   const float share = 1.0f / heads;
   const auto factor = [&](float total, float mean, float epsilon) {
-    return 1.0f / sqrtf(fmaxf(total * share * (1.0f / L) - mean * mean, 0.0f) + epsilon);
+    const float variance = total * share * (1.0f / L) - mean * mean;
+    return 1.0f / sqrtf((variance < 0.0f ? 0.0f : variance) + epsilon);  // fmaxf would lose NaN
   };
   constexpr float kEpsilon = 1e-6f;
   const float x = both(sum.x) * share, y = both(sum.y) * share;

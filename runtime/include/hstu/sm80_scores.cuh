@@ -224,13 +224,13 @@ __device__ __forceinline__ void score_rows(RowScores<Shape>& found, const Proble
         const float score = silu(scores[i][e], A);
         if constexpr (kAllSeen) {
           scores[i][e] = score;
-          best[e / 2].offer(score, c);
+          best[e / 2].offer(rank(score), c);
           continue;
         }
         const bool seen = c < seen_blocks[e / 2], local = c == own[e / 2];
         scores[i][e] = seen ? score : 0.0f;
         const bool ranked = local || seen || (kMode.rank_unseen && c < blocks);
-        best[e / 2].offer(!ranked ? -INFINITY : local ? kMode.local_rank : scores[i][e], c);
+        best[e / 2].offer(!ranked ? -INFINITY : local ? kMode.local_rank : rank(scores[i][e]), c);
       }
     }
     multiply_weights_values<L, Shape::dot>(found.out, scores,
