@@ -101,10 +101,6 @@ endfunction()
 
 # Adds the target's object library; sets `built` to whether any architecture asked for suits it.
 macro(kernelmint_add_cuda_target target built)
-  set(_ccache)
-  if(KERNELMINT_CCACHE)
-    set(_ccache ";${KERNELMINT_CCACHE}")
-  endif()
   kernelmint_target_architectures(${target} _architectures)
   if(_architectures)
     set(_sources ${KERNELMINT_SOURCES_${target}})
@@ -116,10 +112,12 @@ macro(kernelmint_add_cuda_target target built)
       target_compile_options(kernels_${target} PRIVATE -G)
       target_compile_definitions(kernels_${target} PRIVATE KERNELMINT_DEBUG=1)
     endif()
+    set(_launcher "${Python_EXECUTABLE}" "${CMAKE_CURRENT_SOURCE_DIR}/tools/build/compile_logged.py"
+      --log-dir "${CMAKE_CURRENT_BINARY_DIR}/ptxas" --root "${KERNELMINT_GENERATED_DIR}"
+      --target ${target} -- ${CMAKE_CUDA_COMPILER_LAUNCHER})
     set_target_properties(kernels_${target} PROPERTIES
       CUDA_ARCHITECTURES "${_architectures}" JOB_POOL_COMPILE kernels
-      CUDA_COMPILER_LAUNCHER
-        "${Python_EXECUTABLE};${CMAKE_CURRENT_SOURCE_DIR}/tools/build/compile_logged.py;--log-dir;${CMAKE_CURRENT_BINARY_DIR}/ptxas;--root;${KERNELMINT_GENERATED_DIR};--target;${target};--${_ccache}")
+      CUDA_COMPILER_LAUNCHER "${_launcher}")
     list(APPEND kernel_objects $<TARGET_OBJECTS:kernels_${target}>)
     set(${built} TRUE)
   else()

@@ -12,6 +12,7 @@ docs/runtime.md has the whole of it.
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 try:
@@ -19,10 +20,8 @@ try:
 except ModuleNotFoundError as _error:
     if _error.name != "runtime._native":
         raise
-    raise ImportError(
-        f"the runtime in {__path__[0]} has no compiled extension: run `make build` (or "
-        f"`pip install .`) in the checkout"
-    ) from None
+    # A checkout's own folder, which shadows the installed package: its extension will do.
+    __path__.append(importlib.import_module("runtime.extension").installed_beside(__path__[0]))
 
 from runtime import catalog as _catalog
 from runtime import manifest as _manifest
@@ -34,6 +33,9 @@ from runtime.kernel import Kernel
 
 if TYPE_CHECKING:
     from runtime.block_sparse import block_sparse_attention, hstu_attention_with_bsa
+
+if len(__path__) > 1:
+    _manifest.check_checkout(Path(__file__).resolve().parent)
 
 # The submodule runtime.kernel bears the same name; the function is the public one.
 kernel = _catalog.kernel

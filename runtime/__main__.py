@@ -6,6 +6,7 @@ import dataclasses
 import importlib.metadata
 import json
 import platform
+from pathlib import Path
 from typing import Any
 
 import click
@@ -31,6 +32,9 @@ def _cpu_isa() -> str:
 def collect() -> dict[str, Any]:
     """Everything `info` shows, in plain data."""
     build = _native.build_info()
+    made_of = manifest.build()
+    checkout = Path(__file__).resolve().parents[1]
+    in_checkout = (checkout / "CMakeLists.txt").is_file()
     targets = []
     for family in manifest.load().families.values():
         for target in family.targets:
@@ -53,6 +57,9 @@ def collect() -> dict[str, Any]:
         "extension": _native.__file__,
         "fingerprint": _native.fingerprint,
         "build": build,
+        "build_fingerprint": made_of["fingerprint"],
+        "settings": made_of["settings"],
+        "changed_sources": manifest.changed_sources(checkout) if in_checkout else [],
         "tensors": "DLPack exchange table" if _native.has_exchange_api() else "Python attributes",
         "cpu_isa": _cpu_isa(),
         "threads": torch.get_num_threads(),
@@ -73,6 +80,9 @@ def show(found: dict[str, Any]) -> None:
         ("kernelmint", f"{found['kernelmint']}, fingerprint {found['fingerprint']}"),
         ("extension", found["extension"]),
         ("built", f"{build['compiler']}; {cuda}{'; debug' if build['debug'] else ''}"),
+        ("build", found["build_fingerprint"]),
+        *(("", f"{name}: {value.strip()}") for name, value in found["settings"].items()),
+        *(("", f"changed since: {name}") for name in found["changed_sources"]),
         ("python", found["python"]),
         ("torch", f"{found['torch']}, CUDA {found['torch_cuda'] or 'none'}"),
         ("tensors by", found["tensors"]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import functools
+import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,8 +128,60 @@ def _family(data: dict[str, Any]) -> Family:
 
 
 @functools.cache
+def build() -> dict[str, Any]:
+    """The installed build.json: what the extension is made of, by `settings` and `sources`.
+
+    ImportError where the extension is another build's.
+    """
+    path = FOLDER / "build.json"
+    try:
+        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ImportError(
+            f"runtime's extension has no record of its build beside it ({path}): run `{REBUILD}`"
+        ) from None
+    if data["fingerprint"] != _native.build_fingerprint:
+        raise ImportError(
+            f"runtime's extension {_native.__file__} is of the build {_native.build_fingerprint} "
+            f"(its sources, compilers and flags), but {path} is of {data['fingerprint']}: run "
+            f"`{REBUILD}`"
+        )
+    return data
+
+
+def changed_sources(checkout: Path) -> list[str]:
+    """The C++ and CMake files of a checkout that are not what the extension was built of."""
+    return [
+        name
+        for name, digest in build()["sources"].items()
+        if not (checkout / name).is_file()
+        or hashlib.sha256((checkout / name).read_bytes()).hexdigest() != digest
+    ]
+
+
+def check_checkout(package: Path) -> None:
+    """ImportError where the checkout that `package` lies in is not what the extension was built of.
+
+    For the source tree's `runtime` beside an installed extension.
+    """
+    installed = f"the extension installed as {_native.__file__}"
+    generated = package.parent / "generated/manifest.json"
+    fingerprint = json.loads(generated.read_text(encoding="utf-8"))["fingerprint"]
+    changed = changed_sources(package.parent)
+    if fingerprint != _native.fingerprint:
+        what = f"{generated} is {fingerprint}, {installed} was built from {_native.fingerprint}"
+    elif changed:
+        more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+        what = f"{package.parent / changed[0]}{more} changed since {installed} was built"
+    else:
+        return
+    raise ImportError(f"{what}: run `make build` (or `{REBUILD}`) in {package.parent}")
+
+
+@functools.cache
 def load() -> Manifest:
     """The installed manifest.json; ImportError where the extension was built from another one."""
+    build()
     path = FOLDER / "manifest.json"
     try:
         data = json.loads(path.read_text(encoding="utf-8"))

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "build.h"
 #include "errors.h"
 #include "kernel.h"
 #include "processor.h"
@@ -102,6 +103,7 @@ NB_MODULE(_native, module) {
   nb::set_leak_warnings(false);
   Torch::get();
   module.attr("fingerprint") = nb::str(kFingerprint);
+  module.attr("build_fingerprint") = nb::str(kBuildFingerprint);
   module.def("build_info", &build_info);
   module.def("built_keys", &built_keys);
   module.def(

@@ -262,3 +262,24 @@ def test_the_job_pool_is_bounded_by_memory_and_by_max_jobs() -> None:
     refused = run(sys.executable, "tools/build/jobs.py", MAX_JOBS="many")
     assert refused.returncode != 0
     assert "MAX_JOBS" in refused.stdout
+
+
+def test_compiler_launchers_that_are_named_run_every_compiler(tmp_path: Path) -> None:
+    """CMake's variables for both languages; nvcc's comes behind the one that keeps its log."""
+    out, build = generate(tmp_path), tmp_path / "build"
+    launchers = [
+        f"-DCMAKE_{language}_COMPILER_LAUNCHER=/usr/bin/env;LAUNCHED={language}"
+        for language in ("CXX", "CUDA")
+    ]
+    done = run(
+        *(Path(sys.executable).parent / "cmake", "-S", ROOT, "-B", build, "-G", "Ninja"),
+        *(f"-DKERNELMINT_GENERATED_DIR={out}", f"-DPython_EXECUTABLE={sys.executable}"),
+        *(f"-DCMAKE_MAKE_PROGRAM={Path(sys.executable).parent / 'ninja'}", *launchers),
+    )
+    assert done.returncode == 0, done.stdout
+    commands = run(Path(sys.executable).parent / "ninja", "-C", build, "-t", "commands").stdout
+    compiling = [line for line in commands.splitlines() if " -c " in line]
+    cuda = [line for line in compiling if "compile_logged.py" in line]
+    assert cuda
+    assert all("-- /usr/bin/env LAUNCHED=CUDA " in line for line in cuda)
+    assert all("/usr/bin/env LAUNCHED=CXX " in line for line in compiling if line not in cuda)

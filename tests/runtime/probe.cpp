@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "arithmetic.h"
+#include "build.h"
 #include "parallel.h"
 #include "registry.h"
 #include "tensor_view.h"
@@ -197,5 +198,6 @@ constexpr FamilyEntry kThreads = {"threads",
 const FamilyEntry* const kFamilies[] = {&kProbe, &kThreads};
 const int kNumFamilies = 2;
 const char kFingerprint[] = "probe";
+const char kBuildFingerprint[] = "probe";
 
 }  // namespace kernelmint

@@ -128,7 +128,7 @@ def test_wrong_arguments():
         runtime.attention(q, k, v, layout="sbhd")
     with pytest.raises(InvalidArgument, match=r"^q: \[37, 4, 64\] came"):
         runtime.attention(q[0], k, v)
-    with pytest.raises(InvalidArgument, match=r"^q: list came"):
+    with pytest.raises(InvalidArgument, match=r"^q: a list came"):
         runtime.attention([1], k, v, layout="bhsd")
     with pytest.raises(InvalidArgument, match=r"^k: dtype torch.float64 came"):
         runtime.attention(q, k.double(), v)

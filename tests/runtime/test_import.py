@@ -32,9 +32,10 @@ def copy_of(tmp_path, *, extension):
     return package
 
 
-def import_copy(tmp_path, code="import runtime", **environment):
+def import_copy(tmp_path, code="import runtime", beside=None, **environment):
     """Runs `code` against the copy: -S and an explicit path keep an editable install's hook out."""
-    paths = os.pathsep.join([str(tmp_path), *(p for p in sys.path if p.endswith("-packages"))])
+    copies = [str(folder) for folder in (tmp_path, beside) if folder is not None]
+    paths = os.pathsep.join([*copies, *(p for p in sys.path if p.endswith("-packages"))])
     return subprocess.run(
         [sys.executable, "-S", "-c", code],
         cwd=tmp_path,
@@ -74,6 +75,53 @@ def test_an_extension_of_other_generated_code_is_refused_naming_both(tmp_path):
     assert line.endswith("run `pip install .`")
     path.unlink()
     assert "has no manifest beside it" in last_line(import_copy(tmp_path))
+
+
+def test_an_extension_of_another_build_is_refused_naming_both(tmp_path):
+    """The same generated code, but other headers, flags or compilers."""
+    path = copy_of(tmp_path, extension=True) / "_generated/build.json"
+    path.write_text(path.read_text().replace(_native.build_fingerprint, "0123456789abcdef"))
+    line = last_line(import_copy(tmp_path))
+    assert line.startswith("ImportError: ")
+    assert _native.build_fingerprint in line
+    assert "is of 0123456789abcdef" in line
+    assert line.endswith("run `pip install .`")
+    path.unlink()
+    assert "has no record of its build beside it" in last_line(import_copy(tmp_path))
+
+
+def test_a_checkout_runs_with_the_extension_installed_beside_it(tmp_path):
+    """`pip install .`, then Python in the checkout's root, whose folder comes first."""
+    checkout, site = tmp_path / "checkout", tmp_path / "site"
+    site.mkdir()
+    copy_of(site, extension=True)
+    checkout.mkdir()
+    package = copy_of(checkout, extension=False)
+    for name in manifest.build()["sources"]:
+        (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(SOURCE.parent / name, checkout / name)
+    (checkout / "generated").mkdir()
+    tree = checkout / "generated/manifest.json"
+    shutil.copy(manifest.FOLDER / "manifest.json", tree)
+    code = (
+        "import runtime; print(runtime.__file__, runtime.manifest.FOLDER, runtime.kernels()[0].key)"
+    )
+
+    def run():
+        return import_copy(checkout, code, beside=site)
+
+    assert run().stdout.split() == [
+        str(package / "__init__.py"), str(site / "runtime/_generated"), runtime.kernels()[0].key
+    ]  # fmt: skip
+    tree.write_text(tree.read_text().replace(_native.fingerprint, "0123456789abcdef"))
+    line = last_line(run())
+    assert line.startswith(f"ImportError: {tree} is 0123456789abcdef, the extension installed as ")
+    assert line.endswith(f"run `make build` (or `pip install .`) in {checkout}")
+    shutil.copy(manifest.FOLDER / "manifest.json", tree)
+    header = checkout / "runtime/src/kernel.h"
+    header.write_text(header.read_text() + "// edited\n")
+    line = last_line(run())
+    assert line.startswith(f"ImportError: {header} changed since the extension installed as ")
 
 
 def test_cpu_kernels_run_where_no_gpu_is_visible(run_python, tmp_path):
