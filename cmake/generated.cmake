@@ -1,9 +1,15 @@
 # The generated tree: checked, then included.
+if("${CMAKE_CURRENT_SOURCE_DIR}${CMAKE_CURRENT_BINARY_DIR}${KERNELMINT_GENERATED_DIR}" MATCHES ";")
+  message(FATAL_ERROR "Kernelmint: CMake's lists cannot hold a folder with a semicolon in its name. "
+          "Move or rename ${CMAKE_CURRENT_SOURCE_DIR}, ${CMAKE_CURRENT_BINARY_DIR} or "
+          "${KERNELMINT_GENERATED_DIR}.")
+endif()
 if(NOT EXISTS "${KERNELMINT_GENERATED_DIR}/files.cmake")
   message(FATAL_ERROR "Kernelmint: ${KERNELMINT_GENERATED_DIR} holds no files.cmake. Write the tree "
           "with `python -m codegen regenerate --out ${KERNELMINT_GENERATED_DIR}`.")
 endif()
 
+# It waits for a regenerate that is writing the tree.
 execute_process(
   COMMAND "${Python_EXECUTABLE}" "${CMAKE_CURRENT_SOURCE_DIR}/codegen/staleness.py"
           "${KERNELMINT_GENERATED_DIR}"
@@ -13,13 +19,23 @@ if(stale)
 endif()
 
 include("${KERNELMINT_GENERATED_DIR}/files.cmake")
+if(KERNELMINT_SPEC_DIRS MATCHES "\\\\;")
+  message(FATAL_ERROR "Kernelmint: CMake's lists cannot hold a folder of specs with a semicolon in "
+          "its name: ${KERNELMINT_SPEC_DIRS}")
+endif()
+# A tree that is written anew from here on has another fingerprint: registry.cpp compares them.
+set_source_files_properties("${KERNELMINT_GENERATED_DIR}/registry.cpp" PROPERTIES
+  COMPILE_DEFINITIONS KERNELMINT_CONFIGURED_FINGERPRINT="${KERNELMINT_FINGERPRINT}")
 
-# An edited spec must not slip into a build unnoticed: look again whenever one changes.
-set(spec_files)
+# An edited spec or template must not slip into a build unnoticed, nor one of codegen's own modules:
+# look again whenever one changes.
+set(inputs)
 foreach(dir IN LISTS KERNELMINT_SPEC_DIRS)
   file(GLOB_RECURSE specs CONFIGURE_DEPENDS "${dir}/*.yaml")
-  list(APPEND spec_files ${specs})
+  list(APPEND inputs ${specs})
 endforeach()
+file(GLOB_RECURSE own CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/codegen/*.py"
+     "${CMAKE_CURRENT_SOURCE_DIR}/codegen/*.mako")
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS
   "${KERNELMINT_GENERATED_DIR}/files.cmake" "${KERNELMINT_GENERATED_DIR}/manifest.json"
-  ${spec_files})
+  ${inputs} ${own})

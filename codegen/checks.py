@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from codegen import schema
+from codegen import keys, schema
 from codegen.expressions import (
     BOOL,
     DTYPES,
@@ -16,10 +16,12 @@ from codegen.expressions import (
     Kind,
     parse,
 )
-from codegen.names import IDENTIFIER, TOKEN, reserved
-from codegen.problems import Problem, did_you_mean, display_path
+from codegen.names import FILE, IDENTIFIER, MAX_NAME, TOKEN, reserved
+from codegen.problems import Problem, TooManyProblemsError, did_you_mean, display_path
 from codegen.source import Document
 from codegen.spec import Parameter, Rule
+
+MAX_PARAMETERS = 64
 
 
 def spec_name(path: Path) -> str:
@@ -38,6 +40,9 @@ def check_file(document: Document, folder: Path, text: str, *path: str | int) ->
         inside = exists = False
     if not inside or Path(name).is_absolute() or ".." in Path(name).parts:
         document.report(f"'{name}' must lie in the family's folder, {display_path(folder)}", *path)
+    elif not FILE.match(name):
+        message = f"'{name}' is quoted in C++: a file's name is letters, digits and _ + . - /"
+        document.report(message, *path)
     elif not exists:
         near = did_you_mean(name, [p.name for p in sorted(folder.iterdir()) if p.is_file()])
         document.report(f"there is no file {display_path(file)}{near}", *path)
@@ -60,6 +65,10 @@ def load_parameters(
 ) -> tuple[Parameter, ...]:
     """The parameters of a file, in its order."""
     parameters = []
+    if len(written) > MAX_PARAMETERS:
+        message = f"{len(written)} parameters; at most {MAX_PARAMETERS}, the family's included"
+        document.report(message, "parameters", key=True)
+        raise TooManyProblemsError
     for name, entry in written.items():
         path = ("parameters", name)
         check_identifier(document, name, "a parameter", *path)
@@ -70,9 +79,12 @@ def load_parameters(
                 document.report(message, *path, "token", key=True)
         elif token is None:
             token = name.lower().replace("_", "")
-        if token is not None and not TOKEN.match(token):
+        if token is not None and not (TOKEN.match(token) and len(token) <= MAX_NAME):
             message = f"'{token}' cannot be a token: a lower-case letter, then letters and digits"
             document.report(message, *path, "token")
+        if entry.type == "bool" and token == keys.NO_TOKENS:
+            message = f"'{token}' is the key in which no token stands: give it another token"
+            document.report(message, *path, key=True)
         if entry.type == "enum" and entry.values is None:
             document.report("an enum lists its values", *path)
         values = None if entry.values is None else tuple(entry.values)
@@ -81,14 +93,18 @@ def load_parameters(
         if entry.default is not None and (wrong := parameter.check(entry.default)):
             document.report(wrong, *path, "default")
         plain = Parameter(name, entry.type, token, None, "", parameter.location)
+        seen: set[object] = set()
         for i, value in enumerate(values or ()):
             if wrong := plain.check(value):
                 document.report(wrong, *path, "values", i)
-            elif value in (values or ())[:i]:
+            elif value in seen:
                 document.report(f"{value!r} is listed twice", *path, "values", i)
-            elif entry.type == "enum" and not TOKEN.match(str(value)):
+            elif entry.type == "enum" and not (
+                TOKEN.match(str(value)) and len(str(value)) <= MAX_NAME
+            ):
                 message = f"'{value}' cannot be a value: a lower-case letter, then letters, digits"
                 document.report(message, *path, "values", i)
+            seen.add(value)
         parameters.append(parameter)
     return tuple(parameters)
 
@@ -108,7 +124,7 @@ def check_tokens(
                 if later in own:
                     document.report(message, *path, key=True)
                 elif not any(message == problem.message for problem in document.problems):
-                    document.problems.append(Problem(later.location, message))
+                    document.add(Problem(later.location, message))
 
 
 def confusable(a: Parameter, b: Parameter) -> str | None:
@@ -121,7 +137,7 @@ def confusable(a: Parameter, b: Parameter) -> str | None:
     if a.type == b.type == "int":
         long, short = sorted((a.token or "", b.token or ""), key=len, reverse=True)
         rest = long[len(short) :]
-        if long.startswith(short) and (rest == "" or rest.isdigit() or rest == "m"):
+        if long.startswith(short) and (rest in ("", "m") or rest.removeprefix("m").isdigit()):
             return long + "1"
         return None
     if b.type == "int" or a.type in ("dtype", "enum"):

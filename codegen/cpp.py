@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
-from codegen.expressions import BOOL, FLOAT, INT, Expression, Kind, names_of
+from codegen.expressions import BOOL, FLOAT, INT, Expression, Kind, constant, names_of
 
 SCALAR_TYPES = {
     "f32": "float",
@@ -75,7 +76,7 @@ def number(value: int | float | bool) -> Value:
     if isinstance(value, int):
         wide = not -(2**31) < value < 2**31
         return Value(f"std::int64_t{{{value}}}" if wide else str(value), INT, wide, value >= 0)
-    return Value(repr(value), FLOAT, atom=value >= 0)
+    return Value(repr(value), FLOAT, atom=math.copysign(1, value) > 0)
 
 
 _SYMBOLS: dict[type[ast.AST], str] = {
@@ -97,7 +98,7 @@ class _Translator:
 
     def visit(self, node: ast.expr) -> Value:
         if not isinstance(node, ast.Name) and not names_of(node):
-            return number(Expression("", node, INT).evaluate({}))
+            return number(constant(node))
         match node:
             case ast.Name():
                 return self.names.value(node.id)

@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from codegen.cpp import Names, Value, translate
-from codegen.expressions import DTYPES, FLOAT, INT, Expression
-from codegen.names import cpp_name
+from codegen.expressions import BOOL, DTYPES, FLOAT, INT, Expression
+from codegen.names import cpp_name, enum_type
+from codegen.product import derivation
 from codegen.spec import Family, Parameter, ParameterValue, Rule, Target
+
+CPP_TYPES = {INT: "std::int64_t", BOOL: "bool", FLOAT: "double"}
 
 
 class TableNames(Names):
-    """Names where tables evaluate them: symbols[i], parameters[i]; derived values are inlined."""
+    """Names where tables evaluate them: symbols[i], parameters[i]; derived values are locals."""
 
-    def __init__(
-        self, family: Family, parameters: Sequence[Parameter], derived: Mapping[str, Expression]
-    ) -> None:
+    def __init__(self, family: Family, target: Target | None = None) -> None:
+        parameters = family.parameters if target is None else target.parameters
         self.symbols = {name: i for i, name in enumerate(family.symbols)}
         self.parameters = {p.name: (i, p) for i, p in enumerate(parameters)}
-        self.derived = derived
+        self.derivation = None if target is None else derivation(target)
+
+    def locals(self, expression: Expression) -> list[str]:
+        """C++ that defines the derived values which an expression needs."""
+        if self.derivation is None:
+            return []
+        return [
+            f"const {CPP_TYPES[d.expression.kind]} {d.name} = {translate(d.expression, self)};"
+            for d in self.derivation.needed_for(expression.names)
+        ]
 
     def value(self, name: str) -> Value:
         """The number `name`."""
@@ -28,8 +39,9 @@ class TableNames(Names):
         if name in self.parameters:
             i, parameter = self.parameters[name]
             return Value(f"parameters[{i}]", parameter.kind)
-        expression = self.derived[name]
-        return Value(f"({translate(expression, self)})", expression.kind, expression.kind == FLOAT)
+        assert self.derivation is not None
+        kind = self.derivation.kind(name)
+        return Value(name, kind, wide=kind != BOOL)
 
     def equals(self, name: str, other: str, is_name: bool) -> str:
         """Whether the text `name` equals another name or value."""
@@ -65,16 +77,16 @@ class ConfigNames(Names):
             return f"std::is_same_v<typename Config::{name}, {right}>"
         if is_name:
             return f"static_cast<int>(Config::{name}) == static_cast<int>(Config::{other})"
-        return f"Config::{name} == Config::{name}_type::{cpp_name(other)}"
+        return f"Config::{name} == Config::{enum_type(name)}::{cpp_name(other)}"
 
 
 def cpp_lambda(expression: Expression, names: TableNames, result: str) -> str:
     """A captureless lambda: an IntExpression or FloatExpression of registry.h."""
-    text = translate(expression, names)
+    text = " ".join([*names.locals(expression), f"return {translate(expression, names)};"])
     symbols = " symbols" if "symbols[" in text else ""
     parameters = " parameters" if "parameters[" in text else ""
     signature = f"const std::int64_t*{symbols}, const std::int64_t*{parameters}"
-    return f"[]({signature}) -> {result} {{ return {text}; }}"
+    return f"[]({signature}) -> {result} {{ {text} }}"
 
 
 def table_number(parameter: Parameter, value: ParameterValue) -> int:

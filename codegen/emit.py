@@ -6,6 +6,7 @@ from one list of configurations, so they cannot disagree.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,11 +86,14 @@ def _files_cmake(
         "files.cmake",
         source,
         fingerprint=fingerprint,
-        spec_dirs=[
-            folder if Path(folder).is_absolute() else f"${{CMAKE_CURRENT_LIST_DIR}}/{folder}"
-            for folder in inputs.spec_dirs
-        ],
+        spec_dirs=[_cmake_path(folder) for folder in inputs.spec_dirs],
         families=[space.family.name for space in spaces],
         common=[*(f"{space.family.name}/family.cpp" for space in spaces), "registry.cpp"],
         targets=targets,
     )
+
+
+def _cmake_path(folder: str) -> str:
+    """A path as it stands between quotes in a CMake list."""
+    escaped = re.sub(r'(["\\$;])', r"\\\1", folder)
+    return escaped if Path(folder).is_absolute() else f"${{CMAKE_CURRENT_LIST_DIR}}/{escaped}"

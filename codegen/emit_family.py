@@ -80,7 +80,7 @@ class _FamilyRow:
 def family_cpp(space: FamilySpace) -> str:
     """family.cpp: the arguments, their checks and defaults, the targets."""
     family = space.family
-    names = TableNames(family, family.parameters, {})
+    names = TableNames(family)
     parameters = [parameter.name for parameter in family.parameters]
     tensors = []
     for tensor in family.tensors:

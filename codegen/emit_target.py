@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from codegen import keys
 from codegen.cpp import number, translate
 from codegen.cpp_names import ConfigNames, TableNames, requirements, table_number
 from codegen.expressions import Expression
-from codegen.names import cpp_name
+from codegen.names import cpp_name, enum_type
 from codegen.render import render
 from codegen.space import TargetSpace
 from codegen.spec import Configuration, Family, Launch, Parameter, ParameterValue, Target
@@ -80,7 +79,7 @@ def table(family: Family, chosen: TargetSpace) -> str:
             texts.append(seen[value])
         return ", ".join(texts)
 
-    names = TableNames(family, target.parameters, target.derived_expressions)
+    names = TableNames(family, target)
     return render(
         "table.cpp",
         target.file,
@@ -88,10 +87,7 @@ def table(family: Family, chosen: TargetSpace) -> str:
         target=target,
         is_cuda=target.is_cuda,
         num_parameters=len(target.parameters),
-        rows=[
-            _TableRow(c.key, keys.cpp_type_name(c.tokens), row(c.values))
-            for c in chosen.configurations
-        ],
+        rows=[_TableRow(c.key, target.type_name(c), row(c.values)) for c in chosen.configurations],
         requirements=requirements(target.requires, names),
     )
 
@@ -130,8 +126,7 @@ def shards(
             target=target.name,
             isa="cuda" if target.is_cuda else "KERNELMINT_ISA",
             configurations=[
-                _ShardConfiguration(c.key, keys.cpp_type_name(c.tokens), members(c))
-                for c in buckets[bucket]
+                _ShardConfiguration(c.key, target.type_name(c), members(c)) for c in buckets[bucket]
             ],
         )
         yield path, text, buckets[bucket]
@@ -167,7 +162,7 @@ def _parameter_member(parameter: Parameter, value: ParameterValue) -> str:
     if parameter.type == "dtype":
         return f"using {parameter.name} = {value};"
     values = ", ".join(cpp_name(str(known)) for known in parameter.values or ())
-    kind = f"{parameter.name}_type"
+    kind = enum_type(parameter.name)
     return (
         f"enum class {kind} {{ {values} }};\n"
         f"  static constexpr {kind} {parameter.name} = {kind}::{cpp_name(value)};"

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ast
 import math
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ INT64_MAX = 2**63 - 1
 
 _MAX_LENGTH = 2000
 _MAX_DEPTH = 60
+_MAX_REPETITION = 5000  # nodes of C++ that repeats an operand, as `x in [1, 2]` does
+MAX_FLOAT = sys.float_info.max
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,15 @@ def power(a: float, b: float) -> float:
     return math.pow(a, b)
 
 
+def in_range(value: Any) -> Any:
+    """The value, where C++ has it: a finite double, an integer of 64 bits. Else OverflowError."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise OverflowError("the result is not a finite number")
+    if isinstance(value, int) and not -INT64_MAX <= value <= INT64_MAX:
+        raise OverflowError("the result exceeds 64 bits")
+    return value
+
+
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "min": min,
     "max": max,
@@ -87,7 +99,12 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "log2": log2,
 }
 # The names that compiled expressions may use besides their own; no builtins.
-ENVIRONMENT: dict[str, Any] = {"__builtins__": {}, "_power": power, **FUNCTIONS}
+ENVIRONMENT: dict[str, Any] = {
+    "__builtins__": {},
+    "_power": power,
+    "_in_range": in_range,
+    **FUNCTIONS,
+}
 
 EVALUATION_ERRORS = (ArithmeticError, ValueError)
 
@@ -117,12 +134,22 @@ class Expression:
 
     @cached_property
     def python(self) -> str:
-        """Python source of the same value, for ENVIRONMENT."""
-        return ast.unparse(_PowerCalls().visit(ast.parse(self.normal, mode="eval")))
+        """Python source of the same value, for ENVIRONMENT; of the same kind in all cases."""
+        text = ast.unparse(_PowerCalls().visit(ast.parse(self.normal, mode="eval")))
+        if self.kind == FLOAT:
+            return f"1.0 * ({text})"
+        if self.kind == INT and isinstance(self.tree, (ast.IfExp, ast.Call)):
+            return f"+({text})"  # `true if p else 2` is 1 or 2
+        return text
+
+    @cached_property
+    def size(self) -> int:
+        """How many names, numbers and operations it is made of."""
+        return sum(isinstance(node, ast.expr) for node in ast.walk(self.tree))
 
     def evaluate(self, values: Mapping[str, Any]) -> Any:
-        """Its value; raises one of EVALUATION_ERRORS where it has none."""
-        return eval(self._code, ENVIRONMENT, dict(values))
+        """Its value; raises one of EVALUATION_ERRORS where it has none that C++ has too."""
+        return in_range(eval(self._code, ENVIRONMENT, dict(values)))
 
     @cached_property
     def _code(self) -> Any:
@@ -139,8 +166,11 @@ class _PowerCalls(ast.NodeTransformer):
         return node
 
 
-class _BareTexts(ast.NodeTransformer):
-    """`dtype == bf16` to `dtype == "bf16"`: values need no quotes where no name hides them."""
+class _BareConstants(ast.NodeTransformer):
+    """`dtype == bf16` to `dtype == "bf16"`: values need no quotes where no name hides them.
+
+    `true` and `false` are what YAML calls True and False.
+    """
 
     def __init__(self, scope: Mapping[str, Kind]) -> None:
         self.values = {v for kind in scope.values() for v in kind.values or ()} - scope.keys()
@@ -148,6 +178,8 @@ class _BareTexts(ast.NodeTransformer):
     def visit_Name(self, node: ast.Name) -> ast.expr:
         if node.id in self.values:
             return ast.copy_location(ast.Constant(node.id), node)
+        if node.id in ("true", "false"):
+            return ast.copy_location(ast.Constant(node.id == "true"), node)
         return node
 
 
@@ -190,7 +222,7 @@ def parse(text: str, scope: Mapping[str, Kind], expects: str = "number") -> Expr
     `expects` says what the value must be: "bool", "int" (or a bool), "number" (either, or a float).
     Raises ExpressionError with every problem.
     """
-    tree = _BareTexts(scope).visit(syntax(text))
+    tree = _BareConstants(scope).visit(syntax(text))
     checker = _Checker(scope)
     kind = checker.visit(tree)
     if not checker.problems:
@@ -204,6 +236,8 @@ def parse(text: str, scope: Mapping[str, Kind], expects: str = "number") -> Expr
             checker.problems.append((0, f"'{text.strip()}' must be {needed}"))
     if not checker.problems:
         _check_constants(tree, checker)
+    if not checker.problems and _repetition(tree) > _MAX_REPETITION:
+        checker.problems.append((0, "nested comparisons repeat their operands too often in C++"))
     if checker.problems:
         raise ExpressionError(sorted(set(checker.problems)))
     return Expression(" ".join(text.split()), tree, kind or INT)
@@ -226,15 +260,30 @@ def _check_constants(tree: ast.expr, checker: _Checker) -> None:
         return
     if not names_of(tree):
         try:
-            value = Expression("", tree, INT).evaluate({})
-            if isinstance(value, int) and not -INT64_MAX <= value <= INT64_MAX:
-                checker.add(tree, f"'{ast.unparse(tree)}' exceeds 64 bits")
+            constant(tree)
         except EVALUATION_ERRORS as error:
             checker.add(tree, f"'{ast.unparse(tree)}' has no value: {reason(error)}")
         return
     for child in ast.iter_child_nodes(tree):
         if isinstance(child, ast.expr) and not (isinstance(tree, ast.Call) and child is tree.func):
             _check_constants(child, checker)
+
+
+def constant(tree: ast.expr) -> bool | int | float:
+    """The value of a checked expression without names; raises one of EVALUATION_ERRORS."""
+    value: bool | int | float = Expression("", tree, _Checker({}).visit(tree) or INT).evaluate({})
+    return value
+
+
+def _repetition(tree: ast.AST) -> int:
+    """The size of an expression in C++, where comparisons write an operand more than once."""
+    if isinstance(tree, ast.Compare):
+        sizes = [_repetition(operand) for operand in (tree.left, *tree.comparators)]
+        times = [
+            len(b.elts) if isinstance(b, ast.List | ast.Tuple) else 1 for b in tree.comparators
+        ]
+        return sum(sizes[i] * times[i] + sizes[i + 1] for i in range(len(times)))
+    return 1 + sum(map(_repetition, ast.iter_child_nodes(tree)))
 
 
 _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow)
@@ -247,11 +296,18 @@ class _Checker:
     def __init__(self, scope: Mapping[str, Kind]) -> None:
         self.scope = scope
         self.problems: list[tuple[int, str]] = []
+        self.kinds: dict[ast.expr, Kind | None] = {}
 
     def add(self, node: ast.expr, message: str) -> None:
         self.problems.append((node.col_offset, message))
 
     def visit(self, node: ast.expr) -> Kind | None:
+        """The kind of a node; each node is checked once."""
+        if node not in self.kinds:
+            self.kinds[node] = self._kind(node)
+        return self.kinds[node]
+
+    def _kind(self, node: ast.expr) -> Kind | None:
         match node:
             case ast.Constant():
                 return self._constant(node)
@@ -357,8 +413,7 @@ class _Checker:
         if isinstance(op, (ast.In, ast.NotIn)):
             if isinstance(b, (ast.List, ast.Tuple)):
                 for element in b.elts:
-                    kind = _Checker(self.scope).visit(element)  # reported where it was visited
-                    self._comparison(ast.Eq(), a, left, element, kind)
+                    self._comparison(ast.Eq(), a, left, element, self.visit(element))
             else:
                 self.add(b, "'in' takes a list: x in [1, 2]")
         elif left == LIST or right == LIST:

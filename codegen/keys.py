@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from codegen.expressions import DTYPES
-from codegen.names import cpp_name
 from codegen.spec import Parameter, ParameterValue, Target
 
 NO_TOKENS = "default"
@@ -93,11 +92,6 @@ def _read(parameter: Parameter, piece: str) -> ParameterValue | None:
         return -int(digits[1:]) if digits.startswith("m") else int(digits)
     known = (parameter.values or ()) if parameter.type == "enum" else DTYPES
     return piece if piece in known else None
-
-
-def cpp_type_name(tokens: str) -> str:
-    """The name of the configuration's C++ type, within its target's namespace."""
-    return cpp_name(tokens.replace("-", "_"))
 
 
 def symbol_fragment(family: str, target: str, type_name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,14 @@ from codegen.checks import (
 from codegen.expressions import DTYPE, DTYPES, FUNCTIONS, INT, Kind
 from codegen.load_target import TargetLoader
 from codegen.names import IDENTIFIER, SNAKE, reserved
-from codegen.problems import Location, Problem, SpecError, did_you_mean, display_path
+from codegen.problems import (
+    Location,
+    Problem,
+    SpecError,
+    TooManyProblemsError,
+    did_you_mean,
+    display_path,
+)
 from codegen.source import Document
 from codegen.spec import Dim, Family, Scalar, Tensor
 
@@ -84,16 +92,17 @@ class _FamilyLoader:
             if path.suffix != ".yaml":
                 document.report(f"spec files end in .yaml: rename it to {path.stem}.yaml")
             targets.append((document, schema.validate(document, schema.TargetFile)))
-        if written is None:
-            return None
-        family = self._family(written)
-        loaded = [
-            TargetLoader(document, family, self.folder).load(target)
-            for document, target in targets
-            if target is not None
-        ]
         if not targets:
             self.family.report("no target: add cpu.yaml or smNN.yaml beside this file")
+        if written is None:
+            return None
+        with suppress(TooManyProblemsError):
+            family = self._family(written)
+            loaded = []
+            for document, target in targets:
+                with suppress(TooManyProblemsError):
+                    if target is not None:
+                        loaded.append(TargetLoader(document, family, self.folder).load(target))
         if self.problems:
             return None
         order = sorted(loaded, key=lambda target: (target.capability, target.name))

@@ -8,9 +8,11 @@ from codegen import schema
 from codegen.checks import load_rules
 from codegen.expressions import Kind
 from codegen.names import SNAKE
-from codegen.problems import did_you_mean
+from codegen.problems import TooManyProblemsError, did_you_mean
 from codegen.source import Document
 from codegen.spec import Choice, ConfigurationSet, Parameter, ParameterValue, Rule
+
+MAX_SETS = 256
 
 
 class SetLoader:
@@ -40,6 +42,9 @@ class SetLoader:
             self.document.report(
                 "the set 'default' is missing: it is what generated/ holds", "sets", key=True
             )
+        if len(written) > MAX_SETS:
+            self.document.report(f"{len(written)} sets; at most {MAX_SETS}", "sets", key=True)
+            raise TooManyProblemsError
         sets = []
         for name, body in written.items():
             path = ("sets", name)
@@ -118,12 +123,14 @@ class SetLoader:
             axis = tuple(given[parameter.name])
             if not axis:
                 self.document.report("a list of values is not empty", *axes_path, parameter.name)
+            seen: set[ParameterValue] = set()
             for i, value in enumerate(axis):
                 self._check_value(parameter, value, *axes_path, parameter.name, i)
-                if value in axis[:i]:
+                if value in seen:
                     self.document.report(
                         f"{value!r} is listed twice", *axes_path, parameter.name, i
                     )
+                seen.add(value)
             axes.append(axis)
         self._check_complete(axes, path, given)
         return Choice(tuple(axes), prune, False, self.document.locate(*path))
@@ -152,15 +159,13 @@ class SetLoader:
             self.document.report(f"no value for {', '.join(missing)}", *path)
 
     def _check_includes(self, sets: Sequence[ConfigurationSet]) -> None:
-        included = {s.name: [c for c in s.choices if isinstance(c, str)] for s in sets}
+        included = {s.name: {c for c in s.choices if isinstance(c, str)} for s in sets}
         for s in sets:
             reached: set[str] = set()
-            frontier = list(included[s.name])
+            frontier = set(included[s.name])
             while frontier:
-                name = frontier.pop()
-                if name not in reached:
-                    reached.add(name)
-                    frontier += included.get(name, [])
+                reached |= frontier
+                frontier = set().union(*(included[name] for name in frontier)) - reached
             if s.name in reached:
                 message = f"the set '{s.name}' includes itself"
                 self.document.report(message, "sets", s.name, key=True)

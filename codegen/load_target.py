@@ -7,6 +7,7 @@ from pathlib import Path
 
 from codegen import schema, short_form
 from codegen.checks import (
+    MAX_PARAMETERS,
     check_file,
     check_identifier,
     check_tokens,
@@ -15,12 +16,14 @@ from codegen.checks import (
     load_rules,
     spec_name,
 )
-from codegen.expressions import INT, Kind, parse
+from codegen.expressions import INT, ExpressionError, Kind, parse
 from codegen.load_sets import SetLoader
 from codegen.names import CPP_KEYWORDS, IDENTIFIER, TARGET
-from codegen.problems import did_you_mean
+from codegen.problems import TooManyProblemsError, did_you_mean
 from codegen.source import Document
 from codegen.spec import Derived, Family, Launch, Rule, Target
+
+MAX_DERIVED = 256
 
 
 class TargetLoader:
@@ -53,6 +56,12 @@ class TargetLoader:
                 message = f"'{name}' is also a {what} of the family"
                 document.report(message, "parameters", name, key=True)
         parameters = family.parameters + own
+        if len(parameters) > MAX_PARAMETERS:
+            message = (
+                f"{len(parameters)} parameters, the family's included; at most {MAX_PARAMETERS}"
+            )
+            document.report(message, "parameters", key=True)
+            raise TooManyProblemsError
         check_tokens(document, parameters, own)
         kinds = {parameter.name: parameter.kind for parameter in parameters}
         derived = self._derived(written, kinds)
@@ -108,6 +117,10 @@ class TargetLoader:
     ) -> tuple[Derived, ...]:
         scope = dict(kinds)
         derived = []
+        if len(written.derived) > MAX_DERIVED:
+            message = f"{len(written.derived)} derived values; at most {MAX_DERIVED}"
+            self.document.report(message, "derived", key=True)
+            raise TooManyProblemsError
         for name, text in written.derived.items():
             path = ("derived", name)
             if name in scope or name in self.family.symbols:
@@ -132,13 +145,13 @@ class TargetLoader:
                     f"unknown derived value '{name}'{hint}", "limits", name, key=True
                 )
                 continue
-            rules.append(
-                Rule(
-                    parse(f"{name} <= {most}", constants),
-                    f"{name} is at most {most} on {written.target}",
-                    self.document.locate("limits", name, key=True),
-                )
-            )
+            try:
+                that = parse(f"{name} <= {most}", constants)
+            except ExpressionError:
+                continue  # a name that is none was reported where it is defined
+            because = f"{name} is at most {most} on {written.target}"
+            place = self.document.locate("limits", name, key=True)
+            rules.append(Rule(that, because, place))
         return tuple(rules)
 
     def _launch(
@@ -159,4 +172,5 @@ class TargetLoader:
             load_expression(
                 document, launch.shared_memory, constants, "int", "launch", "shared_memory"
             ),
+            document.locate("launch", key=True),
         )

@@ -120,9 +120,7 @@ def _target_entry(chosen: TargetSpace, places: Mapping[str, str]) -> dict[str, A
                 **({"short": short_form.write(target, c.values)} if target.short else {}),
                 "parameters": dict(zip(names, c.values, strict=True)),
                 "derived": dict(zip(derived, c.derived, strict=True)),
-                "symbol": keys.symbol_fragment(
-                    target.family, target.name, keys.cpp_type_name(c.tokens)
-                ),
+                "symbol": keys.symbol_fragment(target.family, target.name, target.type_name(c)),
                 "file": places[c.key],
             }
             for c in chosen.configurations

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import keyword
 import re
+from collections.abc import Container
 
-IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*_?$")
-SNAKE = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*$")
-TOKEN = re.compile(r"[a-z][a-z0-9]*$")
-TARGET = re.compile(r"cpu$|sm([1-9][0-9]{1,2})(a?)$")
+IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*_?\Z")
+SNAKE = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*\Z")
+TOKEN = re.compile(r"[a-z][a-z0-9]*\Z")
+TARGET = re.compile(r"cpu\Z|sm([1-9][0-9]{1,2})(a?)\Z")
+# What stands between quotes in `#include "…"` and in CMake as it is.
+FILE = re.compile(r"[A-Za-z0-9_+.-]+(/[A-Za-z0-9_+.-]+)*\Z")
+MAX_NAME = 64
 
 _CPP_KEYWORDS = """
     alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t
@@ -20,23 +25,42 @@ _CPP_KEYWORDS = """
     throw true try typedef typeid typename union unsigned using virtual void volatile wchar_t while
     xor xor_eq unix linux
 """
-CPP_KEYWORDS = frozenset(_CPP_KEYWORDS.split())
+# Macros of the headers that generated code includes: no C++ name can be one of them.
+_MACROS = """
+    alloca assert be16toh be32toh be64toh errno htobe16 htobe32 htobe64 htole16 htole32 htole64
+    issubnormal le16toh le32toh le64toh major makedev minor offsetof signbit stderr stdin stdout
+    BUFSIZ EOF INFINITY MAXFLOAT NAN NFDBITS NULL NZERO SNAN SNANF SNANL WEOF
+"""
+_MACRO_FAMILY = re.compile(
+    r"(ADJ|ATOMIC|CLOCK|CLONE|CUDA|CUDART|EXIT|FD|FP|HUGE|KERNELMINT|LC|MATH|MOD|PTHREAD|RENAME|"
+    r"SCHED|SEEK|STA)_[A-Z0-9_]+\Z|(SYS|CPU)_\w+\Z|[FRWX]_OK\Z|"
+    r"([SU]?CHAR|U?SHRT|U?INT\w*|U?LONG|U?LLONG|U?LONG_LONG|S?SIZE|PTRDIFF|WCHAR|WINT|RAND|"
+    r"SIG_ATOMIC|BOOL)_(MAX|MIN|WIDTH|C|BIT)\Z|"
+    r"M_(E|LOG2E|LOG10E|LN2|LN10|PI|PI_2|PI_4|1_PI|2_PI|2_SQRTPI|SQRT2|SQRT1_2)([fl]|f\d+x?)?\Z"
+)
+_MACRO_NAMES = frozenset((*_MACROS.split(), *errno.errorcode.values()))
+CPP_KEYWORDS = frozenset(_CPP_KEYWORDS.split()) | _MACRO_NAMES
 
 # What generated code says by these names.
-_RESERVED = """
-    Args Config Isa args bool context configs cpu dtypes expression fp16 bf16 f32 f64 i8 u8 i32
-    i64 isa kernelmint key launch main out parameters python registry runtime self std symbols
-    torch
+_RESERVED_WORDS = """
+    Args Config Dtype Isa TensorView args bool context configs cpu dtypes expression fp16 bf16 f32
+    f64 i8 u8 i32 i64 isa kernelmint key launch main out parameters python registry runtime self std
+    symbols torch
 """
+_RESERVED = frozenset(_RESERVED_WORDS.split())
 
 
 def reserved(name: str) -> str | None:
     """Why `name` cannot name a family, an argument, a symbol or a parameter; None: it can."""
+    if len(name) > MAX_NAME:
+        return f"has {len(name)} characters, more than {MAX_NAME}"
+    if name in _MACRO_NAMES or _MACRO_FAMILY.match(name):
+        return "is a macro of C++'s headers"
     if name in CPP_KEYWORDS:
         return "is a C++ keyword"
     if keyword.iskeyword(name):
         return "is a Python keyword"
-    if name in _RESERVED.split():
+    if name in _RESERVED:
         return "has a meaning of its own in generated code"
     return None
 
@@ -45,3 +69,20 @@ def cpp_name(name: str) -> str:
     """A token or value as a C++ identifier: `auto` becomes `auto_`. Tokens hold no underscore, so
     the way back is exact."""
     return name + "_" if name in CPP_KEYWORDS else name
+
+
+def enum_type(parameter: str) -> str:
+    """The C++ type of an enum parameter."""
+    return f"{parameter}_type"
+
+
+def cpp_type_name(tokens: str, members: Container[str]) -> str:
+    """The C++ type of the configuration that a key's tokens name; the way back is exact, too.
+
+    It hides nothing that generated code means otherwise: `bf16` becomes `bf16_`, and so does the
+    name of one of its own members.
+    """
+    name = tokens.replace("-", "_")
+    while name in CPP_KEYWORDS or name in _RESERVED or name in members:
+        name += "_"
+    return name

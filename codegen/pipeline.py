@@ -25,6 +25,9 @@ class Tree:
 
 def build(spec_dirs: Sequence[Path], out: Path, selection: Selection) -> Tree:
     """What `out` must hold. Raises SpecError or UsageError."""
+    for folder in (*spec_dirs, out):
+        if not str(folder).isprintable():
+            raise UsageError(f"{str(folder)!a} cannot be written into a file: rename it")
     spaces = expand(load(spec_dirs), selection)
     return Tree(spaces, emit(spaces, _inputs(spec_dirs, out, selection)))
 

@@ -8,6 +8,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+_MAX_LINE = 1000
+_MAX_KNOWN = 1000
+_MAX_COMPARED = 100  # comparing takes a time that grows with the square of the length
+
 
 @dataclass(frozen=True, order=True)
 class Location:
@@ -29,7 +33,7 @@ class Problem:
     message: str
 
     def __str__(self) -> str:
-        return f"{self.location}: {self.message}"
+        return f"{one_line(str(self.location))}: {one_line(self.message)}"
 
 
 class SpecError(Exception):
@@ -40,13 +44,26 @@ class SpecError(Exception):
         super().__init__("\n".join(map(str, self.problems)))
 
 
+class TooManyProblemsError(Exception):
+    """A file has so many problems that reading on would take long and help nobody."""
+
+
 class UsageError(Exception):
     """A command line asks for something that is not there; the message says what is."""
+
+
+def one_line(text: str) -> str:
+    """The text on one line that a terminal shows as it is, shortened where it is very long."""
+    if len(text) > _MAX_LINE:
+        text = f"{text[: _MAX_LINE - 20]} … {text[-17:]}"
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """A hint for an error on an unknown `name`: the nearest known one, or the few there are."""
     names = list(dict.fromkeys(known))
+    if len(name) > _MAX_COMPARED or len(names) > _MAX_KNOWN:
+        return ""
     if near := difflib.get_close_matches(name, names, n=1, cutoff=0.6):
         return f" (did you mean '{near[0]}'?)"
     if 0 < len(names) <= 12:

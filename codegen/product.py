@@ -1,92 +1,259 @@
 """Products of parameter values, pruned by rules; and why nothing is left, where nothing is.
 
-A product is compiled into one generator expression whose conditions stand as far out as their names
-allow, so that a rule prunes as soon as it can and costs no call.
+A product grows parameter by parameter. A rule stands where the last parameter that it rests on has
+come, so that it prunes as soon as it can; each such step is compiled into one Python function. What
+a step takes is known before it runs, which holds all products of a target within `Work`.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from types import TracebackType
 from typing import Any
 
-from codegen.expressions import ENVIRONMENT, EVALUATION_ERRORS, Expression, reason
+from codegen.expressions import (
+    BOOL,
+    ENVIRONMENT,
+    EVALUATION_ERRORS,
+    FLOAT,
+    INT64_MAX,
+    MAX_FLOAT,
+    Kind,
+    reason,
+)
 from codegen.problems import Problem, SpecError
-from codegen.spec import Choice, Number, ParameterValue, Rule, Target
+from codegen.spec import Choice, Derived, Number, ParameterValue, Rule, Target
 
 Values = tuple[ParameterValue, ...]
 
+# What all products of one target may take together: some 2 seconds, and some 100 MB.
+MAX_STEPS = 40_000_000
+MAX_CONFIGURATIONS = 200_000
+_COMBINATION = 16  # steps that one combination takes, besides its rules
+_MAX_EXPLANATION = 200_000  # steps to find out which rule alone excludes all
+_MAX_LOOPS = 8  # Python nests 20 blocks
 
-def choice_values(target: Target, choice: Choice, most: int | None = None) -> list[Values]:
+
+@dataclass
+class Work:
+    """What the products of a target have taken so far."""
+
+    steps: int = 0
+    configurations: int = 0
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether there is more than is allowed."""
+        return self.steps > MAX_STEPS or self.configurations > MAX_CONFIGURATIONS
+
+    def take(self, choice: Choice, combinations: int, size: int) -> None:
+        """Raises SpecError where so many combinations, with rules of this size, are too many."""
+        self.steps += combinations * (_COMBINATION + size)
+        if self.is_spent:
+            self._refuse(
+                choice,
+                f"it tries {combinations:,} combinations or more at once, with rules of {size} "
+                f"names and operations; the products of a target may take {MAX_STEPS:,} steps. "
+                "List fewer values, name the parameters that rules prune by first, or split it "
+                "into several products",
+            )
+
+    def keep(self, choice: Choice, configurations: int) -> None:
+        """Raises SpecError where the sets come to hold too many configurations."""
+        self.configurations += configurations
+        if self.is_spent:
+            self._refuse(
+                choice,
+                f"the sets of this target hold {self.configurations:,} configurations; at most "
+                f"{MAX_CONFIGURATIONS:,}. Prune more, or list fewer values",
+            )
+
+    @staticmethod
+    def _refuse(choice: Choice, message: str) -> None:
+        raise SpecError([Problem(choice.location, message)])
+
+
+def choice_values(target: Target, choice: Choice, work: Work) -> list[Values]:
     """The configurations of a choice that the constraints and its own rules leave.
 
-    `most` stops after so many. Raises SpecError where a rule has no value for one of them, and
-    where none is left.
+    Raises SpecError where a rule has no value for one of them, where none is left, and where
+    finding out would take more than `work` allows.
     """
     rules = (*target.constraints, *choice.prune)
-    try:
-        found = list(itertools.islice(_product(target, rules)(*choice.values), most))
-    except EVALUATION_ERRORS:
-        raise SpecError(_without_value(target, choice, rules)) from None
+    axes = dict(zip((p.name for p in target.parameters), choice.values, strict=True))
+    found: list[Any] = [()]
+    for step in _steps(target, rules):
+        combinations = len(found) * math.prod(len(axes[name]) for name in step.axes)
+        work.take(choice, combinations, step.size)
+        try:
+            found = step.run(found, *(axes[name] for name in step.axes))
+        except EVALUATION_ERRORS as error:
+            raise SpecError([step.without_value(target, error)]) from None
     if not found:
         raise SpecError(_nothing_left(target, choice, rules))
+    work.keep(choice, len(found))
     return found
 
 
 @lru_cache(maxsize=256)
 def deriver(target: Target) -> Callable[..., tuple[Number, ...]]:
-    """A function from a configuration's values to its derived values."""
-    names = ", ".join(parameter.name for parameter in target.parameters)
-    clauses = " ".join(f"for {d.name} in ({d.expression.python},)" for d in target.derived)
-    head = "(" + "".join(f"{d.name}, " for d in target.derived) + ")"
-    return _compiled(target, f"lambda {names}: [{head} {clauses or 'for _ in (0,)'}][0]")
+    """A function from a configuration's values to its derived values.
+
+    It raises one of EVALUATION_ERRORS where there is none, and for a launch beyond CUDA's bounds.
+    """
+    lines = [_assignment(derived) for derived in target.derived]
+    for bound in target.launch_bounds:
+        test = f"{bound.least} <= ({bound.expression.python}) <= {bound.most}"
+        lines.append(f"if not {test}: raise _ArithmeticError")
+    lines.append("return (" + "".join(f"{d.name}, " for d in target.derived) + ")")
+    return _compiled("derive", [p.name for p in target.parameters], lines)
+
+
+@dataclass(frozen=True)
+class _Step:
+    """Some more parameters, and the rules that can be evaluated once they are known."""
+
+    axes: tuple[str, ...]
+    size: int  # of its rules, and of the derived values they need
+    run: Callable[..., list[Any]]
+    sources: Mapping[int, Rule | Derived]  # by line of `run`
+
+    def without_value(self, target: Target, error: Exception) -> Problem:
+        """Which rule, or derived value, has none, and for which values."""
+        frame = _frame(error.__traceback__, self.run)
+        source = self.sources[frame.tb_lineno]
+        expression = source.that if isinstance(source, Rule) else source.expression
+        rests_on = derivation(target).rests_on(expression.names)
+        values = ", ".join(
+            f"{p.name} = {frame.tb_frame.f_locals[p.name]}"
+            for p in target.parameters
+            if p.name in rests_on
+        )
+        message = f"'{expression.text}' has no value for {values}: {reason(error)}"
+        return Problem(source.location, message)
+
+
+def _frame(traceback: TracebackType | None, function: Callable[..., Any]) -> TracebackType:
+    """The innermost frame of `function` in a traceback."""
+    frames = []
+    while traceback is not None:
+        if traceback.tb_frame.f_code is function.__code__:
+            frames.append(traceback)
+        traceback = traceback.tb_next
+    return frames[-1]
 
 
 @lru_cache(maxsize=256)
-def _product(target: Target, rules: tuple[Rule, ...]) -> Callable[..., Iterator[Values]]:
-    """A function from the values of each parameter to the configurations that all rules leave."""
+def _steps(target: Target, rules: tuple[Rule, ...]) -> tuple[_Step, ...]:
+    """The steps from nothing to the configurations that all rules leave."""
     names = [parameter.name for parameter in target.parameters]
-    derived = target.derived_expressions
-    pending = list(rules)
-    known: set[str] = set()
-    clauses: list[str] = []
-    for name in names or ["_"]:  # without parameters there is one configuration, ()
-        clauses.append(f"for {name} in {f'_values_{name}' if names else '(0,)'}")
-        known.add(name)
-        ready = [rule for rule in pending if _rests_on(rule.that, derived) <= known]
-        pending = [rule for rule in pending if rule not in ready]
+    derivation_ = derivation(target)
+    known: list[str] = []
+    steps: list[_Step] = []
+    pending = [(rule, derivation_.rests_on(rule.that.names)) for rule in rules]
+    axes: list[str] = []
+    for name in names or [""]:  # without parameters there is one configuration, ()
+        axes += [name] if names else []
+        reached = {*known, *axes}
+        ready = [rule for rule, rests_on in pending if rests_on <= reached]
+        is_last = not names or name == names[-1]
+        if not ready and not is_last and len(axes) < _MAX_LOOPS:
+            continue
+        pending = [entry for entry in pending if not entry[1] <= reached]
+        needed: list[tuple[list[Derived], Rule]] = []
         for rule in ready:
-            for needed in _derived_for(rule.that, derived):
-                if needed not in known:
-                    clauses.append(f"for {needed} in ({derived[needed].python},)")
-                    known.add(needed)
-            clauses.append(f"if {rule.that.python}")
-    head = "(" + "".join(f"{name}, " for name in names) + ")"
-    arguments = ", ".join(f"_values_{name}" for name in names)
-    return _compiled(target, f"lambda {arguments}: ({head} {' '.join(clauses)})")
+            derived = [d for d in derivation_.needed_for(rule.that.names) if d.name not in reached]
+            reached.update(d.name for d in derived)
+            needed.append((derived, rule))
+        computed = [d.name for derived, _ in needed for d in derived]
+        result = names if is_last else [*known, *axes, *computed]
+        steps.append(_step(known, axes, needed, result))
+        known, axes = result, []
+    return tuple(steps)
 
 
-def _compiled(target: Target, source: str) -> Callable[..., Any]:
-    function: Callable[..., Any] = eval(compile(source, f"<{target.display}>", "eval"), ENVIRONMENT)
+def _step(
+    known: Sequence[str],
+    axes: Sequence[str],
+    rules: Sequence[tuple[Sequence[Derived], Rule]],
+    result: Sequence[str],
+) -> _Step:
+    lines = ["_found = []", "_add = _found.append"]
+    loops = [f"for {_tuple(known) if known else '_'} in _known:"]
+    loops += [f"for {name} in _values_{name}:" for name in axes]
+    lines += [" " * depth + loop for depth, loop in enumerate(loops)]
+    indent = " " * len(loops)
+    sources: dict[int, Rule | Derived] = {}
+    size = 0
+    for derived, rule in rules:
+        for value in derived:
+            lines.append(indent + _assignment(value))
+            sources[len(lines) + 1] = value  # line 1 is the signature
+            size += value.expression.size
+        lines.append(f"{indent}if not ({rule.that.python}): continue")
+        sources[len(lines) + 1] = rule
+        size += rule.that.size
+    lines += [f"{indent}_add({_tuple(result)})", "return _found"]
+    arguments = ["_known", *(f"_values_{name}" for name in axes)]
+    return _Step(tuple(axes), size, _compiled("step", arguments, lines), sources)
+
+
+def _assignment(derived: Derived) -> str:
+    """Python that computes a derived value and refuses one that C++ does not have."""
+    name, expression = derived.name, derived.expression
+    if expression.kind == BOOL:
+        return f"{name} = {expression.python}"
+    most = repr(MAX_FLOAT) if expression.kind == FLOAT else INT64_MAX
+    return f"{name} = {expression.python}; -{most} <= {name} <= {most} or _in_range({name})"
+
+
+def _tuple(names: Sequence[str]) -> str:
+    return "(" + "".join(f"{name}, " for name in names) + ")"
+
+
+def _compiled(name: str, arguments: Sequence[str], lines: Sequence[str]) -> Callable[..., Any]:
+    source = f"def {name}({', '.join(arguments)}):\n" + "".join(f" {line}\n" for line in lines)
+    scope = {**ENVIRONMENT, "_ArithmeticError": ArithmeticError}
+    exec(compile(source, f"<{name}>", "exec"), scope)
+    function: Callable[..., Any] = scope[name]
     return function
 
 
-def _rests_on(expression: Expression, derived: Mapping[str, Expression]) -> frozenset[str]:
-    """The parameters an expression rests on."""
-    result: set[str] = set()
-    for name in expression.names:
-        result |= _rests_on(derived[name], derived) if name in derived else {name}
-    return frozenset(result)
+class Derivation:
+    """What the derived values of a target rest on; each rests on parameters and those above it."""
+
+    def __init__(self, target: Target) -> None:
+        self._derived = target.derived
+        self._parameters: dict[str, frozenset[str]] = {}  # derived value -> parameters
+        self._values: dict[str, frozenset[str]] = {}  # derived value -> derived values, itself too
+        for derived in target.derived:
+            names = derived.expression.names
+            self._parameters[derived.name] = self.rests_on(names)
+            above = (self._values[name] for name in names if name in self._values)
+            self._values[derived.name] = frozenset({derived.name}).union(*above)
+
+    def kind(self, name: str) -> Kind:
+        """The kind of a derived value."""
+        return next(d.expression.kind for d in self._derived if d.name == name)
+
+    def rests_on(self, names: frozenset[str]) -> frozenset[str]:
+        """The parameters that an expression of these names rests on."""
+        return frozenset().union(*(self._parameters.get(name, {name}) for name in names))
+
+    def needed_for(self, names: frozenset[str]) -> list[Derived]:
+        """The derived values that it needs, each after those that it needs itself."""
+        needed = frozenset().union(*(self._values.get(name, ()) for name in names))
+        return [derived for derived in self._derived if derived.name in needed]
 
 
-def _derived_for(expression: Expression, derived: Mapping[str, Expression]) -> list[str]:
-    """The derived values an expression rests on, each after those that it needs itself."""
-    result: dict[str, None] = {}
-    for name in sorted(expression.names & derived.keys()):
-        result.update(dict.fromkeys(_derived_for(derived[name], derived)))
-        result[name] = None
-    return list(result)
+@lru_cache(maxsize=256)
+def derivation(target: Target) -> Derivation:
+    """What the derived values of a target rest on."""
+    return Derivation(target)
 
 
 class _RuleAlone:
@@ -94,47 +261,43 @@ class _RuleAlone:
 
     def __init__(self, target: Target, choice: Choice, rule: Rule) -> None:
         self._rule = rule
-        self._derived = target.derived_expressions
-        needed = _rests_on(rule.that, self._derived)
-        self.combinations: list[dict[str, Any]] = [{}]
-        for parameter, axis in zip(target.parameters, choice.values, strict=True):
-            if parameter.name in needed:
-                self.combinations = [
-                    {**given, parameter.name: value}
-                    for given in self.combinations
-                    for value in axis
-                ]
+        self._derived = derivation(target).needed_for(rule.that.names)
+        needed = derivation(target).rests_on(rule.that.names)
+        self._axes = {
+            parameter.name: axis
+            for parameter, axis in zip(target.parameters, choice.values, strict=True)
+            if parameter.name in needed
+        }
+        size = rule.that.size + sum(d.expression.size for d in self._derived)
+        self.steps = math.prod(map(len, self._axes.values())) * (_COMBINATION + size)
 
-    def holds(self, given: Mapping[str, Any]) -> bool:
-        scope = dict(given)
-        for name in _derived_for(self._rule.that, self._derived):
-            scope[name] = self._derived[name].evaluate(scope)
-        return bool(self._rule.that.evaluate(scope))
+    def ever_holds(self) -> bool:
+        return any(map(self._holds, self._combinations()))
 
+    def _combinations(self) -> Iterator[dict[str, Any]]:
+        for values in itertools.product(*self._axes.values()):
+            yield dict(zip(self._axes, values, strict=True))
 
-def _without_value(target: Target, choice: Choice, rules: Sequence[Rule]) -> list[Problem]:
-    """Which rules cannot be evaluated, and for which values."""
-    problems = []
-    for rule in rules:
-        alone = _RuleAlone(target, choice, rule)
-        for given in alone.combinations:
-            try:
-                alone.holds(given)
-            except EVALUATION_ERRORS as error:
-                values = ", ".join(f"{name} = {value}" for name, value in given.items())
-                message = f"'{rule.that.text}' has no value for {values}: {reason(error)}"
-                problems.append(Problem(rule.location, message))
-                break
-    return problems
+    def _holds(self, scope: dict[str, Any]) -> bool:
+        try:
+            for derived in self._derived:
+                scope[derived.name] = derived.expression.evaluate(scope)
+            return bool(self._rule.that.evaluate(scope))
+        except EVALUATION_ERRORS:
+            return False  # for values that another rule excludes
 
 
 def _nothing_left(target: Target, choice: Choice, rules: Sequence[Rule]) -> list[Problem]:
     """Why a choice is empty: the rules that exclude all of it, or all of them together."""
     problems = []
     line = choice.location.line
+    left = _MAX_EXPLANATION
     for rule in rules:
         alone = _RuleAlone(target, choice, rule)
-        if any(map(alone.holds, alone.combinations)):
+        if alone.steps > left:
+            continue
+        left -= alone.steps
+        if alone.ever_holds():
             continue
         what = "the configuration" if choice.strict else "everything that the product"
         message = f"'{rule.that.text}' excludes {what} on line {line}"

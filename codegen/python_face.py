@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -68,8 +69,7 @@ def _keyword(scalar: Scalar) -> str:
 
 def _docstring(text: str) -> str:
     """Text within a docstring."""
-    escaped = text.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
-    return escaped[:-1] + '\\"' if escaped.endswith('"') else escaped
+    return re.sub(r'"(?="|$)', r"\"", text.replace("\\", r"\\"))
 
 
 def _argument_lines(family: Family) -> list[str]:

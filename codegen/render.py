@@ -9,6 +9,8 @@ from typing import Any
 
 from mako.template import Template
 
+from codegen.problems import one_line
+
 TEMPLATES = Path(__file__).parent / "templates"
 
 # What every generated file's first line says; the writer knows codegen's own files by it.
@@ -25,7 +27,7 @@ def header_line(name: str, source: str, body: str) -> str:
     """The first lines of a generated file: its spec, its template and what it is made of."""
     mark = "#" if name.endswith((".py", ".cmake")) else "//"
     return (
-        f"{mark} {MARK}{source} with {name}.mako; do not edit.\n"
+        f"{mark} {MARK}{one_line(source)} with {name}.mako; do not edit.\n"
         f"{mark} sha256 of what follows: {sha256(body)}\n"
     )
 

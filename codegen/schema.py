@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -20,7 +21,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from codegen.expressions import INT64_MAX
-from codegen.problems import did_you_mean
+from codegen.problems import TooManyProblemsError, did_you_mean
 from codegen.source import Document, LocatedMapping
 
 _SCALARS = ["string", "integer", "number", "boolean"]
@@ -251,9 +252,12 @@ def validate(document: Document, model: type[Written]) -> Any:
     try:
         return model.model_validate(document.data, context=document)
     except ValidationError as error:
-        for detail in error.errors(include_url=False):
-            _report(document, detail)
-        return None
+        with suppress(TooManyProblemsError):
+            for detail in error.errors(include_url=False):
+                _report(document, detail)
+    except TooManyProblemsError:
+        pass
+    return None
 
 
 def _report(document: Document, detail: ErrorDetails) -> None:

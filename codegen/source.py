@@ -9,14 +9,24 @@ from typing import Any
 
 import yaml
 
-from codegen.problems import Location, Problem, display_path
+from codegen.problems import Location, Problem, TooManyProblemsError, display_path
+from codegen.staleness import read_regular
 
+# PyYAML reads some 150 kB a second.
+MAX_BYTES = 128 * 1024
 # Anchors and aliases can make a small file unfold without end.
-_MAX_NODES = 1_000_000
+MAX_NODES = 50_000
+MAX_PROBLEMS = 100
 
 _PLAIN_BOOLS = ("true", "True", "false", "False")
 _PLAIN_INT = re.compile(r"[-+]?(0|[1-9][0-9]*)$")
 _PLAIN_FLOAT = re.compile(r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+)([eE][-+]?[0-9]+)?$")
+
+# Control characters, lone surrogates, and marks that turn the direction of what follows: they
+# would make generated code another than it looks like, or no text at all.
+_UNREADABLE = re.compile(
+    "[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 
 Steps = tuple["str | int", ...]
 
@@ -46,9 +56,18 @@ class Document:
         self._single_line: set[Steps] = set()
         self._nodes = 0
         try:
-            node = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+            content = read_regular(path)
+            if len(content) > MAX_BYTES:
+                self._report_file(
+                    f"has {len(content):,} bytes, more than {MAX_BYTES:,}: write products in place "
+                    "of lists of configurations, or split the family"
+                )
+                return
+            node = yaml.compose(content.decode(), Loader=yaml.SafeLoader)
             if node is not None:
                 self.data = self._build(node, (), frozenset())
+        except TooManyProblemsError:
+            self.data = None
         except OSError as error:
             self._report_file(f"cannot be read: {error.strerror or error}")
         except UnicodeDecodeError as error:
@@ -73,8 +92,14 @@ class Document:
         return Location(self.name, line, column + (offset if path in self._single_line else 0))
 
     def report(self, message: str, *path: str | int, key: bool = False, offset: int = 0) -> None:
-        """Adds a problem at `path`."""
-        self.problems.append(Problem(self.locate(*path, key=key, offset=offset), message))
+        """Adds a problem at `path`, as `add` does."""
+        self.add(Problem(self.locate(*path, key=key, offset=offset), message))
+
+    def add(self, problem: Problem) -> None:
+        """Adds a problem. Raises TooManyProblemsError where that is the last to be told."""
+        self.problems.append(problem)
+        if len(self.problems) == MAX_PROBLEMS:
+            raise TooManyProblemsError
 
     def _report_file(self, message: str) -> None:
         self.problems.append(Problem(Location(self.name, 1, 1), f"the file {message}"))
@@ -92,9 +117,16 @@ class Document:
     def _build(self, node: yaml.Node, path: Steps, above: frozenset[int]) -> Any:
         self._nodes += 1
         self._values[path] = (node.start_mark.line + 1, node.start_mark.column + 1)
-        if self._nodes > _MAX_NODES or id(node) in above:
+        if id(node) in above:
             self.report("aliases unfold without end here", *path)
             return None
+        if self._nodes > MAX_NODES:
+            self.report(
+                f"with its aliases unfolded, the file holds more than {MAX_NODES:,} values: write "
+                "products in place of lists of configurations, or split the family",
+                *path,
+            )
+            raise TooManyProblemsError
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node, path)
         above = above | {id(node)}
@@ -118,17 +150,18 @@ class Document:
             line, column = key_node.start_mark.line + 1, key_node.start_mark.column + 1
             place = Location(self.name, line, column)
             if not isinstance(key_node, yaml.ScalarNode) or key_node.tag.endswith(":merge"):
-                self.problems.append(Problem(place, "a key must be a plain name"))
+                self.add(Problem(place, "a key must be a plain name"))
                 continue
             key = key_node.value
             if key_node.style is None and key_node.tag.endswith((":bool", ":null")):
                 # `on: 1`, `no: 1` and `~: 1` would not be the names they look like.
-                self.problems.append(
-                    Problem(place, f"YAML 1.1 reads '{key}' as no name: write \"{key}\"")
-                )
+                self.add(Problem(place, f"YAML 1.1 reads '{key}' as no name: write \"{key}\""))
             if key in seen:
                 message = f"duplicate key '{key}' (first on line {seen[key]})"
-                self.problems.append(Problem(place, message))
+                self.add(Problem(place, message))
+                continue
+            if wrong := _UNREADABLE.search(key):
+                self.add(Problem(place, f"this key holds the character {wrong[0]!a}"))
                 continue
             seen[key] = line
             yield key, key_node, value_node
@@ -141,8 +174,8 @@ class Document:
                 self._values[path] = (node.start_mark.line + 1, node.start_mark.column + 2)
         kind = node.tag.rpartition(":")[2]
         if kind == "str":
-            if any("\ud800" <= c <= "\udfff" or c == "\0" for c in text):
-                self.report("this text holds a character that UTF-8 text cannot", *path)
+            if wrong := _UNREADABLE.search(text):
+                self.report(f"this text holds the character {wrong[0]!a}", *path)
                 return ""
             return text
         if kind == "null":

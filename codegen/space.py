@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from codegen.expressions import EVALUATION_ERRORS, ExpressionError, Kind, reason
 from codegen.keys import key_prefix, tokens_of
 from codegen.problems import Location, Problem, SpecError, UsageError, did_you_mean
-from codegen.product import Values, choice_values, deriver
+from codegen.product import Values, Work, choice_values, deriver
 from codegen.spec import Choice, Configuration, ConfigurationSet, Family, Rule, Target
 from codegen.where import Where
 
@@ -82,7 +82,8 @@ def expand(families: Sequence[Family], selection: Selection) -> tuple[FamilySpac
         hint = did_you_mean(selection.set_name, known)
         raise UsageError(f"no target has a set '{selection.set_name}'{hint}")
     where = None if selection.where is None else _Where(selection.where, targets)
-    problems = [problem for target in targets for problem in _problems_of_sets(target)]
+    problems: list[Problem] = []
+    products = {target: _products(target, problems) for target in targets}
     if problems:
         raise SpecError(problems)
     spaces = []
@@ -90,7 +91,7 @@ def expand(families: Sequence[Family], selection: Selection) -> tuple[FamilySpac
         chosen = []
         for target in family.targets:
             try:
-                configurations = _selected(target, selection.set_name, where)
+                configurations = _selected(target, products[target], selection.set_name, where)
             except SpecError as error:
                 problems.extend(error.problems)
                 continue
@@ -140,16 +141,13 @@ def values_by_name(target: Target, values: Values) -> dict[str, Any]:
 def sets_holding(target: Target, values: Values) -> list[str]:
     """The names of the target's sets that hold this valid configuration."""
     scope = values_by_name(target, values)
-
-    def holds(chosen: ConfigurationSet) -> bool:
-        return any(
-            holds(_set_named(target, choice))
-            if isinstance(choice, str)
-            else _covers(choice, values) and all(r.that.evaluate(scope) for r in choice.prune)
-            for choice in chosen.choices
-        )
-
-    return [s.name for s in target.sets if holds(s)]
+    holding = {
+        choice
+        for s in target.sets
+        for choice in s.own_choices
+        if _covers(choice, values) and all(r.that.evaluate(scope) for r in choice.prune)
+    }
+    return [s.name for s in target.sets if holding.intersection(_choices(target, s))]
 
 
 def pruned(target: Target, values: Values) -> list[tuple[str, Rule]]:
@@ -158,8 +156,8 @@ def pruned(target: Target, values: Values) -> list[tuple[str, Rule]]:
     return [
         (s.name, rule)
         for s in target.sets
-        for choice in s.choices
-        if not isinstance(choice, str) and _covers(choice, values)
+        for choice in s.own_choices
+        if _covers(choice, values)
         for rule in choice.prune
         if not rule.that.evaluate(scope)
     ]
@@ -169,56 +167,71 @@ def _covers(choice: Choice, values: Values) -> bool:
     return all(value in axis for value, axis in zip(values, choice.values, strict=True))
 
 
-def _set_named(target: Target, name: str) -> ConfigurationSet:
-    """A set that is known to be there: the loader checked the includes."""
-    return next(s for s in target.sets if s.name == name)
+def _choices(target: Target, chosen: ConfigurationSet) -> list[Choice]:
+    """A set's choices in the order they are written; those of a set it includes come in its place.
+
+    A set that is included again adds nothing. The loader checked that includes end.
+    """
+    sets = {s.name: s for s in target.sets}
+    result: list[Choice] = []
+    seen = {chosen.name}
+    pending = list(reversed(chosen.choices))
+    while pending:
+        choice = pending.pop()
+        if not isinstance(choice, str):
+            result.append(choice)
+        elif choice not in seen:
+            seen.add(choice)
+            pending += reversed(sets[choice].choices)
+    return result
 
 
-def _selected(target: Target, set_name: str, where: _Where | None) -> tuple[Configuration, ...]:
-    if not any(s.name == set_name for s in target.sets):
+_Products = Mapping[Choice, Sequence[Values]]
+
+
+def _selected(
+    target: Target, products: _Products, set_name: str, where: _Where | None
+) -> tuple[Configuration, ...]:
+    chosen = next((s for s in target.sets if s.name == set_name), None)
+    if chosen is None:
         return ()
-    values = _set_values(target, _set_named(target, set_name))
-    configurations = _configurations(target, list(values))
+    values = dict.fromkeys(v for choice in _choices(target, chosen) for v in products[choice])
+    configurations = _configurations(target, values)
     if where is None:
         return tuple(configurations)
     return tuple(c for c in configurations if where(target, c))
 
 
-def _problems_of_sets(target: Target) -> list[Problem]:
-    """What is wrong in any set: a choice of which nothing is left, a configuration listed twice."""
-    problems: list[Problem] = []
+def _products(target: Target, problems: list[Problem]) -> _Products:
+    """The configurations of each choice of a target's sets.
+
+    Adds to `problems` what is wrong in any set: a choice of which nothing is left, a configuration
+    listed twice.
+    """
+    work = Work()
+    products: dict[Choice, list[Values]] = {}
     for s in target.sets:
         first_place: dict[Values, Location] = {}
-        for choice in s.choices:
-            if isinstance(choice, str):
-                continue
+        for choice in s.own_choices:
             try:
-                (values,) = choice_values(target, choice, most=1)
+                products[choice] = choice_values(target, choice, work)
             except SpecError as error:
                 problems.extend(error.problems)
+                if work.is_spent:
+                    return products
                 continue
             if not choice.strict:
                 continue
+            (values,) = products[choice]
             if values in first_place:
                 key = key_prefix(target) + tokens_of(target.parameters)(values)
                 message = f"{key} is listed twice: first on line {first_place[values].line}"
                 problems.append(Problem(choice.location, message))
             first_place.setdefault(values, choice.location)
-    return problems
+    return products
 
 
-def _set_values(target: Target, chosen: ConfigurationSet) -> dict[Values, None]:
-    """A set's configurations in the order they are written; includes come where they stand."""
-    result: dict[Values, None] = {}
-    for choice in chosen.choices:
-        if isinstance(choice, str):
-            result.update(_set_values(target, _set_named(target, choice)))
-        else:
-            result.update(dict.fromkeys(choice_values(target, choice)))
-    return result
-
-
-def _configurations(target: Target, values: Sequence[Values]) -> Iterator[Configuration]:
+def _configurations(target: Target, values: Iterable[Values]) -> Iterator[Configuration]:
     prefix = key_prefix(target)
     tokens = tokens_of(target.parameters)
     derive = deriver(target)
@@ -232,7 +245,7 @@ def _configurations(target: Target, values: Sequence[Values]) -> Iterator[Config
 
 
 def _underivable(target: Target, values: Values, key: str) -> Problem:
-    """The first derived value that a configuration does not have."""
+    """The first derived value that a configuration does not have, or what it cannot launch."""
     scope: dict[str, Any] = dict(zip((p.name for p in target.parameters), values, strict=True))
     for derived in target.derived:
         try:
@@ -240,4 +253,9 @@ def _underivable(target: Target, values: Values, key: str) -> Problem:
         except EVALUATION_ERRORS as error:
             message = f"'{derived.expression.text}' has no value for {key}: {reason(error)}"
             return Problem(derived.location, message)
+    for bound in target.launch_bounds:
+        value = bound.expression.evaluate(scope)
+        if not bound.least <= value <= bound.most:
+            message = f"'{bound.expression.text}' is {value} for {key}: {bound.because}"
+            return Problem(bound.location, message)
     raise AssertionError(f"{key} has all its derived values")

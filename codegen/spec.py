@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from codegen.expressions import BOOL, DTYPE, DTYPES, INT, Expression, Kind
+from codegen.names import cpp_type_name, enum_type
 from codegen.problems import Location, did_you_mean
 
 ParameterValue = bool | int | str
@@ -32,6 +35,10 @@ class Parameter:
             return Kind("text", tuple(map(str, self.values or ())))
         return BOOL if self.type == "bool" else INT
 
+    @cached_property
+    def _known(self) -> dict[object, None]:
+        return dict.fromkeys(self.values or (DTYPES if self.type == "dtype" else ()))
+
     def check(self, value: object) -> str | None:
         """What is wrong with `value` as a value of this parameter, or None."""
         if self.type == "bool":
@@ -45,9 +52,8 @@ class Parameter:
             return f"{value!r} is not {article} {self.type}"
         if self.type == "int" and not -(2**31) < int(str(value)) < 2**31:
             return f"{value} does not fit into 32 bits"
-        known = self.values or (DTYPES if self.type == "dtype" else None)
-        if known is not None and value not in known:
-            hint = did_you_mean(str(value), map(str, known))
+        if self._known and value not in self._known:
+            hint = did_you_mean(str(value), map(str, self._known))
             return f"'{value}' is not among the values of {self.name}{hint}"
         return None
 
@@ -117,12 +123,24 @@ class ShortForm:
 
 
 @dataclass(frozen=True)
+class Bound:
+    """What CUDA takes of a launch, whatever the device."""
+
+    expression: Expression
+    least: int
+    most: int
+    because: str
+    location: Location
+
+
+@dataclass(frozen=True)
 class Launch:
     """A generated CUDA launch."""
 
     grid: tuple[Expression, ...]
     block: Expression
     shared_memory: Expression
+    location: Location
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,6 +163,11 @@ class ConfigurationSet:
     name: str
     choices: tuple[Choice | str, ...]  # a str includes another set
     location: Location
+
+    @property
+    def own_choices(self) -> Iterator[Choice]:
+        """The choices that are written in this set itself."""
+        return (choice for choice in self.choices if isinstance(choice, Choice))
 
 
 @dataclass(frozen=True)
@@ -188,6 +211,26 @@ class Target:
     def derived_expressions(self) -> dict[str, Expression]:
         """The derived values, by name."""
         return {derived.name: derived.expression for derived in self.derived}
+
+    def type_name(self, configuration: Configuration) -> str:
+        """The name of the configuration's C++ type, within the target's namespace."""
+        return cpp_type_name(configuration.tokens, self._members)
+
+    @cached_property
+    def _members(self) -> frozenset[str]:
+        names = [parameter.name for parameter in self.parameters]
+        return frozenset((*names, *(d.name for d in self.derived), *map(enum_type, names)))
+
+    @property
+    def launch_bounds(self) -> tuple[Bound, ...]:
+        """What a configuration's launch, where the spec has one, must keep to."""
+        if self.launch is None:
+            return ()
+        block, memory, place = self.launch.block, self.launch.shared_memory, self.launch.location
+        return (
+            Bound(block, 1, 1024, "a block has 1 to 1024 threads", place),
+            Bound(memory, 0, 2**31 - 1, "shared memory is 0 to 2^31 - 1 bytes", place),
+        )
 
     @property
     def is_cuda(self) -> bool:

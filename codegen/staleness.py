@@ -8,10 +8,13 @@ it needs Python's standard library alone: it compares hashes that manifest.json 
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import hashlib
 import json
 import os
 import shlex
+import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +22,29 @@ from typing import Any
 
 MANIFEST = "manifest.json"
 JOURNAL = ".regenerate.json"  # lies in the tree while it is written
+
+
+def read_regular(path: Path, most: int = -1) -> bytes:
+    """The first `most` bytes of a regular file; all of them, where it is negative.
+
+    Raises OSError for any other kind of file: a FIFO would be waited for, a device never end.
+    """
+    with open(path, "rb", opener=_open_at_once) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "Not a regular file", str(path))
+        return file.read(most)
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file holds; None where it is absent, torn, nested too deeply or not UTF-8."""
+    try:
+        return json.loads(read_regular(path).decode())
+    except (OSError, ValueError, RecursionError):
+        return None
 
 
 def codegen_files() -> dict[str, Path]:
@@ -36,7 +62,7 @@ def spec_files(folder: Path) -> Iterator[Path]:
 def sha256(path: Path) -> str | None:
     """A file's hash; None where it cannot be read."""
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        return hashlib.sha256(read_regular(path)).hexdigest()
     except OSError:
         return None
 
@@ -59,28 +85,29 @@ def mending_command(generated: Path, manifest: dict[str, Any]) -> str:
 
 def read_manifest(generated: Path) -> dict[str, Any]:
     """What the tree's manifest says; empty where there is none that can be read."""
+    manifest = read_json(generated / MANIFEST)
     try:
-        manifest = json.loads((generated / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return manifest if _is_whole(manifest) else {}
+    except (AttributeError, KeyError, TypeError):
         return {}
-    return manifest if isinstance(manifest, dict) and _is_whole(manifest) else {}
 
 
-def _is_whole(manifest: dict[str, Any]) -> bool:
-    """Whether the parts that are read have the types that codegen writes."""
-    kinds = {
-        "selection": dict,
-        "spec_dirs": list,
-        "inputs": dict,
-        "codegen": dict,
-        "outputs": dict,
-        "families": list,
-    }
-    if not all(isinstance(manifest.get(name), kind) for name, kind in kinds.items()):
-        return False
+def _is_whole(manifest: Any) -> bool:
+    """Whether the parts that are read are what codegen writes; else an error may be raised."""
     selection = manifest["selection"]
-    texts = [selection.get("set"), selection.get("where") or "", *manifest["spec_dirs"]]
-    return all(isinstance(text, str) for text in texts)
+    hashes = [manifest[part].items() for part in ("inputs", "codegen", "outputs")]
+    kernels = [k for f in manifest["families"] for t in f["targets"] for k in t["kernels"]]
+    texts = [
+        *(selection["set"], selection["where"] or "", *manifest["spec_dirs"]),
+        *(text for entries in hashes for entry in entries for text in entry),
+        *(text for kernel in kernels for text in (kernel["key"], kernel["file"])),
+    ]
+    return all(map(is_text, texts))
+
+
+def is_text(value: object) -> bool:
+    """Whether a value is a text that can be printed, and that can name a file."""
+    return isinstance(value, str) and not any(c == "\0" or "\ud800" <= c <= "\udfff" for c in value)
 
 
 def shown_spec_dirs(generated: Path, manifest: dict[str, Any]) -> list[str]:
@@ -89,7 +116,22 @@ def shown_spec_dirs(generated: Path, manifest: dict[str, Any]) -> list[str]:
 
 
 def stale(generated: Path) -> tuple[list[str], str]:
-    """What is stale in a tree (nothing: it is fresh), and the command that mends it."""
+    """What is stale in a tree (nothing: it is fresh), and the command that mends it.
+
+    Waits for a regenerate that is writing the tree.
+    """
+    try:
+        folder = os.open(generated, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return _stale(generated)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_SH)
+        return _stale(generated)
+    finally:
+        os.close(folder)
+
+
+def _stale(generated: Path) -> tuple[list[str], str]:
     manifest = read_manifest(generated)
     command = mending_command(generated, manifest)
     if not manifest:

@@ -13,13 +13,13 @@ import difflib
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from codegen.problems import UsageError, display_path
 from codegen.render import MARK
-from codegen.staleness import JOURNAL, MANIFEST
+from codegen.staleness import JOURNAL, MANIFEST, is_text, read_json, read_regular
 
 _TEMPORARY = ".codegen-new"
 
@@ -59,13 +59,14 @@ def write(out: Path, files: Mapping[str, str]) -> Written:
 def compare(out: Path, files: Mapping[str, str]) -> Difference:
     """What `write` would change, without touching anything."""
     with _reported("read", out):
+        _refuse_links(out, files)
         diffs = []
         for path in sorted(files):
             current = _read(out / path)
             if current != files[path].encode():
                 diffs.append(_diff(path, current, files[path]))
         made = _made_before(out) | {JOURNAL}
-        orphans = sorted(path for path in made - files.keys() if os.path.lexists(out / path))
+        orphans = _orphans(out, files, made)
         others = sorted(set(_all_files(out)) - made - files.keys())
         strays = [path for path in others if _bears_mark(out / path)]
         return Difference(tuple(diffs), tuple(orphans), tuple(strays))
@@ -73,12 +74,13 @@ def compare(out: Path, files: Mapping[str, str]) -> Difference:
 
 def _write(out: Path, files: Mapping[str, str]) -> Written:
     made = _made_before(out)
+    _refuse_links(out, made | files.keys())
     _refuse_foreign(out, files, made)
     changed = [path for path in files if _read(out / path) != files[path].encode()]
-    orphans = sorted(path for path in made - files.keys() if os.path.lexists(out / path))
-    interrupted = (out / JOURNAL).exists()
-    (out / (JOURNAL + _TEMPORARY)).unlink(missing_ok=True)
+    orphans = _orphans(out, files, made)
+    interrupted = any(os.path.lexists(out / path) for path in (JOURNAL, JOURNAL + _TEMPORARY))
     if changed or orphans or interrupted:
+        (out / (JOURNAL + _TEMPORARY)).unlink(missing_ok=True)
         _swap_in(out / JOURNAL, json.dumps(sorted(made | files.keys())))
         for path in sorted(made | files.keys()):
             (out / (path + _TEMPORARY)).unlink(missing_ok=True)
@@ -117,9 +119,9 @@ def _locked(out: Path) -> Iterator[None]:
 
 
 def _made_before(out: Path) -> set[str]:
-    """What earlier runs made, finished or not."""
+    """What earlier runs made, finished or not, as their lists say."""
     made: set[str] = set()
-    journal, manifest = _json(out / JOURNAL), _json(out / MANIFEST)
+    journal, manifest = read_json(out / JOURNAL), read_json(out / MANIFEST)
     if isinstance(journal, list):
         made.update(path for path in journal if isinstance(path, str))
     if isinstance(manifest, dict) and isinstance(manifest.get("outputs"), dict):
@@ -127,18 +129,30 @@ def _made_before(out: Path) -> set[str]:
     return {path for path in made if _is_inside(path)}
 
 
-def _json(path: Path) -> object:
-    """What a JSON file holds; None where it is absent or torn."""
-    try:
-        return json.loads(path.read_bytes())
-    except (FileNotFoundError, NotADirectoryError, ValueError):
-        return None
-
-
 def _is_inside(path: str) -> bool:
     """Whether a path that a manifest lists stays within the tree."""
     parts = PurePosixPath(path).parts
-    return bool(parts) and not path.startswith("/") and ".." not in parts
+    return is_text(path) and bool(parts) and not path.startswith("/") and ".." not in parts
+
+
+def _orphans(out: Path, files: Mapping[str, str], made: set[str]) -> list[str]:
+    """What earlier runs made and this one does not.
+
+    A list may be forged: of what it names, only files that bear codegen's mark are codegen's.
+    """
+    there = [path for path in made - files.keys() if os.path.lexists(out / path)]
+    return sorted(path for path in there if path == JOURNAL or _bears_mark(out / path))
+
+
+def _refuse_links(out: Path, paths: Iterable[str]) -> None:
+    """Raises UsageError where a folder of the tree is a link to files that are not codegen's."""
+    folders = {folder for path in paths for folder in PurePosixPath(path).parents}
+    for folder in sorted(folders - {PurePosixPath(".")}):
+        if (out / folder).is_symlink():
+            raise UsageError(
+                f"{display_path(out / folder)} is a symbolic link: codegen writes nothing behind "
+                "links; remove it"
+            )
 
 
 def _refuse_foreign(out: Path, files: Mapping[str, str], made: set[str]) -> None:
@@ -158,15 +172,14 @@ def _refuse_foreign(out: Path, files: Mapping[str, str], made: set[str]) -> None
 def _bears_mark(path: Path) -> bool:
     """Whether a file says in its first line that codegen made it."""
     try:
-        with path.open("rb") as file:
-            return MARK.encode() in file.readline(200)
+        return MARK.encode() in read_regular(path, 200).partition(b"\n")[0]
     except OSError:
         return False
 
 
 def _read(path: Path) -> bytes | None:
     try:
-        return path.read_bytes()
+        return read_regular(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
 

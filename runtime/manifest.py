@@ -180,15 +180,26 @@ def check_checkout(package: Path) -> None:
 
 @functools.cache
 def load() -> Manifest:
-    """The installed manifest.json; ImportError where the extension was built from another one."""
+    """The installed manifest.json.
+
+    Raises ImportError where it is damaged, and where the extension was built from another one.
+    """
     build()
     path = FOLDER / "manifest.json"
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        return _read(path)
     except FileNotFoundError:
         raise ImportError(
             f"runtime's extension has no manifest beside it ({path}): run `{REBUILD}`"
         ) from None
+    except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError) as error:
+        raise ImportError(
+            f"the manifest {path} is damaged ({type(error).__name__}: {error}): run `{REBUILD}`"
+        ) from None
+
+
+def _read(path: Path) -> Manifest:
+    data = json.loads(path.read_text(encoding="utf-8"))
     if data["fingerprint"] != _native.fingerprint:
         raise ImportError(
             f"runtime's extension {_native.__file__} was built from the generated code "

@@ -232,6 +232,7 @@ def test_any_text_is_an_expression_or_an_expression_error(text) -> None:
         ("dtype in [bf16, 'fp16']", {"dtype": "fp16"}, True),
         ("1 < a <= 3", {"a": 3}, True),
         ("p + p", {"p": True}, 2),
+        ("p == true and (false if p else true) == false", {"p": True}, True),
     ],
 )
 def test_means_what_python_means(text, scope, value) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import inspect
+import re
 import shutil
 import subprocess
 import sys
@@ -192,6 +194,84 @@ def test_the_tables_hold_what_the_spec_says(odd) -> None:
                 valid = int(acc == "f32" or flag)
                 rows.append(f"{key} 0 4 3 {idx} 8 9 {tmp} 2.125 5 1 1 {valid} {holds}")
     assert done.stdout.splitlines() == [*expected, "odd symbols 3 targets 1 kernels 8", *rows]
+
+
+def test_a_tree_other_than_the_configured_one_does_not_compile(odd) -> None:
+    """CMake read files.cmake, then regenerate wrote: the lists of sources may differ."""
+    text = (odd.out / "registry.cpp").read_text()
+    (fingerprint,) = re.findall(r'kFingerprint\[\] = "(.*)"', text)
+    define = '-DKERNELMINT_CONFIGURED_FINGERPRINT="{}"'
+    compile_(odd, "generated/registry.cpp", define.format(fingerprint), "-fsyntax-only")
+    with pytest.raises(AssertionError, match="not the one that CMake configured: run cmake again"):
+        compile_(odd, "generated/registry.cpp", define.format("0" * 32), "-fsyntax-only")
+
+
+# Names that mean something else where generated C++ stands, were they written as they are.
+HIDING_FAMILY = """
+family: hiding
+summary: '\"\"\"'
+arguments:
+  x: {tensor: [N], dtype: dtype, doc: 'a "" quote"'}
+  y: {output: [N], dtype: dtype}
+parameters:
+  dtype: {type: dtype, values: [bf16, f32]}
+  causal: {type: bool}
+"""
+HIDING_CPU = """
+target: cpu
+kernel: cpu.h
+parameters:
+  mode: {type: enum, values: [errno, auto]}
+derived:
+  count: true if causal else 0
+  most: max(causal, false)
+  half: 2 if causal else 0.5
+  large: 2 ** 62 * (2 if causal else 1) - 1 + 2 ** 62 * (0 if causal else 1)
+sets:
+  default: [{mode: auto}, {mode: errno}]
+"""
+HIDING_HEADER = """
+#include <type_traits>
+#include "launch.h"
+namespace kernelmint {
+template <class Config, class Isa>
+LaunchResult launch(const void*, const LaunchContext&) {
+  using dtype = typename Config::dtype;
+  static_assert(std::is_same_v<dtype, bf16> || std::is_same_v<dtype, f32>);
+  static_assert(std::is_same_v<decltype(Config::count), const int>);
+  static_assert(Config::count == (Config::causal ? 1 : 0) && Config::most == Config::count);
+  static_assert(std::is_same_v<decltype(Config::half), const double>);
+  static_assert(Config::half == (Config::causal ? 2 : 0.5));
+  static_assert(Config::large == 9223372036854775807);
+  return {Config::key};
+}
+}
+"""
+
+
+def test_a_name_means_what_the_spec_says_wherever_it_stands(workspace) -> None:
+    """A configuration named bf16 does not hide the dtype, nor a value the macro errno."""
+    shutil.rmtree(workspace.demo)
+    folder = workspace.root / "kernel_specs/hiding"
+    folder.mkdir()
+    (folder / "family.yaml").write_text(HIDING_FAMILY)
+    (folder / "cpu.yaml").write_text(HIDING_CPU)
+    (folder / "cpu.h").write_text(HIDING_HEADER)
+    assert workspace.run("regenerate").status == 0
+    for source in workspace.out.rglob("*.cpp"):
+        compile_(workspace, source, "-fsyntax-only")
+    text = (workspace.out / "python/hiding.py").read_text()
+    assert ast.get_docstring(ast.parse(text)).endswith("hiding: " + 3 * '"')
+    # With a dtype alone, the key's tokens are those of the dtype.
+    (folder / "family.yaml").write_text(HIDING_FAMILY.replace("  causal: {type: bool}\n", ""))
+    (folder / "cpu.yaml").write_text("target: cpu\nkernel: cpu.h\nsets: {default: [{}]}\n")
+    lines = HIDING_HEADER.splitlines(keepends=True)
+    (folder / "cpu.h").write_text(
+        "".join(line for line in lines if not re.search("count|half|large", line))
+    )
+    assert workspace.run("regenerate").status == 0
+    for source in workspace.out.rglob("*.cpp"):
+        compile_(workspace, source, "-fsyntax-only")
 
 
 def test_every_file_compiles_without_a_warning(odd) -> None:

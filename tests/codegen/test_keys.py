@@ -12,12 +12,11 @@ from codegen.checks import confusable
 from codegen.expressions import DTYPES
 from codegen.keys import (
     KeyFormatError,
-    cpp_type_name,
     parse_tokens,
     symbol_fragment,
     tokens_of,
 )
-from codegen.names import CPP_KEYWORDS
+from codegen.names import CPP_KEYWORDS, cpp_type_name
 from codegen.problems import Location
 from codegen.spec import Parameter
 
@@ -81,8 +80,9 @@ def test_two_configurations_never_share_a_key_or_a_type(data) -> None:
     a, b = data.draw(configurations(known)), data.draw(configurations(known))
     write = tokens_of(known)
     assert (write(a) == write(b)) == (a == b)
-    assert (cpp_type_name(write(a)) == cpp_type_name(write(b))) == (a == b)
-    assert cpp_type_name(write(a)) not in CPP_KEYWORDS
+    members = {p.name for p in known}
+    assert (cpp_type_name(write(a), members) == cpp_type_name(write(b), members)) == (a == b)
+    assert cpp_type_name(write(a), members) not in CPP_KEYWORDS
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,13 @@ def test_no_token_at_all_is_default() -> None:
     known = [Parameter("causal", "bool", "causal", None, "", PLACE)]
     assert tokens_of(known)((False,)) == "default"
     assert parse_tokens(known, "default") == (False,)
-    assert cpp_type_name("default") == "default_"
+    assert cpp_type_name("default", ()) == "default_"
+
+
+@pytest.mark.parametrize("tokens", ["bf16", "key", "std", "kernelmint", "causal", "mode_type"])
+def test_a_type_hides_no_name_that_its_own_members_use(tokens) -> None:
+    assert cpp_type_name(tokens, {"causal", "mode", "mode_type"}) == f"{tokens}_"
+    assert cpp_type_name(f"{tokens}-r1", {"causal", "mode", "mode_type"}) == f"{tokens}_r1"
 
 
 def test_a_mangled_name_holds_the_length_prefixed_type() -> None:

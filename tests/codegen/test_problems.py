@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from pathlib import Path
@@ -376,6 +377,135 @@ EDITS = [
         "9 ** 99",
         "'9 ** 99' has no value: 9 ** 99 exceeds 64 bits",
     ),
+    (
+        "a derived value that 64 bits do not hold",
+        "sm80.yaml",
+        "derived:",
+        "derived:\n  big: tile * 4611686018427387904 * 4",
+        "sm80.yaml:11:8: 'tile * 4611686018427387904 * 4' has no value for demo.sm80.bf16-t32-w1"
+        "-auto: the result exceeds 64 bits",
+    ),
+    (
+        "a derived value that is infinite",
+        "sm80.yaml",
+        "derived:",
+        "derived:\n  big: 1e308 * tile",
+        "sm80.yaml:11:8: '1e308 * tile' has no value for demo.sm80.bf16-t32-w1-auto: the result is "
+        "not a finite number",
+    ),
+    (
+        "a derived value that is no number",
+        "sm80.yaml",
+        "derived:",
+        "derived:\n  big: 1e308 * tile - 1e308 * tile",
+        "the result is not a finite number",
+    ),
+    (
+        "a constant that is infinite",
+        "sm80.yaml",
+        "derived:",
+        "derived:\n  big: 1e308 * 10",
+        "sm80.yaml:11:8: '1e+308 * 10' has no value: the result is not a finite number",
+    ),
+    (
+        "a block that CUDA does not launch",
+        "sm80.yaml",
+        "block: threads",
+        "block: threads * 2 ** 31",
+        "sm80.yaml:13:1: 'threads * 2 ** 31' is 68719476736 for demo.sm80.bf16-t32-w1-auto: a "
+        "block has 1 to 1024 threads",
+    ),
+    (
+        "shared memory below nothing",
+        "sm80.yaml",
+        "block: threads",
+        "block: threads, shared_memory: 31 - threads",
+        "sm80.yaml:13:1: '31 - threads' is -1 for demo.sm80.bf16-t32-w1-auto: shared memory is 0",
+    ),
+    (
+        "a derived name with a space",
+        "sm80.yaml",
+        "threads",
+        "my threads",
+        "sm80.yaml:11:3: 'my threads' cannot be the name of a derived value",
+    ),
+    (
+        "a derived name that is a keyword",
+        "sm80.yaml",
+        "threads",
+        "if",
+        "sm80.yaml:11:3: 'if' is a C++ keyword: choose another",
+    ),
+    (
+        "a name with a line break",
+        "cpu.yaml",
+        "  tile: {",
+        '  "tile\\n": {',
+        "cpu.yaml:4:3: 'tile\\n' cannot be the name of a parameter",
+    ),
+    (
+        "a name that is a macro",
+        "cpu.yaml",
+        "  tile: {",
+        "  INT_MAX: {",
+        "cpu.yaml:4:3: 'INT_MAX' is a macro of C++'s headers: choose another",
+    ),
+    (
+        "a very long name",
+        "cpu.yaml",
+        "  tile: {",
+        f"  {'t' * 65}: {{",
+        "has 65 characters, more than 64",
+    ),
+    (
+        "a token that is the key without tokens",
+        "family.yaml",
+        "causal: {type: bool}",
+        "causal: {type: bool, token: default}",
+        "family.yaml:10:3: 'default' is the key in which no token stands: give it another token",
+    ),
+    (
+        "a token that is another's with a minus",
+        "sm80.yaml",
+        "warps: {type: int, token: w}",
+        "warps: {type: int, token: tm1}",
+        "sm80.yaml:5:3: 'tm11' in a key could be tile or warps",
+    ),
+    (
+        "a text of several lines",
+        "cpu.yaml",
+        "{tile: 64}",
+        "\n        tile: |\n          a\n          b\n",
+        r"cpu.yaml:8:15: 'a\nb\n' is not an int",
+    ),
+    (
+        "a control character",
+        "family.yaml",
+        "doc: the input",
+        r'doc: "a \e[2J terminal"',
+        r"family.yaml:4:43: this text holds the character '\x1b'",
+    ),
+    (
+        "a mark that turns text around",
+        "family.yaml",
+        "doc: the input",
+        r'doc: "a \u202E comment"',
+        r"this text holds the character '\u202e'",
+    ),
+    (
+        "a header whose name C++ reads otherwise",
+        "cpu.yaml",
+        "kernel: cpu.h",
+        "kernel: 'cpu>.h'",
+        "cpu.yaml:2:10: 'cpu>.h' is quoted in C++: a file's name is letters, digits and _ + . - /",
+    ),
+    (
+        "a header's name with a backslash",
+        "cpu.yaml",
+        "kernel: cpu.h",
+        r"kernel: 'cp\u.h'",
+        "is quoted in C++",
+    ),
 ]
 
 
@@ -481,6 +611,8 @@ def test_unwritable_output(workspace) -> None:
         '{"selection": [], "families": 1}',
         "\udcff",
         '{"outputs": {"a": 1}}',
+        "[" * 100_000,
+        '{"selection": {"set": "default", "where": "\\ud800"}}',
     ],
 )
 def test_a_broken_manifest_is_mended(workspace, text) -> None:
@@ -491,6 +623,32 @@ def test_a_broken_manifest_is_mended(workspace, text) -> None:
     assert workspace.run("check").status == 1
     assert "in set default, but not in the generated tree" in workspace.run("explain", key).stdout
     assert workspace.python(str(STALENESS), "generated").status == 1
+    assert workspace.run("regenerate").status == 0
+    assert workspace.run("check").status == 0
+
+
+@pytest.mark.parametrize(
+    "path",
+    [("selection", "set"), ("selection", "where"), ("inputs",), ("codegen",), ("outputs",),
+     ("spec_dirs",), ("families", 0, "targets", 0, "kernels", 0, "key")],
+)  # fmt: skip
+@pytest.mark.parametrize("text", ["\ud800", "a\0b"])
+def test_a_manifest_with_texts_that_are_none_is_mended(workspace, path, text) -> None:
+    workspace.run("regenerate")
+    file = workspace.out / "manifest.json"
+    manifest = json.loads(file.read_text())
+    place = manifest
+    for step in path[:-1]:
+        place = place[step]
+    old = place[path[-1]]
+    changed = [text] if isinstance(old, list) else {text: text} if isinstance(old, dict) else text
+    place[path[-1]] = changed
+    file.write_text(json.dumps(manifest))
+    assert workspace.run("check").status == 1
+    assert workspace.run("explain", "demo.cpu.f32-t64").status == 0
+    stale = workspace.python(str(STALENESS), "generated")
+    assert (stale.status, stale.stderr) == (1, "")
+    assert "generated/manifest.json cannot be read" in stale.stdout
     assert workspace.run("regenerate").status == 0
     assert workspace.run("check").status == 0
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 import random
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -146,6 +148,95 @@ def test_a_manifest_cannot_lead_out_of_the_tree(workspace) -> None:
     (workspace.out / "manifest.json").write_text(json.dumps(manifest))
     regenerate(workspace)
     assert victim.read_text() == "mine"
+
+
+@pytest.mark.parametrize("list_name", ["manifest.json", ".regenerate.json"])
+def test_a_forged_list_deletes_nothing_that_codegen_did_not_make(workspace, list_name) -> None:
+    regenerate(workspace)
+    (workspace.out / "notes.txt").write_text("mine")
+    path = workspace.out / list_name
+    if list_name == "manifest.json":
+        forged = json.loads(path.read_text())
+        forged["outputs"]["notes.txt"] = hashlib.sha256(b"mine").hexdigest()
+    else:
+        forged = ["notes.txt"]
+    path.write_text(json.dumps(forged))
+    assert "notes.txt" not in workspace.run("check").stdout.replace('"notes.txt"', "")
+    regenerate(workspace)
+    assert (workspace.out / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("command", ["regenerate", "check"])
+def test_a_link_within_the_tree_is_not_followed_out_of_it(workspace, command) -> None:
+    regenerate(workspace)
+    elsewhere = workspace.root / "elsewhere"
+    (workspace.out / "demo").rename(elsewhere)
+    (workspace.out / "demo").symlink_to(elsewhere)
+    workspace.edit("cpu.yaml", "tile: 64", "tile: 32")
+    before = {path: path.read_bytes() for path in elsewhere.iterdir()}
+    result = workspace.run(command)
+    assert result.status == 2
+    assert "generated/demo is a symbolic link: codegen writes nothing behind links" in result.stderr
+    assert {path: path.read_bytes() for path in elsewhere.iterdir()} == before
+
+
+def test_the_tree_itself_may_be_behind_a_link(workspace) -> None:
+    (workspace.root / "elsewhere").mkdir()
+    workspace.out.symlink_to(workspace.root / "elsewhere")
+    regenerate(workspace)
+    assert workspace.run("check").status == 0
+
+
+def test_an_up_to_date_tree_on_a_read_only_file_system_is_fine(workspace) -> None:
+    """A real mount: root may write where permissions forbid it."""
+    regenerate(workspace)
+    mount = "mount --bind generated generated && mount -o remount,bind,ro generated"
+    script = f"{mount} && ! touch generated/file && {sys.executable} -m codegen"
+    unshare = ["unshare", "--mount", *(() if os.geteuid() == 0 else ("--map-root-user",))]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [*unshare, "sh", "-c", f"{script} {' '.join(arguments)}"]
+        return subprocess.run(
+            command,
+            cwd=workspace.root,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    if subprocess.run([*unshare, "sh", "-c", mount], cwd=workspace.root, check=False).returncode:
+        pytest.skip("no mount of one's own here")
+    done = run("regenerate")
+    assert done.returncode == 0, done.stderr
+    assert "0 files written" in done.stdout
+    assert run("check").returncode == 0
+    workspace.edit("cpu.yaml", "tile: 64", "tile: 32")
+    done = run("regenerate")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Read-only file system" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["with space", "a 'b' \"c\"", "a;b", "$(x)", "a\\b"])
+def test_folders_of_any_printable_name(workspace, name) -> None:
+    specs, out = f"{name} specs", f"{name} out"
+    (workspace.root / "kernel_specs").rename(workspace.root / specs)
+    assert workspace.run("regenerate", "--specs", specs, "--out", out).status == 0
+    assert workspace.run("check", "--out", out).status == 0
+    script = str(ROOT / "codegen/staleness.py")
+    assert workspace.python("-S", "-E", script, out).status == 0
+    (workspace.root / out / "registry.cpp").unlink()
+    stale = workspace.python("-S", "-E", script, out).stdout
+    command = stale.splitlines()[-1].removeprefix("mend it with: python ")
+    assert workspace.python(*shlex.split(command)).status == 0  # the command mends it as it stands
+    assert workspace.run("check", "--out", out).status == 0
+
+
+def test_a_folder_whose_name_breaks_lines_is_refused(workspace) -> None:
+    result = workspace.run("regenerate", "--out", "a\nb")
+    assert result.status == 2
+    assert result.stderr == "error: 'a\\nb' cannot be written into a file: rename it\n"
 
 
 def test_each_file_names_its_spec_its_template_and_the_hash_of_what_follows(workspace) -> None:
@@ -440,3 +531,24 @@ def test_a_tree_does_not_say_where_codegen_was(workspace) -> None:
         assert b"site-packages" not in content
     manifest = json.loads((workspace.out / "manifest.json").read_text())
     assert all(not name.startswith(("/", "..")) for name in manifest["codegen"])
+
+
+def test_the_check_waits_for_a_regenerate_that_is_writing(workspace) -> None:
+    """It neither reads half a tree nor calls a running regenerate an interrupted one."""
+    regenerate(workspace)
+    expected = workspace.tree()
+    folder = os.open(workspace.out, os.O_RDONLY)
+    fcntl.flock(folder, fcntl.LOCK_EX)  # what regenerate holds
+    (workspace.out / ".regenerate.json").write_text("[]")
+    (workspace.out / "registry.cpp").unlink()
+    script = str(ROOT / "codegen/staleness.py")
+    with subprocess.Popen(
+        [sys.executable, script, "generated"], cwd=workspace.root, stdout=subprocess.PIPE, text=True
+    ) as check:
+        with pytest.raises(subprocess.TimeoutExpired):
+            check.wait(timeout=1)
+        (workspace.out / "registry.cpp").write_bytes(expected["registry.cpp"])
+        (workspace.out / ".regenerate.json").unlink()
+        os.close(folder)
+        assert check.communicate(timeout=60)[0] == ""
+        assert check.returncode == 0
