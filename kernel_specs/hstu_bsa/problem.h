@@ -2,11 +2,47 @@
 #pragma once
 
 #include "hstu/block_sparse.h"
+#include "launch.h"
 
 namespace kernelmint::hstu_bsa {
 #if defined(KERNELMINT_ISA)
 inline namespace KERNELMINT_ISA {
 #endif
+
+// What can be said of max_length without reading x_offsets, which a GPU has.
+template <class Args>
+LaunchResult check_max_length(const Args& args) {
+  const std::int64_t sequences = args.E - 1, least = (args.N + sequences - 1) / sequences;
+  if (args.max_length >= least) return {};
+  return {.error = "the longest sequence has at least an even share of the rows",
+          .argument = "max_length",
+          .value = args.max_length,
+          .least = least,
+          .most = INT64_MAX};
+}
+
+// Whether every row lies in one sequence and none is longer than max_length. An offset must leave
+// the later sequences room for the rest.
+template <class Args>
+LaunchResult check_offsets(const Args& args) {
+  if (const LaunchResult result = check_max_length(args); result.error != nullptr) return result;
+  const auto* offsets = args.x_offsets.template as<const std::int64_t>();
+  const std::int64_t longest = args.max_length < args.N ? args.max_length : args.N;
+  for (std::int64_t i = 0, previous = 0; i < args.E; previous = offsets[i], ++i) {
+    const std::int64_t needed = args.N - (args.E - 1 - i) * longest;
+    const std::int64_t reached = i == 0 ? 0 : previous + longest;
+    const std::int64_t least = previous < needed ? needed : previous;
+    const std::int64_t most = reached < args.N ? reached : args.N;
+    if (offsets[i] >= least && offsets[i] <= most) continue;
+    return {.error = "the sequences go from the first row to the last, none longer than max_length",
+            .argument = "x_offsets",
+            .index = i,
+            .value = offsets[i],
+            .least = least,
+            .most = most};
+  }
+  return {};
+}
 
 template <class Args>
 hstu::Problem problem(const Args& args) {
@@ -25,7 +61,7 @@ hstu::Problem problem(const Args& args) {
   p.offsets = args.x_offsets.template as<const std::int64_t>();
   p.sequences = args.E - 1;
   p.heads = args.H;
-  p.max_length = args.max_length;
+  p.max_length = args.max_length < args.N ? args.max_length : args.N;
   hstu::take_scratch(p, args);
   return p;
 }

@@ -8,8 +8,10 @@ namespace kernelmint {
 
 template <class Config, class Isa>
 LaunchResult launch(const void* args, const LaunchContext& context) {
-  return hstu::block_sparse_attention<Config>(
-      hstu_bsa::problem(*static_cast<const typename Config::Args*>(args)), context);
+  const auto& jagged = *static_cast<const typename Config::Args*>(args);
+  if (const LaunchResult checked = hstu_bsa::check_max_length(jagged); checked.error != nullptr)
+    return checked;
+  return hstu::block_sparse_attention<Config>(hstu_bsa::problem(jagged), context);
 }
 
 }  // namespace kernelmint

@@ -1,6 +1,8 @@
 // What stands between the dispatch table and a kernel.
 #pragma once
 
+#include <cstdint>
+
 namespace kernelmint {
 
 // Where and how the caller wants the kernel to run.
@@ -10,9 +12,14 @@ struct LaunchContext {
   int num_threads;  // CPU threads to use, the caller's included; 1 on a GPU
 };
 
-// `error` is null on success, else a string with static storage that says what went wrong.
+// How a launch went. `error` is null on success, else a string with static storage: what went
+// wrong. Where that is a value that only the kernel can check, `argument` names it, and `error` is
+// the reason: the caller gets an InvalidArgument.
 struct LaunchResult {
   const char* error = nullptr;
+  const char* argument = nullptr;
+  std::int64_t index = -1;                      // which element of a tensor; -1: a scalar
+  std::int64_t value = 0, least = 0, most = 0;  // what it is, and what it may be
 };
 
 // Instruction sets a translation unit may be compiled for. A CPU kernel is compiled once for each

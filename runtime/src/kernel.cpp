@@ -40,6 +40,15 @@ std::string attribute_text(PyObject* tensor, const char* name) {
 // Python 3.14 by pthread_exit, which unwinds the stack up to the first function that may not throw,
 // a destructor for one, and there ends the process. Such a thread sleeps instead until the process
 // is gone, as Python 3.14 has it do.
+// "x_offsets[3]: got 5, expected 9 to 12: ...": a value that a kernel did not accept.
+std::string rejected_text(const LaunchResult& result) {
+  const std::string element = result.index < 0 ? "" : text("[", result.index, "]");
+  const std::string range =
+      result.least == result.most ? text(result.least) : text(result.least, " to ", result.most);
+  return text(result.argument, element, ": got ", result.value, ", expected ", range, ": ",
+              result.error);
+}
+
 class ReleaseGil {
  public:
   ReleaseGil() : state_(PyEval_SaveThread()) {}
@@ -496,7 +505,10 @@ void Kernel::launch(Call& call) {
     ReleaseGil released;
     result = launch_(args, context);
   }
-  if (result.error != nullptr) throw std::runtime_error(text(entry_.key, ": ", result.error));
+  if (result.error == nullptr) [[likely]]
+    return;
+  if (result.argument != nullptr) throw InvalidArgument(rejected_text(result));
+  throw std::runtime_error(text(entry_.key, ": ", result.error));
 }
 
 nb::object Kernel::call(nb::tuple inputs, nb::tuple scalars, nb::tuple requested, nb::object out) {
