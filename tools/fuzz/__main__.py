@@ -15,7 +15,7 @@ class _Fuzzers(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         modules = (module.name for module in pkgutil.iter_modules(fuzz.__path__))
-        return sorted(name for name in modules if name != "__main__")
+        return sorted(name for name in modules if not name.startswith("_"))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.list_commands(ctx):

@@ -1,0 +1,211 @@
+"""Accepted specs as C++: one program prints what a batch of them says, Python says the same."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import math
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from codegen.expressions import BOOL, DTYPES, EVALUATION_ERRORS, Expression
+from codegen.space import FamilySpace
+from codegen.spec import Configuration, Target
+
+INCLUDE = Path(__file__).resolve().parents[2] / "runtime/include"
+SYMBOLS = {"N": 24, "M": 5}
+
+PRINTING = r"""
+#pragma once
+#include <cstdio>
+#include <type_traits>
+#include "launch.h"
+namespace kernelmint {
+template <class Args> struct Members;
+template <class Config, class Isa>
+LaunchResult launch(const void*, const LaunchContext&) {
+  Members<typename Config::Args>::template print<Config>();
+  return {};
+}
+inline void print(const char* name, bool value) { std::printf("%s %d\n", name, value); }
+inline void print(const char* name, int value) { std::printf("%s %d\n", name, value); }
+inline void print(const char* name, long value) { std::printf("%s %ld\n", name, value); }
+inline void print(const char* name, double value) { std::printf("%s %.17g\n", name, value); }
+}
+"""
+MAIN = r"""
+#include <cmath>
+#include <cstdio>
+#include <stdexcept>
+#include "registry.h"
+using namespace kernelmint;
+template <class F>
+void number(const char* name, F function) {
+  try {
+    std::printf("%s %.17g\n", name, static_cast<double>(function()));
+  } catch (const std::domain_error&) {
+    std::printf("%s none\n", name);
+  }
+}
+int main() {
+  const std::int64_t s[] = {SYMBOLS};
+  for (int f = 0; f < kNumFamilies; ++f) {
+    const FamilyEntry& family = *kFamilies[f];
+    const TargetEntry& target = *family.targets[0];
+    for (std::size_t k = 0; k < target.num_kernels; ++k) {
+      const KernelEntry& kernel = target.kernels[k];
+      const std::int64_t* p = kernel.parameters;
+      std::printf("key %s\n", kernel.key);
+      kernel.baseline(nullptr, {});
+      if (const Dim& d = family.tensors[1].dims[0]; d.symbol < 0)
+        number("dim", [&] { return d.value(s, p); });
+      number("s", [&] { return family.scalars[0].default_floating(s, p); });
+      number("c", [&] { return family.scalars[1].default_integer(s, p); });
+      number("family", [&] { return family.requirements[0].holds(s, p); });
+      number("target", [&] { return target.requirements[0].holds(s, p); });
+    }
+  }
+}
+"""
+
+
+def header(target: Target) -> str:
+    """cpu.h: prints each parameter and derived value of a configuration."""
+    lines = []
+    for parameter in target.parameters:
+        value = f"Config::{parameter.name}"
+        if parameter.type == "dtype":
+            value = " : ".join(
+                f"std::is_same_v<typename {value}, {dtype}> ? {i}" for i, dtype in enumerate(DTYPES)
+                if dtype != "bool"
+            ) + " : -1"  # fmt: skip
+        elif parameter.type == "enum":
+            value = f"static_cast<int>({value})"
+        lines.append(f'    print("{parameter.name}", {value});')
+    lines += [f'    print("{d.name}", Config::{d.name});' for d in target.derived]
+    return "\n".join(
+        [
+            '#include "printing.h"',
+            f'#include "{target.family}/args.h"',
+            "namespace kernelmint {",
+            f"template <> struct Members<{target.family}::Args> {{",
+            "  template <class Config> static void print() {",
+            "    using kernelmint::print;",
+            *lines,
+            "  }",
+            "};",
+            "}",
+            "",
+        ]
+    )
+
+
+def run(folder: Path, spaces: Sequence[FamilySpace]) -> str:
+    """What the program over generated/ in this folder prints. Raises CalledProcessError."""
+    out = folder / "generated"
+    (folder / "printing.h").write_text(PRINTING)
+    for space in spaces:
+        target = space.targets[0].target
+        path = folder / "specs" / space.family.name / "cpu.h"
+        path.write_text(header(target))
+    sources = {
+        "shards": sorted(out.glob("*/cpu_[0-9]*.cpp")),
+        "families": sorted(out.glob("*/family.cpp")),
+        "tables": [*sorted(out.glob("*/cpu_table.cpp")), out / "registry.cpp"],
+    }
+    for name, paths in sources.items():
+        (folder / f"{name}.cpp").write_text("".join(f'#include "{path}"\n' for path in paths))
+    symbols = ", ".join(f"{value}" for value in SYMBOLS.values())
+    (folder / "main.cpp").write_text(MAIN.replace("{SYMBOLS}", f"{{{symbols}}}"))
+    subprocess.run(
+        [
+            *("c++", "-std=c++20", "-O0", "-w", "-I", INCLUDE, "-I", folder),
+            *("-I", folder / "specs", "-I", out, "-DKERNELMINT_ISA=baseline"),
+            *("-DKERNELMINT_ISA_baseline", "-DKERNELMINT_TARGET_cpu", "-o", folder / "program"),
+            *(folder / f"{name}.cpp" for name in (*sources, "main")),
+        ],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    done = subprocess.run([folder / "program"], check=True, capture_output=True, text=True)
+    return done.stdout
+
+
+def differences(printed: str, spaces: Sequence[FamilySpace]) -> Iterator[str]:
+    """Where C++ and Python disagree; what only Python's unbounded integers hold is left out."""
+    actual = iter(printed.splitlines())
+    for space in spaces:
+        (chosen,) = space.targets
+        for configuration in chosen.configurations:
+            for name, expected in _values(space, chosen.target, configuration):
+                line = next(actual, "nothing more")
+                got = line.removeprefix(f"{name} ")
+                if expected is not _UNKNOWN and not _same(got, expected):
+                    yield f"{configuration.key}: {name}: C++ has {line!r}, Python {expected!r}"
+    yield from itertools.islice(actual, 1)
+
+
+_UNKNOWN = object()
+
+
+def _same(printed: str, expected: Any) -> bool:
+    if isinstance(expected, str) or printed == str(expected):
+        return printed == expected or printed == str(expected)
+    try:
+        # std::pow and Python's ** may differ in the last bit.
+        return math.isclose(float(printed), expected, rel_tol=4e-16 * isinstance(expected, float))
+    except ValueError:
+        return False
+
+
+def _values(
+    space: FamilySpace, target: Target, configuration: Configuration
+) -> Iterator[tuple[str, Any]]:
+    """What the program prints for a configuration: (name, Python's value)."""
+    yield "key", configuration.key
+    scope: dict[str, Any] = dict(SYMBOLS)
+    for parameter, value in zip(target.parameters, configuration.values, strict=True):
+        scope[parameter.name] = value
+        if parameter.type == "dtype":
+            yield parameter.name, DTYPES.index(str(value))
+        elif parameter.type == "enum":
+            yield parameter.name, (parameter.values or ()).index(value)
+        else:
+            yield parameter.name, int(value)
+    for derived, number in zip(target.derived, configuration.derived, strict=True):
+        scope[derived.name] = number
+        yield derived.name, int(number) if isinstance(number, bool) else number
+    inlined = all(_value(d.expression, scope) is not _UNKNOWN for d in target.derived)
+    family = space.family
+    dim = family.tensors[1].dims[0]
+    if dim.symbol is None:
+        yield "dim", _value(dim.expression, scope)
+    for scalar in family.scalars:
+        assert scalar.default is not None
+        yield scalar.name, _value(scalar.default, scope)
+    yield "family", _value(family.requires[0].that, scope)
+    yield "target", _value(target.requires[0].that, scope) if inlined else _UNKNOWN
+
+
+def _value(expression: Expression, scope: Mapping[str, Any]) -> Any:
+    """Its value; _UNKNOWN where it has none, or where a part of it exceeds what C++ computes."""
+    functions = {id(n.func) for n in ast.walk(expression.tree) if isinstance(n, ast.Call)}
+    for node in ast.walk(expression.tree):
+        if isinstance(node, ast.expr) and id(node) not in functions and not _is_list(node):
+            with suppress(*EVALUATION_ERRORS):  # a branch that is not taken may have no value
+                part = Expression("", node, BOOL).evaluate(scope)
+                if not isinstance(part, str) and abs(part) >= 2**53:
+                    return _UNKNOWN
+    try:
+        value = expression.evaluate(scope)
+    except EVALUATION_ERRORS:
+        return _UNKNOWN
+    return int(value) if isinstance(value, bool) else value
+
+
+def _is_list(node: ast.expr) -> bool:
+    return isinstance(node, ast.List | ast.Tuple)
