@@ -298,3 +298,97 @@ def test_memory_is_bounded(line):
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < 1.3 * peaks[0]
+
+
+# Gaps that show: nobody gets what may be another's, and the row says so
+
+MARKS = (
+    b"[output clipped, log limit 2MiB reached]",
+    b"#9 12.3 [output clipped, log limit 100KiB/s reached]",
+    b"... [214 lines omitted] ...",
+    b"[... 4096 bytes truncated ...]",
+    b"Job's log exceeded limit of 4194304 bytes.",
+    b"...",
+)
+
+
+@pytest.mark.parametrize("mark", [*MARKS, b"ptxas info    : 0 bytes gmem"])
+@pytest.mark.parametrize("before", range(1, 5))
+@pytest.mark.parametrize("behind", range(2, 5))
+def test_a_row_before_a_gap_takes_nothing_from_behind_it(mark, before, behind):
+    """`before` lines of one kernel, the mark, and of another kernel all but `behind - 1` lines."""
+    other = one(b"other").replace(b"Used 40", b"Used 77").replace(b"= 1.5", b"= 9.5")
+    other = other.replace(b"8 bytes stack", b"88 bytes stack")
+    lines = [*one(b"cut").splitlines()[:before], mark, *other.splitlines()[behind:]]
+    rows = [row for row in read(b"\n".join(lines) + b"\n") if row.symbol == "cut"]
+    assert [(row.used_registers, row.stack_frame) for row in rows] == [
+        (40 if before > 3 else None, 8 if before > 2 else None)
+    ]
+    assert rows[0].compile_time_ms is None
+    assert (rows[0].incomplete is None) == (before > 3)
+
+
+def test_a_time_behind_a_device_function_is_not_that_one_s_where_a_kernel_waits_for_it():
+    debug = sample("nvcc13.0_debug.log").splitlines()
+    entry = next(n for n, line in enumerate(debug) if b"Compiling entry" in line)
+    helper, kernel = debug[2:5], debug[entry : entry + 5]
+    mixed = [*kernel[:4], *helper[:2], kernel[4], helper[2]]
+    rows = {row.symbol: row for row in read(b"\n".join(mixed) + b"\n")}
+    assert rows["plain_c"].compile_time_ms is None
+    assert rows["_Z6helperPKfi"].compile_time_ms is None
+    assert rows["plain_c"].incomplete == "interleaved with another process's lines"
+
+
+def test_a_time_behind_a_gap_is_not_the_device_function_s_before_it():
+    debug = sample("nvcc13.0_debug.log").splitlines()
+    cut = [*debug[2:4], b"[output clipped, log limit 2MiB reached]", debug[7]]
+    (row,) = read(b"\n".join(cut) + b"\n")
+    assert (row.symbol, row.compile_time_ms) == ("_Z6helperPKfi", None)
+
+
+@pytest.mark.parametrize("chunk", [60, 97, 500, 1000])
+def test_chunks_do_not_matter_where_a_line_is_missing(chunk):
+    lines = sample("nvcc13.0_rdc.log").splitlines(keepends=True)
+    for missing in range(len(lines)):
+        text = b"".join(lines[:missing] + lines[missing + 1 :])
+        assert read(text, chunk) == read(text), missing + 1
+
+
+def test_a_note_of_no_function_is_not_certain_where_kernels_of_its_run_are_missing():
+    note = b"ptxas info    : (C7508) Potential Performance Loss: 'setmaxnreg' ignored\n"
+    (row,) = read(note + one(b"a"))
+    assert row.c75 == ("C7508",)
+    (row,) = read(note + MARKS[0] + b"\n" + one(b"a"))
+    assert row.c75 == ("C7508?",)
+
+
+# Whatever a line holds
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        b"Used 3 registers",
+        b"ptxas info    : Used 3 registers",
+        b"ptxas info    : ",
+        b"ptxas warning : in function 'f', line 3; ",
+        b"\x1b]",
+        b"7",
+        b"\n",
+    ],
+)
+def test_a_line_of_a_megabyte_takes_no_longer_than_many_short_ones(word):
+    """Quadratic, the shortest of these took minutes; the suite's limit of time is the guard."""
+    text = word * (1_000_000 // len(word)) + b"\n"
+    assert read(text + one(b"a"))[-1].used_registers == 40
+
+
+@pytest.mark.parametrize("field", ["Used 40", "8 bytes stack", "= 1.5", "64 bytes smem"])
+def test_a_number_of_5000_digits_is_not_understood(field):
+    number = field.encode().translate(None, b"abcdefghijklmnopqrstuvwxyzU= ")
+    text = one(b"a").replace(field.encode(), field.encode().replace(number, b"9" * 5000))
+    statistics = Statistics()
+    rows = read(text + one(b"b"), statistics=statistics)
+    assert [row.symbol for row in rows] == ["a", "b"]
+    assert statistics.unknown
+    assert rows[1].incomplete is None

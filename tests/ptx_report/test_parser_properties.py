@@ -49,8 +49,8 @@ class Kernel:
             value = getattr(record, figure)
             assert value is None or value == self.truth[figure], (record.symbol, figure, value)
 
-    def is_whole(self, record):
-        return all(getattr(record, figure) == self.truth[figure] for figure in FIGURES)
+    def is_whole(self, record, figures=FIGURES):
+        return all(getattr(record, figure) == self.truth[figure] for figure in figures)
 
 
 class Helper:
@@ -102,7 +102,7 @@ def joined(lines):
     return "".join(f"{text}\n" for _, text in lines).encode()
 
 
-def check(records, kernels, intact, seam=None):
+def check(records, kernels, intact, seam=None, figures=FIGURES):
     """No invented value; every intact kernel is there, whole, once. A number may be cut at a
     seam."""
     by_symbol = {kernel.symbol: kernel for kernel in kernels}
@@ -113,7 +113,7 @@ def check(records, kernels, intact, seam=None):
     whole = Counter(
         record.symbol
         for record in records
-        if record.symbol in by_symbol and by_symbol[record.symbol].is_whole(record)
+        if record.symbol in by_symbol and by_symbol[record.symbol].is_whole(record, figures)
     )
     for kernel in intact:
         assert whole[kernel.symbol] == 1, kernel.symbol
@@ -199,7 +199,8 @@ def test_interleaved_line_by_line(time, data):
             if alone and block == owner.lines and owner in kernels:
                 intact.append(owner)
         opened[owner] += 1
-    check(records, kernels, intact)
+    # Compile times are given up first: functions may have some, so their lines cannot be counted.
+    check(records, kernels, intact, figures=[f for f in FIGURES if f != "compile_time_ms"])
     entries = [record.symbol for record in records if record.kind == "kernel"]
     assert sorted(entries) == sorted(kernel.symbol for kernel in kernels)
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 # nvcc names an anonymous namespace after a hash of the file, which changes from build to build:
 # 39_GLOBAL__N__b00f04da_7_misc_cu_e3d5275c becomes the ABI's own spelling.
-_ANONYMOUS = re.compile(r"(\d+)(_GLOBAL__N__)")
+_ANONYMOUS = re.compile(r"(\d{1,9})(_GLOBAL__N__)")
 _STANDARD = "12_GLOBAL__N_1"
 
 

@@ -29,22 +29,23 @@ from tools.ptx_report.records import Record
 CHUNK = 1 << 20
 WINDOW = 4096  # records that a later line can still reach
 _GAP = 1 << 16  # bytes kept of the text before a message
-_LONGEST_LINE = 1 << 23
+_LONGEST_LINE = 1 << 20  # bytes; what is longer is read in pieces of that size
+_LONGEST_TAIL = 256  # bytes of a line that are remembered with what they say
 _SAMPLES = 100  # lines kept of what was not understood
 _PATIENCE = 256  # records that follow one whose line is missing, until it is given up
 
-_ENTRY = re.compile(rb"Compiling entry function '([^']+)' for '(\w+)'")
+_ENTRY = re.compile(rb"Compiling entry function '([^']+)' for '(\w{1,32})'")
 _PROPERTIES = re.compile(rb"Function properties for (?:'([^']+)':?|(\S+))")
 _FRAME = re.compile(
-    rb"(?:.*?\s)?(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads"
-    rb"((?:, .*)?)"
+    rb"(?:.*?\s)?(\d{1,18}) bytes stack frame, (\d{1,18}) bytes spill stores, "
+    rb"(\d{1,18}) bytes spill loads((?:, .*)?)"
 )
-_USED = re.compile(rb"[Uu]sed (\d+) registers((?:, .*)?)")
-_TIME = re.compile(rb"Compile time = (\d+(?:\.\d+)?) ms")
+_USED = re.compile(rb"[Uu]sed (\d{1,18}) registers((?:, .*)?)")
+_TIME = re.compile(rb"Compile time = (\d{1,18}(?:\.\d{1,18})?) ms")
 _UNIT = re.compile(rb"\d+ bytes gmem(?:, .*)?")
 _LINK_TARGET = re.compile(rb" ?\(target: (\w+)\)$")  # nvlink, with several architectures
 _MESSAGE = re.compile(
-    rb"(ptxas|nvlink)(?: [^;\n]*, line \d+;| +)\s*(info|warning|error|fatal)\s*: *([^\n]*)"
+    rb"(ptxas|nvlink)(?: +| [^;\n]{1,4096}, line \d{1,18};\s*)(info|warning|error|fatal)\s*: *"
 )
 _MESSAGE_LIKE = re.compile(
     rb"(?:ptxas|nvlink) +(?:info|warning|error|fatal) *:"
@@ -53,10 +54,10 @@ _MESSAGE_LIKE = re.compile(
 _NOTE = re.compile(r"\([A-Z]\d+\) |Overriding ")
 _CODE = re.compile(r"\((C75\d\d)\)")
 _FUNCTION = re.compile(r"(?:function|for) '([^']+)'")
-_ITEM = re.compile(r"(?:used )?(\d+) (?:bytes )?([a-z][a-z ]*(?:\[\d+\])?)")
+_ITEM = re.compile(r"(?:used )?(\d{1,18}) (?:bytes )?([a-z][a-z ]*(?:\[\d+\])?)")
 _COLUMNS = {"barriers": 0, "smem": 1, "cmem[0]": 2, "cumulative stack size": 3, "stack": 4}
 _ANSI = re.compile(
-    rb"\x1b(?:\[[0-9;:?]*[ -/]*[@-~]|\][^\x07\n]*(?:\x07|\x1b\\)|[()][0-9A-B]|[@-Z\\^_=>78])"
+    rb"\x1b(?:\[[0-9;:?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)|[()][0-9A-B]|[@-Z\\^_=>78])"
 )
 _EDGE = re.compile(rb".{0,40}?\[\d+/\d+\] (.*)")
 _OBJECT_SUFFIXES = (b".o", b".obj", b".cubin", b".fatbin", b".cu")
@@ -79,20 +80,36 @@ _LIKE_PROPERTIES = re.compile(
 )
 _LIKE_FRAME = re.compile(rb"bytes (?:stack frame|spill )|spill (?:stores|loads)|stack frame, \d")
 _LIKE_USED = re.compile(
-    rb"Used [^a-zA-Z]|used \d+ [rb]|\d+ registers\b|registers(?:, |\s*$)|bytes (?:smem|[cl]mem)"
+    rb"Used [^a-zA-Z]|used \d+ [rb]|\d registers\b|registers(?:, |\s*$)|bytes (?:smem|[cl]mem)"
 )
 _LIKE_TIME = re.compile(rb"Compile t|ompile time|= [\d.]+ ms\s*$")
 _LIKE_ANY = (_LIKE_ENTRY, _LIKE_PROPERTIES, _LIKE_FRAME, _LIKE_USED, _LIKE_TIME)
 _BODIES = (b"Compiling entry function '", b"Function properties for ", b"Used ", b"Compile time = ")
-# What is left of a message through which a log was cut, and a CI service's mark for missing lines.
+# What is left of a message through which a log was cut.
 _DEBRIS = re.compile(
-    rb"bytes|registers|barriers|spill|stack frame|cumulative|[cgsl]mem|'sm_\d|\d ms\s*$"
-    rb"|Compiling entry|Function prop|info +:|^\s*\d+ b\w*$|^\s*\S+\s*$"
-    rb"|truncated|omitted|elided|too long|skipped",
+    rb"bytes|registers|barriers|spill|stack frame|cumulative|[cgsl]mem|'sm_\d|\d ms[ \t]*$"
+    rb"|Compiling entry|Function prop|info +:|^[ \t]*\d+ b\w*$|^[ \t]*\S+[ \t]*$",
+    re.IGNORECASE | re.MULTILINE,
+)
+# How build tools and CI services mark missing lines; the bytes are searched for first.
+_MARK_WORDS = (
+    b"clipped",
+    b"truncated",
+    b"omitted",
+    b"elided",
+    b"skipped",
+    b"too l",
+    b"limit",
+    b"...",
+    b"\xe2\x80\xa6",
+)
+_MARK = re.compile(
+    rb"clipped|truncated|omitted|elided|skipped|too (?:long|large)|log\b.{0,40}\blimit"
+    rb"|(?:^|[\s\[])(?:\.\.\.|\xe2\x80\xa6)(?:[\s\]]|$)",
     re.IGNORECASE | re.MULTILINE,
 )
 
-_ENTERED, _NAMED, _FRAMED, _USED_UP = range(4)  # how far a record has come
+_ENTERED, _NAMED, _FRAMED, _USED_UP, _TIMED = range(5)  # how far a record has come
 _MISSING = {
     _ENTERED: "cut after 'Compiling entry function'",
     _NAMED: "cut after 'Function properties'",
@@ -207,48 +224,103 @@ class _Queue:
     """Records that each wait for one unnamed line of a kind.
 
     Alone in the queue, a record takes the line. With several, the line right behind a record is
-    lent to it, and one of two things comes out. Either as many lines come as there are records:
-    then the log was interleaved, nobody knows whose line is whose, and `withdraw` takes back what
-    was lent. Or fewer come: then some record's line is missing, and what stood right behind a
-    record is its own.
+    lent to it: either some other record's line is missing, and what stood right behind a record is
+    its own; or the log was interleaved, and nobody knows whose line is whose. Of the latter a stray
+    line, one that stands behind nobody, is the proof: since every record has one line, it comes
+    after each line that was lent to the wrong record, and the first such record came after one that
+    has none. From that one on, `withdraw` takes back what was lent.
+
+    A device function may have no such line (`optional`): it takes none but the next one, and that
+    only where no kernel's line can still come.
     """
 
-    def __init__(self, withdraw: Callable[[_Open], None]) -> None:
+    def __init__(
+        self, withdraw: Callable[[_Open], None], before: int, optional: bool = False
+    ) -> None:
         self.waiting: list[_Open] = []
         self.lent: set[int] = set()
-        self.lines = 0
+        self.lost: set[int] = set()  # those who get no line any more
+        self.owed = 0  # lines that must still come
         self.withdraw = withdraw
+        self.before = before  # a record takes no line that should stand before those it has
+        self.optional = optional
 
     def join(self, record: _Open) -> None:
         if len(self.waiting) >= _PATIENCE:
             self._close()
         self.waiting.append(record)
+        self.owed += not self._is_optional(record)
+
+    def join_with_line(self, record: _Open) -> None:
+        self.join(record)
+        self.lent.add(id(record))
+        self.owed -= 1
 
     def line(self, previous: _Open | None) -> _Open | None:
         """The record that takes a line right behind `previous`; None where none may."""
         waiting = self.waiting
-        if len(waiting) == 1 and not self.lines:
-            record = waiting.pop()
-            return None if record.barred else record
         if not waiting:
             return None
-        self.lines += 1
-        if self.lines == len(waiting):
-            for record in waiting:
-                self.withdraw(record)
+        if len(waiting) == 1 and self.owed:
+            record = waiting[0]
             self._close()
-            return None
-        if previous is None or previous.barred or id(previous) in self.lent:
-            return None
-        if not any(record is previous for record in waiting):
-            return None
-        self.lent.add(id(previous))
-        return previous
+            return None if record.barred or record.stage >= self.before else record
+        if previous is not None and self._may_take(previous):
+            self.lent.add(id(previous))
+            self._pay(0 if self._is_optional(previous) else 1)
+            return previous
+        self._withdraw_doubtful()
+        # It may have been a function's: then the kernel's is still to come.
+        self._pay(0 if any(map(self._may_be_served, waiting)) else 1)
+        return None
+
+    def lose_one(self) -> None:
+        """One of the lines cannot be read."""
+        if self.waiting:
+            self._pay(1)
+
+    def settle(self) -> None:
+        """Lines are missing here: one from behind proves nothing of those who have theirs."""
+        self.waiting = [record for record in self.waiting if id(record) not in self.lent]
+        self.lent.clear()
+
+    def _may_take(self, record: _Open) -> bool:
+        if record.barred or record.stage >= self.before:
+            return False
+        if id(record) in self.lent or id(record) in self.lost:
+            return False
+        if not any(other is record for other in self.waiting):
+            return False
+        return not self._is_optional(record) or (
+            record.stage == _FRAMED and all(map(self._is_optional, self.waiting))
+        )
+
+    def _withdraw_doubtful(self) -> None:
+        doubtful = False
+        for record in self.waiting:
+            doubtful = doubtful or id(record) not in self.lent
+            if doubtful and not self._may_be_served(record):
+                self.withdraw(record)
+                self.lent.discard(id(record))
+                self.lost.add(id(record))
+
+    def _is_optional(self, record: _Open) -> bool:
+        return self.optional and record.kind == "function"
+
+    def _may_be_served(self, record: _Open) -> bool:
+        """Whether it is a function whose line, if it has one, is still to come."""
+        return self._is_optional(record) and id(record) not in self.lent
+
+    def _pay(self, lines: int) -> None:
+        self.owed = max(0, self.owed - lines)
+        if not self.owed and not any(map(self._may_be_served, self.waiting)):
+            self._close()
 
     def _close(self) -> None:
         self.waiting.clear()
         self.lent.clear()
-        self.lines = 0
+        self.lost.clear()
+        self.owed = 0
 
 
 def _withdraw_frame(record: _Open) -> None:
@@ -267,6 +339,8 @@ def _withdraw_used(record: _Open) -> None:
 def _withdraw_time(record: _Open) -> None:
     record.compile_time_ms = None
     record.incomplete = _INTERLEAVED
+    if record.whole is not None:
+        record.whole = record.whole._replace(compile_time_ms=None, incomplete=_INTERLEAVED)
 
 
 def _withdraw_link(record: _Open) -> None:
@@ -288,19 +362,19 @@ class Parser:
         self.statistics = statistics
         self._log = source  # the name of the whole log
         self._source = source  # the object that the lines are about, where a build tool says so
-        self._rest = b""  # an unfinished line
+        self._rest = bytearray()  # an unfinished line
         self._gap = b""  # the end of the text since the last message
         self._line = 1  # number of the line at the start of the chunk
         self._window: deque[_Open] = deque()
         self._last: _Open | None = None  # the record that the last message was about
         # Entries that wait for their `Function properties`, by symbol.
         self._entered: dict[str, _Queue] = {}
-        self._frames = _Queue(_withdraw_frame)
-        self._used = _Queue(_withdraw_used)
-        self._times = _Queue(_withdraw_time)
-        self._links = _Queue(_withdraw_link)
-        self._timed_functions = False  # with -G, device functions have compile times as well
+        self._frames = _Queue(_withdraw_frame, _FRAMED)
+        self._used = _Queue(_withdraw_used, _USED_UP)
+        self._times = _Queue(_withdraw_time, _TIMED, optional=True)
+        self._links = _Queue(_withdraw_link, _USED_UP)
         self._unit: dict[str, _Open] = {}  # the records of the current run of ptxas
+        self._unit_is_whole = True  # as far as is known
         self._unit_notes: list[tuple[int, str]] = []  # notes of the run that name no function
         # Notes whose function has not come yet, by its symbol.
         self._pending: dict[str, list[tuple[int, str]]] = {}
@@ -311,18 +385,26 @@ class Parser:
     def feed(self, chunk: bytes) -> Iterator[Record]:
         """Takes the next bytes; yields what can no longer change."""
         self.statistics.bytes += len(chunk)
-        end = chunk.rfind(b"\n") + 1
-        if not end and len(self._rest) < _LONGEST_LINE:
-            self._rest += chunk
-            return
-        data, self._rest = self._rest + (chunk[:end] or b"\n"), chunk[end:]
-        yield from self._lines(data)
+        rest = self._rest
+        rest += chunk
+        start = 0
+        while len(rest) - start > _LONGEST_LINE:
+            if end := rest.rfind(b"\n", start, start + _LONGEST_LINE + 1) + 1:
+                yield from self._lines(bytes(rest[start:end]))
+            else:
+                end = start + _LONGEST_LINE
+                yield from self._lines(bytes(rest[start:end]) + b"\n")
+                self._line -= 1
+            start = end
+        if end := rest.rfind(b"\n", start) + 1:
+            yield from self._lines(bytes(rest[start:end]))
+        del rest[: end or start]
 
     def finish(self) -> Iterator[Record]:
         """Takes the end of the log."""
         if self._rest:
-            data, self._rest = self._rest + b"\n", b""
-            yield from self._lines(data)
+            yield from self._lines(bytes(self._rest) + b"\n")
+            self._rest.clear()
         self._settle_notes()
         self._end_unit()
         for record in self._window:
@@ -338,23 +420,27 @@ class Parser:
         never = len(data)
         after = 0  # end of the last message
         counted, number = 0, self._line
+        start = line_end = 0  # of the line that was looked at last
         tool, link, frame = find(b"ptxas"), find(b"nvlink"), find(b"bytes stack frame")
         tool, link, frame = (never if at < 0 else at for at in (tool, link, frame))
         while (at := min(tool, link, frame)) < never:
-            start = data.rfind(b"\n", 0, at) + 1
+            if at >= line_end:
+                start = data.rfind(b"\n", line_end, at) + 1 or line_end
+                line_end = find(b"\n", at) + 1
             number += data.count(b"\n", counted, start)
             counted = start
             if at == frame or _MESSAGE_LIKE.match(data, at):
                 if start > after or self._gap:
-                    self._between(self._gap + data[after:start], number)
+                    self._between(self._gap + data[max(after, start - _GAP) : start], number)
                     self._gap = b""
                 end = self._whole_records(data, at, start, number) if at == tool else 0
                 if not end:
-                    end = find(b"\n", at) + 1
                     if at == frame:
+                        end = line_end
                         self._frame(data[start : end - 1], number)
                     else:
-                        end = self._message_of(data, at, end, number)
+                        other = link if at == tool else tool
+                        end = self._message_of(data, at, min(other, line_end), line_end, number)
                 after = end
             else:
                 end = at + 5
@@ -396,17 +482,30 @@ class Parser:
         if edge:
             self._settle_notes()
             self._end_unit()
-            self._cut()
+            self._bar()
             self._source = _object_of(edge[1]) or self._log
-        elif (self._frames.waiting or self._used.waiting or self._entered) and _DEBRIS.search(rest):
+        elif _is_marked(rest):
             self._cut()
+        elif (self._frames.waiting or self._used.waiting or self._entered) and _DEBRIS.search(rest):
+            self._unit_is_whole = False
+            self._bar()
 
     def _cut(self) -> None:
-        """Lines are missing here: no record from before takes a line from behind."""
+        """Lines are missing here."""
+        self._unit_is_whole = False
+        self._bar()
+        for queue in self._queues():
+            queue.settle()
+
+    def _bar(self) -> None:
+        """No record from before takes a line from behind."""
         self._last = None
-        for queue in (self._frames, self._used, self._times, self._links, *self._entered.values()):
+        for queue in self._queues():
             for record in queue.waiting:
                 record.barred = True
+
+    def _queues(self) -> tuple[_Queue, ...]:
+        return (self._frames, self._used, self._times, self._links, *self._entered.values())
 
     def _whole_records(self, data: bytes, at: int, start: int, number: int) -> int:
         """Takes whole records, as long as they stand unbroken and no other is open.
@@ -427,7 +526,7 @@ class Parser:
         while match is not None:
             symbol, arch, stack, stores, loads, registers, tail, time = match.groups()
             columns, other, clean = tails.get(tail) or self._tail(tail)
-            if not clean or (time is not None and self._times.waiting):
+            if not clean:
                 break
             name = symbol.decode("utf-8", "replace")
             barriers, smem, cmem0, cumulative_stack, _ = columns
@@ -458,6 +557,8 @@ class Parser:
                 messages += 3
                 number += 4
             else:
+                if self._times.waiting:
+                    self._times.join_with_line(record)
                 messages += 4
                 number += 5
             end = match.end()
@@ -478,25 +579,26 @@ class Parser:
         self._last = record
         return record
 
-    def _message_of(self, data: bytes, at: int, end: int, number: int) -> int:
-        """Takes the message at `at` of a line that ends at `end`; where two writers met in one
-        line, up to the second one's message. Returns where to go on."""
-        for tool in (b"ptxas", b"nvlink"):
-            inner = data.find(tool, at + 5, end)
-            if inner >= 0 and _MESSAGE.match(data, inner, end):
-                end = inner + 1
-        self._message(data[at : end - 1], number, fused=data[end - 1] != 10)
-        return end - (data[end - 1] != 10)
+    def _message_of(self, data: bytes, at: int, other: int, line_end: int, number: int) -> int:
+        """Takes the message at `at`; where two writers met in its line, up to the second one's,
+        which may begin at `other`. Returns where to go on."""
+        same = data.find(data[at : at + 5], at + 5, other)
+        inner = other if same < 0 else same
+        if inner < line_end and _MESSAGE.match(data, inner, line_end):
+            self._message(data[at:inner], number, fused=True)
+            return inner
+        self._message(data[at : line_end - 1], number, fused=False)
+        return line_end
 
     def _message(self, text: bytes, number: int, fused: bool) -> None:
         """One line from the tool's name on."""
-        match = _MESSAGE.fullmatch(text)
+        match = _MESSAGE.match(text)
         if match is None:
             self._garbled(text, number)
             return
         self.statistics.messages += 1
-        tool, level, body = match.groups()
-        body = body.rstrip()
+        tool, level = match.groups()
+        body = text[match.end() :].rstrip()
         arch = None
         if tool == b"nvlink" and (target := _LINK_TARGET.search(body)):
             arch = target[1].decode()
@@ -529,16 +631,17 @@ class Parser:
             record = self._enter((like[1] or b"?").decode("utf-8", "replace"), number)
             record.barred = True
             record.incomplete = "its 'Compiling entry function' line is garbled"
+            self._cut()
         else:
             self._unknown(text, number)
+            self._cut()
             for kind, queue in (
                 (_LIKE_FRAME, self._frames),
                 (_LIKE_USED, self._used),
                 (_LIKE_TIME, self._times),
             ):
                 if kind.search(text):
-                    queue.line(self._last)
-        self._cut()
+                    queue.lose_one()
 
     def _structural(
         self, tool: bytes, body: bytes, number: int, fused: bool, arch: str | None
@@ -557,8 +660,9 @@ class Parser:
             self._registers(match[1], match[2], tool == b"nvlink", number, body)
         elif match := _TIME.fullmatch(body):
             self._time(float(match[1]), number, body)
-        elif _UNIT.fullmatch(body):
+        elif _UNIT.fullmatch(body):  # the first line of a run, whatever was open
             self._end_unit()
+            self._bar()
         else:
             return False
         return True
@@ -570,15 +674,14 @@ class Parser:
             return
         record = self._enter(match[1].decode("utf-8", "replace"), number)
         record.arch = match[2].decode()
-        self._entered.setdefault(record.symbol, _Queue(_withdraw_all)).join(record)
+        self._entered.setdefault(record.symbol, _Queue(_withdraw_all, _NAMED)).join(record)
 
     def _properties(self, name: str, number: int) -> None:
         queue = self._entered.get(name)
         if queue is None:
             record = self._enter_other(name, "function", number, None)
             self._frames.join(record)
-            if self._timed_functions:
-                self._times.join(record)
+            self._times.join(record)
             return
         taker = queue.line(self._last)
         if not queue.waiting:
@@ -610,28 +713,34 @@ class Parser:
             self._garbled(line, number)
             return
         _, other, clean = self._tail(match[4])
-        record = self._frames.line(self._last)
+        awaited = bool(self._frames.waiting)
+        record = self._last = self._frames.line(self._last)
         if record is None:
             self._unknown(line, number)
+            if not awaited:
+                self._cut()
             return
         record.stack_frame, record.spill_stores, record.spill_loads = (
             int(match[i]) for i in (1, 2, 3)
         )
         record.other += other
         record.stage = max(record.stage, _FRAMED)
-        self._last = record
         if not clean:
             self._unknown(line, number)
 
     def _registers(self, count: bytes, tail: bytes, link: bool, number: int, body: bytes) -> None:
         last = self._last
         queue = self._links if link else self._used
-        if queue.waiting:
+        awaited = bool(queue.waiting)
+        if awaited:
             record = queue.line(last)
         else:
             record = None if link or last is None else self._unawaited(last)
+        self._last = record
         if record is None:
             self._unknown(body, number)
+            if not awaited:
+                self._cut()
             return
         fields, other, clean = self._tail(tail)
         record.used_registers = int(count)
@@ -643,7 +752,6 @@ class Parser:
         if not clean:
             record.incomplete = "part of its 'Used' line is not understood"
             self._unknown(body, number)
-        self._last = record
 
     def _unawaited(self, last: _Open) -> _Open | None:
         """Who takes a `Used` line right behind `last`, while no record waits for one."""
@@ -659,22 +767,12 @@ class Parser:
         return None
 
     def _time(self, milliseconds: float, number: int, body: bytes) -> None:
-        last = self._last
-        if (
-            last is not None
-            and last.kind == "function"
-            and last.stage == _FRAMED
-            and not self._times.waiting
-        ):
-            self._timed_functions = True
-            last.compile_time_ms = milliseconds
-            return
-        record = self._times.line(last)
+        record = self._times.line(self._last)
+        self._last = None  # nothing follows a record's time
         if record is None:
             self._unknown(body, number)
         else:
             record.compile_time_ms = milliseconds
-            self._last = record
 
     def _tail(self, tail: bytes) -> _Tail:
         """What follows the first field of a line: columns, other fields, whether all is clear."""
@@ -692,9 +790,11 @@ class Parser:
                 columns[index] = int(match[1])
             else:
                 other.append((match[2], match[1]))
-        if len(self._tails) > 10_000:
-            self._tails.clear()
-        self._tails[tail] = result = (tuple(columns), tuple(other), clean)
+        result = (tuple(columns), tuple(other), clean)
+        if len(tail) <= _LONGEST_TAIL:
+            if len(self._tails) > 10_000:
+                self._tails.clear()
+            self._tails[tail] = result
         return result
 
     def _settle_notes(self) -> None:
@@ -720,13 +820,14 @@ class Parser:
         kernels = [record for record in self._unit.values() if record.kind == "kernel"]
         for number, text in self._unit_notes:
             for record in kernels:
-                record.note(text, certain=len(kernels) == 1)
+                record.note(text, certain=len(kernels) == 1 and self._unit_is_whole)
             if not kernels:
                 self._unattached(number, text)
         for name, notes in self._pending.items():
             for number, text in notes:
                 self._unattached(number, f"{name}: {text}")
         self._unit = {}
+        self._unit_is_whole = True
         self._unit_notes = []
         self._pending = {}
 
@@ -740,6 +841,12 @@ class Parser:
         self.statistics.unattached += 1
         if len(self.statistics.unattached_samples) < _SAMPLES:
             self.statistics.unattached_samples.append((self._log or "-", number, text))
+
+
+def _is_marked(text: bytes) -> bool:
+    """Whether a tool says there that it left lines out."""
+    lower = text.lower()
+    return any(word in lower for word in _MARK_WORDS) and _MARK.search(text) is not None
 
 
 def _object_of(edge: bytes) -> str | None:
@@ -759,15 +866,16 @@ def _whole_record(prefix: int) -> re.Pattern[bytes]:
     # No `p` in the prefix: no second `ptxas` in a line.
     before = rb"[^\np]{%d}" % prefix
     return re.compile(
-        rb"[^\n]{%d}ptxas info +: Compiling entry function '([^'\n]+)' for '(\w+)'\n" % prefix
+        rb"[^\n]{%d}ptxas info +: Compiling entry function '([^'\n]+)' for '(\w{1,32})'\n" % prefix
         + before
         + rb"ptxas info +: Function properties for \1\n"
         + before
-        + rb" +(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads\n"
+        + rb" +(\d{1,18}) bytes stack frame, (\d{1,18}) bytes spill stores, "
+        + rb"(\d{1,18}) bytes spill loads\n"
         + before
-        + rb"ptxas info +: Used (\d+) registers((?:, [^\n]*)?)\n(?:"
+        + rb"ptxas info +: Used (\d{1,18}) registers((?:, [^\n]*)?)\n(?:"
         + before
-        + rb"ptxas info +: Compile time = (\d+(?:\.\d+)?) ms\n)?"
+        + rb"ptxas info +: Compile time = (\d{1,18}(?:\.\d{1,18})?) ms\n)?"
     )
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 
 KEY = re.compile(r"[a-z]\w*\.[a-z]\w*\.[a-z0-9]+(?:-[a-z0-9]+)*")
-_LENGTH = re.compile(r"[1-9][0-9]*")
+_LENGTH = re.compile(r"[1-9][0-9]{0,8}")
 
 
 def key_of_symbol(symbol: str) -> str | None:

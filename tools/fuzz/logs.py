@@ -1,0 +1,355 @@
+"""Damages real logs of ptxas and reads them: `python -m tools.fuzz logs`.
+
+A log's figures are first replaced by numbers that stand nowhere else, so that every number says
+whose it is. Then the log is damaged as build tools and CI services do it, and parsed. However it
+was damaged:
+
+- no exception, and an end within the time limit;
+- a row that is not marked incomplete carries no other kernel's figures;
+- the rows are the same, whatever the chunks in which the log is read;
+- the rows come back from their CSV.
+
+Nothing can tell a log from which whole lines of two neighbouring records are gone without a trace
+from a shorter, whole log. So what is cut out beyond one record leaves a trace here: a service's
+mark, or part of a line.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import random
+import re
+import signal
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from tools.ptx_report.parser import CHUNK, Parser, Statistics
+from tools.ptx_report.records import Record, csv_text, read_csv
+
+DATA = Path(__file__).resolve().parents[2] / "tests" / "ptx_report" / "data"
+FIGURES = (
+    "stack_frame",
+    "spill_stores",
+    "spill_loads",
+    "used_registers",
+    "barriers",
+    "smem",
+    "cmem0",
+    "cumulative_stack",
+    "compile_time_ms",
+)
+MARKS = (
+    b"[output clipped, log limit 2MiB reached]",
+    b"#9 71.2 [output clipped, log limit 100KiB/s reached]",
+    b"[... 4096 bytes truncated ...]",
+    b"...",
+    b"... [214 lines omitted] ...",
+    b"Job's log exceeded limit of 4194304 bytes.",
+    b"##[warning]The log is too long, 1204 lines were skipped",
+)
+PREFIXES = (b"", b"2026-11-21T02:40:11.5Z ", b"#9 71.2 ", b"[build, compile] | ", b"\t")
+# What a long line may consist of.
+TOKENS = (
+    b"Used 3 registers",
+    b"Used 3 registers, ",
+    b"ptxas info    : Used 3 registers",
+    b"ptxas info    : ",
+    b"nvlink ",
+    b"ptxas warning : in function 'f', line 3; ",
+    b"Compiling entry function 'a' for 'sm_80'",
+    b"Function properties for ",
+    b"8 bytes stack frame, 4 bytes spill stores, 4 bytes spill loads",
+    b"8 bytes stack frame, ",
+    b", 5 bytes smem",
+    b"Compile time = 1.5 ms",
+    b"Compile time = ",
+    b"[1/2] ",
+    b"7",
+    b" ",
+    b"\r",
+    b"\x1b",
+    b"\x1b]",
+    b"'",
+    b"\xff",
+    b"a",
+    b"_Z",
+)
+
+_STAMPED = re.compile(
+    rb"\d+(?= bytes (?:stack frame|spill|cumulative|smem|cmem\[0\])| registers| barriers| stack)"
+)
+_TIME = re.compile(rb"(?<=Compile time = )[\d.]+")
+_FIRST = 100_000_000  # numbers of nine digits: part of one is never another
+
+
+class FuzzError(Exception):
+    """What does not hold of a log."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A log whose figures are all different.
+
+    `records` are its lines by record: those that stand between two records are one of their own.
+    `owners` says for each number which kernel of which architecture it is of. `timed` says of
+    which kinds of functions the log gives compile times.
+    """
+
+    name: str
+    records: tuple[tuple[bytes, ...], ...]
+    owners: dict[float, tuple[str, str | None]]
+    timed: frozenset[str]
+
+
+def samples() -> list[Sample]:
+    """The real logs of the test suite; click's error where they are not there."""
+    paths = sorted(DATA.glob("*.log"))
+    if not paths:
+        raise click.ClickException(f"{DATA}: no logs there: run it in a checkout")
+    numbers = iter(range(_FIRST, 10 * _FIRST))
+    return [_sample(path.name, path.read_bytes(), numbers) for path in paths]
+
+
+def _sample(name: str, text: bytes, numbers: Iterator[int]) -> Sample:
+    def number(_: re.Match[bytes]) -> bytes:
+        return b"%d" % next(numbers)
+
+    text = _TIME.sub(number, _STAMPED.sub(number, text))
+    rows = read(text)
+    lines = text.splitlines()
+    starts = sorted({0, *(row.line - 1 for row in rows if row.line), len(lines)})
+    records = [tuple(lines[a:b]) for a, b in itertools.pairwise(starts)]
+    owners = {
+        value: (row.symbol, row.arch)
+        for row in rows
+        for figure in FIGURES
+        if (value := getattr(row, figure)) is not None and value >= _FIRST
+    }
+    timed = frozenset(row.kind for row in rows if row.compile_time_ms is not None)
+    return Sample(name, tuple(records), owners, timed)
+
+
+def read(text: bytes, chunk: int = CHUNK) -> list[Record]:
+    """The rows of a log that is read in chunks of that many bytes."""
+    parser = Parser("log", Statistics())
+    stream = io.BytesIO(text)
+    rows: list[Record] = []
+    while piece := stream.read(chunk):
+        rows += parser.feed(piece)
+    return [*rows, *parser.finish()]
+
+
+# Damages: each takes a log's lines by record, and gives lines.
+
+
+def _dropped(rng: random.Random, records: Sequence[Sequence[bytes]]) -> list[bytes]:
+    """Lines of one record are gone without a trace."""
+    hurt = rng.randrange(len(records))
+    lines: list[bytes] = []
+    for index, record in enumerate(records):
+        kept = [line for line in record if index != hurt or rng.random() < 0.6]
+        lines += kept
+    return lines
+
+
+def _cut(rng: random.Random, records: Sequence[Sequence[bytes]]) -> list[bytes]:
+    """Pieces are gone, and a mark stands in their place."""
+    lines = [line for record in records for line in record]
+    for _ in range(rng.randint(1, 3)):
+        begin = rng.randrange(len(lines))
+        end = min(len(lines), begin + rng.randint(1, 12))
+        before = (
+            [lines[begin][: rng.randrange(len(lines[begin]) + 1)]] if rng.random() < 0.4 else []
+        )
+        lines[begin:end] = [*before, rng.choice(MARKS)]
+    return lines
+
+
+def _clipped(rng: random.Random, records: Sequence[Sequence[bytes]]) -> list[bytes]:
+    """Lines are shortened, at their head or their tail."""
+    lines = [line for record in records for line in record]
+    for _ in range(rng.randint(1, 4)):
+        index = rng.randrange(len(lines))
+        at = rng.randrange(len(lines[index]) + 1)
+        lines[index] = lines[index][at:] if rng.random() < 0.4 else lines[index][:at]
+    return lines
+
+
+def _doubled(rng: random.Random, records: Sequence[Sequence[bytes]]) -> list[bytes]:
+    """Lines, or whole records, stand there twice."""
+    lines: list[bytes] = []
+    whole = rng.random() < 0.3
+    for record in records:
+        for line in record:
+            lines += [line] * (1 if whole or rng.random() < 0.9 else rng.randint(2, 3))
+        if whole and rng.random() < 0.3:
+            lines += record
+    return lines
+
+
+def _garbled(rng: random.Random, records: Sequence[Sequence[bytes]]) -> list[bytes]:
+    """Bytes are replaced."""
+    lines = [line for record in records for line in record]
+    for _ in range(rng.randint(1, 5)):
+        index = rng.randrange(len(lines))
+        line = lines[index]
+        at = rng.randrange(len(line) + 1)
+        junk = rng.choice((b"\xff", b"?", b"\x00", b"\xc3\x28", b"~~~", b"9" * 5000, b"\x1b[31m"))
+        lines[index] = line[:at] + junk + line[at + rng.randint(0, 3) :]
+    return lines
+
+
+def _whole(_: random.Random, records: Sequence[Sequence[bytes]]) -> list[bytes]:
+    return [line for record in records for line in record]
+
+
+DAMAGES: tuple[Callable[[random.Random, Sequence[Sequence[bytes]]], list[bytes]], ...] = (
+    _dropped,
+    _cut,
+    _clipped,
+    _doubled,
+    _garbled,
+    _whole,
+)
+
+
+def _interleaved(rng: random.Random, logs: Sequence[Sequence[bytes]]) -> list[bytes]:
+    """Several processes write into one log, line by line."""
+    waiting = [list(reversed(log)) for log in logs]
+    lines: list[bytes] = []
+    while waiting := [log for log in waiting if log]:
+        log = rng.choice(waiting)
+        for _ in range(min(len(log), rng.randint(1, 6))):
+            lines.append(log.pop())
+    return lines
+
+
+def _long_line(rng: random.Random) -> bytes:
+    words = rng.choices(TOKENS, k=rng.randint(1, 3))
+    return b"".join(words) * (rng.choice((1_000, 30_000, 300_000)) // sum(map(len, words)))
+
+
+def damaged(rng: random.Random, known: Sequence[Sample]) -> tuple[bytes, list[Sample]]:
+    """A log, and the samples that it was made of."""
+    shape = rng.random()
+    if shape < 0.02:
+        parts = [_long_line(rng), *_excerpt(rng, known[0])[0], _long_line(rng)]
+        return b"\n".join(parts) + b"\n", [known[0]]
+    if shape < 0.3:
+        first = rng.choice(known)
+        alike = [sample for sample in known if sample.timed == first.timed]
+        chosen = rng.choices(alike, k=rng.randint(2, 3))
+        lines = _interleaved(rng, [_whole(rng, _excerpt(rng, sample)) for sample in chosen])
+    else:
+        chosen = rng.sample(known, rng.randint(1, 2))
+        records = [record for sample in chosen for record in _excerpt(rng, sample)]
+        lines = rng.choice(DAMAGES)(rng, records)
+    prefix = rng.choice(PREFIXES)
+    end = rng.choice((b"\n", b"\r\n"))
+    text = b"".join(prefix + line + end for line in lines)
+    return (text.rstrip(b"\r\n") if rng.random() < 0.1 else text), chosen
+
+
+def _excerpt(rng: random.Random, sample: Sample) -> Sequence[Sequence[bytes]]:
+    first = rng.randrange(len(sample.records))
+    return sample.records[first : first + rng.randint(2, 14)]
+
+
+def check(text: bytes, chosen: Sequence[Sample], chunks: Sequence[int]) -> None:
+    """Raises FuzzError where something does not hold of a log."""
+    rows = read(text)
+    owners = {number: owner for sample in chosen for number, owner in sample.owners.items()}
+    symbols = {symbol for symbol, _ in owners.values()}
+    archs = {arch for _, arch in owners.values()} | {None}
+    for row in rows:
+        if row.incomplete is not None or row.symbol not in symbols or row.arch not in archs:
+            continue  # marked, or a garbled name
+        for figure in FIGURES:
+            symbol, arch = owners.get(getattr(row, figure), (row.symbol, row.arch))
+            if symbol != row.symbol or (arch or row.arch) != (row.arch or arch):
+                where = f"line {row.line}: {row.symbol} {row.arch}"
+                raise FuzzError(f"{where}: {figure} is that of {symbol} {arch}")
+    for chunk in chunks:
+        again = read(text, chunk)
+        if again != rows:
+            one, other = next(pair for pair in _paired(rows, again) if pair[0] != pair[1])
+            raise FuzzError(f"in chunks of {chunk} bytes: {other}, in one piece: {one}")
+    with tempfile.NamedTemporaryFile("w", suffix=".csv", encoding="utf-8", newline="") as file:
+        file.write(csv_text(rows))
+        file.flush()
+        if csv_text(read_csv(Path(file.name))) != csv_text(rows):
+            raise FuzzError("the rows do not come back from their CSV")
+
+
+def _paired(one: list[Record], other: list[Record]) -> Iterator[tuple[object, object]]:
+    length = max(len(one), len(other))
+    nothing: list[None] = [None] * length
+    return zip((one + nothing)[:length], (other + nothing)[:length], strict=True)
+
+
+@contextmanager
+def _limited(seconds: float) -> Iterator[None]:
+    """Raises FuzzError after that much time of the process."""
+
+    def late(signum: int, frame: FrameType | None) -> None:
+        raise FuzzError(f"still reading after {seconds} seconds")
+
+    before = signal.signal(signal.SIGPROF, late)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+def attempt(known: Sequence[Sample], seed: int, number: int, limit: float) -> bytes:
+    """Tries one log and returns it; raises FuzzError, with the log as its second argument."""
+    rng = random.Random(f"{seed}/{number}")
+    text, chosen = damaged(rng, known)
+    chunks = (rng.randint(1, 200) if len(text) < 100_000 else 60_000, rng.randint(200, 5000))
+    try:
+        with _limited(limit):
+            check(text, chosen, chunks)
+    except FuzzError as error:
+        raise FuzzError(str(error), text) from None
+    except Exception:
+        raise FuzzError(traceback.format_exc(), text) from None
+    return text
+
+
+@click.command()
+@click.option("--count", default=1000, show_default=True, help="How many logs.")
+@click.option("--seed", default=0, show_default=True, help="Another seed, other logs.")
+@click.option("--first", default=0, show_default=True, help="Number of the first log.")
+@click.option("--limit", default=2.0, show_default=True, help="Seconds that a log may take.")
+@click.option(
+    "--save",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="A folder for the logs of which something does not hold.",
+)
+def main(count: int, seed: int, first: int, limit: float, save: Path | None) -> None:
+    """Damaged logs through ptx-report's parser."""
+    known = samples()
+    failed = size = 0
+    for number in range(first, first + count):
+        try:
+            size += len(attempt(known, seed, number, limit))
+        except FuzzError as error:
+            failed += 1
+            what, text = error.args
+            click.echo(f"log {number}: {what}")
+            if save:
+                save.mkdir(parents=True, exist_ok=True)
+                (save / f"{seed}-{number}.log").write_bytes(text)
+    click.echo(f"{count:,} logs, {size / 1e6:,.0f} MB, seed {seed}: {failed} failed")
+    if failed:
+        raise SystemExit(1)
