@@ -24,9 +24,9 @@ from codegen.spec import Parameter, Rule
 MAX_PARAMETERS = 64
 
 
-def spec_name(path: Path) -> str:
-    """<spec folder>/<family>/<file>: the same from wherever codegen runs."""
-    return "/".join(path.resolve().parts[-3:])
+def spec_name(spec_dir: Path, path: Path) -> str:
+    """<spec folder>/[<group>/]<family>/<file>: the same from wherever codegen runs."""
+    return f"{spec_dir.resolve().name}/{path.relative_to(spec_dir).as_posix()}"
 
 
 def check_file(document: Document, folder: Path, text: str, *path: str | int) -> None:

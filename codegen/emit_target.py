@@ -110,8 +110,7 @@ def shards(
         buckets.setdefault(shard_of(configuration.key, count), []).append(configuration)
     digits = max(2, len(str(count - 1)))
     members = _member_writer(target)
-    include = f"{target.family}/{target.header}"
-    includes = [f"{target.family}/args.h", include]
+    includes = [f"{target.family}/args.h", target.header]
     if target.launch is not None:
         includes = [f"{target.family}/{target.name}_launch.cuh"]
     for bucket in sorted(buckets):

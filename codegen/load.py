@@ -27,7 +27,7 @@ from codegen.problems import (
     display_path,
 )
 from codegen.source import Document
-from codegen.spec import Dim, Family, Scalar, Tensor
+from codegen.spec import Dim, Family, Scalar, Target, Tensor
 
 # runtime/include/registry.h
 MAX_RANK = 8
@@ -43,16 +43,12 @@ def load(spec_dirs: Sequence[Path]) -> tuple[Family, ...]:
     for spec_dir in spec_dirs:
         place = Location(display_path(spec_dir), 1, 1)
         try:
-            folders = sorted(path for path in spec_dir.iterdir() if path.is_dir())
+            folders = _family_folders(spec_dir)
         except OSError as error:
             problems.append(Problem(place, f"no folder of specs: {error.strerror or error}"))
             continue
-        found = False
         for folder in folders:
-            if not any(folder.glob("*.y*ml")):
-                continue
-            found = True
-            loader = _FamilyLoader(folder)
+            loader = _FamilyLoader(spec_dir, folder)
             family = loader.load()
             problems.extend(loader.problems)
             if family is None:
@@ -61,7 +57,7 @@ def load(spec_dirs: Sequence[Path]) -> tuple[Family, ...]:
                 message = f"family '{family.name}' is also in {families[family.name].file}"
                 problems.append(Problem(loader.family.locate("family"), message))
             families.setdefault(family.name, family)
-        if not found:
+        if not folders:
             message = "no families here: expected <family>/family.yaml (see codegen new)"
             problems.append(Problem(place, message))
     if problems:
@@ -69,10 +65,27 @@ def load(spec_dirs: Sequence[Path]) -> tuple[Family, ...]:
     return tuple(families[name] for name in sorted(families))
 
 
+def _family_folders(spec_dir: Path) -> list[Path]:
+    """The folders of families: those with specs in them, or one floor down, in a group's folder."""
+    found = []
+    for folder in _folders(spec_dir):
+        members = [path for path in _folders(folder) if any(path.glob("*.y*ml"))]
+        if members and not (folder / "family.yaml").exists():
+            found += members
+        elif any(folder.glob("*.y*ml")):
+            found.append(folder)
+    return found
+
+
+def _folders(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_dir())
+
+
 class _FamilyLoader:
     """Loads one folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, spec_dir: Path, folder: Path) -> None:
+        self.spec_dir = spec_dir
         self.folder = folder
         self.family = Document(folder / "family.yaml")
         self.documents = [self.family]
@@ -102,11 +115,14 @@ class _FamilyLoader:
             for document, target in targets:
                 with suppress(TooManyProblemsError):
                     if target is not None:
-                        loaded.append(TargetLoader(document, family, self.folder).load(target))
+                        loaded.append(self._target(document, family, target))
         if self.problems:
             return None
         order = sorted(loaded, key=lambda target: (target.capability, target.name))
         return replace(family, targets=tuple(order))
+
+    def _target(self, document: Document, family: Family, written: schema.TargetFile) -> Target:
+        return TargetLoader(document, family, self.spec_dir, self.folder).load(written)
 
     def _family(self, written: schema.FamilyFile) -> Family:
         document = self.family
@@ -122,6 +138,13 @@ class _FamilyLoader:
             )
         elif why := reserved(written.family):
             document.report(f"'{written.family}' {why}: choose another name", "family")
+        group = self.folder.relative_to(self.spec_dir).parent.name
+        if group and not SNAKE.match(group):
+            document.report(
+                f"the folder '{group}' of a group of families is quoted in C++: name it in "
+                "lower-case letters and digits, joined by single underscores",
+                "family",
+            )
         parameters = load_parameters(document, written.parameters)
         kinds = {parameter.name: parameter.kind for parameter in parameters}
         symbols = self._symbols(written, kinds)
@@ -140,7 +163,8 @@ class _FamilyLoader:
             requires=load_rules(document, written.requires, scope, "requires"),
             reference=written.reference,
             targets=(),
-            file=spec_name(document.path),
+            folder=self.folder.relative_to(self.spec_dir).as_posix(),
+            file=spec_name(self.spec_dir, document.path),
         )
 
     def _symbols(self, written: schema.FamilyFile, kinds: Mapping[str, Kind]) -> tuple[str, ...]:

@@ -29,9 +29,10 @@ MAX_DERIVED = 256
 class TargetLoader:
     """Loads one <target>.yaml."""
 
-    def __init__(self, document: Document, family: Family, folder: Path) -> None:
+    def __init__(self, document: Document, family: Family, spec_dir: Path, folder: Path) -> None:
         self.document = document
         self.family = family
+        self.spec_dir = spec_dir
         self.folder = folder
 
     def load(self, written: schema.TargetFile) -> Target:
@@ -76,7 +77,7 @@ class TargetLoader:
         return Target(
             family=family.name,
             name=written.target,
-            header=header,
+            header=f"{family.folder}/{header}",
             kernel=kernel,
             shared_parameters=family.parameters,
             own_parameters=own,
@@ -89,7 +90,7 @@ class TargetLoader:
             short=short_form.load(document, written.short, parameters),
             budget=tuple(budget.items()),
             shards=written.shards,
-            file=spec_name(document.path),
+            file=spec_name(self.spec_dir, document.path),
             display=document.name,
         )
 

@@ -72,6 +72,7 @@ def _family_entry(space: FamilySpace, places: Mapping[str, str]) -> dict[str, An
         }
     return {
         "name": family.name,
+        "folder": family.folder,
         "summary": family.summary,
         "symbols": list(family.symbols),
         "arguments": [arguments[name] for name in family.argument_order],

@@ -186,7 +186,7 @@ class Target:
 
     family: str
     name: str
-    header: str
+    header: str  # as it is included: relative to the spec folder
     kernel: str | None
     shared_parameters: tuple[Parameter, ...]  # the family's
     own_parameters: tuple[Parameter, ...]
@@ -199,7 +199,7 @@ class Target:
     short: ShortForm | None
     budget: tuple[tuple[str, int], ...]
     shards: int | None
-    file: str  # <spec folder>/<family>/<target>.yaml, for headers of generated files
+    file: str  # <spec folder>/<folder>/<target>.yaml, for headers of generated files
     display: str  # the same file, as people reach it
 
     @property
@@ -262,4 +262,5 @@ class Family:
     requires: tuple[Rule, ...]
     reference: str | None
     targets: tuple[Target, ...]
+    folder: str  # relative to the spec folder: <family>, or <group>/<family>
     file: str

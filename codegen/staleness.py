@@ -55,8 +55,8 @@ def codegen_files() -> dict[str, Path]:
 
 
 def spec_files(folder: Path) -> Iterator[Path]:
-    """The YAML files below a folder of specs."""
-    yield from sorted(path for path in folder.glob("*/*.y*ml"))
+    """The YAML files below a folder of specs: of its families, and of those in a group's folder."""
+    yield from sorted([*folder.glob("*/*.y*ml"), *folder.glob("*/*/*.y*ml")])
 
 
 def sha256(path: Path) -> str | None:

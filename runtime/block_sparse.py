@@ -7,14 +7,14 @@ from typing import Any
 
 import torch
 
-from kernel_specs.block_sparse.semantics import check_selection, check_tensors, semantics_of
-from kernel_specs.hstu_bsa.reference import (
+from kernel_specs.hstu.block_sparse.semantics import check_selection, check_tensors, semantics_of
+from kernel_specs.hstu.hstu_bsa.reference import (
     GateModel,
     check_jagged,
     pad,
     split_heads,
 )
-from kernel_specs.hstu_bsa.reference import hstu_attention_with_bsa as padded_attention
+from kernel_specs.hstu.hstu_bsa.reference import hstu_attention_with_bsa as padded_attention
 from runtime import catalog, dispatch, tensors
 from runtime.catalog import KernelInfo
 from runtime.errors import InvalidArgument, KernelNotFound
@@ -123,8 +123,8 @@ def hstu_attention_with_bsa(
         u: the elementwise gate of the output, like v.
         x_offsets: int32 or int64, [B + 1]; sequence b is the rows x_offsets[b] to x_offsets[b + 1].
         invalid_attn_mask: [..., n, n]; only its extent, the padded length n, counts.
-        gate_model: q [..., A] -> three gates [...]; `GateMLP` of kernel_specs.hstu_bsa.reference
-            or another.
+        gate_model: q [..., A] -> three gates [...]; `GateMLP` of
+            kernel_specs.hstu.hstu_bsa.reference or another.
         block_count: how many blocks a query selects, its own among them.
         block_size: tokens of a block.
         mode: "fixed", "interleaved" or "literal".
@@ -251,6 +251,6 @@ def _choose(
     settings = ", ".join(f"{name} {value}" for name, value in wanted.items())
     raise KernelNotFound(
         f"no {family} kernel for {settings} on {device}:{''.join(refused) or ' none was generated'}"
-        f"\nAdd a configuration to kernel_specs/{family}; then `python -m codegen regenerate` and "
-        "`make build` build it"
+        f"\nAdd a configuration to kernel_specs/hstu/{family}; then `python -m codegen regenerate` "
+        "and `make build` build it"
     )

@@ -88,14 +88,17 @@ def test_only_the_writer_writes_into_generated() -> None:
 
 
 def foreign_includes(specs: Path, include: Path) -> list[str]:
-    """The includes of families that are neither of their own folder nor of runtime/include."""
+    """The includes that are neither of a family's own folder, nor of its group's own files, nor of
+    runtime/include."""
     wrong = []
     for path in sorted(specs.rglob("*")):
         if path.suffix not in CPP_SUFFIXES:
             continue
-        family = path.relative_to(specs).parts[0]
+        folder = path.parent.relative_to(specs)
+        shared = [group for group in folder.parents if not (specs / group / "family.yaml").exists()]
         for name in re.findall(r'^\s*#\s*include\s*"([^"]+)"', path.read_text(), re.MULTILINE):
-            own = name.startswith(f"{family}/") and (specs / name).is_file()
+            allowed = [folder, *shared[:-1]]
+            own = Path(name).parent in allowed and (specs / name).is_file()
             if ".." in name or not (own or (include / name).is_file()):
                 wrong.append(f"{path.relative_to(specs)} includes {name}")
     return wrong
@@ -112,6 +115,21 @@ def test_a_foreign_include_is_seen(tmp_path) -> None:
     (tmp_path / "one/cpu.h").write_text('#include "other/cpu.h"\n#include "dtypes.h"\n')
     wrong = foreign_includes(tmp_path, ROOT / "runtime/include")
     assert wrong == ["one/cpu.h includes other/cpu.h"]
+
+
+def test_a_group_shares_its_own_files_and_no_others(tmp_path) -> None:
+    for name in ("group/one/cpu.h", "group/other/cpu.h", "group/shared.h"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    own, shared, foreign = (
+        f'#include "group/{name}"\n' for name in ("one/cpu.h", "shared.h", "other/cpu.h")
+    )
+    (tmp_path / "group/one/sm80.cuh").write_text(own + shared + foreign)
+    (tmp_path / "group/more.h").write_text(shared + foreign)
+    assert foreign_includes(tmp_path, ROOT / "runtime/include") == [
+        "group/more.h includes group/other/cpu.h",
+        "group/one/sm80.cuh includes group/other/cpu.h",
+    ]
 
 
 def cpp_files(*folders: str) -> Iterator[Path]:

@@ -21,7 +21,7 @@ import click
 import torch
 import torch.nn.functional as F  # noqa: N812  the field's name for it
 
-from kernel_specs.block_sparse import reference
+from kernel_specs.hstu.block_sparse import reference
 from tools.bench.measure import medians
 from tools.block_sparse.implementations import UnavailableError, load
 
@@ -180,7 +180,7 @@ def contenders(shape: Shape) -> list[Contender]:
             Contender(name, call, shape.dense_flops(), shape.dense_bytes(element), RATES[dot])
         )
 
-    from kernel_specs.block_sparse.triton_kernels import Dot, dense_attention
+    from kernel_specs.hstu.block_sparse.triton_kernels import Dot, dense_attention
 
     add_dense("dense, Triton, bf16 tensors", "bf16", 2, lambda: dense_attention(*low, dot="bf16"))
     precisions: tuple[Dot, ...] = ("bf16", "tf32", "tf32x3")

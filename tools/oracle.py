@@ -25,11 +25,12 @@ def oracle(family: str, specs: Path = SPECS, function: str | None = None) -> Cal
         ValueError: the family names no reference, or its file is not there.
     """
     named = json.loads((FOLDER / "manifest.json").read_text(encoding="utf-8"))["families"]
-    reference = next((f["reference"] for f in named if f["name"] == family), None)
+    entry: dict[str, Any] = next((f for f in named if f["name"] == family), {})
+    reference = entry.get("reference")
     if not reference:
         raise ValueError(f"family {family!r} names no reference in its family.yaml")
     file, _, named_function = reference.partition(":")
-    path = specs / family / file
+    path = specs / entry["folder"] / file
     if not path.is_file():
         raise ValueError(f"{path}: no such file; run from a checkout, where kernel_specs/ is")
     spec = importlib.util.spec_from_file_location(f"kernel_specs_{family}_{path.stem}", path)

@@ -9,7 +9,7 @@
 #include "arithmetic.h"
 #include "cuda_launch.cuh"
 #include "${family}/args.h"
-#include "${family}/${header}"
+#include "${header}"
 
 namespace kernelmint {
 

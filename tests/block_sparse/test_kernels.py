@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 os.environ.setdefault("TRITON_INTERPRET", "1")  # before Triton is first imported
 
 import runtime
-from kernel_specs.block_sparse import reference
-from kernel_specs.hstu_bsa.reference import GateMLP
-from kernel_specs.hstu_bsa.reference import hstu_attention_with_bsa as padded_reference
+from kernel_specs.hstu.block_sparse import reference
+from kernel_specs.hstu.hstu_bsa.reference import GateMLP
+from kernel_specs.hstu.hstu_bsa.reference import hstu_attention_with_bsa as padded_reference
 from runtime.block_sparse import block_sparse_attention, hstu_attention_with_bsa
 from tools.comparison import compare
 
@@ -32,7 +32,7 @@ def inputs(B: int, T: int, H: int, seed: int = 42) -> tuple[torch.Tensor, ...]:
 
 
 def triton_attention(*tensors: torch.Tensor, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    kernels = pytest.importorskip("kernel_specs.block_sparse.triton_kernels")
+    kernels = pytest.importorskip("kernel_specs.hstu.block_sparse.triton_kernels")
     o, lists = kernels.block_sparse_attention(*tensors, **options, dot="ieee")
     return o, lists
 

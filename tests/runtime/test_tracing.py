@@ -8,7 +8,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import runtime
-from kernel_specs.hstu_bsa.reference import GateMLP
+from kernel_specs.hstu.hstu_bsa.reference import GateMLP
 
 INFO = runtime.kernels("flash_forward", "cpu", "dtype == f32 and d_head == 64 and not causal")[0]
 

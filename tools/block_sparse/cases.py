@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from kernel_specs.hstu_bsa.reference import GateMLP
+from kernel_specs.hstu.hstu_bsa.reference import GateMLP
 
 
 @dataclass(frozen=True)

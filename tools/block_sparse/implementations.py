@@ -10,9 +10,9 @@ from typing import Any, TypeAlias
 
 import torch
 
-from kernel_specs.block_sparse import reference
-from kernel_specs.block_sparse.semantics import Mode
-from kernel_specs.hstu_bsa import reference as jagged
+from kernel_specs.hstu.block_sparse import reference
+from kernel_specs.hstu.block_sparse.semantics import Mode
+from kernel_specs.hstu.hstu_bsa import reference as jagged
 from tools.block_sparse.cases import Inputs
 
 Attention: TypeAlias = Callable[..., tuple[torch.Tensor, torch.Tensor]]
@@ -69,7 +69,7 @@ def _triton(device: str, dot: str | None) -> Implementation:
         # read when Triton is first imported
         os.environ.setdefault("TRITON_INTERPRET", "1")
     try:
-        kernels: Any = importlib.import_module("kernel_specs.block_sparse.triton_kernels")
+        kernels: Any = importlib.import_module("kernel_specs.hstu.block_sparse.triton_kernels")
     except ModuleNotFoundError as error:
         if error.name != "triton":
             raise

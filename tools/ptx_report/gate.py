@@ -144,6 +144,11 @@ def _target(row: Record) -> tuple[str, ...]:
     return tuple(row.kernel_config.split(".", 2)[:2])
 
 
+def _family_folders(folder: Path, family: str) -> list[Path]:
+    """Where a folder of families may have this one: in itself, or in the folder of a group."""
+    return [path for path in (folder / family, *folder.glob(f"*/{family}")) if path.is_dir()]
+
+
 def baseline_paths(rows: Iterable[Record], folders: Sequence[Path]) -> dict[Path, list[Record]]:
     """Where the baselines of the rows' targets are (or would be), with the rows of each."""
     paths: dict[Path, list[Record]] = defaultdict(list)
@@ -151,10 +156,10 @@ def baseline_paths(rows: Iterable[Record], folders: Sequence[Path]) -> dict[Path
         if row.key is None or row.kind != "kernel":
             continue
         family, target, _ = row.key.split(".", 2)
-        for folder in folders:
-            if (folder / family).is_dir():
-                paths[folder / family / f"{target}.ptxas.csv"].append(row)
-                break
+        of_family = (path for folder in folders for path in _family_folders(folder, family))
+        for path in of_family:
+            paths[path / f"{target}.ptxas.csv"].append(row)
+            break
     return dict(paths)
 
 

@@ -1,7 +1,7 @@
 // The arguments of hstu_bsa, as the kernels of both HSTU families take them.
 #pragma once
 
-#include "hstu/block_sparse.h"
+#include "hstu/problem.h"
 #include "launch.h"
 
 namespace kernelmint::hstu_bsa {

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "hstu/block_sparse.h"
+#include "hstu/problem.h"
 #include "hstu/sm80_best.cuh"
 #include "hstu/sm80_operands.cuh"
 #include "hstu/sm80_products.cuh"

@@ -1,7 +1,7 @@
 // The arguments of block_sparse, as the kernels of both HSTU families take them.
 #pragma once
 
-#include "hstu/block_sparse.h"
+#include "hstu/problem.h"
 
 namespace kernelmint::block_sparse {
 #if defined(KERNELMINT_ISA)

@@ -1,8 +1,8 @@
 // Block-sparse attention over padded sequences, on tensor cores.
 #pragma once
 
-#include "block_sparse/problem.h"
-#include "hstu/block_sparse_sm80.cuh"
+#include "hstu/block_sparse/problem.h"
+#include "hstu/sm80.cuh"
 
 namespace kernelmint {
 

@@ -9,8 +9,8 @@ from typing import TypeAlias
 import torch
 from torch import nn
 
-from kernel_specs.block_sparse.reference import block_sparse_attention
-from kernel_specs.block_sparse.semantics import Mode, check_selection, semantics_of
+from kernel_specs.hstu.block_sparse.reference import block_sparse_attention
+from kernel_specs.hstu.block_sparse.semantics import Mode, check_selection, semantics_of
 
 Gates: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 GateModel: TypeAlias = Callable[[torch.Tensor], Gates]

@@ -93,7 +93,7 @@ void take_scratch(Problem& p, const Args& args) {
   p.progress = args.progress.template as<std::uint32_t>();
 }
 
-// The points in which the modes differ (kernel_specs/block_sparse/semantics.py).
+// The points in which the modes differ (kernel_specs/hstu/block_sparse/semantics.py).
 enum class Mode { fixed, literal, interleaved };
 
 // That of a configuration; not every family has all of them.

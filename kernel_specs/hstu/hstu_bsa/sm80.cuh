@@ -1,8 +1,8 @@
 // Block-sparse attention over jagged sequences, on tensor cores.
 #pragma once
 
-#include "hstu/block_sparse_sm80.cuh"
-#include "hstu_bsa/problem.h"
+#include "hstu/hstu_bsa/problem.h"
+#include "hstu/sm80.cuh"
 
 namespace kernelmint {
 

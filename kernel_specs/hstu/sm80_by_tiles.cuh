@@ -10,7 +10,7 @@
 
 #include <cstdint>
 
-#include "hstu/block_sparse.h"
+#include "hstu/problem.h"
 #include "hstu/sm80_normalise.cuh"
 #include "hstu/sm80_products.cuh"
 #include "hstu/sm80_scores.cuh"

@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-#include "hstu/block_sparse.h"
+#include "hstu/problem.h"
 #include "hstu/sm80_products.cuh"
 
 namespace kernelmint::hstu {

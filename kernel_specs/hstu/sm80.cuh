@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "cuda_launch.cuh"
-#include "hstu/block_sparse.h"
+#include "hstu/problem.h"
 #include "hstu/sm80_by_blocks.cuh"
 #include "hstu/sm80_by_tiles.cuh"
 #include "launch.h"

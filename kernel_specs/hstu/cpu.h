@@ -8,7 +8,7 @@
 #include "cpu_math.h"
 #include "cpu_scratch.h"
 #include "cpu_vector.h"
-#include "hstu/block_sparse.h"
+#include "hstu/problem.h"
 #include "launch.h"
 #include "parallel.h"
 

@@ -1,0 +1,80 @@
+"""Families that belong together share a folder: the same keys, the same C++, other includes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from codegen.load import load
+
+
+@pytest.fixture
+def grouped(workspace):
+    """The family demo, one floor down in the folder of a group."""
+    specs = workspace.root / "kernel_specs"
+    (specs / "demo").rename(workspace.root / "demo")
+    (specs / "some").mkdir()
+    (workspace.root / "demo").rename(specs / "some/demo")
+    (specs / "some/shared.h").write_text("")
+    return workspace
+
+
+def listed(workspace) -> list[str]:
+    return workspace.run("list").stdout.splitlines()
+
+
+def test_a_group_changes_nothing_but_where_headers_lie(workspace) -> None:
+    keys = listed(workspace)
+    assert workspace.run("regenerate").status == 0
+    alone = workspace.tree()
+    specs = workspace.root / "kernel_specs"
+    (specs / "some").mkdir()
+    workspace.demo.rename(specs / "some/demo")
+    assert listed(workspace) == keys
+    assert workspace.run("regenerate").status == 0
+    tree = workspace.tree()
+    assert tree.keys() == alone.keys()
+    shard = next(text for name, text in sorted(tree.items()) if name.endswith(".cpp"))
+    assert b"kernel_specs/some/demo/" in shard
+    assert b'#include "some/demo/cpu.h"' in b"".join(tree.values())
+    assert b'#include "some/demo/sm80.cuh"' in b"".join(tree.values())
+    (family,) = json.loads(tree["manifest.json"])["families"]
+    assert (family["name"], family["folder"]) == ("demo", "some/demo")
+
+
+def test_a_stale_member_is_seen(grouped) -> None:
+    assert grouped.run("regenerate").status == 0
+    assert grouped.run("check").status == 0
+    spec = grouped.root / "kernel_specs/some/demo/cpu.yaml"
+    spec.write_text(spec.read_text().replace("tile: 64", "tile: 32"))
+    result = grouped.run("check")
+    assert result.status == 1
+    staleness = Path(__file__).resolve().parents[2] / "codegen/staleness.py"
+    result = grouped.python(str(staleness), str(grouped.out))
+    assert "kernel_specs/some/demo/cpu.yaml has changed" in result.output
+
+
+def test_yaml_below_a_family_is_none_of_its_specs(workspace) -> None:
+    (workspace.demo / "data").mkdir()
+    (workspace.demo / "data/cases.yaml").write_text("anything: goes\n")
+    (family,) = load([workspace.root / "kernel_specs"])
+    assert family.folder == "demo"
+
+
+def test_a_groups_folder_has_a_name_that_cpp_can_quote(grouped) -> None:
+    specs = grouped.root / "kernel_specs"
+    (specs / "some").rename(specs / "so me")
+    result = grouped.run("list")
+    assert result.status == 2
+    assert "family.yaml:1:9: the folder 'so me' of a group of families" in result.stderr
+
+
+def test_a_family_is_in_one_folder_only(grouped) -> None:
+    specs = grouped.root / "kernel_specs"
+    (specs / "demo").mkdir()
+    for path in (specs / "some/demo").iterdir():
+        (specs / "demo" / path.name).write_bytes(path.read_bytes())
+    result = grouped.run("list")
+    assert "family 'demo' is also in kernel_specs/demo/family.yaml" in result.stderr
