@@ -14,6 +14,7 @@
 #include "flash_forward/cpu_tile_products.h"
 #include "flash_forward/cpu_trace.h"
 #include "flash_forward/cpu_vector_products.h"
+#include "integers.h"
 #include "launch.h"
 #include "parallel.h"
 
@@ -60,10 +61,10 @@ class Attention {
 
   explicit Attention(const Args& args)
       : args_(args),
-        query_blocks_((args.Sq + B_r - 1) / B_r),
+        query_blocks_(ceil_div(args.Sq, B_r)),
         group_(args.H / args.Hk),
         heads_at_once_(larger(1, smaller(group_, kSharedRows / larger(1, args.Sq)))),
-        head_blocks_(args.Hk * ((group_ + heads_at_once_ - 1) / heads_at_once_)),
+        head_blocks_(args.Hk * ceil_div(group_, heads_at_once_)),
         scale_log2_(args.scale * 0x1.715476p0f) {}  // log2(e)
 
   std::int64_t tasks() const { return query_blocks_ * args_.B * head_blocks_; }
@@ -100,19 +101,16 @@ class Attention {
 
   template <class Products>
   void run(const Task& task, Worker& worker, Products& products) const {
-    const T* k = static_cast<const T*>(args_.k.data) + task.batch * args_.k.stride[0] +
-                 task.kv_head * args_.k.stride[2];
-    const T* v = static_cast<const T*>(args_.v.data) + task.batch * args_.v.stride[0] +
-                 task.kv_head * args_.v.stride[2];
-
     products.begin();
     begin_rows(task, worker, products);
     const std::int64_t keys = worker.seen[task.rows - 1];
-    for (std::int64_t block = (keys + B_c - 1) / B_c; block-- > 0;) {
+    for (std::int64_t block = ceil_div(keys, B_c); block-- > 0;) {
       const std::int64_t first_key = block * B_c;
       const int count = static_cast<int>(smaller(keys - first_key, B_c));
-      products.load_keys_values(k + first_key * args_.k.stride[1], args_.k.stride[1],
-                                v + first_key * args_.v.stride[1], args_.v.stride[1], count);
+      products.load_keys_values(args_.k.template at<const T>(task.batch, first_key, task.kv_head),
+                                args_.k.stride[1],
+                                args_.v.template at<const T>(task.batch, first_key, task.kv_head),
+                                args_.v.stride[1], count);
       const Trace<Config, Task> trace(args_, task, block);
       if constexpr (Traced<Config>) trace.inputs(products, count);
       for (int first = 0; first < task.rows; first += Products::kStripRows) {
@@ -138,11 +136,9 @@ class Attention {
   // Loads the queries and clears what is known of their rows.
   template <class Products>
   void begin_rows(const Task& task, Worker& worker, Products& products) const {
-    const T* q = static_cast<const T*>(args_.q.data) + task.batch * args_.q.stride[0];
     worker.statistics.clear(task.rows);
     for (int r = 0; r < task.rows; ++r) {
-      products.load_query(r,
-                          q + task.query(r) * args_.q.stride[1] + task.head(r) * args_.q.stride[2]);
+      products.load_query(r, args_.q.template at<const T>(task.batch, task.query(r), task.head(r)));
       for (int d = 0; d < D; d += kLanes) store(&products.out[r][d], F32{});
       // Under the causal mask the last query's own key is the last one.
       worker.seen[r] =
@@ -153,19 +149,16 @@ class Attention {
   // Divides by the sums and writes o and lse. A row that saw no key: o = 0, lse = -inf.
   template <class Products>
   void finish_rows(const Task& task, const Worker& worker, const Products& products) const {
-    T* o = static_cast<T*>(args_.o.data) + task.batch * args_.o.stride[0];
-    float* lse = static_cast<float*>(args_.lse.data);
     for (int r = 0; r < task.rows; ++r) {
       const float sum = reduce_add(load(worker.statistics.sum[r]));
       const F32 divisor = splat(sum == 0 ? 1 : sum);
-      T* row = o + task.query(r) * args_.o.stride[1] + task.head(r) * args_.o.stride[2];
+      T* row = args_.o.template at<T>(task.batch, task.query(r), task.head(r));
       for (int d = 0; d < D; d += kLanes) {
         store(row + d, load(&products.out[r][d]) / divisor);
       }
-      if (lse != nullptr) {
+      if (args_.lse.data != nullptr) {
         constexpr float kLn2 = 0x1.62e43p-1f;
-        lse[task.batch * args_.lse.stride[0] + task.head(r) * args_.lse.stride[1] +
-            task.query(r) * args_.lse.stride[2]] =
+        *args_.lse.template at<float>(task.batch, task.head(r), task.query(r)) =
             sum == 0 ? kNoKey : worker.statistics.maximum[r] * kLn2 + __builtin_logf(sum);
       }
     }

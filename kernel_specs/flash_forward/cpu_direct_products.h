@@ -4,6 +4,7 @@
 
 #include "cpu_convert.h"
 #include "cpu_vector.h"
+#include "integers.h"
 
 namespace kernelmint::flash_forward {
 inline namespace KERNELMINT_ISA {
@@ -92,9 +93,7 @@ struct alignas(64) DirectProducts {
   float value(int i, int d) const { return element(values + i * value_stride, d); }
   float probability(int row, int key) const { return scores[row][key]; }
 
-  static constexpr int round_up(int count) {
-    return (count + 2 * kLanes - 1) / (2 * kLanes) * (2 * kLanes);
-  }
+  static constexpr int round_up(int count) { return kernelmint::round_up(count, 2 * kLanes); }
 
  private:
   static float element(const T* row, int d) { return load(row + d / kLanes * kLanes)[d % kLanes]; }

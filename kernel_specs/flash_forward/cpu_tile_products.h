@@ -4,6 +4,7 @@
 
 #include "cpu_convert.h"
 #include "cpu_vector.h"
+#include "integers.h"
 
 namespace kernelmint::flash_forward {
 inline namespace KERNELMINT_ISA {
@@ -212,9 +213,7 @@ struct alignas(64) TileProducts {
     });
   }
 
-  static constexpr int round_up(int count) {
-    return (count + kTileDepth - 1) / kTileDepth * kTileDepth;
-  }
+  static constexpr int round_up(int count) { return kernelmint::round_up(count, kTileDepth); }
 
  private:
   // The lower or the upper bf16 of four bytes.

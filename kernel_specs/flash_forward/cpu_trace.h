@@ -80,9 +80,8 @@ class Trace {
 
  private:
   float* record_of(std::int64_t head) const {
-    return static_cast<float*>(args_.steps.data) + task_.batch * args_.steps.stride[0] +
-           head * args_.steps.stride[1] + task_.first_query / Config::B_r * args_.steps.stride[2] +
-           block_ * args_.steps.stride[3];
+    return args_.steps.template at<float>(task_.batch, head, task_.first_query / Config::B_r,
+                                          block_);
   }
 
   // Element `column` of the row, in a tensor of `width` columns that starts at `offset`.

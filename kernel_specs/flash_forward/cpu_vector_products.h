@@ -3,6 +3,7 @@
 
 #include "cpu_convert.h"
 #include "cpu_vector.h"
+#include "integers.h"
 
 namespace kernelmint::flash_forward {
 inline namespace KERNELMINT_ISA {
@@ -56,8 +57,7 @@ struct alignas(64) VectorProducts {
   static constexpr int kPanel = 2 * kLanes;
   static constexpr int kTileRows = kVectorRegisters == 32 ? 8 : 6;  // 16 or 12 sums in registers
   static constexpr int kStripRows = 48;                             // whole tiles of either size
-  static constexpr int kKeysAtOnce = kPanel;  // scores and probabilities come in multiples of it
-  static constexpr int kFewRows = 4;          // with up to so many rows, DirectProducts are faster
+  static constexpr int kFewRows = 4;  // with up to so many rows, DirectProducts are faster
   static constexpr int kScoreStride = B_c + 16;  // not a power of two: rows spread over cache sets
   static_assert(B_c % kPanel == 0 && D % kPanel == 0, "whole panels");
 
@@ -125,7 +125,7 @@ struct alignas(64) VectorProducts {
   float value(int i, int d) const { return values[d / kPanel][i][d % kPanel]; }
   float probability(int row, int key) const { return scores[row][key]; }
 
-  static constexpr int round_up(int count) { return (count + kPanel - 1) / kPanel * kPanel; }
+  static constexpr int round_up(int count) { return kernelmint::round_up(count, kPanel); }
 };
 
 }  // namespace KERNELMINT_ISA

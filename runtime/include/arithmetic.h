@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <stdexcept>
 
-#include "tensor_view.h"
+#include "attributes.h"
 
 namespace kernelmint::expression {
 

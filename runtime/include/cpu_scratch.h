@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "cpu_vector.h"
+#include "integers.h"
 
 namespace kernelmint::cpu {
 inline namespace KERNELMINT_ISA {
@@ -23,7 +24,7 @@ class Scratch {
   std::byte* reserve(std::size_t bytes) {
     if (bytes > size_) {
       std::free(data_);
-      const std::size_t pages = (bytes + kPage - 1) / kPage * kPage;
+      const std::size_t pages = round_up(bytes, kPage);
       data_ = static_cast<std::byte*>(std::aligned_alloc(kPage, pages));
       size_ = data_ != nullptr ? pages : 0;
     }

@@ -4,7 +4,8 @@
 // A CPU shard is compiled several times, with different flags, and all copies are linked into one
 // library. Whatever they emit out of line must therefore carry its instruction set in its name, or
 // the linker would keep one copy for all: everything in these headers lies in an inline namespace
-// named by KERNELMINT_ISA, and nothing calls inline functions of std.
+// named by KERNELMINT_ISA or is KERNELMINT_ALWAYS_INLINE, and nothing calls inline functions of
+// std.
 #pragma once
 
 #include <cstddef>
@@ -17,11 +18,11 @@
 #include <arm_neon.h>
 #endif
 
+#include "attributes.h"
+
 #if !defined(KERNELMINT_ISA)
 #error "compile with -DKERNELMINT_ISA=<name>, an instruction set of launch.h"
 #endif
-
-#define KERNELMINT_ALWAYS_INLINE [[gnu::always_inline]] inline
 
 namespace kernelmint::cpu {
 inline namespace KERNELMINT_ISA {

@@ -3,11 +3,7 @@
 
 #include <cstdint>
 
-#if defined(__CUDACC__)
-#define KERNELMINT_HOST_DEVICE __host__ __device__
-#else
-#define KERNELMINT_HOST_DEVICE
-#endif
+#include "attributes.h"
 
 namespace kernelmint {
 
@@ -20,8 +16,18 @@ struct TensorView {
   std::int64_t stride[Rank > 0 ? Rank : 1];
 
   template <class T>
-  KERNELMINT_HOST_DEVICE T* as() const {
+  KERNELMINT_ALWAYS_INLINE KERNELMINT_HOST_DEVICE T* as() const {
     return static_cast<T*>(data);
+  }
+
+  // The element at these indices; those that are left out are 0.
+  template <class T, class... Indices>
+  KERNELMINT_ALWAYS_INLINE KERNELMINT_HOST_DEVICE T* at(Indices... indices) const {
+    static_assert(sizeof...(Indices) <= Rank);
+    T* element = as<T>();
+    int dimension = 0;
+    ((element += indices * stride[dimension++]), ...);
+    return element;
   }
 };
 
