@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "ptx/math.cuh"
+#include "register_tile.cuh"
 
 namespace kernelmint::flash_forward::sm80 {
 
@@ -27,8 +28,7 @@ __device__ __forceinline__ float quad_sum(float x) {
 }
 
 // The running maximum and sum of each row, and with them the probabilities of a block of scores.
-// `Scores` is float[kRowTiles][n][4], `Output` float[kRowTiles][m][4]: mma accumulators, whose
-// elements 0 and 1 belong to one row, 2 and 3 to the row eight below.
+// `Scores` and `Output` are RegisterTiles of as many rows, of which each lane has kRows.
 //
 // Optimized, the exponent is one fused multiply-add, 2^(s * c - m) with c = scale * log2(e) and
 // m = max(s) * c, and a row's maximum is kept until one larger by a factor of 2^kSlack (in the
@@ -37,66 +37,49 @@ __device__ __forceinline__ float quad_sum(float x) {
 // over lanes and no rescaling. m is rounded, which multiplies a row's probabilities by a common
 // factor; in far rows, where it could be large, the unscaled maximum is taken off the scores first.
 // Otherwise the textbook's form: scaled scores, e^(s - m), everything rescaled at every block.
-template <int kRowTiles, bool kOptimized>
+template <int kRows, bool kOptimized>
 class OnlineSoftmax {
  public:
   static constexpr float kSlack = 8;
 
   // `scale` must be positive.
   __device__ explicit OnlineSoftmax(float scale) : factor_(kOptimized ? scale * kLog2E : scale) {
-#pragma unroll
-    for (int row = 0; row < 2 * kRowTiles; ++row) {
+    unroll<kRows>([&](int row) {
       maximum_[row] = kNoMaximum;
       sum_[row] = 0;
-    }
+    });
   }
 
   // Takes the scores of a block into account: updates the maxima and rescales the sums and `output`
   // accordingly. With kFirst there is nothing to rescale yet.
   template <bool kFirst, class Scores, class Output>
   __device__ __forceinline__ void update_maximum(Scores& scores, Output& output) {
-    constexpr int kTiles = sizeof(scores[0]) / sizeof(scores[0][0]);
-    float greatest[2 * kRowTiles];  // of this lane's scores
-#pragma unroll
-    for (int row = 0; row < 2 * kRowTiles; ++row) {
-      float x = -kInfinity;
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-        for (int i = row % 2 * 2; i < row % 2 * 2 + 2; ++i) {
-          float& score = scores[row / 2][tile][i];
-          if constexpr (!kOptimized) score *= factor_;
-          x = fmaxf(x, score);
-        }
-      }
-      greatest[row] = x;
-    }
+    float greatest[kRows];  // of this lane's scores
+    unroll<kRows>([&](int row) {
+      greatest[row] = -kInfinity;
+      scores.for_each(row, [&](float& score) {
+        if constexpr (!kOptimized) score *= factor_;
+        greatest[row] = fmaxf(greatest[row], score);
+      });
+    });
     if constexpr (!kOptimized) {
-#pragma unroll
-      for (int row = 0; row < 2 * kRowTiles; ++row) {
+      unroll<kRows>([&](int row) {
         const float maximum = fmaxf(maximum_[row], quad_max(greatest[row]));
         if constexpr (!kFirst) rescale(row, ptx::exp2((maximum_[row] - maximum) * kLog2E), output);
         maximum_[row] = maximum;
-      }
+      });
     } else if constexpr (kFirst) {
       bool far = false;
-#pragma unroll
-      for (int row = 0; row < 2 * kRowTiles; ++row) {
+      unroll<kRows>([&](int row) {
         maximum_[row] = kept(quad_max(greatest[row]));
         far |= is_far(maximum_[row]);
-      }
-      if (__any_sync(~0u, far)) {
-#pragma unroll
-        for (int row = 0; row < 2 * kRowTiles; ++row) subtract_maximum(scores, row);
-      }
+      });
+      if (__any_sync(~0u, far)) unroll<kRows>([&](int row) { subtract_maximum(scores, row); });
     } else {
       bool act = false;
-#pragma unroll
-      for (int row = 0; row < 2 * kRowTiles; ++row)
-        act |= grows(greatest[row], row) | is_far(maximum_[row]);
+      unroll<kRows>([&](int row) { act |= grows(greatest[row], row) | is_far(maximum_[row]); });
       if (__any_sync(~0u, act)) {
-#pragma unroll
-        for (int row = 0; row < 2 * kRowTiles; ++row) {
+        unroll<kRows>([&](int row) {
           const float row_greatest = quad_max(greatest[row]);
           const float candidate = kept(row_greatest);
           const float change = difference(maximum_[row], candidate);
@@ -104,29 +87,29 @@ class OnlineSoftmax {
           rescale(row, grew ? ptx::exp2(change) : 1.f, output);
           if (grew) maximum_[row] = candidate;
           subtract_maximum(scores, row);
-        }
+        });
       }
     }
   }
 
-  // Turns the scores of 16 keys into probabilities, relative to the maximum, and adds them to the
-  // sums. Added up in pairs: a chain of additions would keep all of them in registers.
-  __device__ __forceinline__ void exponentiate(float (&left)[4], float (&right)[4], int row_tile) {
-#pragma unroll
-    for (int i = 0; i < 4; i += 2) {
-      const int row = 2 * row_tile + i / 2;
-      left[i] = exponential(left[i], row);
-      left[i + 1] = exponential(left[i + 1], row);
-      right[i] = exponential(right[i], row);
-      right[i + 1] = exponential(right[i + 1], row);
-      sum_[row] += (left[i] + left[i + 1]) + (right[i] + right[i + 1]);
-    }
+  // Turns the scores of slice `slice` of 16 keys into probabilities, relative to the maximum, and
+  // adds them to the sums. Added up in pairs: a chain of additions would keep all of them in
+  // registers.
+  template <class Scores>
+  __device__ __forceinline__ void exponentiate(Scores& scores, int row_tile, int slice) {
+    unroll<2>([&](int half) {
+      const int row = 2 * row_tile + half;
+      float probability[4];
+      unroll<4>([&](int i) {
+        probability[i] = scores(row, 4 * slice + i) = exponential(scores(row, 4 * slice + i), row);
+      });
+      sum_[row] += (probability[0] + probability[1]) + (probability[2] + probability[3]);
+    });
   }
 
   // Sums over the lanes of each row; call once, after the last block.
   __device__ __forceinline__ void reduce() {
-#pragma unroll
-    for (int row = 0; row < 2 * kRowTiles; ++row) sum_[row] = quad_sum(sum_[row]);
+    unroll<kRows>([&](int row) { sum_[row] = quad_sum(sum_[row]); });
   }
 
   // The factor that turns a row of O into o: 1 / l, and 0 where the row saw no key.
@@ -202,13 +185,8 @@ class OnlineSoftmax {
 
   template <class Scores>
   __device__ __forceinline__ void subtract_maximum(Scores& scores, int row) const {
-    constexpr int kTiles = sizeof(scores[0]) / sizeof(scores[0][0]);
     const float maximum = subtracted(maximum_[row]);
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      scores[row / 2][tile][row % 2 * 2] -= maximum;
-      scores[row / 2][tile][row % 2 * 2 + 1] -= maximum;
-    }
+    scores.for_each(row, [&](float& score) { score -= maximum; });
   }
 
   __device__ __forceinline__ float exponential(float score, int row) const {
@@ -218,18 +196,13 @@ class OnlineSoftmax {
 
   template <class Output>
   __device__ __forceinline__ void rescale(int row, float factor, Output& output) {
-    constexpr int kTiles = sizeof(output[0]) / sizeof(output[0][0]);
     sum_[row] *= factor;
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      output[row / 2][tile][row % 2 * 2] *= factor;
-      output[row / 2][tile][row % 2 * 2 + 1] *= factor;
-    }
+    output.for_each(row, [&](float& value) { value *= factor; });
   }
 
-  float factor_;                  // scale, times log2(e) if optimized
-  float maximum_[2 * kRowTiles];  // of the scaled scores; if optimized, what `kept` says
-  float sum_[2 * kRowTiles];      // this lane's part of it
+  float factor_;          // scale, times log2(e) if optimized
+  float maximum_[kRows];  // of the scaled scores; if optimized, what `kept` says
+  float sum_[kRows];      // this lane's part of it
 };
 
 }  // namespace kernelmint::flash_forward::sm80

@@ -5,21 +5,45 @@
 
 #include "device_assert.cuh"
 #include "ptx/cp_async.cuh"
+#include "ptx/mma.cuh"
 #include "ptx/shared_memory.cuh"
 #include "ptx/special_registers.cuh"
+#include "register_tile.cuh"
 
 namespace kernelmint::flash_forward::sm80 {
 
 // One operand's share of a warp-wide m16n8k16: a 16x16 tile, as ldmatrix delivers it.
 using Fragment = std::uint32_t[4];
 
+// What an operand has at 16 places of the reduction: `kTiles` fragments, 16 rows of the left
+// operand or 16 columns of the right one each.
+template <int kTiles>
+struct Slice {
+  Fragment tiles[kTiles];
+};
+
+// sum += left * right.
+template <class Element, class Sum, int kRowTiles, int kColumnTiles>
+__device__ __forceinline__ void multiply_add(Sum& sum, const Slice<kRowTiles>& left,
+                                             const Slice<kColumnTiles>& right) {
+  unroll<kColumnTiles>([&](int column_tile) {
+    const Fragment& b = right.tiles[column_tile];  // two times 8 columns
+    unroll<kRowTiles>([&](int row_tile) {
+      const Fragment& a = left.tiles[row_tile];
+      ptx::mma_m16n8k16<Element>(sum.accumulator(row_tile, 2 * column_tile), a, b[0], b[1]);
+      ptx::mma_m16n8k16<Element>(sum.accumulator(row_tile, 2 * column_tile + 1), a, b[2], b[3]);
+    });
+  });
+}
+
 // Rows of `kColumns` 16-bit elements in chunks of 16 bytes. Swizzled, chunk c of row r lies where
 // chunk c ^ (r % 8) would: the eight rows that ldmatrix reads at one column, and the eight chunks
 // of one row, then lie in different banks. Rows in tiles of 8 or 16 keep r % 8, so a row tile is
 // always a constant number of bytes away.
-template <int kColumns_, bool kSwizzled>
+template <int kColumns_, bool kSwizzled_>
 struct SharedLayout {
   static constexpr int kColumns = kColumns_;
+  static constexpr bool kSwizzled = kSwizzled_;
   static constexpr int kRowBytes = 2 * kColumns;
   static constexpr int kChunks = kColumns / 8;
 
@@ -28,34 +52,47 @@ struct SharedLayout {
   }
 };
 
-// In which order ldmatrix takes the four 8x8 quarters of a 16x16 tile, so that the registers of an
-// mma's operand follow each other.
-enum class Quarters {
-  kDown,    // top left, bottom left, top right, bottom right: Q as a; V, transposed, as two b
-  kAcross,  // top left, top right, bottom left, bottom right: K as two b
+// How a 16x16 tile of shared memory becomes an operand: in which order ldmatrix takes its 8x8
+// quarters, so that the registers of the operand follow each other, and which way round.
+enum class Operand {
+  kLeft,             // its rows are rows of a: Q. Down first: top left, bottom left, top right, ...
+  kRight,            // its rows are columns of b: K. Across first
+  kRightTransposed,  // its rows are rows of b: V. Down first
 };
 
 // Where this lane's ldmatrix addresses lie. A 16x16 tile's address is a lane's part, which under
 // the swizzle depends on the tile's column modulo 64 alone, plus a constant. The parts are made
 // from one register when a product starts: an ldmatrix within takes register + immediate, and only
 // one product's parts take registers at a time.
-template <class Layout, bool kSwizzled, Quarters kOrder>
+template <class Layout, Operand kOperand>
 class FragmentAddresses {
  public:
   __device__ explicit FragmentAddresses(std::uint32_t tile) {
     const int lane = threadIdx.x % 32;
     const int first = lane / 8 % 2, second = lane / 16;
-    const int row = lane % 8 + 8 * (kOrder == Quarters::kDown ? first : second);
-    base_ = tile + Layout::offset(row, kOrder == Quarters::kDown ? second : first);
+    constexpr bool kDown = kOperand != Operand::kRight;
+    base_ = tile + Layout::offset(lane % 8 + 8 * (kDown ? first : second), kDown ? second : first);
     KERNELMINT_DEVICE_ASSERT(tile % 128 == 0);  // else base ^ (i * 32) is another tile's address
   }
 
   struct Parts {
-    static constexpr int kCount = kSwizzled ? 4 : 1;
+    static constexpr int kCount = Layout::kSwizzled ? 4 : 1;
     std::uint32_t part[kCount];
 
+    // Slice `i` along the reduction, of which V's is its rows.
+    template <int kTiles>
+    __device__ __forceinline__ void load(Slice<kTiles>& slice, int i) const {
+      unroll<kTiles>([&](int tile) {
+        if constexpr (kOperand == Operand::kRightTransposed)
+          ptx::ldmatrix_x4_transposed(slice.tiles[tile], address(i, tile));
+        else
+          ptx::ldmatrix_x4(slice.tiles[tile], address(tile, i));
+      });
+    }
+
+   private:
     // Of the tile at row 16 * `row_tile` and column 16 * `column_tile`.
-    __device__ std::uint32_t operator()(int row_tile, int column_tile) const {
+    __device__ std::uint32_t address(int row_tile, int column_tile) const {
       return part[column_tile % kCount] + row_tile * 16 * Layout::kRowBytes +
              column_tile / kCount * kCount * 32;
     }
@@ -64,8 +101,7 @@ class FragmentAddresses {
   __device__ __forceinline__ Parts parts() const {
     const std::uint32_t base = ptx::recomputed(base_);
     Parts parts;
-#pragma unroll
-    for (int i = 0; i < Parts::kCount; ++i) parts.part[i] = base ^ (i * 32);
+    unroll<Parts::kCount>([&](int i) { parts.part[i] = base ^ (i * 32); });
     return parts;
   }
 
@@ -85,11 +121,11 @@ class TileCopy {
   static_assert((kPassRows & (kPassRows - 1)) == 0, "see destination");
 
  public:
-  // `tile` is the shared tile, `tensor` row 0 of the tensor, `first_row` the row copied first.
-  __device__ TileCopy(std::uint32_t tile, const Element* tensor, std::int64_t row_stride,
+  // `tile` is the shared tile, `rows` row 0 of a head, `first_row` the row copied first.
+  __device__ TileCopy(std::uint32_t tile, const Element* rows, std::int64_t row_stride,
                       int first_row)
       : tile_(tile),
-        source_(tensor + (first_row + threadIdx.x / Layout::kChunks) * row_stride +
+        source_(rows + (first_row + threadIdx.x / Layout::kChunks) * row_stride +
                 threadIdx.x % Layout::kChunks * 8),
         row_stride_(row_stride) {
     KERNELMINT_DEVICE_ASSERT(reinterpret_cast<std::uintptr_t>(source_) % 16 == 0);
@@ -108,25 +144,21 @@ class TileCopy {
     const int row = thread / Layout::kChunks;
     const std::uint32_t first = tile_ + Layout::offset(row, thread % Layout::kChunks);
     if constexpr (Config::async_copy) {
-#pragma unroll
-      for (int pass = 0; pass < kPasses; ++pass) {
+      unroll<kPasses>([&](int pass) {
         const Element* source = source_ + pass * kPassRows * row_stride_;
         if constexpr (kBounded)
           ptx::cp_async_16_or_zero(destination(first, pass), source, row + pass * kPassRows < rows);
         else
           ptx::cp_async_16(destination(first, pass), source);
-      }
+      });
     } else {
       uint4 chunk[kPasses];
-#pragma unroll
-      for (int pass = 0; pass < kPasses; ++pass) {
+      unroll<kPasses>([&](int pass) {
         chunk[pass] = uint4{0, 0, 0, 0};
         if (!kBounded || row + pass * kPassRows < rows)
           chunk[pass] = *reinterpret_cast<const uint4*>(source_ + pass * kPassRows * row_stride_);
-      }
-#pragma unroll
-      for (int pass = 0; pass < kPasses; ++pass)
-        ptx::store_shared(destination(first, pass), chunk[pass]);
+      });
+      unroll<kPasses>([&](int pass) { ptx::store_shared(destination(first, pass), chunk[pass]); });
     }
   }
 
@@ -153,10 +185,10 @@ __device__ __forceinline__ void wait_for_tiles() {
   __syncthreads();
 }
 
-// The fragments of one operand along the reduction, slice by slice of 16: `Load` reads slice i's
-// fragments into a Slice. Holds `kPerLoad` slices at a time (0: all of them) and, double buffered,
-// has those that come next on the way. Meant for fully unrolled loops: every index is a constant.
-template <class Slice, int kSlices, int kPerLoad, bool kDoubleBuffered>
+// The fragments of one operand along the reduction, slice by slice of 16, as an `Addresses::Parts`
+// loads them. Holds `kPerLoad` slices at a time (0: all of them) and, double buffered, has those
+// that come next on the way. Meant for fully unrolled loops: every index is a constant.
+template <int kTiles, int kSlices, int kPerLoad, bool kDoubleBuffered>
 class FragmentStream {
  public:
   static constexpr int kHeld = kPerLoad == 0 ? kSlices : kPerLoad;
@@ -165,37 +197,35 @@ class FragmentStream {
   static_assert(kSlices % kHeld == 0);
 
   // Before slice 0 is used.
-  template <class Load>
-  __device__ __forceinline__ void start(const Load& load) {
-    fill(0, load);
+  template <class Parts>
+  __device__ __forceinline__ void start(const Parts& source) {
+    fill(0, source);
   }
 
-  // Before slice `slice` is used. `product` is a result of the slice before, `address` a place
-  // that is loaded from: loads into a buffer wait for the products that used it.
-  template <class Load>
-  __device__ __forceinline__ void advance(int slice, const Load& load, float product,
-                                          std::uint32_t address) {
+  // Before slice `slice` is used. `product` is a result of the slice before: loads into a buffer
+  // wait for the products that used it.
+  template <class Parts>
+  __device__ __forceinline__ void advance(int slice, const Parts& source, float product) {
     if (slice % kHeld != 0) return;
-    if (slice > 0) ptx::order_loads_after(product, address);
+    if (slice > 0) ptx::order_loads_after(product, source.part[0]);
     if constexpr (kBuffers == 2) {
-      if (slice + kHeld < kSlices) fill(slice + kHeld, load);
+      if (slice + kHeld < kSlices) fill(slice + kHeld, source);
     } else {
-      if (slice > 0) fill(slice, load);
+      if (slice > 0) fill(slice, source);
     }
   }
 
-  __device__ __forceinline__ Slice& operator[](int slice) {
+  __device__ __forceinline__ Slice<kTiles>& operator[](int slice) {
     return slices_[slice / kHeld % kBuffers][slice % kHeld];
   }
 
  private:
-  template <class Load>
-  __device__ __forceinline__ void fill(int first, const Load& load) {
-#pragma unroll
-    for (int i = 0; i < kHeld; ++i) load((*this)[first + i], first + i);
+  template <class Parts>
+  __device__ __forceinline__ void fill(int first, const Parts& source) {
+    unroll<kHeld>([&](int i) { source.load((*this)[first + i], first + i); });
   }
 
-  Slice slices_[kBuffers][kHeld];
+  Slice<kTiles> slices_[kBuffers][kHeld];
 };
 
 }  // namespace kernelmint::flash_forward::sm80

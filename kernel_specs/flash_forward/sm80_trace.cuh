@@ -9,6 +9,7 @@
 #include "flash_forward/trace.h"
 #include "ptx/math.cuh"
 #include "ptx/shared_memory.cuh"
+#include "register_tile.cuh"
 
 namespace kernelmint::flash_forward::sm80 {
 
@@ -22,7 +23,6 @@ template <class Config>
 class Trace {
   using Element = typename Config::dtype;
   using Layout = SharedLayout<Config::d_head, Config::swizzled>;
-  static constexpr int kRows = Config::B_r / Config::n_warps / 8;  // of each lane
 
  public:
   using Record = TraceRecord<Config::B_r, Config::B_c, Config::d_head>;
@@ -30,9 +30,8 @@ class Trace {
   __device__ Trace(const typename Config::Args& args, const Work<Config>& work, int block)
       : work_(work), record_(nullptr) {
     if (args.steps.data != nullptr)
-      record_ = args.steps.template as<float>() + work.batch * args.steps.stride[0] +
-                work.head * args.steps.stride[1] +
-                work.first_row / Config::B_r * args.steps.stride[2] + block * args.steps.stride[3];
+      record_ =
+          args.steps.template at<float>(work.batch, work.head, work.first_row / Config::B_r, block);
   }
 
   // A tile of shared memory, as the block of threads holds it: `rows` rows.
@@ -48,25 +47,18 @@ class Trace {
     }
   }
 
-  // Accumulators of this warp, float[row tiles][n][4]: rows of 8 n columns. With kRounded, as they
-  // go into the next product.
-  template <bool kRounded = false, class Accumulators>
-  __device__ void accumulators(int offset, const Accumulators& values) const {
+  // A RegisterTile of this warp. With kRounded, as it goes into the next product.
+  template <bool kRounded = false, class Tile>
+  __device__ void accumulators(int offset, const Tile& values) const {
     if (record_ == nullptr) return;
-    constexpr int kTiles = sizeof(values[0]) / sizeof(values[0][0]);
-#pragma unroll
-    for (int row = 0; row < kRows; ++row)
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-        const float* from = &values[row / 2][tile][row % 2 * 2];
-        float2 pair = {from[0], from[1]};
-        if (kRounded) pair = ptx::unpack<Element>(ptx::pack<Element>(pair.x, pair.y));
-        if (!exists(row)) pair = {0, 0};
-        float* to =
-            record_ + offset + work_.local_row(row) * 8 * kTiles + tile * 8 + work_.lane % 4 * 2;
-        to[0] = pair.x;
-        to[1] = pair.y;
-      }
+    unroll<Tile::kLaneRows>([&](int row) {
+      unroll<Tile::kLaneColumns>([&](int column) {
+        float value = values(row, column);
+        if (kRounded) value = ptx::unpack<Element>(ptx::pack<Element>(value, value)).x;
+        record_[offset + work_.local_row(row) * Tile::kColumns + Tile::first_column(work_.lane) +
+                Tile::column_of(column)] = exists(row) ? value : 0;
+      });
+    });
   }
 
   // One number for each of this lane's rows.

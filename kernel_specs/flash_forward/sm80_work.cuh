@@ -4,14 +4,18 @@
 #include <cstdint>
 
 #include "device_assert.cuh"
+#include "integers.h"
+#include "register_tile.cuh"
 
 namespace kernelmint::flash_forward::sm80 {
 
 // Blocks of threads of one head are neighbours, and heads that share keys and values too; under a
 // causal mask the longest rows start first. Each warp of a block owns B_r / n_warps of its rows,
-// and each lane, of an mma's accumulators, two rows of every tile of 16.
+// and each lane those that a RegisterTile gives it.
 template <class Config>
 struct Work {
+  using Rows = RegisterTile<Config::B_r / Config::n_warps, 8>;
+
   int batch, head, kv_head;
   int first_row;       // of the B_r query rows of the block
   int warp_row, lane;  // the first of the warp's rows, counted from first_row
@@ -26,7 +30,7 @@ struct Work {
         seq_len_q(static_cast<int>(args.Sq)),
         seq_len_k(static_cast<int>(args.Sk)),
         causal_shift(seq_len_k - seq_len_q) {
-    const unsigned row_blocks = (seq_len_q + Config::B_r - 1) / Config::B_r;
+    const unsigned row_blocks = ceil_div<Config::B_r>(seq_len_q);
     const unsigned heads = static_cast<unsigned>(args.H);
     const unsigned batch_and_head = block / row_blocks;
     const unsigned row_block = block % row_blocks;
@@ -36,7 +40,7 @@ struct Work {
     KERNELMINT_DEVICE_ASSERT(batch < args.B && args.H % args.Hk == 0);
     kv_head = head / (heads / static_cast<unsigned>(args.Hk));
     const int last_row = min(first_row + Config::B_r, seq_len_q) - 1;
-    key_blocks = (max(keys_seen(last_row), 0) + Config::B_c - 1) / Config::B_c;
+    key_blocks = ceil_div<Config::B_c>(max(keys_seen(last_row), 0));
     unmasked_blocks = max(keys_seen(first_row), 0) / Config::B_c;
   }
 
@@ -47,7 +51,9 @@ struct Work {
   }
 
   // The lane's rows: `i` of them among the block's, and among all queries.
-  __device__ int local_row(int i) const { return warp_row + i * 8 + lane / 4; }
+  __device__ int local_row(int i) const {
+    return warp_row + Rows::row_of(i) + Rows::first_row(lane);
+  }
   __device__ int query_row(int i) const { return first_row + local_row(i); }
 };
 

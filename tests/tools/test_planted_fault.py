@@ -65,9 +65,7 @@ TARGETS = {
         right="    if (kMasked && (",
         faulty=(
             "    if (Config::fault && block == 1)\n"
-            "      for (auto& row_tile : scores)\n"
-            "        for (auto& tile : row_tile)\n"
-            "          for (float& score : tile) score *= 1.01f;\n"
+            "      scores.for_each([](float& score) { score *= 1.01f; });\n"
             "    if (kMasked && ("
         ),
         first="[ML]",  # a maximum that grew by little is kept
