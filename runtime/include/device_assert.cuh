@@ -6,13 +6,13 @@
 
 #include <cstdio>
 
-#define KERNELMINT_DEVICE_ASSERT(condition)                                                   \
-  do {                                                                                        \
-    if (!(condition)) {                                                                       \
-      std::printf("%s:%d: block %d, thread %d: not so: %s\n", __FILE__, __LINE__, blockIdx.x, \
-                  threadIdx.x, #condition);                                                   \
-      __trap();                                                                               \
-    }                                                                                         \
+#define KERNELMINT_DEVICE_ASSERT(condition)                                                 \
+  do {                                                                                      \
+    if (!(condition)) {                                                                     \
+      std::printf("%s:%d: block %d, thread %d: assertion failed: %s\n", __FILE__, __LINE__, \
+                  blockIdx.x, threadIdx.x, #condition);                                     \
+      __trap();                                                                             \
+    }                                                                                       \
   } while (false)
 
 #else

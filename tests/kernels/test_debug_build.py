@@ -73,7 +73,7 @@ def test_an_assertion_that_does_not_hold_says_so(python) -> None:
     assert done.returncode != 0, done.stdout
     message = (
         r"flash_forward/sm80_tiles\.cuh:\d+: block 0, thread \d+: "
-        r"not so: reinterpret_cast<std::uintptr_t>\(source_\) % 16 == 0$"
+        r"assertion failed: reinterpret_cast<std::uintptr_t>\(source_\) % 16 == 0$"
     )
     assert re.search(message, done.stdout, re.M), done.stdout
     assert "CUDA error" in done.stdout
