@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cpu_convert.h"
+#include "integers.h"
 #include "launch.h"
 #include "parallel.h"
 
@@ -15,16 +16,16 @@ class ${class_name} {
   using Args = typename Config::Args;
 
   explicit ${class_name}(const Args& args)
-      : args_(args), segments_((args.N + Config::segment - 1) / Config::segment) {}
+      : args_(args), segments_(ceil_div(args.N, Config::segment)) {}
 
   std::int64_t tasks() const { return args_.M * segments_; }
 
   void operator()(std::int64_t task, int /*worker*/) const {
     const std::int64_t row = task / segments_;
     const std::int64_t first = task % segments_ * Config::segment;
-    const T* x = args_.x.template as<const T>() + row * args_.x.stride[0] + first;
-    const T* y = args_.y.template as<const T>() + row * args_.y.stride[0] + first;
-    T* z = args_.z.template as<T>() + row * args_.z.stride[0] + first;
+    const T* x = args_.x.template at<const T>(row, first);
+    const T* y = args_.y.template at<const T>(row, first);
+    T* z = args_.z.template at<T>(row, first);
     const std::int64_t left = args_.N - first;
     const int size = static_cast<int>(left < Config::segment ? left : Config::segment);
     int i = 0;

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "dtypes.h"
+#include "integers.h"
 
 namespace kernelmint::${family} {
 
@@ -11,12 +12,12 @@ template <class Config>
 __global__ void __launch_bounds__(Config::threads)
     ${family}_sm80(const typename Config::Args args) {
   using T = typename Config::dtype;
-  const std::int64_t tiles = (args.N + Config::tile - 1) / Config::tile;  // of a row
+  const std::int64_t tiles = ceil_div(args.N, Config::tile);  // of a row
   const std::int64_t row = blockIdx.x / tiles;
   const std::int64_t first = blockIdx.x % tiles * Config::tile;
-  const T* x = args.x.template as<const T>() + row * args.x.stride[0];
-  const T* y = args.y.template as<const T>() + row * args.y.stride[0];
-  T* z = args.z.template as<T>() + row * args.z.stride[0];
+  const T* x = args.x.template at<const T>(row);
+  const T* y = args.y.template at<const T>(row);
+  T* z = args.z.template at<T>(row);
 #pragma unroll
   for (int i = threadIdx.x; i < Config::tile; i += Config::threads) {
     const std::int64_t column = first + i;
