@@ -157,9 +157,18 @@ def kernels(
     if where is None:
         return found
     if callable(where):
-        return [info for info in found if where(info)]
+        return [info for info in found if _holds(where(info))]
     matches = _filter(where, {(info.family, info.target) for info in found})
     return [info for info in found if matches(info)]
+
+
+def _holds(answer: object) -> bool:
+    try:
+        return bool(answer)
+    except Exception as error:
+        raise InvalidArgument(
+            f"where: the function returned a {type(answer).__name__}, expected a bool ({error})"
+        ) from None
 
 
 def _filter(text: str, among: set[tuple[str, str]]) -> Callable[[KernelInfo], bool]:

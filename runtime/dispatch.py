@@ -132,7 +132,11 @@ def _choose(q: torch.Tensor, causal: bool) -> Kernel:
 
 def _swapped(name: str, tensor: torch.Tensor) -> torch.Tensor:
     tensors.check(name, tensor, 4)
-    return tensor.transpose(1, 2)
+    try:
+        return tensor.transpose(1, 2)
+    except (RuntimeError, TypeError) as error:  # without memory, or a subclass that cannot
+        reason = str(error).partition("\n")[0]
+        raise InvalidArgument(f"{name}: cannot be read as [B, S, H, D]: {reason}") from None
 
 
 def _search(device: torch.device, dtype: torch.dtype, d_head: int, causal: bool) -> str:
