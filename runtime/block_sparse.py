@@ -71,7 +71,7 @@ def block_sparse_attention(
     shapes = {
         name: tensors.extents(name, t, 3 if name == "g_cmp" else 4) for name, t in named.items()
     }
-    _check_options(mode, target, dot, schedule)
+    _check_options(mode, target, dot, schedule, block_count=block_count, block_size=block_size)
     _, length, heads, attention_dim = shapes["q"]
     try:
         flags = semantics_of(mode)
@@ -141,6 +141,15 @@ def hstu_attention_with_bsa(
         KernelNotFound: no kernel suits; the message says for each candidate why.
     """
 
+    def gates(queries: torch.Tensor) -> Any:
+        found = gate_model(queries)
+        if not isinstance(found, tuple) or len(found) != 3:
+            raise InvalidArgument(
+                f"gate_model: returned a {type(found).__name__}, expected a tuple of three gates"
+            )
+        tensors.check("gate_model's first gate", found[0], queries.dim() - 1)
+        return found
+
     def attention(*tensors: torch.Tensor, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
         q, k, v, u, g_cmp, *_ = tensors
         return block_sparse_attention(
@@ -167,7 +176,10 @@ def hstu_attention_with_bsa(
         # tolist() below reads memory behind the back of what records operators; this it sees, and
         # refuses unless values are known.
         x_offsets[0].item()
-    _check_options(mode, target, dot, schedule)
+    _check_options(
+        mode, target, dot, schedule, block_count=block_count, block_size=block_size,
+        num_heads=num_heads, attention_dim=attention_dim, linear_dim=linear_dim,
+    )  # fmt: skip
     try:
         flags = semantics_of(mode)
         n = invalid_attn_mask.shape[-1] if invalid_attn_mask.dim() else 0
@@ -178,7 +190,7 @@ def hstu_attention_with_bsa(
         if mode == "literal":
             return padded_attention(
                 num_heads, attention_dim, linear_dim, q, k, v, u, x_offsets, invalid_attn_mask,
-                gate_model,
+                gates,
                 block_count=block_count, block_size=block_size, mode=mode, attention=attention,
             )  # fmt: skip
     except InvalidArgument:
@@ -192,17 +204,23 @@ def hstu_attention_with_bsa(
         block_size=block_size, block_count=block_count, mode=mode,
     )  # fmt: skip
     q, k, v, u = split_heads(num_heads, attention_dim, linear_dim, q, k, v, u)
-    g_cmp, _, _ = gate_model(q)
+    g_cmp, _, _ = gates(q)
     on_device = x_offsets.to(q.device, torch.int64)
     o, _ = kernel(q, k, v, u, g_cmp.contiguous(), on_device, max_length=longest)
     return o.flatten(1), pad(q, offsets, n), pad(k, offsets, n)
 
 
-def _check_options(mode: object, target: object, dot: object, schedule: object) -> None:
+def _check_options(
+    mode: object, target: object, dot: object, schedule: object, **integers: object
+) -> None:
+    """Checks types alone."""
     options = {"mode": mode, "target": target, "dot": dot, "schedule": schedule}
     for name, value in options.items():
         if not isinstance(value, str) and (value is not None or name == "mode"):
             raise InvalidArgument(f"{name}: a {type(value).__name__} came, needs a str")
+    for name, value in integers.items():
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise InvalidArgument(f"{name}: a {type(value).__name__} came, needs an int")
 
 
 def _choose(

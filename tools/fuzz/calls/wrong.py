@@ -15,7 +15,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import runtime
-from kernel_specs.hstu_bsa.reference import GateMLP
+from kernel_specs.hstu.hstu_bsa.reference import GateMLP
 
 _OWN = (runtime.InvalidArgument, runtime.KernelNotFound, runtime.TargetUnavailable)
 
