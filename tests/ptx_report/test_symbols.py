@@ -1,5 +1,7 @@
 """Symbols to keys, exactly; names for people."""
 
+import os
+import shutil
 import subprocess
 import sys
 
@@ -7,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.ptx_report.samples import DATA, read
 from tools.ptx_report import demangle as names
 from tools.ptx_report.symbols import kernel_of_symbol, key_of_symbol
 
@@ -50,6 +53,54 @@ def test_a_key_comes_back_from_its_symbol(family, target, tokens, inside, more):
 )
 def test_other_symbols_have_no_key(symbol):
     assert key_of_symbol(symbol) is None
+
+
+# Of data/src/namespaces.cu, by nvcc 13.0.
+COMPRESSED = [
+    "_ZN5other4deep6deeper5thirdIN10kernelmint3TagENS_6HolderINS3_3BoxIPfEEEENS3_7configs3fam4sm808bf16_d64EEEvPT_T0_",
+    "_ZN5other4packIJN10kernelmint7configs3fam4sm808bf16_d64ENS1_3TagEEEEvv",
+    "_ZN5other15with_parametersINS_3OwnEN10kernelmint7configs3fam4sm808bf16_d64EEEvPT_PKT0_",
+    "_ZN5other6secondIN10kernelmint7configs5LooseENS2_3fam4sm808bf16_d64EEEvv",
+    "_ZN5other6secondIN10kernelmint3BoxINS_3OwnEEENS1_7configs3fam4sm808bf16_d64EEEvv",
+    "_ZN5other6secondIN10kernelmint3TagENS1_7configs3fam4sm808bf16_d64EEEvv",
+    "_ZN5other5firstINS_6HolderIN10kernelmint7configs3fam4sm808bf16_d64EEEEEvv",
+    "_ZN10kernelmint3fam7at_homeINS_7configs3fam4sm808bf16_d64EEEvv",
+    "_ZN10kernelmint7configs24among_the_configurationsINS0_3fam4sm808bf16_d64EEEvv",
+    "_Z22in_no_namespace_secondIN10kernelmint3TagENS0_7configs3fam4sm808bf16_d64EEvv",
+]
+
+
+@pytest.mark.parametrize("symbol", COMPRESSED)
+def test_a_key_is_found_under_any_substitution(symbol):
+    assert key_of_symbol(symbol) == "fam.sm80.bf16-d64"
+
+
+@pytest.mark.parametrize(
+    "symbol",
+    [
+        # abc::configs, and abc::kernelmint's first namespace: what S_ and S0_ stand for is certain.
+        "_ZN3abc1kIN10kernelmint3TagENS_7configs3fam4sm808bf16_d64EEEvv",
+        "_ZN3abc3def1kIN10kernelmint3TagENS0_7configs3fam4sm808bf16_d64EEEvv",
+        # kernelmint::detail::sm80::scale
+        "_ZN5other1kIN10kernelmint3TagENS1_6detail4sm805scaleEEEvv",
+        "_ZN5other1kIN10kernelmint7configs5LooseENS1_6detail5inner5scaleEEEvv",
+    ],
+)
+def test_other_names_of_our_namespace_are_no_keys(symbol):
+    assert key_of_symbol(symbol) is None
+
+
+def test_nvcc_names_a_configuration_in_every_namespace():
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        pytest.skip("needs nvcc on PATH")
+    source = DATA / "src" / "namespaces.cu"
+    command = [nvcc, "-std=c++20", "-arch=sm_80", "-Xptxas", "-v", "-c", source, "-o", os.devnull]
+    done = subprocess.run(command, capture_output=True, check=True)
+    rows = [row for row in read(done.stderr) if row.kind == "kernel"]
+    instantiated = source.read_text().count("\ntemplate __global__ void ")
+    assert len(rows) == instantiated + 1  # and `hidden`
+    assert {row.key for row in rows} == {"fam.sm80.bf16-d64"}
 
 
 NAMES = [

@@ -2,9 +2,10 @@
 
 A configuration is the C++ type kernelmint::configs::<family>::<target>::<tokens>, passed to its
 kernel as a template argument, so the Itanium ABI spells it in the symbol as names behind their
-lengths: `10kernelmint7configs13flash_forward4sm80...`. Where the kernel itself lives in namespace
-kernelmint, that was the first name of the symbol, and the ABI (5.1.10, compression) writes its
-repetition as `S_`: `NS_7configs13flash_forward...`.
+lengths: `10kernelmint7configs13flash_forward4sm80...`. What a symbol has named already, the ABI
+(5.1.10, compression) writes as `S_`, `S0_`, ..., in the order in which the names came: so a kernel
+of namespace kernelmint has `NS_7configs13flash_forward...`, and one whose other arguments named
+the namespace first `NS1_7configs...`, or even `NS2_13flash_forward...`.
 """
 
 from __future__ import annotations
@@ -13,34 +14,54 @@ import re
 
 KEY = re.compile(r"[a-z]\w*\.[a-z]\w*\.[a-z0-9]+(?:-[a-z0-9]+)*")
 _LENGTH = re.compile(r"[1-9][0-9]{0,8}")
+_NAMESPACE = re.compile(r"(?:10kernelmint|(S[0-9A-Z]{0,4}_))7configs|(S[0-9A-Z]{0,4}_)(?=[1-9])")
+_TARGET = re.compile(r"cpu|sm\d+[a-z]?")
 
 
 def key_of_symbol(symbol: str) -> str | None:
     """The key of the first configuration named in `symbol`, or None where it names none."""
-    at = symbol.find("7configs")
-    while at >= 0:
-        if symbol.endswith("10kernelmint", 0, at) or (
-            symbol.endswith("S_", 0, at) and symbol.startswith("_ZN10kernelmint")
-        ):
-            names = _names(symbol, at + len("7configs"))
-            if names is not None:
-                family, target, tokens = names
-                key = f"{family}.{target}.{tokens.replace('_', '-')}"
-                if KEY.fullmatch(key):
-                    return key
-        at = symbol.find("7configs", at + 1)
+    start = symbol.find("10kernelmint")
+    if start < 0:
+        return None
+    own = _own_names(symbol)
+    is_spelt = False  # whether kernelmint::configs has been named
+    for match in _NAMESPACE.finditer(symbol, start):
+        parent, whole = match.groups()
+        if whole and not (is_spelt and _may_be(whole, own, ["kernelmint", "configs"])):
+            continue
+        if parent and not _may_be(parent, own, ["kernelmint"]):
+            continue
+        is_spelt = True
+        names = _names(symbol, match.end())
+        if names is not None and not (whole and not _TARGET.fullmatch(names[1])):
+            family, target, tokens = names
+            key = f"{family}.{target}.{tokens.replace('_', '-')}"
+            if KEY.fullmatch(key):
+                return key
     return None
 
 
 def kernel_of_symbol(symbol: str) -> str:
     """The function's own name, without namespaces, template arguments and parameters; for a
     symbol that is not mangled, or not in a plain way, all of it."""
+    own = _own_names(symbol)
+    return own[-1] if own else symbol
+
+
+def _own_names(symbol: str) -> list[str]:
+    """The namespaces of a function and its name: what S_, S0_, ... stand for, as far as they go."""
     at = 3 if symbol.startswith("_ZN") else 2 if symbol.startswith("_Z") else len(symbol)
-    name = symbol
+    names = []
     while length := _LENGTH.match(symbol, at):
         at = length.end() + int(length[0])
-        name = symbol[length.end() : at]
-    return name
+        names.append(symbol[length.end() : at])
+    return names
+
+
+def _may_be(substitution: str, own: list[str], path: list[str]) -> bool:
+    """Whether it may stand for a namespace of that path: certain for the function's own names."""
+    index = 0 if substitution == "S_" else int(substitution[1:-1], 36) + 1
+    return index >= len(own) or own[: index + 1][-len(path) :] == path
 
 
 def _names(symbol: str, at: int) -> list[str] | None:
