@@ -60,8 +60,10 @@ class Project:
                     "file": file,
                 }
             )
-        target = {"name": "sm80", "kind": "cuda", "budget": self.budget, "kernels": kernels}
-        cpu = {"name": "cpu", "kind": "cpu", "budget": {}, "kernels": []}
+        target = {"name": "sm80", "kind": "cuda", "capability": 80, "exact": False}
+        target |= {"budget": self.budget, "kernels": kernels}
+        cpu = {"name": "cpu", "kind": "cpu", "capability": 0, "exact": False}
+        cpu |= {"budget": {}, "kernels": []}
         family = {"name": "flash_forward", "targets": [cpu, target]}
         manifest = {"version": 1, "spec_dirs": ["../kernel_specs"], "families": [family]}
         files[self.manifest] = json.dumps(manifest)

@@ -5,6 +5,7 @@ import gzip
 import json
 import os
 import shutil
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ from tests.ptx_report.project import KEYS, Project, record, symbol
 from tests.ptx_report.samples import DATA
 from tools.ptx_report import collect
 from tools.ptx_report.__main__ import main
-from tools.ptx_report.records import COLUMNS, read_csv
+from tools.ptx_report.records import COLUMNS, Record, csv_text, read_csv
 
 ROOT = Path(__file__).parents[2]
 CONTRACT = [
@@ -144,6 +145,136 @@ def test_bad_where(project, where, message):
     result = report(project, "--where", where)
     assert result.exit_code == 2
     assert message in result.output
+
+
+# Where it writes
+
+
+@pytest.mark.parametrize("option", ["--csv", "--json", "--html", "--markdown"])
+def test_a_device_is_written_to_and_stays(project, option):
+    result = report(project, option, "/dev/full")
+    assert (result.exit_code, "No space left" in result.output) == (2, True)
+    assert stat.S_ISCHR(os.stat("/dev/full").st_mode)
+    result = report(project, option, "/dev/null")
+    assert result.exit_code == 0
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+
+
+def test_a_pipe_is_written_to(project, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE, text=True) as cat:
+        assert report(project, "--csv", pipe).exit_code == 0
+        assert cat.communicate(timeout=60)[0].startswith("kernel_config,")
+    assert stat.S_ISFIFO(os.stat(pipe).st_mode)
+
+
+@pytest.mark.parametrize("is_pipe", [True, False])
+def test_standard_output_as_a_file_takes_the_rows_and_then_the_table(project, tmp_path, is_pipe):
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "tools.ptx_report", project.logs, "--csv", "/dev/stdout"]
+    with out.open("wb") as file:
+        options = {"stdout": subprocess.PIPE if is_pipe else file, "cwd": ROOT}
+        done = subprocess.run(command, check=True, **options)
+    text = (done.stdout if is_pipe else out.read_bytes()).decode()
+    assert text.startswith("kernel_config,")
+    assert text.endswith("2 kernels, 0 with spills\n")
+    assert Path("/dev/stdout").is_symlink()
+
+
+def test_a_link_stays_and_its_file_is_written(project, tmp_path):
+    file, link = tmp_path / "there" / "r.csv", tmp_path / "link.csv"
+    link.symlink_to(file)
+    for _ in range(2):  # a link to nothing, then to a file
+        assert report(project, "--csv", link).exit_code == 0
+        assert link.is_symlink()
+        assert len(read_csv(file)) == 2
+
+
+@pytest.mark.parametrize("option", ["--csv", "--json", "--html", "--markdown"])
+def test_no_input_is_written_over(project, tmp_path, option):
+    log = project.log(0, record(symbol(KEYS[0])))
+    alias = tmp_path / "alias"
+    alias.symlink_to(log)
+    old = tmp_path / "old.csv"
+    report(project, "--csv", old)
+    project.baseline.write_text(old.read_text())
+    for path, arguments in [
+        (log, ()),
+        (alias, ()),
+        (old, ("--diff", old)),
+        (project.manifest, ()),
+        (project.baseline, ("--check",)),
+    ]:
+        before = path.read_bytes()
+        result = report(project, option, path, *arguments)
+        assert (result.exit_code, "is an input" in result.output) == (2, True), path
+        assert path.read_bytes() == before
+
+
+def test_the_file_behind_standard_input_is_not_written_over(tmp_path):
+    log = tmp_path / "build.log"
+    log.write_text(record("_Z4kernv"))
+    command = [sys.executable, "-m", "tools.ptx_report", "-", "--csv", log]
+    with log.open() as file:
+        done = subprocess.run(
+            command, stdin=file, cwd=ROOT, capture_output=True, text=True, check=False
+        )
+    assert (done.returncode, "is an input (standard input)" in done.stderr) == (2, True)
+    assert log.read_text() == record("_Z4kernv")
+
+
+def test_two_outputs_are_two_files(project, tmp_path):
+    result = report(project, "--csv", tmp_path / "r", "--json", tmp_path / "." / "r")
+    assert (result.exit_code, "two outputs" in result.output) == (2, True)
+    assert not (tmp_path / "r").exists()
+
+
+def test_the_collector_writes_over_no_log(project):
+    log = project.log(0, record(symbol(KEYS[0])))
+    arguments = [project.logs, "--manifest", project.manifest, "--csv", log]
+    assert collect.main([*map(str, arguments)]) == 2
+    assert log.read_text() == record(symbol(KEYS[0]))
+
+
+FORMULAS = ["=1+1", "+1+1", "-cmd|' /C calc'!A0", "@SUM(A1)", "'=x", "''-x", "\t=1", "'quoted'"]
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_no_spreadsheet_computes_a_cell_and_the_cell_comes_back(tmp_path, name):
+    row = Record(name, warnings=(name,), source=name, line=-1)
+    path = tmp_path / "r.csv"
+    path.write_text(csv_text([row], [("parameter", ["-1"])]), newline="")
+    cells = list(csv.reader(path.open(newline="")))[1]
+    assert not any(cell.startswith(("=", "+", "@", "\t", "\r")) for cell in cells)
+    assert [cell for cell in cells if cell.startswith("-")] == ["-1", "-1"]  # numbers stay
+    assert read_csv(path) == [row]
+    assert run(path, "--diff", path).output.startswith("1 same")
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("a`b", "``a`b``"),
+        ("`a``b`", "``` `a``b` ```"),
+        ("a|b", "`a\\|b`"),
+        ("a\nb", "`a b`"),
+    ],
+)
+def test_a_name_in_markdown_is_code_whatever_it_holds(tmp_path, name, shown):
+    log, markdown = tmp_path / "r.csv", tmp_path / "r.md"
+    log.write_text(csv_text([Record(name, used_registers=1)]), newline="")
+    assert run(log, "--markdown", markdown).exit_code == 0
+    assert markdown.read_text().splitlines()[-1].startswith(f"| {shown} | ")
+
+
+def test_text_in_markdown_is_text(tmp_path):
+    old, new, markdown = tmp_path / "old.csv", tmp_path / "new.csv", tmp_path / "r.md"
+    row = Record("k", used_registers=1, toolchain="`x` <b> [a](b)", code="1")
+    old.write_text(csv_text([row]), newline="")
+    new.write_text(csv_text([row._replace(used_registers=2, toolchain="y")]), newline="")
+    run(new, "--diff", old, "--markdown", markdown)
+    assert r"\`x\` \<b\> \[a\](b)" in markdown.read_text()
 
 
 # What it reads
@@ -375,6 +506,36 @@ def test_a_spill_in_a_device_function_of_a_kernel_fails_its_budget(project):
     assert report(project, "--check").exit_code == 1
 
 
+def test_a_kernel_of_the_manifest_without_a_row_fails_the_check(project):
+    project.log(1, "its object's log was lost\n")
+    result = report(project, "--check")
+    assert result.exit_code == 1
+    assert f"{KEYS[1]} [sm_80]: in the manifest, and no row" in result.output
+    assert KEYS[0] not in result.output.split("ptx-report: ", 1)[1]
+    # The filter selects among those as well, by what the manifest says of them.
+    assert report(project, "--check", "--where", "d_head == 128").exit_code == 0
+    assert report(project, "--check", "--where", "target == 'sm80'").exit_code == 1
+
+
+def test_each_architecture_of_a_build_has_every_kernel_of_the_targets_that_it_suits(project):
+    one, both = (record(symbol(KEYS[0])), "".join(record(symbol(key)) for key in KEYS))
+    project.log(0, both + one.replace("sm_80", "sm_90"))
+    project.log(1, "")
+    result = report(project, "--check")
+    assert result.exit_code == 1
+    assert f"{KEYS[1]} [sm_90]: in the manifest, and no row" in result.output
+    assert "[sm_80]: in the manifest" not in result.output
+    # A target of one architecture alone: where it is not built, its kernels are not missed.
+    manifest = json.loads(project.manifest.read_text())
+    hopper = {"key": "flash_forward.sm90a.bf16", "parameters": {}, "file": "h.cu"}
+    target = {"name": "sm90a", "capability": 90, "exact": True, "kernels": [hopper]}
+    manifest["families"][0]["targets"].append(target)
+    project.manifest.write_text(json.dumps(manifest))
+    assert "flash_forward.sm90a.bf16 [sm_90a]: in" in report(project, "--check").output
+    project.log(0, both)
+    assert report(project, "--check").exit_code == 0
+
+
 def test_check_needs_something_to_check(tmp_path):
     result = run(DATA / "ptxas_11.8.89_sm_80.log", "--check")
     assert result.exit_code == 2
@@ -534,7 +695,8 @@ def test_the_collector_skips_logs_of_sources_that_are_gone(project, capsys):
 def test_the_collector_says_which_kernels_are_missing(project, capsys):
     project.log(1, "nothing\n")
     built(project)
-    assert "flash_forward.sm80: 1 kernels of the manifest are in no log" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "flash_forward.sm80 [sm_80]: 1 kernels of the manifest are in no log" in said
 
 
 def test_the_collector_of_a_build_without_cuda(project):

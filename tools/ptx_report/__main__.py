@@ -12,11 +12,12 @@ from rich.console import Console
 from tools.ptx_report import gate
 from tools.ptx_report import report as reports
 from tools.ptx_report.diff import Change, compare
+from tools.ptx_report.files import check_outputs, write_text
 from tools.ptx_report.fingerprints import Manifest
 from tools.ptx_report.page import html_text
-from tools.ptx_report.records import Record, ReportError, csv_text, read_csv, write_atomically
+from tools.ptx_report.records import Record, ReportError, csv_text, read_csv
 from tools.ptx_report.render import json_text, markdown_text
-from tools.ptx_report.report import Report
+from tools.ptx_report.report import STANDARD_INPUT, Report
 from tools.ptx_report.table import print_changes, print_table
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -84,8 +85,9 @@ def main(
             texts.append((html_file, html_text(report)))
         if markdown_file:
             texts.append((markdown_file, markdown_text(report, changes)))
+        check_outputs([path for path, _ in texts], _inputs(report, old_file, folders))
         for path, text in texts:
-            write_atomically(path, text)
+            write_text(path, text)
         if write_baseline:
             for path in gate.write_baselines(report.rows, folders):
                 click.echo(f"written: {path}")
@@ -106,10 +108,22 @@ def _read(logs: Sequence[str], installed: bool, manifest: Path | None) -> Report
         raise ReportError("give logs to read, or --installed (ptx-report --help)")
     report = reports.installed() if installed else reports.read(logs)
     if manifest is not None:
-        report.manifest = Manifest(manifest)
+        report.hold_against(Manifest(manifest))
     elif report.manifest is None and (_ROOT / "generated" / "manifest.json").exists():
-        report.manifest = Manifest(_ROOT / "generated" / "manifest.json")
+        report.hold_against(Manifest(_ROOT / "generated" / "manifest.json"))
     return report
+
+
+def _inputs(report: Report, old_file: Path | None, folders: Sequence[Path]) -> list[Path | int]:
+    """The files that were read, or whose figures count; standard input as its descriptor."""
+    inputs: list[Path | int] = [
+        0 if name == STANDARD_INPUT else Path(name) for name in report.files
+    ]
+    if old_file is not None:
+        inputs.append(old_file)
+    if report.manifest is not None:
+        inputs.append(report.manifest.path)
+    return [*inputs, *gate.baseline_paths(report.rows, folders)]
 
 
 def _print_reading(report: Report) -> None:
@@ -169,6 +183,7 @@ def _check(
     verdict = gate.Verdict()
     if report.manifest is not None:
         gate.check_budgets(report.rows, report.manifest, verdict)
+        gate.check_presence(report.absent, verdict)
     baselines = gate.read_baselines(report.rows, folders)
     gate.check_baselines(report.rows, baselines, verdict)
     if changes is not None:

@@ -17,10 +17,11 @@ from pathlib import Path
 if __package__ in (None, ""):  # run by its path: the repository's root is not on the path yet
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from tools.ptx_report.files import check_outputs, write_text
 from tools.ptx_report.fingerprints import CodeFingerprint, Manifest
 from tools.ptx_report.inputs import OBJECT_LOG, read_log, source_name
 from tools.ptx_report.parser import Statistics
-from tools.ptx_report.records import Record, ReportError, csv_text, write_atomically
+from tools.ptx_report.records import Record, ReportError, csv_text
 
 _SHARED_HEADERS = Path(__file__).resolve().parents[2] / "runtime" / "include"
 
@@ -64,16 +65,10 @@ def collect(
 
 
 def _missing(manifest: Manifest, rows: list[Record]) -> list[str]:
-    """Kernels of the manifest without a row, where some kernel of their target has one."""
-    seen = {row.key for row in rows}
-    targets = {tuple(row.key.split(".")[:2]) for row in rows if row.key}
-    lost = Counter(
-        ".".join(target)
-        for key in manifest.kernels
-        if key not in seen and (target := tuple(key.split(".")[:2])) in targets
-    )
+    lost = Counter((key.rpartition(".")[0], arch) for key, arch in manifest.absent(rows))
     return [
-        f"{target}: {count} kernels of the manifest are in no log" for target, count in lost.items()
+        f"{target} [{arch}]: {count} kernels of the manifest are in no log"
+        for (target, arch), count in lost.items()
     ]
 
 
@@ -95,15 +90,17 @@ def main(arguments: list[str] | None = None) -> int:
         rows, remarks, statistics = collect(options.logs, manifest, toolchain, code)
         for remark in remarks:
             print(f"ptx-report: {remark}", file=sys.stderr)
+        logs = list(options.logs.rglob(f"*{OBJECT_LOG}"))
+        check_outputs([options.csv], [*logs, options.manifest])
         kernels = {row.key for row in rows if row.key}
-        if not kernels and any(options.logs.rglob(f"*{OBJECT_LOG}")):
+        if not kernels and logs:
             print(
                 f"ptx-report: {options.logs}: no kernel of {options.manifest} in "
                 f"{statistics.lines} lines of logs: were they compiled with -Xptxas -v?",
                 file=sys.stderr,
             )
             return 1
-        write_atomically(options.csv, csv_text(rows))
+        write_text(options.csv, csv_text(rows))
     except ReportError as error:
         print(f"ptx-report: {error}", file=sys.stderr)
         return 2

@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tools.ptx_report.records import ReportError
+from tools.ptx_report.records import Record, ReportError
 
 _INCLUDE = re.compile(rb'^#\s*include\s*["<]([^">]+)[">]', re.MULTILINE)
 
@@ -45,10 +45,33 @@ class Manifest:
                 f"{path}: not a manifest of codegen ({type(error).__name__}: {error})"
             ) from error
 
+    def absent(self, rows: Iterable[Record]) -> list[tuple[str, str]]:
+        """(key, architecture) of every kernel that the rows' build must have, and that has no row.
+
+        The architectures are those of the rows: `sm80` is compiled for each of them from 8.0 up,
+        `sm90a` for 9.0a where they hold 9.0.
+        """
+        present = {(row.key, row.arch) for row in rows if row.key}
+        built = {_capability(arch) for _, arch in present if arch}
+        absent = []
+        for target in self.targets.values():
+            least = target.get("capability", 0)
+            for capability in sorted(built):
+                if least and (capability == least if target["exact"] else capability >= least):
+                    arch = f"sm_{capability}{'a' if target['exact'] else ''}"
+                    keys = (str(kernel["key"]) for kernel in target["kernels"])
+                    absent += [(key, arch) for key in keys if (key, arch) not in present]
+        return absent
+
     @cached_property
     def files(self) -> frozenset[str]:
         """The generated sources, relative to the manifest's folder."""
         return frozenset(str(kernel["file"]) for kernel in self.kernels.values())
+
+
+def _capability(arch: str) -> int:
+    """90 of sm_90 and of sm_90a."""
+    return int(re.sub(r"\D", "", arch) or 0)
 
 
 class CodeFingerprint:

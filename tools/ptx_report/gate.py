@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from tools.ptx_report.diff import LABELS, Change, compare, figure
+from tools.ptx_report.files import write_text
 from tools.ptx_report.fingerprints import Manifest
-from tools.ptx_report.records import Record, ReportError, csv_text, read_csv, write_atomically
+from tools.ptx_report.records import Record, ReportError, csv_text, read_csv
 from tools.ptx_report.symbols import key_of_symbol
 
 # A budget's names, and the figures that they bound.
@@ -31,7 +32,7 @@ class Offence:
     reason: str
 
     def __str__(self) -> str:
-        function = f"{self.row.kernel}, " if self.row.key else ""
+        function = f"{self.row.kernel}, " if self.row.key not in (None, self.row.symbol) else ""
         arch = self.row.arch or "architecture unknown"
         return f"{self.row.kernel_config} [{function}{arch}]: {self.reason}"
 
@@ -71,6 +72,12 @@ def check_budgets(rows: Iterable[Record], manifest: Manifest, verdict: Verdict) 
                 if name == "c75":
                     reason += f" ({' '.join(row.c75)})"
                 verdict.offences.append(Offence(row, reason))
+
+
+def check_presence(absent: Iterable[Record], verdict: Verdict) -> None:
+    """Every kernel of the manifest must have a row: `absent` have none."""
+    for row in absent:
+        verdict.offences.append(Offence(row, "in the manifest, and no row: was its log read?"))
 
 
 def check_baselines(
@@ -198,5 +205,5 @@ def write_baselines(rows: Iterable[Record], folders: Sequence[Path]) -> list[Pat
     if not texts:
         raise ReportError("no kernel of a known family in the input: there is no baseline to write")
     for path, text in texts.items():
-        write_atomically(path, text)
+        write_text(path, text)
     return list(texts)

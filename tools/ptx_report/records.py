@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-import os
-import tempfile
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -113,6 +112,10 @@ _INTEGERS = frozenset(
     ]
 )
 _SEPARATOR = " | "
+# A spreadsheet takes a cell that begins with one of these for a formula, unless it is a number. An
+# apostrophe in front makes it text; so that reading is exact, cells that begin so get one as well.
+_FORMULA = re.compile(r"'*[=+\-@\t\r]")
+_NUMBER = re.compile(r"[+-]?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?")
 
 
 def cells(record: Record) -> dict[str, str]:
@@ -130,14 +133,29 @@ def cells(record: Record) -> dict[str, str]:
     return row
 
 
+def _as_text(cell: str) -> str:
+    """The cell as no spreadsheet computes it."""
+    return f"'{cell}" if _FORMULA.match(cell) and not _NUMBER.fullmatch(cell) else cell
+
+
+def _from_text(cell: str) -> str:
+    """The inverse of `_as_text`."""
+    return cell[1:] if cell.startswith("'") and _as_text(cell[1:]) == cell else cell
+
+
 def csv_text(records: Iterable[Record], extra: Iterable[tuple[str, list[str]]] = ()) -> str:
-    """CSV with `COLUMNS`, then the `extra` columns, each a name and one cell per record."""
+    """CSV with `COLUMNS`, then the `extra` columns, each a name and one cell per record.
+
+    A cell that a spreadsheet would take for a formula has an apostrophe in front; `read_csv` takes
+    it away.
+    """
     extra = list(extra)
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow([*COLUMNS, *(name for name, _ in extra)])
     for index, record in enumerate(records):
-        writer.writerow([*cells(record).values(), *(column[index] for _, column in extra)])
+        row = [*cells(record).values(), *(column[index] for _, column in extra)]
+        writer.writerow(map(_as_text, row))
     return out.getvalue()
 
 
@@ -169,7 +187,7 @@ def read_csv(path: Path) -> list[Record]:
 def _record(row: dict[str, str], path: Path, line: int) -> Record:
     values: dict[str, object] = {}
     for column in COLUMNS:
-        cell = row.get(column) or ""
+        cell = _from_text(row.get(column) or "")
         if column in ("kernel_config", "spilled") or not cell:
             continue
         try:
@@ -190,7 +208,7 @@ def _record(row: dict[str, str], path: Path, line: int) -> Record:
             raise ReportError(
                 f"{path}:{line}: {column} is {cell!r}, which is not a number"
             ) from error
-    config = row["kernel_config"]
+    config = _from_text(row["kernel_config"] or "")
     if not config:
         raise ReportError(f"{path}:{line}: kernel_config is empty")
     symbol = str(values.get("symbol", config))
@@ -200,22 +218,3 @@ def _record(row: dict[str, str], path: Path, line: int) -> Record:
         values["symbol"] = symbol
         values["name"] = config if config != symbol else None
     return Record(**values)  # type: ignore[arg-type]  # converted above, column by column
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Writes a whole file or nothing: nobody ever sees half of one. Raises ReportError."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8", newline="") as out:
-                out.write(text)
-            umask = os.umask(0)
-            os.umask(umask)
-            os.chmod(temporary, 0o666 & ~umask)
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
-    except OSError as error:
-        raise ReportError(f"{path}: cannot be written: {error.strerror or error}") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -12,6 +13,7 @@ from tools.ptx_report.records import COLUMNS, Record
 from tools.ptx_report.report import Report
 from tools.ptx_report.table import summary, worst_first
 
+_MARKUP = re.compile(r"([\\`*\[\]<>|~@&#])")
 _COMMENT = 60_000  # characters; GitHub takes 65,536 in a comment
 
 
@@ -54,7 +56,7 @@ def markdown_text(report: Report, changes: Sequence[Change] | None) -> str:
         return _markdown_changes(changes)
     lines = [
         _row(
-            f"`{row.kernel_config}`",
+            row.kernel_config,
             row.arch,
             row.used_registers,
             row.spill_stores,
@@ -83,7 +85,7 @@ def _markdown_changes(changes: Sequence[Change]) -> str:
     header += "|---|---|---|" + "--:|" * len(used) + "---|\n"
     lines = [
         _row(
-            f"`{change.row.kernel_config}`",
+            change.row.kernel_config,
             change.row.arch,
             change.verdict,
             *(_delta(change, name) for name in used),
@@ -101,9 +103,22 @@ def _delta(change: Change, name: str) -> str:
     return f"{before} → {after} ({after - before:+d})"
 
 
-def _row(*cells: object) -> str:
-    texts = ("" if cell is None else str(cell).replace("|", "\\|") for cell in cells)
-    return "| " + " | ".join(texts) + " |\n"
+def _row(name: str, *cells: object) -> str:
+    """A line of a table. A cell's text is shown as it is, whatever it holds."""
+    texts = ("" if cell is None else _MARKUP.sub(r"\\\1", _line(str(cell))) for cell in cells)
+    return "| " + " | ".join([_code(name), *texts]) + " |\n"
+
+
+def _code(text: str) -> str:
+    """A code span: its fence is longer than any run of backticks in it."""
+    text = _line(text).replace("|", "\\|")
+    fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
+    space = " " if "`" in (text[:1], text[-1:]) else ""
+    return f"{fence}{space}{text}{space}{fence}"
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _remarks(row: Record) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sysconfig
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,8 @@ from tools.ptx_report.objects import read_object
 from tools.ptx_report.occupancy import Occupancy, occupancy
 from tools.ptx_report.parser import Statistics
 from tools.ptx_report.records import Record, ReportError, read_csv
+
+STANDARD_INPUT = "standard input"  # what its name is among the files
 
 _TEXT = Kind("text")
 _COLUMN_KINDS: dict[str, Kind] = {
@@ -64,6 +66,12 @@ class Report:
     inputs: list[str] = field(default_factory=list)  # as the user named them
     files: list[str] = field(default_factory=list)  # what was read for that
     manifest: Manifest | None = None
+    absent: list[Record] = field(default_factory=list)  # kernels of the manifest without a row
+
+    def hold_against(self, manifest: Manifest) -> None:
+        """Takes a manifest, and notes which of its kernels are missing."""
+        self.manifest = manifest
+        self.absent = [Record(key, arch=arch) for key, arch in manifest.absent(self.rows)]
 
     def parameters(self, row: Record) -> Mapping[str, Any]:
         """The configuration of our kernel; empty for a foreign one."""
@@ -120,20 +128,21 @@ class Report:
             expression = parse(text, scope, "bool")
         except ExpressionError as error:
             raise ReportError(f'--where "{text}": {error}') from None
-        kept = []
-        for row in self.rows:
+
+        def holds(row: Record) -> bool:
             try:
-                if expression.evaluate(self._values(row)):
-                    kept.append(row)
+                return bool(expression.evaluate(self._values(row)))
             except NameError:
-                continue
+                return False
             except EVALUATION_ERRORS as error:
                 raise ReportError(
                     f"--where has no value for {row.kernel_config}: {error}"
                 ) from None
-        if not kept:
+
+        rows = [row for row in self.rows if holds(row)]
+        if not rows:
             raise ReportError(f'--where "{text}": none of {len(self.rows)} rows matches')
-        return Report(kept, self.statistics, self.inputs, self.files, self.manifest)
+        return replace(self, rows=rows, absent=[row for row in self.absent if holds(row)])
 
     def _values(self, row: Record) -> dict[str, Any]:
         values: dict[str, Any] = {
@@ -171,7 +180,7 @@ def read(paths: Sequence[str]) -> Report:
     """
     report = Report([])
     for name in paths:
-        report.inputs.append("standard input" if name == "-" else name)
+        report.inputs.append(STANDARD_INPUT if name == "-" else name)
         report.rows += _read_one(name, report.statistics, report.files)
     report.rows = _named(report.rows)
     return report
@@ -188,7 +197,7 @@ def _named(rows: Sequence[Record]) -> list[Record]:
 
 def _read_one(name: str, statistics: Statistics, files: list[str]) -> Iterable[Record]:
     if name == "-":
-        files.append("standard input")
+        files.append(STANDARD_INPUT)
         return list(inputs.read_standard_input(statistics))
     path = Path(name)
     if path.is_dir():
@@ -215,7 +224,9 @@ def installed() -> Report:
         raise ReportError(f"{path}: missing: the package was installed without its report")
     manifest = Manifest(folder / "manifest.json")
     rows = _named(read_csv(path))
-    return Report(rows, inputs=["the installed package"], manifest=manifest)
+    report = Report(rows, inputs=["the installed package"], files=[str(path)])
+    report.hold_against(manifest)
+    return report
 
 
 def _installed_folder() -> Path:
