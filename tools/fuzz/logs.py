@@ -151,13 +151,13 @@ def read(text: bytes, chunk: int = CHUNK) -> list[Record]:
 
 
 def _dropped(rng: random.Random, records: Sequence[Sequence[bytes]]) -> list[bytes]:
-    """Lines of one record are gone without a trace."""
+    """Lines of one record are gone without a trace, but not all that say where it begins: what is
+    left would be of the record before."""
     hurt = rng.randrange(len(records))
-    lines: list[bytes] = []
-    for index, record in enumerate(records):
-        kept = [line for line in record if index != hurt or rng.random() < 0.6]
-        lines += kept
-    return lines
+    kept = [line for line in records[hurt] if rng.random() < 0.6]
+    if not any(b"unction" in line for line in kept):
+        kept = []
+    return _whole(rng, [*records[:hurt], kept, *records[hurt + 1 :]])
 
 
 def _cut(rng: random.Random, records: Sequence[Sequence[bytes]]) -> list[bytes]:

@@ -254,7 +254,11 @@ class _Queue:
     def join_with_line(self, record: _Open) -> None:
         self.join(record)
         self.lent.add(id(record))
-        self.owed -= 1
+        self._pay(1)
+
+    def promote(self, record: _Open) -> None:
+        """What was taken for a function is a kernel."""
+        self.owed += any(other is record for other in self.waiting)
 
     def line(self, previous: _Open | None) -> _Open | None:
         """The record that takes a line right behind `previous`; None where none may."""
@@ -487,18 +491,17 @@ class Parser:
         elif _is_marked(rest):
             self._cut()
         elif (self._frames.waiting or self._used.waiting or self._entered) and _DEBRIS.search(rest):
-            self._unit_is_whole = False
-            self._bar()
+            self._bar(unit_is_whole=False)
 
     def _cut(self) -> None:
-        """Lines are missing here."""
-        self._unit_is_whole = False
-        self._bar()
+        """Lines are missing here, for sure."""
+        self._bar(unit_is_whole=False)
         for queue in self._queues():
             queue.settle()
 
-    def _bar(self) -> None:
+    def _bar(self, unit_is_whole: bool = True) -> None:
         """No record from before takes a line from behind."""
+        self._unit_is_whole = self._unit_is_whole and unit_is_whole
         self._last = None
         for queue in self._queues():
             for record in queue.waiting:
@@ -615,7 +618,7 @@ class Parser:
                 if len(self._notes) > WINDOW:  # warnings alone, without the kernels' lines
                     self._settle_notes()
             if level in (b"error", b"fatal"):
-                self._cut()
+                self._bar(unit_is_whole=False)
         elif any(start.startswith(body[:5]) for start in _BODIES) or any(
             like.search(body) for like in _LIKE_ANY
         ):
@@ -762,6 +765,7 @@ class Parser:
             return last
         if last.kind == "function" and last.stage == _FRAMED:
             last.kind = "kernel"  # device functions have no such line
+            self._times.promote(last)
             last.incomplete = "its 'Compiling entry function' line is missing"
             return last
         return None
