@@ -1,9 +1,4 @@
 # The generated tree: checked, then included.
-if("${CMAKE_CURRENT_SOURCE_DIR}${CMAKE_CURRENT_BINARY_DIR}${KERNELMINT_GENERATED_DIR}" MATCHES ";")
-  message(FATAL_ERROR "Kernelmint: CMake's lists cannot hold a folder with a semicolon in its name. "
-          "Move or rename ${CMAKE_CURRENT_SOURCE_DIR}, ${CMAKE_CURRENT_BINARY_DIR} or "
-          "${KERNELMINT_GENERATED_DIR}.")
-endif()
 if(NOT EXISTS "${KERNELMINT_GENERATED_DIR}/files.cmake")
   message(FATAL_ERROR "Kernelmint: ${KERNELMINT_GENERATED_DIR} holds no files.cmake. Write the tree "
           "with `python -m codegen regenerate --out ${KERNELMINT_GENERATED_DIR}`.")
@@ -19,10 +14,9 @@ if(stale)
 endif()
 
 include("${KERNELMINT_GENERATED_DIR}/files.cmake")
-if(KERNELMINT_SPEC_DIRS MATCHES "\\\\;")
-  message(FATAL_ERROR "Kernelmint: CMake's lists cannot hold a folder of specs with a semicolon in "
-          "its name: ${KERNELMINT_SPEC_DIRS}")
-endif()
+foreach(dir IN LISTS KERNELMINT_SPEC_DIRS)
+  kernelmint_check_folders(dir)
+endforeach()
 # A tree that is written anew from here on has another fingerprint: registry.cpp compares them.
 set_source_files_properties("${KERNELMINT_GENERATED_DIR}/registry.cpp" PROPERTIES
   COMPILE_DEFINITIONS KERNELMINT_CONFIGURED_FINGERPRINT="${KERNELMINT_FINGERPRINT}")

@@ -18,7 +18,7 @@ from codegen.checks import (
 )
 from codegen.expressions import INT, ExpressionError, Kind, parse
 from codegen.load_sets import SetLoader
-from codegen.names import CPP_KEYWORDS, IDENTIFIER, TARGET
+from codegen.names import CPP_KEYWORDS, IDENTIFIER, TARGET, enum_type
 from codegen.problems import TooManyProblemsError, did_you_mean
 from codegen.source import Document
 from codegen.spec import Derived, Family, Launch, Rule, Target
@@ -67,6 +67,10 @@ class TargetLoader:
         kinds = {parameter.name: parameter.kind for parameter in parameters}
         derived = self._derived(written, kinds)
         constants = {**kinds, **{value.name: value.expression.kind for value in derived}}
+        for parameter in parameters:
+            if parameter.type == "enum" and enum_type(parameter.name) in constants:
+                message = f"'{enum_type(parameter.name)}' is the C++ type of '{parameter.name}'"
+                document.report(f"{message}: rename one of them")
         everything = {**constants, **dict.fromkeys(family.symbols, INT)}
         constraints = load_rules(document, written.constraints, constants, "constraints")
         header, kernel = self._kernel(written)

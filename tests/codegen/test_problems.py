@@ -451,6 +451,13 @@ EDITS = [
         "cpu.yaml:4:3: 'INT_MAX' is a macro of C++'s headers: choose another",
     ),
     (
+        "a name that is the C++ type of another",
+        "sm80.yaml",
+        "warps",
+        "mode_type",
+        "sm80.yaml:1:1: 'mode_type' is the C++ type of 'mode': rename one of them",
+    ),
+    (
         "a very long name",
         "cpu.yaml",
         "  tile: {",

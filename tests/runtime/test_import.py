@@ -77,6 +77,20 @@ def test_an_extension_of_other_generated_code_is_refused_naming_both(tmp_path):
     assert "has no manifest beside it" in last_line(import_copy(tmp_path))
 
 
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "{}", "[" * 100_000, "\udcff", '{"fingerprint": "\\ud800"}', "\0"]
+)
+def test_a_damaged_manifest_is_an_import_error_with_the_command_that_mends_it(tmp_path, text):
+    package = copy_of(tmp_path, extension=True)
+    path = package / "_generated/manifest.json"
+    path.write_bytes(text.encode(errors="surrogateescape"))
+    result = import_copy(tmp_path)
+    assert result.returncode == 1
+    line = last_line(result)
+    assert line.startswith("ImportError: ")
+    assert line.endswith("run `pip install .`")
+
+
 def test_an_extension_of_another_build_is_refused_naming_both(tmp_path):
     """The same generated code, but other headers, flags or compilers."""
     path = copy_of(tmp_path, extension=True) / "_generated/build.json"

@@ -90,7 +90,7 @@ def _compiled(folder: Path) -> list[str]:
     try:
         printed = _spec_programs.run(folder, tree.spaces)
     except subprocess.CalledProcessError as error:
-        return [error.stderr]
+        return [error.stderr[:2000]]
     return list(_spec_programs.differences(printed, tree.spaces))
 
 

@@ -1,0 +1,13 @@
+# Refuses folders that CMake or ninja cannot spell: included before project(), which some of them
+# would break in ways of their own. (Ninja loses track of headers behind a quote or an ampersand, and
+# would build stale code.)
+function(kernelmint_check_folders)
+  foreach(variable IN LISTS ARGN)
+    if("${${variable}}" MATCHES "[][;\"'`$&\\<>|*?^]")
+      message(FATAL_ERROR "Kernelmint: CMake and ninja cannot build where a folder's name holds a "
+              "quote, a bracket or one of ; $ & \\ < > | * ? ^. Rename it, or choose another: "
+              "${variable} is ${${variable}}")
+    endif()
+  endforeach()
+endfunction()
+kernelmint_check_folders(CMAKE_CURRENT_SOURCE_DIR CMAKE_CURRENT_BINARY_DIR KERNELMINT_GENERATED_DIR)

@@ -1,0 +1,151 @@
+"""What CMake makes of folders' names, of edited generators, and of trees written meanwhile."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.build
+
+ROOT = Path(__file__).resolve().parents[2]
+CMAKE = Path(sys.executable).with_name("cmake")
+ONE = (
+    "family == 'flash_forward' and target == 'cpu' and d_head == 64 and B_r == 64 and causal"
+    " and dtype == 'f32'"
+)
+REGISTRY = "CMakeFiles/_native.dir/generated/registry.cpp.o"
+# Not the checkout's editable install, whose finder comes before every path.
+CODEGEN = """
+import sys
+sys.meta_path = [f for f in sys.meta_path if "Redirecting" not in type(f).__name__]
+from codegen.__main__ import main
+main()
+"""
+
+
+@dataclass
+class Checkout:
+    """A copy of the sources, with a tree of one kernel, and a build folder."""
+
+    root: Path
+    build: Path
+    out: str = "generated"
+    specs: str = "kernel_specs"
+
+    def run(self, *command: str | Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(part) for part in command],
+            cwd=self.root,
+            env={**os.environ, "PYTHONPATH": str(self.root)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+
+    def regenerate(self, where: str = ONE) -> None:
+        specs = ("--specs", self.specs, "--out", self.out)
+        done = self.run(sys.executable, "-c", CODEGEN, "regenerate", *specs, "--where", where)
+        assert done.returncode == 0, done.stdout
+
+    def configure(self) -> subprocess.CompletedProcess[str]:
+        return self.run(
+            *(CMAKE, "-S", ".", "-B", self.build, "-G", "Ninja", "-DKERNELMINT_CUDA=OFF"),
+            *(f"-DPython_EXECUTABLE={sys.executable}",),
+            f"-DKERNELMINT_GENERATED_DIR={self.root / self.out}",
+        )
+
+    def ninja(self, *targets: str) -> subprocess.CompletedProcess[str]:
+        options = [word for target in targets for word in ("--target", target)]
+        return self.run(CMAKE, "--build", self.build, *options)
+
+
+def copied(root: Path, build: Path, out: str, specs: str) -> Checkout:
+    root.mkdir(parents=True)
+    for name in ("CMakeLists.txt", "pyproject.toml", "cmake", "codegen", "runtime", "tools"):
+        source = ROOT / name
+        if source.is_dir():
+            ignored = shutil.ignore_patterns("__pycache__", "*.so", "_generated")
+            shutil.copytree(source, root / name, ignore=ignored)
+        else:
+            shutil.copy(source, root / name)
+    shutil.copytree(ROOT / "kernel_specs", root / specs)
+    return Checkout(root, build, out, specs)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Checkout:
+    made = copied(tmp_path / "checkout", tmp_path / "build", "generated", "kernel_specs")
+    made.regenerate()
+    done = made.configure()
+    assert done.returncode == 0, done.stdout
+    return made
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda root: (root / "codegen/templates/shard.cu.mako").open("a").write("// edited\n"),
+        lambda root: (root / "codegen/__main__.py").open("a").write("# edited\n"),
+        lambda root: (root / "codegen/added.py").write_text(""),
+        lambda root: (root / "codegen/templates/added.mako").write_text(""),
+        lambda root: (root / "kernel_specs/flash_forward/cpu.yaml").open("a").write("# edited\n"),
+    ],
+    ids=["template", "module", "new module", "new template", "spec"],
+)
+def test_a_bare_ninja_after_an_edit_refuses_the_stale_tree(checkout, edit) -> None:
+    done = checkout.ninja("build.ninja")
+    assert done.returncode == 0, done.stdout
+    edit(checkout.root)
+    done = checkout.ninja("build.ninja")
+    assert done.returncode != 0
+    assert "the generated tree is stale" in done.stdout
+    assert "mend it with: python -m codegen regenerate" in done.stdout
+    checkout.regenerate()
+    assert checkout.ninja("build.ninja").returncode == 0
+
+
+def test_a_tree_written_while_cmake_configured_does_not_build(checkout) -> None:
+    """As if the new tree came between CMake's reading of the old one and its build files."""
+    checkout.regenerate(ONE.replace(" and causal", ""))
+    for path in [*(checkout.root / "generated").rglob("*")]:
+        os.utime(path, (1, 1))
+    done = checkout.ninja(REGISTRY)
+    assert done.returncode != 0
+    assert "is not the one that CMake configured: run cmake again" in done.stdout
+    assert checkout.configure().returncode == 0
+    assert checkout.ninja(REGISTRY).returncode == 0
+
+
+def test_folders_with_spaces_build(tmp_path: Path) -> None:
+    made = copied(tmp_path / "a (b) #1", tmp_path / "the build", "my tree", "my specs #2")
+    made.regenerate()
+    done = made.configure()
+    assert done.returncode == 0, done.stdout
+    done = made.ninja()
+    assert done.returncode == 0, done.stdout
+    assert list(made.build.glob("_native*.so"))
+    assert "no work to do" in made.ninja().stdout
+    (made.root / "runtime/include/registry.h").open("a").write("// edited\n")
+    assert "registry.cpp" in made.ninja("CMakeFiles/_native.dir/my_tree/registry.cpp.o").stdout
+
+
+@pytest.mark.parametrize("character", [";", '"', "'", "$", "&", "["])
+@pytest.mark.parametrize("what", ["build", "out", "specs"])
+def test_a_folder_that_cmake_cannot_spell_is_refused_in_a_sentence(
+    tmp_path: Path, character, what
+) -> None:
+    folders = {"build": "build", "out": "generated", "specs": "kernel_specs"}
+    folders[what] = f"a{character}b"
+    made = copied(tmp_path / "x", tmp_path / folders["build"], folders["out"], folders["specs"])
+    made.regenerate()
+    done = made.configure()
+    assert done.returncode != 0
+    words = " ".join(done.stdout.split())
+    assert "CMake and ninja cannot build where a folder's name holds a quote" in words
