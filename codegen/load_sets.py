@@ -90,10 +90,7 @@ class SetLoader:
     def _configuration(
         self, given: Mapping[str, ParameterValue], path: tuple[str | int, ...]
     ) -> Choice:
-        """One configuration, or several: a family parameter left out takes all its values.
-
-        A parameter with a default takes that instead.
-        """
+        """One configuration, or several, where parameters are left out that have no default."""
         self._check_names(given, path)
         axes: list[tuple[ParameterValue, ...]] = []
         for parameter in self.shared + self.own:
@@ -101,8 +98,7 @@ class SetLoader:
                 self._check_value(parameter, given[parameter.name], *path, parameter.name)
                 axes.append((given[parameter.name],))
             else:
-                has_values = parameter in self.shared or parameter.default is not None
-                axes.append(_left_out(parameter) if has_values else ())
+                axes.append(_left_out(parameter))
         self._check_complete(axes, path)
         strict = all(len(axis) == 1 for axis in axes)
         return Choice(tuple(axes), (), strict, self.document.locate(*path))
@@ -172,7 +168,7 @@ class SetLoader:
 
 
 def _left_out(parameter: Parameter) -> tuple[ParameterValue, ...]:
-    """Its default, else all it may be, as far as the spec says; a bool is false or true."""
+    """Its default, else all it may be; nothing, where the spec does not say what that is."""
     if parameter.default is not None:
         return (parameter.default,)
     return parameter.values or ((False, True) if parameter.type == "bool" else ())

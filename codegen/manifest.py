@@ -89,6 +89,7 @@ def _parameter_entry(parameter: Parameter) -> dict[str, Any]:
         "type": parameter.type,
         "token": parameter.token,
         "values": None if parameter.values is None else list(parameter.values),
+        "default": parameter.default,
         "doc": parameter.doc,
     }
 

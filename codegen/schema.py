@@ -141,7 +141,7 @@ class Parameter(_Documented):
         None, description="its letters in the key (int, bool); default: the name in lower case"
     )
     default: Value | None = Field(
-        None, description="what sets mean that leave it out; absent: they must name it"
+        None, description="what leaving it out means; absent: all its values, where they are known"
     )
 
 

@@ -24,7 +24,7 @@ class Parameter:
     values: tuple[ParameterValue, ...] | None
     doc: str
     location: Location
-    default: ParameterValue | None = None  # where a set leaves it out
+    default: ParameterValue | None = None  # what leaving it out means; None: all its values
 
     @property
     def kind(self) -> Kind:

@@ -246,8 +246,8 @@ def kernel(key: str | Mapping[str, Any] | object) -> Kernel:
     Args:
         key: a key, a short form (`python -m codegen list --short` prints them), or a
             configuration: a mapping or a dataclass of parameters (`family` and `target` may be
-            among them). A bool parameter that it leaves out is False; the others must leave one
-            kernel.
+            among them). A parameter that it leaves out takes its default; without one, any of
+            its values, and one kernel must be left.
 
     Raises:
         KernelNotFound: no such kernel was generated, or a configuration leaves several.
@@ -363,12 +363,12 @@ def resolve(config: Mapping[str, Any] | object) -> str:
     known = sorted({name for info in candidates for name in info.parameters})
     for name in wanted:
         _check_name("parameter", name, known)
+    defaults = {scope: _defaults(*scope) for scope in {(i.family, i.target) for i in candidates}}
     matching = [
         info
         for info in candidates
         if wanted.keys() <= info.parameters.keys()
-        and all(info.parameters[name] == value for name, value in wanted.items())
-        and not any(info.parameters[n] is True for n in info.parameters.keys() - wanted.keys())
+        and (defaults[info.family, info.target] | wanted).items() <= info.parameters.items()
     ]
     if len(matching) == 1:
         return matching[0].key
@@ -382,6 +382,13 @@ def resolve(config: Mapping[str, Any] | object) -> str:
         f"{given} leaves {len(matching)} kernels; name more parameters: "
         f"{', '.join(info.key for info in matching[:8])}{', …' if len(matching) > 8 else ''}"
     )
+
+
+def _defaults(family: str, target: str) -> dict[str, Any]:
+    """What the parameters of a target are that a configuration leaves out."""
+    known = manifest.load().families[family]
+    (own,) = (t.parameters for t in known.targets if t.name == target)
+    return {p.name: p.default for p in (*known.parameters, *own) if p.default is not None}
 
 
 def _plain(name: object, value: object) -> Any:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import functools
 import hashlib
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,7 @@ class Parameter:
 
     name: str
     kind: Kind
+    default: bool | int | str | None  # what leaving it out means; None: any of its values
 
 
 @dataclass(frozen=True)
@@ -89,9 +92,8 @@ class Resources:
 
 def _parameter(data: dict[str, Any]) -> Parameter:
     kinds = {"dtype": DTYPE, "bool": BOOL, "int": INT}
-    return Parameter(
-        data["name"], kinds.get(data["type"]) or Kind("text", tuple(data["values"] or ()))
-    )
+    kind = kinds.get(data["type"]) or Kind("text", tuple(data["values"] or ()))
+    return Parameter(data["name"], kind, data["default"])
 
 
 def _target(data: dict[str, Any]) -> Target:
@@ -134,12 +136,9 @@ def build() -> dict[str, Any]:
     ImportError where the extension is another build's.
     """
     path = FOLDER / "build.json"
-    try:
+    with _readable(path, "record of its build"):
         data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ImportError(
-            f"runtime's extension has no record of its build beside it ({path}): run `{REBUILD}`"
-        ) from None
+        _ = data["fingerprint"], data["settings"], data["sources"].items()
     if data["fingerprint"] != _native.build_fingerprint:
         raise ImportError(
             f"runtime's extension {_native.__file__} is of the build {_native.build_fingerprint} "
@@ -166,7 +165,8 @@ def check_checkout(package: Path) -> None:
     """
     installed = f"the extension installed as {_native.__file__}"
     generated = package.parent / "generated/manifest.json"
-    fingerprint = json.loads(generated.read_text(encoding="utf-8"))["fingerprint"]
+    with _readable(generated, "manifest"):
+        fingerprint = json.loads(generated.read_text(encoding="utf-8"))["fingerprint"]
     changed = changed_sources(package.parent)
     if fingerprint != _native.fingerprint:
         what = f"{generated} is {fingerprint}, {installed} was built from {_native.fingerprint}"
@@ -186,27 +186,30 @@ def load() -> Manifest:
     """
     build()
     path = FOLDER / "manifest.json"
+    with _readable(path, "manifest"):
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if data["fingerprint"] != _native.fingerprint:
+            raise ImportError(
+                f"runtime's extension {_native.__file__} was built from the generated code "
+                f"{_native.fingerprint}, but {path} is {data['fingerprint']}: run `{REBUILD}`"
+            )
+        families = [_family(f) for f in data["families"]]
+        return Manifest(data["fingerprint"], {f.name: f for f in families})
+
+
+@contextlib.contextmanager
+def _readable(path: Path, what: str) -> Iterator[None]:
+    """Raises ImportError where the file at `path` is absent, or not what a build writes there."""
     try:
-        return _read(path)
+        yield
     except FileNotFoundError:
         raise ImportError(
-            f"runtime's extension has no manifest beside it ({path}): run `{REBUILD}`"
+            f"runtime's extension has no {what} beside it ({path}): run `{REBUILD}`"
         ) from None
     except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError) as error:
         raise ImportError(
-            f"the manifest {path} is damaged ({type(error).__name__}: {error}): run `{REBUILD}`"
+            f"the {what} {path} is damaged ({type(error).__name__}: {error}): run `{REBUILD}`"
         ) from None
-
-
-def _read(path: Path) -> Manifest:
-    data = json.loads(path.read_text(encoding="utf-8"))
-    if data["fingerprint"] != _native.fingerprint:
-        raise ImportError(
-            f"runtime's extension {_native.__file__} was built from the generated code "
-            f"{_native.fingerprint}, but {path} is {data['fingerprint']}: run `{REBUILD}`"
-        )
-    families = [_family(f) for f in data["families"]]
-    return Manifest(data["fingerprint"], {f.name: f for f in families})
 
 
 @functools.cache

@@ -197,6 +197,15 @@ def test_forward_takes_a_key_a_mapping_or_a_dataclass(cpu_info):
         assert milliseconds > 0
 
 
+def test_a_parameter_that_a_configuration_leaves_out_takes_its_default():
+    whole = {"dtype": "bf16", "d_head": 64, "B_r": 64, "B_c": 256, "causal": True, "trace": False}
+    key = runtime.kernel({**whole, "target": "cpu"}).info.key
+    assert key == "flash_forward.cpu.bf16-d64-causal-r64-c256"
+    short = {name: whole[name] for name in ("dtype", "d_head", "B_r", "B_c")}
+    assert runtime.kernel({**short, "causal": True, "target": "cpu"}).info.key == key
+    assert runtime.kernel({**short, "target": "cpu"}).info.key == key.replace("causal-", "")
+
+
 def test_a_configuration_that_fits_nothing_or_several(cpu_info):
     with pytest.raises(KernelNotFound, match="no kernel was generated for d_head=7"):
         runtime.kernel({"d_head": 7})
