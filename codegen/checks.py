@@ -8,6 +8,7 @@ from pathlib import Path
 from codegen import keys, schema
 from codegen.expressions import (
     BOOL,
+    DTYPE,
     DTYPES,
     FUNCTIONS,
     INT,
@@ -165,6 +166,16 @@ def load_expression(
         for offset, message in error.problems:
             document.report(message, *path, offset=offset)
         return Expression(text, parse("0", {}).tree, BOOL if expects == "bool" else INT)
+
+
+def check_dtype(
+    document: Document, dtype: str, kinds: Mapping[str, Kind], *path: str | int
+) -> None:
+    """Reports what is neither a dtype nor the name of a dtype parameter."""
+    known = [*(parameter for parameter, kind in kinds.items() if kind == DTYPE), *DTYPES]
+    if dtype not in known:
+        message = f"'{dtype}' is neither a dtype nor a dtype parameter{did_you_mean(dtype, known)}"
+        document.report(message, *path)
 
 
 def load_rules(

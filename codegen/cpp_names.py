@@ -15,12 +15,14 @@ CPP_TYPES = {INT: "std::int64_t", BOOL: "bool", FLOAT: "double"}
 
 
 class TableNames(Names):
-    """Names where tables evaluate them: symbols[i], parameters[i]; derived values are locals."""
+    """Names where tables evaluate them: symbols[i], parameters[i], scalars[i]; derived values are
+    locals."""
 
     def __init__(self, family: Family, target: Target | None = None) -> None:
         parameters = family.parameters if target is None else target.parameters
         self.symbols = {name: i for i, name in enumerate(family.symbols)}
         self.parameters = {p.name: (i, p) for i, p in enumerate(parameters)}
+        self.scalars = {scalar.name: (i, scalar) for i, scalar in enumerate(family.scalars)}
         self.derivation = None if target is None else derivation(target)
 
     def locals(self, expression: Expression) -> list[str]:
@@ -39,6 +41,9 @@ class TableNames(Names):
         if name in self.parameters:
             i, parameter = self.parameters[name]
             return Value(f"parameters[{i}]", parameter.kind)
+        if name in self.scalars:
+            i, scalar = self.scalars[name]
+            return Value(f"scalars[{i}].integer", BOOL if scalar.dtype == "bool" else INT)
         assert self.derivation is not None
         kind = self.derivation.kind(name)
         return Value(name, kind, wide=kind != BOOL)
@@ -80,12 +85,16 @@ class ConfigNames(Names):
         return f"Config::{name} == Config::{enum_type(name)}::{cpp_name(other)}"
 
 
-def cpp_lambda(expression: Expression, names: TableNames, result: str) -> str:
-    """A captureless lambda: an IntExpression or FloatExpression of registry.h."""
+def cpp_lambda(
+    expression: Expression, names: TableNames, result: str, takes_scalars: bool = False
+) -> str:
+    """A captureless lambda: an IntExpression, FloatExpression or CallExpression of registry.h."""
     text = " ".join([*names.locals(expression), f"return {translate(expression, names)};"])
     symbols = " symbols" if "symbols[" in text else ""
     parameters = " parameters" if "parameters[" in text else ""
     signature = f"const std::int64_t*{symbols}, const std::int64_t*{parameters}"
+    if takes_scalars:
+        signature += f", const ScalarValue*{' scalars' if 'scalars[' in text else ''}"
     return f"[]({signature}) -> {result} {{ {text} }}"
 
 

@@ -35,6 +35,8 @@ def emit(spaces: Sequence[FamilySpace], inputs: Inputs) -> dict[str, str]:
                 files[f"{folder}/{target.name}_launch.cuh"] = emit_target.launch(
                     target, target.launch
                 )
+            if target.workspace:
+                files[f"{folder}/{target.name}_args.h"] = emit_target.args(target)
             files[f"{folder}/{target.name}_table.cpp"] = emit_target.table(family, chosen)
             for path, text, configurations in emit_target.shards(chosen):
                 files[path] = text

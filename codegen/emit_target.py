@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from codegen.cpp import number, translate
-from codegen.cpp_names import ConfigNames, TableNames, requirements, table_number
-from codegen.expressions import Expression
+from codegen.cpp import comment, dtype_enumerator, number, translate
+from codegen.cpp_names import ConfigNames, TableNames, cpp_lambda, requirements, table_number
+from codegen.expressions import DTYPES, Expression
 from codegen.names import cpp_name, enum_type
 from codegen.render import render
 from codegen.space import TargetSpace
@@ -35,6 +35,34 @@ def shard_of(key: str, count: int) -> int:
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") % count
 
 
+@dataclass(frozen=True)
+class _Member:
+    declaration: str
+    comment: str
+
+
+def args(target: Target) -> str:
+    """<target>_args.h: the family's Args and the target's workspace."""
+    members = [
+        _Member(f"{_pointer(part.dtype)} {part.name};", comment(part.note))
+        for part in target.workspace
+    ]
+    return render("target_args.h", target.file, target=target, members=members)
+
+
+def _pointer(dtype: str) -> str:
+    return f"{dtype if dtype in DTYPES else 'void'}*"  # void: a dtype parameter's
+
+
+def _args_type(target: Target) -> str:
+    """The type of what a kernel of the target is given, within namespace kernelmint."""
+    return f"{target.family}::{target.name}::Args" if target.workspace else f"{target.family}::Args"
+
+
+def _args_header(target: Target) -> str:
+    return f"{target.family}/{f'{target.name}_' if target.workspace else ''}args.h"
+
+
 def launch(target: Target, spec: Launch) -> str:
     """<target>_launch.cuh: the launch that the spec describes."""
     names = ConfigNames(target)
@@ -51,6 +79,8 @@ def launch(target: Target, spec: Launch) -> str:
         "launch.cuh",
         target.file,
         family=target.family,
+        args_type=_args_type(target),
+        args_header=_args_header(target),
         header=target.header,
         kernel=target.kernel,
         grid=[translate(expression, names) for expression in spec.grid],
@@ -64,6 +94,16 @@ class _TableRow:
     key: str
     type_name: str
     parameters: str
+
+
+@dataclass(frozen=True)
+class _WorkspaceRow:
+    name: str
+    dtype_parameter: int
+    dtype: str
+    elements: str
+    note: str
+    pointer: str
 
 
 def table(family: Family, chosen: TargetSpace) -> str:
@@ -80,6 +120,18 @@ def table(family: Family, chosen: TargetSpace) -> str:
         return ", ".join(texts)
 
     names = TableNames(family, target)
+    dtypes = [parameter.name for parameter in target.parameters]
+    workspace = [
+        _WorkspaceRow(
+            part.name,
+            dtypes.index(part.dtype) if part.dtype in dtypes else -1,
+            "{}" if part.dtype in dtypes else dtype_enumerator(part.dtype),
+            cpp_lambda(part.elements, names, "std::int64_t", takes_scalars=True),
+            part.note,
+            _pointer(part.dtype),
+        )
+        for part in target.workspace
+    ]
     return render(
         "table.cpp",
         target.file,
@@ -88,6 +140,9 @@ def table(family: Family, chosen: TargetSpace) -> str:
         is_cuda=target.is_cuda,
         num_parameters=len(target.parameters),
         rows=[_TableRow(c.key, target.type_name(c), row(c.values)) for c in chosen.configurations],
+        workspace=workspace,
+        args_type=_args_type(target),
+        args_header=_args_header(target),
         requirements=requirements(target.requires, names),
     )
 
@@ -110,7 +165,7 @@ def shards(
         buckets.setdefault(shard_of(configuration.key, count), []).append(configuration)
     digits = max(2, len(str(count - 1)))
     members = _member_writer(target)
-    includes = [f"{target.family}/args.h", target.header]
+    includes = [_args_header(target), target.header]
     if target.launch is not None:
         includes = [f"{target.family}/{target.name}_launch.cuh"]
     for bucket in sorted(buckets):
@@ -121,6 +176,7 @@ def shards(
             "shard.cu",
             target.file,
             includes=includes,
+            args_type=_args_type(target),
             family=target.family,
             target=target.name,
             isa="cuda" if target.is_cuda else "KERNELMINT_ISA",

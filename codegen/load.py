@@ -9,13 +9,14 @@ from pathlib import Path
 
 from codegen import schema
 from codegen.checks import (
+    check_dtype,
     check_file,
     load_expression,
     load_parameters,
     load_rules,
     spec_name,
 )
-from codegen.expressions import DTYPE, DTYPES, FUNCTIONS, INT, Kind
+from codegen.expressions import FUNCTIONS, INT, Kind
 from codegen.load_target import TargetLoader
 from codegen.names import IDENTIFIER, SNAKE, reserved
 from codegen.problems import (
@@ -23,7 +24,6 @@ from codegen.problems import (
     Problem,
     SpecError,
     TooManyProblemsError,
-    did_you_mean,
     display_path,
 )
 from codegen.source import Document
@@ -235,7 +235,7 @@ class _FamilyLoader:
     def _tensor(
         self,
         name: str,
-        written: schema.TensorInput | schema.TensorOutput | schema.TensorWorkspace,
+        written: schema.TensorInput | schema.TensorOutput,
         kinds: Mapping[str, Kind],
         scope: Mapping[str, Kind],
     ) -> Tensor:
@@ -244,16 +244,10 @@ class _FamilyLoader:
                 role, key = "input", "tensor"
             case schema.TensorOutput(output=texts):
                 role = key = "output"
-            case schema.TensorWorkspace(workspace=texts):
-                role = key = "workspace"
         path = ("arguments", name)
         if len(texts) > MAX_RANK:
             self.family.report(f"{len(texts)} extents; at most {MAX_RANK}", *path, key)
-        dtypes = [parameter for parameter, kind in kinds.items() if kind == DTYPE]
-        if written.dtype not in (*dtypes, *DTYPES):
-            hint = did_you_mean(written.dtype, [*dtypes, *DTYPES])
-            message = f"'{written.dtype}' is neither a dtype nor a dtype parameter{hint}"
-            self.family.report(message, *path, "dtype")
+        check_dtype(self.family, written.dtype, kinds, *path, "dtype")
         dims = []
         for i, text in enumerate(texts):
             expression = load_expression(self.family, text, scope, "int", *path, key, i)

@@ -8,6 +8,7 @@ from pathlib import Path
 from codegen import schema, short_form
 from codegen.checks import (
     MAX_PARAMETERS,
+    check_dtype,
     check_file,
     check_identifier,
     check_tokens,
@@ -16,14 +17,15 @@ from codegen.checks import (
     load_rules,
     spec_name,
 )
-from codegen.expressions import INT, ExpressionError, Kind, parse
+from codegen.expressions import BOOL, INT, ExpressionError, Kind, parse
 from codegen.load_sets import SetLoader
 from codegen.names import CPP_KEYWORDS, IDENTIFIER, TARGET, enum_type
 from codegen.problems import TooManyProblemsError, did_you_mean
 from codegen.source import Document
-from codegen.spec import Derived, Family, Launch, Rule, Target
+from codegen.spec import Derived, Family, Launch, Rule, Target, Workspace
 
 MAX_DERIVED = 256
+MAX_WORKSPACES = 32  # runtime/include/registry.h
 
 
 class TargetLoader:
@@ -87,6 +89,7 @@ class TargetLoader:
             own_parameters=own,
             derived=derived,
             constraints=constraints + self._limits(written, constants),
+            workspace=self._workspace(written, everything),
             launch=self._launch(written, constants, everything),
             requires=load_rules(document, written.requires, everything, "requires"),
             alignment=alignment,
@@ -158,6 +161,43 @@ class TargetLoader:
             place = self.document.locate("limits", name, key=True)
             rules.append(Rule(that, because, place))
         return tuple(rules)
+
+    def _workspace(
+        self, written: schema.TargetFile, everything: Mapping[str, Kind]
+    ) -> tuple[Workspace, ...]:
+        document, family = self.document, self.family
+        integers = {
+            scalar.name: BOOL if scalar.dtype == "bool" else INT
+            for scalar in family.scalars
+            if scalar.dtype in ("i32", "i64", "bool")
+        }
+        scope = {**everything, **integers}
+        parts = []
+        for name, part in written.workspace.items():
+            path, problems = ("workspace", name), len(document.problems)
+            if name in scope or name in family.argument_order:
+                document.report(f"'{name}' already has a meaning in this spec", *path, key=True)
+            else:
+                check_identifier(document, name, "a workspace", *path)
+            check_dtype(document, part.dtype, scope, *path, "dtype")
+            extents = [
+                load_expression(document, text, scope, "int", *path, "shape", i).text
+                for i, text in enumerate(part.shape)
+            ]
+            elements = " * ".join(f"({extent})" for extent in extents)
+            note = f"[{', '.join(extents)}] {part.dtype}"
+            if part.when is not None:
+                when = load_expression(document, part.when, scope, "bool", *path, "when").text
+                elements = f"({elements}) if ({when}) else 0"
+                note += f", when {when}"
+            note += f": {part.doc}" if part.doc else ""
+            if len(document.problems) == problems:
+                whole = load_expression(document, elements, scope, "int", *path, "shape")
+                parts.append(Workspace(name, part.dtype, whole, note))
+        if len(written.workspace) > MAX_WORKSPACES:
+            message = f"{len(written.workspace)} workspaces; at most {MAX_WORKSPACES}"
+            document.report(message, "workspace", key=True)
+        return tuple(parts)
 
     def _launch(
         self,

@@ -75,8 +75,6 @@ def _docstring(text: str) -> str:
 def _argument_lines(family: Family) -> list[str]:
     lines = []
     for tensor in family.tensors:
-        if tensor.role == "workspace":
-            continue
         shape = ", ".join(dim.expression.text for dim in tensor.dims)
         note = " (output)" if tensor.role == "output" else ""
         if tensor.optional:

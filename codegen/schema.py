@@ -98,12 +98,6 @@ class TensorOutput(_Shaped):
     optional: bool = Field(False, description="written only where asked for: return_<name>=True")
 
 
-class TensorWorkspace(_Shaped):
-    """Scratch memory, allocated for each call."""
-
-    workspace: list[Text] = Field(description="its extents")
-
-
 class ScalarInput(_Documented):
     """A number the caller passes."""
 
@@ -112,7 +106,7 @@ class ScalarInput(_Documented):
 
 
 # Members of unions have tags in angle brackets, which no key of the YAML can equal.
-ARGUMENT_KINDS = ("tensor", "output", "workspace", "scalar")
+ARGUMENT_KINDS = ("tensor", "output", "scalar")
 
 
 def _argument_kind(value: Any) -> str | None:
@@ -124,7 +118,6 @@ def _argument_kind(value: Any) -> str | None:
 Argument = Annotated[
     Annotated[TensorInput, Tag("<tensor>")]
     | Annotated[TensorOutput, Tag("<output>")]
-    | Annotated[TensorWorkspace, Tag("<workspace>")]
     | Annotated[ScalarInput, Tag("<scalar>")],
     Discriminator(_argument_kind),
 ]
@@ -158,6 +151,16 @@ class FamilyFile(Written):
         default_factory=list, description="checked at each call, on the bound shapes"
     )
     reference: str | None = Field(None, description="file.py:function, the PyTorch oracle")
+
+
+class Workspace(_Shaped):
+    """Scratch memory of one target, allocated for each call."""
+
+    shape: list[Text] = Field(
+        description="its extents, over symbols, parameters, derived values and integer scalars",
+        min_length=1,
+    )
+    when: Text | None = Field(None, description="the condition under which a call needs it")
 
 
 class Launch(Written):
@@ -228,6 +231,9 @@ class TargetFile(Written):
     )
     limits: dict[str, Annotated[int, Field(ge=-INT64_MAX, le=INT64_MAX)]] = Field(
         default_factory=dict, description="the greatest value of a derived value or parameter"
+    )
+    workspace: dict[str, Workspace] = Field(
+        default_factory=dict, description="members of Args::workspace: pointers, null if not needed"
     )
     launch: Launch | None = None
     requires: list[Rule] = Field(default_factory=list, description="after the family's, at calls")

@@ -89,7 +89,7 @@ class Tensor:
     """A tensor argument; `dtype` is a dtype or the name of a dtype parameter."""
 
     name: str
-    role: str  # input, output, workspace
+    role: str  # input, output
     dims: tuple[Dim, ...]
     dtype: str
     optional: bool
@@ -131,6 +131,16 @@ class Bound:
     most: int
     because: str
     location: Location
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Scratch memory of a target; `dtype` is a dtype or the name of a dtype parameter."""
+
+    name: str
+    dtype: str
+    elements: Expression  # 0 where it is not needed
+    note: str  # its shape, its condition and what it holds, on one line
 
 
 @dataclass(frozen=True)
@@ -192,6 +202,7 @@ class Target:
     own_parameters: tuple[Parameter, ...]
     derived: tuple[Derived, ...]
     constraints: tuple[Rule, ...]  # limits among them
+    workspace: tuple[Workspace, ...]
     launch: Launch | None
     requires: tuple[Rule, ...]
     alignment: int

@@ -53,7 +53,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Argument:
-    """An argument of a family: role input, output, workspace or scalar."""
+    """An argument of a family: role input, output or scalar."""
 
     name: str
     role: str

@@ -8,14 +8,14 @@
 
 #include "arithmetic.h"
 #include "cuda_launch.cuh"
-#include "${family}/args.h"
+#include "${args_header}"
 #include "${header}"
 
 namespace kernelmint {
 
 template <class Config, class Isa>
 LaunchResult launch(const void* pointer, const LaunchContext& context) {
-  const auto& args = *static_cast<const ${family}::Args*>(pointer);
+  const auto& args = *static_cast<const ${args_type}*>(pointer);
   static std::atomic<std::uint64_t> devices_ready{0};
   return launch_cuda(&${family}::${kernel}<Config>, Grid{${", ".join(grid)}},
                      ${block}, ${shared_memory}, args, context, devices_ready);

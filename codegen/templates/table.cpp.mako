@@ -1,10 +1,16 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+% if workspace:
+#include <type_traits>
+% endif
 
 #include "arithmetic.h"
 % if not is_cuda:
 #include "cpu_isa.h"
+% endif
+% if workspace:
+#include "${args_header}"
 % endif
 #include "registry.h"
 
@@ -38,6 +44,27 @@ constexpr KernelEntry kKernels[] = {
 % endif
 % endfor
 };
+% if workspace:
+
+static_assert(std::is_trivially_copyable_v<${args_type}> && sizeof(${args_type}) <= kMaxArgsBytes,
+              "the arguments exceed what a kernel launch can pass");
+
+constexpr WorkspaceEntry kWorkspace[] = {
+% for part in workspace:
+    {${literal(part.name)}, ${part.dtype_parameter}, ${part.dtype},
+     ${part.elements},
+     ${literal(part.note)}},
+% endfor
+};
+
+void bind_workspace(void* args, void* const* parts) {
+  static_cast<${args_type}*>(args)->workspace = {
+% for i, part in enumerate(workspace):
+      static_cast<${part.pointer}>(parts[${i}]),
+% endfor
+  };
+}
+% endif
 % if requirements:
 
 constexpr Requirement kRequirements[] = {
@@ -58,6 +85,9 @@ const TargetEntry kTarget_${target.name} = {
     .alignment = ${target.alignment},
     .requirements = ${"kRequirements" if requirements else "nullptr"},
     .num_requirements = ${len(requirements)},
+    .workspace = ${"kWorkspace" if workspace else "nullptr"},
+    .num_workspaces = ${len(workspace)},
+    .bind_workspace = ${"bind_workspace" if workspace else "nullptr"},
     .kernels = kKernels,
     .num_kernels = ${len(rows)},
 };

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "cpu_math.h"
 #include "cpu_scratch.h"
@@ -59,6 +60,11 @@ KERNELMINT_ALWAYS_INLINE void silu_in_place(float* scores, std::int64_t count, f
   }
 }
 
+// The problem and the target's workspace, whose shapes are in cpu.yaml.
+struct CpuProblem : Problem {
+  float *k_means, *v_means, *compressed;
+};
+
 template <int kA, int kL, int kBlockSize, int kBlockCount, Mode kNamed>
 class Attention {
  public:
@@ -67,7 +73,7 @@ class Attention {
   static constexpr Semantics kMode = semantics(kNamed);
 
   // scratch: for each worker, scratch_floats() floats.
-  Attention(const Problem& problem, float* scratch) : p_(problem), scratch_(scratch) {}
+  Attention(const CpuProblem& problem, float* scratch) : p_(problem), scratch_(scratch) {}
 
   static std::int64_t scratch_floats(const Problem& problem) {
     const std::int64_t blocks = (problem.max_length + kBlockSize - 1) / kBlockSize;
@@ -119,8 +125,8 @@ class Attention {
     const Sequence sequence = p_.sequence(b, kBlockSize);
     if (c >= blocks_of(sequence)) return;
     for (std::int64_t h = 0; h < p_.heads; ++h) {
-      mean<A>(p_.k, sequence, c, h, p_.k_cmp);
-      mean<L>(p_.v, sequence, c, h, p_.v_cmp);
+      mean<A>(p_.k, sequence, c, h, p_.k_means);
+      mean<L>(p_.v, sequence, c, h, p_.v_means);
     }
   }
 
@@ -150,14 +156,14 @@ class Attention {
     for (int i = 0; i < A; i += kLanes) store(scaled + i, load(q + i) * splat(float{A}));
     float* scores = scratch_ + worker * scratch_floats(p_);
     for (std::int64_t c = 0; c < seen; ++c) {
-      scores[c] = dot<A>(scaled, p_.k_cmp + ((sequence.first_block + c) * p_.heads + h) * A);
+      scores[c] = dot<A>(scaled, p_.k_means + ((sequence.first_block + c) * p_.heads + h) * A);
     }
     silu_in_place(scores, seen, 1.0f / A);
 
-    float* out = static_cast<float*>(p_.o_cmp) + ((sequence.first + t) * p_.heads + h) * L;
+    float* out = p_.compressed + ((sequence.first + t) * p_.heads + h) * L;
     for (int i = 0; i < L; i += kLanes) store(out + i, F32{});
     for (std::int64_t c = 0; c < seen; ++c) {
-      add_scaled<L>(out, scores[c], p_.v_cmp + ((sequence.first_block + c) * p_.heads + h) * L);
+      add_scaled<L>(out, scores[c], p_.v_means + ((sequence.first_block + c) * p_.heads + h) * L);
     }
     const float gate = *p_.g_cmp.at(sequence.index, token, h);
     for (int i = 0; i < L; i += kLanes) store(out + i, load(out + i) * splat(gate));
@@ -251,7 +257,7 @@ class Attention {
 
   void combine(const Sequence& sequence, std::int64_t t) const {
     const std::int64_t token = sequence.first_token + t;
-    const float* o_cmp = static_cast<const float*>(p_.o_cmp) + (sequence.first + t) * p_.heads * L;
+    const float* o_cmp = p_.compressed + (sequence.first + t) * p_.heads * L;
     const auto compressed = [&](std::int64_t h) { return o_cmp + h * L; };
     const auto selected = [&](std::int64_t h) { return p_.o.at(sequence.index, token, h); };
     const Normal x = normal(compressed), y = normal(selected);
@@ -266,19 +272,40 @@ class Attention {
     }
   }
 
-  const Problem& p_;
+  const CpuProblem& p_;
   float* scratch_;
 };
 
-template <class Shape>
-LaunchResult block_sparse_attention(const Problem& problem, const LaunchContext& context) {
-  const std::int64_t floats = Shape::scratch_floats(problem) * context.num_threads;
+// `read_arguments` is the family's: problem.h.
+template <class Config>
+LaunchResult block_sparse_attention(const typename Config::Args& args,
+                                    const LaunchContext& context) {
+  using Kernel = Attention<Config::attention_dim, Config::linear_dim, Config::block_size,
+                           Config::block_count, mode_of<Config>()>;
+  CpuProblem problem{};
+  const LaunchResult checked = read_arguments(problem, args, /* is_readable: */ true);
+  if (checked.error != nullptr) return checked;
+  problem.k_means = args.workspace.k_means;
+  problem.v_means = args.workspace.v_means;
+  problem.compressed = args.workspace.compressed;
+  const std::int64_t floats = Kernel::scratch_floats(problem) * context.num_threads;
   auto* scratch =
       reinterpret_cast<float*>(cpu::Scratch::of_thread().reserve(sizeof(float) * floats));
   if (scratch == nullptr) return {"no memory for the scores of that many threads"};
-  Shape(problem, scratch).run(context.num_threads);
+  Kernel(problem, scratch).run(context.num_threads);
   return {};
 }
 
 }  // namespace KERNELMINT_ISA
 }  // namespace kernelmint::hstu
+
+namespace kernelmint {
+
+template <class Config, class Isa>
+LaunchResult launch(const void* args, const LaunchContext& context) {
+  static_assert(std::is_same_v<Isa, isa::KERNELMINT_ISA>, "one instruction set a translation unit");
+  return hstu::block_sparse_attention<Config>(*static_cast<const typename Config::Args*>(args),
+                                              context);
+}
+
+}  // namespace kernelmint

@@ -46,27 +46,9 @@ struct Problem {
   Rows<std::int64_t> lists;     // S block indices of each token and head, -1: none
   const std::int64_t* offsets;  // [sequences + 1], or null
   std::int64_t sequences, heads, max_length;
-  // Scratch, contiguous. Blocks are counted over all sequences, first_block onwards in each.
-  float* k_cmp;   // [blocks, heads, A]: mean keys; on a GPU [heads, blocks, A] for each sequence,
-                  // rounded to bf16 where the products are
-  float* v_cmp;   // [blocks, heads, L]: mean values, likewise
-  void* o_cmp;    // [rows, heads, L]: the compressed branch before LayerNorm; GPU, by tiles:
-                  // [rows, heads, 4]: each head's moments
-  void* partial;  // [rows, heads, S, L]: what each listed block contributes (GPU); by tiles, for
-                  // each row: the compressed branch, the own block's part, and the selected
-                  // branch's sum where a head did not wait
-  std::int32_t* starts;  // [(blocks + sequences) * heads]: where each block's entries begin (GPU)
-  std::int32_t* order;   // [rows * heads * S]: list entries t * S + s, by block (GPU)
-  void* packed;          // [blocks, heads, block_size * (A + L)]: bf16 operands (GPU, by tiles)
-  std::uint32_t* progress;  // [counters()] (GPU, by tiles)
 
-  // One for each tile of each sequence: that of row r, over all sequences, of sequence b is number
-  // r / tile + b.
-  KERNELMINT_HOST_DEVICE std::int64_t counters(int tile) const {
-    const std::int64_t rows = offsets == nullptr ? sequences * max_length : offsets[sequences];
-    return rows / tile + sequences;
-  }
-
+  // Blocks are counted over all sequences, first_block onwards in each.
+  //
   // Every sequence's blocks have room behind offsets[b] / block_size + b: the sum of the earlier
   // sequences' ceil(length / block_size) is at most that.
   KERNELMINT_HOST_DEVICE Sequence sequence(std::int64_t b, int block_size) const {
@@ -79,19 +61,6 @@ struct Problem {
     return {b, first, first, first / block_size + b, length < max_length ? length : max_length};
   }
 };
-
-// Both families call their scratch the same.
-template <class Args>
-void take_scratch(Problem& p, const Args& args) {
-  p.k_cmp = args.k_cmp.template as<float>();
-  p.v_cmp = args.v_cmp.template as<float>();
-  p.o_cmp = args.o_cmp.data;
-  p.partial = args.partial.data;
-  p.starts = args.starts.template as<std::int32_t>();
-  p.order = args.order.template as<std::int32_t>();
-  p.packed = args.packed.data;
-  p.progress = args.progress.template as<std::uint32_t>();
-}
 
 // The points in which the modes differ (kernel_specs/hstu/block_sparse/semantics.py).
 enum class Mode { fixed, literal, interleaved };
@@ -112,8 +81,13 @@ struct Semantics {
 };
 
 constexpr Semantics semantics(Mode mode) {
-  if (mode == Mode::literal) return {true, true, false, true, true, 1.0f};
-  return {false, false, mode == Mode::interleaved, false, false, __builtin_inff()};
+  const bool literal = mode == Mode::literal;
+  return {.reinterpret_lists = literal,
+          .share_heads = literal,
+          .share_time = mode == Mode::interleaved,
+          .open_first_rows = literal,
+          .rank_unseen = literal,
+          .local_rank = literal ? 1.0f : __builtin_inff()};
 }
 
 #if defined(KERNELMINT_ISA)

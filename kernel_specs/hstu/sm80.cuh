@@ -33,6 +33,7 @@ struct DeviceScope {
 
 // Kernels one after another on the caller's stream, up to the first that fails. All but the first
 // may start before the one ahead has ended, and wait for it themselves.
+template <class Problem>
 class Launches {
  public:
   Launches(const Problem& problem, const LaunchContext& context, bool can_wait)
@@ -76,7 +77,8 @@ class Launches {
 };
 
 template <class Config, class Shape>
-void launch_by_blocks(Launches& launches, const Problem& problem, std::int64_t blocks) {
+void launch_by_blocks(Launches<BlocksProblem<Shape>>& launches, const Problem& problem,
+                      std::int64_t blocks) {
   const std::int64_t heads = problem.sequences * problem.heads;
   const std::int64_t tiles = (problem.max_length + Shape::tile - 1) / Shape::tile;
   const int tokens = combined_tokens(problem.heads);
@@ -89,7 +91,7 @@ void launch_by_blocks(Launches& launches, const Problem& problem, std::int64_t b
 }
 
 template <class Config, class Shape>
-void launch_by_tiles(Launches& launches, const Problem& problem) {
+void launch_by_tiles(Launches<TilesProblem<Shape>>& launches, const Problem& problem) {
   const std::int64_t tiles = (problem.max_length + Shape::tile - 1) / Shape::tile;
   launches.run(attend_tiles<Config, Shape>, {problem.sequences * problem.heads, tiles},
                Shape::threads, sizeof(TileMemory<Shape>));
@@ -121,10 +123,16 @@ Prepared prepare(int device) {
   return {state == kWaits, status};
 }
 
-// All of it, on the caller's stream.
+// All of it, on the caller's stream. `read_arguments` is the family's: problem.h.
 template <class Config>
-LaunchResult block_sparse_attention(const Problem& problem, const LaunchContext& context) {
+LaunchResult block_sparse_attention(const typename Config::Args& args,
+                                    const LaunchContext& context) {
   using Shape = ShapeOf<Config>;
+  static_assert(Config::tile == Shape::tile && Config::tile_row_bytes == sizeof(TileRow<Shape>));
+  ProblemOf<Shape> problem{};
+  const LaunchResult checked = read_arguments(problem, args, /* is_readable: */ false);
+  if (checked.error != nullptr) return checked;
+  take_workspace<Shape>(problem, args.workspace);
   const std::int64_t blocks = (problem.max_length + Shape::block_size - 1) / Shape::block_size;
   const std::int64_t columns = problem.heads * ((Shape::A + Shape::L) / 4);
   const std::int64_t means = Shape::dot == Dot::bf16 ? (blocks + 15) / 16 * 16 : blocks;
@@ -154,3 +162,13 @@ LaunchResult block_sparse_attention(const Problem& problem, const LaunchContext&
 }
 
 }  // namespace kernelmint::hstu
+
+namespace kernelmint {
+
+template <class Config, class Isa>
+LaunchResult launch(const void* args, const LaunchContext& context) {
+  return hstu::block_sparse_attention<Config>(*static_cast<const typename Config::Args*>(args),
+                                              context);
+}
+
+}  // namespace kernelmint

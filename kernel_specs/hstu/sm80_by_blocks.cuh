@@ -35,7 +35,7 @@ constexpr int kAttendBlocks = (Shape::dot == Dot::bf16 && Shape::A <= 64 ? 20
 // 16 queries of one head a warp: the compressed branch, and the lists of blocks.
 template <class Config, class Shape>
 __global__ void __launch_bounds__(Shape::threads, kScoreBlocks<Shape>)
-    score_blocks(const Problem problem, int tiles) {
+    score_blocks(const BlocksProblem<Shape> problem, int tiles) {
   ptx::let_next_kernel_start();
   ptx::wait_for_kernel_ahead();
   constexpr int L = Shape::L;
@@ -57,48 +57,49 @@ __global__ void __launch_bounds__(Shape::threads, kScoreBlocks<Shape>)
   score_rows(found, problem, sequence, head, queries, first, row, g, t);
   const float2 factor = compressed_gates<Shape>(problem, sequence, head, row);
   using Partial = typename Shape::Partial;
-  const auto to = [&](int i) {
-    return row[i] < sequence.length ? static_cast<Partial*>(problem.o_cmp) +
-                                          ((sequence.first + row[i]) * problem.heads + head) * L
-                                    : nullptr;
+  const auto to = [&](int i) -> Partial* {
+    if (row[i] >= sequence.length) return nullptr;
+    return problem.compressed + ((sequence.first + row[i]) * problem.heads + head) * L;
   };
   store_rows<L>(to(0), to(1), found.out, t, factor.x, factor.y);
   store_lists(found, problem, sequence, head, row[listed_row(t)], t);
 }
 
-// Entry s of the list that query (t, head) uses, or -1 if it holds no key at or before t.
+// Entry s of the list that query (token, head) uses, or -1 if it holds no key at or before it.
 template <class Shape>
-__device__ __forceinline__ int listed_block(const Problem& problem, const Sequence& sequence, int t,
-                                            int head, int s) {
-  std::int64_t token = t, owner = head;
+__device__ __forceinline__ int listed_block(const Problem& problem, const Sequence& sequence,
+                                            int token, int head, int s) {
+  std::int64_t listed_token = token, owner = head;
   if constexpr (Shape::semantics.reinterpret_lists) {
-    const std::int64_t position = std::int64_t{t} * problem.heads + head;
+    const std::int64_t position = std::int64_t{token} * problem.heads + head;
     owner = position / sequence.length;
-    token = position % sequence.length;
+    listed_token = position % sequence.length;
   }
-  const int c =
-      static_cast<int>(problem.lists.at(sequence.index, sequence.first_token + token, owner)[s]);
-  return c >= 0 && c * Shape::block_size <= t ? c : -1;
+  const std::int64_t* list =
+      problem.lists.at(sequence.index, sequence.first_token + listed_token, owner);
+  const int c = static_cast<int>(list[s]);
+  return c >= 0 && c * Shape::block_size <= token ? c : -1;
 }
 
-struct HeadScratch {
-  std::int32_t* starts;  // [blocks + 1]
-  std::int32_t* order;   // [length * S]
+// The list entries of one head of a sequence, sorted by block.
+struct HeadEntries {
+  std::int32_t* starts;   // [blocks + 1]
+  std::int32_t* entries;  // [length * S]
 };
 
 template <class Shape>
-__device__ __forceinline__ HeadScratch head_scratch(const Problem& problem,
+__device__ __forceinline__ HeadEntries head_entries(const BlocksProblem<Shape>& problem,
                                                     const Sequence& sequence, int head) {
   const std::int64_t blocks = (sequence.length + Shape::block_size - 1) / Shape::block_size;
-  return {problem.starts + sequence.first_block * problem.heads + sequence.index * problem.heads +
-              head * (blocks + 1),
-          problem.order +
+  return {problem.entry_starts + sequence.first_block * problem.heads +
+              sequence.index * problem.heads + head * (blocks + 1),
+          problem.entries +
               (sequence.first * problem.heads + head * sequence.length) * Shape::block_count};
 }
 
 // One head a thread block: its list entries sorted by block (counting sort).
 template <class Config, class Shape>
-__global__ void __launch_bounds__(kSortThreads, 1) sort_lists(const Problem problem) {
+__global__ void __launch_bounds__(kSortThreads, 1) sort_lists(const BlocksProblem<Shape> problem) {
   ptx::let_next_kernel_start();
   ptx::wait_for_kernel_ahead();
   __shared__ int counts[kMostBlocks];
@@ -108,13 +109,13 @@ __global__ void __launch_bounds__(kSortThreads, 1) sort_lists(const Problem prob
   const int length = static_cast<int>(sequence.length);
   const int blocks = (length + Shape::block_size - 1) / Shape::block_size;
   const int listed = blocks < Shape::block_count ? blocks : Shape::block_count;
-  const HeadScratch scratch = head_scratch<Shape>(problem, sequence, head);
+  const HeadEntries sorted = head_entries(problem, sequence, head);
 
   for (int c = threadIdx.x; c < kMostBlocks; c += kSortThreads) counts[c] = 0;
   __syncthreads();
-  for (int t = threadIdx.x; t < length; t += kSortThreads) {
+  for (int token = threadIdx.x; token < length; token += kSortThreads) {
     for (int s = 0; s < listed; ++s) {
-      const int c = listed_block<Shape>(problem, sequence, t, head, s);
+      const int c = listed_block<Shape>(problem, sequence, token, head, s);
       if (c >= 0) atomicAdd(&counts[c], 1);
     }
   }
@@ -143,15 +144,15 @@ __global__ void __launch_bounds__(kSortThreads, 1) sort_lists(const Problem prob
   for (int i = 0; i < kEach; ++i) {
     const int c = static_cast<int>(threadIdx.x) * kEach + i;
     counts[c] = start;
-    if (c <= blocks) scratch.starts[c] = start;
+    if (c <= blocks) sorted.starts[c] = start;
     start += mine[i];
   }
   __syncthreads();
 
-  for (int t = threadIdx.x; t < length; t += kSortThreads) {
+  for (int token = threadIdx.x; token < length; token += kSortThreads) {
     for (int s = 0; s < listed; ++s) {
-      const int c = listed_block<Shape>(problem, sequence, t, head, s);
-      if (c >= 0) scratch.order[atomicAdd(&counts[c], 1)] = t * Shape::block_count + s;
+      const int c = listed_block<Shape>(problem, sequence, token, head, s);
+      if (c >= 0) sorted.entries[atomicAdd(&counts[c], 1)] = token * Shape::block_count + s;
     }
   }
 }
@@ -203,7 +204,7 @@ struct BlockTile {
 // One block of keys of one head: 16 of the queries that chose it at a time, a warp.
 template <class Config, class Shape>
 __global__ void __launch_bounds__(Shape::threads, kAttendBlocks<Shape>)
-    attend_blocks(const Problem problem, int blocks) {
+    attend_blocks(const BlocksProblem<Shape> problem, int blocks) {
   ptx::let_next_kernel_start();
   ptx::wait_for_kernel_ahead();
   constexpr int L = Shape::L, S = Shape::block_count;
@@ -222,9 +223,8 @@ __global__ void __launch_bounds__(Shape::threads, kAttendBlocks<Shape>)
       problem.k.at(sequence.index, first_key, head), static_cast<int>(problem.k.token),
       problem.v.at(sequence.index, first_key, head), static_cast<int>(problem.v.token),
       length - 1 - c * kBlockSize);
-  const HeadScratch scratch = head_scratch<Shape>(problem, sequence, head);
-  const int first = scratch.starts[c], count = scratch.starts[c + 1] - first;
-  Partial* partial = static_cast<Partial*>(problem.partial);
+  const HeadEntries sorted = head_entries(problem, sequence, head);
+  const int first = sorted.starts[c], count = sorted.starts[c + 1] - first;
   ptx::cp_async_wait_all();
   __syncthreads();
 
@@ -235,7 +235,7 @@ __global__ void __launch_bounds__(Shape::threads, kAttendBlocks<Shape>)
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int at = begin + g + 8 * i;
-      entry[i] = at < count ? scratch.order[first + at] : -1;
+      entry[i] = at < count ? sorted.entries[first + at] : -1;
       row[i] = entry[i] < 0 ? 0 : entry[i] / S;
       query[i] = problem.q.at(sequence.index, sequence.first_token + row[i], head);
     }
@@ -247,7 +247,7 @@ __global__ void __launch_bounds__(Shape::threads, kAttendBlocks<Shape>)
     for (int i = 0; i < 2; ++i) {
       const std::int64_t place =
           ((sequence.first + row[i]) * problem.heads + head) * S + entry[i] % S;
-      to[i] = entry[i] < 0 ? nullptr : partial + place * L;
+      to[i] = entry[i] < 0 ? nullptr : problem.contributions + place * L;
     }
     store_rows<L>(to[0], to[1], out, t, 1.0f, 1.0f);
   }
@@ -263,7 +263,7 @@ inline int combined_tokens(std::int64_t heads) {
 // loaded in vain.
 template <class Config, class Shape>
 __global__ void __launch_bounds__(8 * kMostNormalised / Shape::L)
-    combine_branches(const Problem problem, int tokens) {
+    combine_branches(const BlocksProblem<Shape> problem, int tokens) {
   ptx::let_next_kernel_start();
   ptx::wait_for_kernel_ahead();
   constexpr int L = Shape::L, S = Shape::block_count;
@@ -282,8 +282,8 @@ __global__ void __launch_bounds__(8 * kMostNormalised / Shape::L)
     const int blocks =
         static_cast<int>((sequence.length + Shape::block_size - 1) / Shape::block_size);
     const std::int64_t at = (sequence.first + token) * heads + head;
-    const Partial* compressed = static_cast<const Partial*>(problem.o_cmp) + at * L + column;
-    const Partial* parts = static_cast<const Partial*>(problem.partial) + at * S * L + column;
+    const Partial* compressed = problem.compressed + at * L + column;
+    const Partial* parts = problem.contributions + at * S * L + column;
     float4 part[S][L / 32];
 #pragma unroll
     for (int i = 0; i < L / 32; ++i) {

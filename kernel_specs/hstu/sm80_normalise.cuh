@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-#include "hstu/problem.h"
+#include "hstu/sm80_problem.cuh"
 #include "hstu/sm80_products.cuh"
 
 namespace kernelmint::hstu {
@@ -19,9 +19,6 @@ template <int L>
 struct Branches {
   float4 compressed[L / 32], selected[L / 32];
 };
-
-// {mean, squared deviations} of the compressed branch, then of the selected one.
-using Moments = float4;
 
 __device__ __forceinline__ float sum_of(float4 x) { return x.x + x.y + (x.z + x.w); }
 

@@ -7,46 +7,15 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "hstu/problem.h"
 #include "hstu/sm80_best.cuh"
 #include "hstu/sm80_operands.cuh"
+#include "hstu/sm80_problem.cuh"
 #include "hstu/sm80_products.cuh"
 #include "ptx/dependent_launch.cuh"
 
 namespace kernelmint::hstu {
 
-enum class Schedule { blocks, tiles };
-
 inline constexpr int kPoolThreads = 128;
-
-// What the kernels need of a configuration, so that two families can share them. In all kernels
-// Config is what gives them their name.
-template <int kA, int kL, int kBlockSize, int kBlockCount, Mode kMode, Dot kDotPrecision,
-          Schedule kSchedule, int kWarps>
-struct Shape {
-  static constexpr int A = kA;
-  static constexpr int L = kL;
-  static constexpr int block_size = kBlockSize;
-  static constexpr int block_count = kBlockCount;
-  static constexpr Semantics semantics = hstu::semantics(kMode);
-  static constexpr Dot dot = kDotPrecision;
-  static constexpr Schedule schedule = kSchedule;
-  static constexpr int warps = kWarps;
-  static constexpr int threads = 32 * kWarps;
-  static constexpr int tile = 16 * kWarps;  // queries of a thread block
-  // Whether blocks are also laid out as right operands, ready to multiply with.
-  static constexpr bool packs = kSchedule == Schedule::tiles && kDotPrecision == Dot::bf16;
-  // Of what a block contributes to a query, and of the compressed branch: as exact as the products
-  // that they come from.
-  using Partial = std::conditional_t<kDotPrecision == Dot::bf16, bf16, float>;
-};
-
-template <class Config>
-using ShapeOf =
-    Shape<Config::attention_dim, Config::linear_dim, Config::block_size, Config::block_count,
-          mode_of<Config>(), Config::dot == Config::dot_type::bf16 ? Dot::bf16 : Dot::tf32x3,
-          Config::schedule == Config::schedule_type::tiles ? Schedule::tiles : Schedule::blocks,
-          Config::n_warps>;
 
 template <class Shape>
 using PackedOf = PackedRows<Shape::A, Shape::L>;
@@ -78,14 +47,14 @@ constexpr int kPooledColumns = 512 / Shape::block_size;
 // The mean key and value of each block; packs the block on the way if the schedule wants it, and
 // resets its counters.
 template <class Config, class Shape>
-__global__ void __launch_bounds__(kPoolThreads) pool_blocks(const Problem problem, int blocks) {
+__global__ void __launch_bounds__(kPoolThreads)
+    pool_blocks(const ProblemOf<Shape> problem, int blocks) {
   constexpr int kColumns = kPooledColumns<Shape>;
   ptx::let_next_kernel_start();
   const std::int64_t item = std::int64_t{blockIdx.x} * kPoolThreads + threadIdx.x;
   if constexpr (Shape::schedule == Schedule::tiles) {
     const std::int64_t step = std::int64_t{gridDim.x} * kPoolThreads;
-    for (std::int64_t i = item; i < problem.counters(Shape::tile); i += step)
-      problem.progress[i] = 0;
+    for (std::int64_t i = item; i < problem.num_arrivals(); i += step) problem.arrivals[i] = 0;
   }
   const int columns = static_cast<int>(problem.heads) * ((Shape::A + Shape::L) / 4);
   const int groups = (columns + kColumns - 1) / kColumns;
@@ -127,7 +96,7 @@ __global__ void __launch_bounds__(kPoolThreads) pool_blocks(const Problem proble
     }
     if constexpr (Shape::packs) {
       if (count <= 0) continue;
-      uint4* to = static_cast<uint4*>(problem.packed) +
+      uint4* to = problem.packed_blocks +
                   ((sequence.first_block + c) * problem.heads + h) * kPackedBlock<Shape>;
       if (is_key)
         PackedOf<Shape>::store_keys(to + step * PackedOf<Shape>::kKeys, pair, d, x[pair]);
@@ -147,16 +116,16 @@ __global__ void __launch_bounds__(kPoolThreads) pool_blocks(const Problem proble
   if (step != 0) return;
   constexpr float kShare = 1.0f / Shape::block_size;
   sum = {sum.x * kShare, sum.y * kShare, sum.z * kShare, sum.w * kShare};
-  float* to = is_key ? problem.k_cmp : problem.v_cmp;
-  const std::int64_t first = first_mean<Shape>(problem, sequence, h);
+  typename Shape::Partial* const to =
+      (is_key ? problem.k_means : problem.v_means) + first_mean<Shape>(problem, sequence, h) * size;
   if constexpr (Shape::dot == Dot::bf16) {
-    uint4* packed = reinterpret_cast<uint4*>(to) + first * size / 8;
+    uint4* packed = reinterpret_cast<uint4*>(to);
     if (is_key)
       PackedOf<Shape>::store_key(packed, c, d, sum);
     else
       PackedOf<Shape>::store_value(packed, c, d, sum);
   } else {
-    store4(to + (first + c) * size + d, sum);
+    store4(to + c * size + d, sum);
   }
 }
 
@@ -175,7 +144,8 @@ __device__ __forceinline__ int listed_row(int t) { return t % 2; }
 // Scores the blocks for the rows `first` to `first` + 15 of a sequence, of which this lane has
 // `row[0]` and `row[1]`.
 template <class Shape, class Queries>
-__device__ __forceinline__ void score_rows(RowScores<Shape>& found, const Problem& problem,
+__device__ __forceinline__ void score_rows(RowScores<Shape>& found,
+                                           const MeansProblem<Shape>& problem,
                                            const Sequence& sequence, int head,
                                            const Queries& queries, int first, const int (&row)[2],
                                            int g, int t) {
@@ -187,17 +157,17 @@ __device__ __forceinline__ void score_rows(RowScores<Shape>& found, const Proble
   const int last_row = first + 15 < length ? first + 15 : length - 1;
   const int end = kMode.rank_unseen ? blocks : last_row / kBlockSize + 1;
   const std::int64_t first_block = first_mean<Shape>(problem, sequence, head);
-  const float* k_cmp = problem.k_cmp + first_block * (Shape::dot == Dot::bf16 ? A / 2 : A);
-  const float* v_cmp = problem.v_cmp + first_block * (Shape::dot == Dot::bf16 ? L / 2 : L);
+  const auto* k_means = problem.k_means + first_block * A;
+  const auto* v_means = problem.v_means + first_block * L;
   const auto means = [&](int begin, auto seen_by_all) {
     if constexpr (Shape::dot == Dot::bf16) {
       const int steps = begin / kStep;
       return PackedOf<Shape>(
-          reinterpret_cast<const uint4*>(k_cmp) + steps * PackedOf<Shape>::kKeys,
-          reinterpret_cast<const uint4*>(v_cmp) + steps * PackedOf<Shape>::kValues, g, t);
+          reinterpret_cast<const uint4*>(k_means) + steps * PackedOf<Shape>::kKeys,
+          reinterpret_cast<const uint4*>(v_means) + steps * PackedOf<Shape>::kValues, g, t);
     } else {  // blocks past the end read the last one
       const int last = decltype(seen_by_all)::value ? kStep : blocks - 1 - begin;
-      return RowsInMemory<Shape::dot>{k_cmp + begin * A, v_cmp + begin * L, A, L, last};
+      return RowsInMemory<Shape::dot>{k_means + begin * A, v_means + begin * L, A, L, last};
     }
   };
   Best<Shape::block_count> best[2];

@@ -11,12 +11,13 @@ namespace kernelmint {
 
 enum class Dtype : std::uint8_t { bf16, fp16, f32, f64, i8, u8, i32, i64, boolean };
 
-enum class Role : std::uint8_t { input, output, workspace };
+enum class Role : std::uint8_t { input, output };
 
 inline constexpr int kMaxRank = 8;
 inline constexpr int kMaxSymbols = 32;
 inline constexpr int kMaxTensors = 32;
 inline constexpr int kMaxScalars = 32;
+inline constexpr int kMaxWorkspaces = 32;
 inline constexpr int kMaxArgsBytes = 2048;
 
 // Evaluates an expression over the bound symbols and the kernel's parameters (both in the order of
@@ -61,6 +62,22 @@ struct Requirement {
   const char* because;  // the spec's reason
 };
 
+// As IntExpression, over what a call has bound of its scalars as well.
+using CallExpression = std::int64_t (*)(const std::int64_t* symbols, const std::int64_t* parameters,
+                                        const ScalarValue* scalars);
+
+// Scratch memory of a call.
+struct WorkspaceEntry {
+  const char* name;
+  std::int16_t dtype_parameter;  // as TensorArgument's
+  Dtype dtype;
+  CallExpression elements;  // 0: the call needs none
+  const char* text;         // its shape and what it holds, as the spec says it
+};
+
+// Writes the pointers, in the order of the entries, into the target's Args.
+using BindWorkspace = void (*)(void* args, void* const* parts);
+
 struct BoundTensor {
   void* data;  // null, with strides of 0: an optional output that was not asked for
   const std::int64_t* strides;
@@ -85,6 +102,9 @@ struct TargetEntry {
                   // a contiguous tensor's are; an element's own size at least
   const Requirement* requirements;  // the target's own, after the family's
   int num_requirements;
+  const WorkspaceEntry* workspace;
+  int num_workspaces;
+  BindWorkspace bind_workspace;
   const KernelEntry* kernels;
   std::size_t num_kernels;
 };

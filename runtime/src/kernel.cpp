@@ -81,7 +81,8 @@ struct Kernel::Call {
   bool is_default[kMaxScalars];
   bool wanted[kMaxTensors];  // outputs to return
   int num_wanted = 0;
-  nb::object owned[kMaxTensors];  // outputs and workspaces
+  nb::object owned[kMaxTensors];  // outputs
+  nb::object workspace;
 
   dlpack::Device device() const { return tensors[first_input].device; }
 };
@@ -456,7 +457,6 @@ void Kernel::choose_outputs(Call& call, nb::handle requested, nb::handle out) co
           nb::borrow(is_sequence ? PySequence_Fast_GET_ITEM(out.ptr(), next++) : out.ptr());
 }
 
-// Allocates an output or a workspace.
 void Kernel::allocate(Call& call, int index, const std::int64_t* shape) {
   const TensorArgument& argument = family_.tensors[index];
   call.owned[index] = call.torch.empty(shape, argument.rank, dtypes_[index], call.device());
@@ -482,17 +482,43 @@ bool Kernel::bind_outputs(Call& call) {
   return has_elements;
 }
 
-void Kernel::launch(Call& call) {
-  for (int i = 0; i < family_.num_tensors; ++i) {
-    const TensorArgument& argument = family_.tensors[i];
-    if (argument.role != Role::workspace) continue;
-    std::int64_t shape[kMaxRank];
-    output_shape(call, argument, shape);
-    allocate(call, i, shape);
-    call.bound[i] = {call.tensors[i].data, call.tensors[i].strides};
+// One allocation for all parts, each of which begins at a multiple of 256 bytes.
+void Kernel::bind_workspace(Call& call, void* args) {
+  std::int64_t offsets[kMaxWorkspaces], total = 0;
+  void* parts[kMaxWorkspaces];
+  for (int i = 0; i < target_.num_workspaces; ++i) {
+    const WorkspaceEntry& part = target_.workspace[i];
+    std::int64_t elements = 0;
+    try {
+      elements = part.elements(call.symbols, entry_.parameters, call.scalars);
+    } catch (const std::domain_error& error) {
+      throw InvalidArgument(text(entry_.key, ": the workspace ", part.name, " ", part.text, ": ",
+                                 error.what(), "; here ", values_text(part.text, call.symbols)));
+    }
+    if (elements < 0)
+      throw InvalidArgument(text(entry_.key, ": the workspace ", part.name, " ", part.text,
+                                 " would have ", elements, " elements; here ",
+                                 values_text(part.text, call.symbols)));
+    const Dtype dtype = part.dtype_parameter < 0
+                            ? part.dtype
+                            : static_cast<Dtype>(entry_.parameters[part.dtype_parameter]);
+    offsets[i] = elements == 0 ? -1 : total;
+    total += (elements * size_in_bytes(dtype) + 255) / 256 * 256;
   }
+  TensorInfo memory;
+  if (total > 0) {
+    call.workspace = call.torch.empty(&total, 1, Dtype::u8, call.device());
+    call.torch.read(call.workspace.ptr(), "workspace", memory);
+  }
+  for (int i = 0; i < target_.num_workspaces; ++i)
+    parts[i] = offsets[i] < 0 ? nullptr : static_cast<std::byte*>(memory.data) + offsets[i];
+  target_.bind_workspace(args, parts);
+}
+
+void Kernel::launch(Call& call) {
   alignas(std::max_align_t) std::byte args[kMaxArgsBytes];
   family_.fill(args, call.bound, call.symbols, call.scalars);
+  if (target_.num_workspaces > 0) bind_workspace(call, args);
   LaunchContext context{nullptr, 0, 1};
   if (is_cuda_) {
     context.device = call.device().id;

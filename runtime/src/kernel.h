@@ -43,6 +43,7 @@ class Kernel {
   void set_default_scalars(Call& call) const;
   bool bind_outputs(Call& call);  // whether any output has elements
   void launch(Call& call);
+  void bind_workspace(Call& call, void* args);
 
   ScalarValue converted(const Call& call, const ScalarArgument& argument, nb::handle value) const;
   void check_dtype(const TensorArgument& argument, const TensorInfo& tensor, Dtype dtype) const;

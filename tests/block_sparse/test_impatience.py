@@ -32,16 +32,16 @@ def inputs(B: int, T: int, H: int) -> list[torch.Tensor]:
 
 
 def test_what_the_last_one_finishes_is_the_same(tmp_path: Path, separate_build) -> None:
-    impatient = separate_build(
+    hasty = separate_build(
         tmp_path,
         "family == 'block_sparse' and target == 'sm80' and attention_dim == 32 and dot == bf16",
         kernels=2,
-        defines=("CMAKE_CUDA_FLAGS=-DKERNELMINT_HSTU_PATIENCE=0",),
+        defines=("CMAKE_CUDA_FLAGS=-DKERNELMINT_HSTU_MAX_POLLS=0",),
     )
     cases = [inputs(2, T, H) for T in (1, 100, 128, 300, 2000) for H in (2, 8, 24)]
     saved = tmp_path / "cases.pt"
     torch.save(cases, saved)
-    done = impatient.python(CALL, saved, tmp_path, KEY)
+    done = hasty.python(CALL, saved, tmp_path, KEY)
     assert done.returncode == 0, done.stdout
     kernel = runtime.kernel(KEY)
     for case, results in zip(cases, torch.load(f"{saved}.out"), strict=True):

@@ -300,6 +300,22 @@ def test_jagged_sequences_equal_padded_ones_bit_for_bit(schedule: str) -> None:
         assert torch.equal(o[start:stop].view_as(expected[0]), expected[0]), (start, stop)
 
 
+def test_a_cpu_call_allocates_no_scratch_of_a_gpu() -> None:
+    T, H = 2048, 8
+    tensors = inputs(1, T, H)
+    kernel = runtime.kernel(f"block_sparse.cpu.a{A}-l{L}-bs{SIZE}-s4-fixed")
+    kernel(*tensors)
+    with torch.profiler.profile(profile_memory=True) as profile:
+        o, lists = kernel(*tensors)
+    allocated = sum(
+        event.self_cpu_memory_usage
+        for event in profile.key_averages()
+        if event.self_cpu_memory_usage > 0
+    )
+    means = 4 * H * (T // SIZE) * (A + L)
+    assert allocated == o.nbytes + lists.nbytes + means + o.nbytes  # the compressed branch is as o
+
+
 def test_a_schedule_is_refused_where_there_is_none() -> None:
     with pytest.raises(runtime.KernelNotFound, match="it has no schedules"):
         block_sparse_attention(*inputs(1, 40, 2), block_size=SIZE, schedule="tiles")

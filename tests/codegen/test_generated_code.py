@@ -28,7 +28,6 @@ arguments:
   y:     {output: ["max(N, 2 * W, 1)", "2 ** 3 + B % 4"], dtype: acc}
   z:     {output: [B], dtype: f32, optional: true}
   w:     {output: [B], dtype: f32, optional: true}
-  tmp:   {workspace: ["N * (4 if acc == f32 else 2)"], dtype: u8}
   scale: {scalar: f64, default: "(N + 0.5) / W ** 2"}
   must:  {scalar: f32}
   count: {scalar: i64, default: N - 7 // 2}
@@ -51,6 +50,9 @@ derived:
   ratio: shift / 3
   large: 2 ** 40 + shift
   even: shift % 2 == 0
+workspace:
+  tmp:  {shape: ["N * (4 if acc == f32 else 2)", count + 1], dtype: u8, doc: "over a scalar \\"}
+  rows: {shape: [bytes * N, B], dtype: acc, when: exact and shift > 0}
 requires:
   - {that: bytes * N < large and (mode != auto or even), because: derived values are inlined}
 sets:
@@ -73,11 +75,16 @@ sets:
   default: [{}]
 """
 HEADER = """
+#include <type_traits>
 #include "launch.h"
 namespace kernelmint {
 template <class Config, class Isa>
 LaunchResult launch(const void*, const LaunchContext&) {
-  static_assert(sizeof(typename Config::Args) > 0);
+  using Args = typename Config::Args;
+  if constexpr (requires(Args args) { args.workspace; }) {
+    static_assert(std::is_same_v<decltype(Args{}.workspace.tmp), u8*>);
+    static_assert(std::is_same_v<decltype(Args{}.workspace.rows), void*>);
+  }
   return {Config::key};
 }
 }
@@ -90,6 +97,8 @@ parameters:
   rows: {type: int}
 derived:
   lanes: 32 * rows
+workspace:
+  part: {shape: [N, lanes], dtype: f32}
 launch:
   grid: ["ceil_div(N, rows) * (2 if mode == auto else 1)", B, "1 if acc == f32 else W"]
   block: lanes
@@ -104,6 +113,7 @@ namespace kernelmint::odd {
 template <class Config>
 __global__ void odd_sm80(const typename Config::Args args) {
   if (Config::mode == Config::mode_type::auto_) *args.y.template as<typename Config::acc>() = 0;
+  args.workspace.part[threadIdx.x] = 0;
 }
 }
 """
@@ -165,6 +175,9 @@ int main() {
         if (scalar.default_integer)
           std::printf(" %ld", scalar.default_integer(symbols, kernel.parameters));
       }
+      const ScalarValue scalars[] = {{}, {}, {.integer = 5}, {.integer = 1}};
+      for (int w = 0; w < target.num_workspaces; ++w)
+        std::printf(" %ld", target.workspace[w].elements(symbols, kernel.parameters, scalars));
       for (int r = 0; r < family.num_requirements; ++r)
         std::printf(" %ld", family.requirements[r].holds(symbols, kernel.parameters));
       for (int r = 0; r < target.num_requirements; ++r)
@@ -181,18 +194,19 @@ def test_the_tables_hold_what_the_spec_says(odd) -> None:
     sources = [str(p) for p in sorted(odd.out.rglob("*.cpp"))]
     compile_(odd, "main.cpp", *sources, "-o", "main")
     done = subprocess.run([odd.root / "main"], capture_output=True, text=True, check=True)
-    # idx: ceil_div(8, 3); 8 or -(-8 // 2); x: 4; y: max(8, 4, 1), 8 + 5 % 4; tmp: 8 * (4 or 2);
-    # scale: 8.5 / 4; count: 8 - 3; exact: true. Requires: true; acc != f64 or flag; then, for
-    # shift = -3 (odd): mode != auto fails; for 4 and mode default: 32 * 8 < 2^40.
+    # idx: ceil_div(8, 3); 8 or -(-8 // 2); x: 4; y: max(8, 4, 1), 8 + 5 % 4. scale:
+    # 8.5 / 4; count: 8 - 3; exact: true. tmp: 8 * (4 or 2) * (5 + 1); rows: 32 * 8 * 5 where shift
+    # is positive. Requires: true; acc != f64 or flag; then, for shift = -3 (odd): mode != auto
+    # fails; for 4 and mode default: 32 * 8 < 2^40.
     expected = ["families 2", "bare symbols 1 targets 1 kernels 1", "bare.cpu.default 0"]
     rows = []
-    for mode, shift, holds in (("auto", "shiftm3", 0), ("default", "shift4", 1)):
+    for mode, shift, rest, holds in (("auto", "shiftm3", 0, 0), ("default", "shift4", 1280, 1)):
         for acc in ("f32", "f64"):
             for flag in (False, True):
                 key = f"odd.cpu.{acc}{'-flag' if flag else ''}-{mode}-{shift}"
-                idx, tmp = (8 if flag else 4), 8 * (4 if acc == "f32" else 2)
+                idx, tmp = (8 if flag else 4), 48 * (4 if acc == "f32" else 2)
                 valid = int(acc == "f32" or flag)
-                rows.append(f"{key} 0 4 3 {idx} 8 9 {tmp} 2.125 5 1 1 {valid} {holds}")
+                rows.append(f"{key} 0 4 3 {idx} 8 9 2.125 5 1 {tmp} {rest} 1 {valid} {holds}")
     assert done.stdout.splitlines() == [*expected, "odd symbols 3 targets 1 kernels 8", *rows]
 
 

@@ -22,12 +22,14 @@ struct ProbeArgs {
   TensorView<2> x, y;
   TensorView<1> idx;
   TensorView<2> z;
-  TensorView<1> total, scratch;
+  TensorView<1> total;
   float alpha;
   std::int32_t count;
   std::int64_t wide;
   bool flag;
   std::int64_t B, N, K;
+  double* unused;  // null: no call needs it
+  float* scratch;
 };
 
 constexpr const char* kProbeSymbols[] = {"B", "N", "K"};
@@ -45,13 +47,6 @@ constexpr TensorArgument kProbeTensors[] = {
     {"idx", Role::input, false, -1, Dtype::i32, 1, {{2, nullptr, "K"}}},
     {"z", Role::output, false, 0, {}, 2, {{0, nullptr, "B"}, {1, nullptr, "N"}}},
     {"total", Role::output, true, -1, Dtype::f32, 1, {{0, nullptr, "B"}}},
-    {"scratch",
-     Role::workspace,
-     false,
-     -1,
-     Dtype::f32,
-     1,
-     {{-1, [](Symbols s, Symbols) { return 2 * s[1]; }, "2 * N"}}},
 };
 
 constexpr ScalarArgument kProbeScalars[] = {
@@ -75,12 +70,29 @@ void fill_probe(void* out, const BoundTensor* tensors, Symbols s, const ScalarVa
     if (view.data != nullptr) std::memcpy(view.stride, tensors[i].strides, sizeof(view.stride));
   };
   set(args.x, 0), set(args.y, 1), set(args.idx, 2);
-  set(args.z, 3), set(args.total, 4), set(args.scratch, 5);
+  set(args.z, 3), set(args.total, 4);
   args.alpha = static_cast<float>(scalars[0].floating);
   args.count = static_cast<std::int32_t>(scalars[1].integer);
   args.wide = scalars[2].integer;
   args.flag = scalars[3].integer != 0;
   args.B = s[0], args.N = s[1], args.K = s[2];
+}
+
+constexpr WorkspaceEntry kProbeWorkspace[] = {
+    {"unused", -1, Dtype::f64, [](Symbols, Symbols, const ScalarValue*) { return std::int64_t{0}; },
+     "[0]"},
+    {"scratch", -1, Dtype::f32,
+     [](Symbols s, Symbols, const ScalarValue* scalars) {
+       if (scalars[2].integer == -8) return std::int64_t{-1};
+       return expression::floor_div(2 * s[1], scalars[2].integer == -9 ? 0 : 1);
+     },
+     "[2 * N // (0 if wide == -9 else 1)] f32: room for a row"},
+};
+
+void bind_probe_workspace(void* out, void* const* parts) {
+  auto& args = *static_cast<ProbeArgs*>(out);
+  args.unused = static_cast<double*>(parts[0]);
+  args.scratch = static_cast<float*>(parts[1]);
 }
 
 // Other dtypes than f32 are left unwritten: only their checks are of interest.
@@ -90,7 +102,8 @@ LaunchResult launch_probe(const void* pointer, const LaunchContext& context) {
   if (args.wide == -7) throw std::runtime_error("thrown by the kernel");
   if ((args.N > 0 && args.y.data == nullptr) || context.num_threads < 1)
     return {"missing arguments"};
-  float* scratch = args.scratch.as<float>();
+  if (args.unused != nullptr) return {"a workspace that no call needs"};
+  float* scratch = args.scratch;
   for (std::int64_t b = 0; b < args.B; ++b) {
     const float* x = args.x.as<float>() + b * args.x.stride[0];
     float* z = args.z.as<float>() + b * args.z.stride[0];
@@ -117,19 +130,32 @@ constexpr Requirement kProbeCpuRequirements[] = {
     {[](Symbols s, Symbols) -> std::int64_t { return s[1] <= 4096; }, "N <= 4096",
      "a row fits the scratch memory"},
 };
-constexpr TargetEntry kProbeCpuTarget = {"cpu", 0,         false, 16, kProbeCpuRequirements,
-                                         1,     kProbeCpu, 5};
+constexpr TargetEntry kProbeCpuTarget = {.name = "cpu",
+                                         .alignment = 16,
+                                         .requirements = kProbeCpuRequirements,
+                                         .num_requirements = 1,
+                                         .workspace = kProbeWorkspace,
+                                         .num_workspaces = 2,
+                                         .bind_workspace = bind_probe_workspace,
+                                         .kernels = kProbeCpu,
+                                         .num_kernels = 5};
 
 constexpr KernelEntry kProbeCuda[] = {
     {"probe.sm80.f32-b1", kBlocks[2], launch_nothing, nullptr, nullptr, nullptr, nullptr},
     {"probe.sm999a.f32-b1", kBlocks[2], launch_nothing, nullptr, nullptr, nullptr, nullptr},
 };
-constexpr TargetEntry kProbeSm80 = {"sm80", 80, false, 16, nullptr, 0, kProbeCuda, 1};
-constexpr TargetEntry kProbeSm999 = {"sm999a", 999, true, 16, nullptr, 0, kProbeCuda + 1, 1};
+constexpr TargetEntry kProbeSm80 = {
+    .name = "sm80", .capability = 80, .alignment = 16, .kernels = kProbeCuda, .num_kernels = 1};
+constexpr TargetEntry kProbeSm999 = {.name = "sm999a",
+                                     .capability = 999,
+                                     .exact_capability = true,
+                                     .alignment = 16,
+                                     .kernels = kProbeCuda + 1,
+                                     .num_kernels = 1};
 
 constexpr const TargetEntry* kProbeTargets[] = {&kProbeCpuTarget, &kProbeSm80, &kProbeSm999};
 constexpr FamilyEntry kProbe = {
-    "probe", kProbeSymbols,     3,          kProbeTensors, 6, kProbeScalars, 4, kProbeRequirements,
+    "probe", kProbeSymbols,     3,          kProbeTensors, 5, kProbeScalars, 4, kProbeRequirements,
     2,       sizeof(ProbeArgs), fill_probe, kProbeTargets, 3};
 
 // threads: counts[i] += 1 for each index i, workers[i] = who did it. `mode` 1 throws at index 3, 2
@@ -177,7 +203,8 @@ LaunchResult launch_threads(const void* pointer, const LaunchContext&) {
 
 constexpr KernelEntry kThreadsCpu[] = {
     {"threads.cpu.default", nullptr, nullptr, launch_threads, nullptr, nullptr, nullptr}};
-constexpr TargetEntry kThreadsTarget = {"cpu", 0, false, 8, nullptr, 0, kThreadsCpu, 1};
+constexpr TargetEntry kThreadsTarget = {
+    .name = "cpu", .alignment = 8, .kernels = kThreadsCpu, .num_kernels = 1};
 constexpr const TargetEntry* kThreadsTargets[] = {&kThreadsTarget};
 constexpr FamilyEntry kThreads = {"threads",
                                   kThreadsSymbols,

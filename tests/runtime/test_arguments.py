@@ -364,6 +364,12 @@ def test_what_a_kernel_reports_or_throws_is_a_runtime_error(call):
     refused(call, "thrown by the kernel", RuntimeError, wide=-7)
 
 
+def test_a_workspace_that_cannot_be_is_refused_with_its_text(call):
+    scratch = "the workspace scratch [2 * N // (0 if wide == -9 else 1)] f32: room for a row"
+    refused(call, f"probe.cpu.f32-b1: {scratch} would have -1 elements; here N = ", wide=-8)
+    refused(call, f"probe.cpu.f32-b1: {scratch}: division by zero; here N = ", wide=-9)
+
+
 def test_a_call_leaves_no_reference_behind(call):
     import sys
 

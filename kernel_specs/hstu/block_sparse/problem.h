@@ -2,6 +2,7 @@
 #pragma once
 
 #include "hstu/problem.h"
+#include "launch.h"
 
 namespace kernelmint::block_sparse {
 #if defined(KERNELMINT_ISA)
@@ -9,12 +10,11 @@ inline namespace KERNELMINT_ISA {
 #endif
 
 template <class Args>
-hstu::Problem problem(const Args& args) {
+LaunchResult read_arguments(hstu::Problem& p, const Args& args, bool /* is_readable */) {
   const auto rows = [](const TensorView<4>& x) {
     return hstu::Rows<const float>{x.template as<const float>(), x.stride[0], x.stride[1],
                                    x.stride[2]};
   };
-  hstu::Problem p{};
   p.q = rows(args.q);
   p.k = rows(args.k);
   p.v = rows(args.v);
@@ -27,8 +27,7 @@ hstu::Problem problem(const Args& args) {
   p.sequences = args.B;
   p.heads = args.H;
   p.max_length = args.T;
-  hstu::take_scratch(p, args);
-  return p;
+  return {};
 }
 
 #if defined(KERNELMINT_ISA)

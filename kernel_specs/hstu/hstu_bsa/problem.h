@@ -25,7 +25,6 @@ LaunchResult check_max_length(const Args& args) {
 // the later sequences room for the rest.
 template <class Args>
 LaunchResult check_offsets(const Args& args) {
-  if (const LaunchResult result = check_max_length(args); result.error != nullptr) return result;
   const auto* offsets = args.x_offsets.template as<const std::int64_t>();
   const std::int64_t longest = args.max_length < args.N ? args.max_length : args.N;
   for (std::int64_t i = 0, previous = 0; i < args.E; previous = offsets[i], ++i) {
@@ -45,11 +44,12 @@ LaunchResult check_offsets(const Args& args) {
 }
 
 template <class Args>
-hstu::Problem problem(const Args& args) {
+LaunchResult read_arguments(hstu::Problem& p, const Args& args, bool is_readable) {
+  LaunchResult checked = check_max_length(args);
+  if (checked.error == nullptr && is_readable) checked = check_offsets(args);
   const auto rows = [](const TensorView<3>& x) {
     return hstu::Rows<const float>{x.template as<const float>(), 0, x.stride[0], x.stride[1]};
   };
-  hstu::Problem p{};
   p.q = rows(args.q);
   p.k = rows(args.k);
   p.v = rows(args.v);
@@ -62,8 +62,7 @@ hstu::Problem problem(const Args& args) {
   p.sequences = args.E - 1;
   p.heads = args.H;
   p.max_length = args.max_length < args.N ? args.max_length : args.N;
-  hstu::take_scratch(p, args);
-  return p;
+  return checked;
 }
 
 #if defined(KERNELMINT_ISA)

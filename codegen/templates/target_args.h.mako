@@ -1,0 +1,21 @@
+#pragma once
+
+#include <cstdint>
+
+#include "${target.family}/args.h"
+#include "dtypes.h"
+
+namespace kernelmint::${target.family}::${target.name} {
+
+// Scratch memory of a call; a pointer is null where the call needs nothing behind it.
+struct Workspace {
+% for member in members:
+  ${member.declaration}  // ${member.comment}
+% endfor
+};
+
+struct Args : ${target.family}::Args {
+  Workspace workspace;
+};
+
+}  // namespace kernelmint::${target.family}::${target.name}
