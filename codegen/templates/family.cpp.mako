@@ -91,7 +91,6 @@ const FamilyEntry kFamily = {
     .num_scalars = ${len(scalars)},
     .requirements = ${"kRequirements" if requirements else "nullptr"},
     .num_requirements = ${len(requirements)},
-    .args_bytes = sizeof(Args),
     .fill = fill,
     .targets = kTargets,
     .num_targets = static_cast<int>(sizeof(kTargets) / sizeof(kTargets[0])) - 1,

@@ -157,7 +157,7 @@ class OnlineSoftmax {
     return __float_as_uint(factor_) & 0x7f800000u;
   }
 
-  // Of rows that saw no key, kNoMaximum, which is no far row's.
+  // For rows that saw no key, kNoMaximum, which does not look like a far row's.
   __device__ __forceinline__ float kept(float greatest) const {
     const float scaled = fmaxf(greatest * factor_, kNoMaximum);
     if (fabsf(scaled) > kFar && fabsf(scaled) < -kNoMaximum)
@@ -167,18 +167,19 @@ class OnlineSoftmax {
 
   __device__ __forceinline__ static bool is_far(float kept) { return fabsf(kept) < kLeastNear; }
 
-  // Of a near row. Asked the same way wherever it matters: a row must not depend on others.
+  // For a near row. Every caller asks this same function, so that a row does not depend on others.
   __device__ __forceinline__ bool grows(float greatest, int row) const {
     return fmaf(greatest, factor_, -kSlack) > maximum_[row];
   }
 
-  // What a row's scores are less by: its unscaled maximum if it is far.
+  // What is subtracted from a row's scores: its unscaled maximum if it is far.
   __device__ __forceinline__ float subtracted(float kept) const {
     return is_far(kept) ? __uint_as_float(__float_as_uint(kept) - exponent_of_factor() + kShift)
                         : 0.f;
   }
 
-  // From one kept maximum to another, in powers of two: of subtracted * c + kept, rounded once.
+  // From one kept maximum to another, in powers of two: the difference of subtracted * c + kept,
+  // rounded once.
   __device__ __forceinline__ float difference(float before, float after) const {
     return fmaf(subtracted(before) - subtracted(after), factor_, before - after);
   }

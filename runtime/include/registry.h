@@ -119,7 +119,6 @@ struct FamilyEntry {
   int num_scalars;
   const Requirement* requirements;
   int num_requirements;
-  std::size_t args_bytes;
   FillArgs fill;
   const TargetEntry* const* targets;
   int num_targets;
