@@ -6,7 +6,7 @@ parameters:
   tile:    {type: int, token: n, doc: elements of a row that a block takes}
 constraints:
   - {that: threads % 32 == 0,   because: a block is made of whole warps}
-  - {that: tile % threads == 0, because: every thread takes as many elements}
+  - {that: tile % threads == 0, because: every thread takes the same number of elements}
 limits: {threads: 1024}
 launch: {grid: ["M * ceil_div(N, tile)"], block: threads}
 sets:

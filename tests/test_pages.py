@@ -1,0 +1,41 @@
+"""Links of the pages lead somewhere, to the heading they name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def anchors(page: Path) -> Iterator[str]:
+    """The names by which headings are linked to: lower case, words joined by hyphens."""
+    for heading in re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE):
+        yield re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def links() -> Iterator[tuple[Path, str]]:
+    for page in PAGES:
+        text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+        for link in sorted(set(re.findall(r"\]\(([^)]+)\)", text))):
+            if "://" not in link:
+                yield page, link
+
+
+@pytest.mark.parametrize(
+    ("page", "link"), [pytest.param(*found, id=f"{found[0].name}:{found[1]}") for found in links()]
+)
+def test_every_link_leads_somewhere(page: Path, link: str) -> None:
+    path, _, anchor = link.partition("#")
+    target = page.parent / path if path else page
+    assert target.exists()
+    assert not anchor or anchor in set(anchors(target))
+
+
+def test_a_dead_anchor_is_seen() -> None:
+    assert "two-commands" in set(anchors(ROOT / "README.md"))
+    assert "three-commands" not in set(anchors(ROOT / "README.md"))
