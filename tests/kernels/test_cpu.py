@@ -137,7 +137,7 @@ def test_matches_the_oracle(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", KERNELS)
-def test_a_few_shapes(key: str) -> None:
+def test_matches_the_oracle_in_a_few_shapes(key: str) -> None:
     p = KERNELS[key].parameters
     for sizes in ((1, 1000, 1), (100, 64, HEADS), (128, 7, 1), (333, 333, 1)):
         case = grid_case(p["dtype"], p["d_head"], p["causal"], *sizes)
@@ -145,10 +145,10 @@ def test_a_few_shapes(key: str) -> None:
 
 
 @pytest.mark.parametrize("isa", runtime._native.build_info()["supported_cpu_isas"])
-def test_on_every_instruction_set(isa: str) -> None:
+def test_matches_the_oracle_on_every_instruction_set(isa: str) -> None:
     """The kernels again, each time in a process that is held to one instruction set."""
     program = "import pytest, sys; sys.exit(pytest.main(sys.argv[1:]))"
-    tests = "test_a_few_shapes or test_not_a_number"
+    tests = "test_matches_the_oracle_in_a_few_shapes or test_not_a_number"
     result = subprocess.run(
         [sys.executable, "-c", program, "-qx", "-p", "no:cacheprovider", __file__, "-k", tests],
         env=os.environ | {"KERNELMINT_CPU_ISA": isa},
@@ -160,14 +160,14 @@ def test_on_every_instruction_set(isa: str) -> None:
 
 
 @pytest.mark.parametrize("key", first_of_each_dtype())
-def test_long_sequences(key: str) -> None:
+def test_matches_the_oracle_on_long_sequences(key: str) -> None:
     p = KERNELS[key].parameters
     case = grid_case(p["dtype"], p["d_head"], p["causal"], 4096, 4096, 1)
     assert_right(case, *call(key, case.q, case.k, case.v))
 
 
 @pytest.mark.parametrize("key", KERNELS)
-def test_no_keys_at_all(key: str) -> None:
+def test_no_keys_give_zeros_and_minus_infinity(key: str) -> None:
     d_head, dtype = KERNELS[key].parameters["d_head"], DTYPES[KERNELS[key].parameters["dtype"]]
     q, k = torch.randn(2, 5, 4, d_head).to(dtype), torch.empty(2, 0, 2, d_head, dtype=dtype)
     o, lse = call(key, q, k, k)
@@ -246,7 +246,7 @@ def strided(draw: st.DrawFn, shape: tuple[int, int, int, int], dtype: torch.dtyp
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_random_shapes_strides_and_scales(data: st.DataObject) -> None:
+def test_matches_the_oracle_on_random_shapes_strides_and_scales(data: st.DataObject) -> None:
     """No element outside q, k and v is used: around them lies NaN."""
     key = data.draw(st.sampled_from(list(KERNELS)))
     p = KERNELS[key].parameters

@@ -32,7 +32,7 @@ NO_CODE = {"DW.ref.__gxx_personality_v0"}  # a pointer to libstdc++'s exception 
 @pytest.mark.skipif(COMPILER is None or SHARD is None, reason="needs a compiler and generated/")
 @pytest.mark.parametrize("optimisation", ["-O0", "-O3"])
 @pytest.mark.parametrize("isa", FLAGS)
-def test_weak_symbols_bear_their_instruction_set(
+def test_weak_symbols_name_their_instruction_set(
     isa: str, optimisation: str, tmp_path: Path
 ) -> None:
     """At -O0 too, where the compiler inlines nothing that it may leave alone."""

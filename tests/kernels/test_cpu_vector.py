@@ -40,7 +40,7 @@ def run(command: list[str]) -> dict[str, float]:
 
 
 def assert_right(figures: Mapping[str, float]) -> None:
-    """Conversions are exact, or nearest-even; exp2 keeps its word; attention is near fp64's."""
+    """Conversions are exact or nearest-even; exp2 is within its bound; attention is near fp64."""
     wrong = {name: value for name, value in figures.items() if name.startswith("wrong_")}
     assert len(wrong) == 5
     assert not any(wrong.values()), wrong
@@ -55,14 +55,14 @@ def assert_right(figures: Mapping[str, float]) -> None:
 
 @pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
 @pytest.mark.parametrize("isa", runtime._native.build_info()["supported_cpu_isas"])
-def test_on_this_processor(isa: str, tmp_path: Path) -> None:
+def test_vectors_are_right_on_this_processor(isa: str, tmp_path: Path) -> None:
     flags = FLAGS[isa] if platform.machine() == "x86_64" else []
     assert_right(run([build("c++", isa, flags, tmp_path), "997"]))
 
 
 @pytest.mark.skipif(ARM_COMPILER is None, reason="needs aarch64-linux-gnu-g++")
 @pytest.mark.skipif(EMULATOR is None, reason="needs qemu-user")
-def test_on_aarch64(tmp_path: Path) -> None:
+def test_vectors_are_right_on_aarch64(tmp_path: Path) -> None:
     assert ARM_COMPILER is not None
     assert EMULATOR is not None
     assert_right(run([EMULATOR, build(ARM_COMPILER, "baseline", ["-static"], tmp_path), "9973"]))

@@ -68,7 +68,7 @@ def test_its_kernels_are_right(python) -> None:
     assert len(re.findall(r"^right: flash_forward\.sm80\.", done.stdout, re.M)) == 4, done.stdout
 
 
-def test_an_assertion_that_does_not_hold_says_so(python) -> None:
+def test_a_failed_assertion_names_its_place_and_condition(python) -> None:
     done = python(MISALIGNED)
     assert done.returncode != 0, done.stdout
     message = (

@@ -121,7 +121,7 @@ def test_matches_the_oracle(key: str) -> None:
 
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("key", KERNELS)
-def test_any_scale(key: str, scale: float) -> None:
+def test_matches_the_oracle_at_any_scale(key: str, scale: float) -> None:
     """Negative, zero, small and large factors on the scores."""
     p = KERNELS[key].parameters
     q, k, v = (
@@ -133,7 +133,7 @@ def test_any_scale(key: str, scale: float) -> None:
 
 
 @pytest.mark.parametrize("key", KERNELS)
-def test_growing_scores(key: str) -> None:
+def test_matches_the_oracle_when_scores_grow(key: str) -> None:
     """Every block of keys raises the running maximum, by more than the kernel's slack or less."""
     p = KERNELS[key].parameters
     q, k, v = (
@@ -146,7 +146,7 @@ def test_growing_scores(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", KERNELS)
-def test_counting_inputs(key: str) -> None:
+def test_counting_inputs_pass_the_sanity_check(key: str) -> None:
     """q counts up, k = -q, v = q: scores beyond 2^30."""
     difference, _ = sanity_check.check(KERNELS[key], counting=True, seed=0)
     assert difference.passed, difference.worst
@@ -160,7 +160,7 @@ FAR = {"near 2^20": (23, 2, 0.125), "near 2^26": (30, 8, 2.0**-6), "near 2^31": 
 
 @pytest.mark.parametrize("far", FAR)
 @pytest.mark.parametrize("key", KERNELS)
-def test_far_scores(key: str, far: str) -> None:
+def test_far_scores_lose_no_precision(key: str, far: str) -> None:
     """Scores of either sign and any size to 2^31, all exact in fp32; most rows near zero at first.
 
     A row's scores are those of its sign and its steps: sign * 2^size * offset + 2^step * integer,
@@ -198,7 +198,7 @@ def test_far_scores(key: str, far: str) -> None:
 
 
 @pytest.mark.parametrize("key", KERNELS)
-def test_no_keys_at_all(key: str) -> None:
+def test_no_keys_give_zeros_and_minus_infinity(key: str) -> None:
     d_head, dtype = KERNELS[key].parameters["d_head"], DTYPES[KERNELS[key].parameters["dtype"]]
     q = torch.randn(2, 5, 4, d_head, device="cuda").to(dtype)
     k = torch.empty(2, 0, 2, d_head, device="cuda", dtype=dtype)
@@ -252,7 +252,7 @@ def first_of_each_d_head() -> list[str]:
 
 
 @pytest.mark.parametrize("key", first_of_each_d_head())
-def test_offsets_past_two_to_the_31(key: str) -> None:
+def test_offsets_may_exceed_32_bits(key: str) -> None:
     """Batch entries 2^31 elements apart, and rows 2^23 apart."""
     p = KERNELS[key].parameters
     size = (2, 300, 1, p["d_head"])
