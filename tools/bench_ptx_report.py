@@ -23,8 +23,8 @@ from pathlib import Path
 
 import click
 
+from tools.ptx_report.events import Statistics
 from tools.ptx_report.inputs import read_log
-from tools.ptx_report.parser import Statistics
 
 _PIECE = 1 << 24
 

@@ -5,7 +5,8 @@ import io
 from collections import defaultdict
 from pathlib import Path
 
-from tools.ptx_report.parser import CHUNK, Parser, Statistics, parse
+from tools.ptx_report.events import Statistics
+from tools.ptx_report.parser import CHUNK, Parser, parse
 
 DATA = Path(__file__).parent / "data"
 LOGS = sorted(DATA.glob("*.log"))

@@ -7,7 +7,8 @@ import pytest
 
 from tests.ptx_report.samples import DATA, LOGS, expected, facts, read, read_file
 from tools.ptx_report import inputs
-from tools.ptx_report.parser import Parser, Statistics
+from tools.ptx_report.events import Statistics
+from tools.ptx_report.parser import Parser
 
 EXPECTED = expected()
 ATTENTION = "_ZN4attn3fwdI6__halfLi64ELi32ELb1EEEvPKT_S4_S4_PS2_if"

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.ptx_report.samples import FIGURES, LOGS, facts, read
-from tools.ptx_report.parser import Statistics
+from tools.ptx_report.events import Statistics
 
 SETTINGS = settings(max_examples=150, deadline=None)
 

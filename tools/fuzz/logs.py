@@ -31,7 +31,8 @@ from types import FrameType
 
 import click
 
-from tools.ptx_report.parser import CHUNK, Parser, Statistics
+from tools.ptx_report.events import Statistics
+from tools.ptx_report.parser import CHUNK, Parser
 from tools.ptx_report.records import Record, csv_text, read_csv
 
 DATA = Path(__file__).resolve().parents[2] / "tests" / "ptx_report" / "data"

@@ -24,10 +24,10 @@ from codegen.expressions import (
 from codegen.problems import did_you_mean
 from tools.ptx_report import inputs
 from tools.ptx_report.demangle import demangle
+from tools.ptx_report.events import Statistics
 from tools.ptx_report.fingerprints import Manifest
 from tools.ptx_report.objects import read_object
 from tools.ptx_report.occupancy import Occupancy, occupancy
-from tools.ptx_report.parser import Statistics
 from tools.ptx_report.records import Record, ReportError, read_csv
 
 STANDARD_INPUT = "standard input"  # what its name is among the files

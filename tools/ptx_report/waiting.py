@@ -1,0 +1,254 @@
+"""Records under construction, and who of them takes a line that names nobody.
+
+Lines of two processes may interleave, and lines may be missing: then nobody can know.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from tools.ptx_report.records import Record
+
+_PATIENCE = 256  # records that follow one whose line is missing, until it is given up
+_CODE = re.compile(r"\((C75\d\d)\)")
+
+ENTERED, NAMED, FRAMED, USED_UP, TIMED = range(5)  # how far a record has come
+_MISSING = {
+    ENTERED: "cut after 'Compiling entry function'",
+    NAMED: "cut after 'Function properties'",
+    FRAMED: "its 'Used ... registers' line is missing",
+}
+_INTERLEAVED = "interleaved with another process's lines"
+
+
+class Open:
+    """A record under construction. Its defaults are the class's: making one costs little."""
+
+    kind = "kernel"
+    arch: str | None = None
+    stack_frame: int | None = None
+    spill_stores: int | None = None
+    spill_loads: int | None = None
+    used_registers: int | None = None
+    barriers: int | None = None
+    smem: int | None = None
+    cmem0: int | None = None
+    cumulative_stack: int | None = None
+    compile_time_ms: float | None = None
+    other: tuple[tuple[str, str], ...] = ()
+    notes: dict[str, int] | None = None
+    codes: dict[str, None] | None = None
+    incomplete: str | None = None
+    stage = ENTERED
+    barred = False  # takes no further line: the log was cut behind it, or its lines are unknown
+
+    def __init__(self, symbol: str, source: str | None, line: int) -> None:
+        self.symbol = symbol
+        self.source = source
+        self.line = line
+
+    def note(self, text: str, certain: bool = True) -> None:
+        """Adds a warning or a remark; one that is not certain may be another kernel's."""
+        if self.notes is None or self.codes is None:
+            self.notes, self.codes = {}, {}
+        for code in _CODE.findall(text):
+            self.codes[code if certain else f"{code}?"] = None
+        text = text if certain else f"of some kernel in its translation unit: {text}"
+        self.notes[text] = self.notes.get(text, 0) + 1
+
+    def withdraw_frame(self) -> None:
+        """Gives back its stack and spills."""
+        self.stack_frame = self.spill_stores = self.spill_loads = None
+        self.incomplete = _INTERLEAVED
+
+    def withdraw_used(self) -> None:
+        """Gives back its registers and what stands beside them."""
+        self.used_registers = self.barriers = self.smem = self.cmem0 = None
+        self.cumulative_stack = None
+        self.other = ()
+        self.incomplete = _INTERLEAVED
+
+    def withdraw_time(self) -> None:
+        """Gives back its compile time."""
+        self.compile_time_ms = None
+        self.incomplete = _INTERLEAVED
+
+    def withdraw_link(self) -> None:
+        """Gives back nvlink's figures."""
+        self.withdraw_used()
+        self.stack_frame = None
+
+    def withdraw_all(self) -> None:
+        """Gives back everything: its lines may be those of another of its name."""
+        self.withdraw_frame()
+        self.withdraw_used()
+        self.withdraw_time()
+        self.barred = True
+
+    def freeze(self) -> Record:
+        """The record, as far as its lines were there."""
+        return Record(
+            symbol=self.symbol,
+            kind=self.kind,
+            arch=self.arch,
+            stack_frame=self.stack_frame,
+            spill_stores=self.spill_stores,
+            spill_loads=self.spill_loads,
+            used_registers=self.used_registers,
+            barriers=self.barriers,
+            smem=self.smem,
+            cmem0=self.cmem0,
+            cumulative_stack=self.cumulative_stack,
+            compile_time_ms=self.compile_time_ms,
+            other=self.other,
+            c75=tuple(self.codes or ()),
+            warnings=self.warnings(),
+            source=self.source,
+            line=self.line,
+            incomplete=self.incomplete or self._what_is_missing(),
+        )
+
+    def warnings(self) -> tuple[str, ...]:
+        """The notes in their order, with how often each came."""
+        notes = (self.notes or {}).items()
+        return tuple(text if n == 1 else f"{text} (x{n})" for text, n in notes)
+
+    def _what_is_missing(self) -> str | None:
+        if self.stage < USED_UP and (self.kind != "function" or self.stage < FRAMED):
+            return _MISSING[self.stage]
+        if self.kind == "kernel" and self.spill_stores is None:
+            return "its spill line is missing"
+        return None
+
+
+class Whole(Open):
+    """A record that was read in one step; its compile time may still come, or go."""
+
+    stage = USED_UP
+
+    def __init__(self, record: Record) -> None:
+        self.symbol = record.symbol
+        self.record = record
+
+    def withdraw_time(self) -> None:
+        """Gives back its compile time."""
+        self.compile_time_ms = None
+        self.record = self.record._replace(compile_time_ms=None, incomplete=_INTERLEAVED)
+
+    def freeze(self) -> Record:
+        """The record."""
+        if self.compile_time_ms is not None:
+            self.record = self.record._replace(compile_time_ms=self.compile_time_ms)
+        if self.notes is None:
+            return self.record
+        return self.record._replace(c75=tuple(self.codes or ()), warnings=self.warnings())
+
+
+class Queue:
+    """Records that each wait for one unnamed line of a kind.
+
+    Alone in the queue, a record takes the line. With several, the line right behind a record is
+    lent to it: either some other record's line is missing, and what stood right behind a record is
+    its own; or the log was interleaved, and nobody knows whose line is whose. Of the latter a stray
+    line, one that stands behind nobody, is the proof: since every record has one line, it comes
+    after each line that was lent to the wrong record, and the first such record came after one that
+    has none. From that one on, `withdraw` takes back what was lent.
+
+    A device function may have no such line (`optional`): it takes none but the next one, and that
+    only where no kernel's line can still come.
+    """
+
+    def __init__(
+        self, withdraw: Callable[[Open], None], before: int, optional: bool = False
+    ) -> None:
+        self.waiting: list[Open] = []
+        self.lent: set[int] = set()
+        self.lost: set[int] = set()  # those who get no line any more
+        self.owed = 0  # lines that must still come
+        self.withdraw = withdraw
+        self.before = before  # a record takes no line that should stand before those it has
+        self.optional = optional
+
+    def join(self, record: Open) -> None:
+        """The record waits from here on."""
+        if len(self.waiting) >= _PATIENCE:
+            self._close()
+        self.waiting.append(record)
+        self.owed += not self._is_optional(record)
+
+    def join_with_line(self, record: Open) -> None:
+        """The record has its line already."""
+        self.join(record)
+        self.lent.add(id(record))
+        self._pay(1)
+
+    def promote(self, record: Open) -> None:
+        """What was taken for a function is a kernel."""
+        self.owed += any(other is record for other in self.waiting)
+
+    def line(self, previous: Open | None) -> Open | None:
+        """The record that takes a line right behind `previous`; None where none may."""
+        waiting = self.waiting
+        if not waiting:
+            return None
+        if len(waiting) == 1 and self.owed:
+            record = waiting[0]
+            self._close()
+            return None if record.barred or record.stage >= self.before else record
+        if previous is not None and self._may_take(previous):
+            self.lent.add(id(previous))
+            self._pay(0 if self._is_optional(previous) else 1)
+            return previous
+        self._withdraw_doubtful()
+        # It may have been a function's: then the kernel's is still to come.
+        self._pay(0 if any(map(self._may_be_served, waiting)) else 1)
+        return None
+
+    def lose_one(self) -> None:
+        """One of the lines cannot be read."""
+        if self.waiting:
+            self._pay(1)
+
+    def settle(self) -> None:
+        """Lines are missing here: one from behind proves nothing of those who have theirs."""
+        self.waiting = [record for record in self.waiting if id(record) not in self.lent]
+        self.lent.clear()
+
+    def _may_take(self, record: Open) -> bool:
+        if record.barred or record.stage >= self.before:
+            return False
+        if id(record) in self.lent or id(record) in self.lost:
+            return False
+        if not any(other is record for other in self.waiting):
+            return False
+        return not self._is_optional(record) or (
+            record.stage == FRAMED and all(map(self._is_optional, self.waiting))
+        )
+
+    def _withdraw_doubtful(self) -> None:
+        doubtful = False
+        for record in self.waiting:
+            doubtful = doubtful or id(record) not in self.lent
+            if doubtful and not self._may_be_served(record):
+                self.withdraw(record)
+                self.lent.discard(id(record))
+                self.lost.add(id(record))
+
+    def _is_optional(self, record: Open) -> bool:
+        return self.optional and record.kind == "function"
+
+    def _may_be_served(self, record: Open) -> bool:
+        """Whether it is a function whose line, if it has one, is still to come."""
+        return self._is_optional(record) and id(record) not in self.lent
+
+    def _pay(self, lines: int) -> None:
+        self.owed = max(0, self.owed - lines)
+        if not self.owed and not any(map(self._may_be_served, self.waiting)):
+            self._close()
+
+    def _close(self) -> None:
+        self.waiting.clear()
+        self.lent.clear()
+        self.lost.clear()
+        self.owed = 0
