@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from codegen import schema
 from codegen.checks import (
@@ -16,7 +16,7 @@ from codegen.checks import (
     load_rules,
     spec_name,
 )
-from codegen.expressions import FUNCTIONS, INT, Kind
+from codegen.expressions import BOOL, FLOAT, FUNCTIONS, INT, Kind
 from codegen.load_target import TargetLoader
 from codegen.names import IDENTIFIER, SNAKE, reserved
 from codegen.problems import (
@@ -24,16 +24,21 @@ from codegen.problems import (
     Problem,
     SpecError,
     TooManyProblemsError,
+    did_you_mean,
     display_path,
 )
 from codegen.source import Document
-from codegen.spec import Dim, Family, Scalar, Target, Tensor
+from codegen.spec import ChoiceRow, Dim, Family, ParameterValue, Scalar, Target, Tensor
 
 # runtime/include/registry.h
 MAX_RANK = 8
 MAX_SYMBOLS = 32
 MAX_TENSORS = 32
 MAX_SCALARS = 32
+
+CHOICES = "choices.yaml"  # beside family.yaml: rows by which a front takes a kernel
+
+_SCALAR_KINDS = {"f32": FLOAT, "f64": FLOAT, "bool": BOOL}
 
 
 def load(spec_dirs: Sequence[Path]) -> tuple[Family, ...]:
@@ -98,7 +103,7 @@ class _FamilyLoader:
         written: schema.FamilyFile | None = schema.validate(self.family, schema.FamilyFile)
         targets = []
         for path in sorted(self.folder.glob("*.y*ml")):
-            if path.name == "family.yaml":
+            if path.name in ("family.yaml", CHOICES):
                 continue
             document = Document(path)
             self.documents.append(document)
@@ -119,7 +124,41 @@ class _FamilyLoader:
         if self.problems:
             return None
         order = sorted(loaded, key=lambda target: (target.capability, target.name))
-        return replace(family, targets=tuple(order))
+        family = replace(family, targets=tuple(order))
+        with suppress(TooManyProblemsError):
+            family = replace(family, choices=self._choices(family))
+        return None if self.problems else family
+
+    def _choices(self, family: Family) -> tuple[ChoiceRow, ...]:
+        """The rows of choices.yaml, where the family has one."""
+        if not (self.folder / CHOICES).is_file():
+            return ()
+        document = Document(self.folder / CHOICES)
+        self.documents.append(document)
+        written: schema.ChoicesFile | None = schema.validate(document, schema.ChoicesFile)
+        scope = {
+            **{parameter.name: parameter.kind for parameter in family.parameters},
+            **dict.fromkeys(family.symbols, INT),
+            **{scalar.name: _SCALAR_KINDS.get(scalar.dtype, INT) for scalar in family.scalars},
+        }
+        rows = []
+        for i, row in enumerate(written.choices if written else ()):
+            when = load_expression(document, row.when, scope, "bool", "choices", i, "when")
+            for name, value in row.take.items():
+                self._check_choice(document, family, i, name, value)
+            rows.append(ChoiceRow(when, tuple(row.take.items())))
+        return tuple(rows)
+
+    def _check_choice(
+        self, document: Document, family: Family, row: int, name: str, value: ParameterValue
+    ) -> None:
+        place = ("choices", row, "take", name)
+        known = {p.name: p for target in family.targets for p in target.parameters}
+        if name not in known:
+            message = f"no target has a parameter '{name}'{did_you_mean(name, known)}"
+            document.report(message, *place, key=True)
+        elif wrong := known[name].check(value):
+            document.report(wrong, *place)
 
     def _target(self, document: Document, family: Family, written: schema.TargetFile) -> Target:
         return TargetLoader(document, family, self.spec_dir, self.folder).load(written)
@@ -152,6 +191,15 @@ class _FamilyLoader:
         tensors, scalars = self._arguments(written, kinds, scope)
         if written.reference is not None:
             check_file(document, self.folder, written.reference, "reference")
+        file = spec_name(self.spec_dir, document.path)
+        front = None
+        if written.front is not None:
+            check_file(document, self.folder, written.front, "front")
+            name, _, function = written.front.partition(":")
+            if not function.isidentifier() or not name.endswith(".py"):
+                document.report("names a module and a function: front.py:function", "front")
+            module = PurePosixPath(PurePosixPath(file).parent, name).with_suffix("")
+            front = ".".join(module.parts), function
         return Family(
             name=written.family,
             summary=" ".join(written.summary.split()),
@@ -162,9 +210,11 @@ class _FamilyLoader:
             parameters=parameters,
             requires=load_rules(document, written.requires, scope, "requires"),
             reference=written.reference,
+            front=front,
+            choices=(),
             targets=(),
             folder=self.folder.relative_to(self.spec_dir).as_posix(),
-            file=spec_name(self.spec_dir, document.path),
+            file=file,
         )
 
     def _symbols(self, written: schema.FamilyFile, kinds: Mapping[str, Kind]) -> tuple[str, ...]:

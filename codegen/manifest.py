@@ -79,6 +79,8 @@ def _family_entry(space: FamilySpace, places: Mapping[str, str]) -> dict[str, An
         "parameters": [_parameter_entry(parameter) for parameter in family.parameters],
         "requires": [_rule_entry(rule) for rule in family.requires],
         "reference": family.reference,
+        "front": family.front and dict(zip(("module", "function"), family.front, strict=True)),
+        "choices": [{"when": row.when.normal, "take": dict(row.take)} for row in family.choices],
         "targets": [_target_entry(chosen, places) for chosen in space.targets],
     }
 

@@ -151,6 +151,24 @@ class FamilyFile(Written):
         default_factory=list, description="checked at each call, on the bound shapes"
     )
     reference: str | None = Field(None, description="file.py:function, the PyTorch oracle")
+    front: str | None = Field(
+        None, description="file.py:function, what the family offers Python beyond its kernels"
+    )
+
+
+class Choice(Written):
+    """A row of choices.yaml."""
+
+    when: Text = Field("True", description="over the family's symbols, scalars and parameters")
+    take: dict[str, Value] = Field(description="values of parameters that the caller leaves open")
+
+
+class ChoicesFile(Written):
+    """choices.yaml: which kernel a front takes."""
+
+    choices: list[Choice] = Field(
+        description="the first row that holds and that a kernel fits", min_length=1
+    )
 
 
 class Workspace(_Shaped):
@@ -322,15 +340,16 @@ def _describe(data: Any) -> str:
 
 
 def json_schema() -> dict[str, Any]:
-    """JSON Schema (draft 7) of both kinds of file, for editors."""
-    family = FamilyFile.model_json_schema()
-    target = TargetFile.model_json_schema()
-    definitions = {**family.pop("$defs", {}), **target.pop("$defs", {})}
+    """JSON Schema (draft 7) of each kind of file, for editors."""
+    models = (FamilyFile, ChoicesFile, TargetFile)
+    schemas = {model.__name__: model.model_json_schema() for model in models}
+    definitions = {k: v for one in schemas.values() for k, v in one.pop("$defs", {}).items()}
+    family, choices, target = ({"$ref": f"#/$defs/{name}"} for name in schemas)
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
-        "title": "A Kernelmint spec: family.yaml or <target>.yaml",
+        "title": "A Kernelmint spec: family.yaml, choices.yaml or <target>.yaml",
         "if": {"required": ["family"]},
-        "then": {"$ref": "#/$defs/FamilyFile"},
-        "else": {"$ref": "#/$defs/TargetFile"},
-        "$defs": dict(sorted({**definitions, "FamilyFile": family, "TargetFile": target}.items())),
+        "then": family,
+        "else": {"if": {"required": ["choices"]}, "then": choices, "else": target},
+        "$defs": dict(sorted({**definitions, **schemas}.items())),
     }

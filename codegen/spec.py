@@ -259,6 +259,14 @@ class Target:
         return self.is_cuda and self.name.endswith("a")
 
 
+@dataclass(frozen=True)
+class ChoiceRow:
+    """A row of choices.yaml: where its condition holds, kernels with these values come first."""
+
+    when: Expression
+    take: tuple[tuple[str, ParameterValue], ...]
+
+
 @dataclass(frozen=True, eq=False)
 class Family:
     """What is computed, and the targets it is computed on."""
@@ -272,6 +280,8 @@ class Family:
     parameters: tuple[Parameter, ...]
     requires: tuple[Rule, ...]
     reference: str | None
+    front: tuple[str, str] | None  # the module, as it is imported, and its function
+    choices: tuple[ChoiceRow, ...]
     targets: tuple[Target, ...]
     folder: str  # relative to the spec folder: <family>, or <group>/<family>
     file: str

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 try:
     importlib.import_module("runtime._native")
@@ -26,22 +26,18 @@ except ModuleNotFoundError as _error:
 from runtime import catalog as _catalog
 from runtime import manifest as _manifest
 from runtime import operators as _operators
-from runtime.catalog import KernelInfo, families, kernels, targets
-from runtime.dispatch import attention, forward, forward_timed
+from runtime.calls import forward, forward_timed
+from runtime.catalog import KernelInfo, families, kernel, kernels, targets
 from runtime.errors import InvalidArgument, KernelNotFound, TargetUnavailable
-from runtime.kernel import Kernel
-
-if TYPE_CHECKING:
-    from runtime.block_sparse import block_sparse_attention, hstu_attention_with_bsa
+from runtime.handle import Kernel
 
 if len(__path__) > 1:
     _manifest.check_checkout(Path(__file__).resolve().parent)
 
-# The submodule runtime.kernel bears the same name; the function is the public one.
-kernel = _catalog.kernel
-
 for _family in _manifest.load().families.values():
     _operators.register(_family, _catalog.generated(_family.name).OPERATOR, kernel)
+
+_fronts = _manifest.fronts()
 
 __all__ = [
     "InvalidArgument",
@@ -49,20 +45,23 @@ __all__ = [
     "KernelInfo",
     "KernelNotFound",
     "TargetUnavailable",
-    "attention",
-    "block_sparse_attention",
     "families",
     "forward",
     "forward_timed",
-    "hstu_attention_with_bsa",
     "kernel",
     "kernels",
     "targets",
+    *_fronts,
 ]
 
 
 def __getattr__(name: str) -> Any:
-    # On first use: a build may do without these families, and an import should not wait for them.
-    if name in ("block_sparse_attention", "hstu_attention_with_bsa"):
-        return getattr(importlib.import_module("runtime.block_sparse"), name)
-    raise AttributeError(f"module 'runtime' has no attribute {name!r}")
+    """A family's front, imported when it is first asked for."""
+    if name not in _fronts:
+        raise AttributeError(f"module 'runtime' has no attribute {name!r}")
+    function = globals()[name] = getattr(importlib.import_module(_fronts[name]), name)
+    return function
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

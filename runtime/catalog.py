@@ -19,7 +19,7 @@ from codegen.expressions import BOOL, EVALUATION_ERRORS, FLOAT, INT, ExpressionE
 from codegen.where import Where
 from runtime import _native, devices, manifest, operators
 from runtime.errors import InvalidArgument, KernelNotFound, TargetUnavailable, shown
-from runtime.kernel import Kernel
+from runtime.handle import Kernel
 
 _DTYPE_NAMES = {dtype: name for name, dtype in operators.DTYPES.items()}
 

@@ -63,6 +63,22 @@ class Argument:
 
 
 @dataclass(frozen=True)
+class Choice:
+    """A row of choices.yaml: where its condition holds, kernels with these values come first."""
+
+    when: str
+    take: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Front:
+    """What a family offers Python beyond its kernels: a function, and the module it is in."""
+
+    module: str
+    function: str
+
+
+@dataclass(frozen=True)
 class Family:
     """What is computed: arguments, parameters that all targets share, targets in dispatch order."""
 
@@ -72,6 +88,18 @@ class Family:
     arguments: tuple[Argument, ...]
     parameters: tuple[Parameter, ...]  # shared by all targets
     targets: tuple[Target, ...]
+    front: Front | None
+    choices: tuple[Choice, ...]
+    folder: str  # of its spec, as its author has it
+
+    @property
+    def optional_outputs(self) -> tuple[str, ...]:
+        """The outputs that a caller must ask for, in order."""
+        return tuple(a.name for a in self.arguments if a.role == "output" and a.optional)
+
+    def target(self, name: str) -> Target:
+        """The target of that name, which is known to be there."""
+        return next(target for target in self.targets if target.name == name)
 
 
 @dataclass(frozen=True)
@@ -126,6 +154,9 @@ def _family(data: dict[str, Any]) -> Family:
         ),
         parameters=tuple(_parameter(p) for p in data["parameters"]),
         targets=tuple(_target(t) for t in data["targets"]),
+        front=None if data["front"] is None else Front(**data["front"]),
+        choices=tuple(Choice(row["when"], row["take"]) for row in data["choices"]),
+        folder=Path(data["targets"][0]["spec"]).parent.as_posix(),
     )
 
 
@@ -210,6 +241,12 @@ def _readable(path: Path, what: str) -> Iterator[None]:
         raise ImportError(
             f"the {what} {path} is damaged ({type(error).__name__}: {error}): run `{REBUILD}`"
         ) from None
+
+
+def fronts() -> dict[str, str]:
+    """The families' public functions by name, and the module of each."""
+    found = (family.front for family in load().families.values())
+    return {front.function: front.module for front in found if front is not None}
 
 
 @functools.cache

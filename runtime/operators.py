@@ -17,7 +17,7 @@ from torch.autograd import forward_ad
 from codegen import expressions
 from runtime import manifest
 from runtime.errors import InvalidArgument
-from runtime.kernel import Kernel, Out, Result, Scalar
+from runtime.handle import Kernel, Out, Result, Scalar
 
 NAMESPACE = "kernelmint"
 DTYPES = {

@@ -56,11 +56,30 @@ def test_what_the_build_runs_needs_the_standard_library_alone(name) -> None:
         pending += [file for file in files - seen if file.is_file()]
 
 
+def is_front(path: Path) -> bool:
+    return path.name in ("front.py", "fronts.py")
+
+
 def test_a_family_imports_nothing_of_the_house() -> None:
-    """An oracle is torch alone; a family's tests may use the runtime."""
+    """An oracle is torch alone; a family's front and its tests use the runtime."""
     for path in (ROOT / "kernel_specs").rglob("*.py"):
-        allowed = {"runtime"} if path.name.startswith("test_") else set()
+        allowed = {"runtime"} if path.name.startswith("test_") or is_front(path) else set()
         assert not packages_of(path) & {"codegen", "tools", "runtime"} - allowed, path
+
+
+def test_an_oracle_never_serves_production() -> None:
+    """No front reaches a reference, by any way of imports; the runtime names no family's module."""
+    pending = [path for path in (ROOT / "kernel_specs").rglob("*.py") if is_front(path)]
+    assert len(pending) >= 3
+    seen = set()
+    while pending:
+        path = pending.pop()
+        seen.add(path)
+        assert path.name != "reference.py", f"{path} is reached from a front"
+        files = {ROOT / (module.replace(".", "/") + ".py") for module in modules_of(path)}
+        pending += [f for f in files - seen if f.is_file() and "kernel_specs" in f.parts]
+    for path in (ROOT / "runtime").rglob("*.py"):
+        assert "kernel_specs" not in packages_of(path), path
 
 
 def writes(path: Path) -> Iterator[str]:

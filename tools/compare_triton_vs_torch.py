@@ -17,7 +17,7 @@ from typing import Any
 import click
 import torch
 
-from kernel_specs.hstu.block_sparse.semantics import MODES
+from kernel_specs.hstu.semantics import MODES
 from tools.block_sparse.cases import CASES, SEED_CASES, Case, draw
 from tools.block_sparse.faults import FAULTS, Fault, plant
 from tools.block_sparse.implementations import NAMES, Implementation, UnavailableError, load

@@ -8,7 +8,7 @@ from typing import Literal, overload
 % endif
 import torch
 
-from runtime.kernel import Kernel
+from runtime.handle import Kernel
 
 
 class ${class_name}(Kernel):

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernel_specs.hstu.block_sparse.reference import block_sparse_attention, to_double, trace
-from kernel_specs.hstu.block_sparse.semantics import FIXED, LITERAL, Semantics
 from kernel_specs.hstu.hstu_bsa.reference import GateMLP, hstu_attention_with_bsa
+from kernel_specs.hstu.semantics import FIXED, LITERAL, Semantics
 
 
 def load_scalar() -> ModuleType:

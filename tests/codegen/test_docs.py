@@ -21,7 +21,14 @@ def test_adding_a_family_shows_the_files_that_new_writes(tmp_path) -> None:
 
 def test_specs_names_every_key_and_function() -> None:
     page = (ROOT / "docs/specs.md").read_text()
-    for model in (schema.FamilyFile, schema.TargetFile, schema.Budget, schema.Product):
+    for model in (
+        schema.FamilyFile,
+        schema.ChoicesFile,
+        schema.Choice,
+        schema.TargetFile,
+        schema.Budget,
+        schema.Product,
+    ):
         for key in model.model_fields:
             assert re.search(rf"\b{key}\b", page), key
     for name in (*FUNCTIONS, *DTYPES, "dtype", "int", "bool", "enum"):

@@ -111,7 +111,7 @@ def test_when_no_kernel_fits_each_candidate_says_why():
         runtime.attention(q, k, v)
     message = str(caught.value)
     assert message.startswith(
-        "no flash_forward kernel for dtype torch.float32, head dimension 48, not causal, on cpu:\n"
+        "no flash_forward kernel for dtype f32, d_head 48, causal False on cpu:\n"
     )
     assert re.search(
         r"\n  flash_forward\.cpu\.f32-d64\S*( and \d+ more)?: d_head is 64, not 48\n", message

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import runtime
-from runtime import KernelNotFound, catalog
+from runtime import KernelNotFound, catalog, choice
 
 SHORT = "(BF16, 128, 64, 64, 4): async+eager+swizzled+load_0_0_0_tiles+opt_softmax"
 KEY = "flash_forward.sm80.bf16-d128-r64-c64-w4-async-eager-swz-q0-k0-v0-opt"
@@ -89,7 +89,8 @@ def test_every_short_form_leads_to_its_kernel():
 def test_attention_never_takes_a_traced_kernel():
     q = torch.randn(1, 33, 2, 64)
     for dtype, causal in ((torch.float32, False), (torch.bfloat16, True)):
-        chosen = catalog.kernel(runtime.dispatch._search(q.device, dtype, 64, causal))
+        wanted = {"dtype": catalog.dtype_name(dtype), "d_head": 64, "causal": causal}
+        chosen = choice.choose("flash_forward", q.device, wanted)
         assert chosen.info.parameters["trace"] is False
 
 

@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812  the field's name for it
 
 from kernel_specs.hstu.block_sparse import reference
-from kernel_specs.hstu.block_sparse.semantics import Mode, Semantics, semantics_of
 from kernel_specs.hstu.hstu_bsa import reference as jagged
+from kernel_specs.hstu.semantics import Mode, Semantics, semantics_of
 from tools.block_sparse.implementations import Implementation
 
 

@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 import torch
 
 from kernel_specs.hstu.block_sparse import reference
-from kernel_specs.hstu.block_sparse.semantics import Mode
 from kernel_specs.hstu.hstu_bsa import reference as jagged
+from kernel_specs.hstu.semantics import Mode
 from tools.block_sparse.cases import Inputs
 
 Attention: TypeAlias = Callable[..., tuple[torch.Tensor, torch.Tensor]]
@@ -98,21 +98,20 @@ def _generated(target: str, device: str, dot: str | None) -> Implementation:
     if (target == "cpu") != (device == "cpu"):
         raise UnavailableError(f"the generated target {target} does not run on device {device}")
     try:
-        front: Any = importlib.import_module("runtime.block_sparse")
         runtime: Any = importlib.import_module("runtime")
     except ImportError as error:
         raise UnavailableError(f"the runtime cannot be imported: {error}") from None
 
     def attention(*tensors: torch.Tensor, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
         try:
-            o, lists = front.block_sparse_attention(*tensors, **options, target=target, dot=dot)
+            o, lists = runtime.block_sparse_attention(*tensors, **options, target=target, dot=dot)
         except (runtime.KernelNotFound, runtime.TargetUnavailable) as error:
             raise UnavailableError(str(error.args[0])) from None
         return o, lists
 
     def hstu(*arguments: Any, **options: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         try:
-            o, padded_q, padded_k = front.hstu_attention_with_bsa(
+            o, padded_q, padded_k = runtime.hstu_attention_with_bsa(
                 *arguments, **options, target=target, dot=dot
             )
         except (runtime.KernelNotFound, runtime.TargetUnavailable) as error:

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from kernel_specs.hstu.block_sparse import reference
-from kernel_specs.hstu.block_sparse.semantics import Mode, semantics_of
-from kernel_specs.hstu.hstu_bsa.reference import pad, split_heads
+from kernel_specs.hstu.jagged import pad, split_heads
+from kernel_specs.hstu.semantics import Mode, semantics_of
 from tools import comparison
 from tools.block_sparse.cases import Case, Inputs
 from tools.block_sparse.implementations import Implementation

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from runtime.kernel import Kernel
+from runtime.handle import Kernel
 from tools.debug import record
 from tools.oracle import oracle
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from kernel_specs.hstu.block_sparse.semantics import (
+from kernel_specs.hstu.semantics import (
     LAYER_NORM_EPSILON,
     Mode,
     Semantics,

@@ -19,14 +19,14 @@ import torch
 import triton
 import triton.language as tl
 
-from kernel_specs.hstu.block_sparse.semantics import (
+from kernel_specs.hstu.hstu_bsa import reference as jagged
+from kernel_specs.hstu.semantics import (
     LAYER_NORM_EPSILON,
     Mode,
     check_selection,
     check_tensors,
     semantics_of,
 )
-from kernel_specs.hstu.hstu_bsa import reference as jagged
 
 Dot: TypeAlias = Literal["ieee", "tf32x3", "tf32", "bf16"]
 

@@ -1,61 +1,18 @@
-"""Attention without a key, and calls by key or configuration."""
+"""Attention without a key: picks a kernel of flash_forward that suits the arguments."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from runtime import catalog, devices, manifest, operators, tensors
-from runtime.errors import InvalidArgument, KernelNotFound, shown
-from runtime.kernel import Kernel
+from runtime import catalog, choice, manifest, operators, tensors
+from runtime.errors import InvalidArgument, shown
+from runtime.handle import Kernel
 
 _FAMILY = "flash_forward"
-_OPTIONAL_OUTPUTS = tuple(  # found here, as torch.compile traces what asks for them
-    argument.name
-    for family in manifest.load().families.values()
-    if family.name == _FAMILY
-    for argument in family.arguments
-    if argument.role == "output" and argument.optional
-)
+_OPTIONAL_OUTPUTS = manifest.load().families[_FAMILY].optional_outputs
 _chosen: dict[tuple[torch.device, torch.dtype, int, bool], Kernel] = {}
-
-
-def forward(
-    kernel: str | Mapping[str, Any] | object,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    o: torch.Tensor | None = None,
-    **options: Any,
-) -> Any:
-    """Calls one attention kernel.
-
-    Args:
-        kernel: a key or a configuration, as `runtime.kernel` takes it.
-        q: queries, [B, Sq, H, D].
-        k: keys, [B, Sk, Hk, D].
-        v: values, [B, Sk, Hk, D].
-        o: where to write the output, [B, Sq, H, D]; allocated where None.
-        options: the kernel's other arguments (`scale`, `return_lse`).
-
-    Returns:
-        what the kernel returns: the output, or output and log-sum-exp.
-    """
-    return catalog.kernel(kernel)(q, k, v, out=o, **options)
-
-
-def forward_timed(
-    kernel: str | Mapping[str, Any] | object,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    o: torch.Tensor | None = None,
-    **options: Any,
-) -> tuple[Any, float]:
-    """Like `forward`, and waits; returns (result, milliseconds), timed as `Kernel.timed` does."""
-    return catalog.kernel(kernel).timed(q, k, v, out=o, **options)
 
 
 def attention(
@@ -139,51 +96,8 @@ def _swapped(name: str, tensor: torch.Tensor) -> torch.Tensor:
         raise InvalidArgument(f"{name}: cannot be read as [B, S, H, D]: {reason}") from None
 
 
+@choice.traced_as_constant
 def _search(device: torch.device, dtype: torch.dtype, d_head: int, causal: bool) -> str:
-    """The key of the first kernel that suits."""
-    wanted = {"dtype": catalog.dtype_name(dtype), "d_head": d_head, "causal": causal}
-    refused: dict[str, list[str]] = {}
-    for info in catalog.kernels(_FAMILY):
-        reason = _why_not(info, device, wanted)
-        if reason is None:
-            return info.key
-        refused.setdefault(f"{info.target}: {reason}", []).append(info.key)
-    reasons = "".join(
-        f"\n  {keys[0]}{f' and {len(keys) - 1} more' if len(keys) > 1 else ''}: "
-        f"{reason.partition(': ')[2]}"
-        for reason, keys in refused.items()
-    )
-    raise KernelNotFound(
-        f"no {_FAMILY} kernel for dtype {dtype}, head dimension {d_head}, "
-        f"{'causal' if causal else 'not causal'}, on {device}:{reasons or ' none was generated'}\n"
-        f"Add a configuration to kernel_specs/{_FAMILY}; then `{manifest.REGENERATE}` builds it"
-    )
-
-
-# The compiler calls the function instead of tracing into it. This is what
-# torch.compiler.assume_constant_result does, without its import of torch._dynamo, which takes as
-# long as that of torch.
-_search._dynamo_marked_constant = True  # type: ignore[attr-defined]  # PyTorch's own marker
-
-
-def _why_not(
-    info: catalog.KernelInfo, device: torch.device, wanted: Mapping[str, Any]
-) -> str | None:
-    if device.type != ("cuda" if info.is_cuda else "cpu"):
-        return f"runs on {'a CUDA device' if info.is_cuda else 'the CPU'}"
-    if not info.built:
-        return info.reason
-    if info.is_cuda:
-        target = next(
-            t for t in manifest.load().families[info.family].targets if t.name == info.target
-        )
-        index = torch.cuda.current_device() if device.index is None else device.index
-        reason = devices.why_unavailable(target.capability, target.exact, index)
-        if reason is not None:
-            return reason
-    wrong = [
-        f"{name} is {info.parameters[name]}, not {value}"
-        for name, value in wanted.items()
-        if info.parameters[name] != value
-    ]
-    return ", ".join(wrong) or None
+    name = catalog.dtype_name(dtype) or str(dtype)
+    wanted = {"dtype": name, "d_head": d_head, "causal": causal}
+    return choice.choose(_FAMILY, device, wanted).info.key

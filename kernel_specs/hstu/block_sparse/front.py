@@ -1,0 +1,71 @@
+"""block_sparse_attention: block-sparse attention for HSTU, with a kernel that suits."""
+
+from __future__ import annotations
+
+import torch
+
+from kernel_specs.hstu.fronts import check_options, choose
+from kernel_specs.hstu.semantics import check_selection, check_tensors, semantics_of
+from runtime import tensors
+from runtime.errors import InvalidArgument
+
+
+def block_sparse_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    u: torch.Tensor,
+    g_cmp: torch.Tensor,
+    *,
+    block_count: int = 4,
+    block_size: int = 32,
+    mode: str = "fixed",
+    target: str | None = None,
+    dot: str | None = None,
+    schedule: str | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Block-sparse attention for HSTU (docs/block_sparse.md).
+
+    Args:
+        q: queries, float32, [B, T, H, A].
+        k: keys, like q.
+        v: values, float32, [B, T, H, L].
+        u: the elementwise gate of the output, like v.
+        g_cmp: the gate of the compressed branch, float32, [B, T, H].
+        block_count: how many blocks a query selects, its own among them.
+        block_size: tokens of a block.
+        mode: "fixed", causal and independent of padding; "interleaved", the same but for odd
+            positions, which take the list of the even position before; or "literal", as published.
+        target: "cpu", "sm80", ...; the first that is available where None.
+        dot: precision of the products, one of the target's; its most exact where None.
+        schedule: how the kernel goes about it, "blocks" or "tiles", where the target has both; the
+            faster one for this length where None. The result is the same, bit for bit.
+
+    Returns:
+        o, float32, [B, T, H, L], and block_indices, int64, [B, H, T, min(block_count, C)] with
+        C = ceil(T / block_size): the selected blocks by score, -1 for none.
+
+    Raises:
+        InvalidArgument: an argument is wrong.
+        KernelNotFound: no kernel suits; the message says for each candidate why.
+    """
+    named = {"q": q, "k": k, "v": v, "u": u, "g_cmp": g_cmp}
+    shapes = {
+        name: tensors.extents(name, t, 3 if name == "g_cmp" else 4) for name, t in named.items()
+    }
+    options = {"target": target, "dot": dot, "schedule": schedule}
+    check_options(mode, options, block_count=block_count, block_size=block_size)
+    _, length, heads, attention_dim = shapes["q"]
+    try:
+        flags = semantics_of(mode)
+        check_tensors(q, k, v, u, g_cmp, None, (torch.float32,))
+        check_selection(block_count, block_size, heads, length, flags)
+    except ValueError as error:
+        raise InvalidArgument(str(error)) from None
+    kernel = choose(
+        "block_sparse", q.device, options, {"T": length, "H": heads},
+        attention_dim=int(attention_dim), linear_dim=int(shapes["v"][3]),
+        block_size=block_size, block_count=block_count, mode=mode,
+    )  # fmt: skip
+    o, block_indices = kernel(q, k, v, u, g_cmp)
+    return o, block_indices

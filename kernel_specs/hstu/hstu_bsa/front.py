@@ -1,0 +1,132 @@
+"""hstu_attention_with_bsa: HSTU's attention over jagged sequences, block-sparse inside."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import torch
+
+from kernel_specs.hstu.block_sparse.front import block_sparse_attention
+from kernel_specs.hstu.fronts import check_options, choose
+from kernel_specs.hstu.jagged import GateModel, check_jagged, pad, split_heads, unpad
+from kernel_specs.hstu.semantics import check_selection, semantics_of
+from runtime import tensors
+from runtime.errors import InvalidArgument
+
+
+def hstu_attention_with_bsa(
+    num_heads: int,
+    attention_dim: int,
+    linear_dim: int,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    u: torch.Tensor,
+    x_offsets: torch.Tensor,
+    invalid_attn_mask: torch.Tensor,
+    gate_model: GateModel,
+    *,
+    block_count: int = 4,
+    block_size: int = 32,
+    mode: str = "fixed",
+    target: str | None = None,
+    dot: str | None = None,
+    schedule: str | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """HSTU's attention over jagged sequences, block-sparse attention inside.
+
+    The kernel reads the sequences as they lie; but `literal` depends on the padded length, so there
+    the sequences are padded first. On a GPU the call waits for x_offsets, which
+    are checked on the host.
+
+    Args:
+        num_heads: H.
+        attention_dim: A, the head size of q and k.
+        linear_dim: L, the head size of v and u.
+        q: queries of all sequences one behind another, float32, [sum N, H * A].
+        k: keys, like q.
+        v: values, float32, [sum N, H * L].
+        u: the elementwise gate of the output, like v.
+        x_offsets: int32 or int64, [B + 1]; sequence b is the rows x_offsets[b] to x_offsets[b + 1].
+        invalid_attn_mask: [..., n, n]; only its extent, the padded length n, counts.
+        gate_model: q [..., A] -> three gates [...]; `GateMLP` of
+            kernel_specs.hstu.hstu_bsa.reference or another.
+        block_count: how many blocks a query selects, its own among them.
+        block_size: tokens of a block.
+        mode: "fixed", "interleaved" or "literal".
+        target: as in block_sparse_attention.
+        dot: as in block_sparse_attention.
+        schedule: as in block_sparse_attention.
+
+    Returns:
+        attn_output, float32, [sum N, H * L]; and padded_q and padded_k, [B, n, H, A], zeros behind
+        each sequence.
+
+    Raises:
+        InvalidArgument: an argument is wrong.
+        KernelNotFound: no kernel suits; the message says for each candidate why.
+    """
+
+    def gates(queries: torch.Tensor) -> Any:
+        found = gate_model(queries)
+        if not isinstance(found, tuple) or len(found) != 3:
+            raise InvalidArgument(
+                f"gate_model: returned a {type(found).__name__}, expected a tuple of three gates"
+            )
+        tensors.check("gate_model's first gate", found[0], queries.dim() - 1)
+        return found
+
+    named = {"q": q, "k": k, "v": v, "u": u, "x_offsets": x_offsets}
+    for name, tensor in named.items():
+        tensors.check(name, tensor, 1 if name == "x_offsets" else 2)
+    if not isinstance(invalid_attn_mask, torch.Tensor):
+        raise InvalidArgument(
+            f"invalid_attn_mask: a {type(invalid_attn_mask).__name__} came, needs a torch.Tensor"
+        )
+    if not callable(gate_model):
+        raise InvalidArgument(
+            f"gate_model: a {type(gate_model).__name__} came, needs a function of q"
+        )
+    if torch._C._is_tracing():
+        raise InvalidArgument(
+            "torch.jit.trace cannot record hstu_attention_with_bsa: what it does depends on the "
+            "values of x_offsets; trace block_sparse_attention, or call this outside the trace"
+        )
+    if torch._C._len_torch_dispatch_stack() > 0:
+        # tolist() below reads memory behind the back of what records operators; this it sees, and
+        # refuses unless values are known.
+        x_offsets[0].item()
+    options = {"target": target, "dot": dot, "schedule": schedule}
+    check_options(
+        mode, options, block_count=block_count, block_size=block_size,
+        num_heads=num_heads, attention_dim=attention_dim, linear_dim=linear_dim,
+    )  # fmt: skip
+    try:
+        flags = semantics_of(mode)
+        n = invalid_attn_mask.shape[-1] if invalid_attn_mask.dim() else 0
+        offsets = check_jagged(num_heads, attention_dim, linear_dim, q, k, v, u, x_offsets, n)
+        check_selection(block_count, block_size, num_heads, n, flags)
+    except ValueError as error:
+        raise InvalidArgument(str(error)) from None
+    if q.dtype != torch.float32:
+        raise InvalidArgument(f"q is {q.dtype}: expected float32")
+    q, k, v, u = split_heads(num_heads, attention_dim, linear_dim, q, k, v, u)
+    g_cmp, _, _ = gates(q)
+    padded_q, padded_k = pad(q, offsets, n), pad(k, offsets, n)
+    if mode == "literal":
+        padded = (padded_q, padded_k, *(pad(t, offsets, n) for t in (v, u, g_cmp)))
+        o, _ = block_sparse_attention(
+            *padded, block_count=block_count, block_size=block_size, mode=mode,
+            target=target, dot=dot, schedule=schedule,
+        )  # fmt: skip
+        return unpad(o, offsets).flatten(1), padded_q, padded_k
+    longest = max(stop - start for start, stop in itertools.pairwise(offsets))
+    kernel = choose(
+        "hstu_bsa", q.device, options, {"max_length": longest, "H": num_heads},
+        attention_dim=attention_dim, linear_dim=linear_dim,
+        block_size=block_size, block_count=block_count, mode=mode,
+    )  # fmt: skip
+    on_device = x_offsets.to(q.device, torch.int64)
+    o, _ = kernel(q, k, v, u, g_cmp.contiguous(), on_device, max_length=longest)
+    return o.flatten(1), padded_q, padded_k

@@ -1,0 +1,142 @@
+"""Which kernel a family's front takes: one chooser, by the rows of the family's choices.yaml."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+import torch
+
+from codegen.expressions import BOOL, EVALUATION_ERRORS, FLOAT, INT, Expression, parse, reason
+from runtime import catalog, devices, manifest
+from runtime.catalog import KernelInfo
+from runtime.errors import InvalidArgument, KernelNotFound
+from runtime.handle import Kernel
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+_SCALAR_KINDS = {"f32": FLOAT, "f64": FLOAT, "bool": BOOL}
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_chosen: dict[tuple[object, ...], Kernel] = {}
+
+
+def traced_as_constant(function: _Function) -> _Function:
+    """A decorator: torch.compile calls the function instead of tracing into it.
+
+    This is what torch.compiler.assume_constant_result does, without its import of torch._dynamo,
+    which takes as long as that of torch.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]  # PyTorch's own marker
+    return function
+
+
+def choose(
+    family: str,
+    device: torch.device,
+    wanted: Mapping[str, Any],
+    facts: Mapping[str, Any] = _NOTHING,
+    target: str | None = None,
+) -> Kernel:
+    """The kernel of `family` that suits a call on `device`; kept for the process.
+
+    It has the parameters `wanted`, where a value of None leaves one open. Of the rows of the
+    family's choices.yaml whose condition holds, the first that a kernel fits decides: its values
+    count for what is open, where a target has that parameter. Without rows, and among several that
+    fit, the first of the manifest's order (targets by name, then as the spec lists them).
+
+    Args:
+        family: a family's name.
+        device: where the tensors are.
+        wanted: parameters by name, as specs write their values.
+        facts: what the rows' conditions name beside parameters: symbols and scalars, by name.
+        target: only this target's.
+
+    Raises:
+        KernelNotFound: no kernel suits; the message says for each candidate why.
+    """
+    rows = _rows(family)
+    held = tuple(i for i, (when, _) in enumerate(rows) if _holds(when, {**wanted, **facts}))
+    key = (family, device, target, tuple(wanted.items()), held)
+    found = _chosen.get(key)
+    if found is not None:
+        return found
+    refused: dict[tuple[str, str], list[str]] = {}
+    for take in [rows[i][1] for i in held] if rows else [_NOTHING]:
+        for info in catalog.kernels(family):
+            why = _why_not(info, device, target, wanted, take)
+            if why is None:
+                return _chosen.setdefault(key, catalog.kernel(info.key))
+            refused.setdefault((info.target, why), []).append(info.key)
+    raise KernelNotFound(_explain(family, device, wanted, refused))
+
+
+@functools.cache
+def _rows(family: str) -> tuple[tuple[Expression, Mapping[str, Any]], ...]:
+    """The family's rows: (condition, values to take)."""
+    found = manifest.load().families[family]
+    kinds = {parameter.name: parameter.kind for parameter in found.parameters}
+    kinds |= dict.fromkeys(found.symbols, INT)
+    kinds |= {
+        a.name: _SCALAR_KINDS.get(a.dtype, INT) for a in found.arguments if a.role == "scalar"
+    }
+    return tuple((parse(row.when, kinds, "bool"), row.take) for row in found.choices)
+
+
+def _holds(when: Expression, values: Mapping[str, Any]) -> bool:
+    try:
+        return bool(when.evaluate(values))
+    except EVALUATION_ERRORS as error:
+        raise InvalidArgument(f"choices.yaml: {when.text} has no value: {reason(error)}") from None
+
+
+def _why_not(
+    info: KernelInfo,
+    device: torch.device,
+    target: str | None,
+    wanted: Mapping[str, Any],
+    take: Mapping[str, Any],
+) -> str | None:
+    if device.type != ("cuda" if info.is_cuda else "cpu"):
+        return f"runs on {'a CUDA device' if info.is_cuda else 'the CPU'}"
+    if target is not None and info.target != target:
+        return f"its target is {info.target}, not {target}"
+    if not info.built:
+        return info.reason
+    if info.is_cuda:
+        where = manifest.load().families[info.family].target(info.target)
+        index = torch.cuda.current_device() if device.index is None else device.index
+        why = devices.why_unavailable(where.capability, where.exact, index)
+        if why is not None:
+            return why
+    own = info.parameters
+    asked = {name: value for name, value in wanted.items() if value is not None}
+    wrong = [
+        f"{name} is {own[name]}, not {value}" if name in own else f"it has no parameter {name}"
+        for name, value in asked.items()
+        if own.get(name) != value
+    ]
+    wrong += [
+        f"{name} is {own[name]}, not {value}"
+        for name, value in take.items()
+        if name in own and name not in asked and own[name] != value
+    ]
+    return ", ".join(wrong) or None
+
+
+def _explain(
+    family: str,
+    device: torch.device,
+    wanted: Mapping[str, Any],
+    refused: Mapping[tuple[str, str], list[str]],
+) -> str:
+    settings = ", ".join(f"{name} {value}" for name, value in wanted.items() if value is not None)
+    reasons = "".join(
+        f"\n  {keys[0]}{f' and {len(keys) - 1} more' if len(keys) > 1 else ''}: {why}"
+        for (_, why), keys in refused.items()
+    )
+    return (
+        f"no {family} kernel for {settings} on {device}:{reasons or ' none was generated'}\n"
+        f"Add a configuration to {manifest.load().families[family].folder}; then "
+        f"`{manifest.REGENERATE}` builds it"
+    )

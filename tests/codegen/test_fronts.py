@@ -1,0 +1,69 @@
+"""`front:` in family.yaml, and choices.yaml beside it: checked, and handed to the runtime."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+CHOICES = """\
+choices:
+  - {when: N <= 64 and not causal, take: {tile: 32, warps: 1}}
+  - {take: {mode: auto}}
+"""
+
+
+def test_the_manifest_names_the_front_and_holds_the_rows(workspace) -> None:
+    family = workspace.demo / "family.yaml"
+    family.write_text(family.read_text() + "front: front.py:call\n")
+    (workspace.demo / "front.py").write_text("")
+    (workspace.demo / "choices.yaml").write_text(CHOICES)
+    assert workspace.run("regenerate").status == 0
+    (entry,) = json.loads(workspace.tree()["manifest.json"])["families"]
+    assert entry["front"] == {"module": "kernel_specs.demo.front", "function": "call"}
+    assert entry["choices"] == [
+        {"when": "N <= 64 and (not causal)", "take": {"tile": 32, "warps": 1}},
+        {"when": "True", "take": {"mode": "auto"}},
+    ]
+    assert workspace.run("check").status == 0
+    rows = workspace.demo / "choices.yaml"
+    rows.write_text(rows.read_text().replace("64", "32"))
+    assert workspace.run("check").status == 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("N <= 64", "K <= 64", "choices.yaml:2:12: unknown name 'K'"),
+        ("N <= 64", "N <=", "not an expression"),
+        ("N <= 64 and not causal", "N", "'N' must be true or false"),
+        ("tile: 32", "tyle: 32", "choices.yaml:2:43: no target has a parameter 'tyle' (did you"),
+        ("mode: auto", "mode: none", "choices.yaml:3:19: 'none' is not among the values of mode"),
+        ("tile: 32", "tile: yes", "choices.yaml:2:49: "),
+        ("choices:", "choice:", "unknown key 'choice' (did you mean 'choices'?)"),
+        (CHOICES, "choices: []\n", "choices.yaml:1:10: "),
+    ],
+)
+def test_a_wrong_row_is_located(workspace, old, new, message) -> None:
+    (workspace.demo / "choices.yaml").write_text(CHOICES.replace(old, new))
+    result = workspace.run("list")
+    assert result.status == 2
+    assert message in result.output
+
+
+@pytest.mark.parametrize(
+    ("front", "message"),
+    [
+        ("front.py:call", "there is no file"),
+        ("../front.py:call", "must lie in the family's folder"),
+        ("reference.py", "names a module and a function: front.py:function"),
+        ("cpu.h:call", "names a module and a function: front.py:function"),
+    ],
+)
+def test_a_wrong_front_is_located(workspace, front, message) -> None:
+    family = workspace.demo / "family.yaml"
+    family.write_text(family.read_text() + f"front: {front}\n")
+    result = workspace.run("list")
+    assert result.status == 2
+    assert "family.yaml:14:8: " in result.output
+    assert message in result.output
