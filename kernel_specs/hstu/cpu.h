@@ -10,6 +10,7 @@
 #include "cpu_scratch.h"
 #include "cpu_vector.h"
 #include "hstu/problem.h"
+#include "integers.h"
 #include "launch.h"
 #include "parallel.h"
 
@@ -76,13 +77,13 @@ class Attention {
   Attention(const CpuProblem& problem, float* scratch) : p_(problem), scratch_(scratch) {}
 
   static std::int64_t scratch_floats(const Problem& problem) {
-    const std::int64_t blocks = (problem.max_length + kBlockSize - 1) / kBlockSize;
+    const std::int64_t blocks = ceil_div(problem.max_length, kBlockSize);
     return (blocks > kBlockSize ? blocks : kBlockSize) + 2 * 16;  // whole vectors
   }
 
   void run(int num_threads) const {
-    const std::int64_t tiles = (p_.max_length + kTile - 1) / kTile;
-    const std::int64_t blocks = (p_.max_length + kBlockSize - 1) / kBlockSize;
+    const std::int64_t tiles = ceil_div(p_.max_length, kTile);
+    const std::int64_t blocks = ceil_div(p_.max_length, kBlockSize);
     parallel_for(p_.sequences * blocks, num_threads,
                  [&](std::int64_t i, int) { pool(i / blocks, i % blocks); });
     parallel_for(p_.sequences * p_.heads * tiles, num_threads, [&](std::int64_t i, int worker) {
@@ -108,7 +109,7 @@ class Attention {
   }
 
   static std::int64_t blocks_of(const Sequence& sequence) {
-    return (sequence.length + kBlockSize - 1) / kBlockSize;
+    return ceil_div(sequence.length, kBlockSize);
   }
 
   template <class Body>

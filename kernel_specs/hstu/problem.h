@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "integers.h"
 #include "tensor_view.h"
 
 namespace kernelmint::hstu {
@@ -53,7 +54,7 @@ struct Problem {
   // sequences' ceil(length / block_size) is at most that.
   KERNELMINT_HOST_DEVICE Sequence sequence(std::int64_t b, int block_size) const {
     if (offsets == nullptr) {
-      const std::int64_t blocks = (max_length + block_size - 1) / block_size;
+      const std::int64_t blocks = ceil_div(max_length, block_size);
       return {b, b * max_length, 0, b * blocks, max_length};
     }
     const std::int64_t first = offsets[b], length = offsets[b + 1] - first;

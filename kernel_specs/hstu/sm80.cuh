@@ -10,6 +10,7 @@
 #include "hstu/problem.h"
 #include "hstu/sm80_by_blocks.cuh"
 #include "hstu/sm80_by_tiles.cuh"
+#include "integers.h"
 #include "launch.h"
 
 namespace kernelmint::hstu {
@@ -80,19 +81,19 @@ template <class Config, class Shape>
 void launch_by_blocks(Launches<BlocksProblem<Shape>>& launches, const Problem& problem,
                       std::int64_t blocks) {
   const std::int64_t heads = problem.sequences * problem.heads;
-  const std::int64_t tiles = (problem.max_length + Shape::tile - 1) / Shape::tile;
+  const std::int64_t tiles = ceil_div(problem.max_length, Shape::tile);
   const int tokens = combined_tokens(problem.heads);
   launches.run(score_blocks<Config, Shape>, {tiles * heads}, Shape::threads, 0, tiles);
   launches.run(sort_lists<Config, Shape>, {heads}, kSortThreads, 0);
   launches.run(attend_blocks<Config, Shape>, {blocks * heads}, Shape::threads, 0, blocks);
   launches.run(combine_branches<Config, Shape>,
-               {problem.sequences * ((problem.max_length + tokens - 1) / tokens)},
+               {problem.sequences * ceil_div(problem.max_length, tokens)},
                (8 * tokens * problem.heads + 31) / 32 * 32, 0, tokens);
 }
 
 template <class Config, class Shape>
 void launch_by_tiles(Launches<TilesProblem<Shape>>& launches, const Problem& problem) {
-  const std::int64_t tiles = (problem.max_length + Shape::tile - 1) / Shape::tile;
+  const std::int64_t tiles = ceil_div(problem.max_length, Shape::tile);
   launches.run(attend_tiles<Config, Shape>, {problem.sequences * problem.heads, tiles},
                Shape::threads, sizeof(TileMemory<Shape>));
 }
@@ -133,11 +134,11 @@ LaunchResult block_sparse_attention(const typename Config::Args& args,
   const LaunchResult checked = read_arguments(problem, args, /* is_readable: */ false);
   if (checked.error != nullptr) return checked;
   take_workspace<Shape>(problem, args.workspace);
-  const std::int64_t blocks = (problem.max_length + Shape::block_size - 1) / Shape::block_size;
+  const std::int64_t blocks = ceil_div(problem.max_length, Shape::block_size);
   const std::int64_t columns = problem.heads * ((Shape::A + Shape::L) / 4);
-  const std::int64_t means = Shape::dot == Dot::bf16 ? (blocks + 15) / 16 * 16 : blocks;
-  const std::int64_t warps =
-      (columns + kPooledColumns<Shape> - 1) / kPooledColumns<Shape> * means * problem.sequences;
+  const std::int64_t means =
+      Shape::dot == Dot::bf16 ? ceil_div<Shape::step>(blocks) * Shape::step : blocks;
+  const std::int64_t warps = ceil_div(columns, kPooledColumns<Shape>) * means * problem.sequences;
   constexpr int kMost = Shape::schedule == Schedule::blocks ? kMostBlocks : kMostTileBlocks + 1;
   if (!is_aligned(problem.q) || !is_aligned(problem.k) || !is_aligned(problem.v) ||
       !is_aligned(problem.u) || !is_aligned(problem.o))
@@ -152,8 +153,8 @@ LaunchResult block_sparse_attention(const typename Config::Args& args,
   const Prepared prepared = prepare<Config, Shape>(context.device);
   if (prepared.status != cudaSuccess) return {cudaGetErrorString(prepared.status)};
   Launches launches(problem, context, prepared.can_wait);
-  launches.run(pool_blocks<Config, Shape>, {(32 * warps + kPoolThreads - 1) / kPoolThreads},
-               kPoolThreads, 0, means);
+  launches.run(pool_blocks<Config, Shape>, {ceil_div(32 * warps, kPoolThreads)}, kPoolThreads, 0,
+               means);
   if constexpr (Shape::schedule == Schedule::blocks)
     launch_by_blocks<Config, Shape>(launches, problem, blocks);
   else

@@ -13,6 +13,7 @@
 #include "hstu/sm80_normalise.cuh"
 #include "hstu/sm80_products.cuh"
 #include "hstu/sm80_scores.cuh"
+#include "integers.h"
 #include "ptx/cp_async.cuh"
 #include "ptx/dependent_launch.cuh"
 
@@ -90,7 +91,7 @@ struct HeadEntries {
 template <class Shape>
 __device__ __forceinline__ HeadEntries head_entries(const BlocksProblem<Shape>& problem,
                                                     const Sequence& sequence, int head) {
-  const std::int64_t blocks = (sequence.length + Shape::block_size - 1) / Shape::block_size;
+  const std::int64_t blocks = ceil_div<Shape::block_size>(sequence.length);
   return {problem.entry_starts + sequence.first_block * problem.heads +
               sequence.index * problem.heads + head * (blocks + 1),
           problem.entries +
@@ -107,7 +108,7 @@ __global__ void __launch_bounds__(kSortThreads, 1) sort_lists(const BlocksProble
   const int head = static_cast<int>(blockIdx.x % problem.heads);
   const Sequence sequence = problem.sequence(blockIdx.x / problem.heads, Shape::block_size);
   const int length = static_cast<int>(sequence.length);
-  const int blocks = (length + Shape::block_size - 1) / Shape::block_size;
+  const int blocks = ceil_div<Shape::block_size>(length);
   const int listed = blocks < Shape::block_count ? blocks : Shape::block_count;
   const HeadEntries sorted = head_entries(problem, sequence, head);
 
@@ -270,7 +271,7 @@ __global__ void __launch_bounds__(8 * kMostNormalised / Shape::L)
   using Partial = typename Shape::Partial;
   __shared__ Moments of_rows[kMostNormalised / L];
   const int heads = static_cast<int>(problem.heads);
-  const std::int64_t groups = (problem.max_length + tokens - 1) / tokens;
+  const std::int64_t groups = ceil_div(problem.max_length, tokens);
   const Sequence sequence = problem.sequence(blockIdx.x / groups, Shape::block_size);
   const int place = static_cast<int>(threadIdx.x) / 8;  // of the row among those of this block
   const int token = static_cast<int>(blockIdx.x % groups) * tokens + place / heads;
@@ -279,8 +280,7 @@ __global__ void __launch_bounds__(8 * kMostNormalised / Shape::L)
   Branches<L> row = {};
   float4 u[L / 32] = {};
   if (inside) {
-    const int blocks =
-        static_cast<int>((sequence.length + Shape::block_size - 1) / Shape::block_size);
+    const int blocks = static_cast<int>(ceil_div<Shape::block_size>(sequence.length));
     const std::int64_t at = (sequence.first + token) * heads + head;
     const Partial* compressed = problem.compressed + at * L + column;
     const Partial* parts = problem.contributions + at * S * L + column;

@@ -14,6 +14,7 @@
 #include "hstu/sm80_normalise.cuh"
 #include "hstu/sm80_products.cuh"
 #include "hstu/sm80_scores.cuh"
+#include "integers.h"
 #include "ptx/dependent_launch.cuh"
 
 // How often a thread block polls for the others, some 0.7 microseconds each time; a test builds
@@ -90,7 +91,7 @@ __device__ __forceinline__ void sort_entries(TileMemory<Shape>& memory) {
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
     const int count = memory.ends[first + i];
-    own[i] = count | (count + 15) / 16 << 16;
+    own[i] = count | ceil_div<16>(count) << 16;
     sum += own[i];
   }
   int inclusive = sum;

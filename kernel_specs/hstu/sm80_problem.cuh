@@ -29,6 +29,7 @@ struct Shape {
   static constexpr int warps = kWarps;
   static constexpr int threads = 32 * kWarps;
   static constexpr int tile = 16 * kWarps;  // queries of a thread block
+  static constexpr int step = 16;           // blocks that a product takes at once
   // Whether blocks are also laid out as right operands, ready to multiply with.
   static constexpr bool packs = kSchedule == Schedule::tiles && kDotPrecision == Dot::bf16;
   // Of the means, of what a block contributes to a query, and of the compressed branch: as exact as

@@ -11,6 +11,7 @@
 #include "hstu/sm80_operands.cuh"
 #include "hstu/sm80_problem.cuh"
 #include "hstu/sm80_products.cuh"
+#include "integers.h"
 #include "ptx/dependent_launch.cuh"
 
 namespace kernelmint::hstu {
@@ -24,19 +25,18 @@ using PackedOf = PackedRows<Shape::A, Shape::L>;
 template <class Shape>
 constexpr int kPackedBlock = Shape::block_size * (Shape::A + Shape::L) / 8;
 
-// Blocks are taken sixteen at a time: behind the last one of a sequence, bf16 has zeros.
+// A step of blocks is taken at once: behind the last one of a sequence, bf16 has zeros.
 template <class Shape>
 __device__ __forceinline__ int mean_count(const Sequence& sequence) {
-  const int blocks =
-      static_cast<int>((sequence.length + Shape::block_size - 1) / Shape::block_size);
-  return Shape::dot == Dot::bf16 ? (blocks + 15) / 16 * 16 : blocks;
+  const int blocks = static_cast<int>(ceil_div<Shape::block_size>(sequence.length));
+  return Shape::dot == Dot::bf16 ? ceil_div<Shape::step>(blocks) * Shape::step : blocks;
 }
 
 // Where a head's first mean key is among those of all sequences and heads; its value likewise.
 template <class Shape>
 __device__ __forceinline__ std::int64_t first_mean(const Problem& problem, const Sequence& sequence,
                                                    int head) {
-  const std::int64_t spare = Shape::dot == Dot::bf16 ? 15 * sequence.index : 0;
+  const std::int64_t spare = Shape::dot == Dot::bf16 ? (Shape::step - 1) * sequence.index : 0;
   return (sequence.first_block + spare) * problem.heads + head * mean_count<Shape>(sequence);
 }
 
@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(kPoolThreads)
     for (std::int64_t i = item; i < problem.num_arrivals(); i += step) problem.arrivals[i] = 0;
   }
   const int columns = static_cast<int>(problem.heads) * ((Shape::A + Shape::L) / 4);
-  const int groups = (columns + kColumns - 1) / kColumns;
+  const int groups = ceil_div<kColumns>(columns);
   const std::int64_t warp = item / 32;
   const int lane = threadIdx.x % 32, step = lane / kColumns;
   const int b = static_cast<int>(warp / (std::int64_t{groups} * blocks));
@@ -150,10 +150,10 @@ __device__ __forceinline__ void score_rows(RowScores<Shape>& found,
                                            const Queries& queries, int first, const int (&row)[2],
                                            int g, int t) {
   constexpr int A = Shape::A, L = Shape::L, kBlockSize = Shape::block_size;
-  constexpr int kStep = 16;  // blocks a step takes
+  constexpr int kStep = Shape::step;
   constexpr Semantics kMode = Shape::semantics;
   const int length = static_cast<int>(sequence.length);
-  const int blocks = (length + kBlockSize - 1) / kBlockSize;
+  const int blocks = ceil_div<kBlockSize>(length);
   const int last_row = first + 15 < length ? first + 15 : length - 1;
   const int end = kMode.rank_unseen ? blocks : last_row / kBlockSize + 1;
   const std::int64_t first_block = first_mean<Shape>(problem, sequence, head);
@@ -240,8 +240,7 @@ __device__ __forceinline__ void store_lists(const RowScores<Shape>& found, const
   constexpr Semantics kMode = Shape::semantics;
   if (kMode.share_heads && head % 2 == 1) return;  // the even head writes both lists
   if (row >= sequence.length) return;
-  const int blocks =
-      static_cast<int>((sequence.length + Shape::block_size - 1) / Shape::block_size);
+  const int blocks = static_cast<int>(ceil_div<Shape::block_size>(sequence.length));
   const int listed = blocks < S && problem.offsets == nullptr ? blocks : S;
   const bool twice = kMode.share_heads && head + 1 < problem.heads;
   std::int64_t* list = problem.lists.at(sequence.index, sequence.first_token + row, head);

@@ -12,6 +12,7 @@ Array = npt.NDArray[Any]
 
 
 def silu(x: float) -> float:
+    """x / (1 + e^-x), in whichever form does not overflow."""
     if x >= 0:
         return x / (1.0 + math.exp(-x))
     return x * math.exp(x) / (1.0 + math.exp(x)) if x > -700 else -0.0
@@ -85,6 +86,7 @@ def attention(
 
 
 def normalised(x: Array, u: Array) -> Array:
+    """LayerNorm of each token over all heads, gated by u."""
     out = np.zeros_like(x)
     for b in range(x.shape[0]):
         for t in range(x.shape[1]):

@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-from types import ModuleType
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kernel_specs.hstu import scalar
 from kernel_specs.hstu.block_sparse.reference import block_sparse_attention, to_double, trace
 from kernel_specs.hstu.hstu_bsa.reference import GateMLP, hstu_attention_with_bsa
 from kernel_specs.hstu.semantics import FIXED, LITERAL, Semantics
-
-
-def load_scalar() -> ModuleType:
-    path = Path(__file__).with_name("scalar.py")
-    spec = importlib.util.spec_from_file_location("block_sparse_scalar", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-SCALAR = load_scalar()
 
 
 def inputs(B: int, T: int, H: int, A: int, L: int, seed: int = 42) -> tuple[torch.Tensor, ...]:
@@ -51,7 +35,7 @@ def test_equals_a_scalar_loop(
 ) -> None:
     tensors = to_double(*inputs(B, T, H, A, L))
     o, lists = block_sparse_attention(*tensors, block_count=count, block_size=size, mode=mode)
-    expected_o, expected_lists = SCALAR.attention(
+    expected_o, expected_lists = scalar.attention(
         *(tensor.numpy() for tensor in tensors), count, size, mode
     )
     assert torch.equal(lists, torch.from_numpy(expected_lists))

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parent
 # The checkout's editable install has a finder that comes before every path.
 _WITHOUT_EDITABLE = (
     "import sys\n"
@@ -23,6 +23,7 @@ _WITHOUT_EDITABLE = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skips what needs a GPU where there is none."""
     if torch.cuda.is_available():
         return
     no_device = pytest.mark.skip(reason="no CUDA device")
