@@ -27,8 +27,9 @@ $(READY): requirements-dev.txt constraints.txt pyproject.toml
 	$(BIN)/python tools/build/environment.py
 	touch $@
 
+# Not through an editable install (-S), whose list of modules may be older than the checkout.
 regenerate: $(READY)
-	$(BIN)/python -m codegen regenerate
+	PYTHONPATH=$$(echo $(VENV)/lib/python3*/site-packages) $(BIN)/python -S -m codegen regenerate
 
 build: regenerate
 	$(BIN)/python tools/build/install.py

@@ -13,11 +13,13 @@ from typing import Any
 import click
 from rich.console import Console
 
-from codegen import explain as explanation
-from codegen import pipeline, scaffold, schema, short_form, staleness, writer
-from codegen.load import load
-from codegen.problems import SpecError, UsageError, display_path
-from codegen.space import Selection, expand
+from codegen import pipeline, scaffold, staleness
+from codegen.space import explain as explanation
+from codegen.space.expand import Selection, expand
+from codegen.spec import schema, short_form
+from codegen.spec.load import load
+from codegen.spec.problems import SpecError, UsageError, display_path
+from codegen.tree import writer
 
 STALE = 1
 EXCLUDED = 1

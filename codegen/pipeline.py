@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from codegen import staleness
-from codegen.emit import emit
-from codegen.load import load
-from codegen.manifest import Inputs
-from codegen.problems import UsageError, display_path
-from codegen.space import FamilySpace, Selection, expand
+from codegen.emit.manifest import Inputs
+from codegen.emit.tree import emit
+from codegen.space.expand import FamilySpace, Selection, expand
+from codegen.spec.load import load
+from codegen.spec.problems import UsageError, display_path
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ def read_json(path: Path) -> Any:
 def codegen_files() -> dict[str, Path]:
     """The files of this codegen that decide what it writes, by their path within it."""
     folder = Path(__file__).resolve().parent
-    paths = [*folder.glob("*.py"), *folder.glob("templates/*.mako")]
+    paths = [*folder.rglob("*.py"), *folder.glob("emit/templates/*.mako")]
     return {path.relative_to(folder).as_posix(): path for path in sorted(paths)}
 
 

@@ -15,8 +15,16 @@ from typing import Any
 
 import torch
 
-from codegen.expressions import BOOL, EVALUATION_ERRORS, FLOAT, INT, ExpressionError, Kind, reason
-from codegen.where import Where
+from codegen.spec.expressions import (
+    BOOL,
+    EVALUATION_ERRORS,
+    FLOAT,
+    INT,
+    ExpressionError,
+    Kind,
+    reason,
+)
+from codegen.spec.where import Where
 from runtime import _native, devices, manifest, operators
 from runtime.errors import InvalidArgument, KernelNotFound, TargetUnavailable, shown
 from runtime.handle import Kernel

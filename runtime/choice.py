@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from codegen.expressions import BOOL, EVALUATION_ERRORS, FLOAT, INT, Expression, parse, reason
+from codegen.spec.expressions import BOOL, EVALUATION_ERRORS, FLOAT, INT, Expression, parse, reason
 from runtime import catalog, devices, manifest
 from runtime.catalog import KernelInfo
 from runtime.errors import InvalidArgument, KernelNotFound

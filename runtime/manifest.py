@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from codegen.expressions import BOOL, DTYPE, INT, Kind
+from codegen.spec.expressions import BOOL, DTYPE, INT, Kind
 from runtime import _native
 
 FOLDER = Path(str(_native.__file__)).parent / "_generated"

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from codegen import expressions
+from codegen.spec import expressions
 from runtime import manifest
 from runtime.errors import InvalidArgument
 from runtime.handle import Kernel, Out, Result, Scalar

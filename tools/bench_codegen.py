@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from codegen.emit import emit
-from codegen.load import load
-from codegen.manifest import Inputs
-from codegen.space import Selection, expand
+from codegen.emit.manifest import Inputs
+from codegen.emit.tree import emit
+from codegen.space.expand import Selection, expand
+from codegen.spec.load import load
 
 FAMILY = """
 family: synthetic

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import runtime
-from codegen.load import load
-from codegen.problems import SpecError, UsageError
-from codegen.space import Selection, expand
+from codegen.space.expand import Selection, expand
+from codegen.spec.load import load
+from codegen.spec.problems import SpecError, UsageError
 from runtime import KernelInfo
 from tools.oracle import SPECS
 

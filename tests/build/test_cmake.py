@@ -91,10 +91,10 @@ def checkout(tmp_path: Path) -> Checkout:
 @pytest.mark.parametrize(
     "edit",
     [
-        lambda root: (root / "codegen/templates/shard.cu.mako").open("a").write("// edited\n"),
+        lambda root: (root / "codegen/emit/templates/shard.cu.mako").open("a").write("// edited\n"),
         lambda root: (root / "codegen/__main__.py").open("a").write("# edited\n"),
         lambda root: (root / "codegen/added.py").write_text(""),
-        lambda root: (root / "codegen/templates/added.mako").write_text(""),
+        lambda root: (root / "codegen/emit/templates/added.mako").write_text(""),
         lambda root: (root / "kernel_specs/flash_forward/cpu.yaml").open("a").write("# edited\n"),
     ],
     ids=["template", "module", "new module", "new template", "spec"],

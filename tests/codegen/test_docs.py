@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from codegen import schema
-from codegen.expressions import DTYPES, FUNCTIONS
 from codegen.scaffold import create
+from codegen.spec import schema
+from codegen.spec.expressions import DTYPES, FUNCTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -11,8 +11,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from codegen.cpp import Value, literal, translate
-from codegen.expressions import (
+from codegen.emit.cpp import Value, literal, translate
+from codegen.spec.expressions import (
     BOOL,
     DTYPE,
     DTYPES,

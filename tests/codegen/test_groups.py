@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from codegen.load import load
+from codegen.spec.load import load
 
 
 @pytest.fixture

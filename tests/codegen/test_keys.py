@@ -8,17 +8,17 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import assume, given, settings
 
-from codegen.checks import confusable
-from codegen.expressions import DTYPES
-from codegen.keys import (
+from codegen.spec.checks import confusable
+from codegen.spec.expressions import DTYPES
+from codegen.spec.keys import (
     KeyFormatError,
     parse_tokens,
     symbol_fragment,
     tokens_of,
 )
-from codegen.names import CPP_KEYWORDS, cpp_type_name
-from codegen.problems import Location
-from codegen.spec import Parameter
+from codegen.spec.model import Parameter
+from codegen.spec.names import CPP_KEYWORDS, cpp_type_name
+from codegen.spec.problems import Location
 
 tokens = st.from_regex(r"[a-z][a-z0-9]{0,3}", fullmatch=True)
 PLACE = Location("spec.yaml", 1, 1)

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from codegen.emit_target import shard_count, shard_of
-from codegen.load import load
+from codegen.emit.target import shard_count, shard_of
+from codegen.spec.load import load
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -264,7 +264,7 @@ def test_the_manifest_records_the_hash_of_every_input_and_output(workspace) -> N
     specs = ("family.yaml", "cpu.yaml", "sm80.yaml")
     assert inputs == {str(workspace.demo / name) for name in specs}
     folder = ROOT / "codegen"
-    own = [*folder.glob("*.py"), *folder.glob("templates/*.mako")]
+    own = [*folder.rglob("*.py"), *folder.glob("emit/templates/*.mako")]
     assert manifest["codegen"] == {
         path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in own
@@ -516,11 +516,11 @@ def test_a_changed_generator_makes_the_tree_stale(workspace) -> None:
     regenerate(workspace)
     path = workspace.out / "manifest.json"
     manifest = json.loads(path.read_text())
-    manifest["codegen"]["templates/shard.cu.mako"] = "0" * 64
+    manifest["codegen"]["emit/templates/shard.cu.mako"] = "0" * 64
     path.write_text(json.dumps(manifest))
     status, output = staleness(workspace)
     assert status == 1
-    assert "codegen/templates/shard.cu.mako has changed" in output
+    assert "codegen/emit/templates/shard.cu.mako has changed" in output
 
 
 def test_a_tree_does_not_say_where_codegen_was(workspace) -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import runtime
-from codegen.expressions import INT, parse
+from codegen.spec.expressions import INT, parse
 from runtime import choice, manifest
 
 CPU = torch.device("cpu")

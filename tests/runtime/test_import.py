@@ -22,10 +22,9 @@ def copy_of(tmp_path, *, extension):
     package.mkdir()
     for source in SOURCE.glob("*.py"):
         shutil.copy(source, package)
-    codegen = tmp_path / "codegen"  # whose expression language the runtime reads
-    codegen.mkdir()
-    for source in (SOURCE.parent / "codegen").glob("*.py"):
-        shutil.copy(source, codegen)
+    # The runtime reads codegen's expression language.
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(SOURCE.parent / "codegen", tmp_path / "codegen", ignore=ignored)
     if extension:
         shutil.copy(_native.__file__, package)
         shutil.copytree(manifest.FOLDER, package / "_generated")

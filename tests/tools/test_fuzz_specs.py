@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from codegen import pipeline
-from codegen.problems import Location, Problem, SpecError
+from codegen.spec.problems import Location, Problem, SpecError
 from tools.fuzz import _spec_programs, specs
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import runtime
-from codegen import keys, staleness
-from codegen.explain import explain
-from codegen.load import load
-from codegen.problems import SpecError, UsageError
+from codegen import staleness
+from codegen.space.explain import explain
+from codegen.spec import keys
+from codegen.spec.load import load
+from codegen.spec.problems import SpecError, UsageError
 from runtime import KernelInfo
 from tools.oracle import SPECS
 

@@ -11,9 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from codegen.expressions import BOOL, DTYPES, EVALUATION_ERRORS, Expression
-from codegen.space import FamilySpace
-from codegen.spec import Configuration, Target
+from codegen.space.expand import FamilySpace
+from codegen.spec.expressions import BOOL, DTYPES, EVALUATION_ERRORS, Expression
+from codegen.spec.model import Configuration, Target
 
 INCLUDE = Path(__file__).resolve().parents[2] / "runtime/include"
 SYMBOLS = {"N": 24, "M": 5}

@@ -20,9 +20,10 @@ from types import FrameType
 
 import click
 
-from codegen import pipeline, writer
-from codegen.problems import SpecError, UsageError
-from codegen.space import FamilySpace, Selection
+from codegen import pipeline
+from codegen.space.expand import FamilySpace, Selection
+from codegen.spec.problems import SpecError, UsageError
+from codegen.tree import writer
 from tools.fuzz import _spec_programs, _spec_texts
 from tools.fuzz._spec_texts import Texts
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from codegen.expressions import (
+from codegen.spec.expressions import (
     BOOL,
     DTYPE,
     EVALUATION_ERRORS,
@@ -21,7 +21,7 @@ from codegen.expressions import (
     parse,
     syntax,
 )
-from codegen.problems import did_you_mean
+from codegen.spec.problems import did_you_mean
 from tools.ptx_report import inputs
 from tools.ptx_report.demangle import demangle
 from tools.ptx_report.events import Statistics

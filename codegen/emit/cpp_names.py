@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from codegen.cpp import Names, Value, translate
-from codegen.expressions import BOOL, DTYPES, FLOAT, INT, Expression
-from codegen.names import cpp_name, enum_type
-from codegen.product import derivation
-from codegen.spec import Family, Parameter, ParameterValue, Rule, Target
+from codegen.emit.cpp import Names, Value, translate
+from codegen.space.product import derivation
+from codegen.spec.expressions import BOOL, DTYPES, FLOAT, INT, Expression
+from codegen.spec.model import Family, Parameter, ParameterValue, Rule, Target
+from codegen.spec.names import cpp_name, enum_type
 
 CPP_TYPES = {INT: "std::int64_t", BOOL: "bool", FLOAT: "double"}
 

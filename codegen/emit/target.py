@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from codegen.cpp import comment, dtype_enumerator, number, translate
-from codegen.cpp_names import ConfigNames, TableNames, cpp_lambda, requirements, table_number
-from codegen.expressions import DTYPES, Expression
-from codegen.names import cpp_name, enum_type
-from codegen.render import render
-from codegen.space import TargetSpace
-from codegen.spec import Configuration, Family, Launch, Parameter, ParameterValue, Target
+from codegen.emit.cpp import comment, dtype_enumerator, number, translate
+from codegen.emit.cpp_names import ConfigNames, TableNames, cpp_lambda, requirements, table_number
+from codegen.emit.render import render
+from codegen.space.expand import TargetSpace
+from codegen.spec.expressions import DTYPES, Expression
+from codegen.spec.model import Configuration, Family, Launch, Parameter, ParameterValue, Target
+from codegen.spec.names import cpp_name, enum_type
 
 
 def shard_count(target: Target, num_kernels: int) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from codegen.problems import Location, Problem, TooManyProblemsError, display_path
+from codegen.spec.problems import Location, Problem, TooManyProblemsError, display_path
 from codegen.staleness import read_regular
 
 # PyYAML reads some 150 kB a second.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from codegen import schema
-from codegen.checks import load_rules
-from codegen.expressions import Kind
-from codegen.names import SNAKE
-from codegen.problems import TooManyProblemsError, did_you_mean
-from codegen.source import Document
-from codegen.spec import Choice, ConfigurationSet, Parameter, ParameterValue, Rule
+from codegen.spec import schema
+from codegen.spec.checks import load_rules
+from codegen.spec.expressions import Kind
+from codegen.spec.model import Choice, ConfigurationSet, Parameter, ParameterValue, Rule
+from codegen.spec.names import SNAKE
+from codegen.spec.problems import TooManyProblemsError, did_you_mean
+from codegen.spec.source import Document
 
 MAX_SETS = 256
 

@@ -7,8 +7,8 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-from codegen import schema
-from codegen.checks import (
+from codegen.spec import schema
+from codegen.spec.checks import (
     check_dtype,
     check_file,
     load_expression,
@@ -16,10 +16,11 @@ from codegen.checks import (
     load_rules,
     spec_name,
 )
-from codegen.expressions import BOOL, FLOAT, FUNCTIONS, INT, Kind
-from codegen.load_target import TargetLoader
-from codegen.names import IDENTIFIER, SNAKE, reserved
-from codegen.problems import (
+from codegen.spec.expressions import BOOL, FLOAT, FUNCTIONS, INT, Kind
+from codegen.spec.load_target import TargetLoader
+from codegen.spec.model import ChoiceRow, Dim, Family, ParameterValue, Scalar, Target, Tensor
+from codegen.spec.names import IDENTIFIER, SNAKE, reserved
+from codegen.spec.problems import (
     Location,
     Problem,
     SpecError,
@@ -27,8 +28,7 @@ from codegen.problems import (
     did_you_mean,
     display_path,
 )
-from codegen.source import Document
-from codegen.spec import ChoiceRow, Dim, Family, ParameterValue, Scalar, Target, Tensor
+from codegen.spec.source import Document
 
 # runtime/include/registry.h
 MAX_RANK = 8

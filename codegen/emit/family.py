@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from codegen import python_face
-from codegen.cpp import SCALAR_TYPES, comment, dtype_enumerator
-from codegen.cpp_names import TableNames, cpp_lambda, requirements
-from codegen.render import render
-from codegen.space import FamilySpace
-from codegen.spec import Family, Tensor
+from codegen.emit import python_face
+from codegen.emit.cpp import SCALAR_TYPES, comment, dtype_enumerator
+from codegen.emit.cpp_names import TableNames, cpp_lambda, requirements
+from codegen.emit.render import render
+from codegen.space.expand import FamilySpace
+from codegen.spec.model import Family, Tensor
 
 
 @dataclass(frozen=True)

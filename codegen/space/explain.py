@@ -9,10 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from codegen import keys, short_form
-from codegen.keys import KeyFormatError, KeyParts
-from codegen.problems import UsageError, did_you_mean
-from codegen.space import (
+from codegen.space.expand import (
     Selection,
     TargetSpace,
     exclusions,
@@ -21,7 +18,10 @@ from codegen.space import (
     sets_holding,
     values_by_name,
 )
-from codegen.spec import Family, ParameterValue, Target
+from codegen.spec import keys, short_form
+from codegen.spec.keys import KeyFormatError, KeyParts
+from codegen.spec.model import Family, ParameterValue, Target
+from codegen.spec.problems import UsageError, did_you_mean
 
 
 @dataclass(frozen=True)

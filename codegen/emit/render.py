@@ -9,7 +9,7 @@ from typing import Any
 
 from mako.template import Template
 
-from codegen.problems import one_line
+from codegen.spec.problems import one_line
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -43,5 +43,5 @@ def _template(name: str) -> Template:
         filename=str(TEMPLATES / f"{name}.mako"),
         strict_undefined=True,
         input_encoding="utf-8",
-        imports=["from codegen.cpp import literal"],
+        imports=["from codegen.emit.cpp import literal"],
     )

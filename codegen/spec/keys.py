@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from codegen.expressions import DTYPES
-from codegen.spec import Parameter, ParameterValue, Target
+from codegen.spec.expressions import DTYPES
+from codegen.spec.model import Parameter, ParameterValue, Target
 
 NO_TOKENS = "default"
 _INT = re.compile(r"m?(0|[1-9][0-9]*)$")

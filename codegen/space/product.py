@@ -15,7 +15,7 @@ from functools import lru_cache
 from types import TracebackType
 from typing import Any
 
-from codegen.expressions import (
+from codegen.spec.expressions import (
     BOOL,
     ENVIRONMENT,
     EVALUATION_ERRORS,
@@ -25,8 +25,8 @@ from codegen.expressions import (
     Kind,
     reason,
 )
-from codegen.problems import Problem, SpecError
-from codegen.spec import Choice, Derived, Number, ParameterValue, Rule, Target
+from codegen.spec.model import Choice, Derived, Number, ParameterValue, Rule, Target
+from codegen.spec.problems import Problem, SpecError
 
 Values = tuple[ParameterValue, ...]
 

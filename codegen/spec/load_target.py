@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from codegen import schema, short_form
-from codegen.checks import (
+from codegen.spec import schema, short_form
+from codegen.spec.checks import (
     MAX_PARAMETERS,
     check_dtype,
     check_file,
@@ -17,12 +17,12 @@ from codegen.checks import (
     load_rules,
     spec_name,
 )
-from codegen.expressions import BOOL, INT, ExpressionError, Kind, parse
-from codegen.load_sets import SetLoader
-from codegen.names import CPP_KEYWORDS, IDENTIFIER, TARGET, enum_type
-from codegen.problems import TooManyProblemsError, did_you_mean
-from codegen.source import Document
-from codegen.spec import Derived, Family, Launch, Rule, Target, Workspace
+from codegen.spec.expressions import BOOL, INT, ExpressionError, Kind, parse
+from codegen.spec.load_sets import SetLoader
+from codegen.spec.model import Derived, Family, Launch, Rule, Target, Workspace
+from codegen.spec.names import CPP_KEYWORDS, IDENTIFIER, TARGET, enum_type
+from codegen.spec.problems import TooManyProblemsError, did_you_mean
+from codegen.spec.source import Document
 
 MAX_DERIVED = 256
 MAX_WORKSPACES = 32  # runtime/include/registry.h

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Any, Generic, TypeVar
 
-from codegen.expressions import ENVIRONMENT, Kind, parse
+from codegen.spec.expressions import ENVIRONMENT, Kind, parse
 
 Scope = TypeVar("Scope", bound=Hashable)
 

@@ -3,10 +3,10 @@
 Names, ints, floats, bools, strings, lists; `+ - * / // % **`, comparisons, `and or not`, `x if c
 else y`, `in`; min, max, ceil_div, is_pow2, log2. Parsed with `ast`, checked node by node, and only
 then compiled. Names and types are checked when a spec is loaded, so that every expression that
-loads has a value in Python and, where it is needed there, the same value in C++ (codegen/cpp.py).
+loads has a value in Python and, where it is needed there, the same value in C++ (emit/cpp.py).
 
-The runtime reads filters and tensors' extents with this module and codegen/where.py too: standard
-library alone.
+The runtime reads filters and tensors' extents with this module and where.py, too: standard library
+alone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from codegen.problems import did_you_mean
+from codegen.spec.problems import did_you_mean
 
 DTYPES = ("bf16", "fp16", "f32", "f64", "i8", "u8", "i32", "i64", "bool")
 INT64_MAX = 2**63 - 1

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from mako.template import Template
 
-from codegen.names import SNAKE, reserved
-from codegen.problems import UsageError, display_path
-from codegen.python_face import class_name
+from codegen.emit.python_face import class_name
+from codegen.spec.names import SNAKE, reserved
+from codegen.spec.problems import UsageError, display_path
 
-_TEMPLATES = Path(__file__).parent / "templates" / "new"
+_TEMPLATES = Path(__file__).parent
 _FILES = {
     "family.yaml": "family.yaml",
     "reference.py": "reference.py",

@@ -20,9 +20,9 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from codegen.expressions import INT64_MAX
-from codegen.problems import TooManyProblemsError, did_you_mean
-from codegen.source import Document, LocatedMapping
+from codegen.spec.expressions import INT64_MAX
+from codegen.spec.problems import TooManyProblemsError, did_you_mean
+from codegen.spec.source import Document, LocatedMapping
 
 _SCALARS = ["string", "integer", "number", "boolean"]
 

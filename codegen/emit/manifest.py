@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from codegen import keys, short_form
-from codegen.render import sha256
-from codegen.space import FamilySpace, Selection, TargetSpace
-from codegen.spec import Parameter, Rule
+from codegen.emit.render import sha256
+from codegen.space.expand import FamilySpace, Selection, TargetSpace
+from codegen.spec import keys, short_form
+from codegen.spec.model import Parameter, Rule
 
 VERSION = 1
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from codegen.expressions import BOOL, DTYPE, DTYPES, INT, Expression, Kind
-from codegen.names import cpp_type_name, enum_type
-from codegen.problems import Location, did_you_mean
+from codegen.spec.expressions import BOOL, DTYPE, DTYPES, INT, Expression, Kind
+from codegen.spec.names import cpp_type_name, enum_type
+from codegen.spec.problems import Location, did_you_mean
 
 ParameterValue = bool | int | str
 Number = bool | int | float

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from codegen import keys, schema
-from codegen.expressions import (
+from codegen.spec import keys, schema
+from codegen.spec.expressions import (
     BOOL,
     DTYPE,
     DTYPES,
@@ -17,10 +17,10 @@ from codegen.expressions import (
     Kind,
     parse,
 )
-from codegen.names import FILE, IDENTIFIER, MAX_NAME, TOKEN, reserved
-from codegen.problems import Problem, TooManyProblemsError, did_you_mean, display_path
-from codegen.source import Document
-from codegen.spec import Parameter, Rule
+from codegen.spec.model import Parameter, Rule
+from codegen.spec.names import FILE, IDENTIFIER, MAX_NAME, TOKEN, reserved
+from codegen.spec.problems import Problem, TooManyProblemsError, did_you_mean, display_path
+from codegen.spec.source import Document
 
 MAX_PARAMETERS = 64
 

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from codegen.expressions import EVALUATION_ERRORS, ExpressionError, Kind, reason
-from codegen.keys import key_prefix, tokens_of
-from codegen.problems import Location, Problem, SpecError, UsageError, did_you_mean
-from codegen.product import Values, Work, choice_values, deriver
-from codegen.spec import Choice, Configuration, ConfigurationSet, Family, Rule, Target
-from codegen.where import Where
+from codegen.space.product import Values, Work, choice_values, deriver
+from codegen.spec.expressions import EVALUATION_ERRORS, ExpressionError, Kind, reason
+from codegen.spec.keys import key_prefix, tokens_of
+from codegen.spec.model import Choice, Configuration, ConfigurationSet, Family, Rule, Target
+from codegen.spec.problems import Location, Problem, SpecError, UsageError, did_you_mean
+from codegen.spec.where import Where
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from codegen.problems import UsageError, display_path
-from codegen.render import MARK
+from codegen.emit.render import MARK
+from codegen.spec.problems import UsageError, display_path
 from codegen.staleness import JOURNAL, MANIFEST, is_text, read_json, read_regular
 
 _TEMPORARY = ".codegen-new"

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
-from codegen.expressions import BOOL, FLOAT, INT, Expression, Kind, constant, names_of
+from codegen.spec.expressions import BOOL, FLOAT, INT, Expression, Kind, constant, names_of
 
 SCALAR_TYPES = {
     "f32": "float",

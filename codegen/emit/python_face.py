@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from codegen.spec import Family, Scalar, Tensor
+from codegen.spec.model import Family, Scalar, Tensor
 
 _PYTHON_TYPES = {"f32": "float", "f64": "float", "i32": "int", "i64": "int", "bool": "bool"}
 

@@ -16,12 +16,12 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from codegen import schema
-from codegen.expressions import DTYPES
-from codegen.keys import KeyFormatError
-from codegen.problems import did_you_mean
-from codegen.source import Document
-from codegen.spec import Feature, Parameter, ParameterValue, ShortForm, Target
+from codegen.spec import schema
+from codegen.spec.expressions import DTYPES
+from codegen.spec.keys import KeyFormatError
+from codegen.spec.model import Feature, Parameter, ParameterValue, ShortForm, Target
+from codegen.spec.problems import did_you_mean
+from codegen.spec.source import Document
 
 NUMBER = "{}"
 _PIECE = re.compile(r"[a-z][a-z0-9]*$")

@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from codegen import emit_family, emit_target
-from codegen.manifest import Inputs, manifest
-from codegen.render import render, sha256
-from codegen.space import FamilySpace
+from codegen.emit import family as emit_family
+from codegen.emit import target as emit_target
+from codegen.emit.manifest import Inputs, manifest
+from codegen.emit.render import render, sha256
+from codegen.space.expand import FamilySpace
 from codegen.staleness import MANIFEST
 
 

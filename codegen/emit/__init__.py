@@ -1,0 +1,1 @@
+"""From configurations to the text of every generated file: pure functions."""

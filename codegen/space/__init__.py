@@ -1,0 +1,1 @@
+"""From specs to configurations: products, sets, filters, explanations."""

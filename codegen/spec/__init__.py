@@ -1,0 +1,1 @@
+"""From YAML to checked, frozen specs; the expression language; keys."""
