@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import base64
+import csv
+import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -250,6 +256,70 @@ def test_an_editable_install_rebuilds_what_changed(tmp_path: Path) -> None:
     header.write_text(header.read_text() + "\n#error planted: rebuilt at import\n")
     second = run(python, "-c", ask)
     assert "planted: rebuilt at import" in second.stdout
+
+
+def kill_once(
+    command: list[str | Path], environment: dict[str, str], appears: Path, glob: str
+) -> bool:
+    """Kill a command and its children as soon as a file of that name is there; False: it ended."""
+    with subprocess.Popen(
+        [str(part) for part in command],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as started:
+        while started.poll() is None:
+            with suppress(FileNotFoundError):  # a folder that vanished while it was searched
+                if any(appears.glob(glob)):
+                    os.killpg(started.pid, signal.SIGKILL)
+                    return True
+            time.sleep(0.002)
+    return False
+
+
+def assert_whole(site: Path) -> None:
+    """What is installed is what pip recorded, each file with its hash; nothing else lies about."""
+    (record,) = site.glob("kernelmint-*.dist-info/RECORD")
+    recorded = {name: digest for name, digest, _ in csv.reader(record.read_text().splitlines())}
+    for name, digest in recorded.items():
+        if digest:
+            algorithm, _, value = digest.partition("=")
+            found = hashlib.new(algorithm, (site / name).read_bytes()).digest()
+            assert base64.urlsafe_b64encode(found).decode().rstrip("=") == value, name
+    for folder in ("runtime", "codegen", "kernel_specs", "tools"):
+        there = {str(p.relative_to(site)) for p in (site / folder).rglob("*") if p.is_file()}
+        assert {name for name in there if not name.endswith(".pyc")} <= recorded.keys()
+
+
+def test_an_install_mends_what_a_killed_one_left(tmp_path: Path) -> None:
+    where = FEW if shutil.which("nvcc") else CPU
+    out, build = generate(tmp_path, where), tmp_path / "build"
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    (site,) = (tmp_path / "venv" / "lib").glob("python*/site-packages")
+    command: list[str | Path] = [
+        *(tmp_path / "venv" / "bin" / "python", "-m", "pip", "install", ".", "--no-deps"),
+        *("-C", f"build-dir={build}", "-C", f"cmake.define.KERNELMINT_GENERATED_DIR={out}"),
+        *(() if where == FEW else ("-C", "cmake.define.KERNELMINT_CUDA=OFF")),
+    ]
+    (tmp_path / "tmp").mkdir()
+    environment = {"TMPDIR": str(tmp_path / "tmp"), "CCACHE_DISABLE": "1"}
+    moments = [
+        (build, "CMakeCache.txt"),
+        (build, "CMakeFiles/kernels_*.dir/**/*.o"),  # being written
+        (build, "CMakeFiles/_native.dir/**/*.o"),
+        (build, "_native*.so"),  # being linked
+        (site, "runtime/*.py"),  # being installed
+    ]
+    for folder, glob in moments:
+        assert kill_once(command, {**os.environ, **environment}, folder, glob), glob
+    done = run(*command, **environment)
+    assert done.returncode == 0, done.stdout[-6000:]
+    assert_whole(site)
+    attend(site)
+    rows = (site / "runtime" / "_generated" / "ptxas.csv").read_text().splitlines()
+    assert len(rows) == 1 + (where == FEW)
 
 
 def test_the_job_pool_is_bounded_by_memory_and_by_max_jobs() -> None:
