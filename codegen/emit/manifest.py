@@ -113,9 +113,7 @@ def _target_entry(chosen: TargetSpace, places: Mapping[str, str]) -> dict[str, A
         "spec": target.file,
         "parameters": [_parameter_entry(parameter) for parameter in target.own_parameters],
         "derived": derived,
-        "constraints": [
-            {**_rule_entry(rule), "line": rule.location.line} for rule in target.constraints
-        ],
+        "constraints": [_rule_entry(rule) for rule in target.constraints],
         "requires": [_rule_entry(rule) for rule in target.requires],
         "budget": dict(target.budget),
         "kernels": [

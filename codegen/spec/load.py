@@ -52,6 +52,7 @@ def load(spec_dirs: Sequence[Path]) -> tuple[Family, ...]:
         except OSError as error:
             problems.append(Problem(place, f"no folder of specs: {error.strerror or error}"))
             continue
+        problems.extend(_unused(spec_dir, folders))
         for folder in folders:
             loader = _FamilyLoader(spec_dir, folder)
             family = loader.load()
@@ -82,6 +83,22 @@ def _family_folders(spec_dir: Path) -> list[Path]:
     return found
 
 
+def _shared_files(spec_dir: Path, folder: Path) -> list[Path]:
+    """What the families of a group have in common: <target>.yaml in the group's folder."""
+    return [] if folder.parent == spec_dir else sorted(folder.parent.glob("*.y*ml"))
+
+
+def _unused(spec_dir: Path, folders: Sequence[Path]) -> list[Problem]:
+    """Files of groups that no family of theirs has a target for."""
+    targets = {folder.parent / path.name for folder in folders for path in folder.glob("*.y*ml")}
+    shared = {path for folder in folders for path in _shared_files(spec_dir, folder)}
+    message = "no family of this group has a target of this name"
+    return [
+        Problem(Location(display_path(path), 1, 1), f"{message}: add <family>/{path.name}")
+        for path in sorted(shared - targets)
+    ]
+
+
 def _folders(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.is_dir())
 
@@ -102,10 +119,11 @@ class _FamilyLoader:
     def load(self) -> Family | None:
         written: schema.FamilyFile | None = schema.validate(self.family, schema.FamilyFile)
         targets = []
+        shared = {path.name: path for path in _shared_files(self.spec_dir, self.folder)}
         for path in sorted(self.folder.glob("*.y*ml")):
             if path.name in ("family.yaml", CHOICES):
                 continue
-            document = Document(path)
+            document = Document(path, shared.get(path.name))
             self.documents.append(document)
             if path.suffix != ".yaml":
                 document.report(f"spec files end in .yaml: rename it to {path.stem}.yaml")

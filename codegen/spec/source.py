@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,45 +40,93 @@ class LocatedMapping(dict[str, Any]):
         self.path = path
 
 
+def _place(node: yaml.Node, offset: int = 0) -> Location:
+    mark = node.start_mark
+    return Location(mark.name, mark.line + 1, mark.column + 1 + offset)
+
+
+def _joined(first: yaml.Node, second: yaml.Node | None) -> yaml.Node | None:
+    """The entries of one mapping or list, then the other's; under the same key, joined likewise."""
+    if isinstance(first, yaml.SequenceNode) and isinstance(second, yaml.SequenceNode):
+        return yaml.SequenceNode(second.tag, first.value + second.value, second.start_mark)
+    if not (isinstance(first, yaml.MappingNode) and isinstance(second, yaml.MappingNode)):
+        return second
+    entries = list(first.value)
+    places = {
+        key.value: i
+        for i, (key, value) in enumerate(entries)
+        if isinstance(key, yaml.ScalarNode) and not isinstance(value, yaml.ScalarNode)
+    }
+    for key, value in second.value:
+        i = places.pop(key.value, None) if isinstance(key, yaml.ScalarNode) else None
+        if i is not None and type(value) is type(entries[i][1]):
+            entries[i] = (key, _joined(entries[i][1], value))
+        else:
+            entries.append((key, value))
+    return yaml.MappingNode(second.tag, entries, second.start_mark)
+
+
 class Document:
     """One YAML file: `data`, the place of each of its keys and values, and what is wrong so far.
+
+    With `shared`, another file's mappings and lists go before those under the same keys of this
+    one; a key that both give a value is a duplicate.
 
     Refused beyond what YAML itself refuses: duplicate keys, YAML 1.1's accidental booleans (`on`,
     `no`), octal and sexagesimal integers, timestamps and other tags, texts that UTF-8 cannot hold.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, shared: Path | None = None) -> None:
         self.path = path
         self.name = display_path(path)
         self.problems: list[Problem] = []
         self.data: Any = None
-        self._keys: dict[Steps, tuple[int, int]] = {}
-        self._values: dict[Steps, tuple[int, int]] = {}
+        self._keys: dict[Steps, Location] = {}
+        self._values: dict[Steps, Location] = {}
         self._single_line: set[Steps] = set()
         self._nodes = 0
+        node = self._compose(path)
+        if shared is not None and (first := self._compose(shared)) is not None:
+            node = _joined(first, node)
+        if node is None or self.problems:
+            return
+        try:
+            self.data = self._build(node, (), frozenset())
+        except TooManyProblemsError:
+            self.data = None
+        except RecursionError:
+            self._report_file(self.name, "is nested too deeply")
+
+    def _compose(self, path: Path) -> yaml.Node | None:
+        """The nodes of a file, whose marks name it; None where it has none or cannot be read."""
+        name = display_path(path)
         try:
             content = read_regular(path)
             if len(content) > MAX_BYTES:
                 self._report_file(
+                    name,
                     f"has {len(content):,} bytes, more than {MAX_BYTES:,}: write products in place "
-                    "of lists of configurations, or split the family"
+                    "of lists of configurations, or split the family",
                 )
-                return
-            node = yaml.compose(content.decode(), Loader=yaml.SafeLoader)
-            if node is not None:
-                self.data = self._build(node, (), frozenset())
-        except TooManyProblemsError:
-            self.data = None
+                return None
+            loader = yaml.SafeLoader(content.decode())
+            loader.name = name
+            try:
+                return loader.get_single_node()
+            finally:
+                loader.dispose()
         except OSError as error:
-            self._report_file(f"cannot be read: {error.strerror or error}")
+            self._report_file(name, f"cannot be read: {error.strerror or error}")
         except UnicodeDecodeError as error:
-            self._report_file(f"is not UTF-8 text (byte {error.start})")
+            self._report_file(name, f"is not UTF-8 text (byte {error.start})")
         except yaml.reader.ReaderError as error:
-            self._report_file(f"is not YAML text: {error.reason} (character {error.position})")
+            reason = f"{error.reason} (character {error.position})"
+            self._report_file(name, f"is not YAML text: {reason}")
         except yaml.MarkedYAMLError as error:
-            self._report_syntax(error)
+            self._report_syntax(name, error)
         except RecursionError:
-            self._report_file("is nested too deeply")
+            self._report_file(name, "is nested too deeply")
+        return None
 
     def locate(self, *path: str | int, key: bool = False, offset: int = 0) -> Location:
         """The place of the value (or the key) at `path`, or of the nearest thing around it.
@@ -85,11 +134,13 @@ class Document:
         `offset` counts characters into a text that stands on one line.
         """
         if key and path in self._keys:
-            return Location(self.name, *self._keys[path])
+            return self._keys[path]
         while path and path not in self._values:
             path = path[:-1]
-        line, column = self._values.get(path, (1, 1))
-        return Location(self.name, line, column + (offset if path in self._single_line else 0))
+        place = self._values.get(path, Location(self.name, 1, 1))
+        if path not in self._single_line:
+            return place
+        return replace(place, column=place.column + offset)
 
     def report(self, message: str, *path: str | int, key: bool = False, offset: int = 0) -> None:
         """Adds a problem at `path`, as `add` does."""
@@ -101,10 +152,10 @@ class Document:
         if len(self.problems) == MAX_PROBLEMS:
             raise TooManyProblemsError
 
-    def _report_file(self, message: str) -> None:
-        self.problems.append(Problem(Location(self.name, 1, 1), f"the file {message}"))
+    def _report_file(self, name: str, message: str) -> None:
+        self.problems.append(Problem(Location(name, 1, 1), f"the file {message}"))
 
-    def _report_syntax(self, error: yaml.MarkedYAMLError) -> None:
+    def _report_syntax(self, name: str, error: yaml.MarkedYAMLError) -> None:
         mark = error.problem_mark or error.context_mark
         place = (mark.line + 1, mark.column + 1) if mark else (1, 1)
         context = f" {error.context}" if error.context else ""
@@ -112,11 +163,11 @@ class Document:
         if error.context and "flow" in error.context:
             hint = "; quote a text that holds brackets, commas or ': '"
         message = f"not YAML: {error.problem}{context}{hint}"
-        self.problems.append(Problem(Location(self.name, *place), message))
+        self.problems.append(Problem(Location(name, *place), message))
 
     def _build(self, node: yaml.Node, path: Steps, above: frozenset[int]) -> Any:
         self._nodes += 1
-        self._values[path] = (node.start_mark.line + 1, node.start_mark.column + 1)
+        self._values[path] = _place(node)
         if id(node) in above:
             self.report("aliases unfold without end here", *path)
             return None
@@ -135,20 +186,16 @@ class Document:
         assert isinstance(node, yaml.MappingNode)
         mapping = LocatedMapping(path)
         for key, key_node, value_node in self._entries(node, path):
-            self._keys[(*path, key)] = (
-                key_node.start_mark.line + 1,
-                key_node.start_mark.column + 1,
-            )
+            self._keys[(*path, key)] = _place(key_node)
             mapping[key] = self._build(value_node, (*path, key), above)
         return mapping
 
     def _entries(
         self, node: yaml.MappingNode, path: Steps
     ) -> Iterator[tuple[str, yaml.Node, yaml.Node]]:
-        seen: dict[str, int] = {}
+        seen: dict[str, Location] = {}
         for key_node, value_node in node.value:
-            line, column = key_node.start_mark.line + 1, key_node.start_mark.column + 1
-            place = Location(self.name, line, column)
+            place = _place(key_node)
             if not isinstance(key_node, yaml.ScalarNode) or key_node.tag.endswith(":merge"):
                 self.add(Problem(place, "a key must be a plain name"))
                 continue
@@ -157,13 +204,15 @@ class Document:
                 # `on: 1`, `no: 1` and `~: 1` would not be the names they look like.
                 self.add(Problem(place, f"YAML 1.1 reads '{key}' as no name: write \"{key}\""))
             if key in seen:
-                message = f"duplicate key '{key}' (first on line {seen[key]})"
+                first = seen[key]
+                file = "" if first.file == place.file else f"in {first.file} "
+                message = f"duplicate key '{key}' (first {file}on line {first.line})"
                 self.add(Problem(place, message))
                 continue
             if wrong := _UNREADABLE.search(key):
                 self.add(Problem(place, f"this key holds the character {wrong[0]!a}"))
                 continue
-            seen[key] = line
+            seen[key] = place
             yield key, key_node, value_node
 
     def _scalar(self, node: yaml.ScalarNode, path: Steps) -> Any:
@@ -171,7 +220,7 @@ class Document:
         if node.start_mark.line == node.end_mark.line:
             self._single_line.add(path)
             if node.style in ("'", '"'):
-                self._values[path] = (node.start_mark.line + 1, node.start_mark.column + 2)
+                self._values[path] = _place(node, 1)
         kind = node.tag.rpartition(":")[2]
         if kind == "str":
             if wrong := _UNREADABLE.search(text):

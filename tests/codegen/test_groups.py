@@ -78,3 +78,66 @@ def test_a_family_is_in_one_folder_only(grouped) -> None:
         (specs / "demo" / path.name).write_bytes(path.read_bytes())
     result = grouped.run("list")
     assert "family 'demo' is also in kernel_specs/demo/family.yaml" in result.stderr
+
+
+SHARED = """\
+parameters:
+  tile: {type: int, token: t}
+constraints:
+  - {that: tile != 48, because: 48 is odd}
+limits: {tile: 128}
+"""
+
+
+def test_what_a_group_shares_goes_before_what_its_families_say(grouped) -> None:
+    keys = listed(grouped)
+    specs = grouped.root / "kernel_specs"
+    (specs / "some/cpu.yaml").write_text(SHARED)
+    own = specs / "some/demo/cpu.yaml"
+    text = own.read_text()
+    own.write_text(text.replace("parameters:\n  tile: {type: int, token: t}\n", ""))
+    assert listed(grouped) == keys
+    key = next(key for key in keys if key.startswith("demo.cpu."))
+    result = grouped.run("explain", key.replace("-t64", "-t48"))
+    assert "kernel_specs/some/cpu.yaml:4:5: tile != 48: 48 is odd" in result.output
+    assert grouped.run("regenerate").status == 0
+    (specs / "some/cpu.yaml").write_text(SHARED.replace("48 is odd", "it is"))
+    staleness = Path(__file__).resolve().parents[2] / "codegen/staleness.py"
+    result = grouped.python(str(staleness), str(grouped.out))
+    assert "kernel_specs/some/cpu.yaml has changed" in result.output
+
+
+@pytest.mark.parametrize(
+    ("shared", "problem"),
+    [
+        ("limts: {tile: 128}\n", "some/cpu.yaml:1:1: unknown key 'limts' (did you mean 'limits'?)"),
+        ("limits: {tiel: 128}\n", "some/cpu.yaml:1:10: unknown derived value 'tiel'"),
+        (
+            "parameters:\n  tile: {type: int}\n",
+            "some/demo/cpu.yaml:4:10: duplicate key 'type' (first in kernel_specs/some/cpu.yaml on "
+            "line 2)",
+        ),
+        ("kernel: cpu.h\n", "duplicate key 'kernel' (first in kernel_specs/some/cpu.yaml on line"),
+        ("limits: [\n", "some/cpu.yaml:2:1: not YAML"),
+        ("limits: 3\n", "some/cpu.yaml:1:9: must be a mapping, not 3"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_told_once_and_in_its_own_file(grouped, shared, problem) -> None:
+    specs = grouped.root / "kernel_specs"
+    (specs / "some/cpu.yaml").write_text(shared)
+    (specs / "some/twin").mkdir()
+    for path in (specs / "some/demo").iterdir():
+        text = path.read_text().replace("family: demo", "family: twin")
+        (specs / "some/twin" / path.name).write_text(text)
+    result = grouped.run("list")
+    assert result.status == 2
+    assert problem in result.stderr
+    own = [line for line in result.stderr.splitlines() if "kernel_specs/some/cpu.yaml:" in line]
+    assert len(own) == len(set(own))
+
+
+def test_a_shared_file_without_a_target_is_a_problem(grouped) -> None:
+    (grouped.root / "kernel_specs/some/sm90.yaml").write_text("limits: {}\n")
+    result = grouped.run("list")
+    assert result.status == 2
+    assert "some/sm90.yaml:1:1: no family of this group has a target of this name" in result.stderr
