@@ -14,7 +14,7 @@ class KernelNotFound(KeyError):  # noqa: N818 - the public name of the contract
 
 
 class InvalidArgument(ValueError):  # noqa: N818 - the public name of the contract
-    """An argument is wrong; the message names it, what came and what is needed."""
+    """An argument is wrong; the message names it, what it got and what it expected."""
 
 
 class TargetUnavailable(RuntimeError):  # noqa: N818 - the public name of the contract

@@ -160,14 +160,14 @@ class _Operator:
         for argument, tensor in zip(self.inputs, inputs, strict=True):
             if tensor.dim() != len(argument.dims):
                 raise InvalidArgument(
-                    f"{argument.name}: shape {list(tensor.shape)} has {tensor.dim()} dimensions, "
-                    f"needs {len(argument.dims)}: [{', '.join(argument.dims)}]"
+                    f"{argument.name}: got shape {list(tensor.shape)}, expected "
+                    f"{len(argument.dims)} dimensions, [{', '.join(argument.dims)}]"
                 )
             dtype = _dtype(argument, kernel.info.parameters)
             if tensor.dtype != dtype:
                 raise InvalidArgument(
-                    f"{argument.name}: dtype {tensor.dtype} came, this kernel ({kernel.info.key}) "
-                    f"needs {dtype}"
+                    f"{argument.name}: got dtype {tensor.dtype}, expected {dtype} "
+                    f"({kernel.info.key})"
                 )
 
 
@@ -219,7 +219,7 @@ def _caller(family: manifest.Family) -> Callable[..., Result]:
             given = (out,) if isinstance(out, torch.Tensor) else tuple(out)
             if len(given) != len(wanted):
                 raise InvalidArgument(
-                    f"out: {len(given)} tensors came, needs {len(wanted)}: {', '.join(wanted)}"
+                    f"out: got {len(given)} tensors, expected {len(wanted)}: {', '.join(wanted)}"
                 )
             for name, tensor in zip(wanted, given, strict=True):
                 options[name] = tensor

@@ -13,20 +13,20 @@ from runtime.errors import InvalidArgument
 def check(name: str, tensor: Any, rank: int) -> None:
     """Raises InvalidArgument for what is not a dense tensor of `rank` dimensions."""
     if not isinstance(tensor, torch.Tensor):
-        raise InvalidArgument(f"{name}: a {type(tensor).__name__} came, needs a torch.Tensor")
+        raise InvalidArgument(f"{name}: got a {type(tensor).__name__}, expected a torch.Tensor")
     if tensor.is_nested:
-        raise InvalidArgument(f"{name}: a nested tensor came, needs a dense tensor with data")
+        raise InvalidArgument(f"{name}: got a nested tensor, expected a dense tensor with data")
     if tensor.layout != torch.strided:
         raise InvalidArgument(
-            f"{name}: a tensor of layout {tensor.layout} came, needs a dense tensor with data"
+            f"{name}: got a tensor of layout {tensor.layout}, expected a dense tensor with data"
         )
     if tensor.is_meta:
         raise InvalidArgument(
-            f"{name}: a meta tensor came, which has no memory; needs a tensor with data"
+            f"{name}: got a meta tensor, which has no memory; expected a tensor with data"
         )
     if tensor.dim() != rank:
         raise InvalidArgument(
-            f"{name}: {list(tensor.shape)} came, needs a tensor of {rank} dimensions"
+            f"{name}: got shape {list(tensor.shape)}, expected a tensor of {rank} dimensions"
         )
 
 

@@ -52,9 +52,9 @@ def attention(
     """
     given = out
     if not isinstance(layout, str) or layout not in ("bshd", "bhsd"):
-        raise InvalidArgument(f"layout: {shown(layout)} came, needs 'bshd' or 'bhsd'")
+        raise InvalidArgument(f"layout: got {shown(layout)}, expected 'bshd' or 'bhsd'")
     if causal is not True and causal is not False:
-        raise InvalidArgument(f"causal: a {type(causal).__name__} came, needs a bool")
+        raise InvalidArgument(f"causal: got a {type(causal).__name__}, expected a bool")
     if layout == "bhsd":
         q, k, v = _swapped("q", q), _swapped("k", k), _swapped("v", v)
         if isinstance(out, (tuple, list)):

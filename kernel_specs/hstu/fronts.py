@@ -15,10 +15,10 @@ def check_options(mode: object, options: dict[str, str | None], **integers: obje
     """Checks the types of `mode`, of the options that may be None, and of integers."""
     for name, value in {"mode": mode, **options}.items():
         if not isinstance(value, str) and (value is not None or name == "mode"):
-            raise InvalidArgument(f"{name}: a {type(value).__name__} came, needs a str")
+            raise InvalidArgument(f"{name}: got a {type(value).__name__}, expected a str")
     for name, number in integers.items():
         if not isinstance(number, int) or isinstance(number, bool):
-            raise InvalidArgument(f"{name}: a {type(number).__name__} came, needs an int")
+            raise InvalidArgument(f"{name}: got a {type(number).__name__}, expected an int")
 
 
 def choose(

@@ -155,8 +155,8 @@ void Kernel::check_dtype(const TensorArgument& argument, const TensorInfo& tenso
                          Dtype dtype) const {
   if (tensor.dtype == static_cast<int>(dtype)) [[likely]]
     return;
-  throw InvalidArgument(text(argument.name, ": dtype ", attribute_text(tensor.object, "dtype"),
-                             " came, this kernel (", entry_.key, ") needs ", torch_name(dtype)));
+  throw InvalidArgument(text(argument.name, ": got dtype ", attribute_text(tensor.object, "dtype"),
+                             ", expected ", torch_name(dtype), " (", entry_.key, ")"));
 }
 
 void Kernel::check_device(Call& call, const TensorArgument& argument, const TensorInfo& tensor) {
@@ -165,18 +165,18 @@ void Kernel::check_device(Call& call, const TensorArgument& argument, const Tens
     const dlpack::Device first = call.tensors[call.first_input].device;
     if (device.type == first.type && device.id == first.id) [[likely]]
       return;
-    throw InvalidArgument(text(argument.name, ": on ", attribute_text(tensor.object, "device"),
-                               ", needs the device of ", family_.tensors[call.first_input].name,
-                               ", ",
+    throw InvalidArgument(text(argument.name, ": got a tensor on ",
+                               attribute_text(tensor.object, "device"), ", expected the device of ",
+                               family_.tensors[call.first_input].name, ", ",
                                attribute_text(call.tensors[call.first_input].object, "device")));
   }
   if (device.type != (is_cuda_ ? dlpack::kCuda : dlpack::kCpu)) {
     const nb::object devices = nb::module_::import_("runtime.devices");
     if (is_cuda_ && !nb::cast<bool>(devices.attr("has_cuda")()))
       throw TargetUnavailable(text(entry_.key, ": needs a CUDA device; no CUDA device"));
-    throw InvalidArgument(text(argument.name, ": on ", attribute_text(tensor.object, "device"),
-                               ", this kernel (", entry_.key, ") needs a ",
-                               is_cuda_ ? "CUDA" : "CPU", " tensor"));
+    throw InvalidArgument(text(argument.name, ": got a tensor on ",
+                               attribute_text(tensor.object, "device"), ", expected a ",
+                               is_cuda_ ? "CUDA" : "CPU", " tensor (", entry_.key, ")"));
   }
   if (!is_cuda_) return;
   if (device.id < 64 && (ready_devices_ >> device.id & 1)) [[likely]]
@@ -195,10 +195,11 @@ void Kernel::check_autograd(Call& call, const TensorArgument& argument,
         argument.name, ": requires_grad is set and grad mode is on, but ", family_.name,
         " has no backward; call it under torch.no_grad() or pass ", argument.name, ".detach()"));
   if (call.torch.has_neg_bit(tensor.object))
-    throw InvalidArgument(text(argument.name,
-                               ": a lazily negated view came (is_neg() is true); needs its values "
-                               "in memory: pass ",
-                               argument.name, ".resolve_neg()"));
+    throw InvalidArgument(
+        text(argument.name,
+             ": got a lazily negated view (is_neg() is true), expected its values in "
+             "memory; pass ",
+             argument.name, ".resolve_neg()"));
 }
 
 void Kernel::check_memory(const TensorArgument& argument, const TensorInfo& tensor,
@@ -210,15 +211,16 @@ void Kernel::check_memory(const TensorArgument& argument, const TensorInfo& tens
   for (int i = 0; i <= last; ++i)
     if (shape[i] == 0) return;  // nothing is read or written
   if (last >= 0 && shape[last] > 1 && strides[last] != 1)
-    throw InvalidArgument(text(argument.name, ": the last dimension has stride ", strides[last],
-                               ", needs stride 1; pass ", argument.name, ".contiguous()"));
+    throw InvalidArgument(text(argument.name, ": got stride ", strides[last],
+                               " in the last dimension, expected 1; pass ", argument.name,
+                               ".contiguous()"));
   const int alignment = std::max(target_.alignment, size);
   const auto address = reinterpret_cast<std::uintptr_t>(tensor.data);
   if (address % alignment != 0)
-    throw InvalidArgument(text(argument.name, ": the data begins ", address % alignment,
-                               " bytes past a multiple of ", alignment, ", this kernel (",
-                               entry_.key, ") needs ", alignment, "-byte alignment; pass ",
-                               argument.name, ".clone()"));
+    throw InvalidArgument(text(argument.name, ": got data that begins ", address % alignment,
+                               " bytes past a multiple of ", alignment, ", expected ", alignment,
+                               "-byte alignment (", entry_.key, "); pass ", argument.name,
+                               ".clone()"));
   if (alignment <= size) return;
   // A contiguous tensor always passes: rows that are no multiple of the alignment in themselves
   // ask for no more than what their length divides.
@@ -227,22 +229,21 @@ void Kernel::check_memory(const TensorArgument& argument, const TensorInfo& tens
     while (shape[last] * size % unit != 0) unit /= 2;
   for (int i = 0; i < last; ++i)
     if (shape[i] > 1 && strides[i] * size % unit != 0)
-      throw InvalidArgument(text(argument.name, ": dimension ", i, " has a stride of ",
-                                 strides[i] * size, " bytes, this kernel (", entry_.key,
-                                 ") needs a multiple of ", unit, "; pass ", argument.name,
-                                 ".contiguous()"));
+      throw InvalidArgument(text(argument.name, ": got a stride of ", strides[i] * size,
+                                 " bytes in dimension ", i, ", expected a multiple of ", unit, " (",
+                                 entry_.key, "); pass ", argument.name, ".contiguous()"));
 }
 
 void Kernel::bind_symbols(Call& call, const TensorArgument& argument, const TensorInfo& tensor) {
   if (tensor.rank != argument.rank)
-    throw InvalidArgument(text(argument.name, ": shape ", shape_of(tensor.object), " has ",
-                               tensor.rank, " dimensions, needs ", static_cast<int>(argument.rank),
-                               ": ", shape_text(argument)));
+    throw InvalidArgument(text(argument.name, ": got shape ", shape_of(tensor.object),
+                               ", expected ", static_cast<int>(argument.rank), " dimensions, ",
+                               shape_text(argument)));
   for (int i = 0; i < tensor.rank; ++i) {
     const std::int64_t extent = tensor.shape[i];
     if (extent > kMaxExtent)
-      throw InvalidArgument(text(argument.name, ": dimension ", i, " (", argument.dims[i].text,
-                                 ") is ", extent, ", needs at most ", kMaxExtent,
+      throw InvalidArgument(text(argument.name, ": got ", extent, " in dimension ", i, " (",
+                                 argument.dims[i].text, "), expected at most ", kMaxExtent,
                                  ": kernels count each extent in 32 bits"));
     const int symbol = argument.dims[i].symbol;
     if (symbol < 0) continue;
@@ -250,8 +251,8 @@ void Kernel::bind_symbols(Call& call, const TensorArgument& argument, const Tens
       call.symbols[symbol] = extent;
       call.bound_by[symbol] = static_cast<std::int16_t>(&argument - family_.tensors);
     } else if (call.symbols[symbol] != extent) {
-      throw InvalidArgument(text(argument.name, ": shape ", shape_of(tensor.shape, tensor.rank),
-                                 ", needs ", shape_text(argument), " with ",
+      throw InvalidArgument(text(argument.name, ": got shape ", shape_of(tensor.shape, tensor.rank),
+                                 ", expected ", shape_text(argument), " with ",
                                  family_.symbols[symbol], " = ", call.symbols[symbol], " as in ",
                                  family_.tensors[call.bound_by[symbol]].name, "; dimension ", i,
                                  " is ", extent));
@@ -269,8 +270,8 @@ void Kernel::check_expressions(const Call& call) const {
       const std::int64_t needed = evaluate(dim.value, dim.text, call.symbols);
       if (call.tensors[t].shape[i] != needed) {
         const std::string values = values_text(dim.text, call.symbols);
-        throw InvalidArgument(text(argument.name, ": shape ",
-                                   shape_of(call.tensors[t].shape, argument.rank), ", needs ",
+        throw InvalidArgument(text(argument.name, ": got shape ",
+                                   shape_of(call.tensors[t].shape, argument.rank), ", expected ",
                                    shape_text(argument), ": dimension ", i, " must be ", needed,
                                    values.empty() ? "" : " (", values, values.empty() ? "" : ")"));
       }
@@ -284,7 +285,7 @@ void Kernel::check_requirements(const Call& call, const Requirement* requirement
     const Requirement& requirement = requirements[i];
     if (evaluate(requirement.holds, requirement.text, call.symbols) != 0) [[likely]]
       continue;
-    throw InvalidArgument(text(entry_.key, ": needs ", requirement.text, ", because ",
+    throw InvalidArgument(text(entry_.key, ": requires ", requirement.text, ", because ",
                                requirement.because, "; here ",
                                values_text(requirement.text, call.symbols)));
   }
@@ -299,7 +300,8 @@ void Kernel::convert_scalars(Call& call, nb::handle scalars) const {
     if (!call.is_default[i])
       call.scalars[i] = converted(call, argument, value);
     else if (argument.required)
-      throw InvalidArgument(text(argument.name, ": None came, needs a value: it has no default"));
+      throw InvalidArgument(
+          text(argument.name, ": got None, expected a value: there is no default"));
   }
 }
 
@@ -325,7 +327,7 @@ ScalarValue Kernel::converted(const Call& call, const ScalarArgument& argument,
   const char* type = Py_TYPE(value.ptr())->tp_name;
   const auto refuse = [&](const char* needed) {
     const bool is_tensor = call.torch.is_tensor(value.ptr());
-    return InvalidArgument(text(argument.name, ": a ", type, " came, needs ", needed,
+    return InvalidArgument(text(argument.name, ": got a ", type, ", expected ", needed,
                                 is_tensor ? "; pass its .item()" : ""));
   };
   if (argument.dtype == Dtype::boolean) {
@@ -341,26 +343,26 @@ ScalarValue Kernel::converted(const Call& call, const ScalarArgument& argument,
       throw refuse("a float");
     result.floating = PyFloat_AsDouble(value.ptr());
     if (result.floating == -1.0 && PyErr_Occurred())
-      throw InvalidArgument(text(argument.name, ": ", shown(value),
-                                 " came, needs a value that a float holds (", take_python_error(),
+      throw InvalidArgument(text(argument.name, ": got ", shown(value),
+                                 ", expected a value that a float holds (", take_python_error(),
                                  ")"));
     if (argument.dtype == Dtype::f32 && std::isfinite(result.floating) &&
         std::fabs(result.floating) > std::numeric_limits<float>::max())
-      throw InvalidArgument(text(argument.name, ": ", result.floating,
-                                 " came, needs a value that 32-bit floats hold"));
+      throw InvalidArgument(text(argument.name, ": got ", result.floating,
+                                 ", expected a value that 32-bit floats hold"));
     return result;
   }
   if (!is_number || !PyIndex_Check(value.ptr())) throw refuse("an int");
   const nb::object integer = nb::steal(PyNumber_Index(value.ptr()));
   if (!integer.is_valid())
-    throw InvalidArgument(
-        text(argument.name, ": ", shown(value), " came, needs an int (", take_python_error(), ")"));
+    throw InvalidArgument(text(argument.name, ": got ", shown(value), ", expected an int (",
+                               take_python_error(), ")"));
   int overflow = 0;
   result.integer = PyLong_AsLongLongAndOverflow(integer.ptr(), &overflow);
   const bool is_narrow = argument.dtype == Dtype::i32;
   if (overflow != 0 || (is_narrow && (result.integer > std::numeric_limits<std::int32_t>::max() ||
                                       result.integer < std::numeric_limits<std::int32_t>::min())))
-    throw InvalidArgument(text(argument.name, ": ", shown(integer), " came, needs a value that ",
+    throw InvalidArgument(text(argument.name, ": got ", shown(integer), ", expected a value that ",
                                is_narrow ? 32 : 64, "-bit integers hold"));
   return result;
 }
@@ -388,7 +390,7 @@ void Kernel::check_output(Call& call, int index, const std::int64_t* shape, PyOb
   check_dtype(named, tensor, dtypes_[index]);
   check_device(call, named, tensor);
   if (tensor.rank != argument.rank || !std::equal(shape, shape + argument.rank, tensor.shape))
-    throw InvalidArgument(text(name, ": shape ", shape_of(object), ", needs ",
+    throw InvalidArgument(text(name, ": got shape ", shape_of(object), ", expected ",
                                shape_of(shape, argument.rank), " = ", shape_text(argument)));
   check_memory(named, tensor, dtypes_[index]);
   check_autograd(call, named, tensor);
@@ -396,14 +398,14 @@ void Kernel::check_output(Call& call, int index, const std::int64_t* shape, PyOb
   if (may_overlap_itself(tensor, size))
     throw InvalidArgument(text(name, ": several of its elements share memory (strides ",
                                shape_of(tensor.strides, tensor.rank),
-                               "), needs a tensor whose elements are apart; pass a clone"));
+                               "), expected a tensor whose elements are apart; pass a clone"));
   for (int i = 0; i < family_.num_tensors; ++i) {
     const bool is_earlier_output =
         family_.tensors[i].role == Role::output && i < index && call.bound[i].data != nullptr;
     if (family_.tensors[i].role != Role::input && !is_earlier_output) continue;
     if (may_overlap(tensor, size, call.tensors[i], size_in_bytes(dtypes_[i])))
       throw InvalidArgument(text(name, ": shares memory with ", family_.tensors[i].name,
-                                 " (or cannot be shown not to), needs memory of its own"));
+                                 " (or cannot be shown not to), expected memory of its own"));
   }
 }
 
@@ -434,8 +436,8 @@ void Kernel::choose_outputs(Call& call, nb::handle requested, nb::handle out) co
     if (call.wanted[i] && argument.optional) {
       PyObject* asked = PyTuple_GET_ITEM(requested.ptr(), optional++);
       if (!PyBool_Check(asked))
-        throw InvalidArgument(
-            text("return_", argument.name, ": a ", Py_TYPE(asked)->tp_name, " came, needs a bool"));
+        throw InvalidArgument(text("return_", argument.name, ": got a ", Py_TYPE(asked)->tp_name,
+                                   ", expected a bool"));
       call.wanted[i] = asked == Py_True;
     }
     call.num_wanted += call.wanted[i];
@@ -448,8 +450,8 @@ void Kernel::choose_outputs(Call& call, nb::handle requested, nb::handle out) co
     std::string needed;
     for (int i = 0; i < family_.num_tensors; ++i)
       if (call.wanted[i]) needed += text(needed.empty() ? "" : ", ", family_.tensors[i].name);
-    throw InvalidArgument(text("out: ", given, given == 1 ? " tensor" : " tensors", " came, needs ",
-                               call.num_wanted, ": ", needed));
+    throw InvalidArgument(text("out: got ", given, given == 1 ? " tensor" : " tensors",
+                               ", expected ", call.num_wanted, ": ", needed));
   }
   for (int i = 0, next = 0; i < family_.num_tensors; ++i)
     if (call.wanted[i])

@@ -190,23 +190,23 @@ bool Torch::read_attributes(PyObject* object, TensorInfo& info) try {
 void Torch::check_type(PyObject* object, const char* argument) {
   const char* type = Py_TYPE(object)->tp_name;
   if (!is_tensor(object))
-    throw InvalidArgument(text(argument, ": a ", type, " came, needs a torch.Tensor"));
+    throw InvalidArgument(text(argument, ": got a ", type, ", expected a torch.Tensor"));
   const nb::object dispatch =
       attribute(reinterpret_cast<PyObject*>(Py_TYPE(object)), names().torch_dispatch);
   if (dispatch.is(dispatch_)) return;
   if (std::string(type).find("FakeTensor") != std::string::npos)
-    throw InvalidArgument(text(argument, ": a ", type,
-                               " came, which has no memory; needs a tensor with data (under "
-                               "torch.compile or torch.export, call the registered operator)"));
-  throw InvalidArgument(text(argument, ": a ", type,
-                             " came, a tensor subclass with a dispatch of its own; needs the plain "
+    throw InvalidArgument(text(argument, ": got a ", type,
+                               ", which has no memory; expected a tensor with data (a fake tensor "
+                               "goes with its mode: call this inside it)"));
+  throw InvalidArgument(text(argument, ": got a ", type,
+                             ", a tensor subclass with a dispatch of its own; expected the plain "
                              "torch.Tensor that it wraps"));
 }
 
 void Torch::check_plain(PyObject* object, const char* argument) {
   if (nb::cast<bool>(is_wrapped_(nb::handle(object))))
     throw Transformed(text(argument,
-                           ": a tensor inside a transform of torch.func came; needs a "
+                           ": got a tensor inside a transform of torch.func, expected a "
                            "dense tensor with data"));
 }
 
@@ -220,16 +220,19 @@ void Torch::read(PyObject* object, const char* argument, TensorInfo& info) {
     check_plain(object, argument);
     if (nb::cast<bool>(tensor.attr("is_meta")))
       throw InvalidArgument(
-          text(argument, ": a meta tensor came, which has no memory; needs a tensor with data"));
-    throw InvalidArgument(text(argument, ": a tensor of layout ", to_text(tensor.attr("layout")),
-                               " on ", to_text(tensor.attr("device")),
-                               " came; needs a dense tensor with data (torch: ", reason, ")"));
+          text(argument, ": got a meta tensor, which has no memory; expected a tensor with data"));
+    throw InvalidArgument(text(argument, ": got a tensor of layout ",
+                               to_text(tensor.attr("layout")), " on ",
+                               to_text(tensor.attr("device")),
+                               ", expected a dense tensor with data (torch: ", reason, ")"));
   }
   if (info.data == nullptr && info.shape != nullptr && info.numel() != 0) {
     check_plain(object, argument);
     const bool is_meta = nb::cast<bool>(nb::handle(object).attr("is_meta"));
-    throw InvalidArgument(text(argument, is_meta ? ": a meta tensor" : ": a tensor without memory",
-                               " came; needs a tensor with data"));
+    throw InvalidArgument(
+        text(argument,
+             is_meta ? ": got a meta tensor, which has no memory" : ": got a tensor without memory",
+             "; expected a tensor with data"));
   }
 }
 

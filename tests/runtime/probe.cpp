@@ -155,8 +155,8 @@ constexpr TargetEntry kProbeSm999 = {.name = "sm999a",
 
 constexpr const TargetEntry* kProbeTargets[] = {&kProbeCpuTarget, &kProbeSm80, &kProbeSm999};
 constexpr FamilyEntry kProbe = {
-    "probe", kProbeSymbols,     3,          kProbeTensors, 5, kProbeScalars, 4, kProbeRequirements,
-    2,       sizeof(ProbeArgs), fill_probe, kProbeTargets, 3};
+    "probe",    kProbeSymbols, 3, kProbeTensors, 5, kProbeScalars, 4, kProbeRequirements, 2,
+    fill_probe, kProbeTargets, 3};
 
 // threads: counts[i] += 1 for each index i, workers[i] = who did it. `mode` 1 throws at index 3, 2
 // nests, 3 sleeps for a millisecond at each index.
@@ -206,19 +206,9 @@ constexpr KernelEntry kThreadsCpu[] = {
 constexpr TargetEntry kThreadsTarget = {
     .name = "cpu", .alignment = 8, .kernels = kThreadsCpu, .num_kernels = 1};
 constexpr const TargetEntry* kThreadsTargets[] = {&kThreadsTarget};
-constexpr FamilyEntry kThreads = {"threads",
-                                  kThreadsSymbols,
-                                  1,
-                                  kThreadsTensors,
-                                  3,
-                                  kThreadsScalars,
-                                  2,
-                                  nullptr,
-                                  0,
-                                  sizeof(ThreadsArgs),
-                                  fill_threads,
-                                  kThreadsTargets,
-                                  1};
+constexpr FamilyEntry kThreads = {
+    "threads",    kThreadsSymbols, 1, kThreadsTensors, 3, kThreadsScalars, 2, nullptr, 0,
+    fill_threads, kThreadsTargets, 1};
 
 }  // namespace
 

@@ -1,5 +1,5 @@
 """Arguments are checked from the spec: each wrong one is an InvalidArgument that names the
-argument, what came and what is needed."""
+argument, what it got and what was expected."""
 
 import re
 
@@ -52,12 +52,12 @@ def test_an_optional_output_is_returned_only_when_asked_for(call):
 def test_dtype(call):
     refused(
         call,
-        "x: dtype torch.float64 came, this kernel (probe.cpu.f32-b1) needs torch.float32",
+        "x: got dtype torch.float64, expected torch.float32 (probe.cpu.f32-b1)",
         x=call.x.double(),
     )
-    refused(call, "x: dtype torch.complex64 came", x=call.x.to(torch.complex64).conj())
-    refused(call, "idx: dtype torch.int64 came", idx=torch.zeros(K, dtype=torch.int64))
-    refused(call, "x: dtype torch.float8_e4m3fn came", x=call.x.to(torch.float8_e4m3fn))
+    refused(call, "x: got dtype torch.complex64", x=call.x.to(torch.complex64).conj())
+    refused(call, "idx: got dtype torch.int64", idx=torch.zeros(K, dtype=torch.int64))
+    refused(call, "x: got dtype torch.float8_e4m3fn", x=call.x.to(torch.float8_e4m3fn))
 
 
 @pytest.mark.parametrize(
@@ -68,28 +68,28 @@ def test_every_dtype_is_told_apart(call, key, dtype):
     key = f"probe.cpu.{key}-b1"
     assert call(key, x=call.x.to(dtype)).dtype == dtype
     for other in {torch.bfloat16, torch.float16, torch.bool, torch.uint8, torch.int8} - {dtype}:
-        refused(call, f"x: dtype {other} came", key=key, x=call.x.to(other))
+        refused(call, f"x: got dtype {other}", key=key, x=call.x.to(other))
 
 
 @pytest.mark.parametrize(
     ("value", "name"), [([1.0], "list"), (None, "NoneType"), (np.zeros((B, N)), "numpy.ndarray")]
 )
 def test_what_is_no_tensor(call, value, name):
-    refused(call, f"x: a {name} came, needs a torch.Tensor", x=value)
+    refused(call, f"x: got a {name}, expected a torch.Tensor", x=value)
 
 
 def test_rank_and_shape(call):
-    refused(call, "x: shape [8] has 1 dimensions, needs 2: [B, N]", x=call.x[0])
-    refused(call, "x: shape [1, 6, 8] has 3 dimensions, needs 2", x=call.x[None])
-    refused(call, "x: shape [1, 1, 1, 1, 1, 1, 1, 6, 8] has 9", x=call.x[(None,) * 7])
+    refused(call, "x: got shape [8], expected 2 dimensions, [B, N]", x=call.x[0])
+    refused(call, "x: got shape [1, 6, 8], expected 2 dimensions", x=call.x[None])
+    refused(call, "x: got shape [1, 1, 1, 1, 1, 1, 1, 6, 8], expected 2", x=call.x[(None,) * 7])
     refused(
         call,
-        "y: shape [5, 2], needs [B, ceil_div(N, 4)] with B = 6 as in x; dimension 0 is 5",
+        "y: got shape [5, 2], expected [B, ceil_div(N, 4)] with B = 6 as in x; dimension 0 is 5",
         y=call.y[:5],
     )
     refused(
         call,
-        "y: shape [6, 3], needs [B, ceil_div(N, 4)]: dimension 1 must be 2 (N = 8)",
+        "y: got shape [6, 3], expected [B, ceil_div(N, 4)]: dimension 1 must be 2 (N = 8)",
         y=torch.randn(B, 3),
     )
 
@@ -97,10 +97,10 @@ def test_rank_and_shape(call):
 def test_the_last_dimension_is_contiguous_and_any_other_stride_goes(call):
     refused(
         call,
-        "x: the last dimension has stride 6, needs stride 1; pass x.contiguous()",
+        "x: got stride 6 in the last dimension, expected 1; pass x.contiguous()",
         x=torch.randn(N, B).t(),
     )
-    refused(call, "x: the last dimension has stride 0", x=torch.randn(B, 1).expand(B, N))
+    refused(call, "x: got stride 0 in the last dimension", x=torch.randn(B, 1).expand(B, N))
     wide = torch.randn(B, 3, N)
     torch.testing.assert_close(call(x=wide[:, 1]), wide[:, 1] * 4 + 3)
     row = torch.randn(N).expand(B, N)  # an input may repeat
@@ -114,14 +114,14 @@ def test_the_last_dimension_is_contiguous_and_any_other_stride_goes(call):
 def test_alignment(call):
     refused(
         call,
-        "x: the data begins 4 bytes past a multiple of 16, this kernel (probe.cpu.f32-b1) needs "
-        "16-byte alignment; pass x.clone()",
+        "x: got data that begins 4 bytes past a multiple of 16, expected 16-byte alignment "
+        "(probe.cpu.f32-b1); pass x.clone()",
         x=torch.randn(B * N + 1)[1:].view(B, N),
     )
     refused(
         call,
-        "x: dimension 0 has a stride of 36 bytes, this kernel (probe.cpu.f32-b1) needs a multiple "
-        "of 16; pass x.contiguous()",
+        "x: got a stride of 36 bytes in dimension 0, expected a multiple of 16 "
+        "(probe.cpu.f32-b1); pass x.contiguous()",
         x=torch.randn(B, N + 1)[:, :N],
     )
     one_row = torch.randn(1, N + 1)[:, :N]  # the stride of an extent of 1 does not matter
@@ -151,8 +151,8 @@ def test_an_output_with_elements_is_computed_even_from_empty_inputs(call):
 def test_an_extent_past_32_bits_is_refused_with_the_reason(call):
     refused(
         call,
-        "x: dimension 0 (B) is 2147483648, needs at most 2147483647: kernels count each extent in "
-        "32 bits",
+        "x: got 2147483648 in dimension 0 (B), expected at most 2147483647: kernels count each "
+        "extent in 32 bits",
         x=torch.empty(1, N).expand(2**31, N),
     )
 
@@ -184,23 +184,23 @@ def test_requires_grad_is_refused_until_there_is_a_backward(call):
 def test_fake_and_meta_tensors(call):
     with FakeTensorMode() as mode:
         fake = mode.from_tensor(call.x)
-    refused(call, "x: a FakeTensor came, which has no memory; needs a tensor with data", x=fake)
-    refused(call, "x: a meta tensor came", x=call.x.to("meta"))
+    refused(call, "x: got a FakeTensor, which has no memory; expected a tensor with data", x=fake)
+    refused(call, "x: got a meta tensor", x=call.x.to("meta"))
 
 
 def test_lazy_conjugate_and_negative_views(call):
     refused(
         call,
-        "x: a lazily negated view came (is_neg() is true); needs its values in memory: pass "
+        "x: got a lazily negated view (is_neg() is true), expected its values in memory; pass "
         "x.resolve_neg()",
         x=torch._neg_view(call.x),
     )
-    refused(call, "x: dtype torch.complex64", x=torch.zeros(B, N, dtype=torch.complex64).conj())
+    refused(call, "x: got dtype torch.complex64", x=torch.zeros(B, N, dtype=torch.complex64).conj())
 
 
 def test_sparse_and_transformed_tensors(call):
-    refused(call, "x: a tensor of layout torch.sparse_coo on cpu came", x=call.x.to_sparse())
-    with pytest.raises(InvalidArgument, match="needs a dense tensor with data"):
+    refused(call, "x: got a tensor of layout torch.sparse_coo on cpu", x=call.x.to_sparse())
+    with pytest.raises(InvalidArgument, match="expected a dense tensor with data"):
         torch.func.vmap(lambda x: call(x=x))(torch.randn(2, B, N))
 
 
@@ -216,7 +216,7 @@ def test_subclasses(call):
     assert call(x=call.x.as_subclass(Named)).shape == (B, N)
     refused(
         call,
-        "x: a Wrapping came, a tensor subclass with a dispatch of its own; needs the plain "
+        "x: got a Wrapping, a tensor subclass with a dispatch of its own; expected the plain "
         "torch.Tensor that it wraps",
         x=torch.Tensor._make_wrapper_subclass(Wrapping, (B, N), dtype=torch.float32),
     )
@@ -225,13 +225,13 @@ def test_subclasses(call):
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (None, "count: None came, needs a value: it has no default"),
-        (2.0, "count: a float came, needs an int"),
-        (True, "count: a bool came, needs an int"),
-        ("3", "count: a str came, needs an int"),
-        (torch.tensor(3), "count: a Tensor came, needs an int; pass its .item()"),
-        (2**31, "count: 2147483648 came, needs a value that 32-bit integers hold"),
-        (-(2**80), "count: -1208925819614629174706176 came, needs a value that 32-bit"),
+        (None, "count: got None, expected a value: there is no default"),
+        (2.0, "count: got a float, expected an int"),
+        (True, "count: got a bool, expected an int"),
+        ("3", "count: got a str, expected an int"),
+        (torch.tensor(3), "count: got a Tensor, expected an int; pass its .item()"),
+        (2**31, "count: got 2147483648, expected a value that 32-bit integers hold"),
+        (-(2**80), "count: got -1208925819614629174706176, expected a value that 32-bit"),
     ],
 )
 def test_integer_scalars(call, value, message):
@@ -241,12 +241,12 @@ def test_integer_scalars(call, value, message):
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("1", "alpha: a str came, needs a float"),
-        (True, "alpha: a bool came, needs a float"),
-        (1j, "alpha: a complex came, needs a float"),
-        (torch.tensor(1.0), "alpha: a Tensor came, needs a float; pass its .item()"),
-        (1e300, "alpha: 1e+300 came, needs a value that 32-bit floats hold"),
-        (10**400, "alpha: 1"),
+        ("1", "alpha: got a str, expected a float"),
+        (True, "alpha: got a bool, expected a float"),
+        (1j, "alpha: got a complex, expected a float"),
+        (torch.tensor(1.0), "alpha: got a Tensor, expected a float; pass its .item()"),
+        (1e300, "alpha: got 1e+300, expected a value that 32-bit floats hold"),
+        (10**400, "alpha: got 1"),
     ],
 )
 def test_floating_scalars(call, value, message):
@@ -262,8 +262,8 @@ def test_scalars_that_suit(call):
 
 
 def test_boolean_and_wide_scalars(call):
-    refused(call, "flag: a int came, needs a bool", flag=1)
-    refused(call, "wide: 9223372036854775808 came, needs a value that 64-bit", wide=2**63)
+    refused(call, "flag: got a int, expected a bool", flag=1)
+    refused(call, "wide: got 9223372036854775808, expected a value that 64-bit", wide=2**63)
     assert call(wide=2**63 - 1, flag=False).shape == (B, N)
 
 
@@ -281,7 +281,9 @@ def test_converting_a_scalar_may_run_anything_before_memory_is_read(call):
 
         __index__ = __float__
 
-    message = "y: shape [6, 2], needs [B, ceil_div(N, 4)] with B = 0 as in x; dimension 0 is 6"
+    message = (
+        "y: got shape [6, 2], expected [B, ceil_div(N, 4)] with B = 0 as in x; dimension 0 is 6"
+    )
     refused(call, message, x=x, alpha=Resizing(x))
 
     class Asking(torch.Tensor):
@@ -289,7 +291,7 @@ def test_converting_a_scalar_may_run_anything_before_memory_is_read(call):
             raise AssertionError("asked")
 
     for asked in (torch.tensor([1, 2]), 1, None, Asking()):
-        refused(call, f"return_total: a {type(asked).__name__} came, needs a bool", total=asked)
+        refused(call, f"return_total: got a {type(asked).__name__}, expected a bool", total=asked)
 
     class Growing(list):
         def __len__(self):
@@ -326,18 +328,21 @@ def test_a_conversion_that_fails_says_why_and_an_interrupt_passes(call):
 def test_preconditions_print_their_text_their_reason_and_the_values(call):
     refused(
         call,
-        "probe.cpu.f32-b4: needs N % block == 0, because a block is whole; here N = 6, block = 4",
+        "probe.cpu.f32-b4: requires N % block == 0, because a block is whole; here N = 6, "
+        "block = 4",
         key="probe.cpu.f32-b4",
         x=torch.randn(B, 6),
     )
     refused(
         call,
-        "probe.cpu.f32-b1: needs B % K == 0, because rows come in groups of K; here B = 6, K = 4",
+        "probe.cpu.f32-b1: requires B % K == 0, because rows come in groups of K; here B = 6, "
+        "K = 4",
         idx=torch.zeros(4, dtype=torch.int32),
     )
     refused(
         call,
-        "probe.cpu.f32-b1: needs N <= 4096, because a row fits the scratch memory; here N = 5000",
+        "probe.cpu.f32-b1: requires N <= 4096, because a row fits the scratch memory; here "
+        "N = 5000",
         x=torch.randn(B, 5000),
         y=torch.randn(B, 1250),
     )
@@ -351,7 +356,7 @@ def test_preconditions_print_their_text_their_reason_and_the_values(call):
 def test_a_cuda_kernel_without_a_cuda_device(call):
     if torch.cuda.is_available():
         message, error = (
-            "x: on cpu, this kernel (probe.sm80.f32-b1) needs a CUDA tensor",
+            "x: got a tensor on cpu, expected a CUDA tensor (probe.sm80.f32-b1)",
             ValueError,
         )
     else:
@@ -397,23 +402,26 @@ class TestOut:
 
     def test_count(self, call):
         out = torch.empty(B, N)
-        refused(call, "out: 2 tensors came, needs 1: z", out=(out, out))
-        refused(call, "out: 1 tensor came, needs 2: z, total", total=True, out=out)
-        refused(call, "out: 0 tensors came, needs 1: z", out=())
+        refused(call, "out: got 2 tensors, expected 1: z", out=(out, out))
+        refused(call, "out: got 1 tensor, expected 2: z, total", total=True, out=out)
+        refused(call, "out: got 0 tensors, expected 1: z", out=())
         assert call(out=(out,)) is out
 
     def test_type_shape_dtype_strides_alignment(self, call):
-        refused(call, "out (z): a int came, needs a torch.Tensor", out=3)
-        refused(call, "out (z): shape [8, 6], needs [6, 8] = [B, N]", out=torch.empty(N, B))
-        refused(call, "out (z): shape [6], needs [6, 8]", out=torch.empty(B))
-        refused(call, "out (z): dtype torch.float64", out=torch.empty(B, N, dtype=torch.float64))
-        refused(call, "out (z): the last dimension has stride 6", out=torch.empty(N, B).t())
-        refused(call, "out (z): the data begins 4 bytes", out=torch.empty(B * N + 1)[1:].view(B, N))
-        refused(call, "out (z): a meta tensor came", out=torch.empty(B, N, device="meta"))
+        refused(call, "out (z): got a int, expected a torch.Tensor", out=3)
+        refused(call, "out (z): got shape [8, 6], expected [6, 8] = [B, N]", out=torch.empty(N, B))
+        refused(call, "out (z): got shape [6], expected [6, 8]", out=torch.empty(B))
+        wide = torch.empty(B, N, dtype=torch.float64)
+        refused(call, "out (z): got dtype torch.float64", out=wide)
+        refused(call, "out (z): got stride 6 in the last dimension", out=torch.empty(N, B).t())
+        refused(
+            call, "out (z): got data that begins 4 bytes", out=torch.empty(B * N + 1)[1:].view(B, N)
+        )
+        refused(call, "out (z): got a meta tensor", out=torch.empty(B, N, device="meta"))
 
     def test_requires_grad_and_negative_views(self, call):
         refused(call, "out (z): requires_grad is set", out=torch.empty(B, N, requires_grad=True))
-        refused(call, "out (z): a lazily negated view", out=torch._neg_view(torch.empty(B, N)))
+        refused(call, "out (z): got a lazily negated view", out=torch._neg_view(torch.empty(B, N)))
 
     def test_strided_memory(self, call):
         wide = torch.full((B, 3, N), float("nan"))
@@ -423,7 +431,7 @@ class TestOut:
 
     def test_overlap_with_an_input_is_refused(self, call):
         message = (
-            "out (z): shares memory with x (or cannot be shown not to), needs memory of its own"
+            "out (z): shares memory with x (or cannot be shown not to), expected memory of its own"
         )
         refused(call, message, out=call.x)
         flat = torch.randn(2 * B * N)
@@ -491,8 +499,8 @@ class TestOut:
     def test_overlap_within_itself_is_refused(self, call):
         refused(
             call,
-            "out (z): several of its elements share memory (strides [0, 1]), needs a tensor whose "
-            "elements are apart",
+            "out (z): several of its elements share memory (strides [0, 1]), expected a tensor "
+            "whose elements are apart",
             out=torch.empty(1, N).expand(B, N),
         )
         refused(

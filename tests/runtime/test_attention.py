@@ -124,15 +124,15 @@ def test_when_no_kernel_fits_each_candidate_says_why():
 
 def test_wrong_arguments():
     q, k, v = tensors(torch.float32)
-    with pytest.raises(InvalidArgument, match=r"^layout: 'sbhd' came, needs 'bshd' or 'bhsd'"):
+    with pytest.raises(InvalidArgument, match=r"^layout: got 'sbhd', expected 'bshd' or 'bhsd'"):
         runtime.attention(q, k, v, layout="sbhd")
-    with pytest.raises(InvalidArgument, match=r"^q: \[37, 4, 64\] came"):
+    with pytest.raises(InvalidArgument, match=r"^q: got shape \[37, 4, 64\], expected"):
         runtime.attention(q[0], k, v)
-    with pytest.raises(InvalidArgument, match=r"^q: a list came"):
+    with pytest.raises(InvalidArgument, match=r"^q: got a list"):
         runtime.attention([1], k, v, layout="bhsd")
-    with pytest.raises(InvalidArgument, match=r"^k: dtype torch.float64 came"):
+    with pytest.raises(InvalidArgument, match=r"^k: got dtype torch.float64"):
         runtime.attention(q, k.double(), v)
-    with pytest.raises(InvalidArgument, match=r"^v: shape .* with Sk = 53 as in k"):
+    with pytest.raises(InvalidArgument, match=r"^v: got shape .* with Sk = 53 as in k"):
         runtime.attention(q, k, v[:, 1:])
     with pytest.raises(InvalidArgument, match=r"H % Hk == 0, because .*; here H = 4, Hk = 3"):
         runtime.attention(q, *(torch.randn(2, 53, 3, 64) for _ in range(2)))

@@ -15,4 +15,4 @@ def test_the_examples_run(capsys):
     scope = {}
     for block in blocks:
         exec(compile(block, str(PAGE), "exec"), scope)
-    assert "k: dtype torch.float64 came" in capsys.readouterr().out
+    assert "k: got dtype torch.float64" in capsys.readouterr().out

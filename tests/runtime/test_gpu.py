@@ -97,14 +97,18 @@ def test_a_call_can_be_captured_and_replayed(kernel, with_out):
 
 def test_tensors_must_share_a_device_of_the_right_kind(kernel):
     q, k, v = qkv()
-    with pytest.raises(InvalidArgument, match=r"^k: on cpu, needs the device of q, cuda:0$"):
+    with pytest.raises(
+        InvalidArgument, match=r"^k: got a tensor on cpu, expected the device of q, cuda:0$"
+    ):
         kernel(q, k.cpu(), v)
-    with pytest.raises(InvalidArgument, match=r"^q: on cpu, this kernel .* needs a CUDA tensor$"):
+    with pytest.raises(InvalidArgument, match=r"^q: got a tensor on cpu, expected a CUDA tensor"):
         kernel(q.cpu(), k.cpu(), v.cpu())
-    with pytest.raises(InvalidArgument, match=r"^out \(o\): on cpu, needs the device of q, cuda:0"):
+    with pytest.raises(
+        InvalidArgument, match=r"^out \(o\): got a tensor on cpu, expected the device of q, cuda:0"
+    ):
         kernel(q, k, v, out=torch.empty_like(q, device="cpu"))
     cpu = runtime.kernel(runtime.kernels("flash_forward", "cpu", WHERE)[0].key)
-    with pytest.raises(InvalidArgument, match=r"^q: on cuda:0, this kernel .* needs a CPU tensor$"):
+    with pytest.raises(InvalidArgument, match=r"^q: got a tensor on cuda:0, expected a CPU tensor"):
         cpu(q, k, v)
 
 
@@ -130,7 +134,9 @@ def test_another_device_than_the_current_one(kernel):
                 check(kernel.timed(q, k, v)[0], q, k, v)
                 assert torch.cuda.current_device() == current
                 assert torch.empty(1, device="cuda").device.index == current
-    with pytest.raises(InvalidArgument, match=r"^v: on cuda:0, needs the device of q, cuda:1"):
+    with pytest.raises(
+        InvalidArgument, match=r"^v: got a tensor on cuda:0, expected the device of q, cuda:1"
+    ):
         kernel(q, k, v.to("cuda:0"))
 
 

@@ -82,11 +82,11 @@ def hstu_attention_with_bsa(
         tensors.check(name, tensor, 1 if name == "x_offsets" else 2)
     if not isinstance(invalid_attn_mask, torch.Tensor):
         raise InvalidArgument(
-            f"invalid_attn_mask: a {type(invalid_attn_mask).__name__} came, needs a torch.Tensor"
+            f"invalid_attn_mask: got a {type(invalid_attn_mask).__name__}, expected a torch.Tensor"
         )
     if not callable(gate_model):
         raise InvalidArgument(
-            f"gate_model: a {type(gate_model).__name__} came, needs a function of q"
+            f"gate_model: got a {type(gate_model).__name__}, expected a function of q"
         )
     if torch._C._is_tracing():
         raise InvalidArgument(
