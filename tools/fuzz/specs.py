@@ -38,12 +38,12 @@ class _TimeOutError(BaseException):
 
 @contextmanager
 def _limited(seconds: float) -> Iterator[None]:
-    """Raises _TimeOutError after so much time of this process, or 20 times that by the clock."""
+    """Raises _TimeOutError after so much time of this process, or 100 times that by the clock."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise _TimeOutError
 
-    timers = ((signal.SIGPROF, signal.ITIMER_PROF, 1), (signal.SIGALRM, signal.ITIMER_REAL, 20))
+    timers = ((signal.SIGPROF, signal.ITIMER_PROF, 1), (signal.SIGALRM, signal.ITIMER_REAL, 100))
     before = [signal.signal(number, stop) for number, _, _ in timers]
     try:
         for _, timer, factor in timers:
