@@ -73,6 +73,9 @@ def load_parameters(
     for name, entry in written.items():
         path = ("parameters", name)
         check_identifier(document, name, "a parameter", *path)
+        if name in schema.SET_KEYS:
+            message = f"'{name}' has a meaning of its own in sets: choose another"
+            document.report(message, *path, key=True)
         token = entry.token
         if entry.type in ("dtype", "enum"):
             if token is not None:

@@ -1,4 +1,4 @@
-"""The sets of a <target>.yaml: lists of configurations, products, includes."""
+"""The sets of a <target>.yaml: lists of configurations, products, steps, includes."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from codegen.spec.problems import TooManyProblemsError, did_you_mean
 from codegen.spec.source import Document
 
 MAX_SETS = 256
+MAX_CHOICES = 20_000
+
+_Axes = Mapping[str, tuple[ParameterValue, ...]]
 
 
 class SetLoader:
@@ -33,9 +36,11 @@ class SetLoader:
         self.shared = shared
         self.own = own
         self.constants = constants
+        self._above: dict[str, ConfigurationSet] = {}
+        self._count = 0
 
     def load(
-        self, written: Mapping[str, list[schema.SetItem] | schema.Product]
+        self, written: Mapping[str, list[schema.SetItem] | schema.SetPart]
     ) -> tuple[ConfigurationSet, ...]:
         """The sets, in the order they are written."""
         if "default" not in written:
@@ -45,91 +50,148 @@ class SetLoader:
         if len(written) > MAX_SETS:
             self.document.report(f"{len(written)} sets; at most {MAX_SETS}", "sets", key=True)
             raise TooManyProblemsError
-        sets = []
+        sets: list[ConfigurationSet] = []
         for name, body in written.items():
             path = ("sets", name)
             if not SNAKE.match(name):
                 self.document.report(
                     "a set's name is lower-case letters, digits and underscores", *path, key=True
                 )
-            choices: list[Choice | str] = []
-            if isinstance(body, list):
-                for i, item in enumerate(body):
-                    choices += self._item(item, written, *path, i)
-            else:
-                choices += self._item(body, written, *path)
+            self._above = {s.name: s for s in sets}
+            choices = self._items(body, {}, written, path)
             if not choices:
                 self.document.report(f"the set '{name}' is empty", *path, key=True)
+            self._count += len(choices)
+            if self._count > MAX_CHOICES:
+                message = f"the sets hold more than {MAX_CHOICES:,} configurations and products"
+                self.document.report(message, *path, key=True)
+                raise TooManyProblemsError
             place = self.document.locate(*path, key=True)
             sets.append(ConfigurationSet(name, tuple(choices), place))
         self._check_includes(sets)
         return tuple(sets)
 
-    def _item(
+    def _items(
         self,
-        item: schema.Product | dict[str, ParameterValue],
+        body: Sequence[schema.SetItem] | schema.SetPart | Mapping[str, ParameterValue],
+        base: _Axes,
         sets: Mapping[str, object],
-        *path: str | int,
+        path: tuple[str | int, ...],
     ) -> list[Choice | str]:
-        if isinstance(item, dict):
-            return [self._configuration(item, path)]
+        """What one body of a set holds: a list, a mapping of parts, or a configuration."""
+        if isinstance(body, schema.SetPart):
+            return self._part(body, base, sets, path)
+        if isinstance(body, Mapping):
+            return [self._configuration({**base, **self._values(body, path)}, path)]
+        return [c for i, item in enumerate(body) for c in self._items(item, base, sets, (*path, i))]
+
+    def _part(
+        self,
+        part: schema.SetPart,
+        base: _Axes,
+        sets: Mapping[str, object],
+        path: tuple[str | int, ...],
+    ) -> list[Choice | str]:
         choices: list[Choice | str] = []
-        for i, included in enumerate(item.include or ()):
+        if part.base is not None:
+            base = {**base, **self._axes(part.base, (*path, "base"))}
+            if part.over is not None:
+                message = "'over' takes the values of another set's configurations, not of a 'base'"
+                self.document.report(message, *path, "base", key=True)
+        for i, included in enumerate(part.include or ()):
             if included in sets:
                 choices.append(included)
             else:
                 hint = did_you_mean(included, sets)
                 self.document.report(f"unknown set '{included}'{hint}", *path, "include", i)
-        if item.product is not None:
-            prune = load_rules(self.document, item.prune, self.constants, *path, "prune")
-            choices.append(self._product(item.product, prune, path))
-        elif item.prune:
-            self.document.report("'prune' goes with a 'product'", *path, "prune", key=True)
-        return choices
+        if part.configurations is not None:
+            choices += self._items(part.configurations, base, sets, (*path, "configurations"))
+        step = base
+        for i, changed in enumerate(part.steps or ()):
+            step = {**step, **self._values(changed, (*path, "steps", i))}
+            choices.append(self._configuration(step, (*path, "steps", i)))
+        if part.product is None:
+            for key in ("prune", "over"):
+                if key in part.model_fields_set:
+                    self.document.report(f"'{key}' goes with a 'product'", *path, key, key=True)
+            return choices
+        axes = self._axes(part.product, (*path, "product"))
+        prune = load_rules(self.document, part.prune, self.constants, *path, "prune")
+        if part.over is None:
+            return [*choices, self._choice({**base, **axes}, prune, False, path)]
+        return choices + [
+            self._choice({**self._named(other), **axes}, (*other.prune, *prune), False, path)
+            for other in self._choices_above(part.over, path)
+        ]
 
-    def _configuration(
-        self, given: Mapping[str, ParameterValue], path: tuple[str | int, ...]
-    ) -> Choice:
+    def _configuration(self, axes: _Axes, path: tuple[str | int, ...]) -> Choice:
         """One configuration, or several, where parameters are left out that have no default."""
+        return self._choice(axes, (), True, path)
+
+    def _choice(
+        self, axes: _Axes, prune: tuple[Rule, ...], written: bool, path: tuple[str | int, ...]
+    ) -> Choice:
+        values = tuple(axes.get(p.name) or _left_out(p) for p in self.shared + self.own)
+        missing = [
+            p.name
+            for p, axis in zip(self.shared + self.own, values, strict=True)
+            if not axis and p.name not in axes
+        ]
+        if missing:
+            self.document.report(f"no value for {', '.join(missing)}", *path)
+        strict = written and all(len(axis) == 1 for axis in values)
+        return Choice(values, prune, strict, self.document.locate(*path))
+
+    def _named(self, choice: Choice) -> dict[str, tuple[ParameterValue, ...]]:
+        names = [parameter.name for parameter in self.shared + self.own]
+        return dict(zip(names, choice.values, strict=True))
+
+    def _choices_above(self, name: str, path: tuple[str | int, ...]) -> list[Choice]:
+        """The choices of a set that stands above, those that it includes among them."""
+        result: list[Choice] = []
+        pending: list[Choice | str] = [name]
+        seen: set[str] = set()
+        while pending:
+            choice = pending.pop()
+            if not isinstance(choice, str):
+                result.append(choice)
+            elif choice not in self._above:
+                hint = did_you_mean(choice, self._above)
+                message = f"there is no set '{choice}' above this one{hint}"
+                self.document.report(message, *path, "over")
+            elif choice not in seen:
+                seen.add(choice)
+                pending += reversed(self._above[choice].choices)
+        return result
+
+    def _values(
+        self, given: Mapping[str, ParameterValue], path: tuple[str | int, ...]
+    ) -> dict[str, tuple[ParameterValue, ...]]:
+        """A configuration as axes of one value."""
         self._check_names(given, path)
-        axes: list[tuple[ParameterValue, ...]] = []
         for parameter in self.shared + self.own:
             if parameter.name in given:
                 self._check_value(parameter, given[parameter.name], *path, parameter.name)
-                axes.append((given[parameter.name],))
-            else:
-                axes.append(_left_out(parameter))
-        self._check_complete(axes, path)
-        strict = all(len(axis) == 1 for axis in axes)
-        return Choice(tuple(axes), (), strict, self.document.locate(*path))
+        return {name: (value,) for name, value in given.items()}
 
-    def _product(
-        self,
-        given: Mapping[str, Sequence[ParameterValue]],
-        prune: tuple[Rule, ...],
-        path: tuple[str | int, ...],
-    ) -> Choice:
-        axes_path = (*path, "product")
-        self._check_names(given, axes_path)
-        axes: list[tuple[ParameterValue, ...]] = []
+    def _axes(
+        self, given: Mapping[str, Sequence[ParameterValue]], path: tuple[str | int, ...]
+    ) -> dict[str, tuple[ParameterValue, ...]]:
+        """The axes of a base or a product."""
+        self._check_names(given, path)
         for parameter in self.shared + self.own:
-            if parameter.name not in given:
-                axes.append(_left_out(parameter))
+            axis = given.get(parameter.name)
+            if axis is None:
                 continue
-            axis = tuple(given[parameter.name])
             if not axis:
-                self.document.report("a list of values is not empty", *axes_path, parameter.name)
+                self.document.report("a list of values is not empty", *path, parameter.name)
             seen: set[ParameterValue] = set()
             for i, value in enumerate(axis):
-                self._check_value(parameter, value, *axes_path, parameter.name, i)
+                self._check_value(parameter, value, *path, parameter.name, i)
                 if value in seen:
-                    self.document.report(
-                        f"{value!r} is listed twice", *axes_path, parameter.name, i
-                    )
+                    self.document.report(f"{value!r} is listed twice", *path, parameter.name, i)
                 seen.add(value)
-            axes.append(axis)
-        self._check_complete(axes, path, given)
-        return Choice(tuple(axes), prune, False, self.document.locate(*path))
+        return {name: tuple(axis) for name, axis in given.items()}
 
     def _check_names(self, given: Mapping[str, object], path: tuple[str | int, ...]) -> None:
         known = [parameter.name for parameter in self.shared + self.own]
@@ -141,18 +203,6 @@ class SetLoader:
     def _check_value(self, parameter: Parameter, value: object, *path: str | int) -> None:
         if wrong := parameter.check(value):
             self.document.report(wrong, *path)
-
-    def _check_complete(
-        self,
-        axes: Sequence[tuple[ParameterValue, ...]],
-        path: tuple[str | int, ...],
-        given: Mapping[str, object] | None = None,
-    ) -> None:
-        parameters = self.shared + self.own
-        empty = [p.name for p, axis in zip(parameters, axes, strict=True) if not axis]
-        missing = [name for name in empty if given is None or name not in given]
-        if missing:
-            self.document.report(f"no value for {', '.join(missing)}", *path)
 
     def _check_includes(self, sets: Sequence[ConfigurationSet]) -> None:
         included = {s.name: {c for c in s.choices if isinstance(c, str)} for s in sets}

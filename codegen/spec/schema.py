@@ -189,32 +189,65 @@ class Launch(Written):
     shared_memory: Text = Field("0", description="dynamic shared memory, bytes")
 
 
-class Product(Written):
-    """Configurations by their axes: every combination that the constraints and `prune` leave."""
+Axis = Annotated[
+    list[Value],
+    BeforeValidator(lambda value: value if isinstance(value, list) else [value]),
+    WithJsonSchema(
+        {
+            "description": "a value, or a list of values",
+            "anyOf": [
+                {"type": ["string", "integer", "boolean"]},
+                {"type": "array", "items": {"type": ["string", "integer", "boolean"]}},
+            ],
+        }
+    ),
+]
 
-    include: list[str] | None = Field(None, description="other sets of this target")
-    product: dict[str, list[Value]] | None = Field(None, description="values of each parameter")
-    prune: list[Rule] = Field(default_factory=list, description="further rules of this product")
+
+class SetPart(Written):
+    """Configurations by what they differ in: each key adds some, in this order."""
+
+    base: dict[str, Axis] | None = Field(
+        None,
+        description="values on which `configurations`, `steps` and `product` stand",
+    )
+    include: list[str] | None = Field(None, description="the configurations of other sets")
+    configurations: list[SetItem] | None = Field(None, description="configurations and products")
+    steps: list[dict[str, Value]] | None = Field(
+        None, description="configurations, each by what it changes of the one before"
+    )
+    over: str | None = Field(
+        None, description="a set above, whose configurations `product` is taken over"
+    )
+    product: dict[str, Axis] | None = Field(
+        None, description="values of each parameter: all combinations that constraints leave"
+    )
+    prune: list[Rule] = Field(default_factory=list, description="further rules of the product")
+
+
+# What makes a mapping in a set more than a configuration; no parameter may have such a name.
+SET_KEYS = ("include", "configurations", "steps", "product")
 
 
 def _set_item_kind(value: Any) -> str:
-    if isinstance(value, dict) and not any(key in value for key in Product.model_fields):
+    if isinstance(value, dict) and not any(key in value for key in SET_KEYS):
         return "<configuration>"
-    return "<product>"
+    return "<part>"
 
 
 def _set_kind(value: Any) -> str:
-    return "<list>" if isinstance(value, list) else "<product>"
+    return "<list>" if isinstance(value, list) else "<part>"
 
 
 SetItem = Annotated[
-    Annotated[dict[str, Value], Tag("<configuration>")] | Annotated[Product, Tag("<product>")],
+    Annotated[dict[str, Value], Tag("<configuration>")] | Annotated[SetPart, Tag("<part>")],
     Discriminator(_set_item_kind),
 ]
 SetBody = Annotated[
-    Annotated[list[SetItem], Tag("<list>")] | Annotated[Product, Tag("<product>")],
+    Annotated[list[SetItem], Tag("<list>")] | Annotated[SetPart, Tag("<part>")],
     Discriminator(_set_kind),
 ]
+SetPart.model_rebuild()
 
 
 class ShortForm(Written):
@@ -293,7 +326,8 @@ def _report(document: Document, detail: ErrorDetails) -> None:
     data: Any = document.data
     missing = ""
     for step in detail["loc"]:  # steps that are not in the data name members of unions
-        if step in data if isinstance(data, dict) else isinstance(step, int):
+        inside = step in data if isinstance(data, dict) else isinstance(data, list)
+        if inside and (isinstance(data, dict) or isinstance(step, int)):
             path.append(step)
             data = data[step]
         else:

@@ -27,7 +27,7 @@ def test_specs_names_every_key_and_function() -> None:
         schema.Choice,
         schema.TargetFile,
         schema.Budget,
-        schema.Product,
+        schema.SetPart,
     ):
         for key in model.model_fields:
             assert re.search(rf"\b{key}\b", page), key
