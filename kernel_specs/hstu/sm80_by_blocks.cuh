@@ -242,7 +242,8 @@ __global__ void __launch_bounds__(Shape::threads, kAttendBlocks<Shape>)
     }
     const Queries<Shape::A, Shape::dot> queries(query[0], query[1], t);
     float out[L / 8][4] = {};
-    attend_rows<Shape, true, false>(out, queries, row, c, tile, g, t);
+    attend_rows<Shape, AttendOptions{.masked = true, .unrolled = false}>(out, queries, row, c, tile,
+                                                                         g, t);
     Partial* to[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {

@@ -245,7 +245,7 @@ __device__ __forceinline__ void score_queries(TileMemory<Shape>& memory,
   }
   const int own = first / Shape::block_size;
   float out[L / 8][4] = {};
-  attend_rows<Shape, true, Shape::packs>(
+  attend_rows<Shape, AttendOptions{.masked = true, .unrolled = Shape::packs}>(
       out, queries, row, own, block_operands<Shape>(problem, tile.sequence, tile.head, own, g, t),
       g, t);
 #pragma unroll
@@ -275,7 +275,7 @@ __device__ __forceinline__ void attend_units(TileMemory<Shape>& memory,
     }
     const Queries<Shape::A, Shape::dot> queries(query[0], query[1], t);
     float out[L / 8][4] = {};
-    attend_rows<Shape, false, Shape::packs>(
+    attend_rows<Shape, AttendOptions{.masked = false, .unrolled = Shape::packs}>(
         out, queries, row, c, block_operands<Shape>(problem, tile.sequence, tile.head, c, g, t), g,
         t);
     const auto to = [&](int i) { return entry[i] < 0 ? nullptr : memory.parts[entry[i]]; };

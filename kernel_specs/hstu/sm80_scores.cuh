@@ -263,13 +263,17 @@ __device__ __forceinline__ float2 compressed_gates(const Problem& problem, const
   return {gate(0), gate(1)};
 }
 
-// out += A times what block c, whose operands are `block`, contributes to 16 rows. `kMasked`: keys
-// after a row's own are left out.
-template <class Shape, bool kMasked, bool kUnrolled, class Queries, class Block>
+struct AttendOptions {
+  bool masked;    // whether keys after a row's own are left out
+  bool unrolled;  // whether the compiler may load a step's operands ahead
+};
+
+// out += A times what block c, whose operands are `block`, contributes to 16 rows.
+template <class Shape, AttendOptions kOptions, class Queries, class Block>
 __device__ __forceinline__ void attend_rows(float (&out)[Shape::L / 8][4], const Queries& queries,
                                             const int (&row)[2], int c, const Block& block, int g,
                                             int t) {
-#pragma unroll(kUnrolled ? Shape::block_size / 16 : 1)
+#pragma unroll(kOptions.unrolled ? Shape::block_size / 16 : 1)
   for (int step = 0; step < Shape::block_size / 16; ++step) {
     float weights[2][4] = {};
     multiply_queries_keys<Shape::A, Shape::dot>(
@@ -280,7 +284,7 @@ __device__ __forceinline__ void attend_rows(float (&out)[Shape::L / 8][4], const
       for (int e = 0; e < 4; ++e) {
         const int key = c * Shape::block_size + 16 * step + 8 * i + 2 * t + e % 2;
         const float weight = silu(weights[i][e]);
-        weights[i][e] = kMasked && key > row[e / 2] ? 0.0f : weight;
+        weights[i][e] = kOptions.masked && key > row[e / 2] ? 0.0f : weight;
       }
     }
     multiply_weights_values<Shape::L, Shape::dot>(
