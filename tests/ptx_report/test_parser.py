@@ -309,6 +309,9 @@ MARKS = (
     b"... [214 lines omitted] ...",
     b"[... 4096 bytes truncated ...]",
     b"Job's log exceeded limit of 4194304 bytes.",
+    b"The job exceeded the maximum log length, and has been terminated.",
+    b"[...truncated 12 KB...]",
+    b"(truncated)",
     b"...",
 )
 
@@ -361,6 +364,21 @@ def test_a_note_of_no_function_is_not_certain_where_kernels_of_its_run_are_missi
     assert row.c75 == ("C7508",)
     (row,) = read(note + MARKS[0] + b"\n" + one(b"a"))
     assert row.c75 == ("C7508?",)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"-- Check for working CUDA compiler: /usr/local/cuda/bin/nvcc - skipped",
+        b"a.c:3:5: warning: 'strncpy' output may be cut off [-Wstringop-truncation]",
+        b"catalog.cpp: limit reached",
+        b"checking for cc... yes",
+    ],
+)
+def test_what_is_no_mark(line):
+    lines = one(b"a").splitlines()
+    (row,) = read(b"\n".join([*lines[:3], line, *lines[3:]]) + b"\n")
+    assert (row.used_registers, row.incomplete) == (40, None)
 
 
 # Whatever a line holds

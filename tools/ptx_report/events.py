@@ -19,8 +19,9 @@ _GAP = 1 << 16  # bytes kept of the text before a message
 _LONGEST_LINE = 1 << 20  # bytes; what is longer is read in pieces of that size
 _LONGEST_TAIL = 256  # bytes of a line that are remembered with what they say
 
-_ENTRY = re.compile(rb"Compiling entry function '([^']+)' for '(\w{1,32})'")
-_PROPERTIES = re.compile(rb"Function properties for (?:'([^']+)':?|(\S+))")
+_NAME = rb"[\w$%@.]+"
+_ENTRY = re.compile(rb"Compiling entry function '(%b)' for '(\w{1,32})'" % _NAME)
+_PROPERTIES = re.compile(rb"Function properties for (?:'(%b)':?|(%b))" % (_NAME, _NAME))
 _FRAME = re.compile(
     rb"(?:.*?\s)?(\d{1,18}) bytes stack frame, (\d{1,18}) bytes spill stores, "
     rb"(\d{1,18}) bytes spill loads((?:, .*)?)"
@@ -78,7 +79,8 @@ _BODIES = (b"Compiling entry function '", b"Function properties for ", b"Used ",
 # What is left of a message through which a log was cut.
 _DEBRIS = re.compile(
     rb"bytes|registers|barriers|spill|stack frame|cumulative|[cgsl]mem|'sm_\d|\d ms[ \t]*$"
-    rb"|Compiling entry|Function prop|info +:|^[ \t]*\d+ b\w*$|^[ \t]*\S+[ \t]*$",
+    rb"|Compiling entry|Function prop|info +:|^[ \t]*\d+ b\w*$|^[ \t]*\S+[ \t]*$"
+    rb"|(?<![\w./])(?:ptxa?|nvl(?:in?)?)[ \t]*$",
     re.IGNORECASE | re.MULTILINE,
 )
 # How build tools and CI services mark missing lines; the bytes are searched for first.
@@ -88,14 +90,17 @@ _MARK_WORDS = (
     b"omitted",
     b"elided",
     b"skipped",
-    b"too l",
-    b"limit",
+    b"log",
     b"...",
     b"\xe2\x80\xa6",
 )
+_LEFT_OUT = rb"(?:clipped|truncated|omitted|elided|skipped)"
+_AMOUNT = rb"\b(?:output|log|lines?|[kKmM]?i?[bB](?:ytes)?|char(?:acter)?s)\b"
 _MARK = re.compile(
-    rb"clipped|truncated|omitted|elided|skipped|too (?:long|large)|log\b.{0,40}\blimit"
-    rb"|(?:^|[\s\[])(?:\.\.\.|\xe2\x80\xa6)(?:[\s\]]|$)",
+    rb"%b.{0,40}\b%b|\b%b.{0,40}%b|[\[(<.] *%b\b"
+    % (_AMOUNT, _LEFT_OUT, _LEFT_OUT, _AMOUNT, _LEFT_OUT)
+    + rb"|\blog\b.{0,40}\b(?:limit|length|too (?:long|large))\b"
+    + rb"|(?:^|[\s\[])(?:\.\.\.|\xe2\x80\xa6)(?:[\s\[\]]|$)",
     re.IGNORECASE | re.MULTILINE,
 )
 
@@ -497,7 +502,8 @@ def _whole_record(prefix: int) -> re.Pattern[bytes]:
     # No `p` in the prefix: no second `ptxas` in a line.
     before = rb"[^\np]{%d}" % prefix
     return re.compile(
-        rb"[^\n]{%d}ptxas info +: Compiling entry function '([^'\n]+)' for '(\w{1,32})'\n" % prefix
+        rb"[^\n]{%d}ptxas info +: Compiling entry function '(%b)' for '(\w{1,32})'\n"
+        % (prefix, _NAME)
         + before
         + rb"ptxas info +: Function properties for \1\n"
         + before

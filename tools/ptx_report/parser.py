@@ -65,7 +65,9 @@ class _Builder:
     # The events, as tools.ptx_report.events.Events describes them.
 
     def has_open_record(self) -> bool:
-        return bool(self._frames.waiting or self._used.waiting or self._entered)
+        return bool(
+            self._frames.waiting or self._used.waiting or self._links.waiting or self._entered
+        )
 
     def whole(self, records: list[Record]) -> None:
         if self._notes:
