@@ -1,4 +1,4 @@
-"""Every attention kernel of this build against the fp64 oracle, one line each.
+"""Every kernel of flash_forward in this build against the fp64 oracle, one line each.
 
     python -m tools.sanity_check [--kernel KEY] [--range] [--where EXPR]
 
@@ -81,7 +81,7 @@ def _by_eight(counts: Tensor) -> list[tuple[int, str]]:
 @click.option("-r", "--range", "counting", is_flag=True, help="q counts up, k = -q, v = q.")
 @click.option("--seed", default=0, show_default=True, help="Of the normal inputs.")
 def main(kernel: str | None, where: str | None, counting: bool, seed: int) -> None:
-    """Check every built attention kernel that can run here against the fp64 oracle."""
+    """Check every built kernel of flash_forward that can run here against the fp64 oracle."""
     try:
         chosen = select(kernel, where)
     except (ValueError, KeyError, runtime.TargetUnavailable) as error:

@@ -1,4 +1,4 @@
-"""Which kernels of this build a tool works on: by `--kernel`, `--where`, or the variable KERNELS.
+"""Which kernels of flash_forward a tool works on: `--kernel`, `--where`, or the variable KERNELS.
 
 KERNELS is `all` (what it is where it is not set), `prog` and `prog_all` (the sets progression and
 progression_all of the specs), the name of any other set such as `tune`, or `64,32`: the kernels
@@ -41,11 +41,14 @@ def select(kernel: str | None = None, where: str | None = None) -> Selected:
         where: an expression over parameters and derived values, within what KERNELS selects.
 
     Raises:
-        ValueError: KERNELS says nothing known, or nothing built is left; with what to do.
+        ValueError: KERNELS says nothing known, the kernel is of another family, or nothing built
+            is left; with what to do.
         KernelNotFound, TargetUnavailable: as `runtime.kernel`.
     """
     if kernel is not None:
         info = runtime.kernel(kernel).info
+        if info.family != FAMILY:
+            raise ValueError(f"{info.key}: got a kernel of {info.family}, expected one of {FAMILY}")
         return Selected(info.key, [info], [])
     word = os.environ.get(VARIABLE, "all")
     built = [info for info in runtime.kernels(FAMILY, where=where) if info.built]

@@ -1,4 +1,4 @@
-"""tools.debug: both sides' intermediates, the files, and where they part.
+"""tools.debug: both sides' intermediates, the files, and where they diverge.
 
 Kernels stand in for traced ones where only the tool is looked at: a `Fake` writes the simulation's
 own intermediates, in the layout of the records, with a fault where a test wants one.
@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 import runtime
 from tools.debug import __main__ as command
-from tools.debug import parting, record, trace, twin
+from tools.debug import divergence, record, trace, twin
 from tools.debug.inputs import Shape, make_inputs
 from tools.debug.text import number_lines
 from tools.oracle import SPECS, oracle
@@ -69,11 +69,11 @@ def judged(kernel, *, seq_len=64, heads=1, head=0, query_block=0, counting=False
     expected = trace.simulated(q, k, v, parameters, head, query_block)
     run = trace.traced(kernel, q, k, v)
     blocks = [step.block for step in expected if step.name == "Q"]
-    return parting.first_parting(
+    return divergence.first_divergence(
         list(run.steps(head, query_block, blocks)),
         expected,
         parameters,
-        parting.Rows.of(parameters, query_block, seq_len, seq_len),
+        divergence.Rows.of(parameters, query_block, seq_len, seq_len),
         fused=trace.softmax_form(parameters)["fused"],
         head=head,
         query_block=query_block,

@@ -122,7 +122,7 @@ def test_the_right_block_and_tensor_are_named(debug, options) -> None:
     done = call(target.key.replace("-trace", "-fault-trace"), 6, *options)
     assert done.returncode == 1, done.stdout
     last = done.stdout.splitlines()[-1]
-    assert "the kernel parts from its simulation first at head" in last
+    assert "the kernel diverges from its simulation first at head" in last
     where = rf", query block 0: block 1, {target.first}, row=\d+: .* of 64 elements differ$"
     assert re.search(where, last), last
 

@@ -15,8 +15,7 @@ from rich.progress import Progress
 
 import runtime
 from runtime.operators import DTYPES
-from tools import bench_block_sparse
-from tools.bench import results
+from tools.bench import block_sparse, results
 from tools.bench.contenders import (
     BACKENDS,
     FLASH_ATTENTION_3,
@@ -38,7 +37,9 @@ def _sizes(
     sizes = [re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", value) for value in values]
     for value, size in zip(values, sizes, strict=True):
         if size is None:
-            raise click.BadParameter(f"{value!r} is no size; write batch x length, e.g. 16x1024")
+            raise click.BadParameter(
+                f"{value!r} is not a size: expected batch x length, such as 16x1024"
+            )
     return tuple((int(size[1]), int(size[2])) for size in sizes if size)
 
 
@@ -47,7 +48,7 @@ def main() -> None:
     """Measure a family's kernels beside what else computes the same, in one run."""
 
 
-main.add_command(bench_block_sparse.main, "block_sparse")
+main.add_command(block_sparse.main, "block_sparse")
 
 
 @main.command("flash_forward")

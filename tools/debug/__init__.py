@@ -1,1 +1,1 @@
-"""Where a kernel parts from its simulation: `python -m tools.debug KERNEL SEQ_IN_B_R`."""
+"""Where a kernel of flash_forward diverges from its simulation: `python -m tools.debug`."""

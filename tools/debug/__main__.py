@@ -1,9 +1,9 @@
-"""Where a kernel parts from its simulation, tensor by tensor.
+"""Where a kernel of flash_forward diverges from its simulation, tensor by tensor.
 
     python -m tools.debug KERNEL SEQ_IN_B_R [-r|--range] [--head H]... [--out DIR]
 
 Runs the block-by-block simulation in PyTorch, runs the kernel's traced twin on the same inputs,
-writes every intermediate of both, and names the first block, tensor and element where they part.
+writes every intermediate of both, and names the first block, tensor and element that diverge.
 docs/debugging.md has the whole of it.
 """
 
@@ -18,8 +18,8 @@ import torch
 import runtime
 from runtime import KernelInfo
 from tools.debug import files, twin
+from tools.debug.divergence import Rows, first_divergence
 from tools.debug.inputs import Shape, make_inputs
-from tools.debug.parting import Rows, first_parting
 from tools.debug.record import STEP
 from tools.debug.trace import simulated, softmax_form, traced
 from tools.oracle import oracle
@@ -117,9 +117,9 @@ def main(
         files.write(out, name, sides, whole)
         click.echo(f"wrote {out / name}.txt and .npz")
 
-    partings = []
+    divergences = []
     for place in places:
-        found = first_parting(
+        found = first_divergence(
             actual[place],
             expected[place],
             parameters,
@@ -134,12 +134,12 @@ def main(
             click.echo(f"head {head}, query block {block}: agrees at {steps} blocks of keys")
         else:
             click.echo(str(found))
-            partings.append(found)
+            divergences.append(found)
     for head in chosen_heads:
         o, o_ref = run.o[0, rows, head].double(), reference[0, rows, head]
         click.echo(f"head {head}: greatest |O_full - O_ref| {(o - o_ref).abs().max():.2e}")
-    if partings:
-        click.echo(f"the kernel parts from its simulation first at {partings[0]}")
+    if divergences:
+        click.echo(f"the kernel diverges from its simulation first at {divergences[0]}")
         sys.exit(1)
     click.echo("the kernel does as its simulation")
 

@@ -188,7 +188,7 @@ def write_baselines(rows: Iterable[Record], folders: Sequence[Path]) -> list[Pat
                 raise ReportError(f"{row.kernel_config}: incomplete, no baseline: {row.incomplete}")
             if row.toolchain is None:
                 raise ReportError(
-                    f"{row.kernel_config}: its compiler is unknown, so it is no baseline: "
+                    f"{row.kernel_config}: its compiler is unknown, so it cannot be a baseline: "
                     "use the installed package's report (--installed)"
                 )
         replaced = {(row.toolchain, row.arch) for row in new}

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from tools.ptx_report.records import Record
 
-_PATIENCE = 256  # records that follow one whose line is missing, until it is given up
+_MAX_WAITING = 256  # records that follow one whose line is missing, until it is given up
 _CODE = re.compile(r"\((C75\d\d)\)")
 
 ENTERED, NAMED, FRAMED, USED_UP, TIMED = range(5)  # how far a record has come
@@ -172,7 +172,7 @@ class Queue:
 
     def join(self, record: Open) -> None:
         """The record waits from here on."""
-        if len(self.waiting) >= _PATIENCE:
+        if len(self.waiting) >= _MAX_WAITING:
             self._close()
         self.waiting.append(record)
         self.owed += not self._is_optional(record)

@@ -1,4 +1,4 @@
-"""Where a kernel's intermediates part from the simulation's: the first tensor and element."""
+"""Where a kernel's intermediates diverge from the simulation's: first tensor and element."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _TINY = 1e-7  # probabilities and factors that may round to nothing
 
 
 @dataclass(frozen=True)
-class Parting:
+class Divergence:
     """The first tensor that differs, in the order in which the kernel makes them."""
 
     head: int
@@ -153,7 +153,7 @@ class Judge:
                 return Tolerance(self.unit, self.unit + _EXPONENTIAL), scale
 
 
-def first_parting(
+def first_divergence(
     actual: Sequence[Step],
     expected: Sequence[Step],
     parameters: Mapping[str, Any],
@@ -162,7 +162,7 @@ def first_parting(
     fused: bool,
     head: int,
     query_block: int,
-) -> Parting | None:
+) -> Divergence | None:
     """The first tensor of one block of queries that differs, or None where all agree.
 
     Tensors come in the order of `simulate`, the same on both sides. Tolerances: Q, K and V are
@@ -183,5 +183,5 @@ def first_parting(
         warp = None
         if warps and difference.first is not None and difference.first.names[0] == "row":
             warp = difference.first.index[0] // (parameters["B_r"] // warps)
-        return Parting(head, query_block, mine.block, mine.name, difference, warp)
+        return Divergence(head, query_block, mine.block, mine.name, difference, warp)
     return None

@@ -1,0 +1,57 @@
+"""tools.race_check: the calls with which it checks every CUDA family."""
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+import runtime
+from tools import race_check
+
+CUDA_FAMILIES = sorted({info.family for info in runtime.kernels() if info.is_cuda})
+
+
+def on_cpu(family):
+    """One CPU kernel for each dtype and mode of the family: it takes what the CUDA kernels do."""
+    found = {}
+    for info in runtime.kernels(family, "cpu"):
+        if info.available and not info.parameters.get("trace"):
+            p = info.parameters
+            found.setdefault((p.get("dtype"), p.get("mode"), p.get("causal")), info)
+    return list(found.values())
+
+
+@pytest.mark.parametrize("family", CUDA_FAMILIES)
+def test_every_cuda_family_takes_its_cases(family) -> None:
+    kernels = on_cpu(family)
+    assert kernels
+    for info in kernels:
+        for case in race_check.cases(family):
+            tensors = race_check.inputs(info, case, "cpu")
+            outputs = runtime.kernel(info.key)(*tensors, **case.options)
+            for output in outputs if isinstance(outputs, tuple) else (outputs,):
+                assert not output.is_floating_point() or bool(output.isfinite().all())
+
+
+def test_a_family_without_cases_gets_extents_for_every_open_symbol(monkeypatch) -> None:
+    monkeypatch.setattr(race_check, "CASES", {})
+    extents = [case.extents for case in race_check.cases("block_sparse")]
+    assert [set(e) for e in extents] == [{"B", "T", "H"}] * 3
+    assert [e["T"] for e in extents] == [1, 7, 130]
+    jagged = next(info for info in runtime.kernels("hstu_bsa", "cpu"))
+    with pytest.raises(ValueError, match="got no values for x_offsets"):
+        race_check.inputs(jagged, race_check.cases("hstu_bsa")[0], "cpu")
+
+
+def test_an_unknown_family_is_a_usage_error() -> None:
+    result = CliRunner().invoke(race_check.main, ["--family", "flash_foward"])
+    assert result.exit_code == 2
+    assert "flash_forward" in result.output
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("family", CUDA_FAMILIES)
+def test_every_cuda_kernel_runs_its_cases(family, capsys) -> None:
+    kernels = [info for info in race_check.chosen([family], None) if info.available]
+    race_check.run_kernels(kernels)
+    assert capsys.readouterr().out.split() == [info.key for info in kernels]
+    assert torch.cuda.is_available()
