@@ -157,8 +157,8 @@ def kernels(
     Raises:
         InvalidArgument: an unknown family, target or name, or a malformed expression.
     """
-    _check_name("family", family, families())
-    _check_name("target", target, targets())
+    check_name("family", family, families())
+    check_name("target", target, targets())
     found = [
         info for info in _infos() if family in (None, info.family) and target in (None, info.target)
     ]
@@ -225,7 +225,8 @@ def _names(family: manifest.Family, target: manifest.Target) -> dict[str, Kind]:
     }
 
 
-def _check_name(what: str, name: object, known: list[str]) -> None:
+def check_name(what: str, name: object, known: list[str]) -> None:
+    """Raises InvalidArgument for what is not among the known names; None names nothing."""
     if name is None:
         return
     if not isinstance(name, str):
@@ -370,7 +371,7 @@ def resolve(config: Mapping[str, Any] | object) -> str:
     candidates = kernels(wanted.pop("family", None), wanted.pop("target", None))
     known = sorted({name for info in candidates for name in info.parameters})
     for name in wanted:
-        _check_name("parameter", name, known)
+        check_name("parameter", name, known)
     defaults = {scope: _defaults(*scope) for scope in {(i.family, i.target) for i in candidates}}
     matching = [
         info

@@ -12,7 +12,7 @@ import torch
 from codegen.spec.expressions import BOOL, EVALUATION_ERRORS, FLOAT, INT, Expression, parse, reason
 from runtime import catalog, devices, manifest
 from runtime.catalog import KernelInfo
-from runtime.errors import InvalidArgument, KernelNotFound
+from runtime.errors import InvalidArgument, KernelNotFound, text
 from runtime.handle import Kernel
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -55,6 +55,7 @@ def choose(
     Raises:
         KernelNotFound: no kernel suits; the message says for each candidate why.
     """
+    catalog.check_name("target", target, catalog.targets())
     rows = _rows(family)
     held = tuple(i for i, (when, _) in enumerate(rows) if _holds(when, {**wanted, **facts}))
     key = (family, device, target, tuple(wanted.items()), held)
@@ -112,7 +113,9 @@ def _why_not(
     own = info.parameters
     asked = {name: value for name, value in wanted.items() if value is not None}
     wrong = [
-        f"{name} is {own[name]}, not {value}" if name in own else f"it has no parameter {name}"
+        f"{name} is {own[name]}, not {text(value)}"
+        if name in own
+        else f"it has no parameter {name}"
         for name, value in asked.items()
         if own.get(name) != value
     ]
@@ -130,7 +133,9 @@ def _explain(
     wanted: Mapping[str, Any],
     refused: Mapping[tuple[str, str], list[str]],
 ) -> str:
-    settings = ", ".join(f"{name} {value}" for name, value in wanted.items() if value is not None)
+    settings = ", ".join(
+        f"{name} {text(value)}" for name, value in wanted.items() if value is not None
+    )
     reasons = "".join(
         f"\n  {keys[0]}{f' and {len(keys) - 1} more' if len(keys) > 1 else ''}: {why}"
         for (_, why), keys in refused.items()

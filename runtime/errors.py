@@ -38,5 +38,10 @@ def shown(value: object) -> str:
     return _repr.repr(value)
 
 
+def text(value: object) -> str:
+    """A parameter's value for a message: a str as it is, but never long."""
+    return value if isinstance(value, str) and len(value) <= _repr.maxstring else shown(value)
+
+
 for _error in (KernelNotFound, InvalidArgument, TargetUnavailable):
     _error.__module__ = "runtime"

@@ -28,6 +28,23 @@ def check(name: str, tensor: Any, rank: int) -> None:
         raise InvalidArgument(
             f"{name}: got shape {list(tensor.shape)}, expected a tensor of {rank} dimensions"
         )
+    if not torch.compiler.is_dynamo_compiling():  # which looks at no memory
+        _check_memory(name, tensor)
+
+
+def _check_memory(name: str, tensor: torch.Tensor) -> None:
+    """Refuses what PyTorch's own functions would fail on, unless a mode or a transform takes it."""
+    if torch._C._len_torch_dispatch_stack() > 0:
+        return
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return
+    if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        raise InvalidArgument(
+            f"{name}: got a {type(tensor).__name__}, a tensor subclass with a dispatch of its own; "
+            "expected a plain torch.Tensor"
+        )
+    if tensor.numel() and not tensor.data_ptr():
+        raise InvalidArgument(f"{name}: got a tensor without memory, expected one with data")
 
 
 def extents(name: str, tensor: Any, rank: int) -> tuple[Any, ...]:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from runtime import choice
-from runtime.errors import InvalidArgument
+from runtime.errors import InvalidArgument, shown
 from runtime.handle import Kernel
 
 
@@ -19,6 +19,8 @@ def check_options(mode: object, options: dict[str, str | None], **integers: obje
     for name, number in integers.items():
         if not isinstance(number, int) or isinstance(number, bool):
             raise InvalidArgument(f"{name}: got a {type(number).__name__}, expected an int")
+        if number.bit_length() > 63:
+            raise InvalidArgument(f"{name}: got {shown(number)}, expected an int of 64 bits")
 
 
 def choose(

@@ -80,9 +80,10 @@ def hstu_attention_with_bsa(
     named = {"q": q, "k": k, "v": v, "u": u, "x_offsets": x_offsets}
     for name, tensor in named.items():
         tensors.check(name, tensor, 1 if name == "x_offsets" else 2)
-    if not isinstance(invalid_attn_mask, torch.Tensor):
+    if not isinstance(invalid_attn_mask, torch.Tensor) or invalid_attn_mask.is_nested:
         raise InvalidArgument(
-            f"invalid_attn_mask: got a {type(invalid_attn_mask).__name__}, expected a torch.Tensor"
+            f"invalid_attn_mask: got a {type(invalid_attn_mask).__name__}, expected a dense "
+            "torch.Tensor"
         )
     if not callable(gate_model):
         raise InvalidArgument(
