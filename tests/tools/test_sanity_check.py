@@ -32,6 +32,14 @@ def test_a_right_kernel_passes(options) -> None:
     assert "max |d|" in line
 
 
+def test_a_kernel_of_another_family_is_refused() -> None:
+    other = runtime.kernels("block_sparse", "cpu")[0].key
+    done = run("--kernel", other)
+    assert done.exit_code == 2
+    words = " ".join(done.output.replace("│", " ").split())
+    assert "got a kernel of block_sparse, expected one of flash_forward" in words
+
+
 def test_every_available_kernel_has_a_line() -> None:
     done = run("--where", "d_head == 64 and dtype == 'bf16' and B_r == 64 and not causal")
     keys = [

@@ -181,7 +181,8 @@ class _Builder:
         self._bar()
 
     def step(self, made: str | None) -> None:
-        self._settle_notes()
+        if self._notes:
+            self._settle_notes()
         self._end_unit()
         self._bar()
         self.source = made or self._log
@@ -228,9 +229,10 @@ class _Builder:
     def _bar(self) -> None:
         """No record from before takes a line from behind."""
         self._last = None
-        for queue in self._queues():
-            for record in queue.waiting:
-                record.barred = True
+        if self._times.waiting or self.has_open_record():
+            for queue in self._queues():
+                for record in queue.waiting:
+                    record.barred = True
 
     def _queues(self) -> tuple[Queue, ...]:
         return (self._frames, self._used, self._times, self._links, *self._entered.values())
@@ -292,7 +294,9 @@ class _Builder:
 
     def _end_unit(self) -> None:
         """A run of ptxas ends. The notes right before the next run's first line are that run's."""
-        kernels = [record for record in self._unit.values() if record.kind == "kernel"]
+        kernels: list[Open] = []
+        if self._unit_notes:
+            kernels = [record for record in self._unit.values() if record.kind == "kernel"]
         for number, text in self._unit_notes:
             for record in kernels:
                 record.note(text, certain=len(kernels) == 1 and self._unit_is_whole)
