@@ -160,13 +160,11 @@ def list_(
         entries = [
             {
                 "key": c.key,
-                **({"short": short_form.write(t.target, c.values)} if t.target.short else {}),
+                **({"short": short_form.write(t.target, c.parameters)} if t.target.short else {}),
                 "family": t.target.family,
                 "target": t.target.name,
-                "parameters": dict(
-                    zip((p.name for p in t.target.parameters), c.values, strict=True)
-                ),
-                "derived": dict(zip((d.name for d in t.target.derived), c.derived, strict=True)),
+                "parameters": c.parameters,
+                "derived": c.derived,
             }
             for t in chosen
             for c in t.configurations
@@ -175,7 +173,7 @@ def list_(
         return
     for t in chosen:
         for c in t.configurations:
-            click.echo((short and short_form.write(t.target, c.values)) or c.key)
+            click.echo((short and short_form.write(t.target, c.parameters)) or c.key)
     counts = ", ".join(f"{len(t.configurations)} {t.target.family}.{t.target.name}" for t in chosen)
     Console(stderr=True).print(counts, style="dim", highlight=False, soft_wrap=True)
 

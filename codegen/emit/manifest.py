@@ -102,8 +102,6 @@ def _rule_entry(rule: Rule) -> dict[str, str]:
 
 def _target_entry(chosen: TargetSpace, places: Mapping[str, str]) -> dict[str, Any]:
     target = chosen.target
-    names = [parameter.name for parameter in target.parameters]
-    derived = [derived.name for derived in target.derived]
     return {
         "name": target.name,
         "kind": "cuda" if target.is_cuda else "cpu",
@@ -112,17 +110,17 @@ def _target_entry(chosen: TargetSpace, places: Mapping[str, str]) -> dict[str, A
         "alignment": target.alignment,
         "spec": target.file,
         "parameters": [_parameter_entry(parameter) for parameter in target.own_parameters],
-        "derived": derived,
+        "derived": list(target.derived_names),
         "constraints": [_rule_entry(rule) for rule in target.constraints],
         "requires": [_rule_entry(rule) for rule in target.requires],
         "budget": dict(target.budget),
         "kernels": [
             {
                 "key": c.key,
-                **({"short": short_form.write(target, c.values)} if target.short else {}),
-                "parameters": dict(zip(names, c.values, strict=True)),
-                "derived": dict(zip(derived, c.derived, strict=True)),
-                "symbol": keys.symbol_fragment(target.family, target.name, target.type_name(c)),
+                **({"short": short_form.write(target, c.parameters)} if target.short else {}),
+                "parameters": c.parameters,
+                "derived": c.derived,
+                "symbol": keys.symbol_fragment(target.family, target.name, c.type_name),
                 "file": places[c.key],
             }
             for c in chosen.configurations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,18 +109,20 @@ class _WorkspaceRow:
 def table(family: Family, chosen: TargetSpace) -> str:
     """<target>_table.cpp: the kernels and where their code is."""
     target = chosen.target
-    numbers: list[dict[ParameterValue, str]] = [{} for _ in target.parameters]
+    by_name = {parameter.name: parameter for parameter in target.parameters}
+    seen: dict[tuple[str, ParameterValue], str] = {}
 
-    def row(values: Sequence[ParameterValue]) -> str:
+    def row(configuration: Configuration) -> str:
         texts = []
-        for parameter, seen, value in zip(target.parameters, numbers, values, strict=True):
-            if value not in seen:
-                seen[value] = str(table_number(parameter, value))
-            texts.append(seen[value])
+        for entry in zip(target.parameter_names, configuration.values, strict=True):
+            text = seen.get(entry)
+            if text is None:
+                text = seen[entry] = str(table_number(by_name[entry[0]], entry[1]))
+            texts.append(text)
         return ", ".join(texts)
 
     names = TableNames(family, target)
-    dtypes = [parameter.name for parameter in target.parameters]
+    dtypes = target.parameter_names
     workspace = [
         _WorkspaceRow(
             part.name,
@@ -139,7 +141,7 @@ def table(family: Family, chosen: TargetSpace) -> str:
         target=target,
         is_cuda=target.is_cuda,
         num_parameters=len(target.parameters),
-        rows=[_TableRow(c.key, target.type_name(c), row(c.values)) for c in chosen.configurations],
+        rows=[_TableRow(c.key, c.type_name, row(c)) for c in chosen.configurations],
         workspace=workspace,
         args_type=_args_type(target),
         args_header=_args_header(target),
@@ -181,7 +183,7 @@ def shards(
             target=target.name,
             isa="cuda" if target.is_cuda else "KERNELMINT_ISA",
             configurations=[
-                _ShardConfiguration(c.key, target.type_name(c), members(c)) for c in buckets[bucket]
+                _ShardConfiguration(c.key, c.type_name, members(c)) for c in buckets[bucket]
             ],
         )
         yield path, text, buckets[bucket]
@@ -189,22 +191,20 @@ def shards(
 
 def _member_writer(target: Target) -> Callable[[Configuration], list[str]]:
     """A function from a configuration to the members of its C++ type; texts are made once."""
-    parameters = target.parameters
-    derived = [derived.name for derived in target.derived]
-    seen: dict[tuple[int, type, Any], str] = {}
+    by_name = {parameter.name: parameter for parameter in target.parameters}
+    seen: dict[tuple[str, Any], str] = {}
 
     def members(configuration: Configuration) -> list[str]:
         result = []
-        for i, value in enumerate(configuration.values + configuration.derived):
-            text = seen.get((i, type(value), value))
+        for entry in zip(target.parameter_names, configuration.values, strict=True):
+            text = seen.get(entry)
             if text is None:
-                if i < len(parameters):
-                    text = _parameter_member(parameters[i], configuration.values[i])
-                else:
-                    text = _constant(
-                        derived[i - len(parameters)], configuration.derived[i - len(parameters)]
-                    )
-                seen[i, type(value), value] = text
+                text = seen[entry] = _parameter_member(by_name[entry[0]], entry[1])
+            result.append(text)
+        for constant in zip(target.derived_names, configuration.numbers, strict=True):
+            text = seen.get(constant)
+            if text is None:
+                text = seen[constant] = _constant(*constant)
             result.append(text)
         return result
 

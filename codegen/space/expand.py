@@ -58,11 +58,11 @@ class _Where:
             raise UsageError(f'--where "{text}": {error}') from None
 
     def __call__(self, target: Target, configuration: Configuration) -> bool:
-        values: dict[str, Any] = {"family": target.family, "target": target.name}
-        for parameter, value in zip(target.parameters, configuration.values, strict=True):
-            values[parameter.name] = value
-        for derived, number in zip(target.derived, configuration.derived, strict=True):
-            values[derived.name] = number
+        values: dict[str, Any] = {
+            "family": target.family,
+            "target": target.name,
+            **configuration.everything,
+        }
         try:
             return self._where.matches(target, values)
         except EVALUATION_ERRORS as error:
@@ -111,11 +111,10 @@ def expand(families: Sequence[Family], selection: Selection) -> tuple[FamilySpac
 
 def exclusions(target: Target, values: Values) -> list[str]:
     """What excludes a configuration, each with its place and reason; nothing: it is valid."""
-    scope: dict[str, Any] = {}
+    scope: dict[str, Any] = target.by_name(values)
     result = []
-    for parameter, value in zip(target.parameters, values, strict=True):
-        scope[parameter.name] = value
-        if wrong := parameter.check(value):
+    for parameter in target.parameters:
+        if wrong := parameter.check(scope[parameter.name]):
             result.append(f"{parameter.location}: {wrong}")
     for derived in target.derived:
         try:
@@ -132,15 +131,15 @@ def exclusions(target: Target, values: Values) -> list[str]:
     return result
 
 
-def values_by_name(target: Target, values: Values) -> dict[str, Any]:
-    """The parameters and derived values of a valid configuration."""
-    names = [p.name for p in target.parameters] + [d.name for d in target.derived]
-    return dict(zip(names, (*values, *deriver(target)(*values)), strict=True))
+def configured(target: Target, values: Values) -> Configuration:
+    """The configuration of these values, which is valid."""
+    (configuration,) = _configurations(target, [values])
+    return configuration
 
 
 def sets_holding(target: Target, values: Values) -> list[str]:
     """The names of the target's sets that hold this valid configuration."""
-    scope = values_by_name(target, values)
+    scope = configured(target, values).everything
     holding = {
         choice
         for s in target.sets
@@ -152,7 +151,7 @@ def sets_holding(target: Target, values: Values) -> list[str]:
 
 def pruned(target: Target, values: Values) -> list[tuple[str, Rule]]:
     """The rules of products that would hold this configuration but for them, with their set."""
-    scope = values_by_name(target, values)
+    scope = configured(target, values).everything
     return [
         (s.name, rule)
         for s in target.sets
@@ -241,12 +240,12 @@ def _configurations(target: Target, values: Iterable[Values]) -> Iterator[Config
             derived = derive(*configuration)
         except EVALUATION_ERRORS:
             raise SpecError([_underivable(target, configuration, prefix + text)]) from None
-        yield Configuration(prefix + text, text, configuration, derived)
+        yield Configuration(target, prefix + text, text, configuration, derived)
 
 
 def _underivable(target: Target, values: Values, key: str) -> Problem:
     """The first derived value that a configuration does not have, or what it cannot launch."""
-    scope: dict[str, Any] = dict(zip((p.name for p in target.parameters), values, strict=True))
+    scope: dict[str, Any] = target.by_name(values)
     for derived in target.derived:
         try:
             scope[derived.name] = derived.expression.evaluate(scope)

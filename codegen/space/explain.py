@@ -12,11 +12,11 @@ from typing import Any
 from codegen.space.expand import (
     Selection,
     TargetSpace,
+    configured,
     exclusions,
     expand,
     pruned,
     sets_holding,
-    values_by_name,
 )
 from codegen.spec import keys, short_form
 from codegen.spec.keys import KeyFormatError, KeyParts
@@ -46,7 +46,7 @@ def explain(key: str, families: Sequence[Family], manifest: dict[str, Any]) -> E
     names = sets_holding(target, values)
     if place := _built(key, manifest):
         sets = f", in set {', '.join(names)}" if names else ""
-        known = values_by_name(target, values)
+        known = configured(target, values).everything
         lines = [f"  {name} = {_yaml(value)}" for name, value in known.items()]
         return Explanation("\n".join([f"{key} is built: {place}{sets}", *lines]))
     if names:
@@ -55,10 +55,7 @@ def explain(key: str, families: Sequence[Family], manifest: dict[str, Any]) -> E
             f"{key} is in set {', '.join(names)}, but not in the generated tree; write it with\n"
             f"  python -m codegen regenerate{option}"
         )
-    entry = ", ".join(
-        f"{parameter.name}: {_yaml(value)}"
-        for parameter, value in zip(target.parameters, values, strict=True)
-    )
+    entry = ", ".join(f"{name}: {_yaml(value)}" for name, value in target.by_name(values).items())
     lines = [
         f"{key} is valid, but in no set; add to a set of {target.display}, such as default:",
         f"  - {{{entry}}}",

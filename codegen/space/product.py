@@ -109,8 +109,8 @@ def deriver(target: Target) -> Callable[..., tuple[Number, ...]]:
     for bound in target.launch_bounds:
         test = f"{bound.least} <= ({bound.expression.python}) <= {bound.most}"
         lines.append(f"if not {test}: raise _ArithmeticError")
-    lines.append("return (" + "".join(f"{d.name}, " for d in target.derived) + ")")
-    return _compiled("derive", [p.name for p in target.parameters], lines)
+    lines.append(f"return {_tuple([derived.name for derived in target.derived])}")
+    return _compiled("derive", [parameter.name for parameter in target.parameters], lines)
 
 
 @dataclass(frozen=True)

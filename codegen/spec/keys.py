@@ -32,19 +32,25 @@ def token_of(parameter: Parameter, value: ParameterValue) -> str:
     return str(value)
 
 
+class _Tokens(dict[ParameterValue, str]):
+    """What stands in the key for each value of a parameter, made once."""
+
+    def __init__(self, parameter: Parameter) -> None:
+        super().__init__()
+        self._parameter = parameter
+
+    def __missing__(self, value: ParameterValue) -> str:
+        token = self[value] = token_of(self._parameter, value)
+        return token
+
+
 def tokens_of(parameters: Sequence[Parameter]) -> Callable[[Sequence[ParameterValue]], str]:
     """A function from a configuration's values to the last part of its key."""
-    tables: list[dict[ParameterValue, str]] = [{} for _ in parameters]
+    tables = [_Tokens(parameter) for parameter in parameters]
 
     def tokens(values: Sequence[ParameterValue]) -> str:
-        pieces = []
-        for parameter, table, value in zip(parameters, tables, values, strict=True):
-            piece = table.get(value)
-            if piece is None:
-                piece = table[value] = token_of(parameter, value)
-            if piece:
-                pieces.append(piece)
-        return "-".join(pieces) or NO_TOKENS
+        pieces = [table[value] for table, value in zip(tables, values, strict=True)]
+        return "-".join(filter(None, pieces)) or NO_TOKENS
 
     return tokens
 

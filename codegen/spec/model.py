@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from codegen.spec.expressions import BOOL, DTYPE, DTYPES, INT, Expression, Kind
-from codegen.spec.names import cpp_type_name, enum_type
+from codegen.spec.names import cpp_type_name, enum_type, taken
 from codegen.spec.problems import Location, did_you_mean
 
 ParameterValue = bool | int | str
@@ -180,14 +181,37 @@ class ConfigurationSet:
         return (choice for choice in self.choices if isinstance(choice, Choice))
 
 
-@dataclass(frozen=True)
-class Configuration:
-    """One kernel to be: its key, its parameters and derived values, in spec order."""
+class Configuration(NamedTuple):
+    """One kernel to be: its key, its parameters and its derived values.
 
+    There may be 100,000 of them: names are put to the values when they are asked for.
+    """
+
+    target: Target
     key: str
-    tokens: str
+    tokens: str  # the last part of the key
     values: tuple[ParameterValue, ...]
-    derived: tuple[Number, ...]
+    numbers: tuple[Number, ...]
+
+    @property
+    def parameters(self) -> dict[str, ParameterValue]:
+        """The parameters' values by name, in the order of the key."""
+        return dict(zip(self.target.parameter_names, self.values, strict=True))
+
+    @property
+    def derived(self) -> dict[str, Number]:
+        """The derived values by name, in spec order."""
+        return dict(zip(self.target.derived_names, self.numbers, strict=True))
+
+    @property
+    def everything(self) -> dict[str, Number | str]:
+        """Parameters and derived values by name."""
+        return {**self.parameters, **self.derived}
+
+    @property
+    def type_name(self) -> str:
+        """The name of its C++ type, within the target's namespace."""
+        return cpp_type_name(self.tokens, self.target.taken_names)
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,14 +247,25 @@ class Target:
         """The derived values, by name."""
         return {derived.name: derived.expression for derived in self.derived}
 
-    def type_name(self, configuration: Configuration) -> str:
-        """The name of the configuration's C++ type, within the target's namespace."""
-        return cpp_type_name(configuration.tokens, self._members)
+    def by_name(self, values: Sequence[ParameterValue]) -> dict[str, ParameterValue]:
+        """A configuration's values, which stand in spec order, by the names of the parameters."""
+        return dict(zip(self.parameter_names, values, strict=True))
 
     @cached_property
-    def _members(self) -> frozenset[str]:
-        names = [parameter.name for parameter in self.parameters]
-        return frozenset((*names, *(d.name for d in self.derived), *map(enum_type, names)))
+    def parameter_names(self) -> tuple[str, ...]:
+        """The parameters' names, in the order of the key."""
+        return tuple(parameter.name for parameter in self.parameters)
+
+    @cached_property
+    def derived_names(self) -> tuple[str, ...]:
+        """The derived values' names."""
+        return tuple(derived.name for derived in self.derived)
+
+    @cached_property
+    def taken_names(self) -> frozenset[str]:
+        """What no configuration's C++ type may be named."""
+        names = self.parameter_names
+        return taken((*names, *self.derived_names, *map(enum_type, names)))
 
     @property
     def launch_bounds(self) -> tuple[Bound, ...]:

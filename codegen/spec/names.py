@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import keyword
 import re
-from collections.abc import Container
+from collections.abc import Container, Iterable
 
 IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*_?\Z")
 SNAKE = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*\Z")
@@ -76,13 +76,17 @@ def enum_type(parameter: str) -> str:
     return f"{parameter}_type"
 
 
-def cpp_type_name(tokens: str, members: Container[str]) -> str:
+def taken(members: Iterable[str]) -> frozenset[str]:
+    """What a C++ type with these members may not be named: it would hide what they mean by it."""
+    return CPP_KEYWORDS | _RESERVED | frozenset(members)
+
+
+def cpp_type_name(tokens: str, taken: Container[str]) -> str:
     """The C++ type of the configuration that a key's tokens name; the way back is exact, too.
 
-    It hides nothing that generated code means otherwise: `bf16` becomes `bf16_`, and so does the
-    name of one of its own members.
+    `bf16` becomes `bf16_`, since the type's members mean the dtype.
     """
     name = tokens.replace("-", "_")
-    while name in CPP_KEYWORDS or name in _RESERVED or name in members:
+    while name in taken:
         name += "_"
     return name

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from codegen.spec import schema
 from codegen.spec.expressions import DTYPES
@@ -33,20 +33,21 @@ def is_short(text: str) -> bool:
     return text.lstrip().startswith("(")
 
 
-def write(target: Target, values: Sequence[ParameterValue]) -> str | None:
+def write(target: Target, configuration: Mapping[str, ParameterValue]) -> str | None:
     """The short form of a configuration; None where the target has none."""
     if target.short is None:
         return None
-    known = {p.name: (p, value) for p, value in zip(target.parameters, values, strict=True)}
+    dtypes = {parameter.name for parameter in target.parameters if parameter.type == "dtype"}
     head = []
     for name in target.short.values:
-        parameter, value = known[name]
-        head.append(str(value).upper() if parameter.type == "dtype" else str(value))
+        text = str(configuration[name])
+        head.append(text.upper() if name in dtypes else text)
     features = []
     for feature in target.short.features:
         if NUMBER in feature.pattern:
-            features.append(feature.pattern.format(*(known[n][1] for n in feature.parameters)))
-        elif known[feature.parameters[0]][1]:
+            numbers = (configuration[name] for name in feature.parameters)
+            features.append(feature.pattern.format(*numbers))
+        elif configuration[feature.parameters[0]]:
             features.append(feature.pattern)
     return f"({', '.join(head)}): {'+'.join(features)}".rstrip()
 

@@ -324,10 +324,10 @@ def generated_module(odd, monkeypatch):
         def _call(self, *arguments: object) -> object:
             return arguments
 
-    package, base = types.ModuleType("runtime"), types.ModuleType("runtime.kernel")
+    package, base = types.ModuleType("runtime"), types.ModuleType("runtime.handle")
     base.Kernel = Kernel
     monkeypatch.setitem(sys.modules, "runtime", package)
-    monkeypatch.setitem(sys.modules, "runtime.kernel", base)
+    monkeypatch.setitem(sys.modules, "runtime.handle", base)
     spec = importlib.util.spec_from_file_location("odd", odd.out / "python/odd.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

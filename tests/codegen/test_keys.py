@@ -17,7 +17,7 @@ from codegen.spec.keys import (
     tokens_of,
 )
 from codegen.spec.model import Parameter
-from codegen.spec.names import CPP_KEYWORDS, cpp_type_name
+from codegen.spec.names import CPP_KEYWORDS, cpp_type_name, taken
 from codegen.spec.problems import Location
 
 tokens = st.from_regex(r"[a-z][a-z0-9]{0,3}", fullmatch=True)
@@ -80,9 +80,9 @@ def test_two_configurations_never_share_a_key_or_a_type(data) -> None:
     a, b = data.draw(configurations(known)), data.draw(configurations(known))
     write = tokens_of(known)
     assert (write(a) == write(b)) == (a == b)
-    members = {p.name for p in known}
-    assert (cpp_type_name(write(a), members) == cpp_type_name(write(b), members)) == (a == b)
-    assert cpp_type_name(write(a), members) not in CPP_KEYWORDS
+    names = taken(p.name for p in known)
+    assert (cpp_type_name(write(a), names) == cpp_type_name(write(b), names)) == (a == b)
+    assert cpp_type_name(write(a), names) not in CPP_KEYWORDS
 
 
 @pytest.mark.parametrize(
@@ -104,13 +104,14 @@ def test_no_token_at_all_is_default() -> None:
     known = [Parameter("causal", "bool", "causal", None, "", PLACE)]
     assert tokens_of(known)((False,)) == "default"
     assert parse_tokens(known, "default") == (False,)
-    assert cpp_type_name("default", ()) == "default_"
+    assert cpp_type_name("default", taken(())) == "default_"
 
 
 @pytest.mark.parametrize("tokens", ["bf16", "key", "std", "kernelmint", "causal", "mode_type"])
 def test_a_type_hides_no_name_that_its_own_members_use(tokens) -> None:
-    assert cpp_type_name(tokens, {"causal", "mode", "mode_type"}) == f"{tokens}_"
-    assert cpp_type_name(f"{tokens}-r1", {"causal", "mode", "mode_type"}) == f"{tokens}_r1"
+    names = taken(("causal", "mode", "mode_type"))
+    assert cpp_type_name(tokens, names) == f"{tokens}_"
+    assert cpp_type_name(f"{tokens}-r1", names) == f"{tokens}_r1"
 
 
 def test_a_mangled_name_holds_the_length_prefixed_type() -> None:

@@ -168,17 +168,17 @@ def _values(
     """What the program prints for a configuration: (name, Python's value)."""
     yield "key", configuration.key
     scope: dict[str, Any] = dict(SYMBOLS)
-    for parameter, value in zip(target.parameters, configuration.values, strict=True):
-        scope[parameter.name] = value
+    for parameter in target.parameters:
+        value = scope[parameter.name] = configuration.parameters[parameter.name]
         if parameter.type == "dtype":
             yield parameter.name, DTYPES.index(str(value))
         elif parameter.type == "enum":
             yield parameter.name, (parameter.values or ()).index(value)
         else:
             yield parameter.name, int(value)
-    for derived, number in zip(target.derived, configuration.derived, strict=True):
-        scope[derived.name] = number
-        yield derived.name, int(number) if isinstance(number, bool) else number
+    for name, number in configuration.derived.items():
+        scope[name] = number
+        yield name, int(number) if isinstance(number, bool) else number
     inlined = all(_value(d.expression, scope) is not _UNKNOWN for d in target.derived)
     family = space.family
     dim = family.tensors[1].dims[0]
