@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from codegen.emit.cpp import Names, Value, translate
 from codegen.space.product import derivation
 from codegen.spec.expressions import BOOL, DTYPES, FLOAT, INT, Expression
-from codegen.spec.model import Family, Parameter, ParameterValue, Rule, Target
+from codegen.spec.model import Family, Parameter, ParameterType, ParameterValue, Rule, Target
 from codegen.spec.names import cpp_name, enum_type
 
 CPP_TYPES = {INT: "std::int64_t", BOOL: "bool", FLOAT: "double"}
@@ -77,7 +77,7 @@ class ConfigNames(Names):
 
     def equals(self, name: str, other: str, is_name: bool) -> str:
         """Whether the text `name` equals another name or value."""
-        if self.kinds[name].type == "dtype":
+        if self.kinds[name].type is ParameterType.DTYPE:
             right = f"typename Config::{other}" if is_name else other
             return f"std::is_same_v<typename Config::{name}, {right}>"
         if is_name:
@@ -100,9 +100,9 @@ def cpp_lambda(
 
 def table_number(parameter: Parameter, value: ParameterValue) -> int:
     """A parameter's value in the tables: a Dtype's number, an enum's index."""
-    if parameter.type == "dtype":
+    if parameter.type is ParameterType.DTYPE:
         return DTYPES.index(str(value))
-    if parameter.type == "enum":
+    if parameter.type is ParameterType.ENUM:
         return (parameter.values or ()).index(value)
     return int(value)
 

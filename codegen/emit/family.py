@@ -9,7 +9,7 @@ from codegen.emit.cpp import SCALAR_TYPES, comment, dtype_enumerator
 from codegen.emit.cpp_names import TableNames, cpp_lambda, requirements
 from codegen.emit.render import render
 from codegen.space.expand import FamilySpace
-from codegen.spec.model import Family, Tensor
+from codegen.spec.model import Family, Role, Tensor
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ def args(family: Family) -> str:
     """args.h."""
     members: dict[str, _Member] = {}
     for tensor in family.tensors:
-        role = "" if tensor.role == "input" else f", {tensor.role}"
+        role = "" if tensor.role is Role.INPUT else f", {tensor.role.value}"
         optional = ", optional" if tensor.optional else ""
         doc = f": {tensor.doc}" if tensor.doc else ""
         members[tensor.name] = _Member(
@@ -95,7 +95,7 @@ def family_cpp(space: FamilySpace) -> str:
         tensors.append(
             _TensorRow(
                 tensor.name,
-                tensor.role,
+                tensor.role.value,
                 "true" if tensor.optional else "false",
                 parameters.index(tensor.dtype) if is_parameter else -1,
                 "{}" if is_parameter else dtype_enumerator(tensor.dtype),

@@ -56,7 +56,7 @@ def _family_entry(space: FamilySpace, places: Mapping[str, str]) -> dict[str, An
     for tensor in family.tensors:
         arguments[tensor.name] = {
             "name": tensor.name,
-            "role": tensor.role,
+            "role": tensor.role.value,
             "dims": [dim.expression.normal for dim in tensor.dims],
             "dtype": tensor.dtype,
             "optional": tensor.optional,
@@ -88,7 +88,7 @@ def _family_entry(space: FamilySpace, places: Mapping[str, str]) -> dict[str, An
 def _parameter_entry(parameter: Parameter) -> dict[str, Any]:
     return {
         "name": parameter.name,
-        "type": parameter.type,
+        "type": parameter.type.value,
         "token": parameter.token,
         "values": None if parameter.values is None else list(parameter.values),
         "default": parameter.default,

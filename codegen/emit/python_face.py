@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from codegen.spec.model import Family, Scalar, Tensor
+from codegen.spec.model import Family, Role, Scalar, Tensor
 
 _PYTHON_TYPES = {"f32": "float", "f64": "float", "i32": "int", "i64": "int", "bool": "bool"}
 
@@ -18,8 +18,8 @@ def class_name(family: str) -> str:
 
 def values(family: Family) -> dict[str, Any]:
     """What family.py.mako is rendered with."""
-    inputs = [tensor for tensor in family.tensors if tensor.role == "input"]
-    outputs = [tensor for tensor in family.tensors if tensor.role == "output"]
+    inputs = [tensor for tensor in family.tensors if tensor.role is Role.INPUT]
+    outputs = [tensor for tensor in family.tensors if tensor.role is Role.OUTPUT]
     required = [tensor for tensor in outputs if not tensor.optional]
     optional = [tensor for tensor in outputs if tensor.optional]
     returns_any = _returned(len(required))
@@ -76,7 +76,7 @@ def _argument_lines(family: Family) -> list[str]:
     lines = []
     for tensor in family.tensors:
         shape = ", ".join(dim.expression.text for dim in tensor.dims)
-        note = " (output)" if tensor.role == "output" else ""
+        note = " (output)" if tensor.role is Role.OUTPUT else ""
         if tensor.optional:
             note = f" (output, with return_{tensor.name}=True)"
         doc = f": {tensor.doc}" if tensor.doc else ""

@@ -12,7 +12,15 @@ from codegen.emit.cpp_names import ConfigNames, TableNames, cpp_lambda, requirem
 from codegen.emit.render import render
 from codegen.space.expand import TargetSpace
 from codegen.spec.expressions import DTYPES, Expression
-from codegen.spec.model import Configuration, Family, Launch, Parameter, ParameterValue, Target
+from codegen.spec.model import (
+    Configuration,
+    Family,
+    Launch,
+    Parameter,
+    ParameterType,
+    ParameterValue,
+    Target,
+)
 from codegen.spec.names import cpp_name, enum_type
 
 
@@ -214,7 +222,7 @@ def _member_writer(target: Target) -> Callable[[Configuration], list[str]]:
 def _parameter_member(parameter: Parameter, value: ParameterValue) -> str:
     if not isinstance(value, str):
         return _constant(parameter.name, value)
-    if parameter.type == "dtype":
+    if parameter.type is ParameterType.DTYPE:
         return f"using {parameter.name} = {value};"
     values = ", ".join(cpp_name(str(known)) for known in parameter.values or ())
     kind = enum_type(parameter.name)

@@ -17,7 +17,7 @@ from codegen.spec.expressions import (
     Kind,
     parse,
 )
-from codegen.spec.model import Parameter, Rule
+from codegen.spec.model import Parameter, ParameterType, Rule
 from codegen.spec.names import FILE, IDENTIFIER, MAX_NAME, TOKEN, reserved
 from codegen.spec.problems import Problem, TooManyProblemsError, did_you_mean, display_path
 from codegen.spec.source import Document
@@ -93,10 +93,11 @@ def load_parameters(
             document.report("an enum lists its values", *path)
         values = None if entry.values is None else tuple(entry.values)
         doc, place = " ".join(entry.doc.split()), document.locate(*path, key=True)
-        parameter = Parameter(name, entry.type, token, values, doc, place, entry.default)
+        kind = ParameterType(entry.type)
+        parameter = Parameter(name, kind, token, values, doc, place, entry.default)
         if entry.default is not None and (wrong := parameter.check(entry.default)):
             document.report(wrong, *path, "default")
-        plain = Parameter(name, entry.type, token, None, "", parameter.location)
+        plain = Parameter(name, kind, token, None, "", parameter.location)
         seen: set[object] = set()
         for i, value in enumerate(values or ()):
             if wrong := plain.check(value):
@@ -136,24 +137,24 @@ def confusable(a: Parameter, b: Parameter) -> str | None:
 
     Two parameters that always stand in the key (dtypes, enums) are told apart by their place.
     """
-    if a.type in ("dtype", "enum") and b.type in ("dtype", "enum"):
+    if a.type.is_text and b.type.is_text:
         return None
-    if a.type == b.type == "int":
+    if a.type is b.type is ParameterType.INT:
         long, short = sorted((a.token or "", b.token or ""), key=len, reverse=True)
         rest = long[len(short) :]
         if long.startswith(short) and (rest in ("", "m") or rest.removeprefix("m").isdigit()):
             return long + "1"
         return None
-    if b.type == "int" or a.type in ("dtype", "enum"):
+    if b.type is ParameterType.INT or a.type.is_text:
         a, b = b, a
     # Now a is an int or a bool, and what b writes can be listed.
-    pieces = [b.token or ""] if b.type == "bool" else list(map(str, b.values or DTYPES))
+    pieces = [b.token or ""] if b.type is ParameterType.BOOL else list(map(str, b.values or DTYPES))
     return next((piece for piece in pieces if _may_write(a, piece)), None)
 
 
 def _may_write(parameter: Parameter, piece: str) -> bool:
     token = parameter.token or ""
-    if parameter.type == "bool":
+    if parameter.type is ParameterType.BOOL:
         return piece == token
     rest = piece[len(token) :].removeprefix("m")
     return piece.startswith(token) and rest.isdigit()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from codegen.spec.expressions import DTYPES
-from codegen.spec.model import Parameter, ParameterValue, Target
+from codegen.spec.model import Parameter, ParameterType, ParameterValue, Target
 
 NO_TOKENS = "default"
 _INT = re.compile(r"m?(0|[1-9][0-9]*)$")
@@ -24,9 +24,9 @@ class KeyFormatError(Exception):
 
 def token_of(parameter: Parameter, value: ParameterValue) -> str:
     """What stands in the key for this value; empty for a false bool."""
-    if parameter.type == "bool":
+    if parameter.type is ParameterType.BOOL:
         return (parameter.token or "") if value else ""
-    if parameter.type == "int":
+    if parameter.type is ParameterType.INT:
         sign = "m" if int(value) < 0 else ""
         return f"{parameter.token}{sign}{abs(int(value))}"
     return str(value)
@@ -58,13 +58,13 @@ def tokens_of(parameters: Sequence[Parameter]) -> Callable[[Sequence[ParameterVa
 def parse_tokens(parameters: Sequence[Parameter], text: str) -> tuple[ParameterValue, ...]:
     """The values that `text`, the last part of a key, stands for. Raises KeyFormatError."""
     pieces = [] if text == NO_TOKENS else text.split("-")
-    if text == NO_TOKENS and any(p.type in ("dtype", "enum") for p in parameters):
+    if text == NO_TOKENS and any(p.type.is_text for p in parameters):
         pieces = [text]
     values: list[ParameterValue] = []
     position = 0
     for parameter in parameters:
         piece = pieces[position] if position < len(pieces) else None
-        if parameter.type == "bool":
+        if parameter.type is ParameterType.BOOL:
             present = piece is not None and piece == parameter.token
             values.append(present)
             position += present
@@ -83,20 +83,20 @@ def parse_tokens(parameters: Sequence[Parameter], text: str) -> tuple[ParameterV
 
 def expected(parameter: Parameter) -> str:
     """What a key holds for this parameter, in words."""
-    if parameter.type == "int":
+    if parameter.type is ParameterType.INT:
         return f"{parameter.name} ({parameter.token}<number>)"
     return f"{parameter.name} ({', '.join(map(str, parameter.values or DTYPES))})"
 
 
 def _read(parameter: Parameter, piece: str) -> ParameterValue | None:
-    if parameter.type == "int":
+    if parameter.type is ParameterType.INT:
         digits = piece.removeprefix(parameter.token or "")
         if not piece.startswith(parameter.token or "") or not _INT.match(digits):
             return None
         if digits == "m0" or len(digits) > 11:
             return None
         return -int(digits[1:]) if digits.startswith("m") else int(digits)
-    known = (parameter.values or ()) if parameter.type == "enum" else DTYPES
+    known = (parameter.values or ()) if parameter.type is ParameterType.ENUM else DTYPES
     return piece if piece in known else None
 
 

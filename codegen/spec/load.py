@@ -18,7 +18,7 @@ from codegen.spec.checks import (
 )
 from codegen.spec.expressions import BOOL, FLOAT, FUNCTIONS, INT, Kind
 from codegen.spec.load_target import TargetLoader
-from codegen.spec.model import ChoiceRow, Dim, Family, ParameterValue, Scalar, Target, Tensor
+from codegen.spec.model import ChoiceRow, Dim, Family, ParameterValue, Role, Scalar, Target, Tensor
 from codegen.spec.names import IDENTIFIER, SNAKE, reserved
 from codegen.spec.problems import (
     Location,
@@ -269,8 +269,8 @@ class _FamilyLoader:
             else:
                 tensors.append(self._tensor(name, argument, kinds, scope))
         place = ("arguments",)
-        for role, word in (("input", "tensor"), ("output", "output")):
-            if not any(tensor.role == role for tensor in tensors):
+        for role, word in ((Role.INPUT, "tensor"), (Role.OUTPUT, "output")):
+            if not any(tensor.role is role for tensor in tensors):
                 message = f"a family has at least one argument of kind '{word}:'"
                 self.family.report(message, *place, key=True)
         if len(tensors) > MAX_TENSORS:
@@ -309,9 +309,9 @@ class _FamilyLoader:
     ) -> Tensor:
         match written:
             case schema.TensorInput(tensor=texts):
-                role, key = "input", "tensor"
+                role, key = Role.INPUT, "tensor"
             case schema.TensorOutput(output=texts):
-                role = key = "output"
+                role, key = Role.OUTPUT, "output"
         path = ("arguments", name)
         if len(texts) > MAX_RANK:
             self.family.report(f"{len(texts)} extents; at most {MAX_RANK}", *path, key)

@@ -7,7 +7,14 @@ from collections.abc import Mapping, Sequence
 from codegen.spec import schema
 from codegen.spec.checks import load_rules
 from codegen.spec.expressions import Kind
-from codegen.spec.model import Choice, ConfigurationSet, Parameter, ParameterValue, Rule
+from codegen.spec.model import (
+    Choice,
+    ConfigurationSet,
+    Parameter,
+    ParameterType,
+    ParameterValue,
+    Rule,
+)
 from codegen.spec.names import SNAKE
 from codegen.spec.problems import TooManyProblemsError, did_you_mean
 from codegen.spec.source import Document
@@ -221,4 +228,4 @@ def _left_out(parameter: Parameter) -> tuple[ParameterValue, ...]:
     """Its default, else all it may be; nothing, where the spec does not say what that is."""
     if parameter.default is not None:
         return (parameter.default,)
-    return parameter.values or ((False, True) if parameter.type == "bool" else ())
+    return parameter.values or ((False, True) if parameter.type is ParameterType.BOOL else ())

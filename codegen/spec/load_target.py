@@ -19,7 +19,7 @@ from codegen.spec.checks import (
 )
 from codegen.spec.expressions import BOOL, INT, ExpressionError, Kind, parse
 from codegen.spec.load_sets import SetLoader
-from codegen.spec.model import Derived, Family, Launch, Rule, Target, Workspace
+from codegen.spec.model import Derived, Family, Launch, ParameterType, Rule, Target, Workspace
 from codegen.spec.names import CPP_KEYWORDS, IDENTIFIER, TARGET, enum_type
 from codegen.spec.problems import TooManyProblemsError, did_you_mean
 from codegen.spec.source import Document
@@ -70,7 +70,7 @@ class TargetLoader:
         derived = self._derived(written, kinds)
         constants = {**kinds, **{value.name: value.expression.kind for value in derived}}
         for parameter in parameters:
-            if parameter.type == "enum" and enum_type(parameter.name) in constants:
+            if parameter.type is ParameterType.ENUM and enum_type(parameter.name) in constants:
                 message = f"'{enum_type(parameter.name)}' is the C++ type of '{parameter.name}'"
                 document.report(f"{message}: rename one of them")
         everything = {**constants, **dict.fromkeys(family.symbols, INT)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,12 +16,33 @@ ParameterValue = bool | int | str
 Number = bool | int | float
 
 
+class ParameterType(enum.Enum):
+    """What a parameter's values are."""
+
+    DTYPE = "dtype"
+    INT = "int"
+    BOOL = "bool"
+    ENUM = "enum"
+
+    @property
+    def is_text(self) -> bool:
+        """Whether a value stands in the key as itself."""
+        return self in (ParameterType.DTYPE, ParameterType.ENUM)
+
+
+class Role(enum.Enum):
+    """What a kernel does with a tensor."""
+
+    INPUT = "input"
+    OUTPUT = "output"
+
+
 @dataclass(frozen=True)
 class Parameter:
     """A compile-time choice of a family or of one of its targets."""
 
     name: str
-    type: str
+    type: ParameterType
     token: str | None
     values: tuple[ParameterValue, ...] | None
     doc: str
@@ -30,28 +52,28 @@ class Parameter:
     @property
     def kind(self) -> Kind:
         """What it is in an expression."""
-        if self.type == "dtype":
+        if self.type is ParameterType.DTYPE:
             return DTYPE
-        if self.type == "enum":
+        if self.type is ParameterType.ENUM:
             return Kind("text", tuple(map(str, self.values or ())))
-        return BOOL if self.type == "bool" else INT
+        return BOOL if self.type is ParameterType.BOOL else INT
 
     @cached_property
     def _known(self) -> dict[object, None]:
-        return dict.fromkeys(self.values or (DTYPES if self.type == "dtype" else ()))
+        return dict.fromkeys(self.values or (DTYPES if self.type is ParameterType.DTYPE else ()))
 
     def check(self, value: object) -> str | None:
         """What is wrong with `value` as a value of this parameter, or None."""
-        if self.type == "bool":
+        if self.type is ParameterType.BOOL:
             fits = isinstance(value, bool)
-        elif self.type == "int":
+        elif self.type is ParameterType.INT:
             fits = isinstance(value, int) and not isinstance(value, bool)
         else:
             fits = isinstance(value, str)
         if not fits:
-            article = "an" if self.type in ("int", "enum") else "a"
-            return f"{value!r} is not {article} {self.type}"
-        if self.type == "int" and not -(2**31) < int(str(value)) < 2**31:
+            article = "an" if self.type in (ParameterType.INT, ParameterType.ENUM) else "a"
+            return f"{value!r} is not {article} {self.type.value}"
+        if self.type is ParameterType.INT and not -(2**31) < int(str(value)) < 2**31:
             return f"{value} does not fit into 32 bits"
         if self._known and value not in self._known:
             hint = did_you_mean(str(value), map(str, self._known))
@@ -90,7 +112,7 @@ class Tensor:
     """A tensor argument; `dtype` is a dtype or the name of a dtype parameter."""
 
     name: str
-    role: str  # input, output
+    role: Role
     dims: tuple[Dim, ...]
     dtype: str
     optional: bool

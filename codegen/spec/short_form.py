@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from codegen.spec import schema
 from codegen.spec.expressions import DTYPES
 from codegen.spec.keys import KeyFormatError
-from codegen.spec.model import Feature, Parameter, ParameterValue, ShortForm, Target
+from codegen.spec.model import Feature, Parameter, ParameterType, ParameterValue, ShortForm, Target
 from codegen.spec.problems import did_you_mean
 from codegen.spec.source import Document
 
@@ -37,7 +37,9 @@ def write(target: Target, configuration: Mapping[str, ParameterValue]) -> str | 
     """The short form of a configuration; None where the target has none."""
     if target.short is None:
         return None
-    dtypes = {parameter.name for parameter in target.parameters if parameter.type == "dtype"}
+    dtypes = {
+        parameter.name for parameter in target.parameters if parameter.type is ParameterType.DTYPE
+    }
     head = []
     for name in target.short.values:
         text = str(configuration[name])
@@ -89,7 +91,7 @@ def parse(target: Target, text: str) -> tuple[ParameterValue, ...]:
 
 
 def _value(parameter: Parameter, cell: str) -> ParameterValue:
-    if parameter.type == "int":
+    if parameter.type is ParameterType.INT:
         if not _INT.match(cell):
             raise KeyFormatError(f"'{cell}' stands where {parameter.name}, an integer, is due")
         return int(cell)
@@ -123,7 +125,7 @@ def load(
     kinds = {parameter.name: parameter.type for parameter in parameters}
     features = []
     for i, name in enumerate(written.values):
-        if kinds.get(name) == "bool":
+        if kinds.get(name) is ParameterType.BOOL:
             document.report(f"'{name}' is a bool: it is a feature", "short", "values", i)
     for pattern, named in written.features.items():
         path = ("short", "features", pattern)
@@ -134,10 +136,10 @@ def load(
             document.report(message, *path, key=True)
         elif isinstance(named, str) != (holes == 0) or holes not in (0, len(names)):
             document.report(f"{holes} {{}} stand for {len(names)} parameters", *path, key=True)
-        due = "int" if holes else "bool"
+        due = ParameterType.INT if holes else ParameterType.BOOL
         for name in names:
             if kinds.get(name, due) != due:
-                document.report(f"'{name}' is no {due}", *path)
+                document.report(f"'{name}' is no {due.value}", *path)
         features.append(Feature(pattern, names))
     count = Counter(written.values)
     count.update(name for feature in features for name in feature.parameters)

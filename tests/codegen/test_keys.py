@@ -16,7 +16,7 @@ from codegen.spec.keys import (
     symbol_fragment,
     tokens_of,
 )
-from codegen.spec.model import Parameter
+from codegen.spec.model import Parameter, ParameterType
 from codegen.spec.names import CPP_KEYWORDS, cpp_type_name, taken
 from codegen.spec.problems import Location
 
@@ -32,7 +32,7 @@ def parameters(draw) -> list[Parameter]:
         kind = draw(st.sampled_from(["dtype", "int", "bool", "enum"]))
         token = draw(tokens) if kind in ("int", "bool") else None
         values = tuple(draw(st.sets(tokens, min_size=1, max_size=3))) if kind == "enum" else None
-        result.append(Parameter(f"p{i}", kind, token, values, "", PLACE))
+        result.append(Parameter(f"p{i}", ParameterType(kind), token, values, "", PLACE))
     for i, later in enumerate(result):
         assume(not any(confusable(earlier, later) for earlier in result[:i]))
     return result
@@ -46,7 +46,7 @@ def configurations(draw, of: list[Parameter]):
         "bool": lambda p: st.booleans(),
         "enum": lambda p: st.sampled_from(p.values),
     }
-    return tuple(draw(kinds[p.type](p)) for p in of)
+    return tuple(draw(kinds[p.type.value](p)) for p in of)
 
 
 @settings(max_examples=300, deadline=None)
@@ -89,19 +89,19 @@ def test_two_configurations_never_share_a_key_or_a_type(data) -> None:
     "text", ["r064", "r-5", "rm0", "r", "r5-", "-r5", "r5-r5", "R5", "r5 ", ""]
 )
 def test_only_the_canonical_form_is_a_key(text) -> None:
-    known = [Parameter("B_r", "int", "r", None, "", PLACE)]
+    known = [Parameter("B_r", ParameterType.INT, "r", None, "", PLACE)]
     with pytest.raises(KeyFormatError):
         parse_tokens(known, text)
 
 
 def test_negative_ints() -> None:
-    known = [Parameter("B_r", "int", "r", None, "", PLACE)]
+    known = [Parameter("B_r", ParameterType.INT, "r", None, "", PLACE)]
     assert tokens_of(known)((-5,)) == "rm5"
     assert parse_tokens(known, "rm5") == (-5,)
 
 
 def test_no_token_at_all_is_default() -> None:
-    known = [Parameter("causal", "bool", "causal", None, "", PLACE)]
+    known = [Parameter("causal", ParameterType.BOOL, "causal", None, "", PLACE)]
     assert tokens_of(known)((False,)) == "default"
     assert parse_tokens(known, "default") == (False,)
     assert cpp_type_name("default", taken(())) == "default_"

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 
 from codegen.spec import short_form
 from codegen.spec.keys import KeyFormatError
-from codegen.spec.model import Feature, Parameter, ShortForm
+from codegen.spec.model import Feature, Parameter, ParameterType, ShortForm
 from codegen.spec.problems import Location
 
 PLACE = Location("spec.yaml", 1, 1)
@@ -25,7 +25,10 @@ KINDS = ["dtype", "int", "bool", "int", "int", "bool", "int", "int", "bool"]
 SEED = SimpleNamespace(
     family="flash_forward",
     name="sm80",
-    parameters=[Parameter(n, k, None, None, "", PLACE) for n, k in zip(NAMES, KINDS, strict=True)],
+    parameters=[
+        Parameter(n, ParameterType(k), None, None, "", PLACE)
+        for n, k in zip(NAMES, KINDS, strict=True)
+    ],
     short=ShortForm(
         ("dtype", "d_head", "B_r", "n_warps"),
         (
@@ -59,14 +62,23 @@ def targets(draw):
     for i in range(draw(st.integers(0, 4))):
         kind = draw(st.sampled_from(["dtype", "int", "enum"]))
         parameters.append(
-            Parameter(f"v{i}", kind, None, ("auto", "wide") if kind == "enum" else None, "", PLACE)
+            Parameter(
+                f"v{i}",
+                ParameterType(kind),
+                None,
+                ("auto", "wide") if kind == "enum" else None,
+                "",
+                PLACE,
+            )
         )
         values.append(f"v{i}")
     for i, pattern in enumerate(patterns):
         holes = draw(st.integers(0, 3))
         names = tuple(f"f{i}{j}" for j in range(max(1, holes)))
         kind = "int" if holes else "bool"
-        parameters += [Parameter(name, kind, None, None, "", PLACE) for name in names]
+        parameters += [
+            Parameter(name, ParameterType(kind), None, None, "", PLACE) for name in names
+        ]
         features.append(Feature("_".join([pattern, *["{}"] * holes]), names))
     order = draw(st.permutations(parameters))
     return SimpleNamespace(
@@ -81,7 +93,7 @@ def configuration(draw, target):
         "bool": st.booleans(),
         "enum": st.sampled_from(["auto", "wide"]),
     }
-    return tuple(draw(kinds[p.type]) for p in target.parameters)
+    return tuple(draw(kinds[p.type.value]) for p in target.parameters)
 
 
 @settings(max_examples=300, deadline=None)

@@ -13,7 +13,7 @@ from typing import Any
 
 from codegen.space.expand import FamilySpace
 from codegen.spec.expressions import BOOL, DTYPES, EVALUATION_ERRORS, Expression
-from codegen.spec.model import Configuration, Target
+from codegen.spec.model import Configuration, ParameterType, Target
 
 INCLUDE = Path(__file__).resolve().parents[2] / "runtime/include"
 SYMBOLS = {"N": 24, "M": 5}
@@ -77,12 +77,12 @@ def header(target: Target) -> str:
     lines = []
     for parameter in target.parameters:
         value = f"Config::{parameter.name}"
-        if parameter.type == "dtype":
+        if parameter.type is ParameterType.DTYPE:
             value = " : ".join(
                 f"std::is_same_v<typename {value}, {dtype}> ? {i}" for i, dtype in enumerate(DTYPES)
                 if dtype != "bool"
             ) + " : -1"  # fmt: skip
-        elif parameter.type == "enum":
+        elif parameter.type is ParameterType.ENUM:
             value = f"static_cast<int>({value})"
         lines.append(f'    print("{parameter.name}", {value});')
     lines += [f'    print("{d.name}", Config::{d.name});' for d in target.derived]
@@ -170,9 +170,9 @@ def _values(
     scope: dict[str, Any] = dict(SYMBOLS)
     for parameter in target.parameters:
         value = scope[parameter.name] = configuration.parameters[parameter.name]
-        if parameter.type == "dtype":
+        if parameter.type is ParameterType.DTYPE:
             yield parameter.name, DTYPES.index(str(value))
-        elif parameter.type == "enum":
+        elif parameter.type is ParameterType.ENUM:
             yield parameter.name, (parameter.values or ()).index(value)
         else:
             yield parameter.name, int(value)
