@@ -43,7 +43,8 @@ def choose(
     It has the parameters `wanted`, where a value of None leaves one open. Of the rows of the
     family's choices.yaml whose condition holds, the first that a kernel fits decides: its values
     count for what is open, where a target has that parameter. Without rows, and among several that
-    fit, the first of the manifest's order (targets by name, then as the spec lists them).
+    fit, the first: targets of the highest compute capability before others, then as the spec lists
+    them.
 
     Args:
         family: a family's name.
@@ -62,9 +63,11 @@ def choose(
     found = _chosen.get(key)
     if found is not None:
         return found
+    capability = {t.name: t.capability for t in manifest.load().families[family].targets}
+    by_capability = sorted(catalog.kernels(family), key=lambda info: -capability[info.target])
     refused: dict[tuple[str, str], list[str]] = {}
     for take in [rows[i][1] for i in held] if rows else [_NOTHING]:
-        for info in catalog.kernels(family):
+        for info in by_capability:
             why = _why_not(info, device, target, wanted, take)
             if why is None:
                 return _chosen.setdefault(key, catalog.kernel(info.key))

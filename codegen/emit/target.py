@@ -20,6 +20,7 @@ from codegen.spec.model import (
     ParameterType,
     ParameterValue,
     Target,
+    Wgmma,
 )
 from codegen.spec.names import cpp_name, enum_type
 
@@ -94,6 +95,23 @@ def launch(target: Target, spec: Launch) -> str:
         grid=[translate(expression, names) for expression in spec.grid],
         block=as_int(spec.block),
         shared_memory=as_int(spec.shared_memory),
+    )
+
+
+def wgmma(chosen: TargetSpace, spec: Wgmma) -> str:
+    """<target>_wgmma.cuh: ptx::Wgmma for the products of the chosen configurations."""
+    target = chosen.target
+    operands: dict[tuple[str, int], set[str]] = {}  # (dtype, N) -> where A may be
+    for configuration in chosen.configurations:
+        values = configuration.everything
+        dtype = str(values.get(spec.dtype, spec.dtype))
+        for where, columns in (("shared", spec.shared), ("registers", spec.registers)):
+            for n in columns:
+                operands.setdefault((dtype, n.evaluate(values)), set()).add(where)
+    return render(
+        "wgmma.cuh",
+        target.file,
+        products=[(dtype, n, operands[dtype, n]) for dtype, n in sorted(operands)],
     )
 
 

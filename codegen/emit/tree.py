@@ -38,6 +38,8 @@ def emit(spaces: Sequence[FamilySpace], inputs: Inputs) -> dict[str, str]:
                 )
             if target.workspace:
                 files[f"{folder}/{target.name}_args.h"] = emit_target.args(target)
+            if target.wgmma is not None:
+                files[f"{folder}/{target.name}_wgmma.cuh"] = emit_target.wgmma(chosen, target.wgmma)
             files[f"{folder}/{target.name}_table.cpp"] = emit_target.table(family, chosen)
             for path, text, configurations in emit_target.shards(chosen):
                 files[path] = text

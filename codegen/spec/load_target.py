@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from codegen.spec import schema, short_form
@@ -17,15 +17,26 @@ from codegen.spec.checks import (
     load_rules,
     spec_name,
 )
-from codegen.spec.expressions import BOOL, INT, ExpressionError, Kind, parse
+from codegen.spec.expressions import BOOL, INT, Expression, ExpressionError, Kind, parse
 from codegen.spec.load_sets import SetLoader
-from codegen.spec.model import Derived, Family, Launch, ParameterType, Rule, Target, Workspace
+from codegen.spec.model import (
+    Derived,
+    Family,
+    Launch,
+    Parameter,
+    ParameterType,
+    Rule,
+    Target,
+    Wgmma,
+    Workspace,
+)
 from codegen.spec.names import CPP_KEYWORDS, IDENTIFIER, TARGET, enum_type
 from codegen.spec.problems import TooManyProblemsError, did_you_mean
 from codegen.spec.source import Document
 
 MAX_DERIVED = 256
 MAX_WORKSPACES = 32  # runtime/include/registry.h
+WGMMA_DTYPES = ("bf16", "fp16")
 
 
 class TargetLoader:
@@ -75,6 +86,7 @@ class TargetLoader:
                 document.report(f"{message}: rename one of them")
         everything = {**constants, **dict.fromkeys(family.symbols, INT)}
         constraints = load_rules(document, written.constraints, constants, "constraints")
+        wgmma, wgmma_rules = self._wgmma(written, parameters, constants)
         header, kernel = self._kernel(written)
         alignment = written.alignment or 1
         if alignment & (alignment - 1):
@@ -88,9 +100,10 @@ class TargetLoader:
             shared_parameters=family.parameters,
             own_parameters=own,
             derived=derived,
-            constraints=constraints + self._limits(written, constants),
+            constraints=constraints + self._limits(written, constants) + wgmma_rules,
             workspace=self._workspace(written, everything),
             launch=self._launch(written, constants, everything),
+            wgmma=wgmma,
             requires=load_rules(document, written.requires, everything, "requires"),
             alignment=alignment,
             sets=SetLoader(document, family.parameters, own, constants).load(written.sets),
@@ -198,6 +211,49 @@ class TargetLoader:
             message = f"{len(written.workspace)} workspaces; at most {MAX_WORKSPACES}"
             document.report(message, "workspace", key=True)
         return tuple(parts)
+
+    def _wgmma(
+        self,
+        written: schema.TargetFile,
+        parameters: tuple[Parameter, ...],
+        constants: Mapping[str, Kind],
+    ) -> tuple[Wgmma | None, tuple[Rule, ...]]:
+        """The products a kernel uses, and what the instruction takes, as constraints."""
+        if written.wgmma is None:
+            return None, ()
+        document, dtype = self.document, written.wgmma.dtype
+        if written.target != "sm90a":
+            document.report("only sm90a has wgmma", "wgmma", key=True)
+        dtypes = [parameter.name for parameter in parameters if parameter.type is ParameterType.DTYPE]
+        if dtype not in (*WGMMA_DTYPES, *dtypes):
+            hint = did_you_mean(dtype, [*dtypes, *WGMMA_DTYPES])
+            document.report(f"'{dtype}' is not a dtype of wgmma{hint}", "wgmma", "dtype")
+        rules = []
+        if dtype in dtypes:
+            that = parse(f"{dtype} in [{', '.join(WGMMA_DTYPES)}]", constants)
+            because = f"wgmma multiplies {' or '.join(WGMMA_DTYPES)}"
+            rules.append(Rule(that, because, document.locate("wgmma", "dtype")))
+
+        def columns(where: str, texts: Sequence[str]) -> tuple[Expression, ...]:
+            loaded = []
+            for i, text in enumerate(texts):
+                n = load_expression(document, text, constants, "int", "wgmma", where, i)
+                loaded.append(n)
+                if n.kind == INT:
+                    that = parse(
+                        f"({n.normal}) % 8 == 0 and 8 <= ({n.normal}) and ({n.normal}) <= 256",
+                        constants,
+                    )
+                    because = "wgmma has 8 to 256 columns, a multiple of 8"
+                    rules.append(Rule(that, because, document.locate("wgmma", where, i)))
+            return tuple(loaded)
+
+        wgmma = Wgmma(
+            dtype,
+            columns("shared", written.wgmma.shared),
+            columns("registers", written.wgmma.registers),
+        )
+        return wgmma, tuple(rules)
 
     def _launch(
         self,

@@ -176,6 +176,15 @@ class Launch:
     location: Location
 
 
+@dataclass(frozen=True)
+class Wgmma:
+    """The wgmma products that a kernel uses: their N, and the dtype of their operands."""
+
+    dtype: str  # bf16, fp16, or a dtype parameter
+    shared: tuple[Expression, ...]  # both operands in shared memory
+    registers: tuple[Expression, ...]  # A in registers, B in shared memory
+
+
 @dataclass(frozen=True, eq=False)
 class Choice:
     """Part of a set: values of each parameter, in spec order, and rules of its own.
@@ -247,9 +256,10 @@ class Target:
     shared_parameters: tuple[Parameter, ...]  # the family's
     own_parameters: tuple[Parameter, ...]
     derived: tuple[Derived, ...]
-    constraints: tuple[Rule, ...]  # limits among them
+    constraints: tuple[Rule, ...]  # limits among them, and what wgmma takes
     workspace: tuple[Workspace, ...]
     launch: Launch | None
+    wgmma: Wgmma | None
     requires: tuple[Rule, ...]
     alignment: int
     sets: tuple[ConfigurationSet, ...]

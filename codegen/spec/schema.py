@@ -261,6 +261,20 @@ class ShortForm(Written):
     )
 
 
+class Wgmma(Written):
+    """Products of compute capability 9.0 that the kernel uses, m64nNk16 with fp32 results."""
+
+    dtype: str = Field(description="bf16, fp16, or the name of a dtype parameter: the operands'")
+    shared: list[Text] = Field(
+        default_factory=list, description="N of each product with both operands in shared memory"
+    )
+    registers: list[Text] = Field(
+        default_factory=list,
+        description="N of each product with A in registers and B, its columns contiguous, in "
+        "shared memory",
+    )
+
+
 class Budget(Written):
     """What a kernel may use; ptx-report --check fails where it is exceeded."""
 
@@ -287,6 +301,9 @@ class TargetFile(Written):
         default_factory=dict, description="members of Args::workspace: pointers, null if not needed"
     )
     launch: Launch | None = None
+    wgmma: Wgmma | None = Field(
+        None, description="ptx::Wgmma is made for these, in <family>/<target>_wgmma.cuh"
+    )
     requires: list[Rule] = Field(default_factory=list, description="after the family's, at calls")
     alignment: int | None = Field(
         None, ge=1, le=1024, description="bytes; default: the element's size"

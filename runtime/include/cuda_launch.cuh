@@ -10,6 +10,23 @@
 
 namespace kernelmint {
 
+// Makes `device` the calling thread's current one while it lives. `error` says why it could not.
+struct DeviceScope {
+  explicit DeviceScope(int device) : wanted(device) {
+    cudaError_t status = cudaGetDevice(&previous);
+    if (status == cudaSuccess && previous != wanted) status = cudaSetDevice(wanted);
+    if (status != cudaSuccess) error = cudaGetErrorString(status);
+  }
+  ~DeviceScope() {
+    if (error == nullptr && previous != wanted) cudaSetDevice(previous);
+  }
+  DeviceScope(const DeviceScope&) = delete;
+  DeviceScope& operator=(const DeviceScope&) = delete;
+
+  int wanted, previous = -1;
+  const char* error = nullptr;
+};
+
 // One extent of the grid, checked against the limit of its axis.
 struct Grid {
   std::int64_t x = 1, y = 1, z = 1;
@@ -25,13 +42,9 @@ LaunchResult launch_cuda(void (*kernel)(const Args), Grid grid, int threads, int
     return {"the launch grid exceeds CUDA's limits (2^31-1, 65535, 65535): split the batch"};
   if (grid.x < 1 || grid.y < 1 || grid.z < 1)
     return {"the launch grid is empty, since an extent is 0, but there are outputs to write"};
-  int current = -1;
-  cudaError_t status = cudaGetDevice(&current);
-  if (status != cudaSuccess) return {cudaGetErrorString(status)};
-  if (current != context.device) {
-    status = cudaSetDevice(context.device);
-    if (status != cudaSuccess) return {cudaGetErrorString(status)};
-  }
+  const DeviceScope device(context.device);
+  if (device.error != nullptr) return {device.error};
+  cudaError_t status = cudaSuccess;
   const std::uint64_t bit = std::uint64_t{1} << (context.device & 63);
   if (shared_memory > 48 * 1024 &&
       (context.device > 63 || !(devices_ready.load(std::memory_order_relaxed) & bit))) {
@@ -45,7 +58,6 @@ LaunchResult launch_cuda(void (*kernel)(const Args), Grid grid, int threads, int
     kernel<<<blocks, threads, shared_memory, static_cast<cudaStream_t>(context.stream)>>>(args);
     status = cudaGetLastError();
   }
-  if (current != context.device) cudaSetDevice(current);
   return {status == cudaSuccess ? nullptr : cudaGetErrorString(status)};
 }
 

@@ -1,0 +1,62 @@
+// Counters in device memory for the thread blocks of one launch. A kernel finds its counter at zero
+// and must leave it so; nothing clears it between launches.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <mutex>
+#include <unordered_map>
+
+namespace kernelmint {
+
+// While it lives, the thread may call what a capture refuses though it adds nothing to the graph.
+class RelaxedCapture {
+ public:
+  RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  ~RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
+// Hands out the elements of an array on one device. Launches on a stream follow each other, so they
+// share one. A launch that is captured has one of its own, since a graph may run beside anything,
+// though never beside itself. Stream ids are not used twice, as addresses of streams are.
+class LaunchCounters {
+ public:
+  explicit LaunchCounters(std::size_t count) : count_(count) {}
+
+  // The index of the counter for a launch on `stream`, on the current device; -1 where none is
+  // left.
+  cudaError_t index_for(cudaStream_t stream, int& index) {
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    if (const cudaError_t status = cudaStreamIsCapturing(stream, &capture); status != cudaSuccess)
+      return status;
+    if (capture != cudaStreamCaptureStatusNone) {  // a stream that captures has no id to ask for
+      const std::lock_guard<std::mutex> lock(mutex_);
+      index = next();
+      return cudaSuccess;
+    }
+    unsigned long long id = 0;
+    if (const cudaError_t status = cudaStreamGetId(stream, &id); status != cudaSuccess)
+      return status;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto [place, is_new] = by_stream_.try_emplace(id, -1);
+    if (is_new) place->second = next();
+    index = place->second;
+    return cudaSuccess;
+  }
+
+ private:
+  int next() { return used_ < count_ ? static_cast<int>(used_++) : -1; }
+
+  const std::size_t count_;
+  std::mutex mutex_;
+  std::unordered_map<unsigned long long, int> by_stream_;
+  std::size_t used_ = 0;
+};
+
+}  // namespace kernelmint

@@ -1,0 +1,68 @@
+// Copies of boxes of a tensor by the tensor memory accelerator: PTX ISA, "cp.async.bulk.tensor".
+// A box lies in shared memory as its tensor map says; parts of it outside the tensor are read as
+// zeros and are not written.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+namespace kernelmint::ptx {
+
+// How the L2 cache treats what a copy reads.
+enum class CachePolicy { kEvictFirst, kEvictLast };
+
+template <CachePolicy kPolicy>
+__device__ __forceinline__ std::uint64_t make_cache_policy() {
+  std::uint64_t policy;
+  if constexpr (kPolicy == CachePolicy::kEvictFirst)
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  else
+    asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
+__device__ __forceinline__ void prefetch_tensor_map(const CUtensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+
+// Reads the box at (c0, c1, c2, c3), fastest dimension first, to `destination` in shared memory and
+// completes its bytes on `barrier`.
+__device__ __forceinline__ void tma_load_4d(std::uint32_t destination, const CUtensorMap& map,
+                                            std::uint32_t barrier, std::uint64_t policy, int c0,
+                                            int c1, int c2, int c3) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%4, %5, %6, %7}], [%2], %3;" ::"r"(destination),
+      "l"(&map), "r"(barrier), "l"(policy), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
+      : "memory");
+}
+
+// Writes `source` in shared memory to the box at (c0, c1, c2, c3), as part of the thread's current
+// bulk group. What other threads stored there must have passed fence_async_shared().
+__device__ __forceinline__ void tma_store_4d(const CUtensorMap& map, std::uint32_t source, int c0,
+                                             int c1, int c2, int c3) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(
+          &map),
+      "r"(source), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
+      : "memory");
+}
+
+__device__ __forceinline__ void bulk_commit_group() {
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+// Waits until the thread's bulk groups but the last `kPending` have read their sources.
+template <int kPending>
+__device__ __forceinline__ void bulk_wait_group_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
+}
+
+// The thread's ordinary stores to shared memory come before what asynchronous copies and wgmma read
+// there after a barrier that follows. PTX ISA, "fence.proxy.async".
+__device__ __forceinline__ void fence_async_shared() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+}  // namespace kernelmint::ptx

@@ -1,0 +1,64 @@
+// Tensor maps, which tell the tensor memory accelerator of compute capability 9.0 where a tensor
+// lies and which boxes of it are copied. CUDA C++ Programming Guide, "Tensor Memory Access";
+// driver API, cuTensorMapEncodeTiled.
+#pragma once
+
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <type_traits>
+
+#include "dtypes.h"
+#include "launch.h"
+
+namespace kernelmint {
+
+// One dimension of a tensor: its extent, and its stride in elements.
+struct TensorMapDimension {
+  std::int64_t extent, stride;
+};
+
+// The map of a tensor of 16-bit elements whose innermost dimension has `inner` elements, stride 1,
+// for boxes of 64 of these times `rows` of the first outer dimension. In shared memory a row of a
+// box takes 128 bytes, swizzled. What a box has outside the tensor is read as zeros and is not
+// written. Strides are multiples of 16 bytes, extents at least 1.
+template <class Element, int kOuter>
+LaunchResult encode_tensor_map(CUtensorMap& map, void* data, std::int64_t inner,
+                               const TensorMapDimension (&outer)[kOuter], int rows) {
+  static_assert(std::is_same_v<Element, bf16> || std::is_same_v<Element, fp16>);
+  constexpr auto kType = std::is_same_v<Element, bf16> ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                                       : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+  // By way of the runtime: the library is not linked with the driver's, which a machine without a
+  // GPU lacks.
+  static const auto encode = [] {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult found;
+    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
+                                         cudaEnableDefault, &found) != cudaSuccess)
+      function = nullptr;
+    return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
+  }();
+  if (encode == nullptr)
+    return {"the driver has no cuTensorMapEncodeTiled: it is older than CUDA 12"};
+  cuuint64_t extents[kOuter + 1] = {static_cast<cuuint64_t>(inner)};
+  cuuint64_t strides[kOuter];
+  cuuint32_t box[kOuter + 1] = {64, static_cast<cuuint32_t>(rows)};
+  cuuint32_t steps[kOuter + 1] = {1};
+  for (int i = 0; i < kOuter; ++i) {
+    extents[i + 1] = static_cast<cuuint64_t>(outer[i].extent);
+    // Of an extent of 1 the stride is never used, and may be anything.
+    strides[i] =
+        outer[i].extent == 1 ? 16 : static_cast<cuuint64_t>(outer[i].stride) * sizeof(Element);
+    if (i > 0) box[i + 1] = 1;
+    steps[i + 1] = 1;
+  }
+  if (encode(&map, kType, kOuter + 1, data, extents, strides, box, steps,
+             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
+    return {
+        "a tensor's strides are beyond what tensor maps take: multiples of 16 bytes below 2^40"};
+  return {};
+}
+
+}  // namespace kernelmint
