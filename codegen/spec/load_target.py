@@ -224,7 +224,9 @@ class TargetLoader:
         document, dtype = self.document, written.wgmma.dtype
         if written.target != "sm90a":
             document.report("only sm90a has wgmma", "wgmma", key=True)
-        dtypes = [parameter.name for parameter in parameters if parameter.type is ParameterType.DTYPE]
+        dtypes = [
+            parameter.name for parameter in parameters if parameter.type is ParameterType.DTYPE
+        ]
         if dtype not in (*WGMMA_DTYPES, *dtypes):
             hint = did_you_mean(dtype, [*dtypes, *WGMMA_DTYPES])
             document.report(f"'{dtype}' is not a dtype of wgmma{hint}", "wgmma", "dtype")

@@ -28,9 +28,9 @@ def attention(
 ) -> Any:
     """Attention forward, softmax(scale * q k^T) v, with a kernel that suits the arguments.
 
-    The kernel is the first of the manifest's order (targets by name, then each target's kernels as
-    their spec lists them) that is available on the device of `q` and has its dtype, its head
-    dimension and `causal`; the choice is kept for the process.
+    The kernel is the first that is available on the device of `q` and has its dtype, its head
+    dimension and `causal`: targets of the highest compute capability first, then as their specs
+    list the kernels. The choice is kept for the process.
 
     Args:
         q: queries, [B, Sq, H, D], or [B, H, Sq, D] where layout is "bhsd".

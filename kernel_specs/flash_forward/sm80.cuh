@@ -8,10 +8,10 @@
 
 #include "device_assert.cuh"
 #include "flash_forward/sm80_pipeline.cuh"
-#include "flash_forward/sm80_softmax.cuh"
 #include "flash_forward/sm80_tiles.cuh"
 #include "flash_forward/sm80_trace.cuh"
 #include "flash_forward/sm80_work.cuh"
+#include "flash_forward/softmax.cuh"
 #include "ptx/shared_memory.cuh"
 #include "ptx/special_registers.cuh"
 #include "register_tile.cuh"

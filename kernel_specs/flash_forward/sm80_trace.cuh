@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
-#include "flash_forward/sm80_softmax.cuh"
 #include "flash_forward/sm80_tiles.cuh"
 #include "flash_forward/sm80_work.cuh"
+#include "flash_forward/softmax.cuh"
 #include "flash_forward/trace.h"
 #include "ptx/math.cuh"
 #include "ptx/shared_memory.cuh"

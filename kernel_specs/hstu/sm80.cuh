@@ -15,23 +15,6 @@
 
 namespace kernelmint::hstu {
 
-// Makes `device` the current one while it lives.
-struct DeviceScope {
-  explicit DeviceScope(int device) : wanted(device) {
-    cudaError_t status = cudaGetDevice(&previous);
-    if (status == cudaSuccess && previous != wanted) status = cudaSetDevice(wanted);
-    if (status != cudaSuccess) error = cudaGetErrorString(status);
-  }
-  ~DeviceScope() {
-    if (error == nullptr && previous != wanted) cudaSetDevice(previous);
-  }
-  DeviceScope(const DeviceScope&) = delete;
-  DeviceScope& operator=(const DeviceScope&) = delete;
-
-  int wanted, previous = -1;
-  const char* error = nullptr;
-};
-
 // Kernels one after another on the caller's stream, up to the first that fails. All but the first
 // may start before the one ahead has ended, and wait for it themselves.
 template <class Problem>

@@ -101,7 +101,7 @@ def test_the_records_layout_is_the_headers(tmp_path) -> None:
 
 
 def test_the_slack_is_the_kernels() -> None:
-    header = (SPECS / "flash_forward/sm80_softmax.cuh").read_text()
+    header = (SPECS / "flash_forward/softmax.cuh").read_text()
     assert float(re.search(r"constexpr float kSlack = (\d+)", header)[1]) == trace.SM80_SLACK
 
 

@@ -15,7 +15,7 @@ from tools.debug import record
 from tools.oracle import oracle
 
 # How far a maximum may lag in the optimised softmax of sm80, in powers of two: kSlack of
-# sm80_softmax.cuh.
+# softmax.cuh.
 SM80_SLACK = 8.0
 
 

@@ -7,7 +7,7 @@
 #include "ptx/math.cuh"
 #include "register_tile.cuh"
 
-namespace kernelmint::flash_forward::sm80 {
+namespace kernelmint::flash_forward {
 
 inline constexpr float kLog2E = 1.4426950408889634f;
 inline constexpr float kLn2 = 0.6931471805599453f;
@@ -27,6 +27,27 @@ __device__ __forceinline__ float quad_sum(float x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 
+// Stands for an output whose products still run: keeps what its rows must be multiplied by.
+template <int kRows>
+class DeferredFactors {
+ public:
+  __device__ DeferredFactors() {
+    unroll<kRows>([&](int row) { factors_[row] = 1; });
+  }
+  template <class F>
+  __device__ __forceinline__ void for_each(int row, const F& f) {
+    f(factors_[row]);
+  }
+  template <class Output>
+  __device__ __forceinline__ void apply(Output& output) const {
+    unroll<kRows>(
+        [&](int row) { output.for_each(row, [&](float& value) { value *= factors_[row]; }); });
+  }
+
+ private:
+  float factors_[kRows];
+};
+
 // The running maximum and sum of each row, and with them the probabilities of a block of scores.
 // `Scores` and `Output` are RegisterTiles of as many rows, of which each lane has kRows.
 //
@@ -44,6 +65,11 @@ class OnlineSoftmax {
 
   // `scale` must be positive.
   __device__ explicit OnlineSoftmax(float scale) : factor_(kOptimized ? scale * kLog2E : scale) {
+    restart();
+  }
+
+  // For other rows.
+  __device__ __forceinline__ void restart() {
     unroll<kRows>([&](int row) {
       maximum_[row] = kNoMaximum;
       sum_[row] = 0;
@@ -51,9 +77,10 @@ class OnlineSoftmax {
   }
 
   // Takes the scores of a block into account: updates the maxima and rescales the sums and `output`
-  // accordingly. With kFirst there is nothing to rescale yet.
+  // accordingly. With kFirst there is nothing to rescale yet. Whether a row of the warp, which then
+  // all agree on, may have been rescaled.
   template <bool kFirst, class Scores, class Output>
-  __device__ __forceinline__ void update_maximum(Scores& scores, Output& output) {
+  __device__ __forceinline__ bool update_maximum(Scores& scores, Output& output) {
     float greatest[kRows];  // of this lane's scores
     unroll<kRows>([&](int row) {
       greatest[row] = -kInfinity;
@@ -68,6 +95,7 @@ class OnlineSoftmax {
         if constexpr (!kFirst) rescale(row, ptx::exp2((maximum_[row] - maximum) * kLog2E), output);
         maximum_[row] = maximum;
       });
+      return !kFirst;
     } else if constexpr (kFirst) {
       bool far = false;
       unroll<kRows>([&](int row) {
@@ -75,10 +103,12 @@ class OnlineSoftmax {
         far |= is_far(maximum_[row]);
       });
       if (__any_sync(~0u, far)) unroll<kRows>([&](int row) { subtract_maximum(scores, row); });
+      return false;
     } else {
       bool act = false;
       unroll<kRows>([&](int row) { act |= grows(greatest[row], row) | is_far(maximum_[row]); });
-      if (__any_sync(~0u, act)) {
+      const bool any = __any_sync(~0u, act);
+      if (any) {
         unroll<kRows>([&](int row) {
           const float row_greatest = quad_max(greatest[row]);
           const float candidate = kept(row_greatest);
@@ -89,6 +119,7 @@ class OnlineSoftmax {
           subtract_maximum(scores, row);
         });
       }
+      return any;
     }
   }
 
@@ -206,4 +237,4 @@ class OnlineSoftmax {
   float sum_[kRows];      // this lane's part of it
 };
 
-}  // namespace kernelmint::flash_forward::sm80
+}  // namespace kernelmint::flash_forward

@@ -1,4 +1,4 @@
-"""flash_forward.sm80 on a GPU: every built kernel against the fp64 oracle.
+"""flash_forward on a GPU, sm80 and sm90a: every built kernel against the fp64 oracle.
 
 The variable KERNELS selects among them (tools/selection.py).
 
@@ -30,7 +30,7 @@ pytestmark = [
 ]
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-KERNELS = {i.key: i for i in select().kernels if i.target == "sm80" and i.available}
+KERNELS = {i.key: i for i in select().kernels if i.target != "cpu" and i.available}
 BATCH, HEADS = 2, 4
 LENGTHS = (1, 7, 64, 100, 128, 1000, 4096)
 SCALES = (-0.5, 0.0, 1e-3, 3.0)
@@ -247,11 +247,16 @@ def test_nothing_outside_the_tensors_is_used(key: str) -> None:
     assert_right(case, out, lse)
 
 
-def first_of_each_d_head() -> list[str]:
-    return list({i.parameters["d_head"]: key for key, i in reversed(KERNELS.items())}.values())
+def first_of_each(*names: str) -> list[str]:
+    """A key for each target and each combination of these parameters."""
+    firsts = {
+        (i.target, *(i.parameters[name] for name in names)): key
+        for key, i in reversed(KERNELS.items())
+    }
+    return list(firsts.values())
 
 
-@pytest.mark.parametrize("key", first_of_each_d_head())
+@pytest.mark.parametrize("key", first_of_each("d_head"))
 def test_offsets_may_exceed_32_bits(key: str) -> None:
     """Batch entries 2^31 elements apart, and rows 2^23 apart."""
     p = KERNELS[key].parameters
@@ -264,4 +269,113 @@ def test_offsets_may_exceed_32_bits(key: str) -> None:
         return view.copy_(torch.randn(size, device="cuda"))
 
     q, k, v = far(2**31, p["d_head"]), far(p["d_head"], 2**23), far(2**31, p["d_head"])
+    assert_right(make_case(q, k, v, p["causal"]), *call(key, q, k, v))
+
+
+@pytest.mark.parametrize("key", first_of_each("d_head", "causal", "B_c"))
+def test_every_remainder_of_a_block_of_keys(key: str) -> None:
+    """Sk of 1 to 300, and Sq around it, so that tiles end anywhere in a block."""
+    p = KERNELS[key].parameters
+    for seq_k in range(1, 301):
+        for seq_q in {1, seq_k, max(seq_k - 17, 1)}:
+            case = grid_case(p["dtype"], p["d_head"], p["causal"], seq_q, seq_k, 1)
+            assert_right(case, *call(key, case.q, case.k, case.v))
+
+
+@pytest.mark.parametrize("key", KERNELS)
+def test_integers_are_exact(key: str) -> None:
+    """One key a row far above all others, and integer values: the output is that key's value.
+
+    An operand that is overwritten while a product still reads it shows here in every bit.
+    """
+    p = KERNELS[key].parameters
+    dtype, length, d_head = DTYPES[p["dtype"]], 1024, p["d_head"]
+    generator = torch.Generator("cuda").manual_seed(0)
+    chosen = torch.stack([torch.randperm(length, generator=generator, device="cuda") for _ in "ab"])
+    rows = torch.arange(length, device="cuda")
+    if p["causal"]:
+        chosen = torch.minimum(chosen, rows)
+    # Ten bits of a key's index, as signs: a row and its key agree in all of them.
+    bits = (rows[:, None] >> torch.arange(10, device="cuda") & 1) * 2 - 1
+    q, k = (torch.zeros(1, length, 2, d_head, device="cuda", dtype=dtype) for _ in "qk")
+    k[..., :10] = 16 * bits[:, None].to(dtype)
+    q[..., :10] = 16 * bits[chosen.T].to(dtype)
+    v = torch.randint(-128, 128, k.shape, generator=generator, device="cuda").to(dtype)
+    o, lse = call(key, q, k, v, 1.0)
+    want = torch.stack([v[0, chosen[head], head] for head in range(2)], 1)[None]
+    assert torch.equal(o, want)
+    assert torch.equal(lse, torch.full_like(lse, 2560.0))
+
+
+@pytest.mark.parametrize("key", KERNELS)
+def test_two_streams_and_many_launches(key: str) -> None:
+    """A thousand launches on two streams, of two sizes, each right bit for bit."""
+    p = KERNELS[key].parameters
+    inputs = [
+        [
+            torch.randn(2, length, 4, p["d_head"], device="cuda").to(DTYPES[p["dtype"]])
+            for _ in "qkv"
+        ]
+        for length in (640, 1111)
+    ]
+    kernel = runtime.kernel(key)
+    want = [kernel(*tensors) for tensors in inputs]
+    streams = [torch.cuda.Stream() for _ in inputs]
+    torch.cuda.synchronize()
+    results: list[list[Tensor]] = [[], []]
+    for _ in range(50):
+        for stream, tensors, collected in zip(streams, inputs, results, strict=True):
+            with torch.cuda.stream(stream):
+                collected += [
+                    kernel(*tensors, out=torch.full_like(tensors[0], float("nan")))
+                    for _ in range(10)
+                ]
+        torch.cuda.synchronize()
+        for wanted, collected in zip(want, results, strict=True):
+            assert all(torch.equal(wanted, o) for o in collected)
+            collected.clear()
+
+
+@pytest.mark.parametrize("key", KERNELS)
+def test_graphs_replayed_beside_each_other(key: str) -> None:
+    """Two captured launches and an eager one, at the same time on three streams."""
+    p = KERNELS[key].parameters
+    q, k, v = (
+        torch.randn(2, 900, 4, p["d_head"], device="cuda").to(DTYPES[p["dtype"]]) for _ in "qkv"
+    )
+    kernel = runtime.kernel(key)
+    want = kernel(q, k, v)
+    outs = [torch.empty_like(q) for _ in range(3)]
+    streams = [torch.cuda.Stream() for _ in outs]
+    graphs = [torch.cuda.CUDAGraph() for _ in outs[:2]]
+    torch.cuda.synchronize()
+    for graph, out in zip(graphs, outs, strict=False):
+        with torch.cuda.graph(graph):
+            kernel(q, k, v, out=out)
+    for _ in range(50):
+        for out in outs:
+            out.fill_(float("nan"))
+        torch.cuda.synchronize()
+        for stream, work in zip(
+            streams,
+            (*(g.replay for g in graphs), lambda: kernel(q, k, v, out=outs[2])),
+            strict=True,
+        ):
+            with torch.cuda.stream(stream):
+                work()
+        torch.cuda.synchronize()
+        assert all(torch.equal(out, want) for out in outs)
+
+
+@pytest.mark.parametrize("key", first_of_each("d_head", "causal"))
+def test_expanded_keys_and_values(key: str) -> None:
+    """Strides of zero: one head's keys for all heads, one batch entry's for all."""
+    p = KERNELS[key].parameters
+    q = torch.randn(3, 200, 4, p["d_head"], device="cuda").to(DTYPES[p["dtype"]])
+    k, v = (
+        torch.randn(1, 150, 1, p["d_head"], device="cuda")
+        .to(q.dtype)
+        .expand(3, 150, 4, p["d_head"])
+        for _ in "kv"
+    )
     assert_right(make_case(q, k, v, p["causal"]), *call(key, q, k, v))

@@ -1,0 +1,276 @@
+// Attention forward for compute capability 9.0: FlashAttention-3 (Shah et al., 2024) on TMA and
+// wgmma. One thread loads, one stores, and one to three warpgroups compute 64 query rows each. A
+// warpgroup's products run beside its own softmax: while it turns the scores of a block of keys
+// into probabilities, the tensor cores multiply those of the block before with V. With two buffers
+// of Q this goes on from tile to tile: a tile's first scores are made with the last product of the
+// tile before, so that the tensor cores never wait for a tile to begin or to end.
+#pragma once
+
+#include <cstdint>
+
+#include "flash_forward/sm90a_epilogue.cuh"
+#include "flash_forward/sm90a_mask.cuh"
+#include "flash_forward/sm90a_problem.h"
+#include "flash_forward/sm90a_producer.cuh"
+#include "flash_forward/sm90a_products.cuh"
+#include "flash_forward/sm90a_shared_memory.cuh"
+#include "flash_forward/sm90a_tiles.cuh"
+#include "flash_forward/softmax.cuh"
+#include "ptx/shared_memory.cuh"
+#include "ptx/special_registers.cuh"
+#include "ptx/warpgroup.cuh"
+#include "ptx/wgmma.cuh"
+#include "register_tile.cuh"
+
+namespace kernelmint::flash_forward {
+namespace sm90a {
+
+// Whose turn it is to give the tensor cores work, warpgroup after warpgroup, so that one's softmax
+// runs beside another's products. Nobody waits without ping_pong.
+template <class Config>
+class Turns {
+  static constexpr int kThreads = 256;  // of the one that waits and the one that passes
+
+ public:
+  __device__ explicit Turns(int warpgroup)
+      : mine_(1 + warpgroup),
+        next_(1 + (warpgroup + 1) % Config::n_warpgroups),
+        is_first_(warpgroup == 0) {
+    if (Config::ping_pong && is_first_) ptx::named_barrier_arrive(mine_, kThreads);
+  }
+
+  __device__ __forceinline__ void wait() const {
+    if constexpr (Config::ping_pong) ptx::named_barrier_sync(mine_, kThreads);
+  }
+  __device__ __forceinline__ void pass() const {
+    if constexpr (Config::ping_pong) ptx::named_barrier_arrive(next_, kThreads);
+  }
+  // Takes back the turn that the last one passed to the first.
+  __device__ __forceinline__ void end() const {
+    if (Config::ping_pong && is_first_) ptx::named_barrier_sync(mine_, kThreads);
+  }
+
+ private:
+  int mine_, next_;
+  bool is_first_;
+};
+
+// A warpgroup that computes. Scores are made one block of keys ahead of the output.
+template <class Config>
+class Consumer {
+  using Shared = SharedMemory<Config>;
+  using Scores = RegisterTile<16, Config::B_c>;
+  using Output = RegisterTile<16, Config::d_head>;
+  using Softmax = OnlineSoftmax<Output::kLaneRows, true>;
+  using Args = typename Config::Args;
+
+ public:
+  __device__ Consumer(const Args& args, const Shared& shared, int warpgroup)
+      : args_(args),
+        shared_(shared),
+        warpgroup_(warpgroup),
+        turns_(warpgroup),
+        mask_(args,
+              warpgroup * Shared::kSlabRows + threadIdx.x % 128 / 32 * 16 +
+                  Scores::first_row(threadIdx.x % 32),
+              Scores::first_column(threadIdx.x % 32)),
+        epilogue_(args, shared, warpgroup),
+        is_negative_(args.scale < 0),
+        softmax_(fmaxf(fabsf(args.scale), kLeastScale)) {}
+
+  __device__ __forceinline__ void run() {
+    Tile tile = take_tile();
+    if (tile.key_blocks == 0) return;
+    request_scores();
+    ptx::wgmma_wait_group<0>();
+    complete_scores(tile.key_blocks - 1);
+    start_softmax(tile);
+    pack_probabilities();
+    while (true) {
+      int block = tile.key_blocks - 2;
+      if constexpr (Config::causal)
+        for (; block >= mask_.first_masked_block(tile); --block) step<true>(tile, block);
+      for (; block >= 0; --block) step<false>(tile, block);
+      const bool more = Config::q_buffers == 1 ? finish_then_start(tile) : finish_and_start(tile);
+      if (!more) break;
+      pack_probabilities();
+    }
+    turns_.end();
+  }
+
+ private:
+  // With a scale of 0 a masked score, -inf, must stay -inf.
+  static constexpr float kLeastScale = 1e-30f;
+
+  // S = Q K^T of this block and O += P V of the one before, and the softmax of S beside the latter.
+  template <bool kMasked>
+  __device__ __forceinline__ void step(const Tile& tile, int block) {
+    request_products();
+    ptx::wgmma_wait_group<1>();
+    complete_scores(block);
+    if constexpr (kMasked) mask_.apply(scores_, tile, block);
+    DeferredFactors<2> factors;
+    const bool rescaled = softmax_.template update_maximum<false>(scores_, factors);
+    exponentiate();
+    ptx::wgmma_wait_group<0>();
+    complete_output();
+    pack_probabilities();
+    if (rescaled) factors.apply(output_);
+  }
+
+  // The last product of `tile` beside the first scores of the next one, which `tile` becomes; false
+  // where there is none.
+  __device__ __forceinline__ bool finish_and_start(Tile& tile) {
+    const int buffer = queries_.buffer();
+    queries_.advance();
+    const Tile next = take_tile();
+    if (next.key_blocks == 0) {
+      request_output();
+      ptx::wgmma_wait_group<0>();
+      complete_output();
+      epilogue_.to_shared(tile, buffer, output_, softmax_);
+      return false;
+    }
+    request_products();
+    ptx::wgmma_wait_group<1>();
+    complete_scores(next.key_blocks - 1);
+    const Softmax finished = softmax_;
+    start_softmax(next);
+    ptx::wgmma_wait_group<0>();
+    complete_output();
+    epilogue_.to_shared(tile, buffer, output_, finished);
+    accumulate_ = false;
+    tile = next;
+    return true;
+  }
+
+  // The same where the next tile's Q comes to where this one's was: its scores follow the product.
+  __device__ __forceinline__ bool finish_then_start(Tile& tile) {
+    turns_.wait();
+    request_output();
+    turns_.pass();
+    queries_.advance();
+    const Tile next = take_tile();
+    if (next.key_blocks == 0) {
+      ptx::wgmma_wait_group<0>();
+      complete_output();
+      epilogue_.to_global(tile, output_, softmax_);
+      return false;
+    }
+    request_scores();
+    ptx::wgmma_wait_group<0>();
+    complete_output();
+    complete_scores(next.key_blocks - 1);
+    epilogue_.to_global(tile, output_, softmax_);
+    start_softmax(next);
+    accumulate_ = false;
+    tile = next;
+    return true;
+  }
+
+  __device__ __forceinline__ void request_products() {
+    keys_.wait_full(shared_);
+    turns_.wait();
+    multiply_queries_keys<Config>(scores_, shared_.queries(queries_.buffer(), warpgroup_),
+                                  shared_.keys(keys_.buffer()));
+    request_output();
+    turns_.pass();
+  }
+
+  __device__ __forceinline__ void request_scores() {
+    keys_.wait_full(shared_);
+    multiply_queries_keys<Config>(scores_, shared_.queries(queries_.buffer(), warpgroup_),
+                                  shared_.keys(keys_.buffer()));
+  }
+
+  __device__ __forceinline__ void request_output() {
+    values_.wait_full(shared_);
+    multiply_probabilities_values<Config>(output_, probabilities_, shared_.values(values_.buffer()),
+                                          accumulate_);
+    accumulate_ = true;
+  }
+
+  __device__ __forceinline__ void complete_scores(int block) {
+    ptx::pin(scores_.accumulator(0));
+    keys_.release(shared_);
+    keys_.advance();
+    if (Config::q_buffers == 1 && block == 0) queries_.release(shared_, warpgroup_);
+    // The running maximum wants a positive factor.
+    if (ptx::recomputed(is_negative_) != 0) scores_.for_each([](float& score) { score = -score; });
+  }
+
+  __device__ __forceinline__ void complete_output() {
+    ptx::pin(output_.accumulator(0));
+    pin(probabilities_);
+    values_.release(shared_);
+    values_.advance();
+  }
+
+  // Of a tile's first, which is its last, block of keys.
+  __device__ __forceinline__ void start_softmax(const Tile& tile) {
+    const int block = tile.key_blocks - 1;
+    if (block >= mask_.first_masked_block(tile)) mask_.apply(scores_, tile, block);
+    softmax_.restart();
+    softmax_.template update_maximum<true>(scores_, output_);
+    exponentiate();
+  }
+
+  __device__ __forceinline__ void exponentiate() {
+    unroll<Config::B_c / 16>([&](int i) { softmax_.exponentiate(scores_, 0, i); });
+  }
+
+  // Once no product reads the registers any more.
+  __device__ __forceinline__ void pack_probabilities() {
+    unroll<Config::B_c / 16>([&](int i) {
+      scores_.template pack_operand<typename Config::dtype>(0, i, probabilities_[i]);
+    });
+  }
+
+  __device__ __forceinline__ Tile take_tile() {
+    queries_.wait_full(shared_, warpgroup_);
+    const Tile tile = shared_.load_tile(slot_.buffer());
+    slot_.advance();
+    return tile;
+  }
+
+  const Args& args_;
+  const Shared shared_;
+  const int warpgroup_;
+  const Turns<Config> turns_;
+  const Mask<Config> mask_;
+  const Epilogue<Config> epilogue_;
+  RingPosition<typename Shared::Tiles> slot_;
+  RingPosition<typename Shared::Queries> queries_;
+  RingPosition<typename Shared::Keys> keys_;
+  RingPosition<typename Shared::Values> values_;
+  const std::uint32_t is_negative_;  // the scale; one loop for both signs
+  Softmax softmax_;
+  bool accumulate_ = false;
+  Scores scores_;
+  Probabilities<Config::B_c> probabilities_;
+  Output output_;
+};
+
+}  // namespace sm90a
+
+template <class Config>
+__global__ void __launch_bounds__(Config::threads, 1)
+    flash_forward_sm90a(const __grid_constant__ sm90a::Problem<typename Config::Args> problem) {
+  extern __shared__ __align__(1024) unsigned char shared_memory[];
+  const sm90a::SharedMemory<Config> shared(ptx::shared_address(shared_memory));
+  const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);
+  if (threadIdx.x == 0) shared.initialise_barriers();
+  __syncthreads();
+  if (warpgroup == 0) {
+    ptx::decrease_registers<Config::producer_registers>();
+    if (threadIdx.x == 0) sm90a::Producer<Config>(problem, shared).run();
+    if (Config::q_buffers == 2 && threadIdx.x == 32) sm90a::store_outputs<Config>(problem, shared);
+  } else {
+    ptx::increase_registers<Config::consumer_registers>();
+    sm90a::Consumer<Config>(problem.args, shared, warpgroup - 1).run();
+  }
+}
+
+}  // namespace kernelmint::flash_forward
+
+#include "flash_forward/sm90a_launch.cuh"

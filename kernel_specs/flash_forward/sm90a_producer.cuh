@@ -1,0 +1,134 @@
+// The threads that move tiles between global and shared memory, so that the others only compute.
+#pragma once
+
+#include <cstdint>
+
+#include "flash_forward/sm90a_problem.h"
+#include "flash_forward/sm90a_shared_memory.cuh"
+#include "flash_forward/sm90a_tiles.cuh"
+#include "ptx/mbarrier.cuh"
+#include "ptx/tma.cuh"
+
+namespace kernelmint::flash_forward::sm90a {
+
+// One thread: takes tiles, announces them and requests what they need.
+template <class Config>
+class Producer {
+  using Shared = SharedMemory<Config>;
+  using ProblemOfArgs = Problem<typename Config::Args>;
+
+  // Where a box lies: of Q, of keys or of values.
+  struct Box {
+    int row, head, batch;
+  };
+
+ public:
+  __device__ Producer(const ProblemOfArgs& problem, const Shared& shared)
+      : problem_(problem), shared_(shared) {}
+
+  __device__ void run() {
+    const TileOrder<Config> order(problem_);
+    TileQueue queue;
+    Box values{-1, 0, 0};  // still to be requested: scores are made a block ahead of the output
+    while (true) {
+      const int index = queue.take(problem_.counter);
+      Tile tile{0, 0, 0, 0};
+      if (index < order.count()) tile = order[index];
+      announce(tile);
+      if (tile.key_blocks == 0) break;
+      Box keys{(tile.key_blocks - 1) * Config::B_c, order.kv_head(tile), tile.batch};
+      for (; keys.row >= 0; keys.row -= Config::B_c) {
+        // With one buffer of Q the last product of a tile precedes the next tile's scores.
+        const bool values_first = Config::q_buffers == 1 && values.row == 0;
+        if (values_first) request_values(values);
+        request_keys(keys);
+        if (!values_first && values.row >= 0) request_values(values);
+        values = keys;
+      }
+    }
+    request_values(values);
+    queue.finish(problem_.counter);
+  }
+
+ private:
+  __device__ __forceinline__ void announce(const Tile& tile) {
+    shared_.store_tile(slot_.buffer(), tile);
+    slot_.advance();
+    for (int warpgroup = 0; warpgroup < Config::n_warpgroups; ++warpgroup) {
+      const std::uint32_t full =
+          shared_.template full<typename Shared::Queries>(queries_.buffer(), warpgroup);
+      queries_.wait_empty(shared_, warpgroup);
+      if (tile.key_blocks > 0)
+        request(problem_.q, shared_.queries(queries_.buffer(), warpgroup), full, Shared::kSlabRows,
+                {tile.first_row + warpgroup * Shared::kSlabRows, tile.head, tile.batch});
+      else
+        ptx::mbarrier_arrive(full);
+    }
+    queries_.advance();
+  }
+
+  __device__ __forceinline__ void request_keys(const Box& box) {
+    keys_.wait_empty(shared_);
+    request(problem_.k, shared_.keys(keys_.buffer()),
+            shared_.template full<typename Shared::Keys>(keys_.buffer()), Config::B_c, box);
+    keys_.advance();
+  }
+
+  __device__ __forceinline__ void request_values(const Box& box) {
+    values_.wait_empty(shared_);
+    request(problem_.v, shared_.values(values_.buffer()),
+            shared_.template full<typename Shared::Values>(values_.buffer()), Config::B_c, box);
+    values_.advance();
+  }
+
+  __device__ __forceinline__ void request(const MappedTensor& tensor, std::uint32_t destination,
+                                          std::uint32_t full, int rows, const Box& box) const {
+    // Made anew each time: this thread has few registers.
+    const std::uint64_t policy = ptx::make_cache_policy<ptx::CachePolicy::kEvictLast>();
+    ptx::mbarrier_arrive_expecting(full, rows * Config::d_head * 2);
+    for (int panel = 0; panel < Shared::kPanels; ++panel)
+      ptx::tma_load_4d(destination + panel * rows * Shared::kPanelRowBytes, tensor.map, full,
+                       policy, panel * 64, box.row, box.head * tensor.head_step,
+                       box.batch * tensor.batch_step);
+  }
+
+  const ProblemOfArgs& problem_;
+  const Shared shared_;
+  RingPosition<typename Shared::Tiles> slot_;
+  RingPosition<typename Shared::Queries> queries_;
+  RingPosition<typename Shared::Keys> keys_;
+  RingPosition<typename Shared::Values> values_;
+};
+
+// One thread: sends finished slabs of O, which lie where Q was, to global memory.
+template <class Config>
+__device__ __forceinline__ void store_outputs(const Problem<typename Config::Args>& problem,
+                                              const SharedMemory<Config>& shared) {
+  using Shared = SharedMemory<Config>;
+  RingPosition<typename Shared::Tiles> slot;
+  RingPosition<typename Shared::Queries> queries;
+  RingPosition<typename Shared::Outputs> outputs;
+  while (true) {
+    queries.wait_full(shared);  // the tile is announced
+    queries.advance();
+    const Tile tile = shared.load_tile(slot.buffer());
+    if (tile.key_blocks == 0) break;
+    slot.advance();
+    for (int warpgroup = 0; warpgroup < Config::n_warpgroups; ++warpgroup) {
+      outputs.wait_full(shared, warpgroup);
+      for (int panel = 0; panel < Shared::kPanels; ++panel)
+        ptx::tma_store_4d(problem.o.map,
+                          shared.queries(outputs.buffer(), warpgroup) +
+                              panel * Shared::kSlabRows * Shared::kPanelRowBytes,
+                          panel * 64, tile.first_row + warpgroup * Shared::kSlabRows, tile.head,
+                          tile.batch);
+      ptx::bulk_commit_group();
+      ptx::bulk_wait_group_read<0>();
+      ptx::mbarrier_arrive(
+          shared.template empty<typename Shared::Outputs>(outputs.buffer(), warpgroup));
+    }
+    outputs.advance();
+  }
+}
+
+}  // namespace kernelmint::flash_forward::sm90a

@@ -1,0 +1,158 @@
+// What shared memory holds, and how warps hand it to each other.
+#pragma once
+
+#include <cstdint>
+
+#include "flash_forward/sm90a_tiles.cuh"
+#include "ptx/mbarrier.cuh"
+#include "ptx/shared_memory.cuh"
+
+namespace kernelmint::flash_forward::sm90a {
+
+// The map of shared memory. Tiles lie in panels of 64 columns, all rows of one after the other, so
+// that a row of a panel is the 128 bytes that TMA and wgmma swizzle. Q comes in slabs of 64 rows,
+// one for each warpgroup.
+//
+// Each ring of buffers has barriers that say that a buffer is full and that it is empty again.
+template <class Config>
+class SharedMemory {
+ public:
+  static constexpr int kPanels = Config::d_head / 64;
+  static constexpr int kPanelRowBytes = 128;
+  static constexpr int kSlabRows = 64;
+  static constexpr int kSlabBytes = kSlabRows * Config::d_head * 2;
+  static constexpr int kBlockBytes = Config::B_c * Config::d_head * 2;  // of keys, or of values
+
+ private:
+  static constexpr int kSlabs = Config::q_buffers * Config::n_warpgroups;
+  // Where a tile was announced is written again when everybody is done with the tile before.
+  static constexpr int kTileSlots = Config::q_buffers + 1;
+
+  static constexpr int kQueries = 0;
+  static constexpr int kKeys = kQueries + kSlabs * kSlabBytes;
+  static constexpr int kValues = kKeys + Config::stages * kBlockBytes;
+  static constexpr int kTiles = kValues + Config::stages * kBlockBytes;
+  static constexpr int kBarriers = kTiles + kTileSlots * static_cast<int>(sizeof(Tile));
+  static constexpr int kQueriesFull = kBarriers;
+  static constexpr int kQueriesEmpty = kQueriesFull + 8 * kSlabs;
+  static constexpr int kOutputsFull = kQueriesEmpty + 8 * kSlabs;
+  static constexpr int kKeysFull = kOutputsFull + 8 * kSlabs;
+  static constexpr int kKeysEmpty = kKeysFull + 8 * Config::stages;
+  static constexpr int kValuesFull = kKeysEmpty + 8 * Config::stages;
+  static constexpr int kValuesEmpty = kValuesFull + 8 * Config::stages;
+  static_assert(kValuesEmpty + 8 * Config::stages <= Config::smem_bytes);
+
+ public:
+  struct Keys {
+    static constexpr int kBuffers = Config::stages, kStride = 8;
+    static constexpr int kFull = kKeysFull, kEmpty = kKeysEmpty;
+  };
+  struct Values {
+    static constexpr int kBuffers = Config::stages, kStride = 8;
+    static constexpr int kFull = kValuesFull, kEmpty = kValuesEmpty;
+  };
+  // With two buffers, O leaves through the slab that Q came in, and a slab is empty when O is out.
+  struct Queries {
+    static constexpr int kBuffers = Config::q_buffers, kStride = 8 * Config::n_warpgroups;
+    static constexpr int kFull = kQueriesFull, kEmpty = kQueriesEmpty;
+  };
+  struct Outputs {
+    static constexpr int kBuffers = Config::q_buffers, kStride = 8 * Config::n_warpgroups;
+    static constexpr int kFull = kOutputsFull, kEmpty = kQueriesEmpty;
+  };
+  struct Tiles {
+    static constexpr int kBuffers = kTileSlots;
+  };
+
+  __device__ explicit SharedMemory(std::uint32_t base) : base_(base) {}
+
+  __device__ __forceinline__ std::uint32_t queries(int buffer, int warpgroup) const {
+    return base_ + kQueries + (buffer * Config::n_warpgroups + warpgroup) * kSlabBytes;
+  }
+  __device__ __forceinline__ std::uint32_t keys(int stage) const {
+    return base_ + kKeys + stage * kBlockBytes;
+  }
+  __device__ __forceinline__ std::uint32_t values(int stage) const {
+    return base_ + kValues + stage * kBlockBytes;
+  }
+  // The barrier of a buffer of `Ring` that says that it is full, or empty; of queries, one
+  // warpgroup's.
+  template <class Ring>
+  __device__ __forceinline__ std::uint32_t full(int buffer, int warpgroup = 0) const {
+    return base_ + Ring::kFull + buffer * Ring::kStride + warpgroup * 8;
+  }
+  template <class Ring>
+  __device__ __forceinline__ std::uint32_t empty(int buffer, int warpgroup = 0) const {
+    return base_ + Ring::kEmpty + buffer * Ring::kStride + warpgroup * 8;
+  }
+
+  __device__ __forceinline__ void store_tile(int slot, const Tile& tile) const {
+    ptx::store_shared(
+        base_ + kTiles + slot * static_cast<int>(sizeof(Tile)),
+        uint4{static_cast<unsigned>(tile.first_row), static_cast<unsigned>(tile.head),
+              static_cast<unsigned>(tile.batch), static_cast<unsigned>(tile.key_blocks)});
+  }
+  __device__ __forceinline__ Tile load_tile(int slot) const {
+    const uint4 words = ptx::load_shared_16(base_ + kTiles + slot * static_cast<int>(sizeof(Tile)));
+    return {static_cast<int>(words.x), static_cast<int>(words.y), static_cast<int>(words.z),
+            static_cast<int>(words.w)};
+  }
+
+  // By one thread, before all others go on. Readers arrive once a warp: what a warp waited for,
+  // wgmma's products for one, is ordered for that warp alone.
+  __device__ void initialise_barriers() const {
+    constexpr int kWarps = 4;  // of a warpgroup
+    for (int i = 0; i < kSlabs; ++i) {
+      ptx::mbarrier_init(base_ + kQueriesFull + 8 * i, 1);
+      ptx::mbarrier_init(base_ + kQueriesEmpty + 8 * i, Config::q_buffers == 1 ? kWarps : 1);
+      ptx::mbarrier_init(base_ + kOutputsFull + 8 * i, kWarps);
+    }
+    for (int i = 0; i < Config::stages; ++i) {
+      ptx::mbarrier_init(base_ + kKeysFull + 8 * i, 1);
+      ptx::mbarrier_init(base_ + kKeysEmpty + 8 * i, kWarps * Config::n_warpgroups);
+      ptx::mbarrier_init(base_ + kValuesFull + 8 * i, 1);
+      ptx::mbarrier_init(base_ + kValuesEmpty + 8 * i, kWarps * Config::n_warpgroups);
+    }
+    ptx::fence_mbarrier_init();
+  }
+
+ private:
+  std::uint32_t base_;
+};
+
+// A place in a ring of buffers, and the parity of the phase that its barriers are in.
+template <class Ring>
+class RingPosition {
+ public:
+  __device__ __forceinline__ int buffer() const { return buffer_; }
+
+  __device__ __forceinline__ void advance() {
+    if (++buffer_ == Ring::kBuffers) {
+      buffer_ = 0;
+      parity_ ^= 1;
+    }
+  }
+
+  template <class Shared>
+  __device__ __forceinline__ void wait_full(const Shared& shared, int warpgroup = 0) const {
+    ptx::mbarrier_wait(shared.template full<Ring>(buffer_, warpgroup), parity_);
+  }
+  template <class Shared>
+  __device__ __forceinline__ void wait_empty(const Shared& shared, int warpgroup = 0) const {
+    ptx::mbarrier_wait(shared.template empty<Ring>(buffer_, warpgroup), parity_ ^ 1);
+  }
+
+  // A reading warp is done with the buffer.
+  template <class Shared>
+  __device__ __forceinline__ void release(const Shared& shared, int warpgroup = 0) const {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0)
+      ptx::mbarrier_arrive(shared.template empty<Ring>(buffer_, warpgroup));
+  }
+
+ private:
+  int buffer_ = 0;
+  std::uint32_t parity_ = 0;
+};
+
+}  // namespace kernelmint::flash_forward::sm90a

@@ -1,0 +1,93 @@
+// Which tiles of the output there are, and in which order thread blocks take them.
+#pragma once
+
+#include <cstdint>
+
+#include "flash_forward/sm90a_problem.h"
+#include "integers.h"
+
+namespace kernelmint::flash_forward::sm90a {
+
+// B_r query rows of one head. Its blocks of keys are walked from the last to the first, so that
+// those that need masks come first.
+struct Tile {
+  int first_row, head, batch;
+  int key_blocks;  // at least 1, seen or not; 0: there are no more tiles
+};
+
+// The order of tiles. Those that share keys and values are neighbours, which keeps these in the L2
+// cache. Under a causal mask tiles are of different lengths: the longest of a section, some heads,
+// come first, so that no long one is left when the others are done.
+//
+// Everything is computed anew for each tile: the producer has few registers.
+template <class Config>
+class TileOrder {
+  using ProblemOfArgs = Problem<typename Config::Args>;
+
+ public:
+  __device__ explicit TileOrder(const ProblemOfArgs& problem) : problem_(problem) {}
+
+  __device__ __forceinline__ int count() const { return row_blocks() * all_heads(); }
+
+  __device__ __forceinline__ int kv_head(const Tile& tile) const {
+    return tile.head / static_cast<int>(problem_.args.H / problem_.args.Hk);
+  }
+
+  __device__ __forceinline__ Tile operator[](int index) const {
+    int row_block, head;
+    if constexpr (Config::causal) {
+      const int section = index / (row_blocks() * problem_.section_heads);
+      const int first_head = section * problem_.section_heads;
+      const int within = index - first_head * row_blocks();
+      const int heads = min(problem_.section_heads, all_heads() - first_head);
+      row_block = row_blocks() - 1 - within / heads;
+      head = first_head + within % heads;
+    } else {
+      head = index / row_blocks();
+      row_block = index - head * row_blocks();
+    }
+    Tile tile;
+    tile.first_row = row_block * Config::B_r;
+    tile.batch = head / heads();
+    tile.head = head - tile.batch * heads();
+    int keys_seen = static_cast<int>(problem_.args.Sk);
+    if constexpr (Config::causal)
+      keys_seen += min(tile.first_row + Config::B_r, seq_len_q()) - seq_len_q();
+    tile.key_blocks = max(ceil_div(keys_seen, Config::B_c), 1);
+    return tile;
+  }
+
+ private:
+  __device__ int seq_len_q() const { return static_cast<int>(problem_.args.Sq); }
+  __device__ int heads() const { return static_cast<int>(problem_.args.H); }
+  __device__ int all_heads() const { return heads() * static_cast<int>(problem_.args.B); }
+  __device__ int row_blocks() const { return ceil_div(seq_len_q(), Config::B_r); }
+
+  const ProblemOfArgs& problem_;
+};
+
+// Which index a thread block takes next; for one thread of it. The blocks' first ones are their
+// own indices; then they go to whoever asks, or, in a fixed order, round.
+class TileQueue {
+ public:
+  __device__ TileQueue() : next_(blockIdx.x) {}
+
+  // Asks for the index after the one it returns: the answer takes a while.
+  __device__ int take(TileCounter* counter) {
+    const int index = next_;
+    next_ = counter != nullptr ? gridDim.x + atomicAdd(&counter->taken, 1u) : next_ + gridDim.x;
+    return index;
+  }
+
+  // When there are no more.
+  __device__ static void finish(TileCounter* counter) {
+    if (counter == nullptr) return;
+    __threadfence();
+    if (atomicAdd(&counter->blocks_done, 1u) == gridDim.x - 1) *counter = {0, 0};
+  }
+
+ private:
+  int next_;
+};
+
+}  // namespace kernelmint::flash_forward::sm90a
