@@ -152,8 +152,7 @@ class Queue:
     lent to it: either some other record's line is missing, and what stood right behind a record is
     its own; or the log was interleaved, and nobody knows whose line is whose. Of the latter a stray
     line, one that stands behind nobody, is the proof: since every record has one line, it comes
-    after each line that was lent to the wrong record, and the first such record came after one that
-    has none. From that one on, `withdraw` takes back what was lent.
+    after each line that was lent to the wrong record. Then `withdraw` takes back what was lent.
 
     A device function may have no such line (`optional`): it takes none but the next one, and that
     only where no kernel's line can still come.
@@ -200,7 +199,7 @@ class Queue:
             self.lent.add(id(previous))
             self._pay(0 if self._is_optional(previous) else 1)
             return previous
-        self._withdraw_doubtful()
+        self._withdraw_all()
         # It may have been a function's: then the kernel's is still to come.
         self._pay(0 if any(map(self._may_be_served, waiting)) else 1)
         return None
@@ -226,11 +225,9 @@ class Queue:
             record.stage == FRAMED and all(map(self._is_optional, self.waiting))
         )
 
-    def _withdraw_doubtful(self) -> None:
-        doubtful = False
+    def _withdraw_all(self) -> None:
         for record in self.waiting:
-            doubtful = doubtful or id(record) not in self.lent
-            if doubtful and not self._may_be_served(record):
+            if not self._may_be_served(record):
                 self.withdraw(record)
                 self.lent.discard(id(record))
                 self.lost.add(id(record))
