@@ -21,7 +21,10 @@ from codegen.space.expand import (
 from codegen.spec import keys, short_form
 from codegen.spec.keys import KeyFormatError, KeyParts
 from codegen.spec.model import Family, ParameterValue, Target
-from codegen.spec.problems import UsageError, did_you_mean
+from codegen.spec.problems import UsageError, did_you_mean, one_line
+
+# How much of a key is compared with others: that costs the product of the lengths.
+_COMPARED = 300
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,8 @@ def _parse(key: str, families: Sequence[Family]) -> tuple[Target, tuple[Paramete
             raise KeyFormatError(f"{family.name} has no target '{parts.target}'{hint}")
         return target, keys.parse_tokens(target.parameters, parts.tokens)
     except KeyFormatError as error:
-        lines = [f"'{key}' is no key: {error}", *_nearest_lines(key, families)]
+        what = f"'{one_line(key)}' is not a valid key: {one_line(str(error))}"
+        lines = [what, *_nearest_lines(key, families)]
         raise UsageError("\n".join(lines)) from None
 
 
@@ -110,6 +114,7 @@ def _nearest_lines(key: str, families: Sequence[Family]) -> list[str]:
     """The keys with the most pieces in common; among those, the most alike as texts."""
     spaces: list[TargetSpace] = [t for s in expand(families, Selection()) for t in s.targets]
     known = [c.key for space in spaces for c in space.configurations if c.key != key]
+    key = key[:_COMPARED]
     pieces = set(re.split("[.-]", key))
 
     def distance(other: str) -> int:

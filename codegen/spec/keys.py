@@ -19,7 +19,7 @@ _INT = re.compile(r"m?(0|[1-9][0-9]*)$")
 
 
 class KeyFormatError(Exception):
-    """Why a text is no key of a target."""
+    """Why a text is not a valid key of a target."""
 
 
 def token_of(parameter: Parameter, value: ParameterValue) -> str:

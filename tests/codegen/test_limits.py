@@ -187,3 +187,11 @@ def test_products_within_the_limit_are_not_refused(workspace) -> None:
     workspace.write("cpu.yaml", spec(AXES, PRODUCT, constraints=constraints))
     result = workspace.run("list", "--where", "target == cpu")
     assert len(result.stdout.splitlines()) == 6 * 2**6
+
+
+def test_a_key_of_any_length_is_explained_at_once(workspace) -> None:
+    for key in ("demo.cpu." + "bf16-t64-" * 20_000, "(" + "bf16, " * 20_000, "x" * 200_000):
+        result = workspace.run("explain", key)
+        assert result.status == 2
+        assert "the nearest keys of the default sets:\n  demo." in result.stderr
+        assert len(result.stderr) < 5000
