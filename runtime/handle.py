@@ -17,6 +17,9 @@ Out = torch.Tensor | tuple[torch.Tensor, ...] | None
 Scalar = float | int | bool | None
 
 
+_is_dynamo_compiling = torch.compiler.is_dynamo_compiling  # found once: calls are short
+
+
 class Kernel:
     """A kernel of one configuration, resolved and ready to call.
 
@@ -55,7 +58,7 @@ class Kernel:
         requested: tuple[bool, ...],
         out: Out,
     ) -> Any:
-        if torch.compiler.is_dynamo_compiling():
+        if _is_dynamo_compiling():
             return self._operator(self.info.key, inputs, scalars, requested, out)
         return self._run(inputs, scalars, requested, out)
 

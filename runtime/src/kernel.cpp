@@ -71,7 +71,6 @@ class ReleaseGil {
 // What one call has found so far; arrays are indexed as the family's tensors and scalars are.
 struct Kernel::Call {
   Torch& torch = Torch::get();
-  bool grad_enabled = torch.grad_enabled();
   TensorInfo tensors[kMaxTensors];
   BoundTensor bound[kMaxTensors];
   std::int64_t symbols[kMaxSymbols];
@@ -190,7 +189,7 @@ void Kernel::check_device(Call& call, const TensorArgument& argument, const Tens
 
 void Kernel::check_autograd(Call& call, const TensorArgument& argument,
                             const TensorInfo& tensor) const {
-  if (call.grad_enabled && call.torch.requires_grad(tensor.object))
+  if (call.torch.requires_grad(tensor.object) && call.torch.grad_enabled())
     throw InvalidArgument(text(
         argument.name, ": requires_grad is set and grad mode is on, but ", family_.name,
         " has no backward; call it under torch.no_grad() or pass ", argument.name, ".detach()"));

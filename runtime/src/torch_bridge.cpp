@@ -237,13 +237,17 @@ void Torch::read(PyObject* object, const char* argument, TensorInfo& info) {
 }
 
 bool Torch::is_intercepted() {
+  // Straight to the C function where that takes no arguments: a third of what a call costs.
   const auto call = [](const nb::object& function) {
-    return checked(PyObject_CallNoArgs(function.ptr()));
+    PyObject* callee = function.ptr();
+    if (PyCFunction_CheckExact(callee) && PyCFunction_GET_FLAGS(callee) == METH_NOARGS)
+      return checked(PyCFunction_GET_FUNCTION(callee)(PyCFunction_GET_SELF(callee), nullptr));
+    return checked(PyObject_CallNoArgs(callee));
   };
   return PyLong_AsLong(call(num_dispatch_modes_).ptr()) != 0 ||
          PyLong_AsLong(call(num_function_modes_).ptr()) != 0 ||
          call(is_tracing_).ptr() == Py_True ||
-         PyLong_AsLong(PyDict_GetItem(forward_ad_.ptr(), names().current_level)) >= 0;
+         PyLong_AsLong(PyDict_GetItemWithError(forward_ad_.ptr(), names().current_level)) >= 0;
 }
 
 bool Torch::grad_enabled() {
