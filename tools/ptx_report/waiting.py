@@ -194,7 +194,10 @@ class Queue:
         if len(waiting) == 1 and self.owed:
             record = waiting[0]
             self._close()
-            return None if record.barred or record.stage >= self.before else record
+            if record.barred or record.stage >= self.before:
+                return None
+            # An optional line may as well be that of whoever came between.
+            return None if self.optional and record is not previous else record
         if previous is not None and self._may_take(previous):
             self.lent.add(id(previous))
             self._pay(0 if self._is_optional(previous) else 1)
