@@ -144,24 +144,21 @@ class Consumer {
     return true;
   }
 
-  // The same where the next tile's Q comes to where this one's was: its scores follow the product.
+  // The same where the next tile's Q comes to where this one's was: while it is on its way, O
+  // leaves.
   __device__ __forceinline__ bool finish_then_start(Tile& tile) {
     turns_.wait();
     request_output();
     turns_.pass();
     queries_.advance();
-    const Tile next = take_tile();
-    if (next.key_blocks == 0) {
-      ptx::wgmma_wait_group<0>();
-      complete_output();
-      epilogue_.to_global(tile, output_, softmax_);
-      return false;
-    }
-    request_scores();
     ptx::wgmma_wait_group<0>();
     complete_output();
-    complete_scores(next.key_blocks - 1);
     epilogue_.to_global(tile, output_, softmax_);
+    const Tile next = take_tile();
+    if (next.key_blocks == 0) return false;
+    request_scores();
+    ptx::wgmma_wait_group<0>();
+    complete_scores(next.key_blocks - 1);
     start_softmax(next);
     accumulate_ = false;
     tile = next;
