@@ -75,7 +75,13 @@ _LIKE_USED = re.compile(
 )
 _LIKE_TIME = re.compile(rb"Compile t|ompile time|= [\d.]+ ms\s*$")
 _LIKE_ANY = (_LIKE_ENTRY, _LIKE_PROPERTIES, _LIKE_FRAME, _LIKE_USED, _LIKE_TIME)
-_BODIES = (b"Compiling entry function '", b"Function properties for ", b"Used ", b"Compile time = ")
+_BODIES = (
+    b"Compiling entry function '",
+    b"Function properties for ",
+    b"Used ",
+    b"used ",
+    b"Compile time = ",
+)
 # What is left of a message through which a log was cut.
 _DEBRIS = re.compile(
     rb"bytes|registers|barriers|spill|stack frame|cumulative|[cgsl]mem|'sm_\d|\d ms[ \t]*$"
