@@ -411,3 +411,12 @@ def test_a_number_of_5000_digits_is_not_understood(field):
     assert [row.symbol for row in rows] == ["a", "b"]
     assert statistics.unknown
     assert rows[1].incomplete is None
+
+
+def test_a_line_of_nvlink_cut_short_leaves_its_function_without_figures():
+    """`used 10000` for `used 10 registers, …`: the next function's figures are not this one's."""
+    entry = b"nvlink info    : Function properties for '%s': (target: sm_80)\n"
+    used = b"nvlink info    : used 24 registers, used 1 barriers, 0 stack, 0 bytes lmem\n"
+    log = entry % b"first" + b"nvlink info    : used 10000\n" + used
+    rows = [row for row in read(log) if row.symbol == "first"]
+    assert [row.used_registers for row in rows] == [None]
