@@ -420,3 +420,12 @@ def test_a_line_of_nvlink_cut_short_leaves_its_function_without_figures():
     log = entry % b"first" + b"nvlink info    : used 10000\n" + used
     rows = [row for row in read(log) if row.symbol == "first"]
     assert [row.used_registers for row in rows] == [None]
+
+
+def test_the_first_letters_of_a_line_behind_a_time_stamp_are_a_gap():
+    """Of `ptxas info : Used …` only `pt` is left: another function's `Used` is not this one's."""
+    lines = [*one(b"first").splitlines()[:3], b"pt", *one(b"second").splitlines()]
+    lines[5] = b"ptxas info    : Function properties for sec"
+    log = b"".join(b"2026-11-21T02:40:11.5Z " + line + b"\n" for line in lines)
+    rows = [row for row in read(log) if row.symbol == "first"]
+    assert [(row.used_registers, row.incomplete is None) for row in rows] == [(None, False)]

@@ -86,7 +86,7 @@ _BODIES = (
 _DEBRIS = re.compile(
     rb"bytes|registers|barriers|spill|stack frame|cumulative|[cgsl]mem|'sm_\d|\d ms[ \t]*$"
     rb"|Compiling entry|Function prop|info +:|^[ \t]*\d+ b\w*$|^[ \t]*\S+[ \t]*$"
-    rb"|(?<![\w./])(?:ptxa?|nvl(?:in?)?)[ \t]*$",
+    rb"|(?<![\w./])(?:pt(?:xa?)?|nv(?:l(?:in?)?)?)[ \t]*$",
     re.IGNORECASE | re.MULTILINE,
 )
 # How build tools and CI services mark missing lines; the bytes are searched for first.
