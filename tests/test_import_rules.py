@@ -29,13 +29,15 @@ def test_python_imports(monkeypatch, capsys) -> None:
 
 
 def modules_of(path: Path) -> set[str]:
-    """The modules that a file imports, within functions too."""
+    """The modules that a file of the checkout imports, within functions too."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and not node.level:
-            found |= {str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.ImportFrom):
+            package = path.parts[len(ROOT.parts) : -node.level] if node.level else ()
+            module = ".".join([*package, *([node.module] if node.module else [])])
+            found |= {module, *(f"{module}.{alias.name}" for alias in node.names)}
     return found
 
 
@@ -54,6 +56,18 @@ def test_what_the_build_runs_needs_the_standard_library_alone(name) -> None:
         assert packages_of(path) - own <= set(sys.stdlib_module_names), path
         files = {ROOT / (module.replace(".", "/") + ".py") for module in modules_of(path)}
         pending += [file for file in files - seen if file.is_file()]
+
+
+def test_tools_are_found_under_any_name() -> None:
+    """In a wheel they lie below kernelmint; and Python of specs comes in at one place alone."""
+    for path in (ROOT / "tools").rglob("*.py"):
+        absolute = {
+            node.module.split(".")[0]
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.ImportFrom) and node.module and not node.level
+        }
+        assert "tools" not in absolute, path
+        assert ("kernel_specs" in packages_of(path)) == (path == ROOT / "tools/oracle.py"), path
 
 
 def is_front(path: Path) -> bool:

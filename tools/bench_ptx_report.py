@@ -23,8 +23,8 @@ from pathlib import Path
 
 import click
 
-from tools.ptx_report.events import Statistics
-from tools.ptx_report.inputs import read_log
+from .ptx_report.events import Statistics
+from .ptx_report.inputs import read_log
 
 _PIECE = 1 << 24
 

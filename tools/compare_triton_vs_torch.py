@@ -17,12 +17,12 @@ from typing import Any
 import click
 import torch
 
-from kernel_specs.hstu.semantics import MODES
-from tools.block_sparse.cases import CASES, SEED_CASES, Case, draw
-from tools.block_sparse.faults import FAULTS, Fault, plant
-from tools.block_sparse.implementations import NAMES, Implementation, UnavailableError, load
-from tools.block_sparse.judge import Computed, Judge, Verdict
-from tools.comparison import Difference, Selections, Tolerance
+from .block_sparse.cases import CASES, SEED_CASES, Case, draw
+from .block_sparse.faults import FAULTS, Fault, plant
+from .block_sparse.implementations import NAMES, Implementation, UnavailableError, load
+from .block_sparse.judge import Computed, Judge, Verdict
+from .comparison import Difference, Selections, Tolerance
+from .oracle import semantics
 
 RULE = "=" * 80
 SELF_TEST_CASES = ("small", "tail_small", "ties")
@@ -57,7 +57,9 @@ def _cases(_context: Any, _parameter: Any, value: str) -> list[Case]:
     "--implementations", default="torch,triton", show_default=True, callback=_names(NAMES),
     help="two or more of " + ", ".join(NAMES) + ": every pair is compared",
 )  # fmt: skip
-@click.option("--mode", type=click.Choice([*MODES, "both"]), default="both", show_default=True)
+@click.option(
+    "--mode", type=click.Choice([*semantics.MODES, "both"]), default="both", show_default=True
+)
 @click.option(
     "--cases", default="seed", show_default=True, callback=_cases,
     help="seed, all, or some of " + ", ".join(CASES),
@@ -166,7 +168,9 @@ def _compare_case(
                 "case": case.name,
                 "mode": mode,
                 "seed": seed,
-                "semantics": {key: str(value) for key, value in vars(MODES[mode]).items()},
+                "semantics": {
+                    key: str(value) for key, value in vars(semantics.MODES[mode]).items()
+                },
                 "pair": f"{b.name} against {a.name}",
                 **verdict.as_dict(),
             }

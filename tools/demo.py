@@ -19,7 +19,8 @@ from rich.table import Table
 from torch.nn.functional import scaled_dot_product_attention
 
 import runtime
-from tools.oracle import oracle
+
+from .oracle import oracle
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "f32": torch.float32}
 BATCH, SEQ_LEN, HEADS, KV_HEADS = 2, 500, 8, 2

@@ -1,16 +1,26 @@
-"""A family's reference, as its spec names it: `reference: reference.py:attention`."""
+"""The families' references: by name, as specs name them (`reference: reference.py:attention`);
+and those of HSTU's families, with what lies beside them, as modules.
+
+No other module of tools imports Python from the specs.
+"""
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from kernel_specs.hstu import jagged, semantics
+from kernel_specs.hstu.block_sparse import reference as block_sparse
+from kernel_specs.hstu.hstu_bsa import reference as hstu_bsa
 from runtime.manifest import FOLDER
 
-SPECS = Path(__file__).resolve().parents[1] / "kernel_specs"
+from .places import SPECS
+
+__all__ = ["block_sparse", "hstu_bsa", "jagged", "oracle", "semantics", "triton_kernels"]
 
 
 def oracle(family: str, specs: Path = SPECS, function: str | None = None) -> Callable[..., Any]:
@@ -39,3 +49,8 @@ def oracle(family: str, specs: Path = SPECS, function: str | None = None) -> Cal
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return getattr(module, function or named_function)  # type: ignore[no-any-return]  # a spec's own function
+
+
+def triton_kernels() -> Any:
+    """The module of HSTU's Triton kernels. ModuleNotFoundError where Triton is not installed."""
+    return importlib.import_module("kernel_specs.hstu.block_sparse.triton_kernels")

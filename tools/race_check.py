@@ -30,7 +30,8 @@ import runtime
 from runtime import KernelInfo
 from runtime.manifest import FOLDER
 from runtime.operators import DTYPES
-from tools.selection import FAMILY, select
+
+from .selection import FAMILY, select
 
 CHECKERS = ("memcheck", "racecheck", "initcheck", "synccheck")
 
@@ -181,7 +182,7 @@ def main(tools: tuple[str, ...], families: tuple[str, ...], where: str | None, b
     for tool in tools:
         command = [sanitizer, "--tool", tool, "--error-exitcode", "99"]
         command += ["--kernel-name", "kernel_substring=kernelmint"]
-        command += [sys.executable, "-m", "tools.race_check", "--bare"]
+        command += [sys.executable, "-m", f"{__package__}.race_check", "--bare"]
         command += [f"--family={family}" for family in families]
         command += [f"--where={where}"] if where else []
         done = subprocess.run(

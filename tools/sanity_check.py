@@ -23,11 +23,12 @@ from torch import Tensor
 
 import runtime
 from runtime import KernelInfo
-from tools.comparison import Difference, Tolerance, compare
-from tools.debug.inputs import Shape, make_inputs
-from tools.debug.text import number_lines
-from tools.oracle import oracle
-from tools.selection import FAMILY, select
+
+from .comparison import Difference, Tolerance, compare
+from .debug.inputs import Shape, make_inputs
+from .debug.text import number_lines
+from .oracle import oracle
+from .selection import FAMILY, select
 
 # Tails in blocks of queries and of keys; counting to 250 * 256 stays within fp16.
 SHAPE = Shape(batch=2, seq_len=250, heads=4, kv_heads=2)

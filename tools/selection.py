@@ -17,7 +17,8 @@ from codegen.space.expand import Selection, expand
 from codegen.spec.load import load
 from codegen.spec.problems import SpecError, UsageError
 from runtime import KernelInfo
-from tools.oracle import SPECS
+
+from .places import SPECS
 
 VARIABLE = "KERNELS"
 FAMILY = "flash_forward"

@@ -15,8 +15,10 @@ from rich.progress import Progress
 
 import runtime
 from runtime.operators import DTYPES
-from tools.bench import block_sparse, results
-from tools.bench.contenders import (
+
+from ..selection import keys_of_set
+from . import block_sparse, results
+from .contenders import (
     BACKENDS,
     FLASH_ATTENTION_3,
     backend_call,
@@ -24,9 +26,8 @@ from tools.bench.contenders import (
     flash_attention_3_call,
     kernel_call,
 )
-from tools.bench.measure import medians
-from tools.bench.problems import CPU_SIZES, GPU_SIZES, Problem
-from tools.selection import keys_of_set
+from .measure import medians
+from .problems import CPU_SIZES, GPU_SIZES, Problem
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 

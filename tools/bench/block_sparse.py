@@ -21,9 +21,9 @@ import click
 import torch
 import torch.nn.functional as F  # noqa: N812  the field's name for it
 
-from kernel_specs.hstu.block_sparse import reference
-from tools.bench.measure import medians
-from tools.block_sparse.implementations import UnavailableError, load
+from ..block_sparse.implementations import UnavailableError, load
+from ..oracle import block_sparse, triton_kernels
+from .measure import medians
 
 # Rates of an H200 (NVIDIA's data sheet, dense), FLOP/s; three TF32 products make one of fp32.
 RATES = {"ieee": 67e12, "tf32x3": 494.5e12 / 3, "tf32": 494.5e12, "bf16": 989e12}
@@ -169,8 +169,8 @@ def contenders(shape: Shape) -> list[Contender]:
                 continue
             name = f"sparse, {implementation.title}, {precision}"
             add_sparse(name, precision, implementation.attention)
-    add_sparse("sparse, PyTorch eager", "ieee", reference.block_sparse_attention)
-    compiled: Any = torch.compile(reference.block_sparse_attention, dynamic=False)
+    add_sparse("sparse, PyTorch eager", "ieee", block_sparse.block_sparse_attention)
+    compiled: Any = torch.compile(block_sparse.block_sparse_attention, dynamic=False)
     add_sparse("sparse, torch.compile", "ieee", compiled)
 
     low = [x.bfloat16() for x in (q, k, v)]
@@ -180,11 +180,10 @@ def contenders(shape: Shape) -> list[Contender]:
             Contender(name, call, shape.dense_flops(), shape.dense_bytes(element), RATES[dot])
         )
 
-    from kernel_specs.hstu.block_sparse.triton_kernels import Dot, dense_attention
+    dense_attention = triton_kernels().dense_attention
 
     add_dense("dense, Triton, bf16 tensors", "bf16", 2, lambda: dense_attention(*low, dot="bf16"))
-    precisions: tuple[Dot, ...] = ("bf16", "tf32", "tf32x3")
-    for dot in precisions:
+    for dot in ("bf16", "tf32", "tf32x3"):
         add_dense(f"dense, Triton, {dot}", dot, 4, partial(dense_attention, q, k, v, dot=dot))
     if 4.0 * B * H * T * T <= _MOST_DENSE_BYTES:
         add_dense("dense, PyTorch, fp32", "ieee", 4, lambda: dense_pytorch(q, k, v))

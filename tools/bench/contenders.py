@@ -14,7 +14,8 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import runtime
 from runtime import KernelInfo
-from tools.bench.problems import Problem
+
+from .problems import Problem
 
 Call = Callable[[], Any]
 BACKENDS = {

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from tools.bench.contenders import Call
+from .contenders import Call
 
 _FLUSH_BYTES = 256 * 2**20  # more than any GPU's second-level cache holds
 _LEAST_TURNS = 3

@@ -14,7 +14,8 @@ import torch
 from rich.table import Table
 
 from runtime import _native
-from tools.bench.problems import Problem
+
+from .problems import Problem
 
 
 @dataclass(frozen=True)

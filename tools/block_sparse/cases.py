@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from kernel_specs.hstu.hstu_bsa.reference import GateMLP
+from ..oracle import hstu_bsa
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Inputs:
     case: Case
     padded: dict[str, torch.Tensor]  # q, k [B, T, H, A]; v, u [B, T, H, L]; g_cmp, g_slc [B, T, H]
     jagged: dict[str, torch.Tensor]  # q, k [sum N, H A]; v, u [sum N, H L]
-    gate_model: GateMLP
+    gate_model: hstu_bsa.GateMLP
     x_offsets: torch.Tensor  # [B + 1] int64
     mask: torch.Tensor  # [n, n], 1: allowed
 
@@ -113,7 +113,7 @@ def draw(case: Case, seed: int, device: str) -> Inputs:
         )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        gate_model = GateMLP(A)
+        gate_model = hstu_bsa.GateMLP(A)
     return Inputs(
         case,
         {name: x.to(device) for name, x in padded.items()},

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812  the field's name for it
 
-from kernel_specs.hstu.block_sparse import reference
-from kernel_specs.hstu.hstu_bsa import reference as jagged
-from kernel_specs.hstu.semantics import Mode, Semantics, semantics_of
-from tools.block_sparse.implementations import Implementation
+from ..oracle import block_sparse as reference
+from ..oracle import hstu_bsa as jagged
+from ..oracle import semantics
+from .implementations import Implementation
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def plant(fault: Fault | None) -> Implementation:
     return Implementation(name, f"fault {name}", attention, hstu)
 
 
-_FLAGS: dict[str, Callable[[Semantics], Semantics]] = {
+_FLAGS: dict[str, Callable[[semantics.Semantics], semantics.Semantics]] = {
     "transpose": lambda flags: replace(flags, list_layout="reinterpret"),
     "untransposed": lambda flags: replace(flags, list_layout="transpose"),
     "open_first_rows": lambda flags: replace(flags, open_first_rows=True),
@@ -90,9 +90,9 @@ def _attention(
     *rest: torch.Tensor,
     block_count: int,
     block_size: int,
-    mode: Mode,
+    mode: semantics.Mode,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    flags = semantics_of(mode)
+    flags = semantics.semantics_of(mode)
     if fault in _FLAGS:
         flags = _FLAGS[fault](flags)
     T, A = q.shape[1], q.shape[3]
@@ -168,7 +168,9 @@ def _selected(
     return torch.einsum("bhtj,bjhd->bthd", torch.where(keys & mask, weights, 0.0), v)
 
 
-def _last_first(ranking: torch.Tensor, S: int, block_size: int, flags: Semantics) -> torch.Tensor:
+def _last_first(
+    ranking: torch.Tensor, S: int, block_size: int, flags: semantics.Semantics
+) -> torch.Tensor:
     # select, ties to the higher index: the mirror image of the ranking, mirrored back
     C = ranking.shape[-1]
     values, order = torch.sort(ranking.flip(-1) + 0.0, dim=-1, descending=True, stable=True)

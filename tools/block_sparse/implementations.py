@@ -10,10 +10,8 @@ from typing import Any, TypeAlias
 
 import torch
 
-from kernel_specs.hstu.block_sparse import reference
-from kernel_specs.hstu.hstu_bsa import reference as jagged
-from kernel_specs.hstu.semantics import Mode
-from tools.block_sparse.cases import Inputs
+from ..oracle import block_sparse, hstu_bsa, semantics, triton_kernels
+from .cases import Inputs
 
 Attention: TypeAlias = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 Hstu: TypeAlias = Callable[..., tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
@@ -35,7 +33,7 @@ class Implementation:
     hstu: Hstu
 
     def run_hstu(
-        self, inputs: Inputs, mode: Mode
+        self, inputs: Inputs, mode: semantics.Mode
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """attn_output [sum N, H L], padded_q and padded_k [B, n, H, A]."""
         x, case = inputs.jagged, inputs.case
@@ -53,7 +51,7 @@ def load(name: str, device: str, dot: str | None = None) -> Implementation:
     """
     if name == "torch":
         return Implementation(
-            name, "PyTorch", reference.block_sparse_attention, jagged.hstu_attention_with_bsa
+            name, "PyTorch", block_sparse.block_sparse_attention, hstu_bsa.hstu_attention_with_bsa
         )
     if name == "triton":
         return _triton(device, dot)
@@ -69,7 +67,7 @@ def _triton(device: str, dot: str | None) -> Implementation:
         # read when Triton is first imported
         os.environ.setdefault("TRITON_INTERPRET", "1")
     try:
-        kernels: Any = importlib.import_module("kernel_specs.hstu.block_sparse.triton_kernels")
+        kernels = triton_kernels()
     except ModuleNotFoundError as error:
         if error.name != "triton":
             raise

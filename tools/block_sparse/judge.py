@@ -13,13 +13,12 @@ from typing import Any
 
 import torch
 
-from kernel_specs.hstu.block_sparse import reference
-from kernel_specs.hstu.jagged import pad, split_heads
-from kernel_specs.hstu.semantics import Mode, semantics_of
-from tools import comparison
-from tools.block_sparse.cases import Case, Inputs
-from tools.block_sparse.implementations import Implementation
-from tools.comparison import Budget, Difference, Selections, Tolerance
+from .. import comparison
+from ..comparison import Budget, Difference, Selections, Tolerance
+from ..oracle import block_sparse as reference
+from ..oracle import jagged, semantics
+from .cases import Case, Inputs
+from .implementations import Implementation
 
 OUTPUT_DIMS = ("b", "t", "h", "d")
 
@@ -60,11 +59,11 @@ class Oracle:
         self,
         tensors: tuple[torch.Tensor, ...],
         case: Case,
-        mode: Mode,
+        mode: semantics.Mode,
         valid: torch.Tensor | None = None,
     ) -> None:
         """tensors: q, k, v, u, g_cmp; valid: bool [B, T], the rows that are no padding."""
-        self.flags = semantics_of(mode)
+        self.flags = semantics.semantics_of(mode)
         self.case = case
         self.valid = valid
         self._tensors = reference.to_double(*tensors)
@@ -111,7 +110,7 @@ class Oracle:
         )
 
 
-def oracle_of(function: str, inputs: Inputs, mode: Mode) -> Oracle:
+def oracle_of(function: str, inputs: Inputs, mode: semantics.Mode) -> Oracle:
     """The oracle of block_sparse_attn, or of hstu_attention_with_bsa's padded form."""
     return Oracle(padded_tensors(function, inputs), inputs.case, mode, _valid(function, inputs))
 
@@ -121,9 +120,9 @@ def padded_tensors(function: str, inputs: Inputs) -> tuple[torch.Tensor, ...]:
     if function == "block_sparse_attn":
         return tuple(inputs.padded[name] for name in ("q", "k", "v", "u", "g_cmp"))
     case, x = inputs.case, inputs.jagged
-    q, k, v, u = split_heads(case.H, case.A, case.L, x["q"], x["k"], x["v"], x["u"])
+    q, k, v, u = jagged.split_heads(case.H, case.A, case.L, x["q"], x["k"], x["v"], x["u"])
     g_cmp, _, _ = inputs.gate_model(q)
-    return tuple(pad(tensor, case.offsets, case.T) for tensor in (q, k, v, u, g_cmp))
+    return tuple(jagged.pad(tensor, case.offsets, case.T) for tensor in (q, k, v, u, g_cmp))
 
 
 def judge_attention(
@@ -190,7 +189,8 @@ def judge_hstu(
         problem = comparison.compare(results[1][0], results[0][0], name="attn_output")
         return Verdict("hstu_attention_with_bsa", (problem,), None, {}, 0.0, ())
     padded = [
-        pad(result[0].reshape(-1, case.H, case.L), case.offsets, case.T) for result in results
+        jagged.pad(result[0].reshape(-1, case.H, case.L), case.offsets, case.T)
+        for result in results
     ]
     verdict = judge_attention(
         names, (padded[0], padded[1]), lists, oracle, tolerance, "attn_output"
@@ -213,7 +213,7 @@ def _valid(function: str, inputs: Inputs) -> torch.Tensor | None:
     if function == "block_sparse_attn":
         return None
     rows = torch.ones(inputs.case.offsets[-1], dtype=torch.bool, device=inputs.x_offsets.device)
-    return pad(rows, inputs.case.offsets, inputs.case.T)
+    return jagged.pad(rows, inputs.case.offsets, inputs.case.T)
 
 
 class Computed:

@@ -17,13 +17,14 @@ import torch
 
 import runtime
 from runtime import KernelInfo
-from tools.debug import files, twin
-from tools.debug.divergence import Rows, first_divergence
-from tools.debug.inputs import Shape, make_inputs
-from tools.debug.record import STEP
-from tools.debug.trace import simulated, softmax_form, traced
-from tools.oracle import oracle
-from tools.selection import FAMILY, select
+
+from ..oracle import oracle
+from ..selection import FAMILY, select
+from . import files, twin
+from .divergence import Rows, first_divergence
+from .inputs import Shape, make_inputs
+from .record import STEP
+from .trace import simulated, softmax_form, traced
 
 
 def find_kernel(name: str) -> KernelInfo:

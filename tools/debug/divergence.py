@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tools.comparison import Difference, Tolerance, compare
-from tools.debug.trace import Step
+from ..comparison import Difference, Tolerance, compare
+from .trace import Step
 
 _DIMS = {
     "Q": ("row", "d"),

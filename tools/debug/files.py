@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from tools.debug.text import number_lines
-from tools.debug.trace import Step
+from .text import number_lines
+from .trace import Step
 
 Blocks = Mapping[tuple[int, int], Iterable[Step]]  # by head and block of queries
 

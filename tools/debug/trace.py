@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from runtime.handle import Kernel
-from tools.debug import record
-from tools.oracle import oracle
+
+from ..oracle import oracle
+from . import record
 
 # How far a maximum may lag in the optimised softmax of sm80, in powers of two: kSlack of
 # softmax.cuh.

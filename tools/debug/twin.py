@@ -11,9 +11,8 @@ from codegen.spec import keys
 from codegen.spec.load import load
 from codegen.spec.problems import SpecError, UsageError
 from runtime import KernelInfo
-from tools.oracle import SPECS
 
-GENERATED = SPECS.parent / "generated"
+from ..places import GENERATED, SPECS
 
 
 def find(info: KernelInfo) -> KernelInfo:

@@ -7,7 +7,7 @@ import pkgutil
 
 import click
 
-from tools import fuzz
+from .. import fuzz
 
 
 class _Fuzzers(click.Group):
@@ -20,8 +20,8 @@ class _Fuzzers(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.list_commands(ctx):
             return None
-        command = importlib.import_module(f"tools.fuzz.{cmd_name}").main
-        assert isinstance(command, click.Command), f"tools.fuzz.{cmd_name}.main is not a command"
+        command = importlib.import_module(f"{fuzz.__name__}.{cmd_name}").main
+        assert isinstance(command, click.Command), f"{cmd_name}.main is not a command"
         return command
 
 

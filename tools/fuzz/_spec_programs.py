@@ -15,7 +15,8 @@ from codegen.space.expand import FamilySpace
 from codegen.spec.expressions import BOOL, DTYPES, EVALUATION_ERRORS, Expression
 from codegen.spec.model import Configuration, ParameterType, Target
 
-INCLUDE = Path(__file__).resolve().parents[2] / "runtime/include"
+from ..places import INCLUDE
+
 SYMBOLS = {"N": 24, "M": 5}
 
 PRINTING = r"""

@@ -31,11 +31,12 @@ from types import FrameType
 
 import click
 
-from tools.ptx_report.events import Statistics
-from tools.ptx_report.parser import CHUNK, Parser
-from tools.ptx_report.records import Record, csv_text, read_csv
+from ..places import ROOT
+from ..ptx_report.events import Statistics
+from ..ptx_report.parser import CHUNK, Parser
+from ..ptx_report.records import Record, csv_text, read_csv
 
-DATA = Path(__file__).resolve().parents[2] / "tests" / "ptx_report" / "data"
+DATA = ROOT / "tests" / "ptx_report" / "data"
 FIGURES = (
     "stack_frame",
     "spill_stores",

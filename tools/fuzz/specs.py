@@ -24,12 +24,13 @@ from codegen import pipeline
 from codegen.space.expand import FamilySpace, Selection
 from codegen.spec.problems import SpecError, UsageError
 from codegen.tree import writer
-from tools.fuzz import _spec_programs, _spec_texts
-from tools.fuzz._spec_texts import Texts
+
+from ..places import SPECS
+from . import _spec_programs, _spec_texts
+from ._spec_texts import Texts
 
 _BATCH = 20  # specs of one program
 _PROBLEM = re.compile(r"[^\n]*:\d+:\d+: [^\n]+")
-_KERNEL_SPECS = Path(__file__).resolve().parents[2] / "kernel_specs"
 
 
 class _TimeOutError(BaseException):
@@ -99,7 +100,7 @@ def _seeds() -> list[Texts]:
     """The files of the families there are."""
     return [
         {path.name: path.read_text() for path in sorted(family.parent.iterdir()) if path.is_file()}
-        for family in sorted(_KERNEL_SPECS.glob("**/family.yaml"))
+        for family in sorted(SPECS.glob("**/family.yaml"))
     ]
 
 

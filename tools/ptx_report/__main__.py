@@ -9,18 +9,18 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from tools.ptx_report import gate
-from tools.ptx_report import report as reports
-from tools.ptx_report.diff import Change, compare
-from tools.ptx_report.files import check_outputs, write_text
-from tools.ptx_report.fingerprints import Manifest
-from tools.ptx_report.page import html_text
-from tools.ptx_report.records import Record, ReportError, csv_text, read_csv
-from tools.ptx_report.render import json_text, markdown_text
-from tools.ptx_report.report import STANDARD_INPUT, Report
-from tools.ptx_report.table import print_changes, print_table
+from ..places import GENERATED, SPECS
+from . import gate
+from . import report as reports
+from .diff import Change, compare
+from .files import check_outputs, write_text
+from .fingerprints import Manifest
+from .page import html_text
+from .records import Record, ReportError, csv_text, read_csv
+from .render import json_text, markdown_text
+from .report import STANDARD_INPUT, Report
+from .table import print_changes, print_table
 
-_ROOT = Path(__file__).resolve().parents[2]
 _FILE = click.Path(path_type=Path)
 
 
@@ -109,8 +109,8 @@ def _read(logs: Sequence[str], installed: bool, manifest: Path | None) -> Report
     report = reports.installed() if installed else reports.read(logs)
     if manifest is not None:
         report.hold_against(Manifest(manifest))
-    elif report.manifest is None and (_ROOT / "generated" / "manifest.json").exists():
-        report.hold_against(Manifest(_ROOT / "generated" / "manifest.json"))
+    elif report.manifest is None and (GENERATED / "manifest.json").exists():
+        report.hold_against(Manifest(GENERATED / "manifest.json"))
     return report
 
 
@@ -169,7 +169,7 @@ def _baseline_folders(report: Report, given: Sequence[Path]) -> list[Path]:
             if not folder.is_dir():
                 raise ReportError(f"{folder}: no such folder of baselines")
         return list(given)
-    folders = [_ROOT / "kernel_specs"]
+    folders = [SPECS]
     if report.manifest is not None:
         folders += [
             (report.manifest.path.parent / path).resolve() for path in report.manifest.spec_dirs

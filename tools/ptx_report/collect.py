@@ -14,14 +14,15 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-if __package__ in (None, ""):  # run by its path: the repository's root is not on the path yet
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+if not __package__:  # run by its path: it and the modules beside it are a package nonetheless
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    __package__ = "ptx_report"
 
-from tools.ptx_report.events import Statistics
-from tools.ptx_report.files import check_outputs, write_text
-from tools.ptx_report.fingerprints import CodeFingerprint, Manifest
-from tools.ptx_report.inputs import OBJECT_LOG, read_log, source_name
-from tools.ptx_report.records import Record, ReportError, csv_text
+from .events import Statistics
+from .files import check_outputs, write_text
+from .fingerprints import CodeFingerprint, Manifest
+from .inputs import OBJECT_LOG, read_log, source_name
+from .records import Record, ReportError, csv_text
 
 _SHARED_HEADERS = Path(__file__).resolve().parents[2] / "runtime" / "include"
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-from tools.ptx_report.records import Record
+from .records import Record
 
 _GAP = 1 << 16  # bytes kept of the text before a message
 _LONGEST_LINE = 1 << 21  # bytes; what is longer is read in pieces of that size

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from tools.ptx_report.records import ReportError
+from .records import ReportError
 
 _Identity = tuple[int, int] | str
 

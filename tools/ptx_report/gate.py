@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tools.ptx_report.diff import LABELS, Change, compare, figure
-from tools.ptx_report.files import write_text
-from tools.ptx_report.fingerprints import Manifest
-from tools.ptx_report.records import Record, ReportError, csv_text, read_csv
-from tools.ptx_report.symbols import key_of_symbol
+from .diff import LABELS, Change, compare, figure
+from .files import write_text
+from .fingerprints import Manifest
+from .records import Record, ReportError, csv_text, read_csv
+from .symbols import key_of_symbol
 
 # A budget's names, and the figures that they bound.
 _BUDGETS = {

@@ -9,9 +9,9 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from tools.ptx_report.events import Statistics
-from tools.ptx_report.parser import Readable, parse
-from tools.ptx_report.records import Record, ReportError
+from .events import Statistics
+from .parser import Readable, parse
+from .records import Record, ReportError
 
 OBJECT_LOG = ".ptxas.log"  # what the build calls the log that it keeps beside each object
 _LOGS = (".log", ".txt", ".log.gz", ".txt.gz")

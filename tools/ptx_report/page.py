@@ -8,9 +8,9 @@ from typing import Any
 
 from mako.template import Template
 
-from tools.ptx_report.records import Record
-from tools.ptx_report.report import Report
-from tools.ptx_report.table import summary, worst_first
+from .records import Record
+from .report import Report
+from .table import summary, worst_first
 
 _TEMPLATE = Path(__file__).with_name("page.html.mako")
 

@@ -15,9 +15,9 @@ from collections import deque
 from collections.abc import Collection, Iterator
 from typing import Protocol
 
-from tools.ptx_report.events import Scanner, Statistics, Tail, Unnamed
-from tools.ptx_report.records import Record
-from tools.ptx_report.waiting import ENTERED, FRAMED, NAMED, TIMED, USED_UP, Open, Queue, Whole
+from .events import Scanner, Statistics, Tail, Unnamed
+from .records import Record
+from .waiting import ENTERED, FRAMED, NAMED, TIMED, USED_UP, Open, Queue, Whole
 
 CHUNK = 1 << 20
 WINDOW = 4096  # records that a later line can still reach

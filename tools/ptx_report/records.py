@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from tools.ptx_report.symbols import KEY, kernel_of_symbol, key_of_symbol
+from .symbols import KEY, kernel_of_symbol, key_of_symbol
 
 
 class ReportError(Exception):

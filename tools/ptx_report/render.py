@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from tools.ptx_report.diff import FIGURES, LABELS, Change, counts
-from tools.ptx_report.records import COLUMNS, Record
-from tools.ptx_report.report import Report
-from tools.ptx_report.table import summary, worst_first
+from .diff import FIGURES, LABELS, Change, counts
+from .records import COLUMNS, Record
+from .report import Report
+from .table import summary, worst_first
 
 _MARKUP = re.compile(r"([\\`*\[\]<>|~@&#])")
 _COMMENT = 60_000  # characters; GitHub takes 65,536 in a comment

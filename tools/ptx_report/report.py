@@ -22,13 +22,14 @@ from codegen.spec.expressions import (
     syntax,
 )
 from codegen.spec.problems import did_you_mean
-from tools.ptx_report import inputs
-from tools.ptx_report.demangle import demangle
-from tools.ptx_report.events import Statistics
-from tools.ptx_report.fingerprints import Manifest
-from tools.ptx_report.objects import read_object
-from tools.ptx_report.occupancy import Occupancy, occupancy
-from tools.ptx_report.records import Record, ReportError, read_csv
+
+from . import inputs
+from .demangle import demangle
+from .events import Statistics
+from .fingerprints import Manifest
+from .objects import read_object
+from .occupancy import Occupancy, occupancy
+from .records import Record, ReportError, read_csv
 
 STANDARD_INPUT = "standard input"  # what its name is among the files
 

@@ -10,9 +10,9 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from tools.ptx_report.diff import FIGURES, LABELS, Change, counts
-from tools.ptx_report.records import Record
-from tools.ptx_report.report import Report
+from .diff import FIGURES, LABELS, Change, counts
+from .records import Record
+from .report import Report
 
 _MOST_ROWS = 1000  # of a table; nobody reads more, and laying them out takes minutes
 

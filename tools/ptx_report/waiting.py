@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from tools.ptx_report.records import Record
+from .records import Record
 
 _MAX_WAITING = 256  # records that follow one whose line is missing, until it is given up
 _CODE = re.compile(r"\((C75\d\d)\)")

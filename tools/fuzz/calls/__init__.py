@@ -13,7 +13,7 @@ import sys
 
 import click
 
-from tools.fuzz.calls import right, runner, wrong
+from . import right, runner, wrong
 
 _KINDS = {"wrong": wrong.case, "right": right.case}
 

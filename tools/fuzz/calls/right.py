@@ -11,9 +11,10 @@ import torch
 
 import runtime
 from runtime.operators import DTYPES
-from tools.block_sparse.judge import Oracle
-from tools.comparison import Tolerance, compare
-from tools.oracle import oracle
+
+from ...block_sparse.judge import Oracle
+from ...comparison import Tolerance, compare
+from ...oracle import oracle
 
 # Of the outputs' magnitude. f32: sums of up to 300 weighted values and scores of up to 256
 # products; bf16 and fp16: the weights are rounded to the dtype, too.

@@ -15,7 +15,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import runtime
-from kernel_specs.hstu.hstu_bsa.reference import GateMLP
+
+from ...oracle import hstu_bsa
 
 _OWN = (runtime.InvalidArgument, runtime.KernelNotFound, runtime.TargetUnavailable)
 
@@ -86,7 +87,8 @@ def _hstu_calls() -> list[_Call]:
     offsets = torch.tensor([0, 30, T])
     whole = {
         "num_heads": 2, "attention_dim": A, "linear_dim": L, **jagged, "x_offsets": offsets,
-        "invalid_attn_mask": torch.zeros(40, 40, dtype=torch.bool), "gate_model": GateMLP(A),
+        "invalid_attn_mask": torch.zeros(40, 40, dtype=torch.bool),
+        "gate_model": hstu_bsa.GateMLP(A),
         **chosen,
     }  # fmt: skip
     rows = {name: t.view(T, 2, -1) for name, t in jagged.items()}
