@@ -16,6 +16,17 @@ from pathlib import Path
 from typing import Any
 
 try:
+    importlib.import_module("torch")
+except ModuleNotFoundError as _error:
+    if _error.name != "torch":
+        raise
+    raise ModuleNotFoundError(
+        "runtime calls kernels on PyTorch tensors, and PyTorch is not installed: "
+        'run `pip install "kernelmint[torch]"`',
+        name="torch",
+    ) from None
+
+try:
     importlib.import_module("runtime._native")
 except ModuleNotFoundError as _error:
     if _error.name != "runtime._native":

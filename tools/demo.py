@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import sys
 
+import click
 import torch
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -38,7 +39,13 @@ def root_mean_square(values: torch.Tensor) -> torch.Tensor:
     return values.square().mean().sqrt()
 
 
-def main() -> int:
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+def main() -> None:
+    """Every attention kernel of this build, called by key and checked."""
+    sys.exit(demonstrate())
+
+
+def demonstrate() -> int:
     """Run the demonstration; return the exit status."""
     console = Console(width=None if sys.stdout.isatty() else 160)
     reference = oracle("flash_forward")
@@ -92,4 +99,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -26,6 +26,7 @@ FEW = (
     " and (dtype == 'f32' if target == 'cpu' else dtype == 'bf16')"
 )
 CPU = FEW + " and target == 'cpu'"
+PACKAGES = ("codegen", "kernel_specs", "kernelmint", "runtime")  # what a wheel installs
 
 
 def hidden_nvcc_path(folder: Path) -> str:
@@ -174,7 +175,31 @@ def test_cuda_off_needs_no_nvcc(tmp_path: Path) -> None:
     )
     assert "Kernelmint: nvcc" not in (tmp_path / "log").read_text()
     assert "nvidia" not in (tmp_path / "log").read_text()
-    attend(unpack(built, tmp_path))
+    site = unpack(built, tmp_path)
+    attend(site)
+    assert_packages(site)
+
+
+def assert_packages(site: Path) -> None:
+    """PACKAGES and no others, the tools among them; none of the checkout's own files."""
+    names = {entry.name for entry in site.iterdir()}
+    assert {name for name in names if not name.endswith(".dist-info")} == set(PACKAGES)
+    assert (site / "kernelmint/tools/ptx_report/page.html.mako").is_file()
+    assert not (site / "kernelmint/tools/build").exists()
+    assert (site / "kernelmint/py.typed").is_file()
+    assert not list(site.glob("**/test_*.py"))
+    done = subprocess.run(
+        [sys.executable, "-S", "-m", "kernelmint", "sanity-check"],
+        cwd=site.parent,
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(site), *(p for p in sys.path if "-packages" in p)]),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_no_nvcc_and_no_isolation_says_what_to_do(tmp_path: Path) -> None:
@@ -288,7 +313,7 @@ def assert_whole(site: Path) -> None:
             algorithm, _, value = digest.partition("=")
             found = hashlib.new(algorithm, (site / name).read_bytes()).digest()
             assert base64.urlsafe_b64encode(found).decode().rstrip("=") == value, name
-    for folder in ("runtime", "codegen", "kernel_specs", "tools"):
+    for folder in PACKAGES:
         there = {str(p.relative_to(site)) for p in (site / folder).rglob("*") if p.is_file()}
         assert {name for name in there if not name.endswith(".pyc")} <= recorded.keys()
 

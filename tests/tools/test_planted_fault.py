@@ -18,8 +18,8 @@ pytestmark = pytest.mark.build
 ROOT = Path(__file__).resolve().parents[2]
 DEBUG = """
 import runpy
-sys.argv = ["tools.debug", *sys.argv[1:]]
-runpy.run_module("tools.debug", run_name="__main__")
+sys.argv = ["kernelmint", "debug", *sys.argv[1:]]
+runpy.run_module("kernelmint", run_name="__main__")
 """
 
 

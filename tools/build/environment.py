@@ -36,6 +36,7 @@ def main() -> None:
     wanted = [
         *project["build-system"]["requires"],
         *project["project"]["dependencies"],
+        *project["project"]["optional-dependencies"]["torch"],
         *kernelmint_backend.get_requires_for_build_editable(),
     ]
     pip_install(*sorted({str(Requirement(text)) for text in wanted}))

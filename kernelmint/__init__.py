@@ -1,0 +1,43 @@
+"""Kernelmint: kernels from specs, called by key.
+
+    import kernelmint
+
+    kernelmint.attention(q, k, v, causal=True)        # picks the kernel
+    kernelmint.kernel("flash_forward.cpu.f32-d64-r64-c128")(q, k, v)
+
+It has every public name of `runtime`, which is imported when one of them is first asked for: to
+import kernelmint takes no PyTorch, so a build can do it. The command is `kernelmint`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from typing import Any
+
+from kernelmint import rooms
+
+_HOME = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+if os.path.isfile(os.path.join(_HOME, "CMakeLists.txt")):
+    __path__.append(_HOME)  # a checkout: kernelmint.tools is what lies beside this folder
+
+
+def __getattr__(name: str) -> Any:
+    """A public name of runtime, or the version."""
+    if name == "__version__":
+        value = importlib.import_module("importlib.metadata").version("kernelmint")
+    elif name == "__all__" or (_may_be_public(name) and name in rooms.load("runtime").__all__):
+        value = getattr(rooms.load("runtime"), name)
+    else:
+        raise AttributeError(f"module 'kernelmint' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def _may_be_public(name: str) -> bool:
+    """Whether to look into runtime: not for what import or inspect look for, nor for a module."""
+    return not name.startswith("_") and importlib.util.find_spec(f"kernelmint.{name}") is None
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), "__version__", *rooms.load("runtime").__all__})

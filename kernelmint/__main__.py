@@ -1,0 +1,90 @@
+"""The command `kernelmint`, also as `python -m kernelmint`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import click
+
+from kernelmint import rooms
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Where a command is: a module's `main`, or the command of that name in this group."""
+
+    module: str
+    summary: str
+    of_group: str | None = None
+    room: str = "runtime"  # what it cannot do without
+
+
+def _codegen(name: str, summary: str) -> _Source:
+    return _Source("codegen.__main__", summary, name, room="codegen")
+
+
+def _tool(module: str, summary: str, room: str = "runtime") -> _Source:
+    return _Source(f"kernelmint.tools.{module}", summary, room=room)
+
+
+_SECTIONS = {
+    "Kernels": {
+        "info": _Source("runtime.__main__", "What is built, and what can run here.", "info"),
+        "list": _codegen("list", "List configurations by key."),
+        "explain": _codegen("explain", "Say what became of a key, and why."),
+        "ptx-report": _tool(
+            "ptx_report.__main__", "Registers and spills, of a log or as installed.", "codegen"
+        ),
+        "demo": _tool("demo", "Call every attention kernel, and check it."),
+    },
+    "Writing kernels": {
+        "new": _codegen("new", "Start a family of kernels."),
+        "regenerate": _codegen("regenerate", "Write the generated tree."),
+        "check": _codegen("check", "Say whether the generated tree is up to date."),
+        "schema": _codegen("schema", "Print the JSON Schema of the specs."),
+    },
+    "Proving and measuring": {
+        "sanity-check": _tool("sanity_check", "Hold attention kernels to the fp64 oracle."),
+        "debug": _tool("debug.__main__", "Say where a kernel diverges from its simulation."),
+        "race-check": _tool("race_check", "Run CUDA kernels under compute-sanitizer."),
+        "compare": _tool("compare_triton_vs_torch", "Compare block-sparse implementations."),
+        "bench": _tool("bench.__main__", "Measure kernels beside PyTorch's."),
+    },
+}
+_COMMANDS = {name: source for section in _SECTIONS.values() for name, source in section.items()}
+
+
+class _Commands(click.Group):
+    """Commands whose modules are imported when they are run, not when they are listed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        source = _COMMANDS.get(cmd_name)
+        if source is None:
+            return None
+        try:
+            rooms.load(source.room)  # first, since it says what is missing
+            command = rooms.load(source.module).main
+        except ImportError as error:
+            raise click.ClickException(str(error)) from None
+        if source.of_group is not None:
+            command = command.commands[source.of_group]
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, section in _SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, source.summary) for name, source in section.items()])
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="kernelmint")
+def main() -> None:
+    """Kernels from specs: written, built, reported, measured and called by key."""
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m kernelmint")
