@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-
-pytestmark = pytest.mark.build
 
 ROOT = Path(__file__).resolve().parents[2]
 DEBUG = """
@@ -56,10 +56,8 @@ TARGETS = {
         other="cpu.yaml",
         spec="sm80.yaml",
         twin=(
-            "    - {dtype: bf16, d_head: 128, causal: false, B_r: 64, B_c: 64, n_warps: 4,"
-            " async_copy: true, eager_load_blocks: true, swizzled: true,\n"
-            "       Q_mma_load_K_tiles: 0, K_mma_load_K_tiles: 0, V_mma_load_K_tiles: 0,"
-            " mma_double_buffer_loads: false, optimized_softmax: true, trace: true}\n"
+            "      - {dtype: bf16, d_head: 128, causal: false, B_r: 64, Q_mma_load_K_tiles: 0,"
+            " K_mma_load_K_tiles: 0, V_mma_load_K_tiles: 0, trace: true}\n"
         ),
         header="sm80.cuh",
         right="    if (kMasked && (",
@@ -82,17 +80,8 @@ def replace(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new))
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        "cpu",
-        pytest.param("sm80", marks=pytest.mark.gpu),
-    ],
-)
-def debug(request, tmp_path_factory, separate_build):
-    """tools.debug over a build of a kernel and of its faulty sibling; and the target."""
-    target = TARGETS[request.param]
-    folder = tmp_path_factory.mktemp("planted")
+def planted(target: Target, folder: Path) -> Path:
+    """A copy of the family's specs in `folder`, with the fault in it."""
     specs = folder / "specs/flash_forward"
     shutil.copytree(ROOT / "kernel_specs/flash_forward", specs)
     (specs / target.other).unlink()
@@ -106,8 +95,36 @@ def debug(request, tmp_path_factory, separate_build):
     replace(specs / target.header, target.right, target.faulty)
     if "\nshort:" in (specs / target.spec).read_text():
         replace(specs / target.spec, "    trace: trace\n", "    fault: fault\n    trace: trace\n")
+    return folder / "specs"
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_the_fault_is_in_a_copy_of_the_specs_alone(name, tmp_path) -> None:
+    """Where kernels cannot run, too: a spec or a header that has changed shows here."""
+    target = TARGETS[name]
+    specs = planted(target, tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-m", "codegen", "list", f"--specs={specs}", f"--where={target.where}"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    keys = [line.split()[0] for line in done.stdout.splitlines() if "flash_forward." in line]
+    assert set(keys) == {target.key, target.key.replace("-trace", "-fault-trace")}, done
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param("cpu", marks=pytest.mark.build),
+        pytest.param("sm80", marks=[pytest.mark.build, pytest.mark.gpu]),
+    ],
+)
+def debug(request, tmp_path_factory, separate_build):
+    """tools.debug over a build of a kernel and of its faulty sibling; and the target."""
+    target = TARGETS[request.param]
+    folder = tmp_path_factory.mktemp("planted")
+    specs = planted(target, folder)
     build = separate_build(
-        folder, target.where, target.kernels, specs=folder / "specs", defines=target.defines
+        folder, target.where, target.kernels, specs=specs, defines=target.defines
     )
     return lambda *arguments: build.python(DEBUG, *arguments), target
 
