@@ -261,8 +261,8 @@ inline int combined_tokens(std::int64_t heads) {
 }
 
 // Eight lanes a row of a head, all heads of a token side by side: adds up the selected branch,
-// normalises both, gates and adds. All loads are issued before any is needed: what no list names is
-// loaded in vain.
+// normalises both, gates and adds. What no list names was not written, and is not read; the loads
+// of all that is named are issued before any is needed.
 template <class Config, class Shape>
 __global__ void __launch_bounds__(8 * kMostNormalised / Shape::L)
     combine_branches(const BlocksProblem<Shape> problem, int tokens) {
@@ -285,16 +285,21 @@ __global__ void __launch_bounds__(8 * kMostNormalised / Shape::L)
     const std::int64_t at = (sequence.first + token) * heads + head;
     const Partial* compressed = problem.compressed + at * L + column;
     const Partial* parts = problem.contributions + at * S * L + column;
-    float4 part[S][L / 32];
+    bool named[S];
+#pragma unroll
+    for (int s = 0; s < S; ++s)
+      named[s] = s < blocks && listed_block<Shape>(problem, sequence, token, head, s) >= 0;
+    float4 part[S][L / 32] = {};
 #pragma unroll
     for (int i = 0; i < L / 32; ++i) {
       row.compressed[i] = load4(compressed + 32 * i);
 #pragma unroll
-      for (int s = 0; s < S; ++s) part[s][i] = load4(parts + s * L + 32 * i);
+      for (int s = 0; s < S; ++s)
+        if (named[s]) part[s][i] = load4(parts + s * L + 32 * i);
     }
 #pragma unroll
     for (int s = 0; s < S; ++s) {
-      if (s >= blocks || listed_block<Shape>(problem, sequence, token, head, s) < 0) continue;
+      if (!named[s]) continue;
 #pragma unroll
       for (int i = 0; i < L / 32; ++i) {
         if (s == 0)
