@@ -36,7 +36,7 @@ build: regenerate
 
 demo: build
 	$(BIN)/ptx-report --installed
-	$(BIN)/python -m tools.demo
+	$(BIN)/kernelmint demo
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -44,7 +44,7 @@ lint: $(READY)
 	$(BIN)/mypy
 	git ls-files '*.h' '*.cuh' '*.cpp' '*.cu' ':!generated' | xargs $(BIN)/clang-format --dry-run --Werror
 	$(BIN)/lint-imports
-	$(BIN)/python -m codegen check
+	$(BIN)/python -m kernelmint check
 
 test: build lint
 	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
@@ -59,7 +59,7 @@ bench: build
 	$(BIN)/python -m tools.bench_codegen
 	$(BIN)/python -m tools.bench_dispatch
 	$(BIN)/python -m tools.bench_ptx_report
-	$(BIN)/python -m tools.bench flash_forward --target cpu
+	$(BIN)/kernelmint bench flash_forward --target cpu
 
 clean:
 	rm -rf build dist

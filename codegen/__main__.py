@@ -1,4 +1,4 @@
-"""The command line: python -m codegen regenerate | check | list | explain | schema | new."""
+"""kernelmint regenerate | check | list | explain | schema | new; also `python -m codegen …`."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def new(family: str, specs: Path) -> None:
         click.echo(f"wrote {display_path(path)}")
     folder = display_path(specs / family)
     option = "" if specs == _SPECS else f" --specs {display_path(specs)}"
-    click.echo(f"next: python -m codegen regenerate{option}, build, and pytest {folder}")
+    click.echo(f"next: kernelmint regenerate{option}, build, and pytest {folder}")
 
 
 @main.command("schema")

@@ -69,7 +69,7 @@ def sha256(path: Path) -> str | None:
 
 def mending_command(generated: Path, manifest: dict[str, Any]) -> str:
     """The regenerate command that makes this tree anew, for the current folder."""
-    words = ["python", "-m", "codegen", "regenerate"]
+    words = ["kernelmint", "regenerate"]
     folders = shown_spec_dirs(generated, manifest)
     if folders != ["kernel_specs"]:
         words += [word for folder in folders for word in ("--specs", folder)]

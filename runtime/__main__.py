@@ -1,4 +1,4 @@
-"""`python -m runtime info`: what this installation has, what can run here, and why not."""
+"""`kernelmint info`: what this installation has, what can run here, and why not."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def kernels(
         where: an expression over parameters, derived values, `family` and `target`, such as
             ``"B_r == 64 and dtype == 'bf16'"``, or a function of a KernelInfo. A kernel that lacks
             a name the expression uses does not match. The language is that of the specs and of
-            `python -m codegen list --where` (docs/adding_a_family.md).
+            `kernelmint list --where` (docs/adding_a_family.md).
 
     Raises:
         InvalidArgument: an unknown family, target or name, or a malformed expression.
@@ -253,7 +253,7 @@ def kernel(key: str | Mapping[str, Any] | object) -> Kernel:
     """The kernel of a key, ready to call; a second call with one key returns the same object.
 
     Args:
-        key: a key, a short form (`python -m codegen list --short` prints them), or a
+        key: a key, a short form (`kernelmint list --short` prints them), or a
             configuration: a mapping or a dataclass of parameters (`family` and `target` may be
             among them). A parameter that it leaves out takes its default; without one, any of
             its values, and one kernel must be left.
@@ -323,7 +323,7 @@ def _key_of_short(short: str) -> str:
     )
     raise KernelNotFound(
         f"no kernel was generated for {given}. Nearest: {near or 'no kernel has a short form'}. "
-        f"`python -m codegen explain '{given}'` says what to add to the spec; then "
+        f"`kernelmint explain '{given}'` says what to add to the spec; then "
         f"`{manifest.REGENERATE}` builds it"
     )
 
@@ -339,7 +339,7 @@ def _explain_unknown(key: str) -> str:
         what = f"{count} kernels of {parts[0]} are built, not this one"
     given = _abridged(key)
     return (
-        f"{given}: {what}. Nearest built: {_nearest(key)}. `python -m codegen explain '{given}'` "
+        f"{given}: {what}. Nearest built: {_nearest(key)}. `kernelmint explain '{given}'` "
         f"says what to add to the spec; then `{manifest.REGENERATE}` builds it"
     )
 
@@ -384,8 +384,8 @@ def resolve(config: Mapping[str, Any] | object) -> str:
     given = ", ".join(f"{name}={value}" for name, value in wanted.items())
     if not matching:
         raise KernelNotFound(
-            f"no kernel was generated for {given}. `python -m codegen list` shows what is; "
-            f"`python -m runtime info` shows what can run here"
+            f"no kernel was generated for {given}. `kernelmint list` shows what is; "
+            f"`kernelmint info` shows what can run here"
         )
     raise KernelNotFound(
         f"{given} leaves {len(matching)} kernels; name more parameters: "

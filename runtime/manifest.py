@@ -17,7 +17,7 @@ from runtime import _native
 
 FOLDER = Path(str(_native.__file__)).parent / "_generated"
 REBUILD = "pip install ."
-REGENERATE = f"python -m codegen regenerate && {REBUILD}"
+REGENERATE = f"kernelmint regenerate && {REBUILD}"
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Shows that implementations of block-sparse attention for HSTU agree, or where they do not.
 
-python -m tools.compare_triton_vs_torch [--implementations torch,triton,sm80,cpu] [--mode both]
+kernelmint compare [--implementations torch,triton,sm80,cpu] [--mode both]
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The main job in one screen: every attention kernel of this build, called by key and checked.
 
-    python -m tools.demo
+    kernelmint demo
 
 Draws random inputs, runs each kernel that this machine can run, and prints its error against the
 family's fp64 oracle (the greatest, and the root of the mean square) beside the error that PyTorch's
@@ -52,7 +52,7 @@ def demonstrate() -> int:
     kernels = runtime.kernels(family="flash_forward")
     runnable = [info for info in kernels if info.available]
     if not runnable:
-        console.print("no flash_forward kernel can run here; `python -m runtime info` says why")
+        console.print("no flash_forward kernel can run here; `kernelmint info` says why")
         return 1
     targets = sorted({info.target for info in runnable})
     console.print(

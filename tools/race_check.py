@@ -1,6 +1,6 @@
 """CUDA kernels of every family under compute-sanitizer, on shapes that reach every tail.
 
-    python -m tools.race_check [--family NAME]... [--tool racecheck]... [--where EXPR]
+    kernelmint race-check [--family NAME]... [--tool racecheck]... [--where EXPR]
 
 The variable KERNELS selects kernels of flash_forward, too (tools/selection.py).
 

@@ -1,6 +1,6 @@
 """Every kernel of flash_forward in this build against the fp64 oracle, one line each.
 
-    python -m tools.sanity_check [--kernel KEY] [--range] [--where EXPR]
+    kernelmint sanity-check [--kernel KEY] [--range] [--where EXPR]
 
 KEY is a key or a short form; without it, the variable KERNELS selects (tools/selection.py). An
 element mismatches unless

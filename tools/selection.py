@@ -70,10 +70,10 @@ def select(kernel: str | None = None, where: str | None = None) -> Selected:
         built = [info for info in built if info.key in wanted]
     if not built:
         how = (
-            f"; the set has {len(missing)}: `python -m codegen regenerate --set {name}` and an "
-            f"install build them"
+            f"; the set has {len(missing)}: in a clone of Kernelmint, `kernelmint regenerate --set "
+            f"{name}` and `pip install .` build them"
             if missing
-            else "; `python -m runtime info` says what is built"
+            else "; `kernelmint info` says what is built"
         )
         filtered = f" with {where}" if where else ""
         raise ValueError(f"{VARIABLE}={word}: no kernel of it{filtered} is in this build{how}")

@@ -56,14 +56,14 @@ def explain(key: str, families: Sequence[Family], manifest: dict[str, Any]) -> E
         option = "" if "default" in names else f" --set {names[0]}"
         return Explanation(
             f"{key} is in set {', '.join(names)}, but not in the generated tree; write it with\n"
-            f"  python -m codegen regenerate{option}"
+            f"  kernelmint regenerate{option}"
         )
     entry = ", ".join(f"{name}: {_yaml(value)}" for name, value in target.by_name(values).items())
     lines = [
         f"{key} is valid, but in no set; add to a set of {target.display}, such as default:",
         f"  - {{{entry}}}",
         "then run",
-        "  python -m codegen regenerate",
+        "  kernelmint regenerate",
         *(
             f"the set {name} prunes it: {rule.location}: {rule.that.text}: {rule.because}"
             for name, rule in pruned(target, values)

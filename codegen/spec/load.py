@@ -64,7 +64,7 @@ def load(spec_dirs: Sequence[Path]) -> tuple[Family, ...]:
                 problems.append(Problem(loader.family.locate("family"), message))
             families.setdefault(family.name, family)
         if not folders:
-            message = "no families here: expected <family>/family.yaml (see codegen new)"
+            message = "no families here: expected <family>/family.yaml (see kernelmint new)"
             problems.append(Problem(place, message))
     if problems:
         raise SpecError(problems)

@@ -203,7 +203,7 @@ def test_what_is_not_built_is_refused_with_reasons() -> None:
     tensors = inputs(1, 8, 2)
     with pytest.raises(runtime.KernelNotFound, match="block_size is 16, not 24") as caught:
         block_sparse_attention(*tensors, block_size=24)
-    assert "codegen regenerate" in str(caught.value)
+    assert "kernelmint regenerate" in str(caught.value)
     with pytest.raises(runtime.KernelNotFound, match="it has no parameter dot"):
         block_sparse_attention(*tensors, block_size=SIZE, dot="bf16")
 

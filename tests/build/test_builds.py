@@ -251,7 +251,7 @@ def test_configuring_over_a_stale_tree_is_refused(tmp_path: Path) -> None:
     )
     assert done.returncode != 0
     assert "stale" in done.stdout
-    assert "python -m codegen regenerate" in done.stdout
+    assert "kernelmint regenerate" in done.stdout
     assert "cpu.yaml" in done.stdout
 
 

@@ -106,7 +106,7 @@ def test_a_bare_ninja_after_an_edit_refuses_the_stale_tree(checkout, edit) -> No
     done = checkout.ninja("build.ninja")
     assert done.returncode != 0
     assert "the generated tree is stale" in done.stdout
-    assert "mend it with: python -m codegen regenerate" in done.stdout
+    assert "mend it with: kernelmint regenerate" in done.stdout
     checkout.regenerate()
     assert checkout.ninja("build.ninja").returncode == 0
 

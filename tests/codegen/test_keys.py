@@ -239,7 +239,7 @@ def test_explain_a_key_of_another_set(workspace) -> None:
     result = workspace.run("explain", "demo.sm80.bf16-t32-w1-split")
     assert result.status == 0
     assert "is in set small, but not in the generated tree" in result.stdout
-    assert "python -m codegen regenerate --set small" in result.stdout
+    assert "kernelmint regenerate --set small" in result.stdout
 
 
 @pytest.mark.parametrize(

@@ -228,8 +228,10 @@ def test_folders_of_any_printable_name(workspace, name) -> None:
     assert workspace.python("-S", "-E", script, out).status == 0
     (workspace.root / out / "registry.cpp").unlink()
     stale = workspace.python("-S", "-E", script, out).stdout
-    command = stale.splitlines()[-1].removeprefix("mend it with: python ")
-    assert workspace.python(*shlex.split(command)).status == 0  # the command mends it as it stands
+    command = stale.splitlines()[-1].removeprefix("mend it with: ")
+    program, *arguments = shlex.split(command)
+    assert program == "kernelmint"
+    assert workspace.python("-m", program, *arguments).status == 0  # it mends it as it stands
     assert workspace.run("check", "--out", out).status == 0
 
 
@@ -308,7 +310,7 @@ def test_check_prints_a_unified_diff_and_the_command_that_mends_it(workspace) ->
     assert result.status == 1
     assert "--- a/demo/sm80_table.cpp\n+++ b/demo/sm80_table.cpp\n@@" in result.stdout
     assert re.search(r'^-\s+\{"demo\.sm80\.bf16-t64-w8-auto"', result.stdout, re.M)
-    assert result.stderr.endswith("mend it with:\n  python -m codegen regenerate\n")
+    assert result.stderr.endswith("mend it with:\n  kernelmint regenerate\n")
     assert workspace.tree() == before
 
 
@@ -324,7 +326,7 @@ def test_check_sees_an_edited_a_missing_and_an_orphaned_file(workspace) -> None:
     assert "-// edited\n" in result.stdout
     assert "--- /dev/null\n+++ b/registry.cpp\n" in result.stdout
     assert "orphan: generated/demo/sm80_99.cu" in result.stdout
-    commands = "  rm generated/demo/sm80_99.cu\n  python -m codegen regenerate\n"
+    commands = "  rm generated/demo/sm80_99.cu\n  kernelmint regenerate\n"
     assert result.stderr.endswith(f"mend it with:\n{commands}")
     (workspace.out / "demo/sm80_99.cu").unlink()  # what the commands say
     regenerate(workspace)
@@ -342,7 +344,7 @@ def test_check_compares_with_the_selection_that_was_generated(workspace) -> None
     result = workspace.run("check")
     assert result.status == 1
     assert result.stderr.endswith(
-        "  python -m codegen regenerate --where 'tile == 64 and target == '\"'\"'cpu'\"'\"''\n"
+        "  kernelmint regenerate --where 'tile == 64 and target == '\"'\"'cpu'\"'\"''\n"
     )
 
 
@@ -509,7 +511,7 @@ def test_a_stale_tree_is_named_with_the_command_that_mends_it(workspace, damage,
     status, output = staleness(workspace)
     assert status == 1
     assert reason in output
-    assert output.endswith("mend it with: python -m codegen regenerate\n")
+    assert output.endswith("mend it with: kernelmint regenerate\n")
 
 
 def test_a_changed_generator_makes_the_tree_stale(workspace) -> None:

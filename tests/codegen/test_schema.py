@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_the_schema_in_docs_is_fresh(workspace) -> None:
     printed = workspace.run("schema").stdout
     path = ROOT / "docs/spec.schema.json"
-    assert path.read_text() == printed, "python -m codegen schema > docs/spec.schema.json"
+    assert path.read_text() == printed, "kernelmint schema > docs/spec.schema.json"
 
 
 def test_the_schema_is_draft_7(workspace) -> None:

@@ -117,7 +117,7 @@ def test_when_no_kernel_fits_each_candidate_says_why():
         r"\n  flash_forward\.cpu\.f32-d64\S*( and \d+ more)?: d_head is 64, not 48\n", message
     )
     assert "runs on a CUDA device" in message
-    assert "python -m codegen regenerate && pip install ." in message
+    assert "kernelmint regenerate && pip install ." in message
     with pytest.raises(KernelNotFound, match="dtype is f32, not f64"):
         runtime.attention(*tensors(torch.float64))
 

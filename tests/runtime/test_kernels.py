@@ -108,7 +108,7 @@ def test_a_wrong_filter(where, message):
 
 
 def test_a_filter_means_what_it_does_to_codegen():
-    """Values of dtypes and enums need no quotes; so it is in specs and in `codegen list`."""
+    """Values of dtypes and enums need no quotes; so it is in specs and in `kernelmint list`."""
     assert runtime.kernels(where="dtype == bf16") == runtime.kernels(where="dtype == 'bf16'")
     bare = runtime.kernels("block_sparse", where="mode == literal")
     assert {info.parameters["mode"] for info in bare} == {"literal"}
@@ -140,7 +140,7 @@ def test_an_unknown_key_names_what_is_built_the_nearest_and_the_command(cpu_info
     assert message.startswith(f"{wanted}: ")
     assert "kernels of flash_forward are built" in message
     assert cpu_info.key in message.partition("Nearest built: ")[2]
-    assert f"python -m codegen explain '{wanted}'" in message
+    assert f"kernelmint explain '{wanted}'" in message
     assert "pip install ." in message
     with pytest.raises(KernelNotFound, match=r"^no_such\.cpu\.x: no family 'no_such'; families: "):
         runtime.kernel("no_such.cpu.x")

@@ -78,7 +78,7 @@ def test_an_unknown_short_form_names_the_nearest_and_the_command():
     message = str(caught.value)
     assert f"no kernel was generated for {wanted}. Nearest: " in message
     assert SHORT in message
-    assert f"python -m codegen explain '{wanted}'" in message
+    assert f"kernelmint explain '{wanted}'" in message
 
 
 def test_every_short_form_leads_to_its_kernel():

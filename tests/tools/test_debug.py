@@ -242,8 +242,16 @@ def test_a_kernel_without_a_twin_says_how_to_build_one(tmp_path) -> None:
     assert (
         "- {dtype: fp16, d_head: 128, causal: true, B_r: 256, B_c: 256, trace: true}" in done.output
     )
-    assert "python -m codegen regenerate" in done.output
+    assert "kernelmint regenerate" in done.output
     assert "pip install ." in done.output
+
+
+def test_away_from_a_clone_nobody_is_told_to_edit_what_is_installed(tmp_path) -> None:
+    info = runtime.kernels("flash_forward", "cpu", "not trace")[0]
+    assert twin.how_to_build(info, generated=tmp_path / "generated") == (
+        f"this build holds no traced twin of {info.key}; in a clone of Kernelmint, the same "
+        "command says how to build it"
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,1 @@
-"""Measures built kernels beside PyTorch's own implementations: `python -m tools.bench`."""
+"""Measures built kernels beside PyTorch's own implementations: `kernelmint bench`."""

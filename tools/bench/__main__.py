@@ -106,7 +106,7 @@ def flash_forward(
         kernels = [info for info in kernels if info.parameters["causal"] is causal]
     if not kernels:
         raise click.UsageError(
-            "no built kernel of that kind runs here; `python -m runtime info` says what there is"
+            "no built kernel of that kind runs here; `kernelmint info` says what there is"
         )
     device = torch.device("cuda" if on_gpu else "cpu")
     unit = "TFLOP/s" if on_gpu else "GFLOP/s"

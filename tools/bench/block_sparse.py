@@ -1,6 +1,6 @@
 """Measures block-sparse attention against dense HSTU attention, and both against their floors.
 
-python -m tools.bench block_sparse [--length 1024 ...] [--json FILE]
+kernelmint bench block_sparse [--length 1024 ...] [--json FILE]
 
 All in one run, on the same inputs. Beside each time stands its floor: the larger of the bytes that
 must move over the bandwidth that a copy reaches here, and of the operations over the vendor's rate

@@ -1,1 +1,1 @@
-"""Where a kernel of flash_forward diverges from its simulation: `python -m tools.debug`."""
+"""Where a kernel of flash_forward diverges from its simulation: `kernelmint debug`."""

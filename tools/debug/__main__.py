@@ -1,6 +1,6 @@
 """Where a kernel of flash_forward diverges from its simulation, tensor by tensor.
 
-    python -m tools.debug KERNEL SEQ_IN_B_R [-r|--range] [--head H]... [--out DIR]
+    kernelmint debug KERNEL SEQ_IN_B_R [-r|--range] [--head H]... [--out DIR]
 
 Runs the block-by-block simulation in PyTorch, runs the kernel's traced twin on the same inputs,
 writes every intermediate of both, and names the first block, tensor and element that diverge.

@@ -32,6 +32,9 @@ def find(info: KernelInfo) -> KernelInfo:
 
 def how_to_build(info: KernelInfo, specs: Path = SPECS, generated: Path = GENERATED) -> str:
     """What to write and to run so that a kernel's traced twin is there."""
+    lacking = f"this build holds no traced twin of {info.key}"
+    if not generated.is_dir():
+        return f"{lacking}; in a clone of Kernelmint, the same command says how to build it"
     try:
         families = load((specs,))
         target = next(
@@ -48,4 +51,4 @@ def how_to_build(info: KernelInfo, specs: Path = SPECS, generated: Path = GENERA
         text = "\n".join(str(problem) for problem in error.problems)
     except UsageError as error:
         text = str(error)
-    return f"this build holds no traced twin of {info.key}.\n{text}\nand then\n  pip install ."
+    return f"{lacking}.\n{text}\nand then\n  pip install ."
