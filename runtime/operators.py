@@ -8,7 +8,7 @@ passed by name.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -142,7 +142,7 @@ class _Operator:
                     scope.setdefault(dim, extent)
         results = tuple(
             inputs[0].new_empty(
-                [dim.evaluate(scope) for dim in dims]
+                [_extent(dim, scope, kernel) for dim in dims]
                 if not a.optional or values.get(f"return_{a.name}", False)
                 else [0],
                 dtype=_dtype(a, kernel.info.parameters),
@@ -169,6 +169,16 @@ class _Operator:
                     f"{argument.name}: got dtype {tensor.dtype}, expected {dtype} "
                     f"({kernel.info.key})"
                 )
+
+
+def _extent(dim: expressions.Expression, scope: Mapping[str, Any], kernel: Kernel) -> Any:
+    try:
+        return dim.evaluate(scope)
+    except expressions.EVALUATION_ERRORS as error:
+        named = ", ".join(f"{name} = {scope[name]}" for name in sorted(dim.names))
+        raise InvalidArgument(
+            f"{kernel.info.key}: {dim.text}: {expressions.reason(error)}; here {named}"
+        ) from None
 
 
 def _dtype(argument: manifest.Argument, parameters: Any) -> torch.dtype:

@@ -25,11 +25,10 @@ def dtype_enumerator(dtype: str) -> str:
 
 @dataclass(frozen=True)
 class Value:
-    """A C++ expression. `wide`: computed in 64 bits; `atom`: needs no parentheses."""
+    """A C++ expression. `atom`: needs no parentheses."""
 
     text: str
     kind: Kind
-    wide: bool = True
     atom: bool = True
 
 
@@ -69,16 +68,28 @@ def comment(text: str) -> str:
     return line + "." if line.endswith("\\") else line
 
 
+def is_wide(value: int) -> bool:
+    """Whether a literal needs 64 bits."""
+    return not -(2**31) < value < 2**31
+
+
 def number(value: int | float | bool) -> Value:
     """A literal."""
     if isinstance(value, bool):
-        return Value("true" if value else "false", BOOL, wide=False)
+        return Value("true" if value else "false", BOOL)
     if isinstance(value, int):
-        wide = not -(2**31) < value < 2**31
-        return Value(f"std::int64_t{{{value}}}" if wide else str(value), INT, wide, value >= 0)
+        return Value(f"std::int64_t{{{value}}}" if is_wide(value) else str(value), INT, value >= 0)
     return Value(repr(value), FLOAT, atom=math.copysign(1, value) > 0)
 
 
+_INTEGER_FUNCTIONS: dict[type[ast.operator], str] = {
+    ast.Add: "sum",
+    ast.Sub: "difference",
+    ast.Mult: "product",
+    ast.FloorDiv: "floor_div",
+    ast.Mod: "floor_mod",
+}
+_VARIADIC = ("sum", "product")
 _SYMBOLS: dict[type[ast.AST], str] = {
     ast.Add: "+",
     ast.Sub: "-",
@@ -103,13 +114,14 @@ class _Translator:
             case ast.Name():
                 return self.names.value(node.id)
             case ast.UnaryOp(op=ast.Not()):
-                return Value("!" + self.operand(node.operand), BOOL, wide=False)
+                return Value("!" + self.operand(node.operand), BOOL)
             case ast.UnaryOp(op=ast.UAdd()):
                 return self.visit(node.operand)
             case ast.UnaryOp():
                 value = self.visit(node.operand)
-                kind = FLOAT if value.kind == FLOAT else INT
-                return Value("-" + _widened(value), kind, atom=False)
+                if value.kind == FLOAT:
+                    return Value("-" + _parens(value), FLOAT, atom=False)
+                return _call("negative", INT, value)
             case ast.BinOp():
                 return self.arithmetic(node)
             case ast.BoolOp():
@@ -117,9 +129,9 @@ class _Translator:
             case ast.Compare():
                 return self.comparison(node)
             case ast.IfExp():
-                body, other = self.visit(node.body), self.visit(node.orelse)
+                body, other = _alike(self.visit(node.body), self.visit(node.orelse))
                 text = f"({self.operand(node.test)} ? {_parens(body)} : {_parens(other)})"
-                return Value(text, _common(body, other), body.wide or other.wide)
+                return Value(text, _common(body, other))
             case ast.Call(func=ast.Name(id=name)):
                 return self.call(name, [self.visit(arg) for arg in node.args])
             case _:
@@ -130,53 +142,59 @@ class _Translator:
 
     def arithmetic(self, node: ast.BinOp) -> Value:
         left, right = self.visit(node.left), self.visit(node.right)
-        match node.op:
-            case ast.FloorDiv():
-                return Value(f"expression::floor_div({left.text}, {right.text})", INT)
-            case ast.Mod():
-                return Value(f"expression::floor_mod({left.text}, {right.text})", INT)
-            case ast.Div():
-                return Value(f"{_double(left)} / {_double(right)}", FLOAT, atom=False)
-            case ast.Pow() if left.kind != FLOAT and _is_count(node.right):
-                return Value(f"expression::power({left.text}, {right.text})", INT)
-            case ast.Pow():
-                return Value(f"std::pow({_double(left)}, {_double(right)})", FLOAT)
-            case _:
-                kind = FLOAT if FLOAT in (left.kind, right.kind) else INT
-                wide = kind == FLOAT or left.wide or right.wide
-                first = _parens(left) if wide else _widened(left)
-                if isinstance(node.left, ast.BinOp) and type(node.left.op) is type(node.op):
-                    first = left.text  # a + b + c and a * b * c need no parentheses
-                text = f"{first} {_SYMBOLS[type(node.op)]} {_parens(right)}"
-                return Value(text, kind, atom=False)
+        is_float = FLOAT in (left.kind, right.kind)
+        if isinstance(node.op, ast.Pow):
+            if left.kind != FLOAT and _is_count(node.right):
+                return _call("power", INT, left, right)
+            return _call("real_power", FLOAT, _double(left), _double(right))
+        if isinstance(node.op, ast.Div):
+            as_float = _double if is_float else _exact
+            return _call("quotient", FLOAT, as_float(left), as_float(right))
+        if is_float:
+            symbol = _SYMBOLS[type(node.op)]
+            text = f"{_parens(_double(left))} {symbol} {_parens(_double(right))}"
+            return Value(text, FLOAT, atom=False)
+        function = _INTEGER_FUNCTIONS[type(node.op)]
+        if function in _VARIADIC and _is_computed(node.left, type(node.op)):
+            return Value(f"{left.text[:-1]}, {right.text})", INT)  # a + b + c is one sum
+        return _call(function, INT, left, right)
 
     def connective(self, node: ast.BoolOp) -> Value:
         symbol = " && " if isinstance(node.op, ast.And) else " || "
         text = symbol.join(self.operand(value) for value in node.values)
-        return Value(text, BOOL, wide=False, atom=False)
+        return Value(text, BOOL, atom=False)
 
     def comparison(self, node: ast.Compare) -> Value:
         operands = [node.left, *node.comparators]
         parts = [self.compare(op, operands[i], operands[i + 1]) for i, op in enumerate(node.ops)]
         if len(parts) == 1:
             return parts[0]
-        text = " && ".join(map(_parens, parts))
-        return Value(text, BOOL, wide=False, atom=False)
+        return Value(" && ".join(map(_parens, parts)), BOOL, atom=False)
 
     def compare(self, op: ast.cmpop, a: ast.expr, b: ast.expr) -> Value:
         if isinstance(op, (ast.In, ast.NotIn)):
             assert isinstance(b, (ast.List, ast.Tuple))
-            equal = [_parens(self.compare(ast.Eq(), a, element)) for element in b.elts]
-            text = f"({' || '.join(equal)})" if equal else "false"
-            return Value(("!" if isinstance(op, ast.NotIn) else "") + text, BOOL, wide=False)
-        if _is_text(a) or _is_text(b) or self.is_text_name(a):
+            text = self.membership(a, b.elts)
+            return Value(("!" if isinstance(op, ast.NotIn) else "") + text, BOOL)
+        if self.is_text(a) or self.is_text(b):
             text = self.equal_texts(a, b)
-            return Value(("!" if isinstance(op, ast.NotEq) else "") + f"({text})", BOOL, wide=False)
-        text = f"{self.operand(a)} {_SYMBOLS[type(op)]} {self.operand(b)}"
-        return Value(text, BOOL, wide=False, atom=False)
+            return Value(("!" if isinstance(op, ast.NotEq) else "") + f"({text})", BOOL)
+        left, right = _alike(self.visit(a), self.visit(b))
+        return Value(f"{_parens(left)} {_SYMBOLS[type(op)]} {_parens(right)}", BOOL, atom=False)
 
-    def is_text_name(self, node: ast.expr) -> bool:
-        return isinstance(node, ast.Name) and self.names.value(node.id).kind.name == "text"
+    def membership(self, a: ast.expr, elements: list[ast.expr]) -> str:
+        if self.is_text(a):
+            equal = [f"({self.equal_texts(a, element)})" for element in elements]
+            return f"({' || '.join(equal)})" if equal else "false"
+        value, *listed = _alike(*(self.visit(node) for node in (a, *elements)))
+        number_type = "double" if value.kind == FLOAT else "std::int64_t"
+        texts = ", ".join(element.text for element in listed)
+        return f"expression::is_in<{number_type}>({value.text}, {{{texts}}})"
+
+    def is_text(self, node: ast.expr) -> bool:
+        if isinstance(node, ast.Name):
+            return self.names.value(node.id).kind.name == "text"
+        return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
     def equal_texts(self, a: ast.expr, b: ast.expr) -> str:
         name, other = (a, b) if isinstance(a, ast.Name) else (b, a)
@@ -188,19 +206,23 @@ class _Translator:
 
     def call(self, name: str, arguments: list[Value]) -> Value:
         if name not in ("min", "max"):
-            texts = ", ".join(value.text for value in arguments)
-            is_bool = name == "is_pow2"
-            return Value(f"expression::{name}({texts})", BOOL if is_bool else INT, not is_bool)
-        floating = any(value.kind == FLOAT for value in arguments)
-        function = f"std::{name}<double>" if floating else f"expression::{name}"
-        text = arguments[0].text
-        for value in arguments[1:]:
+            return _call(name, BOOL if name == "is_pow2" else INT, *arguments)
+        alike = _alike(*arguments)
+        kind = FLOAT if alike[0].kind == FLOAT else INT
+        function = f"std::{name}<double>" if kind == FLOAT else f"expression::{name}"
+        text = alike[0].text
+        for value in alike[1:]:
             text = f"{function}({text}, {value.text})"
-        return Value(text, FLOAT if floating else INT)
+        return Value(text, kind)
 
 
-def _is_text(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+def _is_computed(node: ast.expr, op: type[ast.operator]) -> bool:
+    """Whether this is the result of `op` in C++, too."""
+    return isinstance(node, ast.BinOp) and type(node.op) is op and bool(names_of(node))
+
+
+def _call(function: str, kind: Kind, *arguments: Value) -> Value:
+    return Value(f"expression::{function}({', '.join(a.text for a in arguments)})", kind)
 
 
 def _is_count(node: ast.expr) -> bool:
@@ -214,14 +236,21 @@ def _parens(value: Value) -> str:
     return value.text if value.atom else f"({value.text})"
 
 
-def _widened(value: Value) -> str:
-    if value.wide:
-        return _parens(value)
-    return f"std::int64_t{{{value.text}}}"
+def _double(value: Value) -> Value:
+    """As Python's arithmetic has it where one operand is a float: rounded."""
+    return value if value.kind == FLOAT else Value(f"double({value.text})", FLOAT)
 
 
-def _double(value: Value) -> str:
-    return _parens(value) if value.kind == FLOAT else f"double({value.text})"
+def _exact(value: Value) -> Value:
+    """As Python compares and divides it: without rounding."""
+    return value if value.kind == FLOAT else _call("exact", FLOAT, value)
+
+
+def _alike(*values: Value) -> list[Value]:
+    """All of them floats, where one is."""
+    if FLOAT in (value.kind for value in values):
+        return [_exact(value) for value in values]
+    return list(values)
 
 
 def _common(a: Value, b: Value) -> Kind:

@@ -46,7 +46,7 @@ class TableNames(Names):
             return Value(f"scalars[{i}].integer", BOOL if scalar.dtype == "bool" else INT)
         assert self.derivation is not None
         kind = self.derivation.kind(name)
-        return Value(name, kind, wide=kind != BOOL)
+        return Value(name, kind)
 
     def equals(self, name: str, other: str, is_name: bool) -> str:
         """Whether the text `name` equals another name or value."""
@@ -69,10 +69,9 @@ class ConfigNames(Names):
     def value(self, name: str) -> Value:
         """The number `name`."""
         if name in self.kinds:
-            return Value(f"Config::{name}", self.kinds[name].kind, wide=False)
+            return Value(f"Config::{name}", self.kinds[name].kind)
         if name in self.derived:
-            kind = self.derived[name].kind
-            return Value(f"Config::{name}", kind, wide=kind == FLOAT)
+            return Value(f"Config::{name}", self.derived[name].kind)
         return Value(f"args.{name}", INT)
 
     def equals(self, name: str, other: str, is_name: bool) -> str:

@@ -66,6 +66,7 @@ class _ScalarRow:
     required: str
     floating: str
     integer: str
+    text: str | None
     cpp_type: str
     member: str
 
@@ -115,6 +116,7 @@ def family_cpp(space: FamilySpace) -> str:
                 "true" if scalar.default is None else "false",
                 function if is_float else "nullptr",
                 "nullptr" if is_float else function,
+                None if scalar.default is None else scalar.default.text,
                 SCALAR_TYPES[scalar.dtype],
                 "floating" if is_float else "integer",
             )

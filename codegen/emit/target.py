@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from codegen.emit.cpp import comment, dtype_enumerator, number, translate
+from codegen.emit.cpp import comment, dtype_enumerator, is_wide, number, translate
 from codegen.emit.cpp_names import ConfigNames, TableNames, cpp_lambda, requirements, table_number
 from codegen.emit.render import render
 from codegen.space.expand import TargetSpace
@@ -255,7 +255,7 @@ def _constant(name: str, value: bool | int | float) -> str:
     if isinstance(value, bool):
         kind = "bool"
     elif isinstance(value, int):
-        kind = "std::int64_t" if written.wide else "int"
+        kind = "std::int64_t" if is_wide(value) else "int"
     else:
         kind = "double"
     return f"static constexpr {kind} {name} = {written.text};"

@@ -214,10 +214,11 @@ class _FamilyLoader:
         if written.front is not None:
             check_file(document, self.folder, written.front, "front")
             name, _, function = written.front.partition(":")
-            if not function.isidentifier() or not name.endswith(".py"):
+            module = name.removesuffix(".py").split("/")
+            if name.endswith(".py") and all(part.isidentifier() for part in (*module, function)):
+                front = ".".join((*PurePosixPath(file).parent.parts, *module)), function
+            else:
                 document.report("names a module and a function: front.py:function", "front")
-            module = PurePosixPath(PurePosixPath(file).parent, name).with_suffix("")
-            front = ".".join(module.parts), function
         return Family(
             name=written.family,
             summary=" ".join(written.summary.split()),

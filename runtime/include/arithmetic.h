@@ -1,44 +1,85 @@
-// What a spec's expressions mean once they are C++: integer arithmetic with Python's meaning. A
-// namespace of its own, so that no kernel picks these up for floats by accident.
+// What a spec's expressions mean once they are C++: Python's arithmetic, or std::domain_error where
+// Python has no value or one that 64 bits do not hold, on the way to the result too. Never another
+// value. A namespace of its own, so that no kernel picks these up by accident.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
+#include <initializer_list>
 #include <stdexcept>
-
-#include "attributes.h"
+#include <string>
 
 namespace kernelmint::expression {
 
-// On the host a zero divisor (an empty tensor's extent, say) is an error that the caller is told
-// of.
-KERNELMINT_HOST_DEVICE constexpr void check_divisor(std::int64_t divisor) {
-#if !defined(__CUDA_ARCH__)
-  if (divisor == 0) throw std::domain_error("division by zero");
-#endif
+[[noreturn]] inline void refuse(const std::string& reason) { throw std::domain_error(reason); }
+
+// The value, unless its computation overflowed. -2^63 counts as such: its negative does not fit.
+constexpr std::int64_t held(bool overflows, std::int64_t value) {
+  if (overflows || value == INT64_MIN) [[unlikely]]
+    refuse("an integer exceeds 64 bits");
+  return value;
 }
 
-KERNELMINT_HOST_DEVICE constexpr std::int64_t floor_div(std::int64_t a, std::int64_t b) {
-  check_divisor(b);
+constexpr std::int64_t sum(std::int64_t a, std::int64_t b) {
+  std::int64_t result = 0;
+  const bool overflows = __builtin_add_overflow(a, b, &result);
+  return held(overflows, result);
+}
+
+constexpr std::int64_t difference(std::int64_t a, std::int64_t b) {
+  std::int64_t result = 0;
+  const bool overflows = __builtin_sub_overflow(a, b, &result);
+  return held(overflows, result);
+}
+
+constexpr std::int64_t product(std::int64_t a, std::int64_t b) {
+  std::int64_t result = 0;
+  const bool overflows = __builtin_mul_overflow(a, b, &result);
+  return held(overflows, result);
+}
+
+template <class... More>
+constexpr std::int64_t sum(std::int64_t a, std::int64_t b, std::int64_t c, More... more) {
+  return sum(sum(a, b), c, more...);
+}
+
+template <class... More>
+constexpr std::int64_t product(std::int64_t a, std::int64_t b, std::int64_t c, More... more) {
+  return product(product(a, b), c, more...);
+}
+
+constexpr std::int64_t negative(std::int64_t a) { return difference(0, a); }
+
+// A zero divisor may be an empty tensor's extent.
+constexpr void check_divisor(bool is_zero) {
+  if (is_zero) [[unlikely]]
+    refuse("division by zero");
+}
+
+constexpr std::int64_t floor_div(std::int64_t a, std::int64_t b) {
+  check_divisor(b == 0);
+  if (b == -1) return negative(a);  // -2^63 / -1 traps
   const std::int64_t q = a / b;
   return (a % b != 0 && (a < 0) != (b < 0)) ? q - 1 : q;
 }
 
-KERNELMINT_HOST_DEVICE constexpr std::int64_t floor_mod(std::int64_t a, std::int64_t b) {
-  check_divisor(b);
+constexpr std::int64_t floor_mod(std::int64_t a, std::int64_t b) {
+  check_divisor(b == 0);
+  if (b == -1) return 0;  // -2^63 % -1 traps
   const std::int64_t r = a % b;
   return (r != 0 && (r < 0) != (b < 0)) ? r + b : r;
 }
 
-KERNELMINT_HOST_DEVICE constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
-  return -floor_div(-a, b);
+constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
+  return negative(floor_div(negative(a), b));
 }
 
-KERNELMINT_HOST_DEVICE constexpr bool is_pow2(std::int64_t a) {
-  return a > 0 && (a & (a - 1)) == 0;
-}
+constexpr bool is_pow2(std::int64_t a) { return a > 0 && (a & (a - 1)) == 0; }
 
 // Exact for powers of two; the floor elsewhere.
-KERNELMINT_HOST_DEVICE constexpr std::int64_t log2(std::int64_t a) {
+constexpr std::int64_t log2(std::int64_t a) {
+  if (a < 1) [[unlikely]]
+    refuse("log2 of " + std::to_string(a));
   std::int64_t result = 0;
   while (a > 1) {
     a >>= 1;
@@ -48,18 +89,43 @@ KERNELMINT_HOST_DEVICE constexpr std::int64_t log2(std::int64_t a) {
 }
 
 // a ** n for n >= 0.
-KERNELMINT_HOST_DEVICE constexpr std::int64_t power(std::int64_t a, std::int64_t n) {
+constexpr std::int64_t power(std::int64_t a, std::int64_t n) {
+  if (a == 0 || a == 1 || a == -1) return n == 0 ? 1 : n % 2 == 0 ? a * a : a;
   std::int64_t result = 1;
-  for (; n > 0; --n) result *= a;
+  for (; n > 0; --n) result = product(result, a);  // overflows within 63 steps
   return result;
 }
 
-KERNELMINT_HOST_DEVICE constexpr std::int64_t min(std::int64_t a, std::int64_t b) {
-  return a < b ? a : b;
+constexpr std::int64_t min(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
+
+constexpr std::int64_t max(std::int64_t a, std::int64_t b) { return a < b ? b : a; }
+
+// An integer as a float, where that is the same number.
+constexpr double exact(std::int64_t a) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 53;
+  if (a > kMost || a < -kMost) [[unlikely]]
+    refuse("a float does not hold the integer " + std::to_string(a));
+  return static_cast<double>(a);
 }
 
-KERNELMINT_HOST_DEVICE constexpr std::int64_t max(std::int64_t a, std::int64_t b) {
-  return a < b ? b : a;
+constexpr double quotient(double a, double b) {
+  check_divisor(b == 0);
+  return a / b;
+}
+
+inline double real_power(double a, double b) {
+  const double result = std::pow(a, b);
+  if (!std::isfinite(result) && std::isfinite(a) && std::isfinite(b)) [[unlikely]]
+    refuse("a power is not a finite number");
+  return result;
+}
+
+// Python's `a in [...]`: the list is evaluated as a whole.
+template <class T>
+constexpr bool is_in(T a, std::initializer_list<T> list) {
+  for (const T& element : list)
+    if (a == element) return true;
+  return false;
 }
 
 }  // namespace kernelmint::expression

@@ -53,6 +53,7 @@ struct ScalarArgument {
   bool required;
   FloatExpression default_floating;  // set for an f32 or f64 with a default
   IntExpression default_integer;     // set for an i32, i64 or boolean with a default
+  const char* text;                  // the default as the spec writes it; null where required
 };
 
 // A precondition on the bound shapes, checked at each call.

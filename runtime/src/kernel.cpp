@@ -21,6 +21,7 @@ constexpr std::int64_t kNoStrides[kMaxRank] = {};
 constexpr bool is_floating(Dtype dtype) { return dtype == Dtype::f32 || dtype == Dtype::f64; }
 
 constexpr std::int64_t kMaxExtent = std::numeric_limits<std::int32_t>::max();
+constexpr std::int64_t kMaxElements = std::int64_t{1} << 50;  // of a workspace: sums fit 64 bits
 
 std::string shape_of(const std::int64_t* shape, int rank) {
   std::string result = "[";
@@ -36,10 +37,6 @@ std::string attribute_text(PyObject* tensor, const char* name) {
   return to_text(nb::handle(tensor).attr(name));
 }
 
-// Where the interpreter is being finalized, taking the lock back ends a daemon thread: before
-// Python 3.14 by pthread_exit, which unwinds the stack up to the first function that may not throw,
-// a destructor for one, and there ends the process. Such a thread sleeps instead until the process
-// is gone, as Python 3.14 has it do.
 // "x_offsets[3]: got 5, expected 9 to 12: ...": a value that a kernel did not accept.
 std::string rejected_text(const LaunchResult& result) {
   const std::string element = result.index < 0 ? "" : text("[", result.index, "]");
@@ -49,6 +46,22 @@ std::string rejected_text(const LaunchResult& result) {
               result.error);
 }
 
+// What `dtype` is called where it does not hold the value; else null.
+const char* too_narrow_type(Dtype dtype, const ScalarValue& value) {
+  using Float = std::numeric_limits<float>;
+  using Int = std::numeric_limits<std::int32_t>;
+  if (dtype == Dtype::f32 && std::isfinite(value.floating) &&
+      std::fabs(value.floating) > Float::max())
+    return "32-bit floats";
+  if (dtype == Dtype::i32 && (value.integer > Int::max() || value.integer < Int::min()))
+    return "32-bit integers";
+  return nullptr;
+}
+
+// Where the interpreter is being finalized, taking the lock back ends a daemon thread: before
+// Python 3.14 by pthread_exit, which unwinds the stack up to the first function that may not throw,
+// a destructor for one, and there ends the process. Such a thread sleeps instead until the process
+// is gone, as Python 3.14 has it do.
 class ReleaseGil {
  public:
   ReleaseGil() : state_(PyEval_SaveThread()) {}
@@ -116,11 +129,12 @@ std::string Kernel::shape_text(const TensorArgument& argument) const {
   return result + "]";
 }
 
-// "H = 6, Hk = 4": the symbols and parameters that an expression names, and their values.
-std::string Kernel::values_text(const char* expression, const std::int64_t* symbols) const {
+// "; here H = 6, Hk = 4": the symbols, parameters and, once they are known, scalars that an
+// expression names, and their values; empty where it names none.
+std::string Kernel::here(const char* expression, const Call& call, bool scalars_known) const {
   std::string result;
   const auto add = [&](std::string_view name, const std::string& value) {
-    result += text(result.empty() ? "" : ", ", name, " = ", value);
+    result += text(result.empty() ? "; here " : ", ", name, " = ", value);
   };
   std::string seen = " ";
   for (const char* at = expression; *at != '\0';) {
@@ -134,19 +148,22 @@ std::string Kernel::values_text(const char* expression, const std::int64_t* symb
     if (seen.find(" " + word + " ") != std::string::npos) continue;
     seen += word + " ";
     for (int i = 0; i < family_.num_symbols; ++i)
-      if (word == family_.symbols[i]) add(word, std::to_string(symbols[i]));
+      if (word == family_.symbols[i]) add(word, std::to_string(call.symbols[i]));
+    for (int i = 0; scalars_known && i < family_.num_scalars; ++i)
+      if (word == family_.scalars[i].name && !is_floating(family_.scalars[i].dtype))
+        add(word, std::to_string(call.scalars[i].integer));
     if (parameters_.contains(word.c_str())) add(word, to_text(parameters_[word.c_str()]));
   }
   return result;
 }
 
 std::int64_t Kernel::evaluate(IntExpression expression, const char* expression_text,
-                              const std::int64_t* symbols) const {
+                              const Call& call) const {
   try {
-    return expression(symbols, entry_.parameters);
+    return expression(call.symbols, entry_.parameters);
   } catch (const std::domain_error& error) {
-    throw InvalidArgument(text(entry_.key, ": ", expression_text, ": ", error.what(), "; here ",
-                               values_text(expression_text, symbols)));
+    throw InvalidArgument(
+        text(entry_.key, ": ", expression_text, ": ", error.what(), here(expression_text, call)));
   }
 }
 
@@ -266,14 +283,12 @@ void Kernel::check_expressions(const Call& call) const {
     for (int i = 0; i < argument.rank; ++i) {
       const Dim& dim = argument.dims[i];
       if (dim.symbol >= 0) continue;
-      const std::int64_t needed = evaluate(dim.value, dim.text, call.symbols);
-      if (call.tensors[t].shape[i] != needed) {
-        const std::string values = values_text(dim.text, call.symbols);
+      const std::int64_t needed = evaluate(dim.value, dim.text, call);
+      if (call.tensors[t].shape[i] != needed)
         throw InvalidArgument(text(argument.name, ": got shape ",
                                    shape_of(call.tensors[t].shape, argument.rank), ", expected ",
                                    shape_text(argument), ": dimension ", i, " must be ", needed,
-                                   values.empty() ? "" : " (", values, values.empty() ? "" : ")"));
-      }
+                                   here(dim.text, call)));
     }
   }
 }
@@ -282,11 +297,10 @@ void Kernel::check_requirements(const Call& call, const Requirement* requirement
                                 int count) const {
   for (int i = 0; i < count; ++i) {
     const Requirement& requirement = requirements[i];
-    if (evaluate(requirement.holds, requirement.text, call.symbols) != 0) [[likely]]
+    if (evaluate(requirement.holds, requirement.text, call) != 0) [[likely]]
       continue;
     throw InvalidArgument(text(entry_.key, ": requires ", requirement.text, ", because ",
-                               requirement.because, "; here ",
-                               values_text(requirement.text, call.symbols)));
+                               requirement.because, here(requirement.text, call)));
   }
 }
 
@@ -308,15 +322,23 @@ void Kernel::set_default_scalars(Call& call) const {
   for (int i = 0; i < family_.num_scalars; ++i) {
     if (!call.is_default[i]) continue;
     const ScalarArgument& argument = family_.scalars[i];
+    ScalarValue& value = call.scalars[i];
+    std::string wrong;
     try {
-      if (is_floating(argument.dtype))
-        call.scalars[i].floating = argument.default_floating(call.symbols, entry_.parameters);
-      else
-        call.scalars[i].integer = argument.default_integer(call.symbols, entry_.parameters);
+      if (is_floating(argument.dtype)) {
+        value.floating = argument.default_floating(call.symbols, entry_.parameters);
+        if (!std::isfinite(value.floating)) wrong = "is not a finite number";
+      } else {
+        value.integer = argument.default_integer(call.symbols, entry_.parameters);
+      }
+      if (const char* narrow = too_narrow_type(argument.dtype, value))
+        wrong = text("is more than ", narrow, " hold");
     } catch (const std::domain_error& error) {
-      throw InvalidArgument(
-          text(argument.name, ": its default cannot be computed: ", error.what()));
+      wrong = text("cannot be computed: ", error.what());
     }
+    if (!wrong.empty())
+      throw InvalidArgument(text(argument.name, ": its default, ", argument.text, ", ", wrong,
+                                 here(argument.text, call)));
   }
 }
 
@@ -345,10 +367,9 @@ ScalarValue Kernel::converted(const Call& call, const ScalarArgument& argument,
       throw InvalidArgument(text(argument.name, ": got ", shown(value),
                                  ", expected a value that a float holds (", take_python_error(),
                                  ")"));
-    if (argument.dtype == Dtype::f32 && std::isfinite(result.floating) &&
-        std::fabs(result.floating) > std::numeric_limits<float>::max())
+    if (const char* narrow = too_narrow_type(argument.dtype, result))
       throw InvalidArgument(text(argument.name, ": got ", result.floating,
-                                 ", expected a value that 32-bit floats hold"));
+                                 ", expected a value that ", narrow, " hold"));
     return result;
   }
   if (!is_number || !PyIndex_Check(value.ptr())) throw refuse("an int");
@@ -358,11 +379,11 @@ ScalarValue Kernel::converted(const Call& call, const ScalarArgument& argument,
                                take_python_error(), ")"));
   int overflow = 0;
   result.integer = PyLong_AsLongLongAndOverflow(integer.ptr(), &overflow);
-  const bool is_narrow = argument.dtype == Dtype::i32;
-  if (overflow != 0 || (is_narrow && (result.integer > std::numeric_limits<std::int32_t>::max() ||
-                                      result.integer < std::numeric_limits<std::int32_t>::min())))
-    throw InvalidArgument(text(argument.name, ": got ", shown(integer), ", expected a value that ",
-                               is_narrow ? 32 : 64, "-bit integers hold"));
+  const char* narrow = too_narrow_type(argument.dtype, result);
+  if (overflow != 0) narrow = argument.dtype == Dtype::i32 ? "32-bit integers" : "64-bit integers";
+  if (narrow != nullptr)
+    throw InvalidArgument(
+        text(argument.name, ": got ", shown(integer), ", expected a value that ", narrow, " hold"));
   return result;
 }
 
@@ -370,12 +391,11 @@ void Kernel::output_shape(const Call& call, const TensorArgument& argument,
                           std::int64_t* shape) const {
   for (int i = 0; i < argument.rank; ++i) {
     const Dim& dim = argument.dims[i];
-    shape[i] =
-        dim.symbol >= 0 ? call.symbols[dim.symbol] : evaluate(dim.value, dim.text, call.symbols);
+    shape[i] = dim.symbol >= 0 ? call.symbols[dim.symbol] : evaluate(dim.value, dim.text, call);
     if (shape[i] < 0 || shape[i] > kMaxExtent)
       throw InvalidArgument(text(entry_.key, ": the output ", argument.name, " ",
                                  shape_text(argument), " would have ", shape[i], " in dimension ",
-                                 i, "; here ", values_text(dim.text, call.symbols)));
+                                 i, here(dim.text, call)));
   }
 }
 
@@ -494,12 +514,12 @@ void Kernel::bind_workspace(Call& call, void* args) {
       elements = part.elements(call.symbols, entry_.parameters, call.scalars);
     } catch (const std::domain_error& error) {
       throw InvalidArgument(text(entry_.key, ": the workspace ", part.name, " ", part.text, ": ",
-                                 error.what(), "; here ", values_text(part.text, call.symbols)));
+                                 error.what(), here(part.text, call, true)));
     }
-    if (elements < 0)
+    if (elements < 0 || elements > kMaxElements)
       throw InvalidArgument(text(entry_.key, ": the workspace ", part.name, " ", part.text,
-                                 " would have ", elements, " elements; here ",
-                                 values_text(part.text, call.symbols)));
+                                 " would have ", elements, " elements",
+                                 here(part.text, call, true)));
     const Dtype dtype = part.dtype_parameter < 0
                             ? part.dtype
                             : static_cast<Dtype>(entry_.parameters[part.dtype_parameter]);
@@ -528,9 +548,14 @@ void Kernel::launch(Call& call) {
     context.num_threads = call.torch.num_threads();
   }
   LaunchResult result;
-  {
+  try {
     ReleaseGil released;
     result = launch_(args, context);
+  } catch (const std::domain_error& error) {  // from the expressions of a generated launch
+    std::string symbols;
+    for (int i = 0; i < family_.num_symbols; ++i) symbols += text(family_.symbols[i], " ");
+    throw InvalidArgument(
+        text(entry_.key, ": the launch grid: ", error.what(), here(symbols.c_str(), call)));
   }
   if (result.error == nullptr) [[likely]]
     return;

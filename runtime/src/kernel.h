@@ -59,10 +59,10 @@ class Kernel {
 
   // For messages.
   std::string shape_text(const TensorArgument& argument) const;
-  std::string values_text(const char* expression, const std::int64_t* symbols) const;
+  std::string here(const char* expression, const Call& call, bool scalars_known = false) const;
 
   std::int64_t evaluate(IntExpression expression, const char* expression_text,
-                        const std::int64_t* symbols) const;
+                        const Call& call) const;
 
   const FamilyEntry& family_;
   const TargetEntry& target_;

@@ -58,6 +58,10 @@ def test_a_wrong_row_is_located(workspace, old, new, message) -> None:
         ("../front.py:call", "must lie in the family's folder"),
         ("reference.py", "names a module and a function: front.py:function"),
         ("cpu.h:call", "names a module and a function: front.py:function"),
+        ("/", "names a module and a function: front.py:function"),
+        (".py:call", "names a module and a function: front.py:function"),
+        ("a-b.py:call", "names a module and a function: front.py:function"),
+        ("./front.py:call", "names a module and a function: front.py:function"),
     ],
 )
 def test_a_wrong_front_is_located(workspace, front, message) -> None:

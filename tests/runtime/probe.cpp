@@ -50,10 +50,23 @@ constexpr TensorArgument kProbeTensors[] = {
 };
 
 constexpr ScalarArgument kProbeScalars[] = {
-    {"alpha", Dtype::f32, false, [](Symbols s, Symbols) { return 0.5 * double(s[1]); }, nullptr},
-    {"count", Dtype::i32, true, nullptr, nullptr},
-    {"wide", Dtype::i64, false, nullptr, [](Symbols s, Symbols) { return s[1]; }},
-    {"flag", Dtype::boolean, false, nullptr, [](Symbols, Symbols) { return std::int64_t{0}; }},
+    {"alpha", Dtype::f32, false,
+     [](Symbols s, Symbols) {
+       const double factor = s[2] == 4 ? 1e200 : s[2] == 5 ? 1e308 * double(s[1]) : 1.0;
+       return expression::quotient(0.5 * double(s[1]), double(s[2] != 6)) * factor;
+     },
+     nullptr, "0.5 * N / (K != 6) * (1e200 if K == 4 else 1e308 * N if K == 5 else 1)"},
+    {"count", Dtype::i32, true, nullptr, nullptr, nullptr},
+    {"wide", Dtype::i64, false, nullptr,
+     [](Symbols s, Symbols) {
+       return expression::sum(expression::product(std::int64_t{1} << 60, s[0] == 96 ? 8 : 0), s[1]);
+     },
+     "2 ** 60 * (8 if B == 96 else 0) + N"},
+    {"flag", Dtype::boolean, false, nullptr, [](Symbols, Symbols) { return std::int64_t{0}; },
+     "false"},
+    {"short", Dtype::i32, false, nullptr,
+     [](Symbols s, Symbols) { return expression::product(s[1], std::int64_t{1} << 20); },
+     "N * 2 ** 20"},
 };
 
 constexpr Requirement kProbeRequirements[] = {
@@ -155,7 +168,7 @@ constexpr TargetEntry kProbeSm999 = {.name = "sm999a",
 
 constexpr const TargetEntry* kProbeTargets[] = {&kProbeCpuTarget, &kProbeSm80, &kProbeSm999};
 constexpr FamilyEntry kProbe = {
-    "probe",    kProbeSymbols, 3, kProbeTensors, 5, kProbeScalars, 4, kProbeRequirements, 2,
+    "probe",    kProbeSymbols, 3, kProbeTensors, 5, kProbeScalars, 5, kProbeRequirements, 2,
     fill_probe, kProbeTargets, 3};
 
 // threads: counts[i] += 1 for each index i, workers[i] = who did it. `mode` 1 throws at index 3, 2
@@ -172,8 +185,8 @@ constexpr TensorArgument kThreadsTensors[] = {
     {"workers", Role::output, false, -1, Dtype::i64, 1, {{0, nullptr, "N"}}},
 };
 constexpr ScalarArgument kThreadsScalars[] = {
-    {"mode", Dtype::i64, true, nullptr, nullptr},
-    {"threads", Dtype::i64, true, nullptr, nullptr},
+    {"mode", Dtype::i64, true, nullptr, nullptr, nullptr},
+    {"threads", Dtype::i64, true, nullptr, nullptr, nullptr},
 };
 
 void fill_threads(void* out, const BoundTensor* tensors, Symbols s, const ScalarValue* scalars) {

@@ -20,7 +20,7 @@ def call(native):
     """Calls probe.cpu.f32-b1 with good arguments, apart from those given."""
     x, y = torch.randn(B, N), torch.randn(B, 2)
     good = {"x": x, "y": y, "idx": torch.zeros(K, dtype=torch.int32)}
-    scalars = {"alpha": None, "count": 3, "wide": None, "flag": None}
+    scalars = {"alpha": None, "count": 3, "wide": None, "flag": None, "short": None}
 
     def run(key="probe.cpu.f32-b1", total=False, out=None, **given):
         inputs = tuple(given.get(name, value) for name, value in good.items())
@@ -89,7 +89,7 @@ def test_rank_and_shape(call):
     )
     refused(
         call,
-        "y: got shape [6, 3], expected [B, ceil_div(N, 4)]: dimension 1 must be 2 (N = 8)",
+        "y: got shape [6, 3], expected [B, ceil_div(N, 4)]: dimension 1 must be 2; here N = 8",
         y=torch.randn(B, 3),
     )
 
@@ -163,7 +163,7 @@ def test_more_than_2_31_elements_work(native):
     x = torch.zeros(1, 2**12, dtype=torch.bool).expand(2**20, 2**12)
     y = torch.zeros(1, 2**10).expand(2**20, 2**10)
     z = kernel.call(
-        (x, y, torch.zeros(2, dtype=torch.int32)), (None, 1, None, None), (False,), None
+        (x, y, torch.zeros(2, dtype=torch.int32)), (None, 1, None, None, 0), (False,), None
     )
     assert z.shape == x.shape
     assert z.numel() == 2**32
@@ -375,6 +375,30 @@ def test_a_workspace_that_cannot_be_is_refused_with_its_text(call):
     refused(call, f"probe.cpu.f32-b1: {scratch}: division by zero; here N = ", wide=-9)
 
 
+def test_a_default_that_cannot_be_is_refused_with_its_expression(call):
+    def refused_default(message, b=B, n=N, k=K):
+        x, y = torch.randn(b, n), torch.randn(b, -(-n // 4))
+        refused(call, message, x=x, y=y, idx=torch.zeros(k, dtype=torch.int32))
+
+    alpha = "0.5 * N / (K != 6) * (1e200 if K == 4 else 1e308 * N if K == 5 else 1)"
+    here = "; here N = 8, K = "
+    refused_default(
+        f"alpha: its default, {alpha}, is more than 32-bit floats hold{here}4", b=4, k=4
+    )
+    refused_default(f"alpha: its default, {alpha}, is not a finite number{here}5", b=5, k=5)
+    refused_default(
+        f"alpha: its default, {alpha}, cannot be computed: division by zero{here}6", k=6
+    )
+    refused_default(
+        "wide: its default, 2 ** 60 * (8 if B == 96 else 0) + N, cannot be computed: an integer "
+        "exceeds 64 bits; here B = 96, N = 8",
+        b=96,
+    )
+    refused_default(
+        "short: its default, N * 2 ** 20, is more than 32-bit integers hold; here N = 4096", n=4096
+    )
+
+
 def test_a_call_leaves_no_reference_behind(call):
     import sys
 
@@ -480,7 +504,7 @@ class TestOut:
         apart = extents[0][1] < extents[1][0] or extents[1][1] < extents[0][0]
         inputs = (x, torch.zeros(rows, width), torch.zeros(1, dtype=torch.int32))
         try:
-            probe.kernel("probe.cpu.f32-b1").call(inputs, (1.0, 1, None, None), (False,), out)
+            probe.kernel("probe.cpu.f32-b1").call(inputs, (1.0, 1, None, None, None), (False,), out)
         except InvalidArgument:
             assert shared or not apart
         else:

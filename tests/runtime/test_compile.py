@@ -5,6 +5,8 @@ import torch
 from torch.library import opcheck
 
 import runtime
+from codegen.spec import expressions
+from runtime import operators
 
 INFO = runtime.kernels("flash_forward", "cpu", "dtype == 'f32' and d_head == 64 and not causal")[0]
 
@@ -94,3 +96,12 @@ def test_gradients_are_refused_with_the_reason_here_too():
         torch.ops.kernelmint.flash_forward(INFO.key, q, k, v)
     with torch.no_grad():
         assert torch.equal(compiled(q), runtime.attention(q, k, v))
+
+
+def test_an_extent_without_a_value_is_refused_by_the_fake_as_by_the_call():
+    names = {"N": expressions.INT, "M": expressions.INT}
+    extent = expressions.parse("N // M", names, "int")
+    with pytest.raises(
+        runtime.InvalidArgument, match="N // M: division by zero; here M = 0, N = 3"
+    ):
+        operators._extent(extent, {"N": 3, "M": 0}, runtime.kernel(INFO.key))

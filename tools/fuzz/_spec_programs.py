@@ -7,7 +7,7 @@ import itertools
 import math
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,12 +43,19 @@ MAIN = r"""
 #include <stdexcept>
 #include "registry.h"
 using namespace kernelmint;
+void show(const char* name, std::int64_t value) {
+  std::printf("%s %lld\n", name, static_cast<long long>(value));
+}
+void show(const char* name, double value) {
+  if (!std::isfinite(value)) throw std::domain_error("the runtime refuses it");
+  std::printf("%s %.17g\n", name, value);
+}
 template <class F>
 void number(const char* name, F function) {
   try {
-    std::printf("%s %.17g\n", name, static_cast<double>(function()));
+    show(name, function());
   } catch (const std::domain_error&) {
-    std::printf("%s none\n", name);
+    std::printf("%s refused\n", name);
   }
 }
 int main() {
@@ -136,21 +143,36 @@ def run(folder: Path, spaces: Sequence[FamilySpace]) -> str:
     return done.stdout
 
 
+@dataclass(frozen=True)
+class _Called:
+    """What Python says of a value of a call; a call may refuse it where `may_be_refused`."""
+
+    value: Any  # _REFUSED: none
+    may_be_refused: bool
+
+
+_REFUSED = "refused"  # as the program says it
+
+
 def differences(printed: str, spaces: Sequence[FamilySpace]) -> Iterator[str]:
-    """Where C++ and Python disagree; what only Python's unbounded integers hold is left out."""
+    """Where C++ and Python disagree."""
     actual = iter(printed.splitlines())
     for space in spaces:
         (chosen,) = space.targets
         for configuration in chosen.configurations:
             for name, expected in _values(space, chosen.target, configuration):
                 line = next(actual, "nothing more")
-                got = line.removeprefix(f"{name} ")
-                if expected is not _UNKNOWN and not _same(got, expected):
+                if not _agrees(line.removeprefix(f"{name} "), expected):
                     yield f"{configuration.key}: {name}: C++ has {line!r}, Python {expected!r}"
     yield from itertools.islice(actual, 1)
 
 
-_UNKNOWN = object()
+def _agrees(printed: str, expected: Any) -> bool:
+    if not isinstance(expected, _Called):
+        return _same(printed, expected)
+    if expected.value == _REFUSED or printed == _REFUSED:
+        return printed == expected.value or (printed == _REFUSED and expected.may_be_refused)
+    return _same(printed, expected.value)
 
 
 def _same(printed: str, expected: Any) -> bool:
@@ -180,32 +202,43 @@ def _values(
     for name, number in configuration.derived.items():
         scope[name] = number
         yield name, int(number) if isinstance(number, bool) else number
-    inlined = all(_value(d.expression, scope) is not _UNKNOWN for d in target.derived)
     family = space.family
     dim = family.tensors[1].dims[0]
     if dim.symbol is None:
-        yield "dim", _value(dim.expression, scope)
+        yield "dim", _called(dim.expression, scope)
     for scalar in family.scalars:
         assert scalar.default is not None
-        yield scalar.name, _value(scalar.default, scope)
-    yield "family", _value(family.requires[0].that, scope)
-    yield "target", _value(target.requires[0].that, scope) if inlined else _UNKNOWN
+        called = _called(scalar.default, scope)
+        if scalar.dtype == "f64" and called.value != _REFUSED:
+            called = replace(called, value=float(called.value))
+        yield scalar.name, called
+    yield "family", _called(family.requires[0].that, scope)
+    rule = _called(target.requires[0].that, scope)
+    inlined = any(_called(d.expression, scope).may_be_refused for d in target.derived)
+    yield "target", replace(rule, may_be_refused=rule.may_be_refused or inlined)
 
 
-def _value(expression: Expression, scope: Mapping[str, Any]) -> Any:
-    """Its value; _UNKNOWN where it has none, or where a part of it exceeds what C++ computes."""
-    functions = {id(n.func) for n in ast.walk(expression.tree) if isinstance(n, ast.Call)}
-    for node in ast.walk(expression.tree):
-        if isinstance(node, ast.expr) and id(node) not in functions and not _is_list(node):
-            with suppress(*EVALUATION_ERRORS):  # a branch that is not taken may have no value
-                part = Expression("", node, BOOL).evaluate(scope)
-                if not isinstance(part, str) and abs(part) >= 2**53:
-                    return _UNKNOWN
+def _called(expression: Expression, scope: Mapping[str, Any]) -> _Called:
+    """Its value in Python, whose integers have no bound; a call's have 64 bits, on the way too."""
     try:
         value = expression.evaluate(scope)
     except EVALUATION_ERRORS:
-        return _UNKNOWN
-    return int(value) if isinstance(value, bool) else value
+        value = _REFUSED
+    return _Called(int(value) if isinstance(value, bool) else value, _has_large(expression, scope))
+
+
+def _has_large(expression: Expression, scope: Mapping[str, Any]) -> bool:
+    """Whether a part of it is an integer that a float does not hold, or has no value."""
+    functions = {id(n.func) for n in ast.walk(expression.tree) if isinstance(n, ast.Call)}
+    for node in ast.walk(expression.tree):
+        if isinstance(node, ast.expr) and id(node) not in functions and not _is_list(node):
+            try:
+                part = Expression("", node, BOOL).evaluate(scope)
+            except EVALUATION_ERRORS:
+                continue  # of a branch that is not taken, or the whole has none
+            if isinstance(part, int) and abs(part) > 2**53:
+                return True
+    return False
 
 
 def _is_list(node: ast.expr) -> bool:

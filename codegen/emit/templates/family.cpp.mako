@@ -33,7 +33,7 @@ constexpr ScalarArgument kScalars[] = {
 % for scalar in scalars:
     {${literal(scalar.name)}, ${scalar.dtype}, ${scalar.required},
      ${scalar.floating},
-     ${scalar.integer}},
+     ${scalar.integer}, ${"nullptr" if scalar.text is None else literal(scalar.text)}},
 % endfor
 };
 % endif
