@@ -31,6 +31,7 @@ def forward(
     Returns:
         what the kernel returns: the output, or output and log-sum-exp.
     """
+    _refuse_out(options)
     return catalog.kernel(kernel)(q, k, v, out=o, **options)
 
 
@@ -43,4 +44,10 @@ def forward_timed(
     **options: Any,
 ) -> tuple[Any, float]:
     """Like `forward`, and waits; returns (result, milliseconds), timed as `Kernel.timed` does."""
+    _refuse_out(options)
     return catalog.kernel(kernel).timed(q, k, v, out=o, **options)
+
+
+def _refuse_out(options: Mapping[str, Any]) -> None:
+    if "out" in options:
+        raise TypeError("unknown argument out: these functions take the output's memory as o")

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
+
+from runtime import _native
+from runtime.errors import text
 
 if TYPE_CHECKING:
     from runtime._native import NativeKernel
@@ -28,6 +33,10 @@ class Kernel:
     anything else records or transforms what PyTorch does (make_fx, torch.jit.trace, torch.func, a
     dispatch mode), the same call goes through the family's operator in `torch.ops.kernelmint`.
 
+    Raises:
+        InvalidArgument: an argument is wrong.
+        TypeError: an argument is missing, unknown or given twice.
+
     Attributes:
         info: the configuration, what ptxas made of it, and whether it can run here.
     """
@@ -46,6 +55,10 @@ class Kernel:
         self._native = native
         self._run = native.call  # bound once: a call of the object itself is slower
         self._operator = operator
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        _native.explain_wrong_calls(cls, _explain)
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         """Runs the kernel; each family's class has the signature that its spec asks for."""
@@ -86,3 +99,26 @@ class Kernel:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.info.key}>"
+
+
+def _explain(kernel: Kernel, arguments: tuple[object, ...], options: dict[str, object]) -> str:
+    """What is wrong with a call whose arguments do not suit the kernel's parameters."""
+    signature = inspect.signature(kernel)
+    parameters = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
+    known = [p.name for p in parameters]
+    positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    given = {*positional[: len(arguments)], *options}
+    wrong = []
+    if missing := [p.name for p in parameters if p.default is p.empty and p.name not in given]:
+        wrong.append(f"missing {', '.join(missing)}")
+    for name in map(text, options):  # Python lets what is no str come this far
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            meant = f" (did you mean {close[0]}?)" if close else ""
+            wrong.append(f"unknown argument {name}{meant}")
+        elif name in positional[: len(arguments)]:
+            wrong.append(f"{name} is given by position and by name")
+    if len(arguments) > len(positional):
+        wrong.append(f"got {len(arguments)} arguments by position, expected {len(positional)}")
+    plain = signature.replace(parameters=parameters, return_annotation=signature.empty)
+    return f"{kernel.info.key}: {'; '.join(wrong)}; its arguments are {plain}"

@@ -117,6 +117,9 @@ Kernel::Kernel(const FamilyEntry& family, const TargetEntry& target, const Kerne
                      ? argument.dtype
                      : static_cast<Dtype>(entry.parameters[argument.dtype_parameter]);
     num_optional_ += argument.role == Role::output && argument.optional;
+    given_names_[i] = text("out (", argument.name, ")");
+    given_outputs_[i] = argument;
+    given_outputs_[i].name = given_names_[i].c_str();
     if (argument.role != Role::input) continue;
     ++num_inputs_;
     for (int d = 0; d < argument.rank; ++d) has_input_expressions_ |= argument.dims[d].symbol < 0;
@@ -400,22 +403,19 @@ void Kernel::output_shape(const Call& call, const TensorArgument& argument,
 }
 
 void Kernel::check_output(Call& call, int index, const std::int64_t* shape, PyObject* object) {
-  const TensorArgument& argument = family_.tensors[index];
+  const TensorArgument& argument = given_outputs_[index];
   TensorInfo& tensor = call.tensors[index];
-  const std::string name = text("out (", argument.name, ")");
-  TensorArgument named = argument;
-  named.name = name.c_str();
-  call.torch.read(object, named.name, tensor);
-  check_dtype(named, tensor, dtypes_[index]);
-  check_device(call, named, tensor);
+  call.torch.read(object, argument.name, tensor);
+  check_dtype(argument, tensor, dtypes_[index]);
+  check_device(call, argument, tensor);
   if (tensor.rank != argument.rank || !std::equal(shape, shape + argument.rank, tensor.shape))
-    throw InvalidArgument(text(name, ": got shape ", shape_of(object), ", expected ",
+    throw InvalidArgument(text(argument.name, ": got shape ", shape_of(object), ", expected ",
                                shape_of(shape, argument.rank), " = ", shape_text(argument)));
-  check_memory(named, tensor, dtypes_[index]);
-  check_autograd(call, named, tensor);
+  check_memory(argument, tensor, dtypes_[index]);
+  check_autograd(call, argument, tensor);
   const int size = size_in_bytes(dtypes_[index]);
   if (may_overlap_itself(tensor, size))
-    throw InvalidArgument(text(name, ": several of its elements share memory (strides ",
+    throw InvalidArgument(text(argument.name, ": several of its elements share memory (strides ",
                                shape_of(tensor.strides, tensor.rank),
                                "), expected a tensor whose elements are apart; pass a clone"));
   for (int i = 0; i < family_.num_tensors; ++i) {
@@ -423,7 +423,7 @@ void Kernel::check_output(Call& call, int index, const std::int64_t* shape, PyOb
         family_.tensors[i].role == Role::output && i < index && call.bound[i].data != nullptr;
     if (family_.tensors[i].role != Role::input && !is_earlier_output) continue;
     if (may_overlap(tensor, size, call.tensors[i], size_in_bytes(dtypes_[i])))
-      throw InvalidArgument(text(name, ": shares memory with ", family_.tensors[i].name,
+      throw InvalidArgument(text(argument.name, ": shares memory with ", family_.tensors[i].name,
                                  " (or cannot be shown not to), expected memory of its own"));
   }
 }

@@ -75,6 +75,8 @@ class Kernel {
   int num_inputs_ = 0;
   int num_optional_ = 0;
   Dtype dtypes_[kMaxTensors];
+  std::string given_names_[kMaxTensors];  // "out (o)": what the caller gave as an output
+  TensorArgument given_outputs_[kMaxTensors];
   std::uint64_t ready_devices_ = 0;  // CUDA devices that were found able to run the target
 };
 

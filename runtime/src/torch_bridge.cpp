@@ -42,8 +42,6 @@ int to_dtype(dlpack::DataType type) {
 
 // Interned attribute names; they live as long as the process.
 struct Names {
-  PyObject* requires_grad = PyUnicode_InternFromString("requires_grad");
-  PyObject* is_neg = PyUnicode_InternFromString("is_neg");
   PyObject* data_ptr = PyUnicode_InternFromString("data_ptr");
   PyObject* shape = PyUnicode_InternFromString("shape");
   PyObject* stride = PyUnicode_InternFromString("stride");
@@ -63,6 +61,24 @@ const Names& names() {
 nb::object checked(PyObject* result) {
   if (result == nullptr) throw nb::python_error();
   return nb::steal(result);
+}
+
+// Straight to the C functions behind a tensor's methods and attributes: looking them up by name
+// takes longer than they do.
+nb::object call_method(const nb::object& method, PyObject* self) {
+  if (Py_IS_TYPE(method.ptr(), &PyMethodDescr_Type)) {
+    const PyMethodDef* c = reinterpret_cast<PyMethodDescrObject*>(method.ptr())->d_method;
+    if (c->ml_flags == METH_NOARGS) return checked(c->ml_meth(self, nullptr));
+  }
+  return checked(PyObject_CallOneArg(method.ptr(), self));
+}
+
+nb::object get_attribute(const nb::object& descriptor, PyObject* self) {
+  if (Py_IS_TYPE(descriptor.ptr(), &PyGetSetDescr_Type)) {
+    const PyGetSetDef* c = reinterpret_cast<PyGetSetDescrObject*>(descriptor.ptr())->d_getset;
+    return checked(c->get(self, c->closure));
+  }
+  return checked(PyObject_CallMethod(descriptor.ptr(), "__get__", "O", self));
 }
 
 nb::object attribute(PyObject* object, PyObject* name) {
@@ -101,6 +117,9 @@ Torch::Torch() : module_(nb::module_::import_("torch")) {
   parameter_type_ = reinterpret_cast<PyTypeObject*>(
       nb::object(module_.attr("nn").attr("Parameter")).release().ptr());
   dispatch_ = nb::getattr(module_.attr("Tensor"), "__torch_dispatch__");
+  is_neg_ = module_.attr("Tensor").attr("is_neg");
+  is_inference_ = module_.attr("Tensor").attr("is_inference");
+  requires_grad_ = module_.attr("Tensor").attr("requires_grad");
   const nb::object internals = module_.attr("_C");
   num_dispatch_modes_ = internals.attr("_len_torch_dispatch_stack");
   num_function_modes_ = internals.attr("_len_torch_function_stack");
@@ -255,12 +274,10 @@ bool Torch::grad_enabled() {
 }
 
 bool Torch::requires_grad(PyObject* tensor) {
-  return attribute(tensor, names().requires_grad).ptr() == Py_True;
+  return get_attribute(requires_grad_, tensor).ptr() == Py_True;
 }
 
-bool Torch::has_neg_bit(PyObject* tensor) {
-  return checked(PyObject_CallMethodNoArgs(tensor, names().is_neg)).ptr() == Py_True;
-}
+bool Torch::has_neg_bit(PyObject* tensor) { return call_method(is_neg_, tensor).ptr() == Py_True; }
 
 int Torch::num_threads() {
   const nb::object result = checked(PyObject_CallNoArgs(get_num_threads_.ptr()));
@@ -298,9 +315,7 @@ nb::object Torch::empty(const std::int64_t* shape, int rank, Dtype dtype, dlpack
 }
 
 void Torch::mark_written(PyObject* tensor) {
-  if (!nb::cast<bool>(nb::handle(tensor).attr("is_inference")())) {
-    increment_version_(nb::handle(tensor));
-  }
+  if (call_method(is_inference_, tensor).ptr() != Py_True) increment_version_(nb::handle(tensor));
 }
 
 }  // namespace kernelmint

@@ -88,6 +88,7 @@ class Torch {
   PyTypeObject* tensor_type_;
   PyTypeObject* parameter_type_;
   nb::object dispatch_;  // torch.Tensor.__torch_dispatch__
+  nb::object is_neg_, is_inference_, requires_grad_;
   const dlpack::ExchangeApi* api_ = nullptr;
   bool use_api_ = false;
   nb::object num_dispatch_modes_, num_function_modes_, is_tracing_, is_wrapped_;

@@ -227,3 +227,49 @@ def test_a_key_of_a_million_characters_is_refused_in_a_short_message(cpu_info):
         with pytest.raises(KernelNotFound, match=r"[Nn]earest") as caught:
             runtime.kernel(key)
         assert len(str(caught.value)) < 3000
+
+
+def test_a_call_that_does_not_suit_names_the_kernel_what_is_wrong_and_its_arguments(cpu_info):
+    kernel = runtime.kernel(cpu_info.key)
+    q = torch.zeros(1, 4, 2, 64)
+    takes = (
+        "its arguments are (q, k, v, *, scale=None, return_lse=False, return_steps=False, out=None)"
+    )
+    for call, wrong in (
+        (lambda: kernel(q, q), "missing v"),
+        (lambda: kernel(), "missing q, k, v"),
+        (lambda: kernel.timed(q, v=q), "missing k"),
+        (lambda: kernel(q, q, q, foo=1), "unknown argument foo"),
+        (
+            lambda: kernel(q, q, q, retrun_lse=True),
+            "unknown argument retrun_lse (did you mean return_lse?)",
+        ),
+        (lambda: kernel(q, q, q, 0.5, None), "got 5 arguments by position, expected 3"),
+        (lambda: kernel(q, k=q, q=q), "missing v; q is given by position and by name"),
+        (lambda: kernel(q, q, q, **{1: 2}), "unknown argument 1"),
+        (lambda: runtime.forward(kernel.info.key, q, q, q, foo=1), "unknown argument foo"),
+    ):
+        with pytest.raises(TypeError) as error:
+            call()
+        assert str(error.value) == f"{cpu_info.key}: {wrong}; {takes}"
+        assert error.value.__cause__ is None
+
+
+def test_a_type_error_from_within_a_call_stays_what_it_is(cpu_info):
+    class Failing(type(runtime.kernel(cpu_info.key))):
+        def __call__(self, q):
+            raise TypeError(f"got {q}")
+
+    kernel = runtime.kernel(cpu_info.key)
+    failing = Failing(kernel.info, kernel._native, kernel._operator)
+    with pytest.raises(TypeError, match=r"^got 3$"):
+        failing(3)
+    with pytest.raises(TypeError, match=r"missing q; its arguments are \(q\)$"):
+        failing()
+
+
+@pytest.mark.parametrize("forward", [runtime.forward, runtime.forward_timed])
+def test_the_outputs_memory_is_o_to_forward(cpu_info, forward):
+    q = torch.zeros(1, 4, 2, 64)
+    with pytest.raises(TypeError, match="unknown argument out: these"):
+        forward(cpu_info.key, q, q, q, out=q)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
+import re
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,20 +30,41 @@ class _Call:
     arguments: dict[str, Any]
 
 
+# A kernel's own words, with its key, or Python's, with a public function's name.
+_NAMES_THE_CALL = re.compile(
+    r"\w+\.\w+\.\S+: .*(missing|unknown|got|given).*; its arguments are \(.*\)"
+    r"|(attention|forward|forward_timed|kernel|kernels|block_sparse_attention"
+    r"|hstu_attention_with_bsa)\(\) .*'\w*'.*"
+)
+
+
 def case(seed: int, number: int) -> str:
-    """Makes one to three arguments of a call wrong: it succeeds or ends in an error of ours."""
+    """Makes one to three arguments of a call wrong: it succeeds or ends in an error of ours.
+
+    In one case of ten an argument is left out, or there is one that the function does not know.
+    """
     rng = random.Random(f"{seed} {number}")
     torch.manual_seed(rng.getrandbits(32))
     call = rng.choice(_calls())
     arguments = dict(call.arguments)
     for name in rng.sample(sorted(arguments), min(len(arguments), rng.choice((1, 1, 1, 2, 3)))):
         arguments[name] = _wrong(rng, arguments[name])
+    misnamed = rng.random() < 0.1
+    if misnamed:
+        if rng.random() < 0.5:
+            arguments.pop(rng.choice(sorted(arguments)))
+        else:
+            arguments[rng.choice(("foo", "retrun_lse", "Q", "o_", "", "a" * 500))] = None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             call.function(**arguments)
         except _OWN as error:
             message, outcome = str(error), type(error).__name__
+        except TypeError as error:
+            message, outcome = str(error), "TypeError"
+            if not misnamed or not _NAMES_THE_CALL.fullmatch(message):
+                raise
         else:
             message, outcome = "", "succeeded"
     assert len(message) < 20_000, "a message of more than 20,000 characters"
