@@ -24,6 +24,13 @@ class NativeKernel:
         requested: tuple[bool, ...],
         out: torch.Tensor | tuple[torch.Tensor, ...] | list[torch.Tensor] | None,
     ) -> torch.Tensor | tuple[torch.Tensor, ...]: ...
+    def trace(
+        self,
+        inputs: tuple[torch.Tensor, ...],
+        scalars: tuple[float | int | bool | None, ...],
+        requested: tuple[bool, ...],
+        out: torch.Tensor | tuple[torch.Tensor, ...] | list[torch.Tensor] | None,
+    ) -> tuple[torch.Tensor | tuple[torch.Tensor, ...], torch.Tensor]: ...
     def call(
         self,
         inputs: tuple[torch.Tensor, ...],

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import math
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from runtime import _native
-from runtime.errors import text
+from codegen.spec import expressions
+from runtime import _native, manifest
+from runtime.errors import InvalidArgument, text
 
 if TYPE_CHECKING:
     from runtime._native import NativeKernel
@@ -74,6 +76,44 @@ class Kernel:
         if _is_dynamo_compiling():
             return self._operator(self.info.key, inputs, scalars, requested, out)
         return self._run(inputs, scalars, requested, out)
+
+    def trace(self, *arguments: Any, **options: Any) -> tuple[Any, dict[str, torch.Tensor]]:
+        """Runs a kernel that was built with tracing; returns what a call returns, and the trace.
+
+        The trace holds the tensors that the family's `trace:` declares, by name: f32, each of
+        [*grid, *shape], NaN where the kernel writes nothing. Only this method allocates it.
+
+        Raises:
+            InvalidArgument: the kernel is not traced, an argument is wrong, or something records
+                or transforms what PyTorch does (make_fx, torch.jit.trace, torch.func, a mode).
+        """
+        raise InvalidArgument(f"{self.info.key}: kernels of {self.info.family} write no trace")
+
+    def _trace(
+        self,
+        inputs: tuple[torch.Tensor, ...],
+        scalars: tuple[Scalar, ...],
+        requested: tuple[bool, ...],
+        out: Out,
+    ) -> tuple[Any, dict[str, torch.Tensor]]:
+        family, parameters = manifest.load().families[self.info.family], self.info.parameters
+        assert family.trace is not None
+        if not parameters[family.trace.parameter]:
+            raise InvalidArgument(
+                f"{self.info.key}: got a kernel without tracing, expected one of runtime.kernels("
+                f"{family.name!r}, where={family.trace.parameter!r})"
+            )
+        result, records = self._native.trace(inputs, scalars, requested, out)
+        names = {parameter.name: parameter.kind for parameter in family.parameters}
+        shapes = [
+            [expressions.parse(extent, names, "int").evaluate(parameters) for extent in shape]
+            for shape in family.trace.record.values()
+        ]
+        parts = torch.split(records, [math.prod(shape) for shape in shapes], -1)
+        tensors = [
+            part.view(*part.shape[:-1], *shape) for part, shape in zip(parts, shapes, strict=True)
+        ]
+        return result, dict(zip(family.trace.record, tensors, strict=True))
 
     def timed(self, *arguments: Any, **options: Any) -> tuple[Any, float]:
         """Calls the kernel and waits for it.

@@ -63,6 +63,14 @@ class Argument:
 
 
 @dataclass(frozen=True)
+class Trace:
+    """What kernels with `parameter` write where they are asked to: a grid of records of f32."""
+
+    parameter: str
+    record: dict[str, tuple[str, ...]]  # each tensor's shape, expressions over parameters
+
+
+@dataclass(frozen=True)
 class Choice:
     """A row of choices.yaml: where its condition holds, kernels with these values come first."""
 
@@ -88,14 +96,10 @@ class Family:
     arguments: tuple[Argument, ...]
     parameters: tuple[Parameter, ...]  # shared by all targets
     targets: tuple[Target, ...]
+    trace: Trace | None
     front: Front | None
     choices: tuple[Choice, ...]
     folder: str  # of its spec, as its author has it
-
-    @property
-    def optional_outputs(self) -> tuple[str, ...]:
-        """The outputs that a caller must ask for, in order."""
-        return tuple(a.name for a in self.arguments if a.role == "output" and a.optional)
 
     def target(self, name: str) -> Target:
         """The target of that name, which is known to be there."""
@@ -137,6 +141,10 @@ def _target(data: dict[str, Any]) -> Target:
     )
 
 
+def _trace(data: dict[str, Any]) -> Trace:
+    return Trace(data["parameter"], {t["name"]: tuple(t["shape"]) for t in data["record"]})
+
+
 def _family(data: dict[str, Any]) -> Family:
     return Family(
         name=data["name"],
@@ -154,6 +162,7 @@ def _family(data: dict[str, Any]) -> Family:
         ),
         parameters=tuple(_parameter(p) for p in data["parameters"]),
         targets=tuple(_target(t) for t in data["targets"]),
+        trace=None if data["trace"] is None else _trace(data["trace"]),
         front=None if data["front"] is None else Front(**data["front"]),
         choices=tuple(Choice(row["when"], row["take"]) for row in data["choices"]),
         folder=Path(data["targets"][0]["spec"]).parent.as_posix(),

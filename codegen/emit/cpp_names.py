@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from codegen.emit.cpp import Names, Value, translate
@@ -60,11 +60,13 @@ class TableNames(Names):
 
 
 class ConfigNames(Names):
-    """Names where a launch uses them: args.X, Config::x."""
+    """Names where a launch or a record uses them: args.X, Config::x."""
 
-    def __init__(self, target: Target) -> None:
-        self.kinds = {p.name: p for p in target.parameters}
-        self.derived = target.derived_expressions
+    def __init__(
+        self, parameters: Sequence[Parameter], derived: Mapping[str, Expression] | None = None
+    ) -> None:
+        self.kinds = {p.name: p for p in parameters}
+        self.derived = derived or {}
 
     def value(self, name: str) -> Value:
         """The number `name`."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from codegen.emit import python_face
-from codegen.emit.cpp import SCALAR_TYPES, comment, dtype_enumerator
-from codegen.emit.cpp_names import TableNames, cpp_lambda, requirements
+from codegen.emit.cpp import SCALAR_TYPES, comment, dtype_enumerator, translate
+from codegen.emit.cpp_names import ConfigNames, TableNames, cpp_lambda, requirements
 from codegen.emit.render import render
 from codegen.space.expand import FamilySpace
-from codegen.spec.model import Family, Role, Tensor
+from codegen.spec.expressions import Expression
+from codegen.spec.model import Family, Role, Tensor, Trace
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,24 @@ def args(family: Family) -> str:
     return render("args.h", family.file, family=family, arguments=arguments)
 
 
+def trace_h(family: Family, trace: Trace) -> str:
+    """trace.h: the record that traced kernels write."""
+    names = ConfigNames(family.parameters)
+    record = []
+    for tensor in trace.record:
+        extents = "".join(f"[{translate(extent, names)}]" for extent in tensor.shape)
+        record.append(_Member(f"{tensor.name}{extents}", comment(tensor.doc)))
+    return render(
+        "trace.h",
+        family.file,
+        family=family.name,
+        parameter=trace.parameter,
+        grid=", ".join(extent.text for extent in trace.grid),
+        rank=len(trace.grid),
+        record=record,
+    )
+
+
 @dataclass(frozen=True)
 class _DimRow:
     symbol: int
@@ -72,6 +91,12 @@ class _ScalarRow:
 
 
 @dataclass(frozen=True)
+class _TraceRow:
+    parameter: int
+    dims: list[_DimRow]
+
+
+@dataclass(frozen=True)
 class _FamilyRow:
     name: str
     symbols: tuple[str, ...]
@@ -86,13 +111,7 @@ def family_cpp(space: FamilySpace) -> str:
     tensors = []
     for tensor in family.tensors:
         is_parameter = tensor.dtype in parameters
-        dims = []
-        for dim in tensor.dims:
-            text = dim.expression.text
-            if dim.symbol is not None:
-                dims.append(_DimRow(family.symbols.index(dim.symbol), "nullptr", text))
-            else:
-                dims.append(_DimRow(-1, cpp_lambda(dim.expression, names, "std::int64_t"), text))
+        dims = [_dim_row(family, dim.expression, names) for dim in tensor.dims]
         tensors.append(
             _TensorRow(
                 tensor.name,
@@ -130,6 +149,21 @@ def family_cpp(space: FamilySpace) -> str:
         tensors=tensors,
         scalars=scalars,
         requirements=requirements(family.requires, names),
+        trace=None if family.trace is None else _trace_row(family, family.trace, names),
+    )
+
+
+def _dim_row(family: Family, extent: Expression, names: TableNames) -> _DimRow:
+    if extent.text in family.symbols:
+        return _DimRow(family.symbols.index(extent.text), "nullptr", extent.text)
+    return _DimRow(-1, cpp_lambda(extent, names, "std::int64_t"), extent.text)
+
+
+def _trace_row(family: Family, trace: Trace, names: TableNames) -> _TraceRow:
+    parameters = [parameter.name for parameter in family.parameters]
+    return _TraceRow(
+        parameters.index(trace.parameter),
+        [_dim_row(family, extent, names) for extent in (*trace.grid, trace.floats)],
     )
 
 

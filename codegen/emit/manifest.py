@@ -10,7 +10,7 @@ from typing import Any
 from codegen.emit.render import sha256
 from codegen.space.expand import FamilySpace, Selection, TargetSpace
 from codegen.spec import keys, short_form
-from codegen.spec.model import Parameter, Rule
+from codegen.spec.model import Parameter, Rule, Trace
 
 VERSION = 1
 
@@ -78,10 +78,26 @@ def _family_entry(space: FamilySpace, places: Mapping[str, str]) -> dict[str, An
         "arguments": [arguments[name] for name in family.argument_order],
         "parameters": [_parameter_entry(parameter) for parameter in family.parameters],
         "requires": [_rule_entry(rule) for rule in family.requires],
+        "trace": None if family.trace is None else _trace_entry(family.trace),
         "reference": family.reference,
         "front": family.front and dict(zip(("module", "function"), family.front, strict=True)),
         "choices": [{"when": row.when.normal, "take": dict(row.take)} for row in family.choices],
         "targets": [_target_entry(chosen, places) for chosen in space.targets],
+    }
+
+
+def _trace_entry(trace: Trace) -> dict[str, Any]:
+    return {
+        "parameter": trace.parameter,
+        "grid": [extent.normal for extent in trace.grid],
+        "record": [
+            {
+                "name": tensor.name,
+                "shape": [extent.normal for extent in tensor.shape],
+                "doc": tensor.doc,
+            }
+            for tensor in trace.record
+        ],
     }
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from codegen.spec.model import Family, Role, Scalar, Tensor
+from codegen.spec.model import Family, Role, Scalar, Tensor, Trace
 
 _PYTHON_TYPES = {"f32": "float", "f64": "float", "i32": "int", "i64": "int", "bool": "bool"}
 
@@ -48,6 +48,7 @@ def values(family: Family) -> dict[str, Any]:
         "inputs": _tuple(names),
         "scalars": _tuple([scalar.name for scalar in family.scalars]),
         "requested": _tuple([f"return_{tensor.name}" for tensor in optional]),
+        "trace_lines": [_docstring(line) for line in _trace_lines(family.trace)],
         "operator": _operator(family, names, optional, len(outputs)),
     }
 
@@ -86,6 +87,18 @@ def _argument_lines(family: Family) -> list[str]:
         doc = f": {scalar.doc}" if scalar.doc else ""
         lines.append(f"{scalar.name}: {scalar.dtype}, {default}{doc}")
     lines += [f"Requires {rule.that.text}: {rule.because}." for rule in family.requires]
+    return lines
+
+
+def _trace_lines(trace: Trace | None) -> list[str]:
+    """What a traced kernel writes, as its method's docstring tells it."""
+    if trace is None:
+        return []
+    shape = ", ".join([*(extent.text for extent in trace.grid), "*shape"])
+    lines = [f"The tensors of the trace, f32, each of [{shape}]:"]
+    for tensor in trace.record:
+        shape = ", ".join(extent.text for extent in tensor.shape)
+        lines.append(f"{tensor.name}: [{shape}]" + (f": {tensor.doc}" if tensor.doc else ""))
     return lines
 
 

@@ -72,9 +72,17 @@ def _args_header(target: Target) -> str:
     return f"{target.family}/{f'{target.name}_' if target.workspace else ''}args.h"
 
 
+def _traced_args_type(target: Target) -> str:
+    return f"{target.family}::TracedArgs<kernelmint::{_args_type(target)}>"
+
+
+def _is_traced(family: Family, configuration: Configuration) -> bool:
+    return family.trace is not None and bool(configuration.parameters[family.trace.parameter])
+
+
 def launch(target: Target, spec: Launch) -> str:
     """<target>_launch.cuh: the launch that the spec describes."""
-    names = ConfigNames(target)
+    names = ConfigNames(target.parameters, target.derived_expressions)
 
     def as_int(expression: Expression) -> str:
         text = translate(expression, names)
@@ -88,8 +96,6 @@ def launch(target: Target, spec: Launch) -> str:
         "launch.cuh",
         target.file,
         family=target.family,
-        args_type=_args_type(target),
-        args_header=_args_header(target),
         header=target.header,
         kernel=target.kernel,
         grid=[translate(expression, names) for expression in spec.grid],
@@ -171,6 +177,9 @@ def table(family: Family, chosen: TargetSpace) -> str:
         workspace=workspace,
         args_type=_args_type(target),
         args_header=_args_header(target),
+        traced_args_type=_traced_args_type(target),
+        trace_rank=len(family.trace.grid) if family.trace else 0,
+        has_traced=any(_is_traced(family, c) for c in chosen.configurations),
         requirements=requirements(target.requires, names),
     )
 
@@ -179,12 +188,11 @@ def table(family: Family, chosen: TargetSpace) -> str:
 class _ShardConfiguration:
     key: str
     type_name: str
+    args_type: str
     members: list[str]
 
 
-def shards(
-    chosen: TargetSpace,
-) -> Iterable[tuple[str, str, list[Configuration]]]:
+def shards(family: Family, chosen: TargetSpace) -> Iterable[tuple[str, str, list[Configuration]]]:
     """Path, text and configurations of each shard that holds any."""
     target = chosen.target
     count = shard_count(target, len(chosen.configurations))
@@ -193,24 +201,34 @@ def shards(
         buckets.setdefault(shard_of(configuration.key, count), []).append(configuration)
     digits = max(2, len(str(count - 1)))
     members = _member_writer(target)
-    includes = [_args_header(target), target.header]
-    if target.launch is not None:
-        includes = [f"{target.family}/{target.name}_launch.cuh"]
+    header = target.header if target.launch is None else f"{target.family}/{target.name}_launch.cuh"
+    args_type, traced_args_type = _args_type(target), _traced_args_type(target)
     for bucket in sorted(buckets):
         path = (
             f"{target.family}/{target.name}_{bucket:0{digits}}.{'cu' if target.is_cuda else 'cpp'}"
         )
+        configurations = [
+            _ShardConfiguration(
+                c.key,
+                c.type_name,
+                traced_args_type if _is_traced(family, c) else args_type,
+                members(c),
+            )
+            for c in buckets[bucket]
+        ]
+        has_traced = any(_is_traced(family, c) for c in buckets[bucket])
         text = render(
             "shard.cu",
             target.file,
-            includes=includes,
-            args_type=_args_type(target),
+            includes=[
+                _args_header(target),
+                *([f"{target.family}/trace.h"] if has_traced else []),
+                header,
+            ],
             family=target.family,
             target=target.name,
             isa="cuda" if target.is_cuda else "KERNELMINT_ISA",
-            configurations=[
-                _ShardConfiguration(c.key, c.type_name, members(c)) for c in buckets[bucket]
-            ],
+            configurations=configurations,
         )
         yield path, text, buckets[bucket]
 

@@ -28,6 +28,8 @@ def emit(spaces: Sequence[FamilySpace], inputs: Inputs) -> dict[str, str]:
         family = space.family
         folder = family.name
         files[f"{folder}/args.h"] = emit_family.args(family)
+        if family.trace is not None:
+            files[f"{folder}/trace.h"] = emit_family.trace_h(family, family.trace)
         files[f"{folder}/family.cpp"] = emit_family.family_cpp(space)
         files[f"python/{folder}.py"] = emit_family.python(family)
         for chosen in space.targets:
@@ -41,7 +43,7 @@ def emit(spaces: Sequence[FamilySpace], inputs: Inputs) -> dict[str, str]:
             if target.wgmma is not None:
                 files[f"{folder}/{target.name}_wgmma.cuh"] = emit_target.wgmma(chosen, target.wgmma)
             files[f"{folder}/{target.name}_table.cpp"] = emit_target.table(family, chosen)
-            for path, text, configurations in emit_target.shards(chosen):
+            for path, text, configurations in emit_target.shards(family, chosen):
                 files[path] = text
                 shards.setdefault(target.name, []).append(path)
                 places.update(dict.fromkeys((c.key for c in configurations), path))

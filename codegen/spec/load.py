@@ -11,6 +11,7 @@ from codegen.spec import schema
 from codegen.spec.checks import (
     check_dtype,
     check_file,
+    check_identifier,
     load_expression,
     load_parameters,
     load_rules,
@@ -18,7 +19,21 @@ from codegen.spec.checks import (
 )
 from codegen.spec.expressions import BOOL, FLOAT, FUNCTIONS, INT, Kind
 from codegen.spec.load_target import TargetLoader
-from codegen.spec.model import ChoiceRow, Dim, Family, ParameterValue, Role, Scalar, Target, Tensor
+from codegen.spec.model import (
+    ChoiceRow,
+    Dim,
+    Family,
+    Parameter,
+    ParameterType,
+    ParameterValue,
+    RecordTensor,
+    Role,
+    Rule,
+    Scalar,
+    Target,
+    Tensor,
+    Trace,
+)
 from codegen.spec.names import IDENTIFIER, SNAKE, reserved
 from codegen.spec.problems import (
     Location,
@@ -228,6 +243,7 @@ class _FamilyLoader:
             symbols=symbols,
             parameters=parameters,
             requires=load_rules(document, written.requires, scope, "requires"),
+            trace=self._trace(written, parameters, kinds, scope),
             reference=written.reference,
             front=front,
             choices=(),
@@ -235,6 +251,61 @@ class _FamilyLoader:
             folder=self.folder.relative_to(self.spec_dir).as_posix(),
             file=file,
         )
+
+    def _trace(
+        self,
+        written: schema.FamilyFile,
+        parameters: Sequence[Parameter],
+        kinds: Mapping[str, Kind],
+        scope: Mapping[str, Kind],
+    ) -> Trace | None:
+        if written.trace is None:
+            return None
+        trace, document, problems = written.trace, self.family, len(self.family.problems)
+        named = {parameter.name: parameter for parameter in parameters}
+        parameter = named.get(trace.parameter)
+        if parameter is None:
+            hint = did_you_mean(trace.parameter, named)
+            message = f"the family has no parameter '{trace.parameter}'{hint}"
+            document.report(message, "trace", "parameter")
+        elif parameter.type is not ParameterType.BOOL or parameter.default is not False:
+            message = f"'{trace.parameter}' must be a bool whose default is false"
+            document.report(message, "trace", "parameter")
+        if "trace" in {*written.arguments, *scope} - kinds.keys():
+            message = "args.trace is where the records go: no argument and no symbol may be 'trace'"
+            document.report(message, "trace", key=True)
+        if len(trace.grid) >= MAX_RANK:
+            message = f"{len(trace.grid)} extents; at most {MAX_RANK - 1}, one is the record's"
+            document.report(message, "trace", "grid")
+        grid = tuple(
+            load_expression(document, text, scope, "int", "trace", "grid", i)
+            for i, text in enumerate(trace.grid)
+        )
+        record = []
+        for name, tensor in trace.record.items():
+            place = ("trace", "record", name)
+            if name in kinds:
+                document.report(f"'{name}' is also a parameter's name", *place, key=True)
+            else:
+                check_identifier(document, name, "a tensor of the record", *place)
+            shape = [
+                load_expression(document, text, kinds, "int", *place, "shape", i)
+                for i, text in enumerate(tensor.shape)
+            ]
+            record.append(RecordTensor(name, tuple(shape), " ".join(tensor.doc.split())))
+        if len(document.problems) > problems:
+            return None
+        sizes = (" * ".join(f"({e.normal})" for e in tensor.shape) for tensor in record)
+        floats = load_expression(document, " + ".join(sizes), kinds, "int", "trace", "record")
+        extents = dict.fromkeys(e.normal for tensor in record for e in tensor.shape)
+        whole = " and ".join(f"({extent}) >= 1" for extent in extents)
+        text = f"not {trace.parameter} or {whole}"
+        is_whole = Rule(
+            load_expression(document, text, kinds, "bool", "trace", "record"),
+            "each tensor of a trace's record has at least one element",
+            document.locate("trace", "record", key=True),
+        )
+        return Trace(trace.parameter, grid, tuple(record), floats, is_whole)
 
     def _symbols(self, written: schema.FamilyFile, kinds: Mapping[str, Kind]) -> tuple[str, ...]:
         """The symbols that inputs bind: bare names among their extents, in order."""

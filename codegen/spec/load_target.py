@@ -100,7 +100,12 @@ class TargetLoader:
             shared_parameters=family.parameters,
             own_parameters=own,
             derived=derived,
-            constraints=constraints + self._limits(written, constants) + wgmma_rules,
+            constraints=(
+                *constraints,
+                *self._limits(written, constants),
+                *wgmma_rules,
+                *((family.trace.is_whole,) if family.trace else ()),
+            ),
             workspace=self._workspace(written, everything),
             launch=self._launch(written, constants, everything),
             wgmma=wgmma,

@@ -120,6 +120,26 @@ class Tensor:
 
 
 @dataclass(frozen=True)
+class RecordTensor:
+    """A tensor of a trace's record, f32."""
+
+    name: str
+    shape: tuple[Expression, ...]  # over the family's parameters
+    doc: str
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What kernels built with `parameter` write where they are asked to: a grid of records."""
+
+    parameter: str
+    grid: tuple[Expression, ...]  # over symbols and the family's parameters
+    record: tuple[RecordTensor, ...]  # one behind another
+    floats: Expression  # the record's size
+    is_whole: Rule  # a traced configuration's record has elements; a constraint of each target
+
+
+@dataclass(frozen=True)
 class Scalar:
     """A number the caller passes; without a default it must be passed."""
 
@@ -256,7 +276,7 @@ class Target:
     shared_parameters: tuple[Parameter, ...]  # the family's
     own_parameters: tuple[Parameter, ...]
     derived: tuple[Derived, ...]
-    constraints: tuple[Rule, ...]  # limits among them, and what wgmma takes
+    constraints: tuple[Rule, ...]  # limits among them, and what wgmma and a trace take
     workspace: tuple[Workspace, ...]
     launch: Launch | None
     wgmma: Wgmma | None
@@ -346,6 +366,7 @@ class Family:
     symbols: tuple[str, ...]
     parameters: tuple[Parameter, ...]
     requires: tuple[Rule, ...]
+    trace: Trace | None
     reference: str | None
     front: tuple[str, str] | None  # the module, as it is imported, and its function
     choices: tuple[ChoiceRow, ...]

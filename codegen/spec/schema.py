@@ -138,6 +138,24 @@ class Parameter(_Documented):
     )
 
 
+class RecordTensor(_Documented):
+    """One tensor of the record that a traced kernel writes, f32."""
+
+    shape: list[Text] = Field(description="its extents, over parameters", min_length=1)
+
+
+class Trace(Written):
+    """What kernels write of their intermediates, for whoever debugs them."""
+
+    parameter: str = Field(description="the bool parameter, false by default, that builds it in")
+    grid: list[Text] = Field(
+        description="how many records there are: extents over symbols and parameters"
+    )
+    record: dict[str, RecordTensor] = Field(
+        description="the tensors of each record, one behind another", min_length=1
+    )
+
+
 class FamilyFile(Written):
     """family.yaml: what is computed."""
 
@@ -150,6 +168,7 @@ class FamilyFile(Written):
     requires: list[Rule] = Field(
         default_factory=list, description="checked at each call, on the bound shapes"
     )
+    trace: Trace | None = Field(None, description="what its traced kernels write, where asked to")
     reference: str | None = Field(None, description="file.py:function, the PyTorch oracle")
     front: str | None = Field(
         None, description="file.py:function, what the family offers Python beyond its kernels"

@@ -1,7 +1,9 @@
-// What a traced configuration writes: every intermediate of every block, in the layout of trace.h.
+// What a traced configuration writes: every intermediate of every block, as family.yaml's `trace:`
+// has it.
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 
 #include "cpu_vector.h"
 #include "flash_forward/trace.h"
@@ -11,17 +13,11 @@ inline namespace KERNELMINT_ISA {
 
 using namespace kernelmint::cpu;
 
-// Whether a configuration is traced. Where it is not, nothing of this file is in its code.
-template <class Config>
-concept Traced = requires { requires Config::trace; };
-
-// The records of one task and one block of keys, in args.steps [B, H, blocks of queries, blocks of
-// keys, floats]. What the block does not reach stays 0: probabilities of keys that no row of a
-// strip sees, rows past the last query.
+// The records of one task and one block of keys. What the block does not reach is 0: probabilities
+// of keys that no row of a strip sees, rows past the last query.
 template <class Config, class Task>
 class Trace {
-  using Record = TraceRecord<Config::B_r, Config::B_c, Config::d_head>;
-  static constexpr int D = Config::d_head, B_c = Config::B_c;
+  static constexpr int D = Config::d_head;
 
  public:
   Trace(const typename Config::Args& args, const Task& task, std::int64_t block)
@@ -29,66 +25,66 @@ class Trace {
 
   template <class Products>
   void inputs(const Products& products, int count) const {
-    if (args_.steps.data == nullptr) return;
+    if (args_.trace.data == nullptr) return;
     for (std::int64_t head = 0; head < task_.heads; ++head) {
-      float* record = record_of(task_.first_head + head);
-      for (int i = 0; i < Record::kFloats; ++i) record[i] = 0;
+      Record& record = record_of(task_.first_head + head);
+      std::memset(&record, 0, sizeof(record));
       for (int i = 0; i < count; ++i) {
         for (int d = 0; d < D; ++d) {
-          record[Record::kK + i * D + d] = products.key(i, d);
-          record[Record::kV + i * D + d] = products.value(i, d);
+          record.K[i][d] = products.key(i, d);
+          record.V[i][d] = products.value(i, d);
         }
       }
     }
     for (int r = 0; r < task_.rows; ++r) {
-      for (int d = 0; d < D; ++d) *at(Record::kQ, r, D, d) = products.query(r, d);
+      for (int d = 0; d < D; ++d) record_of_row(r).Q[row_of(r)][d] = products.query(r, d);
     }
   }
 
   // A strip's scores before its softmax, rows first to first + rows.
   template <class Products>
   void scores(const Products& products, int first, int rows, int count) const {
-    if (args_.steps.data == nullptr) return;
+    if (args_.trace.data == nullptr) return;
     for (int i = 0; i < rows; ++i) {
-      for (int key = 0; key < count; ++key) {
-        *at(Record::kScores, first + i, B_c, key) = products.scores[i][key];
-      }
+      float* row = record_of_row(first + i).S_pre_scaling[row_of(first + i)];
+      for (int key = 0; key < count; ++key) row[key] = products.scores[i][key];
     }
   }
 
   template <class Products>
   void probabilities(const Products& products, int first, int rows, int count) const {
-    if (args_.steps.data == nullptr) return;
+    if (args_.trace.data == nullptr) return;
     for (int i = 0; i < rows; ++i) {
-      for (int key = 0; key < count; ++key) {
-        *at(Record::kProbabilities, first + i, B_c, key) = products.probability(i, key);
-      }
+      float* row = record_of_row(first + i).P[row_of(first + i)];
+      for (int key = 0; key < count; ++key) row[key] = products.probability(i, key);
     }
   }
 
   // All rows, after the block. Maxima are written as of unscaled scores.
   template <class Products, class Statistics>
   void results(const Products& products, const Statistics& statistics, float scale_log2) const {
-    if (args_.steps.data == nullptr) return;
+    if (args_.trace.data == nullptr) return;
     for (int r = 0; r < task_.rows; ++r) {
-      *at(Record::kMaximum, r, 1, 0) = statistics.maximum[r] / scale_log2;
-      *at(Record::kSum, r, 1, 0) = reduce_add(load_bits<F32>(statistics.sum[r]));
-      *at(Record::kRescale, r, 1, 0) = statistics.rescale[r];
-      for (int d = 0; d < D; ++d) *at(Record::kOutput, r, D, d) = products.out[r][d];
+      Record& record = record_of_row(r);
+      const std::int64_t row = row_of(r);
+      record.M[row] = statistics.maximum[r] / scale_log2;
+      record.L[row] = reduce_add(load_bits<F32>(statistics.sum[r]));
+      record.O_scale[row] = statistics.rescale[r];
+      for (int d = 0; d < D; ++d) record.O[row][d] = products.out[r][d];
     }
   }
 
  private:
-  float* record_of(std::int64_t head) const {
-    return args_.steps.template at<float>(task_.batch, head, task_.first_query / Config::B_r,
-                                          block_);
+  using Record = TraceRecord<Config>;
+
+  Record& record_of(std::int64_t head) const {
+    return *args_.trace.template at<Record>(task_.batch, head, task_.first_query / Config::B_r,
+                                            block_);
   }
 
-  // Element `column` of the row, in a tensor of `width` columns that starts at `offset`.
-  float* at(int offset, int row, int width, int column) const {
-    const std::int64_t local_row = task_.query(row) - task_.first_query;
-    return record_of(task_.head(row)) + offset + local_row * width + column;
-  }
+  // A task's row r is one of the task's heads, and a row of that head's block of queries.
+  Record& record_of_row(int r) const { return record_of(task_.head(r)); }
+  std::int64_t row_of(int r) const { return task_.query(r) - task_.first_query; }
 
   const typename Config::Args& args_;
   const Task& task_;

@@ -6,12 +6,11 @@ from typing import Any
 
 import torch
 
-from runtime import catalog, choice, manifest, operators, tensors
+from runtime import catalog, choice, operators, tensors
 from runtime.errors import InvalidArgument, shown
 from runtime.handle import Kernel
 
 _FAMILY = "flash_forward"
-_OPTIONAL_OUTPUTS = manifest.load().families[_FAMILY].optional_outputs
 _chosen: dict[tuple[torch.device, torch.dtype, int, bool], Kernel] = {}
 
 
@@ -64,8 +63,7 @@ def attention(
     result: Any
     if torch.compiler.is_dynamo_compiling():
         key = _search(q.device, q.dtype, int(q.shape[3]), causal)
-        requested = tuple(name == "lse" and return_lse for name in _OPTIONAL_OUTPUTS)
-        result = operators.callers[_FAMILY](key, (q, k, v), (scale,), requested, given)
+        result = operators.callers[_FAMILY](key, (q, k, v), (scale,), (return_lse,), given)
     else:
         result = _choose(q, causal)(q, k, v, scale=scale, return_lse=return_lse, out=given)
     if layout == "bshd":

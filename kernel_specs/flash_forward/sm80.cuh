@@ -197,24 +197,24 @@ class Forward {
   }
 
   __device__ void trace_scores(const Scores& scores, int block) const {
-    using Record = typename Trace<Config>::Record;
+    using Record = TraceRecord<Config>;
     const Trace<Config> trace(args_, work_, block);
-    trace.tile(Record::kQ, shared_ + kTileQ, Config::B_r);
-    trace.tile(Record::kK, shared_ + kTileK, Config::B_c);
-    trace.accumulators(Record::kScores, scores);
+    trace.tile(&Record::Q, shared_ + kTileQ);
+    trace.tile(&Record::K, shared_ + kTileK);
+    trace.accumulators(&Record::S_pre_scaling, scores);
   }
 
   __device__ void trace_output(const Scores& probabilities, const Softmax& before,
                                int block) const {
-    using Record = typename Trace<Config>::Record;
+    using Record = TraceRecord<Config>;
     const Trace<Config> trace(args_, work_, block);
-    trace.tile(Record::kV, shared_ + kTileV, Config::B_c);
-    trace.template accumulators<true>(Record::kProbabilities, probabilities);
-    trace.accumulators(Record::kOutput, output_);
+    trace.tile(&Record::V, shared_ + kTileV);
+    trace.template accumulators<true>(&Record::P, probabilities);
+    trace.accumulators(&Record::O, output_);
     for (int row = 0; row < Output::kLaneRows; ++row) {
-      trace.row(Record::kMaximum, row, softmax_.maximum(row), -kInfinity);
-      trace.row(Record::kSum, row, softmax_.sum(row), 0);
-      trace.row(Record::kRescale, row, softmax_.rescaled_since(before, row), 0);
+      trace.row(&Record::M, row, softmax_.maximum(row), -kInfinity);
+      trace.row(&Record::L, row, softmax_.sum(row), 0);
+      trace.row(&Record::O_scale, row, softmax_.rescaled_since(before, row), 0);
     }
   }
 

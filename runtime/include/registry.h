@@ -79,6 +79,16 @@ struct WorkspaceEntry {
 // Writes the pointers, in the order of the entries, into the target's Args.
 using BindWorkspace = void (*)(void* args, void* const* parts);
 
+// Writes where a traced kernel's records go, and the strides of their grid counted in records, into
+// its Args. `records` is null where the caller asks for no trace.
+using BindTrace = void (*)(void* args, void* records, const std::int64_t* strides);
+
+// What a family's traced kernels write where they are asked to.
+struct TraceEntry {
+  std::int16_t parameter;  // index of the bool parameter that says whether a kernel is traced
+  TensorArgument records;  // the grid's extents, and last how many floats a record has
+};
+
 struct BoundTensor {
   void* data;  // null, with strides of 0: an optional output that was not asked for
   const std::int64_t* strides;
@@ -106,6 +116,7 @@ struct TargetEntry {
   const WorkspaceEntry* workspace;
   int num_workspaces;
   BindWorkspace bind_workspace;
+  BindTrace bind_trace;  // null where no kernel is traced
   const KernelEntry* kernels;
   std::size_t num_kernels;
 };
@@ -121,6 +132,7 @@ struct FamilyEntry {
   const Requirement* requirements;
   int num_requirements;
   FillArgs fill;
+  const TraceEntry* trace;  // null where kernels write none
   const TargetEntry* const* targets;
   int num_targets;
 };

@@ -95,6 +95,9 @@ struct Kernel::Call {
   int num_wanted = 0;
   nb::object owned[kMaxTensors];  // outputs
   nb::object workspace;
+  bool wants_trace = false;
+  nb::object trace;
+  TensorInfo records;
 
   dlpack::Device device() const { return tensors[first_input].device; }
 };
@@ -106,6 +109,7 @@ Kernel::Kernel(const FamilyEntry& family, const TargetEntry& target, const Kerne
       entry_(entry),
       parameters_(std::move(parameters)),
       is_cuda_(target.capability != 0),
+      is_traced_(family.trace != nullptr && entry.parameters[family.trace->parameter] != 0),
       dispatched_(std::move(dispatched)) {
   launch_ = is_cuda_ ? entry.cuda : select(entry, active_isa());
   if (launch_ == nullptr)
@@ -536,10 +540,28 @@ void Kernel::bind_workspace(Call& call, void* args) {
   target_.bind_workspace(args, parts);
 }
 
+void Kernel::allocate_trace(Call& call) {
+  const TensorArgument& records = family_.trace->records;
+  std::int64_t shape[kMaxRank];
+  output_shape(call, records, shape);
+  call.trace = call.torch.empty(shape, records.rank, Dtype::f32, call.device());
+  call.trace.attr("fill_")(std::numeric_limits<float>::quiet_NaN());
+  call.torch.read(call.trace.ptr(), records.name, call.records);
+}
+
+void Kernel::bind_trace(const Call& call, void* args) const {
+  if (!call.wants_trace) return target_.bind_trace(args, nullptr, kNoStrides);
+  const int last = call.records.rank - 1;
+  std::int64_t strides[kMaxRank];
+  for (int i = 0; i < last; ++i) strides[i] = call.records.strides[i] / call.records.shape[last];
+  target_.bind_trace(args, call.records.data, strides);
+}
+
 void Kernel::launch(Call& call) {
   alignas(std::max_align_t) std::byte args[kMaxArgsBytes];
   family_.fill(args, call.bound, call.symbols, call.scalars);
   if (target_.num_workspaces > 0) bind_workspace(call, args);
+  if (is_traced_) bind_trace(call, args);
   LaunchContext context{nullptr, 0, 1};
   if (is_cuda_) {
     context.device = call.device().id;
@@ -576,17 +598,37 @@ nb::object Kernel::call(nb::tuple inputs, nb::tuple scalars, nb::tuple requested
 }
 
 nb::object Kernel::run(nb::tuple inputs, nb::tuple scalars, nb::tuple requested, nb::object out) {
+  Call call;
+  return perform(call, std::move(inputs), std::move(scalars), std::move(requested), std::move(out));
+}
+
+nb::tuple Kernel::trace(nb::tuple inputs, nb::tuple scalars, nb::tuple requested, nb::object out) {
+  if (!is_traced_) throw nb::type_error("the kernel is not traced");
+  if (Torch::get().is_intercepted())
+    throw InvalidArgument(text(key(),
+                               ": a trace cannot be recorded or transformed; call trace() "
+                               "outside of make_fx, torch.jit.trace, torch.func and modes"));
+  Call call;
+  call.wants_trace = true;
+  nb::object result =
+      perform(call, std::move(inputs), std::move(scalars), std::move(requested), std::move(out));
+  return nb::make_tuple(result, call.trace);
+}
+
+nb::object Kernel::perform(Call& call, nb::tuple inputs, nb::tuple scalars, nb::tuple requested,
+                           nb::object out) {
   if (static_cast<int>(inputs.size()) != num_inputs_ ||
       static_cast<int>(scalars.size()) != family_.num_scalars ||
       static_cast<int>(requested.size()) != num_optional_)
     throw nb::type_error("inputs, scalars and requested must match the family's arguments");
 
-  Call call;
   convert_scalars(call, scalars);
   choose_outputs(call, requested, out);
   bind_inputs(call, inputs);
   set_default_scalars(call);
-  if (bind_outputs(call)) {
+  const bool has_elements = bind_outputs(call);
+  if (call.wants_trace) allocate_trace(call);
+  if (has_elements) {
     launch(call);
     if (!out.is_none())
       for (int i = 0; i < family_.num_tensors; ++i)

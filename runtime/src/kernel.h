@@ -31,6 +31,10 @@ class Kernel {
   // PyTorch does.
   nb::object call(nb::tuple inputs, nb::tuple scalars, nb::tuple requested, nb::object out);
 
+  // As run(), of a traced kernel that is asked for its trace. Returns what run() does, and the
+  // trace's records, [*grid, floats of a record] f32; what the kernel does not write is NaN.
+  nb::tuple trace(nb::tuple inputs, nb::tuple scalars, nb::tuple requested, nb::object out);
+
   const char* key() const { return entry_.key; }
 
  private:
@@ -44,6 +48,11 @@ class Kernel {
   bool bind_outputs(Call& call);  // whether any output has elements
   void launch(Call& call);
   void bind_workspace(Call& call, void* args);
+  void allocate_trace(Call& call);
+  void bind_trace(const Call& call, void* args) const;
+
+  nb::object perform(Call& call, nb::tuple inputs, nb::tuple scalars, nb::tuple requested,
+                     nb::object out);
 
   ScalarValue converted(const Call& call, const ScalarArgument& argument, nb::handle value) const;
   void check_dtype(const TensorArgument& argument, const TensorInfo& tensor, Dtype dtype) const;
@@ -70,6 +79,7 @@ class Kernel {
   nb::dict parameters_;
   LaunchFunction launch_;
   bool is_cuda_;
+  bool is_traced_;
   nb::object dispatched_;
   bool has_input_expressions_ = false;
   int num_inputs_ = 0;

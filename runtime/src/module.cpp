@@ -122,5 +122,6 @@ NB_MODULE(_native, module) {
   nb::class_<Kernel>(module, "NativeKernel")
       .def_prop_ro("key", &Kernel::key)
       .def("run", &Kernel::run, "inputs"_a, "scalars"_a, "requested"_a, "out"_a.none())
+      .def("trace", &Kernel::trace, "inputs"_a, "scalars"_a, "requested"_a, "out"_a.none())
       .def("call", &Kernel::call, "inputs"_a, "scalars"_a, "requested"_a, "out"_a.none());
 }

@@ -25,7 +25,8 @@ FLAGS = {  # as in cmake/cpu.cmake
 
 def build(compiler: str, isa: str, flags: list[str], folder: Path) -> str:
     program = str(folder / "probe")
-    includes = [f"-I{ROOT / name}" for name in ("runtime/include", "kernel_specs")]
+    folders = ("runtime/include", "kernel_specs", "generated")
+    includes = [f"-I{ROOT / name}" for name in folders]
     sources = [
         str(ROOT / name) for name in ("tests/kernels/cpu_probe.cpp", "runtime/src/parallel.cpp")
     ]

@@ -167,9 +167,18 @@ constexpr TargetEntry kProbeSm999 = {.name = "sm999a",
                                      .num_kernels = 1};
 
 constexpr const TargetEntry* kProbeTargets[] = {&kProbeCpuTarget, &kProbeSm80, &kProbeSm999};
-constexpr FamilyEntry kProbe = {
-    "probe",    kProbeSymbols, 3, kProbeTensors, 5, kProbeScalars, 5, kProbeRequirements, 2,
-    fill_probe, kProbeTargets, 3};
+constexpr FamilyEntry kProbe = {.name = "probe",
+                                .symbols = kProbeSymbols,
+                                .num_symbols = 3,
+                                .tensors = kProbeTensors,
+                                .num_tensors = 5,
+                                .scalars = kProbeScalars,
+                                .num_scalars = 5,
+                                .requirements = kProbeRequirements,
+                                .num_requirements = 2,
+                                .fill = fill_probe,
+                                .targets = kProbeTargets,
+                                .num_targets = 3};
 
 // threads: counts[i] += 1 for each index i, workers[i] = who did it. `mode` 1 throws at index 3, 2
 // nests, 3 sleeps for a millisecond at each index.
@@ -219,9 +228,16 @@ constexpr KernelEntry kThreadsCpu[] = {
 constexpr TargetEntry kThreadsTarget = {
     .name = "cpu", .alignment = 8, .kernels = kThreadsCpu, .num_kernels = 1};
 constexpr const TargetEntry* kThreadsTargets[] = {&kThreadsTarget};
-constexpr FamilyEntry kThreads = {
-    "threads",    kThreadsSymbols, 1, kThreadsTensors, 3, kThreadsScalars, 2, nullptr, 0,
-    fill_threads, kThreadsTargets, 1};
+constexpr FamilyEntry kThreads = {.name = "threads",
+                                  .symbols = kThreadsSymbols,
+                                  .num_symbols = 1,
+                                  .tensors = kThreadsTensors,
+                                  .num_tensors = 3,
+                                  .scalars = kThreadsScalars,
+                                  .num_scalars = 2,
+                                  .fill = fill_threads,
+                                  .targets = kThreadsTargets,
+                                  .num_targets = 1};
 
 }  // namespace
 

@@ -32,7 +32,9 @@ def test_attention_compiles_without_a_graph_break():
             assert torch.equal(result, expected)
 
 
-def test_the_default_backend_compiles_it():
+def test_the_default_backend_compiles_it(tmp_path, monkeypatch):
+    # A cache of its own: the common one may hold the graph of an operator with other outputs.
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     compiled = torch.compile(lambda q, k, v: runtime.attention(q, k, v) + 1, fullgraph=True)
     q, k, v = qkv()
     assert torch.equal(compiled(q, k, v), runtime.attention(q, k, v) + 1)
@@ -79,8 +81,7 @@ def test_opcheck_of_the_operator_that_writes_in_place():
 
 def test_the_operator_computes_what_the_kernel_does():
     q, k, v = qkv()
-    o, lse, steps = torch.ops.kernelmint.flash_forward(INFO.key, q, k, v, return_lse=True)
-    assert steps.numel() == 0  # asked for by nobody
+    o, lse = torch.ops.kernelmint.flash_forward(INFO.key, q, k, v, return_lse=True)
     expected = runtime.kernel(INFO.key)(q, k, v, return_lse=True)
     assert torch.equal(o, expected[0])
     assert torch.equal(lse, expected[1])

@@ -92,11 +92,3 @@ def test_attention_never_takes_a_traced_kernel():
         wanted = {"dtype": catalog.dtype_name(dtype), "d_head": 64, "causal": causal}
         chosen = choice.choose("flash_forward", q.device, wanted)
         assert chosen.info.parameters["trace"] is False
-
-
-def test_an_untraced_kernel_has_no_steps():
-    info = runtime.kernels("flash_forward", "cpu", where="not trace and dtype == 'f32'")[0]
-    q = torch.randn(1, 33, 2, info.parameters["d_head"])
-    o, steps = runtime.kernel(info.key)(q, q, q, return_steps=True)
-    assert o.shape == q.shape
-    assert steps.numel() == 0

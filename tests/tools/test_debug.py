@@ -1,14 +1,13 @@
 """tools.debug: both sides' intermediates, the files, and where they diverge.
 
 Kernels stand in for traced ones where only the tool is looked at: a `Fake` writes the simulation's
-own intermediates, in the layout of the records, with a fault where a test wants one.
+own intermediates, with a fault where a test wants one.
 """
 
 from __future__ import annotations
 
 import math
 import re
-import subprocess
 from types import SimpleNamespace
 
 import numpy as np
@@ -47,20 +46,24 @@ class Fake:
         )
         self.fault = fault
 
-    def __call__(self, q, k, v, *, return_steps, out):
-        assert return_steps
-        o, records = out
+    def trace(self, q, k, v, *, out):
         parameters = self.info.parameters
-        for head in range(q.shape[2]):
-            for block in range(records.shape[2]):
+        B_r, B_c = parameters["B_r"], parameters["B_c"]
+        grid = (1, q.shape[2], -(-q.shape[1] // B_r), -(-k.shape[1] // B_c))
+        extents = {"row": B_r, "key": B_c, "d": parameters["d_head"]}
+        tensors = {
+            name: torch.full((*grid, *(extents[dim] for dim in record.DIMS[name])), math.nan)
+            for name in record.STEP
+        }
+        for head in range(grid[1]):
+            for block in range(grid[2]):
                 for step in trace.simulated(q, k, v, parameters, head, block):
                     value = self.fault(step.block, step.name, step.value)
                     if step.block < 0:
-                        rows = slice(block * parameters["B_r"], (block + 1) * parameters["B_r"])
-                        o[0, rows, head] = value.to(o.dtype)
-                        continue
-                    place = records[0, head, block, step.block]
-                    record.unpack(place, parameters)[step.name].copy_(value)
+                        out[0, block * B_r : (block + 1) * B_r, head] = value.to(out.dtype)
+                    else:
+                        tensors[step.name][0, head, block, step.block] = value
+        return out, tensors
 
 
 def judged(kernel, *, seq_len=64, heads=1, head=0, query_block=0, counting=False):
@@ -80,24 +83,15 @@ def judged(kernel, *, seq_len=64, heads=1, head=0, query_block=0, counting=False
     )
 
 
-def test_the_records_layout_is_the_headers(tmp_path) -> None:
-    """record.py mirrors trace.h; the compiler says what stands there."""
-    names = ["kQ", "kK", "kScores", "kMaximum", "kSum", "kProbabilities", "kV", "kRescale"]
-    lines = "".join(f'std::printf("%d ", R::{n});' for n in [*names, "kOutput", "kFloats"])
-    (tmp_path / "main.cpp").write_text(
-        '#include <cstdio>\n#include "flash_forward/trace.h"\n'
-        "using R = kernelmint::flash_forward::TraceRecord<48, 32, 96>;\n"
-        f"int main() {{ {lines} }}\n"
-    )
-    subprocess.run(
-        ["c++", "-std=c++20", f"-I{SPECS}", "main.cpp", "-o", "main"], cwd=tmp_path, check=True
-    )
-    said = subprocess.run([tmp_path / "main"], capture_output=True, text=True, check=True).stdout
-    parameters = {"B_r": 48, "B_c": 32, "d_head": 96}
-    sizes = [math.prod(shape) for shape in record.shapes(parameters).values()]
-    starts = [sum(sizes[:i]) for i in range(len(sizes) + 1)]
-    assert [int(number) for number in said.split()] == starts
-    assert record.floats(parameters) == starts[-1]
+def test_the_simulation_yields_what_the_spec_declares() -> None:
+    """The record of `trace:`, under its names, in its order and shapes; then the output."""
+    B_r, B_c, d_head = 32, 16, 64
+    q, k, v = torch.randn(3, 64, d_head)
+    steps = list(oracle("flash_forward", function="simulate")(q, k, v, B_r=B_r, B_c=B_c))
+    assert [step.name for step in steps] == [*record.STEP * 4, record.FINAL]
+    extents = {"row": B_r, "key": B_c, "d": d_head}
+    for step in steps:
+        assert step.value.shape == tuple(extents[dim] for dim in record.DIMS[step.name])
 
 
 def test_the_slack_is_the_kernels() -> None:
@@ -174,9 +168,11 @@ def test_one_wrong_element_is_named(bad) -> None:
 
 def test_a_step_that_was_not_taken_is_named() -> None:
     class Skips(Fake):
-        def __call__(self, q, k, v, *, return_steps, out):
-            super().__call__(q, k, v, return_steps=return_steps, out=out)
-            out[1][0, 0, 0, 1] = float("nan")
+        def trace(self, q, k, v, *, out):
+            o, tensors = super().trace(q, k, v, out=out)
+            for tensor in tensors.values():
+                tensor[0, 0, 0, 1] = math.nan
+            return o, tensors
 
     found = judged(Skips(PARAMETERS))
     assert (found.block, found.name) == (1, "Q")

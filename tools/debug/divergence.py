@@ -11,20 +11,9 @@ import torch
 from torch import Tensor
 
 from ..comparison import Difference, Tolerance, compare
+from . import record
 from .trace import Step
 
-_DIMS = {
-    "Q": ("row", "d"),
-    "K": ("key", "d"),
-    "S_pre_scaling": ("row", "key"),
-    "M": ("row",),
-    "L": ("row",),
-    "P": ("row", "key"),
-    "V": ("key", "d"),
-    "O_scale": ("row",),
-    "O": ("row", "d"),
-    "O_final": ("row", "d"),
-}
 _PRODUCT = 2.0**-18  # of sums of products in f32, relative to the sum of the products' magnitudes
 _EXPONENTIAL = 1e-4  # of an exponential whose exponent has that error, relative
 _EXPONENT = 2.0**-20  # of an exponent, relative to the maximum that it was made with
@@ -100,7 +89,7 @@ class Judge:
             expected.value,
             name=expected.name,
             tolerance=tolerance,
-            dims=_DIMS[expected.name],
+            dims=record.DIMS[expected.name],
             where=self._where(expected),
             atol_scale=scale,
         )

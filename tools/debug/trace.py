@@ -65,34 +65,26 @@ def simulated(
 
 @dataclass(frozen=True)
 class Traced:
-    """What a traced kernel wrote: o [1, Sq, H, D], and its records [1, H, blocks, blocks, floats].
+    """What a traced kernel wrote: o [1, Sq, H, D], and its trace, by tensor, as `trace()` gives it.
 
     What it did not write is NaN.
     """
 
     o: Tensor
-    records: Tensor
-    parameters: Mapping[str, Any]
+    trace: Mapping[str, Tensor]
+    B_r: int
 
     def steps(self, head: int, query_block: int, blocks: list[int]) -> Iterator[Step]:
         """The intermediates of a block of queries, for these blocks of keys in this order."""
-        of_block = self.records[0, head, query_block]
         for block in blocks:
-            for name, value in record.unpack(of_block[block], self.parameters).items():
-                yield Step(block, name, value)
-        B_r = self.parameters["B_r"]
-        rows = self.o[0, query_block * B_r : (query_block + 1) * B_r, head]
+            for name, tensor in self.trace.items():
+                yield Step(block, name, tensor[0, head, query_block, block])
+        rows = self.o[0, query_block * self.B_r : (query_block + 1) * self.B_r, head]
         yield Step(-1, record.FINAL, rows)
 
 
 def traced(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor) -> Traced:
-    """Runs a kernel with tracing over NaN-filled outputs; everything comes back on the CPU."""
-    parameters = kernel.info.parameters
-    B_r, B_c = parameters["B_r"], parameters["B_c"]
-    o = torch.full_like(q, math.nan)
-    blocks = (math.ceil(q.shape[1] / B_r), math.ceil(k.shape[1] / B_c))
-    records = torch.full(
-        (q.shape[0], q.shape[2], *blocks, record.floats(parameters)), math.nan, device=q.device
-    )
-    kernel(q, k, v, return_steps=True, out=(o, records))
-    return Traced(o.cpu(), records.cpu(), parameters)
+    """Runs a kernel with tracing over a NaN-filled output; everything comes back on the CPU."""
+    o, trace = kernel.trace(q, k, v, out=torch.full_like(q, math.nan))
+    on_cpu = {name: tensor.cpu() for name, tensor in trace.items()}
+    return Traced(o.cpu(), on_cpu, kernel.info.parameters["B_r"])

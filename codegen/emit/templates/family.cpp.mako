@@ -46,6 +46,18 @@ constexpr Requirement kRequirements[] = {
 % endfor
 };
 % endif
+% if trace:
+
+constexpr TraceEntry kTrace = {
+    .parameter = ${trace.parameter},
+    .records = {"trace", Role::output, true, -1, Dtype::f32, ${len(trace.dims)},
+                {
+% for dim in trace.dims:
+                    {${dim.symbol}, ${dim.function}, ${literal(dim.text)}},
+% endfor
+                }},
+};
+% endif
 
 void fill(void* out, [[maybe_unused]] const BoundTensor* tensors,
           [[maybe_unused]] const std::int64_t* symbols,
@@ -92,6 +104,7 @@ const FamilyEntry kFamily = {
     .requirements = ${"kRequirements" if requirements else "nullptr"},
     .num_requirements = ${len(requirements)},
     .fill = fill,
+    .trace = ${"&kTrace" if trace else "nullptr"},
     .targets = kTargets,
     .num_targets = static_cast<int>(sizeof(kTargets) / sizeof(kTargets[0])) - 1,
 };

@@ -55,6 +55,32 @@ class ${class_name}(Kernel):
     ) -> ${returns_any}:
         """${call_summary}"""
         return self._call(${inputs}, ${scalars}, ${requested}, out)
+% if trace_lines:
+
+    def trace(
+        self,
+% for parameter in positional:
+        ${parameter},
+% endfor
+        *,
+% for parameter in keywords:
+        ${parameter},
+% endfor
+% for flag in plain_flags:
+        ${flag},
+% endfor
+        out: torch.Tensor | tuple[torch.Tensor, ...] | None = None,
+    ) -> tuple[${returns_any}, dict[str, torch.Tensor]]:
+        """Runs a traced kernel; returns what a call returns, and the trace by name.
+
+% for i, line in enumerate(trace_lines):
+        ${"    " if i else ""}${line}
+% endfor
+
+        What the kernel does not write is NaN. InvalidArgument where the kernel is not traced.
+        """
+        return self._trace(${inputs}, ${scalars}, ${requested}, out)
+% endif
 
 
 KERNEL_CLASS = ${class_name}

@@ -7,7 +7,7 @@ namespace kernelmint::configs::${family}::${target} {
 % for configuration in configurations:
 
 struct ${configuration.type_name} {
-  using Args = kernelmint::${args_type};
+  using Args = kernelmint::${configuration.args_type};
   static constexpr char key[] = "${configuration.key}";
 % for member in configuration.members:
   ${member}

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-% if workspace:
+% if workspace or has_traced:
 #include <type_traits>
 % endif
 
@@ -9,8 +9,11 @@
 % if not is_cuda:
 #include "cpu_isa.h"
 % endif
-% if workspace:
+% if workspace or has_traced:
 #include "${args_header}"
+% endif
+% if has_traced:
+#include "${family}/trace.h"
 % endif
 #include "registry.h"
 
@@ -65,6 +68,16 @@ void bind_workspace(void* args, void* const* parts) {
   };
 }
 % endif
+% if has_traced:
+
+static_assert(std::is_trivially_copyable_v<${traced_args_type}> &&
+                  sizeof(${traced_args_type}) <= kMaxArgsBytes,
+              "the arguments of a traced kernel exceed what a launch can pass");
+
+void bind_trace(void* args, void* records, [[maybe_unused]] const std::int64_t* strides) {
+  static_cast<${traced_args_type}*>(args)->trace = {records, {${", ".join(f"strides[{i}]" for i in range(trace_rank))}}};
+}
+% endif
 % if requirements:
 
 constexpr Requirement kRequirements[] = {
@@ -88,6 +101,7 @@ const TargetEntry kTarget_${target.name} = {
     .workspace = ${"kWorkspace" if workspace else "nullptr"},
     .num_workspaces = ${len(workspace)},
     .bind_workspace = ${"bind_workspace" if workspace else "nullptr"},
+    .bind_trace = ${"bind_trace" if has_traced else "nullptr"},
     .kernels = kKernels,
     .num_kernels = ${len(rows)},
 };

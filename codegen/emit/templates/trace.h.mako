@@ -1,0 +1,27 @@
+#pragma once
+
+#include "arithmetic.h"
+#include "dtypes.h"
+#include "tensor_view.h"
+
+namespace kernelmint::${family} {
+
+// Whether a configuration is traced.
+template <class Config>
+concept Traced = Config::${parameter};
+
+// What a traced kernel writes for each of [${grid}].
+template <class Config>
+struct TraceRecord {
+% for tensor in record:
+  float ${tensor.declaration};${f"  // {tensor.comment}" if tensor.comment else ""}
+% endfor
+};
+
+// The arguments of a traced kernel; trace.data is null where the caller asks for no trace.
+template <class Args>
+struct TracedArgs : Args {
+  TensorView<${rank}> trace;  // of TraceRecord
+};
+
+}  // namespace kernelmint::${family}
