@@ -315,7 +315,7 @@ void Kernel::check_requirements(const Call& call, const Requirement* requirement
 void Kernel::convert_scalars(Call& call, nb::handle scalars) const {
   for (int i = 0; i < family_.num_scalars; ++i) {
     const ScalarArgument& argument = family_.scalars[i];
-    const nb::handle value = PyTuple_GET_ITEM(scalars.ptr(), i);
+    const nb::handle value = NB_TUPLE_GET_ITEM(scalars.ptr(), i);
     call.is_default[i] = value.is_none();
     if (!call.is_default[i])
       call.scalars[i] = converted(call, argument, value);
@@ -352,10 +352,9 @@ void Kernel::set_default_scalars(Call& call) const {
 ScalarValue Kernel::converted(const Call& call, const ScalarArgument& argument,
                               nb::handle value) const {
   ScalarValue result;
-  const char* type = Py_TYPE(value.ptr())->tp_name;
   const auto refuse = [&](const char* needed) {
     const bool is_tensor = call.torch.is_tensor(value.ptr());
-    return InvalidArgument(text(argument.name, ": got a ", type, ", expected ", needed,
+    return InvalidArgument(text(argument.name, ": got a ", type_text(value), ", expected ", needed,
                                 is_tensor ? "; pass its .item()" : ""));
   };
   if (argument.dtype == Dtype::boolean) {
@@ -365,9 +364,9 @@ ScalarValue Kernel::converted(const Call& call, const ScalarArgument& argument,
   }
   const bool is_number = !PyBool_Check(value.ptr()) && !call.torch.is_tensor(value.ptr());
   if (is_floating(argument.dtype)) {
-    const PyNumberMethods* methods = Py_TYPE(value.ptr())->tp_as_number;
-    if (!is_number || methods == nullptr ||
-        (methods->nb_float == nullptr && methods->nb_index == nullptr))
+    PyTypeObject* type = Py_TYPE(value.ptr());
+    if (!is_number || (PyType_GetSlot(type, Py_nb_float) == nullptr &&
+                       PyType_GetSlot(type, Py_nb_index) == nullptr))
       throw refuse("a float");
     result.floating = PyFloat_AsDouble(value.ptr());
     if (result.floating == -1.0 && PyErr_Occurred())
@@ -438,7 +437,7 @@ void Kernel::bind_inputs(Call& call, nb::handle inputs) {
     const TensorArgument& argument = family_.tensors[i];
     if (argument.role != Role::input) continue;
     TensorInfo& tensor = call.tensors[i];
-    call.torch.read(PyTuple_GET_ITEM(inputs.ptr(), next++), argument.name, tensor);
+    call.torch.read(NB_TUPLE_GET_ITEM(inputs.ptr(), next++), argument.name, tensor);
     check_dtype(argument, tensor, dtypes_[i]);
     check_device(call, argument, tensor);
     if (call.first_input < 0) call.first_input = i;
@@ -457,18 +456,20 @@ void Kernel::choose_outputs(Call& call, nb::handle requested, nb::handle out) co
     const TensorArgument& argument = family_.tensors[i];
     call.wanted[i] = argument.role == Role::output;
     if (call.wanted[i] && argument.optional) {
-      PyObject* asked = PyTuple_GET_ITEM(requested.ptr(), optional++);
+      PyObject* asked = NB_TUPLE_GET_ITEM(requested.ptr(), optional++);
       if (!PyBool_Check(asked))
-        throw InvalidArgument(text("return_", argument.name, ": got a ", Py_TYPE(asked)->tp_name,
-                                   ", expected a bool"));
+        throw InvalidArgument(
+            text("return_", argument.name, ": got a ", type_text(asked), ", expected a bool"));
       call.wanted[i] = asked == Py_True;
     }
     call.num_wanted += call.wanted[i];
   }
   if (out.is_none()) return;
   // The items themselves, not what a subclass makes of them: no Python code runs here.
-  const bool is_sequence = PyTuple_Check(out.ptr()) || PyList_Check(out.ptr());
-  const Py_ssize_t given = is_sequence ? PySequence_Fast_GET_SIZE(out.ptr()) : 1;
+  const bool is_tuple = PyTuple_Check(out.ptr()), is_list = PyList_Check(out.ptr());
+  const Py_ssize_t given = is_tuple  ? PyTuple_Size(out.ptr())
+                           : is_list ? PyList_Size(out.ptr())
+                                     : 1;
   if (given != call.num_wanted) {
     std::string needed;
     for (int i = 0; i < family_.num_tensors; ++i)
@@ -478,8 +479,9 @@ void Kernel::choose_outputs(Call& call, nb::handle requested, nb::handle out) co
   }
   for (int i = 0, next = 0; i < family_.num_tensors; ++i)
     if (call.wanted[i])
-      call.owned[i] =
-          nb::borrow(is_sequence ? PySequence_Fast_GET_ITEM(out.ptr(), next++) : out.ptr());
+      call.owned[i] = nb::borrow(is_tuple  ? PyTuple_GetItem(out.ptr(), next++)
+                                 : is_list ? PyList_GetItem(out.ptr(), next++)
+                                           : out.ptr());
 }
 
 void Kernel::allocate(Call& call, int index, const std::int64_t* shape) {
@@ -640,7 +642,7 @@ nb::object Kernel::perform(Call& call, nb::tuple inputs, nb::tuple scalars, nb::
     if (!call.wanted[i]) continue;
     if (call.num_wanted == 1) return call.owned[i];
     if (next == 0) all = nb::steal(PyTuple_New(call.num_wanted));
-    PyTuple_SET_ITEM(all.ptr(), next++, call.owned[i].release().ptr());
+    NB_TUPLE_SET_ITEM(all.ptr(), next++, call.owned[i].release().ptr());
   }
   return all;
 }

@@ -63,26 +63,19 @@ nb::object checked(PyObject* result) {
   return nb::steal(result);
 }
 
-// Straight to the C functions behind a tensor's methods and attributes: looking them up by name
-// takes longer than they do.
-nb::object call_method(const nb::object& method, PyObject* self) {
-  if (Py_IS_TYPE(method.ptr(), &PyMethodDescr_Type)) {
-    const PyMethodDef* c = reinterpret_cast<PyMethodDescrObject*>(method.ptr())->d_method;
-    if (c->ml_flags == METH_NOARGS) return checked(c->ml_meth(self, nullptr));
-  }
-  return checked(PyObject_CallOneArg(method.ptr(), self));
-}
-
-nb::object get_attribute(const nb::object& descriptor, PyObject* self) {
-  if (Py_IS_TYPE(descriptor.ptr(), &PyGetSetDescr_Type)) {
-    const PyGetSetDef* c = reinterpret_cast<PyGetSetDescrObject*>(descriptor.ptr())->d_getset;
-    return checked(c->get(self, c->closure));
-  }
-  return checked(PyObject_CallMethod(descriptor.ptr(), "__get__", "O", self));
+// The C function behind an object, where it is one that takes no arguments; else null.
+PyCFunction function_without_arguments(const nb::object& object) {
+  const bool is_one =
+      PyCFunction_CheckExact(object.ptr()) && PyCFunction_GetFlags(object.ptr()) == METH_NOARGS;
+  return is_one ? PyCFunction_GetFunction(object.ptr()) : nullptr;
 }
 
 nb::object attribute(PyObject* object, PyObject* name) {
   return checked(PyObject_GetAttr(object, name));
+}
+
+nb::object call_method(PyObject* object, PyObject* name) {
+  return checked(PyObject_VectorcallMethod(name, &object, 1, nullptr));
 }
 
 }  // namespace
@@ -95,6 +88,8 @@ std::string to_text(nb::handle object) {
   return nb::cast<std::string>(result);
 }
 
+std::string type_text(nb::handle object) { return to_text(object.type().attr("__name__")); }
+
 std::string shown(nb::handle object) {
   return to_text(nb::module_::import_("runtime.errors").attr("shown")(object));
 }
@@ -104,6 +99,36 @@ std::string take_python_error() {
   if (!error.matches(PyExc_Exception)) throw error;
   const std::string message = to_text(error.value());
   return message.substr(0, message.find('\n'));
+}
+
+Function::Function(nb::object callee) : callee_(std::move(callee)) {
+  function_ = function_without_arguments(callee_);
+  if (function_ != nullptr) self_ = PyCFunction_GetSelf(callee_.ptr());
+}
+
+nb::object Function::operator()() const {
+  return checked(function_ != nullptr ? function_(self_, nullptr)
+                                      : PyObject_CallNoArgs(callee_.ptr()));
+}
+
+Method::Method(const nb::object& instance, const char* name)
+    : method_(instance.type().attr(name)),
+      function_(function_without_arguments(instance.attr(name))) {}
+
+nb::object Method::operator()(PyObject* self) const {
+  return checked(function_ != nullptr ? function_(self, nullptr)
+                                      : PyObject_Vectorcall(method_.ptr(), &self, 1, nullptr));
+}
+
+Attribute::Attribute(const nb::object& instance, const char* name)
+    : descriptor_(instance.type().attr(name)),
+      get_(reinterpret_cast<descrgetfunc>(
+          PyType_GetSlot(Py_TYPE(descriptor_.ptr()), Py_tp_descr_get))) {
+  if (get_ == nullptr) throw nb::type_error("a tensor's attribute is not a descriptor");
+}
+
+nb::object Attribute::operator()(PyObject* self) const {
+  return checked(get_(descriptor_.ptr(), self, reinterpret_cast<PyObject*>(Py_TYPE(self))));
 }
 
 Torch& Torch::get() {
@@ -117,13 +142,14 @@ Torch::Torch() : module_(nb::module_::import_("torch")) {
   parameter_type_ = reinterpret_cast<PyTypeObject*>(
       nb::object(module_.attr("nn").attr("Parameter")).release().ptr());
   dispatch_ = nb::getattr(module_.attr("Tensor"), "__torch_dispatch__");
-  is_neg_ = module_.attr("Tensor").attr("is_neg");
-  is_inference_ = module_.attr("Tensor").attr("is_inference");
-  requires_grad_ = module_.attr("Tensor").attr("requires_grad");
+  const nb::object tensor = module_.attr("empty")(0);
+  is_neg_ = Method(tensor, "is_neg");
+  is_inference_ = Method(tensor, "is_inference");
+  requires_grad_ = Attribute(tensor, "requires_grad");
   const nb::object internals = module_.attr("_C");
-  num_dispatch_modes_ = internals.attr("_len_torch_dispatch_stack");
-  num_function_modes_ = internals.attr("_len_torch_function_stack");
-  is_tracing_ = internals.attr("_is_tracing");
+  num_dispatch_modes_ = Function(internals.attr("_len_torch_dispatch_stack"));
+  num_function_modes_ = Function(internals.attr("_len_torch_function_stack"));
+  is_tracing_ = Function(internals.attr("_is_tracing"));
   forward_ad_ = nb::module_::import_("torch.autograd.forward_ad").attr("__dict__");
   is_wrapped_ = internals.attr("_functorch").attr("is_functorch_wrapped_tensor");
   is_grad_enabled_ = module_.attr("is_grad_enabled");
@@ -174,7 +200,7 @@ bool Torch::read_exchange(PyObject* object, TensorInfo& info) {
 bool Torch::read_attributes(PyObject* object, TensorInfo& info) try {
   info.object = object;
   const nb::object shape = attribute(object, names().shape);
-  const nb::object stride = checked(PyObject_CallMethodNoArgs(object, names().stride));
+  const nb::object stride = call_method(object, names().stride);
   const nb::object dtype = attribute(object, names().dtype);
   const nb::object device = attribute(object, names().device);
   const std::string type = nb::cast<std::string>(attribute(device.ptr(), names().type));
@@ -196,7 +222,7 @@ bool Torch::read_attributes(PyObject* object, TensorInfo& info) try {
   }
   info.data = nullptr;
   if (type != "meta") {
-    const nb::object pointer = checked(PyObject_CallMethodNoArgs(object, names().data_ptr));
+    const nb::object pointer = call_method(object, names().data_ptr);
     info.data = reinterpret_cast<void*>(nb::cast<std::uintptr_t>(pointer));
   }
   return true;
@@ -207,13 +233,14 @@ bool Torch::read_attributes(PyObject* object, TensorInfo& info) try {
 
 // Subclasses that only add methods (torch.nn.Parameter is one) are tensors like any other.
 void Torch::check_type(PyObject* object, const char* argument) {
-  const char* type = Py_TYPE(object)->tp_name;
   if (!is_tensor(object))
-    throw InvalidArgument(text(argument, ": got a ", type, ", expected a torch.Tensor"));
+    throw InvalidArgument(
+        text(argument, ": got a ", type_text(object), ", expected a torch.Tensor"));
   const nb::object dispatch =
       attribute(reinterpret_cast<PyObject*>(Py_TYPE(object)), names().torch_dispatch);
   if (dispatch.is(dispatch_)) return;
-  if (std::string(type).find("FakeTensor") != std::string::npos)
+  const std::string type = type_text(object);
+  if (type.find("FakeTensor") != std::string::npos)
     throw InvalidArgument(text(argument, ": got a ", type,
                                ", which has no memory; expected a tensor with data (a fake tensor "
                                "goes with its mode: call this inside it)"));
@@ -256,16 +283,8 @@ void Torch::read(PyObject* object, const char* argument, TensorInfo& info) {
 }
 
 bool Torch::is_intercepted() {
-  // Straight to the C function where that takes no arguments: a third of what a call costs.
-  const auto call = [](const nb::object& function) {
-    PyObject* callee = function.ptr();
-    if (PyCFunction_CheckExact(callee) && PyCFunction_GET_FLAGS(callee) == METH_NOARGS)
-      return checked(PyCFunction_GET_FUNCTION(callee)(PyCFunction_GET_SELF(callee), nullptr));
-    return checked(PyObject_CallNoArgs(callee));
-  };
-  return PyLong_AsLong(call(num_dispatch_modes_).ptr()) != 0 ||
-         PyLong_AsLong(call(num_function_modes_).ptr()) != 0 ||
-         call(is_tracing_).ptr() == Py_True ||
+  return PyLong_AsLong(num_dispatch_modes_().ptr()) != 0 ||
+         PyLong_AsLong(num_function_modes_().ptr()) != 0 || is_tracing_().ptr() == Py_True ||
          PyLong_AsLong(PyDict_GetItemWithError(forward_ad_.ptr(), names().current_level)) >= 0;
 }
 
@@ -273,11 +292,9 @@ bool Torch::grad_enabled() {
   return checked(PyObject_CallNoArgs(is_grad_enabled_.ptr())).ptr() == Py_True;
 }
 
-bool Torch::requires_grad(PyObject* tensor) {
-  return get_attribute(requires_grad_, tensor).ptr() == Py_True;
-}
+bool Torch::requires_grad(PyObject* tensor) { return requires_grad_(tensor).ptr() == Py_True; }
 
-bool Torch::has_neg_bit(PyObject* tensor) { return call_method(is_neg_, tensor).ptr() == Py_True; }
+bool Torch::has_neg_bit(PyObject* tensor) { return is_neg_(tensor).ptr() == Py_True; }
 
 int Torch::num_threads() {
   const nb::object result = checked(PyObject_CallNoArgs(get_num_threads_.ptr()));
@@ -307,7 +324,7 @@ nb::object Torch::device_object(dlpack::Device device) {
 nb::object Torch::empty(const std::int64_t* shape, int rank, Dtype dtype, dlpack::Device device) {
   nb::object size = checked(PyTuple_New(rank));
   for (int i = 0; i < rank; ++i)
-    PyTuple_SET_ITEM(size.ptr(), i, checked(PyLong_FromLongLong(shape[i])).release().ptr());
+    NB_TUPLE_SET_ITEM(size.ptr(), i, checked(PyLong_FromLongLong(shape[i])).release().ptr());
   const nb::object where = device_object(device);
   PyObject* arguments[] = {size.ptr(), dtypes_[static_cast<int>(dtype)].ptr(), where.ptr()};
   // By keyword: given by position, torch tries the tuple as an int first, which costs a third more.
@@ -315,7 +332,7 @@ nb::object Torch::empty(const std::int64_t* shape, int rank, Dtype dtype, dlpack
 }
 
 void Torch::mark_written(PyObject* tensor) {
-  if (call_method(is_inference_, tensor).ptr() != Py_True) increment_version_(nb::handle(tensor));
+  if (is_inference_(tensor).ptr() != Py_True) increment_version_(nb::handle(tensor));
 }
 
 }  // namespace kernelmint

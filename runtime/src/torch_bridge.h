@@ -41,12 +41,52 @@ int size_in_bytes(Dtype dtype);
 // str(object), for messages.
 std::string to_text(nb::handle object);
 
+// The name of the object's type, for messages.
+std::string type_text(nb::handle object);
+
 // repr(object), for messages: never long, and never an error of its own.
 std::string shown(nb::handle object);
 
 // The first line of the Python error that is set, which is cleared. What is no Exception, such as a
 // KeyboardInterrupt, is thrown on.
 std::string take_python_error();
+
+// A function of Python's without arguments, and a method without any but self: straight to the C
+// function where there is one, since looking it up takes longer than it does.
+class Function {
+ public:
+  Function() = default;
+  explicit Function(nb::object callee);
+  nb::object operator()() const;
+
+ private:
+  nb::object callee_;
+  PyCFunction function_ = nullptr;
+  PyObject* self_ = nullptr;
+};
+
+class Method {
+ public:
+  Method() = default;
+  Method(const nb::object& instance, const char* name);  // of the instance's type
+  nb::object operator()(PyObject* self) const;
+
+ private:
+  nb::object method_;
+  PyCFunction function_ = nullptr;
+};
+
+// An attribute that is a descriptor of the instance's type.
+class Attribute {
+ public:
+  Attribute() = default;
+  Attribute(const nb::object& instance, const char* name);
+  nb::object operator()(PyObject* self) const;
+
+ private:
+  nb::object descriptor_;
+  descrgetfunc get_ = nullptr;
+};
 
 class Torch {
  public:
@@ -88,10 +128,12 @@ class Torch {
   PyTypeObject* tensor_type_;
   PyTypeObject* parameter_type_;
   nb::object dispatch_;  // torch.Tensor.__torch_dispatch__
-  nb::object is_neg_, is_inference_, requires_grad_;
+  Method is_neg_, is_inference_;
+  Attribute requires_grad_;
   const dlpack::ExchangeApi* api_ = nullptr;
   bool use_api_ = false;
-  nb::object num_dispatch_modes_, num_function_modes_, is_tracing_, is_wrapped_;
+  Function num_dispatch_modes_, num_function_modes_, is_tracing_;
+  nb::object is_wrapped_;
   nb::object forward_ad_;  // the namespace of torch.autograd.forward_ad
   nb::object is_grad_enabled_, get_num_threads_, empty_, increment_version_, current_stream_;
   nb::object dtypes_[9];

@@ -1,5 +1,7 @@
 #include "wrong_calls.h"
 
+#include <algorithm>
+
 namespace kernelmint {
 namespace {
 
@@ -24,14 +26,27 @@ PyObject* call(PyObject* self, PyObject* arguments, PyObject* options) {
   return nullptr;
 }
 
+// The stable ABI reads a type's slots and writes none. The place of this one is found by what it
+// holds, which no other slot of the type does.
+ternaryfunc* call_slot(nb::type_object type) {
+  const auto holds = reinterpret_cast<ternaryfunc>(
+      PyType_GetSlot(reinterpret_cast<PyTypeObject*>(type.ptr()), Py_tp_call));
+  const auto size = nb::cast<std::size_t>(nb::handle(&PyType_Type).attr("__basicsize__"));
+  auto* slots = reinterpret_cast<ternaryfunc*>(type.ptr());
+  ternaryfunc* const end = slots + size / sizeof(ternaryfunc);
+  ternaryfunc* const found = std::find(slots, end, holds);
+  if (found == end) throw nb::type_error("the type has no call of its own");
+  return found;
+}
+
 }  // namespace
 
 void explain_wrong_calls(nb::type_object type, nb::callable explain) {
-  auto* slots = reinterpret_cast<PyTypeObject*>(type.ptr());
-  if (slots->tp_call == call) return;
-  call_in_python = slots->tp_call;
+  ternaryfunc* slot = call_slot(type);
+  if (*slot == call) return;
+  call_in_python = *slot;
   explain_call = explain.release().ptr();  // lives as long as the process
-  slots->tp_call = call;
+  *slot = call;
 }
 
 }  // namespace kernelmint

@@ -72,7 +72,7 @@ def test_every_dtype_is_told_apart(call, key, dtype):
 
 
 @pytest.mark.parametrize(
-    ("value", "name"), [([1.0], "list"), (None, "NoneType"), (np.zeros((B, N)), "numpy.ndarray")]
+    ("value", "name"), [([1.0], "list"), (None, "NoneType"), (np.zeros((B, N)), "ndarray")]
 )
 def test_what_is_no_tensor(call, value, name):
     refused(call, f"x: got a {name}, expected a torch.Tensor", x=value)
