@@ -19,7 +19,8 @@ import torch
 import triton
 import triton.language as tl
 
-from kernel_specs.hstu.hstu_bsa import reference as jagged
+from kernel_specs.hstu.hstu_bsa import reference
+from kernel_specs.hstu.jagged import GateModel
 from kernel_specs.hstu.semantics import (
     LAYER_NORM_EPSILON,
     Mode,
@@ -443,7 +444,7 @@ def hstu_attention_with_bsa(
     u: torch.Tensor,
     x_offsets: torch.Tensor,
     invalid_attn_mask: torch.Tensor,
-    gate_model: jagged.GateModel,
+    gate_model: GateModel,
     *,
     block_count: int = 4,
     block_size: int = 32,
@@ -451,7 +452,7 @@ def hstu_attention_with_bsa(
     dot: Dot = "tf32x3",
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """As hstu_bsa's reference, with the attention from `block_sparse_attention` above."""
-    return jagged.hstu_attention_with_bsa(
+    return reference.hstu_attention_with_bsa(
         num_heads, attention_dim, linear_dim, q, k, v, u, x_offsets, invalid_attn_mask, gate_model,
         block_count=block_count, block_size=block_size, mode=mode,
         attention=lambda *tensors, **options: block_sparse_attention(*tensors, **options, dot=dot),
