@@ -12,6 +12,7 @@ from codegen.emit.cpp_names import ConfigNames, TableNames, cpp_lambda, requirem
 from codegen.emit.render import render
 from codegen.space.expand import TargetSpace
 from codegen.spec.expressions import DTYPES, Expression
+from codegen.spec.keys import tokens_of
 from codegen.spec.model import (
     Configuration,
     Family,
@@ -24,16 +25,21 @@ from codegen.spec.model import (
 )
 from codegen.spec.names import cpp_name, enum_type
 
+# A file is named for what its kernels compute, which a spec's first parameters say, as in
+# sm80_bf16_d128_causal_3.cu; the number tells apart the files over which such kernels are spread.
+_NAMED_PARAMETERS = 3
+_MOST_CHARACTERS = 64
+
 
 def shard_count(target: Target, num_kernels: int) -> int:
-    """Over how many files the kernels of a target are spread, most of them empty at first.
+    """Over how many files so many kernels with the same leading tokens are spread.
 
-    A fixed number while the set is small, so that adding a kernel touches one file; doubled for
-    large sets, where a file would hold more than two CUDA kernels (nvcc takes long) or four others.
+    A fixed number while there are few, so that adding a kernel touches one file; doubled for many,
+    where a file would hold more than two CUDA kernels (nvcc takes long) or four others.
     """
     if target.shards is not None:
         return target.shards
-    count, most = (64, 2) if target.is_cuda else (16, 4)
+    count, most = (8, 2) if target.is_cuda else (2, 4)
     while num_kernels > count * most:
         count *= 2
     return count
@@ -195,18 +201,11 @@ class _ShardConfiguration:
 def shards(family: Family, chosen: TargetSpace) -> Iterable[tuple[str, str, list[Configuration]]]:
     """Path, text and configurations of each shard that holds any."""
     target = chosen.target
-    count = shard_count(target, len(chosen.configurations))
-    buckets: dict[int, list[Configuration]] = {}
-    for configuration in chosen.configurations:
-        buckets.setdefault(shard_of(configuration.key, count), []).append(configuration)
-    digits = max(2, len(str(count - 1)))
     members = _member_writer(target)
     header = target.header if target.launch is None else f"{target.family}/{target.name}_launch.cuh"
     args_type, traced_args_type = _args_type(target), _traced_args_type(target)
-    for bucket in sorted(buckets):
-        path = (
-            f"{target.family}/{target.name}_{bucket:0{digits}}.{'cu' if target.is_cuda else 'cpp'}"
-        )
+    for name, held in _named_shards(chosen):
+        path = f"{target.family}/{target.name}_{name}.{'cu' if target.is_cuda else 'cpp'}"
         configurations = [
             _ShardConfiguration(
                 c.key,
@@ -214,9 +213,9 @@ def shards(family: Family, chosen: TargetSpace) -> Iterable[tuple[str, str, list
                 traced_args_type if _is_traced(family, c) else args_type,
                 members(c),
             )
-            for c in buckets[bucket]
+            for c in held
         ]
-        has_traced = any(_is_traced(family, c) for c in buckets[bucket])
+        has_traced = any(_is_traced(family, c) for c in held)
         text = render(
             "shard.cu",
             target.file,
@@ -230,7 +229,26 @@ def shards(family: Family, chosen: TargetSpace) -> Iterable[tuple[str, str, list
             isa="cuda" if target.is_cuda else "KERNELMINT_ISA",
             configurations=configurations,
         )
-        yield path, text, buckets[bucket]
+        yield path, text, held
+
+
+def _named_shards(chosen: TargetSpace) -> Iterable[tuple[str, list[Configuration]]]:
+    """What each file is named for, and its kernels, of which there is at least one."""
+    target = chosen.target
+    tokens = tokens_of(target.parameters[:_NAMED_PARAMETERS])
+    groups: dict[tuple[ParameterValue, ...], list[Configuration]] = {}
+    for configuration in chosen.configurations:
+        groups.setdefault(configuration.values[:_NAMED_PARAMETERS], []).append(configuration)
+    for values, group in groups.items():
+        name = tokens(values).replace("-", "_")
+        if len(name) > _MOST_CHARACTERS:
+            name = f"{name[: _MOST_CHARACTERS - 9]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+        count = shard_count(target, len(group))
+        buckets: dict[int, list[Configuration]] = {}
+        for configuration in group:
+            buckets.setdefault(shard_of(configuration.key, count), []).append(configuration)
+        for bucket in sorted(buckets):
+            yield f"{name}_{bucket:0{len(str(count - 1))}}", buckets[bucket]
 
 
 def _member_writer(target: Target) -> Callable[[Configuration], list[str]]:

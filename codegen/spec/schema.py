@@ -331,7 +331,10 @@ class TargetFile(Written):
     short: ShortForm | None = Field(None, description="names each parameter exactly once")
     budget: Budget | None = None
     shards: int | None = Field(
-        None, ge=1, le=4096, description="how many files the kernels are spread over"
+        None,
+        ge=1,
+        le=4096,
+        description="how many files kernels with the same leading tokens are spread over",
     )
 
 

@@ -36,7 +36,7 @@ def regenerate(workspace, *arguments: str) -> tuple[int, int, int, int]:
 
 
 def is_kernel_shard(name: str) -> bool:
-    return re.fullmatch(r"demo/(cpu|sm80)_\d+\.(cu|cpp)", name) is not None
+    return re.fullmatch(r"demo/(cpu|sm80)_\w+_\d+\.(cu|cpp)", name) is not None
 
 
 def test_prints_written_unchanged_and_removed_counts(workspace) -> None:
@@ -280,17 +280,51 @@ def test_few_kernels_a_file(workspace) -> None:
     assert len(set(files)) > len(files) / 2
 
 
-def test_shards_split_in_two_when_a_set_outgrows_them(workspace) -> None:
-    target = load([workspace.root / "kernel_specs"])[0].targets[1]
-    assert shard_count(target, 1) == shard_count(target, 128) == 64
-    assert shard_count(target, 129) == 128
+def test_files_split_in_two_when_a_set_outgrows_them(workspace) -> None:
+    cpu, sm80 = load([workspace.root / "kernel_specs"])[0].targets
+    assert shard_count(sm80, 1) == shard_count(sm80, 16) == 8
+    assert shard_count(sm80, 17) == 16
+    assert shard_count(cpu, 1) == shard_count(cpu, 8) == 2
+    assert shard_count(cpu, 9) == 4
     assert shard_of("some.key", 128) % 64 == shard_of("some.key", 64)
 
 
-def test_the_number_of_shards_can_be_said(workspace) -> None:
+def test_a_file_is_named_for_what_its_kernels_have_in_common(workspace) -> None:
+    """The target, the tokens of the first three parameters, and a number."""
+    regenerate(workspace)
+    for kernel in kernels(workspace):
+        family, target, tokens = kernel["key"].split(".")
+        p = kernel["parameters"]
+        named = [p["dtype"], *(["causal"] if p["causal"] else []), f"t{p['tile']}"]
+        assert tokens.split("-")[: len(named)] == named
+        suffix = "cpp" if target == "cpu" else "cu"
+        stem = f"{family}/{target}_{'_'.join(named)}"
+        assert re.fullmatch(rf"{stem}_\d\.{suffix}", kernel["file"]), kernel
+
+
+def test_the_number_of_files_of_such_kernels_can_be_said(workspace) -> None:
     workspace.edit("sm80.yaml", "budget:", "shards: 1\nbudget:")
     regenerate(workspace)
-    assert {k["file"] for k in kernels(workspace) if ".sm80." in k["key"]} == {"demo/sm80_00.cu"}
+    files = {k["file"] for k in kernels(workspace) if ".sm80." in k["key"]}
+    assert files == {
+        f"demo/sm80_{dtype}{causal}_t{tile}_0.cu"
+        for dtype in ("bf16", "fp16")
+        for causal in ("", "_causal")
+        for tile in (32, 64, 128)
+    }
+
+
+def test_the_length_of_a_files_name_is_bounded(workspace) -> None:
+    """Where the tokens are longer, the name ends in their hash, and files stay apart."""
+    long = [letter * 64 for letter in "ab"]
+    workspace.edit("family.yaml", "{type: bool}", f"{{type: enum, values: [{', '.join(long)}]}}")
+    workspace.edit("sm80.yaml", "causal: false", f"causal: {long[0]}")
+    workspace.edit("cpu.yaml", "{tile: 64}", "{tile: 1234567890}")
+    regenerate(workspace)
+    files = {k["key"]: k["file"] for k in kernels(workspace)}
+    assert max(len(Path(file).name) for file in files.values()) <= 80
+    of_cpu = {key: file for key, file in files.items() if ".cpu." in key}
+    assert len(of_cpu) == len(set(of_cpu.values())) == 6
 
 
 # ---- check
@@ -319,16 +353,16 @@ def test_check_sees_an_edited_a_missing_and_an_orphaned_file(workspace) -> None:
     tree = workspace.tree()
     (workspace.out / "demo/args.h").write_bytes(tree["demo/args.h"] + b"// edited\n")
     (workspace.out / "registry.cpp").unlink()
-    (workspace.out / "demo/sm80_99.cu").write_bytes(tree["demo/family.cpp"])
+    (workspace.out / "demo/sm80_bf16_9.cu").write_bytes(tree["demo/family.cpp"])
     (workspace.out / "README").write_text("mine")
     result = workspace.run("check")
     assert result.status == 1
     assert "-// edited\n" in result.stdout
     assert "--- /dev/null\n+++ b/registry.cpp\n" in result.stdout
-    assert "orphan: generated/demo/sm80_99.cu" in result.stdout
-    commands = "  rm generated/demo/sm80_99.cu\n  kernelmint regenerate\n"
+    assert "orphan: generated/demo/sm80_bf16_9.cu" in result.stdout
+    commands = "  rm generated/demo/sm80_bf16_9.cu\n  kernelmint regenerate\n"
     assert result.stderr.endswith(f"mend it with:\n{commands}")
-    (workspace.out / "demo/sm80_99.cu").unlink()  # what the commands say
+    (workspace.out / "demo/sm80_bf16_9.cu").unlink()  # what the commands say
     regenerate(workspace)
     assert workspace.run("check").status == 0
     assert "README" not in result.output
