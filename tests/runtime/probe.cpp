@@ -113,6 +113,7 @@ LaunchResult launch_probe(const void* pointer, const LaunchContext& context) {
   const auto& args = *static_cast<const ProbeArgs*>(pointer);
   if (args.flag) return {"the flag asked for a failure"};
   if (args.wide == -7) throw std::runtime_error("thrown by the kernel");
+  if (args.wide == -6) expression::product(args.B, INT64_MAX);  // as a generated grid may
   if ((args.N > 0 && args.y.data == nullptr) || context.num_threads < 1)
     return {"missing arguments"};
   if (args.unused != nullptr) return {"a workspace that no call needs"};
