@@ -63,8 +63,8 @@ def trace_h(family: Family, trace: Trace) -> str:
 
 @dataclass(frozen=True)
 class _DimRow:
-    symbol: int
-    function: str
+    symbol: int | None
+    function: str | None  # where it is no symbol
     text: str
 
 
@@ -72,9 +72,9 @@ class _DimRow:
 class _TensorRow:
     name: str
     role: str
-    optional: str
-    dtype_parameter: int
-    dtype: str
+    optional: bool
+    dtype_parameter: int | None
+    dtype: str | None  # where it is no parameter's
     dims: list[_DimRow]
 
 
@@ -82,9 +82,7 @@ class _TensorRow:
 class _ScalarRow:
     name: str
     dtype: str
-    required: str
-    floating: str
-    integer: str
+    default: str | None
     text: str | None
     cpp_type: str
     member: str
@@ -116,25 +114,23 @@ def family_cpp(space: FamilySpace) -> str:
             _TensorRow(
                 tensor.name,
                 tensor.role.value,
-                "true" if tensor.optional else "false",
-                parameters.index(tensor.dtype) if is_parameter else -1,
-                "{}" if is_parameter else dtype_enumerator(tensor.dtype),
+                tensor.optional,
+                parameters.index(tensor.dtype) if is_parameter else None,
+                None if is_parameter else dtype_enumerator(tensor.dtype),
                 dims,
             )
         )
     scalars = []
     for scalar in family.scalars:
         is_float = scalar.dtype in ("f32", "f64")
-        function = "nullptr"
+        default = None
         if scalar.default is not None:
-            function = cpp_lambda(scalar.default, names, "double" if is_float else "std::int64_t")
+            default = cpp_lambda(scalar.default, names, "double" if is_float else "std::int64_t")
         scalars.append(
             _ScalarRow(
                 scalar.name,
                 dtype_enumerator(scalar.dtype),
-                "true" if scalar.default is None else "false",
-                function if is_float else "nullptr",
-                "nullptr" if is_float else function,
+                default,
                 None if scalar.default is None else scalar.default.text,
                 SCALAR_TYPES[scalar.dtype],
                 "floating" if is_float else "integer",
@@ -155,8 +151,8 @@ def family_cpp(space: FamilySpace) -> str:
 
 def _dim_row(family: Family, extent: Expression, names: TableNames) -> _DimRow:
     if extent.text in family.symbols:
-        return _DimRow(family.symbols.index(extent.text), "nullptr", extent.text)
-    return _DimRow(-1, cpp_lambda(extent, names, "std::int64_t"), extent.text)
+        return _DimRow(family.symbols.index(extent.text), None, extent.text)
+    return _DimRow(None, cpp_lambda(extent, names, "std::int64_t"), extent.text)
 
 
 def _trace_row(family: Family, trace: Trace, names: TableNames) -> _TraceRow:

@@ -137,8 +137,8 @@ class _TableRow:
 @dataclass(frozen=True)
 class _WorkspaceRow:
     name: str
-    dtype_parameter: int
-    dtype: str
+    dtype_parameter: int | None
+    dtype: str | None  # where it is no parameter's
     elements: str
     note: str
     pointer: str
@@ -164,8 +164,8 @@ def table(family: Family, chosen: TargetSpace) -> str:
     workspace = [
         _WorkspaceRow(
             part.name,
-            dtypes.index(part.dtype) if part.dtype in dtypes else -1,
-            "{}" if part.dtype in dtypes else dtype_enumerator(part.dtype),
+            dtypes.index(part.dtype) if part.dtype in dtypes else None,
+            None if part.dtype in dtypes else dtype_enumerator(part.dtype),
             cpp_lambda(part.elements, names, "std::int64_t", takes_scalars=True),
             part.note,
             _pointer(part.dtype),

@@ -17,7 +17,7 @@ from codegen.spec.checks import (
     load_rules,
     spec_name,
 )
-from codegen.spec.expressions import BOOL, FLOAT, FUNCTIONS, INT, Kind
+from codegen.spec.expressions import BOOL, FLOAT, FUNCTIONS, INT, Expression, Kind
 from codegen.spec.load_target import TargetLoader
 from codegen.spec.model import (
     ChoiceRow,
@@ -295,10 +295,11 @@ class _FamilyLoader:
             record.append(RecordTensor(name, tuple(shape), " ".join(tensor.doc.split())))
         if len(document.problems) > problems:
             return None
-        sizes = (" * ".join(f"({e.normal})" for e in tensor.shape) for tensor in record)
-        floats = load_expression(document, " + ".join(sizes), kinds, "int", "trace", "record")
-        extents = dict.fromkeys(e.normal for tensor in record for e in tensor.shape)
-        whole = " and ".join(f"({extent}) >= 1" for extent in extents)
+        shapes = [[_operand(extent) for extent in tensor.shape] for tensor in record]
+        sizes = " + ".join(" * ".join(shape) for shape in shapes)
+        floats = load_expression(document, sizes, kinds, "int", "trace", "record")
+        extents = dict.fromkeys(extent for shape in shapes for extent in shape)
+        whole = " and ".join(f"{extent} >= 1" for extent in extents)
         text = f"not {trace.parameter} or {whole}"
         is_whole = Rule(
             load_expression(document, text, kinds, "bool", "trace", "record"),
@@ -396,3 +397,9 @@ class _FamilyLoader:
         optional = isinstance(written, schema.TensorOutput) and written.optional
         doc = " ".join(written.doc.split())
         return Tensor(name, role, tuple(dims), written.dtype, optional, doc)
+
+
+def _operand(expression: Expression) -> str:
+    """Its text, to stand beside an operator."""
+    text = expression.normal
+    return text if text.isidentifier() else f"({text})"

@@ -26,18 +26,18 @@ using IntExpression = std::int64_t (*)(const std::int64_t* symbols, const std::i
 using FloatExpression = double (*)(const std::int64_t* symbols, const std::int64_t* parameters);
 
 struct Dim {
-  std::int16_t symbol;  // index of the symbol this extent binds or must equal; -1: `value` instead
-  IntExpression value;  // what the extent must be, where it is an expression
-  const char* text;     // as the spec writes it: "Sq", "ceil_div(T, block)"
+  std::int16_t symbol = -1;  // index of the symbol this extent binds or must equal; -1: `value`
+  IntExpression value = nullptr;  // what the extent must be, where it is an expression
+  const char* text;               // as the spec writes it: "Sq", "ceil_div(T, block)"
 };
 
 struct TensorArgument {
   const char* name;
   Role role;
-  bool optional;  // an output the caller must ask for (return_<name>=True)
-  std::int16_t
-      dtype_parameter;  // index into the kernel's parameters (a Dtype's number); -1: `dtype`
-  Dtype dtype;
+  bool optional = false;  // an output the caller must ask for (return_<name>=True)
+  // Index into the kernel's parameters (a Dtype's number); -1: `dtype`.
+  std::int16_t dtype_parameter = -1;
+  Dtype dtype = {};
   std::int8_t rank;
   Dim dims[kMaxRank];
 };
@@ -50,10 +50,10 @@ union ScalarValue {
 struct ScalarArgument {
   const char* name;
   Dtype dtype;  // f32, f64: ScalarValue::floating; i32, i64, boolean: ScalarValue::integer
-  bool required;
-  FloatExpression default_floating;  // set for an f32 or f64 with a default
-  IntExpression default_integer;     // set for an i32, i64 or boolean with a default
-  const char* text;                  // the default as the spec writes it; null where required
+  bool required = false;
+  FloatExpression default_floating = nullptr;  // set for an f32 or f64 with a default
+  IntExpression default_integer = nullptr;     // set for an i32, i64 or boolean with a default
+  const char* text = nullptr;  // the default as the spec writes it; null where required
 };
 
 // A precondition on the bound shapes, checked at each call.
@@ -70,8 +70,8 @@ using CallExpression = std::int64_t (*)(const std::int64_t* symbols, const std::
 // Scratch memory of a call.
 struct WorkspaceEntry {
   const char* name;
-  std::int16_t dtype_parameter;  // as TensorArgument's
-  Dtype dtype;
+  std::int16_t dtype_parameter = -1;  // as TensorArgument's
+  Dtype dtype = {};
   CallExpression elements;  // 0: the call needs none
   const char* text;         // its shape and what it holds, as the spec says it
 };
@@ -100,9 +100,10 @@ using FillArgs = void (*)(void* args, const BoundTensor* tensors, const std::int
 
 struct KernelEntry {
   const char* key;
-  const std::int64_t* parameters;  // family parameters, then the target's, in spec order
-  LaunchFunction cuda;             // the kernel, where the target is a CUDA one
-  LaunchFunction baseline, avx2, avx512, amx;  // a CPU target's; null where not compiled
+  const std::int64_t* parameters = nullptr;  // the family's, then the target's, in spec order
+  LaunchFunction cuda = nullptr;             // the kernel, where the target is a CUDA one
+  // A CPU target's; null where not compiled.
+  LaunchFunction baseline = nullptr, avx2 = nullptr, avx512 = nullptr, amx = nullptr;
 };
 
 struct TargetEntry {

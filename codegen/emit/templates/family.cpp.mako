@@ -17,13 +17,31 @@ static_assert(std::is_trivially_copyable_v<Args> && sizeof(Args) <= kMaxArgsByte
 constexpr const char* kSymbols[] = {${", ".join(literal(symbol) for symbol in family.symbols)}};
 
 % endif
+<%def name="dim_rows(dims, indent)">\
+% for dim in dims:
+% if dim.function is None:
+${indent}{.symbol = ${dim.symbol}, .text = ${literal(dim.text)}},
+% else:
+${indent}{.value = ${dim.function},
+${indent} .text = ${literal(dim.text)}},
+% endif
+% endfor
+</%def>\
 constexpr TensorArgument kTensors[] = {
 % for tensor in tensors:
-    {${literal(tensor.name)}, Role::${tensor.role}, ${tensor.optional}, ${tensor.dtype_parameter}, ${tensor.dtype}, ${len(tensor.dims)},
-     {
-% for dim in tensor.dims:
-         {${dim.symbol}, ${dim.function}, ${literal(dim.text)}},
-% endfor
+    {.name = ${literal(tensor.name)},
+     .role = Role::${tensor.role},
+% if tensor.optional:
+     .optional = true,
+% endif
+% if tensor.dtype is None:
+     .dtype_parameter = ${tensor.dtype_parameter},
+% else:
+     .dtype = ${tensor.dtype},
+% endif
+     .rank = ${len(tensor.dims)},
+     .dims = {
+${dim_rows(tensor.dims, " " * 9)}\
      }},
 % endfor
 };
@@ -31,9 +49,14 @@ constexpr TensorArgument kTensors[] = {
 
 constexpr ScalarArgument kScalars[] = {
 % for scalar in scalars:
-    {${literal(scalar.name)}, ${scalar.dtype}, ${scalar.required},
-     ${scalar.floating},
-     ${scalar.integer}, ${"nullptr" if scalar.text is None else literal(scalar.text)}},
+% if scalar.text is None:
+    {.name = ${literal(scalar.name)}, .dtype = ${scalar.dtype}, .required = true},
+% else:
+    {.name = ${literal(scalar.name)},
+     .dtype = ${scalar.dtype},
+     .default_${scalar.member} = ${scalar.default},
+     .text = ${literal(scalar.text)}},
+% endif
 % endfor
 };
 % endif
@@ -41,8 +64,9 @@ constexpr ScalarArgument kScalars[] = {
 
 constexpr Requirement kRequirements[] = {
 % for requirement in requirements:
-    {${requirement.function},
-     ${literal(requirement.text)}, ${literal(requirement.because)}},
+    {.holds = ${requirement.function},
+     .text = ${literal(requirement.text)},
+     .because = ${literal(requirement.because)}},
 % endfor
 };
 % endif
@@ -50,11 +74,13 @@ constexpr Requirement kRequirements[] = {
 
 constexpr TraceEntry kTrace = {
     .parameter = ${trace.parameter},
-    .records = {"trace", Role::output, true, -1, Dtype::f32, ${len(trace.dims)},
-                {
-% for dim in trace.dims:
-                    {${dim.symbol}, ${dim.function}, ${literal(dim.text)}},
-% endfor
+    .records = {.name = "trace",
+                .role = Role::output,
+                .optional = true,
+                .dtype = Dtype::f32,
+                .rank = ${len(trace.dims)},
+                .dims = {
+${dim_rows(trace.dims, " " * 20)}\
                 }},
 };
 % endif

@@ -38,12 +38,17 @@ constexpr std::int64_t kParameters[][${num_parameters}] = {
 % endif
 constexpr KernelEntry kKernels[] = {
 % for i, row in enumerate(rows):
-    {"${row.key}", ${f"kParameters[{i}]" if num_parameters else "nullptr"},
+    {.key = "${row.key}",
+% if num_parameters:
+     .parameters = kParameters[${i}],
+% endif
 % if is_cuda:
-     &launch<configs::${row.type_name}, isa::cuda>, nullptr, nullptr, nullptr, nullptr},
+     .cuda = &launch<configs::${row.type_name}, isa::cuda>},
 % else:
-     nullptr, KERNELMINT_BASELINE(configs::${row.type_name}), KERNELMINT_AVX2(configs::${row.type_name}),
-     KERNELMINT_AVX512(configs::${row.type_name}), KERNELMINT_AMX(configs::${row.type_name})},
+     .baseline = KERNELMINT_BASELINE(configs::${row.type_name}),
+     .avx2 = KERNELMINT_AVX2(configs::${row.type_name}),
+     .avx512 = KERNELMINT_AVX512(configs::${row.type_name}),
+     .amx = KERNELMINT_AMX(configs::${row.type_name})},
 % endif
 % endfor
 };
@@ -54,9 +59,14 @@ static_assert(std::is_trivially_copyable_v<${args_type}> && sizeof(${args_type})
 
 constexpr WorkspaceEntry kWorkspace[] = {
 % for part in workspace:
-    {${literal(part.name)}, ${part.dtype_parameter}, ${part.dtype},
-     ${part.elements},
-     ${literal(part.note)}},
+    {.name = ${literal(part.name)},
+% if part.dtype is None:
+     .dtype_parameter = ${part.dtype_parameter},
+% else:
+     .dtype = ${part.dtype},
+% endif
+     .elements = ${part.elements},
+     .text = ${literal(part.note)}},
 % endfor
 };
 
@@ -82,8 +92,9 @@ void bind_trace(void* args, void* records, [[maybe_unused]] const std::int64_t* 
 
 constexpr Requirement kRequirements[] = {
 % for requirement in requirements:
-    {${requirement.function},
-     ${literal(requirement.text)}, ${literal(requirement.because)}},
+    {.holds = ${requirement.function},
+     .text = ${literal(requirement.text)},
+     .because = ${literal(requirement.because)}},
 % endfor
 };
 % endif
