@@ -1,5 +1,5 @@
 // Attention forward for compute capability 9.0: FlashAttention-3 (Shah et al., 2024) on TMA and
-// wgmma. One thread loads, one stores, and one to three warpgroups compute 64 query rows each. A
+// wgmma. One thread loads, and one to three warpgroups compute 64 query rows each. A
 // warpgroup's products run beside its own softmax: while it turns the scores of a block of keys
 // into probabilities, the tensor cores multiply those of the block before with V. With two buffers
 // of Q this goes on from tile to tile: a tile's first scores are made with the last product of the
@@ -65,29 +65,30 @@ class Consumer {
   using Args = typename Config::Args;
 
  public:
-  __device__ Consumer(const Args& args, const Shared& shared, int warpgroup)
-      : args_(args),
-        shared_(shared),
+  __device__ Consumer(const Problem<Args>& problem, const Shared& shared, int warpgroup)
+      : shared_(shared),
         warpgroup_(warpgroup),
         turns_(warpgroup),
-        mask_(args,
-              warpgroup * Shared::kSlabRows + threadIdx.x % 128 / 32 * 16 +
-                  Scores::first_row(threadIdx.x % 32),
+        mask_(problem.args, warpgroup,
+              threadIdx.x % 128 / 32 * 16 + Scores::first_row(threadIdx.x % 32),
               Scores::first_column(threadIdx.x % 32)),
-        epilogue_(args, shared, warpgroup),
-        is_negative_(args.scale < 0),
-        softmax_(fmaxf(fabsf(args.scale), kLeastScale)) {}
+        epilogue_(problem, shared, warpgroup),
+        is_negative_(problem.args.scale < 0),
+        softmax_(fmaxf(fabsf(problem.args.scale), kLeastScale)) {}
 
   __device__ __forceinline__ void run() {
     Tile tile = take_tile();
     if (tile.key_blocks == 0) return;
     request_scores();
     ptx::wgmma_wait_group<0>();
-    complete_scores(tile.key_blocks - 1);
+    complete_scores(first_block_);
     start_softmax(tile);
     pack_probabilities();
     while (true) {
-      int block = tile.key_blocks - 2;
+      for_hidden_blocks(tile, [&] { pass_over_values(); });
+      int block = first_block_ - 1;
+      if (mask_.is_outside(tile))
+        for (; block >= 0; --block) pass_over(block);
       if constexpr (Config::causal)
         for (; block >= mask_.first_masked_block(tile); --block) step<true>(tile, block);
       for (; block >= 0; --block) step<false>(tile, block);
@@ -96,6 +97,7 @@ class Consumer {
       pack_probabilities();
     }
     turns_.end();
+    epilogue_.finish();
   }
 
  private:
@@ -118,27 +120,47 @@ class Consumer {
     if (rescaled) factors.apply(output_);
   }
 
+  // A block of keys that the warpgroup does not look at: its buffers and its turn go on.
+  __device__ __forceinline__ void pass_over(int block) {
+    pass_over_keys();
+    if (block == 0) queries_.release(shared_, warpgroup_);
+    pass_over_values();
+  }
+
+  __device__ __forceinline__ void pass_over_keys() {
+    keys_.wait_full(shared_);
+    keys_.release(shared_);
+    keys_.advance();
+  }
+
+  __device__ __forceinline__ void pass_over_values() {
+    values_.wait_full(shared_);
+    values_.release(shared_);
+    values_.advance();
+    turns_.wait();
+    turns_.pass();
+  }
+
   // The last product of `tile` beside the first scores of the next one, which `tile` becomes; false
   // where there is none.
   __device__ __forceinline__ bool finish_and_start(Tile& tile) {
-    const int buffer = queries_.buffer();
     queries_.advance();
     const Tile next = take_tile();
     if (next.key_blocks == 0) {
       request_output();
       ptx::wgmma_wait_group<0>();
       complete_output();
-      epilogue_.to_shared(tile, buffer, output_, softmax_);
+      epilogue_.through_shared(tile, output_, softmax_);
       return false;
     }
     request_products();
     ptx::wgmma_wait_group<1>();
-    complete_scores(next.key_blocks - 1);
+    complete_scores(first_block_);
     const Softmax finished = softmax_;
     start_softmax(next);
     ptx::wgmma_wait_group<0>();
     complete_output();
-    epilogue_.to_shared(tile, buffer, output_, finished);
+    epilogue_.through_shared(tile, output_, finished);
     accumulate_ = false;
     tile = next;
     return true;
@@ -158,7 +180,7 @@ class Consumer {
     if (next.key_blocks == 0) return false;
     request_scores();
     ptx::wgmma_wait_group<0>();
-    complete_scores(next.key_blocks - 1);
+    complete_scores(first_block_);
     start_softmax(next);
     accumulate_ = false;
     tile = next;
@@ -191,7 +213,7 @@ class Consumer {
     ptx::pin(scores_.accumulator(0));
     keys_.release(shared_);
     keys_.advance();
-    if (Config::q_buffers == 1 && block == 0) queries_.release(shared_, warpgroup_);
+    if (block == 0) queries_.release(shared_, warpgroup_);
     // The running maximum wants a positive factor.
     if (ptx::recomputed(is_negative_) != 0) scores_.for_each([](float& score) { score = -score; });
   }
@@ -203,10 +225,9 @@ class Consumer {
     values_.advance();
   }
 
-  // Of a tile's first, which is its last, block of keys.
+  // Of a tile's first block of keys, the last that the warpgroup looks at.
   __device__ __forceinline__ void start_softmax(const Tile& tile) {
-    const int block = tile.key_blocks - 1;
-    if (block >= mask_.first_masked_block(tile)) mask_.apply(scores_, tile, block);
+    if (first_block_ >= mask_.first_masked_block(tile)) mask_.apply(scores_, tile, first_block_);
     softmax_.restart();
     softmax_.template update_maximum<true>(scores_, output_);
     exponentiate();
@@ -227,10 +248,18 @@ class Consumer {
     queries_.wait_full(shared_, warpgroup_);
     const Tile tile = shared_.load_tile(slot_.buffer());
     slot_.advance();
+    first_block_ = mask_.last_block(tile);
+    for_hidden_blocks(tile, [&] { pass_over_keys(); });
     return tile;
   }
 
-  const Args& args_;
+  // Once for each block of keys that the mask hides from this warpgroup, if not from others.
+  template <class F>
+  __device__ __forceinline__ void for_hidden_blocks(const Tile& tile, const F& f) const {
+    if constexpr (Config::causal)
+      for (int block = tile.key_blocks - 1; block > first_block_; --block) f();
+  }
+
   const Shared shared_;
   const int warpgroup_;
   const Turns<Config> turns_;
@@ -243,6 +272,7 @@ class Consumer {
   const std::uint32_t is_negative_;  // the scale; one loop for both signs
   Softmax softmax_;
   bool accumulate_ = false;
+  int first_block_ = 0;  // of keys, of the tile taken last
   Scores scores_;
   Probabilities<Config::B_c> probabilities_;
   Output output_;
@@ -257,14 +287,19 @@ __global__ void __launch_bounds__(Config::threads, 1)
   const sm90a::SharedMemory<Config> shared(ptx::shared_address(shared_memory));
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);
   if (threadIdx.x == 0) shared.initialise_barriers();
+  if (threadIdx.x == 32) {
+    ptx::prefetch_tensor_map(problem.q.map);
+    ptx::prefetch_tensor_map(problem.k.map);
+    ptx::prefetch_tensor_map(problem.v.map);
+    ptx::prefetch_tensor_map(problem.o.map);
+  }
   __syncthreads();
   if (warpgroup == 0) {
     ptx::decrease_registers<Config::producer_registers>();
     if (threadIdx.x == 0) sm90a::Producer<Config>(problem, shared).run();
-    if (Config::q_buffers == 2 && threadIdx.x == 32) sm90a::store_outputs<Config>(problem, shared);
   } else {
     ptx::increase_registers<Config::consumer_registers>();
-    sm90a::Consumer<Config>(problem.args, shared, warpgroup - 1).run();
+    sm90a::Consumer<Config>(problem, shared, warpgroup - 1).run();
   }
 }
 

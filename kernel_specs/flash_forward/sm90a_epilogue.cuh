@@ -6,9 +6,9 @@
 #include "flash_forward/sm90a_problem.h"
 #include "flash_forward/sm90a_shared_memory.cuh"
 #include "flash_forward/sm90a_tiles.cuh"
-#include "ptx/mbarrier.cuh"
 #include "ptx/shared_memory.cuh"
 #include "ptx/tma.cuh"
+#include "ptx/warpgroup.cuh"
 #include "register_tile.cuh"
 
 namespace kernelmint::flash_forward::sm90a {
@@ -21,16 +21,19 @@ class Epilogue {
   using Args = typename Config::Args;
 
  public:
-  __device__ Epilogue(const Args& args, const Shared& shared, int warpgroup)
-      : args_(args), shared_(shared), warpgroup_(warpgroup) {}
+  __device__ Epilogue(const Problem<Args>& problem, const Shared& shared, int warpgroup)
+      : problem_(problem), args_(problem.args), shared_(shared), warpgroup_(warpgroup) {}
 
-  // To where the slab of Q was, from where the storing thread sends it on.
+  // Through the warpgroup's slab in shared memory, from where one thread sends it on.
   template <class Output, class Softmax>
-  __device__ __forceinline__ void to_shared(const Tile& tile, int buffer, Output& output,
-                                            Softmax softmax) const {
+  __device__ __forceinline__ void through_shared(const Tile& tile, Output& output,
+                                                 Softmax softmax) const {
     normalise(output, softmax);
+    finish();  // of the tile before
+    synchronise();
     const int lane = threadIdx.x % 32, row = threadIdx.x % 128 / 32 * 16 + lane % 16;
-    const std::uint32_t rows = shared_.queries(buffer, warpgroup_) + row * Shared::kPanelRowBytes;
+    const std::uint32_t slab = shared_.outputs(warpgroup_);
+    const std::uint32_t rows = slab + row * Shared::kPanelRowBytes;
     unroll<Output::kColumns / 16>([&](int i) {
       std::uint32_t fragment[4];
       output.template pack_operand<Element>(0, i, fragment);
@@ -39,10 +42,20 @@ class Epilogue {
                        fragment);
     });
     ptx::fence_async_shared();
-    __syncwarp();
-    if (lane == 0)
-      ptx::mbarrier_arrive(shared_.template full<typename Shared::Outputs>(buffer, warpgroup_));
+    synchronise();
+    if (is_storer()) {
+      for (int panel = 0; panel < Shared::kPanels; ++panel)
+        ptx::tma_store_4d(problem_.o.map, slab + panel * Shared::kSlabRows * Shared::kPanelRowBytes,
+                          panel * 64, tile.first_row + warpgroup_ * Shared::kSlabRows, tile.head,
+                          tile.batch);
+      ptx::bulk_commit_group();
+    }
     store_log_sum_exp(tile, softmax);
+  }
+
+  // Waits until the slab has been read.
+  __device__ __forceinline__ void finish() const {
+    if (is_storer()) ptx::bulk_wait_group_read<0>();
   }
 
   // To global memory, 16 bytes a lane.
@@ -53,27 +66,39 @@ class Epilogue {
     Element* o = args_.o.template as<Element>() + tile.batch * args_.o.stride[0] +
                  tile.head * args_.o.stride[2] + threadIdx.x % 4 * 8;
     unroll<Output::kLaneRows>([&](int row) {
-      const int query = query_row(tile, row);
+      // All of a row at a time: one exchange between lanes hides the latency of another.
+      std::uint32_t chunks[Output::kColumns / 32][4];
       unroll<Output::kColumns / 32>([&](int i) {
-        std::uint32_t chunk[4];
-        unroll<4>([&](int j) { chunk[j] = output.template packed_pair<Element>(row, 4 * i + j); });
-        transpose_quad(chunk);
-        if (query < args_.Sq)
-          *reinterpret_cast<uint4*>(o + query * args_.o.stride[1] + i * 32) =
-              uint4{chunk[0], chunk[1], chunk[2], chunk[3]};
+        unroll<4>(
+            [&](int j) { chunks[i][j] = output.template packed_pair<Element>(row, 4 * i + j); });
+        transpose_quad(chunks[i]);
+      });
+      const int query = query_row(tile, row);
+      if (query >= args_.Sq) return;
+      unroll<Output::kColumns / 32>([&](int i) {
+        *reinterpret_cast<uint4*>(o + query * args_.o.stride[1] + i * 32) =
+            uint4{chunks[i][0], chunks[i][1], chunks[i][2], chunks[i][3]};
       });
     });
     store_log_sum_exp(tile, softmax);
   }
 
  private:
+  __device__ __forceinline__ static bool is_storer() { return threadIdx.x % 128 == 0; }
+
+  // The warpgroup's threads.
+  __device__ __forceinline__ void synchronise() const {
+    ptx::named_barrier_sync(1 + Config::n_warpgroups + warpgroup_, 128);
+  }
+
   template <class Output, class Softmax>
   __device__ __forceinline__ static void normalise(Output& output, Softmax& softmax) {
     softmax.reduce();
     unroll<Output::kLaneRows>([&](int row) {
       const float factor = softmax.normalizer(row);
       // A row that saw no key is zero, whatever the values were.
-      output.for_each(row, [&](float& value) { value = factor == 0 ? 0 : value * factor; });
+      if (factor == 0) output.for_each(row, [](float& value) { value = 0; });
+      output.for_each(row, [&](float& value) { value *= factor; });
     });
   }
 
@@ -111,6 +136,7 @@ class Epilogue {
     });
   }
 
+  const Problem<Args>& problem_;
   const Args& args_;
   const Shared shared_;
   const int warpgroup_;

@@ -1,27 +1,49 @@
 // Which keys a query row sees.
 #pragma once
 
+#include <cstdint>
+
 #include "flash_forward/sm90a_tiles.cuh"
 #include "flash_forward/softmax.cuh"
+#include "integers.h"
 #include "register_tile.cuh"
 
 namespace kernelmint::flash_forward::sm90a {
 
 // All keys, or under a causal mask those up to its own position, aligned bottom-right. Also keys
 // past the last one, which the last block may hold, are not seen.
+//
+// A warpgroup's rows are a slab of a tile's, and its blocks of keys may be fewer than the tile's.
 template <class Config>
 class Mask {
+  static constexpr int kSlabRows = 64;
+
  public:
-  // `lane_row` is the lane's first row among the tile's, `lane_column` its first column.
-  __device__ Mask(const typename Config::Args& args, int lane_row, int lane_column)
-      : seq_len_k_(static_cast<int>(args.Sk)),
-        shift_(seq_len_k_ - static_cast<int>(args.Sq)),
-        lane_row_(lane_row),
+  // `lane_row` is the lane's first row in the warpgroup's slab, `lane_column` its first column.
+  __device__ Mask(const typename Config::Args& args, int warpgroup, int lane_row, int lane_column)
+      : seq_len_q_(static_cast<int>(args.Sq)),
+        seq_len_k_(static_cast<int>(args.Sk)),
+        slab_row_(warpgroup * kSlabRows),
+        lane_row_(slab_row_ + lane_row),
         lane_column_(lane_column) {}
 
-  // The first block of keys that not all rows see whole.
+  // Whether the slab lies past the last row.
+  __device__ __forceinline__ bool is_outside(const Tile& tile) const {
+    return tile.first_row + slab_row_ >= seq_len_q_;
+  }
+
+  // The first block of keys that not all rows of the slab see whole.
   __device__ __forceinline__ int first_masked_block(const Tile& tile) const {
-    return max(keys_seen(tile.first_row), 0) / Config::B_c;
+    return max(keys_seen(tile.first_row + slab_row_), 0) / Config::B_c;
+  }
+
+  // The last block of keys to look at: the last that a row of the slab sees, but as no more may be
+  // passed over than have come, none of the tile's last `stages` is before it.
+  __device__ __forceinline__ int last_block(const Tile& tile) const {
+    if constexpr (!Config::causal) return tile.key_blocks - 1;
+    const int seen = keys_seen(tile.first_row + slab_row_ + kSlabRows - 1);
+    const int last = min(ceil_div(seen, Config::B_c), tile.key_blocks) - 1;
+    return max(last, max(tile.key_blocks - Config::stages, 0));
   }
 
   // Scores of keys that a row does not see become -inf.
@@ -30,8 +52,17 @@ class Mask {
     const int seen = keys_seen(tile.first_row + lane_row_) - block * Config::B_c - lane_column_;
     unroll<Scores::kLaneRows>([&](int row) {
       const int limit = seen + (Config::causal ? Scores::row_of(row) : 0);
-      unroll<Scores::kLaneColumns>([&](int column) {
-        if (Scores::column_of(column) >= limit) scores(row, column) = -kInfinity;
+      // Of every 8 columns a lane has two. As bits of a word, of which eight at a time become
+      // predicates, columns cost one instruction each instead of two.
+      const int columns = max(limit, 0) / 8 * 2 + min(max(limit, 0) % 8, 2);
+      unroll<ceil_div(Scores::kLaneColumns, 32)>([&](int word) {
+        const int count = min(max(columns - 32 * word, 0), 32);
+        const std::uint32_t seen_bits = count == 0 ? 0 : ~0u >> (32 - count);
+        unroll<32>([&](int i) {
+          const int column = 32 * word + i;
+          if (column < Scores::kLaneColumns && (seen_bits >> i & 1) == 0)
+            scores(row, column) = -kInfinity;
+        });
       });
     });
   }
@@ -39,10 +70,10 @@ class Mask {
  private:
   // None where it is not positive. Past the last row it may exceed the keys, which does not matter.
   __device__ __forceinline__ int keys_seen(int row) const {
-    return Config::causal ? row + 1 + shift_ : seq_len_k_;
+    return Config::causal ? row + 1 + seq_len_k_ - seq_len_q_ : seq_len_k_;
   }
 
-  int seq_len_k_, shift_, lane_row_, lane_column_;
+  int seq_len_q_, seq_len_k_, slab_row_, lane_row_, lane_column_;
 };
 
 }  // namespace kernelmint::flash_forward::sm90a

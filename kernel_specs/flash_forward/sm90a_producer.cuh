@@ -31,6 +31,11 @@ class Producer {
     TileQueue queue;
     Box values{-1, 0, 0};  // still to be requested: scores are made a block ahead of the output
     while (true) {
+      // With one buffer of Q the last product of a tile precedes the next tile's scores.
+      if (Config::q_buffers == 1 && values.row == 0) {
+        request_values(values);
+        values.row = -1;
+      }
       const int index = queue.take(problem_.counter);
       Tile tile{0, 0, 0, 0};
       if (index < order.count()) tile = order[index];
@@ -38,15 +43,12 @@ class Producer {
       if (tile.key_blocks == 0) break;
       Box keys{(tile.key_blocks - 1) * Config::B_c, order.kv_head(tile), tile.batch};
       for (; keys.row >= 0; keys.row -= Config::B_c) {
-        // With one buffer of Q the last product of a tile precedes the next tile's scores.
-        const bool values_first = Config::q_buffers == 1 && values.row == 0;
-        if (values_first) request_values(values);
         request_keys(keys);
-        if (!values_first && values.row >= 0) request_values(values);
+        if (values.row >= 0) request_values(values);
         values = keys;
       }
     }
-    request_values(values);
+    if (values.row >= 0) request_values(values);
     queue.finish(problem_.counter);
   }
 
@@ -99,36 +101,5 @@ class Producer {
   RingPosition<typename Shared::Keys> keys_;
   RingPosition<typename Shared::Values> values_;
 };
-
-// One thread: sends finished slabs of O, which lie where Q was, to global memory.
-template <class Config>
-__device__ __forceinline__ void store_outputs(const Problem<typename Config::Args>& problem,
-                                              const SharedMemory<Config>& shared) {
-  using Shared = SharedMemory<Config>;
-  RingPosition<typename Shared::Tiles> slot;
-  RingPosition<typename Shared::Queries> queries;
-  RingPosition<typename Shared::Outputs> outputs;
-  while (true) {
-    queries.wait_full(shared);  // the tile is announced
-    queries.advance();
-    const Tile tile = shared.load_tile(slot.buffer());
-    if (tile.key_blocks == 0) break;
-    slot.advance();
-    for (int warpgroup = 0; warpgroup < Config::n_warpgroups; ++warpgroup) {
-      outputs.wait_full(shared, warpgroup);
-      for (int panel = 0; panel < Shared::kPanels; ++panel)
-        ptx::tma_store_4d(problem.o.map,
-                          shared.queries(outputs.buffer(), warpgroup) +
-                              panel * Shared::kSlabRows * Shared::kPanelRowBytes,
-                          panel * 64, tile.first_row + warpgroup * Shared::kSlabRows, tile.head,
-                          tile.batch);
-      ptx::bulk_commit_group();
-      ptx::bulk_wait_group_read<0>();
-      ptx::mbarrier_arrive(
-          shared.template empty<typename Shared::Outputs>(outputs.buffer(), warpgroup));
-    }
-    outputs.advance();
-  }
-}
 
 }  // namespace kernelmint::flash_forward::sm90a

@@ -25,13 +25,15 @@ __device__ __forceinline__ void multiply_queries_keys(RegisterTile<16, Config::B
                                                       std::uint32_t queries, std::uint32_t keys) {
   using Shared = SharedMemory<Config>;
   auto& accumulator = scores.accumulator(0);
+  const std::uint64_t first_a = ptx::swizzled_descriptor(queries);
+  const std::uint64_t first_b = ptx::swizzled_descriptor(keys);
   ptx::pin(accumulator);
   ptx::wgmma_fence();
   unroll<Config::d_head / 16>([&](int i) {
     const std::uint32_t column = i % 4 * 32, panel = i / 4 * Shared::kPanelRowBytes;
     ptx::Wgmma<typename Config::dtype, Config::B_c>::shared_shared(
-        accumulator, ptx::swizzled_descriptor(queries + panel * Shared::kSlabRows + column),
-        ptx::swizzled_descriptor(keys + panel * Config::B_c + column), i != 0);
+        accumulator, ptx::advance(first_a, panel * Shared::kSlabRows + column),
+        ptx::advance(first_b, panel * Config::B_c + column), i != 0);
   });
   ptx::wgmma_commit_group();
   ptx::pin(accumulator);
@@ -44,14 +46,14 @@ __device__ __forceinline__ void multiply_probabilities_values(
     std::uint32_t values, bool accumulate) {
   using Shared = SharedMemory<Config>;
   auto& accumulator = output.accumulator(0);
+  const std::uint64_t first_b =
+      ptx::swizzled_descriptor(values, Config::B_c * Shared::kPanelRowBytes);
   pin(probabilities);
   ptx::pin(accumulator);
   ptx::wgmma_fence();
   unroll<Config::B_c / 16>([&](int i) {
     ptx::Wgmma<typename Config::dtype, Config::d_head>::registers_transposed(
-        accumulator, probabilities[i],
-        ptx::swizzled_descriptor(values + i * 16 * Shared::kPanelRowBytes,
-                                 Config::B_c * Shared::kPanelRowBytes),
+        accumulator, probabilities[i], ptx::advance(first_b, i * 16 * Shared::kPanelRowBytes),
         i != 0 || accumulate);
   });
   ptx::wgmma_commit_group();

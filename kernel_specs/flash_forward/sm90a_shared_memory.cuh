@@ -10,8 +10,8 @@
 namespace kernelmint::flash_forward::sm90a {
 
 // The map of shared memory. Tiles lie in panels of 64 columns, all rows of one after the other, so
-// that a row of a panel is the 128 bytes that TMA and wgmma swizzle. Q comes in slabs of 64 rows,
-// one for each warpgroup.
+// that a row of a panel is the 128 bytes that TMA and wgmma swizzle. Q comes, and O leaves, in
+// slabs of 64 rows, one for each warpgroup.
 //
 // Each ring of buffers has barriers that say that a buffer is full and that it is empty again.
 template <class Config>
@@ -25,18 +25,19 @@ class SharedMemory {
 
  private:
   static constexpr int kSlabs = Config::q_buffers * Config::n_warpgroups;
+  static constexpr int kOutputSlabs = Config::q_buffers == 2 ? Config::n_warpgroups : 0;
   // Where a tile was announced is written again when everybody is done with the tile before.
   static constexpr int kTileSlots = Config::q_buffers + 1;
 
   static constexpr int kQueries = 0;
-  static constexpr int kKeys = kQueries + kSlabs * kSlabBytes;
+  static constexpr int kOutputs = kQueries + kSlabs * kSlabBytes;
+  static constexpr int kKeys = kOutputs + kOutputSlabs * kSlabBytes;
   static constexpr int kValues = kKeys + Config::stages * kBlockBytes;
   static constexpr int kTiles = kValues + Config::stages * kBlockBytes;
   static constexpr int kBarriers = kTiles + kTileSlots * static_cast<int>(sizeof(Tile));
   static constexpr int kQueriesFull = kBarriers;
   static constexpr int kQueriesEmpty = kQueriesFull + 8 * kSlabs;
-  static constexpr int kOutputsFull = kQueriesEmpty + 8 * kSlabs;
-  static constexpr int kKeysFull = kOutputsFull + 8 * kSlabs;
+  static constexpr int kKeysFull = kQueriesEmpty + 8 * kSlabs;
   static constexpr int kKeysEmpty = kKeysFull + 8 * Config::stages;
   static constexpr int kValuesFull = kKeysEmpty + 8 * Config::stages;
   static constexpr int kValuesEmpty = kValuesFull + 8 * Config::stages;
@@ -51,14 +52,9 @@ class SharedMemory {
     static constexpr int kBuffers = Config::stages, kStride = 8;
     static constexpr int kFull = kValuesFull, kEmpty = kValuesEmpty;
   };
-  // With two buffers, O leaves through the slab that Q came in, and a slab is empty when O is out.
   struct Queries {
     static constexpr int kBuffers = Config::q_buffers, kStride = 8 * Config::n_warpgroups;
     static constexpr int kFull = kQueriesFull, kEmpty = kQueriesEmpty;
-  };
-  struct Outputs {
-    static constexpr int kBuffers = Config::q_buffers, kStride = 8 * Config::n_warpgroups;
-    static constexpr int kFull = kOutputsFull, kEmpty = kQueriesEmpty;
   };
   struct Tiles {
     static constexpr int kBuffers = kTileSlots;
@@ -68,6 +64,9 @@ class SharedMemory {
 
   __device__ __forceinline__ std::uint32_t queries(int buffer, int warpgroup) const {
     return base_ + kQueries + (buffer * Config::n_warpgroups + warpgroup) * kSlabBytes;
+  }
+  __device__ __forceinline__ std::uint32_t outputs(int warpgroup) const {
+    return base_ + kOutputs + warpgroup * kSlabBytes;
   }
   __device__ __forceinline__ std::uint32_t keys(int stage) const {
     return base_ + kKeys + stage * kBlockBytes;
@@ -104,8 +103,7 @@ class SharedMemory {
     constexpr int kWarps = 4;  // of a warpgroup
     for (int i = 0; i < kSlabs; ++i) {
       ptx::mbarrier_init(base_ + kQueriesFull + 8 * i, 1);
-      ptx::mbarrier_init(base_ + kQueriesEmpty + 8 * i, Config::q_buffers == 1 ? kWarps : 1);
-      ptx::mbarrier_init(base_ + kOutputsFull + 8 * i, kWarps);
+      ptx::mbarrier_init(base_ + kQueriesEmpty + 8 * i, kWarps);
     }
     for (int i = 0; i < Config::stages; ++i) {
       ptx::mbarrier_init(base_ + kKeysFull + 8 * i, 1);

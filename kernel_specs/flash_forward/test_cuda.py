@@ -11,8 +11,11 @@ the values, and that of the result.
 
 from __future__ import annotations
 
+import importlib
 import itertools
+from collections.abc import Callable
 from functools import cache
+from importlib.util import find_spec
 from typing import NamedTuple
 
 import pytest
@@ -96,13 +99,19 @@ def assert_right(case: Case, o: Tensor, lse: Tensor) -> None:
     assert error.norm().item() <= case.allowed_norm  # NaN fails
     assert error.abs().max().item() <= case.allowed_greatest
     unseen = case.lse.isneginf()
-    assert torch.equal(lse.isneginf(), unseen)
     assert not o.transpose(1, 2)[unseen].count_nonzero()
-    # Scores are sums of d_head products in fp32, about as large as the lse: twice their rounding.
-    error_lse = (lse.double() - case.lse)[~unseen].abs()
-    largest = max(1.0, case.lse[~unseen].abs().max().item()) if error_lse.numel() else 1.0
-    if error_lse.numel():
-        assert error_lse.max().item() <= 2 * o.shape[-1] ** 0.5 * 2**-24 * largest + 2**-20
+    assert_lse_right(case.lse, lse, o.shape[-1])
+
+
+def assert_lse_right(want: Tensor, lse: Tensor, d_head: int) -> None:
+    unseen = want.isneginf()
+    assert torch.equal(lse.isneginf(), unseen)
+    if not unseen.all():
+        # Scores are sums of d_head products in fp32, about as large as the lse: twice their
+        # rounding.
+        largest = max(1.0, want[~unseen].abs().max().item())
+        error = (lse.double() - want)[~unseen].abs().max().item()
+        assert error <= 2 * d_head**0.5 * 2**-24 * largest + 2**-20
 
 
 @pytest.mark.parametrize("key", KERNELS)
@@ -195,6 +204,71 @@ def test_far_scores_lose_no_precision(key: str, far: str) -> None:
     error = (o.double() - want).abs()
     assert (error <= torch.finfo(dtype).eps * (want.abs() + magnitude)).all()  # NaN fails
     assert ((lse.double() - want_lse).abs() <= 2.0**-22 * want_lse.abs() + 2.0**-18).all()
+
+
+def equal_scores(q: Tensor, k: Tensor, v: Tensor) -> float:
+    """Every key the same, and a third of the queries zero: weights are equal."""
+    k[:] = k[:, :1]
+    q[:, ::3] = 0
+    return 1.0
+
+
+def one_huge_score(q: Tensor, k: Tensor, v: Tensor) -> float:
+    """A key's score exceeds all others by far, each row's at a place of its own; all are exact."""
+    q.zero_()
+    k.zero_()
+    rows = torch.arange(k.shape[1], device=k.device)
+    bits = (rows[:, None] >> torch.arange(10, device=k.device) & 1) * 2 - 1
+    k[..., :10] = 64 * bits[:, None].to(k.dtype)
+    q[..., :10] = 64 * bits[rows * 7 % len(rows)][:, None].to(q.dtype)
+    return 1.0
+
+
+def values_near_the_limit(q: Tensor, k: Tensor, v: Tensor) -> float:
+    """Values of 0.9 to 0.99 times fp16's greatest, of either sign: no mean of them overflows."""
+    v.copy_((torch.rand_like(v, dtype=torch.float32) * 0.09 + 0.9) * 65504 * v.sign())
+    return 1.0
+
+
+def queries_and_keys_near_the_limit(q: Tensor, k: Tensor, v: Tensor) -> float:
+    """Scores of up to 1.4e10 and equal ones among them, exact in fp32, at a scale that fits."""
+    for tensor in (q, k):
+        tensor[..., :4] = tensor[..., :4].sign() * 60000
+        tensor[..., 4:] = 0
+    return 2.0**-32
+
+
+EXTREMES = (
+    equal_scores,
+    one_huge_score,
+    values_near_the_limit,
+    queries_and_keys_near_the_limit,
+)
+
+
+@pytest.mark.parametrize("make_extreme", EXTREMES)
+@pytest.mark.parametrize("key", KERNELS)
+def test_extreme_inputs(key: str, make_extreme: Callable[[Tensor, Tensor, Tensor], float]) -> None:
+    """With more queries than keys, so that under the mask there are rows that see nothing."""
+    p = KERNELS[key].parameters
+    dtype, causal = DTYPES[p["dtype"]], p["causal"]
+    generator = torch.Generator("cuda").manual_seed(0)
+    q, k, v = (
+        torch.randn(1, 700, 2, p["d_head"], generator=generator, device="cuda").to(dtype)
+        for _ in "qkv"
+    )
+    scale = make_extreme(q, k, v)
+    q = torch.cat([q[:, :100], q], 1)
+    want, want_lse = attention(q, k, v, causal=causal, scale=scale, return_lse=True)
+    magnitude = attention(q, k, v.abs(), causal=causal, scale=scale)
+    o, lse = call(key, q, k, v, scale)
+    # Probabilities and the result are rounded once each.
+    error = (o.double() - want).abs()
+    assert (error <= torch.finfo(dtype).eps * (want.abs() + magnitude)).all()  # NaN fails
+    unseen = want_lse.isneginf()
+    assert bool(unseen.any()) == causal
+    assert not o.transpose(1, 2)[unseen].count_nonzero()
+    assert_lse_right(want_lse, lse, p["d_head"])
 
 
 @pytest.mark.parametrize("key", KERNELS)
@@ -305,6 +379,47 @@ def test_integers_are_exact(key: str) -> None:
     want = torch.stack([v[0, chosen[head], head] for head in range(2)], 1)[None]
     assert torch.equal(o, want)
     assert torch.equal(lse, torch.full_like(lse, 2560.0))
+
+
+@pytest.mark.parametrize("key", KERNELS)
+def test_results_are_identical_from_run_to_run(key: str) -> None:
+    """Whichever block of threads takes which tile, and when: output and lse to the last bit."""
+    p = KERNELS[key].parameters
+    q, k, v = (
+        torch.randn(4, length, 16, p["d_head"], device="cuda").to(DTYPES[p["dtype"]])
+        for length in (1500, 2000, 2000)
+    )
+    first, first_lse = call(key, q, k, v)
+    for _ in range(20):
+        o, lse = call(key, q, k, v)
+        assert torch.equal(o, first)
+        assert torch.equal(lse, first_lse)
+
+
+SM90A_BF16 = [
+    key for key, i in KERNELS.items() if i.target == "sm90a" and i.parameters["dtype"] == "bf16"
+]
+
+
+@pytest.mark.skipif(find_spec("fa3_fwd") is None, reason="needs PyPI's fa3-fwd 0.0.3")
+@pytest.mark.parametrize("key", SM90A_BF16)
+def test_error_is_at_most_1_2_times_flash_attention_3s(key: str) -> None:
+    """Against the same oracle, the root of the mean square; the greatest as in `make_case`."""
+    importlib.import_module("fa3_fwd._C")  # registers the operator
+    p = KERNELS[key].parameters
+    for seq_q, seq_k in ((512, 512), (1000, 1000), (300, 1111), (4096, 4096)):
+        q, k, v = (
+            torch.randn(2, length, 4, p["d_head"], device="cuda").bfloat16()
+            for length in (seq_q, seq_k, seq_k)
+        )
+        want = attention(q, k, v, causal=p["causal"])
+        theirs = torch.ops.fa3_fwd.fwd(
+            q, k, v, softmax_scale=p["d_head"] ** -0.5, is_causal=p["causal"], num_splits=1
+        )[0]
+        error, of_theirs = (o.double() - want for o in (runtime.kernel(key)(q, k, v), theirs))
+        assert error.norm() <= 1.2 * of_theirs.norm()
+        two_roundings = torch.finfo(q.dtype).eps * v.abs().max().double()
+        assert error.abs().max() <= 1.2 * torch.maximum(of_theirs.abs().max(), two_roundings)
 
 
 @pytest.mark.parametrize("key", KERNELS)

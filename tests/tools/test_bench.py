@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+import time
 import types
 
+import pytest
 import torch
 from rich.console import Console
 
-from tools.bench import contenders, results
+from tools.bench import contenders, measure, results
 from tools.bench.problems import Problem
 
 PROBLEM = Problem("bf16", 128, False, 16, 1024, 16, 16)
@@ -62,3 +64,15 @@ def test_flash_attention_3_takes_part_where_it_is_installed(monkeypatch) -> None
     assert call is not None
     assert call() == "o"
     assert called == {"softmax_scale": 128**-0.5, "is_causal": False, "num_splits": 1}
+
+
+@pytest.mark.gpu
+def test_a_short_call_is_timed_without_the_hosts_part() -> None:
+    x = torch.zeros(1, device="cuda")
+
+    def call():
+        time.sleep(5e-5)  # with what a sleep takes beyond, as long as a slow framework's call
+        x.add_(1)
+
+    taken, _ = measure.medians({"": call}, x.device, 1e-3)[""]
+    assert taken < 5e-5

@@ -14,8 +14,8 @@ template <class T, int N>
 struct Wgmma;
 
 // A matrix in shared memory whose rows of 128 bytes are swizzled in blocks of eight (16-byte chunk
-// XOR row % 8), as TMA leaves them; `address` of a tile's first row is a multiple of 1024. Adding
-// to a descriptor moves its address, counted in 16 bytes. PTX ISA, "Matrix Descriptor Format".
+// XOR row % 8), as TMA leaves them; `address` of a tile's first row is a multiple of 1024. PTX ISA,
+// "Matrix Descriptor Format".
 //
 // `panel_bytes` is from one panel of 64 16-bit columns to the next; it matters to an operand whose
 // N or M runs along the rows' 128 bytes (MN-major), and to no other.
@@ -24,6 +24,13 @@ __device__ __forceinline__ std::uint64_t swizzled_descriptor(std::uint32_t addre
   constexpr std::uint64_t kEightRows = 1024, kSwizzle128 = 1;
   return (address & 0x3ffff) >> 4 | static_cast<std::uint64_t>(panel_bytes >> 4) << 16 |
          kEightRows >> 4 << 32 | kSwizzle128 << 62;
+}
+
+// The descriptor of what lies `bytes` further. The address, in 16 bytes, is in the low word and
+// does not carry: one addition between two products, which may be no longer than four instructions.
+__device__ __forceinline__ std::uint64_t advance(std::uint64_t descriptor, std::uint32_t bytes) {
+  const std::uint32_t low = static_cast<std::uint32_t>(descriptor) + (bytes >> 4);
+  return descriptor >> 32 << 32 | low;
 }
 
 // Registers that were written before belong to the products that follow.
