@@ -1,9 +1,7 @@
 from collections.abc import Callable
-from typing import TypedDict, TypeVar
+from typing import TypedDict
 
 import torch
-
-_Kernel = TypeVar("_Kernel")
 
 class BuildInfo(TypedDict):
     cuda: bool
@@ -50,9 +48,5 @@ def kernel(
     parameters: dict[str, object] = ...,
     dispatched: Callable[..., torch.Tensor | tuple[torch.Tensor, ...]] | None = ...,
 ) -> NativeKernel: ...
-def explain_wrong_calls(
-    kernels: type[_Kernel],
-    explain: Callable[[_Kernel, tuple[object, ...], dict[str, object]], str],
-) -> None: ...
 def has_exchange_api() -> bool: ...
 def use_exchange_api(use: bool) -> None: ...

@@ -279,7 +279,7 @@ def _make(key: str) -> Kernel:
     through_operator = operators.callers[info.family]
     native = _native.kernel(key, dict(info.parameters), through_operator)
     kernel_class: type[Kernel] = generated(info.family).KERNEL_CLASS
-    return kernel_class(info, native, through_operator)
+    return kernel_class.of_key(key)(info, native, through_operator)
 
 
 # How much of a key or a short form that names no kernel is compared and shown: comparing costs the

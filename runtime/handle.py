@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import math
 import time
 from collections.abc import Callable
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from codegen.spec import expressions
-from runtime import _native, manifest
-from runtime.errors import InvalidArgument, text
+from runtime import manifest
+from runtime.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from runtime._native import NativeKernel
@@ -58,9 +58,15 @@ class Kernel:
         self._run = native.call  # bound once: a call of the object itself is slower
         self._operator = operator
 
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        _native.explain_wrong_calls(cls, _explain)
+    @classmethod
+    def of_key(cls, key: str) -> type[Kernel]:
+        """This class for one kernel, whose key is in Python's error for a call that does not suit.
+
+        Python takes the name that it shows from the function, so a call that suits costs no more.
+        """
+        own = {name: _renamed(getattr(cls, name), key) for name in ("__call__", "trace")}
+        rest = {"__slots__": (), "__module__": cls.__module__, "__doc__": cls.__doc__}
+        return type(cls.__name__, (cls,), {**own, **rest})
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         """Runs the kernel; each family's class has the signature that its spec asks for."""
@@ -141,24 +147,12 @@ class Kernel:
         return f"<{type(self).__name__} {self.info.key}>"
 
 
-def _explain(kernel: Kernel, arguments: tuple[object, ...], options: dict[str, object]) -> str:
-    """What is wrong with a call whose arguments do not suit the kernel's parameters."""
-    signature = inspect.signature(kernel)
-    parameters = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
-    known = [p.name for p in parameters]
-    positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
-    given = {*positional[: len(arguments)], *options}
-    wrong = []
-    if missing := [p.name for p in parameters if p.default is p.empty and p.name not in given]:
-        wrong.append(f"missing {', '.join(missing)}")
-    for name in map(text, options):  # Python lets what is no str come this far
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            meant = f" (did you mean {close[0]}?)" if close else ""
-            wrong.append(f"unknown argument {name}{meant}")
-        elif name in positional[: len(arguments)]:
-            wrong.append(f"{name} is given by position and by name")
-    if len(arguments) > len(positional):
-        wrong.append(f"got {len(arguments)} arguments by position, expected {len(positional)}")
-    plain = signature.replace(parameters=parameters, return_annotation=signature.empty)
-    return f"{kernel.info.key}: {'; '.join(wrong)}; its arguments are {plain}"
+def _renamed(method: FunctionType, key: str) -> FunctionType:
+    """A copy that error messages call by the key and what it takes."""
+    copy = FunctionType(method.__code__, method.__globals__, method.__name__, method.__defaults__)
+    copy.__kwdefaults__, copy.__annotations__ = method.__kwdefaults__, method.__annotations__
+    copy.__module__, copy.__doc__ = method.__module__, method.__doc__
+    _, *parameters = inspect.signature(method).parameters.values()
+    plain = inspect.Signature([p.replace(annotation=p.empty) for p in parameters])
+    copy.__qualname__ = f"{key} takes {plain}: {method.__name__}"
+    return copy

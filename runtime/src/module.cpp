@@ -15,7 +15,6 @@
 #include "processor.h"
 #include "registry.h"
 #include "torch_bridge.h"
-#include "wrong_calls.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -112,7 +111,6 @@ NB_MODULE(_native, module) {
       "The instruction set that CPU kernels are resolved for.");
   module.def("kernel", &find_kernel, "key"_a, "parameters"_a = nb::dict(),
              "dispatched"_a = nb::none(), nb::rv_policy::take_ownership);
-  module.def("explain_wrong_calls", &explain_wrong_calls, "kernels"_a, "explain"_a);
   module.def("has_exchange_api", [] { return Torch::get().has_exchange_api(); });
   module.def(
       "use_exchange_api", [](bool use) { Torch::get().use_exchange_api(use); }, "use"_a,

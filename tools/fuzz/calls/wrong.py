@@ -30,11 +30,10 @@ class _Call:
     arguments: dict[str, Any]
 
 
-# A kernel's own words, with its key, or Python's, with a public function's name.
+# Python's words, with a kernel's key or a public function's name.
 _NAMES_THE_CALL = re.compile(
-    r"\w+\.\w+\.\S+: .*(missing|unknown|got|given).*; its arguments are \(.*\)"
-    r"|(attention|forward|forward_timed|kernel|kernels|block_sparse_attention"
-    r"|hstu_attention_with_bsa)\(\) .*'\w*'.*"
+    r"(\w+\.\w+\.\S+ takes \(.*\): __call__|attention|forward|forward_timed|kernel|kernels"
+    r"|block_sparse_attention|hstu_attention_with_bsa)\(\) .*"
 )
 
 
