@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test build regenerate lint format bench clean
+.PHONY: help demo test build regenerate lint format bench wheel clean
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -18,6 +18,7 @@ help:
 	@echo "make lint        ruff, mypy, clang-format, the import rules, and codegen check"
 	@echo "make format      rewrite Python and C++ in the project's style"
 	@echo "make bench       the benchmarks that need no GPU"
+	@echo "make wheel       a wheel in dist/, with its manylinux tag, checked"
 	@echo "make clean       remove build folders (not $(VENV))"
 
 # The environment: the package's requirements and the tools, then nvcc where the machine has none.
@@ -60,6 +61,9 @@ bench: build
 	$(BIN)/python -m tools.bench_dispatch
 	$(BIN)/python -m tools.bench_ptx_report
 	$(BIN)/kernelmint bench flash_forward --target cpu
+
+wheel: regenerate
+	$(BIN)/python tools/build/wheel.py
 
 clean:
 	rm -rf build dist

