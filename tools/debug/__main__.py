@@ -10,10 +10,12 @@ docs/debugging.md has the whole of it.
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 import torch
+from torch import Tensor
 
 import runtime
 from runtime import KernelInfo
@@ -21,10 +23,10 @@ from runtime import KernelInfo
 from ..oracle import oracle
 from ..selection import FAMILY, select
 from . import files, twin
-from .divergence import Rows, first_divergence
+from .divergence import Divergence, Rows, first_divergence
 from .inputs import Shape, make_inputs
 from .record import STEP
-from .trace import simulated, softmax_form, traced
+from .trace import Step, simulated, softmax_form, traced
 
 
 def find_kernel(name: str) -> KernelInfo:
@@ -36,6 +38,89 @@ def find_kernel(name: str) -> KernelInfo:
         last = len(chosen.kernels) - 1
         raise ValueError(f"{chosen.description}: there are kernels 0 to {last}, not {name}")
     return chosen.kernels[int(name)]
+
+
+@dataclass(frozen=True)
+class _Sides:
+    """What the simulation and the kernel made of the same inputs, by head and block of queries."""
+
+    info: KernelInfo
+    heads: tuple[int, ...]
+    blocks: tuple[int, ...]
+    seq_len: int
+    expected: dict[tuple[int, int], list[Step]]
+    actual: dict[tuple[int, int], list[Step]]
+    o: Tensor  # [1, Sq, H, D], the kernel's
+    reference: Tensor  # [1, Sq, H, D], the oracle's
+
+    @classmethod
+    def of(
+        cls,
+        info: KernelInfo,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        heads: tuple[int, ...],
+        blocks: tuple[int, ...],
+    ) -> _Sides:
+        """Runs both."""
+        parameters = info.parameters
+        expected = {
+            (head, block): simulated(q, k, v, parameters, head, block)
+            for head in heads
+            for block in blocks
+        }
+        run = traced(runtime.kernel(info.key), q, k, v)
+        actual = {
+            place: list(run.steps(*place, [s.block for s in steps if s.name == STEP[0]]))
+            for place, steps in expected.items()
+        }
+        attention = oracle(FAMILY)
+        reference = attention(q.cpu(), k.cpu(), v.cpu(), causal=parameters["causal"])
+        return cls(info, heads, blocks, q.shape[1], expected, actual, run.o, reference)
+
+    @property
+    def rows(self) -> Tensor:
+        """The rows of the chosen blocks of queries."""
+        B_r = self.info.parameters["B_r"]
+        return torch.cat([torch.arange(i * B_r, (i + 1) * B_r) for i in self.blocks])
+
+    def write(self, out: Path) -> None:
+        """The files of both sides, below `out`."""
+        ours = "debug_cuda" if self.info.is_cuda else "debug_cpu"
+        for name, side in (("debug_pt", self.expected), (ours, self.actual)):
+            whole = {}
+            for head in self.heads:
+                finals = [side[head, block][-1].value for block in self.blocks]
+                whole[head, "O_full"] = torch.cat(finals)
+                whole[head, "O_ref"] = self.reference[0, self.rows, head]
+            files.write(out, name, side, whole)
+            click.echo(f"wrote {out / name}.txt and .npz")
+
+    def compare(self) -> list[Divergence]:
+        """Says of each block of queries whether both sides agree, and returns where they do not."""
+        parameters = self.info.parameters
+        divergences = []
+        for (head, block), expected in self.expected.items():
+            found = first_divergence(
+                self.actual[head, block],
+                expected,
+                parameters,
+                Rows.of(parameters, block, self.seq_len, self.seq_len),
+                fused=softmax_form(parameters)["fused"],
+                head=head,
+                query_block=block,
+            )
+            if found is None:
+                steps = len(expected) // len(STEP)
+                click.echo(f"head {head}, query block {block}: agrees at {steps} blocks of keys")
+            else:
+                click.echo(str(found))
+                divergences.append(found)
+        for head in self.heads:
+            o, o_ref = self.o[0, self.rows, head].double(), self.reference[0, self.rows, head]
+            click.echo(f"head {head}: greatest |O_full - O_ref| {(o - o_ref).abs().max():.2e}")
+        return divergences
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -72,22 +157,19 @@ def main(
     KERNEL is a key, a short form, or a number among the kernels that the variable KERNELS selects.
     """
     chosen_heads = tuple(dict.fromkeys(chosen_heads or (0,)))
+    blocks = tuple(dict.fromkeys(chosen_blocks or range(seq_in_b_r)))
     heads = heads or max(chosen_heads) + 1
     try:
         info = twin.find(find_kernel(kernel))
         if not info.available:
             raise ValueError(f"{info.key} cannot run here: {info.reason}")
-        parameters = info.parameters
-        blocks = tuple(dict.fromkeys(chosen_blocks or range(seq_in_b_r)))
         if max(blocks) >= seq_in_b_r:
             raise ValueError(f"--query-block {max(blocks)}: there are {seq_in_b_r}, from 0")
         if max(chosen_heads) >= heads:
             raise ValueError(f"--head {max(chosen_heads)}: there are {heads}, from 0")
         if heads % (kv_heads or heads):
             raise ValueError(f"--kv-heads {kv_heads} does not divide the {heads} query heads")
-        B_r = parameters["B_r"]
-        seq_len = seq_in_b_r * B_r
-        shape = Shape(1, seq_len, heads, kv_heads or heads)
+        shape = Shape(1, seq_in_b_r * info.parameters["B_r"], heads, kv_heads or heads)
         q, k, v = make_inputs(info, shape, counting=counting, seed=seed)
     except (ValueError, KeyError, runtime.TargetUnavailable) as error:
         raise click.UsageError(str(error)) from None
@@ -96,49 +178,9 @@ def main(
         f"{info.key}: q {list(q.shape)}, k and v {list(k.shape)}, "
         f"{'counting' if counting else f'normal, seed {seed}'}"
     )
-    places = [(head, block) for head in chosen_heads for block in blocks]
-    expected = {
-        (head, block): simulated(q, k, v, parameters, head, block) for head, block in places
-    }
-    run = traced(runtime.kernel(info.key), q, k, v)
-    actual = {
-        place: list(run.steps(*place, [s.block for s in steps if s.name == "Q"]))
-        for place, steps in expected.items()
-    }
-    attention = oracle(FAMILY)
-    reference = attention(q.cpu(), k.cpu(), v.cpu(), causal=parameters["causal"])
-    rows = torch.cat([torch.arange(i * B_r, (i + 1) * B_r) for i in blocks])
-    ours = "debug_cuda" if info.is_cuda else "debug_cpu"
-    for name, sides in (("debug_pt", expected), (ours, actual)):
-        whole = {}
-        for head in chosen_heads:
-            finals = [sides[head, block][-1].value for block in blocks]
-            whole[head, "O_full"] = torch.cat(finals)
-            whole[head, "O_ref"] = reference[0, rows, head]
-        files.write(out, name, sides, whole)
-        click.echo(f"wrote {out / name}.txt and .npz")
-
-    divergences = []
-    for place in places:
-        found = first_divergence(
-            actual[place],
-            expected[place],
-            parameters,
-            Rows.of(parameters, place[1], seq_len, seq_len),
-            fused=softmax_form(parameters)["fused"],
-            head=place[0],
-            query_block=place[1],
-        )
-        if found is None:
-            head, block = place
-            steps = len(expected[place]) // len(STEP)
-            click.echo(f"head {head}, query block {block}: agrees at {steps} blocks of keys")
-        else:
-            click.echo(str(found))
-            divergences.append(found)
-    for head in chosen_heads:
-        o, o_ref = run.o[0, rows, head].double(), reference[0, rows, head]
-        click.echo(f"head {head}: greatest |O_full - O_ref| {(o - o_ref).abs().max():.2e}")
+    sides = _Sides.of(info, q, k, v, chosen_heads, blocks)
+    sides.write(out)
+    divergences = sides.compare()
     if divergences:
         click.echo(f"the kernel diverges from its simulation first at {divergences[0]}")
         sys.exit(1)
