@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from codegen.emit.cpp import comment, dtype_enumerator, is_wide, number, translate
 from codegen.emit.cpp_names import ConfigNames, TableNames, cpp_lambda, requirements, table_number
@@ -127,8 +127,7 @@ def wgmma(chosen: TargetSpace, spec: Wgmma) -> str:
     )
 
 
-@dataclass(frozen=True)
-class _TableRow:
+class _TableRow(NamedTuple):
     key: str
     type_name: str
     parameters: str
@@ -190,8 +189,7 @@ def table(family: Family, chosen: TargetSpace) -> str:
     )
 
 
-@dataclass(frozen=True)
-class _ShardConfiguration:
+class _ShardConfiguration(NamedTuple):
     key: str
     type_name: str
     args_type: str
