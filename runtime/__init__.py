@@ -37,40 +37,43 @@ except ModuleNotFoundError as _error:
 from runtime import catalog as _catalog
 from runtime import manifest as _manifest
 from runtime import operators as _operators
+from runtime import packs as _packs
 from runtime.calls import forward, forward_timed
-from runtime.catalog import KernelInfo, families, kernel, kernels, targets
-from runtime.errors import InvalidArgument, KernelNotFound, TargetUnavailable
+from runtime.catalog import KernelInfo, families, kernel, kernels, load_pack, targets
+from runtime.errors import InvalidArgument, KernelNotFound, PackError, TargetUnavailable
 from runtime.handle import Kernel
 
 if len(__path__) > 1:
     _manifest.check_checkout(Path(__file__).resolve().parent)
 
-for _family in _manifest.load().families.values():
-    _operators.register(_family, _catalog.generated(_family.name).OPERATOR, kernel)
-
-_fronts = _manifest.fronts()
+for _pack in _packs.all_packs():
+    _operators.register(_pack, _catalog.kernel)
 
 __all__ = [
     "InvalidArgument",
     "Kernel",
     "KernelInfo",
     "KernelNotFound",
+    "PackError",
     "TargetUnavailable",
     "families",
     "forward",
     "forward_timed",
     "kernel",
     "kernels",
+    "load_pack",
     "targets",
-    *_fronts,
+    *sorted({front.function for _, front in _packs.fronts()}),
 ]
 
 
 def __getattr__(name: str) -> Any:
     """A family's front, imported when it is first asked for."""
-    if name not in _fronts:
-        raise AttributeError(f"module 'runtime' has no attribute {name!r}")
-    function = globals()[name] = getattr(importlib.import_module(_fronts[name]), name)
+    try:
+        function = _packs.front(name)
+    except LookupError:
+        raise AttributeError(f"module 'runtime' has no attribute {name!r}") from None
+    globals()[name] = function
     return function
 
 

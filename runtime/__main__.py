@@ -12,7 +12,7 @@ from typing import Any
 import click
 import torch
 
-from runtime import _native, catalog, devices, errors, manifest
+from runtime import _native, catalog, devices, errors, manifest, packs
 
 
 def _version() -> str:
@@ -31,12 +31,10 @@ def _cpu_isa() -> str:
 
 def collect() -> dict[str, Any]:
     """Everything `info` shows, in plain data."""
-    build = _native.build_info()
-    made_of = manifest.build()
     checkout = Path(__file__).resolve().parents[1]
     in_checkout = (checkout / "CMakeLists.txt").is_file()
     targets = []
-    for family in manifest.load().families.values():
+    for family in manifest.families():
         for target in family.targets:
             infos = catalog.kernels(family.name, target.name)
             targets.append(
@@ -55,41 +53,43 @@ def collect() -> dict[str, Any]:
         "torch": torch.__version__,
         "torch_cuda": torch.version.cuda,
         "extension": _native.__file__,
-        "fingerprint": _native.fingerprint,
-        "build": build,
-        "build_fingerprint": made_of["fingerprint"],
-        "settings": made_of["settings"],
-        "changed_sources": manifest.changed_sources(checkout) if in_checkout else [],
+        "abi": _native.abi,
+        "compiler": _native.compiler,
         "tensors": "DLPack exchange table" if _native.has_exchange_api() else "Python attributes",
         "cpu_isa": _cpu_isa(),
         "threads": torch.get_num_threads(),
         "devices": [dataclasses.asdict(device) for device in devices.properties()],
+        "packs": [
+            {
+                "name": pack.name,
+                "distribution": pack.distribution,
+                "folder": str(pack.folder),
+                "fingerprint": pack.fingerprint,
+                "families": list(pack.families),
+                "architectures": list(pack.architectures),
+                "cpu_isas": list(pack.isas),
+                "settings": dict(pack.settings),
+                "changed_sources": manifest.changed_sources(pack, checkout)
+                if in_checkout and pack.name == "kernelmint"
+                else [],
+            }
+            for pack in packs.all_packs()
+        ],
+        "faults": [fault.reason for fault in packs.faults()],
         "targets": targets,
     }
 
 
 def show(found: dict[str, Any]) -> None:
     """Prints what `collect` found, for people."""
-    build = found["build"]
-    cuda = (
-        f"nvcc {build['nvcc']}, for {', '.join(build['architectures'])}"
-        if build["cuda"]
-        else "without CUDA"
-    )
     rows = [
-        ("kernelmint", f"{found['kernelmint']}, fingerprint {found['fingerprint']}"),
+        ("kernelmint", found["kernelmint"]),
         ("extension", found["extension"]),
-        ("built", f"{build['compiler']}; {cuda}{'; debug' if build['debug'] else ''}"),
-        ("build", found["build_fingerprint"]),
-        *(("", f"{name}: {value.strip()}") for name, value in found["settings"].items()),
-        *(("", f"changed since: {name}") for name in found["changed_sources"]),
+        ("built", f"{found['compiler']}; ABI of packs {found['abi']}"),
         ("python", found["python"]),
         ("torch", f"{found['torch']}, CUDA {found['torch_cuda'] or 'none'}"),
         ("tensors by", found["tensors"]),
-        (
-            "CPU",
-            f"{found['cpu_isa']} of {', '.join(build['cpu_isas'])}; {found['threads']} threads",
-        ),
+        ("CPU", f"{found['cpu_isa']}; {found['threads']} threads"),
         *(
             (f"GPU {device.index}", str(device))
             for device in (devices.Properties(**d) for d in found["devices"])
@@ -97,6 +97,26 @@ def show(found: dict[str, Any]) -> None:
     ]
     if not found["devices"]:
         rows.append(("GPUs", "none"))
+    for pack in found["packs"]:
+        settings = pack["settings"]
+        cuda = (
+            f"nvcc {settings['nvcc']}, for {', '.join(pack['architectures'])}"
+            if pack["architectures"]
+            else "without CUDA"
+        )
+        debug = "; debug" if settings["debug"] == "ON" else ""
+        rows += [
+            ("pack", f"{pack['name']} ({pack['distribution'] or 'loaded'}), {pack['folder']}"),
+            ("", f"{settings['c++']}, for {', '.join(pack['cpu_isas'])}; {cuda}{debug}"),
+            ("", f"build {pack['fingerprint']}"),
+            *(
+                ("", f"{name}: {value.strip()}")
+                for name, value in settings.items()
+                if value.strip()
+            ),
+            *(("", f"changed since: {name}") for name in pack["changed_sources"]),
+        ]
+    rows += [("unusable", reason) for reason in found["faults"]]
     for name, value in rows:
         click.echo(f"{name:<12}{value}")
     click.echo(f"\n{'family':<18}{'target':<10}{'generated':>9}{'built':>8}{'available':>11}")

@@ -1,16 +1,6 @@
 from collections.abc import Callable
-from typing import TypedDict
 
 import torch
-
-class BuildInfo(TypedDict):
-    cuda: bool
-    nvcc: str | None
-    architectures: list[str]
-    cpu_isas: list[str]
-    supported_cpu_isas: list[str]
-    compiler: str
-    debug: bool
 
 class NativeKernel:
     @property
@@ -37,16 +27,26 @@ class NativeKernel:
         out: torch.Tensor | tuple[torch.Tensor, ...] | list[torch.Tensor] | None,
     ) -> torch.Tensor | tuple[torch.Tensor, ...]: ...
 
-fingerprint: str
-build_fingerprint: str
+class Library:
+    def __init__(self, path: str, architectures: tuple[str, ...] = ...) -> None: ...
+    @property
+    def generated(self) -> str: ...
+    @property
+    def build(self) -> str: ...
+    @property
+    def family(self) -> str: ...
+    def keys(self) -> list[str]: ...
+    def kernel(
+        self,
+        key: str,
+        parameters: dict[str, object] = ...,
+        dispatched: Callable[..., torch.Tensor | tuple[torch.Tensor, ...]] | None = ...,
+    ) -> NativeKernel: ...
 
-def build_info() -> BuildInfo: ...
-def built_keys() -> list[str]: ...
+abi: int
+compiler: str
+
 def active_cpu_isa() -> str: ...
-def kernel(
-    key: str,
-    parameters: dict[str, object] = ...,
-    dispatched: Callable[..., torch.Tensor | tuple[torch.Tensor, ...]] | None = ...,
-) -> NativeKernel: ...
+def supported_cpu_isas() -> list[str]: ...
 def has_exchange_api() -> bool: ...
 def use_exchange_api(use: bool) -> None: ...

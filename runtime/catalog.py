@@ -6,15 +6,15 @@ import dataclasses
 import difflib
 import enum
 import functools
-import importlib
 import numbers
-from collections.abc import Callable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any
 
 import torch
 
+from codegen.packs import Pack
 from codegen.spec.expressions import (
     BOOL,
     EVALUATION_ERRORS,
@@ -25,8 +25,8 @@ from codegen.spec.expressions import (
     reason,
 )
 from codegen.spec.where import Where
-from runtime import _native, devices, manifest, operators
-from runtime.errors import InvalidArgument, KernelNotFound, TargetUnavailable, shown
+from runtime import devices, manifest, operators, packs
+from runtime.errors import InvalidArgument, KernelNotFound, PackError, TargetUnavailable, shown
 from runtime.handle import Kernel
 
 _DTYPE_NAMES = {dtype: name for name, dtype in operators.DTYPES.items()}
@@ -47,7 +47,7 @@ class KernelInfo:
             None on the CPU.
         spills: bytes that ptxas spilled, stores plus loads; None on the CPU.
         is_cuda: whether it takes CUDA tensors.
-        built: whether this extension holds it.
+        built: whether its pack holds it.
         available: whether it is built and can run here: on this processor, or on at least one of
             this machine's CUDA devices.
         reason: why it is not available; None where it is.
@@ -68,60 +68,80 @@ class KernelInfo:
 
 
 def families() -> list[str]:
-    """The families this package was generated with."""
-    return list(manifest.load().families)
+    """The families of all packs that can be used."""
+    return packs.families()
 
 
 def targets() -> list[str]:
-    """The targets this package was generated with, over all families."""
-    found = (t.name for f in manifest.load().families.values() for t in f.targets)
+    """The targets of these families."""
+    found = (target.name for family in manifest.families() for target in family.targets)
     return list(dict.fromkeys(found))
 
 
-@functools.cache
-def built_keys() -> frozenset[str]:
-    """The keys of the kernels inside the extension."""
-    return frozenset(_native.built_keys())
+def load_pack(folder: str | os.PathLike[str]) -> Pack:
+    """Adds the pack in a folder to those that are installed, for this process.
+
+    Args:
+        folder: a folder with a pack.json: `<package>/_pack` of a distribution.
+
+    Returns:
+        the pack; the same as before where it is known already.
+
+    Raises:
+        PackError: it cannot be used, or one of its families is in another pack. Nothing has changed
+            then.
+    """
+    known = packs.all_packs()
+    pack = packs.add(folder)
+    if pack not in known:
+        operators.register(pack, kernel)
+        _short_forms.cache_clear()
+    return pack
 
 
-def why_not_built(target: manifest.Target) -> str:
-    """Why this build left a target's kernels out, and what would build them."""
-    build = _native.build_info()
+def is_built(family: manifest.Family, target: manifest.Target) -> bool:
+    """Whether the family's pack was built for a target."""
+    return f"{family.name}.{target.name}" in family.pack.targets
+
+
+def why_not_built(family: manifest.Family, target: manifest.Target) -> str:
+    """Why a pack's build left a target's kernels out, and what would build them."""
+    pack = family.pack
+    rebuild = f"rebuild pack {pack.name} in its project, `{manifest.REBUILD}"
     if not target.is_cuda:
-        return f"this build has no kernels of target {target.name}; rebuild with {manifest.REBUILD}"
-    if not build["cuda"]:
+        return f"pack {pack.name} has no kernels of target {target.name}: {rebuild}`"
+    if not pack.architectures:
         return (
-            "built without CUDA; rebuild with pip install . -C cmake.define.KERNELMINT_CUDA=ON "
+            f"built without CUDA; {rebuild} -C cmake.define.KERNELMINT_CUDA=ON` "
             "(nvcc comes from PyPI where the machine has none)"
         )
     return (
-        f"built for compute capability {', '.join(build['architectures'])} only; rebuild with "
-        f"pip install . -C cmake.define.CMAKE_CUDA_ARCHITECTURES={target.capability}"
-        f"{'a' if target.exact else ''}"
+        f"built for compute capability {', '.join(pack.architectures)} only; {rebuild} "
+        f"-C cmake.define.CMAKE_CUDA_ARCHITECTURES={target.capability}"
+        f"{'a' if target.exact else ''}`"
     )
 
 
-def why_unavailable(target: manifest.Target) -> str | None:
+def why_unavailable(family: manifest.Family, target: manifest.Target) -> str | None:
     """Why a built target runs on none of this machine's devices, or None."""
     if not target.is_cuda:
         return None
     if not devices.has_cuda():
         return "no CUDA device"
     reasons = [
-        devices.why_unavailable(target.capability, target.exact, index)
+        devices.why_unavailable(target.capability, target.exact, family.pack.architectures, index)
         for index in range(torch.cuda.device_count())
     ]
     return None if None in reasons else reasons[0]
 
 
-def _infos() -> Iterator[KernelInfo]:
-    resources = manifest.resources()
-    for family in manifest.load().families.values():
+def _infos(families: Iterable[manifest.Family]) -> Iterator[KernelInfo]:
+    for family in families:
+        resources = manifest.resources(family.pack)
         for target in family.targets:
-            unavailable = why_unavailable(target)
+            built = is_built(family, target)
+            reason = why_unavailable(family, target) if built else why_not_built(family, target)
             for kernel in target.kernels:
-                built = kernel.key in built_keys()
-                reason = unavailable if built else why_not_built(target)
                 used = resources.get(kernel.key)
                 yield KernelInfo(
                     key=kernel.key,
@@ -156,18 +176,33 @@ def kernels(
 
     Raises:
         InvalidArgument: an unknown family, target or name, or a malformed expression.
+        PackError: no family is named, and a pack cannot be used: the message names each such pack.
+            The families of the others can be listed by name.
     """
-    check_name("family", family, families())
-    check_name("target", target, targets())
-    found = [
-        info for info in _infos() if family in (None, info.family) and target in (None, info.target)
-    ]
+    if family is None and packs.faults():
+        raise PackError("\n".join(dict.fromkeys(fault.reason for fault in packs.faults())))
+    found = _listed(family, target)
     if where is None:
         return found
     if callable(where):
         return [info for info in found if _holds(where(info))]
     matches = _filter(where, {(info.family, info.target) for info in found})
     return [info for info in found if matches(info)]
+
+
+def _listed(family: str | None, target: str | None) -> list[KernelInfo]:
+    """The kernels of one family, or of all that can be used."""
+    chosen = manifest.families() if family is None else [_known(family)]
+    check_name("target", target, targets())
+    return [info for info in _infos(chosen) if target in (None, info.target)]
+
+
+def _known(name: str) -> manifest.Family:
+    """The family of that name. Raises InvalidArgument where there is none, PackError where its pack
+    cannot be used."""
+    if not isinstance(name, str) or packs.owner(name) is None:
+        check_name("family", name, families())
+    return manifest.family(name)
 
 
 def _holds(answer: object) -> bool:
@@ -187,7 +222,7 @@ def _filter(text: str, among: set[tuple[str, str]]) -> Callable[[KernelInfo], bo
         )
     scopes = {
         (family.name, target.name): _names(family, target)
-        for family in manifest.load().families.values()
+        for family in manifest.families()
         for target in family.targets
         if not among or (family.name, target.name) in among
     }
@@ -240,12 +275,6 @@ def check_name(what: str, name: object, known: list[str]) -> None:
     raise InvalidArgument(f"unknown {what}: {shown(name)}{meant} Known: {', '.join(known)}")
 
 
-def generated(family: str) -> ModuleType:
-    """The family's generated module: its Kernel class and its operator's schema."""
-    modules: dict[str, ModuleType] = importlib.import_module("runtime._generated").FAMILIES
-    return modules[family]
-
-
 _kernels: dict[str, Kernel] = {}
 
 
@@ -271,14 +300,23 @@ def kernel(key: str | Mapping[str, Any] | object) -> Kernel:
 def _make(key: str) -> Kernel:
     if key.lstrip().startswith("("):
         return kernel(_key_of_short(key))
-    info = next((info for info in _infos() if info.key == key), None)
-    if info is None:
+    family = key.partition(".")[0]
+    pack = packs.owner(family)
+    infos = _infos([manifest.family(family)]) if pack is not None else iter(())
+    info = next((info for info in infos if info.key == key), None)
+    if pack is None or info is None:
         raise KernelNotFound(_explain_unknown(key))
     if not info.built:
         raise TargetUnavailable(f"{key}: {info.reason}")
-    through_operator = operators.callers[info.family]
-    native = _native.kernel(key, dict(info.parameters), through_operator)
-    kernel_class: type[Kernel] = generated(info.family).KERNEL_CLASS
+    through_operator = operators.caller(family)
+    library = packs.library(pack, family)
+    try:
+        native = library.kernel(key, dict(info.parameters), through_operator)
+    except KeyError:
+        raise PackError(
+            f"{pack}: {pack.library(family)} lacks {key}, which its manifest names: reinstall it"
+        ) from None
+    kernel_class: type[Kernel] = packs.face(pack, family)
     return kernel_class.of_key(key)(info, native, through_operator)
 
 
@@ -301,7 +339,7 @@ def _plain_short(text: str) -> str:
 def _short_forms() -> dict[str, list[str]]:
     """The keys of each short form."""
     found: dict[str, list[str]] = {}
-    for info in _infos():
+    for info in _infos(manifest.families()):
         if info.short is not None:
             found.setdefault(_plain_short(info.short), []).append(info.key)
     return found
@@ -319,7 +357,9 @@ def _key_of_short(short: str) -> str:
     nearest = difflib.get_close_matches(plain[:_COMPARED], known, n=3, cutoff=0)
     given = _abridged(short)
     near = ", ".join(
-        info.short for info in _infos() if info.short and info.key in {known[n][0] for n in nearest}
+        info.short
+        for info in _infos(manifest.families())
+        if info.short and info.key in {known[n][0] for n in nearest}
     )
     raise KernelNotFound(
         f"no kernel was generated for {given}. Nearest: {near or 'no kernel has a short form'}. "
@@ -353,7 +393,8 @@ def _nearest(key: str) -> str:
         shared = len(tokens.symmetric_difference(other.replace(".", "-").split("-")))
         return shared, -difflib.SequenceMatcher(None, key, other).ratio()
 
-    return ", ".join(sorted(built_keys(), key=likeness)[:3]) or "none"
+    built = (info.key for info in _infos(manifest.families()) if info.built)
+    return ", ".join(sorted(built, key=likeness)[:3]) or "none"
 
 
 def resolve(config: Mapping[str, Any] | object) -> str:
@@ -368,7 +409,7 @@ def resolve(config: Mapping[str, Any] | object) -> str:
             "parameters"
         )
     wanted = {name: _plain(name, value) for name, value in values.items()}
-    candidates = kernels(wanted.pop("family", None), wanted.pop("target", None))
+    candidates = _listed(wanted.pop("family", None), wanted.pop("target", None))
     known = sorted({name for info in candidates for name in info.parameters})
     for name in wanted:
         check_name("parameter", name, known)
@@ -395,7 +436,7 @@ def resolve(config: Mapping[str, Any] | object) -> str:
 
 def _defaults(family: str, target: str) -> dict[str, Any]:
     """What the parameters of a target are that a configuration leaves out."""
-    known = manifest.load().families[family]
+    known = manifest.family(family)
     (own,) = (t.parameters for t in known.targets if t.name == target)
     return {p.name: p.default for p in (*known.parameters, *own) if p.default is not None}
 

@@ -63,7 +63,7 @@ def choose(
     found = _chosen.get(key)
     if found is not None:
         return found
-    capability = {t.name: t.capability for t in manifest.load().families[family].targets}
+    capability = {t.name: t.capability for t in manifest.family(family).targets}
     by_capability = sorted(catalog.kernels(family), key=lambda info: -capability[info.target])
     refused: dict[tuple[str, str], list[str]] = {}
     for take in [rows[i][1] for i in held] if rows else [_NOTHING]:
@@ -78,7 +78,7 @@ def choose(
 @functools.cache
 def _rows(family: str) -> tuple[tuple[Expression, Mapping[str, Any]], ...]:
     """The family's rows: (condition, values to take)."""
-    found = manifest.load().families[family]
+    found = manifest.family(family)
     kinds = {parameter.name: parameter.kind for parameter in found.parameters}
     kinds |= dict.fromkeys(found.symbols, INT)
     kinds |= {
@@ -108,9 +108,10 @@ def _why_not(
     if not info.built:
         return info.reason
     if info.is_cuda:
-        where = manifest.load().families[info.family].target(info.target)
+        where = manifest.family(info.family).target(info.target)
         index = torch.cuda.current_device() if device.index is None else device.index
-        why = devices.why_unavailable(where.capability, where.exact, index)
+        architectures = manifest.family(info.family).pack.architectures
+        why = devices.why_unavailable(where.capability, where.exact, architectures, index)
         if why is not None:
             return why
     own = info.parameters
@@ -145,6 +146,6 @@ def _explain(
     )
     return (
         f"no {family} kernel for {settings} on {device}:{reasons or ' none was generated'}\n"
-        f"Add a configuration to {manifest.load().families[family].folder}; then "
+        f"Add a configuration to {manifest.family(family).folder}; then "
         f"`{manifest.REGENERATE}` builds it"
     )

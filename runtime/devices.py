@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 import torch
 
-from runtime import _native
-
 
 def has_cuda() -> bool:
     """Whether this PyTorch sees a CUDA device."""
@@ -52,12 +50,15 @@ def describe(index: int) -> str:
 
 
 @functools.cache
-def why_unavailable(capability: int, exact: bool, index: int) -> str | None:
+def why_unavailable(
+    capability: int, exact: bool, architectures: tuple[str, ...], index: int
+) -> str | None:
     """Why the CUDA device `index` cannot run a built target, or None where it can.
 
     Args:
         capability: the target's least compute capability, 80 for 8.0.
         exact: whether the target runs on that capability alone (an `a` target).
+        architectures: what its pack was compiled for: "80", "90a".
         index: a CUDA device ordinal.
     """
     major, minor = torch.cuda.get_device_capability(index)
@@ -69,9 +70,7 @@ def why_unavailable(capability: int, exact: bool, index: int) -> str | None:
         return f"needs compute capability {needed}, this device is {describe(index)}"
     # Machine code alone is shipped: it runs on its own major version, from its minor version up.
     compiled = [
-        int(name.rstrip("a"))
-        for name in _native.build_info()["architectures"]
-        if int(name.rstrip("a")) >= capability
+        int(name.rstrip("a")) for name in architectures if int(name.rstrip("a")) >= capability
     ]
     if exact or any(a // 10 == major and a <= here for a in compiled):
         return None

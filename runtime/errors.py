@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import reprlib
 
+from codegen.packs import PackError as PackError
+
 
 class KernelNotFound(KeyError):  # noqa: N818 - the public name of the contract
     """No built kernel answers to what was asked for."""
@@ -43,5 +45,5 @@ def text(value: object) -> str:
     return value if isinstance(value, str) and len(value) <= _repr.maxstring else shown(value)
 
 
-for _error in (KernelNotFound, InvalidArgument, TargetUnavailable):
+for _error in (KernelNotFound, InvalidArgument, TargetUnavailable, PackError):
     _error.__module__ = "runtime"

@@ -102,7 +102,7 @@ class Kernel:
         requested: tuple[bool, ...],
         out: Out,
     ) -> tuple[Any, dict[str, torch.Tensor]]:
-        family, parameters = manifest.load().families[self.info.family], self.info.parameters
+        family, parameters = manifest.family(self.info.family), self.info.parameters
         assert family.trace is not None
         if not parameters[family.trace.parameter]:
             raise InvalidArgument(

@@ -1,4 +1,4 @@
-"""What was generated and what ptxas made of it: the data files installed beside the extension."""
+"""What was generated and what ptxas made of it: the data files of packs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from codegen.packs import Pack, PackError
 from codegen.spec.expressions import BOOL, DTYPE, INT, Kind
-from runtime import _native
+from runtime import packs
 
-FOLDER = Path(str(_native.__file__)).parent / "_generated"
 REBUILD = "pip install ."
 REGENERATE = f"kernelmint regenerate && {REBUILD}"
 
@@ -79,39 +79,24 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Front:
-    """What a family offers Python beyond its kernels: a function, and the module it is in."""
-
-    module: str
-    function: str
-
-
-@dataclass(frozen=True)
 class Family:
     """What is computed: arguments, parameters that all targets share, targets in dispatch order."""
 
     name: str
+    pack: Pack
     summary: str
     symbols: tuple[str, ...]
     arguments: tuple[Argument, ...]
     parameters: tuple[Parameter, ...]  # shared by all targets
     targets: tuple[Target, ...]
     trace: Trace | None
-    front: Front | None
     choices: tuple[Choice, ...]
-    folder: str  # of its spec, as its author has it
+    folder: str  # of its spec, as its author has it: "kernel_specs/hstu/block_sparse"
+    reference: str | None  # "reference.py:attention", within the folder
 
     def target(self, name: str) -> Target:
         """The target of that name, which is known to be there."""
         return next(target for target in self.targets if target.name == name)
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """All families, and the fingerprint that the extension must carry too."""
-
-    fingerprint: str
-    families: dict[str, Family]
 
 
 @dataclass(frozen=True)
@@ -145,9 +130,10 @@ def _trace(data: dict[str, Any]) -> Trace:
     return Trace(data["parameter"], {t["name"]: tuple(t["shape"]) for t in data["record"]})
 
 
-def _family(data: dict[str, Any]) -> Family:
+def _family(pack: Pack, data: dict[str, Any]) -> Family:
     return Family(
         name=data["name"],
+        pack=pack,
         summary=data["summary"],
         symbols=tuple(data["symbols"]),
         arguments=tuple(
@@ -163,109 +149,95 @@ def _family(data: dict[str, Any]) -> Family:
         parameters=tuple(_parameter(p) for p in data["parameters"]),
         targets=tuple(_target(t) for t in data["targets"]),
         trace=None if data["trace"] is None else _trace(data["trace"]),
-        front=None if data["front"] is None else Front(**data["front"]),
         choices=tuple(Choice(row["when"], row["take"]) for row in data["choices"]),
         folder=Path(data["targets"][0]["spec"]).parent.as_posix(),
+        reference=data["reference"],
     )
 
 
-@functools.cache
-def build() -> dict[str, Any]:
-    """The installed build.json: what the extension is made of, by `settings` and `sources`.
-
-    ImportError where the extension is another build's.
-    """
-    path = FOLDER / "build.json"
-    with _readable(path, "record of its build"):
-        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        _ = data["fingerprint"], data["settings"], data["sources"].items()
-    if data["fingerprint"] != _native.build_fingerprint:
-        raise ImportError(
-            f"runtime's extension {_native.__file__} is of the build {_native.build_fingerprint} "
-            f"(its sources, compilers and flags), but {path} is of {data['fingerprint']}: run "
-            f"`{REBUILD}`"
-        )
-    return data
-
-
-def changed_sources(checkout: Path) -> list[str]:
-    """The C++ and CMake files of a checkout that are not what the extension was built of."""
+def changed_sources(pack: Pack, project: Path) -> list[str]:
+    """The sources of a project that are not what a pack was built of."""
     return [
         name
-        for name, digest in build()["sources"].items()
-        if not (checkout / name).is_file()
-        or hashlib.sha256((checkout / name).read_bytes()).hexdigest() != digest
+        for name, digest in pack.sources.items()
+        if not (project / name).is_file()
+        or hashlib.sha256((project / name).read_bytes()).hexdigest() != digest
     ]
 
 
 def check_checkout(package: Path) -> None:
-    """ImportError where the checkout that `package` lies in is not what the extension was built of.
+    """ImportError where the checkout that `package` lies in is not what was installed from it.
 
     For the source tree's `runtime` beside an installed extension.
     """
-    installed = f"the extension installed as {_native.__file__}"
-    generated = package.parent / "generated/manifest.json"
-    with _readable(generated, "manifest"):
-        fingerprint = json.loads(generated.read_text(encoding="utf-8"))["fingerprint"]
-    changed = changed_sources(package.parent)
-    if fingerprint != _native.fingerprint:
-        what = f"{generated} is {fingerprint}, {installed} was built from {_native.fingerprint}"
+    checkout = package.parent
+    (pack,) = (pack for pack in packs.all_packs() if pack.name == "kernelmint")
+    generated = checkout / "generated/manifest.json"
+    with _readable(pack, generated):
+        data = json.loads(generated.read_text(encoding="utf-8"))
+        fingerprints = {family["name"]: family["fingerprint"] for family in data["families"]}
+    changed = changed_sources(pack, checkout)
+    if fingerprints != pack.generated:
+        what = f"{generated} is not what {pack} was built from"
     elif changed:
         more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
-        what = f"{package.parent / changed[0]}{more} changed since {installed} was built"
+        what = f"{checkout / changed[0]}{more} changed since {pack} was built"
     else:
         return
-    raise ImportError(f"{what}: run `make build` (or `{REBUILD}`) in {package.parent}")
+    raise ImportError(f"{what}: run `make build` (or `{REBUILD}`) in {checkout}")
 
 
 @functools.cache
-def load() -> Manifest:
-    """The installed manifest.json.
-
-    Raises ImportError where it is damaged, and where the extension was built from another one.
-    """
-    build()
-    path = FOLDER / "manifest.json"
-    with _readable(path, "manifest"):
+def _families(pack: Pack) -> dict[str, Family]:
+    path = pack.manifest
+    with _readable(pack, path):
         data = json.loads(path.read_text(encoding="utf-8"))
-        if data["fingerprint"] != _native.fingerprint:
-            raise ImportError(
-                f"runtime's extension {_native.__file__} was built from the generated code "
-                f"{_native.fingerprint}, but {path} is {data['fingerprint']}: run `{REBUILD}`"
-            )
-        families = [_family(f) for f in data["families"]]
-        return Manifest(data["fingerprint"], {f.name: f for f in families})
+        for family in data["families"]:
+            expected = pack.generated.get(family["name"])
+            if family["fingerprint"] != expected:
+                raise PackError(
+                    f"{pack}: {path} is of the generated code {family['fingerprint']} of "
+                    f"{family['name']}, but the pack was built from {expected}: reinstall it"
+                )
+        return {f["name"]: _family(pack, f) for f in data["families"]}
+
+
+def families() -> Iterator[Family]:
+    """The families of all usable packs."""
+    for pack in packs.all_packs():
+        yield from _families(pack).values()
+
+
+def family(name: str) -> Family:
+    """The family of that name, which is known to be there."""
+    pack = packs.owner(name)
+    assert pack is not None
+    return _families(pack)[name]
 
 
 @contextlib.contextmanager
-def _readable(path: Path, what: str) -> Iterator[None]:
-    """Raises ImportError where the file at `path` is absent, or not what a build writes there."""
+def _readable(pack: Pack, path: Path) -> Iterator[None]:
+    """Raises PackError where the file at `path` is absent, or not what a build writes there."""
     try:
         yield
     except FileNotFoundError:
-        raise ImportError(
-            f"runtime's extension has no {what} beside it ({path}): run `{REBUILD}`"
-        ) from None
+        raise PackError(f"{pack}: there is no {path}: reinstall it") from None
+    except PackError:
+        raise
     except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError) as error:
-        raise ImportError(
-            f"the {what} {path} is damaged ({type(error).__name__}: {error}): run `{REBUILD}`"
+        raise PackError(
+            f"{pack}: {path} is damaged ({type(error).__name__}: {error}): reinstall it"
         ) from None
-
-
-def fronts() -> dict[str, str]:
-    """The families' public functions by name, and the module of each."""
-    found = (family.front for family in load().families.values())
-    return {front.function: front.module for front in found if front is not None}
 
 
 @functools.cache
-def resources() -> dict[str, Resources]:
-    """The installed ptxas.csv, by key; empty where the build had no CUDA."""
-    path = FOLDER / "ptxas.csv"
+def resources(pack: Pack) -> dict[str, Resources]:
+    """A pack's ptxas.csv, by key; empty where it has no CUDA kernels."""
+    path = pack.ptxas
     found: dict[str, Resources] = {}
     if not path.exists():
         return found
-    with path.open(newline="", encoding="utf-8") as file:
+    with _readable(pack, path), path.open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
             if not row["used_registers"]:
                 continue

@@ -8,12 +8,14 @@ passed by name.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch.autograd import forward_ad
 
+from codegen.packs import Pack
 from codegen.spec import expressions
 from runtime import manifest
 from runtime.errors import InvalidArgument
@@ -35,31 +37,41 @@ _library = torch.library.Library(NAMESPACE, "DEF")  # type: ignore[no-untyped-ca
 
 
 class _Operator:
-    """What the two operators of one family have in common."""
+    """What the two operators of one family have in common. Its arguments are read when it is first
+    called: defining it must be cheap, since an import defines the operators of all packs."""
 
-    def __init__(self, family: manifest.Family, find: Callable[[str], Kernel]) -> None:
-        self.family = family
+    def __init__(self, name: str, find: Callable[[str], Kernel]) -> None:
+        self.name = name
         self.find = find
-        self.inputs = [a for a in family.arguments if a.role == "input"]
-        self.scalars = [a for a in family.arguments if a.role == "scalar"]
-        self.outputs = [a for a in family.arguments if a.role == "output"]
-        names = dict.fromkeys(family.symbols, expressions.INT)
-        names |= {parameter.name: parameter.kind for parameter in family.parameters}
-        self.shapes = [[expressions.parse(d, names, "int") for d in a.dims] for a in self.outputs]
 
-    def define(self, schema: str) -> None:
-        """Registers the family's operator from its schema, and its twin that writes in place."""
-        name, _, arguments = schema.partition(") -> ")[0].partition("(")
-        kept = [a for a in arguments.split(", ") if not a.startswith("bool return_")]
-        split = kept.index("*") if "*" in kept else len(kept)
-        written = [
-            f"Tensor({letter}!){'? ' + a.name + '=None' if a.optional else ' ' + a.name}"
-            for letter, a in zip("abcdefghijklmnopqrstuvwxyz", self.outputs, strict=False)
-        ]
-        in_place = ", ".join([*kept[:split], "*", *written, *kept[split + 1 :]])
+    @functools.cached_property
+    def family(self) -> manifest.Family:
+        return manifest.family(self.name)
+
+    @functools.cached_property
+    def inputs(self) -> list[manifest.Argument]:
+        return [a for a in self.family.arguments if a.role == "input"]
+
+    @functools.cached_property
+    def scalars(self) -> list[manifest.Argument]:
+        return [a for a in self.family.arguments if a.role == "scalar"]
+
+    @functools.cached_property
+    def outputs(self) -> list[manifest.Argument]:
+        return [a for a in self.family.arguments if a.role == "output"]
+
+    @functools.cached_property
+    def shapes(self) -> list[list[expressions.Expression]]:
+        """The outputs' extents."""
+        names = dict.fromkeys(self.family.symbols, expressions.INT)
+        names |= {parameter.name: parameter.kind for parameter in self.family.parameters}
+        return [[expressions.parse(d, names, "int") for d in a.dims] for a in self.outputs]
+
+    def define(self, functional: str, in_place: str) -> None:
+        """Registers both operators by their schemas."""
         for text, run, fake in (
-            (schema, self._run, self._fake),
-            (f"{name}_out({in_place}) -> ()", self._run_out, self._fake_out),
+            (functional, self._run, self._fake),
+            (in_place, self._run_out, self._fake_out),
         ):
             operator = text.partition("(")[0]
             names = [a.name for a in torch._C.parse_schema(f"{NAMESPACE}::{text}").arguments]
@@ -75,7 +87,6 @@ class _Operator:
 
     def _refusing_gradients(self, name: str) -> Callable[..., Any]:
         """What autograd calls in the place of a backward, which no family has."""
-        operator = getattr(getattr(torch.ops, NAMESPACE), name).default
 
         def call(keys: Any, *arguments: Any, **options: Any) -> Any:
             named = [(a.name, t) for a, t in zip(self.inputs, arguments[1:], strict=False)]
@@ -83,7 +94,7 @@ class _Operator:
             for argument, tensor in named:
                 if tensor is not None:
                     self._refuse_gradients(argument, tensor)
-            return operator.redispatch(
+            return getattr(getattr(torch.ops, NAMESPACE), name).default.redispatch(
                 keys & torch._C._after_autograd_keyset, *arguments, **options
             )
 
@@ -194,18 +205,19 @@ def _by_name(names: list[str], function: Callable[[dict[str, Any]], Any]) -> Cal
     return call
 
 
-# By family: a function of the key and Kernel._call's arguments that goes through the operators.
-callers: dict[str, Callable[..., Result]] = {}
+def register(pack: Pack, find: Callable[[str], Kernel]) -> None:
+    """Registers the operators of a pack's families; `find` gives the kernel of a key."""
+    for family, (functional, in_place) in pack.operators.items():
+        _Operator(family, find).define(functional, in_place)
 
 
-def register(family: manifest.Family, schema: str, find: Callable[[str], Kernel]) -> None:
-    """Registers a family's operators; `find` gives the kernel of a key."""
-    _Operator(family, find).define(schema)
-    callers[family.name] = _caller(family)
+@functools.cache
+def caller(name: str) -> Callable[..., Result]:
+    """A function of the key and Kernel._call's arguments that goes through a family's operators.
 
-
-def _caller(family: manifest.Family) -> Callable[..., Result]:
-    """Plain Python, as torch.compile traces what this returns."""
+    It is plain Python, as torch.compile traces it.
+    """
+    family = manifest.family(name)
     functional = getattr(torch.ops.kernelmint, family.name).default
     in_place = getattr(torch.ops.kernelmint, f"{family.name}_out").default
     scalar_names = tuple(a.name for a in family.arguments if a.role == "scalar")

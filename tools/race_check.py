@@ -27,8 +27,7 @@ import torch
 from torch import Tensor
 
 import runtime
-from runtime import KernelInfo
-from runtime.manifest import FOLDER
+from runtime import KernelInfo, manifest
 from runtime.operators import DTYPES
 
 from .selection import FAMILY, select
@@ -117,7 +116,8 @@ def inputs(info: KernelInfo, case: Case, device: str) -> list[Tensor]:
 
 
 def _spec(family: str) -> dict[str, Any]:
-    families = json.loads((FOLDER / "manifest.json").read_text(encoding="utf-8"))["families"]
+    path = manifest.family(family).pack.manifest
+    families = json.loads(path.read_text(encoding="utf-8"))["families"]
     return next(entry for entry in families if entry["name"] == family)
 
 

@@ -18,7 +18,7 @@ from codegen.spec.load import load
 from codegen.spec.problems import SpecError, UsageError
 from runtime import KernelInfo
 
-from .places import SPECS
+from .oracle import specs as specs_of
 
 VARIABLE = "KERNELS"
 FAMILY = "flash_forward"
@@ -80,14 +80,16 @@ def select(kernel: str | None = None, where: str | None = None) -> Selected:
     return Selected(description, built, missing)
 
 
-def keys_of_set(name: str, specs: Path = SPECS) -> list[str]:
+def keys_of_set(name: str, specs: Path | None = None) -> list[str]:
     """The keys of flash_forward's kernels in the set of that name, over all targets, in its order.
 
     Raises:
         ValueError: no target has such a set, or the specs are wrong or not there.
     """
     try:
-        families = [family for family in load((specs,)) if family.name == FAMILY]
+        families = [
+            family for family in load((specs or specs_of(FAMILY),)) if family.name == FAMILY
+        ]
         spaces = expand(families, Selection(name))
     except SpecError as error:
         raise ValueError("\n".join(str(problem) for problem in error.problems)) from None

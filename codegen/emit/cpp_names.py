@@ -15,7 +15,7 @@ CPP_TYPES = {INT: "std::int64_t", BOOL: "bool", FLOAT: "double"}
 
 
 class TableNames(Names):
-    """Names where tables evaluate them: symbols[i], parameters[i], scalars[i]; derived values are
+    """Names where tables evaluate them: scope.symbols[i] and the like; derived values are
     locals."""
 
     def __init__(self, family: Family, target: Target | None = None) -> None:
@@ -30,20 +30,20 @@ class TableNames(Names):
         if self.derivation is None:
             return []
         return [
-            f"const {CPP_TYPES[d.expression.kind]} {d.name} = {translate(d.expression, self)};"
+            f"const {CPP_TYPES[d.expression.kind]} {d.name} = ({translate(d.expression, self)});"
             for d in self.derivation.needed_for(expression.names)
         ]
 
     def value(self, name: str) -> Value:
         """The number `name`."""
         if name in self.symbols:
-            return Value(f"symbols[{self.symbols[name]}]", INT)
+            return Value(f"scope.symbols[{self.symbols[name]}]", INT)
         if name in self.parameters:
             i, parameter = self.parameters[name]
-            return Value(f"parameters[{i}]", parameter.kind)
+            return Value(f"scope.parameters[{i}]", parameter.kind)
         if name in self.scalars:
             i, scalar = self.scalars[name]
-            return Value(f"scalars[{i}].integer", BOOL if scalar.dtype == "bool" else INT)
+            return Value(f"scope.scalars[{i}].integer", BOOL if scalar.dtype == "bool" else INT)
         assert self.derivation is not None
         kind = self.derivation.kind(name)
         return Value(name, kind)
@@ -52,11 +52,11 @@ class TableNames(Names):
         """Whether the text `name` equals another name or value."""
         i, parameter = self.parameters[name]
         right = (
-            f"parameters[{self.parameters[other][0]}]"
+            f"scope.parameters[{self.parameters[other][0]}]"
             if is_name
             else str(table_number(parameter, other))
         )
-        return f"parameters[{i}] == {right}"
+        return f"scope.parameters[{i}] == {right}"
 
 
 class ConfigNames(Names):
@@ -86,17 +86,14 @@ class ConfigNames(Names):
         return f"Config::{name} == Config::{enum_type(name)}::{cpp_name(other)}"
 
 
-def cpp_lambda(
-    expression: Expression, names: TableNames, result: str, takes_scalars: bool = False
-) -> str:
-    """A captureless lambda: an IntExpression, FloatExpression or CallExpression of registry.h."""
-    text = " ".join([*names.locals(expression), f"return {translate(expression, names)};"])
-    symbols = " symbols" if "symbols[" in text else ""
-    parameters = " parameters" if "parameters[" in text else ""
-    signature = f"const std::int64_t*{symbols}, const std::int64_t*{parameters}"
-    if takes_scalars:
-        signature += f", const ScalarValue*{' scalars' if 'scalars[' in text else ''}"
-    return f"[]({signature}) -> {result} {{ {text} }}"
+def evaluated(expression: Expression, names: TableNames, result: str) -> str:
+    """An IntExpression or a FloatExpression of registry.h.
+
+    It stands in a template argument, which a `>` without parentheses would end.
+    """
+    text = " ".join([*names.locals(expression), f"return ({translate(expression, names)});"])
+    scope = " scope" if "scope." in text else ""
+    return f"&evaluated<{result}, [](const Scope&{scope}) -> {result} {{ {text} }}>"
 
 
 def table_number(parameter: Parameter, value: ParameterValue) -> int:
@@ -118,6 +115,6 @@ class _Requirement:
 def requirements(rules: Sequence[Rule], names: TableNames) -> list[_Requirement]:
     """Rules as rows of a table of Requirement (registry.h)."""
     return [
-        _Requirement(cpp_lambda(rule.that, names, "std::int64_t"), rule.that.text, rule.because)
+        _Requirement(evaluated(rule.that, names, "std::int64_t"), rule.that.text, rule.because)
         for rule in rules
     ]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from codegen.emit import python_face
 from codegen.emit.cpp import SCALAR_TYPES, comment, dtype_enumerator, translate
-from codegen.emit.cpp_names import ConfigNames, TableNames, cpp_lambda, requirements
+from codegen.emit.cpp_names import ConfigNames, TableNames, evaluated, requirements
 from codegen.emit.render import render
 from codegen.space.expand import FamilySpace
 from codegen.spec.expressions import Expression
@@ -125,7 +125,7 @@ def family_cpp(space: FamilySpace) -> str:
         is_float = scalar.dtype in ("f32", "f64")
         default = None
         if scalar.default is not None:
-            default = cpp_lambda(scalar.default, names, "double" if is_float else "std::int64_t")
+            default = evaluated(scalar.default, names, "double" if is_float else "std::int64_t")
         scalars.append(
             _ScalarRow(
                 scalar.name,
@@ -152,7 +152,7 @@ def family_cpp(space: FamilySpace) -> str:
 def _dim_row(family: Family, extent: Expression, names: TableNames) -> _DimRow:
     if extent.text in family.symbols:
         return _DimRow(family.symbols.index(extent.text), None, extent.text)
-    return _DimRow(None, cpp_lambda(extent, names, "std::int64_t"), extent.text)
+    return _DimRow(None, evaluated(extent, names, "std::int64_t"), extent.text)
 
 
 def _trace_row(family: Family, trace: Trace, names: TableNames) -> _TraceRow:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from codegen.emit import python_face
 from codegen.emit.render import sha256
 from codegen.space.expand import FamilySpace, Selection, TargetSpace
 from codegen.spec import keys, short_form
@@ -34,23 +35,26 @@ def manifest(
     files: Mapping[str, str],
     places: Mapping[str, str],
     inputs: Inputs,
-    fingerprint: str,
+    fingerprints: Mapping[str, str],
 ) -> str:
-    """The text of manifest.json; `places` is the file of each key."""
+    """The text of manifest.json: `places` is the file of each key, `fingerprints` by family."""
     entries = {
         "version": VERSION,
-        "fingerprint": fingerprint,
         "selection": {"set": inputs.selection.set_name, "where": inputs.selection.where},
         "spec_dirs": list(inputs.spec_dirs),
         "inputs": dict(inputs.specs),
         "codegen": dict(inputs.codegen),
         "outputs": {path: sha256(files[path]) for path in sorted(files)},
-        "families": [_family_entry(space, places) for space in spaces],
+        "families": [
+            _family_entry(space, places, fingerprints[space.family.name]) for space in spaces
+        ],
     }
     return json.dumps(entries, indent=1, ensure_ascii=False) + "\n"
 
 
-def _family_entry(space: FamilySpace, places: Mapping[str, str]) -> dict[str, Any]:
+def _family_entry(
+    space: FamilySpace, places: Mapping[str, str], fingerprint: str
+) -> dict[str, Any]:
     family = space.family
     arguments: dict[str, dict[str, Any]] = {}
     for tensor in family.tensors:
@@ -72,8 +76,10 @@ def _family_entry(space: FamilySpace, places: Mapping[str, str]) -> dict[str, An
         }
     return {
         "name": family.name,
+        "fingerprint": fingerprint,
         "folder": family.folder,
         "summary": family.summary,
+        "operators": python_face.operators(family),
         "symbols": list(family.symbols),
         "arguments": [arguments[name] for name in family.argument_order],
         "parameters": [_parameter_entry(parameter) for parameter in family.parameters],

@@ -1,9 +1,10 @@
-"""generated/python/<family>.py: the class's signature and the operator's."""
+"""generated/python/<family>.py, the class's signature; and the operator's."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from string import ascii_lowercase
 from typing import Any
 
 from codegen.spec.model import Family, Role, Scalar, Tensor, Trace
@@ -49,7 +50,6 @@ def values(family: Family) -> dict[str, Any]:
         "scalars": _tuple([scalar.name for scalar in family.scalars]),
         "requested": _tuple([f"return_{tensor.name}" for tensor in optional]),
         "trace_lines": [_docstring(line) for line in _trace_lines(family.trace)],
-        "operator": _operator(family, names, optional, len(outputs)),
     }
 
 
@@ -107,16 +107,25 @@ def _call_summary(outputs: Sequence[Tensor]) -> str:
     return f"Runs the kernel; returns {', '.join(names)}. `out` takes the outputs' memory."
 
 
-def _operator(family: Family, names: Sequence[str], optional: Sequence[Tensor], count: int) -> str:
-    """The torch.library schema, as a Python literal."""
-    pieces = ["str key", *(f"Tensor {name}" for name in names)]
-    keywords = []
+def operators(family: Family) -> list[str]:
+    """The torch.library schemas of the family's operators: the one that returns its outputs, and
+    the one that writes into tensors which are passed by name."""
+    inputs = [tensor for tensor in family.tensors if tensor.role is Role.INPUT]
+    outputs = [tensor for tensor in family.tensors if tensor.role is Role.OUTPUT]
+    positional = ["str key", *(f"Tensor {tensor.name}" for tensor in inputs)]
+    scalars = []
     for scalar in family.scalars:
         kind = _PYTHON_TYPES[scalar.dtype]
         default = "" if scalar.default is None else "=None"
-        keywords.append(f"{kind}{'' if scalar.default is None else '?'} {scalar.name}{default}")
-    keywords += [f"bool return_{tensor.name}=False" for tensor in optional]
-    if keywords:
-        pieces += ["*", *keywords]
+        scalars.append(f"{kind}{'' if scalar.default is None else '?'} {scalar.name}{default}")
+    flags = [f"bool return_{tensor.name}=False" for tensor in outputs if tensor.optional]
+    written = [
+        f"Tensor({letter}!){'? ' + tensor.name + '=None' if tensor.optional else ' ' + tensor.name}"
+        for letter, tensor in zip(ascii_lowercase, outputs, strict=False)
+    ]
+    count = len(outputs)
     returns = "Tensor" if count == 1 else f"({', '.join(['Tensor'] * count)})"
-    return f'"{family.name}({", ".join(pieces)}) -> {returns}"'
+    keywords = [*scalars, *flags]
+    functional = ", ".join([*positional, *(["*", *keywords] if keywords else [])])
+    in_place = ", ".join([*positional, "*", *written, *scalars])
+    return [f"{family.name}({functional}) -> {returns}", f"{family.name}_out({in_place}) -> ()"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from codegen.emit.cpp import comment, dtype_enumerator, is_wide, number, translate
-from codegen.emit.cpp_names import ConfigNames, TableNames, cpp_lambda, requirements, table_number
+from codegen.emit.cpp_names import ConfigNames, TableNames, evaluated, requirements, table_number
 from codegen.emit.render import render
 from codegen.space.expand import TargetSpace
 from codegen.spec.expressions import DTYPES, Expression
@@ -165,7 +165,7 @@ def table(family: Family, chosen: TargetSpace) -> str:
             part.name,
             dtypes.index(part.dtype) if part.dtype in dtypes else None,
             None if part.dtype in dtypes else dtype_enumerator(part.dtype),
-            cpp_lambda(part.elements, names, "std::int64_t", takes_scalars=True),
+            evaluated(part.elements, names, "std::int64_t"),
             part.note,
             _pointer(part.dtype),
         )

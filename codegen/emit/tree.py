@@ -15,15 +15,16 @@ from codegen.emit import family as emit_family
 from codegen.emit import target as emit_target
 from codegen.emit.manifest import Inputs, manifest
 from codegen.emit.render import render, sha256
-from codegen.space.expand import FamilySpace
+from codegen.space.expand import FamilySpace, TargetSpace
 from codegen.staleness import MANIFEST
 
 
 def emit(spaces: Sequence[FamilySpace], inputs: Inputs) -> dict[str, str]:
     """The whole tree."""
     files: dict[str, str] = {}
-    shards: dict[str, list[str]] = {}  # target -> paths
+    shards: dict[tuple[str, str], list[str]] = {}  # (family, target) -> paths
     places: dict[str, str] = {}  # key -> path of its shard
+    fingerprints: dict[str, str] = {}  # by family
     for space in spaces:
         family = space.family
         folder = family.name
@@ -45,18 +46,23 @@ def emit(spaces: Sequence[FamilySpace], inputs: Inputs) -> dict[str, str]:
             files[f"{folder}/{target.name}_table.cpp"] = emit_target.table(family, chosen)
             for path, text, configurations in emit_target.shards(family, chosen):
                 files[path] = text
-                shards.setdefault(target.name, []).append(path)
+                shards.setdefault((folder, target.name), []).append(path)
                 places.update(dict.fromkeys((c.key for c in configurations), path))
-    families = [space.family.name for space in spaces]
+        fingerprint = fingerprints[folder] = _fingerprint(files, folder)
+        files[f"{folder}/library.cpp"] = render(
+            "library.cpp", family.file, family=folder, fingerprint=fingerprint
+        )
     source = ", ".join(dict.fromkeys(space.family.file.split("/")[0] for space in spaces))
-    files["python/__init__.py"] = render("package.py", source, families=families)
-    fingerprint = sha256("".join(f"{path} {sha256(files[path])}\n" for path in sorted(files)))[:32]
-    files["registry.cpp"] = render(
-        "registry.cpp", source, families=families, fingerprint=fingerprint
-    )
-    files["files.cmake"] = _files_cmake(spaces, shards, inputs, fingerprint, source)
-    files[MANIFEST] = manifest(spaces, files, places, inputs, fingerprint)
+    files["files.cmake"] = _files_cmake(spaces, shards, inputs, fingerprints, source)
+    files[MANIFEST] = manifest(spaces, files, places, inputs, fingerprints)
     return files
+
+
+def _fingerprint(files: Mapping[str, str], family: str) -> str:
+    """The hash of all that was generated for a family, its Python module included."""
+    own = [path for path in sorted(files) if path.startswith(f"{family}/")]
+    listed = "".join(f"{path} {sha256(files[path])}\n" for path in (*own, f"python/{family}.py"))
+    return sha256(listed)[:32]
 
 
 @dataclass(frozen=True)
@@ -65,38 +71,47 @@ class _TargetFiles:
     is_cuda: bool
     kernels: int
     sources: list[str]
-    tables: list[str]
+
+
+@dataclass(frozen=True)
+class _FamilyFiles:
+    name: str
+    fingerprint: str
+    targets: list[_TargetFiles]
 
 
 def _files_cmake(
     spaces: Sequence[FamilySpace],
-    shards: Mapping[str, list[str]],
+    shards: Mapping[tuple[str, str], list[str]],
     inputs: Inputs,
-    fingerprint: str,
+    fingerprints: Mapping[str, str],
     source: str,
 ) -> str:
-    chosen = [target for space in spaces for target in space.targets]
-    names = dict.fromkeys(
-        t.target.name for t in sorted(chosen, key=lambda t: (t.target.capability, t.target.name))
-    )
-    targets = [
-        _TargetFiles(
-            name,
-            name != "cpu",
-            sum(len(t.configurations) for t in chosen if t.target.name == name),
-            shards[name],
-            [f"{t.target.family}/{name}_table.cpp" for t in chosen if t.target.name == name],
+    def target_files(chosen: TargetSpace) -> _TargetFiles:
+        target = chosen.target
+        paths = shards[target.family, target.name]
+        return _TargetFiles(target.name, target.is_cuda, len(chosen.configurations), paths)
+
+    families = [
+        _FamilyFiles(
+            space.family.name,
+            fingerprints[space.family.name],
+            [target_files(chosen) for chosen in space.targets],
         )
-        for name in names
+        for space in spaces
     ]
+    cuda = {
+        (chosen.target.capability, chosen.target.name): None
+        for space in spaces
+        for chosen in space.targets
+        if chosen.target.is_cuda
+    }
     return render(
         "files.cmake",
         source,
-        fingerprint=fingerprint,
         spec_dirs=[_cmake_path(folder) for folder in inputs.spec_dirs],
-        families=[space.family.name for space in spaces],
-        common=[*(f"{space.family.name}/family.cpp" for space in spaces), "registry.cpp"],
-        targets=targets,
+        families=families,
+        cuda_targets=[name for _, name in sorted(cuda)],
     )
 
 

@@ -44,8 +44,8 @@ CPP_KEYWORDS = frozenset(_CPP_KEYWORDS.split()) | _MACRO_NAMES
 # What generated code says by these names.
 _RESERVED_WORDS = """
     Args Config Dtype Isa TensorView TraceRecord args bool context configs cpu dtypes expression
-    fp16 bf16 f32 f64 i8 u8 i32 i64 isa kernelmint key launch main out parameters python registry
-    runtime scalars self std symbols torch workspace
+    fp16 bf16 f32 f64 i8 u8 i32 i64 isa kernelmint key launch library main out parameters python
+    runtime scalars scope self std symbols torch workspace
 """
 _RESERVED = frozenset(_RESERVED_WORDS.split())
 

@@ -11,6 +11,7 @@ from runtime.errors import InvalidArgument, shown
 from runtime.handle import Kernel
 
 _FAMILY = "flash_forward"
+_call_operator = operators.caller(_FAMILY)
 _chosen: dict[tuple[torch.device, torch.dtype, int, bool], Kernel] = {}
 
 
@@ -63,7 +64,7 @@ def attention(
     result: Any
     if torch.compiler.is_dynamo_compiling():
         key = _search(q.device, q.dtype, int(q.shape[3]), causal)
-        result = operators.callers[_FAMILY](key, (q, k, v), (scale,), (return_lse,), given)
+        result = _call_operator(key, (q, k, v), (scale,), (return_lse,), given)
     else:
         result = _choose(q, causal)(q, k, v, scale=scale, return_lse=return_lse, out=given)
     if layout == "bshd":

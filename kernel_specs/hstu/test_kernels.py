@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 os.environ.setdefault("TRITON_INTERPRET", "1")  # before Triton is first imported
 
 import runtime
-from kernel_specs.hstu.block_sparse import reference
-from kernel_specs.hstu.hstu_bsa.reference import GateMLP
-from kernel_specs.hstu.hstu_bsa.reference import hstu_attention_with_bsa as padded_reference
 from runtime import block_sparse_attention, hstu_attention_with_bsa
 from tools.comparison import compare
+from tools.oracle import block_sparse as reference
+from tools.oracle import hstu_bsa, triton_kernels
 
 Attention = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 A, L, SIZE = 16, 32, 16  # a built configuration
@@ -32,8 +31,8 @@ def inputs(B: int, T: int, H: int, seed: int = 42) -> tuple[torch.Tensor, ...]:
 
 
 def triton_attention(*tensors: torch.Tensor, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    kernels = pytest.importorskip("kernel_specs.hstu.block_sparse.triton_kernels")
-    o, lists = kernels.block_sparse_attention(*tensors, **options, dot="ieee")
+    pytest.importorskip("triton")
+    o, lists = triton_kernels().block_sparse_attention(*tensors, **options, dot="ieee")
     return o, lists
 
 
@@ -98,7 +97,7 @@ def test_jagged_sequences_give_the_same_bits_whatever_n(
     g = torch.Generator().manual_seed(seed)
     q, k = (torch.randn(N, H * A, generator=g) for _ in range(2))
     v, u = (torch.randn(N, H * L, generator=g) for _ in range(2))
-    gate = GateMLP(A).requires_grad_(False)
+    gate = hstu_bsa.GateMLP(A).requires_grad_(False)
     call = (H, A, L, q, k, v, u, offsets)
     o, padded_q, padded_k = hstu_attention_with_bsa(*call, torch.ones(n, n), gate, block_size=SIZE)
     wider = n + extra
@@ -115,7 +114,7 @@ def test_jagged_sequences_give_the_same_bits_whatever_n(
         if stop > start
     ]  # fmt: skip
     assert torch.equal(o, torch.cat(alone))  # nor does one sequence touch another
-    expected, expected_q, expected_k = padded_reference(
+    expected, expected_q, expected_k = hstu_bsa.hstu_attention_with_bsa(
         *call, torch.ones(n, n), gate, block_size=SIZE
     )
     assert torch.equal(padded_q, expected_q)
@@ -129,10 +128,10 @@ def test_the_literal_mode_pads_and_depends_on_n() -> None:
     q, k = (torch.randn(N, H * A, generator=g) for _ in range(2))
     v, u = (torch.randn(N, H * L, generator=g) for _ in range(2))
     call = (H, A, L, q, k, v, u, torch.tensor([0, 20, 70]))
-    gate = GateMLP(A).requires_grad_(False)
+    gate = hstu_bsa.GateMLP(A).requires_grad_(False)
     options = {"block_size": SIZE, "mode": "literal"}
     o, _, _ = hstu_attention_with_bsa(*call, torch.ones(80, 80), gate, **options)
-    expected, _, _ = padded_reference(*call, torch.ones(80, 80), gate, **options)
+    expected, _, _ = hstu_bsa.hstu_attention_with_bsa(*call, torch.ones(80, 80), gate, **options)
     assert compare(o, expected, name="o").passed
     other, _, _ = hstu_attention_with_bsa(*call, torch.ones(96, 96), gate, **options)
     assert not torch.allclose(o, other)
@@ -148,10 +147,10 @@ def test_interleaved_positions_share_a_list_and_pad_nothing() -> None:
     assert not torch.equal(lists, own)
     q, k, v, u = (x.flatten(0, 1).flatten(1) for x in tensors[:4])
     call = (H, A, L, q, k, v, u, torch.tensor([0, 20, 121]))
-    gate = GateMLP(A).requires_grad_(False)
+    gate = hstu_bsa.GateMLP(A).requires_grad_(False)
     options = {"block_size": SIZE, "mode": "interleaved"}
     o, _, _ = hstu_attention_with_bsa(*call, torch.ones(101, 101), gate, **options)
-    expected, _, _ = padded_reference(*call, torch.ones(101, 101), gate, **options)
+    expected, _, _ = hstu_bsa.hstu_attention_with_bsa(*call, torch.ones(101, 101), gate, **options)
     assert compare(o, expected, name="o").passed
     wider, _, _ = hstu_attention_with_bsa(*call, torch.ones(128, 128), gate, **options)
     assert torch.equal(o, wider)
@@ -191,11 +190,11 @@ def test_bad_lengths_and_heads_are_invalid_arguments() -> None:
     q, v = torch.zeros(10, 2 * A), torch.zeros(10, 2 * L)
     with pytest.raises(runtime.InvalidArgument, match="sequence 1 has length 6, past n = 5"):
         hstu_attention_with_bsa(
-            2, A, L, q, q, v, v, torch.tensor([0, 4, 10]), torch.ones(5, 5), GateMLP(A)
+            2, A, L, q, q, v, v, torch.tensor([0, 4, 10]), torch.ones(5, 5), hstu_bsa.GateMLP(A)
         )
     with pytest.raises(runtime.InvalidArgument, match="expected int32 or int64"):
         hstu_attention_with_bsa(
-            2, A, L, q, q, v, v, torch.tensor([0.0, 10.0]), torch.ones(10, 10), GateMLP(A)
+            2, A, L, q, q, v, v, torch.tensor([0.0, 10.0]), torch.ones(10, 10), hstu_bsa.GateMLP(A)
         )
 
 

@@ -7,10 +7,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernel_specs.hstu import scalar
-from kernel_specs.hstu.block_sparse.reference import block_sparse_attention, to_double, trace
-from kernel_specs.hstu.hstu_bsa.reference import GateMLP, hstu_attention_with_bsa
-from kernel_specs.hstu.semantics import FIXED, LITERAL, Semantics
+from runtime import manifest, packs
+from tools.oracle import block_sparse, hstu_bsa, semantics
+
+scalar = packs.specs_module(manifest.family("block_sparse").pack, "kernel_specs.hstu.scalar")
+block_sparse_attention, trace = block_sparse.block_sparse_attention, block_sparse.trace
+to_double, hstu_attention_with_bsa = block_sparse.to_double, hstu_bsa.hstu_attention_with_bsa
+FIXED, LITERAL, Semantics = semantics.FIXED, semantics.LITERAL, semantics.Semantics
 
 
 def inputs(B: int, T: int, H: int, A: int, L: int, seed: int = 42) -> tuple[torch.Tensor, ...]:
@@ -96,7 +99,7 @@ def test_fixed_does_not_depend_on_padding(shape: tuple[int, ...], extra: int) ->
     tensors = to_double(*inputs(B, T, H, A, L, seed))
     offsets = torch.tensor([0, T // 2, T])
     flat = [x[0].flatten(1) for x in tensors[:4]]
-    gate = GateMLP(A).double()
+    gate = hstu_bsa.GateMLP(A).double()
     results = [
         hstu_attention_with_bsa(
             H, A, L, *flat, offsets, torch.ones(n, n), gate, block_count=count, block_size=size
@@ -144,7 +147,7 @@ def test_padding_is_exact_and_the_gate_is_the_stated_network() -> None:
     g = torch.Generator().manual_seed(1)
     q, k = (torch.randn(N, H * A, generator=g) for _ in range(2))
     v, u = (torch.randn(N, H * L, generator=g) for _ in range(2))
-    gate = GateMLP(A)
+    gate = hstu_bsa.GateMLP(A)
     o, padded_q, padded_k = hstu_attention_with_bsa(
         H, A, L, q, k, v, u, torch.tensor([0, 3, 11]), torch.ones(8, 8), gate, block_size=4
     )
@@ -205,5 +208,15 @@ def test_bad_offsets_are_refused(offsets: list[int], n: int, reason: str) -> Non
     x = torch.randn(10, 8)
     with pytest.raises(ValueError, match=reason):
         hstu_attention_with_bsa(
-            2, 4, 4, x, x, x, x, torch.tensor(offsets), torch.ones(n, n), GateMLP(4), block_size=4
+            2,
+            4,
+            4,
+            x,
+            x,
+            x,
+            x,
+            torch.tensor(offsets),
+            torch.ones(n, n),
+            hstu_bsa.GateMLP(4),
+            block_size=4,
         )

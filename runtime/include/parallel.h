@@ -1,4 +1,5 @@
-// Threads for CPU kernels: one persistent pool a process (runtime/src/parallel.cpp).
+// Threads for CPU kernels: one persistent pool a process, the runtime's, which a library reaches
+// through its Host (library.h).
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,7 @@
 // The tables that generated code fills and the runtime reads: what a family's arguments are, and
-// which kernels exist. Plain data and function pointers; no allocation, no static constructors.
+// which kernels exist. Plain data and function pointers; no allocation, no static constructors, and
+// no exception leaves a function: a pack's library and the runtime that loads it are built apart.
+// Whoever changes a type of this header or of launch.h raises kAbi (library.h).
 #pragma once
 
 #include <cstddef>
@@ -20,10 +22,28 @@ inline constexpr int kMaxScalars = 32;
 inline constexpr int kMaxWorkspaces = 32;
 inline constexpr int kMaxArgsBytes = 2048;
 
-// Evaluates an expression over the bound symbols and the kernel's parameters (both in the order of
-// FamilyEntry::symbols and KernelEntry::parameters).
-using IntExpression = std::int64_t (*)(const std::int64_t* symbols, const std::int64_t* parameters);
-using FloatExpression = double (*)(const std::int64_t* symbols, const std::int64_t* parameters);
+union ScalarValue {
+  double floating;
+  std::int64_t integer;  // booleans too: 0 or 1
+};
+
+// What an expression may name: the bound symbols (in the order of FamilyEntry::symbols), the
+// kernel's parameters (of KernelEntry::parameters) and, where a call has converted them, scalars.
+struct Scope {
+  const std::int64_t* symbols;
+  const std::int64_t* parameters;
+  const ScalarValue* scalars;
+};
+
+// The value of an expression, or why it has none: a text that is valid until the thread's next one.
+template <class Value>
+struct Evaluated {
+  Value value;
+  const char* error;
+};
+
+using IntExpression = Evaluated<std::int64_t> (*)(const Scope& scope);
+using FloatExpression = Evaluated<double> (*)(const Scope& scope);
 
 struct Dim {
   std::int16_t symbol = -1;  // index of the symbol this extent binds or must equal; -1: `value`
@@ -42,11 +62,6 @@ struct TensorArgument {
   Dim dims[kMaxRank];
 };
 
-union ScalarValue {
-  double floating;
-  std::int64_t integer;  // booleans too: 0 or 1
-};
-
 struct ScalarArgument {
   const char* name;
   Dtype dtype;  // f32, f64: ScalarValue::floating; i32, i64, boolean: ScalarValue::integer
@@ -63,17 +78,13 @@ struct Requirement {
   const char* because;  // the spec's reason
 };
 
-// As IntExpression, over what a call has bound of its scalars as well.
-using CallExpression = std::int64_t (*)(const std::int64_t* symbols, const std::int64_t* parameters,
-                                        const ScalarValue* scalars);
-
 // Scratch memory of a call.
 struct WorkspaceEntry {
   const char* name;
   std::int16_t dtype_parameter = -1;  // as TensorArgument's
   Dtype dtype = {};
-  CallExpression elements;  // 0: the call needs none
-  const char* text;         // its shape and what it holds, as the spec says it
+  IntExpression elements;  // 0: the call needs none
+  const char* text;        // its shape and what it holds, as the spec says it
 };
 
 // Writes the pointers, in the order of the entries, into the target's Args.
@@ -137,10 +148,5 @@ struct FamilyEntry {
   const TargetEntry* const* targets;
   int num_targets;
 };
-
-// Defined by generated/registry.cpp.
-extern const FamilyEntry* const kFamilies[];
-extern const int kNumFamilies;
-extern const char kFingerprint[];  // the manifest's; must equal the installed manifest.json's
 
 }  // namespace kernelmint

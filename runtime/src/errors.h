@@ -22,6 +22,11 @@ struct TargetUnavailable : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// A pack's library that cannot be used.
+struct LibraryError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
 inline void append(std::string& out, std::string_view part) { out += part; }
 inline void append(std::string& out, std::integral auto part) { out += std::to_string(part); }
 inline void append(std::string& out, double part) {

@@ -103,18 +103,16 @@ struct Kernel::Call {
 };
 
 Kernel::Kernel(const FamilyEntry& family, const TargetEntry& target, const KernelEntry& entry,
-               nb::dict parameters, nb::object dispatched)
+               nb::tuple architectures, nb::dict parameters, nb::object dispatched)
     : family_(family),
       target_(target),
       entry_(entry),
+      architectures_(std::move(architectures)),
       parameters_(std::move(parameters)),
       is_cuda_(target.capability != 0),
       is_traced_(family.trace != nullptr && entry.parameters[family.trace->parameter] != 0),
       dispatched_(std::move(dispatched)) {
-  launch_ = is_cuda_ ? entry.cuda : select(entry, active_isa());
-  if (launch_ == nullptr)
-    throw TargetUnavailable(
-        text(entry.key, ": not compiled for an instruction set up to ", name(active_isa())));
+  launch_ = is_cuda_ ? entry.cuda : select(entry);
   for (int i = 0; i < family.num_tensors; ++i) {
     const TensorArgument& argument = family.tensors[i];
     dtypes_[i] = argument.dtype_parameter < 0
@@ -164,14 +162,17 @@ std::string Kernel::here(const char* expression, const Call& call, bool scalars_
   return result;
 }
 
+Scope Kernel::scope(const Call& call) const {
+  return {call.symbols, entry_.parameters, call.scalars};
+}
+
 std::int64_t Kernel::evaluate(IntExpression expression, const char* expression_text,
                               const Call& call) const {
-  try {
-    return expression(call.symbols, entry_.parameters);
-  } catch (const std::domain_error& error) {
-    throw InvalidArgument(
-        text(entry_.key, ": ", expression_text, ": ", error.what(), here(expression_text, call)));
-  }
+  const Evaluated<std::int64_t> result = expression(scope(call));
+  if (result.error == nullptr) [[likely]]
+    return result.value;
+  throw InvalidArgument(
+      text(entry_.key, ": ", expression_text, ": ", result.error, here(expression_text, call)));
 }
 
 void Kernel::check_dtype(const TensorArgument& argument, const TensorInfo& tensor,
@@ -206,7 +207,8 @@ void Kernel::check_device(Call& call, const TensorArgument& argument, const Tens
     return;
   const nb::object reason =
       nb::module_::import_("runtime.devices")
-          .attr("why_unavailable")(target_.capability, target_.exact_capability, device.id);
+          .attr("why_unavailable")(target_.capability, target_.exact_capability, architectures_,
+                                   device.id);
   if (!reason.is_none()) throw TargetUnavailable(text(entry_.key, ": ", to_text(reason)));
   if (device.id < 64) ready_devices_ |= std::uint64_t{1} << device.id;
 }
@@ -331,18 +333,21 @@ void Kernel::set_default_scalars(Call& call) const {
     const ScalarArgument& argument = family_.scalars[i];
     ScalarValue& value = call.scalars[i];
     std::string wrong;
-    try {
-      if (is_floating(argument.dtype)) {
-        value.floating = argument.default_floating(call.symbols, entry_.parameters);
-        if (!std::isfinite(value.floating)) wrong = "is not a finite number";
-      } else {
-        value.integer = argument.default_integer(call.symbols, entry_.parameters);
-      }
-      if (const char* narrow = too_narrow_type(argument.dtype, value))
-        wrong = text("is more than ", narrow, " hold");
-    } catch (const std::domain_error& error) {
-      wrong = text("cannot be computed: ", error.what());
+    const char* error;
+    if (is_floating(argument.dtype)) {
+      const Evaluated<double> result = argument.default_floating(scope(call));
+      value.floating = result.value;
+      error = result.error;
+      if (!std::isfinite(value.floating)) wrong = "is not a finite number";
+    } else {
+      const Evaluated<std::int64_t> result = argument.default_integer(scope(call));
+      value.integer = result.value;
+      error = result.error;
     }
+    if (error != nullptr)
+      wrong = text("cannot be computed: ", error);
+    else if (const char* narrow = too_narrow_type(argument.dtype, value))
+      wrong = text("is more than ", narrow, " hold");
     if (!wrong.empty())
       throw InvalidArgument(text(argument.name, ": its default, ", argument.text, ", ", wrong,
                                  here(argument.text, call)));
@@ -515,13 +520,11 @@ void Kernel::bind_workspace(Call& call, void* args) {
   void* parts[kMaxWorkspaces];
   for (int i = 0; i < target_.num_workspaces; ++i) {
     const WorkspaceEntry& part = target_.workspace[i];
-    std::int64_t elements = 0;
-    try {
-      elements = part.elements(call.symbols, entry_.parameters, call.scalars);
-    } catch (const std::domain_error& error) {
+    const Evaluated<std::int64_t> evaluated = part.elements(scope(call));
+    const std::int64_t elements = evaluated.value;
+    if (evaluated.error != nullptr)
       throw InvalidArgument(text(entry_.key, ": the workspace ", part.name, " ", part.text, ": ",
-                                 error.what(), here(part.text, call, true)));
-    }
+                                 evaluated.error, here(part.text, call, true)));
     if (elements < 0 || elements > kMaxElements)
       throw InvalidArgument(text(entry_.key, ": the workspace ", part.name, " ", part.text,
                                  " would have ", elements, " elements",

@@ -15,10 +15,11 @@ class Kernel {
  public:
   // `parameters` (name -> value) is shown in messages about preconditions. Throws TargetUnavailable
   // where a CPU kernel was not compiled for an instruction set that this processor has.
+  // `architectures` are what the target was compiled for, as runtime.devices takes them.
   // `dispatched` is called with the key and call()'s arguments where a mode of PyTorch's is active:
   // it goes through the registered operator, which the mode can see. None: there is no operator.
   Kernel(const FamilyEntry& family, const TargetEntry& target, const KernelEntry& entry,
-         nb::dict parameters, nb::object dispatched);
+         nb::tuple architectures, nb::dict parameters, nb::object dispatched);
 
   // Checks the arguments against the family's tables, allocates what was not passed in, and runs
   // the kernel on the caller's device and stream. `inputs` and `scalars` are in spec order, a
@@ -72,10 +73,12 @@ class Kernel {
 
   std::int64_t evaluate(IntExpression expression, const char* expression_text,
                         const Call& call) const;
+  Scope scope(const Call& call) const;
 
   const FamilyEntry& family_;
   const TargetEntry& target_;
   const KernelEntry& entry_;
+  nb::tuple architectures_;
   nb::dict parameters_;
   LaunchFunction launch_;
   bool is_cuda_;

@@ -1,19 +1,17 @@
-// The Python module `runtime._native`.
+// The Python module `runtime._native`: loads packs' libraries and calls their kernels.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <algorithm>
 #include <exception>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include "build.h"
 #include "errors.h"
 #include "kernel.h"
+#include "library.h"
+#include "pack_library.h"
 #include "processor.h"
-#include "registry.h"
 #include "torch_bridge.h"
 
 namespace nb = nanobind;
@@ -28,67 +26,19 @@ void raise(const char* type, const char* message) {
   PyErr_SetString(error.ptr(), message);
 }
 
-nb::list names_of(const std::vector<CpuIsa>& isas) {
-  nb::list result;
-  for (CpuIsa isa : isas) result.append(name(isa));
-  return result;
-}
-
-std::vector<std::string> split(std::string_view list) {
-  std::vector<std::string> result;
-  while (!list.empty()) {
-    const std::size_t end = std::min(list.find(','), list.size());
-    result.emplace_back(list.substr(0, end));
-    list.remove_prefix(std::min(end + 1, list.size()));
-  }
-  return result;
-}
-
-nb::dict build_info() {
-  nb::dict info;
-  info["cuda"] = KERNELMINT_WITH_CUDA != 0;
-  const std::string_view nvcc = KERNELMINT_NVCC_VERSION;
-  info["nvcc"] = nvcc.empty() ? nb::object(nb::none()) : nb::str(nvcc.data(), nvcc.size());
-  info["architectures"] = split(KERNELMINT_CUDA_ARCHITECTURES);
-  info["cpu_isas"] = names_of(built_isas());
-  std::vector<CpuIsa> here;
-  for (CpuIsa isa : built_isas())
-    if (supported(isa)) here.push_back(isa);
-  info["supported_cpu_isas"] = names_of(here);
+const char* compiler() {
 #if defined(__clang__)
-  info["compiler"] = "clang " __clang_version__;
+  return "clang " __clang_version__;
 #else
-  info["compiler"] = "gcc " __VERSION__;
+  return "gcc " __VERSION__;
 #endif
-  info["debug"] = KERNELMINT_DEBUG != 0;
-  return info;
-}
-
-std::vector<std::string> built_keys() {
-  std::vector<std::string> keys;
-  for (int f = 0; f < kNumFamilies; ++f)
-    for (int t = 0; t < kFamilies[f]->num_targets; ++t)
-      for (std::size_t k = 0; k < kFamilies[f]->targets[t]->num_kernels; ++k)
-        keys.emplace_back(kFamilies[f]->targets[t]->kernels[k].key);
-  return keys;
-}
-
-Kernel* find_kernel(const std::string& key, nb::dict parameters, nb::object dispatched) {
-  for (int f = 0; f < kNumFamilies; ++f)
-    for (int t = 0; t < kFamilies[f]->num_targets; ++t) {
-      const TargetEntry& target = *kFamilies[f]->targets[t];
-      for (std::size_t k = 0; k < target.num_kernels; ++k)
-        if (key == target.kernels[k].key)
-          return new Kernel(*kFamilies[f], target, target.kernels[k], std::move(parameters),
-                            std::move(dispatched));
-    }
-  throw nb::key_error(key.c_str());
 }
 
 }  // namespace
 
 NB_MODULE(_native, module) {
-  module.doc() = "The compiled half of `runtime`: built kernels and their argument checks.";
+  module.doc() =
+      "The compiled half of `runtime`: loading packs' libraries, argument checks, launches.";
   nb::register_exception_translator([](const std::exception_ptr& pointer, void*) {
     try {
       std::rethrow_exception(pointer);
@@ -96,27 +46,41 @@ NB_MODULE(_native, module) {
       raise("InvalidArgument", error.what());
     } catch (const TargetUnavailable& error) {
       raise("TargetUnavailable", error.what());
+    } catch (const LibraryError& error) {
+      raise("PackError", error.what());
     }
   });
 
   // Kernels live as long as the process: PyTorch's operators hold them.
   nb::set_leak_warnings(false);
   Torch::get();
-  module.attr("fingerprint") = nb::str(kFingerprint);
-  module.attr("build_fingerprint") = nb::str(kBuildFingerprint);
-  module.def("build_info", &build_info);
-  module.def("built_keys", &built_keys);
+  module.attr("abi") = kAbi;
+  module.attr("compiler") = compiler();
   module.def(
       "active_cpu_isa", [] { return std::string(name(active_isa())); },
       "The instruction set that CPU kernels are resolved for.");
-  module.def("kernel", &find_kernel, "key"_a, "parameters"_a = nb::dict(),
-             "dispatched"_a = nb::none(), nb::rv_policy::take_ownership);
+  module.def(
+      "supported_cpu_isas",
+      [] {
+        std::vector<std::string> result;
+        for (CpuIsa isa : supported_isas()) result.emplace_back(name(isa));
+        return result;
+      },
+      "The instruction sets that this processor runs, the least first.");
   module.def("has_exchange_api", [] { return Torch::get().has_exchange_api(); });
   module.def(
       "use_exchange_api", [](bool use) { Torch::get().use_exchange_api(use); }, "use"_a,
       "For tests: reads tensors through Python attributes where false, as with a PyTorch that has "
       "no DLPack exchange table.");
 
+  nb::class_<PackLibrary>(module, "Library")
+      .def(nb::init<const std::string&, nb::tuple>(), "path"_a, "architectures"_a = nb::tuple())
+      .def_prop_ro("generated", &PackLibrary::generated)
+      .def_prop_ro("build", &PackLibrary::build)
+      .def_prop_ro("family", &PackLibrary::family)
+      .def("keys", &PackLibrary::keys)
+      .def("kernel", &PackLibrary::kernel, "key"_a, "parameters"_a = nb::dict(),
+           "dispatched"_a = nb::none(), nb::rv_policy::take_ownership);
   nb::class_<Kernel>(module, "NativeKernel")
       .def_prop_ro("key", &Kernel::key)
       .def("run", &Kernel::run, "inputs"_a, "scalars"_a, "requested"_a, "out"_a.none())

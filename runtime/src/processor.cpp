@@ -56,6 +56,12 @@ std::string names(const std::vector<CpuIsa>& isas) {
   return result;
 }
 
+// What KERNELMINT_CPU_ISA says; null where it says nothing.
+const char* named_isa() {
+  const char* value = std::getenv("KERNELMINT_CPU_ISA");
+  return value == nullptr || *value == '\0' ? nullptr : value;
+}
+
 }  // namespace
 
 const char* name(CpuIsa isa) {
@@ -69,23 +75,6 @@ const char* name(CpuIsa isa) {
     default:
       return "baseline";
   }
-}
-
-std::vector<CpuIsa> built_isas() {
-  return {
-#if defined(KERNELMINT_ISA_baseline)
-      CpuIsa::baseline,
-#endif
-#if defined(KERNELMINT_ISA_avx2)
-      CpuIsa::avx2,
-#endif
-#if defined(KERNELMINT_ISA_avx512)
-      CpuIsa::avx512,
-#endif
-#if defined(KERNELMINT_ISA_amx)
-      CpuIsa::amx,
-#endif
-  };
 }
 
 bool supported(CpuIsa isa) {
@@ -109,36 +98,46 @@ bool supported(CpuIsa isa) {
 #endif
 }
 
-CpuIsa active_isa() {
-  const std::vector<CpuIsa> built = built_isas();
-  const char* wanted = std::getenv("KERNELMINT_CPU_ISA");
-  if (wanted != nullptr && *wanted != '\0') {
-    for (CpuIsa isa : kAll) {
-      if (std::string(wanted) != name(isa)) continue;
-      bool is_built = false;
-      for (CpuIsa other : built) is_built = is_built || other == isa;
-      if (!is_built)
-        throw TargetUnavailable(text("KERNELMINT_CPU_ISA=", wanted, ": this build has no ", wanted,
-                                     " kernels; it has: ", names(built)));
-      if (!supported(isa))
-        throw TargetUnavailable(
-            text("KERNELMINT_CPU_ISA=", wanted, ": this processor does not run it"));
-      return isa;
-    }
-    throw InvalidArgument(text("KERNELMINT_CPU_ISA=", wanted,
-                               ": not an instruction set; use one of baseline, avx2, avx512, amx"));
-  }
-  CpuIsa best = CpuIsa::baseline;
-  for (CpuIsa isa : built)
-    if (supported(isa)) best = isa;
-  return best;
+std::vector<CpuIsa> supported_isas() {
+  std::vector<CpuIsa> result;
+  for (CpuIsa isa : kAll)
+    if (supported(isa)) result.push_back(isa);
+  return result;
 }
 
-LaunchFunction select(const KernelEntry& kernel, CpuIsa isa) {
-  if (isa >= CpuIsa::amx && kernel.amx != nullptr) return kernel.amx;
-  if (isa >= CpuIsa::avx512 && kernel.avx512 != nullptr) return kernel.avx512;
-  if (isa >= CpuIsa::avx2 && kernel.avx2 != nullptr) return kernel.avx2;
-  return kernel.baseline;
+CpuIsa active_isa() {
+  const std::vector<CpuIsa> here = supported_isas();
+  const char* wanted = named_isa();
+  if (wanted == nullptr) return here.back();
+  for (CpuIsa isa : kAll) {
+    if (std::string(wanted) != name(isa)) continue;
+    if (!supported(isa))
+      throw TargetUnavailable(text("KERNELMINT_CPU_ISA=", wanted,
+                                   ": this processor does not run it; it runs: ", names(here)));
+    return isa;
+  }
+  throw InvalidArgument(text("KERNELMINT_CPU_ISA=", wanted,
+                             ": not an instruction set; use one of baseline, avx2, avx512, amx"));
+}
+
+LaunchFunction select(const KernelEntry& kernel) {
+  const CpuIsa active = active_isa();
+  const LaunchFunction functions[] = {kernel.baseline, kernel.avx2, kernel.avx512, kernel.amx};
+  std::vector<CpuIsa> built;
+  LaunchFunction best = nullptr;
+  for (CpuIsa isa : kAll) {
+    const LaunchFunction function = functions[static_cast<int>(isa)];
+    if (function == nullptr) continue;
+    built.push_back(isa);
+    if (isa <= active) best = function;
+  }
+  if (named_isa() != nullptr && functions[static_cast<int>(active)] == nullptr)
+    throw TargetUnavailable(text("KERNELMINT_CPU_ISA=", named_isa(), ": ", kernel.key,
+                                 " was not compiled for it, but for: ", names(built)));
+  if (best == nullptr)
+    throw TargetUnavailable(
+        text(kernel.key, ": not compiled for an instruction set up to ", name(active)));
+  return best;
 }
 
 }  // namespace kernelmint

@@ -13,19 +13,20 @@ enum class CpuIsa { baseline, avx2, avx512, amx };
 
 const char* name(CpuIsa isa);
 
-// Those that this extension was compiled for.
-std::vector<CpuIsa> built_isas();
-
 // True where the processor and the kernel of the operating system run `isa`. Asking for amx asks
 // Linux for the permission to use its tile registers, once a process.
 bool supported(CpuIsa isa);
 
-// The greatest instruction set that is built and supported, or the one that the environment
-// variable KERNELMINT_CPU_ISA names. Throws InvalidArgument where that names none, and
-// TargetUnavailable where it names one that is not built or that the processor lacks.
+// All that are supported, the least first.
+std::vector<CpuIsa> supported_isas();
+
+// The greatest instruction set that is supported, or the one that the environment variable
+// KERNELMINT_CPU_ISA names. Throws InvalidArgument where that names none, and TargetUnavailable
+// where it names one that the processor lacks.
 CpuIsa active_isa();
 
-// The kernel's function for the greatest instruction set up to `isa`; null where it has none.
-LaunchFunction select(const KernelEntry& kernel, CpuIsa isa);
+// The kernel's function for the greatest instruction set up to active_isa(). Throws
+// TargetUnavailable where it has none, or none for the one that KERNELMINT_CPU_ISA names.
+LaunchFunction select(const KernelEntry& kernel);
 
 }  // namespace kernelmint

@@ -26,7 +26,7 @@ FEW = (
     " and (dtype == 'f32' if target == 'cpu' else dtype == 'bf16')"
 )
 CPU = FEW + " and target == 'cpu'"
-PACKAGES = ("codegen", "kernel_specs", "kernelmint", "runtime")  # what a wheel installs
+PACKAGES = ("codegen", "kernelmint", "runtime")  # what a wheel installs
 
 
 def hidden_nvcc_path(folder: Path) -> str:
@@ -129,9 +129,27 @@ def attend(site: Path) -> str:
     return done.stdout
 
 
-def shared_libraries(site: Path) -> str:
+def assert_stands_alone(site: Path) -> None:
+    """No library needs the driver's, cudart's, PyTorch's or another C++ library; a pack's exports
+    its entry and nothing else."""
     (extension,) = (site / "runtime").glob("_native*.so")
-    return subprocess.run(["ldd", extension], capture_output=True, text=True, check=True).stdout
+    libraries = sorted((site / "kernelmint/_pack").glob("*.so"))
+    assert [library.name for library in libraries] == ["flash_forward.so"]
+    for path in (extension, *libraries):
+        needed = read("ldd", path)
+        assert "libc.so" in needed
+        for foreign in ("libcuda", "libtorch", "libc10", "libstdc++"):
+            assert foreign not in needed, path
+    for path in libraries:
+        needed = read("ldd", path)
+        assert "libpython" not in needed
+        assert "libgcc" not in needed
+        exported = read("nm", "-D", "--defined-only", "--format=posix", path).splitlines()
+        assert [line.split()[0] for line in exported] == ["kernelmint_library"]
+
+
+def read(*command: str | Path) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def test_isolated_without_a_toolkit_takes_nvcc_from_pypi(tmp_path: Path) -> None:
@@ -147,8 +165,8 @@ def test_isolated_without_a_toolkit_takes_nvcc_from_pypi(tmp_path: Path) -> None
     assert "Collecting torch" not in log
     site = unpack(built, tmp_path)
     attend(site)
-    assert "libcuda" not in shared_libraries(site)  # neither the driver's nor cudart's
-    rows = (site / "runtime" / "_generated" / "ptxas.csv").read_text().splitlines()
+    assert_stands_alone(site)
+    rows = (site / "kernelmint/_pack/ptxas.csv").read_text().splitlines()
     assert any(",sm_80," in row for row in rows)
     assert any(",sm_90," in row for row in rows)
 
@@ -159,8 +177,8 @@ def test_nvcc_on_path_is_taken_and_named(tmp_path: Path) -> None:
     wheel(tmp_path, f"cmake.define.KERNELMINT_GENERATED_DIR={out}")
     log = (tmp_path / "log").read_text()
     assert f"(on PATH): {shutil.which('nvcc')}" in log
-    assert "Kernelmint: building kernels:" in log
-    logs = list((tmp_path / "build" / "ptxas").rglob("*.ptxas.log"))
+    assert "Kernelmint: building pack kernelmint: " in log
+    logs = list((tmp_path / "build/packs/kernelmint/ptxas").rglob("*.ptxas.log"))
     assert logs
     assert all("Compiling entry function" in text.read_text() for text in logs)
 
@@ -177,6 +195,7 @@ def test_cuda_off_needs_no_nvcc(tmp_path: Path) -> None:
     assert "nvidia" not in (tmp_path / "log").read_text()
     site = unpack(built, tmp_path)
     attend(site)
+    assert_stands_alone(site)
     assert_packages(site)
 
 
@@ -185,7 +204,6 @@ def assert_packages(site: Path) -> None:
     names = {entry.name for entry in site.iterdir()}
     assert {name for name in names if not name.endswith(".dist-info")} == set(PACKAGES)
     assert (site / "kernelmint/tools/ptx_report/page.html.mako").is_file()
-    assert not (site / "kernelmint/tools/build").exists()
     assert (site / "kernelmint/py.typed").is_file()
     assert not list(site.glob("**/test_*.py"))
     done = subprocess.run(
@@ -332,9 +350,10 @@ def test_an_install_mends_what_a_killed_one_left(tmp_path: Path) -> None:
     environment = {"TMPDIR": str(tmp_path / "tmp"), "CCACHE_DISABLE": "1"}
     moments = [
         (build, "CMakeCache.txt"),
-        (build, "CMakeFiles/kernels_*.dir/**/*.o"),  # being written
+        (build, "CMakeFiles/kernelmint_flash_forward_*.dir/**/*.o"),  # being written
         (build, "CMakeFiles/_native.dir/**/*.o"),
         (build, "_native*.so"),  # being linked
+        (build, "packs/kernelmint/*.so"),
         (site, "runtime/*.py"),  # being installed
     ]
     for folder, glob in moments:
@@ -343,7 +362,7 @@ def test_an_install_mends_what_a_killed_one_left(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout[-6000:]
     assert_whole(site)
     attend(site)
-    rows = (site / "runtime" / "_generated" / "ptxas.csv").read_text().splitlines()
+    rows = (site / "kernelmint/_pack/ptxas.csv").read_text().splitlines()
     assert len(rows) == 1 + (where == FEW)
 
 

@@ -19,7 +19,7 @@ ONE = (
     "family == 'flash_forward' and target == 'cpu' and d_head == 64 and B_r == 64 and causal"
     " and dtype == 'f32'"
 )
-REGISTRY = "CMakeFiles/_native.dir/generated/registry.cpp.o"
+LIBRARY = "CMakeFiles/kernelmint_flash_forward.dir/{out}/flash_forward/library.cpp.o"
 # Not the checkout's editable install, whose finder comes before every path.
 CODEGEN = """
 import sys
@@ -68,10 +68,10 @@ class Checkout:
 
 def copied(root: Path, build: Path, out: str, specs: str) -> Checkout:
     root.mkdir(parents=True)
-    for name in ("CMakeLists.txt", "pyproject.toml", "cmake", "codegen", "runtime", "tools"):
+    for name in ("CMakeLists.txt", "pyproject.toml", "codegen", "kernelmint", "runtime", "tools"):
         source = ROOT / name
         if source.is_dir():
-            ignored = shutil.ignore_patterns("__pycache__", "*.so", "_generated")
+            ignored = shutil.ignore_patterns("__pycache__", "*.so")
             shutil.copytree(source, root / name, ignore=ignored)
         else:
             shutil.copy(source, root / name)
@@ -116,11 +116,12 @@ def test_a_tree_written_while_cmake_configured_does_not_build(checkout) -> None:
     checkout.regenerate(ONE.replace(" and causal", ""))
     for path in [*(checkout.root / "generated").rglob("*")]:
         os.utime(path, (1, 1))
-    done = checkout.ninja(REGISTRY)
+    library = LIBRARY.format(out="generated")
+    done = checkout.ninja(library)
     assert done.returncode != 0
     assert "is not the one that CMake configured: run cmake again" in done.stdout
     assert checkout.configure().returncode == 0
-    assert checkout.ninja(REGISTRY).returncode == 0
+    assert checkout.ninja(library).returncode == 0
 
 
 def test_folders_with_spaces_build(tmp_path: Path) -> None:
@@ -131,9 +132,10 @@ def test_folders_with_spaces_build(tmp_path: Path) -> None:
     done = made.ninja()
     assert done.returncode == 0, done.stdout
     assert list(made.build.glob("_native*.so"))
+    assert (made.build / "packs/kernelmint/flash_forward.so").is_file()
     assert "no work to do" in made.ninja().stdout
     (made.root / "runtime/include/registry.h").open("a").write("// edited\n")
-    assert "registry.cpp" in made.ninja("CMakeFiles/_native.dir/my_tree/registry.cpp.o").stdout
+    assert "library.cpp" in made.ninja(LIBRARY.format(out="my_tree")).stdout
 
 
 @pytest.mark.parametrize("character", [";", '"', "'", "$", "&", "["])

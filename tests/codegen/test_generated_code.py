@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import inspect
+import json
 import re
 import shutil
 import subprocess
@@ -38,6 +39,7 @@ parameters:
 requires:
   - {that: "N % 2 == 0 and W in [1, 2, 4]", because: "\"pairs\" of N"}
   - {that: acc != f64 or flag, because: that is so}
+  - {that: N > W, because: a > ends no list of template arguments}
 """
 CPU = r"""
 target: cpu
@@ -50,9 +52,10 @@ derived:
   ratio: shift / 3
   large: 2 ** 40 + shift
   even: shift % 2 == 0
+  positive: shift > 0
 workspace:
   tmp:  {shape: ["N * (4 if acc == f32 else 2)", count + 1], dtype: u8, doc: "over a scalar \\"}
-  rows: {shape: [bytes * N, B], dtype: acc, when: exact and shift > 0}
+  rows: {shape: [bytes * N, B], dtype: acc, when: exact and positive}
 requires:
   - {that: bytes * N < large and (mode != auto or even), because: derived values are inlined}
 sets:
@@ -137,7 +140,8 @@ def compile_(workspace, source: Path | str, *options: str) -> None:
     done = subprocess.run(
         [
             *("c++", "-std=c++20", "-Wall", "-Wextra", "-Werror", "-O1"),
-            *("-I", ROOT / "runtime/include", "-I", "kernel_specs", "-I", "generated"),
+            *("-I", ROOT / "runtime/include", "-I", ROOT / "runtime/pack"),
+            *("-I", "kernel_specs", "-I", "generated"),
             *("-DKERNELMINT_ISA=baseline", "-DKERNELMINT_ISA_baseline", "-DKERNELMINT_TARGET_cpu"),
             *(source, *options),
         ],
@@ -149,56 +153,68 @@ def compile_(workspace, source: Path | str, *options: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+# What runtime/src does with the tables, in short: 0 and the reason where there is no value.
 MAIN = r"""
 #include <cstdio>
 #include "registry.h"
 using namespace kernelmint;
-int main() {
-  const std::int64_t symbols[] = {5, 8, 2};        // B, N, W
-  std::printf("families %d\n", kNumFamilies);
-  for (int f = 0; f < kNumFamilies; ++f) {
-    const FamilyEntry& family = *kFamilies[f];
-    const TargetEntry& target = *family.targets[0];
-    std::printf("%s symbols %d targets %d kernels %zu\n", family.name, family.num_symbols,
-                family.num_targets, target.num_kernels);
-    for (std::size_t k = 0; k < target.num_kernels; ++k) {
-      const KernelEntry& kernel = target.kernels[k];
-      std::printf("%s %d", kernel.key, kernel.baseline(nullptr, {}).error == nullptr);
-      for (int t = 0; t < family.num_tensors; ++t)
-        for (int d = 0; d < family.tensors[t].rank; ++d)
-          if (const Dim& dim = family.tensors[t].dims[d]; dim.symbol < 0)
-            std::printf(" %ld", dim.value(symbols, kernel.parameters));
-      for (int s = 0; s < family.num_scalars; ++s) {
-        const ScalarArgument& scalar = family.scalars[s];
-        if (scalar.default_floating)
-          std::printf(" %g", scalar.default_floating(symbols, kernel.parameters));
-        if (scalar.default_integer)
-          std::printf(" %ld", scalar.default_integer(symbols, kernel.parameters));
-      }
-      const ScalarValue scalars[] = {{}, {}, {.integer = 5}, {.integer = 1}};
-      for (int w = 0; w < target.num_workspaces; ++w)
-        std::printf(" %ld", target.workspace[w].elements(symbols, kernel.parameters, scalars));
-      for (int r = 0; r < family.num_requirements; ++r)
-        std::printf(" %ld", family.requirements[r].holds(symbols, kernel.parameters));
-      for (int r = 0; r < target.num_requirements; ++r)
-        std::printf(" %ld", target.requirements[r].holds(symbols, kernel.parameters));
-      std::printf("\n");
+namespace kernelmint::bare { extern const FamilyEntry kFamily; }
+namespace kernelmint::odd { extern const FamilyEntry kFamily; }
+const std::int64_t symbols[] = {5, 8, 2};        // B, N, W
+template <class Expression>
+void print(Expression expression, const Scope& scope) {
+  const auto found = expression(scope);
+  if (found.error != nullptr)
+    std::printf(" (%s)", found.error);
+  else
+    std::printf(" %.15g", static_cast<double>(found.value));
+}
+void print(const FamilyEntry& family) {
+  const TargetEntry& target = *family.targets[0];
+  std::printf("%s symbols %d targets %d kernels %zu\n", family.name, family.num_symbols,
+              family.num_targets, target.num_kernels);
+  for (std::size_t k = 0; k < target.num_kernels; ++k) {
+    const KernelEntry& kernel = target.kernels[k];
+    const ScalarValue scalars[] = {{}, {}, {.integer = 5}, {.integer = 1}};
+    const Scope scope = {symbols, kernel.parameters, scalars};
+    std::printf("%s %d", kernel.key, kernel.baseline(nullptr, {}).error == nullptr);
+    for (int t = 0; t < family.num_tensors; ++t)
+      for (int d = 0; d < family.tensors[t].rank; ++d)
+        if (const Dim& dim = family.tensors[t].dims[d]; dim.symbol < 0) print(dim.value, scope);
+    for (int s = 0; s < family.num_scalars; ++s) {
+      const ScalarArgument& scalar = family.scalars[s];
+      if (scalar.default_floating) print(scalar.default_floating, scope);
+      if (scalar.default_integer) print(scalar.default_integer, scope);
     }
+    for (int w = 0; w < target.num_workspaces; ++w) print(target.workspace[w].elements, scope);
+    for (int r = 0; r < family.num_requirements; ++r) print(family.requirements[r].holds, scope);
+    for (int r = 0; r < target.num_requirements; ++r) print(target.requirements[r].holds, scope);
+    std::printf("\n");
   }
+}
+int main() {
+  print(bare::kFamily);
+  print(odd::kFamily);
 }
 """
 
 
-def test_the_tables_hold_what_the_spec_says(odd) -> None:
-    (odd.root / "main.cpp").write_text(MAIN)
-    sources = [str(p) for p in sorted(odd.out.rglob("*.cpp"))]
-    compile_(odd, "main.cpp", *sources, "-o", "main")
+def program(odd, text: str) -> list[str]:
+    """What a program over the families' tables prints, by line."""
+    (odd.root / "main.cpp").write_text(text)
+    sources = sorted(odd.out.rglob("*.cpp"))
+    parts = [str(path) for path in sources if path.name != "library.cpp"]  # one a library
+    compile_(odd, "main.cpp", *parts, "-o", "main")
     done = subprocess.run([odd.root / "main"], capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
+
+
+def test_the_tables_hold_what_the_spec_says(odd) -> None:
     # idx: ceil_div(8, 3); 8 or -(-8 // 2); x: 4; y: max(8, 4, 1), 8 + 5 % 4. scale:
     # 8.5 / 4; count: 8 - 3; exact: true. tmp: 8 * (4 or 2) * (5 + 1); rows: 32 * 8 * 5 where shift
-    # is positive. Requires: true; acc != f64 or flag; then, for shift = -3 (odd): mode != auto
-    # fails; for 4 and mode default: 32 * 8 < 2^40.
-    expected = ["families 2", "bare symbols 1 targets 1 kernels 1", "bare.cpu.default 0"]
+    # is positive. Requires: true; acc != f64 or flag; 8 > 2; then, for shift = -3 (odd): mode !=
+    # auto fails; for 4 and mode default: 32 * 8 < 2^40.
+    expected = ["bare symbols 1 targets 1 kernels 1", "bare.cpu.default 0"]
     rows = []
     for mode, shift, rest, holds in (("auto", "shiftm3", 0, 0), ("default", "shift4", 1280, 1)):
         for acc in ("f32", "f64"):
@@ -206,18 +222,70 @@ def test_the_tables_hold_what_the_spec_says(odd) -> None:
                 key = f"odd.cpu.{acc}{'-flag' if flag else ''}-{mode}-{shift}"
                 idx, tmp = (8 if flag else 4), 48 * (4 if acc == "f32" else 2)
                 valid = int(acc == "f32" or flag)
-                rows.append(f"{key} 0 4 3 {idx} 8 9 2.125 5 1 {tmp} {rest} 1 {valid} {holds}")
-    assert done.stdout.splitlines() == [*expected, "odd symbols 3 targets 1 kernels 8", *rows]
+                rows.append(f"{key} 0 4 3 {idx} 8 9 2.125 5 1 {tmp} {rest} 1 {valid} 1 {holds}")
+    assert program(odd, MAIN) == [*expected, "odd symbols 3 targets 1 kernels 8", *rows]
+
+
+THROWING = """
+#include <stdexcept>
+#include "launch.h"
+namespace kernelmint {
+template <class Config, class Isa>
+LaunchResult launch(const void*, const LaunchContext&) { throw std::runtime_error("no such tile"); }
+}
+"""
+CATCHING = r"""
+#include <cstdio>
+#include "registry.h"
+using namespace kernelmint;
+namespace kernelmint::odd { extern const FamilyEntry kFamily; }
+int main() {
+  const KernelEntry& kernel = odd::kFamily.targets[0]->kernels[0];
+  const std::int64_t symbols[] = {5, 8, 0};  // B, N, W
+  const Scope scope = {symbols, kernel.parameters, nullptr};
+  std::puts(odd::kFamily.scalars[2].default_integer(scope).error);
+  std::puts(kernel.baseline(nullptr, {}).error);
+}
+"""
+
+
+def test_no_exception_leaves_a_function_of_the_tables(odd) -> None:
+    """A library and the runtime that loads it are built apart: neither may unwind the other."""
+    folder = odd.root / "kernel_specs/odd"
+    (folder / "cpu.h").write_text(THROWING)
+    family = (folder / "family.yaml").read_text()
+    (folder / "family.yaml").write_text(family.replace("default: N - 7 // 2", "default: N // W"))
+    assert odd.run("regenerate").status == 0
+    assert program(odd, CATCHING) == ["division by zero", "no such tile"]
 
 
 def test_a_tree_other_than_the_configured_one_does_not_compile(odd) -> None:
     """CMake read files.cmake, then regenerate wrote: the lists of sources may differ."""
-    text = (odd.out / "registry.cpp").read_text()
-    (fingerprint,) = re.findall(r'kFingerprint\[\] = "(.*)"', text)
     define = '-DKERNELMINT_CONFIGURED_FINGERPRINT="{}"'
-    compile_(odd, "generated/registry.cpp", define.format(fingerprint), "-fsyntax-only")
-    with pytest.raises(AssertionError, match="not the one that CMake configured: run cmake again"):
-        compile_(odd, "generated/registry.cpp", define.format("0" * 32), "-fsyntax-only")
+    families = json.loads((odd.out / "manifest.json").read_text())["families"]
+    listed = (odd.out / "files.cmake").read_text()
+    assert len({family["fingerprint"] for family in families}) == 2
+    for family in families:
+        name, fingerprint = family["name"], family["fingerprint"]
+        assert f'set(KERNELMINT_FINGERPRINT_{name} "{fingerprint}")' in listed
+        library = f"generated/{name}/library.cpp"
+        compile_(odd, library, define.format(fingerprint), "-fsyntax-only")
+        with pytest.raises(AssertionError, match="not the one that CMake configured: run cmake"):
+            compile_(odd, library, define.format("0" * 32), "-fsyntax-only")
+
+
+def test_a_familys_fingerprint_changes_with_its_own_files_alone(odd) -> None:
+    def fingerprints() -> dict[str, str]:
+        manifest = json.loads((odd.out / "manifest.json").read_text())
+        return {family["name"]: family["fingerprint"] for family in manifest["families"]}
+
+    before = fingerprints()
+    spec = odd.root / "kernel_specs/bare/family.yaml"
+    spec.write_text(spec.read_text().replace("Nothing to choose.", "Nothing is to be chosen."))
+    assert odd.run("regenerate").status == 0
+    after = fingerprints()
+    assert after["odd"] == before["odd"]
+    assert after["bare"] != before["bare"]
 
 
 # Names that mean something else where generated C++ stands, were they written as they are.
@@ -349,14 +417,23 @@ def test_the_python_class_has_the_specs_signature(generated_module) -> None:
     assert 'Quotes " and a backslash \\ and */ and ${nothing} \\' in generated_module.__doc__
 
 
-def test_the_operators_schema_is_torchs(generated_module) -> None:
-    schema = torch._C.parse_schema("kernelmint::" + generated_module.OPERATOR)
+def test_the_operators_schemas_are_torchs(odd) -> None:
+    families = json.loads((odd.out / "manifest.json").read_text())["families"]
+    (operators,) = (family["operators"] for family in families if family["name"] == "odd")
+    schema, in_place = (torch._C.parse_schema("kernelmint::" + text) for text in operators)
     assert [a.name for a in schema.arguments] == [
         "key", "x", "idx", "point", "scale", "must", "count", "exact", "return_z", "return_w",
     ]  # fmt: skip
     assert len(schema.returns) == 3
     assert str(schema.arguments[4].type) == "Optional[float]"
     assert str(schema.arguments[5].type) == "float"
+    assert in_place.name == "kernelmint::odd_out"
+    written = [a.name for a in in_place.arguments if a.alias_info and a.alias_info.is_write]
+    assert written == ["y", "z", "w"]
+    assert [a.name for a in in_place.arguments if a.kwarg_only] == [
+        *written, "scale", "must", "count", "exact",
+    ]  # fmt: skip
+    assert not in_place.returns
 
 
 def test_the_generated_python_is_typed(workspace) -> None:

@@ -90,7 +90,7 @@ def test_builds_dispatches_and_passes_its_own_test_with_no_other_edit(tmp_path) 
         *(() if torch.cuda.is_available() else ("-C", "cmake.define.CMAKE_CUDA_ARCHITECTURES=80")),
         cwd=ROOT,
     )
-    assert "Kernelmint: building kernels: 3 cpu, 3 sm80" in log
+    assert "Kernelmint: building pack kernelmint: 3 scale_add.cpu, 3 scale_add.sm80" in log
     # -S: an editable install of the checkout must not stand in for what was just built.
     packages = sysconfig.get_path("purelib")
     paths = (site, packages, os.environ.get("PYTHONPATH", ""))

@@ -634,13 +634,13 @@ def test_unwritable_output(workspace) -> None:
     assert result.status == 2
     assert result.stderr.startswith("error: cannot write")
     assert (workspace.root / "file").read_text() == ""
-    (workspace.out / "registry.cpp").mkdir(parents=True)
+    (workspace.out / "demo/library.cpp").mkdir(parents=True)
     result = workspace.run("regenerate")
     assert result.status == 2
-    assert "generated/registry.cpp is in the way" in result.stderr
+    assert "generated/demo/library.cpp is in the way" in result.stderr
     result = workspace.run("check")
     assert result.status == 2
-    assert "cannot read generated/registry.cpp: Is a directory" in result.stderr
+    assert "cannot read generated/demo/library.cpp: Is a directory" in result.stderr
 
 
 @pytest.mark.parametrize(

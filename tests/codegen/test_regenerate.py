@@ -84,7 +84,7 @@ def test_changing_one_constraint_value_rewrites_only_the_shards_it_affects(works
         "demo/sm80_table.cpp",
         "files.cmake",
         "manifest.json",
-        "registry.cpp",
+        "demo/library.cpp",
     }
 
 
@@ -226,7 +226,7 @@ def test_folders_of_any_printable_name(workspace, name) -> None:
     assert workspace.run("check", "--out", out).status == 0
     script = str(ROOT / "codegen/staleness.py")
     assert workspace.python("-S", "-E", script, out).status == 0
-    (workspace.root / out / "registry.cpp").unlink()
+    (workspace.root / out / "demo/library.cpp").unlink()
     stale = workspace.python("-S", "-E", script, out).stdout
     command = stale.splitlines()[-1].removeprefix("mend it with: ")
     program, *arguments = shlex.split(command)
@@ -352,13 +352,13 @@ def test_check_sees_an_edited_a_missing_and_an_orphaned_file(workspace) -> None:
     regenerate(workspace)
     tree = workspace.tree()
     (workspace.out / "demo/args.h").write_bytes(tree["demo/args.h"] + b"// edited\n")
-    (workspace.out / "registry.cpp").unlink()
+    (workspace.out / "demo/library.cpp").unlink()
     (workspace.out / "demo/sm80_bf16_9.cu").write_bytes(tree["demo/family.cpp"])
     (workspace.out / "README").write_text("mine")
     result = workspace.run("check")
     assert result.status == 1
     assert "-// edited\n" in result.stdout
-    assert "--- /dev/null\n+++ b/registry.cpp\n" in result.stdout
+    assert "--- /dev/null\n+++ b/demo/library.cpp\n" in result.stdout
     assert "orphan: generated/demo/sm80_bf16_9.cu" in result.stdout
     commands = "  rm generated/demo/sm80_bf16_9.cu\n  kernelmint regenerate\n"
     assert result.stderr.endswith(f"mend it with:\n{commands}")
@@ -374,7 +374,7 @@ def test_check_compares_with_the_selection_that_was_generated(workspace) -> None
     regenerate(workspace, "--where", "tile == 64 and target == 'cpu'")
     assert workspace.run("check").status == 0
     assert len(kernels(workspace)) == 6
-    (workspace.out / "registry.cpp").unlink()
+    (workspace.out / "demo/library.cpp").unlink()
     result = workspace.run("check")
     assert result.status == 1
     assert result.stderr.endswith(
@@ -386,7 +386,7 @@ def test_check_of_other_folders(workspace) -> None:
     (workspace.root / "kernel_specs").rename(workspace.root / "specs")
     workspace.run("regenerate", "--specs", "specs", "--out", "tree")
     assert workspace.run("check", "--out", "tree").status == 0
-    (workspace.root / "tree/registry.cpp").unlink()
+    (workspace.root / "tree/demo/library.cpp").unlink()
     assert "regenerate --specs specs --out tree\n" in workspace.run("check", "--out", "tree").stderr
 
 
@@ -528,7 +528,7 @@ def test_a_fresh_tree_is_not_stale(workspace) -> None:
         (lambda w: w.edit("sm80.yaml", "256", "128"), "kernel_specs/demo/sm80.yaml has changed"),
         (lambda w: w.write("sm90.yaml", "target: sm90"), "kernel_specs/demo/sm90.yaml is new"),
         (lambda w: (w.demo / "cpu.yaml").unlink(), "kernel_specs/demo/cpu.yaml is gone"),
-        (lambda w: (w.out / "registry.cpp").unlink(), "generated/registry.cpp is gone"),
+        (lambda w: (w.out / "demo/library.cpp").unlink(), "generated/demo/library.cpp is gone"),
         (lambda w: (w.out / "demo/args.h").write_text(""), "generated/demo/args.h has changed"),
         (lambda w: (w.out / "manifest.json").unlink(), "there is no generated/manifest.json"),
         (lambda w: (w.out / "manifest.json").write_text("<<<<<<< ours"), "cannot be read"),
@@ -576,14 +576,14 @@ def test_the_check_waits_for_a_regenerate_that_is_writing(workspace) -> None:
     folder = os.open(workspace.out, os.O_RDONLY)
     fcntl.flock(folder, fcntl.LOCK_EX)  # what regenerate holds
     (workspace.out / ".regenerate.json").write_text("[]")
-    (workspace.out / "registry.cpp").unlink()
+    (workspace.out / "demo/library.cpp").unlink()
     script = str(ROOT / "codegen/staleness.py")
     with subprocess.Popen(
         [sys.executable, script, "generated"], cwd=workspace.root, stdout=subprocess.PIPE, text=True
     ) as check:
         with pytest.raises(subprocess.TimeoutExpired):
             check.wait(timeout=1)
-        (workspace.out / "registry.cpp").write_bytes(expected["registry.cpp"])
+        (workspace.out / "demo/library.cpp").write_bytes(expected["demo/library.cpp"])
         (workspace.out / ".regenerate.json").unlink()
         os.close(folder)
         assert check.communicate(timeout=60)[0] == ""

@@ -11,12 +11,23 @@
 
 #include "dtypes.h"
 #include "flash_forward/cpu.h"
+#include "generated.h"
+#include "library.h"
 #include "tensor_view.h"
+#include "thread_pool.h"
 
 #if defined(__x86_64__)
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
+
+extern "C" const kernelmint::LibraryEntry* kernelmint_library(const kernelmint::Host* host);
+
+namespace kernelmint {  // what a library of a pack has beside its kernels
+const FamilyEntry* const kFamily = nullptr;
+const char kGenerated[] = "";
+const char kBuild[] = "";
+}  // namespace kernelmint
 
 namespace {
 
@@ -210,6 +221,9 @@ int main(int, char** arguments) {
   constexpr long kRequestPermission = 0x1023, kTileData = 18;
   if (syscall(SYS_arch_prctl, kRequestPermission, kTileData) != 0) return 1;
 #endif
+  static const kernelmint::Host host = {.abi = kernelmint::kAbi,
+                                        .parallel = &kernelmint::run_parallel};
+  kernelmint_library(&host);
   check_loads();
   check_stores_and_exp2(static_cast<std::uint32_t>(std::strtoul(arguments[1], nullptr, 10)));
   check_attention<float>("f32", 0x1p-24);

@@ -19,7 +19,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SHARD = next(iter(sorted((ROOT / "generated" / "flash_forward").glob("cpu_*_[0-9]*.cpp"))), None)
 COMPILER = os.environ.get("CXX") or shutil.which("c++")
-FLAGS = {  # as in cmake/cpu.cmake
+FLAGS = {  # as in kernelmint/cmake/cpu.cmake
     "baseline": [],
     "avx2": ["-march=x86-64-v3"],
     "avx512": ["-march=x86-64-v4"],

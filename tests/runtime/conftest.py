@@ -1,16 +1,15 @@
-"""A second extension, built from runtime/src and probe.cpp, whose families exercise the binder."""
+"""Libraries built from probe.cpp, whose families exercise the binder."""
 
 import hashlib
-import importlib.util
 import os
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
-import nanobind
 import pytest
 import torch
+
+from runtime import _native
 
 ROOT = Path(__file__).parents[2]
 COMPILER = os.environ.get("CXX", "c++")
@@ -18,7 +17,7 @@ COMPILER = os.environ.get("CXX", "c++")
 
 def _compile(source, folder, flags):
     """Compiles one source unless an object for the same text and headers is there already."""
-    headers = [*(ROOT / "runtime/include").glob("*.h"), *(ROOT / "runtime/src").glob("*.h")]
+    headers = [*(ROOT / "runtime/include").glob("*.h"), *(ROOT / "runtime/pack").glob("*.h")]
     digest = hashlib.sha256(" ".join(flags).encode())
     for path in (*sorted(headers), source):
         digest.update(path.read_bytes())
@@ -30,47 +29,49 @@ def _compile(source, folder, flags):
     return built
 
 
+class Probe:
+    """The probe families, each in a library of its own, as a pack's are."""
+
+    def __init__(self, libraries):
+        self.libraries = libraries
+        self._loaded = {family: _native.Library(str(p)) for family, p in libraries.items()}
+
+    def kernel(self, key, parameters=None, dispatched=None):
+        """The kernel of a key."""
+        library = self._loaded[key.partition(".")[0]]
+        return library.kernel(key, parameters or {}, dispatched)
+
+
 @pytest.fixture(scope="session")
 def probe():
-    """The `_native` module of the probe families; its objects are kept in build/probe."""
+    """The libraries of the probe families; their objects are kept in build/probe."""
     folder = ROOT / "build/probe"
     folder.mkdir(parents=True, exist_ok=True)
-    package = Path(nanobind.__file__).parent
-    flags = [
-        "-std=c++20", "-O1", "-fPIC", "-fvisibility=hidden", "-fno-strict-aliasing", "-pthread",
-        f"-I{ROOT / 'runtime/include'}", f"-I{ROOT / 'runtime/src'}",
-        f"-I{nanobind.include_dir()}", f"-I{package / 'ext/robin_map/include'}",
-        f"-I{sysconfig.get_path('include')}", "-DNB_DOMAIN=probe", "-DKERNELMINT_WITH_CUDA=0",
-        "-DKERNELMINT_DEBUG=0", '-DKERNELMINT_NVCC_VERSION=""', "-DKERNELMINT_ISA_baseline",
-        '-DKERNELMINT_CUDA_ARCHITECTURES=""',
-    ]  # fmt: skip
-    sources = [
-        *sorted((ROOT / "runtime/src").glob("*.cpp")),
-        Path(__file__).parent / "probe.cpp",
-        package / "src/nb_combined.cpp",
-    ]
-    objects = [str(_compile(source, folder, flags)) for source in sources]
-    digest = hashlib.sha256(" ".join(objects).encode()).hexdigest()[:16]
-    extension = folder / f"_native-{digest}.so"
-    if not extension.exists():
-        partial = extension.with_suffix(f".{os.getpid()}")
-        linked = [COMPILER, "-shared", "-pthread", *objects, "-o", str(partial)]
-        subprocess.run(linked, check=True)
-        partial.rename(extension)  # another test process may be loading it
-    spec = importlib.util.spec_from_file_location("kernelmint_probe._native", extension)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    includes = [f"-I{ROOT / 'runtime' / name}" for name in ("include", "pack")]
+    flags = ["-std=c++20", "-O1", "-fPIC", "-fvisibility=hidden", *includes]
+    flags.append("-DKERNELMINT_ISA_baseline")
+    libraries = {}
+    for family, entry in (("probe", "kProbe"), ("threads", "kThreads")):
+        own = [*flags, f"-DPROBE_FAMILY={entry}"]
+        sources = [ROOT / "runtime/pack/library.cpp", Path(__file__).parent / "probe.cpp"]
+        objects = [str(_compile(source, folder, own)) for source in sources]
+        digest = hashlib.sha256(" ".join(objects).encode()).hexdigest()[:16]
+        library = libraries[family] = folder / f"{family}-{digest}.so"
+        if not library.exists():
+            partial = library.with_suffix(f".{os.getpid()}")
+            subprocess.run([COMPILER, "-shared", *objects, "-o", str(partial)], check=True)
+            partial.rename(library)  # another test process may be loading it
+    return Probe(libraries)
 
 
 @pytest.fixture(params=["exchange", "attributes"])
 def native(request, probe):
-    """The probe extension, reading tensors by the exchange table and then by Python attributes."""
-    if request.param == "exchange" and not probe.has_exchange_api():
+    """The probe families, tensors read by the exchange table and then by Python attributes."""
+    if request.param == "exchange" and not _native.has_exchange_api():
         pytest.skip("this PyTorch has no DLPack exchange table")
-    probe.use_exchange_api(request.param == "exchange")
+    _native.use_exchange_api(request.param == "exchange")
     yield probe
-    probe.use_exchange_api(True)
+    _native.use_exchange_api(True)
 
 
 @pytest.fixture

@@ -12,7 +12,18 @@
 #include <thread>
 #include <vector>
 
+#include "generated.h"
+#include "library.h"
 #include "parallel.h"
+#include "thread_pool.h"
+
+extern "C" const kernelmint::LibraryEntry* kernelmint_library(const kernelmint::Host* host);
+
+namespace kernelmint {  // what a library of a pack has beside its threads
+const FamilyEntry* const kFamily = nullptr;
+const char kGenerated[] = "";
+const char kBuild[] = "";
+}  // namespace kernelmint
 
 namespace {
 
@@ -67,6 +78,9 @@ void throwing(int threads) {
 }  // namespace
 
 int main(int, char** arguments) {
+  static const kernelmint::Host host = {.abi = kernelmint::kAbi,
+                                        .parallel = &kernelmint::run_parallel};
+  kernelmint_library(&host);
   const int rounds = std::atoi(arguments[1]);
   const auto round = [](int threads) {
     for (const std::int64_t count : {1, 2, 5, 64, 3000}) each_index_once(count, threads);

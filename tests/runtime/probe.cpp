@@ -1,5 +1,5 @@
 // Two families for the tests of the binder, in the shape that generated code has: `probe` uses
-// every kind of argument, `threads` exercises parallel_for.
+// every kind of argument, `threads` exercises parallel_for. PROBE_FAMILY is the one of the library.
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -7,7 +7,8 @@
 #include <thread>
 
 #include "arithmetic.h"
-#include "build.h"
+#include "generated.h"
+#include "guarded.h"
 #include "parallel.h"
 #include "registry.h"
 #include "tensor_view.h"
@@ -15,6 +16,7 @@
 namespace kernelmint {
 namespace {
 
+// For fill functions, which generated code gives the symbols alone.
 using Symbols = const std::int64_t*;
 
 // probe: z = alpha * x + count, total = the sum of each row of z; both through a workspace.
@@ -43,7 +45,12 @@ constexpr TensorArgument kProbeTensors[] = {
      Dtype::f32,
      2,
      {{0, nullptr, "B"},
-      {-1, [](Symbols s, Symbols) { return expression::ceil_div(s[1], 4); }, "ceil_div(N, 4)"}}},
+      {-1,
+       &evaluated<std::int64_t,
+                  [](const Scope& scope) -> std::int64_t {
+                    return expression::ceil_div(scope.symbols[1], 4);
+                  }>,
+       "ceil_div(N, 4)"}}},
     {"idx", Role::input, false, -1, Dtype::i32, 1, {{2, nullptr, "K"}}},
     {"z", Role::output, false, 0, {}, 2, {{0, nullptr, "B"}, {1, nullptr, "N"}}},
     {"total", Role::output, true, -1, Dtype::f32, 1, {{0, nullptr, "B"}}},
@@ -51,28 +58,45 @@ constexpr TensorArgument kProbeTensors[] = {
 
 constexpr ScalarArgument kProbeScalars[] = {
     {"alpha", Dtype::f32, false,
-     [](Symbols s, Symbols) {
-       const double factor = s[2] == 4 ? 1e200 : s[2] == 5 ? 1e308 * double(s[1]) : 1.0;
-       return expression::quotient(0.5 * double(s[1]), double(s[2] != 6)) * factor;
-     },
+     &evaluated<double,
+                [](const Scope& scope) {
+                  const double factor = scope.symbols[2] == 4   ? 1e200
+                                        : scope.symbols[2] == 5 ? 1e308 * double(scope.symbols[1])
+                                                                : 1.0;
+                  return expression::quotient(0.5 * double(scope.symbols[1]),
+                                              double(scope.symbols[2] != 6)) *
+                         factor;
+                }>,
      nullptr, "0.5 * N / (K != 6) * (1e200 if K == 4 else 1e308 * N if K == 5 else 1)"},
     {"count", Dtype::i32, true, nullptr, nullptr, nullptr},
     {"wide", Dtype::i64, false, nullptr,
-     [](Symbols s, Symbols) {
-       return expression::sum(expression::product(std::int64_t{1} << 60, s[0] == 96 ? 8 : 0), s[1]);
-     },
+     &evaluated<std::int64_t,
+                [](const Scope& scope) {
+                  return expression::sum(
+                      expression::product(std::int64_t{1} << 60, scope.symbols[0] == 96 ? 8 : 0),
+                      scope.symbols[1]);
+                }>,
      "2 ** 60 * (8 if B == 96 else 0) + N"},
-    {"flag", Dtype::boolean, false, nullptr, [](Symbols, Symbols) { return std::int64_t{0}; },
-     "false"},
+    {"flag", Dtype::boolean, false, nullptr,
+     &evaluated<std::int64_t, [](const Scope&) { return std::int64_t{0}; }>, "false"},
     {"short", Dtype::i32, false, nullptr,
-     [](Symbols s, Symbols) { return expression::product(s[1], std::int64_t{1} << 20); },
+     &evaluated<std::int64_t,
+                [](const Scope& scope) {
+                  return expression::product(scope.symbols[1], std::int64_t{1} << 20);
+                }>,
      "N * 2 ** 20"},
 };
 
 constexpr Requirement kProbeRequirements[] = {
-    {[](Symbols s, Symbols p) -> std::int64_t { return expression::floor_mod(s[1], p[1]) == 0; },
+    {&evaluated<std::int64_t,
+                [](const Scope& scope) -> std::int64_t {
+                  return expression::floor_mod(scope.symbols[1], scope.parameters[1]) == 0;
+                }>,
      "N % block == 0", "a block is whole"},
-    {[](Symbols s, Symbols) -> std::int64_t { return expression::floor_mod(s[0], s[2]) == 0; },
+    {&evaluated<std::int64_t,
+                [](const Scope& scope) -> std::int64_t {
+                  return expression::floor_mod(scope.symbols[0], scope.symbols[2]) == 0;
+                }>,
      "B % K == 0", "rows come in groups of K"},
 };
 
@@ -92,13 +116,15 @@ void fill_probe(void* out, const BoundTensor* tensors, Symbols s, const ScalarVa
 }
 
 constexpr WorkspaceEntry kProbeWorkspace[] = {
-    {"unused", -1, Dtype::f64, [](Symbols, Symbols, const ScalarValue*) { return std::int64_t{0}; },
-     "[0]"},
+    {"unused", -1, Dtype::f64,
+     &evaluated<std::int64_t, [](const Scope&) -> std::int64_t { return 0; }>, "[0]"},
     {"scratch", -1, Dtype::f32,
-     [](Symbols s, Symbols, const ScalarValue* scalars) {
-       if (scalars[2].integer == -8) return std::int64_t{-1};
-       return expression::floor_div(2 * s[1], scalars[2].integer == -9 ? 0 : 1);
-     },
+     &evaluated<std::int64_t,
+                [](const Scope& scope) -> std::int64_t {
+                  if (scope.scalars[2].integer == -8) return std::int64_t{-1};
+                  return expression::floor_div(2 * scope.symbols[1],
+                                               scope.scalars[2].integer == -9 ? 0 : 1);
+                }>,
      "[2 * N // (0 if wide == -9 else 1)] f32: room for a row"},
 };
 
@@ -134,15 +160,16 @@ LaunchResult launch_nothing(const void*, const LaunchContext&) { return {}; }
 
 constexpr std::int64_t kBlocks[][2] = {{0, 1}, {1, 1}, {2, 1}, {2, 4}, {8, 1}};
 constexpr KernelEntry kProbeCpu[] = {
-    {"probe.cpu.bf16-b1", kBlocks[0], nullptr, launch_nothing, nullptr, nullptr, nullptr},
-    {"probe.cpu.fp16-b1", kBlocks[1], nullptr, launch_nothing, nullptr, nullptr, nullptr},
-    {"probe.cpu.f32-b1", kBlocks[2], nullptr, launch_probe, nullptr, nullptr, nullptr},
-    {"probe.cpu.f32-b4", kBlocks[3], nullptr, launch_probe, nullptr, nullptr, nullptr},
-    {"probe.cpu.bool-b1", kBlocks[4], nullptr, launch_nothing, nullptr, nullptr, nullptr},
+    {"probe.cpu.bf16-b1", kBlocks[0], nullptr, guarded<launch_nothing>, nullptr, nullptr, nullptr},
+    {"probe.cpu.fp16-b1", kBlocks[1], nullptr, guarded<launch_nothing>, nullptr, nullptr, nullptr},
+    {"probe.cpu.f32-b1", kBlocks[2], nullptr, guarded<launch_probe>, nullptr, nullptr, nullptr},
+    {"probe.cpu.f32-b4", kBlocks[3], nullptr, guarded<launch_probe>, nullptr, nullptr, nullptr},
+    {"probe.cpu.bool-b1", kBlocks[4], nullptr, guarded<launch_nothing>, nullptr, nullptr, nullptr},
 };
 constexpr Requirement kProbeCpuRequirements[] = {
-    {[](Symbols s, Symbols) -> std::int64_t { return s[1] <= 4096; }, "N <= 4096",
-     "a row fits the scratch memory"},
+    {&evaluated<std::int64_t,
+                [](const Scope& scope) -> std::int64_t { return scope.symbols[1] <= 4096; }>,
+     "N <= 4096", "a row fits the scratch memory"},
 };
 constexpr TargetEntry kProbeCpuTarget = {.name = "cpu",
                                          .alignment = 16,
@@ -155,8 +182,9 @@ constexpr TargetEntry kProbeCpuTarget = {.name = "cpu",
                                          .num_kernels = 5};
 
 constexpr KernelEntry kProbeCuda[] = {
-    {"probe.sm80.f32-b1", kBlocks[2], launch_nothing, nullptr, nullptr, nullptr, nullptr},
-    {"probe.sm999a.f32-b1", kBlocks[2], launch_nothing, nullptr, nullptr, nullptr, nullptr},
+    {"probe.sm80.f32-b1", kBlocks[2], guarded<launch_nothing>, nullptr, nullptr, nullptr, nullptr},
+    {"probe.sm999a.f32-b1", kBlocks[2], guarded<launch_nothing>, nullptr, nullptr, nullptr,
+     nullptr},
 };
 constexpr TargetEntry kProbeSm80 = {
     .name = "sm80", .capability = 80, .alignment = 16, .kernels = kProbeCuda, .num_kernels = 1};
@@ -225,7 +253,7 @@ LaunchResult launch_threads(const void* pointer, const LaunchContext&) {
 }
 
 constexpr KernelEntry kThreadsCpu[] = {
-    {"threads.cpu.default", nullptr, nullptr, launch_threads, nullptr, nullptr, nullptr}};
+    {"threads.cpu.default", nullptr, nullptr, guarded<launch_threads>, nullptr, nullptr, nullptr}};
 constexpr TargetEntry kThreadsTarget = {
     .name = "cpu", .alignment = 8, .kernels = kThreadsCpu, .num_kernels = 1};
 constexpr const TargetEntry* kThreadsTargets[] = {&kThreadsTarget};
@@ -242,9 +270,8 @@ constexpr FamilyEntry kThreads = {.name = "threads",
 
 }  // namespace
 
-const FamilyEntry* const kFamilies[] = {&kProbe, &kThreads};
-const int kNumFamilies = 2;
-const char kFingerprint[] = "probe";
-const char kBuildFingerprint[] = "probe";
+const FamilyEntry* const kFamily = &PROBE_FAMILY;
+const char kGenerated[] = "generated";
+const char kBuild[] = "build";
 
 }  // namespace kernelmint

@@ -366,7 +366,7 @@ def test_a_cuda_kernel_without_a_cuda_device(call):
 
 def test_what_a_kernel_reports_or_throws_is_a_runtime_error(call):
     refused(call, "probe.cpu.f32-b1: the flag asked for a failure", RuntimeError, flag=True)
-    refused(call, "thrown by the kernel", RuntimeError, wide=-7)
+    refused(call, "probe.cpu.f32-b1: thrown by the kernel", RuntimeError, wide=-7)
 
 
 def test_a_workspace_that_cannot_be_is_refused_with_its_text(call):

@@ -5,7 +5,7 @@ import torch
 
 import runtime
 from codegen.spec.expressions import INT, parse
-from runtime import choice, manifest
+from runtime import choice, packs
 
 CPU = torch.device("cpu")
 F32 = {"dtype": "f32", "d_head": 64, "causal": False}
@@ -65,13 +65,14 @@ def test_where_nothing_suits_each_candidate_says_why(rows):
         choice.choose("flash_forward", CPU, F32, {"Sq": 9}, target="sm80")
 
 
-def test_fronts_are_found_through_the_manifest():
-    assert manifest.fronts() == {
+def test_fronts_are_found_through_the_packs():
+    found = {front.function: front.module for _, front in packs.fronts()}
+    assert found == {
         "attention": "kernel_specs.flash_forward.front",
         "block_sparse_attention": "kernel_specs.hstu.block_sparse.front",
         "hstu_attention_with_bsa": "kernel_specs.hstu.hstu_bsa.front",
     }
-    assert set(manifest.fronts()) <= set(runtime.__all__) & set(dir(runtime))
+    assert set(found) <= set(runtime.__all__) & set(dir(runtime))
     with pytest.raises(AttributeError, match="module 'runtime' has no attribute 'no_such'"):
         _ = runtime.no_such
 

@@ -6,13 +6,13 @@ import pytest
 import torch
 
 import runtime
-from runtime import InvalidArgument, TargetUnavailable, devices, manifest
+from runtime import InvalidArgument, TargetUnavailable, devices, manifest, packs
 
 pytestmark = pytest.mark.gpu
 
 NONE_REQUESTED = tuple(
     False
-    for argument in manifest.load().families["flash_forward"].arguments
+    for argument in manifest.family("flash_forward").arguments
     if argument.role == "output" and argument.optional
 )
 WHERE = "dtype == 'bf16' and d_head == 64 and not causal"
@@ -115,7 +115,8 @@ def test_tensors_must_share_a_device_of_the_right_kind(kernel):
 def test_a_device_that_is_too_old_is_a_target_unavailable(kernel, monkeypatch):
     reason = "needs compute capability 8.0 or later, this device is 7.5 (Tesla T4)"
     monkeypatch.setattr(devices, "why_unavailable", lambda *_: reason)
-    native = runtime._native.kernel(kernel.info.key)
+    pack = packs.all_packs()[0]
+    native = packs.library(pack, "flash_forward").kernel(kernel.info.key)
     with pytest.raises(TargetUnavailable, match=r"7\.5") as caught:
         native.call(qkv(), (None,), NONE_REQUESTED, None)
     assert str(caught.value) == f"{kernel.info.key}: {reason}"

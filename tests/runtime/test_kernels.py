@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import runtime
-from runtime import InvalidArgument, KernelNotFound, TargetUnavailable, catalog, manifest
+from runtime import InvalidArgument, KernelNotFound, TargetUnavailable, manifest, packs
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def test_kernels_lists_every_generated_kernel_once_in_the_manifests_order():
     assert len(set(keys)) == len(keys)
     listed = [
         kernel.key
-        for family in manifest.load().families.values()
+        for family in manifest.families()
         for target in family.targets
         for kernel in target.kernels
     ]
@@ -56,7 +56,7 @@ def test_registers_and_spills_come_from_ptxas():
     if not with_cuda:
         assert all(i.reason.startswith("built without CUDA") for i in runtime.kernels(None, "sm80"))
         return
-    with (manifest.FOLDER / "ptxas.csv").open(newline="") as file:
+    with manifest.family("flash_forward").pack.ptxas.open(newline="") as file:
         rows = list(csv.DictReader(file))
     for info in with_cuda:
         used = [int(r["used_registers"]) for r in rows if r["kernel_config"] == info.key]
@@ -156,7 +156,9 @@ def test_a_kernel_that_this_build_left_out_says_why():
             runtime.kernel(info.key)
         assert "pip install ." in str(caught.value)
     if not left_out:
-        assert all(key in runtime._native.built_keys() for key in manifest_keys())
+        for pack in packs.all_packs():
+            held = {key for f in pack.families for key in packs.library(pack, f).keys()}  # noqa: SIM118 - no dict
+            assert held == {key for key in manifest_keys() if key.split(".")[0] in pack.families}
 
 
 def manifest_keys():
@@ -251,7 +253,10 @@ def test_a_call_that_does_not_suit_names_the_kernel_and_what_it_takes(cpu_info):
 
 
 def test_a_kernels_class_is_its_familys(cpu_info):
-    kernel, family = runtime.kernel(cpu_info.key), catalog.generated(cpu_info.family).KERNEL_CLASS
+    kernel, family = (
+        runtime.kernel(cpu_info.key),
+        packs.face(packs.owner(cpu_info.family), cpu_info.family),
+    )
     assert isinstance(kernel, family)
     assert inspect.signature(kernel) == inspect.signature(family.__call__.__get__(kernel))
     assert repr(kernel) == f"<FlashForward {cpu_info.key}>"

@@ -19,9 +19,12 @@ def test_the_pool_is_free_of_races_and_stray_accesses(sanitizer: str, tmp_path: 
     options = ["-std=c++20", "-O1", "-g", f"-fsanitize={sanitizer}", "-pthread"]
     if subprocess.run([COMPILER, *options, empty, "-o", program], capture_output=True).returncode:
         pytest.skip(f"this compiler links no -fsanitize={sanitizer}")
-    sources = [ROOT / "tests/runtime/pool_probe.cpp", ROOT / "runtime/src/parallel.cpp"]
-    includes = f"-I{ROOT / 'runtime/include'}"
-    subprocess.run([COMPILER, *options, includes, *sources, "-o", program], check=True)
+    sources = [
+        ROOT / "tests/runtime/pool_probe.cpp",
+        *(ROOT / "runtime" / name for name in ("pack/library.cpp", "src/thread_pool.cpp")),
+    ]
+    includes = [f"-I{ROOT / 'runtime' / name}" for name in ("include", "pack", "src")]
+    subprocess.run([COMPILER, *options, *includes, *sources, "-o", program], check=True)
     # A forked child starts threads of its own, which ThreadSanitizer refuses unless told otherwise.
     environment = os.environ | {
         "TSAN_OPTIONS": "die_after_fork=0:exitcode=66",

@@ -83,13 +83,11 @@ def test_a_daemon_thread_inside_a_kernel_does_not_keep_the_process_from_ending(
 ):
     """The kernel ends while the interpreter is being finalized, which takes longer still."""
     script = f"""
-import importlib.util, threading, time
+import threading, time
 import torch
+from runtime import _native
 
-spec = importlib.util.spec_from_file_location("kernelmint_probe._native", {probe.__file__!r})
-probe = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(probe)
-kernel = probe.kernel("threads.cpu.default")
+kernel = _native.Library({str(probe.libraries["threads"])!r}).kernel("threads.cpu.default")
 
 class Slow:
     def __del__(self, sleep=time.sleep):  # runs once daemon threads may no longer take the lock

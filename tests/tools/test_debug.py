@@ -20,7 +20,7 @@ from tools.debug import __main__ as command
 from tools.debug import divergence, record, trace, twin
 from tools.debug.inputs import Shape, make_inputs
 from tools.debug.text import number_lines
-from tools.oracle import SPECS, oracle
+from tools.oracle import oracle, specs
 
 KEY = "flash_forward.cpu.f32-d64-r64-c128"
 TRACED = {
@@ -95,7 +95,7 @@ def test_the_simulation_yields_what_the_spec_declares() -> None:
 
 
 def test_the_slack_is_the_kernels() -> None:
-    header = (SPECS / "flash_forward/softmax.cuh").read_text()
+    header = (specs("flash_forward") / "flash_forward/softmax.cuh").read_text()
     assert float(re.search(r"constexpr float kSlack = (\d+)", header)[1]) == trace.SM80_SLACK
 
 
@@ -244,7 +244,7 @@ def test_a_kernel_without_a_twin_says_how_to_build_one(tmp_path) -> None:
 
 def test_away_from_a_clone_nobody_is_told_to_edit_what_is_installed(tmp_path) -> None:
     info = runtime.kernels("flash_forward", "cpu", "not trace")[0]
-    assert twin.how_to_build(info, generated=tmp_path / "generated") == (
+    assert twin.how_to_build(info, tmp_path / "kernel_specs") == (
         f"this build holds no traced twin of {info.key}; in a clone of Kernelmint, the same "
         "command says how to build it"
     )

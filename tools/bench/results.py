@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from rich.table import Table
 
-from runtime import _native
+from runtime import _native, packs
 
 from .problems import Problem
 
@@ -35,7 +35,8 @@ class Row:
 
 def machine(device: torch.device) -> dict[str, Any]:
     """What the figures depend on besides the code."""
-    facts: dict[str, Any] = {"torch": torch.__version__, "build": _native.build_info()}
+    facts: dict[str, Any] = {"torch": torch.__version__, "compiler": _native.compiler}
+    facts["packs"] = {pack.name: dict(pack.settings) for pack in packs.all_packs()}
     if device.type == "cuda":
         facts["device"] = torch.cuda.get_device_name(device)
     else:

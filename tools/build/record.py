@@ -1,10 +1,12 @@
-"""What the extension is made of: writes build.json, and the C++ that puts its hash into it.
+"""What a pack is and what it is made of: writes pack.json, and the C++ that names its fingerprint.
 
-    record.py --json FILE --cpp FILE --root CHECKOUT --set NAME=VALUE ... -- SOURCE ...
+    record.py --name PACK --folder DIR --root PROJECT --kernelmint DIR --manifest FILE
+              --targets FAMILY.TARGET ... --architectures ... --isas ... --specs NAME=FOLDER ...
+              --set NAME=VALUE ... -- SOURCE ...
 
-build.json holds each setting, the hash of each source by its path within the checkout, and as its
-`fingerprint` the hash of all that. CMake runs this whenever a source or a setting changes. Standard
-library only.
+pack.json holds each setting, the hash of each source (by its path within the project, or within
+Kernelmint), what was built, and as `fingerprint` the hash of all that the libraries are made of.
+CMake runs this whenever a source or a setting changes. Standard library only.
 """
 
 from __future__ import annotations
@@ -13,32 +15,71 @@ import argparse
 import hashlib
 import json
 import os
+import re
 import sys
 from pathlib import Path
+
+FORMAT = 1
+ABI = re.compile(r"constexpr std::uint32_t kAbi = (\d+);")
 
 
 def main(arguments: list[str]) -> None:
     """The command."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--json", type=Path, required=True)
-    parser.add_argument("--cpp", type=Path, required=True)
-    parser.add_argument("--root", type=Path, required=True)
+    parser.add_argument("--name", required=True)
+    for option in ("--folder", "--root", "--kernelmint", "--manifest"):
+        parser.add_argument(option, type=Path, required=True)
+    for option in ("--targets", "--architectures", "--isas"):
+        parser.add_argument(option, nargs="*", default=[])
+    parser.add_argument("--specs", action="append", default=[])
     parser.add_argument("--set", action="append", default=[], dest="settings")
     parser.add_argument("sources", nargs="*", type=Path)
     options = parser.parse_args(arguments)
-    record = {
+
+    def name_of(path: Path) -> str:
+        if path.is_relative_to(options.kernelmint) and not path.is_relative_to(options.root):
+            return path.relative_to(options.kernelmint).as_posix()
+        return Path(os.path.relpath(path, options.root)).as_posix()
+
+    sources = [path.resolve() for path in sorted(options.sources)]
+    options.root, options.kernelmint = options.root.resolve(), options.kernelmint.resolve()
+    (abi,) = (
+        found[1]
+        for path in sources
+        if path.name == "library.h" and (found := ABI.search(path.read_text()))
+    )
+    if len(options.specs) != len({folder.partition("=")[0] for folder in options.specs}):
+        sys.exit(f"pack {options.name}: two folders of specs have one name: {options.specs}")
+    manifest = json.loads(options.manifest.read_text(encoding="utf-8"))
+    made_of = {
+        "abi": int(abi),
+        "generated": {family["name"]: family["fingerprint"] for family in manifest["families"]},
         "settings": dict(setting.split("=", 1) for setting in options.settings),
+        "architectures": options.architectures,
+        "isas": options.isas,
+        "targets": options.targets,
         "sources": {
-            Path(os.path.relpath(path, options.root)).as_posix(): hashlib.sha256(
-                path.read_bytes()
-            ).hexdigest()
-            for path in sorted(options.sources)
+            name_of(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in sources
         },
     }
-    fingerprint = hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:32]
-    options.json.write_text(json.dumps({"fingerprint": fingerprint, **record}, indent=1) + "\n")
-    options.cpp.write_text(
-        f'#include "build.h"\n\nconst char kernelmint::kBuildFingerprint[] = "{fingerprint}";\n'
+    fingerprint = hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:32]
+    record = {
+        "format": FORMAT,
+        "name": options.name,
+        "fingerprint": fingerprint,
+        "operators": {family["name"]: family["operators"] for family in manifest["families"]},
+        "fronts": [
+            {"family": family["name"], **family["front"]}
+            for family in manifest["families"]
+            if family["front"]
+        ],
+        "specs": dict(folder.split("=", 1) for folder in options.specs),
+        **made_of,
+    }
+    options.folder.mkdir(parents=True, exist_ok=True)
+    (options.folder / "pack.json").write_text(json.dumps(record, indent=1) + "\n")
+    (options.folder / "record.cpp").write_text(
+        f'#include "generated.h"\n\nconst char kernelmint::kBuild[] = "{fingerprint}";\n'
     )
 
 

@@ -10,7 +10,7 @@ from runtime import manifest
 from ..selection import FAMILY
 
 _AXES = {"B_r": "row", "B_c": "key", "d_head": "d"}
-_TRACE = manifest.load().families[FAMILY].trace
+_TRACE = manifest.family(FAMILY).trace
 assert _TRACE is not None
 
 STEP = tuple(_TRACE.record)

@@ -12,7 +12,7 @@ from codegen.spec.load import load
 from codegen.spec.problems import SpecError, UsageError
 from runtime import KernelInfo
 
-from ..places import GENERATED, SPECS
+from ..oracle import specs as specs_of
 
 
 def find(info: KernelInfo) -> KernelInfo:
@@ -30,9 +30,11 @@ def find(info: KernelInfo) -> KernelInfo:
     raise ValueError(how_to_build(info))
 
 
-def how_to_build(info: KernelInfo, specs: Path = SPECS, generated: Path = GENERATED) -> str:
+def how_to_build(info: KernelInfo, specs: Path | None = None) -> str:
     """What to write and to run so that a kernel's traced twin is there."""
+    specs = specs or specs_of(info.family)
     lacking = f"this build holds no traced twin of {info.key}"
+    generated = specs.parent / "generated"
     if not generated.is_dir():
         return f"{lacking}; in a clone of Kernelmint, the same command says how to build it"
     try:
@@ -46,7 +48,7 @@ def how_to_build(info: KernelInfo, specs: Path = SPECS, generated: Path = GENERA
         wanted = {**info.parameters, "trace": True}
         values = [wanted[parameter.name] for parameter in target.parameters]
         key = keys.key_prefix(target) + keys.tokens_of(target.parameters)(values)
-        text = explain(key, families, staleness.read_manifest(generated)).text
+        text = explain(key, families, staleness.read_manifest(specs.parent / "generated")).text
     except SpecError as error:
         text = "\n".join(str(problem) for problem in error.problems)
     except UsageError as error:

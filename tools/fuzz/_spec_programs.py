@@ -40,40 +40,41 @@ inline void print(const char* name, double value) { std::printf("%s %.17g\n", na
 MAIN = r"""
 #include <cmath>
 #include <cstdio>
-#include <stdexcept>
 #include "registry.h"
 using namespace kernelmint;
+DECLARATIONS
 void show(const char* name, std::int64_t value) {
   std::printf("%s %lld\n", name, static_cast<long long>(value));
 }
 void show(const char* name, double value) {
-  if (!std::isfinite(value)) throw std::domain_error("the runtime refuses it");
-  std::printf("%s %.17g\n", name, value);
-}
-template <class F>
-void number(const char* name, F function) {
-  try {
-    show(name, function());
-  } catch (const std::domain_error&) {
+  if (std::isfinite(value))
+    std::printf("%s %.17g\n", name, value);
+  else  // the runtime refuses it
     std::printf("%s refused\n", name);
-  }
+}
+template <class Expression>
+void number(const char* name, Expression expression, const Scope& scope) {
+  const auto found = expression(scope);
+  if (found.error == nullptr)
+    show(name, found.value);
+  else
+    std::printf("%s refused\n", name);
 }
 int main() {
-  const std::int64_t s[] = {SYMBOLS};
-  for (int f = 0; f < kNumFamilies; ++f) {
-    const FamilyEntry& family = *kFamilies[f];
-    const TargetEntry& target = *family.targets[0];
+  const std::int64_t symbols[] = {SYMBOLS};
+  const FamilyEntry* families[] = {FAMILIES};
+  for (const FamilyEntry* family : families) {
+    const TargetEntry& target = *family->targets[0];
     for (std::size_t k = 0; k < target.num_kernels; ++k) {
       const KernelEntry& kernel = target.kernels[k];
-      const std::int64_t* p = kernel.parameters;
+      const Scope scope = {symbols, kernel.parameters, nullptr};
       std::printf("key %s\n", kernel.key);
       kernel.baseline(nullptr, {});
-      if (const Dim& d = family.tensors[1].dims[0]; d.symbol < 0)
-        number("dim", [&] { return d.value(s, p); });
-      number("s", [&] { return family.scalars[0].default_floating(s, p); });
-      number("c", [&] { return family.scalars[1].default_integer(s, p); });
-      number("family", [&] { return family.requirements[0].holds(s, p); });
-      number("target", [&] { return target.requirements[0].holds(s, p); });
+      if (const Dim& d = family->tensors[1].dims[0]; d.symbol < 0) number("dim", d.value, scope);
+      number("s", family->scalars[0].default_floating, scope);
+      number("c", family->scalars[1].default_integer, scope);
+      number("family", family->requirements[0].holds, scope);
+      number("target", target.requirements[0].holds, scope);
     }
   }
 }
@@ -122,12 +123,22 @@ def run(folder: Path, spaces: Sequence[FamilySpace]) -> str:
     sources = {
         "shards": sorted(out.glob("*/cpu_*_[0-9]*.cpp")),
         "families": sorted(out.glob("*/family.cpp")),
-        "tables": [*sorted(out.glob("*/cpu_table.cpp")), out / "registry.cpp"],
+        "tables": sorted(out.glob("*/cpu_table.cpp")),
     }
     for name, paths in sources.items():
         (folder / f"{name}.cpp").write_text("".join(f'#include "{path}"\n' for path in paths))
-    symbols = ", ".join(f"{value}" for value in SYMBOLS.values())
-    (folder / "main.cpp").write_text(MAIN.replace("{SYMBOLS}", f"{{{symbols}}}"))
+    names = [f"kernelmint::{space.family.name}" for space in spaces]
+    filled = {
+        "SYMBOLS": ", ".join(map(str, SYMBOLS.values())),
+        "DECLARATIONS": "\n".join(
+            f"namespace {name} {{ extern const FamilyEntry kFamily; }}" for name in names
+        ),
+        "FAMILIES": ", ".join(f"&{name}::kFamily" for name in names),
+    }
+    text = MAIN
+    for word, replacement in filled.items():
+        text = text.replace(word, replacement)
+    (folder / "main.cpp").write_text(text)
     subprocess.run(
         [
             *("c++", "-std=c++20", "-O0", "-w", "-I", INCLUDE, "-I", folder),

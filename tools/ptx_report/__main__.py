@@ -9,6 +9,8 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from codegen import packs
+
 from ..places import GENERATED, SPECS
 from . import gate
 from . import report as reports
@@ -26,7 +28,7 @@ _FILE = click.Path(path_type=Path)
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("logs", nargs=-1, metavar="LOG...")
-@click.option("--installed", is_flag=True, help="The report of the installed package.")
+@click.option("--installed", is_flag=True, help="The report of all installed packs.")
 @click.option("--csv", "csv_file", type=_FILE, help="Write the rows as CSV.")
 @click.option("--json", "json_file", type=_FILE, help="Write the rows as JSON.")
 @click.option("--html", "html_file", type=_FILE, help="Write one self-contained page.")
@@ -122,7 +124,7 @@ def _inputs(report: Report, old_file: Path | None, folders: Sequence[Path]) -> l
     if old_file is not None:
         inputs.append(old_file)
     if report.manifest is not None:
-        inputs.append(report.manifest.path)
+        inputs += report.manifest.paths
     return [*inputs, *gate.baseline_paths(report.rows, folders)]
 
 
@@ -147,7 +149,7 @@ def _print_reading(report: Report) -> None:
 def _nothing(report: Report, installed: bool) -> int:
     """Says that there is no kernel; the exit status."""
     if installed:
-        click.echo("the installed package has no CUDA kernels: there is nothing to report")
+        click.echo("the installed packs have no CUDA kernels: there is nothing to report")
         return 0
     statistics = report.statistics
     found = (
@@ -171,10 +173,9 @@ def _baseline_folders(report: Report, given: Sequence[Path]) -> list[Path]:
         return list(given)
     folders = [SPECS]
     if report.manifest is not None:
-        folders += [
-            (report.manifest.path.parent / path).resolve() for path in report.manifest.spec_dirs
-        ]
-    return folders
+        folders += report.manifest.spec_dirs
+    folders += [folder for pack in packs.installed()[0] for folder in pack.specs.values()]
+    return list(dict.fromkeys(folders))
 
 
 def _check(

@@ -24,7 +24,10 @@ from .fingerprints import CodeFingerprint, Manifest
 from .inputs import OBJECT_LOG, read_log, source_name
 from .records import Record, ReportError, csv_text
 
-_SHARED_HEADERS = Path(__file__).resolve().parents[2] / "runtime" / "include"
+_HOME = Path(__file__).resolve().parents[2]  # the checkout's root; in a wheel, kernelmint/
+_SHARED_HEADERS = next(
+    folder for folder in (_HOME / "include", _HOME / "runtime/include") if folder.is_dir()
+)
 
 
 def collect(

@@ -20,30 +20,42 @@ _INCLUDE = re.compile(rb'^#\s*include\s*["<]([^">]+)[">]', re.MULTILINE)
 
 
 class Manifest:
-    """generated/manifest.json, as far as a report needs it; ReportError where it is not one."""
+    """Manifests of codegen, as far as a report needs them; ReportError where a file is not one.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        try:
-            data = json.loads(path.read_text(encoding="utf-8"))
-            self.kernels: dict[str, Mapping[str, Any]] = {}
-            self.targets: dict[tuple[str, str], Mapping[str, Any]] = {}
-            for family in data["families"]:
-                for target in family["targets"]:
-                    self.targets[family["name"], target["name"]] = target
-                    for kernel in target["kernels"]:
-                        self.kernels[kernel["key"]] = {
-                            "parameters": kernel["parameters"],
-                            "derived": kernel.get("derived", {}),
-                            "file": kernel["file"],
-                        }
-            self.spec_dirs = [Path(folder) for folder in data.get("spec_dirs", ())]
-        except OSError as error:
-            raise ReportError(f"{path}: cannot be read: {error.strerror or error}") from error
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ReportError(
-                f"{path}: not a manifest of codegen ({type(error).__name__}: {error})"
-            ) from error
+    Attributes:
+        paths: the files.
+        kernels: parameters, derived values and source of each kernel, by key.
+        targets: what the manifests say of each target, by family and name.
+        spec_dirs: the folders of specs.
+    """
+
+    def __init__(self, *paths: Path) -> None:
+        self.paths = paths
+        self.kernels: dict[str, Mapping[str, Any]] = {}
+        self.targets: dict[tuple[str, str], Mapping[str, Any]] = {}
+        self.spec_dirs: list[Path] = []
+        for path in paths:
+            try:
+                self._read(path)
+            except OSError as error:
+                raise ReportError(f"{path}: cannot be read: {error.strerror or error}") from error
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise ReportError(
+                    f"{path}: not a manifest of codegen ({type(error).__name__}: {error})"
+                ) from error
+
+    def _read(self, path: Path) -> None:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        for family in data["families"]:
+            for target in family["targets"]:
+                self.targets[family["name"], target["name"]] = target
+                for kernel in target["kernels"]:
+                    self.kernels[kernel["key"]] = {
+                        "parameters": kernel["parameters"],
+                        "derived": kernel.get("derived", {}),
+                        "file": kernel["file"],
+                    }
+        self.spec_dirs += [(path.parent / folder).resolve() for folder in data.get("spec_dirs", ())]
 
     def absent(self, rows: Iterable[Record]) -> list[tuple[str, str]]:
         """(key, architecture) of every kernel that the rows' build must have, and that has no row.
@@ -82,9 +94,10 @@ class CodeFingerprint:
     """
 
     def __init__(self, manifest: Manifest, include: Path, flags: str) -> None:
-        generated = manifest.path.parent
+        (path,) = manifest.paths
+        self._generated = path.parent
         self._manifest = manifest
-        self._folders = [generated, *(generated / folder for folder in manifest.spec_dirs), include]
+        self._folders = [self._generated, *manifest.spec_dirs, include]
         self._flags = flags
         self._texts: dict[Path, tuple[bytes, list[str]]] = {}
         self._shards: dict[str, str] = {}
@@ -96,7 +109,7 @@ class CodeFingerprint:
             return None
         shard = str(kernel["file"])
         if shard not in self._shards:
-            self._shards[shard] = self._headers(self._manifest.path.parent / shard)
+            self._shards[shard] = self._headers(self._generated / shard)
         everything = [
             key,
             kernel["parameters"],

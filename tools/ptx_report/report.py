@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sysconfig
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from codegen import packs
 from codegen.spec.expressions import (
     BOOL,
     DTYPE,
@@ -218,24 +217,26 @@ def _read_one(name: str, statistics: Statistics, files: list[str]) -> Iterable[R
 
 
 def installed() -> Report:
-    """The report of the installed package, with its manifest. Raises ReportError."""
-    folder = _installed_folder()
-    path = folder / "ptxas.csv"
-    if not path.is_file():
-        raise ReportError(f"{path}: missing: the package was installed without its report")
-    manifest = Manifest(folder / "manifest.json")
-    rows = _named(read_csv(path))
-    report = Report(rows, inputs=["the installed package"], files=[str(path)])
-    report.hold_against(manifest)
+    """The report of all installed packs, with their manifests. Raises ReportError.
+
+    The packs are found without importing the runtime (and torch).
+    """
+    found, faults = packs.installed()
+    if faults:
+        raise ReportError("\n".join(fault.reason for fault in faults))
+    if not found:
+        raise ReportError("no pack is installed: run `make build` or `pip install .`")
+    for pack in found:
+        if not pack.ptxas.is_file():
+            raise ReportError(f"{pack.ptxas}: missing: reinstall {pack}")
+    rows = [_named(read_csv(pack.ptxas)) for pack in found]
+    report = Report(
+        [row for own in rows for row in own],
+        inputs=[str(pack) for pack in found],
+        files=[str(pack.ptxas) for pack in found],
+    )
+    report.manifest = Manifest(*(pack.manifest for pack in found))
+    for pack, own in zip(found, rows, strict=True):
+        missing = Manifest(pack.manifest).absent(own)
+        report.absent += [Record(key, arch=arch) for key, arch in missing]
     return report
-
-
-def _installed_folder() -> Path:
-    """Where the installed package keeps its data, found without importing it (and torch)."""
-    spec = importlib.util.find_spec("runtime")
-    places = [Path(place) for place in (spec.submodule_search_locations if spec else None) or ()]
-    places += [Path(sysconfig.get_path(name), "runtime") for name in ("platlib", "purelib")]
-    for place in places:
-        if (place / "_generated" / "manifest.json").is_file():
-            return place / "_generated"
-    raise ReportError("kernelmint is not installed: run `make build` or `pip install .`")

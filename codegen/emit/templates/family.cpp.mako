@@ -5,7 +5,7 @@
 
 #include "arithmetic.h"
 #include "${family.name}/args.h"
-#include "registry.h"
+#include "guarded.h"
 
 namespace kernelmint::${family.name} {
 namespace {

@@ -84,6 +84,3 @@ class ${class_name}(Kernel):
 
 
 KERNEL_CLASS = ${class_name}
-OPERATOR = (
-    ${operator}
-)

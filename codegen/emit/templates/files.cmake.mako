@@ -1,29 +1,21 @@
-# Included by CMakeLists.txt. Sources are relative to this file's folder.
-set(KERNELMINT_FINGERPRINT "${fingerprint}")
+# Included by kernelmint_add_pack. Sources are relative to this file's folder.
 set(KERNELMINT_SPEC_DIRS
 % for folder in spec_dirs:
   "${folder}"
 % endfor
 )
-set(KERNELMINT_FAMILIES ${" ".join(families)})
-set(KERNELMINT_COMMON_SOURCES
-% for path in common:
-  ${path}
-% endfor
-)
-set(KERNELMINT_TARGETS ${" ".join(target.name for target in targets)})
-set(KERNELMINT_CUDA_TARGETS${"".join(" " + target.name for target in targets if target.is_cuda)})
-% for target in targets:
+set(KERNELMINT_CUDA_TARGETS${"".join(" " + name for name in cuda_targets)})
+set(KERNELMINT_FAMILIES ${" ".join(family.name for family in families)})
+% for family in families:
 
-set(KERNELMINT_KERNELS_${target.name} ${target.kernels})
-set(KERNELMINT_SOURCES_${target.name}
+set(KERNELMINT_FINGERPRINT_${family.name} "${family.fingerprint}")
+set(KERNELMINT_TARGETS_${family.name} ${" ".join(target.name for target in family.targets)})
+% for target in family.targets:
+set(KERNELMINT_KERNELS_${family.name}_${target.name} ${target.kernels})
+set(KERNELMINT_SOURCES_${family.name}_${target.name}
 % for path in target.sources:
   ${path}
 % endfor
 )
-set(KERNELMINT_TABLES_${target.name}
-% for path in target.tables:
-  ${path}
 % endfor
-)
 % endfor

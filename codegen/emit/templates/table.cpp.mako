@@ -12,10 +12,10 @@
 % if workspace or has_traced:
 #include "${args_header}"
 % endif
+#include "guarded.h"
 % if has_traced:
 #include "${family}/trace.h"
 % endif
-#include "registry.h"
 
 namespace kernelmint::configs::${family}::${target.name} {
 % for row in rows:
@@ -43,7 +43,7 @@ constexpr KernelEntry kKernels[] = {
      .parameters = kParameters[${i}],
 % endif
 % if is_cuda:
-     .cuda = &launch<configs::${row.type_name}, isa::cuda>},
+     .cuda = &guarded<launch<configs::${row.type_name}, isa::cuda>>},
 % else:
      .baseline = KERNELMINT_BASELINE(configs::${row.type_name}),
      .avx2 = KERNELMINT_AVX2(configs::${row.type_name}),

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from kernel_specs.hstu.fronts import check_options, choose
-from kernel_specs.hstu.semantics import check_selection, check_tensors, semantics_of
 from runtime import tensors
 from runtime.errors import InvalidArgument
+
+from ..fronts import check_options, choose
+from ..semantics import check_selection, check_tensors, semantics_of
 
 
 def block_sparse_attention(

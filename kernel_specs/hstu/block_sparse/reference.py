@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from kernel_specs.hstu.semantics import (
+from ..semantics import (
     LAYER_NORM_EPSILON,
     Mode,
     Semantics,

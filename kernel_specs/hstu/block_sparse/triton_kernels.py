@@ -19,9 +19,9 @@ import torch
 import triton
 import triton.language as tl
 
-from kernel_specs.hstu.hstu_bsa import reference
-from kernel_specs.hstu.jagged import GateModel
-from kernel_specs.hstu.semantics import (
+from ..hstu_bsa import reference
+from ..jagged import GateModel
+from ..semantics import (
     LAYER_NORM_EPSILON,
     Mode,
     check_selection,

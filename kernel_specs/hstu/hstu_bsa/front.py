@@ -7,12 +7,13 @@ from typing import Any
 
 import torch
 
-from kernel_specs.hstu.block_sparse.front import block_sparse_attention
-from kernel_specs.hstu.fronts import check_options, choose
-from kernel_specs.hstu.jagged import GateModel, check_jagged, pad, split_heads, unpad
-from kernel_specs.hstu.semantics import check_selection, semantics_of
 from runtime import tensors
 from runtime.errors import InvalidArgument
+
+from ..block_sparse.front import block_sparse_attention
+from ..fronts import check_options, choose
+from ..jagged import GateModel, check_jagged, pad, split_heads, unpad
+from ..semantics import check_selection, semantics_of
 
 
 def hstu_attention_with_bsa(

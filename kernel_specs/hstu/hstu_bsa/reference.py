@@ -7,9 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from kernel_specs.hstu.block_sparse.reference import block_sparse_attention
-from kernel_specs.hstu.jagged import GateModel, Gates, check_jagged, pad, split_heads, unpad
-from kernel_specs.hstu.semantics import Mode, check_selection, semantics_of
+from ..block_sparse.reference import block_sparse_attention
+from ..jagged import GateModel, Gates, check_jagged, pad, split_heads, unpad
+from ..semantics import Mode, check_selection, semantics_of
 
 
 class GateMLP(nn.Module):

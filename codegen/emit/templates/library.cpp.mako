@@ -1,4 +1,4 @@
-#include "registry.h"
+#include "generated.h"
 
 #if defined(KERNELMINT_CONFIGURED_FINGERPRINT)
 #include <string_view>
@@ -8,18 +8,11 @@ static_assert(std::string_view(KERNELMINT_CONFIGURED_FINGERPRINT) == "${fingerpr
 
 namespace kernelmint {
 
-% for family in families:
 namespace ${family} {
 extern const FamilyEntry kFamily;
 }
-% endfor
 
-const FamilyEntry* const kFamilies[] = {
-% for family in families:
-    &${family}::kFamily,
-% endfor
-};
-const int kNumFamilies = ${len(families)};
-const char kFingerprint[] = "${fingerprint}";
+const FamilyEntry* const kFamily = &${family}::kFamily;
+const char kGenerated[] = "${fingerprint}";
 
 }  // namespace kernelmint

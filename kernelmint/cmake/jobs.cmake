@@ -1,5 +1,5 @@
 # A ninja pool for the kernels: one nvcc can take gigabytes, and the processors outnumber them.
-execute_process(COMMAND "${Python_EXECUTABLE}" "${CMAKE_CURRENT_SOURCE_DIR}/tools/build/jobs.py"
+execute_process(COMMAND "${Python_EXECUTABLE}" "${KERNELMINT_TOOLS}/build/jobs.py"
                 OUTPUT_VARIABLE KERNELMINT_JOBS OUTPUT_STRIP_TRAILING_WHITESPACE
                 RESULT_VARIABLE failed ERROR_VARIABLE reason)
 if(failed)

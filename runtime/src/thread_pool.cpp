@@ -1,4 +1,4 @@
-#include "parallel.h"
+#include "thread_pool.h"
 
 #include <pthread.h>
 
@@ -6,13 +6,14 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <exception>
 #include <mutex>
 #include <thread>
 #include <vector>
 
-namespace kernelmint::parallel_detail {
+namespace kernelmint {
 namespace {
+
+using Range = bool (*)(void* context, std::int64_t begin, std::int64_t end, int worker);
 
 using Clock = std::chrono::steady_clock;
 
@@ -40,7 +41,7 @@ bool spin_until(Condition condition) {
   return condition();
 }
 
-// One parallel_for; lives on its caller's stack. Fields without a comment of their own are
+// One run_parallel; lives on its caller's stack. Fields without a comment of their own are
 // constant.
 struct Job {
   Range range;
@@ -51,8 +52,6 @@ struct Job {
   std::atomic<std::int64_t> next{0};
   int joined = 0;               // under the pool's mutex; the next worker's number less one
   std::atomic<int> running{0};  // workers inside; written under the pool's mutex
-  std::atomic<bool> failed{false};
-  std::exception_ptr error{};  // written by whoever set `failed`
 
   bool drained() const { return next.load(std::memory_order_relaxed) >= count; }
 
@@ -60,12 +59,8 @@ struct Job {
     while (!drained()) {
       const std::int64_t begin = next.fetch_add(chunk, std::memory_order_relaxed);
       if (begin >= count) return;
-      try {
-        range(context, begin, std::min(begin + chunk, count), worker);
-      } catch (...) {
-        if (!failed.exchange(true)) error = std::current_exception();
+      if (!range(context, begin, std::min(begin + chunk, count), worker))
         next.store(count, std::memory_order_relaxed);
-      }
     }
   }
 };
@@ -163,7 +158,7 @@ Pool& get_pool() {
 
 }  // namespace
 
-void run(std::int64_t count, int num_threads, Range range, void* context) {
+void run_parallel(std::int64_t count, int num_threads, Range range, void* context) {
   if (count <= 0) return;
   if (num_threads <= 1 || count == 1) {
     range(context, 0, count, 0);
@@ -179,7 +174,6 @@ void run(std::int64_t count, int num_threads, Range range, void* context) {
           .chunk = std::max<std::int64_t>(1, count / (threads * kChunksPerThread)),
           .max_workers = threads - 1};
   get_pool().run(job);
-  if (job.failed.load()) std::rethrow_exception(job.error);
 }
 
-}  // namespace kernelmint::parallel_detail
+}  // namespace kernelmint

@@ -1,0 +1,178 @@
+"""Packs: folders of compiled kernels, found without loading any of them.
+
+A pack's folder holds
+
+    pack.json           what it is: its name, its families, what they were built for and of
+    manifest.json       what codegen generated
+    ptxas.csv           what ptxas made of the CUDA kernels
+    <family>.so         a library for each family
+    python/<family>.py  the generated class of the family's kernels
+    kernel_specs/       the specs with their headers, fronts and references; an editable install
+                        names the folder where they are written instead
+
+An installed distribution names its packs in the entry points `kernelmint.packs`: `my_pack =
+"my_package._pack"` is the folder my_package/_pack beside the distribution. Nothing is imported.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+GROUP = "kernelmint.packs"
+RECORD = "pack.json"
+FORMAT = 1  # of pack.json
+NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
+
+
+class PackError(ImportError):
+    """A pack cannot be used; the message names it, why, and what to do."""
+
+
+@dataclass(frozen=True)
+class Front:
+    """What a family offers Python beyond its kernels: a function, and the module it is in."""
+
+    family: str
+    module: str  # within the pack's specs: "kernel_specs.flash_forward.front"
+    function: str
+
+
+@dataclass(frozen=True, eq=False)  # one object a pack: keys of caches
+class Pack:
+    """A pack whose pack.json was read.
+
+    Attributes:
+        name: its name, as its author chose it.
+        folder: where its files are.
+        distribution: what installed it, "my-kernels 0.1"; None where it was named by its folder.
+        fingerprint: the hash of all that its libraries are made of; each holds it too.
+        abi: the version of the ABI between libraries and runtime.
+        generated: the fingerprint of each family's generated code.
+        targets: what was built, as "family.target".
+        architectures: what the CUDA kernels were compiled for: "80", "90a".
+        isas: the instruction sets that the CPU kernels were compiled for.
+        settings: compilers and flags.
+        sources: the hash of each source, by its path in the project that built the pack.
+        operators: the schemas of each family's operators: the functional one, the one that writes
+            in place.
+        fronts: the families' public functions.
+        specs: the folders of specs, by name.
+    """
+
+    name: str
+    folder: Path
+    distribution: str | None
+    fingerprint: str
+    abi: int
+    generated: Mapping[str, str]
+    targets: frozenset[str]
+    architectures: tuple[str, ...]
+    isas: tuple[str, ...]
+    settings: Mapping[str, str]
+    sources: Mapping[str, str]
+    operators: Mapping[str, tuple[str, str]]
+    fronts: tuple[Front, ...]
+    specs: Mapping[str, Path]
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """The families it holds."""
+        return tuple(self.generated)
+
+    @property
+    def manifest(self) -> Path:
+        """Its manifest.json."""
+        return self.folder / "manifest.json"
+
+    @property
+    def ptxas(self) -> Path:
+        """Its ptxas.csv."""
+        return self.folder / "ptxas.csv"
+
+    def library(self, family: str) -> Path:
+        """The shared library of a family."""
+        return self.folder / f"{family}.so"
+
+    def face(self, family: str) -> Path:
+        """The generated Python module of a family."""
+        return self.folder / "python" / f"{family}.py"
+
+    def __str__(self) -> str:
+        """For messages: ``pack my_kernels (my-kernels 0.1, /…/my_kernels/_pack)``."""
+        return describe(self.name, self.folder, self.distribution)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A pack that cannot be used, and why."""
+
+    name: str
+    folder: Path
+    distribution: str | None
+    families: tuple[str, ...]  # as far as known
+    reason: str  # names the pack
+
+
+def describe(name: str, folder: Path, distribution: str | None) -> str:
+    """How messages name a pack."""
+    return f"pack {name} ({f'{distribution}, ' if distribution else ''}{folder})"
+
+
+def read(folder: Path, distribution: str | None = None, name: str | None = None) -> Pack:
+    """The pack in a folder. Raises PackError where its pack.json is not one that a build writes.
+
+    `name` is what messages call it before its own name is known.
+    """
+    path = folder / RECORD
+    what = describe(name or folder.name, folder, distribution)
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if data["format"] != FORMAT:
+            raise PackError(
+                f"{what}: its {RECORD} has format {str(data['format'])[:20]!a}, but this "
+                f"Kernelmint reads format {FORMAT}: upgrade the older of the two"
+            )
+        if not NAME.match(data["name"]):
+            raise ValueError(f"the name {data['name']!a:.60}")
+        return Pack(
+            name=data["name"],
+            folder=folder,
+            distribution=distribution,
+            fingerprint=str(data["fingerprint"]),
+            abi=int(data["abi"]),
+            generated={str(f): str(h) for f, h in data["generated"].items()},
+            targets=frozenset(map(str, data["targets"])),
+            architectures=tuple(map(str, data["architectures"])),
+            isas=tuple(map(str, data["isas"])),
+            settings={str(k): str(v) for k, v in data["settings"].items()},
+            sources={str(k): str(v) for k, v in data["sources"].items()},
+            operators={str(f): (str(a), str(b)) for f, (a, b) in data["operators"].items()},
+            fronts=tuple(Front(**front) for front in data["fronts"]),
+            specs={str(k): folder / str(v) for k, v in data["specs"].items()},
+        )
+    except FileNotFoundError:
+        raise PackError(f"{what}: there is no {path}: reinstall it") from None
+    except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError) as error:
+        raise PackError(
+            f"{what}: {path} is damaged ({type(error).__name__}: {error}): reinstall it"
+        ) from None
+
+
+def installed() -> tuple[list[Pack], list[Fault]]:
+    """The packs of the installed distributions, and those that cannot be read."""
+    packs: list[Pack] = []
+    faults: list[Fault] = []
+    for entry in sorted(importlib.metadata.entry_points(group=GROUP), key=lambda e: e.name):
+        assert entry.dist is not None  # it was found in one
+        folder = Path(str(entry.dist.locate_file(entry.value.replace(".", "/")))).absolute()
+        distribution = f"{entry.dist.name} {entry.dist.version}"
+        try:
+            packs.append(read(folder, distribution, entry.name))
+        except PackError as error:
+            faults.append(Fault(entry.name, folder, distribution, (), str(error)))
+    return packs, faults

@@ -1,0 +1,137 @@
+# CUDA targets: which nvcc, which architectures, and what is kept of each compilation. Included by
+# kernelmint_add_pack where a pack has CUDA targets, at file scope, since it enables the language.
+include_guard(GLOBAL)
+
+# The compiler the user names, else the one on PATH, else PyPI's. Never find_program's own folders:
+# an nvcc in /usr/local/bin that is not on PATH was not asked for.
+if(CMAKE_CUDA_COMPILER)
+  set(_nvcc "${CMAKE_CUDA_COMPILER}")
+  set(_origin "named by CMAKE_CUDA_COMPILER")
+elseif(DEFINED ENV{CUDACXX})
+  set(_nvcc "$ENV{CUDACXX}")
+  set(_origin "named by CUDACXX")
+else()
+  find_program(_path_nvcc nvcc NO_DEFAULT_PATH PATHS ENV PATH NO_CACHE)
+  if(_path_nvcc)
+    set(_nvcc "${_path_nvcc}")
+    set(_origin "on PATH")
+  else()
+    execute_process(
+      COMMAND "${Python_EXECUTABLE}" -c "
+import importlib.util, pathlib
+spec = importlib.util.find_spec('nvidia')
+roots = [pathlib.Path(p) for p in spec.submodule_search_locations] if spec else []
+found = sorted(n for r in roots for n in r.glob('cu*/bin/nvcc'))
+print(found[-1] if found else '', end='')"
+      OUTPUT_VARIABLE _nvcc COMMAND_ERROR_IS_FATAL ANY)
+    set(_origin "from PyPI")
+  endif()
+endif()
+if(NOT _nvcc)
+  message(FATAL_ERROR "Kernelmint: no nvcc: none named by CUDACXX, none on PATH, none installed from "
+    "PyPI. Put a CUDA toolkit's bin folder on PATH, or `pip install \"cuda-toolkit[nvcc,cccl]==13.0.*\"` "
+    "(a build with isolation does that itself), or build without CUDA: "
+    "-C cmake.define.KERNELMINT_CUDA=OFF")
+endif()
+set(CMAKE_CUDA_COMPILER "${_nvcc}")
+
+if(_origin STREQUAL "from PyPI")
+  # 13.0's nvcc.profile looks for lib64; the wheels have lib. The device link of CMake's compiler
+  # check is the only link nvcc does here.
+  cmake_path(GET _nvcc PARENT_PATH _toolkit)
+  cmake_path(GET _toolkit PARENT_PATH _toolkit)
+  set(ENV{NVCC_APPEND_FLAGS} "$ENV{NVCC_APPEND_FLAGS} -L${_toolkit}/lib")
+endif()
+
+set(KERNELMINT_ASKED "${CMAKE_CUDA_ARCHITECTURES}")
+set(CMAKE_CUDA_ARCHITECTURES OFF)  # each target names its own
+enable_language(CUDA)
+message(STATUS "Kernelmint: nvcc ${CMAKE_CUDA_COMPILER_VERSION} (${_origin}): ${CMAKE_CUDA_COMPILER}")
+
+# The architectures to build `targets` for, by number: the user's, else those of the GPUs present,
+# else what the targets name.
+function(kernelmint_choose_architectures targets result)
+  set(_asked_by)
+  if(KERNELMINT_ASKED AND NOT KERNELMINT_ASKED STREQUAL "native")
+    set(_asked ${KERNELMINT_ASKED})
+    set(_asked_by "asked for")
+  else()
+    execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
+                    OUTPUT_VARIABLE _asked RESULT_VARIABLE _no_gpu ERROR_QUIET
+                    OUTPUT_STRIP_TRAILING_WHITESPACE)
+    if(_no_gpu EQUAL 0 AND _asked MATCHES "^[0-9.\n]+$")
+      string(REPLACE "." "" _asked "${_asked}")
+      string(REPLACE "\n" ";" _asked "${_asked}")
+      set(_asked_by "of the GPUs present")
+    elseif(KERNELMINT_ASKED STREQUAL "native")
+      message(FATAL_ERROR "Kernelmint: CMAKE_CUDA_ARCHITECTURES=native, and nvidia-smi shows no GPU; "
+              "name the architectures: -C cmake.define.CMAKE_CUDA_ARCHITECTURES=\"80;90\"")
+    else()
+      set(_asked ${targets})
+      list(TRANSFORM _asked REPLACE "^sm" "")
+      set(_asked_by "the targets name")
+    endif()
+  endif()
+  set(_chosen)  # numbers, or numbers with an `a`
+  foreach(_arch IN LISTS _asked)
+    if(NOT _arch MATCHES "^([1-9][0-9]+)(a?)(-real)?$")
+      message(FATAL_ERROR "Kernelmint: CUDA architecture '${_arch}': expected numbers such as 80;86;90a "
+              "(machine code only: PTX for later architectures is not shipped)")
+    endif()
+    list(APPEND _chosen "${CMAKE_MATCH_1}${CMAKE_MATCH_2}")
+  endforeach()
+  list(REMOVE_DUPLICATES _chosen)
+  message(STATUS "Kernelmint: CUDA architectures ${_asked_by}: ${_chosen}")
+  set(${result} "${_chosen}" PARENT_SCOPE)
+endfunction()
+
+# What `target` is compiled for: `sm80` for every architecture from 8.0 up, `sm90a` for 9.0a alone.
+function(kernelmint_target_architectures target result)
+  string(REGEX REPLACE "^sm([0-9]+)(a?)$" "\\1;\\2" _parts "${target}")
+  list(GET _parts 0 _least)
+  set(_chosen)
+  foreach(_arch IN LISTS KERNELMINT_ARCHITECTURES)
+    string(REPLACE "a" "" _number "${_arch}")
+    if(target MATCHES "a$")
+      if(_number EQUAL _least)
+        list(APPEND _chosen "${_number}a-real")
+      endif()
+    elseif(_number GREATER_EQUAL _least)
+      list(APPEND _chosen "${_number}-real")
+    endif()
+  endforeach()
+  list(REMOVE_DUPLICATES _chosen)
+  set(${result} "${_chosen}" PARENT_SCOPE)
+endfunction()
+
+# Adds the shards of a CUDA target to the library; sets `built` to whether any architecture asked for
+# suits it.
+function(kernelmint_add_cuda_target library family target sources ptxas built)
+  kernelmint_target_architectures(${target} architectures)
+  if(NOT architectures)
+    message(STATUS "Kernelmint: ${family}.${target}: not built, no architecture asked for suits it "
+            "(${KERNELMINT_ARCHITECTURES})")
+    set(${built} FALSE PARENT_SCOPE)
+    return()
+  endif()
+  set(objects ${library}_${target})
+  add_library(${objects} OBJECT ${sources})
+  kernelmint_set_language(${objects})
+  target_include_directories(${objects} PRIVATE ${KERNELMINT_INCLUDES})
+  target_compile_options(${objects} PRIVATE -Xptxas=-v -lineinfo --expt-relaxed-constexpr)
+  if(KERNELMINT_DEBUG)
+    target_compile_options(${objects} PRIVATE -G)
+    target_compile_definitions(${objects} PRIVATE KERNELMINT_DEBUG=1)
+  endif()
+  set(launcher "${Python_EXECUTABLE}" "${KERNELMINT_TOOLS}/build/compile_logged.py"
+    --log-dir "${ptxas}" --root "${KERNELMINT_GENERATED}"
+    --target ${target} -- ${CMAKE_CUDA_COMPILER_LAUNCHER})
+  set_target_properties(${objects} PROPERTIES
+    CUDA_ARCHITECTURES "${architectures}" JOB_POOL_COMPILE kernels
+    CUDA_COMPILER_LAUNCHER "${launcher}")
+  target_sources(${library} PRIVATE $<TARGET_OBJECTS:${objects}>)
+  # Static cudart: the library loads where there is no GPU and no driver.
+  set_target_properties(${library} PROPERTIES CUDA_RUNTIME_LIBRARY Static LINKER_LANGUAGE CUDA
+                        CUDA_ARCHITECTURES OFF)
+  set(${built} TRUE PARENT_SCOPE)
+endfunction()

@@ -1,0 +1,117 @@
+# kernelmint_add_pack(NAME GENERATED DIR DESTINATION DIR [ALSO_MADE_OF FILE ...])
+#
+# Compiles the generated tree in GENERATED into one library a family, and installs the pack NAME into
+# DESTINATION, a folder of the wheel: <package>/_pack. pyproject.toml names it to the runtime:
+#
+#   [project.entry-points."kernelmint.packs"]
+#   NAME = "<package>._pack"
+#
+# ALSO_MADE_OF: further files whose hash belongs to the pack's fingerprint.
+macro(kernelmint_add_pack name)
+  cmake_parse_arguments(_pack "" "GENERATED;DESTINATION" "ALSO_MADE_OF" ${ARGN})
+  if(NOT _pack_GENERATED OR NOT _pack_DESTINATION OR _pack_UNPARSED_ARGUMENTS)
+    message(FATAL_ERROR "Kernelmint: kernelmint_add_pack(${name} GENERATED DIR DESTINATION DIR "
+            "[ALSO_MADE_OF FILE ...]): got ${ARGN}")
+  endif()
+  if(NOT "${name}" MATCHES "^[a-z][a-z0-9_]*$")
+    message(FATAL_ERROR "Kernelmint: a pack's name is lower-case letters, digits and underscores, "
+            "as a Python package's: got ${name}")
+  endif()
+  cmake_path(ABSOLUTE_PATH _pack_GENERATED NORMALIZE OUTPUT_VARIABLE KERNELMINT_GENERATED)
+  kernelmint_read_generated(KERNELMINT_GENERATED)
+  set(KERNELMINT_ARCHITECTURES)
+  set(KERNELMINT_WITH_CUDA FALSE)
+  if(KERNELMINT_CUDA AND KERNELMINT_CUDA_TARGETS)
+    include("${KERNELMINT_CMAKE}/cuda.cmake")
+    kernelmint_choose_architectures("${KERNELMINT_CUDA_TARGETS}" KERNELMINT_ARCHITECTURES)
+    set(KERNELMINT_WITH_CUDA TRUE)
+  endif()
+  kernelmint_build_pack(${name} "${_pack_DESTINATION}" "${_pack_ALSO_MADE_OF}")
+endmacro()
+
+function(kernelmint_set_language target)
+  set_target_properties(${target} PROPERTIES
+    CXX_STANDARD 20 CXX_STANDARD_REQUIRED ON CXX_EXTENSIONS OFF
+    CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON
+    POSITION_INDEPENDENT_CODE ON EXPORT_COMPILE_COMMANDS ON
+    CXX_VISIBILITY_PRESET hidden CUDA_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+endfunction()
+
+function(kernelmint_build_pack name destination also_made_of)
+  set(folder "${CMAKE_CURRENT_BINARY_DIR}/packs/${name}")
+  set(KERNELMINT_INCLUDES "${KERNELMINT_RUNTIME}/include" ${KERNELMINT_SPEC_DIRS}
+      "${KERNELMINT_GENERATED}")
+  set(libraries)
+  set(targets)  # family.target of all that is built
+  set(summary)
+  foreach(family IN LISTS KERNELMINT_FAMILIES)
+    set(library ${name}_${family})
+    set(own "${KERNELMINT_GENERATED}/${family}")
+    add_library(${library} MODULE "${KERNELMINT_RUNTIME}/pack/library.cpp" "${folder}/record.cpp"
+                "${own}/family.cpp" "${own}/library.cpp")
+    kernelmint_set_language(${library})
+    set_target_properties(${library} PROPERTIES PREFIX "" OUTPUT_NAME ${family}
+                          LIBRARY_OUTPUT_DIRECTORY "${folder}" LINK_DEPENDS
+                          "${KERNELMINT_CMAKE}/exports.map")
+    target_include_directories(${library} PRIVATE "${KERNELMINT_RUNTIME}/pack"
+                               ${KERNELMINT_INCLUDES})
+    if(KERNELMINT_WITH_CUDA)
+      target_include_directories(${library} SYSTEM PRIVATE ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
+    endif()
+    # Nothing but the entry leaves a library, and it brings its own C++ library: two of them, or one
+    # and PyTorch's, must not share a symbol.
+    target_link_options(${library} PRIVATE -static-libstdc++ -static-libgcc -Wl,--exclude-libs,ALL
+                        "LINKER:--version-script=${KERNELMINT_CMAKE}/exports.map")
+    target_link_libraries(${library} PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
+    # A tree that is written anew from here on has another fingerprint: library.cpp compares them.
+    set_source_files_properties("${own}/library.cpp" PROPERTIES COMPILE_DEFINITIONS
+      KERNELMINT_CONFIGURED_FINGERPRINT="${KERNELMINT_FINGERPRINT_${family}}")
+    foreach(target IN LISTS KERNELMINT_TARGETS_${family})
+      set(sources ${KERNELMINT_SOURCES_${family}_${target}})
+      list(TRANSFORM sources PREPEND "${KERNELMINT_GENERATED}/")
+      if(NOT target IN_LIST KERNELMINT_CUDA_TARGETS)
+        kernelmint_add_cpu_target(${library} ${target} "${sources}")
+      elseif(KERNELMINT_WITH_CUDA)
+        kernelmint_add_cuda_target(${library} ${family} ${target} "${sources}" "${folder}/ptxas"
+                                   built)
+        if(NOT built)
+          continue()
+        endif()
+      else()
+        continue()
+      endif()
+      target_sources(${library} PRIVATE "${own}/${target}_table.cpp")
+      target_compile_definitions(${library} PRIVATE KERNELMINT_TARGET_${target}=1)
+      list(APPEND targets ${family}.${target})
+      list(APPEND summary "${KERNELMINT_KERNELS_${family}_${target}} ${family}.${target}")
+    endforeach()
+    list(APPEND libraries ${library})
+  endforeach()
+  kernelmint_record_pack(${name} "${folder}" "${targets}" ${also_made_of})
+
+  # What ptxas made of every kernel of this build, joined on the key.
+  string(TOUPPER "${CMAKE_BUILD_TYPE}" config)
+  add_custom_command(
+    OUTPUT "${folder}/ptxas.csv"
+    COMMAND "${CMAKE_COMMAND}" -E make_directory "${folder}/ptxas"
+    COMMAND "${Python_EXECUTABLE}" "${KERNELMINT_TOOLS}/ptx_report/collect.py" "${folder}/ptxas"
+            --manifest "${KERNELMINT_GENERATED}/manifest.json" --csv "${folder}/ptxas.csv"
+            --nvcc-version "${CMAKE_CUDA_COMPILER_VERSION}"
+            "--flags=${CMAKE_CUDA_FLAGS} ${config} debug=$<BOOL:${KERNELMINT_DEBUG}>"
+    DEPENDS ${libraries}
+    VERBATIM)
+  add_custom_target(${name}_report ALL DEPENDS "${folder}/ptxas.csv")
+
+  install(TARGETS ${libraries} LIBRARY DESTINATION "${destination}")
+  install(FILES "${KERNELMINT_GENERATED}/manifest.json" "${folder}/ptxas.csv" "${folder}/pack.json"
+          DESTINATION "${destination}")
+  install(DIRECTORY "${KERNELMINT_GENERATED}/python" DESTINATION "${destination}"
+          FILES_MATCHING PATTERN "*.py")
+  if(NOT SKBUILD_STATE STREQUAL "editable")
+    install(DIRECTORY ${KERNELMINT_SPEC_DIRS} DESTINATION "${destination}"
+            PATTERN "__pycache__" EXCLUDE PATTERN "test_*.py" EXCLUDE)
+  endif()
+  list(JOIN summary ", " summary)
+  message(STATUS "Kernelmint: building pack ${name}: ${summary}; ${KERNELMINT_JOBS} compilers at a "
+          "time")
+endfunction()

@@ -1,0 +1,45 @@
+# Writes pack.json, what a pack is, and the C++ that puts its fingerprint into the pack's libraries:
+# the hash of the sources, compilers, flags and architectures of this build.
+function(kernelmint_record_pack name folder targets)
+  file(GLOB_RECURSE made_of CONFIGURE_DEPENDS
+       "${KERNELMINT_RUNTIME}/include/*.h" "${KERNELMINT_RUNTIME}/include/*.cuh"
+       "${KERNELMINT_RUNTIME}/pack/*" "${KERNELMINT_CMAKE}/*")
+  set(specs)
+  foreach(dir IN LISTS KERNELMINT_SPEC_DIRS)
+    file(GLOB_RECURSE headers CONFIGURE_DEPENDS "${dir}/*.h" "${dir}/*.cuh")
+    list(APPEND made_of ${headers})
+    # An editable install reads the specs' Python where it is written.
+    cmake_path(GET dir FILENAME base)
+    if(SKBUILD_STATE STREQUAL "editable")
+      cmake_path(ABSOLUTE_PATH dir NORMALIZE)
+      list(APPEND specs --specs "${base}=${dir}")
+    else()
+      list(APPEND specs --specs "${base}=${base}")
+    endif()
+  endforeach()
+
+  string(TOUPPER "${CMAKE_BUILD_TYPE}" config)
+  set(settings
+    --set "c++=${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}"
+    --set "c++ flags=${CMAKE_CXX_FLAGS} ${CMAKE_CXX_FLAGS_${config}}"
+    --set "processor=${CMAKE_SYSTEM_PROCESSOR}"
+    --set "debug=${KERNELMINT_DEBUG}")
+  foreach(isa IN LISTS KERNELMINT_ISAS)
+    list(APPEND settings --set "${isa} flags=${KERNELMINT_FLAGS_${isa}}")
+  endforeach()
+  if(KERNELMINT_WITH_CUDA)
+    list(APPEND settings
+      --set "nvcc=${CMAKE_CUDA_COMPILER_VERSION}"
+      --set "nvcc flags=${CMAKE_CUDA_FLAGS} ${CMAKE_CUDA_FLAGS_${config}}")
+  endif()
+  add_custom_command(
+    OUTPUT "${folder}/pack.json" "${folder}/record.cpp"
+    COMMAND "${Python_EXECUTABLE}" "${KERNELMINT_TOOLS}/build/record.py"
+            --name ${name} --folder "${folder}" --root "${CMAKE_CURRENT_SOURCE_DIR}"
+            --kernelmint "${KERNELMINT_ROOT}" --manifest "${KERNELMINT_GENERATED}/manifest.json"
+            --targets ${targets} --architectures ${KERNELMINT_ARCHITECTURES}
+            --isas ${KERNELMINT_ISAS} ${specs} ${settings} -- ${made_of} ${ARGN}
+    DEPENDS ${made_of} ${ARGN} "${KERNELMINT_GENERATED}/manifest.json"
+            "${KERNELMINT_TOOLS}/build/record.py"
+    VERBATIM)
+endfunction()

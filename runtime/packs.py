@@ -1,0 +1,222 @@
+"""The packs of this process: which families there are, whose they are, and their loaded parts."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.machinery
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from codegen import packs
+from codegen.packs import Fault, Pack, PackError
+from runtime import _native
+
+_SPECS = "kernelmint_specs"  # the package that packs' own Python modules are loaded in
+
+
+class _Registry:
+    """Usable packs, in the order of their names, and the others. Two packs that hold one family are
+    unusable, both."""
+
+    def __init__(self) -> None:
+        self.packs: dict[str, Pack] = {}
+        self.faults: list[Fault] = []
+        self.by_family: dict[str, Pack] = {}
+        found, self.faults = packs.installed()
+        owners: dict[str, list[Pack]] = {}
+        for pack in found:
+            for family in pack.families:
+                owners.setdefault(family, []).append(pack)
+        for pack in found:
+            reason = _unusable(pack) or _clash(pack, owners)
+            if reason is None:
+                self.add(pack)
+            else:
+                self.faults.append(_fault(pack, reason))
+
+    def add(self, pack: Pack) -> None:
+        self.packs[pack.name] = pack
+        self.by_family.update(dict.fromkeys(pack.families, pack))
+
+
+def _fault(pack: Pack, reason: str) -> Fault:
+    return Fault(pack.name, pack.folder, pack.distribution, pack.families, reason)
+
+
+def _unusable(pack: Pack) -> str | None:
+    if pack.abi == _native.abi:
+        return None
+    mend = "upgrade kernelmint" if pack.abi > _native.abi else "rebuild the pack, or upgrade it"
+    return (
+        f"{pack}: built for version {pack.abi} of the ABI of packs, but this runtime has version "
+        f"{_native.abi}: {mend}"
+    )
+
+
+def _clash(pack: Pack, owners: Mapping[str, list[Pack]]) -> str | None:
+    for family in pack.families:
+        others = [other for other in owners[family] if other is not pack]
+        if others:
+            return _clash_text(family, sorted((pack, *others), key=lambda p: p.name))
+    return None
+
+
+def _clash_text(family: str, owners: list[Pack]) -> str:
+    return (
+        f"the family {family} is in {' and in '.join(map(str, owners))}: uninstall one, or rename "
+        f"the family in one; until then neither pack is used"
+    )
+
+
+@functools.cache
+def _registry() -> _Registry:
+    return _Registry()
+
+
+def all_packs() -> list[Pack]:
+    """The usable packs."""
+    return list(_registry().packs.values())
+
+
+def faults() -> list[Fault]:
+    """The packs that cannot be used, and why."""
+    return list(_registry().faults)
+
+
+def families() -> list[str]:
+    """The families of the usable packs."""
+    return list(_registry().by_family)
+
+
+def owner(family: str) -> Pack | None:
+    """The pack that holds a family; None where none does.
+
+    Raises PackError where an unusable pack does.
+    """
+    found = _registry().by_family.get(family)
+    if found is None:
+        for fault in _registry().faults:
+            if family in fault.families:
+                raise PackError(fault.reason)
+    return found
+
+
+def add(folder: str | os.PathLike[str]) -> Pack:
+    """Adds the pack in a folder; see `catalog.load_pack`."""
+    path = Path(folder).resolve()
+    pack = packs.read(path)
+    for known in all_packs():
+        if known.folder.resolve() == path:
+            return known
+    if reason := _unusable(pack):
+        raise PackError(reason)
+    for family in pack.families:
+        if other := _registry().by_family.get(family):
+            raise PackError(
+                f"the family {family} of {pack} is already in {other}: rename one of them"
+            )
+    if other := _registry().packs.get(pack.name):
+        raise PackError(f"{pack}: there is already a {other}: rename one of them")
+    _registry().add(pack)
+    return pack
+
+
+@functools.cache
+def _library(path: Path, architectures: tuple[str, ...]) -> _native.Library:
+    return _native.Library(str(path), architectures)
+
+
+def library(pack: Pack, family: str) -> _native.Library:
+    """The loaded library of a family. Raises PackError where it is not the one that pack.json and
+    manifest.json speak of."""
+    path = pack.library(family)
+    try:
+        loaded = _library(path, pack.architectures)
+    except PackError as error:
+        raise PackError(f"{pack}: {error}: reinstall it") from None
+    if loaded.build != pack.fingerprint:
+        raise PackError(
+            f"{pack}: {path} is of the build {loaded.build} (its sources, compilers and flags), "
+            f"but {pack.folder / packs.RECORD} is of {pack.fingerprint}: reinstall it"
+        )
+    if loaded.generated != pack.generated[family]:
+        raise PackError(
+            f"{pack}: {path} was built from the generated code {loaded.generated}, but "
+            f"{pack.folder / packs.RECORD} names {pack.generated[family]}: reinstall it"
+        )
+    return loaded
+
+
+@functools.cache
+def face(pack: Pack, family: str) -> Any:
+    """The class of a family's kernels, which was generated for it."""
+    path = pack.face(family)
+    try:
+        return _module_at(f"kernelmint_faces.{pack.name}.{family}", path).KERNEL_CLASS
+    except (OSError, SyntaxError, AttributeError) as error:
+        raise PackError(
+            f"{pack}: {path} is damaged ({type(error).__name__}: {error}): reinstall it"
+        ) from None
+
+
+def _module_at(name: str, path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # for pickle and torch.compile, which look names up
+    spec.loader.exec_module(module)
+    return module
+
+
+def specs_module(pack: Pack, module: str) -> ModuleType:
+    """A Python module of a pack's specs, such as "kernel_specs.flash_forward.front".
+
+    Modules of one pack import each other relatively; packs do not see each other's.
+    """
+    _package(_SPECS, None)
+    root = f"{_SPECS}.{pack.name}"
+    _package(root, None)
+    for name, folder in pack.specs.items():
+        _package(f"{root}.{name}", folder)
+    return importlib.import_module(f"{root}.{module}")
+
+
+def _package(name: str, folder: Path | None) -> None:
+    if name in sys.modules:
+        return
+    spec = importlib.machinery.ModuleSpec(name, None, is_package=True)
+    spec.submodule_search_locations = [] if folder is None else [str(folder)]
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    parent, _, child = name.rpartition(".")
+    if parent:
+        setattr(sys.modules[parent], child, module)
+
+
+def fronts() -> Iterator[tuple[Pack, packs.Front]]:
+    """The public functions of all usable packs' families."""
+    for pack in all_packs():
+        for front in pack.fronts:
+            yield pack, front
+
+
+def front(name: str) -> Any:
+    """The public function of a family, by its name. Raises AttributeError where several have it,
+    LookupError where none does."""
+    found = [(pack, front) for pack, front in fronts() if front.function == name]
+    if not found:
+        raise LookupError(name)
+    if len(found) > 1:
+        raise AttributeError(
+            f"several families have a function {name}: "
+            f"{', '.join(f'{front.family} of {pack}' for pack, front in found)}"
+        )
+    ((pack, only),) = found
+    return getattr(specs_module(pack, only.module), name)

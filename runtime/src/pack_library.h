@@ -1,0 +1,35 @@
+// A pack's library, loaded.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <string>
+#include <vector>
+
+#include "kernel.h"
+#include "library.h"
+
+namespace kernelmint {
+
+class PackLibrary {
+ public:
+  // Loads the library at `path`, once a process and for good. `architectures`, a tuple of texts
+  // such as "80" and "90a", is what its CUDA kernels were compiled for. Throws LibraryError where
+  // the file is not a whole library of this processor, exports no entry, or has an ABI of another
+  // version.
+  PackLibrary(const std::string& path, nb::tuple architectures);
+
+  const char* generated() const { return entry_->generated; }
+  const char* build() const { return entry_->build; }
+  const char* family() const { return entry_->family->name; }
+  std::vector<std::string> keys() const;
+
+  // The kernel of a key, which must be one of keys().
+  Kernel* kernel(const std::string& key, nb::dict parameters, nb::object dispatched) const;
+
+ private:
+  const LibraryEntry* entry_;
+  nb::tuple architectures_;
+};
+
+}  // namespace kernelmint
