@@ -343,7 +343,7 @@ def test_check_prints_a_unified_diff_and_the_command_that_mends_it(workspace) ->
     result = workspace.run("check")
     assert result.status == 1
     assert "--- a/demo/sm80_table.cpp\n+++ b/demo/sm80_table.cpp\n@@" in result.stdout
-    assert re.search(r'^-\s+\{"demo\.sm80\.bf16-t64-w8-auto"', result.stdout, re.M)
+    assert re.search(r'^-\s+\{\.key = "demo\.sm80\.bf16-t64-w8-auto"', result.stdout, re.M)
     assert result.stderr.endswith("mend it with:\n  kernelmint regenerate\n")
     assert workspace.tree() == before
 
