@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -29,6 +32,31 @@ print(kernelmint.__version__, kernelmint.__file__)
 """
 
 
+# What `import runtime._native` runs, without runtime/__init__.py, which takes PyTorch.
+LOAD = """
+import importlib.util, sys, types
+spec = importlib.util.find_spec("runtime")
+runtime = sys.modules["runtime"] = types.ModuleType("runtime")
+runtime.__path__ = spec.submodule_search_locations
+from runtime import _native
+print(_native.__file__)
+"""
+
+
+def interpreters() -> dict[int, str]:
+    """The Pythons 3.x from 3.10 on that are on PATH, by x."""
+    found = {}
+    for minor in range(10, 20):
+        program = shutil.which(f"python3.{minor}")
+        command = [program or "", "-c", f"import sys; sys.exit(sys.version_info[1] != {minor})"]
+        if program and subprocess.run(command, capture_output=True, check=False).returncode == 0:
+            found[minor] = program
+    return found
+
+
+PYTHONS = interpreters()
+
+
 def run(*command: str | Path, cwd: Path = ROOT) -> str:
     kept = {k: v for k, v in os.environ.items() if k not in {"CMAKE_ARGS", "PYTHONPATH"}}
     done = subprocess.run(
@@ -39,21 +67,56 @@ def run(*command: str | Path, cwd: Path = ROOT) -> str:
     return done.stdout
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The wheel, and what was printed."""
-    folder = tmp_path_factory.mktemp("wheel")
+def settings(folder: Path) -> list[str]:
+    """pip's: a few kernels, generated and built in this folder."""
     run(
         *(sys.executable, "-m", "codegen", "regenerate", "--out", folder / "generated"),
         *("--where", WHERE),
     )
-    printed = run(
-        *(sys.executable, "tools/build/wheel.py", "--out", folder / "dist"),
+    return [
         *("-C", f"build-dir={folder / 'build'}", "-C", "cmake.define.KERNELMINT_CUDA=OFF"),
         *("-C", f"cmake.define.KERNELMINT_GENERATED_DIR={folder / 'generated'}"),
-    )
+    ]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The wheel, and what was printed."""
+    folder = tmp_path_factory.mktemp("wheel")
+    made = [sys.executable, "tools/build/wheel.py", "--out", folder / "dist"]
+    printed = run(*made, *settings(folder))
     (wheel,) = (folder / "dist").iterdir()
     return wheel, printed
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
+    """The wheel that serves Python 3.x, built with it or, from 3.12 on, with the first there is."""
+
+    @functools.cache
+    def build(minor: int) -> Path:
+        folder = tmp_path_factory.mktemp("wheel")
+        run(PYTHONS[minor], "-m", "venv", folder / "environment")
+        run(
+            *(folder / "environment/bin/python", "-m", "pip", "wheel", ".", "--no-deps"),
+            *("--wheel-dir", folder / "dist", *settings(folder)),
+        )
+        (wheel,) = (folder / "dist").iterdir()
+        return wheel
+
+    return lambda minor: build(min(m for m in PYTHONS if m == minor or 12 <= m <= minor))
+
+
+@pytest.mark.parametrize("minor", PYTHONS)
+def test_a_wheel_installs_and_loads_in_every_python_that_is_there(minor, wheels, tmp_path) -> None:
+    run(PYTHONS[minor], "-m", "venv", tmp_path / "environment")
+    python = tmp_path / "environment/bin/python"
+    run(python, "-m", "pip", "install", "--quiet", wheels(minor))
+    stem = "_native.abi3.so" if minor >= 12 else f"_native.cpython-3{minor}"
+    assert stem in run(python, "-c", LOAD, cwd=tmp_path)
+    kernelmint = tmp_path / "environment/bin/kernelmint"
+    run(kernelmint, "new", "scale_add", cwd=tmp_path)
+    assert "scale_add.cpu." in run(kernelmint, "list", cwd=tmp_path)
 
 
 def test_it_has_a_manylinux_tag_and_serves_later_pythons_from_3_12_on(made) -> None:
