@@ -363,7 +363,13 @@ def _key_of_short(short: str) -> str:
     )
     raise KernelNotFound(
         f"no kernel was generated for {given}. Nearest: {near or 'no kernel has a short form'}. "
-        f"`kernelmint explain '{given}'` says what to add to the spec; then "
+        f"{_how_to_add(given)}"
+    )
+
+
+def _how_to_add(given: str) -> str:
+    return (
+        f"In the project that has its spec, `kernelmint explain '{given}'` says what to add; then "
         f"`{manifest.REGENERATE}` builds it"
     )
 
@@ -378,10 +384,7 @@ def _explain_unknown(key: str) -> str:
         count = sum(info.built for info in kernels(parts[0]))
         what = f"{count} kernels of {parts[0]} are built, not this one"
     given = _abridged(key)
-    return (
-        f"{given}: {what}. Nearest built: {_nearest(key)}. `kernelmint explain '{given}'` "
-        f"says what to add to the spec; then `{manifest.REGENERATE}` builds it"
-    )
+    return f"{given}: {what}. Nearest built: {_nearest(key)}. {_how_to_add(given)}"
 
 
 def _nearest(key: str) -> str:

@@ -144,8 +144,9 @@ def _explain(
         f"\n  {keys[0]}{f' and {len(keys) - 1} more' if len(keys) > 1 else ''}: {why}"
         for (_, why), keys in refused.items()
     )
+    found = manifest.family(family)
     return (
         f"no {family} kernel for {settings} on {device}:{reasons or ' none was generated'}\n"
-        f"Add a configuration to {manifest.family(family).folder}; then "
+        f"In the project of pack {found.pack.name}, add a configuration to {found.folder}; then "
         f"`{manifest.REGENERATE}` builds it"
     )

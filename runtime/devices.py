@@ -76,6 +76,6 @@ def why_unavailable(
         return None
     names = ", ".join(f"{a // 10}.{a % 10}" for a in compiled)
     return (
-        f"compiled for compute capability {names}, this device is {describe(index)}; rebuild with "
-        f"pip install . -C cmake.define.CMAKE_CUDA_ARCHITECTURES={here}"
+        f"compiled for compute capability {names}, this device is {describe(index)}; rebuild its "
+        f"pack in its project, `pip install . -C cmake.define.CMAKE_CUDA_ARCHITECTURES={here}`"
     )

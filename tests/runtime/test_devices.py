@@ -48,8 +48,8 @@ def test_machine_code_runs_on_its_major_version_from_its_minor_version_up(device
 def test_a_device_that_nothing_was_compiled_for_is_named_with_the_command(device):
     device((12, 0))
     assert devices.why_unavailable(80, False, ("80", "90"), 0) == (
-        "compiled for compute capability 8.0, 9.0, this device is 12.0 (Pretended); rebuild with "
-        "pip install . -C cmake.define.CMAKE_CUDA_ARCHITECTURES=120"
+        "compiled for compute capability 8.0, 9.0, this device is 12.0 (Pretended); rebuild "
+        "its pack in its project, `pip install . -C cmake.define.CMAKE_CUDA_ARCHITECTURES=120`"
     )
     device((8, 0))
     assert devices.why_unavailable(80, False, ("86",), 0).startswith(
