@@ -3,6 +3,8 @@
 
 #include <cstdio>
 #include <exception>
+#include <stdexcept>
+#include <string>
 
 #include "library.h"
 
@@ -30,6 +32,8 @@ template <LaunchFunction kLaunch>
 LaunchResult guarded(const void* args, const LaunchContext& context) noexcept {
   try {
     return kLaunch(args, context);
+  } catch (const std::domain_error& error) {  // of the expressions of a generated launch
+    return {kept(("the launch grid: " + std::string(error.what())).c_str())};
   } catch (const std::exception& error) {
     return {kept(error.what())};
   } catch (...) {

@@ -575,19 +575,16 @@ void Kernel::launch(Call& call) {
     context.num_threads = call.torch.num_threads();
   }
   LaunchResult result;
-  try {
+  {
     ReleaseGil released;
     result = launch_(args, context);
-  } catch (const std::domain_error& error) {  // from the expressions of a generated launch
-    std::string symbols;
-    for (int i = 0; i < family_.num_symbols; ++i) symbols += text(family_.symbols[i], " ");
-    throw InvalidArgument(
-        text(entry_.key, ": the launch grid: ", error.what(), here(symbols.c_str(), call)));
   }
   if (result.error == nullptr) [[likely]]
     return;
   if (result.argument != nullptr) throw InvalidArgument(rejected_text(result));
-  throw std::runtime_error(text(entry_.key, ": ", result.error));
+  std::string extents;
+  for (int i = 0; i < family_.num_symbols; ++i) extents += text(family_.symbols[i], " ");
+  throw std::runtime_error(text(entry_.key, ": ", result.error, here(extents.c_str(), call)));
 }
 
 nb::object Kernel::call(nb::tuple inputs, nb::tuple scalars, nb::tuple requested, nb::object out) {

@@ -401,7 +401,7 @@ def test_a_default_that_cannot_be_is_refused_with_its_expression(call):
 
 def test_a_launch_grid_that_cannot_be_is_refused_with_the_extents(call):
     message = "probe.cpu.f32-b1: the launch grid: an integer exceeds 64 bits; here B = 6, N = 8, K"
-    refused(call, message, wide=-6)
+    refused(call, message, RuntimeError, wide=-6)
 
 
 def test_a_call_leaves_no_reference_behind(call):
