@@ -211,6 +211,27 @@ def new(family: str, specs: Path) -> None:
     click.echo(f"next: kernelmint regenerate{option}, build, and pytest {folder}")
 
 
+@main.command()
+@click.argument("name")
+@click.option(
+    "--folder", type=click.Path(path_type=Path), metavar="DIR", help="Where. Default: NAME."
+)
+@click.option("--family", default="scale_add", show_default=True, help="Its first family.")
+@_reports_bad_input
+def init(name: str, folder: Path | None, family: str) -> None:
+    """Starts a project: a pack of kernels, its Python package and its tests.
+
+    The generated tree is written as well, so that `pip install -e .` works at once.
+    """
+    root = folder or Path(name)
+    for path in scaffold.create_project(name, root, family):
+        click.echo(f"wrote {display_path(path)}")
+    tree = pipeline.build((root / "kernel_specs",), root / "generated", Selection("default", None))
+    written = writer.write(root / "generated", tree.files).written
+    click.echo(f"wrote {display_path(root / 'generated')}: {len(written)} files")
+    click.echo(f"next: cd {display_path(root)}, pip install -e '.[test]', pytest")
+
+
 @main.command("schema")
 def schema_() -> None:
     """Prints the JSON Schema of the YAML files, for editors."""

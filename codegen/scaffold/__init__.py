@@ -1,29 +1,48 @@
-"""A new family's folder: z = alpha * x + y, small enough to be read and then replaced."""
+"""What `new` and `init` write: a family small enough to be read and then replaced, and a project
+around one."""
 
 from __future__ import annotations
 
+import importlib.metadata
+import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from mako.template import Template
 
 from codegen.emit.python_face import class_name
+from codegen.packs import NAME
 from codegen.spec.names import SNAKE, reserved
 from codegen.spec.problems import UsageError, display_path
 
 _TEMPLATES = Path(__file__).parent
-_FILES = {
+_FAMILY = {
     "family.yaml": "family.yaml",
     "reference.py": "reference.py",
+    "front.py": "front.py",
     "cpu.yaml": "cpu.yaml",
     "cpu.h": "cpu.h",
     "sm80.yaml": "sm80.yaml",
     "sm80.cuh": "sm80.cuh",
     "test_family.py": "test_{family}.py",
 }
+_PROJECT = {
+    "pyproject.toml": "pyproject.toml",
+    "CMakeLists.txt": "CMakeLists.txt",
+    "README.md": "README.md",
+    "gitignore": ".gitignore",
+    "pre-commit-config.yaml": ".pre-commit-config.yaml",
+    "ci.yml": ".github/workflows/ci.yml",
+    "package.py": "{name}/__init__.py",
+    "test_package.py": "tests/test_{name}.py",
+}
 
 
 def create(family: str, specs: Path) -> list[Path]:
-    """Writes the folder `specs`/`family` and returns its files. Refuses to overwrite anything."""
+    """Writes the folder `specs`/`family`, z = alpha * x + y, and returns its files.
+
+    Refuses to overwrite anything.
+    """
     if not SNAKE.match(family):
         raise UsageError(
             f"'{family}' cannot be a family's name: lower-case letters and digits, "
@@ -31,15 +50,54 @@ def create(family: str, specs: Path) -> list[Path]:
         )
     if why := reserved(family):
         raise UsageError(f"'{family}' {why}: choose another name")
-    folder = specs / family
+    values = {"family": family, "class_name": class_name(family)}
+    return _write("family", _FAMILY, specs / family, values)
+
+
+def create_project(name: str, folder: Path, family: str) -> list[Path]:
+    """Writes a project of its own with the pack `name`, whose first family is `family`.
+
+    Returns its files. Refuses to overwrite anything.
+    """
+    if not NAME.match(name) or not SNAKE.match(name):
+        raise UsageError(
+            f"'{name}' cannot be a package's name: lower-case letters and digits, joined by single "
+            "underscores"
+        )
+    if why := reserved(name):
+        raise UsageError(f"'{name}' {why}: choose another name")
+    if name == family:
+        raise UsageError(f"'{name}' cannot name both the package and its family: use --family")
+    values = {
+        "name": name,
+        "distribution": name.replace("_", "-"),
+        "family": family,
+        "version": _version(),
+    }
+    written = _write("project", _PROJECT, folder, values)
+    return [*written, *create(family, folder / "kernel_specs")]
+
+
+def _version() -> str:
+    """Kernelmint's, as a requirement names it: of two numbers."""
+    found = re.match(r"\d+\.\d+", importlib.metadata.version("kernelmint"))
+    assert found is not None
+    return found[0]
+
+
+def _write(
+    templates: str, names: Mapping[str, str], folder: Path, values: Mapping[str, str]
+) -> list[Path]:
     written = []
     try:
         folder.mkdir(parents=True)
-        for template, name in _FILES.items():
-            source = Template(filename=str(_TEMPLATES / f"{template}.mako"), strict_undefined=True)
-            path = folder / name.format(family=family)
-            text = source.render_unicode(family=family, class_name=class_name(family))
-            path.write_text(str(text), encoding="utf-8")
+        for template, name in names.items():
+            source = Template(
+                filename=str(_TEMPLATES / templates / f"{template}.mako"), strict_undefined=True
+            )
+            path = folder / name.format(**values)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(str(source.render_unicode(**values)), encoding="utf-8")
             written.append(path)
     except FileExistsError:
         raise UsageError(f"{display_path(folder)} is already there") from None

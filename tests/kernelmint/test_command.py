@@ -14,7 +14,7 @@ from kernelmint.__main__ import main
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = main.list_commands(click.Context(main))
-WITHOUT_PYTORCH = ("list", "explain", "ptx-report", "regenerate", "check", "new", "schema")
+WITHOUT_PYTORCH = ("init", "list", "explain", "ptx-report", "regenerate", "check", "new", "schema")
 
 
 def test_help_lists_every_command_and_imports_none(python) -> None:
@@ -61,6 +61,7 @@ def test_what_codegen_offers_needs_no_pytorch(python, without_torch, tmp_path) -
         assert done.returncode == 0, done.stderr
         return done.stdout
 
+    run("init", "my_kernels")
     run("new", "scale_add")
     run("regenerate")
     assert "is up to date" in run("check")

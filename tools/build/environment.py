@@ -26,9 +26,10 @@ def main() -> None:
     print("kernelmint: installing requirements; PyTorch may take a few minutes", flush=True)
     pip_install("-r", "requirements-dev.txt")
 
-    sys.path.insert(0, str(ROOT / "tools" / "build"))
-    import kernelmint_backend
+    sys.path.insert(0, str(ROOT))
     from packaging.requirements import Requirement
+
+    from kernelmint import backend
 
     tomllib = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
@@ -37,7 +38,7 @@ def main() -> None:
         *project["build-system"]["requires"],
         *project["project"]["dependencies"],
         *project["project"]["optional-dependencies"]["torch"],
-        *kernelmint_backend.get_requires_for_build_editable(),
+        *backend.get_requires_for_build_editable(),
     ]
     pip_install(*sorted({str(Requirement(text)) for text in wanted}))
 

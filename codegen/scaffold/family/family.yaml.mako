@@ -1,4 +1,3 @@
-# yaml-language-server: $schema=../../docs/spec.schema.json
 family: ${family}
 summary: z = alpha * x + y, row by row.
 arguments:
@@ -9,3 +8,4 @@ arguments:
 parameters:
   dtype: {type: dtype, values: [bf16, fp16, f32]}
 reference: reference.py:${family}
+front: front.py:${family}

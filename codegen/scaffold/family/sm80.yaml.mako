@@ -1,4 +1,3 @@
-# yaml-language-server: $schema=../../docs/spec.schema.json
 target: sm80
 kernel: sm80.cuh:${family}_sm80
 parameters:

@@ -1,4 +1,3 @@
-# yaml-language-server: $schema=../../docs/spec.schema.json
 target: cpu
 kernel: cpu.h
 parameters:

@@ -1,0 +1,5 @@
+.venv/
+build/
+dist/
+__pycache__/
+*.egg-info/
