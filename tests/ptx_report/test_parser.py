@@ -429,3 +429,48 @@ def test_the_first_letters_of_a_line_behind_a_time_stamp_are_a_gap():
     log = b"".join(b"2026-11-21T02:40:11.5Z " + line + b"\n" for line in lines)
     rows = [row for row in read(log) if row.symbol == "first"]
     assert [(row.used_registers, row.incomplete is None) for row in rows] == [(None, False)]
+
+
+@pytest.mark.parametrize("stamp", ["", "#9 71.2 ", "2026-11-21T02:40:11.5Z "])
+def test_a_line_behind_an_entry_that_names_no_function_may_be_that_entrys(stamp):
+    """The entry's own `Function properties` are lost without a trace: nobody knows whose it is."""
+
+    def stamped(text):
+        return read("".join(stamp + line for line in text.splitlines(keepends=True)).encode())
+
+    (other, touched) = stamped(
+        "ptxas info    : Function properties for _Z5otherf\n"
+        "    10\n"
+        "ptxas info    : Compiling entry function '_Z5touchPf' for 'sm_90a'\n"
+        "touchPf\n"
+        "    7 bytes stack frame, 8 bytes spill stores, 9 bytes spill loads\n"
+    )
+    assert (other.stack_frame, other.spill_stores, other.spill_loads) == (None, None, None)
+    assert other.incomplete is not None
+    assert touched.incomplete == "cut after 'Compiling entry function'"
+    rows = stamped(
+        "ptxas info    : Compiling entry function '_Z8recursesPfi' for 'sm_80'\n"
+        "ptxas info    : Function properties for _Z8recursesPfi\n"
+        "    5 bytes stack frame, 6 bytes spill stores, 7 bytes spill loads\n"
+        "mem[0]\n"
+        "ptxas info    : Compiling entry function 'plain_c' for 'sm_80'\n"
+        "ptxas info    : Function properties for plai\n"
+        "    1 bytes stack frame, 2 bytes spill stores, 3 bytes spill loads\n"
+        "ptxas info    : Used 44 registers, used 1 barriers\n"
+    )
+    assert rows[0].symbol == "_Z8recursesPfi"
+    assert (rows[0].stack_frame, rows[0].used_registers) == (5, None)
+    assert rows[0].incomplete is not None
+    # One that names its function later has lines of its own: two processes.
+    first, second = stamped(
+        "ptxas info    : Compiling entry function 'a' for 'sm_80'\n"
+        "ptxas info    : Function properties for a\n"
+        "ptxas info    : Compiling entry function 'b' for 'sm_80'\n"
+        "    1 bytes stack frame, 2 bytes spill stores, 3 bytes spill loads\n"
+        "ptxas info    : Used 4 registers\n"
+        "ptxas info    : Function properties for b\n"
+        "    5 bytes stack frame, 6 bytes spill stores, 7 bytes spill loads\n"
+        "ptxas info    : Used 8 registers\n"
+    )
+    assert (first.stack_frame, first.used_registers, first.incomplete) == (1, 4, None)
+    assert (second.stack_frame, second.used_registers, second.incomplete) == (5, 8, None)

@@ -124,6 +124,7 @@ class _Builder:
         if record is None:
             self._belongs_to_nobody(line, number, is_awaited)
             return
+        self._doubt(record, self._frames)
         record.stack_frame, record.spill_stores, record.spill_loads = stack, stores, loads
         record.other += tail.other
         record.stage = max(record.stage, FRAMED)
@@ -143,6 +144,7 @@ class _Builder:
         if record is None:
             self._belongs_to_nobody(line, number, is_awaited)
             return
+        self._doubt(record, queue)
         record.used_registers = registers
         record.barriers, record.smem, record.cmem0 = tail.barriers, tail.smem, tail.cmem0
         record.cumulative_stack = tail.cumulative_stack
@@ -153,6 +155,14 @@ class _Builder:
         if not tail.is_clear:
             record.incomplete = "part of its 'Used' line is not understood"
             self.unknown(line, number)
+
+    def _doubt(self, record: Open, queue: Queue) -> None:
+        """A line is its own, unless an entry behind it never names its function: then it may be
+        that one's, whose other lines are missing."""
+        for entered in self._entered.values():
+            for entry in entered.waiting:
+                if entry.line > record.line and not entry.barred:
+                    record.doubts += ((queue.withdraw, entry),)
 
     def _takes_unawaited(self, last: Open) -> bool:
         """Whether `last` takes a `Used` line right behind it, while no record waits for one."""

@@ -42,6 +42,8 @@ class Open:
     incomplete: str | None = None
     stage = ENTERED
     barred = False  # takes no further line: the log was cut behind it, or its lines are unknown
+    # What to take back where an entry that was open between proves to have lost its lines.
+    doubts: tuple[tuple[Callable[[Open], None], Open], ...] = ()
 
     def __init__(self, symbol: str, source: str | None, line: int) -> None:
         self.symbol = symbol
@@ -88,6 +90,9 @@ class Open:
 
     def freeze(self) -> Record:
         """The record, as far as its lines were there."""
+        for withdraw, entry in self.doubts:
+            if entry.stage == ENTERED:
+                withdraw(self)
         return Record(
             symbol=self.symbol,
             kind=self.kind,
