@@ -97,6 +97,7 @@ def header(target: Target) -> str:
     lines += [f'    print("{d.name}", Config::{d.name});' for d in target.derived]
     return "\n".join(
         [
+            "#pragma once",
             '#include "printing.h"',
             f'#include "{target.family}/args.h"',
             "namespace kernelmint {",
