@@ -17,11 +17,24 @@ if TYPE_CHECKING:
     from kernel_specs.hstu.block_sparse import reference as block_sparse
     from kernel_specs.hstu.hstu_bsa import reference as hstu_bsa
 else:
-    _hstu = manifest.family("hstu_bsa").pack
-    jagged = packs.specs_module(_hstu, "kernel_specs.hstu.jagged")
-    semantics = packs.specs_module(_hstu, "kernel_specs.hstu.semantics")
-    block_sparse = packs.specs_module(_hstu, "kernel_specs.hstu.block_sparse.reference")
-    hstu_bsa = packs.specs_module(_hstu, "kernel_specs.hstu.hstu_bsa.reference")
+    _HSTU = {
+        "jagged": "kernel_specs.hstu.jagged",
+        "semantics": "kernel_specs.hstu.semantics",
+        "block_sparse": "kernel_specs.hstu.block_sparse.reference",
+        "hstu_bsa": "kernel_specs.hstu.hstu_bsa.reference",
+    }
+
+    def __getattr__(name: str) -> Any:
+        """HSTU's modules, imported when one is asked for: a pack may be built without them."""
+        if name not in _HSTU:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if "hstu_bsa" not in packs.families():
+            raise ImportError(
+                "no pack has the family hstu_bsa, whose reference this needs: `kernelmint info` "
+                "shows what is installed"
+            )
+        return packs.specs_module(manifest.family("hstu_bsa").pack, _HSTU[name])
+
 
 __all__ = ["block_sparse", "hstu_bsa", "jagged", "oracle", "semantics", "specs", "triton_kernels"]
 
