@@ -32,25 +32,25 @@ print(kernelmint.__version__, kernelmint.__file__)
 """
 
 
-# What `import runtime._native` runs, without runtime/__init__.py, which takes PyTorch.
+# Every symbol that the extension asks this Python for is there; importing it takes PyTorch.
 LOAD = """
-import importlib.util, sys, types
-spec = importlib.util.find_spec("runtime")
-runtime = sys.modules["runtime"] = types.ModuleType("runtime")
-runtime.__path__ = spec.submodule_search_locations
-from runtime import _native
-print(_native.__file__)
+import ctypes, importlib.util, os, pathlib
+(folder,) = importlib.util.find_spec("runtime").submodule_search_locations
+(extension,) = pathlib.Path(folder).glob("_native*.so")
+ctypes.PyDLL(str(extension), mode=os.RTLD_NOW).PyInit__native
+print(extension)
 """
 
 
 def interpreters() -> dict[int, str]:
-    """The Pythons 3.x from 3.10 on that are on PATH, by x."""
+    """The Pythons 3.x from 3.10 on that are on PATH or beside this one, by x."""
     found = {}
     for minor in range(10, 20):
-        program = shutil.which(f"python3.{minor}")
-        command = [program or "", "-c", f"import sys; sys.exit(sys.version_info[1] != {minor})"]
-        if program and subprocess.run(command, capture_output=True, check=False).returncode == 0:
-            found[minor] = program
+        name = f"python3.{minor}"
+        beside = Path(sys.base_prefix).parent.glob(f"*/bin/{name}")
+        for program in filter(None, [shutil.which(name), *map(str, beside)]):
+            if subprocess.run([program, "-V"], capture_output=True, check=False).returncode == 0:
+                found[minor] = program
     return found
 
 
@@ -97,10 +97,9 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
     def build(minor: int) -> Path:
         folder = tmp_path_factory.mktemp("wheel")
         run(PYTHONS[minor], "-m", "venv", folder / "environment")
-        run(
-            *(folder / "environment/bin/python", "-m", "pip", "wheel", ".", "--no-deps"),
-            *("--wheel-dir", folder / "dist", *settings(folder)),
-        )
+        pip = [folder / "environment/bin/python", "-m", "pip"]
+        run(*pip, "install", "--quiet", "pip>=23.1")  # its -C option
+        run(*pip, "wheel", ".", "--no-deps", "--wheel-dir", folder / "dist", *settings(folder))
         (wheel,) = (folder / "dist").iterdir()
         return wheel
 
