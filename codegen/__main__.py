@@ -6,6 +6,7 @@ import functools
 import json
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ from typing import Any
 import click
 from rich.console import Console
 
-from codegen import pipeline, scaffold, staleness
+from codegen import installed, pipeline, scaffold, staleness
+from codegen.packs import Fault
 from codegen.space import explain as explanation
 from codegen.space.expand import Selection, expand
 from codegen.spec import schema, short_form
@@ -153,29 +155,54 @@ def check(specs: tuple[Path, ...], out: Path, set_name: str | None, where: str |
 def list_(
     specs: tuple[Path, ...], set_name: str | None, where: str | None, as_json: bool, short: bool
 ) -> None:
-    """Lists the keys that regenerate would build; writes nothing."""
-    spaces = expand(load(specs or (_SPECS,)), Selection(set_name or "default", where))
-    chosen = [target for space in spaces for target in space.targets]
+    """Lists the keys that regenerate would build; writes nothing.
+
+    Without --specs and a folder kernel_specs, lists what the installed packs hold.
+    """
+    faults: list[Fault] = []
+    if _of_packs(specs):
+        if set_name is not None:
+            raise UsageError(
+                "--set: installed packs hold the sets that they were built of; name a project's "
+                "specs with --specs DIR"
+            )
+        entries, faults = installed.entries(_SPECS, where)
+    else:
+        entries = _entries(specs or (_SPECS,), Selection(set_name or "default", where))
     if as_json:
-        entries = [
-            {
-                "key": c.key,
-                **({"short": short_form.write(t.target, c.parameters)} if t.target.short else {}),
-                "family": t.target.family,
-                "target": t.target.name,
-                "parameters": c.parameters,
-                "derived": c.derived,
-            }
-            for t in chosen
-            for c in t.configurations
-        ]
         click.echo(json.dumps(entries, indent=1))
-        return
-    for t in chosen:
-        for c in t.configurations:
-            click.echo((short and short_form.write(t.target, c.parameters)) or c.key)
-    counts = ", ".join(f"{len(t.configurations)} {t.target.family}.{t.target.name}" for t in chosen)
-    Console(stderr=True).print(counts, style="dim", highlight=False, soft_wrap=True)
+    else:
+        for entry in entries:
+            click.echo(entry.get("short", entry["key"]) if short else entry["key"])
+        counts = Counter(f"{entry['family']}.{entry['target']}" for entry in entries)
+        line = ", ".join(f"{count} {name}" for name, count in counts.items())
+        Console(stderr=True).print(line, style="dim", highlight=False, soft_wrap=True)
+    for reason in dict.fromkeys(fault.reason for fault in faults):
+        click.echo(f"not listed: {reason}", err=True)
+    if faults:
+        sys.exit(BAD_INPUT)
+
+
+def _of_packs(specs: tuple[Path, ...]) -> bool:
+    """Whether a command is about the installed packs: no specs are named, and none are here."""
+    return not specs and not _SPECS.exists()
+
+
+def _entries(specs: tuple[Path, ...], selection: Selection) -> list[dict[str, Any]]:
+    """The configurations of specs, as --json prints them."""
+    targets = [target for space in expand(load(specs), selection) for target in space.targets]
+    return [
+        {
+            "key": c.key,
+            **({"short": short_form.write(t.target, c.parameters)} if t.target.short else {}),
+            "family": t.target.family,
+            "target": t.target.name,
+            "parameters": c.parameters,
+            "derived": c.derived,
+        }
+        for t in targets
+        for c in t.configurations
+    ]
 
 
 @main.command()
@@ -184,8 +211,14 @@ def list_(
 @_out_option
 @_reports_bad_input
 def explain(key: str, specs: tuple[Path, ...], out: Path) -> None:
-    """Says what became of KEY: built, excluded and why (exit status 1), or how to add it."""
-    found = explanation.explain(key, load(specs or (_SPECS,)), staleness.read_manifest(out))
+    """Says what became of KEY: built, excluded and why (exit status 1), or how to add it.
+
+    Without --specs and a folder kernel_specs, by the specs of the pack that has its family.
+    """
+    if _of_packs(specs):
+        found = installed.explain(key, _SPECS)
+    else:
+        found = explanation.explain(key, load(specs or (_SPECS,)), staleness.read_manifest(out))
     click.echo(found.text)
     if found.excluded:
         sys.exit(EXCLUDED)

@@ -164,7 +164,8 @@ def read(folder: Path, distribution: str | None = None, name: str | None = None)
 
 
 def installed() -> tuple[list[Pack], list[Fault]]:
-    """The packs of the installed distributions, and those that cannot be read."""
+    """The packs of the installed distributions, and those that cannot be used: what cannot be read,
+    and packs that hold one family, all of them."""
     packs: list[Pack] = []
     faults: list[Fault] = []
     for entry in sorted(importlib.metadata.entry_points(group=GROUP), key=lambda e: e.name):
@@ -175,4 +176,21 @@ def installed() -> tuple[list[Pack], list[Fault]]:
             packs.append(read(folder, distribution, entry.name))
         except PackError as error:
             faults.append(Fault(entry.name, folder, distribution, (), str(error)))
-    return packs, faults
+    usable = []
+    for pack in packs:
+        if reason := _clash(pack, packs):
+            faults.append(Fault(pack.name, pack.folder, pack.distribution, pack.families, reason))
+        else:
+            usable.append(pack)
+    return usable, faults
+
+
+def _clash(pack: Pack, packs: list[Pack]) -> str | None:
+    for family in pack.families:
+        owners = [other for other in packs if family in other.families]
+        if len(owners) > 1:
+            return (
+                f"the family {family} is in {' and in '.join(map(str, owners))}: uninstall one, or "
+                f"rename the family in one; until then neither pack is used"
+            )
+    return None

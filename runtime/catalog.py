@@ -15,16 +15,8 @@ from typing import Any
 import torch
 
 from codegen.packs import Pack
-from codegen.spec.expressions import (
-    BOOL,
-    EVALUATION_ERRORS,
-    FLOAT,
-    INT,
-    ExpressionError,
-    Kind,
-    reason,
-)
-from codegen.spec.where import Where
+from codegen.spec.expressions import EVALUATION_ERRORS, ExpressionError, Kind, reason
+from codegen.spec.where import Where, manifest_scope
 from runtime import devices, manifest, operators, packs
 from runtime.errors import InvalidArgument, KernelNotFound, PackError, TargetUnavailable, shown
 from runtime.handle import Kernel
@@ -248,16 +240,9 @@ def _filter(text: str, among: set[tuple[str, str]]) -> Callable[[KernelInfo], bo
 
 def _names(family: manifest.Family, target: manifest.Target) -> dict[str, Kind]:
     """What a filter may name of a target's configurations."""
-    kinds = {bool: BOOL, int: INT, float: FLOAT}
+    parameters = {p.name: p.kind for p in (*family.parameters, *target.parameters)}
     derived = target.kernels[0].derived if target.kernels else {}
-    return {
-        **{
-            parameter.name: parameter.kind for parameter in (*family.parameters, *target.parameters)
-        },
-        **{name: kinds[type(value)] for name, value in derived.items()},
-        "family": Kind("text", (family.name,)),
-        "target": Kind("text", (target.name,)),
-    }
+    return manifest_scope(family.name, target.name, parameters, derived)
 
 
 def check_name(what: str, name: object, known: list[str]) -> None:

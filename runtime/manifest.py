@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from codegen.packs import Pack, PackError
-from codegen.spec.expressions import BOOL, DTYPE, INT, Kind
+from codegen.spec.expressions import Kind
+from codegen.spec.where import parameter_kind
 from runtime import packs
 
 REBUILD = "pip install ."
@@ -108,9 +109,7 @@ class Resources:
 
 
 def _parameter(data: dict[str, Any]) -> Parameter:
-    kinds = {"dtype": DTYPE, "bool": BOOL, "int": INT}
-    kind = kinds.get(data["type"]) or Kind("text", tuple(data["values"] or ()))
-    return Parameter(data["name"], kind, data["default"])
+    return Parameter(data["name"], parameter_kind(data), data["default"])
 
 
 def _target(data: dict[str, Any]) -> Target:

@@ -8,7 +8,7 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,32 +21,24 @@ _SPECS = "kernelmint_specs"  # the package that packs' own Python modules are lo
 
 
 class _Registry:
-    """Usable packs, in the order of their names, and the others. Two packs that hold one family are
-    unusable, both."""
+    """Usable packs, in the order of their names, and the others."""
 
     def __init__(self) -> None:
         self.packs: dict[str, Pack] = {}
         self.faults: list[Fault] = []
         self.by_family: dict[str, Pack] = {}
         found, self.faults = packs.installed()
-        owners: dict[str, list[Pack]] = {}
         for pack in found:
-            for family in pack.families:
-                owners.setdefault(family, []).append(pack)
-        for pack in found:
-            reason = _unusable(pack) or _clash(pack, owners)
-            if reason is None:
-                self.add(pack)
+            if reason := _unusable(pack):
+                self.faults.append(
+                    Fault(pack.name, pack.folder, pack.distribution, pack.families, reason)
+                )
             else:
-                self.faults.append(_fault(pack, reason))
+                self.add(pack)
 
     def add(self, pack: Pack) -> None:
         self.packs[pack.name] = pack
         self.by_family.update(dict.fromkeys(pack.families, pack))
-
-
-def _fault(pack: Pack, reason: str) -> Fault:
-    return Fault(pack.name, pack.folder, pack.distribution, pack.families, reason)
 
 
 def _unusable(pack: Pack) -> str | None:
@@ -56,21 +48,6 @@ def _unusable(pack: Pack) -> str | None:
     return (
         f"{pack}: built for version {pack.abi} of the ABI of packs, but this runtime has version "
         f"{_native.abi}: {mend}"
-    )
-
-
-def _clash(pack: Pack, owners: Mapping[str, list[Pack]]) -> str | None:
-    for family in pack.families:
-        others = [other for other in owners[family] if other is not pack]
-        if others:
-            return _clash_text(family, sorted((pack, *others), key=lambda p: p.name))
-    return None
-
-
-def _clash_text(family: str, owners: list[Pack]) -> str:
-    return (
-        f"the family {family} is in {' and in '.join(map(str, owners))}: uninstall one, or rename "
-        f"the family in one; until then neither pack is used"
     )
 
 

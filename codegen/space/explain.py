@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from codegen.packs import Pack
 from codegen.space.expand import (
     Selection,
     TargetSpace,
@@ -35,35 +36,57 @@ class Explanation:
     excluded: bool = False
 
 
-def explain(key: str, families: Sequence[Family], manifest: dict[str, Any]) -> Explanation:
-    """The explanation. `manifest` is that of the generated tree, empty where there is none.
+def explain(
+    key: str, families: Sequence[Family], manifest: dict[str, Any], packs: Sequence[Pack] = ()
+) -> Explanation:
+    """The explanation.
 
-    Raises UsageError for a key that no configuration can have, naming the nearest ones.
+    Args:
+        key: a key, or a target's short form of one.
+        families: the specs that it is looked up in.
+        manifest: that of the generated tree, or of the packs; empty where there is none.
+        packs: the installed packs that the specs are of; none where they are a project's own.
+
+    Raises:
+        UsageError: no configuration can have the key; the nearest ones are named.
     """
     target, values = _parse(key, families)
     if short_form.is_short(key):
         key = keys.key_prefix(target) + keys.tokens_of(target.parameters)(values)
+    pack = next((pack for pack in packs if target.family in pack.families), None)
+    of_pack = [f"specs of {pack}"] if pack else []
     if excluded := exclusions(target, values):
-        lines = [f"{key} is excluded:", *(f"  {reason}" for reason in excluded)]
+        lines = [f"{key} is excluded:", *(f"  {reason}" for reason in excluded), *of_pack]
         return Explanation("\n".join([*lines, *_nearest_lines(key, families)]), excluded=True)
     names = sets_holding(target, values)
     if place := _built(key, manifest):
         sets = f", in set {', '.join(names)}" if names else ""
         known = configured(target, values).everything
         lines = [f"  {name} = {_yaml(value)}" for name, value in known.items()]
-        return Explanation("\n".join([f"{key} is built: {place}{sets}", *lines]))
+        if pack is None:
+            what = f"is built: {place}{sets}"
+        elif f"{target.family}.{target.name}" in pack.targets:
+            what = f"is built: in {pack}{sets}"
+        else:
+            what = f"was generated, but not compiled into {pack}{sets}"
+        return Explanation("\n".join([f"{key} {what}", *lines]))
+    where, then = "the generated tree; write it with", ""
+    if pack:
+        where, then = f"{pack}; in the project of that pack, run", " && pip install ."
     if names:
         option = "" if "default" in names else f" --set {names[0]}"
         return Explanation(
-            f"{key} is in set {', '.join(names)}, but not in the generated tree; write it with\n"
-            f"  kernelmint regenerate{option}"
+            f"{key} is in set {', '.join(names)}, but not in {where}\n"
+            f"  kernelmint regenerate{option}{then}"
         )
     entry = ", ".join(f"{name}: {_yaml(value)}" for name, value in target.by_name(values).items())
     lines = [
-        f"{key} is valid, but in no set; add to a set of {target.display}, such as default:",
+        f"{key} is valid, but in no set; add to a set of "
+        f"{f'{target.file} in the project of {pack}' if pack else target.display}, "
+        "such as default:",
         f"  - {{{entry}}}",
         "then run",
-        "  kernelmint regenerate",
+        f"  kernelmint regenerate{then}",
         *(
             f"the set {name} prunes it: {rule.location}: {rule.that.text}: {rule.because}"
             for name, rule in pruned(target, values)

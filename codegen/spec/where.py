@@ -5,9 +5,28 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Any, Generic, TypeVar
 
-from codegen.spec.expressions import ENVIRONMENT, Kind, parse
+from codegen.spec.expressions import BOOL, DTYPE, ENVIRONMENT, FLOAT, INT, Kind, parse
 
 Scope = TypeVar("Scope", bound=Hashable)
+
+
+def parameter_kind(entry: Mapping[str, Any]) -> Kind:
+    """What a parameter of a manifest is in an expression."""
+    kinds = {"dtype": DTYPE, "bool": BOOL, "int": INT}
+    return kinds.get(entry["type"]) or Kind("text", tuple(entry["values"] or ()))
+
+
+def manifest_scope(
+    family: str, target: str, parameters: Mapping[str, Kind], derived: Mapping[str, Any]
+) -> dict[str, Kind]:
+    """The names that a target of a manifest has; `derived` are the values of one of its kernels."""
+    kinds = {bool: BOOL, int: INT, float: FLOAT}
+    return {
+        **parameters,
+        **{name: kinds[type(value)] for name, value in derived.items()},
+        "family": Kind("text", (family,)),
+        "target": Kind("text", (target,)),
+    }
 
 
 class Where(Generic[Scope]):

@@ -1,0 +1,117 @@
+"""What the installed packs hold, for `list` and `explain` where there are no specs at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from codegen import packs, staleness
+from codegen.packs import Fault, Pack
+from codegen.space import explain as explanation
+from codegen.spec.expressions import EVALUATION_ERRORS, ExpressionError, reason
+from codegen.spec.load import load
+from codegen.spec.problems import UsageError
+from codegen.spec.where import Where, manifest_scope, parameter_kind
+
+
+def entries(specs: Path, where: str | None) -> tuple[list[dict[str, Any]], list[Fault]]:
+    """The kernels of the packs' manifests that match, as `list --json` prints them, and the packs
+    that cannot be used. `specs` is the folder that was looked for first."""
+    usable, faults = _packs(specs)
+    targets = [
+        (family, target)
+        for manifest in usable.values()
+        for family in manifest["families"]
+        for target in family["targets"]
+    ]
+    matches = _filter(where, targets)
+    found = [
+        {
+            "key": kernel["key"],
+            **({"short": kernel["short"]} if "short" in kernel else {}),
+            "family": family["name"],
+            "target": target["name"],
+            "parameters": kernel["parameters"],
+            "derived": kernel["derived"],
+        }
+        for family, target in targets
+        for kernel in target["kernels"]
+    ]
+    chosen = [entry for entry in found if matches(entry)]
+    if not chosen:
+        raise UsageError(f'no kernel of the installed packs matches --where "{where}"')
+    return chosen, faults
+
+
+def explain(key: str, specs: Path) -> explanation.Explanation:
+    """The explanation of a key, by the specs of the pack that holds its family."""
+    family = key.partition(".")[0]
+    usable, faults = _packs(specs)
+    if reasons := dict.fromkeys(fault.reason for fault in faults if family in fault.families):
+        raise UsageError("\n".join(reasons))
+    owners = [pack for pack in usable if family in pack.families]
+    among = owners or list(usable)  # a short form names no family; neither does a slip
+    families = load([folder for pack in among for folder in pack.specs.values()])
+    manifest = {"families": [f for pack in among for f in usable[pack]["families"]]}
+    return explanation.explain(key, families, manifest, among)
+
+
+def _packs(specs: Path) -> tuple[dict[Pack, dict[str, Any]], list[Fault]]:
+    """The usable packs with their manifests, and the others. Raises UsageError where none is
+    usable."""
+    found, faults = packs.installed()
+    usable = {}
+    for pack in found:
+        if manifest := staleness.read_manifest(pack.folder):
+            usable[pack] = manifest
+        else:
+            reason = f"{pack}: {pack.manifest} is absent or damaged: reinstall it"
+            faults.append(Fault(pack.name, pack.folder, pack.distribution, pack.families, reason))
+    if not usable:
+        reasons = dict.fromkeys(fault.reason for fault in faults)
+        raise UsageError(
+            "\n".join(
+                [
+                    f"there is no folder {specs} here, and no pack of kernels is installed that "
+                    "can be used: go to a project's folder, name its specs with --specs DIR, or "
+                    "install a pack",
+                    *reasons,
+                ]
+            )
+        )
+    return usable, faults
+
+
+def _filter(
+    text: str | None, targets: list[tuple[dict[str, Any], dict[str, Any]]]
+) -> Callable[[dict[str, Any]], bool]:
+    if text is None:
+        return lambda entry: True
+    scopes = {
+        (family["name"], target["name"]): manifest_scope(
+            family["name"],
+            target["name"],
+            {p["name"]: parameter_kind(p) for p in (*family["parameters"], *target["parameters"])},
+            target["kernels"][0]["derived"],
+        )
+        for family, target in targets
+    }
+    try:
+        where = Where(text, scopes)
+    except ExpressionError as error:
+        raise UsageError(f'--where "{text}": {error}') from None
+
+    def matches(entry: dict[str, Any]) -> bool:
+        place = {"family": entry["family"], "target": entry["target"]}
+        try:
+            return where.matches(
+                (entry["family"], entry["target"]),
+                {**entry["parameters"], **entry["derived"], **place},
+            )
+        except EVALUATION_ERRORS as error:
+            raise UsageError(
+                f'--where "{text}" has no value for {entry["key"]}: {reason(error)}'
+            ) from None
+
+    return matches
