@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from codegen.scaffold import create
+from codegen import packs
+from codegen.scaffold import create, create_project
 from codegen.spec import schema
 from codegen.spec.expressions import DTYPES, FUNCTIONS
 
@@ -17,6 +18,21 @@ def test_adding_a_family_shows_the_files_that_new_writes(tmp_path) -> None:
     blocks = re.findall(r"```\w+\n(.*?)```", page, re.DOTALL)
     for path in create("scale_add", tmp_path):
         assert path.read_text() in blocks, path.name
+
+
+def test_own_kernels_names_what_init_writes(tmp_path) -> None:
+    page = (ROOT / "docs/own_kernels.md").read_text()
+    for path in create_project("my_kernels", tmp_path / "project", "scale_add"):
+        name = path.relative_to(tmp_path / "project").as_posix()
+        folders = [f"{parent.as_posix()}/" for parent in Path(name).parents[:-1]]
+        assert any(f"`{part}`" in page for part in (name, *folders)), name
+
+
+def test_own_kernels_states_the_versions_of_a_pack() -> None:
+    page = (ROOT / "docs/own_kernels.md").read_text()
+    (abi,) = re.findall(r"kAbi = (\d+);", (ROOT / "runtime/include/library.h").read_text())
+    assert f"`kAbi` in `library.h`, **{abi}** today" in page
+    assert f"`FORMAT` in `codegen/packs.py`, **{packs.FORMAT}** today" in page
 
 
 def test_specs_names_every_key_and_function() -> None:
