@@ -243,7 +243,9 @@ LaunchResult launch_threads(const void* pointer, const LaunchContext&) {
   parallel_for(args.N, threads, [&](std::int64_t index, int worker) {
     if (args.mode == 1 && index == 3) throw std::runtime_error("index 3 threw");
     if (args.mode == 2)
-      parallel_for(4, threads, [&](std::int64_t inner, int) { counts[index] += inner == 2; });
+      parallel_for(4, threads, [&](std::int64_t inner, int) {
+        if (inner == 2) counts[index] += 1;  // one thread alone, so that none loses another's
+      });
     else
       counts[index] += 1;
     if (args.mode == 3) std::this_thread::sleep_for(std::chrono::milliseconds(1));
