@@ -2,6 +2,7 @@
 #pragma once
 
 #include "hstu/problem.h"
+#include "integers.h"
 #include "launch.h"
 
 namespace kernelmint::hstu_bsa {
@@ -12,7 +13,7 @@ inline namespace KERNELMINT_ISA {
 // What can be said of max_length without reading x_offsets, which a GPU has.
 template <class Args>
 LaunchResult check_max_length(const Args& args) {
-  const std::int64_t sequences = args.E - 1, least = (args.N + sequences - 1) / sequences;
+  const std::int64_t least = ceil_div(args.N, args.E - 1);
   if (args.max_length >= least) return {};
   return {.error = "the longest sequence has at least an even share of the rows",
           .argument = "max_length",
