@@ -13,6 +13,11 @@ from runtime import _native
 
 ROOT = Path(__file__).parents[2]
 COMPILER = os.environ.get("CXX", "c++")
+# As kernelmint_add_pack links (kernelmint/cmake/pack.cmake).
+LINK = (
+    "-static-libstdc++", "-static-libgcc", "-Wl,--exclude-libs,ALL",
+    f"-Wl,--version-script={ROOT / 'kernelmint/cmake/exports.map'}",
+)  # fmt: skip
 
 
 def _compile(source, folder, flags):
@@ -55,11 +60,11 @@ def probe():
         own = [*flags, f"-DPROBE_FAMILY={entry}"]
         sources = [ROOT / "runtime/pack/library.cpp", Path(__file__).parent / "probe.cpp"]
         objects = [str(_compile(source, folder, own)) for source in sources]
-        digest = hashlib.sha256(" ".join(objects).encode()).hexdigest()[:16]
+        digest = hashlib.sha256(" ".join((*objects, *LINK)).encode()).hexdigest()[:16]
         library = libraries[family] = folder / f"{family}-{digest}.so"
         if not library.exists():
             partial = library.with_suffix(f".{os.getpid()}")
-            subprocess.run([COMPILER, "-shared", *objects, "-o", str(partial)], check=True)
+            subprocess.run([COMPILER, "-shared", *objects, *LINK, "-o", str(partial)], check=True)
             partial.rename(library)  # another test process may be loading it
     return Probe(libraries)
 

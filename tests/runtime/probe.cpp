@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <iomanip>
+#include <sstream>
 #include <stdexcept>
 #include <thread>
 
@@ -139,6 +141,11 @@ LaunchResult launch_probe(const void* pointer, const LaunchContext& context) {
   const auto& args = *static_cast<const ProbeArgs*>(pointer);
   if (args.flag) return {"the flag asked for a failure"};
   if (args.wide == -7) throw std::runtime_error("thrown by the kernel");
+  if (args.wide == -5) {  // what a static C++ library that shares symbols with PyTorch's breaks in
+    std::ostringstream stream;
+    stream << std::fixed << std::setprecision(3) << 2.0 / 3 << " of " << args.N;
+    throw std::runtime_error(stream.str());
+  }
   if (args.wide == -6) expression::product(args.B, INT64_MAX);  // as a generated grid may
   if ((args.N > 0 && args.y.data == nullptr) || context.num_threads < 1)
     return {"missing arguments"};

@@ -369,6 +369,11 @@ def test_what_a_kernel_reports_or_throws_is_a_runtime_error(call):
     refused(call, "probe.cpu.f32-b1: thrown by the kernel", RuntimeError, wide=-7)
 
 
+def test_a_kernel_may_use_streams_and_exceptions_beside_pytorch(call):
+    """Its library has a C++ library of its own, none of whose symbols PyTorch's meets."""
+    refused(call, "probe.cpu.f32-b1: 0.667 of 8", RuntimeError, wide=-5)
+
+
 def test_a_workspace_that_cannot_be_is_refused_with_its_text(call):
     scratch = "the workspace scratch [2 * N // (0 if wide == -9 else 1)] f32: room for a row"
     refused(call, f"probe.cpu.f32-b1: {scratch} would have -1 elements; here N = ", wide=-8)
