@@ -1,6 +1,6 @@
 # ${name}
 
-Kernels built with [Kernelmint](https://github.com/kernelmint/kernelmint): a C++/CUDA template and two YAML files a family, below
+Kernels built with Kernelmint: a C++/CUDA template and two YAML files a family, below
 `kernel_specs/`.
 
     python -m venv .venv && . .venv/bin/activate
