@@ -165,7 +165,7 @@ def read(folder: Path, distribution: str | None = None, name: str | None = None)
 
 def installed() -> tuple[list[Pack], list[Fault]]:
     """The packs of the installed distributions, and those that cannot be used: what cannot be read,
-    and packs that hold one family, all of them."""
+    and packs of one name or that hold one family, all of them."""
     packs: list[Pack] = []
     faults: list[Fault] = []
     for entry in sorted(importlib.metadata.entry_points(group=GROUP), key=lambda e: e.name):
@@ -186,6 +186,12 @@ def installed() -> tuple[list[Pack], list[Fault]]:
 
 
 def _clash(pack: Pack, packs: list[Pack]) -> str | None:
+    alike = [other for other in packs if other.name == pack.name]
+    if len(alike) > 1:
+        return (
+            f"the name {pack.name} is that of {' and of '.join(map(str, alike))}: uninstall or "
+            f"rename one; until then neither pack is used"
+        )
     for family in pack.families:
         owners = [other for other in packs if family in other.families]
         if len(owners) > 1:

@@ -52,25 +52,20 @@ def manifest(
     return _text(entries, "\n") + "\n"
 
 
-def _text(value: Any, line: str) -> str:
-    """JSON, an indented line for each member; but one for a whole kernel, since there are many and
-    the encoder that indents is slow. `line` begins a line at the value's depth."""
+def _text(value: Any, line: str, rows: bool = False) -> str:
+    """JSON, an indented line for each member; of `rows` one for each whole item, since there are
+    many kernels and the encoder that indents is slow. `line` begins a line at the value's depth."""
     inner = line + " "
     if not value or not isinstance(value, dict | list):
         return json.dumps(value, ensure_ascii=False)
     if isinstance(value, list):
-        items = [_text(item, inner) for item in value]
+        items = [json.dumps(v, ensure_ascii=False) if rows else _text(v, inner) for v in value]
         return f"[{inner}{f',{inner}'.join(items)}{line}]"
     members = [
-        f"{json.dumps(name)}: {_rows(member, inner) if name == 'kernels' else _text(member, inner)}"
+        f"{json.dumps(name)}: {_text(member, inner, rows=name == 'kernels')}"
         for name, member in value.items()
     ]
     return f"{{{inner}{f',{inner}'.join(members)}{line}}}"
-
-
-def _rows(kernels: list[Any], line: str) -> str:
-    inner = line + " "
-    return f"[{inner}{f',{inner}'.join(json.dumps(k, ensure_ascii=False) for k in kernels)}{line}]"
 
 
 def _family_entry(

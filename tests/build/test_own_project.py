@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from .test_builds import hidden_nvcc_path
-from .test_wheel import PYTHONS, made  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.build
 
@@ -73,7 +72,7 @@ class Environment:
         return done.stdout
 
 
-def test_a_project_of_its_own_from_the_wheel_alone(made, tmp_path: Path) -> None:  # noqa: F811
+def test_a_project_of_its_own_from_the_wheel_alone(made: tuple[Path, str], tmp_path: Path) -> None:
     kernelmint, _ = made
     found = {"PIP_FIND_LINKS": str(kernelmint.parent)}
     path = hidden_nvcc_path(tmp_path / "bin")

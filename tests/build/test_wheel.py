@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import re
 import shutil
 import subprocess
@@ -13,13 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from .few_kernels import ROOT, run, settings
+
 pytestmark = pytest.mark.build
 
-ROOT = Path(__file__).resolve().parents[2]
-WHERE = (
-    "family == 'flash_forward' and target == 'cpu' and dtype == 'f32' and d_head == 64"
-    " and not trace"
-)
 ATTEND = """
 import kernelmint, torch
 q, k, v = torch.randn(3, 2, 47, 4, 64)
@@ -55,38 +51,6 @@ def interpreters() -> dict[int, str]:
 
 
 PYTHONS = interpreters()
-
-
-def run(*command: str | Path, cwd: Path = ROOT) -> str:
-    kept = {k: v for k, v in os.environ.items() if k not in {"CMAKE_ARGS", "PYTHONPATH"}}
-    done = subprocess.run(
-        [str(part) for part in command],
-        cwd=cwd, env=kept, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-6000:]
-    return done.stdout
-
-
-def settings(folder: Path) -> list[str]:
-    """pip's: a few kernels, generated and built in this folder."""
-    run(
-        *(sys.executable, "-m", "codegen", "regenerate", "--out", folder / "generated"),
-        *("--where", WHERE),
-    )
-    return [
-        *("-C", f"build-dir={folder / 'build'}", "-C", "cmake.define.KERNELMINT_CUDA=OFF"),
-        *("-C", f"cmake.define.KERNELMINT_GENERATED_DIR={folder / 'generated'}"),
-    ]
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The wheel, and what was printed."""
-    folder = tmp_path_factory.mktemp("wheel")
-    made = [sys.executable, "tools/build/wheel.py", "--out", folder / "dist"]
-    printed = run(*made, *settings(folder))
-    (wheel,) = (folder / "dist").iterdir()
-    return wheel, printed
 
 
 @pytest.fixture(scope="module")

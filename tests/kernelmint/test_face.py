@@ -28,7 +28,7 @@ def test_it_has_the_version_of_what_is_installed() -> None:
 
 def test_a_name_that_runtime_has_not_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'kernelmint' has no attribute 'atention'"):
-        kernelmint.atention  # noqa: B018
+        _ = kernelmint.atention
     assert not hasattr(kernelmint, "catalog")  # a module of runtime's, but no public name
 
 

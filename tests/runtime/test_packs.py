@@ -105,6 +105,17 @@ def test_two_packs_with_one_family_are_an_error_that_names_both(site):
     works(site)
 
 
+def test_two_packs_of_one_name_are_an_error_that_names_both(site):
+    other = second_pack(site)
+    third = install_pack(site, "third")
+    edit(third / RECORD, **{**family_of(third / RECORD, "block_sparse"), "name": "other"})
+    listing = fails(site, "import runtime; runtime.kernels()", "the name other is that of ")
+    assert str(other) in listing
+    assert str(third) in listing
+    fails(site, OTHERS, "pack other (other 0.1.0, ", "pack other (third 0.1.0, ")
+    works(site)
+
+
 @pytest.mark.parametrize("age", [0, 1000])
 def test_a_pack_of_another_abi_is_an_error_that_names_both_versions(site, age):
     other = second_pack(site)
