@@ -47,6 +47,8 @@ lint: $(READY)
 	$(BIN)/lint-imports
 	$(BIN)/python -m kernelmint check
 
+# Every instruction set: the tests check each that the processor runs.
+test: export KERNELMINT_ISAS ?= all
 test: build lint
 	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
 	$(BIN)/ptx-report --installed --check

@@ -117,7 +117,7 @@ def why_not_built(family: manifest.Family, target: manifest.Target) -> str:
 def why_unavailable(family: manifest.Family, target: manifest.Target) -> str | None:
     """Why a built target runs on none of this machine's devices, or None."""
     if not target.is_cuda:
-        return None
+        return devices.why_no_isa(family.pack.isas)
     if not devices.has_cuda():
         return "no CUDA device"
     reasons = [

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
+from runtime import _native
+
 
 def has_cuda() -> bool:
     """Whether this PyTorch sees a CUDA device."""
@@ -47,6 +49,19 @@ def describe(index: int) -> str:
     """A CUDA device by compute capability and name: ``9.0 (NVIDIA H200)``."""
     major, minor = torch.cuda.get_device_capability(index)
     return f"{major}.{minor} ({torch.cuda.get_device_name(index)})"
+
+
+@functools.cache
+def why_no_isa(isas: tuple[str, ...]) -> str | None:
+    """Why this processor runs no CPU kernel of a pack that was compiled for these instruction sets,
+    or None where it does."""
+    here = _native.supported_cpu_isas()
+    if any(isa in here for isa in isas):
+        return None
+    return (
+        f"compiled for {', '.join(isas)}, this processor runs {', '.join(here)}; rebuild its pack "
+        "in its project, `pip install . -C cmake.define.KERNELMINT_ISAS=all`"
+    )
 
 
 @functools.cache

@@ -1,8 +1,11 @@
-# CPU targets: each shard is compiled once for every instruction set the compiler has; the runtime
-# picks by what the processor has.
+# CPU targets: each shard is compiled once for every chosen instruction set; the runtime picks by what
+# the processor has.
 include(CheckCXXCompilerFlag)
 
-set(KERNELMINT_ISAS baseline)
+set(KERNELMINT_ISAS all CACHE STRING
+    "Instruction sets of the CPU's kernels: all, native (this processor's best), or a list of these and names")
+
+set(_isas baseline)  # that the compiler has
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
   set(KERNELMINT_FLAGS_avx2 -march=x86-64-v3)
   set(KERNELMINT_FLAGS_avx512 -march=x86-64-v4)
@@ -10,14 +13,51 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
   foreach(isa avx2 avx512 amx)
     check_cxx_compiler_flag(${KERNELMINT_FLAGS_${isa}} KERNELMINT_HAS_${isa})
     if(KERNELMINT_HAS_${isa})
-      list(APPEND KERNELMINT_ISAS ${isa})
+      list(APPEND _isas ${isa})
     endif()
   endforeach()
 endif()
 
+# The best that both this processor and the compiler have.
+function(kernelmint_native_isa known result)
+  # Not cached: the next configuration may run on another machine.
+  try_run(ran compiled SOURCES "${KERNELMINT_CMAKE}/native_isas.cpp" NO_CACHE
+          CMAKE_FLAGS "-DINCLUDE_DIRECTORIES=${KERNELMINT_RUNTIME}/include"
+          CXX_STANDARD 20 CXX_STANDARD_REQUIRED ON
+          COMPILE_OUTPUT_VARIABLE log RUN_OUTPUT_VARIABLE isas)
+  if(NOT compiled OR NOT ran EQUAL 0)
+    message(FATAL_ERROR "Kernelmint: KERNELMINT_ISAS=native: this processor's instruction sets "
+            "cannot be found; name them, such as KERNELMINT_ISAS=avx2\n${log}")
+  endif()
+  foreach(isa IN LISTS isas)
+    if(isa IN_LIST known)
+      set(${result} ${isa} PARENT_SCOPE)
+    endif()
+  endforeach()
+endfunction()
+
+set(KERNELMINT_CHOSEN_ISAS)
+foreach(isa IN LISTS KERNELMINT_ISAS)
+  if(isa STREQUAL "all")
+    list(APPEND KERNELMINT_CHOSEN_ISAS ${_isas})
+  elseif(isa STREQUAL "native")
+    kernelmint_native_isa("${_isas}" _native)
+    list(APPEND KERNELMINT_CHOSEN_ISAS ${_native})
+  elseif(isa IN_LIST _isas)
+    list(APPEND KERNELMINT_CHOSEN_ISAS ${isa})
+  else()
+    message(FATAL_ERROR "Kernelmint: KERNELMINT_ISAS: got '${isa}', expected all, native, or what this "
+            "compiler has of ${_isas}")
+  endif()
+endforeach()
+list(REMOVE_DUPLICATES KERNELMINT_CHOSEN_ISAS)
+if(NOT KERNELMINT_CHOSEN_ISAS)
+  message(FATAL_ERROR "Kernelmint: KERNELMINT_ISAS is empty: expected all, native, or a list of ${_isas}")
+endif()
+
 # Adds the shards of a CPU target to the library, one set of objects for each instruction set.
 function(kernelmint_add_cpu_target library target sources)
-  foreach(isa IN LISTS KERNELMINT_ISAS)
+  foreach(isa IN LISTS KERNELMINT_CHOSEN_ISAS)
     set(objects ${library}_${target}_${isa})
     add_library(${objects} OBJECT ${sources})
     kernelmint_set_language(${objects})

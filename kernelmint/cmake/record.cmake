@@ -24,7 +24,7 @@ function(kernelmint_record_pack name folder targets)
     --set "c++ flags=${CMAKE_CXX_FLAGS} ${CMAKE_CXX_FLAGS_${config}}"
     --set "processor=${CMAKE_SYSTEM_PROCESSOR}"
     --set "debug=${KERNELMINT_DEBUG}")
-  foreach(isa IN LISTS KERNELMINT_ISAS)
+  foreach(isa IN LISTS KERNELMINT_CHOSEN_ISAS)
     list(APPEND settings --set "${isa} flags=${KERNELMINT_FLAGS_${isa}}")
   endforeach()
   if(KERNELMINT_WITH_CUDA)
@@ -38,7 +38,7 @@ function(kernelmint_record_pack name folder targets)
             --name ${name} --folder "${folder}" --root "${CMAKE_CURRENT_SOURCE_DIR}"
             --kernelmint "${KERNELMINT_ROOT}" --manifest "${KERNELMINT_GENERATED}/manifest.json"
             --targets ${targets} --architectures ${KERNELMINT_ARCHITECTURES}
-            --isas ${KERNELMINT_ISAS} ${specs} ${settings} -- ${made_of} ${ARGN}
+            --isas ${KERNELMINT_CHOSEN_ISAS} ${specs} ${settings} -- ${made_of} ${ARGN}
     DEPENDS ${made_of} ${ARGN} "${KERNELMINT_GENERATED}/manifest.json"
             "${KERNELMINT_TOOLS}/build/record.py"
     VERBATIM)

@@ -1,21 +1,13 @@
-// Which of a CPU kernel's instruction sets this processor runs.
+// Which of a CPU kernel's instruction sets is taken.
 #pragma once
 
 #include <string>
 #include <vector>
 
+#include "cpu_detect.h"
 #include "registry.h"
 
 namespace kernelmint {
-
-// Ordered from the least to the greatest; a greater one contains the lesser ones.
-enum class CpuIsa { baseline, avx2, avx512, amx };
-
-const char* name(CpuIsa isa);
-
-// True where the processor and the kernel of the operating system run `isa`. Asking for amx asks
-// Linux for the permission to use its tile registers, once a process.
-bool supported(CpuIsa isa);
 
 // All that are supported, the least first.
 std::vector<CpuIsa> supported_isas();

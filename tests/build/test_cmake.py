@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from runtime import _native
 
 pytestmark = pytest.mark.build
 
@@ -54,9 +57,9 @@ class Checkout:
         done = self.run(sys.executable, "-c", CODEGEN, "regenerate", *specs, "--where", where)
         assert done.returncode == 0, done.stdout
 
-    def configure(self) -> subprocess.CompletedProcess[str]:
+    def configure(self, *options: str) -> subprocess.CompletedProcess[str]:
         return self.run(
-            *(CMAKE, "-S", ".", "-B", self.build, "-G", "Ninja", "-DKERNELMINT_CUDA=OFF"),
+            *(CMAKE, "-S", ".", "-B", self.build, "-G", "Ninja", "-DKERNELMINT_CUDA=OFF", *options),
             *(f"-DPython_EXECUTABLE={sys.executable}",),
             f"-DKERNELMINT_GENERATED_DIR={self.root / self.out}",
         )
@@ -151,3 +154,26 @@ def test_a_folder_that_cmake_cannot_spell_is_refused_in_a_sentence(
     assert done.returncode != 0
     words = " ".join(done.stdout.split())
     assert "CMake and ninja cannot build where a folder's name holds a quote" in words
+
+
+def compiled_isas(made: Checkout) -> set[str]:
+    """The instruction sets that the build would compile kernels for."""
+    text = (made.build / "build.ninja").read_text()
+    return set(re.findall(r"kernelmint_flash_forward_cpu_(\w+)\.dir", text))
+
+
+def test_instruction_sets_are_all_native_or_those_named(checkout) -> None:
+    everything, native = compiled_isas(checkout), _native.supported_cpu_isas()[-1]
+    assert {"baseline", native} <= everything
+    for named, expected in (
+        ("native", {native}),
+        ("baseline;native", {"baseline", native}),
+        ("all", everything),
+    ):
+        done = checkout.configure(f"-DKERNELMINT_ISAS={named}")
+        assert done.returncode == 0, done.stdout
+        assert compiled_isas(checkout) == expected
+    for wrong in ("sse9", ""):
+        done = checkout.configure(f"-DKERNELMINT_ISAS={wrong}")
+        assert done.returncode != 0
+        assert "expected all, native, or" in " ".join(done.stdout.split())

@@ -125,6 +125,16 @@ def test_a_pack_of_another_abi_is_an_error_that_names_both_versions(site, age):
     works(site)
 
 
+def test_kernels_of_an_instruction_set_that_is_not_here_are_not_available(site):
+    """A folder of another machine: its CPU kernels are listed, and refused with the reason."""
+    edit(second_pack(site) / RECORD, isas=["elbrus"])
+    code = "import runtime; i = runtime.kernels('hstu_bsa', 'cpu')[0]; print(i.available, i.reason)"
+    shown = works(site, code)
+    assert shown.startswith("False compiled for elbrus, this processor runs baseline")
+    assert "KERNELMINT_ISAS=all" in shown
+    works(site)
+
+
 def test_a_library_of_another_abi_is_refused_by_itself(tmp_path):
     """Whatever its pack.json says: nothing but the version is read of it."""
     source = tmp_path / "old.cpp"

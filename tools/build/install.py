@@ -2,6 +2,9 @@
 
     python tools/build/install.py [pip arguments, such as -C cmake.define.KERNELMINT_CUDA=OFF]
 
+It compiles the CPU's kernels for this processor's best instruction set alone; KERNELMINT_ISAS in
+the environment names others: `all`, or a list such as "baseline;native".
+
 pip hides a build's output unless it fails, and then prints all of it. This shows what a person
 waits for (which nvcc, how many kernels, ninja's count), keeps the rest in build/install.log, and
 where the build fails prints the failing object's own output. Standard library only.
@@ -45,7 +48,8 @@ def report_failure(lines: list[str]) -> None:
 def main(arguments: list[str]) -> int:
     """Install, streaming progress; return pip's exit status."""
     command = [sys.executable, "-m", "pip", "install", "--verbose", "--no-build-isolation"]
-    command += ["--no-deps", "-e", ".", *arguments]
+    isas = os.environ.get("KERNELMINT_ISAS", "native")
+    command += ["--no-deps", "-e", ".", "-C", f"cmake.define.KERNELMINT_ISAS={isas}", *arguments]
     LOG.parent.mkdir(exist_ok=True)
     on_terminal = sys.stdout.isatty()
     lines: list[str] = []
