@@ -171,7 +171,8 @@ def installed() -> tuple[list[Pack], list[Fault]]:
     for entry in sorted(importlib.metadata.entry_points(group=GROUP), key=lambda e: e.name):
         assert entry.dist is not None  # it was found in one
         folder = Path(str(entry.dist.locate_file(entry.value.replace(".", "/")))).absolute()
-        distribution = f"{entry.dist.name} {entry.dist.version}"
+        about = entry.dist.metadata  # once: each access parses the file
+        distribution = f"{about['Name']} {about['Version']}"
         try:
             packs.append(read(folder, distribution, entry.name))
         except PackError as error:

@@ -81,9 +81,9 @@ class _Operator:
             _library.impl(
                 operator, self._refusing_gradients(operator), "Autograd", with_keyset=True
             )  # type: ignore[no-untyped-call]  # PyTorch's
-            torch.library.register_fake(
-                f"{NAMESPACE}::{operator}", _by_name(names, fake), lib=_library
-            )
+            # Not torch.library.register_fake, which for each operator looks up the source of its
+            # caller and costs as much again as all the rest of an import.
+            _library.impl(operator, _by_name(names, fake), "Meta")  # type: ignore[no-untyped-call]  # PyTorch's
 
     def _refusing_gradients(self, name: str) -> Callable[..., Any]:
         """What autograd calls in the place of a backward, which no family has."""
