@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +12,8 @@ from codegen.emit.manifest import Inputs
 from codegen.emit.tree import emit
 from codegen.space.expand import FamilySpace, Selection, expand
 from codegen.spec.load import load
-from codegen.spec.problems import UsageError, display_path
+from codegen.spec.model import Family
+from codegen.spec.problems import Problem, SpecError, UsageError, display_path
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,30 @@ def build(spec_dirs: Sequence[Path], out: Path, selection: Selection) -> Tree:
     for folder in (*spec_dirs, out):
         if not str(folder).isprintable():
             raise UsageError(f"{str(folder)!a} cannot be written into a file: rename it")
-    spaces = expand(load(spec_dirs), selection)
+    families = load(spec_dirs)
+    if problems := list(_absent(families, spec_dirs)):
+        raise SpecError(problems)
+    spaces = expand(families, selection)
     return Tree(spaces, emit(spaces, _inputs(spec_dirs, out, selection)))
+
+
+def _absent(families: Sequence[Family], spec_dirs: Sequence[Path]) -> Iterator[Problem]:
+    """What `build:` names relative to the specs and is not there. A pack does not ship it: so
+    loading its specs does not ask."""
+    folders = {folder.resolve().name: folder for folder in spec_dirs}
+    builds = [family.build for family in families]
+    builds += [target.build for family in families for target in family.targets]
+    for build in builds:
+        for place in build.places:
+            if place.specs is None:
+                continue
+            path = folders[place.specs] / place.path
+            if place in build.include and not path.is_dir():
+                shown = display_path(Path(os.path.normpath(path)))
+                yield Problem(place.location, f"there is no folder {shown}")
+            elif place not in build.include and not path.is_file():
+                shown = display_path(Path(os.path.normpath(path)))
+                yield Problem(place.location, f"there is no file {shown}")
 
 
 def _inputs(spec_dirs: Sequence[Path], out: Path, selection: Selection) -> Inputs:
@@ -38,6 +61,7 @@ def _inputs(spec_dirs: Sequence[Path], out: Path, selection: Selection) -> Input
     return Inputs(
         selection=selection,
         spec_dirs=tuple(_relative(folder, out) for folder in spec_dirs),
+        spec_names=tuple(folder.resolve().name for folder in spec_dirs),
         specs=tuple(sorted((_relative(path, out), _hash(path)) for path in specs)),
         codegen=tuple(sorted((name, _hash(path)) for name, path in own.items())),
     )

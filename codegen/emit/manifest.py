@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ from codegen.emit import python_face
 from codegen.emit.render import sha256
 from codegen.space.expand import FamilySpace, Selection, TargetSpace
 from codegen.spec import keys, short_form
-from codegen.spec.model import Parameter, Rule, Trace
+from codegen.spec.model import Build, Parameter, Place, Rule, Trace
 
 VERSION = 1
 
@@ -26,6 +27,7 @@ class Inputs:
 
     selection: Selection
     spec_dirs: tuple[str, ...]
+    spec_names: tuple[str, ...]  # what the folders are called, in the same order
     specs: tuple[tuple[str, str], ...]
     codegen: tuple[tuple[str, str], ...]
 
@@ -101,10 +103,29 @@ def _family_entry(
         "parameters": [_parameter_entry(parameter) for parameter in family.parameters],
         "requires": [_rule_entry(rule) for rule in family.requires],
         "trace": None if family.trace is None else _trace_entry(family.trace),
+        **_build_entry(family.build),
         "reference": family.reference,
         "front": family.front and dict(zip(("module", "function"), family.front, strict=True)),
         "choices": [{"when": row.when.normal, "take": dict(row.take)} for row in family.choices],
         "targets": [_target_entry(chosen, places) for chosen in space.targets],
+    }
+
+
+def _build_entry(build: Build) -> dict[str, Any]:
+    """A family's `build`, of which its targets have all but the sources, or a target's; nothing
+    where it says nothing. codegen/places.py finds its places."""
+    if build == Build():
+        return {}
+    return {
+        "build": {
+            "flags": [word for flag in build.flags for word in shlex.split(flag)],
+            "definitions": list(build.definitions),
+            "include": [place.entry for place in build.include],
+            "libraries": [
+                entry.entry if isinstance(entry, Place) else entry for entry in build.libraries
+            ],
+            "sources": [place.entry for place in build.sources],
+        }
     }
 
 
@@ -152,6 +173,7 @@ def _target_entry(chosen: TargetSpace, places: Mapping[str, str]) -> dict[str, A
         "constraints": [_rule_entry(rule) for rule in target.constraints],
         "requires": [_rule_entry(rule) for rule in target.requires],
         "budget": dict(target.budget),
+        **_build_entry(target.build),
         "kernels": [
             {
                 "key": c.key,

@@ -16,6 +16,7 @@ from codegen.emit import target as emit_target
 from codegen.emit.manifest import Inputs, manifest
 from codegen.emit.render import render, sha256
 from codegen.space.expand import FamilySpace, TargetSpace
+from codegen.spec.model import Build, Place
 from codegen.staleness import MANIFEST
 
 
@@ -66,11 +67,20 @@ def _fingerprint(files: Mapping[str, str], family: str) -> str:
 
 
 @dataclass(frozen=True)
+class _Setting:
+    """A list of CMake's that says what `build:` says; its values are escaped."""
+
+    name: str
+    values: list[str]
+
+
+@dataclass(frozen=True)
 class _TargetFiles:
     name: str
     is_cuda: bool
     kernels: int
     sources: list[str]
+    build: list[_Setting]
 
 
 @dataclass(frozen=True)
@@ -78,6 +88,7 @@ class _FamilyFiles:
     name: str
     fingerprint: str
     targets: list[_TargetFiles]
+    build: list[_Setting]
 
 
 def _files_cmake(
@@ -87,16 +98,21 @@ def _files_cmake(
     fingerprints: Mapping[str, str],
     source: str,
 ) -> str:
+    folders = dict(zip(inputs.spec_names, inputs.spec_dirs, strict=True))
+
     def target_files(chosen: TargetSpace) -> _TargetFiles:
         target = chosen.target
         paths = shards[target.family, target.name]
-        return _TargetFiles(target.name, target.is_cuda, len(chosen.configurations), paths)
+        count = len(chosen.configurations)
+        build = _settings(target.build, folders)
+        return _TargetFiles(target.name, target.is_cuda, count, paths, build)
 
     families = [
         _FamilyFiles(
             space.family.name,
             fingerprints[space.family.name],
             [target_files(chosen) for chosen in space.targets],
+            _settings(space.family.build, folders),
         )
         for space in spaces
     ]
@@ -115,7 +131,33 @@ def _files_cmake(
     )
 
 
+def _settings(build: Build, folders: Mapping[str, str]) -> list[_Setting]:
+    """What a build says, by the names that kernelmint/cmake/build.cmake reads."""
+
+    def at(place: Place) -> str:
+        if place.specs is None:
+            return _cmake_text(f"package:{place.package}:{place.path}:{place.pip}")
+        return _cmake_path(f"{folders[place.specs]}/{place.path}")
+
+    lists = {
+        # SHELL: words that stay together, where CMake would drop what it has seen
+        "FLAGS": [_cmake_text(f"SHELL:{flag}") for flag in build.flags],
+        "DEFINITIONS": [_cmake_text(definition) for definition in build.definitions],
+        "INCLUDE": [at(place) for place in build.include],
+        "LIBRARIES": [
+            at(entry) if isinstance(entry, Place) else entry for entry in build.libraries
+        ],
+        "SOURCES": [at(place) for place in build.sources],
+    }
+    return [_Setting(name, values) for name, values in lists.items() if values]
+
+
+def _cmake_text(text: str) -> str:
+    """A text as it stands between quotes in a CMake list."""
+    return re.sub(r'(["\\$;])', r"\\\1", text)
+
+
 def _cmake_path(folder: str) -> str:
     """A path as it stands between quotes in a CMake list."""
-    escaped = re.sub(r'(["\\$;])', r"\\\1", folder)
+    escaped = _cmake_text(folder)
     return escaped if Path(folder).is_absolute() else f"${{CMAKE_CURRENT_LIST_DIR}}/{escaped}"

@@ -18,6 +18,7 @@ from codegen.spec.checks import (
     spec_name,
 )
 from codegen.spec.expressions import BOOL, FLOAT, FUNCTIONS, INT, Expression, Kind
+from codegen.spec.load_build import BuildLoader
 from codegen.spec.load_target import TargetLoader
 from codegen.spec.model import (
     ChoiceRow,
@@ -148,7 +149,8 @@ class _FamilyLoader:
         if written is None:
             return None
         with suppress(TooManyProblemsError):
-            family = self._family(written)
+            kinds = {target.target != "cpu" for _, target in targets if target is not None}
+            family = self._family(written, kinds.pop() if len(kinds) == 1 else None)
             loaded = []
             for document, target in targets:
                 with suppress(TooManyProblemsError):
@@ -157,10 +159,24 @@ class _FamilyLoader:
         if self.problems:
             return None
         order = sorted(loaded, key=lambda target: (target.capability, target.name))
+        self._check_sources(order)
         family = replace(family, targets=tuple(order))
         with suppress(TooManyProblemsError):
             family = replace(family, choices=self._choices(family))
         return None if self.problems else family
+
+    def _check_sources(self, targets: Sequence[Target]) -> None:
+        """One library holds what all targets compile: no source may be of two of them."""
+        owners: dict[str, Target] = {}
+        for target in targets:
+            for source in target.build.sources:
+                other = owners.setdefault(source.path, target)
+                if other is not target:
+                    message = (
+                        f"'{source.path}' is also a source of {other.name}, and both are linked "
+                        "into one library: name it in family.yaml"
+                    )
+                    self.family.add(Problem(source.location, message))
 
     def _choices(self, family: Family) -> tuple[ChoiceRow, ...]:
         """The rows of choices.yaml, where the family has one."""
@@ -196,7 +212,7 @@ class _FamilyLoader:
     def _target(self, document: Document, family: Family, written: schema.TargetFile) -> Target:
         return TargetLoader(document, family, self.spec_dir, self.folder).load(written)
 
-    def _family(self, written: schema.FamilyFile) -> Family:
+    def _family(self, written: schema.FamilyFile, is_cuda: bool | None) -> Family:
         document = self.family
         if written.family != self.folder.name:
             document.report(
@@ -244,6 +260,7 @@ class _FamilyLoader:
             parameters=parameters,
             requires=load_rules(document, written.requires, scope, "requires"),
             trace=self._trace(written, parameters, kinds, scope),
+            build=BuildLoader(document, self.spec_dir, self.folder).load(written.build, is_cuda),
             reference=written.reference,
             front=front,
             choices=(),

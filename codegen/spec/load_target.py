@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from codegen.spec import schema, short_form
@@ -18,6 +19,7 @@ from codegen.spec.checks import (
     spec_name,
 )
 from codegen.spec.expressions import BOOL, INT, Expression, ExpressionError, Kind, parse
+from codegen.spec.load_build import BuildLoader
 from codegen.spec.load_sets import SetLoader
 from codegen.spec.model import (
     Derived,
@@ -92,6 +94,7 @@ class TargetLoader:
         if alignment & (alignment - 1):
             document.report("an alignment is a power of two", "alignment")
         budget = written.budget.model_dump(exclude_none=True) if written.budget else {}
+        build = BuildLoader(document, self.spec_dir, self.folder)
         return Target(
             family=family.name,
             name=written.target,
@@ -115,6 +118,8 @@ class TargetLoader:
             short=short_form.load(document, written.short, parameters),
             budget=tuple(budget.items()),
             shards=written.shards,
+            build=replace(family.build, sources=())
+            + build.load(written.build, written.target != "cpu"),
             file=spec_name(self.spec_dir, document.path),
             display=document.name,
         )

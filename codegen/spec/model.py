@@ -205,6 +205,51 @@ class Wgmma:
     registers: tuple[Expression, ...]  # A in registers, B in shared memory
 
 
+@dataclass(frozen=True)
+class Place:
+    """A file or folder that a build reads, of a folder of specs or of a Python package."""
+
+    specs: str | None  # the name of the folder of specs that `path` is relative to
+    package: str | None  # else the package, as it is imported
+    path: str
+    pip: str | None  # the requirement that installs the package
+    location: Location
+
+    @property
+    def entry(self) -> dict[str, str]:
+        """Its form in the manifest, which codegen/places.py finds."""
+        if self.specs is not None:
+            return {"specs": self.specs, "path": self.path}
+        return {"package": self.package or "", "path": self.path, "pip": self.pip or ""}
+
+
+@dataclass(frozen=True)
+class Build:
+    """What compiling and linking take beyond the header."""
+
+    flags: tuple[str, ...] = ()  # command lines of a compiler: an option each, with its value
+    definitions: tuple[str, ...] = ()  # NAME, or NAME=value
+    include: tuple[Place, ...] = ()
+    libraries: tuple[Place | str, ...] = ()  # a str as -l takes it
+    sources: tuple[Place, ...] = ()
+
+    def __add__(self, other: Build) -> Build:
+        """This one's, then the other's."""
+        return Build(
+            self.flags + other.flags,
+            self.definitions + other.definitions,
+            self.include + other.include,
+            self.libraries + other.libraries,
+            self.sources + other.sources,
+        )
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """All files and folders that it names."""
+        libraries = (entry for entry in self.libraries if isinstance(entry, Place))
+        return (*self.include, *libraries, *self.sources)
+
+
 @dataclass(frozen=True, eq=False)
 class Choice:
     """Part of a set: values of each parameter, in spec order, and rules of its own.
@@ -286,6 +331,7 @@ class Target:
     short: ShortForm | None
     budget: tuple[tuple[str, int], ...]
     shards: int | None
+    build: Build  # the family's, its sources excepted, then the target's
     file: str  # <spec folder>/<folder>/<target>.yaml, for headers of generated files
     display: str  # the same file, as people reach it
 
@@ -367,6 +413,7 @@ class Family:
     parameters: tuple[Parameter, ...]
     requires: tuple[Rule, ...]
     trace: Trace | None
+    build: Build
     reference: str | None
     front: tuple[str, str] | None  # the module, as it is imported, and its function
     choices: tuple[ChoiceRow, ...]

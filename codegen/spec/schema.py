@@ -41,6 +41,12 @@ def _parameter_value(value: Any) -> bool | int | str:
     return value
 
 
+def _macro_value(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, (int, str, type(None))):
+        raise PydanticCustomError("macro", "must be a text, an integer or nothing")
+    return value
+
+
 Text = Annotated[
     str,
     BeforeValidator(_expression_text),
@@ -50,6 +56,11 @@ Value = Annotated[
     bool | int | str,
     PlainValidator(_parameter_value),
     WithJsonSchema({"type": ["string", "integer", "boolean"]}),
+]
+MacroValue = Annotated[
+    int | str | None,
+    PlainValidator(_macro_value),
+    WithJsonSchema({"type": ["string", "integer", "null"]}),
 ]
 
 
@@ -156,6 +167,49 @@ class Trace(Written):
     )
 
 
+class PackagePath(Written):
+    """A file or folder of an installed Python package, which is found when CMake configures."""
+
+    package: str = Field(description="the package's name, as it is imported")
+    path: str = Field("", description="within the package's folder")
+    pip: str | None = Field(
+        None, description="the requirement that installs it; default: the package's name"
+    )
+
+
+def _path_kind(value: Any) -> str:
+    return "<package>" if isinstance(value, dict) else "<path>"
+
+
+Path = Annotated[
+    Annotated[str, Tag("<path>")] | Annotated[PackagePath, Tag("<package>")],
+    Discriminator(_path_kind),
+]
+
+
+class Build(Written):
+    """What compiling and linking take beyond the header."""
+
+    flags: list[str] = Field(
+        default_factory=list, description="the compiler's options, each with its value"
+    )
+    definitions: dict[str, MacroValue] = Field(
+        default_factory=dict, description="macros: NAME: value, or NAME: without one"
+    )
+    include: list[Path] = Field(
+        default_factory=list,
+        description="folders of headers: relative to the folder of specs, or of a Python package",
+    )
+    libraries: list[Path] = Field(
+        default_factory=list,
+        description="what is linked: a name, as -l takes it, or a file, as `include` names folders",
+    )
+    sources: list[str] = Field(
+        default_factory=list,
+        description="files of the family's folder that are compiled once: .cpp, or .cu",
+    )
+
+
 class FamilyFile(Written):
     """family.yaml: what is computed."""
 
@@ -169,6 +223,7 @@ class FamilyFile(Written):
         default_factory=list, description="checked at each call, on the bound shapes"
     )
     trace: Trace | None = Field(None, description="what its traced kernels write, where asked to")
+    build: Build | None = Field(None, description="of every target")
     reference: str | None = Field(None, description="file.py:function, the PyTorch oracle")
     front: str | None = Field(
         None, description="file.py:function, what the family offers Python beyond its kernels"
@@ -323,6 +378,7 @@ class TargetFile(Written):
     wgmma: Wgmma | None = Field(
         None, description="ptx::Wgmma is made for these, in <family>/<target>_wgmma.cuh"
     )
+    build: Build | None = Field(None, description="of this target, after the family's")
     requires: list[Rule] = Field(default_factory=list, description="after the family's, at calls")
     alignment: int | None = Field(
         None, ge=1, le=1024, description="bytes; default: the element's size"

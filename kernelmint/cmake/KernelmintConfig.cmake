@@ -34,6 +34,7 @@ endif()
 include("${KERNELMINT_CMAKE}/jobs.cmake")       # a job pool that memory can bear
 include("${KERNELMINT_CMAKE}/ccache.cmake")
 include("${KERNELMINT_CMAKE}/generated.cmake")  # reads a generated tree; refuses a stale one
+include("${KERNELMINT_CMAKE}/build.cmake")      # what `build:` of a spec says
 include("${KERNELMINT_CMAKE}/cpu.cmake")        # the CPU's instruction sets
 include("${KERNELMINT_CMAKE}/record.cmake")     # what a pack is made of: pack.json
 include("${KERNELMINT_CMAKE}/pack.cmake")

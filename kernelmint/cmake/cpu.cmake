@@ -55,18 +55,22 @@ if(NOT KERNELMINT_CHOSEN_ISAS)
   message(FATAL_ERROR "Kernelmint: KERNELMINT_ISAS is empty: expected all, native, or a list of ${_isas}")
 endif()
 
-# Adds the shards of a CPU target to the library, one set of objects for each instruction set.
-function(kernelmint_add_cpu_target library target sources)
+# Adds the shards of a CPU target to the library, one set of objects for each instruction set, and
+# its sources, compiled once.
+function(kernelmint_add_cpu_target library family target shards sources)
   foreach(isa IN LISTS KERNELMINT_CHOSEN_ISAS)
     set(objects ${library}_${target}_${isa})
-    add_library(${objects} OBJECT ${sources})
+    add_library(${objects} OBJECT ${shards})
     kernelmint_set_language(${objects})
     target_include_directories(${objects} PRIVATE ${KERNELMINT_INCLUDES})
     target_compile_definitions(${objects} PRIVATE KERNELMINT_ISA=${isa})
     # -Wno-psabi: vectors wider than the baseline's never cross a call that is not inlined.
     target_compile_options(${objects} PRIVATE -O3 ${KERNELMINT_FLAGS_${isa}} -Wno-psabi)
+    kernelmint_compile_as(${objects} KERNELMINT_BUILD ${family}_${target} CXX)
     set_target_properties(${objects} PROPERTIES JOB_POOL_COMPILE kernels)
     target_sources(${library} PRIVATE $<TARGET_OBJECTS:${objects}>)
     target_compile_definitions(${library} PRIVATE KERNELMINT_ISA_${isa})
   endforeach()
+  kernelmint_add_sources(${library} ${library}_${target}_sources "${sources}" KERNELMINT_BUILD
+                         ${family}_${target})
 endfunction()

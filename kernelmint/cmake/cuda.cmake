@@ -104,34 +104,48 @@ function(kernelmint_target_architectures target result)
   set(${result} "${_chosen}" PARENT_SCOPE)
 endfunction()
 
-# Adds the shards of a CUDA target to the library; sets `built` to whether any architecture asked for
-# suits it.
-function(kernelmint_add_cuda_target library family target sources ptxas built)
+# Adds the shards and the sources of a CUDA target to the library; sets `built` to the architectures
+# that it is built for: none, where none that was asked for suits it.
+function(kernelmint_add_cuda_target library family target shards sources ptxas built)
   kernelmint_target_architectures(${target} architectures)
+  set(${built} "${architectures}" PARENT_SCOPE)
   if(NOT architectures)
     message(STATUS "Kernelmint: ${family}.${target}: not built, no architecture asked for suits it "
             "(${KERNELMINT_ARCHITECTURES})")
-    set(${built} FALSE PARENT_SCOPE)
     return()
   endif()
   set(objects ${library}_${target})
+  kernelmint_add_cuda_objects(${library} ${objects} "${shards};${sources}" ${target}
+                              "${architectures}" "${ptxas}")
+  kernelmint_compile_as(${objects} KERNELMINT_BUILD ${family}_${target} CUDA)
+  # Static cudart: the library loads where there is no GPU and no driver.
+  set_target_properties(${library} PROPERTIES CUDA_RUNTIME_LIBRARY Static LINKER_LANGUAGE CUDA
+                        CUDA_ARCHITECTURES OFF)
+endfunction()
+
+# Adds objects of nvcc to the library, with a log of ptxas each; C++ files among the sources are
+# compiled as such. `target` is whose they are.
+function(kernelmint_add_cuda_objects library objects sources target architectures ptxas)
   add_library(${objects} OBJECT ${sources})
   kernelmint_set_language(${objects})
   target_include_directories(${objects} PRIVATE ${KERNELMINT_INCLUDES})
-  target_compile_options(${objects} PRIVATE -Xptxas=-v -lineinfo --expt-relaxed-constexpr)
+  target_include_directories(
+    ${objects} SYSTEM PRIVATE
+    "$<$<COMPILE_LANGUAGE:CXX>:${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES}>")
+  foreach(option -Xptxas=-v -lineinfo --expt-relaxed-constexpr $<$<BOOL:${KERNELMINT_DEBUG}>:-G>)
+    target_compile_options(${objects} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:${option}>)
+  endforeach()
   if(KERNELMINT_DEBUG)
-    target_compile_options(${objects} PRIVATE -G)
     target_compile_definitions(${objects} PRIVATE KERNELMINT_DEBUG=1)
   endif()
+  set(roots)  # what logs are named relative to
+  foreach(root IN LISTS KERNELMINT_GENERATED KERNELMINT_SPEC_DIRS)
+    list(APPEND roots --root "${root}")
+  endforeach()
   set(launcher "${Python_EXECUTABLE}" "${KERNELMINT_TOOLS}/build/compile_logged.py"
-    --log-dir "${ptxas}" --root "${KERNELMINT_GENERATED}"
-    --target ${target} -- ${CMAKE_CUDA_COMPILER_LAUNCHER})
+    --log-dir "${ptxas}" ${roots} --target ${target} -- ${CMAKE_CUDA_COMPILER_LAUNCHER})
   set_target_properties(${objects} PROPERTIES
     CUDA_ARCHITECTURES "${architectures}" JOB_POOL_COMPILE kernels
     CUDA_COMPILER_LAUNCHER "${launcher}")
   target_sources(${library} PRIVATE $<TARGET_OBJECTS:${objects}>)
-  # Static cudart: the library loads where there is no GPU and no driver.
-  set_target_properties(${library} PROPERTIES CUDA_RUNTIME_LIBRARY Static LINKER_LANGUAGE CUDA
-                        CUDA_ARCHITECTURES OFF)
-  set(${built} TRUE PARENT_SCOPE)
 endfunction()

@@ -6,7 +6,7 @@
 #   [project.entry-points."kernelmint.packs"]
 #   NAME = "<package>._pack"
 #
-# ALSO_MADE_OF: further files whose hash belongs to the pack's fingerprint.
+# What a spec's `build:` says is compiled, linked and recorded with it. ALSO_MADE_OF: further files whose hash belongs to the pack's fingerprint.
 macro(kernelmint_add_pack name)
   cmake_parse_arguments(_pack "" "GENERATED;DESTINATION" "ALSO_MADE_OF" ${ARGN})
   if(NOT _pack_GENERATED OR NOT _pack_DESTINATION OR _pack_UNPARSED_ARGUMENTS)
@@ -66,38 +66,46 @@ function(kernelmint_build_pack name destination also_made_of)
     # A tree that is written anew from here on has another fingerprint: library.cpp compares them.
     set_source_files_properties("${own}/library.cpp" PROPERTIES COMPILE_DEFINITIONS
       KERNELMINT_CONFIGURED_FINGERPRINT="${KERNELMINT_FINGERPRINT_${family}}")
+    set(architectures)  # of all its CUDA targets
     foreach(target IN LISTS KERNELMINT_TARGETS_${family})
-      set(sources ${KERNELMINT_SOURCES_${family}_${target}})
-      list(TRANSFORM sources PREPEND "${KERNELMINT_GENERATED}/")
+      set(shards ${KERNELMINT_SOURCES_${family}_${target}})
+      list(TRANSFORM shards PREPEND "${KERNELMINT_GENERATED}/")
+      set(sources ${KERNELMINT_BUILD_SOURCES_${family}_${target}})
       if(NOT target IN_LIST KERNELMINT_CUDA_TARGETS)
-        kernelmint_add_cpu_target(${library} ${target} "${sources}")
+        kernelmint_add_cpu_target(${library} ${family} ${target} "${shards}" "${sources}")
       elseif(KERNELMINT_WITH_CUDA)
-        kernelmint_add_cuda_target(${library} ${family} ${target} "${sources}" "${folder}/ptxas"
-                                   built)
+        kernelmint_add_cuda_target(${library} ${family} ${target} "${shards}" "${sources}"
+                                   "${folder}/ptxas" built)
         if(NOT built)
           continue()
         endif()
+        list(APPEND architectures ${built})
       else()
         continue()
       endif()
+      kernelmint_link_libraries(${library} ${family} ${target})
       target_sources(${library} PRIVATE "${own}/${target}_table.cpp")
       target_compile_definitions(${library} PRIVATE KERNELMINT_TARGET_${target}=1)
       list(APPEND targets ${family}.${target})
       list(APPEND summary "${KERNELMINT_KERNELS_${family}_${target}} ${family}.${target}")
     endforeach()
+    kernelmint_add_family_sources(${library} ${family} "${architectures}" "${folder}/ptxas")
     list(APPEND libraries ${library})
   endforeach()
   kernelmint_record_pack(${name} "${folder}" "${targets}" ${also_made_of})
 
   # What ptxas made of every kernel of this build, joined on the key.
   string(TOUPPER "${CMAKE_BUILD_TYPE}" config)
+  kernelmint_named(INCLUDE places)
+  kernelmint_find_places("${places}" foreign)
+  list(TRANSFORM foreign PREPEND "--include=")
   add_custom_command(
     OUTPUT "${folder}/ptxas.csv"
     COMMAND "${CMAKE_COMMAND}" -E make_directory "${folder}/ptxas"
     COMMAND "${Python_EXECUTABLE}" "${KERNELMINT_TOOLS}/ptx_report/collect.py" "${folder}/ptxas"
             --manifest "${KERNELMINT_GENERATED}/manifest.json" --csv "${folder}/ptxas.csv"
             --nvcc-version "${CMAKE_CUDA_COMPILER_VERSION}"
-            "--flags=${CMAKE_CUDA_FLAGS} ${config} debug=$<BOOL:${KERNELMINT_DEBUG}>"
+            "--flags=${CMAKE_CUDA_FLAGS} ${config} debug=$<BOOL:${KERNELMINT_DEBUG}>" ${foreign}
     DEPENDS ${libraries}
     VERBATIM)
   add_custom_target(${name}_report ALL DEPENDS "${folder}/ptxas.csv")
@@ -108,8 +116,9 @@ function(kernelmint_build_pack name destination also_made_of)
   install(DIRECTORY "${KERNELMINT_GENERATED}/python" DESTINATION "${destination}"
           FILES_MATCHING PATTERN "*.py")
   if(NOT SKBUILD_STATE STREQUAL "editable")
+    kernelmint_foreign_folders(foreign)
     install(DIRECTORY ${KERNELMINT_SPEC_DIRS} DESTINATION "${destination}"
-            PATTERN "__pycache__" EXCLUDE PATTERN "test_*.py" EXCLUDE)
+            PATTERN "__pycache__" EXCLUDE PATTERN "test_*.py" EXCLUDE ${foreign})
   endif()
   list(JOIN summary ", " summary)
   message(STATUS "Kernelmint: building pack ${name}: ${summary}; ${KERNELMINT_JOBS} compilers at a "

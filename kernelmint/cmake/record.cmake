@@ -32,14 +32,16 @@ function(kernelmint_record_pack name folder targets)
       --set "nvcc=${CMAKE_CUDA_COMPILER_VERSION}"
       --set "nvcc flags=${CMAKE_CUDA_FLAGS} ${CMAKE_CUDA_FLAGS_${config}}")
   endif()
+  kernelmint_record_builds(builds sources headers)
+  list(APPEND made_of ${sources})
   add_custom_command(
     OUTPUT "${folder}/pack.json" "${folder}/record.cpp"
     COMMAND "${Python_EXECUTABLE}" "${KERNELMINT_TOOLS}/build/record.py"
             --name ${name} --folder "${folder}" --root "${CMAKE_CURRENT_SOURCE_DIR}"
             --kernelmint "${KERNELMINT_ROOT}" --manifest "${KERNELMINT_GENERATED}/manifest.json"
             --targets ${targets} --architectures ${KERNELMINT_ARCHITECTURES}
-            --isas ${KERNELMINT_CHOSEN_ISAS} ${specs} ${settings} -- ${made_of} ${ARGN}
-    DEPENDS ${made_of} ${ARGN} "${KERNELMINT_GENERATED}/manifest.json"
+            --isas ${KERNELMINT_CHOSEN_ISAS} ${specs} ${settings} ${builds} -- ${made_of} ${ARGN}
+    DEPENDS ${made_of} ${headers} ${ARGN} "${KERNELMINT_GENERATED}/manifest.json"
             "${KERNELMINT_TOOLS}/build/record.py"
     VERBATIM)
 endfunction()

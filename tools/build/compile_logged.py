@@ -1,27 +1,29 @@
 """Compiler launcher: runs nvcc, shows its output where it matters, and keeps it beside the object.
 
-    compile_logged.py --log-dir DIR --root GENERATED --target TARGET -- nvcc ... -c SOURCE -o OBJECT
+    compile_logged.py --log-dir DIR --root FOLDER ... --target TARGET -- nvcc ... -c SOURCE -o OBJ
 
-The log is DIR/<source relative to GENERATED>.<TARGET>.ptxas.log and holds the compiler's output
-verbatim. It is replaced only when the compiler succeeds or fails, never left half written, so a
-report over the folder is whole after an incremental build. ptxas's `info` lines are not shown: with
-dozens of kernels they would bury the warnings. Standard library only.
+The log is DIR/<source>.<TARGET>.ptxas.log, the source relative to the first FOLDER that holds it,
+and holds the compiler's output verbatim. It is replaced only when the compiler succeeds or fails,
+never left half written, so a report over the folder is whole after an incremental build. ptxas's
+`info` lines are not shown: with dozens of kernels they would bury the warnings. Standard library
+only.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 
-def log_path(log_dir: Path, root: Path, target: str, command: list[str]) -> Path:
+def log_path(log_dir: Path, roots: list[Path], target: str, command: list[str]) -> Path:
     """The log of one object."""
     source = Path(command[command.index("-c") + 1]).resolve()
-    name = (
-        source.relative_to(root.resolve()) if source.is_relative_to(root.resolve()) else source.name
-    )
+    within = (root.resolve() for root in roots)
+    root = next((root for root in within if source.is_relative_to(root)), source.parent)
+    name = source.relative_to(root)
     return log_dir / f"{name}.{target}.ptxas.log"
 
 
@@ -36,13 +38,15 @@ def worth_showing(line: bytes) -> bool:
 def main(arguments: list[str]) -> int:
     """Run the compiler named after `--`; return its exit status."""
     split = arguments.index("--")
-    options = dict(zip(arguments[:split:2], arguments[1:split:2], strict=True))
     command = arguments[split + 1 :]
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--log-dir", type=Path, required=True)
+    parser.add_argument("--root", type=Path, action="append", default=[])
+    parser.add_argument("--target", required=True)
+    options = parser.parse_args(arguments[:split])
     if "-c" not in command:  # a link or a query: nothing to keep
         return subprocess.run(command, check=False).returncode
-    log = log_path(
-        Path(options["--log-dir"]), Path(options["--root"]), options["--target"], command
-    )
+    log = log_path(options.log_dir, options.root, options.target, command)
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
     log.parent.mkdir(parents=True, exist_ok=True)
     partial = log.with_name(f"{log.name}.{os.getpid()}.part")

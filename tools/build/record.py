@@ -2,10 +2,11 @@
 
     record.py --name PACK --folder DIR --root PROJECT --kernelmint DIR --manifest FILE
               --targets FAMILY.TARGET ... --architectures ... --isas ... --specs NAME=FOLDER ...
-              --set NAME=VALUE ... -- SOURCE ...
+              --set NAME=VALUE ... --headers NAME FOLDER ... -- SOURCE ...
 
-pack.json holds each setting, the hash of each source (by its path within the project, or within
-Kernelmint), what was built, and as `fingerprint` the hash of all that the libraries are made of.
+pack.json holds each setting, the hash of each folder of foreign headers and of each source (by its
+path within the project, or within Kernelmint), what was built, and as `fingerprint` the hash of all
+that the libraries are made of.
 CMake runs this whenever a source or a setting changes. Standard library only.
 """
 
@@ -23,6 +24,15 @@ FORMAT = 1
 ABI = re.compile(r"constexpr std::uint32_t kAbi = (\d+);")
 
 
+def hash_of_folder(folder: Path) -> str:
+    """The hash of the names and contents of all files below a folder."""
+    digest = hashlib.sha256()
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        content = hashlib.sha256(path.read_bytes()).hexdigest()
+        digest.update(f"{path.relative_to(folder).as_posix()} {content}\n".encode())
+    return digest.hexdigest()
+
+
 def main(arguments: list[str]) -> None:
     """The command."""
     parser = argparse.ArgumentParser()
@@ -33,6 +43,7 @@ def main(arguments: list[str]) -> None:
         parser.add_argument(option, nargs="*", default=[])
     parser.add_argument("--specs", action="append", default=[])
     parser.add_argument("--set", action="append", default=[], dest="settings")
+    parser.add_argument("--headers", nargs=2, action="append", default=[])
     parser.add_argument("sources", nargs="*", type=Path)
     options = parser.parse_args(arguments)
 
@@ -40,6 +51,9 @@ def main(arguments: list[str]) -> None:
         if path.is_relative_to(options.kernelmint) and not path.is_relative_to(options.root):
             return path.relative_to(options.kernelmint).as_posix()
         return Path(os.path.relpath(path, options.root)).as_posix()
+
+    def folder_name(name: str, folder: str) -> str:
+        return name if name.startswith("package:") else os.path.relpath(folder, options.root)
 
     sources = [path.resolve() for path in sorted(options.sources)]
     options.root, options.kernelmint = options.root.resolve(), options.kernelmint.resolve()
@@ -54,7 +68,13 @@ def main(arguments: list[str]) -> None:
     made_of = {
         "abi": int(abi),
         "generated": {family["name"]: family["fingerprint"] for family in manifest["families"]},
-        "settings": dict(setting.split("=", 1) for setting in options.settings),
+        "settings": {
+            **dict(setting.split("=", 1) for setting in options.settings),
+            **{
+                f"headers of {folder_name(name, folder)}": hash_of_folder(Path(folder))
+                for name, folder in options.headers
+            },
+        },
         "architectures": options.architectures,
         "isas": options.isas,
         "targets": options.targets,

@@ -1,7 +1,7 @@
 """Joins the build's ptxas logs with the manifest into one CSV. The standard library alone.
 
     python tools/ptx_report/collect.py LOGDIR --manifest generated/manifest.json --csv OUT \\
-        [--nvcc-version 13.0.88] [--flags="-O3 --use_fast_math"]
+        [--nvcc-version 13.0.88] [--flags="-O3 --use_fast_math"] [--include DIR]...
 
 Exit status: 0; 1 where there are logs and they hold no kernel of the manifest; 2 for bad input. A
 folder without any log is a build without CUDA: its CSV has no rows.
@@ -48,7 +48,7 @@ def collect(
         if source not in manifest.files:
             remarks.append(f"{path}: skipped: {source} is not among the manifest's sources")
             continue
-        for row in read_log(path, source, statistics):
+        for row in manifest.attributed(read_log(path, source, statistics)):
             rows.append(
                 row._replace(toolchain=toolchain, code=code.of(row.key) if row.key else None)
             )
@@ -86,18 +86,21 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--csv", type=Path, required=True, help="where to write the rows")
     parser.add_argument("--nvcc-version", help="version of nvcc, e.g. 13.0.88")
     parser.add_argument("--flags", default="", help="compiler flags, for the code's fingerprint")
+    parser.add_argument(
+        "--include", type=Path, action="append", default=[], help="a folder of foreign headers"
+    )
     options = parser.parse_args(arguments)
     try:
         manifest = Manifest(options.manifest)
         toolchain = f"nvcc {options.nvcc_version}" if options.nvcc_version else None
-        code = CodeFingerprint(manifest, _SHARED_HEADERS, options.flags)
+        code = CodeFingerprint(manifest, [_SHARED_HEADERS, *options.include], options.flags)
         rows, remarks, statistics = collect(options.logs, manifest, toolchain, code)
         for remark in remarks:
             print(f"ptx-report: {remark}", file=sys.stderr)
         logs = list(options.logs.rglob(f"*{OBJECT_LOG}"))
         check_outputs([options.csv], [*logs, options.manifest])
         kernels = {row.key for row in rows if row.key}
-        if not kernels and logs:
+        if logs and not rows and not statistics.messages:
             print(
                 f"ptx-report: {options.logs}: no kernel of {options.manifest} in "
                 f"{statistics.lines} lines of logs: were they compiled with -Xptxas -v?",

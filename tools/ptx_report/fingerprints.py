@@ -9,12 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from .records import Record, ReportError
+from .symbols import key_of_symbol
 
 _INCLUDE = re.compile(rb'^#\s*include\s*["<]([^">]+)[">]', re.MULTILINE)
 
@@ -27,6 +28,9 @@ class Manifest:
         kernels: parameters, derived values and source of each kernel, by key.
         targets: what the manifests say of each target, by family and name.
         spec_dirs: the folders of specs.
+
+    A kernel whose symbol names no configuration belongs to those of the object that holds it: a
+    shard's, or, where a spec's `build:` names the source, all of the target's.
     """
 
     def __init__(self, *paths: Path) -> None:
@@ -34,6 +38,8 @@ class Manifest:
         self.kernels: dict[str, Mapping[str, Any]] = {}
         self.targets: dict[tuple[str, str], Mapping[str, Any]] = {}
         self.spec_dirs: list[Path] = []
+        self._shards: dict[str, list[str]] = {}  # keys by file
+        self._sources: dict[str, list[tuple[str, str]]] = {}  # targets by a source of their own
         for path in paths:
             try:
                 self._read(path)
@@ -47,38 +53,82 @@ class Manifest:
     def _read(self, path: Path) -> None:
         data = json.loads(path.read_text(encoding="utf-8"))
         for family in data["families"]:
+            shared = family.get("build", {}).get("sources", [])
             for target in family["targets"]:
                 self.targets[family["name"], target["name"]] = target
+                for source in (*shared, *target.get("build", {}).get("sources", [])):
+                    owners = self._sources.setdefault(source["path"], [])
+                    owners.append((family["name"], target["name"]))
                 for kernel in target["kernels"]:
                     self.kernels[kernel["key"]] = {
                         "parameters": kernel["parameters"],
                         "derived": kernel.get("derived", {}),
                         "file": kernel["file"],
                     }
+                    self._shards.setdefault(str(kernel["file"]), []).append(kernel["key"])
         self.spec_dirs += [(path.parent / folder).resolve() for folder in data.get("spec_dirs", ())]
 
-    def absent(self, rows: Iterable[Record]) -> list[tuple[str, str]]:
+    def attributed(self, rows: Iterable[Record]) -> list[Record]:
+        """The rows; a kernel whose symbol names no configuration has the key of its object, where
+        that holds one."""
+        return [
+            row._replace(object_key=keys[0])
+            if row.key is None and row.kind == "kernel" and len(keys := self._keys(row)) == 1
+            else row
+            for row in rows
+        ]
+
+    def _keys(self, row: Record) -> list[str]:
+        """The configurations that the object of a row holds."""
+        return self._shards.get(row.source or "", [])
+
+    def owners(self, row: Record) -> list[tuple[str, str]]:
+        """Family and target that a row was compiled for: several, where they share its source."""
+        key = row.key or key_of_symbol(row.symbol) or next(iter(self._keys(row)), None)
+        if key is not None:
+            family, target, _ = key.split(".", 2)
+            return [(family, target)]
+        return self._sources.get(row.source or "", [])
+
+    def absent(
+        self, rows: Iterable[Record], architectures: Iterable[str] = ()
+    ) -> list[tuple[str, str]]:
         """(key, architecture) of every kernel that the rows' build must have, and that has no row.
 
-        The architectures are those of the rows: `sm80` is compiled for each of them from 8.0 up,
-        `sm90a` for 9.0a where they hold 9.0.
+        The build's architectures are those of the rows and the given ones (`90a`): `sm80` is
+        compiled for each of them from 8.0 up, `sm90a` for 9.0a where they hold 9.0. A kernel has a
+        row, too, where one without a key is of its shard, or where its shard has none at all and a
+        source of its target has.
         """
         present = {(row.key, row.arch) for row in rows if row.key}
-        built = {_capability(arch) for _, arch in present if arch}
+        shards = {(row.source, row.arch) for row in rows if row.source in self._shards}
+        keyless = {(row.source, row.arch) for row in rows if row.key is None}
+        in_sources = {
+            (owner, row.arch) for row in rows for owner in self._sources.get(row.source or "", [])
+        }
+        built = {_capability(arch) for _, arch in present | shards | in_sources if arch}
+        built |= {_capability(arch) for arch in architectures}
         absent = []
-        for target in self.targets.values():
+        for name, target in self.targets.items():
             least = target.get("capability", 0)
             for capability in sorted(built):
-                if least and (capability == least if target["exact"] else capability >= least):
-                    arch = f"sm_{capability}{'a' if target['exact'] else ''}"
-                    keys = (str(kernel["key"]) for kernel in target["kernels"])
-                    absent += [(key, arch) for key in keys if (key, arch) not in present]
+                if not least or (capability != least if target["exact"] else capability < least):
+                    continue
+                arch = f"sm_{capability}{'a' if target['exact'] else ''}"
+                for kernel in target["kernels"]:
+                    shard = (str(kernel["file"]), arch)
+                    stands_in = shard in keyless or (
+                        shard not in shards and (name, arch) in in_sources
+                    )
+                    if (kernel["key"], arch) not in present and not stands_in:
+                        absent.append((str(kernel["key"]), arch))
         return absent
 
     @cached_property
     def files(self) -> frozenset[str]:
-        """The generated sources, relative to the manifest's folder."""
-        return frozenset(str(kernel["file"]) for kernel in self.kernels.values())
+        """The generated sources, relative to the manifest's folder, and those that specs name,
+        relative to the specs'."""
+        return frozenset((*self._shards, *self._sources))
 
 
 def _capability(arch: str) -> int:
@@ -87,17 +137,18 @@ def _capability(arch: str) -> int:
 
 
 class CodeFingerprint:
-    """Fingerprints each kernel's code: its configuration, the headers that it includes, the flags.
+    """Fingerprints each kernel's code: its configuration, the headers that it includes, the flags,
+    and what its target's `build:` adds to them.
 
     The headers are those that its shard reaches through #include among the generated, the
-    families' and the shared ones. Lines of comments do not count.
+    families', the shared and the foreign ones. Lines of comments do not count.
     """
 
-    def __init__(self, manifest: Manifest, include: Path, flags: str) -> None:
+    def __init__(self, manifest: Manifest, include: Sequence[Path], flags: str) -> None:
         (path,) = manifest.paths
         self._generated = path.parent
         self._manifest = manifest
-        self._folders = [self._generated, *manifest.spec_dirs, include]
+        self._folders = [self._generated, *manifest.spec_dirs, *include]
         self._flags = flags
         self._texts: dict[Path, tuple[bytes, list[str]]] = {}
         self._shards: dict[str, str] = {}
@@ -108,6 +159,8 @@ class CodeFingerprint:
         if kernel is None:
             return None
         shard = str(kernel["file"])
+        family, target, _ = key.split(".", 2)
+        build = self._manifest.targets[family, target].get("build", {})
         if shard not in self._shards:
             self._shards[shard] = self._headers(self._generated / shard)
         everything = [
@@ -116,6 +169,7 @@ class CodeFingerprint:
             kernel["derived"],
             self._shards[shard],
             self._flags,
+            *([build["flags"], build["definitions"]] if build else []),
         ]
         return hashlib.sha256(json.dumps(everything, sort_keys=True).encode()).hexdigest()[:12]
 

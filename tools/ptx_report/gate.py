@@ -13,7 +13,6 @@ from .diff import LABELS, Change, compare, figure
 from .files import write_text
 from .fingerprints import Manifest
 from .records import Record, ReportError, csv_text, read_csv
-from .symbols import key_of_symbol
 
 # A budget's names, and the figures that they bound.
 _BUDGETS = {
@@ -46,32 +45,29 @@ class Verdict:
     remarks: list[str] = field(default_factory=list)
 
 
-def owner(row: Record) -> str | None:
-    """The key of the configuration that a row was compiled for, device functions included."""
-    return row.key or key_of_symbol(row.symbol)
-
-
 def check_budgets(rows: Iterable[Record], manifest: Manifest, verdict: Verdict) -> None:
-    """Each row against the `budget:` of its target's spec."""
+    """Each row, device functions included, against the `budget:` of its target's spec; against
+    those of all targets that share its source."""
     for row in rows:
-        key = owner(row)
-        if key is None:
+        owners = manifest.owners(row)
+        if not owners:
             continue
         verdict.checked += 1
         if row.incomplete:
             reason = f"{row.source}:{row.line}: incomplete, so it cannot be checked: "
             verdict.offences.append(Offence(row, reason + row.incomplete))
-        family, target, _ = key.split(".", 2)
-        budget: Mapping[str, Any] = manifest.targets.get((family, target), {}).get("budget") or {}
-        for name, most in budget.items():
-            value = figure(row, _BUDGETS[name]) if name in _BUDGETS else None
-            if value is not None and most is not None and value > most:
-                reason = (
-                    f"{value} {LABELS[_BUDGETS[name]]}, the budget of {family}.{target} is {most}"
-                )
-                if name == "c75":
-                    reason += f" ({' '.join(row.c75)})"
-                verdict.offences.append(Offence(row, reason))
+        for family, target in owners:
+            budget: Mapping[str, Any] = manifest.targets.get((family, target), {}).get("budget", {})
+            for name, most in budget.items():
+                value = figure(row, _BUDGETS[name]) if name in _BUDGETS else None
+                if value is not None and most is not None and value > most:
+                    reason = (
+                        f"{value} {LABELS[_BUDGETS[name]]}, the budget of {family}.{target} is "
+                        f"{most}"
+                    )
+                    if name == "c75":
+                        reason += f" ({' '.join(row.c75)})"
+                    verdict.offences.append(Offence(row, reason))
 
 
 def check_presence(absent: Iterable[Record], verdict: Verdict) -> None:

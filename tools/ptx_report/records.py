@@ -44,6 +44,8 @@ class Record(NamedTuple):
     line: int | None = None  # where the record begins in its log
     incomplete: str | None = None  # why some of it is missing
     name: str | None = None  # demangled, for foreign ones
+    # the key of the one configuration that its object holds, where the symbol names none
+    object_key: str | None = None
     toolchain: str | None = None  # e.g. `nvcc 13.0.88`
     code: str | None = None  # fingerprint of everything that is compiled into it
 
@@ -58,7 +60,8 @@ class Record(NamedTuple):
         figures are not the configuration's."""
         if self.kind == "function":
             return None
-        return key_of_symbol(self.symbol) or (self.symbol if KEY.fullmatch(self.symbol) else None)
+        named = key_of_symbol(self.symbol) or (self.symbol if KEY.fullmatch(self.symbol) else None)
+        return named or self.object_key
 
     @property
     def kernel(self) -> str:
@@ -213,7 +216,9 @@ def _record(row: dict[str, str], path: Path, line: int) -> Record:
         raise ReportError(f"{path}:{line}: kernel_config is empty")
     symbol = str(values.get("symbol", config))
     if KEY.fullmatch(config):
-        values["symbol"] = symbol if key_of_symbol(symbol) == config else config
+        named = key_of_symbol(symbol)
+        values["symbol"] = symbol if named in (config, None) else config
+        values["object_key"] = None if named else config
     else:
         values["symbol"] = symbol
         values["name"] = config if config != symbol else None

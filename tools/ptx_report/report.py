@@ -71,6 +71,7 @@ class Report:
     def hold_against(self, manifest: Manifest) -> None:
         """Takes a manifest, and notes which of its kernels are missing."""
         self.manifest = manifest
+        self.rows = manifest.attributed(self.rows)
         self.absent = [Record(key, arch=arch) for key, arch in manifest.absent(self.rows)]
 
     def parameters(self, row: Record) -> Mapping[str, Any]:
@@ -237,6 +238,6 @@ def installed() -> Report:
     )
     report.manifest = Manifest(*(pack.manifest for pack in found))
     for pack, own in zip(found, rows, strict=True):
-        missing = Manifest(pack.manifest).absent(own)
+        missing = Manifest(pack.manifest).absent(own, pack.architectures)
         report.absent += [Record(key, arch=arch) for key, arch in missing]
     return report

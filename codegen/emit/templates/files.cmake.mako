@@ -9,6 +9,13 @@ set(KERNELMINT_FAMILIES ${" ".join(family.name for family in families)})
 % for family in families:
 
 set(KERNELMINT_FINGERPRINT_${family.name} "${family.fingerprint}")
+% for setting in family.build:
+set(KERNELMINT_FAMILY_BUILD_${setting.name}_${family.name}
+% for value in setting.values:
+  "${value}"
+% endfor
+)
+% endfor
 set(KERNELMINT_TARGETS_${family.name} ${" ".join(target.name for target in family.targets)})
 % for target in family.targets:
 set(KERNELMINT_KERNELS_${family.name}_${target.name} ${target.kernels})
@@ -17,5 +24,12 @@ set(KERNELMINT_SOURCES_${family.name}_${target.name}
   ${path}
 % endfor
 )
+% for setting in target.build:
+set(KERNELMINT_BUILD_${setting.name}_${family.name}_${target.name}
+% for value in setting.values:
+  "${value}"
+% endfor
+)
+% endfor
 % endfor
 % endfor

@@ -1,0 +1,3 @@
+#include "foreign_axpy/axpy.h"
+
+float axpy_bias() { return AXPY_BIAS; }

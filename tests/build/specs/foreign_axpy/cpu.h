@@ -1,0 +1,22 @@
+#pragma once
+
+#include "foreign_axpy/axpy.h"
+#include "launch.h"
+
+namespace kernelmint {
+
+template <class Config, class Isa>
+LaunchResult launch(const void* pointer, const LaunchContext&) {
+  const auto& args = *static_cast<const typename Config::Args*>(pointer);
+  if (!axpy_is_fast_math()) return {"axpy.cpp was compiled without cpu.yaml's flags"};
+#if !defined(__FAST_MATH__)
+  return {"the shard was compiled without cpu.yaml's flags"};
+#endif
+  float* z = args.z.template as<float>();
+  axpy(args.alpha, args.x.template as<const float>(), args.y.template as<const float>(), z, args.N);
+  if (Config::twice)
+    for (std::int64_t i = 0; i < args.N; ++i) z[i] *= 2;
+  return {};
+}
+
+}  // namespace kernelmint

@@ -1,0 +1,231 @@
+"""`build:` of a spec, built for real: flags, definitions, libraries, foreign headers, and sources
+that are no templates."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import runtime
+from tools.ptx_report.fingerprints import Manifest
+from tools.ptx_report.records import read_csv
+
+from .pack_project import ROOT, PackProject
+
+pytestmark = pytest.mark.build
+
+CPU, CUDA = "-DKERNELMINT_CUDA=OFF", "-DCMAKE_CUDA_ARCHITECTURES=80"
+HEADER = """\
+#pragma once
+#if defined(__CUDACC__)
+__host__ __device__
+#endif
+inline float combine(float alpha, float x, float y) { return alpha * x + y; }
+"""
+
+
+def project_in(root: Path) -> PackProject:
+    shutil.copytree(Path(__file__).with_name("specs"), root / "kernel_specs")
+    for path, text in (
+        ("python/axpy_headers/__init__.py", "raise RuntimeError('imported')\n"),
+        ("python/axpy_headers/include/axpy/combine.h", HEADER),
+        ("third_party/offset.h", "constexpr float third_party_offset = 0.5f;\n"),
+    ):
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)
+    return PackProject(root, "foreign", (root / "python",))
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> PackProject:
+    made = project_in(tmp_path_factory.mktemp("foreign"))
+    made.build(CUDA)
+    return made
+
+
+@pytest.fixture(scope="module")
+def pack(project: PackProject) -> runtime.packs.Pack:
+    return runtime.load_pack(project.pack)
+
+
+def record(project: PackProject) -> dict[str, object]:
+    return json.loads((project.pack / "pack.json").read_text())
+
+
+def expected(x: torch.Tensor, y: torch.Tensor, alpha: float) -> torch.Tensor:
+    return alpha * x.double() + y.double() + 0.25 + 0.5
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_a_cpu_kernel_of_plain_sources_computes(pack, twice) -> None:
+    """Its own flags reached shard and source, its definitions and both kinds of foreign headers."""
+    x, y = torch.randn(2, 1001)
+    z = torch.full((1001,), torch.nan)
+    kernel = runtime.kernel("foreign_axpy.cpu." + ("twice" if twice else "default"))
+    kernel(x, y, alpha=0.3, out=z)
+    want = expected(x, y, 0.3) * (2 if twice else 1)
+    assert torch.allclose(z.double(), want, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("threads", [128, 256])
+def test_a_plain_global_function_computes(pack, threads) -> None:
+    x, y = torch.randn(2, 1001, device="cuda")
+    z = torch.full_like(x, torch.nan)
+    runtime.kernel(f"foreign_axpy.sm80.t{threads}")(x, y, alpha=0.3, out=z)
+    assert torch.allclose(z.double(), expected(x, y, 0.3), rtol=1e-6, atol=1e-6)
+
+
+def test_flags_reach_the_compiler_of_their_target_alone(project) -> None:
+    commands = project.ninja("-t", "commands").stdout.splitlines()
+    nvcc = [line for line in commands if " -x cu " in line]
+    assert len(nvcc) == 3  # two shards and a source
+    for line in nvcc:
+        assert "--use_fast_math" in line
+        # an option that takes a value may come twice
+        assert "-Xptxas -O2" in line
+        assert "-Xptxas --warn-on-spills" in line
+        assert "-ffast-math" not in line
+    own = [line for line in commands if " -c " in line and "/cpu_" in line.split(" -c ")[1]]
+    own += [line for line in commands if line.endswith("/axpy.cpp")]
+    own = [line for line in own if not line.endswith("cpu_table.cpp")]
+    assert len(own) == 3  # two shards and a source
+    assert all("-ffast-math -include limits.h" in line for line in own)
+    assert not any("--use_fast_math" in line for line in own)
+    assert all("-DAXPY_IS_BUILT" in line and "-DAXPY_BIAS=0.25f" in line for line in (*nvcc, *own))
+
+
+def test_a_source_is_compiled_once_and_the_library_exports_its_entry_alone(project) -> None:
+    commands = project.ninja("-t", "commands").stdout
+    for source in ("axpy.cu", "axpy.cpp", "bias.cpp"):
+        compiled = [
+            line for line in commands.splitlines() if f"/foreign_axpy/{source}.o -c " in line
+            or (" -c " in line and f"/foreign_axpy/{source} -o " in line)
+        ]  # fmt: skip
+        assert len(compiled) == 1, source
+    library = project.pack / "foreign_axpy.so"
+    listed = subprocess.run(
+        ["nm", "-D", "--defined-only", library], capture_output=True, text=True, check=True
+    )
+    assert [line.split()[-1] for line in listed.stdout.splitlines()] == ["kernelmint_library"]
+
+
+def test_foreign_headers_are_not_shipped(project) -> None:
+    shipped = {path.name for path in project.pack.rglob("*") if path.is_file()}
+    assert {"axpy.cpp", "axpy.cu", "axpy.h", "sm80.yaml"} <= shipped
+    assert not {"combine.h", "offset.h"} & shipped
+
+
+def test_the_shipped_specs_explain_a_key_without_the_foreign_headers(project) -> None:
+    done = project.run(
+        *(sys.executable, "-m", "codegen", "explain", "foreign_axpy.sm80.t96", "--specs"),
+        project.pack / "kernel_specs",
+    )
+    assert "is valid, but in no set" in done.stdout, done.stdout
+
+
+def test_all_of_it_belongs_to_the_fingerprint(tmp_path: Path) -> None:
+    """A change of any of it is another pack: the record, and a rebuild of what includes it."""
+    project = project_in(tmp_path)
+    project.build(CPU)
+    before = record(project)
+    seen = {before["fingerprint"]}
+    specs = project.root / "kernel_specs/foreign_axpy"
+    for path, old, new in (
+        (project.root / "python/axpy_headers/include/axpy/combine.h", "+ y", "+ y + 0.f"),
+        (project.root / "third_party/offset.h", "0.5f", "0.75f"),
+        (specs / "bias.cpp", "return AXPY_BIAS", "return 0 + AXPY_BIAS"),
+        (specs / "family.yaml", "0.25f", "0.125f"),
+        (specs / "cpu.yaml", "-ffast-math", "-ffast-math, -fno-math-errno"),
+        (specs / "cpu.yaml", "libraries: [m]", "libraries: [m, rt]"),
+    ):
+        assert old in path.read_text()
+        path.write_text(path.read_text().replace(old, new))
+        if path.suffix == ".yaml":
+            project.regenerate()
+        done = project.ninja()
+        assert done.returncode == 0, done.stdout
+        assert "Linking" in done.stdout, f"{path} changed nothing"
+        built = json.loads((project.build_folder / "packs/foreign/pack.json").read_text())
+        assert built["fingerprint"] not in seen, path
+        seen.add(built["fingerprint"])
+    assert before["settings"]["foreign_axpy.cpu flags"] == "-ffast-math -include limits.h"
+    assert "headers of package:axpy_headers:include:axpy-headers==1.*" in before["settings"]
+    assert "headers of third_party" in before["settings"]
+    assert "kernel_specs/foreign_axpy/axpy.cpp" in before["sources"]
+
+
+def test_a_package_that_is_not_there_is_named_with_what_installs_it(tmp_path: Path) -> None:
+    project = project_in(tmp_path)
+    project.regenerate()
+    shutil.rmtree(project.root / "python/axpy_headers/include")
+    words = " ".join(project.configure(CPU).stdout.split())
+    assert "has no include, which a spec's `build:` names" in words
+    shutil.rmtree(project.root / "python")
+    done = project.configure(CPU)
+    assert done.returncode != 0
+    words = " ".join(done.stdout.split())
+    assert "there is no Python package axpy_headers" in words
+    assert 'pip install "axpy-headers==1.*"' in words
+
+
+def test_headers_of_a_folder_within_the_specs_are_not_shipped_either(tmp_path: Path) -> None:
+    project = project_in(tmp_path)
+    shutil.move(project.root / "third_party", project.root / "kernel_specs/vendor (c++)")
+    family = project.root / "kernel_specs/foreign_axpy/family.yaml"
+    family.write_text(family.read_text().replace("../third_party", "vendor (c++)"))
+    project.build(CPU)
+    assert not list(project.pack.rglob("offset.h"))
+    assert list(project.pack.rglob("axpy.h"))
+
+
+def test_the_manifest_says_it_for_whoever_builds_without_cmake(project) -> None:
+    (family,) = json.loads((project.pack / "manifest.json").read_text())["families"]
+    specs = {"specs": "kernel_specs"}
+    assert family["build"]["sources"] == [{**specs, "path": "foreign_axpy/bias.cpp"}]
+    assert {target["name"]: target["build"] for target in family["targets"]} == {
+        "cpu": {
+            "flags": ["-ffast-math", "-include", "limits.h"],
+            "definitions": ["AXPY_BIAS=0.25f", "AXPY_IS_BUILT"],
+            "include": [
+                {"package": "axpy_headers", "path": "include", "pip": "axpy-headers==1.*"},
+                {**specs, "path": "../third_party"},
+            ],
+            "libraries": ["m"],
+            "sources": [{**specs, "path": "foreign_axpy/axpy.cpp"}],
+        },
+        "sm80": {
+            "flags": ["--use_fast_math", "-Xptxas", "-O2", "-Xptxas", "--warn-on-spills"],
+            "definitions": ["AXPY_BIAS=0.25f", "AXPY_IS_BUILT"],
+            "include": [
+                {"package": "axpy_headers", "path": "include", "pip": "axpy-headers==1.*"},
+                {**specs, "path": "../third_party"},
+            ],
+            "libraries": [],
+            "sources": [{**specs, "path": "foreign_axpy/axpy.cu"}],
+        },
+    }
+
+
+def test_its_kernels_have_rows_and_no_configuration_is_missing(project, pack) -> None:
+    """They name no configuration, and each configuration of the target runs them."""
+    rows = read_csv(pack.ptxas)
+    assert [(row.key, row.kernel, row.source, row.arch) for row in rows] == [
+        (None, "axpy_kernel", "foreign_axpy/axpy.cu", "sm_80")
+    ]
+    manifest = Manifest(pack.manifest)
+    assert manifest.owners(rows[0]) == [("foreign_axpy", "sm80")]
+    assert manifest.absent(rows, pack.architectures) == []
+    assert manifest.absent([], pack.architectures) == [
+        ("foreign_axpy.sm80.t128", "sm_80"), ("foreign_axpy.sm80.t256", "sm_80")
+    ]  # fmt: skip
+
+
+def test_kernelmints_own_families_say_nothing() -> None:
+    assert '"build"' not in (ROOT / "generated/manifest.json").read_text()
