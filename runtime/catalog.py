@@ -296,7 +296,7 @@ def _make(key: str) -> Kernel:
     through_operator = operators.caller(family)
     library = packs.library(pack, family)
     try:
-        native = library.kernel(key, dict(info.parameters), through_operator)
+        native = library.kernel(key, {**info.parameters, **info.derived}, through_operator)
     except KeyError:
         raise PackError(
             f"{pack}: {pack.library(family)} lacks {key}, which its manifest names: reinstall it"

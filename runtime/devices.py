@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 from dataclasses import dataclass
 
@@ -42,6 +43,31 @@ def properties() -> list[Properties]:
         Properties(i, p.name, f"{p.major}.{p.minor}", p.multi_processor_count, p.total_memory)
         for i, p in enumerate(found)
     ]
+
+
+_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN = 97  # a CUdevice_attribute of the driver API
+
+
+@functools.cache
+def facts(index: int) -> tuple[int, int]:
+    """What specs call `sm_count` and `max_shared_memory` of a CUDA device; memory in bytes.
+
+    The driver is asked for the second, which PyTorch tells in its later versions alone.
+
+    Raises:
+        RuntimeError: the driver does not tell.
+    """
+    properties = torch.cuda.get_device_properties(index)
+    driver, device, most = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), ctypes.c_int()
+    status = driver.cuDeviceGet(ctypes.byref(device), index) or driver.cuDeviceGetAttribute(
+        ctypes.byref(most), _MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, device
+    )
+    if status != 0:
+        raise RuntimeError(
+            f"cuda:{index}: the driver gives error {status} where it is asked for the shared "
+            "memory that a thread block may have"
+        )
+    return properties.multi_processor_count, most.value
 
 
 @functools.cache

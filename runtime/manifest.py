@@ -61,6 +61,7 @@ class Argument:
     dims: tuple[str, ...]
     dtype: str
     optional: bool
+    default: str | None  # a scalar's, an expression; None: it must be passed
 
 
 @dataclass(frozen=True)
@@ -142,6 +143,7 @@ def _family(pack: Pack, data: dict[str, Any]) -> Family:
                 dims=tuple(str(d) for d in a.get("dims", ())),
                 dtype=a["dtype"],
                 optional=bool(a.get("optional", False)),
+                default=a.get("default"),
             )
             for a in data["arguments"]
         ),

@@ -17,6 +17,7 @@ from torch.autograd import forward_ad
 
 from codegen.packs import Pack
 from codegen.spec import expressions
+from codegen.spec.where import manifest_scope
 from runtime import manifest
 from runtime.errors import InvalidArgument
 from runtime.handle import Kernel, Out, Result, Scalar
@@ -32,6 +33,11 @@ DTYPES = {
     "i32": torch.int32,
     "i64": torch.int64,
     "bool": torch.bool,
+}
+SCALAR_KINDS = {
+    "f32": expressions.FLOAT,
+    "f64": expressions.FLOAT,
+    "bool": expressions.BOOL,
 }
 _library = torch.library.Library(NAMESPACE, "DEF")  # type: ignore[no-untyped-call]  # PyTorch's
 
@@ -63,9 +69,31 @@ class _Operator:
     @functools.cached_property
     def shapes(self) -> list[list[expressions.Expression]]:
         """The outputs' extents."""
-        names = dict.fromkeys(self.family.symbols, expressions.INT)
-        names |= {parameter.name: parameter.kind for parameter in self.family.parameters}
+        names = {**self._constants, **dict.fromkeys(self.family.symbols, expressions.INT)}
+        names |= {a.name: SCALAR_KINDS.get(a.dtype, expressions.INT) for a in self.scalars}
         return [[expressions.parse(d, names, "int") for d in a.dims] for a in self.outputs]
+
+    @functools.cached_property
+    def sizes(self) -> dict[str, expressions.Expression | None]:
+        """The scalars that the outputs' extents name, and their defaults."""
+        named = {name for dims in self.shapes for dim in dims for name in dim.names}
+        names = {**self._constants, **dict.fromkeys(self.family.symbols, expressions.INT)}
+        return {
+            a.name: None if a.default is None else expressions.parse(a.default, names, "int")
+            for a in self.scalars
+            if a.name in named
+        }
+
+    @property
+    def _constants(self) -> dict[str, expressions.Kind]:
+        """A kernel's parameters, and what its spec derives from them."""
+        target = self.family.targets[0]
+        return manifest_scope(
+            self.name,
+            target.name,
+            {p.name: p.kind for p in self.family.parameters},
+            target.kernels[0].derived,
+        )
 
     def define(self, functional: str, in_place: str) -> None:
         """Registers both operators by their schemas."""
@@ -146,11 +174,14 @@ class _Operator:
     def _fake(self, values: dict[str, Any]) -> Result:
         kernel, inputs, _ = self._arguments(values)
         self._check_fake(kernel, inputs)
-        scope = dict(kernel.info.parameters)
+        scope = {**kernel.info.parameters, **kernel.info.derived}
         for argument, tensor in zip(self.inputs, inputs, strict=True):
             for dim, extent in zip(argument.dims, tensor.shape, strict=True):
                 if dim in self.family.symbols:
                     scope.setdefault(dim, extent)
+        for name, default in self.sizes.items():
+            value = values.get(name)
+            scope[name] = _extent(default, scope, kernel) if value is None and default else value
         results = tuple(
             inputs[0].new_empty(
                 [_extent(dim, scope, kernel) for dim in dims]

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from codegen.emit.cpp import Names, Value, translate
 from codegen.space.product import derivation
-from codegen.spec.expressions import BOOL, DTYPES, FLOAT, INT, Expression
-from codegen.spec.model import Family, Parameter, ParameterType, ParameterValue, Rule, Target
+from codegen.spec.expressions import BOOL, DEVICE_FACTS, DTYPES, FLOAT, INT, Expression, Kind
+from codegen.spec.model import (
+    Family,
+    Parameter,
+    ParameterType,
+    ParameterValue,
+    Rule,
+    Scalar,
+    Target,
+)
 from codegen.spec.names import cpp_name, enum_type
 
 CPP_TYPES = {INT: "std::int64_t", BOOL: "bool", FLOAT: "double"}
@@ -16,19 +24,17 @@ CPP_TYPES = {INT: "std::int64_t", BOOL: "bool", FLOAT: "double"}
 
 class TableNames(Names):
     """Names where tables evaluate them: scope.symbols[i] and the like; derived values are
-    locals."""
+    locals. Without a target, those that all targets share."""
 
     def __init__(self, family: Family, target: Target | None = None) -> None:
         parameters = family.parameters if target is None else target.parameters
         self.symbols = {name: i for i, name in enumerate(family.symbols)}
         self.parameters = {p.name: (i, p) for i, p in enumerate(parameters)}
         self.scalars = {scalar.name: (i, scalar) for i, scalar in enumerate(family.scalars)}
-        self.derivation = None if target is None else derivation(target)
+        self.derivation = derivation(target or family)
 
     def locals(self, expression: Expression) -> list[str]:
         """C++ that defines the derived values which an expression needs."""
-        if self.derivation is None:
-            return []
         return [
             f"const {CPP_TYPES[d.expression.kind]} {d.name} = ({translate(d.expression, self)});"
             for d in self.derivation.needed_for(expression.names)
@@ -43,10 +49,10 @@ class TableNames(Names):
             return Value(f"scope.parameters[{i}]", parameter.kind)
         if name in self.scalars:
             i, scalar = self.scalars[name]
-            return Value(f"scope.scalars[{i}].integer", BOOL if scalar.dtype == "bool" else INT)
-        assert self.derivation is not None
-        kind = self.derivation.kind(name)
-        return Value(name, kind)
+            return Value(f"scope.scalars[{i}].{scalar_member(scalar)}", scalar.kind)
+        if name in DEVICE_FACTS:
+            return Value(f"scope.device->{name}", INT)
+        return Value(name, self.derivation.kind(name))
 
     def equals(self, name: str, other: str, is_name: bool) -> str:
         """Whether the text `name` equals another name or value."""
@@ -60,13 +66,17 @@ class TableNames(Names):
 
 
 class ConfigNames(Names):
-    """Names where a launch or a record uses them: args.X, Config::x."""
+    """Names where a launch or a record uses them: args.X, Config::x, context.facts.x."""
 
     def __init__(
-        self, parameters: Sequence[Parameter], derived: Mapping[str, Expression] | None = None
+        self,
+        parameters: Sequence[Parameter],
+        derived: Mapping[str, Expression] | None = None,
+        sizes: Mapping[str, Kind] | None = None,
     ) -> None:
         self.kinds = {p.name: p for p in parameters}
         self.derived = derived or {}
+        self.sizes = sizes or {}
 
     def value(self, name: str) -> Value:
         """The number `name`."""
@@ -74,7 +84,9 @@ class ConfigNames(Names):
             return Value(f"Config::{name}", self.kinds[name].kind)
         if name in self.derived:
             return Value(f"Config::{name}", self.derived[name].kind)
-        return Value(f"args.{name}", INT)
+        if name in DEVICE_FACTS:
+            return Value(f"context.facts.{name}", INT)
+        return Value(f"args.{name}", self.sizes[name])
 
     def equals(self, name: str, other: str, is_name: bool) -> str:
         """Whether the text `name` equals another name or value."""
@@ -84,6 +96,16 @@ class ConfigNames(Names):
         if is_name:
             return f"static_cast<int>(Config::{name}) == static_cast<int>(Config::{other})"
         return f"Config::{name} == Config::{enum_type(name)}::{cpp_name(other)}"
+
+
+def scalar_member(scalar: Scalar) -> str:
+    """Which member of ScalarValue (registry.h) holds it."""
+    return "floating" if scalar.kind == FLOAT else "integer"
+
+
+def asks_device(expressions: Iterable[Expression | None]) -> bool:
+    """Whether any of them names a fact about the device."""
+    return any(e is not None and not e.names.isdisjoint(DEVICE_FACTS) for e in expressions)
 
 
 def evaluated(expression: Expression, names: TableNames, result: str) -> str:
@@ -110,11 +132,17 @@ class _Requirement:
     function: str
     text: str
     because: str
+    needs_scalars: bool
 
 
 def requirements(rules: Sequence[Rule], names: TableNames) -> list[_Requirement]:
     """Rules as rows of a table of Requirement (registry.h)."""
     return [
-        _Requirement(evaluated(rule.that, names, "std::int64_t"), rule.that.text, rule.because)
+        _Requirement(
+            evaluated(rule.that, names, "std::int64_t"),
+            rule.that.text,
+            rule.because,
+            not rule.that.names.isdisjoint(names.scalars),
+        )
         for rule in rules
     ]

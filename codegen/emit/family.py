@@ -6,7 +6,14 @@ from dataclasses import dataclass
 
 from codegen.emit import python_face
 from codegen.emit.cpp import SCALAR_TYPES, comment, dtype_enumerator, translate
-from codegen.emit.cpp_names import ConfigNames, TableNames, evaluated, requirements
+from codegen.emit.cpp_names import (
+    ConfigNames,
+    TableNames,
+    asks_device,
+    evaluated,
+    requirements,
+    scalar_member,
+)
 from codegen.emit.render import render
 from codegen.space.expand import FamilySpace
 from codegen.spec.expressions import Expression
@@ -99,6 +106,7 @@ class _FamilyRow:
     name: str
     symbols: tuple[str, ...]
     targets: list[str]
+    asks_device: bool
 
 
 def family_cpp(space: FamilySpace) -> str:
@@ -122,10 +130,11 @@ def family_cpp(space: FamilySpace) -> str:
         )
     scalars = []
     for scalar in family.scalars:
-        is_float = scalar.dtype in ("f32", "f64")
+        member = scalar_member(scalar)
         default = None
         if scalar.default is not None:
-            default = evaluated(scalar.default, names, "double" if is_float else "std::int64_t")
+            result = "double" if member == "floating" else "std::int64_t"
+            default = evaluated(scalar.default, names, result)
         scalars.append(
             _ScalarRow(
                 scalar.name,
@@ -133,14 +142,19 @@ def family_cpp(space: FamilySpace) -> str:
                 default,
                 None if scalar.default is None else scalar.default.text,
                 SCALAR_TYPES[scalar.dtype],
-                "floating" if is_float else "integer",
+                member,
             )
         )
     return render(
         "family.cpp",
         family.file,
         family=_FamilyRow(
-            family.name, family.symbols, [chosen.target.name for chosen in space.targets]
+            family.name,
+            family.symbols,
+            [chosen.target.name for chosen in space.targets],
+            asks_device(
+                [*(rule.that for rule in family.requires), *(s.default for s in family.scalars)]
+            ),
         ),
         tensors=tensors,
         scalars=scalars,

@@ -10,6 +10,8 @@ from typing import Any
 from codegen.spec.model import Family, Role, Scalar, Tensor, Trace
 
 _PYTHON_TYPES = {"f32": "float", "f64": "float", "i32": "int", "i64": "int", "bool": "bool"}
+# In torch.library's schemas: what may change from call to call of a compiled graph.
+_SCHEMA_TYPES = {"i32": "SymInt", "i64": "SymInt"}
 
 
 def class_name(family: str) -> str:
@@ -115,7 +117,7 @@ def operators(family: Family) -> list[str]:
     positional = ["str key", *(f"Tensor {tensor.name}" for tensor in inputs)]
     scalars = []
     for scalar in family.scalars:
-        kind = _PYTHON_TYPES[scalar.dtype]
+        kind = _SCHEMA_TYPES.get(scalar.dtype, _PYTHON_TYPES[scalar.dtype])
         default = "" if scalar.default is None else "=None"
         scalars.append(f"{kind}{'' if scalar.default is None else '?'} {scalar.name}{default}")
     flags = [f"bool return_{tensor.name}=False" for tensor in outputs if tensor.optional]

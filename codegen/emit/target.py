@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from codegen.emit.cpp import comment, dtype_enumerator, is_wide, number, translate
-from codegen.emit.cpp_names import ConfigNames, TableNames, evaluated, requirements, table_number
+from codegen.emit.cpp_names import (
+    ConfigNames,
+    TableNames,
+    asks_device,
+    evaluated,
+    requirements,
+    table_number,
+)
 from codegen.emit.render import render
 from codegen.space.expand import TargetSpace
 from codegen.spec.expressions import DTYPES, Expression
@@ -86,27 +93,27 @@ def _is_traced(family: Family, configuration: Configuration) -> bool:
     return family.trace is not None and bool(configuration.parameters[family.trace.parameter])
 
 
-def launch(target: Target, spec: Launch) -> str:
+def launch(family: Family, target: Target, spec: Launch) -> str:
     """<target>_launch.cuh: the launch that the spec describes."""
-    names = ConfigNames(target.parameters, target.derived_expressions)
+    names = ConfigNames(target.parameters, target.derived_expressions, family.sizes)
 
-    def as_int(expression: Expression) -> str:
-        text = translate(expression, names)
-        return (
-            text
-            if expression.text.isidentifier() or text.isdigit()
-            else f"static_cast<int>({text})"
-        )
+    def extents(expressions: Sequence[Expression]) -> str:
+        return f"{{{', '.join(translate(expression, names) for expression in expressions)}}}"
 
+    fields = [("grid", extents(spec.grid)), ("block", extents(spec.block))]
+    if spec.shared_memory.text != "0":
+        fields.append(("shared_memory", translate(spec.shared_memory, names)))
+    if spec.cluster:
+        fields.append(("cluster", extents(spec.cluster)))
+    if spec.dependent.text != "false":
+        fields.append(("dependent", translate(spec.dependent, names)))
     return render(
         "launch.cuh",
         target.file,
         family=target.family,
         header=target.header,
         kernel=target.kernel,
-        grid=[translate(expression, names) for expression in spec.grid],
-        block=as_int(spec.block),
-        shared_memory=as_int(spec.shared_memory),
+        fields=fields,
     )
 
 
@@ -139,6 +146,7 @@ class _WorkspaceRow:
     dtype_parameter: int | None
     dtype: str | None  # where it is no parameter's
     elements: str
+    zeroed: bool
     note: str
     pointer: str
 
@@ -166,6 +174,7 @@ def table(family: Family, chosen: TargetSpace) -> str:
             dtypes.index(part.dtype) if part.dtype in dtypes else None,
             None if part.dtype in dtypes else dtype_enumerator(part.dtype),
             evaluated(part.elements, names, "std::int64_t"),
+            part.zeroed,
             part.note,
             _pointer(part.dtype),
         )
@@ -186,6 +195,12 @@ def table(family: Family, chosen: TargetSpace) -> str:
         trace_rank=len(family.trace.grid) if family.trace else 0,
         has_traced=any(_is_traced(family, c) for c in chosen.configurations),
         requirements=requirements(target.requires, names),
+        asks_device=asks_device(
+            [
+                *(rule.that for rule in target.requires),
+                *(part.elements for part in target.workspace),
+            ]
+        ),
     )
 
 

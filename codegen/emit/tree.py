@@ -38,7 +38,7 @@ def emit(spaces: Sequence[FamilySpace], inputs: Inputs) -> dict[str, str]:
             target = chosen.target
             if target.launch is not None:
                 files[f"{folder}/{target.name}_launch.cuh"] = emit_target.launch(
-                    target, target.launch
+                    family, target, target.launch
                 )
             if target.workspace:
                 files[f"{folder}/{target.name}_args.h"] = emit_target.args(target)

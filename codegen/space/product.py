@@ -25,7 +25,7 @@ from codegen.spec.expressions import (
     Kind,
     reason,
 )
-from codegen.spec.model import Choice, Derived, Number, ParameterValue, Rule, Target
+from codegen.spec.model import Choice, Derived, Family, Number, ParameterValue, Rule, Target
 from codegen.spec.problems import Problem, SpecError
 
 Values = tuple[ParameterValue, ...]
@@ -224,13 +224,13 @@ def _compiled(name: str, arguments: Sequence[str], lines: Sequence[str]) -> Call
 
 
 class Derivation:
-    """What the derived values of a target rest on; each rests on parameters and those above it."""
+    """What derived values rest on; each rests on parameters and those above it."""
 
-    def __init__(self, target: Target) -> None:
-        self._derived = target.derived
+    def __init__(self, derived_values: Sequence[Derived]) -> None:
+        self._derived = derived_values
         self._parameters: dict[str, frozenset[str]] = {}  # derived value -> parameters
         self._values: dict[str, frozenset[str]] = {}  # derived value -> derived values, itself too
-        for derived in target.derived:
+        for derived in derived_values:
             names = derived.expression.names
             self._parameters[derived.name] = self.rests_on(names)
             above = (self._values[name] for name in names if name in self._values)
@@ -251,9 +251,9 @@ class Derivation:
 
 
 @lru_cache(maxsize=256)
-def derivation(target: Target) -> Derivation:
-    """What the derived values of a target rest on."""
-    return Derivation(target)
+def derivation(of: Target | Family) -> Derivation:
+    """What the derived values of a target, or those that all targets of a family share, rest on."""
+    return Derivation(of.derived)
 
 
 class _RuleAlone:

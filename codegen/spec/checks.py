@@ -17,12 +17,13 @@ from codegen.spec.expressions import (
     Kind,
     parse,
 )
-from codegen.spec.model import Parameter, ParameterType, Rule
+from codegen.spec.model import Derived, Parameter, ParameterType, Rule
 from codegen.spec.names import FILE, IDENTIFIER, MAX_NAME, TOKEN, reserved
 from codegen.spec.problems import Problem, TooManyProblemsError, did_you_mean, display_path
 from codegen.spec.source import Document
 
 MAX_PARAMETERS = 64
+MAX_DERIVED = 256
 
 
 def spec_name(spec_dir: Path, path: Path) -> str:
@@ -158,6 +159,38 @@ def _may_write(parameter: Parameter, piece: str) -> bool:
         return piece == token
     rest = piece[len(token) :].removeprefix("m")
     return piece.startswith(token) and rest.isdigit()
+
+
+def load_derived(
+    document: Document,
+    written: Mapping[str, str],
+    kinds: Mapping[str, Kind],
+    meanings: Mapping[str, str],
+    above: int = 0,
+) -> tuple[Derived, ...]:
+    """The derived values of a file, in its order.
+
+    Args:
+        kinds: the names they may use.
+        meanings: what names of `kinds`, and others that none may take, are: "a symbol".
+        above: how many the family has, where the file is a target's.
+    """
+    if above + len(written) > MAX_DERIVED:
+        message = f"{above + len(written)} derived values; at most {MAX_DERIVED}"
+        document.report(message, "derived", key=True)
+        raise TooManyProblemsError
+    scope = dict(kinds)
+    derived = []
+    for name, text in written.items():
+        path = ("derived", name)
+        if name in meanings:
+            document.report(f"'{name}' is already {meanings[name]}", *path, key=True)
+        else:
+            check_identifier(document, name, "a derived value", *path)
+        expression = load_expression(document, text, scope, "number", *path)
+        derived.append(Derived(name, expression, document.locate(*path)))
+        scope[name] = expression.kind
+    return tuple(derived)
 
 
 def load_expression(

@@ -24,6 +24,8 @@ from codegen.spec.problems import did_you_mean
 
 DTYPES = ("bf16", "fp16", "f32", "f64", "i8", "u8", "i32", "i64", "bool")
 INT64_MAX = 2**63 - 1
+# What a call's expressions may ask of its device: DeviceFacts of runtime/include/launch.h.
+DEVICE_FACTS = ("sm_count", "max_shared_memory")
 
 _MAX_LENGTH = 2000
 _MAX_DEPTH = 60
@@ -131,6 +133,12 @@ class Expression:
     def normal(self) -> str:
         """The expression in normal form: texts quoted, parentheses where they are needed."""
         return ast.unparse(self.tree)
+
+    @property
+    def operand(self) -> str:
+        """The same, to stand beside an operator."""
+        plain = isinstance(self.tree, (ast.Name, ast.Call)) or self.normal.isdigit()
+        return self.normal if plain else f"({self.normal})"
 
     @cached_property
     def python(self) -> str:
@@ -366,6 +374,8 @@ class _Checker:
             return self.scope[node.id]
         if node.id in FUNCTIONS:
             self.add(node, f"'{node.id}' is a function: {node.id}(…)")
+        elif node.id in DEVICE_FACTS:
+            self.add(node, f"'{node.id}' is a fact about the device, which is not known here")
         else:
             hint = did_you_mean(node.id, self.scope)
             self.add(node, f"unknown name '{node.id}'{hint}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -12,12 +12,13 @@ from codegen.spec.checks import (
     check_dtype,
     check_file,
     check_identifier,
+    load_derived,
     load_expression,
     load_parameters,
     load_rules,
     spec_name,
 )
-from codegen.spec.expressions import BOOL, FLOAT, FUNCTIONS, INT, Expression, Kind
+from codegen.spec.expressions import BOOL, DEVICE_FACTS, FUNCTIONS, INT, Expression, Kind
 from codegen.spec.load_build import BuildLoader
 from codegen.spec.load_target import TargetLoader
 from codegen.spec.model import (
@@ -54,7 +55,8 @@ MAX_SCALARS = 32
 
 CHOICES = "choices.yaml"  # beside family.yaml: rows by which a front takes a kernel
 
-_SCALAR_KINDS = {"f32": FLOAT, "f64": FLOAT, "bool": BOOL}
+# What is known of the device where any target may run.
+_SHARED_FACTS = dict.fromkeys(DEVICE_FACTS[:1], INT)
 
 
 def load(spec_dirs: Sequence[Path]) -> tuple[Family, ...]:
@@ -188,7 +190,7 @@ class _FamilyLoader:
         scope = {
             **{parameter.name: parameter.kind for parameter in family.parameters},
             **dict.fromkeys(family.symbols, INT),
-            **{scalar.name: _SCALAR_KINDS.get(scalar.dtype, INT) for scalar in family.scalars},
+            **{scalar.name: scalar.kind for scalar in family.scalars},
         }
         rows = []
         for i, row in enumerate(written.choices if written else ()):
@@ -235,9 +237,17 @@ class _FamilyLoader:
             )
         parameters = load_parameters(document, written.parameters)
         kinds = {parameter.name: parameter.kind for parameter in parameters}
-        symbols = self._symbols(written, kinds)
-        scope = {**kinds, **dict.fromkeys(symbols, INT)}
-        tensors, scalars = self._arguments(written, kinds, scope)
+        symbols = self._symbols(written, {*kinds, *written.derived})
+        meanings = {
+            **dict.fromkeys(kinds, "a parameter"),
+            **dict.fromkeys(symbols, "a symbol"),
+            **dict.fromkeys(written.arguments, "an argument"),
+        }
+        derived = load_derived(document, written.derived, kinds, meanings)
+        constants = {**kinds, **{value.name: value.expression.kind for value in derived}}
+        scope = {**constants, **dict.fromkeys(symbols, INT)}
+        tensors, scalars = self._arguments(written, constants, scope)
+        numbers = {**scope, **_SHARED_FACTS, **{scalar.name: scalar.kind for scalar in scalars}}
         if written.reference is not None:
             check_file(document, self.folder, written.reference, "reference")
         file = spec_name(self.spec_dir, document.path)
@@ -258,7 +268,8 @@ class _FamilyLoader:
             argument_order=tuple(written.arguments),
             symbols=symbols,
             parameters=parameters,
-            requires=load_rules(document, written.requires, scope, "requires"),
+            derived=derived,
+            requires=load_rules(document, written.requires, numbers, "requires"),
             trace=self._trace(written, parameters, kinds, scope),
             build=BuildLoader(document, self.spec_dir, self.folder).load(written.build, is_cuda),
             reference=written.reference,
@@ -312,7 +323,7 @@ class _FamilyLoader:
             record.append(RecordTensor(name, tuple(shape), " ".join(tensor.doc.split())))
         if len(document.problems) > problems:
             return None
-        shapes = [[_operand(extent) for extent in tensor.shape] for tensor in record]
+        shapes = [[extent.operand for extent in tensor.shape] for tensor in record]
         sizes = " + ".join(" * ".join(shape) for shape in shapes)
         floats = load_expression(document, sizes, kinds, "int", "trace", "record")
         extents = dict.fromkeys(extent for shape in shapes for extent in shape)
@@ -325,7 +336,7 @@ class _FamilyLoader:
         )
         return Trace(trace.parameter, grid, tuple(record), floats, is_whole)
 
-    def _symbols(self, written: schema.FamilyFile, kinds: Mapping[str, Kind]) -> tuple[str, ...]:
+    def _symbols(self, written: schema.FamilyFile, constants: Container[str]) -> tuple[str, ...]:
         """The symbols that inputs bind: bare names among their extents, in order."""
         symbols: dict[str, None] = {}
         for name, argument in written.arguments.items():
@@ -333,7 +344,7 @@ class _FamilyLoader:
                 continue
             for i, dim in enumerate(argument.tensor):
                 symbol = dim.strip()
-                if not symbol.isidentifier() or symbol in kinds or symbol in symbols:
+                if not symbol.isidentifier() or symbol in constants or symbol in symbols:
                     continue
                 path = ("arguments", name, "tensor", i)
                 if symbol in FUNCTIONS or not IDENTIFIER.match(symbol):
@@ -355,9 +366,10 @@ class _FamilyLoader:
         for name, argument in written.arguments.items():
             self._check_argument_name(name, kinds)
             if isinstance(argument, schema.ScalarInput):
-                scalars.append(self._scalar(name, argument, scope))
-            else:
-                tensors.append(self._tensor(name, argument, kinds, scope))
+                scalars.append(self._scalar(name, argument, {**scope, **_SHARED_FACTS}))
+        for name, argument in written.arguments.items():
+            if not isinstance(argument, schema.ScalarInput):
+                tensors.append(self._tensor(name, argument, kinds, scope, scalars))
         place = ("arguments",)
         for role, word in ((Role.INPUT, "tensor"), (Role.OUTPUT, "output")):
             if not any(tensor.role is role for tensor in tensors):
@@ -396,27 +408,36 @@ class _FamilyLoader:
         written: schema.TensorInput | schema.TensorOutput,
         kinds: Mapping[str, Kind],
         scope: Mapping[str, Kind],
+        scalars: Sequence[Scalar],
     ) -> Tensor:
         match written:
             case schema.TensorInput(tensor=texts):
-                role, key = Role.INPUT, "tensor"
+                role, key, known = Role.INPUT, "tensor", dict(scope)
             case schema.TensorOutput(output=texts):
                 role, key = Role.OUTPUT, "output"
+                known = {**scope, **{s.name: s.kind for s in scalars if s.kind in (INT, BOOL)}}
         path = ("arguments", name)
         if len(texts) > MAX_RANK:
             self.family.report(f"{len(texts)} extents; at most {MAX_RANK}", *path, key)
         check_dtype(self.family, written.dtype, kinds, *path, "dtype")
         dims = []
         for i, text in enumerate(texts):
-            expression = load_expression(self.family, text, scope, "int", *path, key, i)
+            expression = load_expression(self.family, text, known, "int", *path, key, i)
+            self._check_extent(name, expression, scalars)
             is_symbol = expression.text in scope and expression.text not in kinds
             dims.append(Dim(expression, expression.text if is_symbol else None))
         optional = isinstance(written, schema.TensorOutput) and written.optional
         doc = " ".join(written.doc.split())
         return Tensor(name, role, tuple(dims), written.dtype, optional, doc)
 
-
-def _operand(expression: Expression) -> str:
-    """Its text, to stand beside an operator."""
-    text = expression.normal
-    return text if text.isidentifier() else f"({text})"
+    def _check_extent(self, name: str, extent: Expression, scalars: Sequence[Scalar]) -> None:
+        """Reports scalars that an output's extent may not name: torch.compile asks for the extent
+        where there is no device."""
+        for scalar in scalars:
+            facts = scalar.default.names & {*DEVICE_FACTS} if scalar.default else ()
+            if facts and scalar.name in extent.names:
+                message = (
+                    f"'{', '.join(facts)}' is a fact about the device, but an extent of the output "
+                    f"'{name}' depends on '{scalar.name}': torch.compile needs it without a device"
+                )
+                self.family.report(message, "arguments", scalar.name, "default")

@@ -13,16 +13,24 @@ from codegen.spec.checks import (
     check_file,
     check_identifier,
     check_tokens,
+    load_derived,
     load_expression,
     load_parameters,
     load_rules,
     spec_name,
 )
-from codegen.spec.expressions import BOOL, INT, Expression, ExpressionError, Kind, parse
+from codegen.spec.expressions import (
+    DEVICE_FACTS,
+    INT,
+    Expression,
+    ExpressionError,
+    Kind,
+    parse,
+)
 from codegen.spec.load_build import BuildLoader
 from codegen.spec.load_sets import SetLoader
 from codegen.spec.model import (
-    Derived,
+    Bound,
     Family,
     Launch,
     Parameter,
@@ -36,7 +44,6 @@ from codegen.spec.names import CPP_KEYWORDS, IDENTIFIER, TARGET, enum_type
 from codegen.spec.problems import TooManyProblemsError, did_you_mean
 from codegen.spec.source import Document
 
-MAX_DERIVED = 256
 MAX_WORKSPACES = 32  # runtime/include/registry.h
 WGMMA_DTYPES = ("bf16", "fp16")
 
@@ -65,11 +72,15 @@ class TargetLoader:
                 "target",
             )
         own = load_parameters(document, written.parameters)
-        shared = [parameter.name for parameter in family.parameters]
+        meanings = {
+            **dict.fromkeys((parameter.name for parameter in family.parameters), "a parameter"),
+            **dict.fromkeys((value.name for value in family.derived), "a derived value"),
+            **dict.fromkeys(family.symbols, "a symbol"),
+            **dict.fromkeys((scalar.name for scalar in family.scalars), "a scalar"),
+        }
         for name in written.parameters:
-            if name in shared or name in family.symbols:
-                what = "parameter" if name in shared else "symbol"
-                message = f"'{name}' is also a {what} of the family"
+            if name in meanings:
+                message = f"'{name}' is also {meanings[name]} of the family"
                 document.report(message, "parameters", name, key=True)
         parameters = family.parameters + own
         if len(parameters) > MAX_PARAMETERS:
@@ -80,13 +91,22 @@ class TargetLoader:
             raise TooManyProblemsError
         check_tokens(document, parameters, own)
         kinds = {parameter.name: parameter.kind for parameter in parameters}
-        derived = self._derived(written, kinds)
+        shared_kinds = {value.name: value.expression.kind for value in family.derived}
+        derived = family.derived + load_derived(
+            document,
+            written.derived,
+            {**kinds, **shared_kinds},
+            {**meanings, **dict.fromkeys(written.parameters, "a parameter")},
+            len(family.derived),
+        )
         constants = {**kinds, **{value.name: value.expression.kind for value in derived}}
         for parameter in parameters:
             if parameter.type is ParameterType.ENUM and enum_type(parameter.name) in constants:
                 message = f"'{enum_type(parameter.name)}' is the C++ type of '{parameter.name}'"
                 document.report(f"{message}: rename one of them")
-        everything = {**constants, **dict.fromkeys(family.symbols, INT)}
+        facts = DEVICE_FACTS if written.target != "cpu" else DEVICE_FACTS[:1]
+        sizes = {**constants, **family.sizes, **dict.fromkeys(facts, INT)}
+        scalars = {scalar.name: scalar.kind for scalar in family.scalars}
         constraints = load_rules(document, written.constraints, constants, "constraints")
         wgmma, wgmma_rules = self._wgmma(written, parameters, constants)
         header, kernel = self._kernel(written)
@@ -109,10 +129,10 @@ class TargetLoader:
                 *wgmma_rules,
                 *((family.trace.is_whole,) if family.trace else ()),
             ),
-            workspace=self._workspace(written, everything),
-            launch=self._launch(written, constants, everything),
+            workspace=self._workspace(written, sizes),
+            launch=self._launch(written, constants, sizes),
             wgmma=wgmma,
-            requires=load_rules(document, written.requires, everything, "requires"),
+            requires=load_rules(document, written.requires, {**sizes, **scalars}, "requires"),
             alignment=alignment,
             sets=SetLoader(document, family.parameters, own, constants).load(written.sets),
             short=short_form.load(document, written.short, parameters),
@@ -143,28 +163,6 @@ class TargetLoader:
                 )
         return header, kernel or None
 
-    def _derived(
-        self, written: schema.TargetFile, kinds: Mapping[str, Kind]
-    ) -> tuple[Derived, ...]:
-        scope = dict(kinds)
-        derived = []
-        if len(written.derived) > MAX_DERIVED:
-            message = f"{len(written.derived)} derived values; at most {MAX_DERIVED}"
-            self.document.report(message, "derived", key=True)
-            raise TooManyProblemsError
-        for name, text in written.derived.items():
-            path = ("derived", name)
-            if name in scope or name in self.family.symbols:
-                self.document.report(
-                    f"'{name}' is already a parameter, a symbol or a derived value", *path, key=True
-                )
-            else:
-                check_identifier(self.document, name, "a derived value", *path)
-            expression = load_expression(self.document, text, scope, "number", *path)
-            derived.append(Derived(name, expression, self.document.locate(*path)))
-            scope[name] = expression.kind
-        return tuple(derived)
-
     def _limits(
         self, written: schema.TargetFile, constants: Mapping[str, Kind]
     ) -> tuple[Rule, ...]:
@@ -186,15 +184,9 @@ class TargetLoader:
         return tuple(rules)
 
     def _workspace(
-        self, written: schema.TargetFile, everything: Mapping[str, Kind]
+        self, written: schema.TargetFile, scope: Mapping[str, Kind]
     ) -> tuple[Workspace, ...]:
         document, family = self.document, self.family
-        integers = {
-            scalar.name: BOOL if scalar.dtype == "bool" else INT
-            for scalar in family.scalars
-            if scalar.dtype in ("i32", "i64", "bool")
-        }
-        scope = {**everything, **integers}
         parts = []
         for name, part in written.workspace.items():
             path, problems = ("workspace", name), len(document.problems)
@@ -208,7 +200,7 @@ class TargetLoader:
                 for i, text in enumerate(part.shape)
             ]
             elements = " * ".join(f"({extent})" for extent in extents)
-            note = f"[{', '.join(extents)}] {part.dtype}"
+            note = f"[{', '.join(extents)}] {part.dtype}{', zeroed' if part.zeroed else ''}"
             if part.when is not None:
                 when = load_expression(document, part.when, scope, "bool", *path, "when").text
                 elements = f"({elements}) if ({when}) else 0"
@@ -216,7 +208,7 @@ class TargetLoader:
             note += f": {part.doc}" if part.doc else ""
             if len(document.problems) == problems:
                 whole = load_expression(document, elements, scope, "int", *path, "shape")
-                parts.append(Workspace(name, part.dtype, whole, note))
+                parts.append(Workspace(name, part.dtype, whole, part.zeroed, note))
         if len(written.workspace) > MAX_WORKSPACES:
             message = f"{len(written.workspace)} workspaces; at most {MAX_WORKSPACES}"
             document.report(message, "workspace", key=True)
@@ -271,19 +263,45 @@ class TargetLoader:
         self,
         written: schema.TargetFile,
         constants: Mapping[str, Kind],
-        everything: Mapping[str, Kind],
+        sizes: Mapping[str, Kind],
     ) -> Launch | None:
         if written.launch is None:
             return None
         launch, document = written.launch, self.document
-        return Launch(
-            tuple(
-                load_expression(document, text, everything, "int", "launch", "grid", i)
-                for i, text in enumerate(launch.grid)
-            ),
-            load_expression(document, launch.block, constants, "int", "launch", "block"),
-            load_expression(
-                document, launch.shared_memory, constants, "int", "launch", "shared_memory"
-            ),
-            document.locate("launch", key=True),
-        )
+        bounds: list[Bound] = []
+
+        def bound(
+            expression: Expression, least: int, most: int, because: str, *place: str | int
+        ) -> None:
+            if expression.names <= constants.keys():
+                location = document.locate("launch", *place)
+                bounds.append(Bound(expression, least, most, because, location))
+
+        def extents(key: str, texts: Sequence[str], most: Sequence[int]) -> tuple[Expression, ...]:
+            unit = "threads" if key == "block" else "blocks"
+            loaded = []
+            for i, text in enumerate(texts):
+                extent = load_expression(document, text, sizes, "int", "launch", key, i)
+                because = f"a {key} has 1 to {most[i]} {unit} along {'xyz'[i]}"
+                bound(extent, 1, most[i], because, key, i)
+                loaded.append(extent)
+            if key != "grid" and len(loaded) > 1 and len(document.problems) == problems:
+                product = parse(" * ".join(extent.operand for extent in loaded), sizes, "int")
+                bound(product, 1, most[0], f"a {key} has 1 to {most[0]} {unit}", key)
+            return tuple(loaded)
+
+        problems = len(document.problems)
+        grid = extents("grid", launch.grid, (2**31 - 1, 65535, 65535))
+        block = extents("block", launch.block, (1024, 1024, 64))
+        place = "launch", "shared_memory"
+        memory = load_expression(document, launch.shared_memory, sizes, "int", *place)
+        bound(memory, 0, 2**31 - 1, "shared memory is 0 to 2^31 - 1 bytes", "shared_memory")
+        cluster = extents("cluster", launch.cluster, (8, 8, 8))
+        place = "launch", "dependent"
+        dependent = load_expression(document, launch.dependent, sizes, "bool", *place)
+        named = TARGET.match(written.target)
+        if named and named[1] and int(named[1]) < 90:
+            for key in sorted({"cluster", "dependent"} & launch.model_fields_set):
+                message = f"'{key}' needs compute capability 9.0: a target sm90, sm90a or later"
+                document.report(message, "launch", key, key=True)
+        return Launch(grid, block, memory, cluster, dependent, tuple(bounds))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from codegen.spec.expressions import BOOL, DTYPE, DTYPES, INT, Expression, Kind
+from codegen.spec.expressions import BOOL, DTYPE, DTYPES, FLOAT, INT, Expression, Kind
 from codegen.spec.names import cpp_type_name, enum_type, taken
 from codegen.spec.problems import Location, did_you_mean
 
@@ -148,6 +148,11 @@ class Scalar:
     default: Expression | None
     doc: str
 
+    @property
+    def kind(self) -> Kind:
+        """What it is in an expression."""
+        return {"f32": FLOAT, "f64": FLOAT, "bool": BOOL}.get(self.dtype, INT)
+
 
 @dataclass(frozen=True)
 class Feature:
@@ -183,6 +188,7 @@ class Workspace:
     name: str
     dtype: str
     elements: Expression  # 0 where it is not needed
+    zeroed: bool  # a call finds zeros in it
     note: str  # its shape, its condition and what it holds, on one line
 
 
@@ -191,9 +197,11 @@ class Launch:
     """A generated CUDA launch."""
 
     grid: tuple[Expression, ...]
-    block: Expression
+    block: tuple[Expression, ...]
     shared_memory: Expression
-    location: Location
+    cluster: tuple[Expression, ...]  # none: no clusters
+    dependent: Expression
+    bounds: tuple[Bound, ...]  # of what a configuration alone decides
 
 
 @dataclass(frozen=True)
@@ -320,7 +328,7 @@ class Target:
     kernel: str | None
     shared_parameters: tuple[Parameter, ...]  # the family's
     own_parameters: tuple[Parameter, ...]
-    derived: tuple[Derived, ...]
+    derived: tuple[Derived, ...]  # the family's first
     constraints: tuple[Rule, ...]  # limits among them, and what wgmma and a trace take
     workspace: tuple[Workspace, ...]
     launch: Launch | None
@@ -368,13 +376,7 @@ class Target:
     @property
     def launch_bounds(self) -> tuple[Bound, ...]:
         """What a configuration's launch, where the spec has one, must keep to."""
-        if self.launch is None:
-            return ()
-        block, memory, place = self.launch.block, self.launch.shared_memory, self.launch.location
-        return (
-            Bound(block, 1, 1024, "a block has 1 to 1024 threads", place),
-            Bound(memory, 0, 2**31 - 1, "shared memory is 0 to 2^31 - 1 bytes", place),
-        )
+        return () if self.launch is None else self.launch.bounds
 
     @property
     def is_cuda(self) -> bool:
@@ -411,6 +413,7 @@ class Family:
     argument_order: tuple[str, ...]
     symbols: tuple[str, ...]
     parameters: tuple[Parameter, ...]
+    derived: tuple[Derived, ...]  # shared by every target
     requires: tuple[Rule, ...]
     trace: Trace | None
     build: Build
@@ -420,3 +423,10 @@ class Family:
     targets: tuple[Target, ...]
     folder: str  # relative to the spec folder: <family>, or <group>/<family>
     file: str
+
+    @property
+    def sizes(self) -> dict[str, Kind]:
+        """What may say how large an output, a workspace or a launch is, beside constants: symbols,
+        and scalars that are integers or bools."""
+        integers = {s.name: s.kind for s in self.scalars if s.kind in (INT, BOOL)}
+        return {**dict.fromkeys(self.symbols, INT), **integers}

@@ -7,6 +7,8 @@ import keyword
 import re
 from collections.abc import Container, Iterable
 
+from codegen.spec.expressions import DEVICE_FACTS
+
 IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*_?\Z")
 SNAKE = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*\Z")
 TOKEN = re.compile(r"[a-z][a-z0-9]*\Z")
@@ -60,6 +62,8 @@ def reserved(name: str) -> str | None:
         return "is a C++ keyword"
     if keyword.iskeyword(name):
         return "is a Python keyword"
+    if name in DEVICE_FACTS:
+        return "is what expressions call a fact about the device"
     if name in _RESERVED:
         return "has a meaning of its own in generated code"
     return None

@@ -219,8 +219,12 @@ class FamilyFile(Written):
     parameters: dict[str, Parameter] = Field(
         default_factory=dict, description="shared by every target, in the order of the key"
     )
+    derived: dict[str, Text] = Field(
+        default_factory=dict,
+        description="values of every target, computed from parameters and those above",
+    )
     requires: list[Rule] = Field(
-        default_factory=list, description="checked at each call, on the bound shapes"
+        default_factory=list, description="checked at each call, on the bound shapes and scalars"
     )
     trace: Trace | None = Field(None, description="what its traced kernels write, where asked to")
     build: Build | None = Field(None, description="of every target")
@@ -249,23 +253,53 @@ class Workspace(_Shaped):
     """Scratch memory of one target, allocated for each call."""
 
     shape: list[Text] = Field(
-        description="its extents, over symbols, parameters, derived values and integer scalars",
+        description="its extents, over symbols, parameters, derived values, integer scalars and "
+        "facts about the device",
         min_length=1,
     )
     when: Text | None = Field(None, description="the condition under which a call needs it")
+    zeroed: bool = Field(False, description="whether a call finds it filled with zeros")
+
+
+def _as_list(value: Any) -> Any:
+    return value if isinstance(value, list) else [value]
+
+
+Extents = Annotated[
+    list[Text],
+    Field(min_length=1, max_length=3),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": _SCALARS},
+                {"type": "array", "items": {"type": _SCALARS}, "minItems": 1, "maxItems": 3},
+            ],
+        }
+    ),
+]
 
 
 class Launch(Written):
     """How a CUDA kernel is launched; absent: the header brings its own launch<Config, Isa>."""
 
-    grid: list[Text] = Field(description="blocks along x, y, z", min_length=1, max_length=3)
-    block: Text = Field(description="threads of a block")
+    grid: Annotated[Extents, BeforeValidator(_as_list)] = Field(description="blocks along x, y, z")
+    block: Annotated[Extents, BeforeValidator(_as_list)] = Field(
+        description="threads of a block, or those along x, y, z"
+    )
     shared_memory: Text = Field("0", description="dynamic shared memory, bytes")
+    cluster: Annotated[Extents, BeforeValidator(_as_list)] = Field(
+        default_factory=list, description="blocks of a cluster along x, y, z, from sm90 on"
+    )
+    dependent: Text = Field(
+        "false",
+        description="programmatic dependent launch, from sm90 on: whether the kernel may start "
+        "before the one ahead of it on the stream has ended",
+    )
 
 
 Axis = Annotated[
     list[Value],
-    BeforeValidator(lambda value: value if isinstance(value, list) else [value]),
+    BeforeValidator(_as_list),
     WithJsonSchema(
         {
             "description": "a value, or a list of values",
@@ -450,6 +484,8 @@ def _report(document: Document, detail: ErrorDetails) -> None:
             message = f"must be a mapping{found}"
         case "string_too_short" | "too_short":
             message = "must not be empty"
+        case "too_long":
+            message = f"must have at most {context['max_length']} entries, not {len(data)}"
         case _:
             text = detail["msg"]
             message = text[0].lower() + text[1:] + ("" if "must be" in text else found)

@@ -96,10 +96,11 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
   if (status != cudaSuccess) return {cudaGetErrorString(status)};
   problem.section_heads = section_heads<Config>(args, multiprocessors);
   const std::int64_t tiles = ceil_div(args.Sq, Config::B_r) * args.H * args.B;
-  static std::atomic<std::uint64_t> devices_ready{0};
-  return launch_cuda(&flash_forward::flash_forward_sm90a<Config>,
-                     Grid{std::min<std::int64_t>(tiles, multiprocessors)}, Config::threads,
-                     Config::smem_bytes, problem, context, devices_ready);
+  return launch_cuda<&flash_forward::flash_forward_sm90a<Config>>(
+      {.grid = {std::min<std::int64_t>(tiles, multiprocessors)},
+       .block = {Config::threads},
+       .shared_memory = Config::smem_bytes},
+      context, problem);
 }
 
 }  // namespace kernelmint

@@ -26,7 +26,7 @@ class Launches {
         can_wait_(can_wait) {}
 
   template <class... Parameters, class... Extra>
-  void run(void (*kernel)(const Problem, Parameters...), Grid grid, std::int64_t threads,
+  void run(void (*kernel)(const Problem, Parameters...), Extents grid, std::int64_t threads,
            int shared_memory, Extra... extra) {
     if (result_.error != nullptr) return;
     if (grid.x > INT32_MAX || grid.y > 65535) {

@@ -1,12 +1,16 @@
-// Launching a CUDA kernel from a generated shard.
+// Launching CUDA kernels: what generated launches do, and what a header that brings its own
+// launch<Config, Isa> may use.
 #pragma once
 
 #include <cuda_runtime.h>
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <mutex>
 
 #include "launch.h"
+#include "message.h"
 
 namespace kernelmint {
 
@@ -27,38 +31,121 @@ struct DeviceScope {
   const char* error = nullptr;
 };
 
-// One extent of the grid, checked against the limit of its axis.
-struct Grid {
+// How many there are along each axis.
+struct Extents {
   std::int64_t x = 1, y = 1, z = 1;
+
+  constexpr std::int64_t product() const { return x * y * z; }
 };
 
-// Launches `kernel` on the caller's stream and device. Never synchronises; safe under stream
-// capture. The opt-in to more than 48 KiB of dynamic shared memory is made once per device.
-template <class Args>
-LaunchResult launch_cuda(void (*kernel)(const Args), Grid grid, int threads, int shared_memory,
-                         const Args& args, const LaunchContext& context,
-                         std::atomic<std::uint64_t>& devices_ready) {
-  if (grid.x > INT32_MAX || grid.y > 65535 || grid.z > 65535)
-    return {"the launch grid exceeds CUDA's limits (2^31-1, 65535, 65535): split the batch"};
-  if (grid.x < 1 || grid.y < 1 || grid.z < 1)
-    return {"the launch grid is empty, since an extent is 0, but there are outputs to write"};
+// How a kernel is launched.
+struct CudaLaunch {
+  Extents grid;                    // thread blocks
+  Extents block;                   // threads of a block
+  std::int64_t shared_memory = 0;  // dynamic, bytes of a block
+  Extents cluster;                 // blocks of a cluster, from compute capability 9.0 on; 1: none
+  // Whether it may start before the kernel ahead of it on the stream has ended, from compute
+  // capability 9.0 on: it must then wait for it (ptx/dependent_launch.cuh).
+  bool dependent = false;
+};
+
+// What CUDA does not take, whatever the kernel; null where it takes it. (Each extent is looked at
+// before products are, which then fit.)
+inline const char* why_invalid(const CudaLaunch& launch, std::int64_t max_shared_memory) {
+  const auto& [grid, block, shared_memory, cluster, dependent] = launch;
+  const auto within = [](const Extents& extents, std::int64_t x, std::int64_t y, std::int64_t z) {
+    return extents.x >= 1 && extents.y >= 1 && extents.z >= 1 && extents.x <= x && extents.y <= y &&
+           extents.z <= z;
+  };
+  const auto refuse = [](const char* format, const Extents& e) {
+    return message(format, static_cast<long long>(e.x), static_cast<long long>(e.y),
+                   static_cast<long long>(e.z));
+  };
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0)
+    return "the launch grid is empty, since an extent is 0, but there are outputs to write";
+  if (!within(grid, INT32_MAX, 65535, 65535))
+    return refuse(
+        "got a launch grid of %lld x %lld x %lld, expected at most 2^31-1 x 65535 x "
+        "65535, CUDA's limits: split the batch",
+        grid);
+  if (!within(block, 1024, 1024, 64) || block.product() > 1024)
+    return refuse(
+        "got a block of %lld x %lld x %lld threads, expected 1 to 1024 in all, at most "
+        "64 of them along z",
+        block);
+  if (!within(cluster, 8, 8, 8) || cluster.product() > 8)
+    return refuse("got a cluster of %lld x %lld x %lld thread blocks, expected 1 to 8 in all",
+                  cluster);
+  if (grid.x % cluster.x != 0 || grid.y % cluster.y != 0 || grid.z % cluster.z != 0)
+    return refuse("got a launch grid of %lld x %lld x %lld, expected multiples of the cluster",
+                  grid);
+  if (shared_memory < 0 || shared_memory > max_shared_memory)
+    return message(
+        "got %lld bytes of shared memory, expected at most the %lld that a block may "
+        "have on this device",
+        static_cast<long long>(shared_memory), static_cast<long long>(max_shared_memory));
+  return nullptr;
+}
+
+// A kernel's opt-in to more than 48 KiB of dynamic shared memory: asked for once a device, and
+// again where a launch needs more than those before.
+class SharedMemoryOptIn {
+ public:
+  cudaError_t allow(const void* kernel, int device, int bytes) {
+    if (bytes <= 48 * 1024) return cudaSuccess;
+    const bool is_kept = device < kDevices;
+    if (is_kept && allowed_[device].load(std::memory_order_relaxed) >= bytes) return cudaSuccess;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (is_kept && allowed_[device].load(std::memory_order_relaxed) >= bytes) return cudaSuccess;
+    const cudaError_t status =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (status == cudaSuccess && is_kept) allowed_[device].store(bytes, std::memory_order_relaxed);
+    return status;
+  }
+
+ private:
+  static constexpr int kDevices = 16;
+  static inline std::mutex mutex_;
+  std::atomic<int> allowed_[kDevices] = {};
+};
+
+// Launches `kKernel` on the caller's stream and device. Never synchronises; safe under stream
+// capture. What CUDA refuses is an error of the result, and not left for the next call to find.
+template <auto kKernel, class... Arguments>
+LaunchResult launch_cuda(const CudaLaunch& launch, const LaunchContext& context,
+                         const Arguments&... arguments) {
+  if (const char* reason = why_invalid(launch, context.facts.max_shared_memory)) return {reason};
   const DeviceScope device(context.device);
   if (device.error != nullptr) return {device.error};
-  cudaError_t status = cudaSuccess;
-  const std::uint64_t bit = std::uint64_t{1} << (context.device & 63);
-  if (shared_memory > 48 * 1024 &&
-      (context.device > 63 || !(devices_ready.load(std::memory_order_relaxed) & bit))) {
-    status =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_memory);
-    if (status == cudaSuccess) devices_ready.fetch_or(bit, std::memory_order_relaxed);
+  const auto extents = [](const Extents& e) {
+    return dim3(static_cast<unsigned>(e.x), static_cast<unsigned>(e.y), static_cast<unsigned>(e.z));
+  };
+  cudaLaunchAttribute attributes[2];
+  cudaLaunchConfig_t config = {};
+  config.gridDim = extents(launch.grid);
+  config.blockDim = extents(launch.block);
+  config.dynamicSmemBytes = static_cast<std::size_t>(launch.shared_memory);
+  config.stream = static_cast<cudaStream_t>(context.stream);
+  config.attrs = attributes;
+  if (launch.cluster.product() > 1) {
+    cudaLaunchAttribute& cluster = attributes[config.numAttrs++];
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {static_cast<unsigned>(launch.cluster.x),
+                              static_cast<unsigned>(launch.cluster.y),
+                              static_cast<unsigned>(launch.cluster.z)};
   }
-  if (status == cudaSuccess) {
-    const dim3 blocks(static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y),
-                      static_cast<unsigned>(grid.z));
-    kernel<<<blocks, threads, shared_memory, static_cast<cudaStream_t>(context.stream)>>>(args);
-    status = cudaGetLastError();
+  if (launch.dependent) {
+    cudaLaunchAttribute& dependent = attributes[config.numAttrs++];
+    dependent.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    dependent.val.programmaticStreamSerializationAllowed = 1;
   }
-  return {status == cudaSuccess ? nullptr : cudaGetErrorString(status)};
+  static SharedMemoryOptIn opt_in;
+  cudaError_t status = opt_in.allow(reinterpret_cast<const void*>(kKernel), context.device,
+                                    static_cast<int>(launch.shared_memory));
+  if (status == cudaSuccess) status = cudaLaunchKernelEx(&config, kKernel, arguments...);
+  if (status == cudaSuccess) return {};
+  cudaGetLastError();  // else PyTorch's next check finds it
+  return {cudaGetErrorString(status)};
 }
 
 }  // namespace kernelmint

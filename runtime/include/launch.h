@@ -1,15 +1,39 @@
 // What stands between the dispatch table and a kernel.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace kernelmint {
+
+// What a spec's expressions may ask of the device that a call runs on.
+struct DeviceFacts {
+  std::int64_t sm_count;           // multiprocessors; on the CPU, LaunchContext::num_threads
+  std::int64_t max_shared_memory;  // bytes, the most a thread block may have; 0 on the CPU
+};
+
+// Memory, or why there is none: a text that is valid until the launch has returned.
+struct Allocation {
+  void* data;
+  const char* error;
+};
 
 // Where and how the caller wants the kernel to run.
 struct LaunchContext {
   void* stream;     // cudaStream_t of the caller; null on the CPU
   int device;       // CUDA device ordinal; 0 on the CPU
   int num_threads;  // CPU threads to use, the caller's included; 1 on a GPU
+  DeviceFacts facts;
+
+  // Scratch memory whose size the spec cannot know, on the device of the call: `bytes` from a
+  // multiple of 256 on, uninitialised; null for 0. On a GPU it comes from PyTorch's allocator, for
+  // work on `stream`, and the launch's own thread must ask. It is given back when the launch has
+  // returned: work that is then still on the stream may use it. A launch that cannot do without
+  // returns the error.
+  Allocation allocate(std::size_t bytes) const { return allocator(call, bytes); }
+
+  Allocation (*allocator)(void* call, std::size_t bytes);
+  void* call;
 };
 
 // How a launch went. `error` is null on success, else a string with static storage: what went

@@ -28,11 +28,13 @@ union ScalarValue {
 };
 
 // What an expression may name: the bound symbols (in the order of FamilyEntry::symbols), the
-// kernel's parameters (of KernelEntry::parameters) and, where a call has converted them, scalars.
+// kernel's parameters (of KernelEntry::parameters), the scalars once their defaults are computed,
+// and, of an entry that `asks_device`, facts about the call's device.
 struct Scope {
   const std::int64_t* symbols;
   const std::int64_t* parameters;
   const ScalarValue* scalars;
+  const DeviceFacts* device;
 };
 
 // The value of an expression, or why it has none: a text that is valid until the thread's next one.
@@ -71,11 +73,12 @@ struct ScalarArgument {
   const char* text = nullptr;  // the default as the spec writes it; null where required
 };
 
-// A precondition on the bound shapes, checked at each call.
+// A precondition on the bound shapes and on scalars, checked at each call.
 struct Requirement {
   IntExpression holds;
   const char* text;     // "H % Hk == 0"
   const char* because;  // the spec's reason
+  bool needs_scalars = false;
 };
 
 // Scratch memory of a call.
@@ -85,6 +88,7 @@ struct WorkspaceEntry {
   Dtype dtype = {};
   IntExpression elements;  // 0: the call needs none
   const char* text;        // its shape and what it holds, as the spec says it
+  bool zeroed = false;     // the call finds zeros in it
 };
 
 // Writes the pointers, in the order of the entries, into the target's Args.
@@ -125,6 +129,7 @@ struct TargetEntry {
                   // a contiguous tensor's are; an element's own size at least
   const Requirement* requirements;  // the target's own, after the family's
   int num_requirements;
+  bool asks_device = false;  // a requirement or a workspace names a fact about the device
   const WorkspaceEntry* workspace;
   int num_workspaces;
   BindWorkspace bind_workspace;
@@ -143,6 +148,7 @@ struct FamilyEntry {
   int num_scalars;
   const Requirement* requirements;
   int num_requirements;
+  bool asks_device = false;  // a requirement or a default names a fact about the device
   FillArgs fill;
   const TraceEntry* trace;  // null where kernels write none
   const TargetEntry* const* targets;

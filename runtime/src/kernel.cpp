@@ -1,8 +1,5 @@
 #include "kernel.h"
 
-#include <cxxabi.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cctype>
 #include <cmath>
@@ -11,6 +8,8 @@
 #include <string_view>
 
 #include "errors.h"
+#include "gil.h"
+#include "launch_memory.h"
 #include "overlap.h"
 #include "processor.h"
 
@@ -58,27 +57,6 @@ const char* too_narrow_type(Dtype dtype, const ScalarValue& value) {
   return nullptr;
 }
 
-// Where the interpreter is being finalized, taking the lock back ends a daemon thread: before
-// Python 3.14 by pthread_exit, which unwinds the stack up to the first function that may not throw,
-// a destructor for one, and there ends the process. Such a thread sleeps instead until the process
-// is gone, as Python 3.14 has it do.
-class ReleaseGil {
- public:
-  ReleaseGil() : state_(PyEval_SaveThread()) {}
-  ~ReleaseGil() {
-    try {
-      PyEval_RestoreThread(state_);
-    } catch (const abi::__forced_unwind&) {
-      while (true) pause();
-    }
-  }
-  ReleaseGil(const ReleaseGil&) = delete;
-  ReleaseGil& operator=(const ReleaseGil&) = delete;
-
- private:
-  PyThreadState* state_;
-};
-
 }  // namespace
 
 // What one call has found so far; arrays are indexed as the family's tensors and scalars are.
@@ -91,10 +69,11 @@ struct Kernel::Call {
   int first_input = -1;
   ScalarValue scalars[kMaxScalars];
   bool is_default[kMaxScalars];
+  DeviceFacts facts;         // known where an expression asks for them, and at the launch
   bool wanted[kMaxTensors];  // outputs to return
   int num_wanted = 0;
   nb::object owned[kMaxTensors];  // outputs
-  nb::object workspace;
+  nb::object workspace, zeroed_workspace;
   bool wants_trace = false;
   nb::object trace;
   TensorInfo records;
@@ -110,6 +89,7 @@ Kernel::Kernel(const FamilyEntry& family, const TargetEntry& target, const Kerne
       architectures_(std::move(architectures)),
       parameters_(std::move(parameters)),
       is_cuda_(target.capability != 0),
+      asks_device_(family.asks_device || target.asks_device),
       is_traced_(family.trace != nullptr && entry.parameters[family.trace->parameter] != 0),
       dispatched_(std::move(dispatched)) {
   launch_ = is_cuda_ ? entry.cuda : select(entry);
@@ -126,6 +106,10 @@ Kernel::Kernel(const FamilyEntry& family, const TargetEntry& target, const Kerne
     ++num_inputs_;
     for (int d = 0; d < argument.rank; ++d) has_input_expressions_ |= argument.dims[d].symbol < 0;
   }
+  for (int i = 0; i < family.num_requirements; ++i)
+    requires_scalars_ |= family.requirements[i].needs_scalars;
+  for (int i = 0; i < target.num_requirements; ++i)
+    requires_scalars_ |= target.requirements[i].needs_scalars;
 }
 
 std::string Kernel::shape_text(const TensorArgument& argument) const {
@@ -134,8 +118,8 @@ std::string Kernel::shape_text(const TensorArgument& argument) const {
   return result + "]";
 }
 
-// "; here H = 6, Hk = 4": the symbols, parameters and, once they are known, scalars that an
-// expression names, and their values; empty where it names none.
+// "; here H = 6, Hk = 4": the symbols, parameters, derived values, facts about the device and, once
+// they are known, scalars that an expression names, and their values; empty where it names none.
 std::string Kernel::here(const char* expression, const Call& call, bool scalars_known) const {
   std::string result;
   const auto add = [&](std::string_view name, const std::string& value) {
@@ -155,24 +139,32 @@ std::string Kernel::here(const char* expression, const Call& call, bool scalars_
     for (int i = 0; i < family_.num_symbols; ++i)
       if (word == family_.symbols[i]) add(word, std::to_string(call.symbols[i]));
     for (int i = 0; scalars_known && i < family_.num_scalars; ++i)
-      if (word == family_.scalars[i].name && !is_floating(family_.scalars[i].dtype))
-        add(word, std::to_string(call.scalars[i].integer));
+      if (word == family_.scalars[i].name)
+        add(word, is_floating(family_.scalars[i].dtype) ? text(call.scalars[i].floating)
+                                                        : text(call.scalars[i].integer));
+    if (asks_device_ && word == "sm_count") add(word, text(call.facts.sm_count));
+    if (asks_device_ && word == "max_shared_memory") add(word, text(call.facts.max_shared_memory));
     if (parameters_.contains(word.c_str())) add(word, to_text(parameters_[word.c_str()]));
   }
   return result;
 }
 
 Scope Kernel::scope(const Call& call) const {
-  return {call.symbols, entry_.parameters, call.scalars};
+  return {call.symbols, entry_.parameters, call.scalars, &call.facts};
 }
 
 std::int64_t Kernel::evaluate(IntExpression expression, const char* expression_text,
-                              const Call& call) const {
+                              const Call& call, bool scalars_known) const {
   const Evaluated<std::int64_t> result = expression(scope(call));
   if (result.error == nullptr) [[likely]]
     return result.value;
-  throw InvalidArgument(
-      text(entry_.key, ": ", expression_text, ": ", result.error, here(expression_text, call)));
+  throw InvalidArgument(text(entry_.key, ": ", expression_text, ": ", result.error,
+                             here(expression_text, call, scalars_known)));
+}
+
+void Kernel::find_facts(Call& call) const {
+  call.facts =
+      is_cuda_ ? call.torch.cuda_facts(call.device().id) : DeviceFacts{call.torch.num_threads(), 0};
 }
 
 void Kernel::check_dtype(const TensorArgument& argument, const TensorInfo& tensor,
@@ -302,15 +294,19 @@ void Kernel::check_expressions(const Call& call) const {
   }
 }
 
-void Kernel::check_requirements(const Call& call, const Requirement* requirements,
-                                int count) const {
-  for (int i = 0; i < count; ++i) {
-    const Requirement& requirement = requirements[i];
-    if (evaluate(requirement.holds, requirement.text, call) != 0) [[likely]]
-      continue;
-    throw InvalidArgument(text(entry_.key, ": requires ", requirement.text, ", because ",
-                               requirement.because, here(requirement.text, call)));
-  }
+void Kernel::check_requirements(const Call& call, bool of_scalars) const {
+  const auto check = [&](const Requirement* requirements, int count) {
+    for (int i = 0; i < count; ++i) {
+      const Requirement& requirement = requirements[i];
+      if (requirement.needs_scalars != of_scalars) continue;
+      if (evaluate(requirement.holds, requirement.text, call, of_scalars) != 0) [[likely]]
+        continue;
+      throw InvalidArgument(text(entry_.key, ": requires ", requirement.text, ", because ",
+                                 requirement.because, here(requirement.text, call, of_scalars)));
+    }
+  };
+  check(family_.requirements, family_.num_requirements);
+  check(target_.requirements, target_.num_requirements);
 }
 
 // Converting may run any Python code, which may resize a tensor: before their memory is looked at.
@@ -402,11 +398,12 @@ void Kernel::output_shape(const Call& call, const TensorArgument& argument,
                           std::int64_t* shape) const {
   for (int i = 0; i < argument.rank; ++i) {
     const Dim& dim = argument.dims[i];
-    shape[i] = dim.symbol >= 0 ? call.symbols[dim.symbol] : evaluate(dim.value, dim.text, call);
+    shape[i] =
+        dim.symbol >= 0 ? call.symbols[dim.symbol] : evaluate(dim.value, dim.text, call, true);
     if (shape[i] < 0 || shape[i] > kMaxExtent)
       throw InvalidArgument(text(entry_.key, ": the output ", argument.name, " ",
                                  shape_text(argument), " would have ", shape[i], " in dimension ",
-                                 i, here(dim.text, call)));
+                                 i, here(dim.text, call, true)));
   }
 }
 
@@ -452,8 +449,8 @@ void Kernel::bind_inputs(Call& call, nb::handle inputs) {
     call.bound[i] = {tensor.data, tensor.strides};
   }
   if (has_input_expressions_) check_expressions(call);
-  check_requirements(call, family_.requirements, family_.num_requirements);
-  check_requirements(call, target_.requirements, target_.num_requirements);
+  if (asks_device_) find_facts(call);
+  check_requirements(call, false);
 }
 
 void Kernel::choose_outputs(Call& call, nb::handle requested, nb::handle out) const {
@@ -514,9 +511,10 @@ bool Kernel::bind_outputs(Call& call) {
   return has_elements;
 }
 
-// One allocation for all parts, each of which begins at a multiple of 256 bytes.
+// One allocation for all parts that are zeroed and one for the others; each part begins at a
+// multiple of 256 bytes.
 void Kernel::bind_workspace(Call& call, void* args) {
-  std::int64_t offsets[kMaxWorkspaces], total = 0;
+  std::int64_t offsets[kMaxWorkspaces], total = 0, zeroed = 0;
   void* parts[kMaxWorkspaces];
   for (int i = 0; i < target_.num_workspaces; ++i) {
     const WorkspaceEntry& part = target_.workspace[i];
@@ -532,16 +530,23 @@ void Kernel::bind_workspace(Call& call, void* args) {
     const Dtype dtype = part.dtype_parameter < 0
                             ? part.dtype
                             : static_cast<Dtype>(entry_.parameters[part.dtype_parameter]);
-    offsets[i] = elements == 0 ? -1 : total;
-    total += (elements * size_in_bytes(dtype) + 255) / 256 * 256;
+    std::int64_t& size = part.zeroed ? zeroed : total;
+    offsets[i] = elements == 0 ? -1 : size;
+    size += (elements * size_in_bytes(dtype) + 255) / 256 * 256;
   }
-  TensorInfo memory;
+  TensorInfo memory, zeros;
   if (total > 0) {
     call.workspace = call.torch.empty(&total, 1, Dtype::u8, call.device());
     call.torch.read(call.workspace.ptr(), "workspace", memory);
   }
-  for (int i = 0; i < target_.num_workspaces; ++i)
-    parts[i] = offsets[i] < 0 ? nullptr : static_cast<std::byte*>(memory.data) + offsets[i];
+  if (zeroed > 0) {
+    call.zeroed_workspace = call.torch.zeros(zeroed, call.device());
+    call.torch.read(call.zeroed_workspace.ptr(), "workspace", zeros);
+  }
+  for (int i = 0; i < target_.num_workspaces; ++i) {
+    void* const data = target_.workspace[i].zeroed ? zeros.data : memory.data;
+    parts[i] = offsets[i] < 0 ? nullptr : static_cast<std::byte*>(data) + offsets[i];
+  }
   target_.bind_workspace(args, parts);
 }
 
@@ -567,13 +572,18 @@ void Kernel::launch(Call& call) {
   family_.fill(args, call.bound, call.symbols, call.scalars);
   if (target_.num_workspaces > 0) bind_workspace(call, args);
   if (is_traced_) bind_trace(call, args);
-  LaunchContext context{nullptr, 0, 1};
-  if (is_cuda_) {
-    context.device = call.device().id;
+  if (!asks_device_) find_facts(call);
+  LaunchMemory memory(call.torch, call.device());
+  LaunchContext context{.stream = nullptr,
+                        .device = call.device().id,
+                        .num_threads = 1,
+                        .facts = call.facts,
+                        .allocator = &LaunchMemory::allocate,
+                        .call = &memory};
+  if (is_cuda_)
     context.stream = call.torch.current_stream(context.device);
-  } else {
-    context.num_threads = call.torch.num_threads();
-  }
+  else
+    context.num_threads = static_cast<int>(call.facts.sm_count);
   LaunchResult result;
   {
     ReleaseGil released;
@@ -582,6 +592,7 @@ void Kernel::launch(Call& call) {
   if (result.error == nullptr) [[likely]]
     return;
   if (result.argument != nullptr) throw InvalidArgument(rejected_text(result));
+  memory.rethrow();
   std::string extents;
   for (int i = 0; i < family_.num_symbols; ++i) extents += text(family_.symbols[i], " ");
   throw std::runtime_error(text(entry_.key, ": ", result.error, here(extents.c_str(), call)));
@@ -628,6 +639,7 @@ nb::object Kernel::perform(Call& call, nb::tuple inputs, nb::tuple scalars, nb::
   choose_outputs(call, requested, out);
   bind_inputs(call, inputs);
   set_default_scalars(call);
+  if (requires_scalars_) check_requirements(call, true);
   const bool has_elements = bind_outputs(call);
   if (call.wants_trace) allocate_trace(call);
   if (has_elements) {

@@ -13,11 +13,12 @@ namespace kernelmint {
 
 class Kernel {
  public:
-  // `parameters` (name -> value) is shown in messages about preconditions. Throws TargetUnavailable
-  // where a CPU kernel was not compiled for an instruction set that this processor has.
-  // `architectures` are what the target was compiled for, as runtime.devices takes them.
-  // `dispatched` is called with the key and call()'s arguments where a mode of PyTorch's is active:
-  // it goes through the registered operator, which the mode can see. None: there is no operator.
+  // `parameters` (name -> value), derived values included, is shown in messages about expressions.
+  // Throws TargetUnavailable where a CPU kernel was not compiled for an instruction set that this
+  // processor has. `architectures` are what the target was compiled for, as runtime.devices takes
+  // them. `dispatched` is called with the key and call()'s arguments where a mode of PyTorch's is
+  // active: it goes through the registered operator, which the mode can see. None: there is no
+  // operator.
   Kernel(const FamilyEntry& family, const TargetEntry& target, const KernelEntry& entry,
          nb::tuple architectures, nb::dict parameters, nb::object dispatched);
 
@@ -46,6 +47,7 @@ class Kernel {
   void choose_outputs(Call& call, nb::handle requested, nb::handle out) const;
   void bind_inputs(Call& call, nb::handle inputs);
   void set_default_scalars(Call& call) const;
+  void find_facts(Call& call) const;
   bool bind_outputs(Call& call);  // whether any output has elements
   void launch(Call& call);
   void bind_workspace(Call& call, void* args);
@@ -62,7 +64,7 @@ class Kernel {
   void check_memory(const TensorArgument& argument, const TensorInfo& tensor, Dtype dtype) const;
   void check_autograd(Call& call, const TensorArgument& argument, const TensorInfo& tensor) const;
   void check_expressions(const Call& call) const;
-  void check_requirements(const Call& call, const Requirement* requirements, int count) const;
+  void check_requirements(const Call& call, bool of_scalars) const;
   void check_output(Call& call, int index, const std::int64_t* shape, PyObject* object);
   void output_shape(const Call& call, const TensorArgument& argument, std::int64_t* shape) const;
   void allocate(Call& call, int index, const std::int64_t* shape);
@@ -71,8 +73,8 @@ class Kernel {
   std::string shape_text(const TensorArgument& argument) const;
   std::string here(const char* expression, const Call& call, bool scalars_known = false) const;
 
-  std::int64_t evaluate(IntExpression expression, const char* expression_text,
-                        const Call& call) const;
+  std::int64_t evaluate(IntExpression expression, const char* expression_text, const Call& call,
+                        bool scalars_known = false) const;
   Scope scope(const Call& call) const;
 
   const FamilyEntry& family_;
@@ -82,9 +84,11 @@ class Kernel {
   nb::dict parameters_;
   LaunchFunction launch_;
   bool is_cuda_;
+  bool asks_device_;
   bool is_traced_;
   nb::object dispatched_;
   bool has_input_expressions_ = false;
+  bool requires_scalars_ = false;
   int num_inputs_ = 0;
   int num_optional_ = 0;
   Dtype dtypes_[kMaxTensors];

@@ -155,6 +155,7 @@ Torch::Torch() : module_(nb::module_::import_("torch")) {
   is_grad_enabled_ = module_.attr("is_grad_enabled");
   get_num_threads_ = module_.attr("get_num_threads");
   empty_ = module_.attr("empty");
+  zeros_ = module_.attr("zeros");
   increment_version_ = module_.attr("autograd").attr("graph").attr("increment_version");
   current_stream_ = module_.attr("cuda").attr("current_stream");
   for (int i = 0; i < kNumDtypes; ++i)
@@ -321,14 +322,33 @@ nb::object Torch::device_object(dlpack::Device device) {
   return cached;
 }
 
-nb::object Torch::empty(const std::int64_t* shape, int rank, Dtype dtype, dlpack::Device device) {
+DeviceFacts Torch::cuda_facts(int device) {
+  constexpr int kCached = sizeof(cuda_facts_) / sizeof(cuda_facts_[0]);
+  if (device < kCached && cuda_facts_[device].sm_count != 0) [[likely]]
+    return cuda_facts_[device];
+  const nb::object found = nb::module_::import_("runtime.devices").attr("facts")(device);
+  const DeviceFacts facts = {nb::cast<std::int64_t>(found[0]), nb::cast<std::int64_t>(found[1])};
+  if (device < kCached) cuda_facts_[device] = facts;
+  return facts;
+}
+
+nb::object Torch::allocate(const nb::object& function, const std::int64_t* shape, int rank,
+                           Dtype dtype, dlpack::Device device) {
   nb::object size = checked(PyTuple_New(rank));
   for (int i = 0; i < rank; ++i)
     NB_TUPLE_SET_ITEM(size.ptr(), i, checked(PyLong_FromLongLong(shape[i])).release().ptr());
   const nb::object where = device_object(device);
   PyObject* arguments[] = {size.ptr(), dtypes_[static_cast<int>(dtype)].ptr(), where.ptr()};
   // By keyword: given by position, torch tries the tuple as an int first, which costs a third more.
-  return checked(PyObject_Vectorcall(empty_.ptr(), arguments, 0, empty_keywords_.ptr()));
+  return checked(PyObject_Vectorcall(function.ptr(), arguments, 0, empty_keywords_.ptr()));
+}
+
+nb::object Torch::empty(const std::int64_t* shape, int rank, Dtype dtype, dlpack::Device device) {
+  return allocate(empty_, shape, rank, dtype, device);
+}
+
+nb::object Torch::zeros(std::int64_t bytes, dlpack::Device device) {
+  return allocate(zeros_, &bytes, 1, Dtype::u8, device);
 }
 
 void Torch::mark_written(PyObject* tensor) {

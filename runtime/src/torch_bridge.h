@@ -107,8 +107,10 @@ class Torch {
   bool has_neg_bit(PyObject* tensor);
   int num_threads();
   void* current_stream(int cuda_device);
+  DeviceFacts cuda_facts(int device);
 
   nb::object empty(const std::int64_t* shape, int rank, Dtype dtype, dlpack::Device device);
+  nb::object zeros(std::int64_t bytes, dlpack::Device device);  // u8, one dimension
 
   // Tells autograd that a kernel wrote into `tensor`.
   void mark_written(PyObject* tensor);
@@ -123,6 +125,8 @@ class Torch {
   void check_type(PyObject* object, const char* argument);
   void check_plain(PyObject* object, const char* argument);
   nb::object device_object(dlpack::Device device);
+  nb::object allocate(const nb::object& function, const std::int64_t* shape, int rank, Dtype dtype,
+                      dlpack::Device device);
 
   nb::object module_;
   PyTypeObject* tensor_type_;
@@ -135,10 +139,12 @@ class Torch {
   Function num_dispatch_modes_, num_function_modes_, is_tracing_;
   nb::object is_wrapped_;
   nb::object forward_ad_;  // the namespace of torch.autograd.forward_ad
-  nb::object is_grad_enabled_, get_num_threads_, empty_, increment_version_, current_stream_;
+  nb::object is_grad_enabled_, get_num_threads_, empty_, zeros_, increment_version_;
+  nb::object current_stream_;
   nb::object dtypes_[9];
   nb::object cpu_device_;
   nb::object cuda_devices_[64];
+  DeviceFacts cuda_facts_[64] = {};
   nb::object empty_keywords_;
 };
 

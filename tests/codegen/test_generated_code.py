@@ -28,7 +28,7 @@ arguments:
   point: {tensor: [], dtype: f64}
   y:     {output: ["max(N, 2 * W, 1)", "2 ** 3 + B % 4"], dtype: acc}
   z:     {output: [B], dtype: f32, optional: true}
-  w:     {output: [B], dtype: f32, optional: true}
+  w:     {output: ["min(count, 9) + fold", B], dtype: f32, optional: true}
   scale: {scalar: f64, default: "(N + 0.5) / W ** 2"}
   must:  {scalar: f32}
   count: {scalar: i64, default: N - 7 // 2}
@@ -36,10 +36,13 @@ arguments:
 parameters:
   acc:  {type: dtype, values: [f32, f64]}
   flag: {type: bool}
+derived:
+  fold: 3 if flag else 2
 requires:
   - {that: "N % 2 == 0 and W in [1, 2, 4]", because: "\"pairs\" of N"}
   - {that: acc != f64 or flag, because: that is so}
   - {that: N > W, because: a > ends no list of template arguments}
+  - {that: scale > 0 and count * fold < sm_count or not exact, because: each has a unit}
 """
 CPU = r"""
 target: cpu
@@ -56,6 +59,7 @@ derived:
 workspace:
   tmp:  {shape: ["N * (4 if acc == f32 else 2)", count + 1], dtype: u8, doc: "over a scalar \\"}
   rows: {shape: [bytes * N, B], dtype: acc, when: exact and positive}
+  slots: {shape: [sm_count, fold], dtype: f32, zeroed: true}
 requires:
   - {that: bytes * N < large and (mode != auto or even), because: derived values are inlined}
 sets:
@@ -103,9 +107,9 @@ derived:
 workspace:
   part: {shape: [N, lanes], dtype: f32}
 launch:
-  grid: ["ceil_div(N, rows) * (2 if mode == auto else 1)", B, "1 if acc == f32 else W"]
-  block: lanes
-  shared_memory: "4 * rows + (16 if flag else 0)"
+  grid: ["ceil_div(N, rows) * (2 if mode == auto else 1)", count, "sm_count if exact else W"]
+  block: [lanes, 1 if acc == f32 else fold]
+  shared_memory: "min(4 * rows + (16 if flag else 0) + count, max_shared_memory)"
 sets:
   default:
     - {mode: auto, rows: 1}
@@ -171,12 +175,13 @@ void print(Expression expression, const Scope& scope) {
 }
 void print(const FamilyEntry& family) {
   const TargetEntry& target = *family.targets[0];
-  std::printf("%s symbols %d targets %d kernels %zu\n", family.name, family.num_symbols,
-              family.num_targets, target.num_kernels);
+  std::printf("%s symbols %d targets %d kernels %zu asks %d\n", family.name, family.num_symbols,
+              family.num_targets, target.num_kernels, family.asks_device + 2 * target.asks_device);
   for (std::size_t k = 0; k < target.num_kernels; ++k) {
     const KernelEntry& kernel = target.kernels[k];
-    const ScalarValue scalars[] = {{}, {}, {.integer = 5}, {.integer = 1}};
-    const Scope scope = {symbols, kernel.parameters, scalars};
+    const ScalarValue scalars[] = {{.floating = 0.5}, {}, {.integer = 5}, {.integer = 1}};
+    const DeviceFacts facts = {.sm_count = 12, .max_shared_memory = 0};
+    const Scope scope = {symbols, kernel.parameters, scalars, &facts};
     std::printf("%s %d", kernel.key, kernel.baseline(nullptr, {}).error == nullptr);
     for (int t = 0; t < family.num_tensors; ++t)
       for (int d = 0; d < family.tensors[t].rank; ++d)
@@ -186,7 +191,10 @@ void print(const FamilyEntry& family) {
       if (scalar.default_floating) print(scalar.default_floating, scope);
       if (scalar.default_integer) print(scalar.default_integer, scope);
     }
-    for (int w = 0; w < target.num_workspaces; ++w) print(target.workspace[w].elements, scope);
+    for (int w = 0; w < target.num_workspaces; ++w) {
+      print(target.workspace[w].elements, scope);
+      if (target.workspace[w].zeroed) std::printf(" zeroed");
+    }
     for (int r = 0; r < family.num_requirements; ++r) print(family.requirements[r].holds, scope);
     for (int r = 0; r < target.num_requirements; ++r) print(target.requirements[r].holds, scope);
     std::printf("\n");
@@ -212,9 +220,9 @@ def program(odd, text: str) -> list[str]:
 def test_the_tables_hold_what_the_spec_says(odd) -> None:
     # idx: ceil_div(8, 3); 8 or -(-8 // 2); x: 4; y: max(8, 4, 1), 8 + 5 % 4. scale:
     # 8.5 / 4; count: 8 - 3; exact: true. tmp: 8 * (4 or 2) * (5 + 1); rows: 32 * 8 * 5 where shift
-    # is positive. Requires: true; acc != f64 or flag; 8 > 2; then, for shift = -3 (odd): mode !=
-    # auto fails; for 4 and mode default: 32 * 8 < 2^40.
-    expected = ["bare symbols 1 targets 1 kernels 1", "bare.cpu.default 0"]
+    # is positive; slots: 12 * fold. Requires: true; acc != f64 or flag; 8 > 2; 5 * fold < 12;
+    # then, for shift = -3 (odd): mode != auto fails; for 4 and mode default: 32 * 8 < 2^40.
+    expected = ["bare symbols 1 targets 1 kernels 1 asks 0", "bare.cpu.default 0"]
     rows = []
     for mode, shift, rest, holds in (("auto", "shiftm3", 0, 0), ("default", "shift4", 1280, 1)):
         for acc in ("f32", "f64"):
@@ -222,8 +230,11 @@ def test_the_tables_hold_what_the_spec_says(odd) -> None:
                 key = f"odd.cpu.{acc}{'-flag' if flag else ''}-{mode}-{shift}"
                 idx, tmp = (8 if flag else 4), 48 * (4 if acc == "f32" else 2)
                 valid = int(acc == "f32" or flag)
-                rows.append(f"{key} 0 4 3 {idx} 8 9 2.125 5 1 {tmp} {rest} 1 {valid} 1 {holds}")
-    assert program(odd, MAIN) == [*expected, "odd symbols 3 targets 1 kernels 8", *rows]
+                fold, each = (3, 0) if flag else (2, 1)
+                sizes = f"{tmp} {rest} {12 * fold} zeroed"
+                required = f"1 {valid} 1 {each} {holds}"
+                rows.append(f"{key} 0 4 3 {idx} 8 9 {5 + fold} 2.125 5 1 {sizes} {required}")
+    assert program(odd, MAIN) == [*expected, "odd symbols 3 targets 1 kernels 8 asks 3", *rows]
 
 
 THROWING = """
@@ -242,7 +253,7 @@ namespace kernelmint::odd { extern const FamilyEntry kFamily; }
 int main() {
   const KernelEntry& kernel = odd::kFamily.targets[0]->kernels[0];
   const std::int64_t symbols[] = {5, 8, 0};  // B, N, W
-  const Scope scope = {symbols, kernel.parameters, nullptr};
+  const Scope scope = {symbols, kernel.parameters, nullptr, nullptr};
   std::puts(odd::kFamily.scalars[2].default_integer(scope).error);
   std::puts(kernel.baseline(nullptr, {}).error);
 }

@@ -447,7 +447,7 @@ EDITS = [
         "sm80.yaml",
         "block: threads",
         "block: threads * 2 ** 31",
-        "sm80.yaml:13:1: 'threads * 2 ** 31' is 68719476736 for demo.sm80.bf16-t32-w1-auto: a "
+        "sm80.yaml:13:49: 'threads * 2 ** 31' is 68719476736 for demo.sm80.bf16-t32-w1-auto: a "
         "block has 1 to 1024 threads",
     ),
     (
@@ -455,7 +455,7 @@ EDITS = [
         "sm80.yaml",
         "block: threads",
         "block: threads, shared_memory: 31 - threads",
-        "sm80.yaml:13:1: '31 - threads' is -1 for demo.sm80.bf16-t32-w1-auto: shared memory is 0",
+        "sm80.yaml:13:73: '31 - threads' is -1 for demo.sm80.bf16-t32-w1-auto: shared memory is 0",
     ),
     (
         "a derived name with a space",

@@ -28,8 +28,8 @@ def test_the_schema_is_draft_7(workspace) -> None:
 def test_every_key_of_every_spec_is_in_the_schema(workspace) -> None:
     definitions = json.loads(workspace.run("schema").stdout)["$defs"]
     assert {
-        "family", "arguments", "parameters", "requires", "trace", "build", "summary", "reference",
-        "front",
+        "family", "arguments", "parameters", "derived", "requires", "trace", "build", "summary",
+        "reference", "front",
     } == set(definitions["FamilyFile"]["properties"])  # fmt: skip
     assert set(definitions["ChoicesFile"]["properties"]) == {"choices"}
     assert {"target", "kernel", "constraints", "derived", "limits", "launch", "sets"} <= set(

@@ -405,7 +405,7 @@ def test_a_default_that_cannot_be_is_refused_with_its_expression(call):
 
 
 def test_a_launch_grid_that_cannot_be_is_refused_with_the_extents(call):
-    message = "probe.cpu.f32-b1: the launch grid: an integer exceeds 64 bits; here B = 6, N = 8, K"
+    message = "probe.cpu.f32-b1: the launch: an integer exceeds 64 bits; here B = 6, N = 8, K"
     refused(call, message, RuntimeError, wide=-6)
 
 

@@ -66,7 +66,12 @@ constexpr Requirement kRequirements[] = {
 % for requirement in requirements:
     {.holds = ${requirement.function},
      .text = ${literal(requirement.text)},
+% if requirement.needs_scalars:
+     .because = ${literal(requirement.because)},
+     .needs_scalars = true},
+% else:
      .because = ${literal(requirement.because)}},
+% endif
 % endfor
 };
 % endif
@@ -129,6 +134,9 @@ const FamilyEntry kFamily = {
     .num_scalars = ${len(scalars)},
     .requirements = ${"kRequirements" if requirements else "nullptr"},
     .num_requirements = ${len(requirements)},
+% if family.asks_device:
+    .asks_device = true,
+% endif
     .fill = fill,
     .trace = ${"&kTrace" if trace else "nullptr"},
     .targets = kTargets,

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <type_traits>
@@ -15,9 +14,13 @@ namespace kernelmint {
 template <class Config, class Isa>
 LaunchResult launch(const void* pointer, const LaunchContext& context) {
   const auto& args = *static_cast<const typename Config::Args*>(pointer);
-  static std::atomic<std::uint64_t> devices_ready{0};
-  return launch_cuda(&${family}::${kernel}<Config>, Grid{${", ".join(grid)}},
-                     ${block}, ${shared_memory}, args, context, devices_ready);
+  return launch_cuda<&${family}::${kernel}<Config>>(
+      {
+% for name, value in fields:
+          .${name} = ${value},
+% endfor
+      },
+      context, args);
 }
 
 }  // namespace kernelmint

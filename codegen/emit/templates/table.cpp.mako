@@ -66,7 +66,12 @@ constexpr WorkspaceEntry kWorkspace[] = {
      .dtype = ${part.dtype},
 % endif
      .elements = ${part.elements},
+% if part.zeroed:
+     .text = ${literal(part.note)},
+     .zeroed = true},
+% else:
      .text = ${literal(part.note)}},
+% endif
 % endfor
 };
 
@@ -94,7 +99,12 @@ constexpr Requirement kRequirements[] = {
 % for requirement in requirements:
     {.holds = ${requirement.function},
      .text = ${literal(requirement.text)},
+% if requirement.needs_scalars:
+     .because = ${literal(requirement.because)},
+     .needs_scalars = true},
+% else:
      .because = ${literal(requirement.because)}},
+% endif
 % endfor
 };
 % endif
@@ -109,6 +119,9 @@ const TargetEntry kTarget_${target.name} = {
     .alignment = ${target.alignment},
     .requirements = ${"kRequirements" if requirements else "nullptr"},
     .num_requirements = ${len(requirements)},
+% if asks_device:
+    .asks_device = true,
+% endif
     .workspace = ${"kWorkspace" if workspace else "nullptr"},
     .num_workspaces = ${len(workspace)},
     .bind_workspace = ${"bind_workspace" if workspace else "nullptr"},

@@ -1,0 +1,56 @@
+// What a launch asks LaunchContext::allocate for.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdlib>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "launch.h"
+#include "torch_bridge.h"
+
+namespace kernelmint {
+
+// Keeps what one launch allocates; made and destroyed by the launch's thread, which holds Python's
+// lock then.
+class LaunchMemory {
+ public:
+  LaunchMemory(Torch& torch, dlpack::Device device)
+      : torch_(torch),
+        device_(device),
+        thread_(std::this_thread::get_id()),
+        state_(PyThreadState_Get()) {}
+
+  // LaunchContext::allocator. Python's lock is not held.
+  static Allocation allocate(void* memory, std::size_t bytes) noexcept;
+
+  // Throws what PyTorch's allocator threw, where it did.
+  void rethrow() const {
+    if (thrown_ != nullptr) std::rethrow_exception(thrown_);
+  }
+
+ private:
+  struct Free {
+    void operator()(void* block) const { std::free(block); }
+  };
+
+  Allocation of_torch(std::size_t bytes);
+  Allocation of_process(std::size_t bytes);
+
+  Torch& torch_;
+  const dlpack::Device device_;
+  const std::thread::id thread_;
+  PyThreadState* const state_;
+  std::vector<nb::object> tensors_;
+  std::exception_ptr thrown_;
+  std::string error_;
+  std::mutex mutex_;  // of blocks_
+  std::vector<std::unique_ptr<void, Free>> blocks_;
+};
+
+}  // namespace kernelmint
