@@ -19,12 +19,14 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 GROUP = "kernelmint.packs"
 RECORD = "pack.json"
+MANIFEST = "manifest.json"
 FORMAT = 1  # of pack.json
 NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
 
@@ -87,7 +89,7 @@ class Pack:
     @property
     def manifest(self) -> Path:
         """Its manifest.json."""
-        return self.folder / "manifest.json"
+        return self.folder / MANIFEST
 
     @property
     def ptxas(self) -> Path:
@@ -161,6 +163,39 @@ def read(folder: Path, distribution: str | None = None, name: str | None = None)
         raise PackError(
             f"{what}: {path} is damaged ({type(error).__name__}: {error}): reinstall it"
         ) from None
+
+
+def record(
+    *,
+    name: str,
+    families: Sequence[Mapping[str, Any]],
+    fingerprint: str,
+    abi: int,
+    targets: Sequence[str],
+    architectures: Sequence[str],
+    isas: Sequence[str],
+    settings: Mapping[str, str],
+    sources: Mapping[str, str],
+    specs: Mapping[str, str],
+) -> dict[str, Any]:
+    """What `read` reads, of a pack with these of a manifest's families; the rest as in Pack."""
+    return {
+        "format": FORMAT,
+        "name": name,
+        "fingerprint": fingerprint,
+        "operators": {family["name"]: family["operators"] for family in families},
+        "fronts": [
+            {"family": family["name"], **family["front"]} for family in families if family["front"]
+        ],
+        "specs": dict(specs),
+        "abi": abi,
+        "generated": {family["name"]: family["fingerprint"] for family in families},
+        "settings": dict(settings),
+        "architectures": list(architectures),
+        "isas": list(isas),
+        "targets": list(targets),
+        "sources": dict(sources),
+    }
 
 
 def installed() -> tuple[list[Pack], list[Fault]]:

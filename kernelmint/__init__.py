@@ -36,7 +36,12 @@ def __getattr__(name: str) -> Any:
 
 def _may_be_public(name: str) -> bool:
     """Whether to look into runtime: not for what import or inspect look for, nor for a module."""
-    return not name.startswith("_") and importlib.util.find_spec(f"kernelmint.{name}") is None
+    if name.startswith("_"):
+        return False
+    spec = importlib.util.find_spec(f"kernelmint.{name}")
+    return (
+        spec is None or spec.origin is None
+    )  # a folder without Python, such as a checkout's build
 
 
 def __dir__() -> list[str]:

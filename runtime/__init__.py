@@ -39,28 +39,46 @@ from runtime import manifest as _manifest
 from runtime import operators as _operators
 from runtime import packs as _packs
 from runtime.calls import forward, forward_timed
-from runtime.catalog import KernelInfo, families, kernel, kernels, load_pack, targets
-from runtime.errors import InvalidArgument, KernelNotFound, PackError, TargetUnavailable
+from runtime.catalog import (
+    KernelInfo,
+    build,
+    families,
+    kernel,
+    kernels,
+    load,
+    load_pack,
+    targets,
+)
+from runtime.errors import (
+    BuildError,
+    InvalidArgument,
+    KernelNotFound,
+    PackError,
+    TargetUnavailable,
+)
 from runtime.handle import Kernel
 
 if len(__path__) > 1:
     _manifest.check_checkout(Path(__file__).resolve().parent)
 
 for _pack in _packs.all_packs():
-    _operators.register(_pack, _catalog.kernel)
+    _operators.register(_pack, _catalog.find)
 
 __all__ = [
+    "BuildError",
     "InvalidArgument",
     "Kernel",
     "KernelInfo",
     "KernelNotFound",
     "PackError",
     "TargetUnavailable",
+    "build",
     "families",
     "forward",
     "forward_timed",
     "kernel",
     "kernels",
+    "load",
     "load_pack",
     "targets",
     *sorted({front.function for _, front in _packs.fronts()}),

@@ -8,7 +8,7 @@ import enum
 import functools
 import numbers
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +17,9 @@ import torch
 from codegen.packs import Pack
 from codegen.spec.expressions import EVALUATION_ERRORS, ExpressionError, Kind, reason
 from codegen.spec.where import Where, manifest_scope
-from runtime import devices, manifest, operators, packs
+from runtime import devices, manifest, ondemand, operators, packs
 from runtime.errors import InvalidArgument, KernelNotFound, PackError, TargetUnavailable, shown
-from runtime.handle import Kernel
+from runtime.handle import Kernel, traced_as_constant
 
 _DTYPE_NAMES = {dtype: name for name, dtype in operators.DTYPES.items()}
 
@@ -40,8 +40,8 @@ class KernelInfo:
         spills: bytes that ptxas spilled, stores plus loads; None on the CPU.
         is_cuda: whether it takes CUDA tensors.
         built: whether its pack holds it.
-        available: whether it is built and can run here: on this processor, or on at least one of
-            this machine's CUDA devices.
+        available: whether it can run here, on this processor or on at least one of this machine's
+            CUDA devices: it is built for it, or will be when it is first asked for.
         reason: why it is not available; None where it is.
     """
 
@@ -86,18 +86,76 @@ def load_pack(folder: str | os.PathLike[str]) -> Pack:
     known = packs.all_packs()
     pack = packs.add(folder)
     if pack not in known:
-        operators.register(pack, kernel)
+        operators.register(pack, find)
         _short_forms.cache_clear()
     return pack
 
 
-def is_built(family: manifest.Family, target: manifest.Target) -> bool:
-    """Whether the family's pack was built for a target."""
-    return f"{family.name}.{target.name}" in family.pack.targets
+def load(folder: str | os.PathLike[str]) -> list[KernelInfo]:
+    """Adds the families in a folder of specs, for this process: each kernel is built when it is
+    first asked for, for the GPUs or the processor that are here, into the cache
+    (docs/on_demand.md). Keys that are in no set of the specs can be asked for too.
+
+    Args:
+        folder: a family's folder, a group's, or a folder of specs.
+
+    Returns:
+        the kernels of the default sets.
+
+    Raises:
+        BuildError: problems of the specs, each with its place.
+        PackError: one of the families is in a pack of another project. Nothing has changed then.
+    """
+    known = packs.families()
+    names = [family for pack in ondemand.load(folder) for family in pack.families]
+    for name in dict.fromkeys(names):
+        if name not in known:
+            pack = packs.owner(name)
+            assert pack is not None
+            operators.register(pack, find)
+    _short_forms.cache_clear()
+    return [info for name in names for info in _infos([manifest.family(name)])]
 
 
-def why_not_built(family: manifest.Family, target: manifest.Target) -> str:
-    """Why a pack's build left a target's kernels out, and what would build them."""
+def build(
+    specs: str | os.PathLike[str],
+    where: str | None = None,
+    *,
+    set_name: str = "default",
+    architectures: Sequence[str] | None = None,
+) -> list[KernelInfo]:
+    """Builds kernels of a folder of specs into the cache, as many at a time as the machine bears.
+
+    Args:
+        specs: a folder, as `load` takes it, which is loaded; or the name of a family.
+        where: only those for which this expression over parameters, derived values, `family` and
+            `target` holds.
+        set_name: of which set of each target.
+        architectures: what CUDA kernels are compiled for: "80", "90". Without it, the GPUs that are
+            here, and targets that none of them runs are left out.
+
+    Returns:
+        the kernels.
+
+    Raises:
+        BuildError: problems of the specs, or what a compiler refused.
+        InvalidArgument: an unknown name, or nothing matches.
+    """
+    if isinstance(specs, str) and packs.owner(specs) is not None:
+        names = [specs]
+    else:
+        names = list(dict.fromkeys(info.family for info in load(specs)))
+    keys = ondemand.keys(names, set_name, where, architectures)
+    for key, part in ondemand.build(keys, architectures).items():
+        _add_part(key, part)
+    return [info for info in _infos(map(manifest.family, names)) if info.key in keys]
+
+
+def why_not_built(family: manifest.Family, target: manifest.Target) -> str | None:
+    """Why a pack holds none of a target's kernels, and what would build them; None where they are
+    built when they are first asked for."""
+    if ondemand.wanted(family.name, None):
+        return ondemand.why_not(target)
     pack = family.pack
     rebuild = f"rebuild pack {pack.name} in its project, `{manifest.REBUILD}"
     if not target.is_cuda:
@@ -114,14 +172,14 @@ def why_not_built(family: manifest.Family, target: manifest.Target) -> str:
     )
 
 
-def why_unavailable(family: manifest.Family, target: manifest.Target) -> str | None:
-    """Why a built target runs on none of this machine's devices, or None."""
+def why_unavailable(pack: Pack, target: manifest.Target) -> str | None:
+    """Why kernels that a pack holds run on none of this machine's devices, or None."""
     if not target.is_cuda:
-        return devices.why_no_isa(family.pack.isas)
+        return devices.why_no_isa(pack.isas)
     if not devices.has_cuda():
         return "no CUDA device"
     reasons = [
-        devices.why_unavailable(target.capability, target.exact, family.pack.architectures, index)
+        devices.why_unavailable(target.capability, target.exact, pack.architectures, index)
         for index in range(torch.cuda.device_count())
     ]
     return None if None in reasons else reasons[0]
@@ -129,12 +187,16 @@ def why_unavailable(family: manifest.Family, target: manifest.Target) -> str | N
 
 def _infos(families: Iterable[manifest.Family]) -> Iterator[KernelInfo]:
     for family in families:
-        resources = manifest.resources(family.pack)
         for target in family.targets:
-            built = is_built(family, target)
-            reason = why_unavailable(family, target) if built else why_not_built(family, target)
+            states: dict[Pack, tuple[bool, str | None]] = {}  # whether built, why not available
             for kernel in target.kernels:
-                used = resources.get(kernel.key)
+                pack = kernel.pack
+                if pack not in states:
+                    built = f"{family.name}.{target.name}" in pack.targets
+                    why = why_unavailable(pack, target) if built else why_not_built(family, target)
+                    states[pack] = built, why
+                built, reason = states[pack]
+                used = manifest.resources(pack).get(kernel.key)
                 yield KernelInfo(
                     key=kernel.key,
                     short=kernel.short,
@@ -263,7 +325,7 @@ def check_name(what: str, name: object, known: list[str]) -> None:
 _kernels: dict[str, Kernel] = {}
 
 
-def kernel(key: str | Mapping[str, Any] | object) -> Kernel:
+def kernel(key: str | Mapping[str, Any] | object, *, build: bool | None = None) -> Kernel:
     """The kernel of a key, ready to call; a second call with one key returns the same object.
 
     Args:
@@ -271,28 +333,82 @@ def kernel(key: str | Mapping[str, Any] | object) -> Kernel:
             configuration: a mapping or a dataclass of parameters (`family` and `target` may be
             among them). A parameter that it leaves out takes its default; without one, any of
             its values, and one kernel must be left.
+        build: whether to build a kernel that is in no pack, or not for what is here, from its
+            family's spec, into the cache; of one that was built so, whether to build it anew where
+            its sources have changed. None: kernels of folders that `load` named, and all where
+            KERNELMINT_BUILD is `missing`. Under torch.compile it is built while a graph is traced.
 
     Raises:
         KernelNotFound: no such kernel was generated, or a configuration leaves several.
         TargetUnavailable: it was generated but is not in this build.
+        BuildError: it does not compile.
     """
+    if torch.compiler.is_dynamo_compiling():
+        return _kernels[_resolved(key, build)]
     if not isinstance(key, str):
         key = resolve(key)
     found = _kernels.get(key)
-    return found if found is not None else _kernels.setdefault(key, _make(key))
+    if found is None:
+        return _kernels.setdefault(key, _make(key, build, compiles=True))
+    part = packs.part(found.info.family, key)
+    if part is None:
+        return found
+    if build:
+        fresh = ondemand.build([key])[key]
+        if fresh is not part:
+            _add_part(key, fresh)
+            found = _kernels[key] = _make(key, None, compiles=False)
+    else:
+        ondemand.warn_if_stale(key, part)
+    return found
 
 
-def _make(key: str) -> Kernel:
-    if key.lstrip().startswith("("):
-        return kernel(_key_of_short(key))
+@traced_as_constant
+def _resolved(key: str | Mapping[str, Any] | object, build: bool | None) -> str:
+    """The key of a kernel, which is resolved and built, where need be, while a graph is traced."""
+    found = kernel(key, build=build).info.key
+    return key if isinstance(key, str) else found
+
+
+def find(key: str) -> Kernel:
+    """The kernel of a key for an operator, which may run within a graph: nothing is compiled."""
+    found = _kernels.get(key)
+    return found if found is not None else _kernels.setdefault(key, _make(key, None, False))
+
+
+def _add_part(key: str, part: Pack) -> None:
+    """Adds a kernel that was built by itself."""
     family = key.partition(".")[0]
-    pack = packs.owner(family)
-    infos = _infos([manifest.family(family)]) if pack is not None else iter(())
-    info = next((info for info in infos if info.key == key), None)
-    if pack is None or info is None:
+    owner = packs.owner(family)
+    assert owner is not None
+    manifest.check_same_family(family, owner, part)
+    packs.add_part(family, key, part)
+    _short_forms.cache_clear()
+
+
+def _make(key: str, build: bool | None, compiles: bool) -> Kernel:
+    if key.lstrip().startswith("("):
+        key = _key_of_short(key)
+        return kernel(key, build=build) if compiles else find(key)
+    family = key.partition(".")[0]
+    info = _info(family, key)
+    if packs.owner(family) is not None and ondemand.wanted(family, build):
+        elsewhere = info is not None and info.is_cuda and not devices.has_cuda()
+        if info is None or not info.built or not (info.available or elsewhere):
+            part = ondemand.build([key])[key] if compiles else ondemand.find(key)
+            if part is None:
+                raise KernelNotFound(
+                    f"{key} is not built, and nothing is built while a graph runs: call "
+                    f"runtime.kernel({key!r}) before"
+                )
+            _add_part(key, part)
+            info = _info(family, key)
+    if info is None:
         raise KernelNotFound(_explain_unknown(key))
     if not info.built:
         raise TargetUnavailable(f"{key}: {info.reason}")
+    pack = packs.part(family, key) or packs.owner(family)
+    assert pack is not None
     through_operator = operators.caller(family)
     library = packs.library(pack, family)
     try:
@@ -303,6 +419,13 @@ def _make(key: str) -> Kernel:
         ) from None
     kernel_class: type[Kernel] = packs.face(pack, family)
     return kernel_class.of_key(key)(info, native, through_operator)
+
+
+def _info(family: str, key: str) -> KernelInfo | None:
+    """What is known of a key; None where no pack lists it."""
+    if packs.owner(family) is None:
+        return None
+    return next((i for i in _infos([manifest.family(family)]) if i.key == key), None)
 
 
 # How much of a key or a short form that names no kernel is compared and shown: comparing costs the

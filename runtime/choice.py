@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -14,21 +14,11 @@ from runtime import catalog, devices, manifest
 from runtime.catalog import KernelInfo
 from runtime.errors import InvalidArgument, KernelNotFound, text
 from runtime.handle import Kernel
+from runtime.handle import traced_as_constant as traced_as_constant
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _SCALAR_KINDS = {"f32": FLOAT, "f64": FLOAT, "bool": BOOL}
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 _chosen: dict[tuple[object, ...], Kernel] = {}
-
-
-def traced_as_constant(function: _Function) -> _Function:
-    """A decorator: torch.compile calls the function instead of tracing into it.
-
-    This is what torch.compiler.assume_constant_result does, without its import of torch._dynamo,
-    which takes as long as that of torch.
-    """
-    function._dynamo_marked_constant = True  # type: ignore[attr-defined]  # PyTorch's own marker
-    return function
 
 
 def choose(
@@ -105,13 +95,17 @@ def _why_not(
         return f"runs on {'a CUDA device' if info.is_cuda else 'the CPU'}"
     if target is not None and info.target != target:
         return f"its target is {info.target}, not {target}"
-    if not info.built:
+    if not info.built and info.reason is not None:
         return info.reason
     if info.is_cuda:
         where = manifest.family(info.family).target(info.target)
         index = torch.cuda.current_device() if device.index is None else device.index
-        architectures = manifest.family(info.family).pack.architectures
-        why = devices.why_unavailable(where.capability, where.exact, architectures, index)
+        if info.built:
+            (pack,) = (kernel.pack for kernel in where.kernels if kernel.key == info.key)
+            built_for = pack.architectures
+            why = devices.why_unavailable(where.capability, where.exact, built_for, index)
+        else:  # built when it is first asked for
+            why = devices.why_unsuitable(where.capability, where.exact, index)
         if why is not None:
             return why
     own = info.parameters

@@ -91,6 +91,20 @@ def why_no_isa(isas: tuple[str, ...]) -> str | None:
 
 
 @functools.cache
+def why_unsuitable(capability: int, exact: bool, index: int) -> str | None:
+    """Why the CUDA device `index` runs no kernel of a target, however it was compiled, or None
+    where it does. Arguments as for `why_unavailable`."""
+    major, minor = torch.cuda.get_device_capability(index)
+    here = 10 * major + minor
+    if here == capability if exact else here >= capability:
+        return None
+    needed = f"{capability // 10}.{capability % 10}"
+    later = "exactly" if exact else "or later"
+    needed = f"{later} {needed}" if exact else f"{needed} {later}"
+    return f"needs compute capability {needed}, this device is {describe(index)}"
+
+
+@functools.cache
 def why_unavailable(
     capability: int, exact: bool, architectures: tuple[str, ...], index: int
 ) -> str | None:
@@ -102,13 +116,10 @@ def why_unavailable(
         architectures: what its pack was compiled for: "80", "90a".
         index: a CUDA device ordinal.
     """
+    if why := why_unsuitable(capability, exact, index):
+        return why
     major, minor = torch.cuda.get_device_capability(index)
     here = 10 * major + minor
-    if here != capability if exact else here < capability:
-        needed = f"{capability // 10}.{capability % 10}"
-        later = "exactly" if exact else "or later"
-        needed = f"{later} {needed}" if exact else f"{needed} {later}"
-        return f"needs compute capability {needed}, this device is {describe(index)}"
     # Machine code alone is shipped: it runs on its own major version, from its minor version up.
     compiled = [
         int(name.rstrip("a")) for name in architectures if int(name.rstrip("a")) >= capability

@@ -23,6 +23,10 @@ class TargetUnavailable(RuntimeError):  # noqa: N818 - the public name of the co
     """The kernel exists, but not for this build, this processor or this device."""
 
 
+class BuildError(RuntimeError):
+    """A kernel could not be built; the message begins with its author's file and line."""
+
+
 class _Repr(reprlib.Repr):
     def repr_int(self, x: int, level: int) -> str:
         try:
@@ -45,5 +49,5 @@ def text(value: object) -> str:
     return value if isinstance(value, str) and len(value) <= _repr.maxstring else shown(value)
 
 
-for _error in (KernelNotFound, InvalidArgument, TargetUnavailable, PackError):
+for _error in (KernelNotFound, InvalidArgument, TargetUnavailable, PackError, BuildError):
     _error.__module__ = "runtime"

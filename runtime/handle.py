@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -22,9 +22,20 @@ if TYPE_CHECKING:
 Result = torch.Tensor | tuple[torch.Tensor, ...]
 Out = torch.Tensor | tuple[torch.Tensor, ...] | None
 Scalar = float | int | bool | None
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling  # found once: calls are short
+
+
+def traced_as_constant(function: _Function) -> _Function:
+    """A decorator: torch.compile calls the function instead of tracing into it.
+
+    This is what torch.compiler.assume_constant_result does, without its import of torch._dynamo,
+    which takes as long as that of torch.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]  # PyTorch's own marker
+    return function
 
 
 class Kernel:

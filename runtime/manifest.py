@@ -8,7 +8,7 @@ import functools
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from codegen.packs import Pack, PackError
 from codegen.spec.expressions import Kind
 from codegen.spec.where import parameter_kind
 from runtime import packs
+from runtime.errors import BuildError
 
 REBUILD = "pip install ."
 REGENERATE = f"kernelmint regenerate && {REBUILD}"
@@ -29,6 +30,7 @@ class Kernel:
     short: str | None  # another way to write it, for targets whose spec has one
     parameters: dict[str, Any]
     derived: dict[str, Any]
+    pack: Pack  # which lists it, and holds it where it was built for its target
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,7 @@ def _parameter(data: dict[str, Any]) -> Parameter:
     return Parameter(data["name"], parameter_kind(data), data["default"])
 
 
-def _target(data: dict[str, Any]) -> Target:
+def _target(pack: Pack, data: dict[str, Any]) -> Target:
     return Target(
         name=data["name"],
         is_cuda=data["kind"] == "cuda",
@@ -121,7 +123,8 @@ def _target(data: dict[str, Any]) -> Target:
         exact=bool(data["exact"]),
         parameters=tuple(_parameter(p) for p in data["parameters"]),
         kernels=tuple(
-            Kernel(k["key"], k.get("short"), k["parameters"], k["derived"]) for k in data["kernels"]
+            Kernel(k["key"], k.get("short"), k["parameters"], k["derived"], pack)
+            for k in data["kernels"]
         ),
     )
 
@@ -148,7 +151,7 @@ def _family(pack: Pack, data: dict[str, Any]) -> Family:
             for a in data["arguments"]
         ),
         parameters=tuple(_parameter(p) for p in data["parameters"]),
-        targets=tuple(_target(t) for t in data["targets"]),
+        targets=tuple(_target(pack, t) for t in data["targets"]),
         trace=None if data["trace"] is None else _trace(data["trace"]),
         choices=tuple(Choice(row["when"], row["take"]) for row in data["choices"]),
         folder=Path(data["targets"][0]["spec"]).parent.as_posix(),
@@ -205,15 +208,42 @@ def _families(pack: Pack) -> dict[str, Family]:
 
 def families() -> Iterator[Family]:
     """The families of all usable packs."""
-    for pack in packs.all_packs():
-        yield from _families(pack).values()
+    return map(family, packs.families())
 
 
 def family(name: str) -> Family:
-    """The family of that name, which is known to be there."""
+    """The family of that name, which is known to be there: its pack's kernels, and those that were
+    built by themselves."""
     pack = packs.owner(name)
     assert pack is not None
+    return _merged(name, pack, packs.parts(name))
+
+
+def of_pack(pack: Pack, name: str) -> Family:
+    """A family as a pack's manifest has it."""
     return _families(pack)[name]
+
+
+@functools.lru_cache(maxsize=256)
+def _merged(name: str, pack: Pack, parts: tuple[Pack, ...]) -> Family:
+    found = _families(pack)[name]
+    targets = {target.name: target for target in found.targets}
+    for part in parts:
+        for target in _families(part)[name].targets:
+            known = targets.get(target.name, target)
+            kernels = {kernel.key: kernel for kernel in (*known.kernels, *target.kernels)}
+            targets[target.name] = replace(known, kernels=tuple(kernels.values()))
+    return replace(found, targets=tuple(targets.values()))
+
+
+def check_same_family(name: str, known: Pack, new: Pack) -> None:
+    """BuildError where two packs disagree about a family: what it takes, returns and traces."""
+    for what in ("arguments", "symbols", "parameters", "trace"):
+        if getattr(_families(known)[name], what) != getattr(_families(new)[name], what):
+            raise BuildError(
+                f"the {what} of {name} are not those of {known}: rebuild that pack, or start "
+                "Python anew where it is of a folder that was loaded"
+            )
 
 
 @contextlib.contextmanager

@@ -27,6 +27,7 @@ class _Registry:
         self.packs: dict[str, Pack] = {}
         self.faults: list[Fault] = []
         self.by_family: dict[str, Pack] = {}
+        self.parts: dict[str, dict[str, Pack]] = {}  # packs of one kernel, by family and key
         found, self.faults = packs.installed()
         for pack in found:
             if reason := _unusable(pack):
@@ -100,8 +101,28 @@ def add(folder: str | os.PathLike[str]) -> Pack:
             )
     if other := _registry().packs.get(pack.name):
         raise PackError(f"{pack}: there is already a {other}: rename one of them")
-    _registry().add(pack)
+    register(pack)
     return pack
+
+
+def register(pack: Pack) -> None:
+    """Adds a pack, or puts it in the place of the one of its name."""
+    _registry().add(pack)
+
+
+def add_part(family: str, key: str, pack: Pack) -> None:
+    """Adds a kernel that was built by itself to its family, in the place of an earlier one."""
+    _registry().parts.setdefault(family, {})[key] = pack
+
+
+def part(family: str, key: str) -> Pack | None:
+    """The pack of a kernel that was built by itself; None where there is none."""
+    return _registry().parts.get(family, {}).get(key)
+
+
+def parts(family: str) -> tuple[Pack, ...]:
+    """The packs of a family's kernels that were built by themselves."""
+    return tuple(_registry().parts.get(family, {}).values())
 
 
 @functools.cache

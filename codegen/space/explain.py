@@ -50,7 +50,7 @@ def explain(
     Raises:
         UsageError: no configuration can have the key; the nearest ones are named.
     """
-    target, values = _parse(key, families)
+    target, values = parse(key, families)
     if short_form.is_short(key):
         key = keys.key_prefix(target) + keys.tokens_of(target.parameters)(values)
     pack = next((pack for pack in packs if target.family in pack.families), None)
@@ -95,7 +95,11 @@ def explain(
     return Explanation("\n".join([*lines, *_nearest_lines(key, families)]))
 
 
-def _parse(key: str, families: Sequence[Family]) -> tuple[Target, tuple[ParameterValue, ...]]:
+def parse(key: str, families: Sequence[Family]) -> tuple[Target, tuple[ParameterValue, ...]]:
+    """The target, and the values of its parameters, that a key or a short form is of.
+
+    Raises UsageError where it is of none; the nearest keys are named.
+    """
     try:
         if short_form.is_short(key):
             return _parse_short(key, families)

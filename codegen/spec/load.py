@@ -59,8 +59,9 @@ CHOICES = "choices.yaml"  # beside family.yaml: rows by which a front takes a ke
 _SHARED_FACTS = dict.fromkeys(DEVICE_FACTS[:1], INT)
 
 
-def load(spec_dirs: Sequence[Path]) -> tuple[Family, ...]:
-    """All families of the folders, by name. Raises SpecError with every problem there is."""
+def load(spec_dirs: Sequence[Path], only: str | None = None) -> tuple[Family, ...]:
+    """All families of the folders, by name, or the `only` one. Raises SpecError with every problem
+    there is."""
     problems: list[Problem] = []
     families: dict[str, Family] = {}
     for spec_dir in spec_dirs:
@@ -70,8 +71,11 @@ def load(spec_dirs: Sequence[Path]) -> tuple[Family, ...]:
         except OSError as error:
             problems.append(Problem(place, f"no folder of specs: {error.strerror or error}"))
             continue
-        problems.extend(_unused(spec_dir, folders))
+        if only is None:
+            problems.extend(_unused(spec_dir, folders))
         for folder in folders:
+            if only not in (None, folder.name):
+                continue
             loader = _FamilyLoader(spec_dir, folder)
             family = loader.load()
             problems.extend(loader.problems)

@@ -16,11 +16,9 @@ SOURCE = Path(runtime.__file__).parent
 def copy_of(tmp_path, *, extension):
     """The package as plain files in `tmp_path`, with or without what a build adds."""
     package = tmp_path / "runtime"
-    package.mkdir()
-    for source in SOURCE.glob("*.py"):
-        shutil.copy(source, package)
+    ignored = shutil.ignore_patterns("__pycache__", "*.so", "include", "pack", "src")
+    shutil.copytree(SOURCE, package, ignore=ignored)
     # The runtime reads codegen's expression language, and finds packs with it.
-    ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(SOURCE.parent / "codegen", tmp_path / "codegen", ignore=ignored)
     if extension:
         shutil.copy(_native.__file__, package)

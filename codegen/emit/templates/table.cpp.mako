@@ -95,7 +95,7 @@ void bind_trace(void* args, void* records, [[maybe_unused]] const std::int64_t* 
 % endif
 % if requirements:
 
-constexpr Requirement kRequirements[] = {
+constexpr Requirement kTargetRequirements[] = {
 % for requirement in requirements:
     {.holds = ${requirement.function},
      .text = ${literal(requirement.text)},
@@ -117,7 +117,7 @@ const TargetEntry kTarget_${target.name} = {
     .capability = ${target.capability},
     .exact_capability = ${"true" if target.exact_capability else "false"},
     .alignment = ${target.alignment},
-    .requirements = ${"kRequirements" if requirements else "nullptr"},
+    .requirements = ${"kTargetRequirements" if requirements else "nullptr"},
     .num_requirements = ${len(requirements)},
 % if asks_device:
     .asks_device = true,

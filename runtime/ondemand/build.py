@@ -1,0 +1,338 @@
+"""Keys to packs of the cache: each compiled once, by two commands and a link.
+
+A pack of the cache holds one kernel, and is what kernelmint_add_pack makes of it. There is no build
+file: nothing is rebuilt in part, and the cache knows what is up to date.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import os
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from codegen import packs
+from runtime import _native
+from runtime.errors import BuildError
+from runtime.ondemand import compilers
+from runtime.ondemand.cache import Cache, Entry, Roots, content, digest, reported
+from runtime.ondemand.compilers import Recipe
+from runtime.ondemand.diagnose import first_error
+from runtime.ondemand.progress import Progress
+from runtime.ondemand.specs import Source, codegen_identity
+
+if TYPE_CHECKING:
+    from runtime.ondemand.emit import Generated
+
+_HOST = "host.cpp"
+_MOST_COMPILATIONS = 5  # of sources that change meanwhile
+
+
+@dataclass(frozen=True)
+class Request:
+    """A kernel that is asked for: its key, its spec, and how it is to be compiled."""
+
+    key: str
+    source: Source
+    recipe: Recipe
+
+    @property
+    def target(self) -> str:
+        """The target's name."""
+        return self.key.split(".")[1]
+
+    @cached_property
+    def roots(self) -> Roots:
+        """The folders that its dependencies are named by."""
+        folders = {
+            "specs": self.source.root, "include": compilers.INCLUDE, "pack": compilers.PACK
+        }  # fmt: skip
+        if self.recipe.toolkit is not None:
+            folders["toolkit"] = self.recipe.toolkit.root
+        return Roots(folders)
+
+    @cached_property
+    def id(self) -> str:
+        """The hash of all that decides the pack but the contents of what it includes."""
+        return digest(
+            [
+                self.key,
+                self.source.root.name,
+                self.source.written(self.target),
+                codegen_identity(),
+                _native.abi,
+                self.recipe.identity,
+            ]
+        )
+
+
+def find(cache: Cache, request: Request) -> Entry | None:
+    """The pack of a request, where it was built already."""
+    return cache.find(request.id, request.roots)
+
+
+def build(cache: Cache, requests: Sequence[Request]) -> dict[str, Entry]:
+    """The packs of the requests, by key; those that the cache lacks are compiled.
+
+    Raises BuildError for the first that does not compile; KernelNotFound for what is no valid key.
+    """
+    what = requests[0].key if len(requests) == 1 else f"{len(requests)} kernels"
+    found = {r.key: entry for r in requests if (entry := find(cache, r)) is not None}
+    missing = [request for request in requests if request.key not in found]
+    if not missing:
+        return found
+    cache = cache.writable()
+    with (
+        reported(cache, what),
+        Progress(f"building {what}") as progress,
+        cache.locked(request.id for request in missing),
+    ):
+        found |= {r.key: entry for r in missing if (entry := find(cache, r)) is not None}
+        missing = [request for request in missing if request.key not in found]
+        if missing:
+            found |= _compile_all(cache, missing, progress)
+    return found
+
+
+def _compile_all(cache: Cache, requests: Sequence[Request], progress: Progress) -> dict[str, Entry]:
+    from runtime.ondemand.emit import Spec  # codegen's libraries, which take a while to import
+
+    jobs = runpy.run_path(str(compilers.TOOLS / "build/jobs.py"))["jobs"]()
+    specs: dict[Source, Spec] = {}
+    done: dict[str, Entry] = {}
+    with (
+        concurrent.futures.ThreadPoolExecutor(jobs) as processes,
+        concurrent.futures.ThreadPoolExecutor(jobs) as kernels,
+    ):
+        pending = set()
+        try:
+            for request in requests:
+                if request.source not in specs:
+                    specs[request.source] = Spec(request.source)
+                generated = specs[request.source].kernel(request.key)
+                job = _Job(cache, request, generated, processes)
+                pending.add(kernels.submit(job.run))
+            for future in concurrent.futures.as_completed(pending):
+                key, entry = future.result()
+                done[key] = entry
+                progress.update(len(done), len(requests), key)
+        except BaseException:
+            for future in pending:
+                future.cancel()
+            raise
+    return done
+
+
+class _Job:
+    """One kernel on its way from generated files to a pack."""
+
+    def __init__(
+        self,
+        cache: Cache,
+        request: Request,
+        generated: Generated,
+        processes: concurrent.futures.Executor,
+    ) -> None:
+        self.cache = cache
+        self.request = request
+        self.recipe = request.recipe
+        self.generated = generated
+        self.processes = processes
+        (target,) = generated.family["targets"]
+        (kernel,) = target["kernels"]
+        self.shard = str(kernel["file"])
+
+    def run(self) -> tuple[str, Entry]:
+        """Compiles, links, and puts the pack into the cache."""
+        with self.cache.work() as (folder, lock):
+            self.folder, self.lock = folder, lock
+            try:
+                return self.request.key, self._run()
+            except _CompilerError as error:
+                raise BuildError(self._failure(error)) from None
+
+    def _run(self) -> Entry:
+        self._write()
+        before = None
+        for _ in range(_MOST_COMPILATIONS):
+            start = time.time_ns()
+            logs = self._compile()
+            names = self._dependencies()
+            pack = self.cache.identify(self.request.id, names, self.request.roots)
+            # What was written while the compiler ran may not be what it read: then once more.
+            paths = map(self.request.roots.path, names)
+            if pack == before or not any(path.stat().st_mtime_ns >= start for path in paths):
+                break
+            before = pack
+        else:
+            raise BuildError(f"{self.request.key}: its sources change while they are compiled")
+        made = self._pack(pack, names, logs)
+        return self.cache.publish(self.request.id, names, pack, made)
+
+    def _write(self) -> None:
+        family, target = self.request.source.family, self.request.target
+        own = [f"{family}/family.cpp", f"{family}/library.cpp", f"{family}/{target}_table.cpp"]
+        texts = {
+            _HOST: "".join(f'#include "{name}"\n' for name in ("library.cpp", *own)),
+            "exports.map": compilers.EXPORTS.read_text(),
+            **self.generated.files,
+        }
+        for name, text in texts.items():
+            path = self.folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+
+    def _commands(self) -> list[list[str]]:
+        """The host's part, and the kernel's."""
+        recipe, root = self.recipe, self.request.source.root
+        includes = [f"-I{folder}" for folder in (compilers.INCLUDE, root, ".")]
+        host = [*recipe.compiler.command, *recipe.host, f"-I{compilers.PACK}", *includes]
+        host.append(f"-DKERNELMINT_TARGET_{self.request.target}=1")
+        kernel = [*recipe.compiler.command]
+        if recipe.toolkit is not None:
+            for folder in recipe.toolkit.includes:
+                host += ["-isystem", folder]
+            kernel = [*recipe.toolkit.nvcc.command]
+        kernel += [*recipe.device, *includes]
+        return [
+            [*command, "-MD", "-MF", f"{name}.d", "-c", source, "-o", f"{name}.o"]
+            for name, command, source in (("host", host, _HOST), ("kernel", kernel, self.shard))
+        ]
+
+    def _compile(self) -> list[str]:
+        """Runs both compilers; what they said."""
+        commands = self._commands()
+        script = "\n".join(["set -e", *map(shlex.join, commands)])
+        (self.folder / "build.sh").write_text(f'cd "$(dirname "$0")"\n{script}\n')
+        futures = [self.processes.submit(self._process, command) for command in commands]
+        done = [future.result() for future in futures]
+        for command, (code, output) in reversed([*zip(commands, done, strict=True)]):
+            if code:  # the kernel's first, which is what people write
+                raise _CompilerError(command, output)
+        return [output for _, output in done]
+
+    def _process(self, command: list[str]) -> tuple[int, str]:
+        done = subprocess.run(
+            command,
+            cwd=self.folder,
+            env={**os.environ, "LC_ALL": "C.UTF-8"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
+            pass_fds=(self.lock,),
+        )
+        return done.returncode, done.stdout.decode(errors="replace")
+
+    def _dependencies(self) -> tuple[str, ...]:
+        """The names of what the compilers read, without what codegen wrote."""
+        found = set()
+        for name in ("host", "kernel"):
+            for path in _dependencies(self.folder / f"{name}.d"):
+                if not (self.folder / path).resolve().is_relative_to(self.folder.resolve()):
+                    found.add(self.request.roots.name(path))
+        return tuple(sorted(found))
+
+    def _pack(self, pack: str, names: Sequence[str], logs: Sequence[str]) -> Path:
+        made = self.folder / "pack"
+        (made / "python").mkdir(parents=True)
+        family, recipe = self.request.source.family, self.recipe
+        (self.folder / "record.cpp").write_text(
+            "namespace kernelmint {\nextern const char kBuild[];\n"
+            f'const char kBuild[] = "{pack}";\n}}\n'
+        )
+        flags = [flag for flag in recipe.link if flag.startswith("-l")]
+        link = [*recipe.compiler.command, "-fPIC", *(f for f in recipe.link if f not in flags)]
+        link += ["-Wl,--version-script=exports.map", "record.cpp", "host.o", "kernel.o"]
+        libraries = recipe.toolkit.libraries if recipe.toolkit else ()
+        link += [*(f"-L{folder}" for folder in libraries), *flags, "-o", f"pack/{family}.so"]
+        linked = self.processes.submit(self._process, link)
+        for name in ("manifest.json", f"python/{family}.py"):
+            (made / name).write_text(self.generated.files[name], encoding="utf-8")
+        if recipe.toolkit is not None:
+            self._collect(logs[1])
+        settings = {"c++": recipe.compiler.version, "c++ flags": shlex.join(recipe.host)}
+        if recipe.toolkit is not None:
+            settings["nvcc"] = recipe.toolkit.nvcc.version
+            settings["nvcc flags"] = shlex.join(recipe.device)
+        else:
+            settings[f"{recipe.isas[0]} flags"] = shlex.join(recipe.device)
+        roots = self.request.roots
+        record = packs.record(
+            name=f"built_{pack[:12]}",
+            families=[self.generated.family],
+            fingerprint=pack,
+            abi=_native.abi,
+            targets=[f"{family}.{self.request.target}"],
+            architectures=recipe.architectures,
+            isas=recipe.isas,
+            settings=settings,
+            sources={
+                name: content(roots.path(name)) or ""
+                for name in names
+                if not name.startswith((":", "toolkit:"))  # the compiler's own
+            },
+            specs={},
+        )
+        (made / packs.RECORD).write_text(json.dumps(record, indent=1) + "\n")
+        code, output = linked.result()
+        if code:
+            raise _CompilerError(link, output)
+        return made
+
+    def _collect(self, log: str) -> None:
+        """What ptxas made of the kernel, as a build's report collects it."""
+        path = self.folder / "ptxas" / f"{self.shard}.{self.request.target}.ptxas.log"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(log)
+        toolkit = self.recipe.toolkit
+        assert toolkit is not None
+        command = [
+            *(sys.executable, str(compilers.TOOLS / "ptx_report/collect.py"), "ptxas"),
+            *("--manifest", "manifest.json", "--csv", "pack/ptxas.csv"),
+            *("--nvcc-version", toolkit.nvcc.version, f"--flags={shlex.join(self.recipe.device)}"),
+        ]
+        code, output = self.processes.submit(self._process, command).result()
+        if code:
+            raise _CompilerError(command, output)
+
+    def _failure(self, error: _CompilerError) -> str:
+        """The error's text. The build's folder is kept, for a person to look into."""
+        request = self.request
+        header = request.source.root / self.generated.header
+        first = first_error(error.output, header, request.source.root)
+        with (self.folder / "build.sh").open("a") as script:
+            if error.command not in self._commands():
+                script.write(shlex.join(error.command) + "\n")
+        kept = self.cache.keep_failed(request.id, self.folder)
+        what = ", ".join((*request.recipe.isas, *(f"sm_{a}" for a in request.recipe.architectures)))
+        script_name = shlex.quote(str(kept / "build.sh"))
+        return (
+            f"{first}\n  in {request.key}, compiled for {what}\n"
+            f"  `sh {script_name}` shows the whole of it"
+        )
+
+
+class _CompilerError(Exception):
+    def __init__(self, command: list[str], output: str) -> None:
+        super().__init__()
+        self.command = command
+        self.output = output
+
+
+def _dependencies(path: Path) -> Iterator[str]:
+    """The files that a compiler's -MD lists."""
+    text = path.read_text().replace("\\\n", " ")
+    _, _, listed = text.partition(": ")
+    for word in re.findall(r"(?:\\.|[^\s\\])+", listed.partition("\n")[0]):
+        yield re.sub(r"\\(.)", r"\1", word).replace("$$", "$")

@@ -1,0 +1,222 @@
+"""The compilers that build on demand, and what they are told: as kernelmint/cmake tells them."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import codegen
+from runtime.errors import BuildError
+
+_HOME = Path(codegen.__file__).resolve().parents[1]  # a checkout's root, or site-packages
+_IN_CHECKOUT = (_HOME / "runtime/include").is_dir()
+INCLUDE = _HOME / ("runtime/include" if _IN_CHECKOUT else "kernelmint/include")
+PACK = _HOME / ("runtime/pack" if _IN_CHECKOUT else "kernelmint/pack")
+TOOLS = _HOME / ("tools" if _IN_CHECKOUT else "kernelmint/tools")
+EXPORTS = _HOME / "kernelmint/cmake/exports.map"
+
+_COMMON = ("-O3", "-DNDEBUG", "-std=c++20")
+_HOST = ("-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden")
+_CUDA = ("-Xptxas=-v", "-lineinfo", "--expt-relaxed-constexpr")
+_ISA = {
+    "baseline": (),
+    "avx2": ("-march=x86-64-v3",),
+    "avx512": ("-march=x86-64-v4",),
+    "amx": ("-march=sapphirerapids",),
+}
+_LINK = (
+    "-shared", "-static-libstdc++", "-static-libgcc", "-Wl,--exclude-libs,ALL", "-pthread",
+)  # fmt: skip
+# What changes a compilation beside its command line.
+_ENVIRONMENT = ("CPATH", "CPLUS_INCLUDE_PATH", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A compiler: the command that runs it, and what it says it is."""
+
+    command: tuple[str, ...]
+    identity: str  # the hash of what it says
+    version: str  # for people
+
+
+@dataclass(frozen=True)
+class Toolkit:
+    """nvcc, and where its toolkit has headers and libraries."""
+
+    nvcc: Compiler
+    root: Path
+    includes: tuple[str, ...]
+    libraries: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How the kernels of a target are compiled for what is here.
+
+    Attributes:
+        isas: the instruction set of a CPU target's kernels.
+        architectures: what a CUDA target's kernels are compiled for: "80", "90a".
+        compiler: of the host's part, and of a CPU's kernels; it links.
+        toolkit: of a CUDA target.
+        host: the flags of the host's part.
+        device: the flags of the kernels.
+        link: the flags of the link.
+    """
+
+    isas: tuple[str, ...]
+    architectures: tuple[str, ...]
+    compiler: Compiler
+    toolkit: Toolkit | None
+    host: tuple[str, ...]
+    device: tuple[str, ...]
+    link: tuple[str, ...]
+
+    @property
+    def identity(self) -> list[object]:
+        """What of it decides the result, without any folder's name."""
+        compilers = [self.compiler.identity, self.toolkit.nvcc.identity if self.toolkit else None]
+        environment = [os.environ.get(name, "") for name in _ENVIRONMENT]
+        exports = hashlib.sha256(EXPORTS.read_bytes()).hexdigest()
+        return [compilers, self.host, self.device, self.link, environment, exports]
+
+
+def _said(command: tuple[str, ...]) -> str:
+    """What a compiler prints. Raises BuildError where it cannot be run."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise BuildError(f"{shlex.join(command)}: {error.strerror or error}") from None
+    if done.returncode:
+        raise BuildError(f"{shlex.join(command)}: {done.stderr.strip() or 'it failed'}")
+    return done.stdout
+
+
+def _compiler(*command: str) -> Compiler:
+    # A driver says its version, and first the name that it was called by.
+    said = re.sub(r"^\S+ (?=\()", "", _said((*command, "--version")))
+    return Compiler(command, hashlib.sha256(said.encode()).hexdigest(), said.partition("\n")[0])
+
+
+@functools.cache
+def _cxx(named: str | None, path: str | None) -> Compiler:
+    if named:
+        return _compiler(*shlex.split(named))
+    found = next(filter(None, (shutil.which(name) for name in ("c++", "g++", "clang++"))), None)
+    if found is None:
+        raise BuildError(
+            "no C++ compiler: none named by CXX, and no c++, g++ or clang++ on PATH; install one "
+            "(Debian and Ubuntu: apt install g++)"
+        )
+    return _compiler(found)
+
+
+def cxx() -> Compiler:
+    """The C++ compiler: the one that CXX names, else the first on PATH."""
+    return _cxx(os.environ.get("CXX"), os.environ.get("PATH"))
+
+
+def _nvcc_command() -> tuple[str, ...]:
+    """As kernelmint/cmake/cuda.cmake: the one named, else the one on PATH, else PyPI's."""
+    if named := os.environ.get("CUDACXX"):
+        return tuple(shlex.split(named))
+    if found := shutil.which("nvcc"):
+        return (found,)
+    spec = importlib.util.find_spec("nvidia")
+    roots = map(Path, (spec.submodule_search_locations or ()) if spec else ())
+    if found_there := sorted(path for root in roots for path in root.glob("cu*/bin/nvcc")):
+        return (str(found_there[-1]),)
+    raise BuildError(
+        "no nvcc: none named by CUDACXX, none on PATH, none installed from PyPI: put a CUDA "
+        'toolkit\'s bin folder on PATH, or `pip install "cuda-toolkit[nvcc,cccl]==13.0.*"`'
+    )
+
+
+def toolkit() -> Toolkit:
+    """nvcc's toolkit. Raises BuildError where there is none."""
+    return _toolkit(_nvcc_command(), cxx())
+
+
+@functools.cache
+def _toolkit(command: tuple[str, ...], host: Compiler) -> Toolkit:
+    nvcc = _compiler(*command)
+    dry = subprocess.run(
+        [*command, "--dryrun", "-c", "x.cu"], capture_output=True, text=True, check=False
+    ).stderr
+    settings = dict(re.findall(r"^#\$ (\w+)=(.*)$", dry, re.MULTILINE))
+    try:
+        root = Path(settings["TOP"].strip()).resolve()
+        listed = shlex.split(f"{settings['INCLUDES']} {settings.get('SYSTEM_INCLUDES', '')}")
+        searched = [p.removeprefix("-L") for p in shlex.split(settings["LIBRARIES"])]
+    except (KeyError, ValueError):
+        raise BuildError(
+            f"{shlex.join(command)} --dryrun does not say where its toolkit is:\n{dry}"
+        ) from None
+    includes = [word.removeprefix("-I") for word in listed if word != "-isystem"]
+    # 13.0's nvcc.profile looks for lib64; PyPI's wheels have lib.
+    libraries = dict.fromkeys(os.path.normpath(p) for p in (*searched, str(root / "lib")))
+    version = re.search(r"release \S+, V(\S+)", _said((*command, "--version")))
+    identity = hashlib.sha256(f"{nvcc.identity} {host.identity}".encode()).hexdigest()
+    return Toolkit(
+        Compiler(command, identity, version[1] if version else nvcc.version),
+        root,
+        tuple(os.path.normpath(path) for path in includes),
+        tuple(libraries),
+    )
+
+
+def _flags(variable: str) -> tuple[str, ...]:
+    return tuple(shlex.split(os.environ.get(variable, "")))
+
+
+def cpu(isa: str) -> Recipe:
+    """How a CPU target's kernels are compiled for an instruction set."""
+    compiler = cxx()
+    host = (*_flags("CXXFLAGS"), *_COMMON, *_HOST)
+    define = f"-DKERNELMINT_ISA={isa}"
+    return Recipe(
+        isas=(isa,),
+        architectures=(),
+        compiler=compiler,
+        toolkit=None,
+        host=(*host, f"-DKERNELMINT_ISA_{isa}"),
+        device=(*host, define, *_ISA[isa], "-Wno-psabi"),
+        link=_LINK,
+    )
+
+
+def cuda(architectures: tuple[str, ...]) -> Recipe:
+    """How a CUDA target's kernels are compiled for architectures, such as "80" and "90a"."""
+    found = toolkit()
+    code = tuple(f"--generate-code=arch=compute_{a},code=[sm_{a}]" for a in architectures)
+    return Recipe(
+        isas=(),
+        architectures=architectures,
+        compiler=cxx(),
+        toolkit=found,
+        host=(*_flags("CXXFLAGS"), *_COMMON, *_HOST),
+        device=(
+            *_flags("CUDAFLAGS"), *_COMMON, *code, f"-Xcompiler={','.join(_HOST)}", *_CUDA,
+        ),
+        link=(*_LINK, "-lcudart_static", "-ldl", "-lrt"),
+    )  # fmt: skip
+
+
+@functools.cache
+def best_isa(runs: tuple[str, ...]) -> str:
+    """The greatest of the instruction sets, given the least first, that the compiler has too."""
+    compiler = cxx()
+    for isa in reversed(runs):
+        command = [*compiler.command, *_ISA[isa], "-E", "-x", "c++", os.devnull]
+        done = subprocess.run(command, capture_output=True, check=False)
+        if done.returncode == 0:
+            return isa
+    raise BuildError(f"{shlex.join(compiler.command)}: it compiles for none of {', '.join(runs)}")

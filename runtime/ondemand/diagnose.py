@@ -1,0 +1,59 @@
+"""A compiler's output to one error: its author's file and line first."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+# g++ and clang++: file:line:column: error: text; nvcc: file(line): error: text, or error #20: text
+_ERROR = re.compile(
+    r"^(?P<file>[^\s:(][^:(]*)(?::(?P<place>\d+(?::\d+)?):|\((?P<line>\d+)\):)"
+    r"\s*(?:fatal |catastrophic )?error(?: #\S+)?:\s*(?P<text>.*)$",
+    re.MULTILINE,
+)
+# What is said of a header without the `launch` that its shard instantiates: g++, clang++, nvcc.
+_NO_LAUNCH = re.compile(
+    r"explicit instantiation of .*kernelmint::launch\(.*no definition available"
+    r"|explicit instantiation of undefined function template 'launch'"
+    r"|kernelmint::launch<.*no template definition was supplied"
+    r'|namespace "kernelmint" has no member "(LaunchResult|launch)"'
+    r"|undefined reference to `kernelmint::LaunchResult kernelmint::launch<"
+    r"|undefined symbol: kernelmint::LaunchResult kernelmint::launch<"
+)
+# ... and of one without the kernel that the generated launch names: nvcc.
+_NO_KERNEL = re.compile(r'namespace "(?P<space>[\w:]+)" has no member "(?P<kernel>\w+)"')
+
+
+def first_error(output: str, header: Path, root: Path) -> str:
+    """The first error of an output, as `file:line:column: error: what`.
+
+    One in a file below `root`, which people edit, comes before others. `header` is that of the
+    kernel: where it lacks what the generated code asks of it, that is said.
+    """
+    found = list(_ERROR.finditer(output))
+    own = [match for match in found if Path(match["file"]).is_relative_to(root)]
+    if not own and _NO_LAUNCH.search(output):
+        return (
+            f"{shown(header)}: it defines no `template <class Config, class Isa> LaunchResult "
+            "launch(const void* args, const LaunchContext& context)` in namespace kernelmint, and "
+            "its spec has no `launch:`"
+        )
+    if not own and (match := _NO_KERNEL.search(output)):
+        return (
+            f"{shown(header)}: it defines no `{match['kernel']}` in namespace {match['space']}, "
+            "which its spec names as the kernel"
+        )
+    for match in (*own, *found):
+        more = len(found) - 1
+        counted = f" (and {more} more error{'s' if more > 1 else ''})" if more else ""
+        place = match["place"] or match["line"]
+        return f"{shown(Path(match['file']))}:{place}: error: {match['text']}{counted}"
+    last = [line for line in output.splitlines() if line.strip()][-3:]
+    return "\n".join(last) or "the compiler failed and said nothing"
+
+
+def shown(path: Path) -> str:
+    """A path as people read it: relative to the current folder where it is below that."""
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith("..") else relative

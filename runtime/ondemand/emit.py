@@ -1,0 +1,99 @@
+"""codegen in process: what is generated of a family, and of one kernel. The one module of the
+runtime that imports codegen's rooms, and so mako, pydantic and yaml: when something is built."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from codegen.emit.manifest import Inputs
+from codegen.emit.tree import emit
+from codegen.space import explain
+from codegen.space.expand import FamilySpace, Selection, TargetSpace, configured, exclusions, expand
+from codegen.spec.load import load
+from codegen.spec.model import Family
+from codegen.spec.problems import SpecError, UsageError
+from codegen.staleness import MANIFEST
+from runtime.errors import BuildError, InvalidArgument, KernelNotFound
+from runtime.ondemand.specs import Source
+
+
+@dataclass(frozen=True)
+class Generated:
+    """What codegen writes of some kernels of a family: its files, and their manifest."""
+
+    files: dict[str, str]
+    manifest: dict[str, Any]
+    header: str  # of the last target, below the folder of specs
+
+    @property
+    def family(self) -> dict[str, Any]:
+        """The manifest's entry of the family."""
+        (family,) = self.manifest["families"]
+        return dict(family)
+
+
+@contextmanager
+def _reported() -> Iterator[None]:
+    try:
+        yield
+    except SpecError as error:
+        raise BuildError("\n".join(map(str, error.problems))) from None
+
+
+class Spec:
+    """A family's spec, read. Raises BuildError with every problem that it has."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        with _reported():
+            (self._family,) = load([source.root], only=source.family)
+
+    @property
+    def family(self) -> Family:
+        """What was read."""
+        return self._family
+
+    def whole(self) -> Generated:
+        """The family with all its targets, and the kernels of their default sets."""
+        return self._emit(self._spaces("default"))
+
+    def kernel(self, key: str) -> Generated:
+        """The family with one kernel, which may be in no set. Raises KernelNotFound, saying what
+        excludes it, for what is not a valid key."""
+        try:
+            target, values = explain.parse(key, [self._family])
+        except UsageError as error:
+            raise KernelNotFound(str(error)) from None
+        if exclusions(target, values):
+            raise KernelNotFound(explain.explain(key, [self._family], {}).text)
+        with _reported():
+            chosen = TargetSpace(target, (configured(target, values),))
+        return self._emit([chosen])
+
+    def _spaces(self, set_name: str) -> list[TargetSpace]:
+        chosen = {}
+        if any(s.name == set_name for target in self._family.targets for s in target.sets):
+            with _reported():
+                spaces = expand([self._family], Selection(set_name))
+            chosen = {t.target.name: t for space in spaces for t in space.targets}
+        return [chosen.get(t.name, TargetSpace(t, ())) for t in self._family.targets]
+
+    def _emit(self, targets: list[TargetSpace]) -> Generated:
+        name = self._source.root.name
+        inputs = Inputs(Selection(), (name,), (name,), (), ())  # no tree that may become stale
+        files = emit([FamilySpace(self._family, tuple(targets))], inputs)
+        return Generated(files, json.loads(files[MANIFEST]), targets[-1].target.header)
+
+
+def keys_of(families: Sequence[Family], set_name: str, where: str | None) -> list[str]:
+    """The keys of a set that a filter leaves. Raises InvalidArgument where there are none."""
+    try:
+        with _reported():
+            spaces = expand(families, Selection(set_name, where))
+    except UsageError as error:
+        raise InvalidArgument(str(error)) from None
+    return [c.key for space in spaces for t in space.targets for c in t.configurations]

@@ -1,0 +1,85 @@
+"""Families' specs on disk, without reading them: where they are, and what decides a kernel."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from codegen import staleness
+from runtime.errors import InvalidArgument
+
+_FAMILY = "family.yaml"
+_CHOICES = "choices.yaml"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A family's spec on disk."""
+
+    family: str
+    root: Path  # the folder of specs, which headers are included from
+    folder: Path  # the family's own
+
+    def texts(self, target: str | None = None) -> list[Path]:
+        """The YAML files that decide a target's kernels; without one, all that the family has."""
+        own = sorted(self.folder.glob("*.y*ml"))
+        group = sorted(self.folder.parent.glob("*.y*ml")) if self.folder.parent != self.root else []
+        if target is None:
+            return [*own, *group]
+        return [p for p in (*own, *group) if p.name in (_FAMILY, f"{target}.yaml")]
+
+    def written(self, target: str | None = None) -> list[list[str | None]]:
+        """What a kernel's identity has of them: names and hashes."""
+        return [
+            [p.relative_to(self.root).as_posix(), staleness.sha256(p)] for p in self.texts(target)
+        ]
+
+
+def find(folder: Path) -> list[Source]:
+    """The families in a folder: of specs, of a group, or of one family.
+
+    Raises InvalidArgument where there are none.
+    """
+    folder = folder.resolve()
+    if (folder / _FAMILY).is_file():
+        return [Source(folder.name, _root_of(folder), folder)]
+    root = folder if folder.name == "kernel_specs" else None
+    found = [path.parent for path in sorted(folder.glob(f"*/{_FAMILY}"))]
+    grouped = [path.parent for path in sorted(folder.glob(f"*/*/{_FAMILY}"))]
+    grouped = [path for path in grouped if not (path.parent / _FAMILY).is_file()]
+    if root is None and found and not grouped:
+        root = _root_of(found[0])
+    sources = [Source(path.name, root or folder, path) for path in (*found, *grouped)]
+    if not sources:
+        raise InvalidArgument(
+            f"{folder}: no families here: expected the folder of a family (it has a {_FAMILY}), of "
+            "a group, or of specs"
+        )
+    return sources
+
+
+def _root_of(family: Path) -> Path:
+    """The folder of specs that a family's folder is in: by convention `kernel_specs`, and where
+    there is none of that name, the folder above."""
+    above = [parent for parent in list(family.parents)[:2] if parent.name == "kernel_specs"]
+    return above[0] if above else family.parent
+
+
+def of_pack(family: str, folder: str, specs: dict[str, Path]) -> Source | None:
+    """The spec that a pack's family was made from, where the pack has it or names it: `folder` is
+    the family's, "kernel_specs/hstu/block_sparse"."""
+    name, _, below = folder.partition("/")
+    if name not in specs:
+        return None
+    place = specs[name].resolve() / below
+    return Source(family, specs[name].resolve(), place) if (place / _FAMILY).is_file() else None
+
+
+@functools.cache
+def codegen_identity() -> str:
+    """The hash of codegen's own files."""
+    own = staleness.codegen_files()
+    listed = "".join(f"{name} {staleness.sha256(path)}\n" for name, path in sorted(own.items()))
+    return hashlib.sha256(listed.encode()).hexdigest()

@@ -1,0 +1,101 @@
+"""Families of the tests' own, built on demand into caches of the tests' own."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from codegen import scaffold
+from runtime import ondemand, packs
+
+_names = (f"on_demand_{number}" for number in itertools.count())
+
+# A compiler that notes each compilation: CXX names it.
+WRAPPER = """#!/bin/sh
+case " $* " in *" -c "*) echo "$*" >> '{log}' ;; esac
+exec c++ "$@"
+"""
+
+
+@dataclass(frozen=True)
+class Family:
+    """z = alpha * x + y, in a folder of specs that no pack was ever built from."""
+
+    name: str
+    specs: Path
+
+    @property
+    def folder(self) -> Path:
+        return self.specs / self.name
+
+    @property
+    def header(self) -> Path:
+        return self.folder / "cpu.h"
+
+    def key(self, segment: int = 8192) -> str:
+        """A CPU kernel; its spec's set holds the one of 8192 alone."""
+        return f"{self.name}.cpu.f32-n{segment}"
+
+    def edit(self, old: str, new: str, file: str = "cpu.h") -> None:
+        path = self.folder / file
+        assert old in path.read_text()
+        path.write_text(path.read_text().replace(old, new))
+
+
+@dataclass(frozen=True)
+class Compilations:
+    """What the compiler was asked to compile."""
+
+    log: Path
+
+    def take(self) -> list[str]:
+        """Those since the last time."""
+        lines = self.log.read_text().splitlines() if self.log.exists() else []
+        self.log.unlink(missing_ok=True)
+        return lines
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch) -> Path:
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("KERNELMINT_CACHE_DIR", str(folder))
+    return folder
+
+
+@pytest.fixture
+def compilations(tmp_path, monkeypatch) -> Compilations:
+    wrapper, log = tmp_path / "counting-c++", tmp_path / "compilations"
+    wrapper.write_text(WRAPPER.format(log=log))
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("CXX", str(wrapper))
+    return Compilations(log)
+
+
+@pytest.fixture
+def family(tmp_path):
+    """A new family; this process forgets it afterwards."""
+    made = Family(next(_names), tmp_path / "specs")
+    scaffold.create(made.name, made.specs)
+    yield made
+    registry = packs._registry()
+    registry.parts.pop(made.name, None)
+    ondemand._sources.pop(made.name, None)
+    if (pack := registry.by_family.pop(made.name, None)) is not None:
+        registry.packs.pop(pack.name)
+
+
+def in_new_process(code: str, *arguments: str | Path, check: bool = True, **environment: str):
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=check,
+    )

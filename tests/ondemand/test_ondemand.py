@@ -1,0 +1,343 @@
+"""Kernels are built when they are first asked for, from specs on disk, and found again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import warnings
+
+import pytest
+import torch
+
+import runtime
+from runtime import ondemand, packs
+
+from .conftest import in_new_process
+
+NVCC = shutil.which(os.environ.get("CUDACXX", "nvcc"))
+
+
+def nan_like(x: torch.Tensor) -> torch.Tensor:
+    return torch.full_like(x, float("nan"))
+
+
+def check_right(kernel, alpha: float = 0.75) -> None:
+    """Against fp64: one rounding of the product's sum, as f32's fma makes it."""
+    x, y = torch.randn(2, 3, 1000)
+    z = kernel(x, y, alpha=alpha, out=nan_like(x))
+    expected = alpha * x.double() + y.double()
+    assert ((z - expected).abs() <= 2**-24 * expected.abs() + 1e-30).all()
+
+
+def test_a_folder_that_no_pack_was_built_from(family, cache, compilations):
+    """Its kernels are listed, built at first use and called; so are keys that are in no set."""
+    listed = runtime.load(family.folder)
+    assert family.key() in [info.key for info in listed]
+    assert not compilations.take()
+    state = {i.key: (i.built, i.available) for i in runtime.kernels(family.name, "cpu")}
+    assert set(state.values()) == {(False, True)}
+    check_right(runtime.kernel(family.key()))
+    assert len(compilations.take()) == 2  # the host's part and the kernel
+    state = {i.key: (i.built, i.available) for i in runtime.kernels(family.name, "cpu")}
+    assert state.pop(family.key()) == (True, True)
+    assert set(state.values()) == {(False, True)}
+
+    assert family.key(4096) not in state
+    kernel = runtime.kernel(family.key(4096))
+    check_right(kernel)
+    assert runtime.kernel(family.key(4096)) is kernel
+    assert kernel.info.parameters == {"dtype": "f32", "segment": 4096}
+    assert len(compilations.take()) == 2
+    x, y = torch.randn(2, 3, 1000)
+    torch.testing.assert_close(getattr(runtime, family.name)(x, y, alpha=2.0), 2 * x + y)
+
+
+def test_torch_compile_builds_while_it_traces_and_never_in_a_graph(family, cache, compilations):
+    runtime.load(family.folder)
+    key = family.key()
+
+    @torch.compile(fullgraph=True, backend="aot_eager")
+    def called(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.relu(runtime.kernel(key)(x, y, alpha=2.0))
+
+    x, y = torch.randn(2, 3, 1000)
+    operator = getattr(torch.ops.kernelmint, family.name)
+    with pytest.raises(runtime.KernelNotFound, match=r"call runtime.kernel\(.*\) before"):
+        operator(key, x, y, alpha=2.0)
+    assert not compilations.take()
+    torch.testing.assert_close(called(x, y), torch.relu(2 * x + y))
+    assert len(compilations.take()) == 2
+    torch.testing.assert_close(operator(key, x, y, alpha=2.0), 2 * x + y)
+
+
+WARM = """
+import sys
+import runtime, torch
+runtime.load(sys.argv[1])
+kernel = runtime.kernel(sys.argv[2])
+x, y = torch.randn(2, 3, 1000)
+torch.testing.assert_close(kernel(x, y, alpha=2.0), 2 * x + y)
+print(*sorted({"mako", "pydantic", "yaml", "concurrent.futures.thread"} & sys.modules.keys()))
+"""
+
+
+def test_another_process_compiles_nothing_and_imports_nothing_of_codegens_libraries(
+    family, cache, compilations
+):
+    runtime.load(family.folder)
+    runtime.build(family.name, "target == 'cpu' and dtype == f32")
+    assert len(compilations.take()) == 2
+    shown = in_new_process(WARM, family.folder, family.key())
+    assert not {"mako", "pydantic", "yaml"} & set(shown.stdout.split())
+    assert not compilations.take()
+
+
+def test_the_cache_and_the_specs_may_lie_in_another_folder(
+    family, cache, compilations, tmp_path, monkeypatch
+):
+    """As on another machine, or in a container: no absolute path and no time counts."""
+    runtime.load(family.folder)
+    runtime.kernel(family.key())
+    assert compilations.take()
+    elsewhere = tmp_path / "elsewhere"
+    shutil.copytree(family.specs, elsewhere / "specs")  # new times
+    shutil.move(cache, elsewhere / "cache")
+    shutil.rmtree(family.specs)
+    environment = {"KERNELMINT_CACHE_DIR": str(elsewhere / "cache")}
+    in_new_process(WARM, elsewhere / "specs" / family.name, family.key(), **environment)
+    assert not compilations.take()
+
+
+def test_an_edited_header_is_told_and_built_anew_when_asked(family, cache, compilations):
+    runtime.load(family.folder)
+    first = runtime.kernel(family.key())
+    check_right(first)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert runtime.kernel(family.key()) is first
+        assert runtime.kernel(family.key(), build=True) is first
+    compilations.take()
+    before = family.header.read_text()
+    family.edit("splat(args_.alpha)", "splat(2 * args_.alpha)")
+    with pytest.warns(RuntimeWarning, match=rf"{family.header} has changed since it was built: "):
+        assert runtime.kernel(family.key()) is first
+    assert not compilations.take()
+    second = runtime.kernel(family.key(), build=True)
+    assert len(compilations.take()) == 2
+    x, y = torch.randn(2, 3, 1000)
+    torch.testing.assert_close(second(x, y, alpha=0.5), x + y)
+    torch.testing.assert_close(first(x, y, alpha=0.5), 0.5 * x + y)  # who holds it keeps it
+    assert runtime.kernel(family.key()) is second
+    family.header.write_text(before)  # what was built of it is there still
+    assert runtime.kernel(family.key(), build=True) is not second
+    check_right(runtime.kernel(family.key()))
+    assert not compilations.take()
+
+
+def test_an_edited_spec_is_another_kernel_and_an_edited_family_says_to_start_anew(
+    family, cache, compilations
+):
+    runtime.load(family.folder)
+    runtime.kernel(family.key())
+    compilations.take()
+    family.edit("segment % 16 == 0", "segment % 32 == 0", "cpu.yaml")
+    with pytest.raises(runtime.KernelNotFound, match=r"cpu\.yaml:6:5: segment % 32 == 0: "):
+        runtime.kernel(family.key(16))
+    runtime.kernel(family.key(), build=True)
+    assert len(compilations.take()) == 2
+    family.edit("alpha: {scalar: f32", "alpha: {scalar: f64", "family.yaml")
+    with pytest.raises(runtime.BuildError, match=f"the arguments of {family.name} are not those"):
+        runtime.load(family.folder)
+
+
+# Children of one process that has imported what they need, so that they start at once.
+TOGETHER = """
+import os, sys
+import runtime, torch
+folder, key, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+children = []
+for _ in range(count):
+    child = os.fork()
+    if not child:
+        runtime.load(folder)
+        x, y = torch.randn(2, 3, 1000)
+        good = torch.equal(runtime.kernel(key)(x, y, alpha=1.0), x + y)
+        os._exit(0 if good else 1)
+    children.append(child)
+assert all(os.waitpid(child, 0)[1] == 0 for child in children)
+"""
+
+
+def test_eight_processes_at_once_on_an_empty_cache_compile_once(family, cache, compilations):
+    in_new_process(TOGETHER, family.folder, family.key(), "8")
+    assert len(compilations.take()) == 2
+    assert not list((cache / "1/tmp").iterdir())
+
+
+KILLED = """
+import os, signal, sys, time
+import runtime
+folder, key, log = sys.argv[1:]
+for part in (0, 0.2, 0.5, 0.8, 1.2):
+    child = os.fork()
+    if not child:
+        runtime.load(folder)
+        runtime.kernel(key)
+        os._exit(0)
+    while not os.path.exists(log) and not os.waitpid(child, os.WNOHANG)[0]:
+        time.sleep(0.001)
+    time.sleep(part)
+    try:
+        os.kill(child, signal.SIGKILL)  # its compilers go on
+        os.waitpid(child, 0)
+    except (ProcessLookupError, ChildProcessError):
+        pass
+"""
+
+
+def test_a_killed_process_leaves_nothing_in_the_way(family, cache, compilations):
+    """`python -m tools.fuzz builds` kills at more moments."""
+    in_new_process(KILLED, family.folder, family.key(), compilations.log)
+    runtime.load(family.folder)
+    check_right(runtime.kernel(family.key()))
+
+
+def test_a_damaged_pack_is_built_anew(family, cache, compilations):
+    runtime.load(family.folder)
+    runtime.kernel(family.key())
+    compilations.take()
+    (library,) = cache.glob("1/packs/*/*.so")
+    copy = library.with_name("copy")  # the library itself is mapped by this process
+    shutil.copy(library, copy)
+    with copy.open("r+b") as file:
+        file.truncate(1000)
+    copy.replace(library)
+    in_new_process(WARM, family.folder, family.key())
+    assert len(compilations.take()) == 2
+
+
+def test_a_compilers_error_has_its_authors_line_first_and_comes_once(family, cache, capfd):
+    runtime.load(family.folder)
+    family.edit("cpu::store(z,", "cpu::stow(z,")
+    line = next(
+        n for n, text in enumerate(family.header.read_text().splitlines(), 1) if "stow" in text
+    )
+    with pytest.raises(runtime.BuildError) as caught:
+        runtime.build(family.name, "target == 'cpu'")  # three kernels with one error
+    first, in_kernel, command = str(caught.value).splitlines()
+    assert first.startswith(f"{family.header}:{line}:")
+    assert "stow" in first
+    assert f"in {family.name}.cpu." in in_kernel
+    shown = os.popen(f"{command.split('`')[1]} 2>&1").read()
+    assert "stow" in shown
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_header_without_launch_says_so_by_its_name(family, cache):
+    runtime.load(family.folder)
+    family.edit("LaunchResult launch(", "LaunchResult lunch(")
+    with pytest.raises(runtime.BuildError, match=rf"^{family.header}: it defines no `.* launch\("):
+        runtime.kernel(family.key())
+
+
+def test_a_key_that_no_configuration_has_says_why(family, cache, compilations):
+    runtime.load(family.folder)
+    with pytest.raises(runtime.KernelNotFound, match=r"cpu\.yaml:6:5: segment % 16 == 0: "):
+        runtime.kernel(family.key(8))
+    with pytest.raises(runtime.KernelNotFound, match="is not a valid key: it ends before"):
+        runtime.kernel(f"{family.name}.cpu.f32")
+    with pytest.raises(runtime.KernelNotFound, match=r"expected family\.target\.parameters"):
+        runtime.kernel(family.name)
+    assert not compilations.take()
+
+
+def test_a_folder_without_families_and_a_family_of_another_pack_are_refused(
+    family, cache, tmp_path
+):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(runtime.InvalidArgument, match="no families here"):
+        runtime.load(tmp_path / "empty")
+    folder = family.specs / "flash_forward"
+    shutil.copytree(packs.owner("flash_forward").specs["kernel_specs"] / "flash_forward", folder)
+    with pytest.raises(
+        runtime.PackError, match=r"flash_forward of .* is already in pack kernelmint"
+    ):
+        runtime.load(family.specs)
+    assert family.name not in runtime.families()
+
+
+def test_a_kernel_of_an_installed_family_that_no_pack_holds(cache, compilations, monkeypatch):
+    """By build=True, or with KERNELMINT_BUILD=missing; else it is not found, as ever."""
+    key = "flash_forward.cpu.f32-d64-r64-c32"
+    with pytest.raises(runtime.KernelNotFound, match="not this one"):
+        runtime.kernel(key)
+    assert not compilations.take()
+    monkeypatch.setenv("KERNELMINT_BUILD", "missing")
+    kernel = runtime.kernel(key)
+    try:
+        q, k, v = torch.randn(3, 1, 100, 2, 64)
+        expected = torch.nn.functional.scaled_dot_product_attention(
+            *(t.double().transpose(1, 2) for t in (q, k, v))
+        ).transpose(1, 2)
+        assert (kernel(q, k, v, out=nan_like(q)) - expected).abs().max() < 1e-5
+        monkeypatch.delenv("KERNELMINT_BUILD")
+        assert runtime.kernel(key, build=True) is kernel
+    finally:
+        packs._registry().parts.pop("flash_forward")
+    monkeypatch.setenv("KERNELMINT_BUILD", "all")
+    with pytest.raises(runtime.InvalidArgument, match="KERNELMINT_BUILD=all: expected `missing`"):
+        runtime.kernel("flash_forward.cpu.f32-d64-r64-c16")
+
+
+def test_a_cache_that_cannot_be_written_is_said_and_lasts_for_the_process(
+    family, tmp_path, monkeypatch
+):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("KERNELMINT_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    with pytest.warns(RuntimeWarning, match=r"file/cache cannot be written \(Not a directory\)"):
+        runtime.load(family.folder)
+    check_right(runtime.kernel(family.key()))
+
+
+FULL = """
+import subprocess, sys
+import runtime
+folder, key, cache = sys.argv[1:]
+subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", cache], check=True)
+runtime.load(folder)
+try:
+    runtime.kernel(key)
+except runtime.BuildError as error:
+    print(error)
+"""
+
+
+def test_a_full_disk_is_a_clear_error(family, cache):
+    cache.mkdir()
+    alone = ["unshare", "-m"]  # mounts of its own
+    if subprocess.run([*alone, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this user may not mount a small disk")
+    done = subprocess.run(
+        [*alone, sys.executable, "-c", FULL, family.folder, family.key(), cache],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "No space left on device" in done.stdout
+
+
+@pytest.mark.skipif(NVCC is None, reason="needs nvcc")
+def test_cuda_kernels_are_compiled_for_a_named_architecture_without_a_gpu(family, cache):
+    key = f"{family.name}.sm80.f32-t256-n1024"
+    where = "target == 'sm80' and dtype == f32"
+    (built,) = (i for i in runtime.build(family.folder, where, architectures=["90"]) if i.built)
+    assert built.key == key
+    assert built.registers > 0
+    assert built.spills == 0
+    (pack,) = packs.parts(family.name)
+    assert pack.architectures == ("90",)
+    with pytest.raises(runtime.TargetUnavailable, match=r"needs compute capability 8\.0 or later"):
+        ondemand.build([key], ["75"])
+    if not torch.cuda.is_available():
+        with pytest.raises(runtime.TargetUnavailable, match="no CUDA device to build it for"):
+            runtime.kernel(f"{family.name}.sm80.f32-t128-n1024")
