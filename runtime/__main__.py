@@ -69,7 +69,7 @@ def collect() -> dict[str, Any]:
                 "architectures": list(pack.architectures),
                 "cpu_isas": list(pack.isas),
                 "settings": dict(pack.settings),
-                "changed_sources": manifest.changed_sources(pack, checkout)
+                "changed_sources": packs.changed_sources(pack, checkout)
                 if in_checkout and pack.name == "kernelmint"
                 else [],
             }

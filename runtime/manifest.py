@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import csv
 import functools
-import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -159,16 +158,6 @@ def _family(pack: Pack, data: dict[str, Any]) -> Family:
     )
 
 
-def changed_sources(pack: Pack, project: Path) -> list[str]:
-    """The sources of a project that are not what a pack was built of."""
-    return [
-        name
-        for name, digest in pack.sources.items()
-        if not (project / name).is_file()
-        or hashlib.sha256((project / name).read_bytes()).hexdigest() != digest
-    ]
-
-
 def check_checkout(package: Path) -> None:
     """ImportError where the checkout that `package` lies in is not what was installed from it.
 
@@ -180,7 +169,7 @@ def check_checkout(package: Path) -> None:
     with _readable(pack, generated):
         data = json.loads(generated.read_text(encoding="utf-8"))
         fingerprints = {family["name"]: family["fingerprint"] for family in data["families"]}
-    changed = changed_sources(pack, checkout)
+    changed = packs.changed_sources(pack, checkout)
     if fingerprints != pack.generated:
         what = f"{generated} is not what {pack} was built from"
     elif changed:

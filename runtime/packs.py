@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib
 import importlib.machinery
 import importlib.util
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -125,6 +127,36 @@ def parts(family: str) -> tuple[Pack, ...]:
     return tuple(_registry().parts.get(family, {}).values())
 
 
+def changed_sources(pack: Pack, project: Path) -> list[str]:
+    """The sources of a project that are not what a pack was built of."""
+    return [
+        name
+        for name, digest in pack.sources.items()
+        if not (project / name).is_file()
+        or hashlib.sha256((project / name).read_bytes()).hexdigest() != digest
+    ]
+
+
+@functools.cache
+def _warn_of_changes(pack: Pack) -> None:
+    """Says so where the specs of an editable install are not those that its libraries are of."""
+    for name, folder in pack.specs.items():
+        if not folder.is_dir() or folder.is_relative_to(pack.folder):
+            continue
+        changed = [
+            source
+            for source in changed_sources(pack, folder.parent)
+            if Path(source).parts[0] == name
+        ]
+        if changed:
+            more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+            warnings.warn(
+                f"{pack}: {folder.parent / changed[0]}{more} changed since it was built: its "
+                f"kernels are those from before; run `pip install -e {folder.parent}`",
+                stacklevel=2,
+            )
+
+
 @functools.cache
 def _library(path: Path, architectures: tuple[str, ...]) -> _native.Library:
     return _native.Library(str(path), architectures)
@@ -148,6 +180,7 @@ def library(pack: Pack, family: str) -> _native.Library:
             f"{pack}: {path} was built from the generated code {loaded.generated}, but "
             f"{pack.folder / packs.RECORD} names {pack.generated[family]}: reinstall it"
         )
+    _warn_of_changes(pack)
     return loaded
 
 

@@ -280,3 +280,21 @@ def test_the_host_exports_its_module_alone():
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert [line.split()[-1] for line in listed.stdout.splitlines()] == ["PyInit__native"]
+
+
+def test_a_changed_header_of_an_editable_pack_is_named(site, tmp_path):
+    project = tmp_path / "project"
+    specs = next(iter(OWN.specs.values()))
+    shutil.copytree(specs, project / specs.name, ignore=shutil.ignore_patterns("__pycache__"))
+    edit(site / "kernelmint/_pack" / RECORD, specs={specs.name: str(project / specs.name)})
+    quiet = import_copy(site, CALL)
+    assert quiet.returncode == 0
+    assert "changed since" not in quiet.stderr
+    header = project / "kernel_specs/flash_forward/cpu.h"
+    header.write_text(header.read_text() + "// edited\n")
+    result = import_copy(site, CALL)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == quiet.stdout
+    (warning,) = [line for line in result.stderr.splitlines() if "changed since" in line]
+    assert f"{header} changed since it was built" in warning
+    assert f"pip install -e {project}" in warning
