@@ -14,6 +14,7 @@ import runpy
 import shlex
 import subprocess
 import sys
+import sysconfig
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from runtime import _native
 from runtime.errors import BuildError
 from runtime.ondemand import compilers
 from runtime.ondemand.cache import Cache, Entry, Roots, content, digest, reported
+from runtime.ondemand.commands import HOST, HOST_INCLUDES, Commands
 from runtime.ondemand.compilers import Recipe
 from runtime.ondemand.diagnose import first_error
 from runtime.ondemand.progress import Progress
@@ -34,7 +36,6 @@ from runtime.ondemand.specs import Source, codegen_identity
 if TYPE_CHECKING:
     from runtime.ondemand.emit import Generated
 
-_HOST = "host.cpp"
 _MOST_COMPILATIONS = 5  # of sources that change meanwhile
 
 
@@ -55,8 +56,12 @@ class Request:
     def roots(self) -> Roots:
         """The folders that its dependencies are named by."""
         folders = {
-            "specs": self.source.root, "include": compilers.INCLUDE, "pack": compilers.PACK
-        }  # fmt: skip
+            "specs": self.source.root,
+            "project": self.source.root.parent,
+            "include": compilers.INCLUDE,
+            "pack": compilers.PACK,
+            "python": Path(sysconfig.get_path("purelib")),  # packages that bring headers
+        }
         if self.recipe.toolkit is not None:
             folders["toolkit"] = self.recipe.toolkit.root
         return Roots(folders)
@@ -148,9 +153,7 @@ class _Job:
         self.recipe = request.recipe
         self.generated = generated
         self.processes = processes
-        (target,) = generated.family["targets"]
-        (kernel,) = target["kernels"]
-        self.shard = str(kernel["file"])
+        self.commands = Commands(generated.family, request.source, request.recipe)
 
     def run(self) -> tuple[str, Entry]:
         """Compiles, links, and puts the pack into the cache."""
@@ -183,7 +186,7 @@ class _Job:
         family, target = self.request.source.family, self.request.target
         own = [f"{family}/family.cpp", f"{family}/library.cpp", f"{family}/{target}_table.cpp"]
         texts = {
-            _HOST: "".join(f'#include "{name}"\n' for name in ("library.cpp", *own)),
+            HOST: "".join(f'#include "{name}"\n' for name in (HOST_INCLUDES, *own)),
             "exports.map": compilers.EXPORTS.read_text(),
             **self.generated.files,
         }
@@ -192,36 +195,19 @@ class _Job:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
 
-    def _commands(self) -> list[list[str]]:
-        """The host's part, and the kernel's."""
-        recipe, root = self.recipe, self.request.source.root
-        includes = [f"-I{folder}" for folder in (compilers.INCLUDE, root, ".")]
-        host = [*recipe.compiler.command, *recipe.host, f"-I{compilers.PACK}", *includes]
-        host.append(f"-DKERNELMINT_TARGET_{self.request.target}=1")
-        kernel = [*recipe.compiler.command]
-        if recipe.toolkit is not None:
-            for folder in recipe.toolkit.includes:
-                host += ["-isystem", folder]
-            kernel = [*recipe.toolkit.nvcc.command]
-        kernel += [*recipe.device, *includes]
-        return [
-            [*command, "-MD", "-MF", f"{name}.d", "-c", source, "-o", f"{name}.o"]
-            for name, command, source in (("host", host, _HOST), ("kernel", kernel, self.shard))
-        ]
-
     def _compile(self) -> list[str]:
-        """Runs both compilers; what they said."""
-        commands = self._commands()
-        script = "\n".join(["set -e", *map(shlex.join, commands)])
-        (self.folder / "build.sh").write_text(f'cd "$(dirname "$0")"\n{script}\n')
-        futures = [self.processes.submit(self._process, command) for command in commands]
+        """Runs the compilers; what they said."""
+        units = self.commands.units
+        script = f'cd "$(dirname "$0")"\nset -e\n{self.commands.script()}\n'
+        (self.folder / "build.sh").write_text(script)
+        futures = [self.processes.submit(self._process, unit.command) for unit in units]
         done = [future.result() for future in futures]
-        for command, (code, output) in reversed([*zip(commands, done, strict=True)]):
-            if code:  # the kernel's first, which is what people write
-                raise _CompilerError(command, output)
+        for code, output in (*done[1:], done[0]):  # first of what people write
+            if code:
+                raise _CompilerError(output)
         return [output for _, output in done]
 
-    def _process(self, command: list[str]) -> tuple[int, str]:
+    def _process(self, command: Sequence[str]) -> tuple[int, str]:
         done = subprocess.run(
             command,
             cwd=self.folder,
@@ -236,11 +222,12 @@ class _Job:
 
     def _dependencies(self) -> tuple[str, ...]:
         """The names of what the compilers read, without what codegen wrote."""
-        found = set()
-        for name in ("host", "kernel"):
-            for path in _dependencies(self.folder / f"{name}.d"):
+        roots = self.request.roots
+        found = {roots.name(str(path)) for path in self.commands.archives}
+        for unit in self.commands.units:
+            for path in _dependencies(self.folder / f"{unit.name}.d"):
                 if not (self.folder / path).resolve().is_relative_to(self.folder.resolve()):
-                    found.add(self.request.roots.name(path))
+                    found.add(roots.name(path))
         return tuple(sorted(found))
 
     def _pack(self, pack: str, names: Sequence[str], logs: Sequence[str]) -> Path:
@@ -251,16 +238,11 @@ class _Job:
             "namespace kernelmint {\nextern const char kBuild[];\n"
             f'const char kBuild[] = "{pack}";\n}}\n'
         )
-        flags = [flag for flag in recipe.link if flag.startswith("-l")]
-        link = [*recipe.compiler.command, "-fPIC", *(f for f in recipe.link if f not in flags)]
-        link += ["-Wl,--version-script=exports.map", "record.cpp", "host.o", "kernel.o"]
-        libraries = recipe.toolkit.libraries if recipe.toolkit else ()
-        link += [*(f"-L{folder}" for folder in libraries), *flags, "-o", f"pack/{family}.so"]
-        linked = self.processes.submit(self._process, link)
+        linked = self.processes.submit(self._process, self.commands.link())
         for name in ("manifest.json", f"python/{family}.py"):
             (made / name).write_text(self.generated.files[name], encoding="utf-8")
         if recipe.toolkit is not None:
-            self._collect(logs[1])
+            self._collect(logs)
         settings = {"c++": recipe.compiler.version, "c++ flags": shlex.join(recipe.host)}
         if recipe.toolkit is not None:
             settings["nvcc"] = recipe.toolkit.nvcc.version
@@ -287,33 +269,33 @@ class _Job:
         (made / packs.RECORD).write_text(json.dumps(record, indent=1) + "\n")
         code, output = linked.result()
         if code:
-            raise _CompilerError(link, output)
+            raise _CompilerError(output)
         return made
 
-    def _collect(self, log: str) -> None:
+    def _collect(self, logs: Sequence[str]) -> None:
         """What ptxas made of the kernel, as a build's report collects it."""
-        path = self.folder / "ptxas" / f"{self.shard}.{self.request.target}.ptxas.log"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(log)
+        for unit, log in zip(self.commands.units, logs, strict=True):
+            if unit.log is not None:
+                path = self.folder / "ptxas" / f"{unit.log}.{self.request.target}.ptxas.log"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(log)
         toolkit = self.recipe.toolkit
         assert toolkit is not None
         command = [
             *(sys.executable, str(compilers.TOOLS / "ptx_report/collect.py"), "ptxas"),
             *("--manifest", "manifest.json", "--csv", "pack/ptxas.csv"),
             *("--nvcc-version", toolkit.nvcc.version, f"--flags={shlex.join(self.recipe.device)}"),
+            *(f"--include={folder}" for folder in self.commands.foreign),
         ]
         code, output = self.processes.submit(self._process, command).result()
         if code:
-            raise _CompilerError(command, output)
+            raise _CompilerError(output)
 
     def _failure(self, error: _CompilerError) -> str:
         """The error's text. The build's folder is kept, for a person to look into."""
         request = self.request
         header = request.source.root / self.generated.header
         first = first_error(error.output, header, request.source.root)
-        with (self.folder / "build.sh").open("a") as script:
-            if error.command not in self._commands():
-                script.write(shlex.join(error.command) + "\n")
         kept = self.cache.keep_failed(request.id, self.folder)
         what = ", ".join((*request.recipe.isas, *(f"sm_{a}" for a in request.recipe.architectures)))
         script_name = shlex.quote(str(kept / "build.sh"))
@@ -324,9 +306,8 @@ class _Job:
 
 
 class _CompilerError(Exception):
-    def __init__(self, command: list[str], output: str) -> None:
+    def __init__(self, output: str) -> None:
         super().__init__()
-        self.command = command
         self.output = output
 
 

@@ -1,0 +1,133 @@
+"""The commands that make a library of one kernel: as kernelmint/cmake has them."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from codegen import places
+from runtime.errors import BuildError
+from runtime.ondemand import compilers
+from runtime.ondemand.compilers import Recipe
+from runtime.ondemand.specs import Source
+
+HOST = "host.cpp"
+HOST_INCLUDES = "library.cpp"  # of runtime/pack
+_NOTHING: Mapping[str, Any] = {
+    "flags": [], "definitions": [], "include": [], "libraries": [], "sources": []
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A compilation: its command, run in the build's folder, and its files without a suffix."""
+
+    name: str
+    command: tuple[str, ...]
+    log: str | None = None  # where a report looks for what ptxas says of it
+
+
+class Commands:
+    """What compiles and links a kernel, the only one of `family`, a manifest's entry."""
+
+    def __init__(self, family: Mapping[str, Any], source: Source, recipe: Recipe) -> None:
+        self._source = source
+        self._recipe = recipe
+        self._name = str(family["name"])
+        (self._target,) = family["targets"]
+        (kernel,) = self._target["kernels"]
+        self._shard = str(kernel["file"])
+        self._shared = family.get("build", _NOTHING)  # of which the target has all but the sources
+        self._own = self._target.get("build", _NOTHING)
+        self.units = [self._host(), self._kernel(), *self._sources()]
+
+    def _place(self, entry: Mapping[str, str]) -> Path:
+        try:
+            return places.find(entry, {self._source.root.name: self._source.root})
+        except places.PlaceNotFoundError as error:
+            raise BuildError(f"{self._source.folder}: {error}") from None
+
+    @property
+    def foreign(self) -> list[Path]:
+        """The folders of foreign headers."""
+        return [self._place(entry) for entry in self._own["include"]]
+
+    @property
+    def archives(self) -> list[Path]:
+        """The libraries that are files."""
+        return [self._place(e) for e in self._own["libraries"] if not isinstance(e, str)]
+
+    def _settings(self, build: Mapping[str, Any], flags: bool) -> list[str]:
+        """What `build:` adds to a command of a compiler; `flags` are of one of them."""
+        found = [f"-D{definition}" for definition in build["definitions"]]
+        for entry in build["include"]:
+            found += ["-isystem", str(self._place(entry))]
+        return [*(build["flags"] if flags else ()), *found]
+
+    def _includes(self) -> list[str]:
+        return [f"-I{folder}" for folder in (compilers.INCLUDE, self._source.root, ".")]
+
+    def _toolkit_includes(self) -> list[str]:
+        toolkit = self._recipe.toolkit
+        return [w for folder in toolkit.includes for w in ("-isystem", folder)] if toolkit else []
+
+    def _unit(self, name: str, command: list[str], source: str, log: str | None = None) -> Unit:
+        files = ("-MD", "-MF", f"{name}.d", "-c", source, "-o", f"{name}.o")
+        return Unit(name, (*command, *files), log)
+
+    def _host(self) -> Unit:
+        recipe = self._recipe
+        command = [*recipe.compiler.command, *recipe.host, f"-I{compilers.PACK}", *self._includes()]
+        command += [f"-DKERNELMINT_TARGET_{self._target['name']}=1", *self._toolkit_includes()]
+        return self._unit("host", command, HOST)
+
+    def _device_command(self, build: Mapping[str, Any]) -> list[str]:
+        recipe = self._recipe
+        compiler = recipe.toolkit.nvcc if recipe.toolkit else recipe.compiler
+        settings = self._settings(build, flags=True)
+        return [*compiler.command, *recipe.device, *self._includes(), *settings]
+
+    def _kernel(self) -> Unit:
+        return self._unit("kernel", self._device_command(self._own), self._shard, self._shard)
+
+    def _sources(self) -> list[Unit]:
+        """The sources that `build:` names, of the family and of the target."""
+        found: list[Unit] = []
+        for build in (self._shared, self._own):
+            for entry in build["sources"]:
+                path, name = self._place(entry), f"source{len(found)}"
+                if path.suffix == ".cu":
+                    if self._recipe.toolkit is not None:
+                        log = os.path.relpath(path, self._source.root)
+                        command = self._device_command(build)
+                        found.append(self._unit(name, command, str(path), log))
+                    continue
+                command = [*self._recipe.compiler.command, *self._recipe.host, *self._includes()]
+                command += ["-DKERNELMINT_ISA=baseline", *self._toolkit_includes()]
+                command += self._settings(build, flags=self._recipe.toolkit is None)
+                found.append(self._unit(name, command, str(path)))
+        return found
+
+    def link(self) -> tuple[str, ...]:
+        """The command that links the objects and record.cpp."""
+        recipe = self._recipe
+        named = [
+            f"-l{entry}" if isinstance(entry, str) else str(self._place(entry))
+            for entry in self._own["libraries"]
+        ]
+        system = [flag for flag in recipe.link if flag.startswith("-l")]
+        return (
+            *(*recipe.compiler.command, "-fPIC", *(f for f in recipe.link if f not in system)),
+            *("-Wl,--version-script=exports.map", "record.cpp"),
+            *(*(f"{unit.name}.o" for unit in self.units), *named),
+            *(f"-L{folder}" for folder in (recipe.toolkit.libraries if recipe.toolkit else ())),
+            *(*system, "-o", f"pack/{self._name}.so"),
+        )
+
+    def script(self) -> str:
+        """All of it, for a shell."""
+        return "\n".join(map(shlex.join, [*(unit.command for unit in self.units), self.link()]))
