@@ -44,8 +44,8 @@ class PackProject:
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
         )  # fmt: skip
 
-    def regenerate(self) -> str:
-        done = self.run(sys.executable, "-m", "codegen", "regenerate")
+    def regenerate(self, *options: str) -> str:
+        done = self.run(sys.executable, "-m", "codegen", "regenerate", *options)
         assert done.returncode == 0, done.stdout
         return done.stdout
 
@@ -57,9 +57,9 @@ class PackProject:
             *("-DKERNELMINT_ISAS=native", *options),
         )
 
-    def build(self, *options: str) -> str:
+    def build(self, *options: str, regenerate: tuple[str, ...] = ()) -> str:
         """Regenerates, configures, builds and installs; what was printed."""
-        self.regenerate()
+        self.regenerate(*regenerate)
         printed = ""
         for step in (
             lambda: self.configure(*options),

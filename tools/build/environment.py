@@ -25,6 +25,8 @@ def main() -> None:
     """Install what the project and its tools require, then nvcc where the machine has none."""
     print("kernelmint: installing requirements; PyTorch may take a few minutes", flush=True)
     pip_install("-r", "requirements-dev.txt")
+    # The headers of examples/cutlass_gemm; the package's Python would draw SciPy and cuda-python.
+    pip_install("--no-deps", "nvidia-cutlass")
 
     sys.path.insert(0, str(ROOT))
     from packaging.requirements import Requirement

@@ -1,0 +1,15 @@
+"""cutlass_pack: CUTLASS's GEMM kernels, called like a function or by key.
+
+import cutlass_pack
+
+d = cutlass_pack.cutlass_gemm(a, b)
+
+import runtime
+
+runtime.kernels("cutlass_gemm")                      # what there is
+runtime.kernel(key)(a, b)
+"""
+
+from runtime import cutlass_gemm
+
+__all__ = ["cutlass_gemm"]

@@ -1,0 +1,35 @@
+"""cutlass_gemm without a key: picks a kernel that suits the arguments."""
+
+from __future__ import annotations
+
+import torch
+
+import runtime
+from runtime import catalog, choice
+
+
+def cutlass_gemm(
+    a: torch.Tensor, b: torch.Tensor, *, trans_b: bool = False, out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """The product of two matrices, its sums in fp32.
+
+    Args:
+        a: [M, K], bf16 or fp16 on a GPU; K is a multiple of 8, rows begin at multiples of 16 bytes.
+        b: [K, N], like a; [N, K] where `trans_b`. N is a multiple of 8.
+        trans_b: whether b is given as its transpose.
+        out: where to write: [M, N], like a.
+
+    Returns:
+        [M, N], like a.
+
+    Raises:
+        KernelNotFound: no kernel suits; the message says for each candidate why.
+        InvalidArgument: an argument is wrong.
+    """
+    return runtime.kernel(_key(a.device, a.dtype, trans_b))(a, b, out=out)
+
+
+@choice.traced_as_constant
+def _key(device: torch.device, dtype: torch.dtype, trans_b: bool) -> str:
+    wanted = {"dtype": catalog.dtype_name(dtype) or str(dtype), "trans_b": trans_b}
+    return choice.choose("cutlass_gemm", device, wanted).info.key
