@@ -57,10 +57,11 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
       {args.b.template as<Element>(), static_cast<int>(args.b.stride[0])},
       {d, static_cast<int>(args.d.stride[0])}, {d, static_cast<int>(args.d.stride[0])});
   const dim3 grid = Swizzle::get_grid_shape(tiles);
-  static std::atomic<std::uint64_t> devices_ready{0};
-  return launch_cuda(&cutlass_gemm::cutlass_gemm_sm80<Config>, Grid{grid.x, grid.y, grid.z},
-                     Config::threads, sizeof(typename Gemm::Kernel::SharedStorage), params, context,
-                     devices_ready);
+  return launch_cuda<&cutlass_gemm::cutlass_gemm_sm80<Config>>(
+      {.grid = {grid.x, grid.y, grid.z},
+       .block = {Config::threads},
+       .shared_memory = sizeof(typename Gemm::Kernel::SharedStorage)},
+      context, params);
 }
 
 }  // namespace kernelmint

@@ -4,6 +4,7 @@
 #include <cutlass/epilogue/collective/collective_builder.hpp>
 #include <cutlass/gemm/collective/collective_builder.hpp>
 #include <cutlass/gemm/kernel/gemm_universal.hpp>
+#include <cutlass/gemm/kernel/tile_scheduler.hpp>
 
 #include "cuda_launch.cuh"
 #include "cutlass_gemm/elements.cuh"
@@ -35,16 +36,17 @@ struct Sm90a {
       cutlass::gemm::collective::StageCountAutoCarveout<static_cast<int>(
           sizeof(typename Epilogue::SharedStorage))>,
       MainloopSchedule>::CollectiveOp;
-  using Kernel =
-      cutlass::gemm::kernel::GemmUniversal<cute::Shape<int, int, int, int>, Mainloop, Epilogue>;
+  using Scheduler = std::conditional_t<Config::stream_k, cutlass::gemm::StreamKScheduler,
+                                       cutlass::gemm::PersistentScheduler>;
+  using Kernel = cutlass::gemm::kernel::GemmUniversal<cute::Shape<int, int, int, int>, Mainloop,
+                                                      Epilogue, Scheduler>;
   using Params = typename Kernel::Params;
 };
 
 // A kernel whose symbol names its configuration, so that reports and profilers find its key.
 template <class Config>
-__global__ void __cluster_dims__(Config::cluster_m, 1, 1)
-    __launch_bounds__(Sm90a<Config>::Kernel::MaxThreadsPerBlock, 1)
-        cutlass_gemm_sm90a(const __grid_constant__ typename Sm90a<Config>::Params params) {
+__global__ void __launch_bounds__(Sm90a<Config>::Kernel::MaxThreadsPerBlock, 1)
+    cutlass_gemm_sm90a(const __grid_constant__ typename Sm90a<Config>::Params params) {
   extern __shared__ char shared_memory[];
   typename Sm90a<Config>::Kernel()(params, shared_memory);
 }
@@ -74,21 +76,27 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
       {problem.m, problem.n, problem.k, 1},
       {args.a.template as<Element>(), stride_a, args.b.template as<Element>(), stride_b},
       {{}, nullptr, stride_d, args.d.template as<Element>(), stride_d},
-      {context.device,
-       cutlass::KernelHardwareInfo::query_device_multiprocessor_count(context.device)}};
+      {context.device, static_cast<int>(context.facts.sm_count)}};
   arguments.epilogue.thread.alpha = 1.f;
   arguments.epilogue.thread.beta = 0.f;
   if (!Kernel::can_implement(arguments))
     return {"CUTLASS's kernel does not take these extents and strides"};
-  if (Kernel::get_workspace_size(arguments) != 0) return {"CUTLASS's kernel asks for a workspace"};
   const DeviceScope device(context.device);  // the tensor maps are made for it
   if (device.error != nullptr) return {device.error};
-  const auto params = Kernel::to_underlying_arguments(arguments, nullptr);
+  // Stream-K keeps partial sums and flags in it; the others ask for none.
+  const Allocation workspace = context.allocate(Kernel::get_workspace_size(arguments));
+  if (workspace.error != nullptr) return {workspace.error};
+  const cutlass::Status status = Kernel::initialize_workspace(
+      arguments, workspace.data, static_cast<cudaStream_t>(context.stream));
+  if (status != cutlass::Status::kSuccess) return {cutlass::cutlassGetStatusString(status)};
+  const auto params = Kernel::to_underlying_arguments(arguments, workspace.data);
   const dim3 grid = Kernel::get_grid_shape(params);
-  static std::atomic<std::uint64_t> devices_ready{0};
-  return launch_cuda(&cutlass_gemm::cutlass_gemm_sm90a<Config>, Grid{grid.x, grid.y, grid.z},
-                     Kernel::MaxThreadsPerBlock, Kernel::SharedStorageSize, params, context,
-                     devices_ready);
+  return launch_cuda<&cutlass_gemm::cutlass_gemm_sm90a<Config>>(
+      {.grid = {grid.x, grid.y, grid.z},
+       .block = {Kernel::MaxThreadsPerBlock},
+       .shared_memory = Kernel::SharedStorageSize,
+       .cluster = {Config::cluster_m}},
+      context, params);
 }
 
 }  // namespace kernelmint
