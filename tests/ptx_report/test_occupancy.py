@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tools.ptx_report.occupancy import LIMITS, capability, occupancy
+from codegen.hardware import LIMITS
+from tools.ptx_report.occupancy import capability, occupancy
 
 ARCHITECTURES = {(8, 0): "sm_80", (8, 6): "sm_86", (8, 9): "sm_89", (9, 0): "sm_90a"}
 ARCHITECTURES |= {(10, 0): "sm_100a", (12, 0): "sm_120"}
@@ -76,7 +77,7 @@ def test_a_grid_against_cudas_calculator(tmp_path):
     subprocess.run([compiler, "-O1", f"-I{include}", str(source), "-o", str(probe)], check=True)
     cases, lines = [], []
     for (major, minor), arch in ARCHITECTURES.items():
-        limits = LIMITS[major, minor]
+        limits = LIMITS[10 * major + minor]
         for case in itertools.product(
             (16, 24, 33, 64, 96, 127, 128, 168, 200, 255),
             (32, 64, 96, 128, 160, 256, 384, 512, 768, 1024),
@@ -108,7 +109,7 @@ def test_what_is_not_known_is_none():
     assert occupancy("sm_75", 32, 128, 0) is None
     assert occupancy(None, 32, 128, 0) is None
     assert capability("compute_80") is None
-    assert capability("sm_103a") == (10, 3)
+    assert capability("sm_103a") == 103
 
 
 def test_what_does_not_fit():

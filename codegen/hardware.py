@@ -1,0 +1,48 @@
+"""What a multiprocessor of each compute capability has, as far as it decides what can be launched.
+
+The figures are those of the CUDA C++ Programming Guide's "Technical Specifications per Compute
+Capability". Standard library only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+THREADS = 1024  # the most of a block, on every capability
+REGISTERS = 65536  # 32-bit, of a multiprocessor and the most of a block
+REGISTERS_THREAD = 255  # the most of a thread
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a multiprocessor holds."""
+
+    warps: int
+    blocks: int
+    shared_memory: int  # bytes
+    shared_memory_block: int  # bytes, the most that a block may opt in to
+    barriers: int | None  # None: CUDA's occupancy calculator knows no such limit here
+
+
+# By capability, 80 for 8.0.
+LIMITS = {
+    80: Limits(64, 32, 164 << 10, 163 << 10, None),
+    86: Limits(48, 16, 100 << 10, 99 << 10, None),
+    87: Limits(48, 16, 164 << 10, 163 << 10, None),
+    89: Limits(48, 24, 100 << 10, 99 << 10, None),
+    90: Limits(64, 32, 228 << 10, 227 << 10, 64),
+    100: Limits(64, 32, 228 << 10, 227 << 10, 64),
+    103: Limits(64, 32, 228 << 10, 227 << 10, 64),
+    120: Limits(48, 24, 100 << 10, 99 << 10, 24),
+    121: Limits(48, 24, 100 << 10, 99 << 10, 24),
+}
+
+
+def capabilities(least: int, exact: bool) -> tuple[int, ...]:
+    """The known capabilities that a target of this least one runs on: from it on, or it alone."""
+    return tuple(c for c in LIMITS if (c == least if exact else c >= least))
+
+
+def shown(capability: int) -> str:
+    """80 as people write it: 8.0."""
+    return f"{capability // 10}.{capability % 10}"
