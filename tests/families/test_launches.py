@@ -1,0 +1,75 @@
+"""Launches: 3-D blocks, clusters, dependent launches."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+import torch
+
+import runtime
+
+from .conftest import kernel
+
+pytestmark = pytest.mark.usefixtures("families")
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
+@pytest.mark.parametrize("family", ["cluster_sum", "dependent_steps", "laplacian"])
+def test_they_compile(family):
+    infos = runtime.kernels(family)
+    assert infos
+    assert all(info.built and info.registers > 0 for info in infos)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("blocks", [1, 2, 8])
+def test_the_blocks_of_a_cluster_share_their_memory(blocks):
+    x = torch.randn(300, 5000, device="cuda")
+    out = torch.full((300,), float("nan"), device="cuda")
+    kernel("cluster_sum", "sm90a", blocks=blocks)(x, out=out)
+    # Sums of 5000 numbers of size 1 in f32.
+    torch.testing.assert_close(out.double(), x.double().sum(1), rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("overlap", [False, True])
+def test_dependent_steps_follow_each_other(overlap):
+    run = kernel("dependent_steps", "sm90a")
+    x = torch.randint(0, 100, (1 << 20,), device="cuda").float()
+    y = x
+    for _ in range(50):
+        y = run(y, overlap=overlap)
+    assert torch.equal(y, x.roll(-50) + 50)
+
+
+@pytest.mark.gpu
+def test_dependent_steps_in_a_graph():
+    run = kernel("dependent_steps", "sm90a")
+    x = torch.randint(0, 100, (1 << 16,), device="cuda").float()
+    run(x)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = run(run(run(x)))
+    for _ in range(3):
+        y.fill_(float("nan"))
+        graph.replay()
+        assert torch.equal(y, x.roll(-3) + 3)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("depth", [2, 8])
+@pytest.mark.parametrize("shape", [(1, 1, 1), (9, 2, 33), (17, 30, 70)])
+def test_blocks_have_three_axes(depth, shape):
+    x = torch.randn(shape, device="cuda")
+    out = torch.full_like(x, float("nan"))
+    kernel("laplacian", "sm80", depth=depth)(x, out=out)
+    padded = torch.nn.functional.pad(x.double(), (1,) * 6)
+    expected = -6 * x.double()
+    for axis in range(3):
+        for start in (0, 2):
+            part = padded
+            for other in range(3):
+                part = part.narrow(other, start if other == axis else 1, shape[other])
+            expected += part
+    torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=1e-5)

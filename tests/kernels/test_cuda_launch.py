@@ -1,0 +1,127 @@
+"""launch_cuda: the page's example compiles, and what CUDA would refuse is said in words."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+pytestmark = pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
+
+# What a generated shard has around a header: Args, a configuration, and the launch's instance.
+BEFORE = """
+#include <cstdint>
+#include "dtypes.h"
+#include "tensor_view.h"
+namespace kernelmint::row_sums {
+struct Args { TensorView<2> x; TensorView<1> y; std::int64_t M, N; };
+}
+"""
+AFTER = """
+namespace kernelmint::row_sums {
+template <class Config>
+__global__ void partial_sums(const typename Config::Args args, float* partial, std::int64_t) {
+  partial[blockIdx.y * gridDim.x + blockIdx.x] = *args.x.template at<const float>(blockIdx.y);
+}
+template <class Config>
+__global__ void total_sums(const typename Config::Args args, const float* partial, std::int64_t) {
+  *args.y.template at<float>(blockIdx.x) = partial[blockIdx.x];
+}
+struct t128 {
+  using Args = kernelmint::row_sums::Args;
+  static constexpr int threads = 128, tile = 32768;
+  static constexpr std::int64_t most = 1 << 24;
+};
+}
+template kernelmint::LaunchResult
+kernelmint::launch<kernelmint::row_sums::t128, kernelmint::isa::cuda>(
+    const void*, const kernelmint::LaunchContext&);
+"""
+
+
+def nvcc(folder: Path, *options: str) -> Path:
+    result = folder / "result"
+    done = subprocess.run(
+        [
+            *("nvcc", "-std=c++20", "--expt-relaxed-constexpr", "-Werror=all-warnings"),
+            *(f"-I{ROOT / 'runtime/include'}", *options, "-o", result),
+        ],
+        cwd=folder, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return result
+
+
+@pytest.mark.parametrize("architecture", ["80", "90a"])
+def test_the_pages_example_compiles(tmp_path: Path, architecture: str) -> None:
+    page = (ROOT / "docs/specs.md").read_text()
+    (example,) = re.findall(r"```cpp\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "example.cu").write_text(BEFORE + example + AFTER)
+    gencode = f"-gencode=arch=compute_{architecture},code=sm_{architecture}"
+    library = nvcc(tmp_path, gencode, "-shared", "-Xcompiler=-fPIC", "example.cu")
+    needed = subprocess.run(["readelf", "-d", library], capture_output=True, text=True, check=True)
+    assert "libc.so" in needed.stdout
+    assert "libcuda" not in needed.stdout
+
+
+PROGRAM = r"""
+#include <cstdio>
+#include "cuda_launch.cuh"
+using namespace kernelmint;
+void print(const CudaLaunch& launch) {
+  const char* reason = why_invalid(launch, 100'000);
+  std::puts(reason != nullptr ? reason : "fine");
+}
+int main() {
+  print({.grid = {1}, .block = {1}});
+  print({.grid = {INT32_MAX, 65535, 65535}, .block = {8, 2, 64}, .shared_memory = 100'000});
+  print({.grid = {16, 3, 2}, .block = {1024}, .cluster = {4, 1, 2}});
+  print({.grid = {0, 4}, .block = {32}});
+  print({.grid = {-1, 4}, .block = {32}});
+  print({.grid = {1, 65536}, .block = {32}});
+  print({.grid = {std::int64_t{1} << 31}, .block = {32}});
+  print({.grid = {1}, .block = {32, 33}});
+  print({.grid = {1}, .block = {1, 1, 65}});
+  print({.grid = {1}, .block = {std::int64_t{1} << 62, 4}});
+  print({.grid = {1}, .block = {32, 0}});
+  print({.grid = {16}, .block = {32}, .cluster = {16}});
+  print({.grid = {16}, .block = {32}, .cluster = {4, 3}});
+  print({.grid = {15}, .block = {32}, .cluster = {2}});
+  print({.grid = {1}, .block = {32}, .shared_memory = 100'001});
+  print({.grid = {1}, .block = {32}, .shared_memory = -1});
+}
+"""
+LIMITS = "expected at most 2^31-1 x 65535 x 65535, CUDA's limits: split the batch"
+BLOCK = "threads, expected 1 to 1024 in all, at most 64 of them along z"
+CLUSTER = "thread blocks, expected 1 to 8 in all"
+MEMORY = "bytes of shared memory, expected at most the 100000 that a block may have on this device"
+EXPECTED = [
+    "fine",
+    "fine",
+    "fine",
+    "the launch grid is empty, since an extent is 0, but there are outputs to write",
+    f"got a launch grid of -1 x 4 x 1, {LIMITS}",
+    f"got a launch grid of 1 x 65536 x 1, {LIMITS}",
+    f"got a launch grid of 2147483648 x 1 x 1, {LIMITS}",
+    f"got a block of 32 x 33 x 1 {BLOCK}",
+    f"got a block of 1 x 1 x 65 {BLOCK}",
+    f"got a block of 4611686018427387904 x 4 x 1 {BLOCK}",
+    f"got a block of 32 x 0 x 1 {BLOCK}",
+    f"got a cluster of 16 x 1 x 1 {CLUSTER}",
+    f"got a cluster of 4 x 3 x 1 {CLUSTER}",
+    "got a launch grid of 15 x 1 x 1, expected multiples of the cluster",
+    f"got 100001 {MEMORY}",
+    f"got -1 {MEMORY}",
+]
+
+
+def test_what_cuda_would_refuse_is_said_in_words(tmp_path: Path) -> None:
+    (tmp_path / "program.cu").write_text(PROGRAM)
+    program = nvcc(tmp_path, "-arch=sm_80", "program.cu")
+    done = subprocess.run([program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == EXPECTED
