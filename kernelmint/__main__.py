@@ -32,6 +32,8 @@ _SECTIONS = {
         "info": _Source("runtime.__main__", "What is built, and what can run here.", "info"),
         "list": _codegen("list", "List configurations by key."),
         "explain": _codegen("explain", "Say what became of a key, and why."),
+        "build": _Source("runtime.ondemand.__main__", "Build kernels into the cache.", "build"),
+        "cache": _Source("runtime.ondemand.__main__", "List and prune the cache.", "cache"),
         "ptx-report": _tool(
             "ptx_report.__main__", "Registers and spills, of a log or as installed.", "codegen"
         ),

@@ -122,6 +122,7 @@ def build(
     where: str | None = None,
     *,
     set_name: str = "default",
+    keys: Sequence[str] | None = None,
     architectures: Sequence[str] | None = None,
 ) -> list[KernelInfo]:
     """Builds kernels of a folder of specs into the cache, as many at a time as the machine bears.
@@ -131,6 +132,7 @@ def build(
         where: only those for which this expression over parameters, derived values, `family` and
             `target` holds.
         set_name: of which set of each target.
+        keys: these kernels instead, in a set or not.
         architectures: what CUDA kernels are compiled for: "80", "90". Without it, the GPUs that are
             here, and targets that none of them runs are left out.
 
@@ -145,7 +147,8 @@ def build(
         names = [specs]
     else:
         names = list(dict.fromkeys(info.family for info in load(specs)))
-    keys = ondemand.keys(names, set_name, where, architectures)
+    if keys is None:
+        keys = ondemand.keys(names, set_name, where, architectures)
     for key, part in ondemand.build(keys, architectures).items():
         _add_part(key, part)
     return [info for info in _infos(map(manifest.family, names)) if info.key in keys]

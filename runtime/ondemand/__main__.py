@@ -1,0 +1,129 @@
+"""kernelmint build | cache."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from runtime import catalog, ondemand
+from runtime.errors import (
+    BuildError,
+    InvalidArgument,
+    KernelNotFound,
+    PackError,
+    TargetUnavailable,
+)
+from runtime.ondemand.cache import Usage, default_folder
+
+_UNITS = {"k": 10**3, "M": 10**6, "G": 10**9}
+
+
+def _size(ctx: click.Context, option: click.Parameter, text: str | None) -> int | None:
+    """Bytes, written as 500M or 2G."""
+    if text is None:
+        return None
+    number, unit = (text[:-1], text[-1]) if text[-1:] in _UNITS else (text, "")
+    if not number.isdigit():
+        raise click.BadParameter(f"got {text!r}, expected such as 500M or 2G", ctx, option)
+    return int(number) * _UNITS.get(unit, 1)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def main() -> None:
+    """Kernels that are built on demand."""
+
+
+@main.command()
+@click.argument("specs", default="kernel_specs")
+@click.option("--where", metavar="EXPR", help="Only kernels for which it holds.")
+@click.option("--set", "set_name", default="default", show_default=True, help="Of which set.")
+@click.option("--key", "keys", multiple=True, help="These kernels, in a set or not; repeated.")
+@click.option(
+    "--architecture", "architectures", multiple=True, metavar="90",
+    help="What CUDA kernels are compiled for; repeated. Default: the GPUs that are here.",
+)  # fmt: skip
+@click.option(
+    "--cache", "folder", type=click.Path(path_type=Path), metavar="DIR",
+    help="The cache, to be shipped or shared. Default: KERNELMINT_CACHE_DIR.",
+)  # fmt: skip
+def build(
+    specs: str,
+    where: str | None,
+    set_name: str,
+    keys: tuple[str, ...],
+    architectures: tuple[str, ...],
+    folder: Path | None,
+) -> None:
+    """Builds kernels of SPECS, a folder of specs or the name of a family, into the cache."""
+    if folder is not None:
+        os.environ["KERNELMINT_CACHE_DIR"] = str(folder)
+    begin = time.monotonic()
+    try:
+        built = catalog.build(
+            specs, where, set_name=set_name, keys=keys or None, architectures=architectures or None
+        )
+    except (BuildError, InvalidArgument, KernelNotFound, PackError, TargetUnavailable) as error:
+        raise click.ClickException(str(error)) from None
+    width = max(len(info.key) for info in built)
+    for info in built:
+        used = "" if info.registers is None else f"  {info.registers:4} regs, {info.spills} spilled"
+        click.echo(f"{info.key:<{width}}{used}".rstrip())
+    seconds = time.monotonic() - begin
+    where_to = folder or default_folder()
+    click.echo(f"{len(built)} kernels in {where_to}, {seconds:.1f} s", err=True)
+
+
+@main.command()
+@click.option("--json", "as_json", is_flag=True, help="One JSON array.")
+@click.option(
+    "--prune", callback=_size, metavar="SIZE",
+    help="Remove what was unused for the longest time, until no more than SIZE is left; 0: all.",
+)  # fmt: skip
+@click.option(
+    "--older-than", type=float, metavar="DAYS", help="Remove what was not used for so long."
+)
+def cache(as_json: bool, prune: int | None, older_than: float | None) -> None:
+    """Lists what was built on demand, the last used first; removes it."""
+    store = ondemand.cache()
+    if prune is not None or older_than is not None:
+        oldest = 0.0 if older_than is None else time.time() - 86400 * older_than
+        removed = store.prune(2**63 if prune is None else prune, oldest)
+        freed = sum(usage.size for usage in removed)
+        click.echo(f"removed {len(removed)} packs, {freed / 1e6:.1f} MB, from {store.folder}")
+        return
+    found = store.packs()
+    entries = [_entry(usage) for usage in found]
+    if as_json:
+        click.echo(json.dumps(entries, indent=1))
+        return
+    for entry in entries:
+        used = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry["used"]))
+        runs_on = ", ".join(entry["built_for"]) or "no kernels"
+        click.echo(f"{used}  {entry['size'] / 1e6:6.2f} MB  {entry['key']}  ({runs_on})")
+    total = sum(usage.size for usage in found)
+    click.echo(f"{len(found)} packs, {total / 1e6:.1f} MB, in {store.folder}")
+
+
+def _entry(usage: Usage) -> dict[str, Any]:
+    """A pack, as --json prints it."""
+    manifest = json.loads((usage.folder / "manifest.json").read_text(encoding="utf-8"))
+    record = json.loads((usage.folder / "pack.json").read_text(encoding="utf-8"))
+    (family,) = manifest["families"]
+    keys = [kernel["key"] for target in family["targets"] for kernel in target["kernels"]]
+    built_for = [*record["isas"], *(f"sm_{name}" for name in record["architectures"])]
+    return {
+        "key": keys[0] if built_for else family["name"],
+        "built_for": built_for,
+        "size": usage.size,
+        "used": usage.used,
+        "folder": str(usage.folder),
+    }
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m runtime.ondemand")

@@ -1,0 +1,50 @@
+"""kernelmint build and kernelmint cache."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from kernelmint.__main__ import main
+
+
+@pytest.fixture
+def kernelmint():
+    """Runs the command; its standard output."""
+
+    def run(*arguments: object, status: int = 0) -> str:
+        done = CliRunner().invoke(main, [str(a) for a in arguments])
+        assert done.exit_code == status, done.output
+        return done.output
+
+    return run
+
+
+def test_kernels_are_built_listed_and_pruned(family, cache, compilations, kernelmint, tmp_path):
+    wanted = "target == 'cpu' and dtype == f32"
+    assert family.key() in kernelmint("build", family.folder, "--where", wanted)
+    assert len(compilations.take()) == 2
+    assert "1 kernels in" in kernelmint("build", family.specs, "--where", wanted)
+    kernelmint("build", family.folder, "--key", family.key(4096))
+    assert len(compilations.take()) == 2
+
+    listed = {entry["key"]: entry for entry in json.loads(kernelmint("cache", "--json"))}
+    assert listed.keys() == {family.key(), family.key(4096), family.name}
+    assert all(entry["size"] > 1000 for entry in listed.values())
+    shown = kernelmint("cache")
+    assert "3 packs, " in shown
+    assert family.key(4096) in shown
+    assert "removed 0 packs" in kernelmint("cache", "--older-than", "1", "--prune", "1G")
+    assert "removed 3 packs" in kernelmint("cache", "--prune", "0")
+    assert json.loads(kernelmint("cache", "--json")) == []
+    kernelmint("build", family.folder, "--where", wanted, "--cache", tmp_path / "shipped")
+    assert len(compilations.take()) == 2
+    assert len(list((tmp_path / "shipped/1/packs").iterdir())) == 2
+
+
+def test_bad_input_is_an_error_in_a_sentence(family, cache, kernelmint, tmp_path):
+    assert "no families here" in kernelmint("build", tmp_path / "none", status=1)
+    assert "unknown name 'nix'" in kernelmint("build", family.folder, "--where", "nix", status=1)
+    assert "expected such as 500M" in kernelmint("cache", "--prune", "much", status=2)
