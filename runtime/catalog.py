@@ -175,14 +175,16 @@ def why_not_built(family: manifest.Family, target: manifest.Target) -> str | Non
     )
 
 
-def why_unavailable(pack: Pack, target: manifest.Target) -> str | None:
-    """Why kernels that a pack holds run on none of this machine's devices, or None."""
+def why_unavailable(pack: Pack, target: manifest.Target, shared_memory: int) -> str | None:
+    """Why kernels that a pack holds, whose blocks take so much shared memory, run on none of this
+    machine's devices, or None."""
     if not target.is_cuda:
         return devices.why_no_isa(pack.isas)
     if not devices.has_cuda():
         return "no CUDA device"
     reasons = [
         devices.why_unavailable(target.capability, target.exact, pack.architectures, index)
+        or devices.why_too_large(shared_memory, index)
         for index in range(torch.cuda.device_count())
     ]
     return None if None in reasons else reasons[0]
@@ -191,14 +193,19 @@ def why_unavailable(pack: Pack, target: manifest.Target) -> str | None:
 def _infos(families: Iterable[manifest.Family]) -> Iterator[KernelInfo]:
     for family in families:
         for target in family.targets:
-            states: dict[Pack, tuple[bool, str | None]] = {}  # whether built, why not available
+            # whether built, why not available: by pack and shared memory
+            states: dict[tuple[Pack, int], tuple[bool, str | None]] = {}
             for kernel in target.kernels:
-                pack = kernel.pack
-                if pack not in states:
+                pack, state = kernel.pack, (kernel.pack, kernel.shared_memory)
+                if state not in states:
                     built = f"{family.name}.{target.name}" in pack.targets
-                    why = why_unavailable(pack, target) if built else why_not_built(family, target)
-                    states[pack] = built, why
-                built, reason = states[pack]
+                    states[state] = (
+                        built,
+                        why_unavailable(pack, target, kernel.shared_memory)
+                        if built
+                        else why_not_built(family, target),
+                    )
+                built, reason = states[state]
                 used = manifest.resources(pack).get(kernel.key)
                 yield KernelInfo(
                     key=kernel.key,

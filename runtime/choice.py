@@ -101,9 +101,11 @@ def _why_not(
         where = manifest.family(info.family).target(info.target)
         index = torch.cuda.current_device() if device.index is None else device.index
         if info.built:
-            (pack,) = (kernel.pack for kernel in where.kernels if kernel.key == info.key)
-            built_for = pack.architectures
-            why = devices.why_unavailable(where.capability, where.exact, built_for, index)
+            (kernel,) = (kernel for kernel in where.kernels if kernel.key == info.key)
+            built_for = kernel.pack.architectures
+            why = devices.why_unavailable(
+                where.capability, where.exact, built_for, index
+            ) or devices.why_too_large(kernel.shared_memory, index)
         else:  # built when it is first asked for
             why = devices.why_unsuitable(where.capability, where.exact, index)
         if why is not None:

@@ -131,3 +131,14 @@ def why_unavailable(
         f"compiled for compute capability {names}, this device is {describe(index)}; rebuild its "
         f"pack in its project, `pip install . -C cmake.define.CMAKE_CUDA_ARCHITECTURES={here}`"
     )
+
+
+def why_too_large(shared_memory: int, index: int) -> str | None:
+    """Why the CUDA device `index` cannot launch a kernel whose blocks take so many bytes of shared
+    memory, or None where it can."""
+    if not shared_memory or shared_memory <= (most := facts(index)[1]):
+        return None
+    return (
+        f"takes {shared_memory:,} bytes of shared memory a thread block, this device has {most:,}: "
+        f"{describe(index)}"
+    )

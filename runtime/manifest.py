@@ -30,6 +30,7 @@ class Kernel:
     parameters: dict[str, Any]
     derived: dict[str, Any]
     pack: Pack  # which lists it, and holds it where it was built for its target
+    shared_memory: int = 0  # bytes of a block, where some architecture of its target has fewer
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,10 @@ def _target(pack: Pack, data: dict[str, Any]) -> Target:
         exact=bool(data["exact"]),
         parameters=tuple(_parameter(p) for p in data["parameters"]),
         kernels=tuple(
-            Kernel(k["key"], k.get("short"), k["parameters"], k["derived"], pack)
+            Kernel(
+                *(k["key"], k.get("short"), k["parameters"], k["derived"], pack),
+                shared_memory=k.get("shared_memory", 0),
+            )
             for k in data["kernels"]
         ),
     )

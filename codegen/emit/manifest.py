@@ -12,7 +12,7 @@ from codegen.emit import python_face
 from codegen.emit.render import sha256
 from codegen.space.expand import FamilySpace, Selection, TargetSpace
 from codegen.spec import keys, short_form
-from codegen.spec.model import Build, Parameter, Place, Rule, Trace
+from codegen.spec.model import Build, Configuration, Parameter, Place, Rule, Trace
 
 VERSION = 1
 
@@ -159,6 +159,14 @@ def _rule_entry(rule: Rule) -> dict[str, str]:
     return {"that": rule.that.text, "because": rule.because}
 
 
+def _restriction(configuration: Configuration) -> dict[str, Any]:
+    """The shared memory that a block takes, in bytes, and the compute capabilities without that
+    much; nothing where every one that the target runs on has it."""
+    if not (not_on := configuration.not_on):
+        return {}
+    return {"shared_memory": configuration.shared_memory, "not_on": list(not_on)}
+
+
 def _target_entry(chosen: TargetSpace, places: Mapping[str, str]) -> dict[str, Any]:
     target = chosen.target
     return {
@@ -182,6 +190,7 @@ def _target_entry(chosen: TargetSpace, places: Mapping[str, str]) -> dict[str, A
                 "derived": c.derived,
                 "symbol": keys.symbol_fragment(target.family, target.name, c.type_name),
                 "file": places[c.key],
+                **_restriction(c),
             }
             for c in chosen.configurations
         ],

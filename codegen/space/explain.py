@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from codegen import hardware
 from codegen.packs import Pack
 from codegen.space.expand import (
     Selection,
@@ -21,7 +22,7 @@ from codegen.space.expand import (
 )
 from codegen.spec import keys, short_form
 from codegen.spec.keys import KeyFormatError, KeyParts
-from codegen.spec.model import Family, ParameterValue, Target
+from codegen.spec.model import Configuration, Family, ParameterValue, Target
 from codegen.spec.problems import UsageError, did_you_mean, one_line
 
 # How much of a key is compared with others: that costs the product of the lengths.
@@ -63,6 +64,7 @@ def explain(
         sets = f", in set {', '.join(names)}" if names else ""
         known = configured(target, values).everything
         lines = [f"  {name} = {_yaml(value)}" for name, value in known.items()]
+        lines += _restriction(configured(target, values))
         if pack is None:
             what = f"is built: {place}{sets}"
         elif f"{target.family}.{target.name}" in pack.targets:
@@ -91,8 +93,22 @@ def explain(
             f"the set {name} prunes it: {rule.location}: {rule.that.text}: {rule.because}"
             for name, rule in pruned(target, values)
         ),
+        *_restriction(configured(target, values)),
     ]
     return Explanation("\n".join([*lines, *_nearest_lines(key, families)]))
+
+
+def _restriction(configuration: Configuration) -> list[str]:
+    """Where the hardware does not launch a valid configuration of its target."""
+    by_most: dict[int, list[str]] = {}
+    for capability in configuration.not_on:
+        most = hardware.LIMITS[capability].shared_memory_block
+        by_most.setdefault(most, []).append(hardware.shown(capability))
+    return [
+        f"not on compute capability {', '.join(names)}: it takes {configuration.shared_memory:,} "
+        f"bytes of shared memory a thread block, and those have {most:,}"
+        for most, names in sorted(by_most.items())
+    ]
 
 
 def parse(key: str, families: Sequence[Family]) -> tuple[Target, tuple[ParameterValue, ...]]:

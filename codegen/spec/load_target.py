@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from codegen import hardware
 from codegen.spec import schema, short_form
 from codegen.spec.checks import (
     MAX_PARAMETERS,
@@ -33,6 +34,7 @@ from codegen.spec.model import (
     Bound,
     Family,
     Launch,
+    Needs,
     Parameter,
     ParameterType,
     Rule,
@@ -115,6 +117,8 @@ class TargetLoader:
             document.report("an alignment is a power of two", "alignment")
         budget = written.budget.model_dump(exclude_none=True) if written.budget else {}
         build = BuildLoader(document, self.spec_dir, self.folder)
+        launch = self._launch(written, constants, sizes)
+        needs = self._needs(written, launch, constants, sizes)
         return Target(
             family=family.name,
             name=written.target,
@@ -126,11 +130,13 @@ class TargetLoader:
             constraints=(
                 *constraints,
                 *self._limits(written, constants),
+                *self._hardware(written, needs, constants),
                 *wgmma_rules,
                 *((family.trace.is_whole,) if family.trace else ()),
             ),
             workspace=self._workspace(written, sizes),
-            launch=self._launch(written, constants, sizes),
+            launch=launch,
+            needs=needs,
             wgmma=wgmma,
             requires=load_rules(document, written.requires, {**sizes, **scalars}, "requires"),
             alignment=alignment,
@@ -182,6 +188,53 @@ class TargetLoader:
             place = self.document.locate("limits", name, key=True)
             rules.append(Rule(that, because, place))
         return tuple(rules)
+
+    def _needs(
+        self,
+        written: schema.TargetFile,
+        launch: Launch | None,
+        constants: Mapping[str, Kind],
+        sizes: Mapping[str, Kind],
+    ) -> Needs:
+        if written.target == "cpu" or self.document.problems:
+            return Needs(None, None)
+        if launch is None:
+            known = {
+                name: parse(name, constants)
+                for name in ("threads", "smem_bytes")
+                if constants.get(name) == INT
+            }
+            return Needs(known.get("threads"), known.get("smem_bytes"))
+        block = parse(" * ".join(extent.operand for extent in launch.block), sizes, "int")
+        decided = (
+            need if need.names <= constants.keys() else None
+            for need in (block, launch.shared_memory)
+        )  # fmt: skip
+        return Needs(*decided)
+
+    def _hardware(
+        self, written: schema.TargetFile, needs: Needs, constants: Mapping[str, Kind]
+    ) -> Iterator[Rule]:
+        """What no architecture of the target can launch, as constraints."""
+        place = self.document.locate("launch" if written.launch else "derived", key=True)
+        if needs.threads is not None:
+            that = parse(f"{needs.threads.operand} <= {hardware.THREADS}", constants)
+            yield Rule(that, f"a thread block has at most {hardware.THREADS:,} threads", place)
+        named = TARGET.match(written.target)
+        if needs.shared_memory is not None and named and named[1]:
+            least, exact = int(named[1]), bool(named[2])
+            known = hardware.capabilities(least, exact)
+            most = max((hardware.LIMITS[c].shared_memory_block for c in known), default=None)
+            if most is not None:
+                best = next(c for c in known if hardware.LIMITS[c].shared_memory_block == most)
+                because = (
+                    f"a thread block of compute capability {hardware.shown(best)} has at most "
+                    f"{most:,} bytes of shared memory"
+                )
+                if not exact:
+                    because += f", and none from {hardware.shown(least)} on has more"
+                that = parse(f"{needs.shared_memory.operand} <= {most}", constants)
+                yield Rule(that, because, place)
 
     def _workspace(
         self, written: schema.TargetFile, scope: Mapping[str, Kind]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from codegen import hardware
 from codegen.spec.expressions import BOOL, DTYPE, DTYPES, FLOAT, INT, Expression, Kind
 from codegen.spec.names import cpp_type_name, enum_type, taken
 from codegen.spec.problems import Location, did_you_mean
@@ -205,6 +206,15 @@ class Launch:
 
 
 @dataclass(frozen=True)
+class Needs:
+    """What a thread block of a CUDA kernel takes, where a configuration alone decides it: of
+    `launch`, else of the derived values `threads` and `smem_bytes`."""
+
+    threads: Expression | None
+    shared_memory: Expression | None  # bytes, dynamic
+
+
+@dataclass(frozen=True)
 class Wgmma:
     """The wgmma products that a kernel uses: their N, and the dtype of their operands."""
 
@@ -313,6 +323,22 @@ class Configuration(NamedTuple):
         return {**self.parameters, **self.derived}
 
     @property
+    def shared_memory(self) -> int:
+        """Bytes of dynamic shared memory of a block, as far as they are known before a call."""
+        need = self.target.needs.shared_memory
+        return 0 if need is None else int(need.evaluate(self.everything))
+
+    @property
+    def not_on(self) -> tuple[int, ...]:
+        """The known compute capabilities that its target runs on and that cannot launch it."""
+        needed = self.shared_memory
+        return tuple(
+            capability
+            for capability in self.target.capabilities
+            if needed > hardware.LIMITS[capability].shared_memory_block
+        )
+
+    @property
     def type_name(self) -> str:
         """The name of its C++ type, within the target's namespace."""
         return cpp_type_name(self.tokens, self.target.taken_names)
@@ -329,9 +355,10 @@ class Target:
     shared_parameters: tuple[Parameter, ...]  # the family's
     own_parameters: tuple[Parameter, ...]
     derived: tuple[Derived, ...]  # the family's first
-    constraints: tuple[Rule, ...]  # limits among them, and what wgmma and a trace take
+    constraints: tuple[Rule, ...]  # limits among them; what the hardware, wgmma, a trace take
     workspace: tuple[Workspace, ...]
     launch: Launch | None
+    needs: Needs
     wgmma: Wgmma | None
     requires: tuple[Rule, ...]
     alignment: int
@@ -387,6 +414,11 @@ class Target:
     def capability(self) -> int:
         """The least compute capability, 80 for 8.0; 0 for the CPU."""
         return int(self.name[2:].rstrip("a")) if self.is_cuda else 0
+
+    @cached_property
+    def capabilities(self) -> tuple[int, ...]:
+        """The known compute capabilities that it runs on; none for the CPU."""
+        return hardware.capabilities(self.capability, self.exact_capability) if self.is_cuda else ()
 
     @property
     def exact_capability(self) -> bool:

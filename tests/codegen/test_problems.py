@@ -447,8 +447,8 @@ EDITS = [
         "sm80.yaml",
         "block: threads",
         "block: threads * 2 ** 31",
-        "sm80.yaml:13:49: 'threads * 2 ** 31' is 68719476736 for demo.sm80.bf16-t32-w1-auto: a "
-        "block has 1 to 1024 threads",
+        "sm80.yaml:13:1: '(threads * 2 ** 31) <= 1024' excludes everything that the product on line"
+        " 16 holds: a thread block has at most 1,024 threads",
     ),
     (
         "shared memory below nothing",

@@ -1,11 +1,12 @@
 """Which device runs which target, by capability and by what was compiled."""
 
+import dataclasses
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from runtime import devices
+from runtime import catalog, devices, manifest
 
 
 @pytest.fixture
@@ -15,12 +16,14 @@ def device(monkeypatch):
     def pretend(capability):
         devices.describe.cache_clear()
         devices.why_unavailable.cache_clear()
+        devices.why_unsuitable.cache_clear()
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: capability)
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "Pretended")
 
     yield pretend
     devices.describe.cache_clear()
     devices.why_unavailable.cache_clear()
+    devices.why_unsuitable.cache_clear()
 
 
 def test_an_older_device_is_named_with_what_is_needed(device):
@@ -55,6 +58,37 @@ def test_a_device_that_nothing_was_compiled_for_is_named_with_the_command(device
     assert devices.why_unavailable(80, False, ("86",), 0).startswith(
         "compiled for compute capability 8.6,"
     )
+
+
+def test_a_kernel_with_more_shared_memory_than_the_device_has_is_named(device, monkeypatch):
+    device((8, 6))
+    monkeypatch.setattr(devices, "facts", lambda index: (84, 101_376))
+    assert devices.why_too_large(102_400, 0) == (
+        "takes 102,400 bytes of shared memory a thread block, this device has 101,376: "
+        "8.6 (Pretended)"
+    )
+    assert devices.why_too_large(101_376, 0) is None
+    assert devices.why_too_large(0, 0) is None
+
+
+def test_the_catalog_asks_for_the_shared_memory_of_each_kernel(device, monkeypatch):
+    """One that takes more than the device has is listed as not available, and asked for by key is
+    an error; the others are not."""
+    device((8, 6))
+    monkeypatch.setattr(devices, "has_cuda", lambda: True)
+    monkeypatch.setattr(devices, "facts", lambda index: (84, 101_376))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    family = manifest.family("flash_forward")
+    target = family.target("sm80")
+    large, small = target.kernels[:2]
+    own = (dataclasses.replace(large, shared_memory=102_400), small)
+    changed = dataclasses.replace(
+        family, targets=(dataclasses.replace(target, kernels=own),)
+    )  # fmt: skip
+    found = {info.key: info for info in catalog._infos([changed])}
+    assert "102,400 bytes of shared memory" in (found[large.key].reason or "")
+    assert not found[large.key].available
+    assert found[small.key].available
 
 
 def test_properties_of_the_devices(monkeypatch, capsys):
