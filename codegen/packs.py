@@ -60,8 +60,8 @@ class Pack:
         isas: the instruction sets that the CPU kernels were compiled for.
         settings: compilers and flags.
         sources: the hash of each source, by its path in the project that built the pack.
-        operators: the schemas of each family's operators: the functional one, the one that writes
-            in place.
+        operators: the schemas of each family's operators: the one that returns the outputs and,
+            where there are any, the one that writes into tensors passed by name.
         fronts: the families' public functions.
         specs: the folders of specs, by name.
     """
@@ -77,7 +77,7 @@ class Pack:
     isas: tuple[str, ...]
     settings: Mapping[str, str]
     sources: Mapping[str, str]
-    operators: Mapping[str, tuple[str, str]]
+    operators: Mapping[str, tuple[str, ...]]
     fronts: tuple[Front, ...]
     specs: Mapping[str, Path]
 
@@ -153,7 +153,7 @@ def read(folder: Path, distribution: str | None = None, name: str | None = None)
             isas=tuple(map(str, data["isas"])),
             settings={str(k): str(v) for k, v in data["settings"].items()},
             sources={str(k): str(v) for k, v in data["sources"].items()},
-            operators={str(f): (str(a), str(b)) for f, (a, b) in data["operators"].items()},
+            operators={str(f): tuple(map(str, texts)) for f, texts in data["operators"].items()},
             fronts=tuple(Front(**front) for front in data["fronts"]),
             specs={str(k): folder / str(v) for k, v in data["specs"].items()},
         )

@@ -7,25 +7,25 @@ class NativeKernel:
     def key(self) -> str: ...
     def run(
         self,
-        inputs: tuple[torch.Tensor, ...],
+        inputs: tuple[torch.Tensor | None, ...],
         scalars: tuple[float | int | bool | None, ...],
         requested: tuple[bool, ...],
         out: torch.Tensor | tuple[torch.Tensor, ...] | list[torch.Tensor] | None,
-    ) -> torch.Tensor | tuple[torch.Tensor, ...]: ...
+    ) -> torch.Tensor | tuple[torch.Tensor, ...] | None: ...
     def trace(
         self,
-        inputs: tuple[torch.Tensor, ...],
+        inputs: tuple[torch.Tensor | None, ...],
         scalars: tuple[float | int | bool | None, ...],
         requested: tuple[bool, ...],
         out: torch.Tensor | tuple[torch.Tensor, ...] | list[torch.Tensor] | None,
-    ) -> tuple[torch.Tensor | tuple[torch.Tensor, ...], torch.Tensor]: ...
+    ) -> tuple[torch.Tensor | tuple[torch.Tensor, ...] | None, torch.Tensor]: ...
     def call(
         self,
-        inputs: tuple[torch.Tensor, ...],
+        inputs: tuple[torch.Tensor | None, ...],
         scalars: tuple[float | int | bool | None, ...],
         requested: tuple[bool, ...],
         out: torch.Tensor | tuple[torch.Tensor, ...] | list[torch.Tensor] | None,
-    ) -> torch.Tensor | tuple[torch.Tensor, ...]: ...
+    ) -> torch.Tensor | tuple[torch.Tensor, ...] | None: ...
 
 class Library:
     def __init__(self, path: str, architectures: tuple[str, ...] = ...) -> None: ...
@@ -40,7 +40,7 @@ class Library:
         self,
         key: str,
         parameters: dict[str, object] = ...,
-        dispatched: Callable[..., torch.Tensor | tuple[torch.Tensor, ...]] | None = ...,
+        dispatched: Callable[..., torch.Tensor | tuple[torch.Tensor, ...] | None] | None = ...,
     ) -> NativeKernel: ...
 
 abi: int

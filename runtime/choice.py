@@ -71,6 +71,7 @@ def _rows(family: str) -> tuple[tuple[Expression, Mapping[str, Any]], ...]:
     found = manifest.family(family)
     kinds = {parameter.name: parameter.kind for parameter in found.parameters}
     kinds |= dict.fromkeys(found.symbols, INT)
+    kinds |= dict.fromkeys(found.optional_tensors, BOOL)
     kinds |= {
         a.name: _SCALAR_KINDS.get(a.dtype, INT) for a in found.arguments if a.role == "scalar"
     }

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from runtime._native import NativeKernel
     from runtime.catalog import KernelInfo
 
-Result = torch.Tensor | tuple[torch.Tensor, ...]
+Inputs = tuple[torch.Tensor | None, ...]
+Result = torch.Tensor | tuple[torch.Tensor, ...] | None
 Out = torch.Tensor | tuple[torch.Tensor, ...] | None
 Scalar = float | int | bool | None
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -85,7 +86,7 @@ class Kernel:
 
     def _call(
         self,
-        inputs: tuple[torch.Tensor, ...],
+        inputs: Inputs,
         scalars: tuple[Scalar, ...],
         requested: tuple[bool, ...],
         out: Out,
@@ -108,7 +109,7 @@ class Kernel:
 
     def _trace(
         self,
-        inputs: tuple[torch.Tensor, ...],
+        inputs: Inputs,
         scalars: tuple[Scalar, ...],
         requested: tuple[bool, ...],
         out: Out,

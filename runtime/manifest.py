@@ -62,7 +62,8 @@ class Argument:
     role: str
     dims: tuple[str, ...]
     dtype: str
-    optional: bool
+    optional: bool  # an input that may be None, or an output that the caller asks for
+    mutated: bool  # an input that kernels change
     default: str | None  # a scalar's, an expression; None: it must be passed
 
 
@@ -97,6 +98,11 @@ class Family:
     choices: tuple[Choice, ...]
     folder: str  # of its spec, as its author has it: "kernel_specs/hstu/block_sparse"
     reference: str | None  # "reference.py:attention", within the folder
+
+    @property
+    def optional_tensors(self) -> tuple[str, ...]:
+        """What may be absent at a call; in expressions, a name that is true where it is there."""
+        return tuple(a.name for a in self.arguments if a.optional)
 
     def target(self, name: str) -> Target:
         """The target of that name, which is known to be there."""
@@ -149,6 +155,7 @@ def _family(pack: Pack, data: dict[str, Any]) -> Family:
                 dims=tuple(str(d) for d in a.get("dims", ())),
                 dtype=a["dtype"],
                 optional=bool(a.get("optional", False)),
+                mutated=bool(a.get("mutated", False)),
                 default=a.get("default"),
             )
             for a in data["arguments"]

@@ -3,13 +3,13 @@
 They exist for torch.compile, torch.export and whatever else needs a graph; eager calls go straight
 to the kernel. The first argument of both is the key. <family> always returns every output, as an
 empty tensor where an optional one was not asked for; <family>_out writes into tensors that are
-passed by name.
+passed by name, and is absent where a family has no outputs.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from codegen.spec import expressions
 from codegen.spec.where import manifest_scope
 from runtime import manifest
 from runtime.errors import InvalidArgument
-from runtime.handle import Kernel, Out, Result, Scalar
+from runtime.handle import Inputs, Kernel, Out, Result, Scalar
 
 NAMESPACE = "kernelmint"
 DTYPES = {
@@ -69,7 +69,7 @@ class _Operator:
     @functools.cached_property
     def shapes(self) -> list[list[expressions.Expression]]:
         """The outputs' extents."""
-        names = {**self._constants, **dict.fromkeys(self.family.symbols, expressions.INT)}
+        names = {**self._constants, **self._call_scope}
         names |= {a.name: SCALAR_KINDS.get(a.dtype, expressions.INT) for a in self.scalars}
         return [[expressions.parse(d, names, "int") for d in a.dims] for a in self.outputs]
 
@@ -77,12 +77,18 @@ class _Operator:
     def sizes(self) -> dict[str, expressions.Expression | None]:
         """The scalars that the outputs' extents name, and their defaults."""
         named = {name for dims in self.shapes for dim in dims for name in dim.names}
-        names = {**self._constants, **dict.fromkeys(self.family.symbols, expressions.INT)}
+        names = {**self._constants, **self._call_scope}
         return {
             a.name: None if a.default is None else expressions.parse(a.default, names, "int")
             for a in self.scalars
             if a.name in named
         }
+
+    @property
+    def _call_scope(self) -> dict[str, expressions.Kind]:
+        """Symbols, and optional tensors, which are true where they are there."""
+        symbols = dict.fromkeys(self.family.symbols, expressions.INT)
+        return {**symbols, **dict.fromkeys(self.family.optional_tensors, expressions.BOOL)}
 
     @property
     def _constants(self) -> dict[str, expressions.Kind]:
@@ -95,12 +101,10 @@ class _Operator:
             target.kernels[0].derived,
         )
 
-    def define(self, functional: str, in_place: str) -> None:
-        """Registers both operators by their schemas."""
-        for text, run, fake in (
-            (functional, self._run, self._fake),
-            (in_place, self._run_out, self._fake_out),
-        ):
+    def define(self, schemas: tuple[str, ...]) -> None:
+        """Registers the operators by their schemas, as codegen orders them."""
+        implementations = (self._run, self._fake), (self._run_out, self._fake_out)
+        for text, (run, fake) in zip(schemas, implementations, strict=False):
             operator = text.partition("(")[0]
             names = [a.name for a in torch._C.parse_schema(f"{NAMESPACE}::{text}").arguments]
             _library.define(text)  # type: ignore[no-untyped-call]  # PyTorch's
@@ -141,12 +145,10 @@ class _Operator:
                 f"has no derivative; pass {name}.detach()"
             )
 
-    def _arguments(
-        self, values: dict[str, Any]
-    ) -> tuple[Kernel, tuple[torch.Tensor, ...], tuple[Scalar, ...]]:
+    def _arguments(self, values: dict[str, Any]) -> tuple[Kernel, Inputs, tuple[Scalar, ...]]:
         return (
             self.find(values["key"]),
-            tuple(values[a.name] for a in self.inputs),
+            tuple(values.get(a.name) for a in self.inputs),
             tuple(values.get(a.name) for a in self.scalars),
         )
 
@@ -155,13 +157,14 @@ class _Operator:
         asked = [not a.optional or values.get(f"return_{a.name}", False) for a in self.outputs]
         requested = tuple(bool(b) for a, b in zip(self.outputs, asked, strict=True) if a.optional)
         result = kernel._native.run(inputs, scalars, requested, None)
-        made = iter(result if isinstance(result, tuple) else (result,))
+        made: Iterator[Any] = iter(result if isinstance(result, tuple) else (result,))
         parameters = kernel.info.parameters
-        results = tuple(
-            next(made) if b else inputs[0].new_empty(0, dtype=_dtype(a, parameters))
-            for a, b in zip(self.outputs, asked, strict=True)
+        return _plain(
+            [
+                next(made) if b else _new_empty(inputs, [0], _dtype(a, parameters))
+                for a, b in zip(self.outputs, asked, strict=True)
+            ]
         )
-        return results if len(results) > 1 else results[0]
 
     def _run_out(self, values: dict[str, Any]) -> None:
         kernel, inputs, scalars = self._arguments(values)
@@ -174,32 +177,40 @@ class _Operator:
     def _fake(self, values: dict[str, Any]) -> Result:
         kernel, inputs, _ = self._arguments(values)
         self._check_fake(kernel, inputs)
-        scope = {**kernel.info.parameters, **kernel.info.derived}
+        asked = {
+            a.name: not a.optional or values.get(f"return_{a.name}", False) for a in self.outputs
+        }
+        scope = {**kernel.info.parameters, **kernel.info.derived, **asked}
         for argument, tensor in zip(self.inputs, inputs, strict=True):
+            scope[argument.name] = tensor is not None
+            if tensor is None:
+                continue
             for dim, extent in zip(argument.dims, tensor.shape, strict=True):
                 if dim in self.family.symbols:
                     scope.setdefault(dim, extent)
         for name, default in self.sizes.items():
             value = values.get(name)
             scope[name] = _extent(default, scope, kernel) if value is None and default else value
-        results = tuple(
-            inputs[0].new_empty(
-                [_extent(dim, scope, kernel) for dim in dims]
-                if not a.optional or values.get(f"return_{a.name}", False)
-                else [0],
-                dtype=_dtype(a, kernel.info.parameters),
-            )
-            for a, dims in zip(self.outputs, self.shapes, strict=True)
+        return _plain(
+            [
+                _new_empty(
+                    inputs,
+                    [_extent(dim, scope, kernel) for dim in dims] if asked[a.name] else [0],
+                    _dtype(a, kernel.info.parameters),
+                )
+                for a, dims in zip(self.outputs, self.shapes, strict=True)
+            ]
         )
-        return results if len(results) > 1 else results[0]
 
     def _fake_out(self, values: dict[str, Any]) -> None:
         kernel, inputs, _ = self._arguments(values)
         self._check_fake(kernel, inputs)
 
-    def _check_fake(self, kernel: Kernel, inputs: tuple[torch.Tensor, ...]) -> None:
+    def _check_fake(self, kernel: Kernel, inputs: Inputs) -> None:
         """Checks what must not wait for the run: what the outputs' shapes come from."""
         for argument, tensor in zip(self.inputs, inputs, strict=True):
+            if tensor is None:
+                continue
             if tensor.dim() != len(argument.dims):
                 raise InvalidArgument(
                     f"{argument.name}: got shape {list(tensor.shape)}, expected "
@@ -217,10 +228,22 @@ def _extent(dim: expressions.Expression, scope: Mapping[str, Any], kernel: Kerne
     try:
         return dim.evaluate(scope)
     except expressions.EVALUATION_ERRORS as error:
-        named = ", ".join(f"{name} = {scope[name]}" for name in sorted(dim.names))
+        named = ", ".join(f"{name} = {scope[name]}" for name in sorted(dim.names) if name in scope)
         raise InvalidArgument(
             f"{kernel.info.key}: {dim.text}: {expressions.reason(error)}; here {named}"
         ) from None
+
+
+def _new_empty(inputs: Inputs, shape: list[Any], dtype: torch.dtype) -> torch.Tensor:
+    """An output on the device of a call's inputs."""
+    return next(t for t in inputs if t is not None).new_empty(shape, dtype=dtype)
+
+
+def _plain(results: Sequence[torch.Tensor]) -> Result:
+    """What a call with these results returns: one as it is, several as a tuple, None for none."""
+    if len(results) == 1:
+        return results[0]
+    return tuple(results) if results else None
 
 
 def _dtype(argument: manifest.Argument, parameters: Any) -> torch.dtype:
@@ -238,8 +261,8 @@ def _by_name(names: list[str], function: Callable[[dict[str, Any]], Any]) -> Cal
 
 def register(pack: Pack, find: Callable[[str], Kernel]) -> None:
     """Registers the operators of a pack's families; `find` gives the kernel of a key."""
-    for family, (functional, in_place) in pack.operators.items():
-        _Operator(family, find).define(functional, in_place)
+    for family, schemas in pack.operators.items():
+        _Operator(family, find).define(schemas)
 
 
 @functools.cache
@@ -249,8 +272,10 @@ def caller(name: str) -> Callable[..., Result]:
     It is plain Python, as torch.compile traces it.
     """
     family = manifest.family(name)
-    functional = getattr(torch.ops.kernelmint, family.name).default
-    in_place = getattr(torch.ops.kernelmint, f"{family.name}_out").default
+    functional, *in_place = (
+        getattr(torch.ops.kernelmint, text.partition("(")[0]).default
+        for text in family.pack.operators[name]
+    )
     scalar_names = tuple(a.name for a in family.arguments if a.role == "scalar")
     outputs = tuple(a for a in family.arguments if a.role == "output")
     output_names = tuple(a.name for a in outputs)
@@ -258,7 +283,7 @@ def caller(name: str) -> Callable[..., Result]:
 
     def call(
         key: str,
-        inputs: tuple[torch.Tensor, ...],
+        inputs: Inputs,
         scalars: tuple[Scalar, ...],
         requested: tuple[bool, ...],
         out: Out,
@@ -276,14 +301,12 @@ def caller(name: str) -> Callable[..., Result]:
                 )
             for name, tensor in zip(wanted, given, strict=True):
                 options[name] = tensor
-            in_place(key, *inputs, **options)
-            return given if len(given) > 1 else given[0]
+            in_place[0](key, *inputs, **options)
+            return _plain(given)
         for name in optional_names:
             options[f"return_{name}"] = name in wanted
         result = functional(key, *inputs, **options)
-        if len(output_names) == 1:
-            return result  # type: ignore[no-any-return]  # operators are untyped
-        results = tuple(r for n, r in zip(output_names, result, strict=True) if n in wanted)
-        return results if len(results) > 1 else results[0]
+        results = () if not output_names else result if len(output_names) > 1 else (result,)
+        return _plain([r for n, r in zip(output_names, results, strict=True) if n in wanted])
 
     return call

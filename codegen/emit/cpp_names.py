@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from codegen.emit.cpp import Names, Value, translate
@@ -31,6 +31,7 @@ class TableNames(Names):
         self.symbols = {name: i for i, name in enumerate(family.symbols)}
         self.parameters = {p.name: (i, p) for i, p in enumerate(parameters)}
         self.scalars = {scalar.name: (i, scalar) for i, scalar in enumerate(family.scalars)}
+        self.tensors = {tensor.name: i for i, tensor in enumerate(family.tensors)}
         self.derivation = derivation(target or family)
 
     def locals(self, expression: Expression) -> list[str]:
@@ -44,6 +45,8 @@ class TableNames(Names):
         """The number `name`."""
         if name in self.symbols:
             return Value(f"scope.symbols[{self.symbols[name]}]", INT)
+        if name in self.tensors:
+            return Value(f"scope.present[{self.tensors[name]}]", BOOL)
         if name in self.parameters:
             i, parameter = self.parameters[name]
             return Value(f"scope.parameters[{i}]", parameter.kind)
@@ -73,10 +76,12 @@ class ConfigNames(Names):
         parameters: Sequence[Parameter],
         derived: Mapping[str, Expression] | None = None,
         sizes: Mapping[str, Kind] | None = None,
+        tensors: Container[str] = (),
     ) -> None:
         self.kinds = {p.name: p for p in parameters}
         self.derived = derived or {}
         self.sizes = sizes or {}
+        self.tensors = tensors
 
     def value(self, name: str) -> Value:
         """The number `name`."""
@@ -86,6 +91,8 @@ class ConfigNames(Names):
             return Value(f"Config::{name}", self.derived[name].kind)
         if name in DEVICE_FACTS:
             return Value(f"context.facts.{name}", INT)
+        if name in self.tensors:
+            return Value(f"(args.{name}.data != nullptr)", BOOL)
         return Value(f"args.{name}", self.sizes[name])
 
     def equals(self, name: str, other: str, is_name: bool) -> str:

@@ -35,11 +35,13 @@ def args(family: Family) -> str:
     """args.h."""
     members: dict[str, _Member] = {}
     for tensor in family.tensors:
-        role = "" if tensor.role is Role.INPUT else f", {tensor.role.value}"
+        role = ", output" if tensor.role is Role.OUTPUT else ", changed" if tensor.mutated else ""
         optional = ", optional" if tensor.optional else ""
         doc = f": {tensor.doc}" if tensor.doc else ""
+        is_read = tensor.role is Role.INPUT and not tensor.mutated
+        view = "ConstTensorView" if is_read else "TensorView"
         members[tensor.name] = _Member(
-            f"TensorView<{len(tensor.dims)}> {tensor.name};",
+            f"{view}<{len(tensor.dims)}> {tensor.name};",
             comment(f"{shape_text(tensor)} {tensor.dtype}{role}{optional}{doc}"),
         )
     for scalar in family.scalars:
@@ -80,6 +82,7 @@ class _TensorRow:
     name: str
     role: str
     optional: bool
+    mutated: bool
     dtype_parameter: int | None
     dtype: str | None  # where it is no parameter's
     dims: list[_DimRow]
@@ -123,6 +126,7 @@ def family_cpp(space: FamilySpace) -> str:
                 tensor.name,
                 tensor.role.value,
                 tensor.optional,
+                tensor.mutated,
                 parameters.index(tensor.dtype) if is_parameter else None,
                 None if is_parameter else dtype_enumerator(tensor.dtype),
                 dims,

@@ -82,6 +82,7 @@ def _family_entry(
             "dims": [dim.expression.normal for dim in tensor.dims],
             "dtype": tensor.dtype,
             "optional": tensor.optional,
+            "mutated": tensor.mutated,
             "doc": tensor.doc,
         }
     for scalar in family.scalars:

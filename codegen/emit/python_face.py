@@ -29,6 +29,8 @@ def values(family: Family) -> dict[str, Any]:
     overloads = []
     if optional:
         returns_any = "torch.Tensor | tuple[torch.Tensor, ...]"
+        if not required:
+            returns_any += " | None"
     if len(optional) == 1:
         flag = f"return_{optional[0].name}"
         overloads = [
@@ -43,11 +45,15 @@ def values(family: Family) -> dict[str, Any]:
         "summary": _docstring(family.summary),
         "lines": [_docstring(line) for line in _argument_lines(family)],
         "overloads": overloads,
-        "positional": [f"{name}: torch.Tensor" for name in names],
+        "positional": [
+            f"{t.name}: torch.Tensor" + (" | None = None" if t.optional else "") for t in inputs
+        ],
         "keywords": [_keyword(scalar) for scalar in family.scalars],
         "plain_flags": [f"return_{tensor.name}: bool = False" for tensor in optional],
+        "out": "out" if outputs else None,
+        "has_keywords": bool(family.scalars or outputs),
         "returns_any": returns_any,
-        "call_summary": _docstring(_call_summary(outputs)),
+        "call_summary": _docstring(_call_summary(inputs, outputs)),
         "inputs": _tuple(names),
         "scalars": _tuple([scalar.name for scalar in family.scalars]),
         "requested": _tuple([f"return_{tensor.name}" for tensor in optional]),
@@ -56,9 +62,9 @@ def values(family: Family) -> dict[str, Any]:
 
 
 def _returned(count: int) -> str:
-    if count == 1:
-        return "torch.Tensor"
-    return f"tuple[{', '.join(['torch.Tensor'] * count) or '()'}]"
+    if count < 2:
+        return "torch.Tensor" if count else "None"
+    return f"tuple[{', '.join(['torch.Tensor'] * count)}]"
 
 
 def _tuple(names: Sequence[str]) -> str:
@@ -79,9 +85,11 @@ def _argument_lines(family: Family) -> list[str]:
     lines = []
     for tensor in family.tensors:
         shape = ", ".join(dim.expression.text for dim in tensor.dims)
-        note = " (output)" if tensor.role is Role.OUTPUT else ""
-        if tensor.optional:
-            note = f" (output, with return_{tensor.name}=True)"
+        if tensor.role is Role.OUTPUT:
+            note = f" (output{f', with return_{tensor.name}=True' if tensor.optional else ''})"
+        else:
+            notes = ["changed in place"] * tensor.mutated + ["optional"] * tensor.optional
+            note = f" ({', '.join(notes)})" if notes else ""
         doc = f": {tensor.doc}" if tensor.doc else ""
         lines.append(f"{tensor.name}: [{shape}], {tensor.dtype}{note}{doc}")
     for scalar in family.scalars:
@@ -104,30 +112,40 @@ def _trace_lines(trace: Trace | None) -> list[str]:
     return lines
 
 
-def _call_summary(outputs: Sequence[Tensor]) -> str:
+def _call_summary(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> str:
+    changed = ", ".join(tensor.name for tensor in inputs if tensor.mutated)
     names = [f"{t.name} (where asked for)" if t.optional else t.name for t in outputs]
-    return f"Runs the kernel; returns {', '.join(names)}. `out` takes the outputs' memory."
+    text = "Runs the kernel" + (f", which changes {changed} in place" if changed else "")
+    if names:
+        text += f"; returns {', '.join(names)}. `out` takes the outputs' memory"
+    return f"{text}."
 
 
 def operators(family: Family) -> list[str]:
-    """The torch.library schemas of the family's operators: the one that returns its outputs, and
-    the one that writes into tensors which are passed by name."""
+    """The torch.library schemas of the family's operators: the one that returns its outputs, and,
+    where it has any, the one that writes into tensors which are passed by name."""
     inputs = [tensor for tensor in family.tensors if tensor.role is Role.INPUT]
     outputs = [tensor for tensor in family.tensors if tensor.role is Role.OUTPUT]
-    positional = ["str key", *(f"Tensor {tensor.name}" for tensor in inputs)]
+    written = [*(tensor for tensor in inputs if tensor.mutated), *outputs]
+    letters = {t.name: ascii_lowercase[i % 26] + str(i // 26 or "") for i, t in enumerate(written)}
+
+    def argument(tensor: Tensor) -> str:
+        kind = f"Tensor({letters[tensor.name]}!)" if tensor.name in letters else "Tensor"
+        return f"{kind}? {tensor.name}=None" if tensor.optional else f"{kind} {tensor.name}"
+
+    positional = ["str key", *map(argument, inputs)]
     scalars = []
     for scalar in family.scalars:
         kind = _SCHEMA_TYPES.get(scalar.dtype, _PYTHON_TYPES[scalar.dtype])
         default = "" if scalar.default is None else "=None"
         scalars.append(f"{kind}{'' if scalar.default is None else '?'} {scalar.name}{default}")
     flags = [f"bool return_{tensor.name}=False" for tensor in outputs if tensor.optional]
-    written = [
-        f"Tensor({letter}!){'? ' + tensor.name + '=None' if tensor.optional else ' ' + tensor.name}"
-        for letter, tensor in zip(ascii_lowercase, outputs, strict=False)
-    ]
     count = len(outputs)
     returns = "Tensor" if count == 1 else f"({', '.join(['Tensor'] * count)})"
     keywords = [*scalars, *flags]
     functional = ", ".join([*positional, *(["*", *keywords] if keywords else [])])
-    in_place = ", ".join([*positional, "*", *written, *scalars])
-    return [f"{family.name}({functional}) -> {returns}", f"{family.name}_out({in_place}) -> ()"]
+    schemas = [f"{family.name}({functional}) -> {returns}"]
+    if outputs:
+        in_place = ", ".join([*positional, "*", *map(argument, outputs), *scalars])
+        schemas.append(f"{family.name}_out({in_place}) -> ()")
+    return schemas

@@ -95,7 +95,8 @@ def _is_traced(family: Family, configuration: Configuration) -> bool:
 
 def launch(family: Family, target: Target, spec: Launch) -> str:
     """<target>_launch.cuh: the launch that the spec describes."""
-    names = ConfigNames(target.parameters, target.derived_expressions, family.sizes)
+    tensors = {tensor.name for tensor in family.tensors}
+    names = ConfigNames(target.parameters, target.derived_expressions, family.sizes, tensors)
 
     def extents(expressions: Sequence[Expression]) -> str:
         return f"{{{', '.join(translate(expression, names) for expression in expressions)}}}"

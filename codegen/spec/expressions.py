@@ -16,7 +16,7 @@ import math
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -35,10 +35,14 @@ MAX_FLOAT = sys.float_info.max
 
 @dataclass(frozen=True)
 class Kind:
-    """What an expression's value is. A text (dtype or enum) may list the values it takes."""
+    """What an expression's value is. A text (dtype or enum) may list the values it takes.
+
+    `given`: names one of which must be true for there to be a value.
+    """
 
     name: str
     values: tuple[str, ...] | None = None
+    given: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def is_number(self) -> bool:
@@ -305,6 +309,7 @@ class _Checker:
         self.scope = scope
         self.problems: list[tuple[int, str]] = []
         self.kinds: dict[ast.expr, Kind | None] = {}
+        self.truths: frozenset[str] = frozenset()  # names known to be true where a node stands
 
     def add(self, node: ast.expr, message: str) -> None:
         self.problems.append((node.col_offset, message))
@@ -334,8 +339,11 @@ class _Checker:
             case ast.BinOp() if isinstance(node.op, _OPERATORS):
                 return self._arithmetic(node)
             case ast.BoolOp():
+                known = self.truths
                 for value in node.values:
                     self._condition(value)
+                    self.truths |= _truths(value, isinstance(node.op, ast.And))
+                self.truths = known
                 return BOOL
             case ast.Compare() if all(isinstance(op, _COMPARISONS) for op in node.ops):
                 operands = [node.left, *node.comparators]
@@ -345,7 +353,12 @@ class _Checker:
                 return BOOL
             case ast.IfExp():
                 self._condition(node.test)
-                return _common([self._number(node.body), self._number(node.orelse)])
+                known, kinds = self.truths, []
+                for branch, outcome in ((node.body, True), (node.orelse, False)):
+                    self.truths = known | _truths(node.test, outcome)
+                    kinds.append(self._number(branch))
+                self.truths = known
+                return _common(kinds)
             case ast.Call():
                 return self._call(node)
             case _:
@@ -371,7 +384,15 @@ class _Checker:
 
     def _name(self, node: ast.Name) -> Kind | None:
         if node.id in self.scope:
-            return self.scope[node.id]
+            kind = self.scope[node.id]
+            if kind.given and not self.truths.intersection(kind.given):
+                known, first = " or ".join(kind.given), kind.given[0]
+                self.add(
+                    node,
+                    f"'{node.id}' is known only where {known} is passed: say so, as in "
+                    f"'not {first} or …' and '… if {first} else …'",
+                )
+            return kind
         if node.id in FUNCTIONS:
             self.add(node, f"'{node.id}' is a function: {node.id}(…)")
         elif node.id in DEVICE_FACTS:
@@ -475,6 +496,25 @@ class _Checker:
         for arg in node.args:
             self._integer(arg)
         return BOOL if name == "is_pow2" else INT
+
+
+def known_where(condition: Expression, scope: Mapping[str, Kind]) -> dict[str, Kind]:
+    """The scope of what is evaluated only where a condition holds."""
+    known = _truths(condition.tree, True)
+    return {n: replace(k, given=()) if known & {*k.given} else k for n, k in scope.items()}
+
+
+def _truths(condition: ast.expr, outcome: bool) -> frozenset[str]:
+    """The names that are true where a condition's value is `outcome`."""
+    match condition:
+        case ast.Name(id=name) if outcome:
+            return frozenset([name])
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return _truths(operand, not outcome)
+        case ast.BoolOp(op=op, values=values) if isinstance(op, ast.And) is outcome:
+            return frozenset().union(*(_truths(value, outcome) for value in values))
+        case _:
+            return frozenset()
 
 
 def _common(kinds: list[Kind | None]) -> Kind | None:

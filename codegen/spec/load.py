@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path, PurePosixPath
 
 from codegen.spec import schema
@@ -193,7 +194,7 @@ class _FamilyLoader:
         written: schema.ChoicesFile | None = schema.validate(document, schema.ChoicesFile)
         scope = {
             **{parameter.name: parameter.kind for parameter in family.parameters},
-            **dict.fromkeys(family.symbols, INT),
+            **family.call_scope,
             **{scalar.name: scalar.kind for scalar in family.scalars},
         }
         rows = []
@@ -249,7 +250,8 @@ class _FamilyLoader:
         }
         derived = load_derived(document, written.derived, kinds, meanings)
         constants = {**kinds, **{value.name: value.expression.kind for value in derived}}
-        scope = {**constants, **dict.fromkeys(symbols, INT)}
+        call_scope = {**symbols, **_optional_tensors(written)}
+        scope = {**constants, **call_scope}
         tensors, scalars = self._arguments(written, constants, scope)
         numbers = {**scope, **_SHARED_FACTS, **{scalar.name: scalar.kind for scalar in scalars}}
         if written.reference is not None:
@@ -270,7 +272,8 @@ class _FamilyLoader:
             tensors=tensors,
             scalars=scalars,
             argument_order=tuple(written.arguments),
-            symbols=symbols,
+            symbols=tuple(symbols),
+            call_scope=call_scope,
             parameters=parameters,
             derived=derived,
             requires=load_rules(document, written.requires, numbers, "requires"),
@@ -340,15 +343,22 @@ class _FamilyLoader:
         )
         return Trace(trace.parameter, grid, tuple(record), floats, is_whole)
 
-    def _symbols(self, written: schema.FamilyFile, constants: Container[str]) -> tuple[str, ...]:
-        """The symbols that inputs bind: bare names among their extents, in order."""
-        symbols: dict[str, None] = {}
+    def _symbols(self, written: schema.FamilyFile, constants: Container[str]) -> dict[str, Kind]:
+        """The symbols that inputs bind: bare names among their extents, in order. What optional
+        inputs alone bind is known only where one of them is passed."""
+        symbols: dict[str, Kind] = {}
         for name, argument in written.arguments.items():
             if not isinstance(argument, schema.TensorInput):
                 continue
             for i, dim in enumerate(argument.tensor):
                 symbol = dim.strip()
-                if not symbol.isidentifier() or symbol in constants or symbol in symbols:
+                if not symbol.isidentifier() or symbol in constants:
+                    continue
+                if symbol in symbols:
+                    given = symbols[symbol].given
+                    if given and name not in given:
+                        more = (*given, name) if argument.optional else ()
+                        symbols[symbol] = replace(INT, given=more)
                     continue
                 path = ("arguments", name, "tensor", i)
                 if symbol in FUNCTIONS or not IDENTIFIER.match(symbol):
@@ -357,10 +367,10 @@ class _FamilyLoader:
                     self.family.report(f"symbol '{symbol}' {why}: choose another", *path)
                 elif symbol in written.arguments:
                     self.family.report(f"symbol '{symbol}' is also an argument's name", *path)
-                symbols[symbol] = None
+                symbols[symbol] = replace(INT, given=(name,)) if argument.optional else INT
         if len(symbols) > MAX_SYMBOLS:
             self.family.report(f"{len(symbols)} symbols; at most {MAX_SYMBOLS}", "arguments")
-        return tuple(symbols)
+        return symbols
 
     def _arguments(
         self, written: schema.FamilyFile, kinds: Mapping[str, Kind], scope: Mapping[str, Kind]
@@ -375,16 +385,34 @@ class _FamilyLoader:
             if not isinstance(argument, schema.ScalarInput):
                 tensors.append(self._tensor(name, argument, kinds, scope, scalars))
         place = ("arguments",)
-        for role, word in ((Role.INPUT, "tensor"), (Role.OUTPUT, "output")):
-            if not any(tensor.role is role for tensor in tensors):
-                message = f"a family has at least one argument of kind '{word}:'"
-                self.family.report(message, *place, key=True)
+        inputs = [tensor for tensor in tensors if tensor.role is Role.INPUT]
+        if all(tensor.optional for tensor in inputs):
+            message = "a family has at least one argument of kind 'tensor:' that is not optional"
+            self.family.report(message, *place, key=True)
+        if not any(tensor.role is Role.OUTPUT or tensor.mutated for tensor in tensors):
+            message = (
+                "a family has at least one argument of kind 'output:', or a 'tensor:' with "
+                "'mutated: true'"
+            )
+            self.family.report(message, *place, key=True)
+        for earlier, tensor in pairwise(inputs):
+            if earlier.optional and not tensor.optional:
+                message = (
+                    f"'{tensor.name}' stands behind the optional '{earlier.name}': in Python, what "
+                    "may be left out comes last"
+                )
+                self.family.report(message, *place, tensor.name, key=True)
         if len(tensors) > MAX_TENSORS:
             self.family.report(f"{len(tensors)} tensors; at most {MAX_TENSORS}", *place, key=True)
         if len(scalars) > MAX_SCALARS:
             self.family.report(f"{len(scalars)} scalars; at most {MAX_SCALARS}", *place, key=True)
+        flags = {
+            f"return_{tensor.name}"
+            for tensor in tensors
+            if tensor.role is Role.OUTPUT and tensor.optional
+        }
         for name in written.arguments:
-            if name in {f"return_{tensor.name}" for tensor in tensors if tensor.optional}:
+            if name in flags:
                 message = f"'{name}' is what asks for the optional output"
                 self.family.report(message, *place, name, key=True)
         return tuple(tensors), tuple(scalars)
@@ -416,7 +444,9 @@ class _FamilyLoader:
     ) -> Tensor:
         match written:
             case schema.TensorInput(tensor=texts):
-                role, key, known = Role.INPUT, "tensor", dict(scope)
+                role, key = Role.INPUT, "tensor"
+                own = {s: INT for s, kind in scope.items() if name in kind.given}
+                known = {**scope, **own}  # where it is passed, and its shape is looked at
             case schema.TensorOutput(output=texts):
                 role, key = Role.OUTPUT, "output"
                 known = {**scope, **{s.name: s.kind for s in scalars if s.kind in (INT, BOOL)}}
@@ -428,11 +458,11 @@ class _FamilyLoader:
         for i, text in enumerate(texts):
             expression = load_expression(self.family, text, known, "int", *path, key, i)
             self._check_extent(name, expression, scalars)
-            is_symbol = expression.text in scope and expression.text not in kinds
+            is_symbol = expression.text not in kinds and scope.get(expression.text) == INT
             dims.append(Dim(expression, expression.text if is_symbol else None))
-        optional = isinstance(written, schema.TensorOutput) and written.optional
+        mutated = isinstance(written, schema.TensorInput) and written.mutated
         doc = " ".join(written.doc.split())
-        return Tensor(name, role, tuple(dims), written.dtype, optional, doc)
+        return Tensor(name, role, tuple(dims), written.dtype, written.optional, mutated, doc)
 
     def _check_extent(self, name: str, extent: Expression, scalars: Sequence[Scalar]) -> None:
         """Reports scalars that an output's extent may not name: torch.compile asks for the extent
@@ -445,3 +475,12 @@ class _FamilyLoader:
                     f"'{name}' depends on '{scalar.name}': torch.compile needs it without a device"
                 )
                 self.family.report(message, "arguments", scalar.name, "default")
+
+
+def _optional_tensors(written: schema.FamilyFile) -> dict[str, Kind]:
+    """What expressions may ask for: whether a tensor that may be left out is there."""
+    return {
+        name: BOOL
+        for name, argument in written.arguments.items()
+        if not isinstance(argument, schema.ScalarInput) and argument.optional
+    }

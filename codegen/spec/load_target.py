@@ -26,6 +26,7 @@ from codegen.spec.expressions import (
     Expression,
     ExpressionError,
     Kind,
+    known_where,
     parse,
 )
 from codegen.spec.load_build import BuildLoader
@@ -77,6 +78,7 @@ class TargetLoader:
         meanings = {
             **dict.fromkeys((parameter.name for parameter in family.parameters), "a parameter"),
             **dict.fromkeys((value.name for value in family.derived), "a derived value"),
+            **dict.fromkeys(family.call_scope, "an optional tensor"),
             **dict.fromkeys(family.symbols, "a symbol"),
             **dict.fromkeys((scalar.name for scalar in family.scalars), "a scalar"),
         }
@@ -248,16 +250,19 @@ class TargetLoader:
             else:
                 check_identifier(document, name, "a workspace", *path)
             check_dtype(document, part.dtype, scope, *path, "dtype")
+            when, inside = None, scope
+            if part.when is not None:
+                when = load_expression(document, part.when, scope, "bool", *path, "when")
+                inside = known_where(when, scope)
             extents = [
-                load_expression(document, text, scope, "int", *path, "shape", i).text
+                load_expression(document, text, inside, "int", *path, "shape", i).text
                 for i, text in enumerate(part.shape)
             ]
             elements = " * ".join(f"({extent})" for extent in extents)
             note = f"[{', '.join(extents)}] {part.dtype}{', zeroed' if part.zeroed else ''}"
-            if part.when is not None:
-                when = load_expression(document, part.when, scope, "bool", *path, "when").text
-                elements = f"({elements}) if ({when}) else 0"
-                note += f", when {when}"
+            if when is not None:
+                elements = f"({elements}) if ({when.text}) else 0"
+                note += f", when {when.text}"
             note += f": {part.doc}" if part.doc else ""
             if len(document.problems) == problems:
                 whole = load_expression(document, elements, scope, "int", *path, "shape")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -116,7 +116,8 @@ class Tensor:
     role: Role
     dims: tuple[Dim, ...]
     dtype: str
-    optional: bool
+    optional: bool  # an input that may be None, or an output that the caller asks for
+    mutated: bool  # an input that the kernel changes
     doc: str
 
 
@@ -444,6 +445,7 @@ class Family:
     scalars: tuple[Scalar, ...]
     argument_order: tuple[str, ...]
     symbols: tuple[str, ...]
+    call_scope: Mapping[str, Kind]  # symbols, and optional tensors: true where they are there
     parameters: tuple[Parameter, ...]
     derived: tuple[Derived, ...]  # shared by every target
     requires: tuple[Rule, ...]
@@ -461,4 +463,4 @@ class Family:
         """What may say how large an output, a workspace or a launch is, beside constants: symbols,
         and scalars that are integers or bools."""
         integers = {s.name: s.kind for s in self.scalars if s.kind in (INT, BOOL)}
-        return {**dict.fromkeys(self.symbols, INT), **integers}
+        return {**self.call_scope, **integers}

@@ -45,9 +45,9 @@ CPP_KEYWORDS = frozenset(_CPP_KEYWORDS.split()) | _MACRO_NAMES
 
 # What generated code says by these names.
 _RESERVED_WORDS = """
-    Args Config Dtype Isa TensorView TraceRecord args bool context configs cpu dtypes expression
-    fp16 bf16 f32 f64 i8 u8 i32 i64 isa kernelmint key launch library main out parameters python
-    runtime scalars scope self std symbols torch workspace
+    Args Config ConstTensorView Dtype Isa TensorView TraceRecord args bool context configs cpu
+    dtypes e4m3fn e5m2 expression fp16 bf16 f32 f64 i8 u8 i16 u16 i32 u32 i64 u64 isa kernelmint key
+    launch library main out parameters python runtime scalars scope self std symbols torch workspace
 """
 _RESERVED = frozenset(_RESERVED_WORDS.split())
 

@@ -100,6 +100,8 @@ class TensorInput(_Shaped):
     """A tensor the caller passes."""
 
     tensor: list[Text] = Field(description="its extents: symbols, or expressions over them")
+    mutated: bool = Field(False, description="the kernel changes it in place")
+    optional: bool = Field(False, description="may be None, which kernels see as a null pointer")
 
 
 class TensorOutput(_Shaped):

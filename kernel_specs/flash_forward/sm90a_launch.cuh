@@ -19,8 +19,8 @@ namespace kernelmint::flash_forward::sm90a {
 inline constexpr std::size_t kCounters = 1 << 16;
 static __device__ TileCounter counters[kCounters];
 
-template <class Element>
-LaunchResult encode(MappedTensor& mapped, const TensorView<4>& tensor, std::int64_t D,
+template <class Element, class Memory>
+LaunchResult encode(MappedTensor& mapped, const TensorView<4, Memory>& tensor, std::int64_t D,
                     std::int64_t S, std::int64_t H, std::int64_t B, int rows) {
   const auto [batch_stride, row_stride, head_stride, _] = tensor.stride;
   if (row_stride == 0 && S > 1)
@@ -80,7 +80,7 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
   Problem<typename Config::Args> problem{.args = args};
   // A map has no empty extent. Without keys any memory will do: nobody sees what is in it.
   const bool any_keys = args.Sk > 0;
-  const auto encode_keys = [&](MappedTensor& map, const TensorView<4>& tensor) {
+  const auto encode_keys = [&](MappedTensor& map, const ConstTensorView<4>& tensor) {
     return any_keys ? encode<Element>(map, tensor, args.D, args.Sk, args.Hk, args.B, Config::B_c)
                     : encode<Element>(map, args.q, args.D, 1, 1, 1, Config::B_c);
   };

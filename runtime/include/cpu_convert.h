@@ -47,6 +47,20 @@ KERNELMINT_ALWAYS_INLINE F32 load(const fp16* from) {
 #endif
 }
 
+template <int kMantissa>
+KERNELMINT_ALWAYS_INLINE F32 load(const Float8<kMantissa>* from) {
+  using T = Float8<kMantissa>;
+  const U32 bits = __builtin_convertvector(load_bits<QuarterU8>(from), U32);
+  const U32 magnitude = bits & 0x7f;
+  const U32 normal = (magnitude << T::kShift) + T::kRebias;
+  const U32 subnormal = bit_cast<U32>(__builtin_convertvector(magnitude, F32) * T::kLeastSubnormal);
+  const U32 not_finite = magnitude == T::kBeyondRange ? U32{} + 0x7f800000 : U32{} + 0x7fc00000;
+  const U32 value = magnitude > T::kMost            ? not_finite
+                    : magnitude < (1u << kMantissa) ? subnormal
+                                                    : normal;
+  return bit_cast<F32>(value | (bits & 0x80) << 24);
+}
+
 KERNELMINT_ALWAYS_INLINE void store(float* to, F32 v) { store_bits(to, v); }
 
 KERNELMINT_ALWAYS_INLINE void store(bf16* to, F32 v) {
@@ -78,6 +92,22 @@ KERNELMINT_ALWAYS_INLINE void store(fp16* to, F32 v) {
                                               : normal;
   store_bits(to, __builtin_convertvector(half | ((bits >> 16) & 0x8000), HalfU16));
 #endif
+}
+
+template <int kMantissa>
+KERNELMINT_ALWAYS_INLINE void store(Float8<kMantissa>* to, F32 v) {
+  using T = Float8<kMantissa>;
+  const U32 bits = bit_cast<U32>(v);
+  const U32 magnitude = bits & 0x7fffffff;
+  const U32 half = U32{} + ((1u << (T::kShift - 1)) - 1);
+  const U32 normal = (magnitude - T::kRebias + half + ((magnitude >> T::kShift) & 1)) >> T::kShift;
+  const U32 unit = U32{} + T::kUnit;  // as in Float8's constructor
+  const U32 subnormal = bit_cast<U32>(bit_cast<F32>(magnitude) + bit_cast<F32>(unit)) - unit;
+  const U32 beyond = magnitude > 0x7f800000 ? U32{} + 0x7f : U32{} + T::kBeyondRange;
+  const U32 value = magnitude > T::kLastInRange   ? beyond
+                    : magnitude < T::kLeastNormal ? subnormal
+                                                  : normal;
+  store_bits(to, __builtin_convertvector(value | ((bits >> 24) & 0x80), QuarterU8));
 }
 
 }  // namespace KERNELMINT_ISA

@@ -55,7 +55,8 @@ using I32 = Vector<std::int32_t>;
 using U32 = Vector<std::uint32_t>;
 using U16 = Vector<std::uint16_t>;
 using HalfU16 = Vector<std::uint16_t, kVectorBytes / 2>;  // as many elements as an F32 has
-inline constexpr int kLanes = kVectorBytes / 4;           // elements of an F32
+using QuarterU8 = Vector<std::uint8_t, kVectorBytes / 4>;
+inline constexpr int kLanes = kVectorBytes / 4;  // elements of an F32
 
 template <class V>
 inline constexpr int lanes_of = sizeof(V) / sizeof(std::declval<V>()[0]);

@@ -35,6 +35,8 @@ struct Scope {
   const std::int64_t* parameters;
   const ScalarValue* scalars;
   const DeviceFacts* device;
+  // Of each optional tensor (others: unset), whether it was passed, or is an output asked for.
+  const bool* present = nullptr;
 };
 
 // The value of an expression, or why it has none: a text that is valid until the thread's next one.
@@ -56,12 +58,14 @@ struct Dim {
 struct TensorArgument {
   const char* name;
   Role role;
-  bool optional = false;  // an output the caller must ask for (return_<name>=True)
+  // An input that may be None, or an output the caller must ask for (return_<name>=True).
+  bool optional = false;
   // Index into the kernel's parameters (a Dtype's number); -1: `dtype`.
   std::int16_t dtype_parameter = -1;
   Dtype dtype = {};
   std::int8_t rank;
   Dim dims[kMaxRank];
+  bool mutated = false;  // an input that kernels change
 };
 
 struct ScalarArgument {
@@ -105,11 +109,12 @@ struct TraceEntry {
 };
 
 struct BoundTensor {
-  void* data;  // null, with strides of 0: an optional output that was not asked for
+  void* data;  // null, with strides of 0: an optional tensor that is not there
   const std::int64_t* strides;
 };
 
-// Writes the family's Args, in place, from bound tensors (spec order), symbols and scalars.
+// Writes the family's Args, in place, from bound tensors (spec order), symbols and scalars. A
+// symbol that only absent tensors name is 0.
 using FillArgs = void (*)(void* args, const BoundTensor* tensors, const std::int64_t* symbols,
                           const ScalarValue* scalars);
 

@@ -24,7 +24,7 @@ struct TensorMapDimension {
 // box takes 128 bytes, swizzled. What a box has outside the tensor is read as zeros and is not
 // written. Strides are multiples of 16 bytes, extents at least 1.
 template <class Element, int kOuter>
-LaunchResult encode_tensor_map(CUtensorMap& map, void* data, std::int64_t inner,
+LaunchResult encode_tensor_map(CUtensorMap& map, const void* data, std::int64_t inner,
                                const TensorMapDimension (&outer)[kOuter], int rows) {
   static_assert(std::is_same_v<Element, bf16> || std::is_same_v<Element, fp16>);
   constexpr auto kType = std::is_same_v<Element, bf16> ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
@@ -53,7 +53,8 @@ LaunchResult encode_tensor_map(CUtensorMap& map, void* data, std::int64_t inner,
     if (i > 0) box[i + 1] = 1;
     steps[i + 1] = 1;
   }
-  if (encode(&map, kType, kOuter + 1, data, extents, strides, box, steps,
+  void* address = const_cast<void*>(data);  // the driver's type knows no map to read from alone
+  if (encode(&map, kType, kOuter + 1, address, extents, strides, box, steps,
              CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
     return {

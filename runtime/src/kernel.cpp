@@ -69,9 +69,9 @@ struct Kernel::Call {
   int first_input = -1;
   ScalarValue scalars[kMaxScalars];
   bool is_default[kMaxScalars];
-  DeviceFacts facts;         // known where an expression asks for them, and at the launch
-  bool wanted[kMaxTensors];  // outputs to return
-  int num_wanted = 0;
+  DeviceFacts facts;              // known where an expression asks for them, and at the launch
+  bool present[kMaxTensors];      // of outputs, whether they are asked for; of inputs, passed
+  int num_wanted = 0;             // outputs to return
   nb::object owned[kMaxTensors];  // outputs
   nb::object workspace, zeroed_workspace;
   bool wants_trace = false;
@@ -98,12 +98,17 @@ Kernel::Kernel(const FamilyEntry& family, const TargetEntry& target, const Kerne
     dtypes_[i] = argument.dtype_parameter < 0
                      ? argument.dtype
                      : static_cast<Dtype>(entry.parameters[argument.dtype_parameter]);
-    num_optional_ += argument.role == Role::output && argument.optional;
     given_names_[i] = text("out (", argument.name, ")");
     given_outputs_[i] = argument;
     given_outputs_[i].name = given_names_[i].c_str();
-    if (argument.role != Role::input) continue;
-    ++num_inputs_;
+    if (argument.role == Role::output) {
+      outputs_[num_outputs_++] = i;
+      num_requested_ += argument.optional;
+      continue;
+    }
+    inputs_[num_inputs_++] = i;
+    if (argument.mutated) mutated_[num_mutated_++] = i;
+    has_optional_inputs_ |= argument.optional;
     for (int d = 0; d < argument.rank; ++d) has_input_expressions_ |= argument.dims[d].symbol < 0;
   }
   for (int i = 0; i < family.num_requirements; ++i)
@@ -118,8 +123,9 @@ std::string Kernel::shape_text(const TensorArgument& argument) const {
   return result + "]";
 }
 
-// "; here H = 6, Hk = 4": the symbols, parameters, derived values, facts about the device and, once
-// they are known, scalars that an expression names, and their values; empty where it names none.
+// "; here H = 6, Hk = 4": the symbols, optional tensors, parameters, derived values, facts about
+// the device and, once they are known, scalars that an expression names, and their values; empty
+// where it names none.
 std::string Kernel::here(const char* expression, const Call& call, bool scalars_known) const {
   std::string result;
   const auto add = [&](std::string_view name, const std::string& value) {
@@ -138,6 +144,9 @@ std::string Kernel::here(const char* expression, const Call& call, bool scalars_
     seen += word + " ";
     for (int i = 0; i < family_.num_symbols; ++i)
       if (word == family_.symbols[i]) add(word, std::to_string(call.symbols[i]));
+    for (int i = 0; i < family_.num_tensors; ++i)
+      if (family_.tensors[i].optional && word == family_.tensors[i].name)
+        add(word, call.present[i] ? "True" : "False");
     for (int i = 0; scalars_known && i < family_.num_scalars; ++i)
       if (word == family_.scalars[i].name)
         add(word, is_floating(family_.scalars[i].dtype) ? text(call.scalars[i].floating)
@@ -150,7 +159,7 @@ std::string Kernel::here(const char* expression, const Call& call, bool scalars_
 }
 
 Scope Kernel::scope(const Call& call) const {
-  return {call.symbols, entry_.parameters, call.scalars, &call.facts};
+  return {call.symbols, entry_.parameters, call.scalars, &call.facts, call.present};
 }
 
 std::int64_t Kernel::evaluate(IntExpression expression, const char* expression_text,
@@ -278,9 +287,10 @@ void Kernel::bind_symbols(Call& call, const TensorArgument& argument, const Tens
 }
 
 void Kernel::check_expressions(const Call& call) const {
-  for (int t = 0; t < family_.num_tensors; ++t) {
+  for (int n = 0; n < num_inputs_; ++n) {
+    const int t = inputs_[n];
     const TensorArgument& argument = family_.tensors[t];
-    if (argument.role != Role::input) continue;
+    if (!call.present[t]) continue;
     for (int i = 0; i < argument.rank; ++i) {
       const Dim& dim = argument.dims[i];
       if (dim.symbol >= 0) continue;
@@ -418,28 +428,42 @@ void Kernel::check_output(Call& call, int index, const std::int64_t* shape, PyOb
                                shape_of(shape, argument.rank), " = ", shape_text(argument)));
   check_memory(argument, tensor, dtypes_[index]);
   check_autograd(call, argument, tensor);
+  check_apart(call, argument, index);
+}
+
+// What is written has no memory in common with the inputs, the outputs before it, or itself.
+void Kernel::check_apart(const Call& call, const TensorArgument& argument, int index) const {
+  const TensorInfo& tensor = call.tensors[index];
   const int size = size_in_bytes(dtypes_[index]);
   if (may_overlap_itself(tensor, size))
     throw InvalidArgument(text(argument.name, ": several of its elements share memory (strides ",
                                shape_of(tensor.strides, tensor.rank),
                                "), expected a tensor whose elements are apart; pass a clone"));
-  for (int i = 0; i < family_.num_tensors; ++i) {
-    const bool is_earlier_output =
-        family_.tensors[i].role == Role::output && i < index && call.bound[i].data != nullptr;
-    if (family_.tensors[i].role != Role::input && !is_earlier_output) continue;
-    if (may_overlap(tensor, size, call.tensors[i], size_in_bytes(dtypes_[i])))
+  const auto check = [&](int i) {
+    if (i != index && call.bound[i].data != nullptr &&
+        may_overlap(tensor, size, call.tensors[i], size_in_bytes(dtypes_[i])))
       throw InvalidArgument(text(argument.name, ": shares memory with ", family_.tensors[i].name,
                                  " (or cannot be shown not to), expected memory of its own"));
-  }
+  };
+  for (int n = 0; n < num_inputs_; ++n) check(inputs_[n]);
+  if (argument.role == Role::output)
+    for (int n = 0; outputs_[n] < index; ++n) check(outputs_[n]);
 }
 
 void Kernel::bind_inputs(Call& call, nb::handle inputs) {
   std::fill_n(call.bound_by, family_.num_symbols, std::int16_t{-1});
-  for (int i = 0, next = 0; i < family_.num_tensors; ++i) {
+  if (has_optional_inputs_) std::fill_n(call.symbols, family_.num_symbols, 0);
+  for (int n = 0; n < num_inputs_; ++n) {
+    const int i = inputs_[n];
     const TensorArgument& argument = family_.tensors[i];
-    if (argument.role != Role::input) continue;
+    PyObject* object = NB_TUPLE_GET_ITEM(inputs.ptr(), n);
+    call.present[i] = !argument.optional || object != Py_None;
+    if (!call.present[i]) {
+      call.bound[i] = {nullptr, kNoStrides};
+      continue;
+    }
     TensorInfo& tensor = call.tensors[i];
-    call.torch.read(NB_TUPLE_GET_ITEM(inputs.ptr(), next++), argument.name, tensor);
+    call.torch.read(object, argument.name, tensor);
     check_dtype(argument, tensor, dtypes_[i]);
     check_device(call, argument, tensor);
     if (call.first_input < 0) call.first_input = i;
@@ -449,22 +473,25 @@ void Kernel::bind_inputs(Call& call, nb::handle inputs) {
     call.bound[i] = {tensor.data, tensor.strides};
   }
   if (has_input_expressions_) check_expressions(call);
+  for (int n = 0; n < num_mutated_; ++n)
+    if (call.present[mutated_[n]]) check_apart(call, family_.tensors[mutated_[n]], mutated_[n]);
   if (asks_device_) find_facts(call);
   check_requirements(call, false);
 }
 
 void Kernel::choose_outputs(Call& call, nb::handle requested, nb::handle out) const {
-  for (int i = 0, optional = 0; i < family_.num_tensors; ++i) {
+  for (int n = 0, optional = 0; n < num_outputs_; ++n) {
+    const int i = outputs_[n];
     const TensorArgument& argument = family_.tensors[i];
-    call.wanted[i] = argument.role == Role::output;
-    if (call.wanted[i] && argument.optional) {
+    call.present[i] = true;
+    if (argument.optional) {
       PyObject* asked = NB_TUPLE_GET_ITEM(requested.ptr(), optional++);
       if (!PyBool_Check(asked))
         throw InvalidArgument(
             text("return_", argument.name, ": got a ", type_text(asked), ", expected a bool"));
-      call.wanted[i] = asked == Py_True;
+      call.present[i] = asked == Py_True;
     }
-    call.num_wanted += call.wanted[i];
+    call.num_wanted += call.present[i];
   }
   if (out.is_none()) return;
   // The items themselves, not what a subclass makes of them: no Python code runs here.
@@ -474,13 +501,14 @@ void Kernel::choose_outputs(Call& call, nb::handle requested, nb::handle out) co
                                      : 1;
   if (given != call.num_wanted) {
     std::string needed;
-    for (int i = 0; i < family_.num_tensors; ++i)
-      if (call.wanted[i]) needed += text(needed.empty() ? "" : ", ", family_.tensors[i].name);
+    for (int n = 0; n < num_outputs_; ++n)
+      if (call.present[outputs_[n]])
+        needed += text(needed.empty() ? "" : ", ", family_.tensors[outputs_[n]].name);
     throw InvalidArgument(text("out: got ", given, given == 1 ? " tensor" : " tensors",
                                ", expected ", call.num_wanted, ": ", needed));
   }
-  for (int i = 0, next = 0; i < family_.num_tensors; ++i)
-    if (call.wanted[i])
+  for (int n = 0, next = 0; n < num_outputs_; ++n)
+    if (const int i = outputs_[n]; call.present[i])
       call.owned[i] = nb::borrow(is_tuple  ? PyTuple_GetItem(out.ptr(), next++)
                                  : is_list ? PyList_GetItem(out.ptr(), next++)
                                            : out.ptr());
@@ -494,11 +522,13 @@ void Kernel::allocate(Call& call, int index, const std::int64_t* shape) {
 
 bool Kernel::bind_outputs(Call& call) {
   bool has_elements = false;
-  for (int i = 0; i < family_.num_tensors; ++i) {
+  for (int n = 0; n < num_mutated_; ++n)
+    has_elements |= call.present[mutated_[n]] && call.tensors[mutated_[n]].numel() != 0;
+  for (int n = 0; n < num_outputs_; ++n) {
+    const int i = outputs_[n];
     const TensorArgument& argument = family_.tensors[i];
-    if (argument.role != Role::output) continue;
     call.bound[i] = {nullptr, kNoStrides};
-    if (!call.wanted[i]) continue;
+    if (!call.present[i]) continue;
     std::int64_t shape[kMaxRank];
     output_shape(call, argument, shape);
     if (call.owned[i].is_valid())
@@ -632,7 +662,7 @@ nb::object Kernel::perform(Call& call, nb::tuple inputs, nb::tuple scalars, nb::
                            nb::object out) {
   if (static_cast<int>(inputs.size()) != num_inputs_ ||
       static_cast<int>(scalars.size()) != family_.num_scalars ||
-      static_cast<int>(requested.size()) != num_optional_)
+      static_cast<int>(requested.size()) != num_requested_)
     throw nb::type_error("inputs, scalars and requested must match the family's arguments");
 
   convert_scalars(call, scalars);
@@ -644,14 +674,19 @@ nb::object Kernel::perform(Call& call, nb::tuple inputs, nb::tuple scalars, nb::
   if (call.wants_trace) allocate_trace(call);
   if (has_elements) {
     launch(call);
+    for (int n = 0; n < num_mutated_; ++n)
+      if (const int i = mutated_[n]; call.present[i])
+        call.torch.mark_written(call.tensors[i].object);
     if (!out.is_none())
-      for (int i = 0; i < family_.num_tensors; ++i)
-        if (call.wanted[i]) call.torch.mark_written(call.owned[i].ptr());
+      for (int n = 0; n < num_outputs_; ++n)
+        if (const int i = outputs_[n]; call.present[i])
+          call.torch.mark_written(call.owned[i].ptr());
   }
 
   nb::object all = nb::none();
-  for (int i = 0, next = 0; i < family_.num_tensors; ++i) {
-    if (!call.wanted[i]) continue;
+  for (int n = 0, next = 0; n < num_outputs_; ++n) {
+    const int i = outputs_[n];
+    if (!call.present[i]) continue;
     if (call.num_wanted == 1) return call.owned[i];
     if (next == 0) all = nb::steal(PyTuple_New(call.num_wanted));
     NB_TUPLE_SET_ITEM(all.ptr(), next++, call.owned[i].release().ptr());

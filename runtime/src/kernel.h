@@ -23,10 +23,11 @@ class Kernel {
          nb::tuple architectures, nb::dict parameters, nb::object dispatched);
 
   // Checks the arguments against the family's tables, allocates what was not passed in, and runs
-  // the kernel on the caller's device and stream. `inputs` and `scalars` are in spec order, a
-  // scalar of None takes its default; `requested` says for each optional output whether it is
-  // wanted; `out` is None, the output's tensor, or a tuple of the outputs' tensors. Returns the
-  // tensor where there is one output, else a tuple.
+  // the kernel on the caller's device and stream. `inputs` and `scalars` are in spec order, an
+  // optional input may be None, a scalar of None takes its default; `requested` says for each
+  // optional output whether it is wanted; `out` is None, the output's tensor, or a tuple of the
+  // outputs' tensors. Returns the tensor where there is one output, a tuple where there are more,
+  // and None where there is none.
   nb::object run(nb::tuple inputs, nb::tuple scalars, nb::tuple requested, nb::object out);
 
   // The same, but through the registered operator while something records or transforms what
@@ -48,7 +49,7 @@ class Kernel {
   void bind_inputs(Call& call, nb::handle inputs);
   void set_default_scalars(Call& call) const;
   void find_facts(Call& call) const;
-  bool bind_outputs(Call& call);  // whether any output has elements
+  bool bind_outputs(Call& call);  // whether anything is written
   void launch(Call& call);
   void bind_workspace(Call& call, void* args);
   void allocate_trace(Call& call);
@@ -66,6 +67,7 @@ class Kernel {
   void check_expressions(const Call& call) const;
   void check_requirements(const Call& call, bool of_scalars) const;
   void check_output(Call& call, int index, const std::int64_t* shape, PyObject* object);
+  void check_apart(const Call& call, const TensorArgument& argument, int index) const;
   void output_shape(const Call& call, const TensorArgument& argument, std::int64_t* shape) const;
   void allocate(Call& call, int index, const std::int64_t* shape);
 
@@ -89,8 +91,10 @@ class Kernel {
   nb::object dispatched_;
   bool has_input_expressions_ = false;
   bool requires_scalars_ = false;
-  int num_inputs_ = 0;
-  int num_optional_ = 0;
+  bool has_optional_inputs_ = false;
+  int num_inputs_ = 0, num_mutated_ = 0, num_outputs_ = 0;
+  std::uint8_t inputs_[kMaxTensors], mutated_[kMaxTensors], outputs_[kMaxTensors];  // which ones
+  int num_requested_ = 0;  // outputs that are optional
   Dtype dtypes_[kMaxTensors];
   std::string given_names_[kMaxTensors];  // "out (o)": what the caller gave as an output
   TensorArgument given_outputs_[kMaxTensors];

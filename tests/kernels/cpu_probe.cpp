@@ -86,6 +86,31 @@ bool nearest(float x, T got) {
   return !(bits > 0 && better(bits - 1)) && !(bits < kInfinity && better(bits + 1));
 }
 
+// Vectors of 8-bit floats against the type's own conversions, which are tested against PyTorch's.
+template <class T>
+long wrong_float8_loads() {
+  long wrong = 0;
+  for (int bits = 0; bits < 256; bits += kLanes) {
+    T floats[kLanes];
+    for (int i = 0; i < kLanes; ++i) floats[i].bits = static_cast<std::uint8_t>(bits + i);
+    const F32 loaded = cpu::load(floats);
+    for (int i = 0; i < kLanes; ++i) {
+      const float expected = static_cast<float>(floats[i]), got = loaded[i];
+      wrong += std::memcmp(&got, &expected, sizeof got) != 0;
+    }
+  }
+  return wrong;
+}
+
+template <class T>
+long wrong_float8_stores(const float (&x)[kLanes]) {
+  long wrong = 0;
+  T stored[kLanes];
+  cpu::store(stored, cpu::load(x));
+  for (int i = 0; i < kLanes; ++i) wrong += stored[i].bits != T(x[i]).bits;
+  return wrong;
+}
+
 void check_loads() {
   long wrong_fp16 = 0, wrong_bf16 = 0;
   for (std::uint32_t bits = 0; bits < 1 << 16; bits += kLanes) {
@@ -102,10 +127,12 @@ void check_loads() {
     }
   }
   std::printf("wrong_fp16_loads %ld\nwrong_bf16_loads %ld\n", wrong_fp16, wrong_bf16);
+  std::printf("wrong_float8_loads %ld\n",
+              wrong_float8_loads<e4m3fn>() + wrong_float8_loads<e5m2>());
 }
 
 void check_stores_and_exp2(std::uint32_t step) {
-  long wrong_fp16 = 0, wrong_bf16 = 0, wrong_zeros = 0;
+  long wrong_fp16 = 0, wrong_bf16 = 0, wrong_float8 = 0, wrong_zeros = 0;
   double worst_ulp = 0;
   for (std::uint64_t start = 0; start < 1ull << 32; start += std::uint64_t{step} * kLanes) {
     float x[kLanes];
@@ -113,6 +140,7 @@ void check_stores_and_exp2(std::uint32_t step) {
       const auto bits = static_cast<std::uint32_t>(start + std::uint64_t{step} * i);
       std::memcpy(&x[i], &bits, sizeof bits);
     }
+    wrong_float8 += wrong_float8_stores<e4m3fn>(x) + wrong_float8_stores<e5m2>(x);
     const F32 v = cpu::load(x);
     fp16 halves[kLanes];
     bf16 bfloats[kLanes];
@@ -134,6 +162,7 @@ void check_stores_and_exp2(std::uint32_t step) {
     }
   }
   std::printf("wrong_fp16_stores %ld\nwrong_bf16_stores %ld\n", wrong_fp16, wrong_bf16);
+  std::printf("wrong_float8_stores %ld\n", wrong_float8);
   std::printf("wrong_exp2_specials %ld\nexp2_ulp %.4f\n", wrong_zeros, worst_ulp);
 }
 

@@ -42,7 +42,12 @@ constexpr TensorArgument kTensors[] = {
      .rank = ${len(tensor.dims)},
      .dims = {
 ${dim_rows(tensor.dims, " " * 9)}\
+% if tensor.mutated:
+     },
+     .mutated = true},
+% else:
      }},
+% endif
 % endfor
 };
 % if scalars:

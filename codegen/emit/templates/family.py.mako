@@ -28,14 +28,18 @@ class ${class_name}(Kernel):
 % for parameter in positional:
         ${parameter},
 % endfor
+% if has_keywords:
         *,
+% endif
 % for parameter in keywords:
         ${parameter},
 % endfor
 % for flag in flags:
         ${flag},
 % endfor
+% if out:
         out: torch.Tensor | tuple[torch.Tensor, ...] | None = None,
+% endif
     ) -> ${returns}: ...
 
 % endfor
@@ -44,17 +48,21 @@ class ${class_name}(Kernel):
 % for parameter in positional:
         ${parameter},
 % endfor
+% if has_keywords:
         *,
+% endif
 % for parameter in keywords:
         ${parameter},
 % endfor
 % for flag in plain_flags:
         ${flag},
 % endfor
+% if out:
         out: torch.Tensor | tuple[torch.Tensor, ...] | None = None,
+% endif
     ) -> ${returns_any}:
         """${call_summary}"""
-        return self._call(${inputs}, ${scalars}, ${requested}, out)
+        return self._call(${inputs}, ${scalars}, ${requested}, ${out})
 % if trace_lines:
 
     def trace(
@@ -62,14 +70,18 @@ class ${class_name}(Kernel):
 % for parameter in positional:
         ${parameter},
 % endfor
+% if has_keywords:
         *,
+% endif
 % for parameter in keywords:
         ${parameter},
 % endfor
 % for flag in plain_flags:
         ${flag},
 % endfor
+% if out:
         out: torch.Tensor | tuple[torch.Tensor, ...] | None = None,
+% endif
     ) -> tuple[${returns_any}, dict[str, torch.Tensor]]:
         """Runs a traced kernel; returns what a call returns, and the trace by name.
 
@@ -79,7 +91,7 @@ class ${class_name}(Kernel):
 
         What the kernel does not write is NaN. InvalidArgument where the kernel is not traced.
         """
-        return self._trace(${inputs}, ${scalars}, ${requested}, out)
+        return self._trace(${inputs}, ${scalars}, ${requested}, ${out})
 % endif
 
 

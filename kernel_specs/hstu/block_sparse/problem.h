@@ -11,7 +11,7 @@ inline namespace KERNELMINT_ISA {
 
 template <class Args>
 LaunchResult read_arguments(hstu::Problem& p, const Args& args, bool /* is_readable */) {
-  const auto rows = [](const TensorView<4>& x) {
+  const auto rows = [](const ConstTensorView<4>& x) {
     return hstu::Rows<const float>{x.template as<const float>(), x.stride[0], x.stride[1],
                                    x.stride[2]};
   };

@@ -48,7 +48,7 @@ template <class Args>
 LaunchResult read_arguments(hstu::Problem& p, const Args& args, bool is_readable) {
   LaunchResult checked = check_max_length(args);
   if (checked.error == nullptr && is_readable) checked = check_offsets(args);
-  const auto rows = [](const TensorView<3>& x) {
+  const auto rows = [](const ConstTensorView<3>& x) {
     return hstu::Rows<const float>{x.template as<const float>(), 0, x.stride[0], x.stride[1]};
   };
   p.q = rows(args.q);

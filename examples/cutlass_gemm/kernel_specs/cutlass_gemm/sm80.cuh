@@ -51,11 +51,14 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
   const cutlass::gemm::GemmCoord extents(problem.m, problem.n, problem.k);
   const auto tiles = Swizzle::get_tiled_shape(
       extents, {Config::tile_m, Config::tile_n, Config::tile_k}, /*split_k_slices=*/1);
+  // CUTLASS's types know no operand that is read alone.
+  auto* a = const_cast<Element*>(args.a.template as<const Element>());
+  auto* b = const_cast<Element*>(args.b.template as<const Element>());
   Element* d = args.d.template as<Element>();
-  typename Gemm::Params params(
-      extents, tiles, {args.a.template as<Element>(), static_cast<int>(args.a.stride[0])},
-      {args.b.template as<Element>(), static_cast<int>(args.b.stride[0])},
-      {d, static_cast<int>(args.d.stride[0])}, {d, static_cast<int>(args.d.stride[0])});
+  typename Gemm::Params params(extents, tiles, {a, static_cast<int>(args.a.stride[0])},
+                               {b, static_cast<int>(args.b.stride[0])},
+                               {d, static_cast<int>(args.d.stride[0])},
+                               {d, static_cast<int>(args.d.stride[0])});
   const dim3 grid = Swizzle::get_grid_shape(tiles);
   return launch_cuda<&cutlass_gemm::cutlass_gemm_sm80<Config>>(
       {.grid = {grid.x, grid.y, grid.z},

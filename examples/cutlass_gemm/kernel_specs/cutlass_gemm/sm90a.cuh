@@ -74,7 +74,8 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
   typename Kernel::Arguments arguments{
       cutlass::gemm::GemmUniversalMode::kGemm,
       {problem.m, problem.n, problem.k, 1},
-      {args.a.template as<Element>(), stride_a, args.b.template as<Element>(), stride_b},
+      {args.a.template as<const Element>(), stride_a, args.b.template as<const Element>(),
+       stride_b},
       {{}, nullptr, stride_d, args.d.template as<Element>(), stride_d},
       {context.device, static_cast<int>(context.facts.sm_count)}};
   arguments.epilogue.thread.alpha = 1.f;

@@ -1,0 +1,152 @@
+"""What family.yaml may say of arguments, and what is refused, with its place."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+X = "  x: {tensor: [M, N], dtype: dtype, doc: the input}\n"
+MASK = X + "  mask: {tensor: [M, K], dtype: i32, optional: true}\n"
+Y = 'y: {output: [M, "ceil_div(N, 2)"], dtype: dtype}'
+RULE = "N % 2 == 0"
+
+# (what, [(text of family.yaml, its replacement)], what is reported where)
+REFUSED = [
+    (
+        "nothing that is written",
+        [(f"  {Y}\n", ""), ("  rows: {output: [M], dtype: f32, optional: true}\n", "")],
+        "family.yaml:3:1: a family has at least one argument of kind 'output:', or a 'tensor:' "
+        "with 'mutated: true'",
+    ),
+    (
+        "nothing that must be passed",
+        [("doc: the input", "optional: true")],
+        "family.yaml:3:1: a family has at least one argument of kind 'tensor:' that is not "
+        "optional",
+    ),
+    (
+        "what may be left out before what may not",
+        [(X, MASK + "  z: {tensor: [M], dtype: f32}\n")],
+        "family.yaml:6:3: 'z' stands behind the optional 'mask': in Python, what may be left out "
+        "comes last",
+    ),
+    (
+        "a mutated output",
+        [(Y, Y.replace("}", ", mutated: true}"))],
+        "family.yaml:5:52: unknown key 'mutated'",
+    ),
+    (
+        "an extent that may be unknown, in a rule",
+        [(X, MASK), (RULE, "N % K == 0")],
+        "family.yaml:13:16: 'K' is known only where mask is passed: say so, as in 'not mask or …' "
+        "and '… if mask else …'",
+    ),
+    (
+        "in the wrong branch",
+        [(X, MASK), (RULE, "mask or K == 2")],
+        "family.yaml:13:20: 'K' is known only where mask is passed",
+    ),
+    (
+        "in an output's shape",
+        [(X, MASK), (Y, "y: {output: [M, K], dtype: dtype}")],
+        "family.yaml:6:19: 'K' is known only where mask is passed",
+    ),
+    (
+        "in a default",
+        [(X, MASK), ("N ** -0.5", "K ** -0.5 if not mask else 1.0")],
+        "family.yaml:8:34: 'K' is known only where mask is passed",
+    ),
+    (
+        "an optional tensor's name for a parameter",
+        [(X, MASK), ("  causal: {type: bool}", "  mask: {type: bool}")],
+        "family.yaml:5:3: 'mask' is also a parameter's name",
+    ),
+]
+GUARDED = [
+    "not mask or N % K == 0",
+    "N == 2 or mask and K > 1 and N % K == 0",
+    "(K if mask else 2) == 2",
+    "(2 if not mask else K) == 2",
+    "not (mask and K > 8)",
+    "not (not mask or N > 2) or N % 2 == 0",
+    "not mask or other or K == 2",
+]
+
+
+@pytest.mark.parametrize(
+    ("edits", "expected"), [case[1:] for case in REFUSED], ids=[case[0] for case in REFUSED]
+)
+def test_refused(workspace, edits, expected) -> None:
+    for old, new in edits:
+        workspace.edit("family.yaml", old, new)
+    result = workspace.run("check")
+    assert result.status == 2
+    assert expected in result.output
+
+
+@pytest.mark.parametrize("rule", GUARDED)
+def test_a_rule_may_name_an_extent_where_its_tensor_is_known_to_be_there(workspace, rule) -> None:
+    workspace.edit("family.yaml", X, MASK + "  other: {tensor: [K], dtype: i32, optional: true}\n")
+    workspace.edit("family.yaml", RULE, rule)
+    result = workspace.run("regenerate")
+    assert result.status == 0, result.output
+
+
+def test_an_extent_that_a_required_tensor_names_too_is_known(workspace) -> None:
+    workspace.edit("family.yaml", X, X + "  mask: {tensor: [N], dtype: i32, optional: true}\n")
+    assert workspace.run("regenerate").status == 0
+
+
+def test_a_workspace_and_a_launch_may_ask(workspace) -> None:
+    workspace.edit("family.yaml", X, MASK)
+    workspace.edit("sm80.yaml", "grid: [", 'grid: ["K if mask else 1", ')
+    workspace.edit("sm80.yaml", ", N], block", "], block")
+    workspace.edit(
+        "sm80.yaml",
+        "sets:",
+        "workspace:\n  kept: {shape: [K], dtype: f32, when: mask and rows}\nsets:",
+    )
+    result = workspace.run("regenerate")
+    assert result.status == 0, result.output
+    assert "(args.mask.data != nullptr) ? args.K : 1" in (
+        (workspace.out / "demo/sm80_launch.cuh").read_text()
+    )
+
+
+def operators(workspace) -> list[str]:
+    result = workspace.run("regenerate")
+    assert result.status == 0, result.output
+    manifest = json.loads((workspace.out / "manifest.json").read_text())
+    return manifest["families"][0]["operators"]
+
+
+def test_schemas_say_what_is_changed_and_what_may_be_left_out(workspace) -> None:
+    changed = X.replace("doc:", "mutated: true, doc:")
+    counts = "  counts: {tensor: [M], dtype: i32, optional: true, mutated: true}\n"
+    workspace.edit("family.yaml", X, changed + counts)
+    assert operators(workspace) == [
+        "demo(str key, Tensor(a!) x, Tensor(b!)? counts=None, *, float? alpha=None, "
+        "bool return_rows=False) -> (Tensor, Tensor)",
+        "demo_out(str key, Tensor(a!) x, Tensor(b!)? counts=None, *, Tensor(c!) y, "
+        "Tensor(d!)? rows=None, float? alpha=None) -> ()",
+    ]
+    arguments = (workspace.out / "demo/args.h").read_text()
+    assert "  TensorView<2> x;" in arguments
+    assert "  TensorView<1> counts;" in arguments
+
+
+def test_a_family_without_outputs_has_one_operator(workspace) -> None:
+    workspace.edit("family.yaml", "doc: the input", "mutated: true")
+    workspace.edit(
+        "family.yaml", f"  {Y}\n  rows: {{output: [M], dtype: f32, optional: true}}\n", ""
+    )
+    assert operators(workspace) == ["demo(str key, Tensor(a!) x, *, float? alpha=None) -> ()"]
+    face = (workspace.out / "python/demo.py").read_text()
+    assert "-> None:" in face
+    assert "out:" not in face
+
+
+def test_an_input_is_const_for_kernels(workspace) -> None:
+    assert workspace.run("regenerate").status == 0
+    assert "  ConstTensorView<2> x;" in (workspace.out / "demo/args.h").read_text()
