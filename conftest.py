@@ -16,6 +16,8 @@ import torch
 
 ROOT = Path(__file__).resolve().parent
 # The checkout's editable install has a finder that comes before every path.
+# What the tests build on demand lies there from one run to the next.
+os.environ["KERNELMINT_CACHE_DIR"] = str(ROOT / "build/cache")
 _WITHOUT_EDITABLE = (
     "import sys\n"
     "sys.meta_path = [f for f in sys.meta_path if 'Redirecting' not in type(f).__name__]\n"

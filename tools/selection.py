@@ -16,7 +16,7 @@ import runtime
 from codegen.space.expand import Selection, expand
 from codegen.spec.load import load
 from codegen.spec.problems import SpecError, UsageError
-from runtime import KernelInfo
+from runtime import KernelInfo, ondemand
 
 from .oracle import specs as specs_of
 
@@ -27,15 +27,15 @@ _SHORT_NAMES = {"prog": "progression", "prog_all": "progression_all"}
 
 @dataclass(frozen=True)
 class Selected:
-    """The kernels chosen, in the manifest's order; and keys of the chosen set that nobody built."""
+    """The kernels chosen, in the manifest's order."""
 
     description: str
     kernels: list[KernelInfo]
-    missing: list[str]
 
 
 def select(kernel: str | None = None, where: str | None = None) -> Selected:
-    """The built kernels of flash_forward that a user asked for.
+    """The kernels of flash_forward that a user asked for. A kernel that is named, and those of a
+    set, are built where no pack holds them.
 
     Args:
         kernel: one kernel, by key or short form; KERNELS and `where` are not looked at then.
@@ -44,40 +44,50 @@ def select(kernel: str | None = None, where: str | None = None) -> Selected:
     Raises:
         ValueError: KERNELS says nothing known, the kernel is of another family, or nothing built
             is left; with what to do.
-        KernelNotFound, TargetUnavailable: as `runtime.kernel`.
+        KernelNotFound, TargetUnavailable, BuildError: as `runtime.kernel`.
     """
     if kernel is not None:
-        info = runtime.kernel(kernel).info
+        info = runtime.kernel(kernel, build=True).info
         if info.family != FAMILY:
             raise ValueError(f"{info.key}: got a kernel of {info.family}, expected one of {FAMILY}")
-        return Selected(info.key, [info], [])
+        return Selected(info.key, [info])
     word = os.environ.get(VARIABLE, "all")
+    blocks = re.fullmatch(r"\s*(\d+)\s*,\s*(\d+)\s*", word)
+    if blocks is None and word != "all":
+        return Selected(f"set {_SHORT_NAMES.get(word, word)}", of_set(word, where))
     built = [info for info in runtime.kernels(FAMILY, where=where) if info.built]
-    missing: list[str] = []
-    if (blocks := re.fullmatch(r"\s*(\d+)\s*,\s*(\d+)\s*", word)) is not None:
+    description = "all"
+    if blocks is not None:
         B_r, B_c = map(int, blocks.groups())
         description = f"B_r {B_r}, B_c {B_c}"
         built = [k for k in built if (k.parameters["B_r"], k.parameters["B_c"]) == (B_r, B_c)]
-    elif word == "all":
-        description = "all"
-    else:
-        name = _SHORT_NAMES.get(word, word)
-        description = f"set {name}"
-        wanted = keys_of_set(name)
-        if where is None:
-            keys = {info.key for info in built}
-            missing = [key for key in wanted if key not in keys]
-        built = [info for info in built if info.key in wanted]
     if not built:
-        how = (
-            f"; the set has {len(missing)}: in a clone of Kernelmint, `kernelmint regenerate --set "
-            f"{name}` and `pip install .` build them"
-            if missing
-            else "; `kernelmint info` says what is built"
-        )
         filtered = f" with {where}" if where else ""
-        raise ValueError(f"{VARIABLE}={word}: no kernel of it{filtered} is in this build{how}")
-    return Selected(description, built, missing)
+        raise ValueError(
+            f"{VARIABLE}={word}: no kernel of it{filtered} is in this build; `kernelmint info` "
+            "says what is built"
+        )
+    return Selected(description, built)
+
+
+def of_set(word: str, where: str | None = None) -> list[KernelInfo]:
+    """The kernels of a set that can run here, in its order; those that no pack holds are built.
+
+    Raises:
+        ValueError: there is no such set, or none of its kernels runs here.
+        BuildError: one does not compile.
+    """
+    try:
+        keys = ondemand.keys([FAMILY], _SHORT_NAMES.get(word, word), where, None)
+    except ValueError as error:
+        raise ValueError(
+            f"{word}: {error}; it is all, prog, prog_all, tune, another set's name, or B_r,B_c "
+            "such as 64,32"
+        ) from None
+    known = {info.key: info for info in runtime.kernels(FAMILY) if info.built and info.available}
+    if lacking := [key for key in keys if key not in known]:
+        known |= {info.key: info for info in runtime.build(FAMILY, keys=lacking)}
+    return [known[key] for key in keys]
 
 
 def keys_of_set(name: str, specs: Path | None = None) -> list[str]:

@@ -14,9 +14,7 @@ import runtime
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "f32": torch.float32}
 TRACED = {
-    info.key: runtime.kernel(info.key)
-    for info in runtime.kernels("flash_forward", where="trace")
-    if info.available
+    info.key: runtime.kernel(info.key) for info in runtime.build("flash_forward", set_name="traced")
 }
 every_traced_kernel = pytest.mark.parametrize("kernel", TRACED.values(), ids=TRACED)
 UNTRACED = runtime.kernels("flash_forward", "cpu", where="not trace and dtype == f32")[0]

@@ -23,9 +23,7 @@ from tools.debug.text import number_lines
 from tools.oracle import oracle, specs
 
 KEY = "flash_forward.cpu.f32-d64-r64-c128"
-TRACED = {
-    info.key: info for info in runtime.kernels("flash_forward", where="trace") if info.available
-}
+TRACED = {info.key: info for info in runtime.build("flash_forward", set_name="traced")}
 PARAMETERS = {"dtype": "f32", "d_head": 64, "B_r": 32, "B_c": 16, "causal": False, "trace": True}
 
 
@@ -229,32 +227,28 @@ def test_range_counts(tmp_path) -> None:
     np.testing.assert_array_equal(v, -k)
 
 
-def test_a_kernel_without_a_twin_says_how_to_build_one(tmp_path) -> None:
-    done = debug("flash_forward.cpu.fp16-d128-causal-r256-c256", 1, tmp_path=tmp_path)
+def test_the_twin_of_a_kernel_that_no_set_holds_is_built(tmp_path) -> None:
+    """Of a key in no set, of which no pack was built."""
+    key = "flash_forward.cpu.f32-d64-r16-c32"
+    with pytest.raises(runtime.KernelNotFound):
+        runtime.kernel(key)
+    done = debug(key, 2, tmp_path=tmp_path)
+    assert done.exit_code == 0, done.output
+    assert done.output.startswith(f"{key}-trace: ")
+
+
+def test_a_twin_that_a_constraint_excludes_says_so(tmp_path) -> None:
+    (key,) = [i.key for i in runtime.kernels("flash_forward", "sm90a")[:1]]
+    done = debug(key, 1, tmp_path=tmp_path)
     assert done.exit_code == 2
-    assert (
-        "flash_forward.cpu.fp16-d128-causal-r256-c256-trace is valid, but in no set" in done.output
-    )
-    assert (
-        "- {dtype: fp16, d_head: 128, causal: true, B_r: 256, B_c: 256, trace: true}" in done.output
-    )
-    assert "kernelmint regenerate" in done.output
-    assert "pip install ." in done.output
-
-
-def test_away_from_a_clone_nobody_is_told_to_edit_what_is_installed(tmp_path) -> None:
-    info = runtime.kernels("flash_forward", "cpu", "not trace")[0]
-    assert twin.how_to_build(info, tmp_path / "kernel_specs") == (
-        f"this build holds no traced twin of {info.key}; in a clone of Kernelmint, the same "
-        "command says how to build it"
-    )
+    assert "this target has no traced kernels yet" in done.output
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("nonsense", 1), "no family 'nonsense'"),
-        (("(FP16, 1): x", 1), "no kernel was generated for (FP16, 1): x"),
+        (("nonsense", 1), "'nonsense' is not a valid key"),
+        (("(FP16, 1): x", 1), "'(FP16, 1): x' is not a valid key"),
         ((KEY, 2, "--query-block", 2), "--query-block 2: there are 2, from 0"),
         ((KEY, 2, "--heads", 3, "--kv-heads", 2), "--kv-heads 2 does not divide"),
         (("9999", 1), "there are kernels 0 to"),
@@ -274,5 +268,4 @@ def test_a_number_is_one_of_the_kernels_that_KERNELS_selects(tmp_path) -> None:
 
 def test_a_traced_kernel_is_its_own_twin() -> None:
     for info in TRACED.values():
-        assert twin.find(info) is not None
-        assert twin.find(info).key == info.key
+        assert twin.find(info.key).key == info.key

@@ -27,7 +27,8 @@ class Target(NamedTuple):
     key: str  # of the kernel without the fault
     other: str  # the spec that is left out
     spec: str
-    twin: str  # in the spec's default set, up to the parameter before `fault`
+    first_of_set: str  # what the spec's default set begins with
+    twin: str  # added to it, and again with the fault
     header: str
     right: str  # in the header
     faulty: str
@@ -42,6 +43,7 @@ TARGETS = {
         key="flash_forward.cpu.f32-d64-r64-c128-trace",
         other="sm80.yaml",
         spec="cpu.yaml",
+        first_of_set="  default:\n",
         twin="    - {dtype: f32, d_head: 64, causal: false, B_r: 64, B_c: 128, trace: true}\n",
         header="cpu.h",
         right="first, strip, used, scale_log2_,",
@@ -55,6 +57,7 @@ TARGETS = {
         key="flash_forward.sm80.bf16-d128-r64-c64-trace-w4-async-eager-swz-q0-k0-v0-opt",
         other="cpu.yaml",
         spec="sm80.yaml",
+        first_of_set="    configurations:\n      - product: {d_head: 128, causal: false,  ",
         twin=(
             "      - {dtype: bf16, d_head: 128, causal: false, B_r: 64, Q_mma_load_K_tiles: 0,"
             " K_mma_load_K_tiles: 0, V_mma_load_K_tiles: 0, trace: true}\n"
@@ -91,7 +94,9 @@ def planted(target: Target, folder: Path) -> Path:
         "  fault:  {type: bool, default: false}\n  trace:  {",
     )
     faulty = target.twin.replace("trace", "fault: true, trace")
-    replace(specs / target.spec, target.twin, target.twin + faulty)
+    head, _, tail = target.first_of_set.partition("\n")
+    both = f"{head}\n{target.twin}{faulty}{tail}"
+    replace(specs / target.spec, target.first_of_set, both)
     replace(specs / target.header, target.right, target.faulty)
     if "\nshort:" in (specs / target.spec).read_text():
         replace(specs / target.spec, "    trace: trace\n", "    fault: fault\n    trace: trace\n")

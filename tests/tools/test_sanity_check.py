@@ -69,7 +69,7 @@ class Wrong:
 
 def test_a_wrong_kernel_fails_and_is_located(monkeypatch) -> None:
     kernel = runtime.kernel(KEY)
-    monkeypatch.setattr(runtime, "kernel", lambda key: Wrong(kernel))
+    monkeypatch.setattr(runtime, "kernel", lambda key, **_: Wrong(kernel))
     done = run("--kernel", KEY)
     assert done.exit_code == 1
     _, mismatched = sanity_check.check(kernel.info, counting=False, seed=0)
@@ -118,28 +118,25 @@ def test_block_sizes_select(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "name", "count"),
-    [("prog", "progression", 7), ("prog_all", "progression_all", 56), ("tune", "tune", None)],
+    ("name", "count"), [("progression", 7), ("progression_all", 56), ("tune", None)]
 )
-def test_sets_select_what_is_built_of_them_and_name_the_rest(
-    monkeypatch, word, name, count
-) -> None:
+def test_sets_have_the_kernels_that_they_are_known_for(name, count) -> None:
     listed = selection.keys_of_set(name)
-    keys = set(listed)
-    assert len(keys) == len(listed)
-    if count is not None:
-        assert len(keys) == count
-    else:
-        assert len({key for key in keys if key.startswith("flash_forward.sm80.")}) == 80
-    built = {info.key for info in runtime.kernels("flash_forward") if info.built}
-    monkeypatch.setenv(selection.VARIABLE, word)
-    if keys & built:
-        chosen = selection.select()
-        assert {info.key for info in chosen.kernels} == keys & built
-        assert set(chosen.missing) == keys - built
-    else:
-        with pytest.raises(ValueError, match=rf"the set has {len(keys)}: .*--set {name}"):
-            selection.select()
+    assert len(set(listed)) == len(listed)
+    sm80 = [key for key in listed if key.startswith("flash_forward.sm80.")]
+    assert len(sm80) == (count or 80)
+
+
+def test_a_set_is_built_and_checked_without_an_install() -> None:
+    """Its kernels that are in no pack as well; those that cannot run here are left out."""
+    done = run("--where", "target == 'cpu' and dtype == f32", KERNELS="traced")
+    assert done.exit_code == 0, done.output
+    assert done.output.startswith("set traced: 1 kernels;")
+    assert "flash_forward.cpu.f32-d64-r64-c128-trace  0/" in done.output
+    if not torch.cuda.is_available():
+        done = run(KERNELS="prog")
+        assert done.exit_code == 2
+        assert "none of 7 kernels runs here: " in done.output
 
 
 def test_an_option_goes_before_the_variable(monkeypatch) -> None:

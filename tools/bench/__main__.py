@@ -16,7 +16,7 @@ from rich.progress import Progress
 import runtime
 from runtime.operators import DTYPES
 
-from ..selection import keys_of_set
+from ..selection import keys_of_set, of_set
 from . import block_sparse, results
 from .contenders import (
     BACKENDS,
@@ -44,6 +44,13 @@ def _sizes(
     return tuple((int(size[1]), int(size[2])) for size in sizes if size)
 
 
+def _and(where: str | None, target: str | None) -> str | None:
+    """A filter for what runs: of a set, kernels of other targets need not be built."""
+    parts = [f"({where})"] if where else []
+    parts += [f"target == '{target}'"] if target else []
+    return " and ".join(parts) or None
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
     """Measure a family's kernels beside what else computes the same, in one run."""
@@ -55,6 +62,7 @@ main.add_command(block_sparse.main, "block_sparse")
 @main.command("flash_forward")
 @click.option("--target", help="The kernels of this target (default: cpu, or all a GPU can run).")
 @click.option("--where", help="Only kernels for which this expression holds, e.g. 'B_r == 64'.")
+@click.option("--set", "set_name", help="The kernels of this set, built where no pack has them.")
 @click.option("--size", "sizes", callback=_sizes, multiple=True, help="Batch x length, repeatable.")
 @click.option("--dtype", "dtypes", type=click.Choice(list(DTYPES)), multiple=True)
 @click.option("--d-head", "d_heads", type=int, multiple=True)
@@ -72,6 +80,7 @@ main.add_command(block_sparse.main, "block_sparse")
 def flash_forward(
     target: str | None,
     where: str | None,
+    set_name: str | None,
     sizes: tuple[tuple[int, int], ...],
     dtypes: tuple[str, ...],
     d_heads: tuple[int, ...],
@@ -89,8 +98,11 @@ def flash_forward(
     events give the time; on a CPU the clock does, with PyTorch's number of threads for all.
     """
     try:
-        kernels = runtime.kernels("flash_forward", target, where)
-    except (KeyError, ValueError) as error:
+        kernels = runtime.kernels("flash_forward", target, None if set_name else where)
+        if set_name is not None:
+            chosen = of_set(set_name, _and(where, target))
+            kernels = [info for info in chosen if target in (None, info.target)]
+    except (KeyError, ValueError, runtime.BuildError) as error:
         raise click.UsageError(str(error.args[0])) from None
     if processor_time and target != "cpu":
         raise click.UsageError("--processor-time is for --target cpu")

@@ -29,15 +29,15 @@ from .record import STEP
 from .trace import Step, simulated, softmax_form, traced
 
 
-def find_kernel(name: str) -> KernelInfo:
-    """The kernel of a key or short form, or the one of that number among what KERNELS selects."""
-    if not name.isdigit():
-        return select(name).kernels[0]
+def name_of(kernel: str) -> str:
+    """The name that was given, or the key of that number among what KERNELS selects."""
+    if not kernel.isdigit():
+        return kernel
     chosen = select()
-    if int(name) >= len(chosen.kernels):
+    if int(kernel) >= len(chosen.kernels):
         last = len(chosen.kernels) - 1
-        raise ValueError(f"{chosen.description}: there are kernels 0 to {last}, not {name}")
-    return chosen.kernels[int(name)]
+        raise ValueError(f"{chosen.description}: there are kernels 0 to {last}, not {kernel}")
+    return chosen.kernels[int(kernel)].key
 
 
 @dataclass(frozen=True)
@@ -154,13 +154,14 @@ def main(
 ) -> None:
     """Compare KERNEL with its simulation on SEQ_IN_B_R * B_r queries and as many keys.
 
-    KERNEL is a key, a short form, or a number among the kernels that the variable KERNELS selects.
+    KERNEL is a key or a short form, in a set or not, or a number among the kernels that the
+    variable KERNELS selects. Its traced twin is built where no pack holds it.
     """
     chosen_heads = tuple(dict.fromkeys(chosen_heads or (0,)))
     blocks = tuple(dict.fromkeys(chosen_blocks or range(seq_in_b_r)))
     heads = heads or max(chosen_heads) + 1
     try:
-        info = twin.find(find_kernel(kernel))
+        info = twin.find(name_of(kernel))
         if not info.available:
             raise ValueError(f"{info.key} cannot run here: {info.reason}")
         if max(blocks) >= seq_in_b_r:
@@ -171,7 +172,7 @@ def main(
             raise ValueError(f"--kv-heads {kv_heads} does not divide the {heads} query heads")
         shape = Shape(1, seq_in_b_r * info.parameters["B_r"], heads, kv_heads or heads)
         q, k, v = make_inputs(info, shape, counting=counting, seed=seed)
-    except (ValueError, KeyError, runtime.TargetUnavailable) as error:
+    except (ValueError, KeyError, runtime.TargetUnavailable, runtime.BuildError) as error:
         raise click.UsageError(str(error)) from None
 
     click.echo(
