@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -56,13 +57,16 @@ def medians(
     """The median time of each call, in seconds, and how often it was made.
 
     Each is called once to warm up; then all take turns, each until it has had `seconds` and three
-    turns at least. On a CPU `cpu_clock` gives the time.
+    turns at least. Each round has an order of its own: at a GPU's power limit, whoever follows a
+    contender that draws less power is faster, by 3% on an H200. On a CPU `cpu_clock` gives the
+    time.
     """
     clock = _Gpu(device) if device.type == "cuda" else _Cpu(cpu_clock)
     for call in calls.values():
         clock.time(call)
     times: dict[str, list[float]] = {name: [] for name in calls}
+    order = random.Random(0)
     while waiting := [t for t in times if len(times[t]) < _LEAST_TURNS or sum(times[t]) < seconds]:
-        for name in waiting:
+        for name in order.sample(waiting, len(waiting)):
             times[name].append(clock.time(calls[name]))
     return {name: (statistics.median(taken), len(taken)) for name, taken in times.items()}
