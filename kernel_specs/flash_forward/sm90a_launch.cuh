@@ -51,19 +51,25 @@ inline cudaError_t find_counter(const LaunchContext& context, TileCounter*& coun
   return status;
 }
 
-// Heads whose tiles are handed out together: a part of all, which keeps the multiprocessors busy
-// and whose keys and values fit the L2 cache.
+// Heads whose tiles are handed out together: a part of all that keeps the multiprocessors busy, and
+// no less than a few MiB of keys and values, which heads may share. No more than the L2 cache holds
+// keys and values of, or than let each block of keys that comes from memory serve several tiles.
 template <class Config>
 int section_heads(const typename Config::Args& args, std::int64_t multiprocessors) {
-  constexpr std::int64_t kCacheBytes = 32 << 20;
+  constexpr std::int64_t kLeastBytes = 8 << 20, kCacheBytes = 32 << 20;
+  constexpr std::int64_t kTilesOfABlock = 4;
   const std::int64_t heads = args.H * args.B;
-  const std::int64_t busy = ceil_div(multiprocessors, ceil_div(args.Sq, Config::B_r));
   const std::int64_t kv_head_bytes = 2 * std::max<std::int64_t>(args.Sk, 1) * args.D *
                                      static_cast<std::int64_t>(sizeof(typename Config::dtype));
-  const std::int64_t cached =
-      std::max<std::int64_t>(kCacheBytes / kv_head_bytes, 1) * (args.H / args.Hk);
-  return static_cast<int>(
-      std::min({std::max(ceil_div(heads, std::int64_t{Config::sections}), busy), cached, heads}));
+  const auto heads_of = [&](std::int64_t bytes) {
+    return std::max<std::int64_t>(bytes / kv_head_bytes, 1) * (args.H / args.Hk);
+  };
+  const std::int64_t busy = ceil_div(multiprocessors, ceil_div(args.Sq, Config::B_r));
+  const std::int64_t least =
+      std::max({ceil_div(heads, std::int64_t{Config::sections}), busy, heads_of(kLeastBytes)});
+  const std::int64_t most = std::max(heads_of(kCacheBytes), multiprocessors / kTilesOfABlock);
+  const std::int64_t sections = ceil_div(heads, std::min({least, most, heads}));
+  return static_cast<int>(ceil_div(heads, sections));  // sections of one size
 }
 
 }  // namespace kernelmint::flash_forward::sm90a
