@@ -21,9 +21,8 @@ from . import block_sparse, results
 from .contenders import (
     BACKENDS,
     FLASH_ATTENTION_3,
-    backend_call,
     compiled_in,
-    flash_attention_3_call,
+    contender_call,
     kernel_call,
 )
 from .measure import medians
@@ -69,6 +68,12 @@ main.add_command(block_sparse.main, "block_sparse")
 @click.option("--causal/--no-causal", default=None, help="Only one of the two (default: both).")
 @click.option("--heads", type=click.IntRange(1), help="Query heads (default: 16, on a CPU 8).")
 @click.option("--kv-heads", type=click.IntRange(1), help="Key heads (default: as query heads).")
+@click.option(
+    "--beside",
+    type=click.Choice([*BACKENDS, FLASH_ATTENTION_3]),
+    multiple=True,
+    help="Only these contenders, repeatable (default: all that are there).",
+)
 @click.option("--seconds", type=click.FloatRange(0), default=0.3, help="Time for each figure.")
 @click.option(
     "--processor-time",
@@ -87,6 +92,7 @@ def flash_forward(
     causal: bool | None,
     heads: int | None,
     kv_heads: int | None,
+    beside: tuple[str, ...],
     seconds: float,
     processor_time: bool,
     json_file: Path | None,
@@ -152,11 +158,9 @@ def flash_forward(
                 q, k, v = problem.inputs(device)
                 calls = {
                     name: call
-                    for name, backend in BACKENDS.items()
-                    if (call := backend_call(backend, problem, q, k, v)) is not None
+                    for name in beside or (*BACKENDS, FLASH_ATTENTION_3)
+                    if (call := contender_call(name, problem, q, k, v)) is not None
                 }
-                fa3 = flash_attention_3_call(problem, q, k, v)
-                calls |= {FLASH_ATTENTION_3: fa3} if fa3 is not None else {}
                 calls |= {
                     info.key: kernel_call(info, q, k, v)
                     for info in kernels

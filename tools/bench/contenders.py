@@ -71,6 +71,13 @@ def flash_attention_3_call(problem: Problem, q: Tensor, k: Tensor, v: Tensor) ->
     return _unless_refused(call)
 
 
+def contender_call(name: str, problem: Problem, q: Tensor, k: Tensor, v: Tensor) -> Call | None:
+    """A call of the contender of that name; None where it is not installed, or refuses."""
+    if name == FLASH_ATTENTION_3:
+        return flash_attention_3_call(problem, q, k, v)
+    return backend_call(BACKENDS[name], problem, q, k, v)
+
+
 def _unless_refused(call: Call) -> Call | None:
     try:
         call()
