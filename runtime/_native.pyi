@@ -8,21 +8,21 @@ class NativeKernel:
     def run(
         self,
         inputs: tuple[torch.Tensor | None, ...],
-        scalars: tuple[float | int | bool | None, ...],
+        scalars: tuple[float | int | bool | str | None, ...],
         requested: tuple[bool, ...],
         out: torch.Tensor | tuple[torch.Tensor, ...] | list[torch.Tensor] | None,
     ) -> torch.Tensor | tuple[torch.Tensor, ...] | None: ...
     def trace(
         self,
         inputs: tuple[torch.Tensor | None, ...],
-        scalars: tuple[float | int | bool | None, ...],
+        scalars: tuple[float | int | bool | str | None, ...],
         requested: tuple[bool, ...],
         out: torch.Tensor | tuple[torch.Tensor, ...] | list[torch.Tensor] | None,
     ) -> tuple[torch.Tensor | tuple[torch.Tensor, ...] | None, torch.Tensor]: ...
     def call(
         self,
         inputs: tuple[torch.Tensor | None, ...],
-        scalars: tuple[float | int | bool | None, ...],
+        scalars: tuple[float | int | bool | str | None, ...],
         requested: tuple[bool, ...],
         out: torch.Tensor | tuple[torch.Tensor, ...] | list[torch.Tensor] | None,
     ) -> torch.Tensor | tuple[torch.Tensor, ...] | None: ...

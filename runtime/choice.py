@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from codegen.spec.expressions import BOOL, EVALUATION_ERRORS, FLOAT, INT, Expression, parse, reason
+from codegen.spec.expressions import BOOL, EVALUATION_ERRORS, INT, Expression, parse, reason
 from runtime import catalog, devices, manifest
 from runtime.catalog import KernelInfo
 from runtime.errors import InvalidArgument, KernelNotFound, text
@@ -17,7 +17,6 @@ from runtime.handle import Kernel
 from runtime.handle import traced_as_constant as traced_as_constant
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
-_SCALAR_KINDS = {"f32": FLOAT, "f64": FLOAT, "bool": BOOL}
 _chosen: dict[tuple[object, ...], Kernel] = {}
 
 
@@ -72,9 +71,7 @@ def _rows(family: str) -> tuple[tuple[Expression, Mapping[str, Any]], ...]:
     kinds = {parameter.name: parameter.kind for parameter in found.parameters}
     kinds |= dict.fromkeys(found.symbols, INT)
     kinds |= dict.fromkeys(found.optional_tensors, BOOL)
-    kinds |= {
-        a.name: _SCALAR_KINDS.get(a.dtype, INT) for a in found.arguments if a.role == "scalar"
-    }
+    kinds |= {a.name: a.kind for a in found.arguments if a.role == "scalar"}
     return tuple((parse(row.when, kinds, "bool"), row.take) for row in found.choices)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import reprlib
+from collections.abc import Sequence
 
 from codegen.packs import PackError as PackError
 
@@ -42,6 +44,13 @@ _repr.maxstring = _repr.maxother = _repr.maxlong = 160
 def shown(value: object) -> str:
     """`repr(value)` for a message: never long, and never an error of its own."""
     return _repr.repr(value)
+
+
+def unlisted(name: str, value: str, known: Sequence[str]) -> str:
+    """What is said of a text that is not among those which an argument takes."""
+    close = difflib.get_close_matches(value[: _repr.maxstring], known, n=1)
+    meant = f"; did you mean {close[0]!r}?" if close else ""
+    return f"{name}: got {shown(value)}, expected one of {', '.join(map(repr, known))}{meant}"
 
 
 def text(value: object) -> str:

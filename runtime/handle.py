@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Inputs = tuple[torch.Tensor | None, ...]
 Result = torch.Tensor | tuple[torch.Tensor, ...] | None
 Out = torch.Tensor | tuple[torch.Tensor, ...] | None
-Scalar = float | int | bool | None
+Scalar = float | int | bool | str | None
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from codegen.packs import Pack, PackError
-from codegen.spec.expressions import Kind
+from codegen.spec.expressions import Kind, scalar_kind
 from codegen.spec.where import parameter_kind
 from runtime import packs
 from runtime.errors import BuildError
@@ -65,6 +65,12 @@ class Argument:
     optional: bool  # an input that may be None, or an output that the caller asks for
     mutated: bool  # an input that kernels change
     default: str | None  # a scalar's, an expression; None: it must be passed
+    values: tuple[str, ...]  # of an enum
+
+    @property
+    def kind(self) -> Kind:
+        """What a scalar is in an expression."""
+        return scalar_kind(self.dtype, self.values)
 
 
 @dataclass(frozen=True)
@@ -157,6 +163,7 @@ def _family(pack: Pack, data: dict[str, Any]) -> Family:
                 optional=bool(a.get("optional", False)),
                 mutated=bool(a.get("mutated", False)),
                 default=a.get("default"),
+                values=tuple(a.get("values", ())),
             )
             for a in data["arguments"]
         ),

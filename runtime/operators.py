@@ -33,11 +33,12 @@ DTYPES = {
     "i32": torch.int32,
     "i64": torch.int64,
     "bool": torch.bool,
-}
-SCALAR_KINDS = {
-    "f32": expressions.FLOAT,
-    "f64": expressions.FLOAT,
-    "bool": expressions.BOOL,
+    "e4m3fn": torch.float8_e4m3fn,
+    "e5m2": torch.float8_e5m2,
+    "i16": torch.int16,
+    "u16": torch.uint16,
+    "u32": torch.uint32,
+    "u64": torch.uint64,
 }
 _library = torch.library.Library(NAMESPACE, "DEF")  # type: ignore[no-untyped-call]  # PyTorch's
 
@@ -70,7 +71,7 @@ class _Operator:
     def shapes(self) -> list[list[expressions.Expression]]:
         """The outputs' extents."""
         names = {**self._constants, **self._call_scope}
-        names |= {a.name: SCALAR_KINDS.get(a.dtype, expressions.INT) for a in self.scalars}
+        names |= {a.name: a.kind for a in self.scalars}
         return [[expressions.parse(d, names, "int") for d in a.dims] for a in self.outputs]
 
     @functools.cached_property

@@ -59,13 +59,13 @@ class TableNames(Names):
 
     def equals(self, name: str, other: str, is_name: bool) -> str:
         """Whether the text `name` equals another name or value."""
-        i, parameter = self.parameters[name]
-        right = (
-            f"scope.parameters[{self.parameters[other][0]}]"
-            if is_name
-            else str(table_number(parameter, other))
-        )
-        return f"scope.parameters[{i}] == {right}"
+        if is_name:
+            return f"{self.value(name).text} == {self.value(other).text}"
+        if name in self.parameters:
+            place = table_number(self.parameters[name][1], other)
+        else:
+            place = self.scalars[name][1].values.index(other)
+        return f"{self.value(name).text} == {place}"
 
 
 class ConfigNames(Names):
@@ -97,12 +97,14 @@ class ConfigNames(Names):
 
     def equals(self, name: str, other: str, is_name: bool) -> str:
         """Whether the text `name` equals another name or value."""
-        if self.kinds[name].type is ParameterType.DTYPE:
+        if name in self.kinds and self.kinds[name].type is ParameterType.DTYPE:
             right = f"typename Config::{other}" if is_name else other
             return f"std::is_same_v<typename Config::{name}, {right}>"
+        left = self.value(name).text
         if is_name:
-            return f"static_cast<int>(Config::{name}) == static_cast<int>(Config::{other})"
-        return f"Config::{name} == Config::{enum_type(name)}::{cpp_name(other)}"
+            return f"static_cast<int>({left}) == static_cast<int>({self.value(other).text})"
+        scope = "Config" if name in self.kinds else "Config::Args"
+        return f"{left} == {scope}::{enum_type(name)}::{cpp_name(other)}"
 
 
 def scalar_member(scalar: Scalar) -> str:

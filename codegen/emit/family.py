@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from codegen.emit import python_face
-from codegen.emit.cpp import SCALAR_TYPES, comment, dtype_enumerator, translate
+from codegen.emit.cpp import (
+    comment,
+    dtype_enumerator,
+    scalar_declaration,
+    scalar_type,
+    translate,
+)
 from codegen.emit.cpp_names import (
     ConfigNames,
     TableNames,
@@ -46,7 +52,7 @@ def args(family: Family) -> str:
         )
     for scalar in family.scalars:
         members[scalar.name] = _Member(
-            f"{SCALAR_TYPES[scalar.dtype]} {scalar.name};", comment(scalar.doc or scalar.dtype)
+            scalar_declaration(scalar), comment(scalar.doc or scalar.dtype)
         )
     arguments = [members[name] for name in family.argument_order]
     return render("args.h", family.file, family=family, arguments=arguments)
@@ -94,6 +100,7 @@ class _ScalarRow:
     dtype: str
     default: str | None
     text: str | None
+    values: tuple[str, ...]
     cpp_type: str
     member: str
 
@@ -142,10 +149,11 @@ def family_cpp(space: FamilySpace) -> str:
         scalars.append(
             _ScalarRow(
                 scalar.name,
-                dtype_enumerator(scalar.dtype),
+                dtype_enumerator("i32" if scalar.values else scalar.dtype),
                 default,
                 None if scalar.default is None else scalar.default.text,
-                SCALAR_TYPES[scalar.dtype],
+                scalar.values,
+                scalar_type(scalar),
                 member,
             )
         )

@@ -91,6 +91,7 @@ def _family_entry(
             "role": "scalar",
             "dtype": scalar.dtype,
             "default": None if scalar.default is None else scalar.default.normal,
+            **({"values": list(scalar.values)} if scalar.values else {}),
             "doc": scalar.doc,
         }
     return {

@@ -10,8 +10,8 @@ from typing import Any
 from codegen.spec.model import Family, Role, Scalar, Tensor, Trace
 
 _PYTHON_TYPES = {"f32": "float", "f64": "float", "i32": "int", "i64": "int", "bool": "bool"}
-# In torch.library's schemas: what may change from call to call of a compiled graph.
-_SCHEMA_TYPES = {"i32": "SymInt", "i64": "SymInt"}
+# In torch.library's schemas, where integers may change from call to call of a compiled graph.
+_SCHEMA_TYPES = {**_PYTHON_TYPES, "i32": "SymInt", "i64": "SymInt", "enum": "str"}
 
 
 def class_name(family: str) -> str:
@@ -44,6 +44,10 @@ def values(family: Family) -> dict[str, Any]:
         "class_name": class_name(family.name),
         "summary": _docstring(family.summary),
         "lines": [_docstring(line) for line in _argument_lines(family)],
+        "typing": [
+            *(["Literal"] if overloads or any(scalar.values for scalar in family.scalars) else []),
+            *(["overload"] if overloads else []),
+        ],
         "overloads": overloads,
         "positional": [
             f"{t.name}: torch.Tensor" + (" | None = None" if t.optional else "") for t in inputs
@@ -72,7 +76,10 @@ def _tuple(names: Sequence[str]) -> str:
 
 
 def _keyword(scalar: Scalar) -> str:
-    kind = _PYTHON_TYPES[scalar.dtype]
+    kind = _PYTHON_TYPES.get(scalar.dtype)
+    if scalar.values:
+        texts = ", ".join(f'"{value}"' for value in scalar.values)
+        kind = f"Literal[{texts}]"
     return f"{scalar.name}: {kind}" + ("" if scalar.default is None else " | None = None")
 
 
@@ -95,7 +102,8 @@ def _argument_lines(family: Family) -> list[str]:
     for scalar in family.scalars:
         default = "required" if scalar.default is None else f"default {scalar.default.text}"
         doc = f": {scalar.doc}" if scalar.doc else ""
-        lines.append(f"{scalar.name}: {scalar.dtype}, {default}{doc}")
+        kind = f"one of {', '.join(scalar.values)}" if scalar.values else scalar.dtype
+        lines.append(f"{scalar.name}: {kind}, {default}{doc}")
     lines += [f"Requires {rule.that.text}: {rule.because}." for rule in family.requires]
     return lines
 
@@ -136,7 +144,7 @@ def operators(family: Family) -> list[str]:
     positional = ["str key", *map(argument, inputs)]
     scalars = []
     for scalar in family.scalars:
-        kind = _SCHEMA_TYPES.get(scalar.dtype, _PYTHON_TYPES[scalar.dtype])
+        kind = _SCHEMA_TYPES[scalar.dtype]
         default = "" if scalar.default is None else "=None"
         scalars.append(f"{kind}{'' if scalar.default is None else '?'} {scalar.name}{default}")
     flags = [f"bool return_{tensor.name}=False" for tensor in outputs if tensor.optional]

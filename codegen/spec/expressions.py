@@ -22,7 +22,10 @@ from typing import Any
 
 from codegen.spec.problems import did_you_mean
 
-DTYPES = ("bf16", "fp16", "f32", "f64", "i8", "u8", "i32", "i64", "bool")
+DTYPES = (
+    *("bf16", "fp16", "f32", "f64", "i8", "u8", "i32", "i64", "bool"),
+    *("e4m3fn", "e5m2", "i16", "u16", "u32", "u64"),
+)  # in the order of Dtype, runtime/include/registry.h
 INT64_MAX = 2**63 - 1
 # What a call's expressions may ask of its device: DeviceFacts of runtime/include/launch.h.
 DEVICE_FACTS = ("sm_count", "max_shared_memory")
@@ -52,6 +55,13 @@ class Kind:
 
 INT, BOOL, FLOAT, LIST = Kind("int"), Kind("bool"), Kind("float"), Kind("list")
 DTYPE = Kind("text", DTYPES)
+
+
+def scalar_kind(dtype: str, values: tuple[str, ...]) -> Kind:
+    """What a scalar argument is in an expression; `values` are an enum's."""
+    if dtype == "enum":
+        return Kind("text", values)
+    return {"f32": FLOAT, "f64": FLOAT, "bool": BOOL}.get(dtype, INT)
 
 
 class ExpressionError(Exception):

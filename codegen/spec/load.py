@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -37,7 +38,7 @@ from codegen.spec.model import (
     Tensor,
     Trace,
 )
-from codegen.spec.names import IDENTIFIER, SNAKE, reserved
+from codegen.spec.names import IDENTIFIER, MAX_NAME, SNAKE, enum_type, reserved
 from codegen.spec.problems import (
     Location,
     Problem,
@@ -385,6 +386,10 @@ class _FamilyLoader:
             if not isinstance(argument, schema.ScalarInput):
                 tensors.append(self._tensor(name, argument, kinds, scope, scalars))
         place = ("arguments",)
+        for scalar in scalars:
+            if scalar.values and enum_type(scalar.name) in {*written.arguments, *scope}:
+                message = f"'{enum_type(scalar.name)}' is the C++ type of '{scalar.name}'"
+                self.family.report(message, *place, scalar.name, key=True)
         inputs = [tensor for tensor in tensors if tensor.role is Role.INPUT]
         if all(tensor.optional for tensor in inputs):
             message = "a family has at least one argument of kind 'tensor:' that is not optional"
@@ -427,12 +432,43 @@ class _FamilyLoader:
             self.family.report(f"'{name}' is also a parameter's name", *path, key=True)
 
     def _scalar(self, name: str, written: schema.ScalarInput, scope: Mapping[str, Kind]) -> Scalar:
-        default = None
-        if written.default is not None:
+        default, values = None, tuple(written.values or ())
+        if written.scalar == "enum":
+            default = self._enum(name, written, values)
+        elif written.values is not None:
+            message = f"only an enum has values, not a scalar of {written.scalar}"
+            self.family.report(message, "arguments", name, "values", key=True)
+        elif written.default is not None:
             expects = {"f32": "number", "f64": "number", "bool": "bool"}.get(written.scalar, "int")
             path = ("arguments", name, "default")
             default = load_expression(self.family, written.default, scope, expects, *path)
-        return Scalar(name, written.scalar, default, " ".join(written.doc.split()))
+        return Scalar(name, written.scalar, default, values, " ".join(written.doc.split()))
+
+    def _enum(
+        self, name: str, written: schema.ScalarInput, values: tuple[str, ...]
+    ) -> Expression | None:
+        """The default of an enum, as the place of the value; reports what its values may not be."""
+        document, path = self.family, ("arguments", name)
+        if not values:
+            document.report("an enum lists its values", *path)
+        for i, value in enumerate(values):
+            if not SNAKE.match(value) or len(value) > MAX_NAME:
+                message = (
+                    f"'{value}' cannot be a value: lower-case letters and digits, joined by single "
+                    "underscores"
+                )
+                document.report(message, *path, "values", i)
+            elif value in values[:i]:
+                document.report(f"'{value}' is listed twice", *path, "values", i)
+        if written.default is None:
+            return None
+        if written.default not in values:
+            hint = did_you_mean(written.default, values)
+            message = f"'{written.default}' is not among the values of {name}{hint}"
+            document.report(message, *path, "default")
+            return None
+        place = ast.Constant(values.index(written.default), col_offset=0)
+        return Expression(written.default, place, INT)
 
     def _tensor(
         self,

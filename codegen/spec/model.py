@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from codegen import hardware
-from codegen.spec.expressions import BOOL, DTYPE, DTYPES, FLOAT, INT, Expression, Kind
+from codegen.spec.expressions import BOOL, DTYPE, DTYPES, FLOAT, INT, Expression, Kind, scalar_kind
 from codegen.spec.names import cpp_type_name, enum_type, taken
 from codegen.spec.problems import Location, did_you_mean
 
@@ -143,17 +143,18 @@ class Trace:
 
 @dataclass(frozen=True)
 class Scalar:
-    """A number the caller passes; without a default it must be passed."""
+    """A number, or one of an enum's texts, that the caller passes; without a default it must."""
 
     name: str
     dtype: str
-    default: Expression | None
+    default: Expression | None  # of an enum, its place among the values
+    values: tuple[str, ...]  # of an enum
     doc: str
 
     @property
     def kind(self) -> Kind:
         """What it is in an expression."""
-        return {"f32": FLOAT, "f64": FLOAT, "bool": BOOL}.get(self.dtype, INT)
+        return scalar_kind(self.dtype, self.values)
 
 
 @dataclass(frozen=True)
@@ -460,7 +461,7 @@ class Family:
 
     @property
     def sizes(self) -> dict[str, Kind]:
-        """What may say how large an output, a workspace or a launch is, beside constants: symbols,
-        and scalars that are integers or bools."""
-        integers = {s.name: s.kind for s in self.scalars if s.kind in (INT, BOOL)}
-        return {**self.call_scope, **integers}
+        """What may say how large a workspace or a launch is, beside constants: symbols, optional
+        tensors, and scalars other than floats."""
+        scalars = {s.name: s.kind for s in self.scalars if s.kind != FLOAT}
+        return {**self.call_scope, **scalars}

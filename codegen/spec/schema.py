@@ -112,10 +112,14 @@ class TensorOutput(_Shaped):
 
 
 class ScalarInput(_Documented):
-    """A number the caller passes."""
+    """A number, or a text of an enum, that the caller passes."""
 
-    scalar: Literal["f32", "f64", "i32", "i64", "bool"]
-    default: Text | None = Field(None, description="an expression; absent: the caller must pass it")
+    scalar: Literal["f32", "f64", "i32", "i64", "bool", "enum"]
+    values: list[str] | None = Field(None, description="an enum's texts", min_length=1)
+    default: Text | None = Field(
+        None,
+        description="an expression, or one of an enum's values; absent: the caller must pass it",
+    )
 
 
 # Members of unions have tags in angle brackets, which no key of the YAML can equal.

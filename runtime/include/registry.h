@@ -11,7 +11,12 @@
 
 namespace kernelmint {
 
-enum class Dtype : std::uint8_t { bf16, fp16, f32, f64, i8, u8, i32, i64, boolean };
+// clang-format off
+enum class Dtype : std::uint8_t {
+  bf16, fp16, f32, f64, i8, u8, i32, i64, boolean, e4m3fn, e5m2, i16, u16, u32, u64
+};
+// clang-format on
+inline constexpr int kNumDtypes = 15;
 
 enum class Role : std::uint8_t { input, output };
 
@@ -70,11 +75,15 @@ struct TensorArgument {
 
 struct ScalarArgument {
   const char* name;
-  Dtype dtype;  // f32, f64: ScalarValue::floating; i32, i64, boolean: ScalarValue::integer
+  // f32, f64: ScalarValue::floating; i32, i64, boolean: ScalarValue::integer. i32 of an enum.
+  Dtype dtype;
   bool required = false;
   FloatExpression default_floating = nullptr;  // set for an f32 or f64 with a default
   IntExpression default_integer = nullptr;     // set for an i32, i64 or boolean with a default
   const char* text = nullptr;  // the default as the spec writes it; null where required
+  // Of an enum, the texts that Python passes; ScalarValue::integer is the place of one.
+  const char* const* values = nullptr;
+  int num_values = 0;
 };
 
 // A precondition on the bound shapes and on scalars, checked at each call.

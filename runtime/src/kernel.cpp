@@ -45,6 +45,11 @@ std::string rejected_text(const LaunchResult& result) {
               result.error);
 }
 
+std::string value_text(const ScalarArgument& argument, const ScalarValue& value) {
+  if (argument.values != nullptr) return argument.values[value.integer];
+  return is_floating(argument.dtype) ? text(value.floating) : text(value.integer);
+}
+
 // What `dtype` is called where it does not hold the value; else null.
 const char* too_narrow_type(Dtype dtype, const ScalarValue& value) {
   using Float = std::numeric_limits<float>;
@@ -149,8 +154,7 @@ std::string Kernel::here(const char* expression, const Call& call, bool scalars_
         add(word, call.present[i] ? "True" : "False");
     for (int i = 0; scalars_known && i < family_.num_scalars; ++i)
       if (word == family_.scalars[i].name)
-        add(word, is_floating(family_.scalars[i].dtype) ? text(call.scalars[i].floating)
-                                                        : text(call.scalars[i].integer));
+        add(word, value_text(family_.scalars[i], call.scalars[i]));
     if (asks_device_ && word == "sm_count") add(word, text(call.facts.sm_count));
     if (asks_device_ && word == "max_shared_memory") add(word, text(call.facts.max_shared_memory));
     if (parameters_.contains(word.c_str())) add(word, to_text(parameters_[word.c_str()]));
@@ -368,6 +372,18 @@ ScalarValue Kernel::converted(const Call& call, const ScalarArgument& argument,
     return InvalidArgument(text(argument.name, ": got a ", type_text(value), ", expected ", needed,
                                 is_tensor ? "; pass its .item()" : ""));
   };
+  if (argument.values != nullptr) {
+    if (!PyUnicode_Check(value.ptr())) throw refuse("a str");
+    for (int i = 0; i < argument.num_values; ++i)
+      if (PyUnicode_CompareWithASCIIString(value.ptr(), argument.values[i]) == 0) {
+        result.integer = i;
+        return result;
+      }
+    nb::list values;
+    for (int i = 0; i < argument.num_values; ++i) values.append(argument.values[i]);
+    throw InvalidArgument(to_text(
+        nb::module_::import_("runtime.errors").attr("unlisted")(argument.name, value, values)));
+  }
   if (argument.dtype == Dtype::boolean) {
     if (!PyBool_Check(value.ptr())) throw refuse("a bool");
     result.integer = value.ptr() == Py_True;

@@ -9,11 +9,11 @@
 namespace kernelmint {
 namespace {
 
-constexpr int kNumDtypes = 9;
-constexpr const char* kTorchNames[kNumDtypes] = {"torch.bfloat16", "torch.float16", "torch.float32",
-                                                 "torch.float64",  "torch.int8",    "torch.uint8",
-                                                 "torch.int32",    "torch.int64",   "torch.bool"};
-constexpr int kSizes[kNumDtypes] = {2, 2, 4, 8, 1, 1, 4, 8, 1};
+constexpr const char* kTorchNames[kNumDtypes] = {
+    "torch.bfloat16",    "torch.float16", "torch.float32", "torch.float64", "torch.int8",
+    "torch.uint8",       "torch.int32",   "torch.int64",   "torch.bool",    "torch.float8_e4m3fn",
+    "torch.float8_e5m2", "torch.int16",   "torch.uint16",  "torch.uint32",  "torch.uint64"};
+constexpr int kSizes[kNumDtypes] = {2, 2, 4, 8, 1, 1, 4, 8, 1, 1, 1, 2, 2, 4, 8};
 
 int to_dtype(dlpack::DataType type) {
   if (type.lanes != 1) return kUnknownDtype;
@@ -28,11 +28,20 @@ int to_dtype(dlpack::DataType type) {
                                : kUnknownDtype;
     case dlpack::kInt:
       return type.bits == 8    ? number(Dtype::i8)
+             : type.bits == 16 ? number(Dtype::i16)
              : type.bits == 32 ? number(Dtype::i32)
              : type.bits == 64 ? number(Dtype::i64)
                                : kUnknownDtype;
     case dlpack::kUInt:
-      return type.bits == 8 ? number(Dtype::u8) : kUnknownDtype;
+      return type.bits == 8    ? number(Dtype::u8)
+             : type.bits == 16 ? number(Dtype::u16)
+             : type.bits == 32 ? number(Dtype::u32)
+             : type.bits == 64 ? number(Dtype::u64)
+                               : kUnknownDtype;
+    case dlpack::kFloat8E4M3Fn:
+      return number(Dtype::e4m3fn);
+    case dlpack::kFloat8E5M2:
+      return number(Dtype::e5m2);
     case dlpack::kBool:
       return number(Dtype::boolean);
     default:

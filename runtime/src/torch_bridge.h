@@ -141,7 +141,7 @@ class Torch {
   nb::object forward_ad_;  // the namespace of torch.autograd.forward_ad
   nb::object is_grad_enabled_, get_num_threads_, empty_, zeros_, increment_version_;
   nb::object current_stream_;
-  nb::object dtypes_[9];
+  nb::object dtypes_[kNumDtypes];
   nb::object cpu_device_;
   nb::object cuda_devices_[64];
   DeviceFacts cuda_facts_[64] = {};

@@ -10,6 +10,7 @@ X = "  x: {tensor: [M, N], dtype: dtype, doc: the input}\n"
 MASK = X + "  mask: {tensor: [M, K], dtype: i32, optional: true}\n"
 Y = 'y: {output: [M, "ceil_div(N, 2)"], dtype: dtype}'
 RULE = "N % 2 == 0"
+ALPHA = 'alpha: {scalar: f32, default: "N ** -0.5"}'
 
 # (what, [(text of family.yaml, its replacement)], what is reported where)
 REFUSED = [
@@ -56,6 +57,42 @@ REFUSED = [
         "in a default",
         [(X, MASK), ("N ** -0.5", "K ** -0.5 if not mask else 1.0")],
         "family.yaml:8:34: 'K' is known only where mask is passed",
+    ),
+    (
+        "an enum without values",
+        [(ALPHA, "alpha: {scalar: enum}")],
+        "family.yaml:7:10: an enum lists its values",
+    ),
+    (
+        "values without an enum",
+        [(ALPHA, "alpha: {scalar: f32, values: [a]}")],
+        "family.yaml:7:24: only an enum has values, not a scalar of f32",
+    ),
+    (
+        "a value that is none of C++",
+        [(ALPHA, "alpha: {scalar: enum, values: [a, B-c]}")],
+        "family.yaml:7:37: 'B-c' cannot be a value: lower-case letters and digits, joined by "
+        "single underscores",
+    ),
+    (
+        "a value twice",
+        [(ALPHA, "alpha: {scalar: enum, values: [a, a]}")],
+        "family.yaml:7:37: 'a' is listed twice",
+    ),
+    (
+        "a default that is no value",
+        [(ALPHA, "alpha: {scalar: enum, values: [mean, sum], default: maen}")],
+        "family.yaml:7:55: 'maen' is not among the values of alpha (did you mean 'mean'?)",
+    ),
+    (
+        "a name that an enum's C++ type has",
+        [(ALPHA, "alpha: {scalar: enum, values: [a]}\n  alpha_type: {scalar: i32}")],
+        "family.yaml:7:3: 'alpha_type' is the C++ type of 'alpha'",
+    ),
+    (
+        "a rule with a text that is no value",
+        [(ALPHA, "alpha: {scalar: enum, values: [mean, sum]}"), (RULE, "alpha != maen")],
+        "family.yaml:12:",
     ),
     (
         "an optional tensor's name for a parameter",
@@ -145,6 +182,20 @@ def test_a_family_without_outputs_has_one_operator(workspace) -> None:
     face = (workspace.out / "python/demo.py").read_text()
     assert "-> None:" in face
     assert "out:" not in face
+
+
+def test_an_enum_scalar_is_an_enum_in_cpp(workspace) -> None:
+    workspace.edit("family.yaml", ALPHA, "alpha: {scalar: enum, values: [auto, sum], default: sum}")
+    workspace.edit("family.yaml", RULE, "alpha == auto or N % 2 == 0")
+    assert operators(workspace)[0].endswith(
+        "*, str? alpha=None, bool return_rows=False) -> (Tensor, Tensor)"
+    )
+    assert "  enum class alpha_type { auto_, sum } alpha;" in (
+        (workspace.out / "demo/args.h").read_text()
+    )
+    face = (workspace.out / "python/demo.py").read_text()
+    assert 'alpha: Literal["auto", "sum"] | None = None' in face
+    assert "alpha: one of auto, sum, default sum" in face
 
 
 def test_an_input_is_const_for_kernels(workspace) -> None:

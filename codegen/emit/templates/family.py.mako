@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-% if overloads:
-from typing import Literal, overload
+% if typing:
+from typing import ${", ".join(typing)}
 
 % endif
 import torch
