@@ -112,7 +112,7 @@ def _write_family(store: Cache, request: str, source: Source, work: Path) -> Ent
         specs={},
     )
     (made / pack_files.RECORD).write_text(json.dumps(record, indent=1) + "\n")
-    return store.publish(request, (), fingerprint, made)
+    return store.publish(request, (), Roots({}), fingerprint, made)
 
 
 def _source_of_pack(family: str, pack: Pack) -> Source | None:

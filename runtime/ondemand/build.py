@@ -26,7 +26,7 @@ from codegen import packs
 from runtime import _native
 from runtime.errors import BuildError
 from runtime.ondemand import compilers
-from runtime.ondemand.cache import Cache, Entry, Roots, content, digest, reported
+from runtime.ondemand.cache import Cache, Entry, Roots, content, digest, is_system, reported
 from runtime.ondemand.commands import HOST, HOST_INCLUDES, Commands
 from runtime.ondemand.compilers import Recipe
 from runtime.ondemand.diagnose import first_error
@@ -180,7 +180,7 @@ class _Job:
         else:
             raise BuildError(f"{self.request.key}: its sources change while they are compiled")
         made = self._pack(pack, names, logs)
-        return self.cache.publish(self.request.id, names, pack, made)
+        return self.cache.publish(self.request.id, names, self.request.roots, pack, made)
 
     def _write(self) -> None:
         family, target = self.request.source.family, self.request.target
@@ -259,11 +259,7 @@ class _Job:
             architectures=recipe.architectures,
             isas=recipe.isas,
             settings=settings,
-            sources={
-                name: content(roots.path(name)) or ""
-                for name in names
-                if not name.startswith((":", "toolkit:"))  # the compiler's own
-            },
+            sources={name: content(roots.path(name)) for name in names if not is_system(name)},
             specs={},
         )
         (made / packs.RECORD).write_text(json.dumps(record, indent=1) + "\n")

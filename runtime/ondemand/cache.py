@@ -2,6 +2,7 @@
 
     <folder>/1/direct/<hash>.json   which files a request of this hash depended on, by name
     <folder>/1/packs/<hash>/        packs, by the hashes of the request and those files
+    <folder>/1/system.json          hashes of the system's headers, by their path, size and time
     <folder>/1/locks/<hash>         held while a request is built: others wait, then find its pack
     <folder>/1/tmp/<random>/        of builds that run; a killed one's is removed by the next
     <folder>/1/failed/<hash>/       the last failed build of a request: its log and how to repeat it
@@ -29,6 +30,8 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from codegen.packs import RECORD
 from runtime.errors import BuildError
@@ -46,28 +49,39 @@ def default_folder() -> Path:
     return Path(os.path.expanduser("~")) / ".cache/kernelmint"
 
 
-_hashes: dict[Path, tuple[tuple[int, int, int], str]] = {}
+_Stamp = tuple[int, int, int]
+_hashes: dict[str, tuple[_Stamp, str]] = {}
 
 
-def content(path: Path) -> str | None:
-    """The hash of a file's content; None where it cannot be read. A file is read again where its
-    size or time has changed since this process read it."""
+def content(path: str | Path, known: Mapping[str, Sequence[Any]] = MappingProxyType({})) -> str:
+    """The hash of a file's content; empty where it cannot be read. A file is read again where its
+    size or time has changed since this process read it, or since its hash was `known`."""
+    path = str(path)
     try:
-        status = path.stat()
+        status = os.stat(path)
         stamp = status.st_mtime_ns, status.st_size, status.st_ino
-        known = _hashes.get(path)
-        if known is None or known[0] != stamp:
-            known = stamp, hashlib.sha256(path.read_bytes()).hexdigest()
-            _hashes[path] = known
+        found = _hashes.get(path)
+        if found is None and path in known:
+            *before, value = known[path]
+            found = (int(before[0]), int(before[1]), int(before[2])), str(value)
+        if found is None or found[0] != stamp:
+            with open(path, "rb") as file:
+                found = stamp, hashlib.sha256(file.read()).hexdigest()
+        _hashes[path] = found
     except OSError:
-        return None
-    return known[1]
+        return ""
+    return found[1]
 
 
 def digest(value: object) -> str:
     """The hash of plain data."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:32]
+
+
+def is_system(name: str) -> bool:
+    """Whether a name is of a file that came with a compiler, or elsewhere from the system."""
+    return name.startswith((":", "toolkit:"))
 
 
 @dataclass(frozen=True)
@@ -122,7 +136,7 @@ class Cache:
     def find(self, request: str, roots: Roots) -> Entry | None:
         """The pack of a request, for the contents that its files have now."""
         for names in self._dependencies(request):
-            folder = self._root / "packs" / _pack_id(request, names, roots)
+            folder = self._root / "packs" / self.identify(request, names, roots)
             if (folder / RECORD).is_file():
                 with contextlib.suppress(OSError):  # a cache that is shipped may be read-only
                     os.utime(folder)
@@ -174,10 +188,36 @@ class Cache:
                     os.close(lock)
 
     def identify(self, request: str, names: Sequence[str], roots: Roots) -> str:
-        """The name that a pack of these dependencies has in the cache."""
-        return _pack_id(request, names, roots)
+        """The name that a pack of these dependencies, as they are now, has in the cache."""
+        paths = [str(roots.path(name)) for name in names]
+        hashes = [content(path, self._system) for path in paths]
+        return digest([request, [*zip(names, hashes, strict=True)]])
 
-    def publish(self, request: str, names: Sequence[str], pack: str, made: Path) -> Entry:
+    @functools.cached_property
+    def _system(self) -> Mapping[str, Sequence[Any]]:
+        """What is known of headers that come with compilers: hundreds, and nobody edits them."""
+        try:
+            return dict(json.loads((self._root / "system.json").read_bytes()))
+        except (OSError, ValueError, TypeError):
+            return {}
+
+    def _remember(self, names: Sequence[str], roots: Roots) -> None:
+        """Notes the hashes of the system's headers that a build read."""
+        paths = [str(roots.path(name)) for name in names if is_system(name)]
+        found = {path: [*_hashes[path][0], _hashes[path][1]] for path in paths if path in _hashes}
+        if any(self._system.get(path) != entry for path, entry in found.items()):
+            self._write_json("system.json", {**self._system, **found})
+
+    def _write_json(self, name: str, value: object) -> None:
+        path = self._root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f"{path.name}.{os.getpid()}.part")
+        partial.write_text(json.dumps(value))
+        partial.replace(path)
+
+    def publish(
+        self, request: str, names: Sequence[str], roots: Roots, pack: str, made: Path
+    ) -> Entry:
         """Moves a finished pack into the cache. The request is locked."""
         folder = self._root / "packs" / pack
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -190,11 +230,8 @@ class Cache:
                 shutil.rmtree(folder)
                 made.rename(folder)
         lists = [tuple(names), *(known for known in self._dependencies(request) if known != names)]
-        path = self._root / "direct" / f"{request}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f"{request}.{os.getpid()}.part")
-        partial.write_text(json.dumps(lists[:16]))
-        partial.replace(path)
+        self._write_json(f"direct/{request}.json", lists[:16])
+        self._remember(names, roots)
         return Entry(folder, tuple(names))
 
     def keep_failed(self, request: str, work: Path) -> Path:
@@ -278,7 +315,3 @@ def _locked(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(file)
-
-
-def _pack_id(request: str, names: Sequence[str], roots: Roots) -> str:
-    return digest([request, [[name, content(roots.path(name))] for name in names]])
