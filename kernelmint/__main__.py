@@ -44,6 +44,7 @@ _SECTIONS = {
         "new": _codegen("new", "Start a family of kernels."),
         "regenerate": _codegen("regenerate", "Write the generated tree."),
         "check": _codegen("check", "Say whether the generated tree is up to date."),
+        "costs": _tool("costs", "Say what compiling costs; files are cut by it.", "codegen"),
         "schema": _codegen("schema", "Print the JSON Schema of the specs."),
     },
     "Proving and measuring": {

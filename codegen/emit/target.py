@@ -36,25 +36,66 @@ from codegen.spec.names import cpp_name, enum_type
 # sm80_bf16_d128_causal_3.cu; the number tells apart the files over which such kernels are spread.
 _NAMED_PARAMETERS = 3
 _MOST_CHARACTERS = 64
+# While nothing was measured: a file holds up to so many kernels, twice as many once a target would
+# have more than this many files.
+_MOST_KERNELS = 8
+_MOST_FILES = 256
+_MEASURED_SECONDS = 8  # that the kernels of a file may take, where its headers take less
 
 
-def shard_count(target: Target, num_kernels: int) -> int:
-    """Over how many files so many kernels with the same leading tokens are spread.
+@dataclass(frozen=True)
+class Spread:
+    """How a target's kernels are spread over files."""
 
-    A fixed number while there are few, so that adding a kernel touches one file; doubled for many,
-    where a file would hold more than two CUDA kernels (nvcc takes long) or four others.
+    named: int  # leading parameters, whose values the kernels of a file share
+    least_splits: int  # files are 2 to this power at least, where kernels are that many
+    most_kernels: int  # of a file
+
+
+def spread(target: Target, configurations: Sequence[Configuration]) -> Spread:
+    """How so many kernels are spread: by what compiling them costs, where costs.yaml says it."""
+    count, cost = len(configurations), target.cost
+    if cost is not None:
+        most = 1
+        while 2 * most * cost.kernel_seconds <= max(cost.file_seconds, _MEASURED_SECONDS):
+            most *= 2
+    else:
+        most = _MOST_KERNELS
+        while count > most * _MOST_FILES:
+            most *= 2
+        if most == _MOST_KERNELS:
+            return Spread(_NAMED_PARAMETERS, 3 if target.is_cuda else 1, most)
+    named = _NAMED_PARAMETERS
+    while named and most * len({c.values[:named] for c in configurations}) > count:
+        named -= 1
+    return Spread(named, 0, most)
+
+
+def hash_of(key: str) -> int:
+    """A stable number, by which a kernel finds its file."""
+    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big")
+
+
+def split(
+    configurations: Sequence[Configuration], most: int, least_splits: int
+) -> Iterable[tuple[int, int, list[Configuration]]]:
+    """The kernels in parts of at most `most`: how often each was split, its number, its kernels.
+
+    A part that holds too many is split by the next bit of its keys' hashes, and no other: a kernel
+    more touches one file, or splits it in two. Numbers are the parts' lowest bits, so no two are
+    alike.
     """
-    if target.shards is not None:
-        return target.shards
-    count, most = (8, 2) if target.is_cuda else (2, 4)
-    while num_kernels > count * most:
-        count *= 2
-    return count
-
-
-def shard_of(key: str, count: int) -> int:
-    """Which file a kernel is in: a stable hash of its key."""
-    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") % count
+    hashed = [(hash_of(c.key), c) for c in configurations]
+    parts = [(0, 0, hashed)]
+    while parts:
+        splits, number, part = parts.pop()
+        if splits >= least_splits and len(part) <= most:
+            yield splits, number, [c for _, c in part]
+            continue
+        for bit in (1, 0):  # the lower number comes off the stack first
+            rest = [entry for entry in part if entry[0] >> splits & 1 == bit]
+            if rest:
+                parts.append((splits + 1, number | bit << splits, rest))
 
 
 @dataclass(frozen=True)
@@ -249,20 +290,31 @@ def shards(family: Family, chosen: TargetSpace) -> Iterable[tuple[str, str, list
 def _named_shards(chosen: TargetSpace) -> Iterable[tuple[str, list[Configuration]]]:
     """What each file is named for, and its kernels, of which there is at least one."""
     target = chosen.target
-    tokens = tokens_of(target.parameters[:_NAMED_PARAMETERS])
+    how = spread(target, chosen.configurations)
+    named = _NAMED_PARAMETERS if target.shards is not None else how.named
+    tokens = tokens_of(target.parameters[:named])
     groups: dict[tuple[ParameterValue, ...], list[Configuration]] = {}
     for configuration in chosen.configurations:
-        groups.setdefault(configuration.values[:_NAMED_PARAMETERS], []).append(configuration)
+        groups.setdefault(configuration.values[:named], []).append(configuration)
     for values, group in groups.items():
-        name = tokens(values).replace("-", "_")
+        name = f"{tokens(values)}_".replace("-", "_") if named else ""
         if len(name) > _MOST_CHARACTERS:
-            name = f"{name[: _MOST_CHARACTERS - 9]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
-        count = shard_count(target, len(group))
-        buckets: dict[int, list[Configuration]] = {}
-        for configuration in group:
-            buckets.setdefault(shard_of(configuration.key, count), []).append(configuration)
-        for bucket in sorted(buckets):
-            yield f"{name}_{bucket:0{len(str(count - 1))}}", buckets[bucket]
+            digest = hashlib.sha256(name[:-1].encode()).hexdigest()[:8]
+            name = f"{name[: _MOST_CHARACTERS - 9]}_{digest}_"
+        if target.shards is not None:
+            buckets: dict[int, list[Configuration]] = {}
+            for configuration in group:
+                number = hash_of(configuration.key) % target.shards
+                buckets.setdefault(number, []).append(configuration)
+            parts = [(target.shards, *bucket) for bucket in sorted(buckets.items())]
+        else:
+            parts = [
+                (1 << splits, number, held)
+                for splits, number, held in split(group, how.most_kernels, how.least_splits)
+            ]
+            parts.sort(key=lambda part: part[1])
+        for count, number, held in parts:
+            yield f"{name}{number:0{len(str(count - 1))}}", held
 
 
 def _member_writer(target: Target) -> Callable[[Configuration], list[str]]:

@@ -116,6 +116,8 @@ def _files_cmake(
         )
         for space in spaces
     ]
+    costs = [c.target.cost for space in spaces for c in space.targets if c.target.is_cuda]
+    memory = {"unknown" if cost is None else str(cost.mib) for cost in costs}
     cuda = {
         (chosen.target.capability, chosen.target.name): None
         for space in spaces
@@ -127,6 +129,7 @@ def _files_cmake(
         source,
         spec_dirs=[_cmake_path(folder) for folder in inputs.spec_dirs],
         families=families,
+        memory=sorted(memory) if memory != {"unknown"} else [],
         cuda_targets=[name for _, name in sorted(cuda)],
     )
 

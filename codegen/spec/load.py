@@ -25,6 +25,7 @@ from codegen.spec.load_build import BuildLoader
 from codegen.spec.load_target import TargetLoader
 from codegen.spec.model import (
     ChoiceRow,
+    Cost,
     Dim,
     Family,
     Parameter,
@@ -55,7 +56,8 @@ MAX_SYMBOLS = 32
 MAX_TENSORS = 32
 MAX_SCALARS = 32
 
-CHOICES = "choices.yaml"  # beside family.yaml: rows by which a front takes a kernel
+# Beside family.yaml: rows by which a front takes a kernel, and what compiling was measured to cost.
+CHOICES, COSTS = "choices.yaml", "costs.yaml"
 
 # What is known of the device where any target may run.
 _SHARED_FACTS = dict.fromkeys(DEVICE_FACTS[:1], INT)
@@ -145,7 +147,7 @@ class _FamilyLoader:
         targets = []
         shared = {path.name: path for path in _shared_files(self.spec_dir, self.folder)}
         for path in sorted(self.folder.glob("*.y*ml")):
-            if path.name in ("family.yaml", CHOICES):
+            if path.name in ("family.yaml", CHOICES, COSTS):
                 continue
             document = Document(path, shared.get(path.name))
             self.documents.append(document)
@@ -168,6 +170,8 @@ class _FamilyLoader:
             return None
         order = sorted(loaded, key=lambda target: (target.capability, target.name))
         self._check_sources(order)
+        with suppress(TooManyProblemsError):
+            order = self._with_costs(order)
         family = replace(family, targets=tuple(order))
         with suppress(TooManyProblemsError):
             family = replace(family, choices=self._choices(family))
@@ -185,6 +189,26 @@ class _FamilyLoader:
                         "into one library: name it in family.yaml"
                     )
                     self.family.add(Problem(source.location, message))
+
+    def _with_costs(self, targets: Sequence[Target]) -> list[Target]:
+        """The targets, each with what costs.yaml says of it."""
+        if not (self.folder / COSTS).is_file():
+            return list(targets)
+        document = Document(self.folder / COSTS)
+        self.documents.append(document)
+        written: schema.CostsFile | None = schema.validate(document, schema.CostsFile)
+        costs = written.costs if written else {}
+        names = [target.name for target in targets]
+        for name in costs:
+            if name not in names:
+                message = f"the family has no target '{name}'{did_you_mean(name, names)}"
+                document.report(message, "costs", name, key=True)
+        return [
+            replace(target, cost=Cost(**costs[target.name].model_dump()))
+            if target.name in costs
+            else target
+            for target in targets
+        ]
 
     def _choices(self, family: Family) -> tuple[ChoiceRow, ...]:
         """The rows of choices.yaml, where the family has one."""

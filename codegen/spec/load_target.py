@@ -146,6 +146,7 @@ class TargetLoader:
             short=short_form.load(document, written.short, parameters),
             budget=tuple(budget.items()),
             shards=written.shards,
+            cost=None,
             build=replace(family.build, sources=())
             + build.load(written.build, written.target != "cpu"),
             file=spec_name(self.spec_dir, document.path),

@@ -208,6 +208,15 @@ class Launch:
 
 
 @dataclass(frozen=True)
+class Cost:
+    """What compiling a target was measured to take."""
+
+    file_seconds: float  # for a file without kernels: its headers
+    kernel_seconds: float  # for each kernel
+    mib: int  # the most memory of a compiler's process
+
+
+@dataclass(frozen=True)
 class Needs:
     """What a thread block of a CUDA kernel takes, where a configuration alone decides it: of
     `launch`, else of the derived values `threads` and `smem_bytes`."""
@@ -368,6 +377,7 @@ class Target:
     short: ShortForm | None
     budget: tuple[tuple[str, int], ...]
     shards: int | None
+    cost: Cost | None  # of costs.yaml
     build: Build  # the family's, its sources excepted, then the target's
     file: str  # <spec folder>/<folder>/<target>.yaml, for headers of generated files
     display: str  # the same file, as people reach it

@@ -255,6 +255,20 @@ class ChoicesFile(Written):
     )
 
 
+class Cost(Written):
+    """What compiling a target was measured to take."""
+
+    file_seconds: float = Field(ge=0, description="for a file, whatever its kernels")
+    kernel_seconds: float = Field(gt=0, description="for each kernel")
+    mib: int = Field(ge=1, description="the most memory of a compiler's process")
+
+
+class CostsFile(Written):
+    """costs.yaml: what compiling costs, written by `kernelmint costs`."""
+
+    costs: dict[str, Cost] = Field(description="by target", min_length=1)
+
+
 class Workspace(_Shaped):
     """Scratch memory of one target, allocated for each call."""
 
@@ -480,6 +494,8 @@ def _report(document: Document, detail: ErrorDetails) -> None:
             message = f"'{data}' is none of these{did_you_mean(str(data), expected.split(', '))}"
         case "string_type":
             message = f"must be a text{found}"
+        case "float_type":
+            message = f"must be a number{found}"
         case "int_type":
             message = f"must be an integer{found}"
         case "bool_type":
@@ -512,15 +528,19 @@ def _describe(data: Any) -> str:
 
 def json_schema() -> dict[str, Any]:
     """JSON Schema (draft 7) of each kind of file, for editors."""
-    models = (FamilyFile, ChoicesFile, TargetFile)
+    models = (FamilyFile, ChoicesFile, CostsFile, TargetFile)
     schemas = {model.__name__: model.model_json_schema() for model in models}
     definitions = {k: v for one in schemas.values() for k, v in one.pop("$defs", {}).items()}
-    family, choices, target = ({"$ref": f"#/$defs/{name}"} for name in schemas)
+    family, choices, costs, target = ({"$ref": f"#/$defs/{name}"} for name in schemas)
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
-        "title": "A Kernelmint spec: family.yaml, choices.yaml or <target>.yaml",
+        "title": "A Kernelmint spec: family.yaml, choices.yaml, costs.yaml or <target>.yaml",
         "if": {"required": ["family"]},
         "then": family,
-        "else": {"if": {"required": ["choices"]}, "then": choices, "else": target},
+        "else": {
+            "if": {"required": ["choices"]},
+            "then": choices,
+            "else": {"if": {"required": ["costs"]}, "then": costs, "else": target},
+        },
         "$defs": dict(sorted({**definitions, **schemas}.items())),
     }

@@ -1,8 +1,25 @@
 # A ninja pool for the kernels: one nvcc can take gigabytes, and the processors outnumber them.
-execute_process(COMMAND "${Python_EXECUTABLE}" "${KERNELMINT_TOOLS}/build/jobs.py"
-                OUTPUT_VARIABLE KERNELMINT_JOBS OUTPUT_STRIP_TRAILING_WHITESPACE
-                RESULT_VARIABLE failed ERROR_VARIABLE reason)
-if(failed)
-  message(FATAL_ERROR "Kernelmint: ${reason}")
-endif()
-set_property(GLOBAL APPEND PROPERTY JOB_POOLS kernels=${KERNELMINT_JOBS})
+# How large it is depends on what a compiler takes: of what is built, as costs.yaml has it in
+# KERNELMINT_MIB, or as an earlier build of `folder` measured.
+function(kernelmint_make_job_pool folder)
+  set(options --costs "${folder}/ptxas")
+  if(KERNELMINT_MIB)
+    list(APPEND options --mib ${KERNELMINT_MIB})
+  endif()
+  execute_process(COMMAND "${Python_EXECUTABLE}" "${KERNELMINT_TOOLS}/build/jobs.py" ${options}
+                  OUTPUT_VARIABLE jobs OUTPUT_STRIP_TRAILING_WHITESPACE
+                  RESULT_VARIABLE failed ERROR_VARIABLE reason)
+  if(failed)
+    message(FATAL_ERROR "Kernelmint: ${reason}")
+  endif()
+  # Of several packs, the one whose compilers take the most decides.
+  get_property(pools GLOBAL PROPERTY JOB_POOLS)
+  foreach(pool IN LISTS pools)
+    if(pool MATCHES "^kernels=(.*)$" AND CMAKE_MATCH_1 LESS jobs)
+      set(jobs ${CMAKE_MATCH_1})
+    endif()
+  endforeach()
+  list(FILTER pools EXCLUDE REGEX "^kernels=")
+  set_property(GLOBAL PROPERTY JOB_POOLS ${pools} kernels=${jobs})
+  set(KERNELMINT_JOBS ${jobs} PARENT_SCOPE)
+endfunction()

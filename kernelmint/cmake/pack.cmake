@@ -39,6 +39,7 @@ endfunction()
 
 function(kernelmint_build_pack name destination also_made_of)
   set(folder "${CMAKE_CURRENT_BINARY_DIR}/packs/${name}")
+  kernelmint_make_job_pool("${folder}")
   set(KERNELMINT_INCLUDES "${KERNELMINT_RUNTIME}/include" ${KERNELMINT_SPEC_DIRS}
       "${KERNELMINT_GENERATED}")
   set(libraries)

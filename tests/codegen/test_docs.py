@@ -42,6 +42,10 @@ def test_specs_names_every_key_and_function() -> None:
         schema.ChoicesFile,
         schema.Choice,
         schema.TargetFile,
+        schema.Build,
+        schema.PackagePath,
+        schema.CostsFile,
+        schema.Cost,
         schema.Budget,
         schema.SetPart,
     ):

@@ -17,9 +17,6 @@ from pathlib import Path
 
 import pytest
 
-from codegen.emit.target import shard_count, shard_of
-from codegen.spec.load import load
-
 ROOT = Path(__file__).resolve().parents[2]
 
 EXPECTED_COUNTS = re.compile(
@@ -271,22 +268,6 @@ def test_the_manifest_records_the_hash_of_every_input_and_output(workspace) -> N
         path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in own
     }
-
-
-def test_few_kernels_a_file(workspace) -> None:
-    regenerate(workspace)
-    files = [k["file"] for k in kernels(workspace) if ".sm80." in k["key"]]
-    assert max(files.count(name) for name in files) <= 4
-    assert len(set(files)) > len(files) / 2
-
-
-def test_files_split_in_two_when_a_set_outgrows_them(workspace) -> None:
-    cpu, sm80 = load([workspace.root / "kernel_specs"])[0].targets
-    assert shard_count(sm80, 1) == shard_count(sm80, 16) == 8
-    assert shard_count(sm80, 17) == 16
-    assert shard_count(cpu, 1) == shard_count(cpu, 8) == 2
-    assert shard_count(cpu, 9) == 4
-    assert shard_of("some.key", 128) % 64 == shard_of("some.key", 64)
 
 
 def test_a_file_is_named_for_what_its_kernels_have_in_common(workspace) -> None:

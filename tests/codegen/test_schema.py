@@ -32,6 +32,7 @@ def test_every_key_of_every_spec_is_in_the_schema(workspace) -> None:
         "reference", "front",
     } == set(definitions["FamilyFile"]["properties"])  # fmt: skip
     assert set(definitions["ChoicesFile"]["properties"]) == {"choices"}
+    assert set(definitions["CostsFile"]["properties"]) == {"costs"}
     assert {"target", "kernel", "constraints", "derived", "limits", "launch", "sets"} <= set(
         definitions["TargetFile"]["properties"]
     )

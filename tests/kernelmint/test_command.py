@@ -14,7 +14,17 @@ from kernelmint.__main__ import main
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = main.list_commands(click.Context(main))
-WITHOUT_PYTORCH = ("init", "list", "explain", "ptx-report", "regenerate", "check", "new", "schema")
+WITHOUT_PYTORCH = (
+    "init",
+    "list",
+    "explain",
+    "ptx-report",
+    "regenerate",
+    "check",
+    "new",
+    "schema",
+    "costs",
+)
 
 
 def test_help_lists_every_command_and_imports_none(python) -> None:

@@ -1,11 +1,16 @@
 """How many compilers may run at once: bounded by processors and by the memory there is.
 
-Prints one number. MAX_JOBS, where set, is taken as it is. Standard library only: it runs inside
-isolated build environments.
+    jobs.py [--mib N|unknown ...] [--costs FOLDER]
+
+prints one number. A compiler takes the most of N MiB, as the specs' costs.yaml have it of each
+target, 2 GiB where that is unknown; more, where an earlier build measured more in FOLDER. MAX_JOBS,
+where set, is taken as it is. Standard library only: it runs inside isolated build environments.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import sys
 from pathlib import Path
@@ -46,5 +51,22 @@ def jobs(mib_per_job: int = MIB_PER_JOB) -> int:
     return max(1, min(processors, available_mib() // mib_per_job))
 
 
+def measured_mib(folder: Path) -> int:
+    """The most memory that a compilation of an earlier build took, by what compile_logged.py left;
+    0 where there was none."""
+    return max((json.loads(p.read_text())["mib"] for p in folder.rglob("*.cost.json")), default=0)
+
+
+def main(arguments: list[str]) -> None:
+    """The command."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--mib", nargs="+", default=["unknown"])
+    parser.add_argument("--costs", type=Path)
+    options = parser.parse_args(arguments)
+    measured = measured_mib(options.costs) if options.costs else 0
+    known = [MIB_PER_JOB if mib == "unknown" else int(mib) for mib in options.mib]
+    print(jobs(max(*known, measured)))
+
+
 if __name__ == "__main__":
-    print(jobs())
+    main(sys.argv[1:])

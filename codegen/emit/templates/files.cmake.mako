@@ -5,6 +5,9 @@ set(KERNELMINT_SPEC_DIRS
 % endfor
 )
 set(KERNELMINT_CUDA_TARGETS${"".join(" " + name for name in cuda_targets)})
+% if memory:
+set(KERNELMINT_MIB ${" ".join(memory)})
+% endif
 set(KERNELMINT_FAMILIES ${" ".join(family.name for family in families)})
 % for family in families:
 
