@@ -38,6 +38,7 @@ from codegen.spec.model import (
     Target,
     Tensor,
     Trace,
+    integers,
 )
 from codegen.spec.names import IDENTIFIER, MAX_NAME, SNAKE, enum_type, reserved
 from codegen.spec.problems import (
@@ -302,7 +303,7 @@ class _FamilyLoader:
             parameters=parameters,
             derived=derived,
             requires=load_rules(document, written.requires, numbers, "requires"),
-            trace=self._trace(written, parameters, kinds, scope),
+            trace=self._trace(written, parameters, kinds, {**scope, **integers(scalars)}),
             build=BuildLoader(document, self.spec_dir, self.folder).load(written.build, is_cuda),
             reference=written.reference,
             front=front,
@@ -509,7 +510,7 @@ class _FamilyLoader:
                 known = {**scope, **own}  # where it is passed, and its shape is looked at
             case schema.TensorOutput(output=texts):
                 role, key = Role.OUTPUT, "output"
-                known = {**scope, **{s.name: s.kind for s in scalars if s.kind in (INT, BOOL)}}
+                known = {**scope, **integers(scalars)}
         path = ("arguments", name)
         if len(texts) > MAX_RANK:
             self.family.report(f"{len(texts)} extents; at most {MAX_RANK}", *path, key)

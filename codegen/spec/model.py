@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -155,6 +155,11 @@ class Scalar:
     def kind(self) -> Kind:
         """What it is in an expression."""
         return scalar_kind(self.dtype, self.values)
+
+
+def integers(scalars: Iterable[Scalar]) -> dict[str, Kind]:
+    """The scalars that are integers or bools, as expressions have them."""
+    return {scalar.name: scalar.kind for scalar in scalars if scalar.kind in (INT, BOOL)}
 
 
 @dataclass(frozen=True)

@@ -165,9 +165,7 @@ class Trace(Written):
     """What kernels write of their intermediates, for whoever debugs them."""
 
     parameter: str = Field(description="the bool parameter, false by default, that builds it in")
-    grid: list[Text] = Field(
-        description="how many records there are: extents over symbols and parameters"
-    )
+    grid: list[Text] = Field(description="how many records there are: extents, as an output's")
     record: dict[str, RecordTensor] = Field(
         description="the tensors of each record, one behind another", min_length=1
     )

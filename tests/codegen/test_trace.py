@@ -91,6 +91,15 @@ def test_the_manifest_has_the_record(traced) -> None:
     ]
 
 
+def test_scalars_may_say_how_many_records_there_are(traced) -> None:
+    traced.edit("family.yaml", "  alpha:", "  repeats: {scalar: i32}\n  alpha:")
+    traced.edit("family.yaml", "grid: [M, ", "grid: [repeats, M, ")
+    result = traced.run("regenerate")
+    assert result.status == 0, result.output
+    table = (traced.out / "demo/family.cpp").read_text().partition("kTrace = {")[2]
+    assert "return (scope.scalars[0].integer);" in table.partition('.text = "repeats"')[0]
+
+
 def test_only_a_traced_configuration_is_given_the_trace(traced) -> None:
     """The arguments of the others are what they are without `trace:`."""
     assert traced.run("regenerate").status == 0
