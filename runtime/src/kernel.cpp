@@ -308,19 +308,21 @@ void Kernel::check_expressions(const Call& call) const {
   }
 }
 
+void Kernel::check_requirements(const Call& call, const Requirement* requirements, int count,
+                                bool of_scalars) const {
+  for (int i = 0; i < count; ++i) {
+    const Requirement& requirement = requirements[i];
+    if (requirement.needs_scalars != of_scalars) continue;
+    if (evaluate(requirement.holds, requirement.text, call, of_scalars) != 0) [[likely]]
+      continue;
+    throw InvalidArgument(text(entry_.key, ": requires ", requirement.text, ", because ",
+                               requirement.because, here(requirement.text, call, of_scalars)));
+  }
+}
+
 void Kernel::check_requirements(const Call& call, bool of_scalars) const {
-  const auto check = [&](const Requirement* requirements, int count) {
-    for (int i = 0; i < count; ++i) {
-      const Requirement& requirement = requirements[i];
-      if (requirement.needs_scalars != of_scalars) continue;
-      if (evaluate(requirement.holds, requirement.text, call, of_scalars) != 0) [[likely]]
-        continue;
-      throw InvalidArgument(text(entry_.key, ": requires ", requirement.text, ", because ",
-                                 requirement.because, here(requirement.text, call, of_scalars)));
-    }
-  };
-  check(family_.requirements, family_.num_requirements);
-  check(target_.requirements, target_.num_requirements);
+  check_requirements(call, family_.requirements, family_.num_requirements, of_scalars);
+  check_requirements(call, target_.requirements, target_.num_requirements, of_scalars);
 }
 
 // Converting may run any Python code, which may resize a tensor: before their memory is looked at.

@@ -66,6 +66,8 @@ class Kernel {
   void check_autograd(Call& call, const TensorArgument& argument, const TensorInfo& tensor) const;
   void check_expressions(const Call& call) const;
   void check_requirements(const Call& call, bool of_scalars) const;
+  void check_requirements(const Call& call, const Requirement* requirements, int count,
+                          bool of_scalars) const;
   void check_output(Call& call, int index, const std::int64_t* shape, PyObject* object);
   void check_apart(const Call& call, const TensorArgument& argument, int index) const;
   void output_shape(const Call& call, const TensorArgument& argument, std::int64_t* shape) const;

@@ -1,7 +1,7 @@
 #include "launch_memory.h"
 
 #include <cstdint>
-#include <new>
+#include <mutex>
 
 #include "gil.h"
 #include "message.h"
@@ -10,6 +10,8 @@ namespace kernelmint {
 namespace {
 
 constexpr std::size_t kAlignment = 256;
+
+std::mutex mutex;  // of what launches on the CPU keep, whose threads may ask at once
 
 }  // namespace
 
@@ -26,6 +28,11 @@ Allocation LaunchMemory::allocate(void* memory, std::size_t bytes) noexcept {
   }
 }
 
+LaunchMemory::Kept& LaunchMemory::kept() {
+  if (kept_ == nullptr) kept_ = std::make_unique<Kept>();
+  return *kept_;
+}
+
 // The stream that is PyTorch's current one is that of the thread: another would get memory that is
 // not ordered by the launch's.
 Allocation LaunchMemory::of_torch(std::size_t bytes) {
@@ -37,12 +44,12 @@ Allocation LaunchMemory::of_torch(std::size_t bytes) {
     nb::object tensor = torch_.empty(&size, 1, Dtype::u8, device_);
     TensorInfo info;
     torch_.read(tensor.ptr(), "scratch memory", info);
-    tensors_.push_back(std::move(tensor));
+    kept().tensors.push_back(std::move(tensor));
     return {info.data, nullptr};
   } catch (nb::python_error& error) {
-    thrown_ = std::current_exception();
-    error_ = to_text(error.value());
-    return {nullptr, error_.c_str()};
+    kept().thrown = std::current_exception();
+    kept().error = to_text(error.value());
+    return {nullptr, kept().error.c_str()};
   }
 }
 
@@ -51,9 +58,9 @@ Allocation LaunchMemory::of_process(std::size_t bytes) {
   std::unique_ptr<void, Free> block(std::aligned_alloc(kAlignment, rounded));
   if (block == nullptr)
     return {nullptr, message("there is no memory left for %zu bytes of scratch memory", bytes)};
-  const std::lock_guard<std::mutex> lock(mutex_);
-  blocks_.push_back(std::move(block));
-  return {blocks_.back().get(), nullptr};
+  const std::lock_guard<std::mutex> lock(mutex);
+  kept().blocks.push_back(std::move(block));
+  return {kept().blocks.back().get(), nullptr};
 }
 
 }  // namespace kernelmint

@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <exception>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -31,7 +30,7 @@ class LaunchMemory {
 
   // Throws what PyTorch's allocator threw, where it did.
   void rethrow() const {
-    if (thrown_ != nullptr) std::rethrow_exception(thrown_);
+    if (kept_ != nullptr && kept_->thrown != nullptr) std::rethrow_exception(kept_->thrown);
   }
 
  private:
@@ -39,6 +38,15 @@ class LaunchMemory {
     void operator()(void* block) const { std::free(block); }
   };
 
+  // Made at the first allocation: most launches ask for none.
+  struct Kept {
+    std::vector<nb::object> tensors;
+    std::vector<std::unique_ptr<void, Free>> blocks;
+    std::exception_ptr thrown;
+    std::string error;
+  };
+
+  Kept& kept();
   Allocation of_torch(std::size_t bytes);
   Allocation of_process(std::size_t bytes);
 
@@ -46,11 +54,7 @@ class LaunchMemory {
   const dlpack::Device device_;
   const std::thread::id thread_;
   PyThreadState* const state_;
-  std::vector<nb::object> tensors_;
-  std::exception_ptr thrown_;
-  std::string error_;
-  std::mutex mutex_;  // of blocks_
-  std::vector<std::unique_ptr<void, Free>> blocks_;
+  std::unique_ptr<Kept> kept_;
 };
 
 }  // namespace kernelmint
