@@ -98,8 +98,8 @@ REFUSED = [
         "sm80.yaml",
         "block: threads",
         "block: [threads, 8, 8]",
-        "sm80.yaml:13:49: 'threads * 8 * 8' is 2048 for demo.sm80.bf16-t32-w1-auto: a block "
-        "has 1 to 1024 threads",
+        "sm80.yaml:13:1: '(threads * 8 * 8) <= 1024' excludes everything that the product on line "
+        "16 holds: a thread block has at most 1,024 threads",
     ),
     (
         "too many threads along z",
