@@ -185,7 +185,7 @@ def record(
         "fingerprint": fingerprint,
         "operators": {family["name"]: family["operators"] for family in families},
         "fronts": [
-            {"family": family["name"], **family["front"]} for family in families if family["front"]
+            {"family": family["name"], **front} for family in families for front in family["fronts"]
         ],
         "specs": dict(specs),
         "abi": abi,

@@ -1,23 +1,51 @@
-"""Which kernel a family's front takes: one chooser, by the rows of the family's choices.yaml."""
+"""Which kernel a family's front takes: one chooser, by the rows that were tuned for this device and
+by those of the family's choices.yaml."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 import torch
 
 from codegen.spec.expressions import BOOL, EVALUATION_ERRORS, INT, Expression, parse, reason
-from runtime import catalog, devices, manifest
+from runtime import catalog, devices, manifest, ondemand
 from runtime.catalog import KernelInfo
 from runtime.errors import InvalidArgument, KernelNotFound, text
 from runtime.handle import Kernel
 from runtime.handle import traced_as_constant as traced_as_constant
+from runtime.manifest import SizeRange, TunedRow
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _chosen: dict[tuple[object, ...], Kernel] = {}
+
+Ranges = tuple[tuple[SizeRange, ...], ...]
+
+
+@dataclass(frozen=True)
+class Considered:
+    """What a choice looked at: a row or a kernel, and why it was taken or not."""
+
+    what: str
+    verdict: str
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What `choose` considers for a call, in its order, and what it takes."""
+
+    family: str
+    device: str
+    considered: tuple[Considered, ...]
+    key: str | None
+
+    def __str__(self) -> str:
+        """The whole of it, for people."""
+        lines = [f"  {entry.what}: {entry.verdict}" for entry in self.considered]
+        return "\n".join([f"{self.key or f'no kernel of {self.family}'} on {self.device}", *lines])
 
 
 def choose(
@@ -26,47 +54,182 @@ def choose(
     wanted: Mapping[str, Any],
     facts: Mapping[str, Any] = _NOTHING,
     target: str | None = None,
+    covering: tuple[int, ...] | None = None,
 ) -> Kernel:
     """The kernel of `family` that suits a call on `device`; kept for the process.
 
-    It has the parameters `wanted`, where a value of None leaves one open. Of the rows of the
-    family's choices.yaml whose condition holds, the first that a kernel fits decides: its values
-    count for what is open, where a target has that parameter. Without rows, and among several that
-    fit, the first: targets of the highest compute capability before others, then as the spec lists
-    them.
+    It has the parameters `wanted`, where a value of None leaves one open. First come the rows that
+    were tuned (<target>.tuned.yaml): one that is of this device, has the parameters that are wanted
+    and covers the sizes decides, if its kernel is available. Then, of the rows of the family's
+    choices.yaml whose condition holds, the first that a kernel fits: its values count for what is
+    open, where a target has that parameter. Without rows, and among several that fit, the first
+    kernel: targets of the highest compute capability before others, then as the spec lists them.
 
     Args:
         family: a family's name.
         device: where the tensors are.
         wanted: parameters by name, as specs write their values.
-        facts: what the rows' conditions name beside parameters: symbols and scalars, by name.
+        facts: what rows name beside parameters: symbols and scalars, by name.
         target: only this target's.
+        covering: which of `ranges(…)` cover the sizes, where the caller knows it already.
 
     Raises:
         KernelNotFound: no kernel suits; the message says for each candidate why.
     """
     catalog.check_name("target", target, catalog.targets())
-    rows = _rows(family)
-    held = tuple(i for i, (when, _) in enumerate(rows) if _holds(when, {**wanted, **facts}))
-    key = (family, device, target, tuple(wanted.items()), held)
+    tuned = _tuned(family, device, wanted)
+    if covering is None:
+        covering = covered(tuple(row.ranges for row in tuned), facts)
+    held = _held(family, wanted, facts)
+    key = (family, device, target, tuple(wanted.items()), covering, held)
     found = _chosen.get(key)
     if found is not None:
         return found
-    capability = {t.name: t.capability for t in manifest.family(family).targets}
-    by_capability = sorted(catalog.kernels(family), key=lambda info: -capability[info.target])
     refused: dict[tuple[str, str], list[str]] = {}
-    for take in [rows[i][1] for i in held] if rows else [_NOTHING]:
-        for info in by_capability:
-            why = _why_not(info, device, target, wanted, take)
-            if why is None:
-                return _chosen.setdefault(key, catalog.kernel(info.key))
-            refused.setdefault((info.target, why), []).append(info.key)
-    raise KernelNotFound(_explain(family, device, wanted, refused))
+    for candidate, take in _candidates(family, device, [tuned[i] for i in covering], held):
+        why = _why_not(candidate, device, target, wanted, take)
+        if why is None:
+            return _chosen.setdefault(key, catalog.kernel(candidate.key))
+        refused.setdefault((candidate.target, why), []).append(candidate.key)
+    raise KernelNotFound(_not_found(family, device, wanted, refused))
+
+
+def explain(
+    family: str,
+    device: torch.device,
+    wanted: Mapping[str, Any],
+    facts: Mapping[str, Any] = _NOTHING,
+    target: str | None = None,
+) -> Explanation:
+    """What `choose` considers for these arguments, and why it takes what it takes."""
+    catalog.check_name("target", target, catalog.targets())
+    name = devices.name(_indexed(device))
+    considered = list(_tuned_rows_considered(family, name, wanted, facts))
+    tuned = _tuned(family, device, wanted)
+    covering = covered(tuple(row.ranges for row in tuned), facts)
+    held = _held(family, wanted, facts)
+    considered += [
+        Considered(f"choices.yaml, row {i + 1}: {when.text}", "holds" if i in held else "no")
+        for i, (when, _) in enumerate(_rows(family))
+    ]
+    refused: dict[str, list[str]] = {}
+    taken = None
+    for candidate, take in _candidates(family, device, [tuned[i] for i in covering], held):
+        why = _why_not(candidate, device, target, wanted, take)
+        if why is None:
+            taken = candidate.key
+            break
+        refused.setdefault(why, []).append(candidate.key)
+    considered += [
+        Considered(f"{keys[0]}{f' and {len(keys) - 1} more' if len(keys) > 1 else ''}", why)
+        for why, keys in refused.items()
+    ]
+    if taken is not None:
+        rows = [row for row in (tuned[i] for i in covering) if row.take == taken]
+        considered.append(Considered(taken, f"taken: {_grounds(rows, _rows(family))}"))
+    return Explanation(family, name, tuple(considered), taken)
+
+
+def _grounds(tuned: Sequence[TunedRow], rows: Sequence[object]) -> str:
+    if tuned:
+        return _measured(tuned[0])
+    if rows:
+        return "the first that fits the first row of choices.yaml which holds"
+    return "no row covers the call, and it is the first kernel that fits"
+
+
+def _measured(row: TunedRow) -> str:
+    if row.runner_up is None or row.runner_up_milliseconds is None:
+        return f"{row.milliseconds:.4g} ms, nothing else was measured"
+    how = "a tie with" if row.tie else "before"
+    return (
+        f"{row.milliseconds:.4g} ms, {how} {row.runner_up} with {row.runner_up_milliseconds:.4g} ms"
+    )
+
+
+def _tuned_rows_considered(
+    family: str, name: str, wanted: Mapping[str, Any], facts: Mapping[str, Any]
+) -> Iterator[Considered]:
+    for found in _by_capability(family):
+        others = 0
+        for i, row in enumerate(found.tuned):
+            if row.device != name:
+                others += 1
+                continue
+            wrong = [
+                f"{parameter} is {text(wanted.get(parameter))}, not {text(value)}"
+                for parameter, value in row.parameters.items()
+                if wanted.get(parameter) != value
+            ]
+            wrong = wrong or [
+                f"{' * '.join(r.symbols)} is {value}, not in [{r.least}, {r.most}]"
+                for r in row.ranges
+                if not r.least <= (value := _product(r, facts)) <= r.most
+            ]
+            what = f"{found.name}.tuned.yaml, row {i + 1}: {row.take}"
+            yield Considered(what, ", ".join(wrong) or "covers the call")
+        if others:
+            yield Considered(f"{found.name}.tuned.yaml, {others} rows", "of other devices")
+
+
+def ranges(family: str, device: torch.device, wanted: Mapping[str, Any]) -> Ranges:
+    """The ranges of sizes of each row that was tuned for a device and has the parameters `wanted`;
+    none: sizes do not matter to these rows."""
+    return tuple(row.ranges for row in _tuned(family, device, wanted))
+
+
+def covered(rows: Ranges, sizes: Mapping[str, Any]) -> tuple[int, ...]:
+    """The rows whose ranges hold these sizes. Plain arithmetic, which torch.compile traces: of a
+    size that is dynamic, the graph depends on the rows that cover it alone."""
+    return tuple(
+        i for i, row in enumerate(rows) if all(r.least <= _product(r, sizes) <= r.most for r in row)
+    )
+
+
+def _product(found: SizeRange, sizes: Mapping[str, Any]) -> int:
+    value = 1
+    for symbol in found.symbols:
+        if symbol not in sizes:
+            raise InvalidArgument(
+                f"a tuned row depends on the size {symbol}, which this front does not tell"
+            )
+        value = value * sizes[symbol]
+    return value
+
+
+def _by_capability(family: str) -> list[manifest.Target]:
+    return sorted(manifest.family(family).targets, key=lambda target: -target.capability)
+
+
+def _indexed(device: torch.device) -> torch.device:
+    """The device with its index."""
+    if device.type == "cuda" and device.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return device
+
+
+def _tuned(family: str, device: torch.device, wanted: Mapping[str, Any]) -> tuple[TunedRow, ...]:
+    """The rows that were tuned for this device, and for these parameters."""
+    rows = _tuned_for(family, _indexed(device))
+    return tuple(
+        row
+        for row in rows
+        if all(wanted.get(name) == value for name, value in row.parameters.items())
+    )
+
+
+@functools.cache
+def _tuned_for(family: str, device: torch.device) -> tuple[TunedRow, ...]:
+    rows = [row for target in _by_capability(family) for row in target.tuned]
+    if not rows or device.type not in ("cpu", "cuda"):
+        return ()
+    name = devices.name(device)
+    return tuple(row for row in rows if row.device == name)
 
 
 @functools.cache
 def _rows(family: str) -> tuple[tuple[Expression, Mapping[str, Any]], ...]:
-    """The family's rows: (condition, values to take)."""
+    """The family's rows of choices.yaml: (condition, values to take)."""
     found = manifest.family(family)
     kinds = {parameter.name: parameter.kind for parameter in found.parameters}
     kinds |= dict.fromkeys(found.symbols, INT)
@@ -75,11 +238,59 @@ def _rows(family: str) -> tuple[tuple[Expression, Mapping[str, Any]], ...]:
     return tuple((parse(row.when, kinds, "bool"), row.take) for row in found.choices)
 
 
+def _held(family: str, wanted: Mapping[str, Any], facts: Mapping[str, Any]) -> tuple[int, ...]:
+    return tuple(
+        i for i, (when, _) in enumerate(_rows(family)) if _holds(when, {**wanted, **facts})
+    )
+
+
 def _holds(when: Expression, values: Mapping[str, Any]) -> bool:
     try:
         return bool(when.evaluate(values))
     except EVALUATION_ERRORS as error:
         raise InvalidArgument(f"choices.yaml: {when.text} has no value: {reason(error)}") from None
+
+
+def _candidates(
+    family: str, device: torch.device, tuned: Sequence[TunedRow], held: tuple[int, ...]
+) -> Iterator[tuple[KernelInfo, Mapping[str, Any]]]:
+    """Kernels in the order in which they are tried, each with the values that a row prefers."""
+    capability = {t.name: t.capability for t in manifest.family(family).targets}
+    infos = catalog.kernels(family)
+    if tuned:
+        by_key = {info.key: info for info in infos}
+        for row in tuned:
+            yield by_key.get(row.take) or _unlisted(family, row), _NOTHING
+    by_capability = sorted(infos, key=lambda info: -capability[info.target])
+    rows = _rows(family)
+    for take in [rows[i][1] for i in held] if rows else [_NOTHING]:
+        for info in by_capability:
+            yield info, take
+
+
+def _unlisted(family: str, row: TunedRow) -> KernelInfo:
+    """The kernel of a row that no pack lists: it is built on demand, where that is asked for."""
+    target = manifest.family(family).target(row.take.split(".")[1])
+    why = None
+    if not ondemand.wanted(family, None):
+        why = (
+            f"its row covers the call, but no pack holds it: runtime.kernel({row.take!r}, "
+            "build=True) builds it"
+        )
+    return KernelInfo(
+        key=row.take,
+        short=None,
+        family=family,
+        target=target.name,
+        parameters=row.configuration,
+        derived=_NOTHING,
+        registers=None,
+        spills=None,
+        is_cuda=target.is_cuda,
+        built=False,
+        available=why is None,
+        reason=why,
+    )
 
 
 def _why_not(
@@ -125,7 +336,7 @@ def _why_not(
     return ", ".join(wrong) or None
 
 
-def _explain(
+def _not_found(
     family: str,
     device: torch.device,
     wanted: Mapping[str, Any],

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
+import platform
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -43,6 +46,21 @@ def properties() -> list[Properties]:
         Properties(i, p.name, f"{p.major}.{p.minor}", p.multi_processor_count, p.total_memory)
         for i, p in enumerate(found)
     ]
+
+
+@functools.cache
+def name(device: torch.device) -> str:
+    """What rows that were tuned call a device: ``NVIDIA H200``; a CPU by its model and the number
+    of processors that this process may use."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    try:
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+    except OSError:
+        lines = []
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    model = next(models, platform.machine())
+    return f"{model}, {len(os.sched_getaffinity(0))} processors"
 
 
 _MAX_SHARED_MEMORY_PER_BLOCK_OPTIN = 97  # a CUdevice_attribute of the driver API

@@ -18,6 +18,10 @@ from runtime import packs
 from runtime.errors import BuildError
 
 REBUILD = "pip install ."
+_TUNED = (
+    "device", "parameters", "take", "configuration", "milliseconds", "runner_up",
+    "runner_up_milliseconds", "tie",
+)  # fmt: skip
 REGENERATE = f"kernelmint regenerate && {REBUILD}"
 
 
@@ -43,6 +47,30 @@ class Parameter:
 
 
 @dataclass(frozen=True)
+class SizeRange:
+    """A range of a symbol, or of a product of symbols; both ends belong to it."""
+
+    symbols: tuple[str, ...]
+    least: int
+    most: int
+
+
+@dataclass(frozen=True)
+class TunedRow:
+    """A row of <target>.tuned.yaml: on this device, for these sizes, the fastest kernel."""
+
+    device: str
+    parameters: dict[str, Any]  # what the caller asks for
+    ranges: tuple[SizeRange, ...]
+    take: str  # a key, which the pack may not hold
+    configuration: dict[str, Any]  # its parameters
+    milliseconds: float
+    runner_up: str | None
+    runner_up_milliseconds: float | None
+    tie: bool
+
+
+@dataclass(frozen=True)
 class Target:
     """A way to compute a family, and what it was generated for."""
 
@@ -52,6 +80,7 @@ class Target:
     exact: bool
     parameters: tuple[Parameter, ...]  # its own, beside the family's
     kernels: tuple[Kernel, ...]
+    tuned: tuple[TunedRow, ...]
 
 
 @dataclass(frozen=True)
@@ -141,7 +170,13 @@ def _target(pack: Pack, data: dict[str, Any]) -> Target:
             )
             for k in data["kernels"]
         ),
+        tuned=tuple(_tuned_row(row) for row in data.get("tuned", ())),
     )
+
+
+def _tuned_row(data: dict[str, Any]) -> TunedRow:
+    ranges = tuple(SizeRange(tuple(r["symbols"]), r["least"], r["most"]) for r in data["range"])
+    return TunedRow(**{name: data[name] for name in _TUNED}, ranges=ranges)
 
 
 def _trace(data: dict[str, Any]) -> Trace:

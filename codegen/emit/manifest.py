@@ -12,9 +12,19 @@ from codegen.emit import python_face
 from codegen.emit.render import sha256
 from codegen.space.expand import FamilySpace, Selection, TargetSpace
 from codegen.spec import keys, short_form
-from codegen.spec.model import Build, Configuration, Parameter, Place, Rule, Trace
+from codegen.spec.model import (
+    Build,
+    Configuration,
+    Parameter,
+    Place,
+    Rule,
+    Target,
+    Trace,
+    TunedRow,
+)
 
 VERSION = 1
+_ROWS = ("kernels", "tuned")  # lists of many items, a line each
 
 
 @dataclass(frozen=True)
@@ -64,7 +74,7 @@ def _text(value: Any, line: str, rows: bool = False) -> str:
         items = [json.dumps(v, ensure_ascii=False) if rows else _text(v, inner) for v in value]
         return f"[{inner}{f',{inner}'.join(items)}{line}]"
     members = [
-        f"{json.dumps(name)}: {_text(member, inner, rows=name == 'kernels')}"
+        f"{json.dumps(name)}: {_text(member, inner, rows=name in _ROWS)}"
         for name, member in value.items()
     ]
     return f"{{{inner}{f',{inner}'.join(members)}{line}}}"
@@ -107,7 +117,7 @@ def _family_entry(
         "trace": None if family.trace is None else _trace_entry(family.trace),
         **_build_entry(family.build),
         "reference": family.reference,
-        "front": family.front and dict(zip(("module", "function"), family.front, strict=True)),
+        "fronts": [{"module": module, "function": name} for module, name in family.fronts],
         "choices": [{"when": row.when.normal, "take": dict(row.take)} for row in family.choices],
         "targets": [_target_entry(chosen, places) for chosen in space.targets],
     }
@@ -169,6 +179,23 @@ def _restriction(configuration: Configuration) -> dict[str, Any]:
     return {"shared_memory": configuration.shared_memory, "not_on": list(not_on)}
 
 
+def _tuned_entry(target: Target, row: TunedRow) -> dict[str, Any]:
+    return {
+        "device": row.device,
+        "parameters": dict(row.parameters),
+        "range": [
+            {"symbols": list(size.symbols), "least": size.least, "most": size.most}
+            for size in row.ranges
+        ],
+        "take": row.take,
+        "configuration": target.by_name(row.values),
+        "milliseconds": row.milliseconds,
+        "runner_up": row.runner_up,
+        "runner_up_milliseconds": row.runner_up_milliseconds,
+        "tie": row.tie,
+    }
+
+
 def _target_entry(chosen: TargetSpace, places: Mapping[str, str]) -> dict[str, Any]:
     target = chosen.target
     return {
@@ -184,6 +211,7 @@ def _target_entry(chosen: TargetSpace, places: Mapping[str, str]) -> dict[str, A
         "requires": [_rule_entry(rule) for rule in target.requires],
         "budget": dict(target.budget),
         **_build_entry(target.build),
+        **({"tuned": [_tuned_entry(target, row) for row in target.tuned]} if target.tuned else {}),
         "kernels": [
             {
                 "key": c.key,

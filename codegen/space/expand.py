@@ -84,6 +84,7 @@ def expand(families: Sequence[Family], selection: Selection) -> tuple[FamilySpac
     where = None if selection.where is None else _Where(selection.where, targets)
     problems: list[Problem] = []
     products = {target: _products(target, problems) for target in targets}
+    problems += [problem for target in targets for problem in _unknown_rows(target)]
     if problems:
         raise SpecError(problems)
     spaces = []
@@ -107,6 +108,19 @@ def expand(families: Sequence[Family], selection: Selection) -> tuple[FamilySpac
             f'"{selection.where}"'
         )
     return tuple(spaces)
+
+
+def _unknown_rows(target: Target) -> Iterator[Problem]:
+    """Rows of <target>.tuned.yaml whose kernel cannot be built, or which no set holds."""
+    for row in target.tuned:
+        if reasons := exclusions(target, row.values):
+            yield Problem(row.location, f"{row.take} is excluded by {'; '.join(reasons)}")
+        elif not sets_holding(target, row.values):
+            yield Problem(
+                row.location,
+                f"no set of {target.display} holds {row.take}: add it to one (`default` is what a "
+                "pack holds; what another holds is built on demand), or remove this row",
+            )
 
 
 def exclusions(target: Target, values: Values) -> list[str]:

@@ -23,6 +23,7 @@ from codegen.spec.checks import (
 from codegen.spec.expressions import BOOL, DEVICE_FACTS, FUNCTIONS, INT, Expression, Kind
 from codegen.spec.load_build import BuildLoader
 from codegen.spec.load_target import TargetLoader
+from codegen.spec.load_tuning import SHAPES, TUNED, load_shapes, load_tuned
 from codegen.spec.model import (
     ChoiceRow,
     Cost,
@@ -148,7 +149,7 @@ class _FamilyLoader:
         targets = []
         shared = {path.name: path for path in _shared_files(self.spec_dir, self.folder)}
         for path in sorted(self.folder.glob("*.y*ml")):
-            if path.name in ("family.yaml", CHOICES, COSTS):
+            if path.name in ("family.yaml", CHOICES, COSTS) or path.name.endswith((TUNED, SHAPES)):
                 continue
             document = Document(path, shared.get(path.name))
             self.documents.append(document)
@@ -173,6 +174,8 @@ class _FamilyLoader:
         self._check_sources(order)
         with suppress(TooManyProblemsError):
             order = self._with_costs(order)
+        order = [self._with_tuning(family, target) for target in order]
+        self._check_tuning_files(order)
         family = replace(family, targets=tuple(order))
         with suppress(TooManyProblemsError):
             family = replace(family, choices=self._choices(family))
@@ -210,6 +213,29 @@ class _FamilyLoader:
             else target
             for target in targets
         ]
+
+    def _with_tuning(self, family: Family, target: Target) -> Target:
+        """The target with what lies beside its spec: rows that were tuned, shapes to tune for."""
+        for suffix in (TUNED, SHAPES):
+            path = self.folder / f"{target.name}{suffix}"
+            if not path.is_file():
+                continue
+            document = Document(path)
+            self.documents.append(document)
+            with suppress(TooManyProblemsError):
+                if suffix == TUNED:
+                    target = replace(target, tuned=load_tuned(document, family, target))
+                else:
+                    target = replace(target, shapes=load_shapes(document, family, target))
+        return target
+
+    def _check_tuning_files(self, targets: Sequence[Target]) -> None:
+        """Reports files of targets that the family does not have."""
+        known = {f"{target.name}{suffix}" for target in targets for suffix in (TUNED, SHAPES)}
+        for path in sorted(self.folder.glob("*.yaml")):
+            if path.name.endswith((TUNED, SHAPES)) and path.name not in known:
+                message = f"the family has no target '{path.name.partition('.')[0]}'"
+                self.family.add(Problem(Location(display_path(path), 1, 1), message))
 
     def _choices(self, family: Family) -> tuple[ChoiceRow, ...]:
         """The rows of choices.yaml, where the family has one."""
@@ -283,15 +309,16 @@ class _FamilyLoader:
         if written.reference is not None:
             check_file(document, self.folder, written.reference, "reference")
         file = spec_name(self.spec_dir, document.path)
-        front = None
-        if written.front is not None:
-            check_file(document, self.folder, written.front, "front")
-            name, _, function = written.front.partition(":")
+        fronts = []
+        for i, front in enumerate(written.front):
+            place = ("front", i)  # of a single one, the place of `front` itself
+            check_file(document, self.folder, front, *place)
+            name, _, function = front.partition(":")
             module = name.removesuffix(".py").split("/")
             if name.endswith(".py") and all(part.isidentifier() for part in (*module, function)):
-                front = ".".join((*PurePosixPath(file).parent.parts, *module)), function
+                fronts.append((".".join((*PurePosixPath(file).parent.parts, *module)), function))
             else:
-                document.report("names a module and a function: front.py:function", "front")
+                document.report("names a module and a function: front.py:function", *place)
         return Family(
             name=written.family,
             summary=" ".join(written.summary.split()),
@@ -306,7 +333,7 @@ class _FamilyLoader:
             trace=self._trace(written, parameters, kinds, {**scope, **integers(scalars)}),
             build=BuildLoader(document, self.spec_dir, self.folder).load(written.build, is_cuda),
             reference=written.reference,
-            front=front,
+            fronts=tuple(fronts),
             choices=(),
             targets=(),
             folder=self.folder.relative_to(self.spec_dir).as_posix(),

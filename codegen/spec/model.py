@@ -360,6 +360,55 @@ class Configuration(NamedTuple):
         return cpp_type_name(self.tokens, self.target.taken_names)
 
 
+@dataclass(frozen=True)
+class SizeRange:
+    """A range of a symbol, or of a product of symbols; both ends belong to it."""
+
+    symbols: tuple[str, ...]
+    least: int
+    most: int
+
+    @property
+    def text(self) -> str:
+        """What is compared, as it is written."""
+        return " * ".join(self.symbols)
+
+
+@dataclass(frozen=True)
+class TunedRow:
+    """A row of <target>.tuned.yaml: a kernel that was measured to be the fastest."""
+
+    device: str
+    parameters: tuple[tuple[str, ParameterValue], ...]  # what the caller asks for
+    ranges: tuple[SizeRange, ...]
+    take: str  # a key of the target
+    values: tuple[ParameterValue, ...]  # which the key stands for
+    milliseconds: float
+    runner_up: str | None
+    runner_up_milliseconds: float | None
+    tie: bool
+    location: Location
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a tuner measures: sizes and scalars for some parameters, and the range it stands for."""
+
+    parameters: tuple[tuple[str, ParameterValue], ...]
+    sizes: tuple[tuple[str, int], ...]  # all symbols
+    scalars: tuple[tuple[str, Number], ...]
+    ranges: tuple[SizeRange, ...]
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """A <target>.shapes.yaml."""
+
+    shapes: tuple[Shape, ...]
+    cost: Expression | None  # an estimate of the time, in a unit of its own
+    within: float  # configurations that cost more than so many times the least are left out
+
+
 @dataclass(frozen=True, eq=False)
 class Target:
     """How a family is computed on one target."""
@@ -386,6 +435,8 @@ class Target:
     build: Build  # the family's, its sources excepted, then the target's
     file: str  # <spec folder>/<folder>/<target>.yaml, for headers of generated files
     display: str  # the same file, as people reach it
+    tuned: tuple[TunedRow, ...] = ()
+    shapes: Shapes | None = None
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -468,7 +519,7 @@ class Family:
     trace: Trace | None
     build: Build
     reference: str | None
-    front: tuple[str, str] | None  # the module, as it is imported, and its function
+    fronts: tuple[tuple[str, str], ...]  # modules, as they are imported, and a function of each
     choices: tuple[ChoiceRow, ...]
     targets: tuple[Target, ...]
     folder: str  # relative to the spec folder: <family>, or <group>/<family>

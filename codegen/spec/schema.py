@@ -47,6 +47,10 @@ def _macro_value(value: Any) -> Any:
     return value
 
 
+def _as_list(value: Any) -> Any:
+    return value if isinstance(value, list) else [value]
+
+
 Text = Annotated[
     str,
     BeforeValidator(_expression_text),
@@ -233,8 +237,11 @@ class FamilyFile(Written):
     trace: Trace | None = Field(None, description="what its traced kernels write, where asked to")
     build: Build | None = Field(None, description="of every target")
     reference: str | None = Field(None, description="file.py:function, the PyTorch oracle")
-    front: str | None = Field(
-        None, description="file.py:function, what the family offers Python beyond its kernels"
+    front: Annotated[list[str], BeforeValidator(_as_list)] = Field(
+        default_factory=list,
+        description="file.py:function, or several: what the family offers Python beyond its "
+        "kernels",
+        json_schema_extra={"type": ["string", "array"]},
     )
 
 
@@ -267,6 +274,97 @@ class CostsFile(Written):
     costs: dict[str, Cost] = Field(description="by target", min_length=1)
 
 
+Axis = Annotated[
+    list[Value],
+    BeforeValidator(_as_list),
+    WithJsonSchema(
+        {
+            "description": "a value, or a list of values",
+            "anyOf": [
+                {"type": ["string", "integer", "boolean"]},
+                {"type": "array", "items": {"type": ["string", "integer", "boolean"]}},
+            ],
+        }
+    ),
+]
+
+
+Range = Annotated[list[int], Field(min_length=2, max_length=2)]
+
+
+class TunedRow(Written):
+    """A row of <target>.tuned.yaml: on a device, the fastest kernel for a range of sizes."""
+
+    device: str = Field(description="the device's name, which must match", min_length=1)
+    parameters: dict[str, Value] = Field(
+        description="what the caller asks for: parameters that the sweep did not choose"
+    )
+    range: dict[str, Range] = Field(
+        description="the least and the greatest value of a symbol, or of a product of symbols"
+    )
+    take: str = Field(description="the key of the kernel that is taken")
+    milliseconds: float = Field(description="its median time at `sizes`", gt=0)
+    sizes: dict[str, int] = Field(description="the symbols' values where it was measured")
+    runner_up: str | None = Field(None, description="the key of the second")
+    runner_up_milliseconds: float | None = Field(None, description="its median time", gt=0)
+    tie: bool = Field(
+        False, description="whether the first is not surely more than 1% faster than the second"
+    )
+    toolchain: str = Field(description="the compiler that built it")
+    code: str = Field(description="the hash of its machine code")
+
+
+class TunedFile(Written):
+    """<target>.tuned.yaml: what `kernelmint tune` measured, by which kernels are chosen."""
+
+    tuned: list[TunedRow] = Field(description="the first row that covers a call decides")
+
+
+class ShapePoint(Written):
+    """A size that is measured, and the range of sizes that it stands for."""
+
+    sizes: dict[str, Text] = Field(
+        default_factory=dict, description="values of symbols, beside those of all points"
+    )
+    range: dict[str, Range] = Field(
+        description="the least and the greatest value of a symbol, or of a product of symbols"
+    )
+
+
+class ShapeGroup(Written):
+    """Points that are measured for each combination of some parameters' values."""
+
+    parameters: dict[str, Axis] = Field(
+        default_factory=dict, description="what a caller asks for: values, or lists of values"
+    )
+    sizes: dict[str, Text] = Field(
+        default_factory=dict,
+        description="values of symbols at all points: expressions over parameters and symbols",
+    )
+    scalars: dict[str, int | float | bool] = Field(
+        default_factory=dict, description="scalars that are passed; others take their defaults"
+    )
+    points: list[ShapePoint] = Field(description="what is measured", min_length=1)
+
+
+class Estimate(Written):
+    """An estimate by which configurations are left out before they are compiled for a shape."""
+
+    estimate: Text = Field(
+        description="over symbols, parameters, derived values and facts about the device"
+    )
+    within: float = Field(
+        description="those whose estimate is at most so many times the least are timed", ge=1
+    )
+
+
+class ShapesFile(Written):
+    """<target>.shapes.yaml: what `kernelmint tune` measures."""
+
+    shapes: list[ShapeGroup] = Field(description="what is measured", min_length=1)
+    cost: Estimate | None = Field(None, description="what leaves configurations out")
+
+
 class Workspace(_Shaped):
     """Scratch memory of one target, allocated for each call."""
 
@@ -277,10 +375,6 @@ class Workspace(_Shaped):
     )
     when: Text | None = Field(None, description="the condition under which a call needs it")
     zeroed: bool = Field(False, description="whether a call finds it filled with zeros")
-
-
-def _as_list(value: Any) -> Any:
-    return value if isinstance(value, list) else [value]
 
 
 Extents = Annotated[
@@ -313,21 +407,6 @@ class Launch(Written):
         description="programmatic dependent launch, from sm90 on: whether the kernel may start "
         "before the one ahead of it on the stream has ended",
     )
-
-
-Axis = Annotated[
-    list[Value],
-    BeforeValidator(_as_list),
-    WithJsonSchema(
-        {
-            "description": "a value, or a list of values",
-            "anyOf": [
-                {"type": ["string", "integer", "boolean"]},
-                {"type": "array", "items": {"type": ["string", "integer", "boolean"]}},
-            ],
-        }
-    ),
-]
 
 
 class SetPart(Written):
@@ -526,19 +605,19 @@ def _describe(data: Any) -> str:
 
 def json_schema() -> dict[str, Any]:
     """JSON Schema (draft 7) of each kind of file, for editors."""
-    models = (FamilyFile, ChoicesFile, CostsFile, TargetFile)
+    models = (FamilyFile, ChoicesFile, CostsFile, TunedFile, ShapesFile, TargetFile)
     schemas = {model.__name__: model.model_json_schema() for model in models}
     definitions = {k: v for one in schemas.values() for k, v in one.pop("$defs", {}).items()}
-    family, choices, costs, target = ({"$ref": f"#/$defs/{name}"} for name in schemas)
+    family, *others, target = ({"$ref": f"#/$defs/{name}"} for name in schemas)
+    by_key: dict[str, Any] = target
+    for key, model in zip(("choices", "costs", "tuned", "shapes"), others, strict=True):
+        by_key = {"if": {"required": [key]}, "then": model, "else": by_key}
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
-        "title": "A Kernelmint spec: family.yaml, choices.yaml, costs.yaml or <target>.yaml",
+        "title": "A Kernelmint spec: family.yaml, choices.yaml, costs.yaml, "
+        "<target>.yaml, <target>.tuned.yaml or <target>.shapes.yaml",
         "if": {"required": ["family"]},
         "then": family,
-        "else": {
-            "if": {"required": ["choices"]},
-            "then": choices,
-            "else": {"if": {"required": ["costs"]}, "then": costs, "else": target},
-        },
+        "else": by_key,
         "$defs": dict(sorted({**definitions, **schemas}.items())),
     }

@@ -12,7 +12,9 @@ from runtime.handle import Kernel
 
 _FAMILY = "flash_forward"
 _call_operator = operators.caller(_FAMILY)
-_chosen: dict[tuple[torch.device, torch.dtype, int, bool], Kernel] = {}
+_chosen: dict[tuple[torch.device, torch.dtype, int, bool], Kernel | None] = {}  # None: by sizes
+_chosen_by_sizes: dict[tuple[object, ...], Kernel] = {}
+_MOST_SIZES = 4096  # kept at one time
 
 
 def attention(
@@ -28,9 +30,11 @@ def attention(
 ) -> Any:
     """Attention forward, softmax(scale * q k^T) v, with a kernel that suits the arguments.
 
-    The kernel is the first that is available on the device of `q` and has its dtype, its head
-    dimension and `causal`: targets of the highest compute capability first, then as their specs
-    list the kernels. The choice is kept for the process.
+    The kernel is that of the tuned row (<target>.tuned.yaml) which is of the device of `q`, has its
+    dtype, its head dimension and `causal`, and covers the sizes. Where no row does, it is the first
+    that is available there and has these parameters: targets of the highest compute capability
+    first, then as their specs list the kernels. The choice is kept for the process;
+    `runtime.explain_choice` says what was considered.
 
     Args:
         q: queries, [B, Sq, H, D], or [B, H, Sq, D] where layout is "bhsd".
@@ -63,10 +67,12 @@ def attention(
             given = _swapped("out", out)
     result: Any
     if torch.compiler.is_dynamo_compiling():
-        key = _search(q.device, q.dtype, int(q.shape[3]), causal)
+        kind = (q.device, q.dtype, int(q.shape[3]), causal)
+        rows = _ranges(*kind)
+        key = _search(*kind, choice.covered(rows, _sizes(q, k)) if rows else ())
         result = _call_operator(key, (q, k, v), (scale,), (return_lse,), given)
     else:
-        result = _choose(q, causal)(q, k, v, scale=scale, return_lse=return_lse, out=given)
+        result = _choose(q, k, causal)(q, k, v, scale=scale, return_lse=return_lse, out=given)
     if layout == "bshd":
         return result
     if isinstance(out, torch.Tensor):
@@ -76,14 +82,55 @@ def attention(
     return (o, result[1]) if return_lse else o
 
 
-def _choose(q: torch.Tensor, causal: bool) -> Kernel:
+def explain_choice(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    causal: bool = False,
+    layout: str = "bshd",
+) -> choice.Explanation:
+    """What `attention` considers for these arguments, in its order: rows that were tuned, then
+    kernels, each with why it is taken or not. `str()` of it is for people.
+
+    Args: as `attention`'s; `v` does not matter.
+    """
+    if layout == "bhsd":
+        q, k = _swapped("q", q), _swapped("k", k)
+    d_head = int(tensors.extents("q", q, 4)[3])
+    tensors.extents("k", k, 4)
+    wanted = _wanted(q.dtype, d_head, causal)
+    return choice.explain(_FAMILY, q.device, wanted, _sizes(q, k))
+
+
+def _choose(q: torch.Tensor, k: torch.Tensor, causal: bool) -> Kernel:
     try:
-        return _chosen[q.device, q.dtype, q.shape[3], causal]
+        kernel = _chosen[q.device, q.dtype, q.shape[3], causal]
+        if kernel is not None:
+            return kernel
+        return _chosen_by_sizes[q.device, q.dtype, q.shape, k.shape, causal]
     except Exception:  # not met before, or wrong in one of many ways
         pass
-    d_head = int(tensors.extents("q", q, 4)[3])
-    kernel = catalog.kernel(_search(q.device, q.dtype, d_head, causal))
-    return _chosen.setdefault((q.device, q.dtype, d_head, causal), kernel)
+    kind = (q.device, q.dtype, int(tensors.extents("q", q, 4)[3]), causal)
+    rows = _ranges(*kind)
+    if not rows:
+        kernel = catalog.kernel(_search(*kind, ()))
+        _chosen[kind] = kernel
+        return kernel
+    tensors.extents("k", k, 4)
+    kernel = catalog.kernel(_search(*kind, choice.covered(rows, _sizes(q, k))))
+    if len(_chosen_by_sizes) >= _MOST_SIZES:
+        _chosen_by_sizes.clear()
+    _chosen[kind] = None
+    _chosen_by_sizes[q.device, q.dtype, q.shape, k.shape, causal] = kernel
+    return kernel
+
+
+def _sizes(q: torch.Tensor, k: torch.Tensor) -> dict[str, int]:
+    """The family's symbols."""
+    batch, seq_len_q, heads, d_head = q.shape
+    _, seq_len_k, kv_heads, _ = k.shape
+    return {"B": batch, "Sq": seq_len_q, "Sk": seq_len_k, "H": heads, "Hk": kv_heads, "D": d_head}
 
 
 def _swapped(name: str, tensor: torch.Tensor) -> torch.Tensor:
@@ -95,8 +142,23 @@ def _swapped(name: str, tensor: torch.Tensor) -> torch.Tensor:
         raise InvalidArgument(f"{name}: cannot be read as [B, S, H, D]: {reason}") from None
 
 
-@choice.traced_as_constant
-def _search(device: torch.device, dtype: torch.dtype, d_head: int, causal: bool) -> str:
+def _wanted(dtype: torch.dtype, d_head: int, causal: bool) -> dict[str, Any]:
     name = catalog.dtype_name(dtype) or str(dtype)
-    wanted = {"dtype": name, "d_head": d_head, "causal": causal}
-    return choice.choose(_FAMILY, device, wanted).info.key
+    return {"dtype": name, "d_head": d_head, "causal": causal}
+
+
+@choice.traced_as_constant
+def _ranges(device: torch.device, dtype: torch.dtype, d_head: int, causal: bool) -> choice.Ranges:
+    return choice.ranges(_FAMILY, device, _wanted(dtype, d_head, causal))
+
+
+@choice.traced_as_constant
+def _search(
+    device: torch.device,
+    dtype: torch.dtype,
+    d_head: int,
+    causal: bool,
+    covering: tuple[int, ...],
+) -> str:
+    wanted = _wanted(dtype, d_head, causal)
+    return choice.choose(_FAMILY, device, wanted, covering=covering).info.key

@@ -20,7 +20,7 @@ def test_the_manifest_names_the_front_and_holds_the_rows(workspace) -> None:
     (workspace.demo / "choices.yaml").write_text(CHOICES)
     assert workspace.run("regenerate").status == 0
     (entry,) = json.loads(workspace.tree()["manifest.json"])["families"]
-    assert entry["front"] == {"module": "kernel_specs.demo.front", "function": "call"}
+    assert entry["fronts"] == [{"module": "kernel_specs.demo.front", "function": "call"}]
     assert entry["choices"] == [
         {"when": "N <= 64 and (not causal)", "take": {"tile": 32, "warps": 1}},
         {"when": "True", "take": {"mode": "auto"}},
@@ -49,6 +49,17 @@ def test_a_wrong_row_is_located(workspace, old, new, message) -> None:
     result = workspace.run("list")
     assert result.status == 2
     assert message in result.output
+
+
+def test_a_family_may_have_several_fronts(workspace) -> None:
+    family = workspace.demo / "family.yaml"
+    (workspace.demo / "front.py").write_text("")
+    family.write_text(family.read_text() + "front: [front.py:call, front.py:explain_call]\n")
+    assert workspace.run("regenerate").status == 0
+    (entry,) = json.loads(workspace.tree()["manifest.json"])["families"]
+    assert [front["function"] for front in entry["fronts"]] == ["call", "explain_call"]
+    family.write_text(family.read_text().replace("front.py:explain_call", "front:explain_call"))
+    assert "family.yaml:14:24: names a module and a function" in workspace.run("list").output
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,14 @@
 """One chooser for all fronts: what is wanted, the rows of choices.yaml, the manifest's order."""
 
+import dataclasses
+
 import pytest
 import torch
 
 import runtime
 from codegen.spec.expressions import INT, parse
-from runtime import choice, packs
+from runtime import choice, devices, manifest, packs
+from runtime.manifest import SizeRange, TunedRow
 
 CPU = torch.device("cpu")
 F32 = {"dtype": "f32", "d_head": 64, "causal": False}
@@ -65,10 +68,153 @@ def test_where_nothing_suits_each_candidate_says_why(rows):
         choice.choose("flash_forward", CPU, F32, {"Sq": 9}, target="sm80")
 
 
+def row(key, most, device=None, **values):
+    """A row of these parameters' kernels, for Sq up to `most` and any B * H up to 64."""
+    info = next(info for info in runtime.kernels("flash_forward") if info.key == key)
+    return TunedRow(
+        device=device or devices.name(CPU),
+        parameters={name: info.parameters[name] for name in F32},
+        ranges=(SizeRange(("Sq",), 1, most), SizeRange(("B", "H"), 1, 64)),
+        take=key,
+        configuration={**info.parameters, **values},
+        milliseconds=1.25,
+        runner_up="flash_forward.cpu.other",
+        runner_up_milliseconds=1.5,
+        tie=False,
+    )
+
+
+@pytest.fixture
+def tuned(monkeypatch):
+    """Replaces the rows that were tuned for flash_forward on the CPU; forgets what was chosen."""
+
+    def use(*found):
+        targets = [
+            dataclasses.replace(target, tuned=found if target.name == "cpu" else ())
+            for target in manifest.family("flash_forward").targets
+        ]
+        monkeypatch.setattr(choice, "_by_capability", lambda family: targets)
+        choice._tuned_for.cache_clear()
+        for names in (choice.__dict__, runtime.attention.__globals__):
+            monkeypatch.setitem(names, "_chosen", {})
+        monkeypatch.setitem(runtime.attention.__globals__, "_chosen_by_sizes", {})
+
+    yield use
+    choice._tuned_for.cache_clear()
+
+
+def keys_of_f32():
+    found = runtime.kernels("flash_forward", "cpu", lambda info: not info.parameters["trace"])
+    return [info.key for info in found if F32.items() <= info.parameters.items()]
+
+
+SIZES = {"B": 1, "H": 2, "Hk": 2, "Sk": 9, "D": 64}
+
+
+def test_the_tuned_row_that_covers_the_sizes_decides_before_other_rows(tuned, rows):
+    first, second = keys_of_f32()[:2]
+    tuned(row(second, 100), row(first, 200))
+    rows(("True", {"B_r": 256}))
+
+    def taken(length, wanted=F32, **sizes):
+        return choice.choose("flash_forward", CPU, wanted, {**SIZES, "Sq": length, **sizes})
+
+    assert taken(100).info.key == second
+    assert taken(101).info.key == first
+    assert taken(100, B=32).info.key == second
+    assert taken(100, B=33).info.parameters["B_r"] == 256  # no row covers it
+    assert taken(100, {**F32, "causal": True}).info.parameters["B_r"] == 256
+    assert taken(100, {**F32, "B_r": 256}).info.key == first  # what is wanted comes first
+
+
+def test_a_row_of_another_device_does_not_count_and_what_no_row_covers_takes_the_first(tuned):
+    first, second = keys_of_f32()[:2]
+    tuned(row(second, 100, device="NVIDIA H200"))
+    assert choice.choose("flash_forward", CPU, F32, {**SIZES, "Sq": 9}).info.key == first
+    tuned(row(second, 100))
+    assert choice.choose("flash_forward", CPU, F32, {**SIZES, "Sq": 99}).info.key == second
+    assert choice.choose("flash_forward", CPU, F32, {**SIZES, "Sq": 101}).info.key == first
+
+
+def test_a_row_whose_kernel_is_in_no_pack_says_how_to_build_it(tuned):
+    first = keys_of_f32()[0]
+    absent = "flash_forward.cpu.f32-d64-r32-c64"
+    tuned(dataclasses.replace(row(first, 100), take=absent))
+    assert choice.choose("flash_forward", CPU, F32, {**SIZES, "Sq": 9}).info.key == first
+    found = choice.explain("flash_forward", CPU, F32, {**SIZES, "Sq": 9})
+    assert found.key == first
+    assert f"no pack holds it: runtime.kernel({absent!r}, build=True) builds it" in str(found)
+
+
+def test_a_row_that_depends_on_a_size_which_a_front_does_not_tell_is_an_error(tuned):
+    tuned(row(keys_of_f32()[1], 100))
+    with pytest.raises(runtime.InvalidArgument, match="depends on the size Sq"):
+        choice.choose("flash_forward", CPU, F32)
+
+
+def test_attention_takes_the_row_of_its_sizes_whatever_was_called_before(tuned):
+    first, second = keys_of_f32()[:2]
+    tuned(row(second, 20))
+    for length, key in ((20, second), (21, first), (20, second), (21, first)):
+        q, k, v = torch.randn(3, 1, length, 2, 64).unbind()
+        calls = []
+        kernel_of = runtime.attention.__globals__["_choose"]
+        calls.append(kernel_of(q, k, False))
+        assert calls[0].info.key == key
+        assert torch.equal(runtime.attention(q, k, v), runtime.kernel(key)(q, k, v))
+        swapped = (t.transpose(1, 2) for t in (q, k, v))
+        assert runtime.explain_choice(*swapped, layout="bhsd").key == key
+
+
+def test_explain_choice_says_what_was_considered_and_why(tuned):
+    first, second = keys_of_f32()[:2]
+    tuned(
+        row(first, 100, device="NVIDIA H200"),
+        row(first, 8),
+        dataclasses.replace(row(second, 16), tie=True),
+    )
+    q, k, v = torch.randn(3, 1, 12, 2, 64).unbind()
+    found = runtime.explain_choice(q, k, v)
+    assert found.key == second
+    assert {entry.what: entry.verdict for entry in found.considered} == {
+        f"cpu.tuned.yaml, row 2: {first}": "Sq is 12, not in [1, 8]",
+        f"cpu.tuned.yaml, row 3: {second}": "covers the call",
+        "cpu.tuned.yaml, 1 rows": "of other devices",
+        second: "taken: 1.25 ms, a tie with flash_forward.cpu.other with 1.5 ms",
+    }
+    assert str(found).startswith(f"{second} on {devices.name(CPU)}\n")
+    assert runtime.explain_choice(*torch.randn(3, 1, 17, 2, 64).unbind()).considered[
+        -1
+    ].verdict == ("taken: no row covers the call, and it is the first kernel that fits")
+
+
+def test_a_compiled_graph_depends_on_the_rows_alone_where_lengths_are_dynamic(tuned):
+    first, second = keys_of_f32()[:2]
+    tuned(row(second, 100))
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    torch.compiler.reset()
+    compiled = torch.compile(
+        lambda q, k, v: runtime.attention(q, k, v), fullgraph=True, backend=backend
+    )
+    for length in (30, 50, 70, 130, 150):
+        q, k, v = torch.randn(3, 1, length, 2, 64).unbind()
+        for tensor in (q, k, v):
+            torch._dynamo.mark_dynamic(tensor, 1)
+        key = second if length <= 100 else first
+        assert torch.equal(compiled(q, k, v), runtime.kernel(key)(q, k, v))
+    assert len(graphs) == 2
+
+
 def test_fronts_are_found_through_the_packs():
     found = {front.function: front.module for _, front in packs.fronts()}
     assert found == {
         "attention": "kernel_specs.flash_forward.front",
+        "explain_choice": "kernel_specs.flash_forward.front",
         "block_sparse_attention": "kernel_specs.hstu.block_sparse.front",
         "hstu_attention_with_bsa": "kernel_specs.hstu.hstu_bsa.front",
     }

@@ -89,9 +89,9 @@ def main(arguments: list[str]) -> None:
         "fingerprint": fingerprint,
         "operators": {family["name"]: family["operators"] for family in manifest["families"]},
         "fronts": [
-            {"family": family["name"], **family["front"]}
+            {"family": family["name"], **front}
             for family in manifest["families"]
-            if family["front"]
+            for front in family["fronts"]
         ],
         "specs": dict(folder.split("=", 1) for folder in options.specs),
         **made_of,

@@ -1,0 +1,223 @@
+"""<target>.tuned.yaml and <target>.shapes.yaml: what a tuner found, and what it measures."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+
+from codegen.spec import schema
+from codegen.spec.checks import load_expression
+from codegen.spec.expressions import DEVICE_FACTS, EVALUATION_ERRORS, INT, INT64_MAX, reason
+from codegen.spec.keys import KeyFormatError, key_prefix, parse_tokens
+from codegen.spec.model import (
+    Family,
+    Number,
+    ParameterValue,
+    Shape,
+    Shapes,
+    SizeRange,
+    Target,
+    TunedRow,
+)
+from codegen.spec.problems import did_you_mean
+from codegen.spec.source import Document
+
+TUNED = ".tuned.yaml"
+SHAPES = ".shapes.yaml"
+MAX_SHAPES = 10_000
+
+_Steps = tuple["str | int", ...]
+
+
+def load_tuned(document: Document, family: Family, target: Target) -> tuple[TunedRow, ...]:
+    """The rows of a file; what is wrong goes to the document."""
+    written: schema.TunedFile | None = schema.validate(document, schema.TunedFile)
+    rows = []
+    for i, row in enumerate(written.tuned if written else ()):
+        place: _Steps = ("tuned", i)
+        values = _parse_key(document, target, row.take, *place, "take")
+        if row.runner_up is not None:
+            _parse_key(document, target, row.runner_up, *place, "runner_up")
+        known = values and target.by_name(values)
+        for name, value in row.parameters.items():
+            if not _check_parameter(document, target, name, value, *place, "parameters", name):
+                continue
+            if known and known[name] != value:
+                message = f"{name} is {known[name]} in {row.take}, not {value}"
+                document.report(message, *place, "parameters", name)
+        _check_sizes(document, family, row.sizes, *place, "sizes")
+        ranges = _ranges(document, family, row.range, *place, "range")
+        if not values:
+            continue
+        rows.append(
+            TunedRow(
+                device=row.device,
+                parameters=tuple(row.parameters.items()),
+                ranges=ranges,
+                take=row.take,
+                values=values,
+                milliseconds=row.milliseconds,
+                runner_up=row.runner_up,
+                runner_up_milliseconds=row.runner_up_milliseconds,
+                tie=row.tie,
+                location=document.locate(*place, "take"),
+            )
+        )
+    return tuple(rows)
+
+
+def _parse_key(
+    document: Document, target: Target, key: str, *place: str | int
+) -> tuple[ParameterValue, ...]:
+    """The values that a key of the target stands for; none where it is not one."""
+    prefix = key_prefix(target)
+    if not key.startswith(prefix):
+        document.report(f"'{key}' is not a key of this target: expected {prefix}…", *place)
+        return ()
+    try:
+        return parse_tokens(target.parameters, key.removeprefix(prefix))
+    except KeyFormatError as error:
+        document.report(f"'{key}' is not a valid key: {error}", *place)
+        return ()
+
+
+def _check_parameter(
+    document: Document, target: Target, name: str, value: ParameterValue, *place: str | int
+) -> bool:
+    known = {parameter.name: parameter for parameter in target.parameters}
+    if name not in known:
+        message = f"the target has no parameter '{name}'{did_you_mean(name, known)}"
+        document.report(message, *place, key=True)
+    elif wrong := known[name].check(value):
+        document.report(wrong, *place)
+    else:
+        return True
+    return False
+
+
+def _check_sizes(
+    document: Document, family: Family, sizes: Mapping[str, object], *place: str | int
+) -> None:
+    for name in sizes:
+        if name not in family.symbols:
+            hint = did_you_mean(name, family.symbols)
+            document.report(f"the family has no symbol '{name}'{hint}", *place, name, key=True)
+
+
+def _ranges(
+    document: Document, family: Family, written: Mapping[str, Sequence[int]], *place: str | int
+) -> tuple[SizeRange, ...]:
+    ranges = []
+    for text, (least, most) in written.items():
+        symbols = tuple(part.strip() for part in text.split("*"))
+        for name in symbols:
+            if name not in family.symbols:
+                hint = did_you_mean(name, family.symbols)
+                message = f"'{name}' is not a symbol{hint}: expected one, or a product of some"
+                document.report(message, *place, text, key=True)
+        if not 0 <= least <= most <= INT64_MAX:
+            message = f"got [{least}, {most}], expected the least value, then the greatest"
+            document.report(message, *place, text)
+        ranges.append(SizeRange(symbols, least, most))
+    return tuple(ranges)
+
+
+def load_shapes(document: Document, family: Family, target: Target) -> Shapes | None:
+    """The shapes of a file; what is wrong goes to the document, and then there are none."""
+    written: schema.ShapesFile | None = schema.validate(document, schema.ShapesFile)
+    if written is None:
+        return None
+    shapes: list[Shape] = []
+    for i, group in enumerate(written.shapes):
+        place: _Steps = ("shapes", i)
+        for name, values in group.parameters.items():
+            for value in values:
+                _check_parameter(document, target, name, value, *place, "parameters", name)
+        _check_scalars(document, family, group.scalars, *place, "scalars")
+        _check_sizes(document, family, group.sizes, *place, "sizes")
+        for j, point in enumerate(group.points):
+            _check_sizes(document, family, point.sizes, *place, "points", j, "sizes")
+            ranges = _ranges(document, family, point.range, *place, "points", j, "range")
+            if document.problems:
+                continue
+            texts = {
+                **{name: (text, (*place, "sizes", name)) for name, text in group.sizes.items()},
+                **{
+                    name: (text, (*place, "points", j, "sizes", name))
+                    for name, text in point.sizes.items()
+                },
+            }
+            for combination in itertools.product(*group.parameters.values()):
+                parameters = dict(zip(group.parameters, combination, strict=True))
+                sizes = _sizes(document, family, target, texts, parameters, (*place, "points", j))
+                scalars = tuple(group.scalars.items())
+                shapes.append(Shape(tuple(parameters.items()), sizes, scalars, ranges))
+                if len(shapes) > MAX_SHAPES:
+                    document.report(f"more than {MAX_SHAPES:,} shapes", *place)
+                    return None
+                if document.problems:
+                    break
+    scope = {
+        **{parameter.name: parameter.kind for parameter in target.parameters},
+        **{value.name: value.expression.kind for value in target.derived},
+        **dict.fromkeys((*family.symbols, *DEVICE_FACTS), INT),
+    }
+    cost, estimate = written.cost, None
+    if cost is not None:
+        place = ("cost", "estimate")
+        estimate = load_expression(document, cost.estimate, scope, "number", *place)
+    if document.problems:
+        return None
+    return Shapes(tuple(shapes), estimate, cost.within if cost else 1.0)
+
+
+def _check_scalars(
+    document: Document, family: Family, scalars: Mapping[str, Number], *place: str | int
+) -> None:
+    known = {scalar.name: scalar for scalar in family.scalars}
+    for name in scalars:
+        if name not in known:
+            hint = did_you_mean(name, known)
+            document.report(f"the family has no scalar '{name}'{hint}", *place, name, key=True)
+    for name, scalar in known.items():
+        if scalar.default is None and name not in scalars:
+            document.report(f"the scalar '{name}' has no default: name its value", *place)
+
+
+def _sizes(
+    document: Document,
+    family: Family,
+    target: Target,
+    texts: Mapping[str, tuple[str, _Steps]],
+    parameters: Mapping[str, ParameterValue],
+    point: _Steps,
+) -> tuple[tuple[str, int], ...]:
+    """The value of each symbol; texts are expressions over parameters and other symbols."""
+    kinds = {p.name: p.kind for p in target.parameters if p.name in parameters}
+    scope = {**kinds, **dict.fromkeys(family.symbols, INT)}
+    known: dict[str, ParameterValue] = dict(parameters)
+    missing = [name for name in family.symbols if name not in texts]
+    if missing:
+        document.report(f"no size is given for {', '.join(missing)}", *point)
+        return ()
+    expressions = {
+        name: load_expression(document, text, scope, "int", *place)
+        for name, (text, place) in texts.items()
+    }
+    if document.problems:
+        return ()
+    waiting = dict(expressions)
+    while waiting:
+        ready = [name for name, e in waiting.items() if e.names <= known.keys()]
+        if not ready:
+            document.report(f"{', '.join(waiting)} are given by each other", *point)
+            return ()
+        for name in ready:
+            try:
+                known[name] = int(waiting.pop(name).evaluate(known))
+            except EVALUATION_ERRORS as error:
+                document.report(f"'{name}' has no value: {reason(error)}", *texts[name][1])
+                return ()
+            if int(known[name]) < 0:
+                document.report(f"'{name}' is {known[name]}", *texts[name][1])
+    return tuple((name, int(known[name])) for name in family.symbols)
