@@ -17,7 +17,7 @@ import torch
 from codegen.packs import Pack
 from codegen.spec.expressions import EVALUATION_ERRORS, ExpressionError, Kind, reason
 from codegen.spec.where import Where, manifest_scope
-from runtime import devices, manifest, ondemand, operators, packs
+from runtime import devices, manifest, ondemand, operators, packs, used
 from runtime.errors import InvalidArgument, KernelNotFound, PackError, TargetUnavailable, shown
 from runtime.handle import Kernel, traced_as_constant
 
@@ -427,6 +427,7 @@ def _make(key: str, build: bool | None, compiles: bool) -> Kernel:
         raise PackError(
             f"{pack}: {pack.library(family)} lacks {key}, which its manifest names: reinstall it"
         ) from None
+    used.note(key)
     kernel_class: type[Kernel] = packs.face(pack, family)
     return kernel_class.of_key(key)(info, native, through_operator)
 

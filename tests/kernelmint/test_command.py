@@ -24,6 +24,7 @@ WITHOUT_PYTORCH = (
     "new",
     "schema",
     "costs",
+    "slim",
 )
 
 

@@ -1,0 +1,29 @@
+"""KERNELMINT_RECORD: a file that notes which kernels programs resolved, for `kernelmint slim`."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import warnings
+
+VARIABLE = "KERNELMINT_RECORD"
+_HEAD = "# The kernels that programs resolved; `kernelmint slim` makes a set of them.\n"
+
+
+def note(key: str) -> None:
+    """Adds a key to the file that KERNELMINT_RECORD names, if any; several processes may.
+
+    What the file system refuses is a warning: the kernel is as good without.
+    """
+    path = os.environ.get(VARIABLE)
+    if not path:
+        return
+    try:
+        with open(path, "a+", encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            known = file.read()
+            if f"- {key}\n" not in known:
+                file.write(f"{'' if known else _HEAD}- {key}\n")
+    except OSError as error:
+        warnings.warn(f"{VARIABLE}={path}: {error.strerror or error}", RuntimeWarning, stacklevel=2)
