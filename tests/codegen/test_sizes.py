@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
 
 # (what, file, text to replace, its replacement, what is reported where)
 REFUSED = [
@@ -217,3 +221,27 @@ def test_a_familys_derived_values_are_every_targets(workspace) -> None:
     assert '"area": 64' in listed
     shard = next(iter(sorted(workspace.out.glob("demo/cpu_*.cpp")))).read_text()
     assert "static constexpr int width = " in shard
+
+
+def test_the_pages_examples_load(workspace) -> None:
+    page = (ROOT / "docs/specs.md").read_text()
+    sizes, launch = (
+        page.partition(f"\n### {title}\n")[2].partition("```yaml\n")[2].partition("```")[0]
+        for title in ("Sizes known at a call", "Launches")
+    )
+    family, _, target = sizes.partition("# sm80.yaml\n")
+    assert "launch:" in target
+    workspace.write("family.yaml", f"family: demo\nsummary: Of the page.\n{family}")
+    workspace.write("cpu.yaml", "target: cpu\nkernel: cpu.h\nsets: {default: [{}]}\n")
+    sets = "sets: {default: [{}]}\n"
+    workspace.write("sm80.yaml", f"target: sm80\nkernel: sm80.cuh:sums\n{target}{sets}")
+    result = workspace.run("regenerate")
+    assert result.status == 0, result.output
+    workspace.edit("family.yaml", "{tensor: [N]", "{tensor: [N, M, B]")
+    parameters = "parameters: {n_warps: {type: int, default: 4}, tile: {type: int, default: 64}}\n"
+    workspace.write("sm90.yaml", f"target: sm90\nkernel: sm80.cuh:it\n{parameters}{launch}{sets}")
+    result = workspace.run("regenerate")
+    assert result.status == 0, result.output
+    text = (workspace.out / "demo/sm90_launch.cuh").read_text()
+    assert ".cluster = {2, 1, 1}," in text
+    assert ".dependent = true," in text

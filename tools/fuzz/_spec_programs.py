@@ -18,6 +18,8 @@ from codegen.spec.model import Configuration, ParameterType, Target
 from ..places import INCLUDE
 
 SYMBOLS = {"N": 24, "M": 5}
+# What requirements and outputs see of a call beside them: the scalar `c`, and the device.
+C, SM_COUNT = 11, 48
 
 PRINTING = r"""
 #pragma once
@@ -62,12 +64,14 @@ void number(const char* name, Expression expression, const Scope& scope) {
 }
 int main() {
   const std::int64_t symbols[] = {SYMBOLS};
+  const ScalarValue scalars[] = {{}, {.integer = SCALAR}};
+  const DeviceFacts facts = {.sm_count = SM_COUNT};
   const FamilyEntry* families[] = {FAMILIES};
   for (const FamilyEntry* family : families) {
     const TargetEntry& target = *family->targets[0];
     for (std::size_t k = 0; k < target.num_kernels; ++k) {
       const KernelEntry& kernel = target.kernels[k];
-      const Scope scope = {symbols, kernel.parameters, nullptr};
+      const Scope scope = {symbols, kernel.parameters, scalars, &facts};
       std::printf("key %s\n", kernel.key);
       kernel.baseline(nullptr, {});
       if (const Dim& d = family->tensors[1].dims[0]; d.symbol < 0) number("dim", d.value, scope);
@@ -131,6 +135,8 @@ def run(folder: Path, spaces: Sequence[FamilySpace]) -> str:
     names = [f"kernelmint::{space.family.name}" for space in spaces]
     filled = {
         "SYMBOLS": ", ".join(map(str, SYMBOLS.values())),
+        "SCALAR": str(C),
+        "SM_COUNT": str(SM_COUNT),
         "DECLARATIONS": "\n".join(
             f"namespace {name} {{ extern const FamilyEntry kFamily; }}" for name in names
         ),
@@ -202,7 +208,7 @@ def _values(
 ) -> Iterator[tuple[str, Any]]:
     """What the program prints for a configuration: (name, Python's value)."""
     yield "key", configuration.key
-    scope: dict[str, Any] = dict(SYMBOLS)
+    scope: dict[str, Any] = {**SYMBOLS, "c": C, "sm_count": SM_COUNT}
     for parameter in target.parameters:
         value = scope[parameter.name] = configuration.parameters[parameter.name]
         if parameter.type is ParameterType.DTYPE:

@@ -124,6 +124,9 @@ def good(rng: random.Random, family: str) -> Texts:
     ints = [name(f"i{i}") for i in range(rng.randrange(1, 4))]
     bools = [name(f"b{i}") for i in range(rng.randrange(3))]
     shared = Expressions(rng, ["N", "M"], [])
+    sizes = Expressions(rng, ["N", "M", "c"], [])
+    facts = Expressions(rng, ["N", "M", "sm_count"], [])
+    conditions = Expressions(rng, ["N", "M", "c", "sm_count"], [])
     numbers = Expressions(rng, ints, bools)
     parameters = [
         f"  {n}: {{type: int, token: t{i}x, doc: {text()}}}" for i, n in enumerate(ints)
@@ -137,7 +140,7 @@ def good(rng: random.Random, family: str) -> Texts:
     values = rng.sample(["auto", "errno", "key", "split", "std", "mode", "f32", "linux"], 3)
     lists = {n: rng.sample([-5, -1, 0, 1, 2, 3, 64, 2**31 - 1], 2) for n in ints}
     product = ", ".join(f"{n}: {v}" for n, v in lists.items())
-    calls = Expressions(rng, [*numbers.ints, "N", "M"], bools)
+    calls = Expressions(rng, [*numbers.ints, *conditions.ints], bools)
     target = [
         *("target: cpu", "kernel: cpu.h", "shards: 1", "parameters:", *parameters),
         *([f"  mode: {{type: enum, values: [{', '.join(values)}]}}"] if enum else []),
@@ -152,13 +155,13 @@ def good(rng: random.Random, family: str) -> Texts:
                 f"summary: {text()}",
                 "arguments:",
                 f"  x: {{tensor: [N, M], dtype: dtype, doc: {text()}}}",
-                f"  y: {{output: [{quoted(shared.integer())}], dtype: f32}}",
-                f"  s: {{scalar: f64, default: {quoted(shared.number())}, doc: {text()}}}",
+                f"  y: {{output: [{quoted(sizes.integer())}], dtype: f32}}",
+                f"  s: {{scalar: f64, default: {quoted(facts.number())}, doc: {text()}}}",
                 f"  c: {{scalar: i64, default: {quoted(shared.integer())}}}",
                 "parameters:",
                 f"  dtype: {{type: dtype, values: [{rng.choice(['bf16', 'bf16, f32'])}]}}",
                 "requires:",
-                f"  - {{that: {quoted(shared.condition())}, because: {text()}}}",
+                f"  - {{that: {quoted(conditions.condition())}, because: {text()}}}",
             ]
         )
         + "\n",
