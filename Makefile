@@ -50,7 +50,7 @@ lint: $(READY)
 # Every instruction set: the tests check each that the processor runs.
 test: export KERNELMINT_ISAS ?= all
 test: build lint
-	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
 	$(BIN)/ptx-report --installed --check
 
 format: $(READY)

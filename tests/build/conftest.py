@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import functools
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from .few_kernels import run, settings
+from .few_kernels import PYTHONS, run, settings
 
 
 @pytest.fixture(scope="session")
@@ -16,3 +18,20 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     printed = run(*made, *settings(folder))
     (wheel,) = (folder / "dist").iterdir()
     return wheel, printed
+
+
+@pytest.fixture(scope="session")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
+    """The wheel that serves Python 3.x, built with it or, from 3.12 on, with the first there is."""
+
+    @functools.cache
+    def build(minor: int) -> Path:
+        folder = tmp_path_factory.mktemp("wheel")
+        run(PYTHONS[minor], "-m", "venv", folder / "environment")
+        pip = [folder / "environment/bin/python", "-m", "pip"]
+        run(*pip, "install", "--quiet", "pip>=23.1")  # its -C option
+        run(*pip, "wheel", ".", "--no-deps", "--wheel-dir", folder / "dist", *settings(folder))
+        (wheel,) = (folder / "dist").iterdir()
+        return wheel
+
+    return lambda minor: build(min(m for m in PYTHONS if m == minor or 12 <= m <= minor))

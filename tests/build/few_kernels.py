@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -34,3 +35,18 @@ def settings(folder: Path) -> list[str]:
         *("-C", f"build-dir={folder / 'build'}", "-C", "cmake.define.KERNELMINT_CUDA=OFF"),
         *("-C", f"cmake.define.KERNELMINT_GENERATED_DIR={folder / 'generated'}"),
     ]
+
+
+def interpreters() -> dict[int, str]:
+    """The Pythons 3.x from 3.10 on that are on PATH or beside this one, by x."""
+    found = {}
+    for minor in range(10, 20):
+        name = f"python3.{minor}"
+        beside = Path(sys.base_prefix).parent.glob(f"*/bin/{name}")
+        for program in filter(None, [shutil.which(name), *map(str, beside)]):
+            if subprocess.run([program, "-V"], capture_output=True, check=False).returncode == 0:
+                found[minor] = program
+    return found
+
+
+PYTHONS = interpreters()

@@ -1,5 +1,5 @@
 """A project of one's own: `kernelmint init` with the wheel alone, in a fresh environment with no
-checkout in reach and no nvcc; then its wheel beside stock Kernelmint."""
+checkout in reach and no nvcc; then its wheel beside stock Kernelmint, in two Pythons."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
+from .few_kernels import PYTHONS, run
 from .test_builds import hidden_nvcc_path
 
-pytestmark = pytest.mark.build
+pytestmark = [pytest.mark.build, pytest.mark.xdist_group("wheel")]
 
 OURS = ("kernelmint", "_kernelmint", "codegen", "runtime", "my_kernels")
 USE = """
@@ -72,7 +75,10 @@ class Environment:
         return done.stdout
 
 
-def test_a_project_of_its_own_from_the_wheel_alone(made: tuple[Path, str], tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def pack_wheel(made: tuple[Path, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of a project that its author made with the wheel of Kernelmint alone."""
+    tmp_path = tmp_path_factory.mktemp("author")
     kernelmint, _ = made
     found = {"PIP_FIND_LINKS": str(kernelmint.parent)}
     path = hidden_nvcc_path(tmp_path / "bin")
@@ -99,8 +105,38 @@ def test_a_project_of_its_own_from_the_wheel_alone(made: tuple[Path, str], tmp_p
     (built,) = (project / "dist").iterdir()
     assert "-py3-none-" in built.name
 
-    colleague = Environment(tmp_path / "colleague", path)
-    colleague.run("pip", "install", "--no-deps", kernelmint, built, cwd=tmp_path)
+    kept = tmp_path / built.name
+    built.rename(kept)
     shutil.rmtree(project)
+    return kept
+
+
+def test_a_colleague_uses_it_beside_stock_kernelmint(
+    made: tuple[Path, str], pack_wheel: Path, tmp_path: Path
+) -> None:
+    colleague = Environment(tmp_path / "colleague", hidden_nvcc_path(tmp_path / "bin"))
+    colleague.run("pip", "install", "--no-deps", made[0], pack_wheel, cwd=tmp_path)
     used = colleague.run("python", "-c", USE, cwd=tmp_path)
+    assert used.strip().splitlines()[-1] == "['kernelmint', 'my_kernels']"
+
+
+def test_the_same_wheel_serves_another_python(
+    wheels: Callable[[int], Path], pack_wheel: Path, tmp_path: Path
+) -> None:
+    others = [minor for minor in PYTHONS if minor != sys.version_info.minor]
+    if not others:
+        pytest.skip("no other Python from 3.10 on is on PATH or beside this one")
+    minor = min(others, key=lambda minor: (minor < 12, minor))
+    folder = tmp_path / "environment"
+    subprocess.run([PYTHONS[minor], "-m", "venv", folder], check=True)
+    python = folder / "bin/python"
+    version = metadata.version("torch").partition("+")[0]
+    torch = subprocess.run(
+        [python, "-m", "pip", "install", "--quiet", f"torch=={version}", "numpy"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if torch.returncode:
+        pytest.skip(f"PyTorch cannot be installed for Python 3.{minor}: {torch.stderr[-300:]}")
+    run(python, "-m", "pip", "install", "--quiet", wheels(minor), pack_wheel, cwd=tmp_path)
+    used = run(python, "-c", USE, cwd=tmp_path)
     assert used.strip().splitlines()[-1] == "['kernelmint', 'my_kernels']"

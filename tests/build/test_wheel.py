@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import re
-import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from .few_kernels import ROOT, run, settings
+from .few_kernels import PYTHONS, ROOT, run
 
-pytestmark = pytest.mark.build
+pytestmark = [pytest.mark.build, pytest.mark.xdist_group("wheel")]
 
 ATTEND = """
 import kernelmint, torch
@@ -36,38 +33,6 @@ import ctypes, importlib.util, os, pathlib
 ctypes.PyDLL(str(extension), mode=os.RTLD_NOW).PyInit__native
 print(extension)
 """
-
-
-def interpreters() -> dict[int, str]:
-    """The Pythons 3.x from 3.10 on that are on PATH or beside this one, by x."""
-    found = {}
-    for minor in range(10, 20):
-        name = f"python3.{minor}"
-        beside = Path(sys.base_prefix).parent.glob(f"*/bin/{name}")
-        for program in filter(None, [shutil.which(name), *map(str, beside)]):
-            if subprocess.run([program, "-V"], capture_output=True, check=False).returncode == 0:
-                found[minor] = program
-    return found
-
-
-PYTHONS = interpreters()
-
-
-@pytest.fixture(scope="module")
-def wheels(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
-    """The wheel that serves Python 3.x, built with it or, from 3.12 on, with the first there is."""
-
-    @functools.cache
-    def build(minor: int) -> Path:
-        folder = tmp_path_factory.mktemp("wheel")
-        run(PYTHONS[minor], "-m", "venv", folder / "environment")
-        pip = [folder / "environment/bin/python", "-m", "pip"]
-        run(*pip, "install", "--quiet", "pip>=23.1")  # its -C option
-        run(*pip, "wheel", ".", "--no-deps", "--wheel-dir", folder / "dist", *settings(folder))
-        (wheel,) = (folder / "dist").iterdir()
-        return wheel
-
-    return lambda minor: build(min(m for m in PYTHONS if m == minor or 12 <= m <= minor))
 
 
 @pytest.mark.parametrize("minor", PYTHONS)
