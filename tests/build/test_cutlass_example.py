@@ -33,7 +33,8 @@ if torch.cuda.is_available():
     for info in infos:
         if info.available:
             a, b = torch.randn(2, 256, 256, device="cuda", dtype=torch.bfloat16)
-            print((runtime.kernel(info.key)(a, b).double() - a.double() @ b.double().T).abs().max())
+            want = a.double() @ b.double().T + b[0].double()
+            print((runtime.kernel(info.key)(a, b, b[0]).double() - want).abs().max())
 else:
     try:
         runtime.kernel(infos[0].key)
@@ -77,7 +78,7 @@ def test_each_architecture_has_its_row_under_its_key(project) -> None:
 def test_it_loads_beside_torch(project) -> None:
     done = project.run(sys.executable, "-c", BESIDE_TORCH.replace("PACK", repr(str(project.pack))))
     assert done.returncode == 0, done.stdout
-    assert "cutlass_gemm.sm80.bf16-bt-m128-n128-k32-wm2-wn2-s4" in done.stdout
+    assert "cutlass_gemm.sm80.bf16-bt-bias-m128-n128-k32-wm2-wn2-s4" in done.stdout
     assert "cutlass_gemm kernelmint.cutlass_gemm" in done.stdout
 
 

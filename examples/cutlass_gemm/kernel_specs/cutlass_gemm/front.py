@@ -9,13 +9,19 @@ from runtime import catalog, choice
 
 
 def cutlass_gemm(
-    a: torch.Tensor, b: torch.Tensor, *, trans_b: bool = False, out: torch.Tensor | None = None
+    a: torch.Tensor,
+    b: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    *,
+    trans_b: bool = False,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The product of two matrices, its sums in fp32.
+    """The product of two matrices and a bias, its sums in fp32.
 
     Args:
         a: [M, K], bf16 or fp16 on a GPU; K is a multiple of 8, rows begin at multiples of 16 bytes.
         b: [K, N], like a; [N, K] where `trans_b`. N is a multiple of 8.
+        bias: added to each row, [N], like a.
         trans_b: whether b is given as its transpose.
         out: where to write: [M, N], like a.
 
@@ -26,10 +32,12 @@ def cutlass_gemm(
         KernelNotFound: no kernel suits; the message says for each candidate why.
         InvalidArgument: an argument is wrong.
     """
-    return runtime.kernel(_key(a.device, a.dtype, trans_b))(a, b, out=out)
+    key = _key(a.device, a.dtype, trans_b, bias is not None)
+    return runtime.kernel(key)(a, b, bias, out=out)
 
 
 @choice.traced_as_constant
-def _key(device: torch.device, dtype: torch.dtype, trans_b: bool) -> str:
-    wanted = {"dtype": catalog.dtype_name(dtype) or str(dtype), "trans_b": trans_b}
+def _key(device: torch.device, dtype: torch.dtype, trans_b: bool, with_bias: bool) -> str:
+    name = catalog.dtype_name(dtype) or str(dtype)
+    wanted = {"dtype": name, "trans_b": trans_b, "with_bias": with_bias}
     return choice.choose("cutlass_gemm", device, wanted).info.key

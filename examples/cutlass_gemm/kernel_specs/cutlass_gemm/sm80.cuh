@@ -13,6 +13,10 @@ struct Sm80 {
   using Element = CutlassElement<typename Config::dtype>;
   using Row = cutlass::layout::RowMajor;
   using LayoutB = std::conditional_t<Config::trans_b, cutlass::layout::ColumnMajor, Row>;
+  // A bias is CUTLASS's C, the same row again and again.
+  static constexpr auto kScale = Config::with_bias
+                                     ? cutlass::epilogue::thread::ScaleType::NoBetaScaling
+                                     : cutlass::epilogue::thread::ScaleType::Nothing;
   using Gemm = cutlass::gemm::device::Gemm<
       Element, Row, Element, LayoutB, Element, Row, float, cutlass::arch::OpClassTensorOp,
       cutlass::arch::Sm80, cutlass::gemm::GemmShape<Config::tile_m, Config::tile_n, Config::tile_k>,
@@ -54,10 +58,11 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
   // CUTLASS's types know no operand that is read alone.
   auto* a = const_cast<Element*>(args.a.template as<const Element>());
   auto* b = const_cast<Element*>(args.b.template as<const Element>());
+  // CUTLASS's type for C is D's, which is written.
+  Element* c = const_cast<Element*>(args.bias.template as<const Element>());
   Element* d = args.d.template as<Element>();
   typename Gemm::Params params(extents, tiles, {a, static_cast<int>(args.a.stride[0])},
-                               {b, static_cast<int>(args.b.stride[0])},
-                               {d, static_cast<int>(args.d.stride[0])},
+                               {b, static_cast<int>(args.b.stride[0])}, {c, 0},
                                {d, static_cast<int>(args.d.stride[0])});
   const dim3 grid = Swizzle::get_grid_shape(tiles);
   return launch_cuda<&cutlass_gemm::cutlass_gemm_sm80<Config>>(

@@ -26,10 +26,14 @@ struct Sm90a {
                          cutlass::gemm::KernelTmaWarpSpecializedCooperative>;
   using EpilogueSchedule = std::conditional_t<kIsPingpong, cutlass::epilogue::TmaWarpSpecialized,
                                               cutlass::epilogue::TmaWarpSpecializedCooperative>;
+  using Fusion = std::conditional_t<
+      Config::with_bias,
+      cutlass::epilogue::fusion::LinCombPerColBias<Element, float, Element, void, float>,
+      cutlass::epilogue::fusion::LinearCombination<Element, float, void, float>>;
   using Epilogue = typename cutlass::epilogue::collective::CollectiveBuilder<
       cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Tile, Cluster,
       cutlass::epilogue::collective::EpilogueTileAuto, float, float, void, Row, kAlignment, Element,
-      Row, kAlignment, EpilogueSchedule>::CollectiveOp;
+      Row, kAlignment, EpilogueSchedule, Fusion>::CollectiveOp;
   using Mainloop = typename cutlass::gemm::collective::CollectiveBuilder<
       cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Element, Row, kAlignment, Element,
       LayoutB, kAlignment, float, Tile, Cluster,
@@ -80,6 +84,8 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
       {context.device, static_cast<int>(context.facts.sm_count)}};
   arguments.epilogue.thread.alpha = 1.f;
   arguments.epilogue.thread.beta = 0.f;
+  if constexpr (Config::with_bias)
+    arguments.epilogue.thread.bias_ptr = args.bias.template as<const Element>();
   if (!Kernel::can_implement(arguments))
     return {"CUTLASS's kernel does not take these extents and strides"};
   const DeviceScope device(context.device);  // the tensor maps are made for it

@@ -35,12 +35,18 @@ def operands(
 
 
 def check(info: runtime.KernelInfo, a: torch.Tensor, b: torch.Tensor, d: torch.Tensor) -> None:
-    want = reference(a, b, info.parameters["trans_b"])
-    sizes = reference(a.abs(), b.abs(), info.parameters["trans_b"])
+    """Calls the kernel, with a bias where it takes one, and holds d to the oracle."""
+    bias = None
+    if info.parameters["with_bias"]:
+        bias = torch.randn(d.shape[1], device="cuda").to(d.dtype)
+    runtime.kernel(info.key)(a, b, bias, out=d)
+    want = reference(a, b, bias, info.parameters["trans_b"])
+    magnitude = None if bias is None else bias.abs()
+    sizes = reference(a.abs(), b.abs(), magnitude, info.parameters["trans_b"])
     # One rounding to the dtype, and those of K fp32 additions, whose error the tensor core's
     # truncation doubles at most.
     bound = torch.finfo(a.dtype).eps / 2 * want.abs()
-    bound += 2 * a.shape[1] * torch.finfo(torch.float32).eps * sizes
+    bound += 2 * (a.shape[1] + 1) * torch.finfo(torch.float32).eps * sizes
     assert ((d.double() - want).abs() <= bound + torch.finfo(a.dtype).smallest_normal).all()
 
 
@@ -48,17 +54,23 @@ def check(info: runtime.KernelInfo, a: torch.Tensor, b: torch.Tensor, d: torch.T
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_matches_reference(info: runtime.KernelInfo, shape: tuple[int, int, int]) -> None:
     a, b, d = operands(info, *shape)
-    runtime.kernel(info.key)(a, b, out=d)
     check(info, a, b, d)
 
 
 @pytest.mark.parametrize("info", KERNELS, ids=lambda info: info.key)
 def test_rows_may_be_apart_and_what_lies_between_is_not_touched(info: runtime.KernelInfo) -> None:
     a, b, d = operands(info, 200, 264, 328, padding=8)
-    runtime.kernel(info.key)(a, b, out=d)
     check(info, a, b, d)
     whole = d.as_strided((200, 272), (272, 1))
     assert whole[:, 264:].isnan().all()
+
+
+def test_a_bias_that_a_kernel_does_not_take_or_lacks_is_refused() -> None:
+    for info in KERNELS:
+        a, b, d = operands(info, 8, 16, 8)
+        bias = None if info.parameters["with_bias"] else torch.zeros_like(d[0])
+        with pytest.raises(runtime.InvalidArgument, match="with a bias or without"):
+            runtime.kernel(info.key)(a, b, bias)
 
 
 @pytest.mark.parametrize("info", KERNELS, ids=lambda info: info.key)
