@@ -88,10 +88,10 @@ class _TensorRow:
     name: str
     role: str
     optional: bool
-    mutated: bool
     dtype_parameter: int | None
     dtype: str | None  # where it is no parameter's
     dims: list[_DimRow]
+    last: list[tuple[str, str]]  # what only some tensors say, in the order of TensorArgument
 
 
 @dataclass(frozen=True)
@@ -133,10 +133,10 @@ def family_cpp(space: FamilySpace) -> str:
                 tensor.name,
                 tensor.role.value,
                 tensor.optional,
-                tensor.mutated,
                 parameters.index(tensor.dtype) if is_parameter else None,
                 None if is_parameter else dtype_enumerator(tensor.dtype),
                 dims,
+                _last_members(tensor, names),
             )
         )
     scalars = []
@@ -173,6 +173,17 @@ def family_cpp(space: FamilySpace) -> str:
         requirements=requirements(family.requires, names),
         trace=None if family.trace is None else _trace_row(family, family.trace, names),
     )
+
+
+def _last_members(tensor: Tensor, names: TableNames) -> list[tuple[str, str]]:
+    members = []
+    if tensor.mutated:
+        members.append(("mutated", "true"))
+    if tensor.strides != "rows":
+        members.append(("strides", f"Strides::{tensor.strides}"))
+    if tensor.alignment is not None:
+        members.append(("alignment", evaluated(tensor.alignment, names, "std::int64_t")))
+    return members
 
 
 def _dim_row(family: Family, extent: Expression, names: TableNames) -> _DimRow:

@@ -203,7 +203,7 @@ def _target_entry(chosen: TargetSpace, places: Mapping[str, str]) -> dict[str, A
         "kind": "cuda" if target.is_cuda else "cpu",
         "capability": target.capability,
         "exact": target.exact_capability,
-        "alignment": target.alignment,
+        "alignment": target.alignment and target.alignment.text,
         "spec": target.file,
         "parameters": [_parameter_entry(parameter) for parameter in target.own_parameters],
         "derived": list(target.derived_names),

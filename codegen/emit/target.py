@@ -228,6 +228,9 @@ def table(family: Family, chosen: TargetSpace) -> str:
         family=target.family,
         target=target,
         is_cuda=target.is_cuda,
+        alignment=(
+            evaluated(target.alignment, names, "std::int64_t") if target.alignment else "nullptr"
+        ),
         num_parameters=len(target.parameters),
         rows=[_TableRow(c.key, c.type_name, row(c)) for c in chosen.configurations],
         workspace=workspace,

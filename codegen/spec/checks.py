@@ -23,6 +23,7 @@ from codegen.spec.problems import Problem, TooManyProblemsError, did_you_mean, d
 from codegen.spec.source import Document
 
 MAX_PARAMETERS = 64
+MAX_ALIGNMENT = 1024  # bytes
 MAX_DERIVED = 256
 
 
@@ -203,6 +204,26 @@ def load_expression(
         for offset, message in error.problems:
             document.report(message, *path, offset=offset)
         return Expression(text, parse("0", {}).tree, BOOL if expects == "bool" else INT)
+
+
+def load_alignment(
+    document: Document, text: str | None, constants: Mapping[str, Kind], *path: str | int
+) -> tuple[Expression | None, tuple[Rule, ...]]:
+    """The alignment at `path`, and the constraint that it be one, where it depends on something."""
+    if text is None:
+        return None, ()
+    problems = len(document.problems)
+    alignment = load_expression(document, text, constants, "int", *path)
+    if len(document.problems) > problems:
+        return None, ()
+    because = f"an alignment is a power of two, at most {MAX_ALIGNMENT}"
+    that = f"is_pow2({alignment.normal}) and ({alignment.normal}) <= {MAX_ALIGNMENT}"
+    rule = Rule(parse(that, constants, "bool"), because, document.locate(*path))
+    if alignment.names:
+        return alignment, (rule,)
+    if not rule.that.evaluate({}):
+        document.report(because, *path)
+    return alignment, ()
 
 
 def check_dtype(

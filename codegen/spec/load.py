@@ -14,6 +14,7 @@ from codegen.spec.checks import (
     check_dtype,
     check_file,
     check_identifier,
+    load_alignment,
     load_derived,
     load_expression,
     load_parameters,
@@ -139,6 +140,7 @@ class _FamilyLoader:
         self.folder = folder
         self.family = Document(folder / "family.yaml")
         self.documents = [self.family]
+        self.constraints: tuple[Rule, ...] = ()
 
     @property
     def problems(self) -> list[Problem]:
@@ -306,6 +308,7 @@ class _FamilyLoader:
         scope = {**constants, **call_scope}
         tensors, scalars = self._arguments(written, constants, scope)
         numbers = {**scope, **_SHARED_FACTS, **{scalar.name: scalar.kind for scalar in scalars}}
+        trace = self._trace(written, parameters, kinds, {**scope, **integers(scalars)})
         if written.reference is not None:
             check_file(document, self.folder, written.reference, "reference")
         file = spec_name(self.spec_dir, document.path)
@@ -329,8 +332,9 @@ class _FamilyLoader:
             call_scope=call_scope,
             parameters=parameters,
             derived=derived,
+            constraints=(*self.constraints, *((trace.is_whole,) if trace else ())),
             requires=load_rules(document, written.requires, numbers, "requires"),
-            trace=self._trace(written, parameters, kinds, {**scope, **integers(scalars)}),
+            trace=trace,
             build=BuildLoader(document, self.spec_dir, self.folder).load(written.build, is_cuda),
             reference=written.reference,
             fronts=tuple(fronts),
@@ -548,9 +552,23 @@ class _FamilyLoader:
             self._check_extent(name, expression, scalars)
             is_symbol = expression.text not in kinds and scope.get(expression.text) == INT
             dims.append(Dim(expression, expression.text if is_symbol else None))
-        mutated = isinstance(written, schema.TensorInput) and written.mutated
-        doc = " ".join(written.doc.split())
-        return Tensor(name, role, tuple(dims), written.dtype, written.optional, mutated, doc)
+        if written.contiguous and written.strided:
+            message = "a tensor is contiguous or has strides, not both"
+            self.family.report(message, *path, "strided", key=True)
+        strides = "contiguous" if written.contiguous else "any" if written.strided else "rows"
+        alignment, rules = load_alignment(self.family, written.alignment, kinds, *path, "alignment")
+        self.constraints += rules
+        return Tensor(
+            name,
+            role,
+            tuple(dims),
+            written.dtype,
+            written.optional,
+            isinstance(written, schema.TensorInput) and written.mutated,
+            strides,
+            alignment,
+            " ".join(written.doc.split()),
+        )
 
     def _check_extent(self, name: str, extent: Expression, scalars: Sequence[Scalar]) -> None:
         """Reports scalars that an output's extent may not name: torch.compile asks for the extent

@@ -14,6 +14,7 @@ from codegen.spec.checks import (
     check_file,
     check_identifier,
     check_tokens,
+    load_alignment,
     load_derived,
     load_expression,
     load_parameters,
@@ -114,9 +115,9 @@ class TargetLoader:
         constraints = load_rules(document, written.constraints, constants, "constraints")
         wgmma, wgmma_rules = self._wgmma(written, parameters, constants)
         header, kernel = self._kernel(written)
-        alignment = written.alignment or 1
-        if alignment & (alignment - 1):
-            document.report("an alignment is a power of two", "alignment")
+        alignment, alignment_rules = load_alignment(
+            document, written.alignment, constants, "alignment"
+        )
         budget = written.budget.model_dump(exclude_none=True) if written.budget else {}
         build = BuildLoader(document, self.spec_dir, self.folder)
         launch = self._launch(written, constants, sizes)
@@ -134,7 +135,8 @@ class TargetLoader:
                 *self._limits(written, constants),
                 *self._hardware(written, needs, constants),
                 *wgmma_rules,
-                *((family.trace.is_whole,) if family.trace else ()),
+                *alignment_rules,
+                *family.constraints,
             ),
             workspace=self._workspace(written, sizes),
             launch=launch,

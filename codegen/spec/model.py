@@ -118,6 +118,8 @@ class Tensor:
     dtype: str
     optional: bool  # an input that may be None, or an output that the caller asks for
     mutated: bool  # an input that the kernel changes
+    strides: str  # of the enum Strides, runtime/include/registry.h
+    alignment: Expression | None  # bytes, over the family's constants; None: the target's
     doc: str
 
 
@@ -426,7 +428,7 @@ class Target:
     needs: Needs
     wgmma: Wgmma | None
     requires: tuple[Rule, ...]
-    alignment: int
+    alignment: Expression | None  # bytes, over constants; None: the element's size
     sets: tuple[ConfigurationSet, ...]
     short: ShortForm | None
     budget: tuple[tuple[str, int], ...]
@@ -515,6 +517,7 @@ class Family:
     call_scope: Mapping[str, Kind]  # symbols, and optional tensors: true where they are there
     parameters: tuple[Parameter, ...]
     derived: tuple[Derived, ...]  # shared by every target
+    constraints: tuple[Rule, ...]  # what its tensors' alignments and its trace take
     requires: tuple[Rule, ...]
     trace: Trace | None
     build: Build

@@ -100,7 +100,15 @@ class _Shaped(_Documented):
     dtype: str = Field(description="a dtype, or the name of a dtype parameter")
 
 
-class TensorInput(_Shaped):
+class _Tensor(_Shaped):
+    contiguous: bool = Field(False, description="its strides are those of a contiguous tensor")
+    strided: bool = Field(False, description="its last dimension, too, may have any stride")
+    alignment: Text | None = Field(
+        None, description="bytes, over the family's parameters; default: the target's"
+    )
+
+
+class TensorInput(_Tensor):
     """A tensor the caller passes."""
 
     tensor: list[Text] = Field(description="its extents: symbols, or expressions over them")
@@ -108,7 +116,7 @@ class TensorInput(_Shaped):
     optional: bool = Field(False, description="may be None, which kernels see as a null pointer")
 
 
-class TensorOutput(_Shaped):
+class TensorOutput(_Tensor):
     """A tensor the kernel writes and the call returns."""
 
     output: list[Text] = Field(description="its extents")
@@ -511,8 +519,8 @@ class TargetFile(Written):
     )
     build: Build | None = Field(None, description="of this target, after the family's")
     requires: list[Rule] = Field(default_factory=list, description="after the family's, at calls")
-    alignment: int | None = Field(
-        None, ge=1, le=1024, description="bytes; default: the element's size"
+    alignment: Text | None = Field(
+        None, description="bytes, over parameters and derived values; default: the element's size"
     )
     sets: dict[str, SetBody] = Field(description="`default` is what generated/ holds")
     short: ShortForm | None = Field(None, description="names each parameter exactly once")

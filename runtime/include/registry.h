@@ -20,6 +20,10 @@ inline constexpr int kNumDtypes = 15;
 
 enum class Role : std::uint8_t { input, output };
 
+// What a tensor's strides may be: any, but 1 in the last dimension; those of a contiguous tensor;
+// any.
+enum class Strides : std::uint8_t { rows, contiguous, any };
+
 inline constexpr int kMaxRank = 8;
 inline constexpr int kMaxSymbols = 32;
 inline constexpr int kMaxTensors = 32;
@@ -71,6 +75,8 @@ struct TensorArgument {
   std::int8_t rank;
   Dim dims[kMaxRank];
   bool mutated = false;  // an input that kernels change
+  Strides strides = Strides::rows;
+  IntExpression alignment = nullptr;  // bytes, of the kernel's parameters; null: the target's
 };
 
 struct ScalarArgument {
@@ -139,8 +145,10 @@ struct TargetEntry {
   const char* name;       // "sm80", "sm90a", "cpu"
   int capability;         // least compute capability, 80 for 8.0; 0 for the CPU
   bool exact_capability;  // an `a` target runs on that capability alone
-  int alignment;  // bytes: data pointers and every stride but the last are multiples, as far as
-                  // a contiguous tensor's are; an element's own size at least
+  // Bytes, of the kernel's parameters: data pointers and every stride but the last are multiples,
+  // as far as a contiguous tensor's are. Null, or less: an element's own size. A tensor whose last
+  // stride is not 1, where it may be, is held to that alone.
+  IntExpression alignment = nullptr;
   const Requirement* requirements;  // the target's own, after the family's
   int num_requirements;
   bool asks_device = false;  // a requirement or a workspace names a fact about the device

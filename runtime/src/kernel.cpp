@@ -103,6 +103,12 @@ Kernel::Kernel(const FamilyEntry& family, const TargetEntry& target, const Kerne
     dtypes_[i] = argument.dtype_parameter < 0
                      ? argument.dtype
                      : static_cast<Dtype>(entry.parameters[argument.dtype_parameter]);
+    const IntExpression alignment =
+        argument.alignment != nullptr ? argument.alignment : target.alignment;
+    const Scope constants{.parameters = entry.parameters};
+    alignments_[i] =
+        std::max(alignment == nullptr ? 1 : static_cast<int>(alignment(constants).value),
+                 size_in_bytes(dtypes_[i]));
     given_names_[i] = text("out (", argument.name, ")");
     given_outputs_[i] = argument;
     given_outputs_[i].name = given_names_[i].c_str();
@@ -218,12 +224,16 @@ void Kernel::check_device(Call& call, const TensorArgument& argument, const Tens
   if (device.id < 64) ready_devices_ |= std::uint64_t{1} << device.id;
 }
 
+void Kernel::check_gradients(const Call& call, const char* name, const TensorInfo& tensor) const {
+  if (call.torch.requires_grad(tensor.object) && call.torch.grad_enabled())
+    throw InvalidArgument(
+        text(name, ": requires_grad is set and grad mode is on, but ", family_.name,
+             " has no backward; call it under torch.no_grad() or pass ", name, ".detach()"));
+}
+
 void Kernel::check_autograd(Call& call, const TensorArgument& argument,
                             const TensorInfo& tensor) const {
-  if (call.torch.requires_grad(tensor.object) && call.torch.grad_enabled())
-    throw InvalidArgument(text(
-        argument.name, ": requires_grad is set and grad mode is on, but ", family_.name,
-        " has no backward; call it under torch.no_grad() or pass ", argument.name, ".detach()"));
+  check_gradients(call, argument.name, tensor);
   if (call.torch.has_neg_bit(tensor.object))
     throw InvalidArgument(
         text(argument.name,
@@ -233,18 +243,29 @@ void Kernel::check_autograd(Call& call, const TensorArgument& argument,
 }
 
 void Kernel::check_memory(const TensorArgument& argument, const TensorInfo& tensor,
-                          Dtype dtype) const {
-  const int size = size_in_bytes(dtype);
+                          int index) const {
+  const int size = size_in_bytes(dtypes_[index]);
+  int alignment = alignments_[index];
   const std::int64_t* shape = tensor.shape;
   const std::int64_t* strides = tensor.strides;
   const int last = tensor.rank - 1;
   for (int i = 0; i <= last; ++i)
     if (shape[i] == 0) return;  // nothing is read or written
-  if (last >= 0 && shape[last] > 1 && strides[last] != 1)
-    throw InvalidArgument(text(argument.name, ": got stride ", strides[last],
-                               " in the last dimension, expected 1; pass ", argument.name,
-                               ".contiguous()"));
-  const int alignment = std::max(target_.alignment, size);
+  if (last >= 0 && shape[last] > 1 && strides[last] != 1) {
+    if (argument.strides != Strides::any)
+      throw InvalidArgument(text(argument.name, ": got stride ", strides[last],
+                                 " in the last dimension, expected 1; pass ", argument.name,
+                                 ".contiguous()"));
+    alignment = size;
+  }
+  if (argument.strides == Strides::contiguous) {
+    std::int64_t expected = 1;
+    for (int i = last; i >= 0; expected *= shape[i--])
+      if (shape[i] > 1 && strides[i] != expected)
+        throw InvalidArgument(text(argument.name, ": got strides ", shape_of(strides, tensor.rank),
+                                   ", expected a contiguous ", "tensor; pass ", argument.name,
+                                   ".contiguous()"));
+  }
   const auto address = reinterpret_cast<std::uintptr_t>(tensor.data);
   if (address % alignment != 0)
     throw InvalidArgument(text(argument.name, ": got data that begins ", address % alignment,
@@ -366,16 +387,41 @@ void Kernel::set_default_scalars(Call& call) const {
   }
 }
 
+// The number that a tensor on the CPU or a NumPy array without dimensions holds. Where that is
+// another type than a number of Python's, it is refused there.
+nb::object Kernel::held_number(const Call& call, const char* name, nb::handle value,
+                               const char* expected) const {
+  const bool is_tensor = call.torch.is_tensor(value.ptr());
+  if (is_tensor) {
+    TensorInfo tensor;
+    call.torch.read(value.ptr(), name, tensor);
+    if (tensor.rank != 0)
+      throw InvalidArgument(text(name, ": got a tensor of shape ", shape_of(tensor.object),
+                                 ", expected ", expected, ", or a tensor without dimensions"));
+    if (tensor.device.type != dlpack::kCpu)
+      throw InvalidArgument(text(name, ": got a tensor on ",
+                                 attribute_text(tensor.object, "device"), ", expected ", expected,
+                                 ", or a tensor on the CPU: a call does not wait for a device; "
+                                 "pass its .item()"));
+    check_gradients(call, name, tensor);
+  }
+  const bool is_number = is_tensor || (nb::hasattr(value, "ndim") && nb::hasattr(value, "item") &&
+                                       value.attr("ndim").equal(nb::int_(0)));
+  nb::object number = is_number ? value.attr("item")() : nb::none();
+  if (!PyBool_Check(number.ptr()) && !PyLong_Check(number.ptr()) && !PyFloat_Check(number.ptr()))
+    throw InvalidArgument(text(name, ": got a ", type_text(value), ", expected ", expected));
+  return number;
+}
+
 ScalarValue Kernel::converted(const Call& call, const ScalarArgument& argument,
                               nb::handle value) const {
   ScalarValue result;
-  const auto refuse = [&](const char* needed) {
-    const bool is_tensor = call.torch.is_tensor(value.ptr());
-    return InvalidArgument(text(argument.name, ": got a ", type_text(value), ", expected ", needed,
-                                is_tensor ? "; pass its .item()" : ""));
+  const auto held = [&](const char* expected) {
+    return converted(call, argument, held_number(call, argument.name, value, expected));
   };
   if (argument.values != nullptr) {
-    if (!PyUnicode_Check(value.ptr())) throw refuse("a str");
+    if (!PyUnicode_Check(value.ptr()))
+      throw InvalidArgument(text(argument.name, ": got a ", type_text(value), ", expected a str"));
     for (int i = 0; i < argument.num_values; ++i)
       if (PyUnicode_CompareWithASCIIString(value.ptr(), argument.values[i]) == 0) {
         result.integer = i;
@@ -387,7 +433,7 @@ ScalarValue Kernel::converted(const Call& call, const ScalarArgument& argument,
         nb::module_::import_("runtime.errors").attr("unlisted")(argument.name, value, values)));
   }
   if (argument.dtype == Dtype::boolean) {
-    if (!PyBool_Check(value.ptr())) throw refuse("a bool");
+    if (!PyBool_Check(value.ptr())) return held("a bool");
     result.integer = value.ptr() == Py_True;
     return result;
   }
@@ -396,7 +442,7 @@ ScalarValue Kernel::converted(const Call& call, const ScalarArgument& argument,
     PyTypeObject* type = Py_TYPE(value.ptr());
     if (!is_number || (PyType_GetSlot(type, Py_nb_float) == nullptr &&
                        PyType_GetSlot(type, Py_nb_index) == nullptr))
-      throw refuse("a float");
+      return held("a float");
     result.floating = PyFloat_AsDouble(value.ptr());
     if (result.floating == -1.0 && PyErr_Occurred())
       throw InvalidArgument(text(argument.name, ": got ", shown(value),
@@ -407,7 +453,7 @@ ScalarValue Kernel::converted(const Call& call, const ScalarArgument& argument,
                                  ", expected a value that ", narrow, " hold"));
     return result;
   }
-  if (!is_number || !PyIndex_Check(value.ptr())) throw refuse("an int");
+  if (!is_number || !PyIndex_Check(value.ptr())) return held("an int");
   const nb::object integer = nb::steal(PyNumber_Index(value.ptr()));
   if (!integer.is_valid())
     throw InvalidArgument(text(argument.name, ": got ", shown(value), ", expected an int (",
@@ -444,7 +490,7 @@ void Kernel::check_output(Call& call, int index, const std::int64_t* shape, PyOb
   if (tensor.rank != argument.rank || !std::equal(shape, shape + argument.rank, tensor.shape))
     throw InvalidArgument(text(argument.name, ": got shape ", shape_of(object), ", expected ",
                                shape_of(shape, argument.rank), " = ", shape_text(argument)));
-  check_memory(argument, tensor, dtypes_[index]);
+  check_memory(argument, tensor, index);
   check_autograd(call, argument, tensor);
   check_apart(call, argument, index);
 }
@@ -486,7 +532,7 @@ void Kernel::bind_inputs(Call& call, nb::handle inputs) {
     check_device(call, argument, tensor);
     if (call.first_input < 0) call.first_input = i;
     bind_symbols(call, argument, tensor);
-    check_memory(argument, tensor, dtypes_[i]);
+    check_memory(argument, tensor, i);
     check_autograd(call, argument, tensor);
     call.bound[i] = {tensor.data, tensor.strides};
   }

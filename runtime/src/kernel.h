@@ -62,7 +62,10 @@ class Kernel {
   void check_dtype(const TensorArgument& argument, const TensorInfo& tensor, Dtype dtype) const;
   void check_device(Call& call, const TensorArgument& argument, const TensorInfo& tensor);
   void bind_symbols(Call& call, const TensorArgument& argument, const TensorInfo& tensor);
-  void check_memory(const TensorArgument& argument, const TensorInfo& tensor, Dtype dtype) const;
+  void check_memory(const TensorArgument& argument, const TensorInfo& tensor, int index) const;
+  nb::object held_number(const Call& call, const char* name, nb::handle value,
+                         const char* expected) const;
+  void check_gradients(const Call& call, const char* name, const TensorInfo& tensor) const;
   void check_autograd(Call& call, const TensorArgument& argument, const TensorInfo& tensor) const;
   void check_expressions(const Call& call) const;
   void check_requirements(const Call& call, bool of_scalars) const;
@@ -98,6 +101,7 @@ class Kernel {
   std::uint8_t inputs_[kMaxTensors], mutated_[kMaxTensors], outputs_[kMaxTensors];  // which ones
   int num_requested_ = 0;  // outputs that are optional
   Dtype dtypes_[kMaxTensors];
+  int alignments_[kMaxTensors];           // bytes
   std::string given_names_[kMaxTensors];  // "out (o)": what the caller gave as an output
   TensorArgument given_outputs_[kMaxTensors];
   std::uint64_t ready_devices_ = 0;  // CUDA devices that were found able to run the target

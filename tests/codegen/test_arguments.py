@@ -95,6 +95,26 @@ REFUSED = [
         "family.yaml:12:",
     ),
     (
+        "strides of two kinds",
+        [("doc: the input", "contiguous: true, strided: true")],
+        "family.yaml:4:55: a tensor is contiguous or has strides, not both",
+    ),
+    (
+        "an alignment that is none",
+        [("doc: the input", "alignment: 12")],
+        "family.yaml:4:48: an alignment is a power of two, at most 1024",
+    ),
+    (
+        "an alignment beyond what there is",
+        [("doc: the input", "alignment: 2048")],
+        "family.yaml:4:48: an alignment is a power of two, at most 1024",
+    ),
+    (
+        "an alignment of what a call decides",
+        [("doc: the input", "alignment: 4 * N")],
+        "family.yaml:4:52: unknown name 'N'",
+    ),
+    (
         "an optional tensor's name for a parameter",
         [(X, MASK), ("  causal: {type: bool}", "  mask: {type: bool}")],
         "family.yaml:5:3: 'mask' is also a parameter's name",
@@ -196,6 +216,18 @@ def test_an_enum_scalar_is_an_enum_in_cpp(workspace) -> None:
     face = (workspace.out / "python/demo.py").read_text()
     assert 'alpha: Literal["auto", "sum"] | None = None' in face
     assert "alpha: one of auto, sum, default sum" in face
+
+
+def test_a_configuration_whose_alignment_is_none_is_excluded_with_the_reason(workspace) -> None:
+    workspace.edit("sm80.yaml", "limits:", "alignment: 4 if warps == 1 else 4 + 4 * warps\nlimits:")
+    listed = workspace.run("list", "--where", "target == sm80")
+    assert listed.status == 0, listed.output
+    keys = [line.split()[0] for line in listed.stdout.splitlines() if ".sm80." in line]
+    assert keys
+    assert all("-w1-" in key for key in keys)
+    excluded = workspace.run("explain", keys[0].replace("-w1-", "-w2-"))
+    assert "sm80.yaml:12:12: " in excluded.output
+    assert "an alignment is a power of two, at most 1024" in excluded.output
 
 
 def test_an_input_is_const_for_kernels(workspace) -> None:

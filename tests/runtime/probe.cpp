@@ -21,6 +21,10 @@ namespace {
 // For fill functions, which generated code gives the symbols alone.
 using Symbols = const std::int64_t*;
 
+template <std::int64_t kBytes>
+constexpr IntExpression kAligned =
+    &evaluated<std::int64_t, [](const Scope&) -> std::int64_t { return kBytes; }>;
+
 // probe: z = alpha * x + count, total = the sum of each row of z; both through a workspace.
 struct ProbeArgs {
   TensorView<2> x, y;
@@ -179,7 +183,7 @@ constexpr Requirement kProbeCpuRequirements[] = {
      "N <= 4096", "a row fits the scratch memory"},
 };
 constexpr TargetEntry kProbeCpuTarget = {.name = "cpu",
-                                         .alignment = 16,
+                                         .alignment = kAligned<16>,
                                          .requirements = kProbeCpuRequirements,
                                          .num_requirements = 1,
                                          .workspace = kProbeWorkspace,
@@ -193,12 +197,15 @@ constexpr KernelEntry kProbeCuda[] = {
     {"probe.sm999a.f32-b1", kBlocks[2], guarded<launch_nothing>, nullptr, nullptr, nullptr,
      nullptr},
 };
-constexpr TargetEntry kProbeSm80 = {
-    .name = "sm80", .capability = 80, .alignment = 16, .kernels = kProbeCuda, .num_kernels = 1};
+constexpr TargetEntry kProbeSm80 = {.name = "sm80",
+                                    .capability = 80,
+                                    .alignment = kAligned<16>,
+                                    .kernels = kProbeCuda,
+                                    .num_kernels = 1};
 constexpr TargetEntry kProbeSm999 = {.name = "sm999a",
                                      .capability = 999,
                                      .exact_capability = true,
-                                     .alignment = 16,
+                                     .alignment = kAligned<16>,
                                      .kernels = kProbeCuda + 1,
                                      .num_kernels = 1};
 
@@ -264,7 +271,7 @@ LaunchResult launch_threads(const void* pointer, const LaunchContext&) {
 constexpr KernelEntry kThreadsCpu[] = {
     {"threads.cpu.default", nullptr, nullptr, guarded<launch_threads>, nullptr, nullptr, nullptr}};
 constexpr TargetEntry kThreadsTarget = {
-    .name = "cpu", .alignment = 8, .kernels = kThreadsCpu, .num_kernels = 1};
+    .name = "cpu", .alignment = kAligned<8>, .kernels = kThreadsCpu, .num_kernels = 1};
 constexpr const TargetEntry* kThreadsTargets[] = {&kThreadsTarget};
 constexpr FamilyEntry kThreads = {.name = "threads",
                                   .symbols = kThreadsSymbols,

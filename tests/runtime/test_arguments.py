@@ -229,7 +229,11 @@ def test_subclasses(call):
         (2.0, "count: got a float, expected an int"),
         (True, "count: got a bool, expected an int"),
         ("3", "count: got a str, expected an int"),
-        (torch.tensor(3), "count: got a Tensor, expected an int; pass its .item()"),
+        (torch.tensor(3.0), "count: got a float, expected an int"),
+        (
+            torch.tensor([3]),
+            "count: got a tensor of shape [1], expected an int, or a tensor without",
+        ),
         (2**31, "count: got 2147483648, expected a value that 32-bit integers hold"),
         (-(2**80), "count: got -1208925819614629174706176, expected a value that 32-bit"),
     ],
@@ -244,7 +248,10 @@ def test_integer_scalars(call, value, message):
         ("1", "alpha: got a str, expected a float"),
         (True, "alpha: got a bool, expected a float"),
         (1j, "alpha: got a complex, expected a float"),
-        (torch.tensor(1.0), "alpha: got a Tensor, expected a float; pass its .item()"),
+        (
+            torch.ones(2, 1),
+            "alpha: got a tensor of shape [2, 1], expected a float, or a tensor wit",
+        ),
         (1e300, "alpha: got 1e+300, expected a value that 32-bit floats hold"),
         (10**400, "alpha: got 1"),
     ],
@@ -254,7 +261,7 @@ def test_floating_scalars(call, value, message):
 
 
 def test_scalars_that_suit(call):
-    for alpha in (2, 2.0, np.float32(2), np.int64(2)):
+    for alpha in (2, 2.0, np.float32(2), np.int64(2), torch.tensor(2.0), torch.tensor(2)):
         torch.testing.assert_close(call(alpha=alpha), 2 * call.x + 3)
     torch.testing.assert_close(call(count=np.int32(5), alpha=1.0), call.x + 5)
     assert call(alpha=float("nan")).isnan().all()

@@ -42,12 +42,7 @@ constexpr TensorArgument kTensors[] = {
      .rank = ${len(tensor.dims)},
      .dims = {
 ${dim_rows(tensor.dims, " " * 9)}\
-% if tensor.mutated:
-     },
-     .mutated = true},
-% else:
-     }},
-% endif
+     }${"".join(f",\n     .{member} = {value}" for member, value in tensor.last)}},
 % endfor
 };
 % if scalars:

@@ -116,7 +116,7 @@ const TargetEntry kTarget_${target.name} = {
     .name = "${target.name}",
     .capability = ${target.capability},
     .exact_capability = ${"true" if target.exact_capability else "false"},
-    .alignment = ${target.alignment},
+    .alignment = ${alignment},
     .requirements = ${"kTargetRequirements" if requirements else "nullptr"},
     .num_requirements = ${len(requirements)},
 % if asks_device:
