@@ -6,7 +6,8 @@
 namespace kernelmint::laplacian {
 
 template <class Config>
-__global__ void laplacian_sm80(const typename Config::Args args) {
+__global__ void __launch_bounds__(128 * Config::depth)
+    laplacian_sm80(const typename Config::Args args) {
   const std::int64_t z = blockIdx.x * 32 + threadIdx.x, y = blockIdx.y * 4 + threadIdx.y;
   const std::int64_t x = blockIdx.z * std::int64_t{Config::depth} + threadIdx.z;
   if (x >= args.X || y >= args.Y || z >= args.Z) return;
