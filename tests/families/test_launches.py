@@ -33,6 +33,18 @@ def test_the_blocks_of_a_cluster_share_their_memory(blocks):
 
 
 @pytest.mark.gpu
+def test_a_launch_that_cuda_does_not_take_names_its_key():
+    run = kernel("cluster_sum", "sm90a", blocks=2)
+    with pytest.raises(
+        RuntimeError,
+        match=rf"^{run.info.key}: got a launch grid of 2 x 65536 x 1, expected .*; here M = 65536",
+    ):
+        run(torch.ones(65536, 1, device="cuda"))
+    y = run(torch.ones(65535, 1, device="cuda"))  # nothing is left of the error
+    assert torch.equal(y, torch.ones_like(y))
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("overlap", [False, True])
 def test_dependent_steps_follow_each_other(overlap):
     run = kernel("dependent_steps", "sm90a")

@@ -181,6 +181,16 @@ def test_the_device_of_a_cpu_call_is_its_threads(threads):
         torch.set_num_threads(before)
 
 
+def test_a_requirement_says_what_the_device_and_derived_values_are():
+    run, before = kernel("histogram", "cpu", twice=True), torch.get_num_threads()
+    torch.set_num_threads(513)
+    try:
+        with pytest.raises(InvalidArgument, match=r"; here sm_count = 513, copies = 2$"):
+            run(torch.zeros(5, dtype=torch.int32), bins=9)
+    finally:
+        torch.set_num_threads(before)
+
+
 @pytest.mark.gpu
 def test_shared_memory_grows_with_a_scalar_up_to_the_devices():
     """The opt-in follows the largest that was asked for; more than there is, is refused."""
