@@ -346,7 +346,8 @@ def kernel(key: str | Mapping[str, Any] | object, *, build: bool | None = None) 
         build: whether to build a kernel that is in no pack, or not for what is here, from its
             family's spec, into the cache; of one that was built so, whether to build it anew where
             its sources have changed. None: kernels of folders that `load` named, and all where
-            KERNELMINT_BUILD is `missing`. Under torch.compile it is built while a graph is traced.
+            KERNELMINT_BUILD is `missing`; where it is `always`, those that packs hold as well.
+            Under torch.compile it is built while a graph is traced.
 
     Raises:
         KernelNotFound: no such kernel was generated, or a configuration leaves several.
@@ -404,7 +405,8 @@ def _make(key: str, build: bool | None, compiles: bool) -> Kernel:
     info = _info(family, key)
     if packs.owner(family) is not None and ondemand.wanted(family, build):
         elsewhere = info is not None and info.is_cuda and not devices.has_cuda()
-        if info is None or not info.built or not (info.available or elsewhere):
+        held = info is not None and info.built and (info.available or elsewhere)
+        if not held or ondemand.always(family):
             part = ondemand.build([key])[key] if compiles else ondemand.find(key)
             if part is None:
                 raise KernelNotFound(
@@ -503,7 +505,10 @@ def _explain_unknown(key: str) -> str:
         count = sum(info.built for info in kernels(parts[0]))
         what = f"{count} kernels of {parts[0]} are built, not this one"
     given = _abridged(key)
-    return f"{given}: {what}. Nearest built: {_nearest(key)}. {_how_to_add(given)}"
+    now = ""
+    if packs.owner(parts[0]) is not None and ondemand.source_of(parts[0]) is not None:
+        now = f"runtime.kernel({given!r}, build=True) builds it now, if its spec allows it. "
+    return f"{given}: {what}. Nearest built: {_nearest(key)}. {now}{_how_to_add(given)}"
 
 
 def _nearest(key: str) -> str:

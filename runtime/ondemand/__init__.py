@@ -134,14 +134,20 @@ def wanted(family: str, build: bool | None) -> bool:
     """
     if build is not None:
         return build
-    return family in _sources or (_builds_missing() and source_of(family) is not None)
+    return family in _sources or (_setting() != "" and source_of(family) is not None)
 
 
-def _builds_missing() -> bool:
+def _setting() -> str:
     value = os.environ.get("KERNELMINT_BUILD", "")
-    if value not in ("", "missing"):
-        raise InvalidArgument(f"KERNELMINT_BUILD={value}: expected `missing`, or nothing")
-    return value == "missing"
+    if value not in ("", "missing", "always"):
+        raise InvalidArgument(f"KERNELMINT_BUILD={value}: expected `missing`, `always`, or nothing")
+    return value
+
+
+def always(family: str) -> bool:
+    """Whether KERNELMINT_BUILD says to build a family's kernels from its spec as it is now, also
+    those that a pack holds."""
+    return _setting() == "always" and source_of(family) is not None
 
 
 def why_not(target: manifest.Target) -> str | None:

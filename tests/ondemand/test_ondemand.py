@@ -271,7 +271,9 @@ def test_a_folder_without_families_and_a_family_of_another_pack_are_refused(
 def test_a_kernel_of_an_installed_family_that_no_pack_holds(cache, compilations, monkeypatch):
     """By build=True, or with KERNELMINT_BUILD=missing; else it is not found, as ever."""
     key = "flash_forward.cpu.f32-d64-r64-c32"
-    with pytest.raises(runtime.KernelNotFound, match="not this one"):
+    with pytest.raises(
+        runtime.KernelNotFound, match=r"not this one\..* build=True\) builds it now"
+    ):
         runtime.kernel(key)
     assert not compilations.take()
     monkeypatch.setenv("KERNELMINT_BUILD", "missing")
@@ -287,8 +289,24 @@ def test_a_kernel_of_an_installed_family_that_no_pack_holds(cache, compilations,
     finally:
         packs._registry().parts.pop("flash_forward")
     monkeypatch.setenv("KERNELMINT_BUILD", "all")
-    with pytest.raises(runtime.InvalidArgument, match="KERNELMINT_BUILD=all: expected `missing`"):
+    with pytest.raises(runtime.InvalidArgument, match="KERNELMINT_BUILD=all: expected `missing`,"):
         runtime.kernel("flash_forward.cpu.f32-d64-r64-c16")
+
+
+ALWAYS = """
+import sys
+import runtime, torch
+key = "flash_forward.cpu.f32-d64-r64-c128"
+runtime.kernel(key)
+print(runtime._packs.part("flash_forward", key) is not None)
+"""
+
+
+def test_always_builds_what_a_pack_holds_from_its_spec_as_it_is_now(cache, compilations):
+    assert in_new_process(ALWAYS).stdout == "False\n"
+    assert not compilations.take()
+    assert in_new_process(ALWAYS, KERNELMINT_BUILD="always").stdout == "True\n"
+    assert len(compilations.take()) == 2
 
 
 def test_a_cache_that_cannot_be_written_is_said_and_lasts_for_the_process(

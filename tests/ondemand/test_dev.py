@@ -1,0 +1,64 @@
+"""kernelmint dev: run, edit, build what the run used, run again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from tools.dev import Figures
+
+RUN = """
+import sys, torch, runtime
+runtime.load(sys.argv[1])
+x, y = torch.ones(2, 1, 10)
+print("computed", runtime.kernel(sys.argv[2])(x, y, alpha=3.0)[0, 0].item(), flush=True)
+"""
+
+
+def test_figures_say_what_changed() -> None:
+    before = Figures(24, 0)
+    assert Figures(28, 8).changes(before) == "28 registers (was 24), 8 bytes spilled (was 0)"
+    assert Figures(24, 0).changes(before) == "24 registers, 0 bytes spilled"
+    assert Figures(24, 0).changes(None) == "24 registers, 0 bytes spilled"
+    assert Figures(None, None).changes(None) == "built"
+
+
+@pytest.fixture
+def dev(family, cache):
+    """The running command; its lines come from an iterator."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "kernelmint", "dev", "--specs", family.specs,
+         sys.executable, "-c", RUN, family.folder, family.key()],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ},
+    ) as process:  # fmt: skip
+        guard = threading.Timer(300, process.kill)
+        guard.start()
+        yield family, iter(process.stdout.readline, "")
+        guard.cancel()
+        process.kill()
+
+
+def until(lines, part: str) -> str:
+    seen = []
+    for line in lines:
+        seen.append(line)
+        if part in line:
+            return line
+    raise AssertionError("".join(seen))
+
+
+def test_an_edit_is_built_and_run_and_a_mistake_is_told(dev) -> None:
+    family, lines = dev
+    until(lines, "computed 4.0")
+    until(lines, f"{family.key()}: built")
+    family.edit("splat(args_.alpha)", "splatt(args_.alpha)")
+    assert "splatt" in until(lines, "error:")
+    family.edit("splatt(args_.alpha)", "splat(2 * args_.alpha)")
+    until(lines, "cpu.h changed")
+    until(lines, f"{family.key()}: built")
+    until(lines, "computed 7.0")
+    assert " s (was " in until(lines, "kernelmint: ")
