@@ -190,6 +190,24 @@ def why_unavailable(pack: Pack, target: manifest.Target, shared_memory: int) -> 
     return None if None in reasons else reasons[0]
 
 
+def _state(
+    family: manifest.Family, target: manifest.Target, kernel: manifest.Kernel
+) -> tuple[bool, str | None]:
+    """Whether a kernel's pack holds its code, and why it cannot run here."""
+    pack = kernel.pack
+    if f"{family.name}.{target.name}" not in pack.targets:
+        return False, why_not_built(family, target)
+    compiled = [int(name.rstrip("a")) for name in pack.architectures]
+    suited = [c for c in compiled if c >= target.capability]
+    if kernel.not_on and all(capability in kernel.not_on for capability in suited):
+        names = ", ".join(f"{c // 10}.{c % 10}" for c in suited)
+        return False, (
+            f"takes {kernel.shared_memory:,} bytes of shared memory a thread block, and no "
+            f"architecture that pack {pack.name} was built for ({names}) has that much"
+        )
+    return True, why_unavailable(pack, target, kernel.shared_memory)
+
+
 def _infos(families: Iterable[manifest.Family]) -> Iterator[KernelInfo]:
     for family in families:
         for target in family.targets:
@@ -198,13 +216,7 @@ def _infos(families: Iterable[manifest.Family]) -> Iterator[KernelInfo]:
             for kernel in target.kernels:
                 pack, state = kernel.pack, (kernel.pack, kernel.shared_memory)
                 if state not in states:
-                    built = f"{family.name}.{target.name}" in pack.targets
-                    states[state] = (
-                        built,
-                        why_unavailable(pack, target, kernel.shared_memory)
-                        if built
-                        else why_not_built(family, target),
-                    )
+                    states[state] = _state(family, target, kernel)
                 built, reason = states[state]
                 used = manifest.resources(pack).get(kernel.key)
                 yield KernelInfo(

@@ -35,6 +35,7 @@ class Kernel:
     derived: dict[str, Any]
     pack: Pack  # which lists it, and holds it where it was built for its target
     shared_memory: int = 0  # bytes of a block, where some architecture of its target has fewer
+    not_on: tuple[int, ...] = ()  # those compute capabilities, for which it is not compiled
 
 
 @dataclass(frozen=True)
@@ -167,6 +168,7 @@ def _target(pack: Pack, data: dict[str, Any]) -> Target:
             Kernel(
                 *(k["key"], k.get("short"), k["parameters"], k["derived"], pack),
                 shared_memory=k.get("shared_memory", 0),
+                not_on=tuple(k.get("not_on", ())),
             )
             for k in data["kernels"]
         ),

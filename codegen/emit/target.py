@@ -177,6 +177,7 @@ def wgmma(chosen: TargetSpace, spec: Wgmma) -> str:
 
 
 class _TableRow(NamedTuple):
+    restriction: str
     key: str
     type_name: str
     parameters: str
@@ -232,7 +233,7 @@ def table(family: Family, chosen: TargetSpace) -> str:
             evaluated(target.alignment, names, "std::int64_t") if target.alignment else "nullptr"
         ),
         num_parameters=len(target.parameters),
-        rows=[_TableRow(c.key, c.type_name, row(c)) for c in chosen.configurations],
+        rows=[_TableRow(c.restriction, c.key, c.type_name, row(c)) for c in chosen.configurations],
         workspace=workspace,
         args_type=_args_type(target),
         args_header=_args_header(target),
@@ -296,11 +297,14 @@ def _named_shards(chosen: TargetSpace) -> Iterable[tuple[str, list[Configuration
     how = spread(target, chosen.configurations)
     named = _NAMED_PARAMETERS if target.shards is not None else how.named
     tokens = tokens_of(target.parameters[:named])
-    groups: dict[tuple[ParameterValue, ...], list[Configuration]] = {}
+    # What cannot run on some architectures lies apart: those leave its files out.
+    groups: dict[tuple[str, tuple[ParameterValue, ...]], list[Configuration]] = {}
     for configuration in chosen.configurations:
-        groups.setdefault(configuration.values[:named], []).append(configuration)
-    for values, group in groups.items():
+        group_of = configuration.restriction, configuration.values[:named]
+        groups.setdefault(group_of, []).append(configuration)
+    for (restriction, values), group in groups.items():
         name = f"{tokens(values)}_".replace("-", "_") if named else ""
+        name += f"{restriction}_" if restriction else ""
         if len(name) > _MOST_CHARACTERS:
             digest = hashlib.sha256(name[:-1].encode()).hexdigest()[:8]
             name = f"{name[: _MOST_CHARACTERS - 9]}_{digest}_"

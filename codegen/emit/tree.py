@@ -23,7 +23,8 @@ from codegen.staleness import MANIFEST
 def emit(spaces: Sequence[FamilySpace], inputs: Inputs) -> dict[str, str]:
     """The whole tree."""
     files: dict[str, str] = {}
-    shards: dict[tuple[str, str], list[str]] = {}  # (family, target) -> paths
+    # (family, target) -> paths, by the restriction of their kernels
+    shards: dict[tuple[str, str], dict[str, list[str]]] = {}
     places: dict[str, str] = {}  # key -> path of its shard
     fingerprints: dict[str, str] = {}  # by family
     for space in spaces:
@@ -47,7 +48,8 @@ def emit(spaces: Sequence[FamilySpace], inputs: Inputs) -> dict[str, str]:
             files[f"{folder}/{target.name}_table.cpp"] = emit_target.table(family, chosen)
             for path, text, configurations in emit_target.shards(family, chosen):
                 files[path] = text
-                shards.setdefault((folder, target.name), []).append(path)
+                by_restriction = shards.setdefault((folder, target.name), {"": []})
+                by_restriction.setdefault(configurations[0].restriction, []).append(path)
                 places.update(dict.fromkeys((c.key for c in configurations), path))
         fingerprint = fingerprints[folder] = _fingerprint(files, folder)
         files[f"{folder}/library.cpp"] = render(
@@ -75,11 +77,19 @@ class _Setting:
 
 
 @dataclass(frozen=True)
+class _RestrictedFiles:
+    restriction: str
+    not_on: str  # compute capabilities
+    sources: list[str]
+
+
+@dataclass(frozen=True)
 class _TargetFiles:
     name: str
     is_cuda: bool
     kernels: int
     sources: list[str]
+    restricted: list[_RestrictedFiles]
     build: list[_Setting]
 
 
@@ -93,7 +103,7 @@ class _FamilyFiles:
 
 def _files_cmake(
     spaces: Sequence[FamilySpace],
-    shards: Mapping[tuple[str, str], list[str]],
+    shards: Mapping[tuple[str, str], Mapping[str, list[str]]],
     inputs: Inputs,
     fingerprints: Mapping[str, str],
     source: str,
@@ -103,9 +113,15 @@ def _files_cmake(
     def target_files(chosen: TargetSpace) -> _TargetFiles:
         target = chosen.target
         paths = shards[target.family, target.name]
+        not_on = {c.restriction: c.not_on for c in chosen.configurations}
+        restricted = [
+            _RestrictedFiles(name, " ".join(map(str, not_on[name])), paths[name])
+            for name in sorted(paths)
+            if name
+        ]
         count = len(chosen.configurations)
         build = _settings(target.build, folders)
-        return _TargetFiles(target.name, target.is_cuda, count, paths, build)
+        return _TargetFiles(target.name, target.is_cuda, count, paths[""], restricted, build)
 
     families = [
         _FamilyFiles(

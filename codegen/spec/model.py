@@ -357,6 +357,13 @@ class Configuration(NamedTuple):
         )
 
     @property
+    def restriction(self) -> str:
+        """A word for what keeps it from some of its target's capabilities, `over99k`: it takes more
+        shared memory than that many KiB; empty where nothing does."""
+        limits = [hardware.LIMITS[c].shared_memory_block for c in self.not_on]
+        return f"over{max(limits) >> 10}k" if limits else ""
+
+    @property
     def type_name(self) -> str:
         """The name of its C++ type, within the target's namespace."""
         return cpp_type_name(self.tokens, self.target.taken_names)

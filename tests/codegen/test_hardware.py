@@ -93,6 +93,12 @@ def test_where_some_architectures_cannot_launch_it_explain_says_so(workspace) ->
         (102_400, [86, 89, 120, 121]),
         (167_936, [80, 86, 87, 89, 120, 121]),
     ]
+    # Each lies in a file of its own kind, which CMake leaves out where it must.
+    names = [kernel["file"].rpartition("/")[2] for kernel in target["kernels"]]
+    assert [name.split("_")[-2] for name in names] == ["t64", "over99k", "over163k"]
+    cmake = (workspace.out / "files.cmake").read_text()
+    assert "set(KERNELMINT_RESTRICTED_demo_sm80 over163k over99k)" in cmake
+    assert "set(KERNELMINT_NOT_ON_demo_sm80_over99k 86 89 120 121)" in cmake
 
 
 def test_what_a_call_decides_is_not_judged_before_it(workspace) -> None:

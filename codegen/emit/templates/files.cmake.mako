@@ -27,6 +27,17 @@ set(KERNELMINT_SOURCES_${family.name}_${target.name}
   ${path}
 % endfor
 )
+% if target.restricted:
+set(KERNELMINT_RESTRICTED_${family.name}_${target.name} ${" ".join(part.restriction for part in target.restricted)})
+% for part in target.restricted:
+set(KERNELMINT_NOT_ON_${family.name}_${target.name}_${part.restriction} ${part.not_on})
+set(KERNELMINT_SOURCES_${family.name}_${target.name}_${part.restriction}
+% for path in part.sources:
+  ${path}
+% endfor
+)
+% endfor
+% endif
 % for setting in target.build:
 set(KERNELMINT_BUILD_${setting.name}_${family.name}_${target.name}
 % for value in setting.values:

@@ -42,7 +42,13 @@ constexpr KernelEntry kKernels[] = {
 % if num_parameters:
      .parameters = kParameters[${i}],
 % endif
-% if is_cuda:
+% if row.restriction:
+#if defined(KERNELMINT_WITHOUT_${target.name}_${row.restriction})
+     .cuda = nullptr},
+#else
+     .cuda = &guarded<launch<configs::${row.type_name}, isa::cuda>>},
+#endif
+% elif is_cuda:
      .cuda = &guarded<launch<configs::${row.type_name}, isa::cuda>>},
 % else:
      .baseline = KERNELMINT_BASELINE(configs::${row.type_name}),
