@@ -204,7 +204,7 @@ def cuda(architectures: tuple[str, ...]) -> Recipe:
         toolkit=found,
         host=(*_flags("CXXFLAGS"), *_COMMON, *_HOST),
         device=(
-            *_flags("CUDAFLAGS"), *_COMMON, *code, f"-Xcompiler={','.join(_HOST)}", *_CUDA,
+            *_flags("CUDAFLAGS"), *_COMMON, *code, f"-Xcompiler={','.join(_HOST[:2])}", *_CUDA,
         ),
         link=(*_LINK, "-lcudart_static", "-ldl", "-lrt"),
     )  # fmt: skip

@@ -359,3 +359,32 @@ def test_cuda_kernels_are_compiled_for_a_named_architecture_without_a_gpu(family
     if not torch.cuda.is_available():
         with pytest.raises(runtime.TargetUnavailable, match="no CUDA device to build it for"):
             runtime.kernel(f"{family.name}.sm80.f32-t128-n1024")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(NVCC is None, reason="needs nvcc")
+def test_cuda_kernels_are_built_for_the_gpu_and_right(family, cache):
+    """By key, in a graph and by the family's front; of a family whose pack has no CUDA kernels."""
+    runtime.load(family.folder)
+    kernel = runtime.kernel(f"{family.name}.sm80.f32-t128-n2048")
+    x, y = torch.randn(2, 33, 1000, device="cuda")
+    want = 0.5 * x.double() + y.double()
+    assert ((kernel(x, y, alpha=0.5, out=nan_like(x)) - want).abs() <= 2**-23 * want.abs()).all()
+    compiled = torch.compile(
+        lambda x, y: runtime.kernel(f"{family.name}.sm80.f32-t256-n2048")(x, y, alpha=0.5),
+        fullgraph=True,
+    )
+    assert ((compiled(x, y) - want).abs() <= 2**-23 * want.abs()).all()
+    assert ((getattr(runtime, family.name)(x, y, alpha=0.5) - want).abs() <= 1e-6).all()
+    key = "flash_forward.sm80.bf16-d128-r64-c32-w4-async-eager-swz-q0-k0-v0-opt"
+    kernel = runtime.kernel(key, build=True)
+    try:
+        q, k, v = torch.randn(3, 2, 500, 4, 128, device="cuda").bfloat16()
+        expected = torch.nn.functional.scaled_dot_product_attention(
+            *(t.transpose(1, 2).double() for t in (q, k, v))
+        ).transpose(1, 2)
+        # One rounding of the output and one of each probability to bf16.
+        bound = 2**-8 * (expected.abs() + v.double().abs().mean())
+        assert ((kernel(q, k, v, out=nan_like(q)) - expected).abs() <= 2 * bound).all()
+    finally:
+        packs._registry().parts.pop("flash_forward")
