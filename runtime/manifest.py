@@ -94,6 +94,7 @@ class Argument:
     dtype: str
     optional: bool  # an input that may be None, or an output that the caller asks for
     mutated: bool  # an input that kernels change
+    on_host: bool  # an input in the CPU's memory, whatever the target
     default: str | None  # a scalar's, an expression; None: it must be passed
     values: tuple[str, ...]  # of an enum
 
@@ -199,6 +200,7 @@ def _family(pack: Pack, data: dict[str, Any]) -> Family:
                 dtype=a["dtype"],
                 optional=bool(a.get("optional", False)),
                 mutated=bool(a.get("mutated", False)),
+                on_host=bool(a.get("on_host", False)),
                 default=a.get("default"),
                 values=tuple(a.get("values", ())),
             )

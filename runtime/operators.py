@@ -162,7 +162,7 @@ class _Operator:
         parameters = kernel.info.parameters
         return _plain(
             [
-                next(made) if b else _new_empty(inputs, [0], _dtype(a, parameters))
+                next(made) if b else self._new_empty(inputs, [0], _dtype(a, parameters))
                 for a, b in zip(self.outputs, asked, strict=True)
             ]
         )
@@ -194,7 +194,7 @@ class _Operator:
             scope[name] = _extent(default, scope, kernel) if value is None and default else value
         return _plain(
             [
-                _new_empty(
+                self._new_empty(
                     inputs,
                     [_extent(dim, scope, kernel) for dim in dims] if asked[a.name] else [0],
                     _dtype(a, kernel.info.parameters),
@@ -206,6 +206,13 @@ class _Operator:
     def _fake_out(self, values: dict[str, Any]) -> None:
         kernel, inputs, _ = self._arguments(values)
         self._check_fake(kernel, inputs)
+
+    def _new_empty(self, inputs: Inputs, shape: list[Any], dtype: torch.dtype) -> torch.Tensor:
+        """An output on the call's device, which the inputs have that are not on the host."""
+        known = zip(self.inputs, inputs, strict=True)
+        return next(t for a, t in known if t is not None and not a.on_host).new_empty(
+            shape, dtype=dtype
+        )
 
     def _check_fake(self, kernel: Kernel, inputs: Inputs) -> None:
         """Checks what must not wait for the run: what the outputs' shapes come from."""
@@ -233,11 +240,6 @@ def _extent(dim: expressions.Expression, scope: Mapping[str, Any], kernel: Kerne
         raise InvalidArgument(
             f"{kernel.info.key}: {dim.text}: {expressions.reason(error)}; here {named}"
         ) from None
-
-
-def _new_empty(inputs: Inputs, shape: list[Any], dtype: torch.dtype) -> torch.Tensor:
-    """An output on the device of a call's inputs."""
-    return next(t for t in inputs if t is not None).new_empty(shape, dtype=dtype)
 
 
 def _plain(results: Sequence[torch.Tensor]) -> Result:

@@ -43,6 +43,7 @@ def args(family: Family) -> str:
     for tensor in family.tensors:
         role = ", output" if tensor.role is Role.OUTPUT else ", changed" if tensor.mutated else ""
         optional = ", optional" if tensor.optional else ""
+        optional += ", on the host" if tensor.on_host else ""
         doc = f": {tensor.doc}" if tensor.doc else ""
         is_read = tensor.role is Role.INPUT and not tensor.mutated
         view = "ConstTensorView" if is_read else "TensorView"
@@ -179,6 +180,8 @@ def _last_members(tensor: Tensor, names: TableNames) -> list[tuple[str, str]]:
     members = []
     if tensor.mutated:
         members.append(("mutated", "true"))
+    if tensor.on_host:
+        members.append(("on_host", "true"))
     if tensor.strides != "rows":
         members.append(("strides", f"Strides::{tensor.strides}"))
     if tensor.alignment is not None:

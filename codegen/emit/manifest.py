@@ -93,6 +93,7 @@ def _family_entry(
             "dtype": tensor.dtype,
             "optional": tensor.optional,
             "mutated": tensor.mutated,
+            "on_host": tensor.on_host,
             "doc": tensor.doc,
         }
     for scalar in family.scalars:

@@ -96,6 +96,7 @@ def _argument_lines(family: Family) -> list[str]:
             note = f" (output{f', with return_{tensor.name}=True' if tensor.optional else ''})"
         else:
             notes = ["changed in place"] * tensor.mutated + ["optional"] * tensor.optional
+            notes += ["on the CPU"] * tensor.on_host
             note = f" ({', '.join(notes)})" if notes else ""
         doc = f": {tensor.doc}" if tensor.doc else ""
         lines.append(f"{tensor.name}: [{shape}], {tensor.dtype}{note}{doc}")

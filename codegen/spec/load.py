@@ -447,8 +447,11 @@ class _FamilyLoader:
                 message = f"'{enum_type(scalar.name)}' is the C++ type of '{scalar.name}'"
                 self.family.report(message, *place, scalar.name, key=True)
         inputs = [tensor for tensor in tensors if tensor.role is Role.INPUT]
-        if all(tensor.optional for tensor in inputs):
-            message = "a family has at least one argument of kind 'tensor:' that is not optional"
+        if all(tensor.optional or tensor.on_host for tensor in inputs):
+            message = (
+                "a family has at least one argument of kind 'tensor:' that is not optional and not "
+                "on the host"
+            )
             self.family.report(message, *place, key=True)
         if not any(tensor.role is Role.OUTPUT or tensor.mutated for tensor in tensors):
             message = (
@@ -565,6 +568,7 @@ class _FamilyLoader:
             written.dtype,
             written.optional,
             isinstance(written, schema.TensorInput) and written.mutated,
+            isinstance(written, schema.TensorInput) and written.device == "host",
             strides,
             alignment,
             " ".join(written.doc.split()),

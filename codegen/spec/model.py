@@ -118,6 +118,7 @@ class Tensor:
     dtype: str
     optional: bool  # an input that may be None, or an output that the caller asks for
     mutated: bool  # an input that the kernel changes
+    on_host: bool  # it is in the CPU's memory, whatever the target
     strides: str  # of the enum Strides, runtime/include/registry.h
     alignment: Expression | None  # bytes, over the family's constants; None: the target's
     doc: str

@@ -114,6 +114,9 @@ class TensorInput(_Tensor):
     tensor: list[Text] = Field(description="its extents: symbols, or expressions over them")
     mutated: bool = Field(False, description="the kernel changes it in place")
     optional: bool = Field(False, description="may be None, which kernels see as a null pointer")
+    device: Literal["host"] | None = Field(
+        None, description="host: it is in the CPU's memory, whatever the target"
+    )
 
 
 class TensorOutput(_Tensor):

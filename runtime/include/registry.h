@@ -75,6 +75,7 @@ struct TensorArgument {
   std::int8_t rank;
   Dim dims[kMaxRank];
   bool mutated = false;  // an input that kernels change
+  bool on_host = false;  // an input in the CPU's memory, whatever the target
   Strides strides = Strides::rows;
   IntExpression alignment = nullptr;  // bytes, of the kernel's parameters; null: the target's
 };

@@ -196,6 +196,12 @@ void Kernel::check_dtype(const TensorArgument& argument, const TensorInfo& tenso
 
 void Kernel::check_device(Call& call, const TensorArgument& argument, const TensorInfo& tensor) {
   const dlpack::Device device = tensor.device;
+  if (argument.on_host) {
+    if (device.type == dlpack::kCpu) return;
+    throw InvalidArgument(text(
+        argument.name, ": got a tensor on ", attribute_text(tensor.object, "device"),
+        ", expected one on the CPU, where the launch reads it; pass ", argument.name, ".cpu()"));
+  }
   if (call.first_input >= 0) {
     const dlpack::Device first = call.tensors[call.first_input].device;
     if (device.type == first.type && device.id == first.id) [[likely]]
@@ -530,7 +536,7 @@ void Kernel::bind_inputs(Call& call, nb::handle inputs) {
     call.torch.read(object, argument.name, tensor);
     check_dtype(argument, tensor, dtypes_[i]);
     check_device(call, argument, tensor);
-    if (call.first_input < 0) call.first_input = i;
+    if (call.first_input < 0 && !argument.on_host) call.first_input = i;
     bind_symbols(call, argument, tensor);
     check_memory(argument, tensor, i);
     check_autograd(call, argument, tensor);

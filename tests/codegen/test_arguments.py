@@ -24,7 +24,18 @@ REFUSED = [
         "nothing that must be passed",
         [("doc: the input", "optional: true")],
         "family.yaml:3:1: a family has at least one argument of kind 'tensor:' that is not "
-        "optional",
+        "optional and not on the host",
+    ),
+    (
+        "nothing that says where the call runs",
+        [("doc: the input", "device: host")],
+        "family.yaml:3:1: a family has at least one argument of kind 'tensor:' that is not "
+        "optional and not on the host",
+    ),
+    (
+        "a device that is none",
+        [("doc: the input", "device: cuda")],
+        "family.yaml:4:45: 'cuda' is none of these (there is: host)",
     ),
     (
         "what may be left out before what may not",

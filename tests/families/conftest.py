@@ -64,7 +64,8 @@ def families() -> Pack:
     """The pack, loaded into this process."""
     project = ROOT / "build/families"
     project.mkdir(parents=True, exist_ok=True)
-    tools = Path(sys.executable).parent
+    places = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    cmake, ninja = (shutil.which(tool, path=places) or tool for tool in ("cmake", "ninja"))
     has_nvcc = shutil.which(os.environ.get("CUDACXX", "nvcc")) is not None
     architectures = "native" if torch.cuda.is_available() else "80;90a"
     with (project / "lock").open("w") as lock:
@@ -73,11 +74,11 @@ def families() -> Pack:
         specs = ("--specs", FAMILIES, "--out", project / "generated")
         _run(sys.executable, "-m", "codegen", "regenerate", *specs)
         _run(
-            *(tools / "cmake", "-S", project, "-B", project / "build", "-G", "Ninja"),
-            *(f"-DCMAKE_MAKE_PROGRAM={tools / 'ninja'}", f"-DPython_EXECUTABLE={sys.executable}"),
+            *(cmake, "-S", project, "-B", project / "build", "-G", "Ninja"),
+            *(f"-DCMAKE_MAKE_PROGRAM={ninja}", f"-DPython_EXECUTABLE={sys.executable}"),
             *("-DKERNELMINT_ISAS=native", f"-DKERNELMINT_CUDA={'ON' if has_nvcc else 'OFF'}"),
             f"-DCMAKE_CUDA_ARCHITECTURES={architectures}",
         )
-        _run(tools / "cmake", "--build", project / "build")
-        _run(tools / "cmake", "--install", project / "build", "--prefix", project / "installed")
+        _run(cmake, "--build", project / "build")
+        _run(cmake, "--install", project / "build", "--prefix", project / "installed")
     return runtime.load_pack(project / "installed/_pack")

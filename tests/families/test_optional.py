@@ -92,6 +92,10 @@ def test_what_is_passed_is_checked_and_requirements_ask(run):
     refused("requires not gates or G >= 1 and N % G == 0, because each gate serves a whole group "
             "of columns; here gates = True, G = 5, N = 12",
             bias=bias, gates=torch.randn(M, 5))  # fmt: skip
+    norms = torch.empty(M)
+    with pytest.raises(InvalidArgument, match=r"^out \(norms\): shares memory with calls"):
+        run(x, w, bias, calls=norms.view(torch.int32), return_norms=True,
+            out=(torch.empty(M, N), norms))  # fmt: skip
     with pytest.raises(InvalidArgument, match=r"^x: got a NoneType, expected a torch\.Tensor"):
         run(None, w)
 
