@@ -20,7 +20,7 @@ from .pack_project import ROOT, PackProject
 
 pytestmark = pytest.mark.build
 
-CPU, CUDA = "-DKERNELMINT_CUDA=OFF", "-DCMAKE_CUDA_ARCHITECTURES=80"
+CPU, CUDA = "-DKERNELMINT_CUDA=OFF", "-DCMAKE_CUDA_ARCHITECTURES=80;90"
 HEADER = """\
 #pragma once
 #if defined(__CUDACC__)
@@ -217,14 +217,16 @@ def test_its_kernels_have_rows_and_no_configuration_is_missing(project, pack) ->
     """They name no configuration, and each configuration of the target runs them."""
     rows = read_csv(pack.ptxas)
     assert [(row.key, row.kernel, row.source, row.arch) for row in rows] == [
-        (None, "axpy_kernel", "foreign_axpy/axpy.cu", "sm_80")
+        (None, "axpy_kernel", "foreign_axpy/axpy.cu", arch) for arch in ("sm_80", "sm_90")
     ]
     manifest = Manifest(pack.manifest)
     assert manifest.owners(rows[0]) == [("foreign_axpy", "sm80")]
     assert manifest.absent(rows, pack.architectures) == []
     assert manifest.absent([], pack.architectures) == [
-        ("foreign_axpy.sm80.t128", "sm_80"), ("foreign_axpy.sm80.t256", "sm_80")
-    ]  # fmt: skip
+        (f"foreign_axpy.sm80.t{threads}", arch)
+        for arch in ("sm_80", "sm_90")
+        for threads in (128, 256)
+    ]
 
 
 def test_kernelmints_own_families_say_nothing() -> None:
