@@ -42,6 +42,6 @@ function(kernelmint_record_pack name folder targets)
             --targets ${targets} --architectures ${KERNELMINT_ARCHITECTURES}
             --isas ${KERNELMINT_CHOSEN_ISAS} ${specs} ${settings} ${builds} -- ${made_of} ${ARGN}
     DEPENDS ${made_of} ${headers} ${ARGN} "${KERNELMINT_GENERATED}/manifest.json"
-            "${KERNELMINT_TOOLS}/build/record.py"
+            "${KERNELMINT_TOOLS}/build/record.py" "${KERNELMINT_CODEGEN}/packs.py"
     VERBATIM)
 endfunction()

@@ -19,8 +19,14 @@ import os
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
-FORMAT = 1
+# Run by its path: codegen lies in the checkout's root, or beside kernelmint/ in a wheel.
+_HOME = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(_HOME if (_HOME / "codegen").is_dir() else _HOME.parent))
+
+from codegen import packs  # noqa: E402 - found by the line above
+
 ABI = re.compile(r"constexpr std::uint32_t kAbi = (\d+);")
 
 
@@ -65,9 +71,8 @@ def main(arguments: list[str]) -> None:
     if len(options.specs) != len({folder.partition("=")[0] for folder in options.specs}):
         sys.exit(f"pack {options.name}: two folders of specs have one name: {options.specs}")
     manifest = json.loads(options.manifest.read_text(encoding="utf-8"))
-    made_of = {
+    made_of: dict[str, Any] = {
         "abi": int(abi),
-        "generated": {family["name"]: family["fingerprint"] for family in manifest["families"]},
         "settings": {
             **dict(setting.split("=", 1) for setting in options.settings),
             **{
@@ -82,20 +87,16 @@ def main(arguments: list[str]) -> None:
             name_of(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in sources
         },
     }
-    fingerprint = hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:32]
-    record = {
-        "format": FORMAT,
-        "name": options.name,
-        "fingerprint": fingerprint,
-        "operators": {family["name"]: family["operators"] for family in manifest["families"]},
-        "fronts": [
-            {"family": family["name"], **front}
-            for family in manifest["families"]
-            for front in family["fronts"]
-        ],
-        "specs": dict(folder.split("=", 1) for folder in options.specs),
+    generated = {family["name"]: family["fingerprint"] for family in manifest["families"]}
+    hashed = json.dumps({**made_of, "generated": generated}, sort_keys=True)
+    fingerprint = hashlib.sha256(hashed.encode()).hexdigest()[:32]
+    record = packs.record(
+        name=options.name,
+        families=manifest["families"],
+        fingerprint=fingerprint,
+        specs=dict(folder.split("=", 1) for folder in options.specs),
         **made_of,
-    }
+    )
     options.folder.mkdir(parents=True, exist_ok=True)
     (options.folder / "pack.json").write_text(json.dumps(record, indent=1) + "\n")
     (options.folder / "record.cpp").write_text(
