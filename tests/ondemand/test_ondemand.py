@@ -235,6 +235,34 @@ def test_a_compilers_error_has_its_authors_line_first_and_comes_once(family, cac
     assert capfd.readouterr() == ("", "")
 
 
+SHOWN = """
+import os, pty, sys
+import runtime
+parent, child = pty.openpty()
+sys.stderr = os.fdopen(child, "w")
+runtime.load(sys.argv[1])
+runtime.kernel(sys.argv[2])
+sys.stderr.close()
+shown = b""
+try:
+    while part := os.read(parent, 1000):
+        shown += part
+except OSError:  # how Linux ends a terminal that nobody writes to
+    pass
+print(shown.decode())
+"""
+
+
+def test_a_build_of_more_than_a_second_shows_itself_on_a_terminal(family, cache, tmp_path):
+    slow = tmp_path / "slow-c++"
+    slow.write_text('#!/bin/sh\ncase " $* " in *" -c "*) sleep 1.5 ;; esac\nexec c++ "$@"\n')
+    slow.chmod(0o755)
+    shown = in_new_process(SHOWN, family.folder, family.key(), CXX=str(slow)).stdout
+    assert f"kernelmint: building {family.key()} (" in shown
+    again = in_new_process(SHOWN, family.folder, family.key(), CXX=str(slow)).stdout
+    assert "building" not in again
+
+
 def test_a_header_without_launch_says_so_by_its_name(family, cache):
     runtime.load(family.folder)
     family.edit("LaunchResult launch(", "LaunchResult lunch(")
