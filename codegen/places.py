@@ -63,4 +63,6 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    # Modules of this file's folder are nobody's packages.
+    sys.path = [entry for entry in sys.path if Path(entry).resolve() != Path(__file__).parent]
     sys.exit(main(sys.argv[1:]))
