@@ -55,6 +55,7 @@ _SECTIONS = {
         "race-check": _tool("race_check", "Run CUDA kernels under compute-sanitizer."),
         "compare": _tool("compare_triton_vs_torch", "Compare block-sparse implementations."),
         "bench": _tool("bench.__main__", "Measure kernels beside PyTorch's."),
+        "tune": _tool("tune.__main__", "Find the fastest kernels for the devices here."),
     },
 }
 _COMMANDS = {name: source for section in _SECTIONS.values() for name, source in section.items()}

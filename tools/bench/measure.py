@@ -48,6 +48,13 @@ class _Gpu:
         return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # PyTorch's
 
 
+def timer(
+    device: torch.device, cpu_clock: Callable[[], float] = time.perf_counter
+) -> Callable[[Call], float]:
+    """A function that makes a call and says how long it took, in seconds."""
+    return (_Gpu(device) if device.type == "cuda" else _Cpu(cpu_clock)).time
+
+
 def medians(
     calls: Mapping[str, Call],
     device: torch.device,
@@ -61,12 +68,12 @@ def medians(
     contender that draws less power is faster, by 3% on an H200. On a CPU `cpu_clock` gives the
     time.
     """
-    clock = _Gpu(device) if device.type == "cuda" else _Cpu(cpu_clock)
+    time_of = timer(device, cpu_clock)
     for call in calls.values():
-        clock.time(call)
+        time_of(call)
     times: dict[str, list[float]] = {name: [] for name in calls}
     order = random.Random(0)
     while waiting := [t for t in times if len(times[t]) < _LEAST_TURNS or sum(times[t]) < seconds]:
         for name in order.sample(waiting, len(waiting)):
-            times[name].append(clock.time(calls[name]))
+            times[name].append(time_of(calls[name]))
     return {name: (statistics.median(taken), len(taken)) for name, taken in times.items()}

@@ -1,0 +1,361 @@
+"""kernelmint tune on the CPU, end to end: a family of its own, real kernels, real processes; one
+kernel is slow, one wrong, one hangs and one crashes."""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import runtime
+from codegen.spec.load import load
+from runtime import choice, devices, packs
+from tools.tune import code, problem, rows
+from tools.tune.journal import Journal
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES = {
+    "family.yaml": """\
+family: tuned_rows
+summary: y = 2 x + 1.
+arguments:
+  x: {tensor: [M, N], dtype: f32}
+  y: {output: [M, N], dtype: f32}
+parameters:
+  mode: {type: enum, values: [plain, wrong, hang, crash], default: plain}
+reference: reference.py:tuned_rows
+""",
+    "cpu.yaml": """\
+target: cpu
+kernel: cpu.h
+parameters:
+  work: {type: int, token: w, doc: how often it is computed}
+sets:
+  default: [{work: 32}]
+  tune:
+    - product: {mode: plain, work: [32, 1, 64]}
+    - product: {mode: [wrong, hang, crash], work: 1}
+  good:
+    - product: {mode: plain, work: [32, 1]}
+""",
+    "cpu.shapes.yaml": """\
+shapes:
+  - sizes: {N: 2048}
+    points:
+      - {sizes: {M: 64}, range: {M: [1, 100], N: [2048, 2048]}}
+      - {sizes: {M: 128}, range: {M: [101, 200], N: [2048, 2048]}}
+cost: {estimate: work, within: 32}
+""",
+    "reference.py": "def tuned_rows(x):\n    return 2 * x.double() + 1\n",
+    "cpu.h": """\
+#pragma once
+#include <csignal>
+#include "launch.h"
+#include "tensor_view.h"
+namespace kernelmint {
+// Compiled with Config::work, whose value decides the time.
+template <class Config, class Isa>
+LaunchResult launch(const void* pointer, const LaunchContext&) {
+  const auto& args = *static_cast<const typename Config::Args*>(pointer);
+  using Mode = typename Config::mode_type;
+  if constexpr (Config::mode == Mode::crash) std::raise(SIGSEGV);
+  while (Config::mode == Mode::hang) asm volatile("");
+  const float one = Config::mode == Mode::wrong ? 1.5f : 1.0f;
+  for (int repeat = 0; repeat < Config::work; ++repeat) {
+    for (std::int64_t i = 0; i < args.M; ++i) {
+      const float* x = args.x.template at<const float>(i);
+      float* y = args.y.template at<float>(i);
+      for (std::int64_t j = 0; j < args.N; ++j) y[j] = 2 * x[j] + one;
+    }
+    asm volatile("" ::: "memory");
+  }
+  return {};
+}
+}  // namespace kernelmint
+""",
+}
+
+
+def journals(place):
+    return list((place.root / "cache/tune").glob("tuned_rows.cpu.*.jsonl"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """A folder of specs with the family, and a cache of its own."""
+
+    root: Path
+
+    @property
+    def folder(self) -> Path:
+        return self.root / "kernel_specs/tuned_rows"
+
+    @property
+    def rows(self) -> Path:
+        return self.folder / "cpu.tuned.yaml"
+
+    @property
+    def journal(self) -> Path:
+        (path,) = journals(self)
+        return path
+
+    def entries(self, kind):
+        lines = self.journal.read_text().splitlines()
+        return [entry for entry in map(json.loads, lines) if entry["kind"] == kind]
+
+    def timed(self):
+        """The keys that were timed, of each entry."""
+        keys = {entry["id"]: entry["key"] for entry in self.entries("checked")}
+        return [{keys[i] for r in e["times"] for i in r} for e in self.entries("rounds")]
+
+    def start(self, *options):
+        return subprocess.Popen(
+            [sys.executable, "-m", "tools.tune", str(self.folder), "--target", "cpu",
+             "--seconds", "0", "--patience", "4", *options],
+            cwd=ROOT, env={**os.environ, "KERNELMINT_CACHE_DIR": str(self.root / "cache")},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+
+    def tune(self, *options):
+        done = self.start(*options)
+        output, _ = done.communicate(timeout=300)
+        assert done.returncode == 0, output
+        return output
+
+
+def make(root) -> Place:
+    place = Place(root)
+    place.folder.mkdir(parents=True)
+    for name, text in FILES.items():
+        (place.folder / name).write_text(text)
+    return place
+
+
+@pytest.fixture(scope="session")
+def tuned(tmp_path_factory, worker_id):
+    """The family, tuned, with what was said and the T4 file; the test processes share it."""
+    base = tmp_path_factory.getbasetemp()
+    place = Place((base if worker_id == "master" else base.parent) / "tuned_rows")
+    said, t4 = place.root / "said", place.root / "t4.json"
+    with (place.root.with_suffix(".lock")).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not said.exists():
+            make(place.root)
+            output = place.tune("--json", str(t4))
+            said.write_text(output)
+    return place, said.read_text(), t4
+
+
+KEY = "tuned_rows.cpu.{}-w{}"
+
+
+def test_the_fastest_right_kernel_of_each_shape_is_written_as_a_row(tuned):
+    place, said, _ = tuned
+    found = rows.read(place.rows)
+    assert [row["range"] for row in found] == [
+        {"M": [1, 100], "N": [2048, 2048]}, {"M": [101, 200], "N": [2048, 2048]}
+    ]  # fmt: skip
+    for row in found:
+        assert (row["take"], row["runner_up"]) == (KEY.format("plain", 1), KEY.format("plain", 32))
+        assert row["milliseconds"] < row["runner_up_milliseconds"]
+        assert not row["tie"]
+        assert row["device"] == devices.name(torch.device("cpu"))
+        assert row["toolchain"].startswith("c++ ")
+        assert len(row["code"]) == 16
+    assert "6 configurations of the set tune fit the constraints and limits, 5 the 2 shapes" in said
+    assert "estimates of at most 32 times the least, work" in said
+    (family,) = load([place.folder.parent])  # codegen takes what was written
+    assert [row.take for row in family.targets[0].tuned] == [KEY.format("plain", 1)] * 2
+
+
+def test_what_is_wrong_hangs_or_crashes_is_recorded_and_skipped(tuned):
+    place, said, _ = tuned
+    faults = {entry["key"]: entry["reason"] for entry in place.entries("fault")}
+    assert set(faults) == {KEY.format(mode, 1) for mode in ("wrong", "hang", "crash")}
+    assert "131072 of 131072 elements are wrong, by up to 0.5" in faults[KEY.format("wrong", 1)]
+    assert faults[KEY.format("hang", 1)] == "no answer in 4 s"
+    assert faults[KEY.format("crash", 1)] == "its process ended: SIGSEGV"
+    assert all(f"{key}: {reason}" in said for key, reason in faults.items())
+    assert {key for keys in place.timed() for key in keys} == {
+        KEY.format("plain", 1), KEY.format("plain", 32)
+    }  # fmt: skip
+
+
+def test_all_results_are_written_as_t4(tuned):
+    _, _, file = tuned
+    data = json.loads(file.read_text())
+    assert data["schema_version"] == "1.0.0"
+    found = {
+        (r["configuration"]["M"], r["configuration"]["mode"], r["configuration"]["work"]): r
+        for r in data["results"]
+    }
+    assert len(found) == len(data["results"]) == 10
+    good = found[64, "plain", 1]
+    assert (good["invalidity"], good["correctness"]) == ("correct", 1)
+    assert good["measurements"][0]["value"] == pytest.approx(
+        sorted(good["times"]["runtimes"])[len(good["times"]["runtimes"]) // 2], rel=0.5
+    )
+    assert {found[64, mode, 1]["invalidity"] for mode in ("wrong", "hang", "crash")} == {
+        "correctness", "timeout", "runtime"
+    }  # fmt: skip
+    assert found[64, "wrong", 1]["correctness"] == 0
+    assert found[64, "hang", 1]["measurements"] == []
+
+
+def test_the_chooser_takes_the_row(tuned, monkeypatch):
+    """The first kernel of the default set is the slow one."""
+    place, _, _ = tuned
+    monkeypatch.setenv("KERNELMINT_CACHE_DIR", str(place.root / "cache"))
+    runtime.load(place.folder)
+    cpu, facts = torch.device("cpu"), {"N": 2048}
+    assert choice.choose("tuned_rows", cpu, {}, {**facts, "M": 70}).info.parameters["work"] == 1
+    assert choice.choose("tuned_rows", cpu, {}, {**facts, "M": 201}).info.parameters["work"] == 32
+    taken = choice.explain("tuned_rows", cpu, {}, {**facts, "M": 101})
+    assert str(taken).count("not in [1, 100]") == 1
+    assert taken.key == KEY.format("plain", 1)
+
+
+def test_a_second_run_times_only_what_has_new_machine_code(tuned, tmp_path):
+    place = Place(tmp_path / "copy")
+    shutil.copytree(tuned[0].root, place.root)
+    before = place.timed()
+    checked = place.entries("checked")
+    text = place.rows.read_text()
+    header = place.folder / "cpu.h"
+    header.write_text(header.read_text().replace("// Compiled with", "// Built with"))
+    place.tune()  # all is compiled anew, to the same code
+    assert place.timed() == before
+    assert place.entries("checked") == checked
+    assert place.rows.read_text() == text
+
+    more = "  if (Config::work == 32 && args.M == 0) std::raise(SIGTERM);\n  return {};"
+    header.write_text(header.read_text().replace("  return {};", more))
+    place.tune()
+    new = place.timed()[len(before) :]
+    changed = {entry["key"] for entry in place.entries("checked")[len(checked) :]}
+    assert changed == {KEY.format("plain", 32)}
+    assert new
+    assert all(keys == {KEY.format("plain", 1), KEY.format("plain", 32)} for keys in new)
+    other = place.root / "other.yaml"
+    place.tune("--fresh", "--out", str(other), "--set", "good")
+    done = subprocess.run(
+        [sys.executable, "-m", "tools.tune.rows", str(place.rows), str(other)],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.stdout == "2 of 2 rows agree (100.0%)\n", done.stdout + done.stderr
+    assert done.returncode == 0
+
+
+def children(pid):
+    """Those that any of its threads started."""
+    threads = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(word) for path in threads for word in path.read_text().split()]
+
+
+def alive(pid):
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+
+
+def test_killed_it_goes_on_from_its_journal_and_leaves_no_process(tmp_path):
+    place = make(tmp_path)
+    (place.folder / "cpu.yaml").write_text(
+        FILES["cpu.yaml"]
+        .replace("[32, 1, 64]", "[32, 31]")
+        .replace("mode: [wrong, hang, crash]", "mode: [hang]")
+    )
+    process = place.start("--patience", "600")  # then it calls the kernel that hangs
+    end = time.monotonic() + 120
+    while "".join(path.read_text() for path in journals(place)).count("checked") != 2:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    workers = children(process.pid)
+    assert workers
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    end = time.monotonic() + 30
+    while any(map(alive, workers)) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not any(map(alive, workers))
+    before = place.journal.read_text()
+    with place.journal.open("a") as file:
+        file.write('{"kind": "checked", "id": "torn')  # as a killed writer leaves it
+    place.tune("--patience", "2")
+    assert place.journal.read_text().startswith(before)
+    lines = place.journal.read_text()[len(before) :].splitlines()[1:]
+    again = [entry["key"] for entry in map(json.loads, lines) if entry["kind"] == "checked"]
+    assert len(again) == 2  # of the second shape
+    assert {row["take"] for row in rows.read(place.rows)} <= {
+        KEY.format("plain", w) for w in (31, 32)
+    }
+
+
+def test_a_journal_is_read_up_to_a_torn_line_and_goes_on_behind_it(tmp_path):
+    path = tmp_path / "folder/journal.jsonl"
+    first = Journal(path, fresh=False)
+    first.add("checked", id="a", shape="s")
+    first.close()
+    path.write_text(path.read_text() + '{"kind": "chec')
+    second = Journal(path, fresh=False)
+    assert [e["id"] for e in second.find("checked")] == ["a"]
+    second.add("checked", id="b", shape="s")
+    second.close()
+    third = Journal(path, fresh=False)
+    assert [e["id"] for e in third.find("checked", shape="s")] == ["a", "b"]
+    third.close()
+    assert Journal(path, fresh=True).entries == []
+
+
+def test_rows_of_other_devices_and_parameters_are_kept(tmp_path):
+    path = tmp_path / "cpu.tuned.yaml"
+    row = {
+        "device": "a",
+        "parameters": {"p": 1},
+        "range": {"M": [1, 2]},
+        "take": "old",
+        "tie": False,
+    }
+    rows.write(path, "f", "cpu", [row, {**row, "device": "b"}, {**row, "parameters": {"p": 2}}])
+    rows.write(path, "f", "cpu", [{**row, "take": "new", "range": {"M": [1, 3]}}])
+    assert [(r["device"], r["parameters"]["p"], r["take"]) for r in rows.read(path)] == [
+        ("b", 1, "old"), ("a", 2, "old"), ("a", 1, "new")
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("figures", "reason"),
+    [
+        ({}, None),
+        ({"spill_stores": "8"}, "ptxas: spill_bytes 8, the budget is 0"),
+        ({"c75": "C7510"}, "ptxas: C7510"),
+        ({"used_registers": "169"}, "ptxas: registers 169, the budget is 168"),
+        ({"kernel_config": "f.sm80.other", "spill_stores": "8"}, None),
+    ],
+)
+def test_spills_and_notes_of_c75_rule_a_kernel_out_before_it_is_timed(tmp_path, figures, reason):
+    values = {"kernel_config": "f.sm80.k", "spill_stores": "0", "spill_loads": "0",
+              "stack_frame": "0", "used_registers": "168", "c75": "", "kind": "kernel",
+              "symbol": "s", "arch": "sm_80", "code": "c", **figures}  # fmt: skip
+    (tmp_path / "ptxas.csv").write_text(f"{','.join(values)}\n{','.join(values.values())}\n")
+    pack = dataclasses.replace(packs.all_packs()[0], folder=tmp_path)
+    assert code.offence(pack, "f.sm80.k", {"spill_bytes": 0, "registers": 168}) == reason
+
+
+def test_a_family_whose_inputs_cannot_be_random_says_what_to_write():
+    family = runtime.manifest.family("hstu_bsa")
+    with pytest.raises(problem.NotTunableError, match="write `tuning_inputs"):
+        problem.check(family, {"dtype": "bf16"})
+    with pytest.raises(problem.NotTunableError, match="names no reference"):
+        problem.check(dataclasses.replace(family, reference=None), {})

@@ -1,0 +1,127 @@
+"""Who wins a race, who ties, and who leaves: on synthetic times whose truth is known."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tools.tune import rows
+from tools.tune.race import CONFIDENCE, Race, Round, interval
+from tools.tune.tuner import PASSES
+
+
+def timed(random_, truth, process, count, noise=0.02, bias=0.003):
+    """Rounds of one process: what disturbs a round disturbs all, and each kernel by itself."""
+    shifts = {key: random_.gauss(0, bias) for key in truth}
+    rounds = []
+    for _ in range(count):
+        common = random_.lognormvariate(0, 0.1)
+        rounds.append(
+            Round(
+                process,
+                {
+                    key: common * seconds * (1 + shifts[key]) * random_.lognormvariate(0, noise)
+                    for key, seconds in truth.items()
+                },
+            )
+        )
+    return rounds
+
+
+def raced(seed, truth, **noise):
+    """A race through all passes, each a process of its own."""
+    random_ = random.Random(seed)
+    race = Race(list(truth))
+    for process, count in enumerate(PASSES):
+        if race.decided:
+            break
+        standing = {key: truth[key] for key in race.standing}
+        race.add(timed(random_, standing, process, count, **noise))
+    return race.result()
+
+
+def test_an_interval_holds_the_median_as_often_as_it_says():
+    """Of exponential samples, whose median is log 2 and which are far from normal."""
+    random_ = random.Random(1)
+    held = 0
+    for _ in range(2000):
+        found = interval([random_.expovariate(1) for _ in range(25)])
+        assert found.low <= found.median <= found.high
+        held += found.low <= 0.6931 <= found.high
+    assert held / 2000 >= CONFIDENCE - 0.002
+    narrow = [interval([random_.expovariate(1) for _ in range(200)]) for _ in range(20)]
+    assert all(found.high - found.low < 1 for found in narrow)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_challenger_that_is_surely_faster_wins(seed):
+    found = raced(seed, {"first": 1.0, "fast": 0.9, "slow": 2.0})
+    assert (found.winner, found.runner_up, found.tie) == ("fast", "first", False)
+    assert found.seconds == pytest.approx(0.9, rel=0.2)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_gains_less_than_a_hundredth_ties_and_does_not_win(seed):
+    found = raced(seed, {"first": 1.0, "faster": 0.996, "slow": 1.5})
+    assert (found.winner, found.runner_up, found.tie) == ("first", "faster", True)
+
+
+def test_a_gain_that_one_process_alone_found_is_a_tie():
+    random_ = random.Random(3)
+    race = Race(["first", "lucky"])
+    race.add(timed(random_, {"first": 1.0, "lucky": 0.96}, 0, 30, bias=0))
+    assert race.reigning == "first"
+    for process in (1, 2):
+        race.add(timed(random_, {"first": 1.0, "lucky": 1.0}, process, 10, bias=0))
+    assert race.result().tie
+    assert race.result().winner == "first"
+    race = Race(["first", "fast"])
+    for process in range(3):
+        race.add(timed(random_, {"first": 1.0, "fast": 0.96}, process, 30, bias=0))
+    assert race.result().winner == "fast"
+
+
+def test_the_slow_leave_early_and_are_timed_no_more():
+    random_ = random.Random(4)
+    truth = {"first": 1.0, "near": 1.02, "slow": 1.1, "slowest": 2.0}
+    race = Race(list(truth))
+    race.add(timed(random_, truth, 0, 5))
+    assert "slowest" not in race.standing
+    assert {"first", "near", "slow"} == set(race.standing)
+    race.add(timed(random_, truth, 0, 20))
+    assert {"first", "near"} == set(race.standing)
+
+
+def test_one_that_crashes_leaves_and_the_best_of_the_others_reigns():
+    random_ = random.Random(5)
+    truth = {"first": 1.0, "second": 1.1, "third": 1.05}
+    race = Race(list(truth))
+    race.add(timed(random_, truth, 0, 8))
+    race.leave("first")
+    assert race.reigning == "third"
+    race.leave("second")
+    assert race.decided
+    assert race.result().runner_up is None
+    assert not race.result().tie
+
+
+def test_two_fresh_tunings_agree_in_99_of_100_rows_or_call_them_ties():
+    """400 shapes with six kernels each: many a best one is within a few hundredths of the next."""
+    random_ = random.Random(6)
+    tunings = ([], [])
+    for shape in range(400):
+        truth = {f"k{i}": 1 + abs(random_.gauss(0, 0.15)) for i in range(6)}
+        for which, tuning in enumerate(tunings):
+            found = raced(2 * shape + which, truth)
+            tuning.append(
+                {
+                    "device": "d", "parameters": {"p": shape}, "range": {"M": [1, 2]},
+                    "take": found.winner, "tie": found.tie,
+                }
+            )  # fmt: skip
+    count, differing = rows.disagreements(*tunings)
+    assert count == 400
+    assert len(differing) <= 4
+    decided = sum(not row["tie"] for row in tunings[0])
+    assert 40 <= decided <= 360  # not by calling everything a tie

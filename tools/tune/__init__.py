@@ -1,0 +1,1 @@
+"""Finding the fastest kernels of a family for the devices of this machine."""

@@ -1,0 +1,107 @@
+"""Finds the fastest kernels of a family on this machine's devices, and writes the rows by which
+they are chosen."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+import runtime
+from codegen.spec.problems import SpecError, UsageError
+
+from . import rows, t4
+from .problem import NotTunableError
+from .tuner import Options, Tuner, TuningError
+
+_FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("family")
+@click.option("--target", required=True, help="The target whose kernels are tuned: cpu, sm90a.")
+@click.option("--set", "set_name", help="Which set (default: tune, else default).")
+@click.option("--where", help="Only configurations for which this expression holds.")
+@click.option("--shapes", type=_FILE, help="What is measured (default: TARGET.shapes.yaml).")
+@click.option("--budget", type=click.FloatRange(0), help="Minutes that it may take.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0),
+    default=0.3,
+    show_default=True,
+    help="Time for each kernel in each pass, if its rounds take less.",
+)
+@click.option(
+    "--patience",
+    type=click.FloatRange(0.1),
+    default=60.0,
+    show_default=True,
+    help="Seconds after which a kernel hangs.",
+)
+@click.option(
+    "--fresh/--resume", help="Forget what was measured before (default: go on from there)."
+)
+@click.option("--json", "json_file", type=_FILE, help="Write all results as T4 JSON.")
+@click.option("--out", type=_FILE, help="The rows' file (default: TARGET.tuned.yaml in the spec).")
+def main(
+    family: str,
+    target: str,
+    set_name: str | None,
+    where: str | None,
+    shapes: Path | None,
+    budget: float | None,
+    seconds: float,
+    patience: float,
+    fresh: bool,
+    json_file: Path | None,
+    out: Path | None,
+) -> None:
+    """Find the fastest kernels of FAMILY for this machine's devices.
+
+    FAMILY is a family's name, or the folder of its spec. What is measured is kept in the cache of
+    kernels that are built on demand, so that a second run goes on where the first one ended, and
+    times only kernels whose machine code is new.
+    """
+    specs = None
+    try:
+        if family not in runtime.families():
+            specs, names = family, {info.family for info in runtime.load(family)}
+            if len(names) != 1:
+                raise click.UsageError(f"{family}: expected the folder of one family")
+            (family,) = names
+        options = Options(
+            family=family,
+            target=target,
+            specs=specs,
+            set_name=set_name,
+            where=where,
+            shapes=shapes,
+            budget=None if budget is None else 60 * budget,
+            seconds=seconds,
+            patience=patience,
+            fresh=fresh,
+        )
+        tuner = Tuner(options, lambda line: click.echo(line, err=True))
+        found = tuner.run()
+    except (SpecError, TuningError, NotTunableError, runtime.BuildError) as error:
+        raise click.ClickException(str(error)) from None
+    except (UsageError, runtime.InvalidArgument) as error:
+        raise click.UsageError(str(error)) from None
+    if json_file is not None:
+        json_file.write_text(json.dumps(t4.document(tuner.outcomes()), indent=1) + "\n")
+    if not found:
+        raise click.ClickException("nothing was measured")
+    path = out or tuner.out
+    rows.write(path, family, target, found)
+    for row in found:
+        tie = f", a tie with {row['runner_up']}" if row["tie"] else ""
+        click.echo(
+            f"{row['range']} {row['parameters']}: {row['take']}, {row['milliseconds']} ms{tie}"
+        )
+    click.echo(f"{len(found)} rows in {path}; the journal is {tuner.journal.path}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

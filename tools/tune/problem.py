@@ -1,0 +1,166 @@
+"""What is computed where kernels are tuned: inputs, and the right results."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from codegen.spec.expressions import INT, ExpressionError, parse
+from codegen.spec.model import Shape
+from runtime import manifest
+from runtime.manifest import Argument, Family
+from runtime.operators import DTYPES
+
+from ..oracle import oracle
+
+MAKER = "tuning_inputs"
+# One rounding of a result; for f32 and f64 also that of the sums within.
+UNITS = {
+    torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11, torch.float32: 2.0**-18,
+    torch.float64: 2.0**-40,
+}  # fmt: skip
+
+
+class NotTunableError(Exception):
+    """Why a family's kernels cannot be measured on random inputs."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The arguments of a call by name, and what it must return, in fp64."""
+
+    tensors: dict[str, Tensor]
+    scalars: dict[str, Any]
+    expected: tuple[Tensor, ...]
+    dtypes: tuple[torch.dtype, ...]  # of the outputs
+
+    def outputs(self) -> tuple[Tensor, ...]:
+        """Memory for the results, poisoned."""
+        return tuple(
+            torch.full(want.shape, _poison(dtype), dtype=dtype, device=want.device)
+            for want, dtype in zip(self.expected, self.dtypes, strict=True)
+        )
+
+    def arguments(self, out: tuple[Tensor, ...]) -> dict[str, Any]:
+        """What a kernel is called with."""
+        return {**self.tensors, **self.scalars, "out": out if len(out) > 1 else out[0]}
+
+    def wrong(self, results: tuple[Tensor, ...]) -> str | None:
+        """What is wrong with results, or None.
+
+        An element is right within unit * (|expected| + the largest |expected|): the second is for
+        sums whose terms are larger than they are.
+        """
+        for i, (got, want) in enumerate(zip(results, self.expected, strict=True)):
+            unit = UNITS.get(got.dtype, 0.0)
+            if want.numel() == 0:
+                continue
+            bound = unit * (want.abs() + want.abs().max())
+            right = (got.double() - want.double()).abs() <= bound
+            if not bool(right.all()):
+                count, worst = int((~right).sum()), (got.double() - want.double()).abs()
+                return (
+                    f"output {i}: {count} of {right.numel()} elements are wrong, by up to "
+                    f"{float(worst.nan_to_num(torch.inf).max()):.3g}"
+                )
+        return None
+
+
+def _poison(dtype: torch.dtype) -> float | int:
+    return float("nan") if dtype.is_floating_point else torch.iinfo(dtype).min
+
+
+def check(family: Family, parameters: Mapping[str, Any]) -> None:
+    """Raises NotTunableError where no inputs can be made, or nothing says what is right."""
+    if family.reference is None:
+        raise NotTunableError(
+            f"{family.name} names no reference: kernels are tuned that are known to be right; add "
+            "`reference: file.py:function` to its family.yaml"
+        )
+    if _maker(family) is not None:
+        return
+    for argument in family.arguments:
+        if argument.role != "input" or argument.optional:
+            continue
+        dtype = parameters.get(argument.dtype, argument.dtype)
+        if argument.mutated:
+            why = "changes it in place"
+        elif dtype not in DTYPES:
+            why = f"has the dtype {dtype}: name its value under `parameters` of the shapes"
+        elif not DTYPES[dtype].is_floating_point:
+            why = f"has the dtype {dtype}, and random integers may mean nothing"
+        else:
+            continue
+        raise NotTunableError(
+            f"{family.name}: no random input can be made of '{argument.name}', which {why}; write "
+            f"`{MAKER}(sizes, parameters, generator)` in {family.reference.partition(':')[0]}, "
+            "which returns the input tensors by name"
+        )
+
+
+def _maker(family: Family) -> Any:
+    try:
+        return oracle(family.name, MAKER)
+    except AttributeError:
+        return None
+
+
+def make(name: str, shape: Shape, device: torch.device, seed: int) -> Problem:
+    """Random inputs of a shape, normally distributed unless the family makes its own, and what its
+    reference makes of them."""
+    family = manifest.family(name)
+    parameters, sizes = dict(shape.parameters), dict(shape.sizes)
+    check(family, parameters)
+    generator = torch.Generator(device).manual_seed(seed)
+    maker = _maker(family)
+    inputs = [a for a in family.arguments if a.role == "input"]
+    if maker is not None:
+        tensors = dict(maker(sizes, parameters, generator))
+    else:
+        tensors = {
+            a.name: torch.randn(
+                _extents(family, a, parameters, sizes), generator=generator, device=device
+            ).to(DTYPES[str(parameters.get(a.dtype, a.dtype))])
+            for a in inputs
+            if not a.optional
+        }
+    scalars = dict(shape.scalars)
+    reference = oracle(name)
+    accepted = inspect.signature(reference).parameters
+    given = {**tensors, **{k: v for k, v in (scalars | parameters).items() if k in accepted}}
+    if unknown := [k for k in given if k not in accepted]:
+        raise NotTunableError(
+            f"{family.folder}/{family.reference}: it has no parameter {', '.join(unknown)}: its "
+            "parameters are named as the family's arguments"
+        )
+    found = reference(**given)
+    expected = found if isinstance(found, tuple) else (found,)
+    outputs = [a for a in family.arguments if a.role == "output" and not a.optional]
+    if len(expected) != len(outputs):
+        raise NotTunableError(
+            f"{family.folder}/{family.reference}: it returns {len(expected)} results, expected "
+            f"{', '.join(a.name for a in outputs)}"
+        )
+    dtypes = tuple(DTYPES[str(parameters.get(a.dtype, a.dtype))] for a in outputs)
+    return Problem(tensors, scalars, expected, dtypes)
+
+
+def _extents(
+    family: Family, argument: Argument, parameters: Mapping[str, Any], sizes: Mapping[str, int]
+) -> list[int]:
+    kinds = {p.name: p.kind for p in family.parameters if p.name in parameters}
+    scope = {**kinds, **dict.fromkeys(sizes, INT)}
+    try:
+        return [
+            int(parse(text, scope, "int").evaluate({**parameters, **sizes}))
+            for text in argument.dims
+        ]
+    except ExpressionError as error:
+        raise NotTunableError(
+            f"{family.name}: the extents of '{argument.name}' depend on what is tuned: {error}"
+        ) from None

@@ -1,0 +1,179 @@
+"""Who is fastest, from times that were taken in turns: the statistics, without a clock or a kernel.
+
+Every candidate of a round is timed once beside the others, so that whatever disturbs one disturbs
+all; only ratios within a round are compared. The interval of a median ratio is that of the sign
+test: order statistics, exact whatever the distribution.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+MARGIN = 0.01  # what a challenger must gain
+CONFIDENCE = 0.999  # of an interval; many are looked at
+_LEAST_PROCESSES = 3  # where a process puts its memory shifts all its times alike
+# What is slower than this is given up before other processes have confirmed it.
+_MARGIN_AT_ONCE = 0.05
+_MARGIN_OF_SCREENING = 0.25
+_SCREENING = 11  # rounds, with fewer of which no interval has the confidence
+
+
+@dataclass(frozen=True)
+class Round:
+    """Times of some candidates, in seconds, taken in turns by one process."""
+
+    process: int
+    seconds: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A median, and the interval that holds that of the distribution."""
+
+    low: float
+    median: float
+    high: float
+
+
+@functools.cache
+def _rank(count: int) -> int:
+    """How many values to leave out at each end: the most that keeps the confidence."""
+    tail, rank = 0.0, 0
+    while rank < count // 2:
+        tail += math.comb(count, rank) / 2**count
+        if 2 * tail > 1 - CONFIDENCE:
+            break
+        rank += 1
+    return max(rank - 1, 0)
+
+
+def interval(values: Sequence[float]) -> Interval:
+    """The interval of the median of a distribution, from independent samples of it. Of fewer than
+    eleven samples it is their range, which holds the median with less confidence."""
+    ordered = sorted(values)
+    rank = _rank(len(ordered))
+    return Interval(ordered[rank], statistics.median(ordered), ordered[-1 - rank])
+
+
+@dataclass(frozen=True)
+class Gain:
+    """By how much one candidate is faster than another: 0.02 for 2%."""
+
+    interval: Interval
+    rounds: int
+    by_process: tuple[tuple[float, ...], ...]  # of each round, in order
+
+    def exceeds(self, margin: float) -> bool:
+        """Whether the gain is surely more, and each process found so for itself: its median is
+        more, and three quarters of its rounds gain at all."""
+        return self.interval.low > margin and all(
+            statistics.median(gains) > margin and gains[len(gains) // 4] > 0
+            for gains in self.by_process
+        )
+
+
+@dataclass(frozen=True)
+class Result:
+    """The outcome of a race; times are medians, in seconds."""
+
+    winner: str
+    seconds: float
+    runner_up: str | None
+    runner_up_seconds: float | None
+    tie: bool
+
+
+class Race:
+    """Candidates against the reigning one; those that are surely slower leave."""
+
+    def __init__(self, candidates: Sequence[str]) -> None:
+        """The first of the candidates reigns to begin with."""
+        self.reigning = candidates[0]
+        self.standing = list(candidates)  # the reigning one among them
+        self._candidates = tuple(candidates)
+        self._rounds: list[Round] = []
+
+    @property
+    def decided(self) -> bool:
+        """Whether only the reigning one is left."""
+        return self.standing == [self.reigning]
+
+    def leave(self, candidate: str) -> None:
+        """A candidate that crashed."""
+        self._candidates = tuple(c for c in self._candidates if c != candidate)
+        self.standing = [c for c in self.standing if c != candidate]
+        if self.reigning == candidate and self.standing:
+            self.reigning = min(self.standing, key=self._median)
+
+    def add(self, rounds: Iterable[Round]) -> None:
+        """Takes what was measured, and lets the best reign and the slow leave."""
+        self._rounds += rounds
+        for _ in self.standing:
+            best = max(self.standing, key=lambda c: self._median_gain(c, self.reigning))
+            if best == self.reigning or not self._wins(best, self.reigning):
+                break
+            self.reigning = best
+        self.standing = [c for c in self.standing if not self._is_out(c)]
+
+    def result(self) -> Result:
+        """The reigning one, and the best of the others."""
+        others = [c for c in self._candidates if c != self.reigning and self._times(c)]
+        runner_up = max(
+            others,
+            key=lambda c: (c in self.standing, self._median_gain(c, self.reigning)),
+            default=None,
+        )
+        return Result(
+            winner=self.reigning,
+            seconds=self._median(self.reigning),
+            runner_up=runner_up,
+            runner_up_seconds=None if runner_up is None else self._median(runner_up),
+            tie=runner_up in self.standing and not self._wins(self.reigning, str(runner_up)),
+        )
+
+    def gain(self, one: str, over: str) -> Gain | None:
+        """By how much one is faster than another; None where they were never timed together."""
+        by_process: dict[int, list[float]] = {}
+        for found in self._rounds:
+            if one in found.seconds and over in found.seconds:
+                ratio = found.seconds[over] / found.seconds[one]
+                by_process.setdefault(found.process, []).append(ratio - 1)
+        gains = [gain for found in by_process.values() for gain in found]
+        if not gains:
+            return None
+        ordered = tuple(tuple(sorted(found)) for found in by_process.values())
+        return Gain(interval(gains), len(gains), ordered)
+
+    def _wins(self, one: str, over: str) -> bool:
+        gain = self.gain(one, over)
+        return (
+            gain is not None
+            and gain.rounds >= _SCREENING
+            and len(gain.by_process) >= _LEAST_PROCESSES
+            and gain.exceeds(MARGIN)
+        )
+
+    def _is_out(self, candidate: str) -> bool:
+        """Whether the reigning one is surely faster."""
+        gain = None if candidate == self.reigning else self.gain(self.reigning, candidate)
+        if gain is None:
+            return False
+        if gain.rounds < _SCREENING:
+            return gain.exceeds(_MARGIN_OF_SCREENING)
+        confirmed = len(gain.by_process) >= _LEAST_PROCESSES
+        return gain.exceeds(MARGIN if confirmed else _MARGIN_AT_ONCE)
+
+    def _times(self, candidate: str) -> list[float]:
+        return [r.seconds[candidate] for r in self._rounds if candidate in r.seconds]
+
+    def _median(self, candidate: str) -> float:
+        times = self._times(candidate)
+        return statistics.median(times) if times else math.inf
+
+    def _median_gain(self, one: str, over: str) -> float:
+        gain = None if one == over else self.gain(one, over)
+        return 0.0 if gain is None else gain.interval.median

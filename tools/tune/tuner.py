@@ -1,0 +1,460 @@
+"""The way from a set of configurations to rows: what is left out, built, checked and raced."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import hashlib
+import json
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import runtime
+from codegen.space.expand import Selection, expand
+from codegen.spec.expressions import EVALUATION_ERRORS
+from codegen.spec.load import load
+from codegen.spec.load_tuning import load_shapes
+from codegen.spec.model import Configuration, Family, Shape, Shapes, Target
+from codegen.spec.problems import SpecError
+from codegen.spec.source import Document
+from runtime import devices, manifest, ondemand, packs
+
+from . import problem, rows
+from .code import code_hash, offence, toolchain
+from .journal import Journal
+from .race import Race, Round
+from .t4 import Outcome
+from .worker import CandidateError, InputsError, Setup, Worker
+
+# Rounds of each pass at least. A pass has processes of its own: the first screens.
+PASSES = (5, 10, 10, 20)
+_AT_ONCE = 16  # kernels whose build is waited for together
+_SHARE_OF_BUILDS = 0.6  # of the time that is given
+
+
+class TuningError(Exception):
+    """What is asked for cannot be tuned; the message says why."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a tuning is asked for; times are in seconds."""
+
+    family: str
+    target: str
+    specs: str | None = None  # the folder that was loaded, where the family is in no pack
+    set_name: str | None = None  # None: `tune`, else `default`
+    where: str | None = None
+    shapes: Path | None = None  # None: <target>.shapes.yaml beside the spec
+    budget: float | None = None
+    seconds: float = 0.3  # for each kernel in each pass
+    patience: float = 60.0  # for one call of a kernel
+    fresh: bool = False
+
+
+@dataclass
+class _Candidate:
+    """A configuration that is built."""
+
+    configuration: Configuration
+    code: str
+    toolchain: str
+    invalidity: str | None = None  # of all shapes
+    reason: str = ""
+
+    @property
+    def key(self) -> str:
+        return self.configuration.key
+
+    @property
+    def id(self) -> str:
+        """What the journal calls it: its times are those of this machine code."""
+        return hashlib.sha256(f"{self.key} {self.code}".encode()).hexdigest()[:12]
+
+
+@dataclass
+class _Course:
+    """A shape, who is timed on it, and how it stands."""
+
+    shape: Shape
+    number: int
+    id: str
+    configurations: list[Configuration]
+    race: Race | None = None
+    passes: dict[str, int] = field(default_factory=dict)  # by key: in how many it was timed
+    processes: int = 0
+    refused: dict[str, str] = field(default_factory=dict)
+    problem: str | None = None
+
+    def waiting(self) -> list[str]:
+        """Who is to be timed against the reigning one."""
+        if self.race is None:
+            return []
+        return [
+            key
+            for key in self.race.standing
+            if key != self.race.reigning and self.passes.get(key, 0) < len(PASSES)
+        ]
+
+
+class Tuner:
+    """One tuning; `say` takes lines for people."""
+
+    def __init__(self, options: Options, say: Callable[[str], None]) -> None:
+        """Reads the spec. Raises TuningError or SpecError."""
+        self._options = options
+        self._say = say
+        self._begin = time.monotonic()
+        source = ondemand.source_of(options.family)
+        if source is None:
+            raise TuningError(
+                f"{packs.owner(options.family)} has no specs of {options.family} to build from"
+            )
+        (self._family,) = load([source.root], only=options.family)
+        self._target = _target(self._family, options.target)
+        self.out = source.folder / f"{options.target}.tuned.yaml"
+        self._shapes = self._read_shapes(source.folder)
+        self._devices = self._find_devices()
+        self.device = devices.name(self._devices[0])
+        name = hashlib.sha256(self.device.encode()).hexdigest()[:8]
+        path = f"tune/{options.family}.{options.target}.{name}.jsonl"
+        self.journal = Journal(ondemand.cache().folder / path, options.fresh)
+        self._candidates: dict[str, _Candidate] = {}
+        self._left_out: dict[str, str] = {}  # why, by key: what was not even timed
+        self._courses: list[_Course] = []
+
+    def _read_shapes(self, folder: Path) -> Shapes:
+        path = self._options.shapes
+        if path is not None:
+            document = Document(path)
+            shapes = load_shapes(document, self._family, self._target)
+            if document.problems:
+                raise SpecError(document.problems)
+        else:
+            shapes = self._target.shapes
+        if shapes is None:
+            raise TuningError(
+                f"there is no {folder / self._options.target}.shapes.yaml, which says what sizes "
+                "are measured (docs/tuning.md), and --shapes names no other file"
+            )
+        for shape in shapes.shapes:
+            problem.check(manifest.family(self._family.name), dict(shape.parameters))
+        return shapes
+
+    def _find_devices(self) -> list[torch.device]:
+        """The CPU, or the GPUs that are like the first which runs the target."""
+        if not self._target.is_cuda:
+            return [torch.device("cpu")]
+        if not devices.has_cuda():
+            raise TuningError(f"{self._target.name}: there is no CUDA device here")
+        capability, exact = self._target.capability, self._target.exact_capability
+        why = {
+            index: devices.why_unsuitable(capability, exact, index)
+            for index in range(torch.cuda.device_count())
+        }
+        found = [torch.device("cuda", index) for index, reason in why.items() if reason is None]
+        if not found:
+            raise TuningError(f"{self._target.name}: {next(iter(why.values()))}")
+        return [d for d in found if devices.name(d) == devices.name(found[0])]
+
+    def run(self) -> list[dict[str, Any]]:
+        """Tunes; the rows. What the budget leaves no time for has none, or is called a tie."""
+        self._courses = list(self._plan())
+        self._build()
+        self._start_races()
+        for number in range(len(PASSES)):
+            if not self._pass(number):
+                break
+        return list(self._rows())
+
+    def _left(self, share: float = 1.0) -> float:
+        if self._options.budget is None:
+            return float("inf")
+        return share * self._options.budget - (time.monotonic() - self._begin)
+
+    def _plan(self) -> Iterator[_Course]:
+        """Who is timed on which shape: a set's configurations, less what the cost model leaves
+        out."""
+        options, target = self._options, self._target
+        names = [s.name for s in target.sets]
+        name = options.set_name or ("tune" if "tune" in names else "default")
+        (space,) = expand([self._family], Selection(name, options.where))
+        chosen = [t for t in space.targets if t.target.name == target.name]
+        if not chosen:
+            raise TuningError(f"no configuration of {target.name} is in the set {name}")
+        trace = self._family.trace
+        configurations = [
+            c
+            for c in chosen[0].configurations
+            if (trace is None or not c.parameters[trace.parameter])
+            and self._capability() not in c.not_on
+        ]
+        kept: set[str] = set()
+        for number, shape in enumerate(self._shapes.shapes):
+            wanted = dict(shape.parameters).items()
+            suiting = [c for c in configurations if wanted <= c.parameters.items()]
+            cheap = self._cheap(shape, suiting)
+            kept |= {c.key for c in cheap}
+            identity = [shape.parameters, shape.sizes, shape.scalars]
+            digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:12]
+            yield _Course(shape, number, digest, cheap)
+        self._say(
+            f"{self._family.name}.{target.name} on {self.device}: {len(configurations)} "
+            f"configurations of the set {name} fit the constraints and limits, {len(kept)} the "
+            f"{len(self._shapes.shapes)} shapes"
+            + (
+                f" (estimates of at most {self._shapes.within:g} times the least, "
+                f"{self._shapes.cost.text})"
+                if self._shapes.cost
+                else ""
+            )
+        )
+
+    def _capability(self) -> int | None:
+        """The device's compute capability, 90 for 9.0."""
+        if not self._target.is_cuda:
+            return None
+        major, minor = torch.cuda.get_device_capability(self._devices[0])
+        return 10 * major + minor
+
+    def _cheap(self, shape: Shape, configurations: list[Configuration]) -> list[Configuration]:
+        """What the estimate of <target>.shapes.yaml leaves."""
+        cost = self._shapes.cost
+        if cost is None or not configurations:
+            return configurations
+        facts = dict(shape.sizes)
+        if self._target.is_cuda:
+            index = self._devices[0].index
+            facts["sm_count"], facts["max_shared_memory"] = devices.facts(index)
+        try:
+            costs = {c.key: cost.evaluate({**facts, **c.everything}) for c in configurations}
+        except (*EVALUATION_ERRORS, NameError) as error:
+            raise TuningError(f"cost: {cost.text} has no value for {facts}: {error}") from None
+        least = min(costs.values())
+        for c in configurations:
+            if costs[c.key] > self._shapes.within * least:
+                self._left_out.setdefault(c.key, "constraints")
+        return [c for c in configurations if costs[c.key] <= self._shapes.within * least]
+
+    def _build(self) -> None:
+        wanted = {c.key: c for course in self._courses for c in course.configurations}
+        keys = list(wanted)
+        begin = time.monotonic()
+        for first in range(0, len(keys), _AT_ONCE):
+            if self._left(_SHARE_OF_BUILDS) <= 0:
+                self._say(f"the budget leaves {len(keys) - first} configurations out, not built")
+                self._left_out |= dict.fromkeys(keys[first:], "compile")
+                break
+            self._build_some(wanted, keys[first : first + _AT_ONCE])
+            done = min(first + _AT_ONCE, len(keys))
+            self._progress("built", done, len(keys), begin)
+
+    def _build_some(self, wanted: Mapping[str, Configuration], keys: Sequence[str]) -> None:
+        family = self._family.name
+        try:
+            runtime.build(self._options.specs or family, keys=keys)
+        except runtime.BuildError as error:
+            if len(keys) > 1:  # what could be built is in the cache
+                for key in keys:
+                    self._build_some(wanted, [key])
+                return
+            self._left_out[keys[0]] = "compile"
+            self._say(f"{keys[0]}: does not compile: {error}")
+            return
+        budget = dict(self._target.budget)
+        for key in keys:
+            pack = packs.part(family, key)
+            assert pack is not None
+            if reason := offence(pack, key, budget):
+                self._left_out[key] = "compile"
+                self._say(f"{key}: left out, {reason}")
+                continue
+            found = _Candidate(wanted[key], code_hash(pack, family, key), toolchain(pack))
+            self._candidates[key] = found
+            for fault in self.journal.find("fault", id=found.id, shape=None)[-1:]:
+                found.invalidity, found.reason = fault["invalidity"], fault["reason"]
+                self._say(f"{key}: skipped, {found.reason} (found before; --fresh tries again)")
+
+    def _start_races(self) -> None:
+        """Races over what is built, with the rounds that the journal has of this machine code."""
+        before = {json.dumps([row["parameters"], row["range"]]): row for row in rows.read(self.out)}
+        for course in self._courses:
+            built = [
+                c.key
+                for c in course.configurations
+                if c.key in self._candidates and self._candidates[c.key].invalidity is None
+            ]
+            by_id = {self._candidates[key].id: key for key in built}
+            for fault in self.journal.find("fault", shape=course.id):
+                if key := by_id.pop(fault["id"], None):
+                    course.refused[key] = fault["invalidity"]
+                    built.remove(key)
+            if not built:
+                course.problem = "no kernel is left"
+                continue
+            known: list[Round] = []
+            for entry in self.journal.find("rounds", shape=course.id):
+                times = [{by_id[i]: s for i, s in r.items() if i in by_id} for r in entry["times"]]
+                known += [Round(course.processes, seconds) for seconds in times if seconds]
+                for key in dict.fromkeys(key for seconds in times for key in seconds):
+                    course.passes[key] = course.passes.get(key, 0) + 1
+                course.processes += 1
+            text = json.dumps([dict(course.shape.parameters), _range(course.shape)])
+            favourite = before.get(text, {}).get("take")
+            # Who reigns: one that has times, the one that did so before, or the set's first.
+            built.sort(key=lambda key: (key not in course.passes, key != favourite))
+            course.race = Race(built)
+            course.race.add(known)
+
+    def _pass(self, number: int) -> bool:
+        """Times what is still open, in new processes; whether anything was, and time is left."""
+        groups: dict[torch.device, list[_Course]] = {}
+        for course in self._courses:
+            if course.race is not None and (course.waiting() or not course.processes):
+                device = self._devices[course.number % len(self._devices)]
+                groups.setdefault(device, []).append(course)
+        total = sum(map(len, groups.values()))
+        if not total:
+            return False
+        begin, done = time.monotonic(), 0
+
+        def work(device: torch.device) -> None:
+            nonlocal done
+            setup = Setup(self._family.name, self._options.specs, str(device))
+            worker = Worker(setup, self._options.patience)
+            try:
+                for course in groups[device]:
+                    if self._left() <= 0:
+                        return
+                    self._time(worker, course)
+                    done += 1
+                    self._progress(
+                        f"pass {number + 1} of {len(PASSES)}: timed", done, total, begin, "shapes"
+                    )
+            finally:
+                worker.stop()
+
+        with concurrent.futures.ThreadPoolExecutor(len(groups)) as pool:
+            list(pool.map(work, groups))
+        if self._left() <= 0:
+            self._say("the budget is spent: what is open is called a tie, or has no row")
+            return False
+        return True
+
+    def _time(self, worker: Worker, course: _Course) -> None:
+        seed = random.SystemRandom().randrange(2**31)
+        try:
+            self._check(worker, course, seed)
+            while course.race is not None and course.race.standing:
+                keys = [course.race.reigning, *course.waiting()]
+                least = PASSES[min(course.passes.get(key, 0) for key in keys[1:] or keys)]
+                try:
+                    times, clocks = worker.rounds(
+                        keys, course.shape, seed, least, self._options.seconds
+                    )
+                except CandidateError as error:
+                    self._fault(course, error)
+                    continue
+                named = [{self._candidates[k].id: s for k, s in r.items()} for r in times]
+                self.journal.add(
+                    "rounds", shape=course.id, seed=seed, clocks=clocks, time=time.time(),
+                    times=named,
+                )  # fmt: skip
+                for key in keys:
+                    course.passes[key] = course.passes.get(key, 0) + 1
+                course.race.add(Round(course.processes, seconds) for seconds in times)
+                course.processes += 1
+                return
+            course.problem = "no kernel is left"
+        except InputsError as error:
+            course.problem, course.race = str(error), None
+            self._say(f"{_shown(course.shape)}: {error}")
+
+    def _check(self, worker: Worker, course: _Course, seed: int) -> None:
+        """Holds kernels to the oracle that were not held to it on this shape."""
+        assert course.race is not None
+        for key in list(course.race.standing):
+            identity = self._candidates[key].id
+            if self.journal.find("checked", id=identity, shape=course.id):
+                continue
+            try:
+                worker.check(key, course.shape, seed)
+            except CandidateError as error:
+                self._fault(course, error)
+            else:
+                self.journal.add("checked", id=identity, key=key, shape=course.id, seed=seed)
+
+    def _fault(self, course: _Course, error: CandidateError) -> None:
+        """Records why a kernel is used no more: on this shape where it refuses it, else on all."""
+        found, everywhere = self._candidates[error.key], error.kind != "constraints"
+        self._say(f"{error} ({_shown(course.shape)})")
+        self.journal.add(
+            "fault", id=found.id, key=error.key, shape=None if everywhere else course.id,
+            invalidity=error.kind, reason=error.reason,
+        )  # fmt: skip
+        if everywhere:
+            found.invalidity, found.reason = error.kind, error.reason
+        else:
+            course.refused[error.key] = error.kind
+        for other in self._courses if everywhere else [course]:
+            if other.race is not None:
+                other.race.leave(error.key)
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        codes = {key: found.code for key, found in self._candidates.items()}
+        for course in self._courses:
+            if course.race is None or not course.race.standing or not course.processes:
+                why = course.problem or "it was not measured"
+                self._say(f"{_shown(course.shape)}: no row, {why}")
+                continue
+            result = course.race.result()
+            made_by = self._candidates[result.winner].toolchain
+            yield rows.row(self.device, course.shape, result, codes, made_by)
+
+    def outcomes(self) -> Iterator[Outcome]:
+        """What became of each configuration on each shape that it suits, for T4."""
+        for course in self._courses:
+            times: dict[str, list[float]] = {}
+            for entry in self.journal.find("rounds", shape=course.id):
+                for seconds in entry["times"]:
+                    for identity, value in seconds.items():
+                        times.setdefault(identity, []).append(value)
+            for c in course.configurations:
+                found = self._candidates.get(c.key)
+                invalidity = course.refused.get(c.key) or self._left_out.get(c.key)
+                if found is not None:
+                    invalidity = found.invalidity or course.refused.get(c.key)
+                taken = times.get(found.id, []) if found is not None and not invalidity else []
+                if invalidity or taken:  # else the budget left no time for it
+                    sizes = dict(course.shape.sizes)
+                    yield Outcome(c.parameters, sizes, invalidity or "correct", taken)
+
+    def _progress(
+        self, what: str, done: int, total: int, begin: float, of: str = "configurations"
+    ) -> None:
+        left = (time.monotonic() - begin) / done * (total - done)
+        minutes, seconds = divmod(round(left), 60)
+        after = f", {minutes}:{seconds:02} left" if done < total else ""
+        self._say(f"{what} {done} of {total} {of}{after}")
+
+
+def _target(family: Family, name: str) -> Target:
+    for target in family.targets:
+        if target.name == name:
+            return target
+    known = ", ".join(target.name for target in family.targets)
+    raise TuningError(f"{family.name} has no target {name}; there is: {known}")
+
+
+def _range(shape: Shape) -> dict[str, list[int]]:
+    return {size.text: [size.least, size.most] for size in shape.ranges}
+
+
+def _shown(shape: Shape) -> str:
+    named = {**dict(shape.parameters), **dict(shape.sizes)}
+    return ", ".join(f"{name} {value}" for name, value in named.items())

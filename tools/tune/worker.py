@@ -1,0 +1,246 @@
+"""The process that calls the kernels which are tuned: it may hang or crash, and is replaced then.
+
+It is told what to do over a pipe, and says before each call of a kernel whose turn it is, so that
+who killed it is known.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import multiprocessing
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+
+import runtime
+from codegen.spec.model import Shape
+from runtime import InvalidArgument, Kernel
+
+from ..bench.measure import timer
+from . import clocks
+from .problem import NotTunableError, Problem, make
+
+_PR_SET_PDEATHSIG = 1  # prctl(2)
+_INPUTS = "inputs"  # whose turn it is while they are made
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a worker works on."""
+
+    family: str
+    specs: str | None  # the folder that was loaded, where the family is in no pack
+    device: str  # "cpu", "cuda:1"
+
+
+class CandidateError(Exception):
+    """A kernel that cannot be used: `kind` is what T4 calls its invalidity."""
+
+    def __init__(self, key: str, kind: str, reason: str) -> None:
+        super().__init__(f"{key}: {reason}")
+        self.key = key
+        self.kind = kind
+        self.reason = reason
+
+
+class InputsError(Exception):
+    """Inputs or right results of a shape cannot be made."""
+
+
+class Worker:
+    """A process, from this side of the pipe; started when it is first asked something."""
+
+    def __init__(self, setup: Setup, patience: float) -> None:
+        """Answers are waited for `patience` seconds from the time that a kernel's turn begins."""
+        self._setup = setup
+        self._patience = patience
+        self._process: Any = None
+        self._pipe: Connection | None = None
+
+    def check(self, key: str, shape: Shape, seed: int) -> None:
+        """Calls a kernel once on random inputs; raises CandidateError where it is not right."""
+        self._ask(("check", key, shape, seed), key)
+
+    def rounds(
+        self, keys: Sequence[str], shape: Shape, seed: int, least: int, seconds: float
+    ) -> tuple[list[dict[str, float]], dict[str, str]]:
+        """Times kernels in turns, at least so many rounds, and until each has had `seconds`.
+
+        Returns the times in seconds, a mapping for each round, and the clocks after the last.
+        """
+        times, clocks = self._ask(("rounds", tuple(keys), shape, seed, least, seconds), keys[0])
+        return times, clocks
+
+    def stop(self) -> None:
+        """Ends the process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+            self._process = None
+
+    def _ask(self, request: tuple[Any, ...], key: str) -> Any:
+        if self._process is None:
+            self._start()
+        assert self._pipe is not None
+        try:
+            self._pipe.send(request)
+            while True:
+                if not self._pipe.poll(self._patience):
+                    self.stop()
+                    raise CandidateError(key, "timeout", f"no answer in {self._patience:g} s")
+                word, *rest = self._pipe.recv()
+                if word == "turn":
+                    (key,) = rest
+                elif word == "done":
+                    return rest[0]
+                else:
+                    kind, reason, is_broken = rest
+                    if is_broken:
+                        self.stop()
+                    if kind == _INPUTS:
+                        raise InputsError(reason)
+                    raise CandidateError(key, kind, reason)
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            self._process.join()
+            code = self._process.exitcode
+            self._process = None
+            how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+            if key == _INPUTS:
+                raise InputsError(f"the process that made the inputs ended: {how}") from None
+            raise CandidateError(key, "runtime", f"its process ended: {how}") from None
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=serve, args=(self._setup, theirs), daemon=True)
+        self._process.start()
+        theirs.close()
+        try:
+            if not self._pipe.poll(600):  # importing torch, and what a GPU takes to begin with
+                raise RuntimeError("a worker does not start")
+            self._pipe.recv()
+        except EOFError:
+            raise RuntimeError("a worker does not start: its output says why") from None
+
+
+def serve(setup: Setup, pipe: Connection) -> None:
+    """What the process does: answers until the pipe is closed, and ends when its parent does."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if setup.specs is not None:
+        runtime.load(setup.specs)
+    service = _Service(setup, pipe)
+    pipe.send(("ready",))
+    while True:
+        try:
+            request = pipe.recv()
+        except EOFError:
+            return
+        try:
+            pipe.send(("done", service.answer(*request)))
+        except InvalidArgument as error:
+            pipe.send(("failed", "constraints", str(error), False))
+        except InputsError as error:
+            pipe.send(("failed", _INPUTS, str(error), True))
+        except _WrongError as error:
+            pipe.send(("failed", "correctness", str(error), False))
+        except runtime.BuildError as error:
+            pipe.send(("failed", "compile", str(error), False))
+        except RuntimeError as error:  # an error of CUDA stays in its process
+            pipe.send(("failed", "runtime", str(error), True))
+
+
+class _WrongError(Exception):
+    pass
+
+
+class _Service:
+    def __init__(self, setup: Setup, pipe: Connection) -> None:
+        self._setup = setup
+        self._pipe = pipe
+        self._device = torch.device(setup.device)
+        if self._device.type == "cuda":
+            torch.cuda.set_device(self._device)
+        self._kernels: dict[str, Kernel] = {}
+        self._problem: tuple[Shape, int, Problem] | None = None
+        self._timer = timer(self._device)
+
+    def answer(self, what: str, *request: Any) -> Any:
+        """What a request asks for."""
+        return self._check(*request) if what == "check" else self._rounds(*request)
+
+    def _check(self, key: str, shape: Shape, seed: int) -> None:
+        problem, kernel = self._problem_of(shape, seed), self._kernel(key)
+        out = problem.outputs()
+        self._pipe.send(("turn", key))
+        kernel(**problem.arguments(out))
+        if self._device.type == "cuda":
+            torch.cuda.synchronize()
+        if wrong := problem.wrong(out):
+            raise _WrongError(f"{wrong} (seed {seed})")
+
+    def _rounds(
+        self, keys: Sequence[str], shape: Shape, seed: int, least: int, seconds: float
+    ) -> tuple[list[dict[str, float]], dict[str, str]]:
+        problem = self._problem_of(shape, seed)
+        out = problem.outputs()
+        arguments = problem.arguments(out)
+        calls: dict[str, Callable[[], Any]] = {}
+        for key in keys:
+            calls[key] = functools.partial(self._kernel(key), **arguments)
+            self._pipe.send(("turn", key))
+            self._timer(calls[key])  # to warm up
+        found: list[dict[str, float]] = []
+        end = time.monotonic() + seconds * len(keys)
+        while len(found) < least or (time.monotonic() < end and len(found) < 10 * least):
+            times = {}
+            turn = len(found) % len(keys)  # each begins a round in its turn
+            for key in (*keys[turn:], *keys[:turn]):
+                self._pipe.send(("turn", key))
+                times[key] = self._timer(calls[key])
+            found.append(times)
+        return found, clocks.read(self._device)
+
+    def _kernel(self, key: str) -> Kernel:
+        """The kernel of the cache, even where a pack has one of that key."""
+        if key not in self._kernels:
+            runtime.build(self._setup.specs or self._setup.family, keys=[key])
+            self._kernels[key] = runtime.kernel(key)
+        return self._kernels[key]
+
+    def _problem_of(self, shape: Shape, seed: int) -> Problem:
+        if self._problem is None or self._problem[:2] != (shape, seed):
+            self._problem = None  # before the next one takes memory
+            try:
+                with _Patient(self._pipe):
+                    made = make(self._setup.family, shape, self._device, seed)
+            except (NotTunableError, RuntimeError) as error:
+                raise InputsError(str(error)) from None
+            self._problem = shape, seed, made
+        return self._problem[2]
+
+
+class _Patient:
+    """Says now and then that it goes on: what is done within is no kernel's turn."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._tell, daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *error: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _tell(self) -> None:
+        while not self._ended.wait(1.0):
+            self._pipe.send(("turn", _INPUTS))
