@@ -297,13 +297,12 @@ def warn_if_stale(key: str, pack: Pack) -> None:
     if watched is None or watched[0] is not pack:
         return
     _, request = watched
-    for name, built in pack.sources.items():
-        path = request.roots.path(name)
-        if content(path) != built:
-            warnings.warn(
-                f"{key}: {path} has changed since it was built: "
-                f"runtime.kernel({key!r}, build=True) builds it anew",
-                RuntimeWarning,
-                stacklevel=3,
-            )
-            return
+    built = {request.roots.path(name): value for name, value in pack.sources.items()}
+    built |= {request.source.root / name: value for name, value in request.written}
+    if changed := next((path for path, value in built.items() if content(path) != value), None):
+        warnings.warn(
+            f"{key}: {changed} has changed since it was built: runtime.kernel({key!r}, build=True) "
+            "builds it anew",
+            RuntimeWarning,
+            stacklevel=3,
+        )

@@ -67,13 +67,18 @@ class Request:
         return Roots(folders)
 
     @cached_property
+    def written(self) -> list[tuple[str, str]]:
+        """Its spec, when it was asked for: names and hashes of the YAML files."""
+        return self.source.written(self.target)
+
+    @cached_property
     def id(self) -> str:
         """The hash of all that decides the pack but the contents of what it includes."""
         return digest(
             [
                 self.key,
                 self.source.root.name,
-                self.source.written(self.target),
+                self.written,
                 codegen_identity(),
                 _native.abi,
                 self.recipe.identity,
@@ -179,6 +184,8 @@ class _Job:
             before = pack
         else:
             raise BuildError(f"{self.request.key}: its sources change while they are compiled")
+        if self.request.source.written(self.request.target) != self.request.written:
+            raise BuildError(f"{self.request.key}: its spec changed while it was built: ask again")
         made = self._pack(pack, names, logs)
         return self.cache.publish(self.request.id, names, self.request.roots, pack, made)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from codegen import staleness
 from runtime.errors import InvalidArgument
+from runtime.ondemand.cache import content
 
 _FAMILY = "family.yaml"
 _CHOICES = "choices.yaml"
@@ -30,11 +31,9 @@ class Source:
             return [*own, *group]
         return [p for p in (*own, *group) if p.name in (_FAMILY, f"{target}.yaml")]
 
-    def written(self, target: str | None = None) -> list[list[str | None]]:
+    def written(self, target: str | None = None) -> list[tuple[str, str]]:
         """What a kernel's identity has of them: names and hashes."""
-        return [
-            [p.relative_to(self.root).as_posix(), staleness.sha256(p)] for p in self.texts(target)
-        ]
+        return [(p.relative_to(self.root).as_posix(), content(p)) for p in self.texts(target)]
 
 
 def find(folder: Path) -> list[Source]:

@@ -145,6 +145,8 @@ def test_an_edited_spec_is_another_kernel_and_an_edited_family_says_to_start_ane
     family.edit("segment % 16 == 0", "segment % 32 == 0", "cpu.yaml")
     with pytest.raises(runtime.KernelNotFound, match=r"cpu\.yaml:6:5: segment % 32 == 0: "):
         runtime.kernel(family.key(16))
+    with pytest.warns(RuntimeWarning, match=r"cpu\.yaml has changed since it was built: "):
+        runtime.kernel(family.key())
     runtime.kernel(family.key(), build=True)
     assert len(compilations.take()) == 2
     family.edit("alpha: {scalar: f32", "alpha: {scalar: f64", "family.yaml")
