@@ -13,6 +13,7 @@ import click
 import torch
 
 from runtime import _native, catalog, devices, errors, manifest, packs
+from runtime.ondemand.cache import default_folder
 
 
 def _version() -> str:
@@ -75,6 +76,7 @@ def collect() -> dict[str, Any]:
             }
             for pack in packs.all_packs()
         ],
+        "cache": str(default_folder()),
         "faults": [fault.reason for fault in packs.faults()],
         "targets": targets,
     }
@@ -116,6 +118,7 @@ def show(found: dict[str, Any]) -> None:
             ),
             *(("", f"changed since: {name}") for name in pack["changed_sources"]),
         ]
+    rows.append(("cache", f"{found['cache']}, of what is built on demand: `kernelmint cache`"))
     rows += [("unusable", reason) for reason in found["faults"]]
     for name, value in rows:
         click.echo(f"{name:<12}{value}")
