@@ -25,6 +25,7 @@ import json
 import os
 import shutil
 import tempfile
+import threading
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -211,7 +212,7 @@ class Cache:
     def _write_json(self, name: str, value: object) -> None:
         path = self._root / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f"{path.name}.{os.getpid()}.part")
+        partial = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.part")
         partial.write_text(json.dumps(value))
         partial.replace(path)
 
