@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+import runtime
+from runtime import InvalidArgument, _native
+
 from .conftest import TARGETS, device, kernel
 
 DTYPES = {
@@ -94,3 +97,22 @@ def test_integers_are_told_apart_and_read_as_they_are(target, source, result):
     got = run(target, x, source, result)
     mask = 2 ** torch.iinfo(DTYPES[result]).bits - 1
     assert [v & mask for v in got.tolist()] == [v & mask for v in x.tolist()]
+
+
+@pytest.mark.parametrize("by_exchange", [True, False])
+@pytest.mark.parametrize("source", DTYPES)
+def test_every_dtype_is_told_apart(target, source, by_exchange):
+    """Read by PyTorch's exchange table, and by Python attributes where it has none."""
+    info = next(i for i in runtime.kernels("cast", target) if i.parameters["source"] == source)
+    cast = runtime.kernel(info.key)
+    _native.use_exchange_api(by_exchange)
+    try:
+        for name, dtype in DTYPES.items():
+            x = torch.zeros(8, device=device(target), dtype=dtype)
+            if name == source:
+                cast(x)
+                continue
+            with pytest.raises(InvalidArgument, match=f"^x: got dtype {dtype}, expected "):
+                cast(x)
+    finally:
+        _native.use_exchange_api(True)
