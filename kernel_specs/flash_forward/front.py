@@ -111,7 +111,8 @@ def _choose(q: torch.Tensor, k: torch.Tensor, causal: bool) -> Kernel:
         return _chosen_by_sizes[q.device, q.dtype, q.shape, k.shape, causal]
     except Exception:  # not met before, or wrong in one of many ways
         pass
-    kind = (q.device, q.dtype, int(tensors.extents("q", q, 4)[3]), causal)
+    d_head = int(tensors.extents("q", q, 4)[3])  # or what q is, where it is no tensor
+    kind = (q.device, q.dtype, d_head, causal)
     rows = _ranges(*kind)
     if not rows:
         kernel = catalog.kernel(_search(*kind, ()))
