@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,21 +31,43 @@ class NotTunableError(Exception):
     """Why a family's kernels cannot be measured on random inputs."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Problem:
-    """The arguments of a call by name, and what it must return, in fp64."""
+    """The arguments of a call by name, and what it must return."""
 
+    family: Family
+    parameters: dict[str, Any]
     tensors: dict[str, Tensor]
     scalars: dict[str, Any]
-    expected: tuple[Tensor, ...]
-    dtypes: tuple[torch.dtype, ...]  # of the outputs
+    shapes: tuple[tuple[torch.dtype, list[int]], ...]  # of the outputs
+    device: torch.device
 
     def outputs(self) -> tuple[Tensor, ...]:
         """Memory for the results, poisoned."""
         return tuple(
-            torch.full(want.shape, _poison(dtype), dtype=dtype, device=want.device)
-            for want, dtype in zip(self.expected, self.dtypes, strict=True)
+            torch.full(shape, _poison(dtype), dtype=dtype, device=self.device)
+            for dtype, shape in self.shapes
         )
+
+    @functools.cached_property
+    def expected(self) -> tuple[Tensor, ...]:
+        """What the family's reference makes of the inputs."""
+        reference, name = oracle(self.family.name), f"{self.family.folder}/{self.family.reference}"
+        accepted = inspect.signature(reference).parameters
+        others = {k: v for k, v in (self.scalars | self.parameters).items() if k in accepted}
+        if unknown := [k for k in self.tensors if k not in accepted]:
+            raise NotTunableError(
+                f"{name}: it has no parameter {', '.join(unknown)}: its parameters are named as "
+                "the family's arguments"
+            )
+        found = reference(**self.tensors, **others)
+        expected = found if isinstance(found, tuple) else (found,)
+        if [list(t.shape) for t in expected] != [shape for _, shape in self.shapes]:
+            raise NotTunableError(
+                f"{name}: it returns {[list(t.shape) for t in expected]}, expected "
+                f"{[shape for _, shape in self.shapes]}"
+            )
+        return expected
 
     def arguments(self, out: tuple[Tensor, ...]) -> dict[str, Any]:
         """What a kernel is called with."""
@@ -111,8 +134,7 @@ def _maker(family: Family) -> Any:
 
 
 def make(name: str, shape: Shape, device: torch.device, seed: int) -> Problem:
-    """Random inputs of a shape, normally distributed unless the family makes its own, and what its
-    reference makes of them."""
+    """Random inputs of a shape, normally distributed unless the family makes its own."""
     family = manifest.family(name)
     parameters, sizes = dict(shape.parameters), dict(shape.sizes)
     check(family, parameters)
@@ -129,25 +151,12 @@ def make(name: str, shape: Shape, device: torch.device, seed: int) -> Problem:
             for a in inputs
             if not a.optional
         }
-    scalars = dict(shape.scalars)
-    reference = oracle(name)
-    accepted = inspect.signature(reference).parameters
-    given = {**tensors, **{k: v for k, v in (scalars | parameters).items() if k in accepted}}
-    if unknown := [k for k in given if k not in accepted]:
-        raise NotTunableError(
-            f"{family.folder}/{family.reference}: it has no parameter {', '.join(unknown)}: its "
-            "parameters are named as the family's arguments"
-        )
-    found = reference(**given)
-    expected = found if isinstance(found, tuple) else (found,)
-    outputs = [a for a in family.arguments if a.role == "output" and not a.optional]
-    if len(expected) != len(outputs):
-        raise NotTunableError(
-            f"{family.folder}/{family.reference}: it returns {len(expected)} results, expected "
-            f"{', '.join(a.name for a in outputs)}"
-        )
-    dtypes = tuple(DTYPES[str(parameters.get(a.dtype, a.dtype))] for a in outputs)
-    return Problem(tensors, scalars, expected, dtypes)
+    outputs = tuple(
+        (DTYPES[str(parameters.get(a.dtype, a.dtype))], _extents(family, a, parameters, sizes))
+        for a in family.arguments
+        if a.role == "output" and not a.optional
+    )
+    return Problem(family, parameters, tensors, dict(shape.scalars), outputs, device)
 
 
 def _extents(

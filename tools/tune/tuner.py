@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import hashlib
 import json
+import os
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,7 +34,7 @@ from .worker import CandidateError, InputsError, Setup, Worker
 
 # Rounds of each pass at least. A pass has processes of its own: the first screens.
 PASSES = (5, 10, 10, 20)
-_AT_ONCE = 16  # kernels whose build is waited for together
+_AT_ONCE = 2 * (os.cpu_count() or 1)  # kernels whose build is waited for together
 _SHARE_OF_BUILDS = 0.6  # of the time that is given
 
 
@@ -124,9 +125,12 @@ class Tuner:
         name = hashlib.sha256(self.device.encode()).hexdigest()[:8]
         path = f"tune/{options.family}.{options.target}.{name}.jsonl"
         self.journal = Journal(ondemand.cache().folder / path, options.fresh)
+        checked = self.journal.find("checked")
+        self._checked = {(entry["id"], entry["shape"]) for entry in checked}
         self._candidates: dict[str, _Candidate] = {}
         self._left_out: dict[str, str] = {}  # why, by key: what was not even timed
         self._courses: list[_Course] = []
+        self._default: tuple[Configuration, ...] = ()  # that set
 
     def _read_shapes(self, folder: Path) -> Shapes:
         path = self._options.shapes
@@ -183,14 +187,12 @@ class Tuner:
         options, target = self._options, self._target
         names = [s.name for s in target.sets]
         name = options.set_name or ("tune" if "tune" in names else "default")
-        (space,) = expand([self._family], Selection(name, options.where))
-        chosen = [t for t in space.targets if t.target.name == target.name]
-        if not chosen:
-            raise TuningError(f"no configuration of {target.name} is in the set {name}")
+        if "default" in names:
+            self._default = self._expand(Selection())
         trace = self._family.trace
         configurations = [
             c
-            for c in chosen[0].configurations
+            for c in self._expand(Selection(name, options.where))
             if (trace is None or not c.parameters[trace.parameter])
             and self._capability() not in c.not_on
         ]
@@ -213,6 +215,15 @@ class Tuner:
                 if self._shapes.cost
                 else ""
             )
+        )
+
+    def _expand(self, selection: Selection) -> tuple[Configuration, ...]:
+        (space,) = expand([self._family], selection)
+        for chosen in space.targets:
+            if chosen.target.name == self._target.name:
+                return chosen.configurations
+        raise TuningError(
+            f"no configuration of {self._target.name} is in the set {selection.set_name}"
         )
 
     def _capability(self) -> int | None:
@@ -295,7 +306,11 @@ class Tuner:
                     course.refused[key] = fault["invalidity"]
                     built.remove(key)
             if not built:
-                course.problem = "no kernel is left"
+                course.problem = (
+                    "no kernel is left"
+                    if course.configurations
+                    else "no configuration has its parameters"
+                )
                 continue
             known: list[Round] = []
             for entry in self.journal.find("rounds", shape=course.id):
@@ -305,11 +320,18 @@ class Tuner:
                     course.passes[key] = course.passes.get(key, 0) + 1
                 course.processes += 1
             text = json.dumps([dict(course.shape.parameters), _range(course.shape)])
-            favourite = before.get(text, {}).get("take")
-            # Who reigns: one that has times, the one that did so before, or the set's first.
-            built.sort(key=lambda key: (key not in course.passes, key != favourite))
+            reigned = before.get(text, {}).get("take")
+            first = self._taken_without_rows(course.shape)
+            # Who reigns: one that has times; that of the last tuning; or what is taken without
+            # rows, so that a row changes the choice for a gain alone.
+            built.sort(key=lambda key: (key not in course.passes, key != reigned, key != first))
             course.race = Race(built)
             course.race.add(known)
+
+    def _taken_without_rows(self, shape: Shape) -> str | None:
+        """The first kernel of the default set that has a shape's parameters."""
+        wanted = dict(shape.parameters).items()
+        return next((c.key for c in self._default if wanted <= c.parameters.items()), None)
 
     def _pass(self, number: int) -> bool:
         """Times what is still open, in new processes; whether anything was, and time is left."""
@@ -380,13 +402,14 @@ class Tuner:
         assert course.race is not None
         for key in list(course.race.standing):
             identity = self._candidates[key].id
-            if self.journal.find("checked", id=identity, shape=course.id):
+            if (identity, course.id) in self._checked:
                 continue
             try:
                 worker.check(key, course.shape, seed)
             except CandidateError as error:
                 self._fault(course, error)
             else:
+                self._checked.add((identity, course.id))
                 self.journal.add("checked", id=identity, key=key, shape=course.id, seed=seed)
 
     def _fault(self, course: _Course, error: CandidateError) -> None:

@@ -70,7 +70,7 @@ class Worker:
 
     def rounds(
         self, keys: Sequence[str], shape: Shape, seed: int, least: int, seconds: float
-    ) -> tuple[list[dict[str, float]], dict[str, str]]:
+    ) -> tuple[list[dict[str, float]], dict[str, int]]:
         """Times kernels in turns, at least so many rounds, and until each has had `seconds`.
 
         Returns the times in seconds, a mapping for each round, and the clocks after the last.
@@ -94,7 +94,10 @@ class Worker:
             while True:
                 if not self._pipe.poll(self._patience):
                     self.stop()
-                    raise CandidateError(key, "timeout", f"no answer in {self._patience:g} s")
+                    reason = f"no answer in {self._patience:g} s"
+                    if key == _INPUTS:
+                        raise InputsError(f"the inputs: {reason}")
+                    raise CandidateError(key, "timeout", reason)
                 word, *rest = self._pipe.recv()
                 if word == "turn":
                     (key,) = rest
@@ -146,7 +149,7 @@ def serve(setup: Setup, pipe: Connection) -> None:
             pipe.send(("done", service.answer(*request)))
         except InvalidArgument as error:
             pipe.send(("failed", "constraints", str(error), False))
-        except InputsError as error:
+        except (InputsError, torch.OutOfMemoryError) as error:
             pipe.send(("failed", _INPUTS, str(error), True))
         except _WrongError as error:
             pipe.send(("failed", "correctness", str(error), False))
@@ -176,7 +179,7 @@ class _Service:
         return self._check(*request) if what == "check" else self._rounds(*request)
 
     def _check(self, key: str, shape: Shape, seed: int) -> None:
-        problem, kernel = self._problem_of(shape, seed), self._kernel(key)
+        problem, kernel = self._problem_of(shape, seed, solved=True), self._kernel(key)
         out = problem.outputs()
         self._pipe.send(("turn", key))
         kernel(**problem.arguments(out))
@@ -187,7 +190,7 @@ class _Service:
 
     def _rounds(
         self, keys: Sequence[str], shape: Shape, seed: int, least: int, seconds: float
-    ) -> tuple[list[dict[str, float]], dict[str, str]]:
+    ) -> tuple[list[dict[str, float]], dict[str, int]]:
         problem = self._problem_of(shape, seed)
         out = problem.outputs()
         arguments = problem.arguments(out)
@@ -214,16 +217,21 @@ class _Service:
             self._kernels[key] = runtime.kernel(key)
         return self._kernels[key]
 
-    def _problem_of(self, shape: Shape, seed: int) -> Problem:
-        if self._problem is None or self._problem[:2] != (shape, seed):
-            self._problem = None  # before the next one takes memory
-            try:
-                with _Patient(self._pipe):
-                    made = make(self._setup.family, shape, self._device, seed)
-            except (NotTunableError, RuntimeError) as error:
-                raise InputsError(str(error)) from None
-            self._problem = shape, seed, made
-        return self._problem[2]
+    def _problem_of(self, shape: Shape, seed: int, solved: bool = False) -> Problem:
+        """The inputs; with `solved`, what is expected is known too."""
+        known = self._problem
+        self._problem = None  # before the next one takes memory
+        try:
+            with _Patient(self._pipe):
+                if known is None or known[:2] != (shape, seed):
+                    known = None
+                    known = shape, seed, make(self._setup.family, shape, self._device, seed)
+                if solved:
+                    _ = known[2].expected
+        except (NotTunableError, RuntimeError) as error:
+            raise InputsError(str(error)) from None
+        self._problem = known
+        return known[2]
 
 
 class _Patient:
