@@ -87,7 +87,8 @@ def planted(target: Target, folder: Path) -> Path:
     """A copy of the family's specs in `folder`, with the fault in it."""
     specs = folder / "specs/flash_forward"
     shutil.copytree(ROOT / "kernel_specs/flash_forward", specs)
-    (specs / target.other).unlink()
+    for path in specs.glob(target.other.replace(".yaml", "*.yaml")):  # its shapes too
+        path.unlink()
     replace(
         specs / "family.yaml",
         "  trace:  {",
