@@ -86,8 +86,51 @@ LaunchResult launch(const void* pointer, const LaunchContext&) {
 }
 
 
-def journals(place):
-    return list((place.root / "cache/tune").glob("tuned_rows.cpu.*.jsonl"))
+def journals(root):
+    return list((root / "cache/tune").glob("*.jsonl"))
+
+
+CUDA_FILES = {
+    "family.yaml": FILES["family.yaml"],
+    "reference.py": FILES["reference.py"],
+    "sm80.yaml": """\
+target: sm80
+kernel: sm80.cuh:tuned_rows_sm80
+parameters:
+  work: {type: int, token: w, doc: how often it is computed}
+launch: {grid: M, block: 128}
+sets:
+  default: [{work: 64}]
+  tune:
+    - product: {mode: plain, work: [64, 1]}
+    - product: {mode: [wrong, hang, crash], work: 1}
+""",
+    "sm80.shapes.yaml": """\
+shapes:
+  - sizes: {N: 4096}
+    points: [{sizes: {M: 512}, range: {M: [1, 1000], N: [4096, 4096]}}]
+""",
+    "sm80.cuh": """\
+#pragma once
+#include <cstdint>
+namespace kernelmint::tuned_rows {
+template <class Config>
+__global__ void tuned_rows_sm80(const typename Config::Args args) {
+  using Mode = typename Config::mode_type;
+  const float* x = args.x.template at<const float>(blockIdx.x);
+  float* y = args.y.template at<float>(blockIdx.x);
+  if constexpr (Config::mode == Mode::crash) y = nullptr;
+  volatile bool forever = Config::mode == Mode::hang;
+  while (forever) {
+  }
+  const float one = Config::mode == Mode::wrong ? 1.5f : 1.0f;
+  for (int repeat = 0; repeat < Config::work; ++repeat)
+    for (std::int64_t j = threadIdx.x; j < args.N; j += blockDim.x)
+      *static_cast<volatile float*>(y + j) = 2 * x[j] + one;
+}
+}  // namespace kernelmint::tuned_rows
+""",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,7 +149,7 @@ class Place:
 
     @property
     def journal(self) -> Path:
-        (path,) = journals(self)
+        (path,) = journals(self.root)
         return path
 
     def entries(self, kind):
@@ -118,25 +161,25 @@ class Place:
         keys = {entry["id"]: entry["key"] for entry in self.entries("checked")}
         return [{keys[i] for r in e["times"] for i in r} for e in self.entries("rounds")]
 
-    def start(self, *options):
+    def start(self, *options, target="cpu"):
         return subprocess.Popen(
-            [sys.executable, "-m", "tools.tune", str(self.folder), "--target", "cpu",
+            [sys.executable, "-m", "tools.tune", str(self.folder), "--target", target,
              "--seconds", "0", "--patience", "4", *options],
             cwd=ROOT, env={**os.environ, "KERNELMINT_CACHE_DIR": str(self.root / "cache")},
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
 
-    def tune(self, *options):
-        done = self.start(*options)
+    def tune(self, *options, **target):
+        done = self.start(*options, **target)
         output, _ = done.communicate(timeout=300)
         assert done.returncode == 0, output
         return output
 
 
-def make(root) -> Place:
+def make(root, files=FILES) -> Place:
     place = Place(root)
     place.folder.mkdir(parents=True)
-    for name, text in FILES.items():
+    for name, text in files.items():
         (place.folder / name).write_text(text)
     return place
 
@@ -278,7 +321,7 @@ def test_killed_it_goes_on_from_its_journal_and_leaves_no_process(tmp_path):
     )
     process = place.start("--patience", "600")  # then it calls the kernel that hangs
     end = time.monotonic() + 120
-    while "".join(path.read_text() for path in journals(place)).count("checked") != 2:
+    while "".join(path.read_text() for path in journals(place.root)).count("checked") != 2:
         assert time.monotonic() < end
         time.sleep(0.05)
     workers = children(process.pid)
@@ -300,6 +343,23 @@ def test_killed_it_goes_on_from_its_journal_and_leaves_no_process(tmp_path):
     assert {row["take"] for row in rows.read(place.rows)} <= {
         KEY.format("plain", w) for w in (2, 32)
     }
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_an_error_of_cuda_and_a_kernel_that_hangs_are_skipped_too(tmp_path):
+    place = make(tmp_path, CUDA_FILES)
+    place.tune(target="sm80")
+    (row,) = rows.read(place.folder / "sm80.tuned.yaml")
+    assert row["take"] == "tuned_rows.sm80.plain-w1"
+    assert row["runner_up"] == "tuned_rows.sm80.plain-w64"
+    assert row["device"] == torch.cuda.get_device_name()
+    assert row["toolchain"].startswith("nvcc ")
+    faults = {entry["key"].split(".")[2]: entry for entry in place.entries("fault")}
+    assert {key: fault["invalidity"] for key, fault in faults.items()} == {
+        "wrong-w1": "correctness", "hang-w1": "timeout", "crash-w1": "runtime"
+    }  # fmt: skip
+    assert "CUDA error" in faults["crash-w1"]["reason"]
+    assert all(entry["clocks"]["sm MHz"] > 0 for entry in place.entries("rounds"))
 
 
 def test_a_journal_is_read_up_to_a_torn_line_and_goes_on_behind_it(tmp_path):
