@@ -62,6 +62,7 @@ class Pack:
         sources: the hash of each source, by its path in the project that built the pack.
         operators: the schemas of each family's operators: the one that returns the outputs and,
             where there are any, the one that writes into tensors passed by name.
+        on_host: the families with inputs that are on the host, whatever the target.
         fronts: the families' public functions.
         specs: the folders of specs, by name.
     """
@@ -78,6 +79,7 @@ class Pack:
     settings: Mapping[str, str]
     sources: Mapping[str, str]
     operators: Mapping[str, tuple[str, ...]]
+    on_host: frozenset[str]
     fronts: tuple[Front, ...]
     specs: Mapping[str, Path]
 
@@ -154,6 +156,7 @@ def read(folder: Path, distribution: str | None = None, name: str | None = None)
             settings={str(k): str(v) for k, v in data["settings"].items()},
             sources={str(k): str(v) for k, v in data["sources"].items()},
             operators={str(f): tuple(map(str, texts)) for f, texts in data["operators"].items()},
+            on_host=frozenset(map(str, data["on_host"])),
             fronts=tuple(Front(**front) for front in data["fronts"]),
             specs={str(k): folder / str(v) for k, v in data["specs"].items()},
         )
@@ -184,6 +187,11 @@ def record(
         "name": name,
         "fingerprint": fingerprint,
         "operators": {family["name"]: family["operators"] for family in families},
+        "on_host": [
+            family["name"]
+            for family in families
+            if any(argument.get("on_host", False) for argument in family["arguments"])
+        ],
         "fronts": [
             {"family": family["name"], **front} for family in families for front in family["fronts"]
         ],

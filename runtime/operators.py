@@ -102,8 +102,9 @@ class _Operator:
             target.kernels[0].derived,
         )
 
-    def define(self, schemas: tuple[str, ...]) -> None:
-        """Registers the operators by their schemas, as codegen orders them."""
+    def define(self, schemas: tuple[str, ...], on_host: bool) -> None:
+        """Registers the operators by their schemas, as codegen orders them; `on_host`: inputs of a
+        call are on two devices."""
         implementations = (self._run, self._fake), (self._run_out, self._fake_out)
         for text, (run, fake) in zip(schemas, implementations, strict=False):
             operator = text.partition("(")[0]
@@ -114,9 +115,14 @@ class _Operator:
             _library.impl(
                 operator, self._refusing_gradients(operator), "Autograd", with_keyset=True
             )  # type: ignore[no-untyped-call]  # PyTorch's
-            # Not torch.library.register_fake, which for each operator looks up the source of its
-            # caller and costs as much again as all the rest of an import.
-            _library.impl(operator, _by_name(names, fake), "Meta")  # type: ignore[no-untyped-call]  # PyTorch's
+            if on_host:  # PyTorch tells the results' device by itself only where there is one
+                torch.library.register_fake(
+                    f"{NAMESPACE}::{operator}", _by_name(names, fake), lib=_library
+                )
+            else:
+                # register_fake looks up the source of its caller, for each operator, and costs as
+                # much again as all the rest of an import.
+                _library.impl(operator, _by_name(names, fake), "Meta")  # type: ignore[no-untyped-call]  # PyTorch's
 
     def _refusing_gradients(self, name: str) -> Callable[..., Any]:
         """What autograd calls in the place of a backward, which no family has."""
@@ -265,7 +271,7 @@ def _by_name(names: list[str], function: Callable[[dict[str, Any]], Any]) -> Cal
 def register(pack: Pack, find: Callable[[str], Kernel]) -> None:
     """Registers the operators of a pack's families; `find` gives the kernel of a key."""
     for family, schemas in pack.operators.items():
-        _Operator(family, find).define(schemas)
+        _Operator(family, find).define(schemas, family in pack.on_host)
 
 
 @functools.cache

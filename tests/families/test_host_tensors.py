@@ -6,8 +6,10 @@ import re
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.library import opcheck
 
+import runtime
 from runtime import InvalidArgument
 
 from .conftest import TARGETS, device, kernel
@@ -42,6 +44,17 @@ def test_it_compiles_and_opcheck_passes(target):
     compiled = torch.compile(lambda a, b: run(a, b) * 2, fullgraph=True, backend="aot_eager")
     near(compiled(lengths, x) / 2, x)
     opcheck(torch.ops.kernelmint.segment_sums.default, (run.info.key, lengths, x))
+
+
+def test_a_graph_knows_the_results_device():
+    (info,) = runtime.kernels("segment_sums", "sm80")
+    if not info.built:
+        pytest.skip(f"{info.key}: {info.reason}")
+    with FakeTensorMode():  # of a GPU too, where there is none
+        lengths = torch.empty(4, dtype=torch.int64)
+        x = torch.empty(50, device="cuda")
+        y = torch.ops.kernelmint.segment_sums(info.key, lengths, x)
+    assert (y.device.type, y.shape, y.dtype) == ("cuda", (4,), torch.float32)
 
 
 @pytest.mark.parametrize("target", TARGETS)
