@@ -67,7 +67,9 @@ def attention(
             given = _swapped("out", out)
     result: Any
     if torch.compiler.is_dynamo_compiling():
-        kind = (q.device, q.dtype, int(q.shape[3]), causal)
+        # Compared, not converted: where it is dynamic, the graph becomes one for this value.
+        d_head = next((d for d in _head_dims() if q.shape[3] == d), q.shape[3])
+        kind = (q.device, q.dtype, d_head, causal)
         rows = _ranges(*kind)
         key = _search(*kind, choice.covered(rows, _sizes(q, k)) if rows else ())
         result = _call_operator(key, (q, k, v), (scale,), (return_lse,), given)
@@ -146,6 +148,12 @@ def _swapped(name: str, tensor: torch.Tensor) -> torch.Tensor:
 def _wanted(dtype: torch.dtype, d_head: int, causal: bool) -> dict[str, Any]:
     name = catalog.dtype_name(dtype) or str(dtype)
     return {"dtype": name, "d_head": d_head, "causal": causal}
+
+
+@choice.traced_as_constant
+def _head_dims() -> tuple[int, ...]:
+    found = (info.parameters["d_head"] for info in catalog.kernels(_FAMILY))
+    return tuple(dict.fromkeys(found))
 
 
 @choice.traced_as_constant

@@ -32,6 +32,16 @@ def test_attention_compiles_without_a_graph_break():
             assert torch.equal(result, expected)
 
 
+def test_one_compiled_function_takes_several_head_dimensions():
+    """The second makes the dimension dynamic."""
+    compiled = torch.compile(
+        lambda q: runtime.attention(q, q, q), fullgraph=True, backend="aot_eager"
+    )
+    for d_head in (64, 128, 64):
+        q = torch.randn(1, 20, 2, d_head)
+        assert torch.equal(compiled(q), runtime.attention(q, q, q))
+
+
 def test_the_default_backend_compiles_it(tmp_path, monkeypatch):
     # A cache of its own: the common one may hold the graph of an operator with other outputs.
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
