@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +32,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(no_device)
+
+
+@pytest.fixture(autouse=True)
+def _no_kernels_of_other_tests() -> Iterator[None]:
+    """What a test builds on demand is not listed in the next; calls of it by key still work."""
+
+    def forget() -> None:
+        if "runtime.packs" in sys.modules:
+            sys.modules["runtime.packs"]._registry().parts.clear()
+
+    forget()  # what was built while tests were collected
+    yield
+    forget()
 
 
 @dataclass(frozen=True)
