@@ -106,8 +106,10 @@ def load(folder: str | os.PathLike[str]) -> list[KernelInfo]:
         BuildError: problems of the specs, each with its place.
         PackError: one of the families is in a pack of another project. Nothing has changed then.
     """
+    from runtime.ondemand import kernels as on_demand  # its modules take a while to import
+
     known = packs.families()
-    names = [family for pack in ondemand.load(folder) for family in pack.families]
+    names = [family for pack in on_demand.load(folder) for family in pack.families]
     for name in dict.fromkeys(names):
         if name not in known:
             pack = packs.owner(name)
@@ -143,13 +145,15 @@ def build(
         BuildError: problems of the specs, or what a compiler refused.
         InvalidArgument: an unknown name, or nothing matches.
     """
+    from runtime.ondemand import kernels as on_demand  # its modules take a while to import
+
     if isinstance(specs, str) and packs.owner(specs) is not None:
         names = [specs]
     else:
         names = list(dict.fromkeys(info.family for info in load(specs)))
     if keys is None:
-        keys = ondemand.keys(names, set_name, where, architectures)
-    for key, part in ondemand.build(keys, architectures).items():
+        keys = on_demand.keys(names, set_name, where, architectures)
+    for key, part in on_demand.build(keys, architectures).items():
         _add_part(key, part)
     return [info for info in _infos(map(manifest.family, names)) if info.key in keys]
 
@@ -158,7 +162,9 @@ def why_not_built(family: manifest.Family, target: manifest.Target) -> str | Non
     """Why a pack holds none of a target's kernels, and what would build them; None where they are
     built when they are first asked for."""
     if ondemand.wanted(family.name, None):
-        return ondemand.why_not(target)
+        from runtime.ondemand import kernels as on_demand
+
+        return on_demand.why_not(target)
     pack = family.pack
     rebuild = f"rebuild pack {pack.name} in its project, `{manifest.REBUILD}"
     if not target.is_cuda:
@@ -376,13 +382,15 @@ def kernel(key: str | Mapping[str, Any] | object, *, build: bool | None = None) 
     part = packs.part(found.info.family, key)
     if part is None:
         return found
+    from runtime.ondemand import kernels as on_demand
+
     if build:
-        fresh = ondemand.build([key])[key]
+        fresh = on_demand.build([key])[key]
         if fresh is not part:
             _add_part(key, fresh)
             found = _kernels[key] = _make(key, None, compiles=False)
     else:
-        ondemand.warn_if_stale(key, part)
+        on_demand.warn_if_stale(key, part)
     return found
 
 
@@ -416,10 +424,12 @@ def _make(key: str, build: bool | None, compiles: bool) -> Kernel:
     family = key.partition(".")[0]
     info = _info(family, key)
     if packs.owner(family) is not None and ondemand.wanted(family, build):
+        from runtime.ondemand import kernels as on_demand
+
         elsewhere = info is not None and info.is_cuda and not devices.has_cuda()
         held = info is not None and info.built and (info.available or elsewhere)
         if not held or ondemand.always(family):
-            part = ondemand.build([key])[key] if compiles else ondemand.find(key)
+            part = on_demand.build([key])[key] if compiles else on_demand.find(key)
             if part is None:
                 raise KernelNotFound(
                     f"{key} is not built, and nothing is built while a graph runs: call "
@@ -517,8 +527,10 @@ def _explain_unknown(key: str) -> str:
         count = sum(info.built for info in kernels(parts[0]))
         what = f"{count} kernels of {parts[0]} are built, not this one"
     given = _abridged(key)
+    from runtime.ondemand import kernels as on_demand
+
     now = ""
-    if packs.owner(parts[0]) is not None and ondemand.source_of(parts[0]) is not None:
+    if packs.owner(parts[0]) is not None and on_demand.source_of(parts[0]) is not None:
         now = f"runtime.kernel({given!r}, build=True) builds it now, if its spec allows it. "
     return f"{given}: {what}. Nearest built: {_nearest(key)}. {now}{_how_to_add(given)}"
 

@@ -21,7 +21,8 @@ from pathlib import Path
 import click
 
 import runtime
-from runtime import manifest, ondemand, packs
+from runtime import manifest, packs
+from runtime.ondemand import kernels as on_demand
 
 from .slim import read_keys
 
@@ -53,7 +54,7 @@ class Figures:
 def build(keys: Sequence[str]) -> dict[str, Figures]:
     """Builds kernels as their specs are now; their figures. Raises BuildError."""
     found = {}
-    for key, pack in ondemand.build(keys).items():
+    for key, pack in on_demand.build(keys).items():
         used = manifest.resources(pack).get(key)
         found[key] = Figures(used.registers if used else None, used.spills if used else None)
     return found

@@ -16,7 +16,8 @@ import runtime
 from codegen.space.expand import Selection, expand
 from codegen.spec.load import load
 from codegen.spec.problems import SpecError, UsageError
-from runtime import KernelInfo, ondemand
+from runtime import KernelInfo
+from runtime.ondemand import kernels as on_demand
 
 from .oracle import specs as specs_of
 
@@ -78,7 +79,7 @@ def of_set(word: str, where: str | None = None) -> list[KernelInfo]:
         BuildError: one does not compile.
     """
     try:
-        keys = ondemand.keys([FAMILY], _SHORT_NAMES.get(word, word), where, None)
+        keys = on_demand.keys([FAMILY], _SHORT_NAMES.get(word, word), where, None)
     except ValueError as error:
         raise ValueError(
             f"{word}: {error}; it is all, prog, prog_all, tune, another set's name, or B_r,B_c "

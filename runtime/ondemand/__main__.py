@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from runtime import catalog, ondemand
+from runtime import catalog
 from runtime.errors import (
     BuildError,
     InvalidArgument,
@@ -18,6 +18,7 @@ from runtime.errors import (
     PackError,
     TargetUnavailable,
 )
+from runtime.ondemand import kernels as on_demand
 from runtime.ondemand.cache import Usage, default_folder
 
 _UNITS = {"k": 10**3, "M": 10**6, "G": 10**9}
@@ -89,7 +90,7 @@ def build(
 )
 def cache(as_json: bool, prune: int | None, older_than: float | None) -> None:
     """Lists what was built on demand, the last used first; removes it."""
-    store = ondemand.cache()
+    store = on_demand.cache()
     if prune is not None or older_than is not None:
         oldest = 0.0 if older_than is None else time.time() - 86400 * older_than
         removed = store.prune(2**63 if prune is None else prune, oldest)

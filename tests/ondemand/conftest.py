@@ -85,7 +85,7 @@ def family(tmp_path):
     yield made
     registry = packs._registry()
     registry.parts.pop(made.name, None)
-    ondemand._sources.pop(made.name, None)
+    ondemand.sources.pop(made.name, None)
     if (pack := registry.by_family.pop(made.name, None)) is not None:
         registry.packs.pop(pack.name)
 

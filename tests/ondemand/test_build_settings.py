@@ -11,6 +11,7 @@ import torch
 
 import runtime
 from runtime import ondemand, packs
+from runtime.ondemand import kernels
 
 from .test_ondemand import NVCC
 
@@ -44,7 +45,7 @@ def foreign(tmp_path, monkeypatch):
     yield name, tmp_path
     registry = packs._registry()
     registry.parts.pop(name, None)
-    ondemand._sources.pop(name, None)
+    ondemand.sources.pop(name, None)
     registry.packs.pop(registry.by_family.pop(name).name)
 
 
@@ -74,6 +75,6 @@ def test_flags_definitions_headers_libraries_and_sources_count(foreign, cache, c
 def test_plain_cuda_sources_are_compiled_too(foreign, cache):
     name, root = foreign
     runtime.load(root / "kernel_specs" / name)
-    (pack,) = ondemand.build([f"{name}.sm80.t128"], ["80"]).values()
+    (pack,) = kernels.build([f"{name}.sm80.t128"], ["80"]).values()
     assert pack.architectures == ("80",)
     assert "axpy_kernel" in pack.ptxas.read_text()

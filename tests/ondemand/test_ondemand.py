@@ -12,7 +12,8 @@ import pytest
 import torch
 
 import runtime
-from runtime import ondemand, packs
+from runtime import packs
+from runtime.ondemand import kernels
 
 from .conftest import in_new_process
 
@@ -385,7 +386,7 @@ def test_cuda_kernels_are_compiled_for_a_named_architecture_without_a_gpu(family
     (pack,) = packs.parts(family.name)
     assert pack.architectures == ("90",)
     with pytest.raises(runtime.TargetUnavailable, match=r"needs compute capability 8\.0 or later"):
-        ondemand.build([key], ["75"])
+        kernels.build([key], ["75"])
     if not torch.cuda.is_available():
         with pytest.raises(runtime.TargetUnavailable, match="no CUDA device to build it for"):
             runtime.kernel(f"{family.name}.sm80.f32-t128-n1024")

@@ -23,7 +23,8 @@ from codegen.spec.load_tuning import load_shapes
 from codegen.spec.model import Configuration, Family, Shape, Shapes, Target
 from codegen.spec.problems import SpecError
 from codegen.spec.source import Document
-from runtime import devices, manifest, ondemand, packs
+from runtime import devices, manifest, packs
+from runtime.ondemand import kernels as on_demand
 
 from . import problem, rows
 from .code import code_hash, offence, toolchain
@@ -111,7 +112,7 @@ class Tuner:
         self._options = options
         self._say = say
         self._begin = time.monotonic()
-        source = ondemand.source_of(options.family)
+        source = on_demand.source_of(options.family)
         if source is None:
             raise TuningError(
                 f"{packs.owner(options.family)} has no specs of {options.family} to build from"
@@ -124,7 +125,7 @@ class Tuner:
         self.device = devices.name(self._devices[0])
         name = hashlib.sha256(self.device.encode()).hexdigest()[:8]
         path = f"tune/{options.family}.{options.target}.{name}.jsonl"
-        self.journal = Journal(ondemand.cache().folder / path, options.fresh)
+        self.journal = Journal(on_demand.cache().folder / path, options.fresh)
         checked = self.journal.find("checked")
         self._checked = {(entry["id"], entry["shape"]) for entry in checked}
         self._candidates: dict[str, _Candidate] = {}

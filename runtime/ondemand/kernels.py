@@ -1,0 +1,284 @@
+"""From keys to packs of the cache, for `runtime.load`, `build` and `kernel(…, build=True)`.
+
+Nothing of codegen's libraries, and no compiler but for its version, is touched for what the cache
+holds already.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from codegen import packs as pack_files
+from codegen.packs import Pack, PackError
+from runtime import _native, devices, manifest, ondemand, packs
+from runtime.errors import InvalidArgument, KernelNotFound, TargetUnavailable
+from runtime.ondemand import compilers, specs
+from runtime.ondemand.build import Request
+from runtime.ondemand.build import build as build_all
+from runtime.ondemand.build import find as find_entry
+from runtime.ondemand.cache import Cache, Entry, Roots, content, default_folder, digest, reported
+from runtime.ondemand.compilers import Recipe
+from runtime.ondemand.specs import Source
+
+_CUDA_TARGET = re.compile(r"sm([1-9][0-9]+)(a?)\Z")
+
+_opened: dict[Path, Pack] = {}
+_watched: dict[str, tuple[Pack, Request]] = {}  # what kernels of this process were built from
+
+
+def cache() -> Cache:
+    """The cache of this process."""
+    return Cache(default_folder())
+
+
+def load(folder: str | os.PathLike[str]) -> list[Pack]:
+    """The families in a folder of specs, as packs that hold no kernel yet; their kernels are built
+    when they are first asked for. See `catalog.load`."""
+    found = [(source, _family_pack(source)) for source in specs.find(Path(folder))]
+    for source, _ in found:
+        owner = packs.owner(source.family)
+        if owner is not None and _source_of_pack(source.family, owner) != source:
+            raise PackError(
+                f"the family {source.family} of {source.folder} is already in {owner}: rename one "
+                "of them"
+            )
+    loaded = []
+    for source, pack in found:
+        owner = packs.owner(source.family)
+        if owner is None:
+            packs.register(pack)
+        elif owner.name == pack.name and owner.fingerprint != pack.fingerprint:
+            manifest.check_same_family(source.family, owner, pack)
+            packs.register(pack)
+        else:
+            pack = owner
+        ondemand.sources[source.family] = source
+        loaded.append(pack)
+    return loaded
+
+
+def _family_pack(source: Source) -> Pack:
+    """A pack of what a family is, without kernels: its manifest and its Python face."""
+    store = cache()
+    request = digest(
+        [
+            "family",
+            source.root.name,
+            source.written(),
+            specs.codegen_identity(),
+            _native.abi,
+        ]
+    )
+    entry = store.find(request, Roots({}))
+    if entry is None:
+        store = store.writable()
+        with reported(store, source.family), store.locked([request]), store.work() as (work, _):
+            entry = store.find(request, Roots({})) or _write_family(store, request, source, work)
+    pack = _opened.get(entry.folder)
+    if pack is None or pack.specs != {source.root.name: source.root}:
+        pack = replace(pack_files.read(entry.folder), specs={source.root.name: source.root})
+        _opened[entry.folder] = pack
+    return pack
+
+
+def _write_family(store: Cache, request: str, source: Source, work: Path) -> Entry:
+    from runtime.ondemand.emit import Spec  # codegen's libraries, which take a while to import
+
+    generated = Spec(source).whole()
+    made = work / "pack"
+    for name in (pack_files.MANIFEST, f"python/{source.family}.py"):
+        (made / name).parent.mkdir(parents=True, exist_ok=True)
+        (made / name).write_text(generated.files[name], encoding="utf-8")
+    fingerprint = store.identify(request, (), Roots({}))
+    record = pack_files.record(
+        name=f"{source.family}_specs",
+        families=[generated.family],
+        fingerprint=fingerprint,
+        abi=_native.abi,
+        targets=[],
+        architectures=[],
+        isas=[],
+        settings={},
+        sources={},
+        specs={},
+    )
+    (made / pack_files.RECORD).write_text(json.dumps(record, indent=1) + "\n")
+    return store.publish(request, (), Roots({}), fingerprint, made)
+
+
+def _source_of_pack(family: str, pack: Pack) -> Source | None:
+    if family in ondemand.sources:
+        return ondemand.sources[family]
+    return specs.of_pack(family, manifest.of_pack(pack, family).folder, dict(pack.specs))
+
+
+def source_of(family: str) -> Source | None:
+    """The spec that a family's kernels are built from; None where there is none."""
+    pack = packs.owner(family)
+    return None if pack is None else _source_of_pack(family, pack)
+
+
+def why_not(target: manifest.Target) -> str | None:
+    """Why a target's kernels cannot be built for what is here, or None where they can."""
+    if not target.is_cuda:
+        return None
+    if not devices.has_cuda():
+        return "no CUDA device"
+    reasons = [
+        devices.why_unsuitable(target.capability, target.exact, index)
+        for index in range(torch.cuda.device_count())
+    ]
+    return None if None in reasons else reasons[0]
+
+
+def _recipe(key: str, architectures: Sequence[str] | None) -> Recipe:
+    """How a kernel is compiled: for the architectures named, or for what is here."""
+    target = key.split(".")[1] if key.count(".") >= 2 else ""
+    if target == "cpu":
+        runs = tuple(_native.supported_cpu_isas())
+        if os.environ.get("KERNELMINT_CPU_ISA"):
+            return compilers.cpu(_native.active_cpu_isa())
+        return compilers.cpu(compilers.best_isa(runs))
+    parts = _CUDA_TARGET.match(target)
+    if parts is None:
+        raise KernelNotFound(f"{key[:300]!a} is not a valid key: expected family.target.parameters")
+    least, exact = int(parts[1]), bool(parts[2])
+    return compilers.cuda(_architectures(key, least, exact, architectures))
+
+
+def _architectures(
+    key: str, least: int, exact: bool, named: Sequence[str] | None
+) -> tuple[str, ...]:
+    """The architectures that suit a target: of those named, else of the devices."""
+    if named is None:
+        if not devices.has_cuda():
+            raise TargetUnavailable(
+                f"{key}: no CUDA device to build it for; name an architecture, such as "
+                f"runtime.build(…, architectures=['{least}'])"
+            )
+        numbers = [
+            10 * major + minor
+            for major, minor in map(
+                torch.cuda.get_device_capability, range(torch.cuda.device_count())
+            )
+        ]
+        shown = f"the devices have {', '.join(f'{n // 10}.{n % 10}' for n in sorted(set(numbers)))}"
+    else:
+        if wrong := [a for a in named if not re.fullmatch(r"[1-9][0-9]+a?", a)]:
+            raise InvalidArgument(
+                f"architectures: got {wrong[0]!r}, expected such as '80' or '90a'"
+            )
+        numbers = [int(a.rstrip("a")) for a in named]
+        shown = f"got {', '.join(named)}"
+    suiting = sorted({n for n in numbers if (n == least if exact else n >= least)})
+    if not suiting:
+        needed = f"{least // 10}.{least % 10}{' alone' if exact else ' or later'}"
+        raise TargetUnavailable(f"{key}: needs compute capability {needed}; {shown}")
+    return tuple(f"{number}{'a' if exact else ''}" for number in suiting)
+
+
+def _request(key: str, architectures: Sequence[str] | None) -> Request:
+    family = key.partition(".")[0]
+    source = source_of(family)
+    if source is None:
+        raise KernelNotFound(
+            f"{key}: {packs.owner(family)} has no specs to build it from; name their folder: "
+            "runtime.load(folder)"
+        )
+    return Request(key, source, _recipe(key, architectures))
+
+
+def _open(store: Cache, request: Request, entry: Entry) -> Pack | None:
+    """The pack of an entry, its library loaded; None where it is damaged, and now removed."""
+    pack = _opened.get(entry.folder)
+    if pack is None:
+        try:
+            pack = pack_files.read(entry.folder)
+            packs.library(pack, request.source.family)
+        except PackError:
+            store.discard(entry)
+            return None
+        _opened[entry.folder] = pack
+    _watched[request.key] = pack, request
+    return pack
+
+
+def find(key: str) -> Pack | None:
+    """The pack of a kernel that was built before, for what its sources are now."""
+    request, store = _request(key, None), cache()
+    entry = find_entry(store, request)
+    return None if entry is None else _open(store, request, entry)
+
+
+def build(keys: Sequence[str], architectures: Sequence[str] | None = None) -> dict[str, Pack]:
+    """The packs of kernels, by key; those that the cache lacks are compiled.
+
+    Raises BuildError, KernelNotFound or TargetUnavailable.
+    """
+    store = cache()
+    requests = [_request(key, architectures) for key in dict.fromkeys(keys)]
+    found: dict[str, Pack] = {}
+    for _ in range(2):  # a damaged entry is built anew
+        missing = [request for request in requests if request.key not in found]
+        if not missing:
+            break
+        entries = build_all(store, missing)
+        opened = {r.key: _open(store, r, entries[r.key]) for r in missing}
+        found |= {key: pack for key, pack in opened.items() if pack is not None}
+    return found
+
+
+def keys(
+    families: Sequence[str],
+    set_name: str,
+    where: str | None,
+    architectures: Sequence[str] | None,
+) -> list[str]:
+    """The keys of a set of families that a filter leaves, of targets that run here, or of all where
+    architectures are named. Raises InvalidArgument where there are none."""
+    from runtime.ondemand.emit import Spec, keys_of  # codegen's libraries
+
+    read = []
+    for family in families:
+        source = source_of(family)
+        if source is None:
+            raise InvalidArgument(f"{packs.owner(family)} has no specs of {family} to build from")
+        read.append(Spec(source).family)
+    found = keys_of(read, set_name, where)
+    if architectures is None:
+        runs = {
+            f"{name}.{target.name}": why_not(target)
+            for name in families
+            for target in manifest.family(name).targets
+        }
+        kept = [key for key in found if runs.get(key.rpartition(".")[0]) is None]
+        if not kept:
+            why = "; ".join(dict.fromkeys(filter(None, runs.values())))
+            raise InvalidArgument(f"none of {len(found)} kernels runs here: {why}")
+        return kept
+    return found
+
+
+def warn_if_stale(key: str, pack: Pack) -> None:
+    """Warns where a source of a kernel has changed since it was built."""
+    watched = _watched.get(key)
+    if watched is None or watched[0] is not pack:
+        return
+    _, request = watched
+    built = {request.roots.path(name): value for name, value in pack.sources.items()}
+    built |= {request.source.root / name: value for name, value in request.written}
+    if changed := next((path for path, value in built.items() if content(path) != value), None):
+        warnings.warn(
+            f"{key}: {changed} has changed since it was built: runtime.kernel({key!r}, build=True) "
+            "builds it anew",
+            RuntimeWarning,
+            stacklevel=3,
+        )
