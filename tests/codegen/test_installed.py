@@ -49,6 +49,7 @@ def install(site: Path, name: str, workspace, **changes: object) -> Path:
         "settings": {},
         "sources": {},
         "operators": {},
+        "on_host": [],
         "fronts": [],
         "specs": {"kernel_specs": "kernel_specs"},
         **changes,
