@@ -54,9 +54,11 @@ def install_copies(site: Path, count: int) -> None:
 def imported(site: Path) -> tuple[float, int]:
     """Milliseconds of `import runtime` beside a folder's packs, and how many families it saw."""
     paths = [str(site), *filter(None, [os.environ.get("PYTHONPATH")])]
+    # An installed package has its bytecode.
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     output = subprocess.run(
         [sys.executable, "-c", PROBE],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        env={**environment, "PYTHONPATH": os.pathsep.join(paths)},
         capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
     milliseconds, families = output.split()
