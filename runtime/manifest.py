@@ -230,8 +230,7 @@ def check_checkout(package: Path) -> None:
     if fingerprints != pack.generated:
         what = f"{generated} is not what {pack} was built from"
     elif changed:
-        more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
-        what = f"{checkout / changed[0]}{more} changed since {pack} was built"
+        what = f"{packs.first_of(changed, checkout)} changed since {pack} was built"
     else:
         return
     raise ImportError(f"{what}: run `make build` (or `{REBUILD}`) in {checkout}")

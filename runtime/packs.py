@@ -137,6 +137,12 @@ def changed_sources(pack: Pack, project: Path) -> list[str]:
     ]
 
 
+def first_of(changed: list[str], project: Path) -> str:
+    """How messages name sources of a project: the first, and how many more there are."""
+    more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+    return f"{project / changed[0]}{more}"
+
+
 @functools.cache
 def _warn_of_changes(pack: Pack) -> None:
     """Says so where the specs of an editable install are not those that its libraries are of."""
@@ -149,10 +155,10 @@ def _warn_of_changes(pack: Pack) -> None:
             if Path(source).parts[0] == name
         ]
         if changed:
-            more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
             warnings.warn(
-                f"{pack}: {folder.parent / changed[0]}{more} changed since it was built: its "
+                f"{pack}: {first_of(changed, folder.parent)} changed since it was built: its "
                 f"kernels are those from before; run `pip install -e {folder.parent}`",
+                RuntimeWarning,
                 stacklevel=2,
             )
 
