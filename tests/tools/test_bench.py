@@ -1,16 +1,24 @@
-"""tools.bench: the progression's table, and FlashAttention-3's place."""
+"""tools.bench: intervals, clocks and goals, the progression's table, FlashAttention-3's place."""
 
 from __future__ import annotations
 
+import io
+import json
+import random
 import sys
 import time
 import types
 
 import pytest
 import torch
+from click.testing import CliRunner
 from rich.console import Console
 
-from tools.bench import contenders, measure, results
+from tools.bench import clocks, contenders, measure, results
+from tools.bench.__main__ import main
+from tools.bench.clocks import Spread
+from tools.bench.intervals import Interval
+from tools.bench.measure import Measured
 from tools.bench.problems import Problem
 
 PROBLEM = Problem("bf16", 128, False, 16, 1024, 16, 16)
@@ -19,7 +27,7 @@ LONG = Problem("bf16", 128, False, 16, 2048, 16, 16)
 
 def row(contender, problem, share):
     seconds = problem.operations / (share * 300e12)
-    return results.Row(contender, problem, seconds, 3)
+    return results.Row(contender, problem, Interval(seconds, seconds, seconds), 3, {})
 
 
 def test_the_progression_is_shares_of_the_reference() -> None:
@@ -74,5 +82,139 @@ def test_a_short_call_is_timed_without_the_hosts_part() -> None:
         time.sleep(5e-5)  # with what a sleep takes beyond, as long as a slow framework's call
         x.add_(1)
 
-    taken, _ = measure.medians({"": call}, x.device, 1e-3)[""]
-    assert taken < 5e-5
+    assert measure.measure({"": call}, x.device, 1e-3).seconds("").median < 5e-5
+
+
+def disturbed(truth, count=200):
+    """Rounds in which what disturbs one disturbs all, by up to the factor 3."""
+    random_ = random.Random(0)
+    return Measured(
+        tuple(truth),
+        tuple(
+            {
+                name: seconds * common * random_.uniform(0.99, 1.01)
+                for name, seconds in truth.items()
+            }
+            for common in (random_.uniform(1, 3) for _ in range(count))
+        ),
+        {"sm MHz": Spread(1500, 1755, 1980), "milliwatts": Spread(400e3, 690e3, 701e3)},
+    )
+
+
+def text_of(table):
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(table)
+    return " ".join(console.export_text().split())
+
+
+def test_a_ratio_is_that_of_the_turns_beside_each_other() -> None:
+    rows = results.rows_of(
+        PROBLEM, disturbed({"slow": 4e-3, "peer": 2e-3, "key": 1e-3}), {"key": "key"}
+    )
+    slow, peer, ours = rows
+    assert [row.peer for row in rows] == ["peer"] * 3
+    assert peer.ratio is None
+    assert 1.99 < ours.ratio.low < 2 < ours.ratio.high < 2.01
+    assert ours.ratio.low < ours.ratio.median < ours.ratio.high
+    assert ours.seconds.high > 1.1 * ours.seconds.low
+    assert 0.497 < slow.ratio.low < 0.5 < slow.ratio.high < 0.503
+
+
+def test_the_table_has_intervals_and_clocks() -> None:
+    rows = results.rows_of(PROBLEM, disturbed({"peer": 2e-3, "key": 1e-3}), {"key": "key"})
+    text = text_of(results.table(rows, "TFLOP/s"))
+    ours = rows[1]
+    rate = ours.rate.scaled(1e-12)
+    assert rate.low < rate.median < rate.high
+    shown = f"{rate.median:.0f} ±{rate.reach:.0f} (2.00 [{ours.ratio.low:.2f}, "
+    assert shown in text
+    assert "1755 (1500)" in text
+    assert "690 (701)" in text
+
+
+def test_goals_are_reached_or_missed_by_the_fastest_of_ours() -> None:
+    truth = {"peer": 2e-3, "a.b.fast": 1e-3, "a.b.slow": 3e-3}
+    ours = {name: name for name in truth if name != "peer"}
+    rows = [
+        *results.rows_of(PROBLEM, disturbed(truth), ours),
+        *results.rows_of(LONG, disturbed(truth), ours),
+        *results.rows_of(Problem("bf16", 64, True, 1, 1, 2, 2), disturbed({"a.b.fast": 1}), ours),
+    ]
+    table = results.goals_table(rows, lambda problem: {1024: 1.99, 2048: 2.1}[problem.seq_len])
+    text = text_of(table)
+    assert "reached in 1 of 2 cells, in 1 by the whole interval" in text
+    assert "0.10 short" in text
+    assert "fast" in text
+    assert "slow" not in text
+    table = results.goals_table(rows, lambda problem: rows[1].ratio.median)
+    assert "in 0 by the whole interval" in text_of(table)
+
+
+def test_a_watch_reads_the_clocks_at_least_once(monkeypatch) -> None:
+    readings = iter([{"sm MHz": 1}, *({"sm MHz": value} for value in (1500, 1980, 1600))])
+    monkeypatch.setattr(clocks, "read", lambda device: next(readings, {}))
+    monkeypatch.setattr(clocks, "_PERIOD", 60)
+    with clocks.Watch(torch.device("cpu")) as watch:
+        pass
+    assert watch.spreads() == {"sm MHz": Spread(1500, 1500, 1500)}
+
+    readings = iter([{"sm MHz": 1}, *({"sm MHz": value} for value in (1500, 1980, 1600))])
+    monkeypatch.setattr(clocks, "_PERIOD", 1e-3)
+    with clocks.Watch(torch.device("cpu")) as watch:
+        while len(watch._readings) < 4:
+            time.sleep(1e-3)
+    assert watch.spreads() == {"sm MHz": Spread(1500, 1600, 1980)}
+
+
+def test_where_no_clock_can_be_read_there_is_none(monkeypatch) -> None:
+    monkeypatch.setattr(clocks, "read", lambda device: {})
+    with clocks.Watch(torch.device("cpu")) as watch:
+        time.sleep(1e-3)
+    assert watch.spreads() == {}
+
+
+@pytest.mark.gpu
+def test_a_gpus_clock_and_power_are_measured() -> None:
+    x = torch.zeros(2**28, device="cuda")
+    found = measure.measure({"": lambda: x.add_(1)}, x.device, 0.1).clocks
+    assert 100 < found["sm MHz"].least <= found["sm MHz"].median < 5000
+    assert 10e3 < found["milliwatts"].median <= found["milliwatts"].greatest < 2000e3
+
+
+SMALL = ["flash_forward", "--target", "cpu", "--dtype", "f32", "--d-head", "64", "--no-causal"]
+
+
+def test_attention_is_measured_beside_the_others_and_held_to_a_goal(tmp_path) -> None:
+    options = [*SMALL, "--attention", "--size", "1x64", "--size", "2x32", "--heads", "2"]
+    options += ["--seconds", "0", "--goal", "1e-9 if Sq == 64 and d_head == 64 else 1e9"]
+    json_file, plot = tmp_path / "figures.json", tmp_path / "figures.svg"
+    done = CliRunner().invoke(main, [*options, "--json", str(json_file), "--plot", str(plot)])
+    assert done.exit_code == 0, done.output
+    assert "runtime.attention" in done.output
+    assert "the goal is reached in 1 of 2 cells" in done.output
+    ours = [r for r in json.loads(json_file.read_text())["results"] if r["kernel"]]
+    assert [(r["contender"], r["batch"], r["goal"]) for r in ours] == [
+        ("runtime.attention", 1, 1e-9),
+        ("runtime.attention", 2, 1e9),
+    ]
+    for r in ours:
+        assert r["kernel"].startswith("flash_forward.cpu.f32-d64-")
+        assert r["interval_ms"][0] <= r["median_ms"] <= r["interval_ms"][1]
+        assert r["ratio_interval"][0] <= r["ratio"] <= r["ratio_interval"][1]
+        assert r["turns"] >= 3
+    assert "<svg" in plot.read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (["--goal", "B_r"], "unknown name 'B_r'"),
+        (["--goal", "1 +"], "not an expression"),
+        (["--attention", "--set", "tune"], "not a set"),
+        (["--kv-heads", "3"], "does not divide 8 heads"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(options, error) -> None:
+    done = CliRunner().invoke(main, [*SMALL, *options])
+    assert done.exit_code == 2
+    assert error in " ".join(done.output.replace("│", " ").split())

@@ -6,8 +6,9 @@ import random
 
 import pytest
 
+from tools.bench.intervals import CONFIDENCE, interval
 from tools.tune import rows
-from tools.tune.race import CONFIDENCE, Race, Round, interval
+from tools.tune.race import Race, Round
 from tools.tune.tuner import PASSES
 
 

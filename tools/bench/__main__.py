@@ -6,6 +6,7 @@ import itertools
 import re
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -14,19 +15,23 @@ from rich.console import Console
 from rich.progress import Progress
 
 import runtime
+from codegen.spec.expressions import INT, ExpressionError, parse
+from runtime import manifest
 from runtime.operators import DTYPES
 
-from ..selection import keys_of_set, of_set
-from . import block_sparse, results
+from ..selection import FAMILY, keys_of_set, of_set
+from . import block_sparse, clocks, results
 from .contenders import (
+    ATTENTION,
     BACKENDS,
     FLASH_ATTENTION_3,
+    attention_call,
     compiled_in,
     contender_call,
     kernel_call,
 )
-from .measure import medians
-from .problems import CPU_SIZES, GPU_SIZES, Problem
+from .measure import measure
+from .problems import CPU_SIZES, GPU_SIZES, Problem, usual_heads
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -41,6 +46,20 @@ def _sizes(
                 f"{value!r} is not a size: expected batch x length, such as 16x1024"
             )
     return tuple((int(size[1]), int(size[2])) for size in sizes if size)
+
+
+def _goal(
+    context: click.Context, parameter: click.Parameter, text: str | None
+) -> Callable[[Problem], float] | None:
+    if text is None:
+        return None
+    family = manifest.family(FAMILY)
+    kinds = {p.name: p.kind for p in family.parameters if p.name in Problem.PARAMETERS}
+    try:
+        expression = parse(text, {**kinds, **dict.fromkeys(family.symbols, INT)})
+    except ExpressionError as error:
+        raise click.BadParameter(str(error)) from None
+    return lambda problem: float(expression.evaluate(problem.values))
 
 
 def _and(where: str | None, target: str | None) -> str | None:
@@ -66,13 +85,27 @@ main.add_command(block_sparse.main, "block_sparse")
 @click.option("--dtype", "dtypes", type=click.Choice(list(DTYPES)), multiple=True)
 @click.option("--d-head", "d_heads", type=int, multiple=True)
 @click.option("--causal/--no-causal", default=None, help="Only one of the two (default: both).")
-@click.option("--heads", type=click.IntRange(1), help="Query heads (default: 16, on a CPU 8).")
+@click.option(
+    "--heads", type=click.IntRange(1), help="Query heads (default: 2048 / d, on a CPU 8)."
+)
 @click.option("--kv-heads", type=click.IntRange(1), help="Key heads (default: as query heads).")
+@click.option(
+    "--attention",
+    "through_attention",
+    is_flag=True,
+    help="runtime.attention and what it chooses, instead of each kernel.",
+)
 @click.option(
     "--beside",
     type=click.Choice([*BACKENDS, FLASH_ATTENTION_3]),
     multiple=True,
     help="Only these contenders, repeatable (default: all that are there).",
+)
+@click.option(
+    "--goal",
+    callback=_goal,
+    help="How many times as fast as the fastest of the others it should be, an expression over "
+    "dtype, d_head, causal and the sizes, e.g. '1.1 if Sq <= 1024 else 1'; says where it is.",
 )
 @click.option("--seconds", type=click.FloatRange(0), default=0.3, help="Time for each figure.")
 @click.option(
@@ -92,7 +125,9 @@ def flash_forward(
     causal: bool | None,
     heads: int | None,
     kv_heads: int | None,
+    through_attention: bool,
     beside: tuple[str, ...],
+    goal: Callable[[Problem], float] | None,
     seconds: float,
     processor_time: bool,
     json_file: Path | None,
@@ -101,8 +136,12 @@ def flash_forward(
     """Median rates of the attention kernels, and of PyTorch's attention, on the same inputs.
 
     Contenders take turns. On a GPU the second-level cache is overwritten before each call and CUDA
-    events give the time; on a CPU the clock does, with PyTorch's number of threads for all.
+    events give the time; on a CPU the clock does, with PyTorch's number of threads for all. A
+    figure's interval holds the median with a confidence of 99.9%; that of a ratio comes from the
+    ratios within rounds.
     """
+    if through_attention and set_name is not None:
+        raise click.UsageError("--attention measures what runtime.attention chooses, not a set")
     try:
         kernels = runtime.kernels("flash_forward", target, None if set_name else where)
         if set_name is not None:
@@ -128,25 +167,29 @@ def flash_forward(
         )
     device = torch.device("cuda" if on_gpu else "cpu")
     unit = "TFLOP/s" if on_gpu else "GFLOP/s"
-    heads = heads or (16 if on_gpu else 8)
-    if heads % (kv_heads or heads):
-        raise click.UsageError(f"--kv-heads {kv_heads} does not divide --heads {heads}")
     if processor_time:
         torch.set_num_threads(1)
     clock = time.process_time if processor_time else time.perf_counter
     sizes = sizes or (GPU_SIZES if on_gpu else CPU_SIZES)
-    problems = [
-        Problem(dtype, d_head, is_causal, batch, seq_len, heads, kv_heads or heads)
-        for dtype, d_head, is_causal in dict.fromkeys(map(compiled_in, kernels))
-        for batch, seq_len in sizes
-    ]
+    problems = []
+    for dtype, d_head, is_causal in dict.fromkeys(map(compiled_in, kernels)):
+        query_heads = heads or usual_heads(d_head, on_gpu)
+        if query_heads % (kv_heads or query_heads):
+            raise click.UsageError(f"--kv-heads {kv_heads} does not divide {query_heads} heads")
+        problems += [
+            Problem(dtype, d_head, is_causal, *size, query_heads, kv_heads or query_heads)
+            for size in sizes
+        ]
 
     facts = results.machine(device)
-    console = Console()
+    # Not a terminal: as wide as the tables are.
+    console = Console(width=None if sys.stdout.isatty() else 250)
     console.print(
-        f"{facts['device']}, PyTorch {facts['torch']}, {heads} heads, {kv_heads or heads} key heads"
+        f"{facts['device']}, PyTorch {facts['torch']}"
         + ("" if on_gpu else f", threads: {facts['threads']}, {facts['instruction_set']}")
     )
+    if on_gpu and not clocks.read(device):
+        console.print("clocks and power are not known: NVML (libnvidia-ml.so.1) cannot be used")
     short_forms = {info.key: info.short or info.key for info in kernels}
     progression = {key: short_forms.get(key, key) for key in keys_of_set("progression")}
     rows: list[results.Row] = []
@@ -161,22 +204,23 @@ def flash_forward(
                     for name in beside or (*BACKENDS, FLASH_ATTENTION_3)
                     if (call := contender_call(name, problem, q, k, v)) is not None
                 }
-                calls |= {
-                    info.key: kernel_call(info, q, k, v)
-                    for info in kernels
-                    if compiled_in(info) == (problem.dtype, problem.d_head, problem.causal)
-                }
-                rows += [
-                    results.Row(name, problem, *taken)
-                    for name, taken in medians(calls, device, seconds, clock).items()
-                ]
+                ours: dict[str, str] = {}
+                if through_attention:
+                    calls[ATTENTION], ours[ATTENTION] = attention_call(problem, q, k, v)
+                else:
+                    for info in kernels:
+                        if compiled_in(info) == (problem.dtype, problem.d_head, problem.causal):
+                            calls[info.key], ours[info.key] = kernel_call(info, q, k, v), info.key
+                rows += results.rows_of(problem, measure(calls, device, seconds, clock), ours)
                 progress.advance(task)
             rows_of_group = [row for row in rows if row.problem.group == group]
             console.print(results.table(rows_of_group, unit))
             if any(row.contender in progression for row in rows_of_group):
                 console.print(results.progression_table(rows_of_group, progression, unit))
+    if goal is not None:
+        console.print(results.goals_table(rows, goal))
     if json_file is not None:
-        json_file.write_text(results.json_text(rows, device))
+        json_file.write_text(results.json_text(rows, device, goal))
     if plot_file is not None:
         results.write_plot(rows, unit, plot_file)
 

@@ -4,14 +4,14 @@ kernelmint bench block_sparse [--length 1024 ...] [--json FILE]
 
 All in one run, on the same inputs. Beside each time stands its floor: the larger of the bytes that
 must move over the bandwidth that a copy reaches here, and of the operations over the vendor's rate
-for the unit that does them.
+for the unit that does them. Times are medians, ± how far their interval reaches.
 """
 
 from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,9 @@ import torch.nn.functional as F  # noqa: N812  the field's name for it
 
 from ..block_sparse.implementations import UnavailableError, load
 from ..oracle import block_sparse, triton_kernels
-from .measure import medians
+from .clocks import Spread
+from .intervals import Interval
+from .measure import Measured, measure
 
 # Rates of an H200 (NVIDIA's data sheet, dense), FLOP/s; three TF32 products make one of fp32.
 RATES = {"ieee": 67e12, "tf32x3": 494.5e12 / 3, "tf32": 494.5e12, "bf16": 989e12}
@@ -90,10 +92,11 @@ class Figure:
 
     name: str
     shape: Shape
-    milliseconds: float
+    milliseconds: Interval
     floor: float
     bound: str
     graph: bool  # timed as the replay of a CUDA graph
+    clocks: Mapping[str, Spread]
 
 
 def run(
@@ -117,21 +120,25 @@ def run(
             f"\nB {shape.B}, T {shape.T}, H {shape.H}, A {shape.A}, L {shape.L}, "
             f"block {shape.block_size}, S {shape.block_count}"
         )
-        say(f"{'':<34}{'ms':>9}{'floor':>9}  {'bound':<7}{'x floor':>8}")
+        say(f"{'':<34}{'ms':>9}{'':8}{'floor':>9}  {'bound':<7}{'x floor':>8}")
         for contender in contenders(shape):
             if any(part in contender.name for part in without):
                 continue
             try:
-                milliseconds, graph = time_call(contender.call, seconds)
+                measured, graph = time_call(contender.call, seconds)
             except torch.OutOfMemoryError:
-                say(f"{contender.name:<34}{'out of memory':>18}")
+                say(f"{contender.name:<34}{'out of memory':>26}")
                 torch.cuda.empty_cache()
                 continue
             floor, bound = contender.floor(bandwidth)
-            figures.append(Figure(contender.name, shape, milliseconds, floor, bound, graph))
+            milliseconds = measured.seconds("").scaled(1e3)
+            figures.append(
+                Figure(contender.name, shape, milliseconds, floor, bound, graph, measured.clocks)
+            )
             say(
-                f"{contender.name:<34}{milliseconds:>9.4f}{floor:>9.4f}  {bound:<7}"
-                f"{milliseconds / floor:>8.1f}{'' if graph else '  (no graph)'}"
+                f"{contender.name:<34}{milliseconds.median:>9.4f} ±{milliseconds.reach:.4f}"
+                f"{floor:>9.4f}  {bound:<7}{milliseconds.median / floor:>8.1f}"
+                f"{'' if graph else '  (no graph)'}"
             )
         torch.cuda.empty_cache()
     return figures
@@ -203,12 +210,12 @@ def copy_bandwidth() -> float:
     source = torch.randn(1 << 30, device="cuda")
     target = torch.empty_like(source)
     # A kernel's copy: that of the driver, which a captured copy becomes, is slower here.
-    milliseconds, _ = time_call(lambda: torch.neg(source, out=target), 0.2)
-    return 2 * source.numel() * 4 / (milliseconds * 1e-3)
+    measured, _ = time_call(lambda: torch.neg(source, out=target), 0.2)
+    return 2 * source.numel() * 4 / measured.seconds("").median
 
 
-def time_call(call: Callable[[], Any], seconds: float) -> tuple[float, bool]:
-    """The median over calls, in milliseconds, and whether a CUDA graph was replayed.
+def time_call(call: Callable[[], Any], seconds: float) -> tuple[Measured, bool]:
+    """What was measured of the only contender, "", and whether a CUDA graph was replayed.
 
     The second-level cache is overwritten before each call. A replay leaves out the gaps between
     launches, which a short call from Python would be made of; what cannot be captured (a call that
@@ -227,8 +234,7 @@ def time_call(call: Callable[[], Any], seconds: float) -> tuple[float, bool]:
         raise
     except RuntimeError:
         torch.cuda.synchronize()
-    taken, _ = medians({"": runnable}, torch.device("cuda"), seconds)[""]
-    return 1e3 * taken, graph
+    return measure({"": runnable}, torch.device("cuda"), seconds), graph
 
 
 @click.command(help=__doc__)

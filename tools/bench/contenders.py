@@ -38,6 +38,23 @@ def kernel_call(info: KernelInfo, q: Tensor, k: Tensor, v: Tensor) -> Call:
     return lambda: kernel(q, k, v)
 
 
+ATTENTION = "runtime.attention"
+
+
+def attention_call(problem: Problem, q: Tensor, k: Tensor, v: Tensor) -> tuple[Call, str]:
+    """A call through `runtime.attention`, and the key of the kernel that it takes.
+
+    Raises:
+        KernelNotFound: it finds none.
+    """
+
+    def call() -> Any:
+        return runtime.attention(q, k, v, causal=problem.causal)
+
+    call()
+    return call, str(runtime.explain_choice(q, k, v, causal=problem.causal).key)
+
+
 def backend_call(
     backend: SDPBackend, problem: Problem, q: Tensor, k: Tensor, v: Tensor
 ) -> Call | None:

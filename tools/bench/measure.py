@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import random
-import statistics
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from .clocks import Spread, Watch
 from .contenders import Call
+from .intervals import Interval, interval
 
 # More than any GPU's second-level cache holds, and a quarter of a millisecond on an H200: in that
 # time the host queues the call, whose time would otherwise be the host's where the call is short.
@@ -55,13 +57,36 @@ def timer(
     return (_Gpu(device) if device.type == "cuda" else _Cpu(cpu_clock)).time
 
 
-def medians(
+@dataclass(frozen=True)
+class Measured:
+    """Times of several contenders, and the clocks that they were taken at."""
+
+    contenders: tuple[str, ...]
+    rounds: tuple[Mapping[str, float], ...]  # seconds by contender
+    clocks: Mapping[str, Spread]
+
+    def times(self, name: str) -> list[float]:
+        """Those of one contender, in seconds, in order."""
+        return [seconds[name] for seconds in self.rounds if name in seconds]
+
+    def seconds(self, name: str) -> Interval:
+        """The median time of one contender, and its interval."""
+        return interval(self.times(name))
+
+    def ratio(self, name: str, over: str) -> Interval:
+        """How many times as fast as another one it is: the median of the ratios within rounds."""
+        return interval(
+            [found[over] / found[name] for found in self.rounds if name in found and over in found]
+        )
+
+
+def measure(
     calls: Mapping[str, Call],
     device: torch.device,
     seconds: float,
     cpu_clock: Callable[[], float] = time.perf_counter,
-) -> dict[str, tuple[float, int]]:
-    """The median time of each call, in seconds, and how often it was made.
+) -> Measured:
+    """Times each call, one after the other, round by round.
 
     Each is called once to warm up; then all take turns, each until it has had `seconds` and three
     turns at least. Each round has an order of its own: at a GPU's power limit, whoever follows a
@@ -71,9 +96,16 @@ def medians(
     time_of = timer(device, cpu_clock)
     for call in calls.values():
         time_of(call)
-    times: dict[str, list[float]] = {name: [] for name in calls}
+    rounds: list[dict[str, float]] = []
+    turns = dict.fromkeys(calls, 0)
+    had = dict.fromkeys(calls, 0.0)
     order = random.Random(0)
-    while waiting := [t for t in times if len(times[t]) < _LEAST_TURNS or sum(times[t]) < seconds]:
-        for name in order.sample(waiting, len(waiting)):
-            times[name].append(time_of(calls[name]))
-    return {name: (statistics.median(taken), len(taken)) for name, taken in times.items()}
+    with Watch(device) as watch:
+        while waiting := [n for n in calls if turns[n] < _LEAST_TURNS or had[n] < seconds]:
+            found = {}
+            for name in order.sample(waiting, len(waiting)):
+                found[name] = time_of(calls[name])
+                turns[name] += 1
+                had[name] += found[name]
+            rounds.append(found)
+    return Measured(tuple(calls), tuple(rounds), watch.spreads())

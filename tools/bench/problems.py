@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -13,11 +14,20 @@ from runtime.operators import DTYPES
 # benchmarks; on a CPU one or two sequences are enough for all cores.
 GPU_SIZES = ((16, 512), (16, 1024), (16, 2048), (16, 4096), (8, 8192), (4, 16384))
 CPU_SIZES = ((2, 512), (1, 1024), (1, 2048), (1, 4096))
+_GPU_HIDDEN = 2048  # heads times their dimension, likewise
+_CPU_HEADS = 8
+
+
+def usual_heads(d_head: int, on_gpu: bool) -> int:
+    """How many heads of this dimension are measured where nothing else is asked for."""
+    return max(1, _GPU_HIDDEN // d_head) if on_gpu else _CPU_HEADS
 
 
 @dataclass(frozen=True)
 class Problem:
     """Self-attention of one size: q, k and v of [batch, seq_len, heads, d_head]."""
+
+    PARAMETERS: ClassVar = ("dtype", "d_head", "causal")  # of the family
 
     dtype: str
     d_head: int
@@ -30,7 +40,20 @@ class Problem:
     @property
     def group(self) -> str:
         """What the problems of one table share."""
-        return f"{self.dtype}, d {self.d_head}, {'causal' if self.causal else 'not causal'}"
+        heads = f"{self.heads} heads" + (
+            f" over {self.kv_heads}" if self.kv_heads != self.heads else ""
+        )
+        mask = "causal" if self.causal else "not causal"
+        return f"{self.dtype}, d {self.d_head}, {heads}, {mask}"
+
+    @property
+    def values(self) -> dict[str, str | int | bool]:
+        """These parameters and the family's symbols, by name."""
+        return {
+            **{name: getattr(self, name) for name in self.PARAMETERS},
+            "B": self.batch, "Sq": self.seq_len, "Sk": self.seq_len,
+            "H": self.heads, "Hk": self.kv_heads, "D": self.d_head,
+        }  # fmt: skip
 
     @property
     def size(self) -> str:

@@ -1,20 +1,19 @@
 """Who is fastest, from times that were taken in turns: the statistics, without a clock or a kernel.
 
 Every candidate of a round is timed once beside the others, so that whatever disturbs one disturbs
-all; only ratios within a round are compared. The interval of a median ratio is that of the sign
-test: order statistics, exact whatever the distribution.
+all; only ratios within a round are compared.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ..bench.intervals import Interval, interval
+
 MARGIN = 0.01  # what a challenger must gain
-CONFIDENCE = 0.999  # of an interval; many are looked at
 _LEAST_PROCESSES = 3  # where a process puts its memory shifts all its times alike
 # What is slower than this is given up before other processes have confirmed it.
 _MARGIN_AT_ONCE = 0.05
@@ -28,35 +27,6 @@ class Round:
 
     process: int
     seconds: Mapping[str, float]
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A median, and the interval that holds that of the distribution."""
-
-    low: float
-    median: float
-    high: float
-
-
-@functools.cache
-def _rank(count: int) -> int:
-    """How many values to leave out at each end: the most that keeps the confidence."""
-    tail, rank = 0.0, 0
-    while rank < count // 2:
-        tail += math.comb(count, rank) / 2**count
-        if 2 * tail > 1 - CONFIDENCE:
-            break
-        rank += 1
-    return max(rank - 1, 0)
-
-
-def interval(values: Sequence[float]) -> Interval:
-    """The interval of the median of a distribution, from independent samples of it. Of fewer than
-    eleven samples it is their range, which holds the median with less confidence."""
-    ordered = sorted(values)
-    rank = _rank(len(ordered))
-    return Interval(ordered[rank], statistics.median(ordered), ordered[-1 - rank])
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ import runtime
 from codegen.spec.model import Shape
 from runtime import InvalidArgument, Kernel
 
+from ..bench import clocks
 from ..bench.measure import timer
-from . import clocks
 from .problem import NotTunableError, Problem, make
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)

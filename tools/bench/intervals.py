@@ -1,0 +1,52 @@
+"""The interval that holds a median: that of the sign test, order statistics of the samples.
+
+It is exact whatever their distribution.
+"""
+
+from __future__ import annotations
+
+import functools
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+CONFIDENCE = 0.999  # many intervals are looked at
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A median, and the interval that holds that of the distribution."""
+
+    low: float
+    median: float
+    high: float
+
+    @property
+    def reach(self) -> float:
+        """How far it extends from the median: the longer side."""
+        return max(self.high - self.median, self.median - self.low)
+
+    def scaled(self, factor: float) -> Interval:
+        """In another unit; `factor` is positive."""
+        return Interval(factor * self.low, factor * self.median, factor * self.high)
+
+
+@functools.cache
+def _rank(count: int) -> int:
+    """How many values to leave out at each end: the most that keeps the confidence."""
+    tail, term, rank = 0, 1, 0  # integers: the sum of binomial coefficients, and the next one
+    while rank < count // 2:
+        tail += term
+        if 2 * tail / 2**count > 1 - CONFIDENCE:
+            break
+        term = term * (count - rank) // (rank + 1)
+        rank += 1
+    return max(rank - 1, 0)
+
+
+def interval(values: Sequence[float]) -> Interval:
+    """The interval of the median of a distribution, from independent samples of it. Of fewer than
+    eleven samples it is their range, which holds the median with less confidence."""
+    ordered = sorted(values)
+    rank = _rank(len(ordered))
+    return Interval(ordered[rank], statistics.median(ordered), ordered[-1 - rank])
