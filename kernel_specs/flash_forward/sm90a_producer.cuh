@@ -87,7 +87,7 @@ class Producer {
                                           std::uint32_t full, int rows, const Box& box) const {
     // Made anew each time: this thread has few registers.
     const std::uint64_t policy = ptx::make_cache_policy<ptx::CachePolicy::kEvictLast>();
-    ptx::mbarrier_arrive_expecting(full, rows * Config::d_head * 2);
+    ptx::mbarrier_arrive_expecting(full, rows * Shared::kRowBytes);
     for (int panel = 0; panel < Shared::kPanels; ++panel)
       ptx::tma_load_4d(destination + panel * rows * Shared::kPanelRowBytes, tensor.map, full,
                        policy, panel * 64, box.row, box.head * tensor.head_step,

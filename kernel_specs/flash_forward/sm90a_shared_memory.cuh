@@ -4,24 +4,27 @@
 #include <cstdint>
 
 #include "flash_forward/sm90a_tiles.cuh"
+#include "integers.h"
 #include "ptx/mbarrier.cuh"
 #include "ptx/shared_memory.cuh"
 
 namespace kernelmint::flash_forward::sm90a {
 
 // The map of shared memory. Tiles lie in panels of 64 columns, all rows of one after the other, so
-// that a row of a panel is the 128 bytes that TMA and wgmma swizzle. Q comes, and O leaves, in
-// slabs of 64 rows, one for each warpgroup.
+// that a row of a panel is the 128 bytes that TMA and wgmma swizzle. What the last panel has past
+// the head dimension is loaded as zeros, multiplied by nothing and not stored. Q comes, and O
+// leaves, in slabs of 64 rows, one for each warpgroup.
 //
 // Each ring of buffers has barriers that say that a buffer is full and that it is empty again.
 template <class Config>
 class SharedMemory {
  public:
-  static constexpr int kPanels = Config::d_head / 64;
+  static constexpr int kPanels = ceil_div(Config::d_head, 64);
   static constexpr int kPanelRowBytes = 128;
   static constexpr int kSlabRows = 64;
-  static constexpr int kSlabBytes = kSlabRows * Config::d_head * 2;
-  static constexpr int kBlockBytes = Config::B_c * Config::d_head * 2;  // of keys, or of values
+  static constexpr int kRowBytes = kPanels * kPanelRowBytes;
+  static constexpr int kSlabBytes = kSlabRows * kRowBytes;
+  static constexpr int kBlockBytes = Config::B_c * kRowBytes;  // of keys, or of values
 
  private:
   static constexpr int kSlabs = Config::q_buffers * Config::n_warpgroups;
