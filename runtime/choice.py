@@ -151,25 +151,24 @@ def _tuned_rows_considered(
     family: str, name: str, wanted: Mapping[str, Any], facts: Mapping[str, Any]
 ) -> Iterator[Considered]:
     for found in _by_capability(family):
-        others = 0
+        passed_over: dict[str, int] = {}
         for i, row in enumerate(found.tuned):
             if row.device != name:
-                others += 1
+                why = "of other devices"
+            elif any(wanted.get(p) != value for p, value in row.parameters.items()):
+                why = "for other parameters"
+            else:
+                wrong = [
+                    f"{' * '.join(r.symbols)} is {value}, not in [{r.least}, {r.most}]"
+                    for r in row.ranges
+                    if not r.least <= (value := _product(r, facts)) <= r.most
+                ]
+                what = f"{found.name}.tuned.yaml, row {i + 1}: {row.take}"
+                yield Considered(what, ", ".join(wrong) or "covers the call")
                 continue
-            wrong = [
-                f"{parameter} is {text(wanted.get(parameter))}, not {text(value)}"
-                for parameter, value in row.parameters.items()
-                if wanted.get(parameter) != value
-            ]
-            wrong = wrong or [
-                f"{' * '.join(r.symbols)} is {value}, not in [{r.least}, {r.most}]"
-                for r in row.ranges
-                if not r.least <= (value := _product(r, facts)) <= r.most
-            ]
-            what = f"{found.name}.tuned.yaml, row {i + 1}: {row.take}"
-            yield Considered(what, ", ".join(wrong) or "covers the call")
-        if others:
-            yield Considered(f"{found.name}.tuned.yaml, {others} rows", "of other devices")
+            passed_over[why] = passed_over.get(why, 0) + 1
+        for why, count in passed_over.items():
+            yield Considered(f"{found.name}.tuned.yaml, {count} rows", why)
 
 
 def ranges(family: str, device: torch.device, wanted: Mapping[str, Any]) -> Ranges:

@@ -57,13 +57,15 @@ def _hstu_bsa(H: int, *lengths: int) -> Case:
     return Case({"N": offsets[-1], "H": H, "E": len(offsets)}, values={"x_offsets": offsets})
 
 
-# Of sequences: one row; tails of blocks and tiles; several blocks and tiles; none.
+# Of sequences: one row; tails of blocks and tiles; several blocks and tiles; none. Of heads: more
+# than a GPU has multiprocessors, so that persistent blocks of threads take several tiles each.
 CASES = {
     FAMILY: (
         _flash_forward(1, 1, 2, 2),
         _flash_forward(7, 100, 4, 1),
         _flash_forward(130, 65, 2, 1),
         _flash_forward(257, 321, 2, 2),
+        _flash_forward(66, 70, 400, 200),
     ),
     "block_sparse": tuple(
         Case({"B": B, "T": T, "H": H}) for B, T, H in ((1, 1, 1), (2, 33, 2), (1, 130, 4))

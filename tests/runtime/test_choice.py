@@ -22,7 +22,6 @@ def rows(monkeypatch):
         parsed = tuple((parse(when, {"Sq": INT}, "bool"), take) for when, take in found)
         monkeypatch.setattr(choice, "_rows", lambda family: parsed)
 
-    monkeypatch.setattr(choice, "_chosen", {})
     return use
 
 
@@ -84,9 +83,10 @@ def row(key, most, device=None, **values):
     )
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def tuned(monkeypatch):
-    """Replaces the rows that were tuned for flash_forward on the CPU; forgets what was chosen."""
+    """Replaces the rows that were tuned for flash_forward on the CPU, to begin with by none, and
+    forgets what was chosen."""
 
     def use(*found):
         targets = [
@@ -99,6 +99,7 @@ def tuned(monkeypatch):
             monkeypatch.setitem(names, "_chosen", {})
         monkeypatch.setitem(runtime.attention.__globals__, "_chosen_by_sizes", {})
 
+    use()
     yield use
     choice._tuned_for.cache_clear()
 
@@ -172,6 +173,8 @@ def test_explain_choice_says_what_was_considered_and_why(tuned):
         row(first, 100, device="NVIDIA H200"),
         row(first, 8),
         dataclasses.replace(row(second, 16), tie=True),
+        dataclasses.replace(row(first, 16), parameters={**F32, "causal": True}),
+        dataclasses.replace(row(first, 16), parameters={**F32, "d_head": 128}),
     )
     q, k, v = torch.randn(3, 1, 12, 2, 64).unbind()
     found = runtime.explain_choice(q, k, v)
@@ -180,6 +183,7 @@ def test_explain_choice_says_what_was_considered_and_why(tuned):
         f"cpu.tuned.yaml, row 2: {first}": "Sq is 12, not in [1, 8]",
         f"cpu.tuned.yaml, row 3: {second}": "covers the call",
         "cpu.tuned.yaml, 1 rows": "of other devices",
+        "cpu.tuned.yaml, 2 rows": "for other parameters",
         second: "taken: 1.25 ms, a tie with flash_forward.cpu.other with 1.5 ms",
     }
     assert str(found).startswith(f"{second} on {devices.name(CPU)}\n")
