@@ -154,7 +154,7 @@ def build(
     if keys is None:
         keys = on_demand.keys(names, set_name, where, architectures)
     for key, part in on_demand.build(keys, architectures).items():
-        _add_part(key, part)
+        add_part(key, part)
     return [info for info in _infos(map(manifest.family, names)) if info.key in keys]
 
 
@@ -387,7 +387,7 @@ def kernel(key: str | Mapping[str, Any] | object, *, build: bool | None = None) 
     if build:
         fresh = on_demand.build([key])[key]
         if fresh is not part:
-            _add_part(key, fresh)
+            add_part(key, fresh)
             found = _kernels[key] = _make(key, None, compiles=False)
     else:
         on_demand.warn_if_stale(key, part)
@@ -407,8 +407,11 @@ def find(key: str) -> Kernel:
     return found if found is not None else _kernels.setdefault(key, _make(key, None, False))
 
 
-def _add_part(key: str, part: Pack) -> None:
-    """Adds a kernel that was built by itself."""
+def add_part(key: str, part: Pack) -> None:
+    """Adds a kernel that was built by itself, for `kernel` to take instead of an installed one.
+
+    Raises BuildError where its family's arguments are not those that are known here.
+    """
     family = key.partition(".")[0]
     owner = packs.owner(family)
     assert owner is not None
@@ -435,7 +438,7 @@ def _make(key: str, build: bool | None, compiles: bool) -> Kernel:
                     f"{key} is not built, and nothing is built while a graph runs: call "
                     f"runtime.kernel({key!r}) before"
                 )
-            _add_part(key, part)
+            add_part(key, part)
             info = _info(family, key)
     if info is None:
         raise KernelNotFound(_explain_unknown(key))

@@ -166,7 +166,7 @@ class Place:
             [sys.executable, "-m", "tools.tune", str(self.folder), "--target", target,
              "--seconds", "0", "--patience", "4", *options],
             cwd=ROOT, env={**os.environ, "KERNELMINT_CACHE_DIR": str(self.root / "cache")},
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
         )  # fmt: skip
 
     def tune(self, *options, **target):
@@ -299,10 +299,13 @@ def test_a_second_run_times_only_what_has_new_machine_code(tuned, tmp_path):
     assert done.returncode == 0
 
 
-def children(pid):
-    """Those that any of its threads started."""
+def workers_of(pid):
+    """The processes that call kernels; any of its threads may have started them."""
     threads = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(word) for path in threads for word in path.read_text().split()]
+    started = [int(word) for path in threads for word in path.read_text().split()]
+    return [
+        child for child in started if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()
+    ]
 
 
 def alive(pid):
@@ -312,27 +315,43 @@ def alive(pid):
         return False
 
 
-def test_killed_it_goes_on_from_its_journal_and_leaves_no_process(tmp_path):
+def stopped(process, place, signal_number):
+    """Ends a tuning that has come to the kernel which hangs; what the journal has then."""
+    end = time.monotonic() + 120
+    while "".join(path.read_text() for path in journals(place.root)).count("checked") != 2:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    end = time.monotonic() + 60
+    while not (workers := workers_of(process.pid)):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    if signal_number == signal.SIGINT:  # as a terminal does it
+        os.killpg(process.pid, signal_number)
+    else:
+        process.send_signal(signal_number)
+    try:
+        process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == -signal_number
+    end = time.monotonic() + 30
+    while any(map(alive, workers)) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not any(map(alive, workers))
+    assert place.entries("fault") == []
+    return place.journal.read_text()
+
+
+def test_killed_or_interrupted_it_goes_on_from_its_journal_and_leaves_no_process(tmp_path):
     place = make(tmp_path)
     (place.folder / "cpu.yaml").write_text(
         FILES["cpu.yaml"]
         .replace("[32, 1, 64]", "[32, 2]")
         .replace("mode: [wrong, hang, crash]", "mode: [hang]")
     )
-    process = place.start("--patience", "600")  # then it calls the kernel that hangs
-    end = time.monotonic() + 120
-    while "".join(path.read_text() for path in journals(place.root)).count("checked") != 2:
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    workers = children(process.pid)
-    assert workers
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    end = time.monotonic() + 30
-    while any(map(alive, workers)) and time.monotonic() < end:
-        time.sleep(0.05)
-    assert not any(map(alive, workers))
-    before = place.journal.read_text()
+    # With so much patience it calls the kernel that hangs until it is stopped.
+    before = stopped(place.start("--patience", "600"), place, signal.SIGINT)
+    assert stopped(place.start("--patience", "600"), place, signal.SIGKILL) == before
     with place.journal.open("a") as file:
         file.write('{"kind": "checked", "id": "torn')  # as a killed writer leaves it
     place.tune("--patience", "2")

@@ -4,6 +4,7 @@ they are chosen."""
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from pathlib import Path
 
@@ -13,8 +14,9 @@ import runtime
 from codegen.spec.problems import SpecError, UsageError
 
 from . import rows, t4
+from .executor import TuningError
 from .problem import NotTunableError
-from .tuner import Options, Tuner, TuningError
+from .tuner import Options, Tuner
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -25,6 +27,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--set", "set_name", help="Which set (default: tune, else default).")
 @click.option("--where", help="Only configurations for which this expression holds.")
 @click.option("--shapes", type=_FILE, help="What is measured (default: TARGET.shapes.yaml).")
+@click.option("--device", help="The devices' name, where there are several kinds: NVIDIA H200.")
 @click.option("--budget", type=click.FloatRange(0), help="Minutes that it may take.")
 @click.option(
     "--seconds",
@@ -51,6 +54,7 @@ def main(
     set_name: str | None,
     where: str | None,
     shapes: Path | None,
+    device: str | None,
     budget: float | None,
     seconds: float,
     patience: float,
@@ -64,6 +68,9 @@ def main(
     kernels that are built on demand, so that a second run goes on where the first one ended, and
     times only kernels whose machine code is new.
     """
+    # What was found is in the journal: an interrupt ends it at once, as a kill does, before the
+    # workers, which are interrupted too, could be taken for kernels that crash.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     specs = None
     try:
         if family not in runtime.families():
@@ -78,6 +85,7 @@ def main(
             set_name=set_name,
             where=where,
             shapes=shapes,
+            device=device,
             budget=None if budget is None else 60 * budget,
             seconds=seconds,
             patience=patience,

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import collections
 import concurrent.futures
 import hashlib
+import itertools
 import json
-import os
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
-import runtime
+from codegen.packs import Pack
 from codegen.space.expand import Selection, expand
 from codegen.spec.expressions import EVALUATION_ERRORS
 from codegen.spec.load import load
@@ -23,24 +22,22 @@ from codegen.spec.load_tuning import load_shapes
 from codegen.spec.model import Configuration, Family, Shape, Shapes, Target
 from codegen.spec.problems import SpecError
 from codegen.spec.source import Document
-from runtime import devices, manifest, packs
+from runtime import BuildError, catalog, manifest, packs
 from runtime.ondemand import kernels as on_demand
 
 from . import problem, rows
 from .code import code_hash, offence, toolchain
+from .executor import Built, Executor, LostError, TuningError, Worker
 from .journal import Journal
+from .local import LocalExecutor
 from .race import Race, Round
 from .t4 import Outcome
-from .worker import CandidateError, InputsError, Setup, Worker
+from .worker import CandidateError, InputsError
 
 # Rounds of each pass at least. A pass has processes of its own: the first screens.
 PASSES = (5, 10, 10, 20)
-_AT_ONCE = 2 * (os.cpu_count() or 1)  # kernels whose build is waited for together
+_MOST_LOSSES = 3  # of workers that were measuring one shape
 _SHARE_OF_BUILDS = 0.6  # of the time that is given
-
-
-class TuningError(Exception):
-    """What is asked for cannot be tuned; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +51,7 @@ class Options:
     where: str | None = None
     shapes: Path | None = None  # None: <target>.shapes.yaml beside the spec
     budget: float | None = None
+    device: str | None = None  # None: the only kind that there is
     seconds: float = 0.3  # for each kernel in each pass
     patience: float = 60.0  # for one call of a kernel
     fresh: bool = False
@@ -64,6 +62,7 @@ class _Candidate:
     """A configuration that is built."""
 
     configuration: Configuration
+    built: Built
     code: str
     toolchain: str
     invalidity: str | None = None  # of all shapes
@@ -84,12 +83,12 @@ class _Course:
     """A shape, who is timed on it, and how it stands."""
 
     shape: Shape
-    number: int
     id: str
     configurations: list[Configuration]
     race: Race | None = None
     passes: dict[str, int] = field(default_factory=dict)  # by key: in how many it was timed
     processes: int = 0
+    losses: int = 0
     refused: dict[str, str] = field(default_factory=dict)
     problem: str | None = None
 
@@ -121,9 +120,9 @@ class Tuner:
         self._target = _target(self._family, options.target)
         self.out = source.folder / f"{options.target}.tuned.yaml"
         self._shapes = self._read_shapes(source.folder)
-        self._devices = self._find_devices()
-        self.device = devices.name(self._devices[0])
-        name = hashlib.sha256(self.device.encode()).hexdigest()[:8]
+        self._executor = self._make_executor()
+        self.device = self._executor.device
+        name = hashlib.sha256(self.device.name.encode()).hexdigest()[:8]
         path = f"tune/{options.family}.{options.target}.{name}.jsonl"
         self.journal = Journal(on_demand.cache().folder / path, options.fresh)
         checked = self.journal.find("checked")
@@ -151,21 +150,11 @@ class Tuner:
             problem.check(manifest.family(self._family.name), dict(shape.parameters))
         return shapes
 
-    def _find_devices(self) -> list[torch.device]:
-        """The CPU, or the GPUs that are like the first which runs the target."""
-        if not self._target.is_cuda:
-            return [torch.device("cpu")]
-        if not devices.has_cuda():
-            raise TuningError(f"{self._target.name}: there is no CUDA device here")
-        capability, exact = self._target.capability, self._target.exact_capability
-        why = {
-            index: devices.why_unsuitable(capability, exact, index)
-            for index in range(torch.cuda.device_count())
-        }
-        found = [torch.device("cuda", index) for index, reason in why.items() if reason is None]
-        if not found:
-            raise TuningError(f"{self._target.name}: {next(iter(why.values()))}")
-        return [d for d in found if devices.name(d) == devices.name(found[0])]
+    def _make_executor(self) -> Executor:
+        options = self._options
+        return LocalExecutor(
+            self._family, self._target, options.specs, options.device, options.patience
+        )
 
     def run(self) -> list[dict[str, Any]]:
         """Tunes; the rows. What the budget leaves no time for has none, or is called a tie."""
@@ -195,19 +184,19 @@ class Tuner:
             c
             for c in self._expand(Selection(name, options.where))
             if (trace is None or not c.parameters[trace.parameter])
-            and self._capability() not in c.not_on
+            and self.device.capability not in c.not_on
         ]
         kept: set[str] = set()
-        for number, shape in enumerate(self._shapes.shapes):
+        for shape in self._shapes.shapes:
             wanted = dict(shape.parameters).items()
             suiting = [c for c in configurations if wanted <= c.parameters.items()]
             cheap = self._cheap(shape, suiting)
             kept |= {c.key for c in cheap}
             identity = [shape.parameters, shape.sizes, shape.scalars]
             digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:12]
-            yield _Course(shape, number, digest, cheap)
+            yield _Course(shape, digest, cheap)
         self._say(
-            f"{self._family.name}.{target.name} on {self.device}: {len(configurations)} "
+            f"{self._family.name}.{target.name} on {self.device.name}: {len(configurations)} "
             f"configurations of the set {name} fit the constraints and limits, {len(kept)} the "
             f"{len(self._shapes.shapes)} shapes"
             + (
@@ -227,22 +216,12 @@ class Tuner:
             f"no configuration of {self._target.name} is in the set {selection.set_name}"
         )
 
-    def _capability(self) -> int | None:
-        """The device's compute capability, 90 for 9.0."""
-        if not self._target.is_cuda:
-            return None
-        major, minor = torch.cuda.get_device_capability(self._devices[0])
-        return 10 * major + minor
-
     def _cheap(self, shape: Shape, configurations: list[Configuration]) -> list[Configuration]:
         """What the estimate of <target>.shapes.yaml leaves."""
         cost = self._shapes.cost
         if cost is None or not configurations:
             return configurations
-        facts = dict(shape.sizes)
-        if self._target.is_cuda:
-            index = self._devices[0].index
-            facts["sm_count"], facts["max_shared_memory"] = devices.facts(index)
+        facts = {**dict(shape.sizes), **self.device.facts}
         try:
             costs = {c.key: cost.evaluate({**facts, **c.everything}) for c in configurations}
         except (*EVALUATION_ERRORS, NameError) as error:
@@ -255,42 +234,43 @@ class Tuner:
 
     def _build(self) -> None:
         wanted = {c.key: c for course in self._courses for c in course.configurations}
-        keys = list(wanted)
+        waiting = dict.fromkeys(wanted)
         begin = time.monotonic()
-        for first in range(0, len(keys), _AT_ONCE):
-            if self._left(_SHARE_OF_BUILDS) <= 0:
-                self._say(f"the budget leaves {len(keys) - first} configurations out, not built")
-                self._left_out |= dict.fromkeys(keys[first:], "compile")
-                break
-            self._build_some(wanted, keys[first : first + _AT_ONCE])
-            done = min(first + _AT_ONCE, len(keys))
-            self._progress("built", done, len(keys), begin)
-
-    def _build_some(self, wanted: Mapping[str, Configuration], keys: Sequence[str]) -> None:
-        family = self._family.name
-        try:
-            runtime.build(self._options.specs or family, keys=keys)
-        except runtime.BuildError as error:
-            if len(keys) > 1:  # what could be built is in the cache
-                for key in keys:
-                    self._build_some(wanted, [key])
-                return
-            self._left_out[keys[0]] = "compile"
-            self._say(f"{keys[0]}: does not compile: {error}")
-            return
-        budget = dict(self._target.budget)
-        for key in keys:
-            pack = packs.part(family, key)
-            assert pack is not None
-            if reason := offence(pack, key, budget):
-                self._left_out[key] = "compile"
-                self._say(f"{key}: left out, {reason}")
+        builds = self._executor.build(list(wanted), lambda: self._left(_SHARE_OF_BUILDS) > 0)
+        for key, pack in builds:
+            if isinstance(pack, LostError):
+                self._lost(pack, key=key)
                 continue
-            found = _Candidate(wanted[key], code_hash(pack, family, key), toolchain(pack))
-            self._candidates[key] = found
-            for fault in self.journal.find("fault", id=found.id, shape=None)[-1:]:
-                found.invalidity, found.reason = fault["invalidity"], fault["reason"]
-                self._say(f"{key}: skipped, {found.reason} (found before; --fresh tries again)")
+            del waiting[key]
+            self._take(wanted[key], pack)
+            done = len(wanted) - len(waiting)
+            if done % self._executor.at_once == 0 or not waiting:
+                self._progress("built", done, len(wanted), begin)
+        if waiting:
+            self._say(f"the budget leaves {len(waiting)} configurations out, not built")
+            self._left_out |= dict.fromkeys(waiting, "compile")
+
+    def _take(self, configuration: Configuration, pack: Pack | BuildError) -> None:
+        """Makes a candidate of what was built."""
+        family, key = self._family.name, configuration.key
+        try:
+            if isinstance(pack, BuildError):
+                raise pack
+            catalog.add_part(key, pack)
+        except BuildError as error:
+            self._left_out[key] = "compile"
+            self._say(f"{key}: does not compile: {error}")
+            return
+        if reason := offence(pack, key, dict(self._target.budget)):
+            self._left_out[key] = "compile"
+            self._say(f"{key}: left out, {reason}")
+            return
+        built = Built(key, pack.folder)
+        found = _Candidate(configuration, built, code_hash(pack, family, key), toolchain(pack))
+        self._candidates[key] = found
+        for fault in self.journal.find("fault", id=found.id, shape=None)[-1:]:
+            found.invalidity, found.reason = fault["invalidity"], fault["reason"]
+            self._say(f"{key}: skipped, {found.reason} (found before; --fresh tries again)")
 
     def _start_races(self) -> None:
         """Races over what is built, with the rounds that the journal has of this machine code."""
@@ -336,40 +316,64 @@ class Tuner:
 
     def _pass(self, number: int) -> bool:
         """Times what is still open, in new processes; whether anything was, and time is left."""
-        groups: dict[torch.device, list[_Course]] = {}
-        for course in self._courses:
-            if course.race is not None and (course.waiting() or not course.processes):
-                device = self._devices[course.number % len(self._devices)]
-                groups.setdefault(device, []).append(course)
-        total = sum(map(len, groups.values()))
-        if not total:
+        waiting = collections.deque(
+            course
+            for course in self._courses
+            if course.race is not None and (course.waiting() or not course.processes)
+        )
+        if not waiting:
             return False
-        begin, done = time.monotonic(), 0
+        begin, total, done = time.monotonic(), len(waiting), itertools.count(1)
 
-        def work(device: torch.device) -> None:
-            nonlocal done
-            setup = Setup(self._family.name, self._options.specs, str(device))
-            worker = Worker(setup, self._options.patience)
+        def work(place: str) -> None:
             try:
-                for course in groups[device]:
-                    if self._left() <= 0:
+                worker = self._executor.worker(place)
+            except LostError as error:
+                self._lost(error)
+                return
+            try:
+                while waiting and self._left() > 0:
+                    try:
+                        course = waiting.popleft()
+                    except IndexError:  # another place was faster
                         return
-                    self._time(worker, course)
-                    done += 1
-                    self._progress(
-                        f"pass {number + 1} of {len(PASSES)}: timed", done, total, begin, "shapes"
-                    )
+                    try:
+                        self._time(worker, place, course)
+                    except LostError as error:
+                        self._lost(error, course=course)
+                        if course.race is not None:
+                            waiting.append(course)
+                        return
+                    what = f"pass {number + 1} of {len(PASSES)}: timed"
+                    self._progress(what, next(done), total, begin, "shapes")
             finally:
                 worker.stop()
 
-        with concurrent.futures.ThreadPoolExecutor(len(groups)) as pool:
-            list(pool.map(work, groups))
+        while waiting and self._left() > 0:
+            places = self._executor.places()[: len(waiting)]
+            with concurrent.futures.ThreadPoolExecutor(len(places)) as pool:
+                list(pool.map(work, places))
         if self._left() <= 0:
             self._say("the budget is spent: what is open is called a tie, or has no row")
             return False
         return True
 
-    def _time(self, worker: Worker, course: _Course) -> None:
+    def _lost(
+        self, error: LostError, key: str | None = None, course: _Course | None = None
+    ) -> None:
+        """Records that a process or a machine is gone. What it did is done again, but not for
+        ever."""
+        self._say(str(error))
+        self.journal.add(
+            "lost", place=error.place, reason=error.reason, time=time.time(), key=key,
+            shape=None if course is None else course.id,
+        )  # fmt: skip
+        if course is not None:
+            course.losses += 1
+            if course.losses >= _MOST_LOSSES:
+                course.problem, course.race = f"{_MOST_LOSSES} times lost: {error}", None
+
+    def _time(self, worker: Worker, place: str, course: _Course) -> None:
         seed = random.SystemRandom().randrange(2**31)
         try:
             self._check(worker, course, seed)
@@ -378,15 +382,16 @@ class Tuner:
                 least = PASSES[min(course.passes.get(key, 0) for key in keys[1:] or keys)]
                 try:
                     times, clocks = worker.rounds(
-                        keys, course.shape, seed, least, self._options.seconds
+                        [self._candidates[key].built for key in keys],
+                        *(course.shape, seed, least, self._options.seconds),
                     )
                 except CandidateError as error:
                     self._fault(course, error)
                     continue
                 named = [{self._candidates[k].id: s for k, s in r.items()} for r in times]
                 self.journal.add(
-                    "rounds", shape=course.id, seed=seed, clocks=clocks, time=time.time(),
-                    times=named,
+                    "rounds", shape=course.id, seed=seed, place=place, clocks=clocks,
+                    time=time.time(), times=named,
                 )  # fmt: skip
                 for key in keys:
                     course.passes[key] = course.passes.get(key, 0) + 1
@@ -402,11 +407,12 @@ class Tuner:
         """Holds kernels to the oracle that were not held to it on this shape."""
         assert course.race is not None
         for key in list(course.race.standing):
-            identity = self._candidates[key].id
+            candidate = self._candidates[key]
+            identity = candidate.id
             if (identity, course.id) in self._checked:
                 continue
             try:
-                worker.check(key, course.shape, seed)
+                worker.check(candidate.built, course.shape, seed)
             except CandidateError as error:
                 self._fault(course, error)
             else:
@@ -438,7 +444,7 @@ class Tuner:
                 continue
             result = course.race.result()
             made_by = self._candidates[result.winner].toolchain
-            yield rows.row(self.device, course.shape, result, codes, made_by)
+            yield rows.row(self.device.name, course.shape, result, codes, made_by)
 
     def outcomes(self) -> Iterator[Outcome]:
         """What became of each configuration on each shape that it suits, for T4."""

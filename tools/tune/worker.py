@@ -20,15 +20,19 @@ from typing import Any
 import torch
 
 import runtime
+from codegen import packs
+from codegen.packs import PackError
 from codegen.spec.model import Shape
-from runtime import InvalidArgument, Kernel
+from runtime import InvalidArgument, Kernel, catalog
 
 from ..bench import clocks
 from ..bench.measure import timer
+from .executor import Built, LostError
 from .problem import NotTunableError, Problem, make
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 _INPUTS = "inputs"  # whose turn it is while they are made
+_PACK = "pack"  # what failed where a kernel's pack cannot be used
 
 
 @dataclass(frozen=True)
@@ -44,18 +48,22 @@ class CandidateError(Exception):
     """A kernel that cannot be used: `kind` is what T4 calls its invalidity."""
 
     def __init__(self, key: str, kind: str, reason: str) -> None:
-        super().__init__(f"{key}: {reason}")
+        super().__init__(key, kind, reason)
         self.key = key
         self.kind = kind
         self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.reason}"
 
 
 class InputsError(Exception):
     """Inputs or right results of a shape cannot be made."""
 
 
-class Worker:
-    """A process, from this side of the pipe; started when it is first asked something."""
+class ProcessWorker:
+    """A Worker in a process, from this side of the pipe; started when it is first asked
+    something."""
 
     def __init__(self, setup: Setup, patience: float) -> None:
         """Answers are waited for `patience` seconds from the time that a kernel's turn begins."""
@@ -64,18 +72,16 @@ class Worker:
         self._process: Any = None
         self._pipe: Connection | None = None
 
-    def check(self, key: str, shape: Shape, seed: int) -> None:
+    def check(self, kernel: Built, shape: Shape, seed: int) -> None:
         """Calls a kernel once on random inputs; raises CandidateError where it is not right."""
-        self._ask(("check", key, shape, seed), key)
+        self._ask(("check", kernel, shape, seed), kernel.key)
 
     def rounds(
-        self, keys: Sequence[str], shape: Shape, seed: int, least: int, seconds: float
+        self, kernels: Sequence[Built], shape: Shape, seed: int, least: int, seconds: float
     ) -> tuple[list[dict[str, float]], dict[str, int]]:
-        """Times kernels in turns, at least so many rounds, and until each has had `seconds`.
-
-        Returns the times in seconds, a mapping for each round, and the clocks after the last.
-        """
-        times, clocks = self._ask(("rounds", tuple(keys), shape, seed, least, seconds), keys[0])
+        """Times kernels in turns, as Worker says."""
+        request = ("rounds", tuple(kernels), shape, seed, least, seconds)
+        times, clocks = self._ask(request, kernels[0].key)
         return times, clocks
 
     def stop(self) -> None:
@@ -109,6 +115,8 @@ class Worker:
                         self.stop()
                     if kind == _INPUTS:
                         raise InputsError(reason)
+                    if kind == _PACK:
+                        raise LostError(self._setup.device, reason)
                     raise CandidateError(key, kind, reason)
         except (EOFError, BrokenPipeError, ConnectionResetError):
             self._process.join()
@@ -127,10 +135,13 @@ class Worker:
         theirs.close()
         try:
             if not self._pipe.poll(600):  # importing torch, and what a GPU takes to begin with
-                raise RuntimeError("a worker does not start")
+                self.stop()
+                raise LostError(self._setup.device, "a worker does not start")
             self._pipe.recv()
         except EOFError:
-            raise RuntimeError("a worker does not start: its output says why") from None
+            self.stop()
+            reason = "a worker does not start: its output says why"
+            raise LostError(self._setup.device, reason) from None
 
 
 def serve(setup: Setup, pipe: Connection) -> None:
@@ -153,8 +164,8 @@ def serve(setup: Setup, pipe: Connection) -> None:
             pipe.send(("failed", _INPUTS, str(error), True))
         except _WrongError as error:
             pipe.send(("failed", "correctness", str(error), False))
-        except runtime.BuildError as error:
-            pipe.send(("failed", "compile", str(error), False))
+        except PackError as error:
+            pipe.send(("failed", _PACK, str(error), True))
         except RuntimeError as error:  # an error of CUDA stays in its process
             pipe.send(("failed", "runtime", str(error), True))
 
@@ -178,10 +189,10 @@ class _Service:
         """What a request asks for."""
         return self._check(*request) if what == "check" else self._rounds(*request)
 
-    def _check(self, key: str, shape: Shape, seed: int) -> None:
-        problem, kernel = self._problem_of(shape, seed, solved=True), self._kernel(key)
+    def _check(self, built: Built, shape: Shape, seed: int) -> None:
+        problem, kernel = self._problem_of(shape, seed, solved=True), self._kernel(built)
         out = problem.outputs()
-        self._pipe.send(("turn", key))
+        self._pipe.send(("turn", built.key))
         kernel(**problem.arguments(out))
         if self._device.type == "cuda":
             torch.cuda.synchronize()
@@ -189,16 +200,17 @@ class _Service:
             raise _WrongError(f"{wrong} (seed {seed})")
 
     def _rounds(
-        self, keys: Sequence[str], shape: Shape, seed: int, least: int, seconds: float
+        self, kernels: Sequence[Built], shape: Shape, seed: int, least: int, seconds: float
     ) -> tuple[list[dict[str, float]], dict[str, int]]:
+        keys = [built.key for built in kernels]
         problem = self._problem_of(shape, seed)
         out = problem.outputs()
         arguments = problem.arguments(out)
         calls: dict[str, Callable[[], Any]] = {}
-        for key in keys:
-            calls[key] = functools.partial(self._kernel(key), **arguments)
-            self._pipe.send(("turn", key))
-            self._timer(calls[key])  # to warm up
+        for built in kernels:
+            calls[built.key] = functools.partial(self._kernel(built), **arguments)
+            self._pipe.send(("turn", built.key))
+            self._timer(calls[built.key])  # to warm up
         found: list[dict[str, float]] = []
         end = time.monotonic() + seconds * len(keys)
         while len(found) < least or (time.monotonic() < end and len(found) < 10 * least):
@@ -210,12 +222,12 @@ class _Service:
             found.append(times)
         return found, clocks.read(self._device)
 
-    def _kernel(self, key: str) -> Kernel:
-        """The kernel of the cache, even where a pack has one of that key."""
-        if key not in self._kernels:
-            runtime.build(self._setup.specs or self._setup.family, keys=[key])
-            self._kernels[key] = runtime.kernel(key)
-        return self._kernels[key]
+    def _kernel(self, built: Built) -> Kernel:
+        """The kernel that was built, even where an installed pack has one of that key."""
+        if built.key not in self._kernels:
+            catalog.add_part(built.key, packs.read(built.folder))
+            self._kernels[built.key] = runtime.kernel(built.key)
+        return self._kernels[built.key]
 
     def _problem_of(self, shape: Shape, seed: int, solved: bool = False) -> Problem:
         """The inputs; with `solved`, what is expected is known too."""

@@ -1,0 +1,135 @@
+"""Where the tasks of a tuning run: an executor builds kernels, and has workers that check and time
+them on devices of one kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from codegen.packs import Pack
+from codegen.spec.model import Shape, Target
+from runtime import BuildError, devices
+
+
+class TuningError(Exception):
+    """What is asked for cannot be tuned; the message says why."""
+
+
+class LostError(Exception):
+    """A process or a machine that ended, or gives nothing, for no kernel's sake: what it did can be
+    done again, there or elsewhere."""
+
+    def __init__(self, place: str, reason: str) -> None:
+        super().__init__(place, reason)
+        self.place = place
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Built:
+    """A kernel that was built by itself."""
+
+    key: str
+    folder: Path  # of its pack
+
+
+class Worker(Protocol):
+    """Calls kernels on a device. Each method raises LostError; CandidateError where a kernel cannot
+    be used; InputsError where a shape's inputs or right results cannot be made."""
+
+    def check(self, kernel: Built, shape: Shape, seed: int) -> None:
+        """Calls a kernel once on random inputs, and holds it to the oracle."""
+
+    def rounds(
+        self, kernels: Sequence[Built], shape: Shape, seed: int, least: int, seconds: float
+    ) -> tuple[list[dict[str, float]], dict[str, int]]:
+        """Times kernels in turns, at least so many rounds, and until each has had `seconds`.
+
+        Returns the times in seconds, a mapping for each round, and the clocks after the last.
+        """
+
+    def stop(self) -> None:
+        """Ends its process."""
+
+
+class Executor(Protocol):
+    """Builds kernels, and times them on devices of one kind."""
+
+    device: Device
+
+    @property
+    def at_once(self) -> int:
+        """How many kernels are built together."""
+
+    def build(
+        self, keys: Sequence[str], goes_on: Callable[[], bool]
+    ) -> Iterator[tuple[str, Pack | BuildError | LostError]]:
+        """What becomes of kernels, as soon as it is known; one that was lost comes again. Nothing
+        is begun once `goes_on()` is false."""
+
+    def places(self) -> list[str]:
+        """Where there are devices now, each named once; at least one. Raises TuningError where
+        there is none."""
+
+    def worker(self, place: str) -> Worker:
+        """A worker with processes of its own. Raises LostError."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """A kind of devices.
+
+    Attributes:
+        name: as rows call it.
+        capability: of a GPU: 90 for 9.0.
+        facts: what a cost model knows of a GPU by name.
+    """
+
+    name: str
+    capability: int | None = None
+    facts: Mapping[str, int] = field(default_factory=dict)
+
+
+def suitable(target: Target) -> dict[str, Device]:
+    """The devices of this machine that run a target, by PyTorch's names. Raises TuningError where
+    there is none."""
+    if not target.is_cuda:
+        return {"cpu": Device(devices.name(torch.device("cpu")))}
+    if not devices.has_cuda():
+        raise TuningError(f"{target.name}: there is no CUDA device here")
+    why = {
+        index: devices.why_unsuitable(target.capability, target.exact_capability, index)
+        for index in range(torch.cuda.device_count())
+    }
+    found = {}
+    for index in (index for index, reason in why.items() if reason is None):
+        major, minor = torch.cuda.get_device_capability(index)
+        sm_count, shared_memory = devices.facts(index)
+        found[f"cuda:{index}"] = Device(
+            devices.name(torch.device("cuda", index)),
+            10 * major + minor,
+            {"sm_count": sm_count, "max_shared_memory": shared_memory},
+        )
+    if not found:
+        raise TuningError(f"{target.name}: {next(iter(why.values()))}")
+    return found
+
+
+def chosen(found: Iterable[Device], name: str | None, target: Target) -> Device:
+    """The kind of devices that is tuned for: the one named, or the only one. Raises TuningError."""
+    kinds = {device.name: device for device in found}
+    known = ", ".join(map(repr, kinds))
+    if name is None and len(kinds) > 1:
+        raise TuningError(
+            f"{target.name} runs on devices of several kinds here: {known}: name one with --device"
+        )
+    if name is not None and name not in kinds:
+        raise TuningError(f"--device {name!r}: there is none that runs {target.name}, only {known}")
+    return kinds[name] if name is not None else next(iter(kinds.values()))

@@ -1,0 +1,58 @@
+"""Tasks that run on this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+
+from codegen.packs import Pack
+from codegen.spec.model import Family, Target
+from runtime import BuildError
+from runtime.ondemand import kernels as on_demand
+
+from .executor import LostError, chosen, suitable
+from .worker import ProcessWorker, Setup
+
+
+class LocalExecutor:
+    """Processes of this machine, one for each of its devices."""
+
+    at_once = 2 * (os.cpu_count() or 1)
+
+    def __init__(
+        self, family: Family, target: Target, specs: str | None, device: str | None, patience: float
+    ) -> None:
+        """Tunes for the devices called `device`, or for the only ones. Raises TuningError."""
+        self._family = family.name
+        self._specs = specs
+        self._patience = patience
+        found = suitable(target)
+        self.device = chosen(found.values(), device, target)
+        self._places = [place for place, kind in found.items() if kind.name == self.device.name]
+
+    def build(
+        self, keys: Sequence[str], goes_on: Callable[[], bool]
+    ) -> Iterator[tuple[str, Pack | BuildError | LostError]]:
+        """Builds into the cache."""
+        for first in range(0, len(keys), self.at_once):
+            if not goes_on():
+                return
+            yield from self._build_some(keys[first : first + self.at_once])
+
+    def _build_some(self, keys: Sequence[str]) -> Iterator[tuple[str, Pack | BuildError]]:
+        try:
+            yield from on_demand.build(keys).items()
+        except BuildError as error:
+            if len(keys) == 1:
+                yield keys[0], error
+                return
+            for key in keys:  # what could be built is in the cache
+                yield from self._build_some([key])
+
+    def places(self) -> list[str]:
+        """The devices."""
+        return self._places
+
+    def worker(self, place: str) -> ProcessWorker:
+        """A process, which is replaced where it hangs or crashes."""
+        return ProcessWorker(Setup(self._family, self._specs, place), self._patience)
