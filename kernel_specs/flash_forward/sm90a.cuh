@@ -15,6 +15,7 @@
 #include "flash_forward/sm90a_products.cuh"
 #include "flash_forward/sm90a_shared_memory.cuh"
 #include "flash_forward/sm90a_tiles.cuh"
+#include "flash_forward/sm90a_trace.cuh"
 #include "flash_forward/softmax.cuh"
 #include "ptx/shared_memory.cuh"
 #include "ptx/special_registers.cuh"
@@ -73,6 +74,7 @@ class Consumer {
               threadIdx.x % 128 / 32 * 16 + Scores::first_row(threadIdx.x % 32),
               Scores::first_column(threadIdx.x % 32)),
         epilogue_(problem, shared, warpgroup),
+        trace_(problem.args),
         is_negative_(problem.args.scale < 0),
         softmax_(fmaxf(fabsf(problem.args.scale), kLeastScale)) {}
 
@@ -81,14 +83,14 @@ class Consumer {
     if (tile.key_blocks == 0) return;
     request_scores();
     ptx::wgmma_wait_group<0>();
-    complete_scores(first_block_);
+    complete_scores(tile, first_block_);
     start_softmax(tile);
     pack_probabilities();
     while (true) {
-      for_hidden_blocks(tile, [&] { pass_over_values(); });
+      for_hidden_blocks(tile, [&](int block) { pass_over_values(tile, block); });
       int block = first_block_ - 1;
       if (mask_.is_outside(tile))
-        for (; block >= 0; --block) pass_over(block);
+        for (; block >= 0; --block) pass_over(tile, block);
       if constexpr (Config::causal)
         for (; block >= mask_.first_masked_block(tile); --block) step<true>(tile, block);
       for (; block >= 0; --block) step<false>(tile, block);
@@ -109,32 +111,36 @@ class Consumer {
   __device__ __forceinline__ void step(const Tile& tile, int block) {
     request_products();
     ptx::wgmma_wait_group<1>();
-    complete_scores(block);
+    complete_scores(tile, block);
     if constexpr (kMasked) mask_.apply(scores_, tile, block);
     DeferredFactors<2> factors;
+    const Softmax before = softmax_;
     const bool rescaled = softmax_.template update_maximum<false>(scores_, factors);
     exponentiate();
+    trace_.statistics(tile, block, before, softmax_);
     ptx::wgmma_wait_group<0>();
-    complete_output();
+    complete_output(tile, block + 1);
     pack_probabilities();
     if (rescaled) factors.apply(output_);
   }
 
   // A block of keys that the warpgroup does not look at: its buffers and its turn go on.
-  __device__ __forceinline__ void pass_over(int block) {
-    pass_over_keys();
+  __device__ __forceinline__ void pass_over(const Tile& tile, int block) {
+    pass_over_keys(tile, block);
     if (block == 0) queries_.release(shared_, warpgroup_);
-    pass_over_values();
+    pass_over_values(tile, block + 1);
   }
 
-  __device__ __forceinline__ void pass_over_keys() {
+  __device__ __forceinline__ void pass_over_keys(const Tile& tile, int block) {
     keys_.wait_full(shared_);
+    trace_.passed_over_keys(tile, block, queries(), keys());
     keys_.release(shared_);
     keys_.advance();
   }
 
-  __device__ __forceinline__ void pass_over_values() {
+  __device__ __forceinline__ void pass_over_values(const Tile& tile, int block) {
     values_.wait_full(shared_);
+    trace_.passed_over_values(tile, block, values());
     values_.release(shared_);
     values_.advance();
     turns_.wait();
@@ -149,17 +155,17 @@ class Consumer {
     if (next.key_blocks == 0) {
       request_output();
       ptx::wgmma_wait_group<0>();
-      complete_output();
+      complete_output(tile, 0);
       epilogue_.through_shared(tile, output_, softmax_);
       return false;
     }
     request_products();
     ptx::wgmma_wait_group<1>();
-    complete_scores(first_block_);
+    complete_scores(next, first_block_);
     const Softmax finished = softmax_;
     start_softmax(next);
     ptx::wgmma_wait_group<0>();
-    complete_output();
+    complete_output(tile, 0);
     epilogue_.through_shared(tile, output_, finished);
     accumulate_ = false;
     tile = next;
@@ -174,13 +180,13 @@ class Consumer {
     turns_.pass();
     queries_.advance();
     ptx::wgmma_wait_group<0>();
-    complete_output();
+    complete_output(tile, 0);
     epilogue_.to_global(tile, output_, softmax_);
     const Tile next = take_tile();
     if (next.key_blocks == 0) return false;
     request_scores();
     ptx::wgmma_wait_group<0>();
-    complete_scores(first_block_);
+    complete_scores(next, first_block_);
     start_softmax(next);
     accumulate_ = false;
     tile = next;
@@ -190,27 +196,25 @@ class Consumer {
   __device__ __forceinline__ void request_products() {
     keys_.wait_full(shared_);
     turns_.wait();
-    multiply_queries_keys<Config>(scores_, shared_.queries(queries_.buffer(), warpgroup_),
-                                  shared_.keys(keys_.buffer()));
+    multiply_queries_keys<Config>(scores_, queries(), keys());
     request_output();
     turns_.pass();
   }
 
   __device__ __forceinline__ void request_scores() {
     keys_.wait_full(shared_);
-    multiply_queries_keys<Config>(scores_, shared_.queries(queries_.buffer(), warpgroup_),
-                                  shared_.keys(keys_.buffer()));
+    multiply_queries_keys<Config>(scores_, queries(), keys());
   }
 
   __device__ __forceinline__ void request_output() {
     values_.wait_full(shared_);
-    multiply_probabilities_values<Config>(output_, probabilities_, shared_.values(values_.buffer()),
-                                          accumulate_);
+    multiply_probabilities_values<Config>(output_, probabilities_, values(), accumulate_);
     accumulate_ = true;
   }
 
-  __device__ __forceinline__ void complete_scores(int block) {
+  __device__ __forceinline__ void complete_scores(const Tile& tile, int block) {
     ptx::pin(scores_.accumulator(0));
+    trace_.scores(tile, block, queries(), keys(), scores_);
     keys_.release(shared_);
     keys_.advance();
     if (block == 0) queries_.release(shared_, warpgroup_);
@@ -218,9 +222,10 @@ class Consumer {
     if (ptx::recomputed(is_negative_) != 0) scores_.for_each([](float& score) { score = -score; });
   }
 
-  __device__ __forceinline__ void complete_output() {
+  __device__ __forceinline__ void complete_output(const Tile& tile, int block) {
     ptx::pin(output_.accumulator(0));
     pin(probabilities_);
+    trace_.output(tile, block, probabilities_, values(), output_);
     values_.release(shared_);
     values_.advance();
   }
@@ -229,8 +234,10 @@ class Consumer {
   __device__ __forceinline__ void start_softmax(const Tile& tile) {
     if (first_block_ >= mask_.first_masked_block(tile)) mask_.apply(scores_, tile, first_block_);
     softmax_.restart();
+    const Softmax before = softmax_;
     softmax_.template update_maximum<true>(scores_, output_);
     exponentiate();
+    trace_.statistics(tile, first_block_, before, softmax_);
   }
 
   __device__ __forceinline__ void exponentiate() {
@@ -249,7 +256,7 @@ class Consumer {
     const Tile tile = shared_.load_tile(slot_.buffer());
     slot_.advance();
     first_block_ = mask_.last_block(tile);
-    for_hidden_blocks(tile, [&] { pass_over_keys(); });
+    for_hidden_blocks(tile, [&](int block) { pass_over_keys(tile, block); });
     return tile;
   }
 
@@ -257,7 +264,16 @@ class Consumer {
   template <class F>
   __device__ __forceinline__ void for_hidden_blocks(const Tile& tile, const F& f) const {
     if constexpr (Config::causal)
-      for (int block = tile.key_blocks - 1; block > first_block_; --block) f();
+      for (int block = tile.key_blocks - 1; block > first_block_; --block) f(block);
+  }
+
+  // The tiles at hand, in shared memory.
+  __device__ __forceinline__ std::uint32_t queries() const {
+    return shared_.queries(queries_.buffer(), warpgroup_);
+  }
+  __device__ __forceinline__ std::uint32_t keys() const { return shared_.keys(keys_.buffer()); }
+  __device__ __forceinline__ std::uint32_t values() const {
+    return shared_.values(values_.buffer());
   }
 
   const Shared shared_;
@@ -265,6 +281,7 @@ class Consumer {
   const Turns<Config> turns_;
   const Mask<Config> mask_;
   const Epilogue<Config> epilogue_;
+  const Trace<Config> trace_;
   RingPosition<typename Shared::Tiles> slot_;
   RingPosition<typename Shared::Queries> queries_;
   RingPosition<typename Shared::Keys> keys_;

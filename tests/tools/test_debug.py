@@ -7,7 +7,9 @@ own intermediates, with a fault where a test wants one.
 from __future__ import annotations
 
 import math
+import os
 import re
+import shutil
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,12 +18,15 @@ import torch
 from click.testing import CliRunner
 
 import runtime
+from codegen.space.expand import Selection, exclusions, expand
+from codegen.spec.load import load
 from tools.debug import __main__ as command
 from tools.debug import divergence, record, trace, twin
 from tools.debug.inputs import Shape, make_inputs
 from tools.debug.text import number_lines
 from tools.oracle import oracle, specs
 
+NVCC = shutil.which(os.environ.get("CUDACXX", "nvcc"))
 KEY = "flash_forward.cpu.f32-d64-r64-c128"
 TRACED = {info.key: info for info in runtime.build("flash_forward", set_name="traced")}
 PARAMETERS = {"dtype": "f32", "d_head": 64, "B_r": 32, "B_c": 16, "causal": False, "trace": True}
@@ -36,12 +41,14 @@ def debug(*arguments, tmp_path, **environment):
 
 
 class Fake:
-    """The simulation in a kernel's place. `fault(block, name, value)` may return another value."""
+    """The simulation in a kernel's place, with the softmax that a target has.
+    `fault(block, name, value)` may return another value."""
 
-    def __init__(self, parameters, fault=lambda block, name, value: value):
+    def __init__(self, parameters, fault=lambda block, name, value: value, target="cpu"):
         self.info = SimpleNamespace(
-            key="fake", parameters=parameters, is_cuda=False, available=True, reason=None
-        )
+            key="fake", target=target, parameters=parameters,
+            is_cuda=False, available=True, reason=None,
+        )  # fmt: skip
         self.fault = fault
 
     def trace(self, q, k, v, *, out):
@@ -55,7 +62,7 @@ class Fake:
         }
         for head in range(grid[1]):
             for block in range(grid[2]):
-                for step in trace.simulated(q, k, v, parameters, head, block):
+                for step in trace.simulated(q, k, v, self.info, head, block):
                     value = self.fault(step.block, step.name, step.value)
                     if step.block < 0:
                         out[0, block * B_r : (block + 1) * B_r, head] = value.to(out.dtype)
@@ -67,7 +74,7 @@ class Fake:
 def judged(kernel, *, seq_len=64, heads=1, head=0, query_block=0, counting=False):
     parameters = kernel.info.parameters
     q, k, v = make_inputs(kernel.info, Shape(1, seq_len, heads, heads), counting=counting)
-    expected = trace.simulated(q, k, v, parameters, head, query_block)
+    expected = trace.simulated(q, k, v, kernel.info, head, query_block)
     run = trace.traced(kernel, q, k, v)
     blocks = [step.block for step in expected if step.name == "Q"]
     return divergence.first_divergence(
@@ -75,7 +82,7 @@ def judged(kernel, *, seq_len=64, heads=1, head=0, query_block=0, counting=False
         expected,
         parameters,
         divergence.Rows.of(parameters, query_block, seq_len, seq_len),
-        fused=trace.softmax_form(parameters)["fused"],
+        fused=trace.softmax_form(kernel.info)["fused"],
         head=head,
         query_block=query_block,
     )
@@ -94,25 +101,56 @@ def test_the_simulation_yields_what_the_spec_declares() -> None:
 
 def test_the_slack_is_the_kernels() -> None:
     header = (specs("flash_forward") / "flash_forward/softmax.cuh").read_text()
-    assert float(re.search(r"constexpr float kSlack = (\d+)", header)[1]) == trace.SM80_SLACK
+    assert float(re.search(r"constexpr float kSlack = (\d+)", header)[1]) == trace.SLACK
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("form", [{}, {"optimized_softmax": False}, {"optimized_softmax": True}])
+@pytest.mark.parametrize(
+    ("target", "form"),
+    [
+        ("cpu", {}),
+        ("sm80", {"optimized_softmax": False}),
+        ("sm80", {"optimized_softmax": True}),
+        ("sm90a", {}),
+    ],
+)
 @pytest.mark.parametrize("dtype", ["bf16", "f32"])
 @pytest.mark.parametrize("counting", [False, True])
-def test_the_simulation_ends_at_the_oracle(causal, form, dtype, counting) -> None:
+def test_the_simulation_ends_at_the_oracle(causal, target, form, dtype, counting) -> None:
     """In every form of the softmax, its last maximum too; O_final is the oracle's output."""
     parameters = {**PARAMETERS, "causal": causal, "dtype": dtype, **form}
-    info = Fake(parameters).info
+    info = Fake(parameters, target=target).info
     q, k, v = make_inputs(info, Shape(1, 96, 2, 1), counting=counting)
     want = oracle("flash_forward")(q, k, v, causal=causal)
     for block in range(3):
-        steps = trace.simulated(q, k, v, parameters, 1, block)
+        steps = trace.simulated(q, k, v, info, 1, block)
         assert steps[-1].name == "O_final"
         bound = {"bf16": 2.0**-8, "f32": 2.0**-23}[dtype] * v.double().abs().max()
         difference = steps[-1].value - want[0, block * 32 : block * 32 + 32, 1]
         assert float(difference.abs().max()) <= bound
+
+
+@pytest.mark.parametrize(
+    ("target", "form", "lags"),
+    [
+        ("cpu", {}, False),
+        ("sm80", {"optimized_softmax": False}, False),
+        ("sm80", {"optimized_softmax": True}, True),
+        ("sm90a", {}, True),
+    ],
+)
+@pytest.mark.parametrize(("growth", "is_little"), [(7.9, True), (8.1, False)])
+def test_a_maximum_lags_until_it_grows_by_2_to_the_8(target, form, lags, growth, is_little) -> None:
+    """In the GPU's optimised softmax; there nothing is rescaled meanwhile."""
+    info = Fake({**PARAMETERS, **form}, target=target).info
+    q = torch.zeros(1, 32, 1, 64)
+    q[..., 0] = 1
+    k = torch.zeros_like(q)
+    k[:, :16, :, 0] = growth * 8 * math.log(2)  # the scale is 1 / 8; the block that comes last
+    steps = {s.name: s.value for s in trace.simulated(q, k, k, info, 0, 0) if s.block == 0}
+    factor = 1.0 if lags and is_little else 2**-growth
+    torch.testing.assert_close(steps["O_scale"], torch.full((32,), factor, dtype=torch.float64))
+    assert bool((steps["M"] > 0).all()) is not (lags and is_little)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -238,10 +276,31 @@ def test_the_twin_of_a_kernel_that_no_set_holds_is_built(tmp_path) -> None:
 
 
 def test_a_twin_that_a_constraint_excludes_says_so(tmp_path) -> None:
-    (key,) = [i.key for i in runtime.kernels("flash_forward", "sm90a")[:1]]
-    done = debug(key, 1, tmp_path=tmp_path)
+    done = debug("flash_forward.sm90a.bf16-d128-r64-c128-wg2-q2-s2-l1", 1, tmp_path=tmp_path)
     assert done.exit_code == 2
-    assert "this target has no traced kernels yet" in done.output
+    assert "-r64-c128-trace-wg2-q2-s2-l1 is excluded:" in done.output
+    assert "a warpgroup owns the 64 rows of a wgmma" in done.output
+
+
+@pytest.mark.parametrize("set_name", ["default", "tune"])
+@pytest.mark.parametrize("target", ["sm80", "sm90a"])
+def test_every_kernel_has_a_twin(target, set_name) -> None:
+    """Nothing excludes it, whether a set holds it or not."""
+    families = load([specs("flash_forward")], only="flash_forward")
+    (space,) = expand(families, Selection(set_name, f"target == '{target}'"))
+    (kernels,) = space.targets
+    assert kernels.configurations
+    for configuration in kernels.configurations:
+        named = {**configuration.parameters, "trace": True}
+        assert not exclusions(kernels.target, tuple(named.values())), configuration.key
+
+
+@pytest.mark.skipif(NVCC is None, reason="needs nvcc")
+def test_a_twin_compiles_without_a_gpu() -> None:
+    """For sm90a, with everything in registers: what is traced is the kernel as it runs untraced."""
+    key = "flash_forward.sm90a.fp16-d128-r128-c128-trace-wg2-q2-s2-pp-dyn-l1"
+    (info,) = runtime.build("flash_forward", keys=[key], architectures=["90a"])
+    assert (info.key, info.built, info.spills) == (key, True, 0)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ runpy.run_module("kernelmint", run_name="__main__")
 
 class Target(NamedTuple):
     key: str  # of the kernel without the fault
-    other: str  # the spec that is left out
+    others: tuple[str, ...]  # the targets that are left out
     spec: str
     first_of_set: str  # what the spec's default set begins with
     twin: str  # added to it, and again with the fault
@@ -34,6 +34,7 @@ class Target(NamedTuple):
     faulty: str
     first: str  # the first tensor that the fault enters
     where: str
+    rows: int  # B_r
     kernels: int
     defines: tuple[str, ...]
 
@@ -41,7 +42,7 @@ class Target(NamedTuple):
 TARGETS = {
     "cpu": Target(
         key="flash_forward.cpu.f32-d64-r64-c128-trace",
-        other="sm80.yaml",
+        others=("sm80",),
         spec="cpu.yaml",
         first_of_set="  default:\n",
         twin="    - {dtype: f32, d_head: 64, causal: false, B_r: 64, B_c: 128, trace: true}\n",
@@ -50,12 +51,13 @@ TARGETS = {
         faulty="first, strip, used, (Config::fault && block == 1 ? 1.01f : 1.0f) * scale_log2_,",
         first="M",
         where="trace and dtype == f32",
+        rows=64,
         kernels=2,
         defines=("KERNELMINT_CUDA=OFF",),
     ),
     "sm80": Target(
         key="flash_forward.sm80.bf16-d128-r64-c64-trace-w4-async-eager-swz-q0-k0-v0-opt",
-        other="cpu.yaml",
+        others=("cpu",),
         spec="sm80.yaml",
         first_of_set="    configurations:\n      - product: {d_head: 128, causal: false,  ",
         twin=(
@@ -71,6 +73,26 @@ TARGETS = {
         ),
         first="[ML]",  # a maximum that grew by little is kept
         where="trace and optimized_softmax",
+        rows=64,
+        kernels=2,
+        defines=(),
+    ),
+    "sm90a": Target(
+        key="flash_forward.sm90a.bf16-d128-r128-c128-trace-wg2-q2-s2-pp-dyn-l1",
+        others=("cpu", "sm80"),
+        spec="sm90a.yaml",
+        first_of_set="    configurations:\n      - product: {d_head: 128, causal: false, dyn",
+        twin="      - {dtype: bf16, d_head: 128, causal: false, trace: true}\n",
+        header="sm90a.cuh",
+        right="    if constexpr (kMasked) mask_.apply(scores_, tile, block);",
+        faulty=(
+            "    if (Config::fault && block == 1)\n"
+            "      scores_.for_each([](float& score) { score *= 1.01f; });\n"
+            "    if constexpr (kMasked) mask_.apply(scores_, tile, block);"
+        ),
+        first="[ML]",
+        where="trace and target == 'sm90a'",
+        rows=128,
         kernels=2,
         defines=(),
     ),
@@ -87,8 +109,9 @@ def planted(target: Target, folder: Path) -> Path:
     """A copy of the family's specs in `folder`, with the fault in it."""
     specs = folder / "specs/flash_forward"
     shutil.copytree(ROOT / "kernel_specs/flash_forward", specs)
-    for path in specs.glob(target.other.replace(".yaml", "*.yaml")):  # its shapes too
-        path.unlink()
+    for other in target.others:
+        for path in specs.glob(f"{other}.*yaml"):  # its shapes too
+            path.unlink()
     replace(
         specs / "family.yaml",
         "  trace:  {",
@@ -122,6 +145,7 @@ def test_the_fault_is_in_a_copy_of_the_specs_alone(name, tmp_path) -> None:
     params=[
         pytest.param("cpu", marks=pytest.mark.build),
         pytest.param("sm80", marks=[pytest.mark.build, pytest.mark.gpu]),
+        pytest.param("sm90a", marks=[pytest.mark.build, pytest.mark.gpu]),
     ],
 )
 def debug(request, tmp_path_factory, separate_build):
@@ -146,7 +170,9 @@ def test_the_right_block_and_tensor_are_named(debug, options) -> None:
     assert done.returncode == 1, done.stdout
     last = done.stdout.splitlines()[-1]
     assert "the kernel diverges from its simulation first at head" in last
-    where = rf", query block 0: block 1, {target.first}, row=\d+: .* of 64 elements differ$"
+    where = (
+        rf", query block 0: block 1, {target.first}, row=\d+: .* of {target.rows} elements differ$"
+    )
     assert re.search(where, last), last
 
 

@@ -66,7 +66,7 @@ class _Sides:
         """Runs both."""
         parameters = info.parameters
         expected = {
-            (head, block): simulated(q, k, v, parameters, head, block)
+            (head, block): simulated(q, k, v, info, head, block)
             for head in heads
             for block in blocks
         }
@@ -107,7 +107,7 @@ class _Sides:
                 expected,
                 parameters,
                 Rows.of(parameters, block, self.seq_len, self.seq_len),
-                fused=softmax_form(parameters)["fused"],
+                fused=softmax_form(self.info)["fused"],
                 head=head,
                 query_block=block,
             )

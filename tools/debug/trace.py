@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from runtime import KernelInfo
 from runtime.handle import Kernel
 
 from ..oracle import oracle
 from . import record
 
-# How far a maximum may lag in the optimised softmax of sm80, in powers of two: kSlack of
-# softmax.cuh.
-SM80_SLACK = 8.0
+# How far a maximum may lag in the optimised softmax, in powers of two: kSlack of softmax.cuh.
+SLACK = 8.0
 
 
 @dataclass(frozen=True)
@@ -29,20 +29,20 @@ class Step:
     value: Tensor
 
 
-def softmax_form(parameters: Mapping[str, Any]) -> dict[str, Any]:
+def softmax_form(info: KernelInfo) -> dict[str, Any]:
     """How a kernel's softmax goes, as arguments of `simulate`.
 
-    sm80's optimised one is fused and lets maxima lag, its other one is the classic form; the CPU's
-    is fused, and its maxima are exact.
+    The GPU's optimised one, sm90a's only one, is fused and lets maxima lag; sm80's other one is the
+    classic form; the CPU's is fused, and its maxima are exact.
     """
-    optimized = parameters.get("optimized_softmax")
-    if optimized is None:
+    if info.target == "cpu":
         return {"fused": True}
-    return {"fused": True, "slack": SM80_SLACK} if optimized else {"fused": False}
+    optimized = info.parameters.get("optimized_softmax", True)
+    return {"fused": True, "slack": SLACK} if optimized else {"fused": False}
 
 
 def simulated(
-    q: Tensor, k: Tensor, v: Tensor, parameters: Mapping[str, Any], head: int, query_block: int
+    q: Tensor, k: Tensor, v: Tensor, info: KernelInfo, head: int, query_block: int
 ) -> list[Step]:
     """Every intermediate of a block of queries, in fp64, on the CPU.
 
@@ -54,11 +54,11 @@ def simulated(
         q[0, :, head].cpu(),
         k[0, :, kv_head].cpu(),
         v[0, :, kv_head].cpu(),
-        B_r=parameters["B_r"],
-        B_c=parameters["B_c"],
+        B_r=info.parameters["B_r"],
+        B_c=info.parameters["B_c"],
         query_block=query_block,
-        causal=parameters["causal"],
-        **softmax_form(parameters),
+        causal=info.parameters["causal"],
+        **softmax_form(info),
     )
     return [Step(*step) for step in steps]
 
