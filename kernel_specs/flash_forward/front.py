@@ -122,9 +122,11 @@ def _choose(q: torch.Tensor, k: torch.Tensor, causal: bool) -> Kernel:
         return kernel
     tensors.extents("k", k, 4)
     kernel = catalog.kernel(_search(*kind, choice.covered(rows, _sizes(q, k))))
+    _chosen[kind] = None
+    if any(isinstance(extent, torch.SymInt) for extent in (*q.shape, *k.shape)):
+        return kernel  # a trace, whose sizes are not known yet
     if len(_chosen_by_sizes) >= _MOST_SIZES:
         _chosen_by_sizes.clear()
-    _chosen[kind] = None
     _chosen_by_sizes[q.device, q.dtype, q.shape, k.shape, causal] = kernel
     return kernel
 

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import runtime
 from codegen.spec.expressions import INT, parse
@@ -212,6 +213,18 @@ def test_a_compiled_graph_depends_on_the_rows_alone_where_lengths_are_dynamic(tu
         key = second if length <= 100 else first
         assert torch.equal(compiled(q, k, v), runtime.kernel(key)(q, k, v))
     assert len(graphs) == 2
+
+
+def test_a_trace_with_symbolic_sizes_takes_the_row_that_covers_them(tuned):
+    first, second = keys_of_f32()[:2]
+    tuned(row(second, 100))
+    for length, key in ((70, second), (130, first)):
+        q, k, v = torch.randn(3, 1, length, 2, 64).unbind()
+        traced = make_fx(lambda *tensors: runtime.attention(*tensors), tracing_mode="symbolic")(
+            q, k, v
+        )
+        assert torch.equal(traced(q, k, v), runtime.kernel(key)(q, k, v))
+        assert any(key in node.args for node in traced.graph.nodes)
 
 
 def test_fronts_are_found_through_the_packs():

@@ -90,5 +90,6 @@ def test_attention_never_takes_a_traced_kernel():
     q = torch.randn(1, 33, 2, 64)
     for dtype, causal in ((torch.float32, False), (torch.bfloat16, True)):
         wanted = {"dtype": catalog.dtype_name(dtype), "d_head": 64, "causal": causal}
-        chosen = choice.choose("flash_forward", q.device, wanted)
+        sizes = {"B": 1, "Sq": 33, "Sk": 33, "H": 2, "Hk": 2, "D": 64}
+        chosen = choice.choose("flash_forward", q.device, wanted, sizes)
         assert chosen.info.parameters["trace"] is False
