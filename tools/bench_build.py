@@ -1,11 +1,13 @@
-"""From sources to a result, cold and warm: `python -m tools.bench_build [--attention]`.
+"""From sources to a result, cold and warm: `python -m tools.bench_build [--cores 2]`.
 
 One kernel, z = alpha * x + y in f32, built on demand by Kernelmint (what `kernelmint new` writes),
-by torch.utils.cpp_extension.load_inline, by apache-tvm-ffi's load_inline and by CuPy's RawModule,
-the last two where they are installed; on the CPU, and on a GPU where there is one.
+by apache-tvm-ffi's load_inline, by CuPy's RawModule (on a GPU) and by PyTorch's load_inline, each
+where its package is installed; and an attention kernel of Kernelmint's. On a GPU where there is
+one, then on the CPU.
 
-Each figure is a process of its own, the best of the runs: the seconds from after its imports to a
-result that was checked. Cold has an empty cache, warm what the cold one left.
+Each figure is a process of its own, the least of the runs: the seconds from sources to a result,
+which is then checked. Imports, the CUDA context and the inputs come before. Cold has empty caches,
+warm what the cold run left. A row is printed as it comes, and whoever is slow is not run often.
 """
 
 from __future__ import annotations
@@ -30,14 +32,23 @@ _HEAD = """
 import sys, time
 import torch
 {imports}
+device = {device!r}
+{inputs}
+wait = torch.cuda.synchronize if device == "cuda" else lambda: None
+wait()
 begin = time.perf_counter()
 """
 _TAIL = """
-x, y = torch.randn(2, 64, 1000, device={device!r})
-z = torch.full_like(x, float("nan"))
-call(x, y, z)
-assert torch.allclose(z, 0.5 * x + y), "wrong"
-print(time.perf_counter() - begin)
+call(*inputs, out)
+wait()
+seconds = time.perf_counter() - begin
+torch.testing.assert_close(out, want, **within)
+print(seconds)
+"""
+_ADD = """
+inputs = torch.randn(2, 64, 1000, device=device)
+want = 0.5 * inputs[0] + inputs[1]
+out, within = torch.full_like(want, float("nan")), {}
 """
 _KERNELMINT = """
 runtime.load(sys.argv[1])
@@ -45,13 +56,20 @@ kernel = runtime.kernel({key!r})
 call = lambda x, y, z: kernel(x, y, alpha=0.5, out=z)
 """
 _ATTENTION = """
-kernel = runtime.kernel({key!r}, build=True)
-q, k, v = torch.randn(3, 1, 300, 2, {d}, device={device!r}).to({dtype})
-o = kernel(q, k, v, out=torch.full_like(q, float("nan")))
+inputs = torch.randn(3, 1, 300, 2, {d}, device=device).to({dtype})
 want = torch.nn.functional.scaled_dot_product_attention(
-    *(t.transpose(1, 2).double() for t in (q, k, v))).transpose(1, 2)
-assert (o - want).abs().max() < {tolerance}, "wrong"
-print(time.perf_counter() - begin)
+    *(t.transpose(1, 2).double() for t in inputs)).transpose(1, 2).to({dtype})
+out, within = torch.full_like(inputs[0], float("nan")), dict(atol={tolerance}, rtol=0)
+"""
+_KERNELMINT_ATTENTION = """
+kernel = runtime.kernel({key!r}, build=True)
+call = lambda q, k, v, o: kernel(q, k, v, out=o)
+"""
+_KERNEL = """
+__global__ void add_kernel(const float* a, const float* b, float* c, long n) {
+  const long i = long(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i < n) c[i] = 0.5f * a[i] + b[i];
+}
 """
 _TORCH_CPU = '''
 module = load_inline(name="bench_add", functions=["add"], extra_cflags=["-O3"], cpp_sources="""
@@ -63,12 +81,6 @@ void add(torch::Tensor x, torch::Tensor y, torch::Tensor z) {
 """)
 call = module.add
 '''
-_KERNEL = """
-__global__ void add_kernel(const float* a, const float* b, float* c, long n) {
-  const long i = long(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (i < n) c[i] = 0.5f * a[i] + b[i];
-}
-"""
 _TORCH_CUDA = f'''
 module = load_inline(name="bench_add", functions=["add"],
     cpp_sources="void add(torch::Tensor x, torch::Tensor y, torch::Tensor z);", cuda_sources="""
@@ -124,95 +136,141 @@ class Contender:
     script: str
 
 
-def _script(imports: str, body: str, device: str) -> str:
-    return _HEAD.format(imports=imports) + body + _TAIL.format(device=device)
+def _add(name: str, needs: str, imports: str, body: str, device: str) -> Contender:
+    head = _HEAD.format(imports=imports, device=device, inputs=_ADD)
+    return Contender(f"{device}: {name}", needs, head + body + _TAIL)
 
 
 def _kernelmint(key: str, device: str) -> Contender:
     body = _KERNELMINT.format(key=f"{FAMILY}.{key}")
-    return Contender(f"Kernelmint, {key}", "runtime", _script("import runtime", body, device))
+    return _add(f"Kernelmint, {key}", "runtime", "import runtime", body, device)
 
 
 def _attention(key: str, device: str, d: int, dtype: str, tolerance: float) -> Contender:
-    body = _ATTENTION.format(key=key, device=device, d=d, dtype=dtype, tolerance=tolerance)
-    return Contender(f"Kernelmint, {key}", "runtime", _HEAD.format(imports="import runtime") + body)
+    inputs = _ATTENTION.format(d=d, dtype=dtype, tolerance=tolerance)
+    head = _HEAD.format(imports="import runtime", device=device, inputs=inputs)
+    script = head + _KERNELMINT_ATTENTION.format(key=key) + _TAIL
+    return Contender(f"{device}: Kernelmint, {key}", "runtime", script)
 
 
-def contenders(device: str, attention: bool) -> list[Contender]:
-    """Those for a device, "cpu" or "cuda"; with Kernelmint's attention kernels or without."""
+def contenders(device: str) -> list[Contender]:
+    """Those for a device, "cpu" or "cuda"; the slowest last."""
     load = "from torch.utils.cpp_extension import load_inline"
-    ours, torchs, tvms = (
-        ("cpu.f32-n4096", _TORCH_CPU, _TVM_CPU)
-        if device == "cpu"
-        else ("sm80.f32-t128-n1024", _TORCH_CUDA, _TVM_CUDA)
-    )
-    found = [
-        _kernelmint(ours, device),
-        Contender("torch load_inline", "torch", _script(load, torchs, device)),
-        Contender("tvm-ffi load_inline", "tvm_ffi", _script("import tvm_ffi.cpp", tvms, device)),
+    if device == "cpu":
+        return [
+            _kernelmint("cpu.f32-n4096", device),
+            _attention("flash_forward.cpu.f32-d64-r32-c64", device, 64, "torch.float32", 1e-5),
+            _add("tvm-ffi load_inline", "tvm_ffi", "import tvm_ffi.cpp", _TVM_CPU, device),
+            _add("torch load_inline", "torch", load, _TORCH_CPU, device),
+        ]
+    attention = "flash_forward.sm80.bf16-d128-r64-c32-w4-async-eager-swz-q0-k0-v0-opt"
+    return [
+        _kernelmint("sm80.f32-t128-n1024", device),
+        _attention(attention, device, 128, "torch.bfloat16", 3e-2),
+        _add("CuPy RawModule", "cupy", "import cupy", _CUPY, device),
+        _add("tvm-ffi load_inline", "tvm_ffi", "import tvm_ffi.cpp", _TVM_CUDA, device),
+        _add("torch load_inline", "torch", load, _TORCH_CUDA, device),
     ]
-    if device == "cuda":
-        found.append(Contender("CuPy RawModule", "cupy", _script("import cupy", _CUPY, device)))
-    if attention:
-        key = "flash_forward.cpu.f32-d64-r32-c64"
-        arguments = (key, device, 64, "torch.float32", 1e-5)
-        if device == "cuda":
-            key = "flash_forward.sm80.bf16-d128-r64-c32-w4-async-eager-swz-q0-k0-v0-opt"
-            arguments = (key, device, 128, "torch.bfloat16", 3e-2)
-        found.append(_attention(*arguments))
+
+
+def _seconds(contender: Contender, specs: Path, cache: Path) -> float:
+    """What one process measured, with its caches in a folder."""
+    environment = {
+        **os.environ,
+        "KERNELMINT_CACHE_DIR": str(cache / "kernelmint"),
+        "TORCH_EXTENSIONS_DIR": str(cache / "torch"),
+        "TVM_FFI_CACHE_DIR": str(cache / "tvm"),
+        "CUPY_CACHE_DIR": str(cache / "cupy"),
+        "CUDA_CACHE_PATH": str(cache / "cuda"),  # the driver's
+        "CCACHE_DISABLE": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", contender.script, str(specs / FAMILY)],
+        env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise click.ClickException(done.stderr[-3000:])
+    return float(done.stdout.split()[-1])
+
+
+def _cold(contender: Contender, specs: Path, folder: Path, runs: int, most: float) -> list[float]:
+    """Seconds with empty caches, which are left in the folder: no further run after `most`."""
+    found: list[float] = []
+    while len(found) < runs and sum(found) < most:
+        shutil.rmtree(folder, ignore_errors=True)
+        found.append(_seconds(contender, specs, folder))
     return found
 
 
-def measure(contender: Contender, specs: Path, runs: int) -> tuple[float, float]:
-    """Seconds from the imports to a result, cold and warm: the least of the runs."""
-    cold: list[float] = []
-    warm: list[float] = []
-    for _ in range(runs):
-        cache = Path(tempfile.mkdtemp(prefix="bench-build-"))
-        environment = {
-            **os.environ,
-            "KERNELMINT_CACHE_DIR": str(cache / "kernelmint"),
-            "TORCH_EXTENSIONS_DIR": str(cache / "torch"),
-            "TVM_FFI_CACHE_DIR": str(cache / "tvm"),
-            "CUPY_CACHE_DIR": str(cache / "cupy"),
-            "CCACHE_DISABLE": "1",
-        }
-        for times in (cold, warm):
-            done = subprocess.run(
-                [sys.executable, "-c", contender.script, str(specs / FAMILY)],
-                env=environment, capture_output=True, text=True, check=False,
-            )  # fmt: skip
-            if done.returncode:
-                raise click.ClickException(f"{contender.name}:\n{done.stderr[-3000:]}")
-            times.append(float(done.stdout.split()[-1]))
-        shutil.rmtree(cache)
-    return min(cold), min(warm)
+def _pin(ctx: click.Context, option: click.Parameter, cores: int | None) -> int | None:
+    """Keeps this process and all that it starts on so many processors."""
+    allowed = sorted(os.sched_getaffinity(0))
+    if cores is not None:
+        if cores > len(allowed):
+            raise click.BadParameter(f"got {cores}, there are {len(allowed)}", ctx, option)
+        os.sched_setaffinity(0, allowed[:cores])
+        os.environ["MAX_JOBS"] = str(cores)  # what PyTorch gives ninja
+    return cores
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--runs", default=3, show_default=True, help="Of each; the best counts.")
-@click.option("--attention", is_flag=True, help="Kernelmint's attention kernels too.")
+@click.option("--runs", default=3, show_default=True, help="At most, of each; the least counts.")
+@click.option(
+    "--seconds", "most", default=15.0, show_default=True,
+    help="No further cold run of a contender whose runs took so long together.",
+)  # fmt: skip
+@click.option(
+    "--cores", type=click.IntRange(min=1), callback=_pin,
+    help="Use so many processors, the compilers too. Default: all.",
+)  # fmt: skip
+@click.option(
+    "--device", "devices", type=click.Choice(["cuda", "cpu"]), multiple=True,
+    help="Repeated. Default: those that are here.",
+)  # fmt: skip
+@click.option("--only", default="", metavar="TEXT", help="Contenders whose name contains it.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the figures.")
-def main(runs: int, attention: bool, json_file: Path | None) -> None:
-    """Prints the table."""
+def main(
+    runs: int,
+    most: float,
+    cores: int | None,
+    devices: tuple[str, ...],
+    only: str,
+    json_file: Path | None,
+) -> None:
+    """Prints the table, each figure as it comes; exits with 1 where a contender fails."""
+    devices = devices or (("cuda", "cpu") if torch.cuda.is_available() else ("cpu",))
+    used = sorted(os.sched_getaffinity(0))
     figures = []
-    with tempfile.TemporaryDirectory() as folder:
-        specs = Path(folder) / "kernel_specs"
+    failures = []
+    with tempfile.TemporaryDirectory(prefix="bench-build-") as folder:
+        specs, caches = Path(folder) / "kernel_specs", Path(folder) / "caches"
         scaffold.create(FAMILY, specs)
-        cores = len(os.sched_getaffinity(0))
-        click.echo(f"PyTorch {torch.__version__}, {cores} processors; seconds to a result")
-        click.echo(f"  {'':<84}{'cold':>7}{'warm':>8}")
-        for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
-            for contender in contenders(device, attention):
-                name = f"{device}: {contender.name}"
-                if importlib.util.find_spec(contender.needs) is None:
-                    click.echo(f"  {name:<84}  (no {contender.needs} here)")
-                    continue
-                cold, warm = measure(contender, specs, runs)
-                figures.append({"name": name, "cold": cold, "warm": warm})
-                click.echo(f"  {name:<84}{cold:>7.2f}{warm:>8.3f}")
-    if json_file is not None:
-        json_file.write_text(json.dumps(figures, indent=1) + "\n")
+        numbers = "" if cores is None else f" (numbers {', '.join(map(str, used))})"
+        click.echo(f"PyTorch {torch.__version__}, {len(used)} processors{numbers}")
+        heading = "seconds from sources to a result"
+        click.echo(f"  {heading:<92}{'cold':>7}{'runs':>6}{'warm':>8}{'runs':>6}")
+        listed = [contender for device in devices for contender in contenders(device)]
+        for contender in listed:
+            if only not in contender.name:
+                continue
+            click.echo(f"  {contender.name:<92}", nl=False)
+            if importlib.util.find_spec(contender.needs) is None:
+                click.echo(f"  (no {contender.needs} here)")
+                continue
+            try:
+                cold = _cold(contender, specs, caches, runs, most)
+                click.echo(f"{min(cold):>7.2f}{len(cold):>6}", nl=False)
+                warm = [_seconds(contender, specs, caches) for _ in range(runs)]
+            except click.ClickException as error:
+                click.echo("  failed")
+                failures.append(f"{contender.name}:\n{error.message}")
+                continue
+            click.echo(f"{min(warm):>8.3f}{len(warm):>6}")
+            figures.append({"name": contender.name, "cold": cold, "warm": warm})
+            if json_file is not None:
+                json_file.write_text(json.dumps(figures, indent=1) + "\n")
+    if failures:
+        raise click.ClickException("\n".join(failures))
 
 
 if __name__ == "__main__":

@@ -224,7 +224,7 @@ class _Translator:
             return _call(name, BOOL if name == "is_pow2" else INT, *arguments)
         alike = _alike(*arguments)
         kind = FLOAT if alike[0].kind == FLOAT else INT
-        function = f"std::{name}<double>" if kind == FLOAT else f"expression::{name}"
+        function = f"expression::{name}<double>" if kind == FLOAT else f"expression::{name}"
         text = alike[0].text
         for value in alike[1:]:
             text = f"{function}({text}, {value.text})"

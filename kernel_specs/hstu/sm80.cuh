@@ -3,7 +3,6 @@
 
 #include <cuda_runtime.h>
 
-#include <atomic>
 #include <cstdint>
 
 #include "cuda_launch.cuh"
@@ -12,6 +11,7 @@
 #include "hstu/sm80_by_tiles.cuh"
 #include "integers.h"
 #include "launch.h"
+#include "mutex.h"
 
 namespace kernelmint::hstu {
 
@@ -90,8 +90,10 @@ struct Prepared {
 template <class Config, class Shape>
 Prepared prepare(int device) {
   enum : std::uint8_t { kUnknown, kPlain, kWaits };
-  static std::atomic<std::uint8_t> known[64];
-  std::uint8_t state = device < 64 ? known[device].load(std::memory_order_relaxed) : kUnknown;
+  static Mutex mutex;
+  static std::uint8_t known[64] = {};
+  const Lock lock(mutex);
+  std::uint8_t state = device < 64 ? known[device] : kUnknown;
   if (state != kUnknown) return {state == kWaits};
   // Code made from PTX of an older architecture cannot wait, whatever the device.
   cudaFuncAttributes attributes{};
@@ -103,7 +105,7 @@ Prepared prepare(int device) {
                                     sizeof(TileMemory<Shape>));
   }
   state = attributes.ptxVersion >= 90 ? kWaits : kPlain;
-  if (status == cudaSuccess && device < 64) known[device].store(state, std::memory_order_relaxed);
+  if (status == cudaSuccess && device < 64) known[device] = state;
   return {state == kWaits, status};
 }
 

@@ -1,17 +1,32 @@
-// What a spec's expressions mean once they are C++: Python's arithmetic, or std::domain_error where
+// What a spec's expressions mean once they are C++: Python's arithmetic, or a NoValue where
 // Python has no value or one that 64 bits do not hold, on the way to the result too. Never another
-// value. A namespace of its own, so that no kernel picks these up by accident.
+// value. A namespace of its own, so that no kernel picks these up by accident. (Nor <string> and
+// what includes it, which nvcc would take half a second to read, each of the times that it reads a
+// file.)
 #pragma once
 
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
+#include <exception>
 #include <initializer_list>
-#include <stdexcept>
-#include <string>
+#include <type_traits>
+
+#include "message.h"
 
 namespace kernelmint::expression {
 
-[[noreturn]] inline void refuse(const std::string& reason) { throw std::domain_error(reason); }
+// That an expression has no value, and why.
+class NoValue : public std::exception {
+ public:
+  explicit NoValue(const char* reason) { std::snprintf(reason_, sizeof(reason_), "%s", reason); }
+  const char* what() const noexcept override { return reason_; }
+
+ private:
+  char reason_[80];
+};
+
+[[noreturn]] inline void refuse(const char* reason) { throw NoValue(reason); }
 
 // The value, unless its computation overflowed. -2^63 counts as such: its negative does not fit.
 constexpr std::int64_t held(bool overflows, std::int64_t value) {
@@ -79,7 +94,7 @@ constexpr bool is_pow2(std::int64_t a) { return a > 0 && (a & (a - 1)) == 0; }
 // Exact for powers of two; the floor elsewhere.
 constexpr std::int64_t log2(std::int64_t a) {
   if (a < 1) [[unlikely]]
-    refuse("log2 of " + std::to_string(a));
+    refuse(message("log2 of %lld", static_cast<long long>(a)));
   std::int64_t result = 0;
   while (a > 1) {
     a >>= 1;
@@ -96,15 +111,22 @@ constexpr std::int64_t power(std::int64_t a, std::int64_t n) {
   return result;
 }
 
-constexpr std::int64_t min(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
+// Of two integers, or as min<double>.
+template <class T = std::int64_t>
+constexpr T min(std::type_identity_t<T> a, std::type_identity_t<T> b) {
+  return b < a ? b : a;
+}
 
-constexpr std::int64_t max(std::int64_t a, std::int64_t b) { return a < b ? b : a; }
+template <class T = std::int64_t>
+constexpr T max(std::type_identity_t<T> a, std::type_identity_t<T> b) {
+  return a < b ? b : a;
+}
 
 // An integer as a float, where that is the same number.
 constexpr double exact(std::int64_t a) {
   constexpr std::int64_t kMost = std::int64_t{1} << 53;
   if (a > kMost || a < -kMost) [[unlikely]]
-    refuse("a float does not hold the integer " + std::to_string(a));
+    refuse(message("a float does not hold the integer %lld", static_cast<long long>(a)));
   return static_cast<double>(a);
 }
 

@@ -4,13 +4,12 @@
 
 #include <cuda_runtime.h>
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 
 #include "launch.h"
 #include "message.h"
+#include "mutex.h"
 
 namespace kernelmint {
 
@@ -94,19 +93,18 @@ class SharedMemoryOptIn {
   cudaError_t allow(const void* kernel, int device, int bytes) {
     if (bytes <= 48 * 1024) return cudaSuccess;
     const bool is_kept = device < kDevices;
-    if (is_kept && allowed_[device].load(std::memory_order_relaxed) >= bytes) return cudaSuccess;
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (is_kept && allowed_[device].load(std::memory_order_relaxed) >= bytes) return cudaSuccess;
+    const Lock lock(mutex_);
+    if (is_kept && allowed_[device] >= bytes) return cudaSuccess;
     const cudaError_t status =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    if (status == cudaSuccess && is_kept) allowed_[device].store(bytes, std::memory_order_relaxed);
+    if (status == cudaSuccess && is_kept) allowed_[device] = bytes;
     return status;
   }
 
  private:
   static constexpr int kDevices = 16;
-  static inline std::mutex mutex_;
-  std::atomic<int> allowed_[kDevices] = {};
+  Mutex mutex_;
+  int allowed_[kDevices] = {};
 };
 
 // Launches `kKernel` on the caller's stream and device. Never synchronises; safe under stream

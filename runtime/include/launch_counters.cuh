@@ -5,8 +5,9 @@
 #include <cuda_runtime.h>
 
 #include <cstddef>
-#include <mutex>
 #include <unordered_map>
+
+#include "mutex.h"
 
 namespace kernelmint {
 
@@ -36,14 +37,14 @@ class LaunchCounters {
     if (const cudaError_t status = cudaStreamIsCapturing(stream, &capture); status != cudaSuccess)
       return status;
     if (capture != cudaStreamCaptureStatusNone) {  // a stream that captures has no id to ask for
-      const std::lock_guard<std::mutex> lock(mutex_);
+      const Lock lock(mutex_);
       index = next();
       return cudaSuccess;
     }
     unsigned long long id = 0;
     if (const cudaError_t status = cudaStreamGetId(stream, &id); status != cudaSuccess)
       return status;
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const Lock lock(mutex_);
     const auto [place, is_new] = by_stream_.try_emplace(id, -1);
     if (is_new) place->second = next();
     index = place->second;
@@ -54,7 +55,7 @@ class LaunchCounters {
   int next() { return used_ < count_ ? static_cast<int>(used_++) : -1; }
 
   const std::size_t count_;
-  std::mutex mutex_;
+  Mutex mutex_;
   std::unordered_map<unsigned long long, int> by_stream_;
   std::size_t used_ = 0;
 };

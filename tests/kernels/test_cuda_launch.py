@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from codegen import scaffold
+
 ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
@@ -67,6 +69,25 @@ def test_the_pages_example_compiles(tmp_path: Path, architecture: str) -> None:
     needed = subprocess.run(["readelf", "-d", library], capture_output=True, text=True, check=True)
     assert "libc.so" in needed.stdout
     assert "libcuda" not in needed.stdout
+
+
+# nvcc reads what a kernel includes once for the host and once or twice for each architecture.
+SLOW_HEADERS = {"algorithm", "atomic", "chrono", "functional", "iostream", "mutex", "string"}
+
+
+@pytest.mark.parametrize("place", ["scaffold", "generated"])
+def test_a_small_kernel_includes_no_header_that_takes_nvcc_long(tmp_path: Path, place: str) -> None:
+    if place == "scaffold":
+        scaffold.create("row_sums", tmp_path / "kernel_specs")
+        header = tmp_path / "kernel_specs/row_sums/sm80.cuh"
+        source = f'#include "arithmetic.h"\n#include "cuda_launch.cuh"\n#include "{header}"\n'
+    else:
+        source = '#include "flash_forward/args.h"\n#include "flash_forward/sm80_launch.cuh"\n'
+    (tmp_path / "kernel.cu").write_text(source)
+    includes = [f"-I{ROOT / folder}" for folder in ("generated", "kernel_specs")]
+    listed = nvcc(tmp_path, "-arch=sm_80", "-M", *includes, "kernel.cu").read_text().split()
+    assert {"cuda_fp16.h", "mutex.h"} <= {Path(name).name for name in listed}
+    assert not {path for path in map(Path, listed) if path.name in SLOW_HEADERS}
 
 
 PROGRAM = r"""
