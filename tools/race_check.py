@@ -41,15 +41,18 @@ class Case:
 
     `extents` are those of a family's symbols that its kernels leave open. Tensors are normally
     distributed, but for the integers given in `values`, by argument; `options` are passed on.
+    `without` names checkers that are wrong about it.
     """
 
     extents: Mapping[str, int]
     values: Mapping[str, Sequence[int]] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
+    without: tuple[str, ...] = ()
 
 
-def _flash_forward(Sq: int, Sk: int, H: int, Hk: int) -> Case:
-    return Case({"B": 1, "Sq": Sq, "Sk": Sk, "H": H, "Hk": Hk}, options={"return_lse": Sq % 2 == 1})
+def _flash_forward(Sq: int, Sk: int, H: int, Hk: int, without: tuple[str, ...] = ()) -> Case:
+    extents = {"B": 1, "Sq": Sq, "Sk": Sk, "H": H, "Hk": Hk}
+    return Case(extents, options={"return_lse": Sq % 2 == 1}, without=without)
 
 
 def _hstu_bsa(H: int, *lengths: int) -> Case:
@@ -58,14 +61,16 @@ def _hstu_bsa(H: int, *lengths: int) -> Case:
 
 
 # Of sequences: one row; tails of blocks and tiles; several blocks and tiles; none. Of heads: more
-# than a GPU has multiprocessors, so that persistent blocks of threads take several tiles each.
+# than a GPU has multiprocessors, so that persistent blocks of threads take several tiles each;
+# racecheck does not know there that a warp's reads precede its first lane's arrival at an mbarrier,
+# since ptxas makes no instruction of the __syncwarp() between them.
 CASES = {
     FAMILY: (
         _flash_forward(1, 1, 2, 2),
         _flash_forward(7, 100, 4, 1),
         _flash_forward(130, 65, 2, 1),
         _flash_forward(257, 321, 2, 2),
-        _flash_forward(66, 70, 400, 200),
+        _flash_forward(66, 70, 400, 200, without=("racecheck",)),
     ),
     "block_sparse": tuple(
         Case({"B": B, "T": T, "H": H}) for B, T, H in ((1, 1, 1), (2, 33, 2), (1, 130, 4))
@@ -145,14 +150,16 @@ def chosen(families: Sequence[str], where: str | None) -> list[KernelInfo]:
     return [info for info in kernels if info.is_cuda]
 
 
-def run_kernels(kernels: Sequence[KernelInfo]) -> None:
-    """Launches every kernel that can run here on each case, and prints its key."""
+def run_kernels(kernels: Sequence[KernelInfo], checkers: Sequence[str] = CHECKERS) -> None:
+    """Launches every kernel that can run here on each case that one of the checkers is right about,
+    and prints its key."""
     for info in kernels:
         if not info.available:
             continue
         kernel = runtime.kernel(info.key)
         for case in cases(info.family):
-            kernel(*inputs(info, case, "cuda"), **case.options)
+            if not set(checkers) <= set(case.without):
+                kernel(*inputs(info, case, "cuda"), **case.options)
         torch.cuda.synchronize()
         print(info.key, flush=True)
 
@@ -173,7 +180,7 @@ def main(tools: tuple[str, ...], families: tuple[str, ...], where: str | None, b
         reason = kernels[0].reason if kernels else "none is in this build"
         raise click.ClickException(f"no CUDA kernel can run here: {reason}")
     if bare:
-        run_kernels(kernels)
+        run_kernels(kernels, tools)
         return
     sanitizer = shutil.which("compute-sanitizer")
     if sanitizer is None:
@@ -184,7 +191,7 @@ def main(tools: tuple[str, ...], families: tuple[str, ...], where: str | None, b
     for tool in tools:
         command = [sanitizer, "--tool", tool, "--error-exitcode", "99"]
         command += ["--kernel-name", "kernel_substring=kernelmint"]
-        command += [sys.executable, "-m", f"{__package__}.race_check", "--bare"]
+        command += [sys.executable, "-m", f"{__package__}.race_check", "--bare", f"--tool={tool}"]
         command += [f"--family={family}" for family in families]
         command += [f"--where={where}"] if where else []
         done = subprocess.run(

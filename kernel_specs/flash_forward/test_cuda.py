@@ -449,11 +449,13 @@ INPUTS_BESIDE_FLASH_ATTENTION_3: dict[str, Callable[[Tensor, Tensor, Tensor], No
 @pytest.mark.parametrize("inputs", INPUTS_BESIDE_FLASH_ATTENTION_3)
 @pytest.mark.parametrize("key", SM90A_BF16)
 def test_error_is_at_most_1_2_times_flash_attention_3s(key: str, inputs: str) -> None:
-    """Against the same oracle: in the root of the mean square for each pair of lengths, in the
-    greatest element over all of them."""
+    """Against the same oracle, the root of the mean square; the greatest element as in `make_case`.
+
+    FlashAttention-3's greatest error may be smaller: it takes each new maximum, so that a row's
+    largest probability is 1, which needs no rounding.
+    """
     importlib.import_module("fa3_fwd._C")  # registers the operator
     p = KERNELS[key].parameters
-    greatest = torch.zeros(2, dtype=torch.float64, device="cuda")
     for seq_q, seq_k in LENGTHS_BESIDE_FLASH_ATTENTION_3:
         q, k, v = (
             torch.randn(2, length, 4, p["d_head"], device="cuda")
@@ -469,9 +471,8 @@ def test_error_is_at_most_1_2_times_flash_attention_3s(key: str, inputs: str) ->
         error, of_theirs = ours.double() - want, theirs.double() - want
         assert of_theirs.isfinite().all()
         assert error.norm() <= 1.2 * of_theirs.norm()  # NaN fails
-        found = torch.stack([error.abs().max(), of_theirs.abs().max()])
-        greatest = torch.maximum(greatest, found)
-    assert greatest[0] <= 1.2 * greatest[1]
+        two_roundings = torch.finfo(q.dtype).eps * v.abs().max().double()
+        assert error.abs().max() <= 1.2 * torch.maximum(of_theirs.abs().max(), two_roundings)
 
 
 @pytest.mark.parametrize("key", KERNELS)

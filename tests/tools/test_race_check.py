@@ -42,6 +42,27 @@ def test_a_family_without_cases_gets_extents_for_every_open_symbol(monkeypatch) 
         race_check.inputs(jagged, race_check.cases("hstu_bsa")[0], "cpu")
 
 
+def test_a_case_that_a_checker_is_wrong_about_is_not_run_under_it(monkeypatch) -> None:
+    key = next(info.key for info in runtime.kernels("block_sparse", "cpu") if info.available)
+    made = []
+    case = race_check.Case({"B": 1, "T": 3, "H": 1}, without=("racecheck",))
+    monkeypatch.setitem(race_check.CASES, "block_sparse", (case,))
+    inputs = race_check.inputs
+    monkeypatch.setattr(
+        race_check,
+        "inputs",
+        lambda info, case, device: made.append(case) or inputs(info, case, "cpu"),
+    )
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    kernels = [info for info in runtime.kernels("block_sparse", "cpu") if info.key == key]
+    race_check.run_kernels(kernels, ("racecheck",))
+    assert made == []
+    for checkers in (("memcheck",), race_check.CHECKERS):
+        made.clear()
+        race_check.run_kernels(kernels, checkers)
+        assert made == [case]
+
+
 def test_an_unknown_family_is_a_usage_error() -> None:
     result = CliRunner().invoke(race_check.main, ["--family", "flash_foward"])
     assert result.exit_code == 2

@@ -290,7 +290,9 @@ def test_a_second_run_times_only_what_has_new_machine_code(tuned, tmp_path):
     assert new
     assert all(keys == {KEY.format("plain", 1), KEY.format("plain", 32)} for keys in new)
     other = place.root / "other.yaml"
-    place.tune("--fresh", "--out", str(other), "--set", "good")
+    place.tune("--fresh", "--out", str(other), "--set", "good", "--where", "work == 1")
+    # What is taken without rows, work 32, takes part whatever is asked for.
+    assert [row["runner_up"] for row in rows.read(other)] == [KEY.format("plain", 32)] * 2
     done = subprocess.run(
         [sys.executable, "-m", "tools.tune.rows", str(place.rows), str(other)],
         cwd=ROOT, capture_output=True, text=True, check=False,

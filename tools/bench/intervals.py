@@ -9,6 +9,7 @@ import functools
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 CONFIDENCE = 0.999  # many intervals are looked at
 
@@ -34,10 +35,11 @@ class Interval:
 @functools.cache
 def _rank(count: int) -> int:
     """How many values to leave out at each end: the most that keeps the confidence."""
-    tail, term, rank = 0, 1, 0  # integers: the sum of binomial coefficients, and the next one
+    most = int((1 - Fraction(CONFIDENCE)) / 2 * 2**count)  # of 2^count outcomes, for each end
+    tail, term, rank = 0, 1, 0  # the sum of binomial coefficients, and the next one
     while rank < count // 2:
         tail += term
-        if 2 * tail / 2**count > 1 - CONFIDENCE:
+        if tail > most:
             break
         term = term * (count - rank) // (rank + 1)
         rank += 1

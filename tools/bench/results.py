@@ -137,8 +137,8 @@ def _cell(row: Row, unit: str) -> str:
     return f"{shown} (1.00)" if row.peer is not None else shown
 
 
-def _ratio(ratio: Interval) -> str:
-    return f"{ratio.median:.2f} [{ratio.low:.2f}, {ratio.high:.2f}]"
+def _ratio(ratio: Interval, digits: int = 2) -> str:
+    return f"{ratio.median:.{digits}f} [{ratio.low:.{digits}f}, {ratio.high:.{digits}f}]"
 
 
 def goals_table(rows: Iterable[Row], goal_of: Callable[[Problem], float]) -> Table:
@@ -161,13 +161,13 @@ def goals_table(rows: Iterable[Row], goal_of: Callable[[Problem], float]) -> Tab
         result.add_column(column, overflow="fold")
     for problem, ratio in ratios.items():
         row, goal = best[problem], goal_of(problem)
-        missing = f"{goal - ratio.median:.2f} short"
+        missing = f"{goal - ratio.median:.3f} short"
         result.add_row(
             problem.group,
             problem.size,
             (row.kernel or "").split(".")[-1],
             row.peer,
-            _ratio(ratio),
+            _ratio(ratio, 3),
             f"{goal:.2f}",
             "reached" if ratio.median >= goal else missing,
         )

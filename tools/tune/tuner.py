@@ -173,7 +173,7 @@ class Tuner:
 
     def _plan(self) -> Iterator[_Course]:
         """Who is timed on which shape: a set's configurations, less what the cost model leaves
-        out."""
+        out, and the kernel that is taken without rows."""
         options, target = self._options, self._target
         names = [s.name for s in target.sets]
         name = options.set_name or ("tune" if "tune" in names else "default")
@@ -192,6 +192,9 @@ class Tuner:
             suiting = [c for c in configurations if wanted <= c.parameters.items()]
             cheap = self._cheap(shape, suiting)
             kept |= {c.key for c in cheap}
+            first = self._taken_without_rows(shape)
+            if cheap and first is not None and first.key not in {c.key for c in cheap}:
+                cheap = [first, *cheap]
             identity = [shape.parameters, shape.sizes, shape.scalars]
             digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:12]
             yield _Course(shape, digest, cheap)
@@ -305,14 +308,22 @@ class Tuner:
             first = self._taken_without_rows(course.shape)
             # Who reigns: one that has times; that of the last tuning; or what is taken without
             # rows, so that a row changes the choice for a gain alone.
-            built.sort(key=lambda key: (key not in course.passes, key != reigned, key != first))
+            first_key = None if first is None else first.key
+            built.sort(key=lambda key: (key not in course.passes, key != reigned, key != first_key))
             course.race = Race(built)
             course.race.add(known)
 
-    def _taken_without_rows(self, shape: Shape) -> str | None:
-        """The first kernel of the default set that has a shape's parameters."""
+    def _taken_without_rows(self, shape: Shape) -> Configuration | None:
+        """The first kernel of the default set that has a shape's parameters and runs here."""
         wanted = dict(shape.parameters).items()
-        return next((c.key for c in self._default if wanted <= c.parameters.items()), None)
+        return next(
+            (
+                c
+                for c in self._default
+                if wanted <= c.parameters.items() and self.device.capability not in c.not_on
+            ),
+            None,
+        )
 
     def _pass(self, number: int) -> bool:
         """Times what is still open, in new processes; whether anything was, and time is left."""
