@@ -45,9 +45,8 @@ class Epilogue {
     synchronise();
     if (is_storer()) {
       for (int panel = 0; panel < Shared::kPanels; ++panel)
-        ptx::tma_store_4d(problem_.o.map, slab + panel * Shared::kSlabRows * Shared::kPanelRowBytes,
-                          panel * 64, tile.first_row + warpgroup_ * Shared::kSlabRows, tile.head,
-                          tile.batch);
+        ptx::tma_store_5d(problem_.o.map, slab + panel * Shared::kSlabRows * Shared::kPanelRowBytes,
+                          panel * 64, 0, first_query(tile), tile.head, tile.batch);
       ptx::bulk_commit_group();
     }
     store_log_sum_exp(tile, softmax);
@@ -64,7 +63,7 @@ class Epilogue {
                                             Softmax softmax) const {
     normalise(output, softmax);
     Element* o = args_.o.template as<Element>() + tile.batch * args_.o.stride[0] +
-                 tile.head * args_.o.stride[2] + threadIdx.x % 4 * 8;
+                 first_head(tile) * args_.o.stride[2] + threadIdx.x % 4 * 8;
     unroll<Output::kLaneRows>([&](int row) {
       // All of a row at a time: one exchange between lanes hides the latency of another.
       std::uint32_t chunks[Output::kColumns / 32][4];
@@ -73,10 +72,11 @@ class Epilogue {
             [&](int j) { chunks[i][j] = output.template packed_pair<Element>(row, 4 * i + j); });
         transpose_quad(chunks[i]);
       });
-      const int query = query_row(tile, row);
-      if (query >= args_.Sq) return;
+      const auto [query, head, exists] = place_of(tile, row);
+      if (!exists) return;
+      Element* columns = o + query * args_.o.stride[1] + head * args_.o.stride[2];
       unroll<Output::kColumns / 32>([&](int i) {
-        *reinterpret_cast<uint4*>(o + query * args_.o.stride[1] + i * 32) =
+        *reinterpret_cast<uint4*>(columns + i * 32) =
             uint4{chunks[i][0], chunks[i][1], chunks[i][2], chunks[i][3]};
       });
     });
@@ -107,16 +107,34 @@ class Epilogue {
                                                     const Softmax& softmax) const {
     if (args_.lse.data == nullptr || threadIdx.x % 4 != 0) return;
     float* lse = args_.lse.template as<float>() + tile.batch * args_.lse.stride[0] +
-                 tile.head * args_.lse.stride[1];
+                 first_head(tile) * args_.lse.stride[1];
     unroll<2>([&](int row) {
-      const int query = query_row(tile, row);
-      if (query < args_.Sq) lse[query * args_.lse.stride[2]] = softmax.log_sum_exp(row);
+      const auto [query, head, exists] = place_of(tile, row);
+      if (exists)
+        lse[query * args_.lse.stride[2] + head * args_.lse.stride[1]] = softmax.log_sum_exp(row);
     });
   }
 
-  __device__ __forceinline__ int query_row(const Tile& tile, int row) const {
-    return tile.first_row + warpgroup_ * Shared::kSlabRows + threadIdx.x % 128 / 32 * 16 +
-           RegisterTile<16, 8>::first_row(threadIdx.x % 32) + RegisterTile<16, 8>::row_of(row);
+  __device__ __forceinline__ int first_query(const Tile& tile) const {
+    return tile.first_query + warpgroup_ * problem_.rows.queries;
+  }
+  __device__ __forceinline__ int first_head(const Tile& tile) const {
+    return tile.head * problem_.rows.heads;
+  }
+
+  // Which row of O one of the lane's rows is: the query, and the head, counted from the tile's
+  // first.
+  struct Place {
+    int query, head;
+    bool exists;
+  };
+  __device__ __forceinline__ Place place_of(const Tile& tile, int row) const {
+    using Rows = RegisterTile<16, 8>;
+    const PackedRows& rows = problem_.rows;
+    const int slab_row =
+        threadIdx.x % 128 / 32 * 16 + Rows::first_row(threadIdx.x % 32) + Rows::row_of(row);
+    const int query = first_query(tile) + rows.query(slab_row);
+    return {query, rows.head(slab_row), slab_row < rows.used() && query < args_.Sq};
   }
 
   // Of the four lanes that share a row, lane i gets the i-th value of each.

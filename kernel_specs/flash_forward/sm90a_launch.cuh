@@ -18,21 +18,51 @@ namespace kernelmint::flash_forward::sm90a {
 inline constexpr std::size_t kCounters = 1 << 16;
 static __device__ TileCounter counters[kCounters];
 
-template <class Element, class Memory>
-LaunchResult encode(MappedTensor& mapped, const TensorView<4, Memory>& tensor, std::int64_t D,
-                    std::int64_t S, std::int64_t H, std::int64_t B, int rows) {
-  const auto [batch_stride, row_stride, head_stride, _] = tensor.stride;
-  if (row_stride == 0 && S > 1)
+// Extents and strides of a tensor [B, S, H, D]. An extent whose stride is 0 counts as 1.
+struct Layout {
+  template <class Memory>
+  Layout(const TensorView<4, Memory>& tensor, std::int64_t D, std::int64_t S, std::int64_t H,
+         std::int64_t B)
+      : data(tensor.data),
+        columns(D),
+        rows{S, tensor.stride[1]},
+        heads{tensor.stride[2] != 0 ? H : 1, tensor.stride[2]},
+        batch{tensor.stride[0] != 0 ? B : 1, tensor.stride[0]} {}
+
+  const void* data;
+  std::int64_t columns;
+  TensorMapDimension rows, heads, batch;
+};
+
+template <class Element, int kOuter>
+LaunchResult encode(MappedTensor& mapped, const Layout& layout,
+                    const TensorMapDimension (&outer)[kOuter]) {
+  if (layout.rows.stride == 0 && layout.rows.extent > 1)
     return {
         "a tensor map has no stride of 0 along the sequence: copy the expanded tensor, "
         "tensor.contiguous()"};
-  mapped.head_step = head_stride != 0;
-  mapped.batch_step = batch_stride != 0;
-  return encode_tensor_map<Element>(mapped.map, tensor.data, D,
-                                    {{S, row_stride},
-                                     {head_stride != 0 ? H : 1, head_stride},
-                                     {batch_stride != 0 ? B : 1, batch_stride}},
-                                    rows);
+  mapped.head_step = layout.heads.stride != 0;
+  mapped.batch_step = layout.batch.stride != 0;
+  return encode_tensor_map<Element>(mapped.map, layout.data, layout.columns, outer);
+}
+
+// K or V, in boxes of `block` rows.
+template <class Element>
+LaunchResult encode_keys(MappedTensor& mapped, Layout layout, int block) {
+  layout.rows.box = block;
+  return encode<Element>(mapped, layout, {layout.rows, layout.heads, layout.batch});
+}
+
+// Q or O, in boxes of a slab.
+template <class Element>
+LaunchResult encode_queries(MappedTensor& mapped, Layout layout, const PackedRows& rows) {
+  layout.rows.box = rows.queries;
+  const auto [heads, stride, _] = layout.heads;
+  return encode<Element>(mapped, layout,
+                         {{rows.heads, stride, rows.heads},
+                          layout.rows,
+                          {heads / rows.heads, rows.heads * stride},
+                          layout.batch});
 }
 
 // Where tiles are taken in turn by all thread blocks. Without a counter, when graphs hold as many
@@ -54,16 +84,17 @@ inline cudaError_t find_counter(const LaunchContext& context, TileCounter*& coun
 // no less than a few MiB of keys and values, which heads may share. No more than the L2 cache holds
 // keys and values of, or than let each block of keys that comes from memory serve several tiles.
 template <class Config>
-int section_heads(const typename Config::Args& args, std::int64_t multiprocessors) {
+int section_heads(const Problem<typename Config::Args>& problem, std::int64_t multiprocessors) {
   constexpr std::int64_t kLeastBytes = 8 << 20, kCacheBytes = 32 << 20;
   constexpr std::int64_t kTilesOfABlock = 4;
-  const std::int64_t heads = args.H * args.B;
+  const auto& args = problem.args;
+  const std::int64_t heads = problem.heads * args.B;
   const std::int64_t kv_head_bytes = 2 * std::max<std::int64_t>(args.Sk, 1) * args.D *
                                      static_cast<std::int64_t>(sizeof(typename Config::dtype));
   const auto heads_of = [&](std::int64_t bytes) {
-    return std::max<std::int64_t>(bytes / kv_head_bytes, 1) * (args.H / args.Hk);
+    return std::max<std::int64_t>(bytes / kv_head_bytes, 1) * problem.heads_of_a_group;
   };
-  const std::int64_t busy = ceil_div(multiprocessors, ceil_div(args.Sq, Config::B_r));
+  const std::int64_t busy = ceil_div(multiprocessors, std::int64_t{problem.row_blocks});
   const std::int64_t least =
       std::max({ceil_div(heads, std::int64_t{Config::sections}), busy, heads_of(kLeastBytes)});
   const std::int64_t most = std::max(heads_of(kCacheBytes), multiprocessors / kTilesOfABlock);
@@ -82,25 +113,36 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
   const auto& args = *static_cast<const typename Config::Args*>(pointer);
   const DeviceScope device(context.device);
   if (device.error != nullptr) return {device.error};
-  Problem<typename Config::Args> problem{.args = args};
+  // Heads whose queries are one and the same have no stride, and a trace is of single heads.
+  const bool packable = args.q.stride[2] != 0 && !Config::trace;
+  const PackedRows rows(
+      heads_to_pack(args.Sq, packable ? args.H / args.Hk : 1, Config::n_warpgroups));
+  Problem<typename Config::Args> problem{
+      .args = args,
+      .rows = rows,
+      .row_blocks =
+          static_cast<int>(ceil_div(args.Sq, std::int64_t{Config::n_warpgroups} * rows.queries)),
+      .heads = static_cast<int>(args.H / rows.heads),
+      .heads_of_a_group = static_cast<int>(args.H / args.Hk / rows.heads)};
+  const Layout q(args.q, args.D, args.Sq, args.H, args.B);
+  const Layout o(args.o, args.D, args.Sq, args.H, args.B);
   // A map has no empty extent. Without keys any memory will do: nobody sees what is in it.
-  const bool any_keys = args.Sk > 0;
-  const auto encode_keys = [&](MappedTensor& map, const ConstTensorView<4>& tensor) {
-    return any_keys ? encode<Element>(map, tensor, args.D, args.Sk, args.Hk, args.B, Config::B_c)
-                    : encode<Element>(map, args.q, args.D, 1, 1, 1, Config::B_c);
+  const auto keys = [&](const ConstTensorView<4>& tensor) {
+    return args.Sk > 0 ? Layout(tensor, args.D, args.Sk, args.Hk, args.B)
+                       : Layout(args.q, args.D, 1, 1, 1);
   };
-  for (const LaunchResult& result :
-       {encode<Element>(problem.q, args.q, args.D, args.Sq, args.H, args.B, 64),
-        encode_keys(problem.k, args.k), encode_keys(problem.v, args.v),
-        encode<Element>(problem.o, args.o, args.D, args.Sq, args.H, args.B, 64)})
+  for (const LaunchResult& result : {encode_queries<Element>(problem.q, q, rows),
+                                     encode_keys<Element>(problem.k, keys(args.k), Config::B_c),
+                                     encode_keys<Element>(problem.v, keys(args.v), Config::B_c),
+                                     encode_queries<Element>(problem.o, o, rows)})
     if (result.error != nullptr) return result;
-  int multiprocessors = 0;
-  cudaError_t status =
-      cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, context.device);
-  if (status == cudaSuccess && Config::dynamic) status = find_counter(context, problem.counter);
-  if (status != cudaSuccess) return {cudaGetErrorString(status)};
-  problem.section_heads = section_heads<Config>(args, multiprocessors);
-  const std::int64_t tiles = ceil_div(args.Sq, Config::B_r) * args.H * args.B;
+  if (Config::dynamic) {
+    const cudaError_t status = find_counter(context, problem.counter);
+    if (status != cudaSuccess) return {cudaGetErrorString(status)};
+  }
+  const std::int64_t multiprocessors = context.facts.sm_count;
+  problem.section_heads = section_heads<Config>(problem, multiprocessors);
+  const std::int64_t tiles = std::int64_t{problem.row_blocks} * problem.heads * args.B;
   return launch_cuda<&flash_forward::flash_forward_sm90a<Config>>(
       {.grid = {std::min<std::int64_t>(tiles, multiprocessors)},
        .block = {Config::threads},

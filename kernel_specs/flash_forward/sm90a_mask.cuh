@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "flash_forward/sm90a_slab.h"
 #include "flash_forward/sm90a_tiles.cuh"
 #include "flash_forward/softmax.cuh"
 #include "integers.h"
@@ -16,32 +17,33 @@ namespace kernelmint::flash_forward::sm90a {
 // A warpgroup's rows are a slab of a tile's, and its blocks of keys may be fewer than the tile's.
 template <class Config>
 class Mask {
-  static constexpr int kSlabRows = 64;
+  using ProblemOfArgs = Problem<typename Config::Args>;
 
  public:
   // `lane_row` is the lane's first row in the warpgroup's slab, `lane_column` its first column.
-  __device__ Mask(const typename Config::Args& args, int warpgroup, int lane_row, int lane_column)
-      : seq_len_q_(static_cast<int>(args.Sq)),
-        seq_len_k_(static_cast<int>(args.Sk)),
-        slab_row_(warpgroup * kSlabRows),
-        lane_row_(slab_row_ + lane_row),
+  __device__ Mask(const ProblemOfArgs& problem, int warpgroup, int lane_row, int lane_column)
+      : rows_(problem.rows),
+        seq_len_q_(static_cast<int>(problem.args.Sq)),
+        seq_len_k_(static_cast<int>(problem.args.Sk)),
+        slab_query_(warpgroup * rows_.queries),
+        lane_row_(lane_row),
         lane_column_(lane_column) {}
 
-  // Whether the slab lies past the last row.
+  // Whether the slab lies past the last query.
   __device__ __forceinline__ bool is_outside(const Tile& tile) const {
-    return tile.first_row + slab_row_ >= seq_len_q_;
+    return tile.first_query + slab_query_ >= seq_len_q_;
   }
 
   // The first block of keys that not all rows of the slab see whole.
   __device__ __forceinline__ int first_masked_block(const Tile& tile) const {
-    return max(keys_seen(tile.first_row + slab_row_), 0) / Config::B_c;
+    return max(keys_seen(tile.first_query + slab_query_), 0) / Config::B_c;
   }
 
   // The last block of keys to look at: the last that a row of the slab sees, but as no more may be
   // passed over than have come, none of the tile's last `stages` is before it.
   __device__ __forceinline__ int last_block(const Tile& tile) const {
     if constexpr (!Config::causal) return tile.key_blocks - 1;
-    const int seen = keys_seen(tile.first_row + slab_row_ + kSlabRows - 1);
+    const int seen = keys_seen(tile.first_query + slab_query_ + rows_.queries - 1);
     const int last = min(ceil_div(seen, Config::B_c), tile.key_blocks) - 1;
     return max(last, max(tile.key_blocks - Config::stages, 0));
   }
@@ -49,9 +51,11 @@ class Mask {
   // Scores of keys that a row does not see become -inf.
   template <class Scores>
   __device__ __forceinline__ void apply(Scores& scores, const Tile& tile, int block) const {
-    const int seen = keys_seen(tile.first_row + lane_row_) - block * Config::B_c - lane_column_;
+    const int first_query = tile.first_query + slab_query_;
+    const int first_key = block * Config::B_c + lane_column_;
     unroll<Scores::kLaneRows>([&](int row) {
-      const int limit = seen + (Config::causal ? Scores::row_of(row) : 0);
+      const int query = first_query + rows_.query(lane_row_ + Scores::row_of(row));
+      const int limit = keys_seen(query) - first_key;
       // Of every 8 columns a lane has two. As bits of a word, of which eight at a time become
       // predicates, columns cost one instruction each instead of two.
       const int columns = max(limit, 0) / 8 * 2 + min(max(limit, 0) % 8, 2);
@@ -68,12 +72,16 @@ class Mask {
   }
 
  private:
-  // None where it is not positive. Past the last row it may exceed the keys, which does not matter.
-  __device__ __forceinline__ int keys_seen(int row) const {
-    return Config::causal ? row + 1 + seq_len_k_ - seq_len_q_ : seq_len_k_;
+  // None where it is not positive. Past the last query it may exceed the keys, which does not
+  // matter.
+  __device__ __forceinline__ int keys_seen(int query) const {
+    return Config::causal ? query + 1 + seq_len_k_ - seq_len_q_ : seq_len_k_;
   }
 
-  int seq_len_q_, seq_len_k_, slab_row_, lane_row_, lane_column_;
+  const PackedRows rows_;
+  int seq_len_q_, seq_len_k_;
+  int slab_query_;  // the slab's first, in its tile
+  int lane_row_, lane_column_;
 };
 
 }  // namespace kernelmint::flash_forward::sm90a

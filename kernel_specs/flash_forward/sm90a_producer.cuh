@@ -17,7 +17,7 @@ class Producer {
   using Shared = SharedMemory<Config>;
   using ProblemOfArgs = Problem<typename Config::Args>;
 
-  // Where a box lies: of Q, of keys or of values.
+  // Where a box of keys or of values lies.
   struct Box {
     int row, head, batch;
   };
@@ -61,37 +61,53 @@ class Producer {
           shared_.template full<typename Shared::Queries>(queries_.buffer(), warpgroup);
       queries_.wait_empty(shared_, warpgroup);
       if (tile.key_blocks > 0)
-        request(problem_.q, shared_.queries(queries_.buffer(), warpgroup), full, Shared::kSlabRows,
-                {tile.first_row + warpgroup * Shared::kSlabRows, tile.head, tile.batch});
+        request_queries(tile, warpgroup, full);
       else
         ptx::mbarrier_arrive(full);
     }
     queries_.advance();
   }
 
+  __device__ __forceinline__ void request_queries(const Tile& tile, int warpgroup,
+                                                  std::uint32_t full) const {
+    const PackedRows& rows = problem_.rows;
+    const MappedTensor& q = problem_.q;
+    const std::uint32_t slab = shared_.queries(queries_.buffer(), warpgroup);
+    const std::uint64_t policy = cache_policy();
+    ptx::mbarrier_arrive_expecting(full, rows.used() * Shared::kRowBytes);
+    for (int panel = 0; panel < Shared::kPanels; ++panel)
+      ptx::tma_load_5d(slab + panel * Shared::kSlabRows * Shared::kPanelRowBytes, q.map, full,
+                       policy, panel * 64, 0, tile.first_query + warpgroup * rows.queries,
+                       tile.head * q.head_step, tile.batch * q.batch_step);
+  }
+
   __device__ __forceinline__ void request_keys(const Box& box) {
     keys_.wait_empty(shared_);
     request(problem_.k, shared_.keys(keys_.buffer()),
-            shared_.template full<typename Shared::Keys>(keys_.buffer()), Config::B_c, box);
+            shared_.template full<typename Shared::Keys>(keys_.buffer()), box);
     keys_.advance();
   }
 
   __device__ __forceinline__ void request_values(const Box& box) {
     values_.wait_empty(shared_);
     request(problem_.v, shared_.values(values_.buffer()),
-            shared_.template full<typename Shared::Values>(values_.buffer()), Config::B_c, box);
+            shared_.template full<typename Shared::Values>(values_.buffer()), box);
     values_.advance();
   }
 
   __device__ __forceinline__ void request(const MappedTensor& tensor, std::uint32_t destination,
-                                          std::uint32_t full, int rows, const Box& box) const {
-    // Made anew each time: this thread has few registers.
-    const std::uint64_t policy = ptx::make_cache_policy<ptx::CachePolicy::kEvictLast>();
-    ptx::mbarrier_arrive_expecting(full, rows * Shared::kRowBytes);
+                                          std::uint32_t full, const Box& box) const {
+    const std::uint64_t policy = cache_policy();
+    ptx::mbarrier_arrive_expecting(full, Shared::kBlockBytes);
     for (int panel = 0; panel < Shared::kPanels; ++panel)
-      ptx::tma_load_4d(destination + panel * rows * Shared::kPanelRowBytes, tensor.map, full,
+      ptx::tma_load_4d(destination + panel * Config::B_c * Shared::kPanelRowBytes, tensor.map, full,
                        policy, panel * 64, box.row, box.head * tensor.head_step,
                        box.batch * tensor.batch_step);
+  }
+
+  // Made anew each time: this thread has few registers.
+  __device__ __forceinline__ static std::uint64_t cache_policy() {
+    return ptx::make_cache_policy<ptx::CachePolicy::kEvictLast>();
   }
 
   const ProblemOfArgs& problem_;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "flash_forward/sm90a_slab.h"
 #include "flash_forward/sm90a_tiles.cuh"
 #include "integers.h"
 #include "ptx/mbarrier.cuh"
@@ -21,7 +22,7 @@ class SharedMemory {
  public:
   static constexpr int kPanels = ceil_div(Config::d_head, 64);
   static constexpr int kPanelRowBytes = 128;
-  static constexpr int kSlabRows = 64;
+  static constexpr int kSlabRows = PackedRows::kSlabRows;
   static constexpr int kRowBytes = kPanels * kPanelRowBytes;
   static constexpr int kSlabBytes = kSlabRows * kRowBytes;
   static constexpr int kBlockBytes = Config::B_c * kRowBytes;  // of keys, or of values
@@ -91,7 +92,7 @@ class SharedMemory {
   __device__ __forceinline__ void store_tile(int slot, const Tile& tile) const {
     ptx::store_shared(
         base_ + kTiles + slot * static_cast<int>(sizeof(Tile)),
-        uint4{static_cast<unsigned>(tile.first_row), static_cast<unsigned>(tile.head),
+        uint4{static_cast<unsigned>(tile.first_query), static_cast<unsigned>(tile.head),
               static_cast<unsigned>(tile.batch), static_cast<unsigned>(tile.key_blocks)});
   }
   __device__ __forceinline__ Tile load_tile(int slot) const {

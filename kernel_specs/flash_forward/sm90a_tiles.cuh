@@ -8,11 +8,11 @@
 
 namespace kernelmint::flash_forward::sm90a {
 
-// B_r query rows of one head. Its blocks of keys are walked from the last to the first, so that
-// those that need masks come first.
+// The queries of B_r rows, of one head or of heads that are packed. Its blocks of keys are walked
+// from the last to the first, so that those that need masks come first.
 struct Tile {
-  int first_row, head, batch;
-  int key_blocks;  // at least 1, seen or not; 0: there are no more tiles
+  int first_query, head, batch;  // heads that are packed count as one
+  int key_blocks;                // at least 1, seen or not; 0: there are no more tiles
 };
 
 // The order of tiles. Those that share keys and values are neighbours, which keeps these in the L2
@@ -27,41 +27,41 @@ class TileOrder {
  public:
   __device__ explicit TileOrder(const ProblemOfArgs& problem) : problem_(problem) {}
 
-  __device__ __forceinline__ int count() const { return row_blocks() * all_heads(); }
+  __device__ __forceinline__ int count() const { return problem_.row_blocks * all_heads(); }
 
   __device__ __forceinline__ int kv_head(const Tile& tile) const {
-    return tile.head / static_cast<int>(problem_.args.H / problem_.args.Hk);
+    return tile.head / problem_.heads_of_a_group;
   }
 
   __device__ __forceinline__ Tile operator[](int index) const {
+    const int row_blocks = problem_.row_blocks;
     int row_block, head;
     if constexpr (Config::causal) {
-      const int section = index / (row_blocks() * problem_.section_heads);
+      const int section = index / (row_blocks * problem_.section_heads);
       const int first_head = section * problem_.section_heads;
-      const int within = index - first_head * row_blocks();
+      const int within = index - first_head * row_blocks;
       const int heads = min(problem_.section_heads, all_heads() - first_head);
-      row_block = row_blocks() - 1 - within / heads;
+      row_block = row_blocks - 1 - within / heads;
       head = first_head + within % heads;
     } else {
-      head = index / row_blocks();
-      row_block = index - head * row_blocks();
+      head = index / row_blocks;
+      row_block = index - head * row_blocks;
     }
     Tile tile;
-    tile.first_row = row_block * Config::B_r;
-    tile.batch = head / heads();
-    tile.head = head - tile.batch * heads();
+    tile.first_query = row_block * tile_queries();
+    tile.batch = head / problem_.heads;
+    tile.head = head - tile.batch * problem_.heads;
     int keys_seen = static_cast<int>(problem_.args.Sk);
     if constexpr (Config::causal)
-      keys_seen += min(tile.first_row + Config::B_r, seq_len_q()) - seq_len_q();
+      keys_seen += min(tile.first_query + tile_queries(), seq_len_q()) - seq_len_q();
     tile.key_blocks = max(ceil_div(keys_seen, Config::B_c), 1);
     return tile;
   }
 
  private:
   __device__ int seq_len_q() const { return static_cast<int>(problem_.args.Sq); }
-  __device__ int heads() const { return static_cast<int>(problem_.args.H); }
-  __device__ int all_heads() const { return heads() * static_cast<int>(problem_.args.B); }
-  __device__ int row_blocks() const { return ceil_div(seq_len_q(), Config::B_r); }
+  __device__ int all_heads() const { return problem_.heads * static_cast<int>(problem_.args.B); }
+  __device__ int tile_queries() const { return Config::n_warpgroups * problem_.rows.queries; }
 
   const ProblemOfArgs& problem_;
 };

@@ -120,10 +120,10 @@ class Trace<Config> {
   // simulation has it, and without keys there is no memory for it.
   __device__ Record* record_of(const Tile& tile, int block) const {
     const int seq_len_q = static_cast<int>(args_.Sq), seq_len_k = static_cast<int>(args_.Sk);
-    const int rows = min(tile.first_row + Config::B_r, seq_len_q);
+    const int rows = min(tile.first_query + Config::B_r, seq_len_q);
     const int seen = Config::causal ? rows + seq_len_k - seq_len_q : seq_len_k;
     if (args_.trace.data == nullptr || block * Config::B_c >= seen) return nullptr;
-    return args_.trace.template at<Record>(tile.batch, tile.head, tile.first_row / Config::B_r,
+    return args_.trace.template at<Record>(tile.batch, tile.head, tile.first_query / Config::B_r,
                                            block);
   }
 
@@ -202,7 +202,7 @@ class Trace<Config> {
     return slab_row() + thread() % 128 / 32 * 16 + Rows::first_row(thread() % 32) + Rows::row_of(i);
   }
   __device__ bool exists(const Tile& tile, int row) const {
-    return tile.first_row + row < static_cast<int>(args_.Sq);
+    return tile.first_query + row < static_cast<int>(args_.Sq);
   }
 
   const Args& args_;

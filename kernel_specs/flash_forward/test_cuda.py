@@ -79,13 +79,17 @@ def make_case(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float | None
     return Case(q, k, v, o, lse, 1.5 * norm, 1.5 * max(greatest, two_roundings))
 
 
-@cache
-def grid_case(dtype: str, d_head: int, causal: bool, seq_q: int, seq_k: int, group: int) -> Case:
+def random_case(
+    dtype: str, d_head: int, causal: bool, seq_q: int, seq_k: int, heads: int, kv_heads: int
+) -> Case:
     q, k, v = (
-        torch.randn(BATCH, length, heads, d_head, device="cuda").to(DTYPES[dtype])
-        for length, heads in ((seq_q, HEADS), (seq_k, HEADS // group), (seq_k, HEADS // group))
+        torch.randn(BATCH, length, count, d_head, device="cuda").to(DTYPES[dtype])
+        for length, count in ((seq_q, heads), (seq_k, kv_heads), (seq_k, kv_heads))
     )
     return make_case(q, k, v, causal)
+
+
+grid_case = cache(random_case)
 
 
 def call(
@@ -122,14 +126,37 @@ def assert_lse_right(want: Tensor, lse: Tensor, d_head: int) -> None:
 def test_matches_the_oracle(key: str) -> None:
     """Sq and Sk of 1 to 4096, one or four query heads to a key head, both layouts."""
     p = KERNELS[key].parameters
-    for seq_q, seq_k, group in itertools.product(LENGTHS, LENGTHS, (1, 4)):
-        case = grid_case(p["dtype"], p["d_head"], p["causal"], seq_q, seq_k, group)
-        o, lse = call(key, case.q, case.k, case.v)
-        assert_right(case, o, lse)
-        bhsd = [t.transpose(1, 2).contiguous().transpose(1, 2) for t in (case.q, case.k, case.v)]
-        o_bhsd, lse_bhsd = call(key, *bhsd)
-        assert torch.equal(o, o_bhsd)
-        assert torch.equal(lse, lse_bhsd)
+    for seq_q, seq_k, kv_heads in itertools.product(LENGTHS, LENGTHS, (HEADS, 1)):
+        case = grid_case(p["dtype"], p["d_head"], p["causal"], seq_q, seq_k, HEADS, kv_heads)
+        assert_right_in_both_layouts(key, case)
+
+
+def assert_right_in_both_layouts(key: str, case: Case) -> None:
+    o, lse = call(key, case.q, case.k, case.v)
+    assert_right(case, o, lse)
+    bhsd = [t.transpose(1, 2).contiguous().transpose(1, 2) for t in (case.q, case.k, case.v)]
+    o_bhsd, lse_bhsd = call(key, *bhsd)
+    assert torch.equal(o, o_bhsd)
+    assert torch.equal(lse, lse_bhsd)
+
+
+@pytest.mark.parametrize("group", [2, 3, 4, 7, 8, 16, 64, 96])
+@pytest.mark.parametrize("key", KERNELS)
+def test_few_queries_of_many_heads(key: str, group: int) -> None:
+    """Heads that share keys, which may be rows of one tile; before the end of the keys, or past it.
+
+    A row is computed alone: every head's results are, bit for bit, those with keys of its own.
+    """
+    p = KERNELS[key].parameters
+    for seq_q in (1, 2, 5, 17, 63, 65, 200):
+        for seq_k in (seq_q + 83, 40):
+            case = random_case(p["dtype"], p["d_head"], p["causal"], seq_q, seq_k, 2 * group, 2)
+            assert_right_in_both_layouts(key, case)
+            k, v = (t.repeat_interleave(group, 2) for t in (case.k, case.v))
+            for shared, own in zip(
+                call(key, case.q, case.k, case.v), call(key, case.q, k, v), strict=True
+            ):
+                assert torch.equal(shared, own)
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -302,9 +329,10 @@ def test_not_a_number_stays_in_its_row(key: str) -> None:
     assert torch.equal(lse, clean_lse)
 
 
+@pytest.mark.parametrize(("seq_q", "heads"), [(100, 4), (5, 14)])
 @pytest.mark.parametrize("key", KERNELS)
-def test_nothing_outside_the_tensors_is_used(key: str) -> None:
-    """Slices of larger tensors that are NaN elsewhere, dimensions in any order."""
+def test_nothing_outside_the_tensors_is_used(key: str, seq_q: int, heads: int) -> None:
+    """Slices of larger tensors that are NaN elsewhere, dimensions in any order, and stay so."""
     p = KERNELS[key].parameters
 
     def embedded(length: int, heads: int) -> Tensor:
@@ -317,12 +345,14 @@ def test_nothing_outside_the_tensors_is_used(key: str) -> None:
         view = storage.permute(2, 1, 0, 3)[1:, 1 : length + 1, :heads, 8:]
         return view.copy_(torch.randn(view.shape, device="cuda"))
 
-    q, k, v = embedded(100, 4), embedded(77, 2), embedded(77, 2)
+    q, k, v = embedded(seq_q, heads), embedded(77, 2), embedded(77, 2)
     case = make_case(q, k, v, p["causal"])
-    out = embedded(100, 4)
-    lse = torch.full((2, 4, 100), float("nan"), device="cuda")
+    out = embedded(seq_q, heads).fill_(float("nan"))
+    lse = torch.full((2, heads, seq_q), float("nan"), device="cuda")
     runtime.kernel(key)(q, k, v, return_lse=True, out=(out, lse))
     assert_right(case, out, lse)
+    whole = torch.empty(0, dtype=out.dtype, device="cuda").set_(out.untyped_storage())
+    assert whole.isfinite().sum() == out.numel()
 
 
 def first_of_each(*names: str) -> list[str]:
@@ -356,32 +386,39 @@ def test_every_remainder_of_a_block_of_keys(key: str) -> None:
     p = KERNELS[key].parameters
     for seq_k in range(1, 301):
         for seq_q in {1, seq_k, max(seq_k - 17, 1)}:
-            case = grid_case(p["dtype"], p["d_head"], p["causal"], seq_q, seq_k, 1)
+            case = grid_case(p["dtype"], p["d_head"], p["causal"], seq_q, seq_k, HEADS, HEADS)
             assert_right(case, *call(key, case.q, case.k, case.v))
 
 
+@pytest.mark.parametrize(("seq_q", "group"), [(1024, 1), (1, 8), (50, 7), (200, 16)])
 @pytest.mark.parametrize("key", KERNELS)
-def test_integers_are_exact(key: str) -> None:
+def test_integers_are_exact(key: str, seq_q: int, group: int) -> None:
     """One key a row far above all others, and integer values: the output is that key's value.
 
     An operand that is overwritten while a product still reads it shows here in every bit.
     """
     p = KERNELS[key].parameters
-    dtype, length, d_head = DTYPES[p["dtype"]], 1024, p["d_head"]
+    dtype, length, d_head, kv_heads = DTYPES[p["dtype"]], 1024, p["d_head"], 2
     generator = torch.Generator("cuda").manual_seed(0)
-    chosen = torch.stack([torch.randperm(length, generator=generator, device="cuda") for _ in "ab"])
-    rows = torch.arange(length, device="cuda")
+    chosen = torch.stack(
+        [
+            torch.randperm(length, generator=generator, device="cuda")[:seq_q]
+            for _ in range(kv_heads * group)
+        ]
+    )
+    keys = torch.arange(length, device="cuda")
     if p["causal"]:
-        chosen = torch.minimum(chosen, rows)
+        chosen = torch.minimum(chosen, keys[length - seq_q :])
     # Ten bits of a key's index, as signs: a row and its key agree in all of them.
-    bits = (rows[:, None] >> torch.arange(10, device="cuda") & 1) * 2 - 1
-    q, k = (torch.zeros(1, length, 2, d_head, device="cuda", dtype=dtype) for _ in "qk")
+    bits = (keys[:, None] >> torch.arange(10, device="cuda") & 1) * 2 - 1
+    q = torch.zeros(1, seq_q, kv_heads * group, d_head, device="cuda", dtype=dtype)
+    k = torch.zeros(1, length, kv_heads, d_head, device="cuda", dtype=dtype)
     k[..., :10] = 16 * bits[:, None].to(dtype)
     q[..., :10] = 16 * bits[chosen.T].to(dtype)
     v = torch.randint(-128, 128, k.shape, generator=generator, device="cuda").to(dtype)
     o, lse = call(key, q, k, v, 1.0)
-    want = torch.stack([v[0, chosen[head], head] for head in range(2)], 1)[None]
-    assert torch.equal(o, want)
+    want = torch.stack([v[0, of_head, head // group] for head, of_head in enumerate(chosen)], 1)
+    assert torch.equal(o, want[None])
     assert torch.equal(lse, torch.full_like(lse, 2560.0))
 
 
@@ -547,3 +584,14 @@ def test_expanded_keys_and_values(key: str) -> None:
         for _ in "kv"
     )
     assert_right(make_case(q, k, v, p["causal"]), *call(key, q, k, v))
+
+
+@pytest.mark.parametrize("key", first_of_each("d_head", "causal"))
+def test_expanded_queries(key: str) -> None:
+    """Few queries, the same for all heads, which share keys: a head's stride is zero."""
+    p = KERNELS[key].parameters
+    dtype = DTYPES[p["dtype"]]
+    q = torch.randn(2, 5, 1, p["d_head"], device="cuda").to(dtype).expand(2, 5, 8, p["d_head"])
+    k, v = (torch.randn(2, 150, 2, p["d_head"], device="cuda").to(dtype) for _ in "kv")
+    case = make_case(q, k, v, p["causal"])
+    assert_right(case, *call(key, q, k, v))

@@ -14,18 +14,19 @@
 
 namespace kernelmint {
 
-// One dimension of a tensor: its extent, and its stride in elements.
+// One dimension of a tensor: its extent, its stride in elements, and how much of it a box has.
 struct TensorMapDimension {
   std::int64_t extent, stride;
+  int box = 1;
 };
 
 // The map of a tensor of 16-bit elements whose innermost dimension has `inner` elements, stride 1,
-// for boxes of 64 of these times `rows` of the first outer dimension. In shared memory a row of a
-// box takes 128 bytes, swizzled. What a box has outside the tensor is read as zeros and is not
-// written. Strides are multiples of 16 bytes, extents at least 1.
+// for boxes of 64 of these. In shared memory such a row of a box takes 128 bytes, swizzled. What a
+// box has outside the tensor is read as zeros and is not written. Strides are multiples of 16
+// bytes, extents at least 1.
 template <class Element, int kOuter>
 LaunchResult encode_tensor_map(CUtensorMap& map, const void* data, std::int64_t inner,
-                               const TensorMapDimension (&outer)[kOuter], int rows) {
+                               const TensorMapDimension (&outer)[kOuter]) {
   static_assert(std::is_same_v<Element, bf16> || std::is_same_v<Element, fp16>);
   constexpr auto kType = std::is_same_v<Element, bf16> ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
                                                        : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
@@ -43,14 +44,14 @@ LaunchResult encode_tensor_map(CUtensorMap& map, const void* data, std::int64_t 
     return {"the driver has no cuTensorMapEncodeTiled: it is older than CUDA 12"};
   cuuint64_t extents[kOuter + 1] = {static_cast<cuuint64_t>(inner)};
   cuuint64_t strides[kOuter];
-  cuuint32_t box[kOuter + 1] = {64, static_cast<cuuint32_t>(rows)};
+  cuuint32_t box[kOuter + 1] = {64};
   cuuint32_t steps[kOuter + 1] = {1};
   for (int i = 0; i < kOuter; ++i) {
     extents[i + 1] = static_cast<cuuint64_t>(outer[i].extent);
     // Of an extent of 1 the stride is never used, and may be anything.
     strides[i] =
         outer[i].extent == 1 ? 16 : static_cast<cuuint64_t>(outer[i].stride) * sizeof(Element);
-    if (i > 0) box[i + 1] = 1;
+    box[i + 1] = static_cast<cuuint32_t>(outer[i].box);
     steps[i + 1] = 1;
   }
   void* address = const_cast<void*>(data);  // the driver's type knows no map to read from alone

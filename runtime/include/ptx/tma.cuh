@@ -38,14 +38,25 @@ __device__ __forceinline__ void tma_load_4d(std::uint32_t destination, const CUt
       : "memory");
 }
 
-// Writes `source` in shared memory to the box at (c0, c1, c2, c3), as part of the thread's current
-// bulk group. What other threads stored there must have passed fence_async_shared().
-__device__ __forceinline__ void tma_store_4d(const CUtensorMap& map, std::uint32_t source, int c0,
-                                             int c1, int c2, int c3) {
+// The same of a tensor of five dimensions.
+__device__ __forceinline__ void tma_load_5d(std::uint32_t destination, const CUtensorMap& map,
+                                            std::uint32_t barrier, std::uint64_t policy, int c0,
+                                            int c1, int c2, int c3, int c4) {
   asm volatile(
-      "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(
-          &map),
-      "r"(source), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%4, %5, %6, %7, %8}], [%2], %3;" ::"r"(destination),
+      "l"(&map), "r"(barrier), "l"(policy), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
+      : "memory");
+}
+
+// Writes `source` in shared memory to the box at (c0, c1, c2, c3, c4), as part of the thread's
+// current bulk group. What other threads stored there must have passed fence_async_shared().
+__device__ __forceinline__ void tma_store_5d(const CUtensorMap& map, std::uint32_t source, int c0,
+                                             int c1, int c2, int c3, int c4) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::
+          "l"(&map),
+      "r"(source), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
       : "memory");
 }
 
