@@ -139,8 +139,9 @@ def why_not(target: manifest.Target) -> str | None:
     return None if None in reasons else reasons[0]
 
 
-def _recipe(key: str, architectures: Sequence[str] | None) -> Recipe:
-    """How a kernel is compiled: for the architectures named, or for what is here."""
+def recipe(key: str, architectures: Sequence[str] | None) -> Recipe:
+    """How a kernel is compiled: for the architectures named, or for what is here. Raises
+    BuildError, KernelNotFound or TargetUnavailable."""
     target = key.split(".")[1] if key.count(".") >= 2 else ""
     if target == "cpu":
         runs = tuple(_native.supported_cpu_isas())
@@ -193,7 +194,7 @@ def _request(key: str, architectures: Sequence[str] | None) -> Request:
             f"{key}: {packs.owner(family)} has no specs to build it from; name their folder: "
             "runtime.load(folder)"
         )
-    return Request(key, source, _recipe(key, architectures))
+    return Request(key, source, recipe(key, architectures))
 
 
 def _open(store: Cache, request: Request, entry: Entry) -> Pack | None:

@@ -161,11 +161,12 @@ class Place:
         keys = {entry["id"]: entry["key"] for entry in self.entries("checked")}
         return [{keys[i] for r in e["times"] for i in r} for e in self.entries("rounds")]
 
-    def start(self, *options, target="cpu"):
+    def start(self, *options, target="cpu", **environment):
         return subprocess.Popen(
             [sys.executable, "-m", "tools.tune", str(self.folder), "--target", target,
              "--seconds", "0", "--patience", "4", *options],
-            cwd=ROOT, env={**os.environ, "KERNELMINT_CACHE_DIR": str(self.root / "cache")},
+            cwd=ROOT,
+            env={**os.environ, "KERNELMINT_CACHE_DIR": str(self.root / "cache"), **environment},
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
         )  # fmt: skip
 

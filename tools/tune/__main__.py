@@ -28,6 +28,9 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--where", help="Only configurations for which this expression holds.")
 @click.option("--shapes", type=_FILE, help="What is measured (default: TARGET.shapes.yaml).")
 @click.option("--device", help="The devices' name, where there are several kinds: NVIDIA H200.")
+@click.option(
+    "--ray", metavar="ADDRESS", help="Build and measure on a Ray cluster: HOST:PORT, or auto."
+)
 @click.option("--budget", type=click.FloatRange(0), help="Minutes that it may take.")
 @click.option(
     "--seconds",
@@ -55,6 +58,7 @@ def main(
     where: str | None,
     shapes: Path | None,
     device: str | None,
+    ray: str | None,
     budget: float | None,
     seconds: float,
     patience: float,
@@ -86,6 +90,7 @@ def main(
             where=where,
             shapes=shapes,
             device=device,
+            ray=ray,
             budget=None if budget is None else 60 * budget,
             seconds=seconds,
             patience=patience,

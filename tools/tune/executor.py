@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 
 from codegen.packs import Pack
-from codegen.spec.model import Shape, Target
+from codegen.spec.model import Shape
 from runtime import BuildError, devices
 
 
@@ -97,15 +97,24 @@ class Device:
     facts: Mapping[str, int] = field(default_factory=dict)
 
 
-def suitable(target: Target) -> dict[str, Device]:
+@dataclass(frozen=True)
+class Needs:
+    """What a target needs."""
+
+    target: str
+    capability: int  # 80 for 8.0, or later; 0 for a CPU
+    exact: bool  # that capability alone
+
+
+def suitable(needs: Needs) -> dict[str, Device]:
     """The devices of this machine that run a target, by PyTorch's names. Raises TuningError where
     there is none."""
-    if not target.is_cuda:
+    if not needs.capability:
         return {"cpu": Device(devices.name(torch.device("cpu")))}
     if not devices.has_cuda():
-        raise TuningError(f"{target.name}: there is no CUDA device here")
+        raise TuningError(f"{needs.target}: there is no CUDA device here")
     why = {
-        index: devices.why_unsuitable(target.capability, target.exact_capability, index)
+        index: devices.why_unsuitable(needs.capability, needs.exact, index)
         for index in range(torch.cuda.device_count())
     }
     found = {}
@@ -118,18 +127,18 @@ def suitable(target: Target) -> dict[str, Device]:
             {"sm_count": sm_count, "max_shared_memory": shared_memory},
         )
     if not found:
-        raise TuningError(f"{target.name}: {next(iter(why.values()))}")
+        raise TuningError(f"{needs.target}: {next(iter(why.values()))}")
     return found
 
 
-def chosen(found: Iterable[Device], name: str | None, target: Target) -> Device:
+def chosen(found: Iterable[Device], name: str | None, target: str) -> Device:
     """The kind of devices that is tuned for: the one named, or the only one. Raises TuningError."""
     kinds = {device.name: device for device in found}
     known = ", ".join(map(repr, kinds))
     if name is None and len(kinds) > 1:
         raise TuningError(
-            f"{target.name} runs on devices of several kinds here: {known}: name one with --device"
+            f"{target} runs on devices of several kinds here: {known}: name one with --device"
         )
     if name is not None and name not in kinds:
-        raise TuningError(f"--device {name!r}: there is none that runs {target.name}, only {known}")
+        raise TuningError(f"--device {name!r}: there is none that runs {target}, only {known}")
     return kinds[name] if name is not None else next(iter(kinds.values()))

@@ -6,11 +6,10 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 
 from codegen.packs import Pack
-from codegen.spec.model import Family, Target
 from runtime import BuildError
 from runtime.ondemand import kernels as on_demand
 
-from .executor import LostError, chosen, suitable
+from .executor import LostError, Needs, chosen, suitable
 from .worker import ProcessWorker, Setup
 
 
@@ -20,14 +19,14 @@ class LocalExecutor:
     at_once = 2 * (os.cpu_count() or 1)
 
     def __init__(
-        self, family: Family, target: Target, specs: str | None, device: str | None, patience: float
+        self, family: str, needs: Needs, specs: str | None, device: str | None, patience: float
     ) -> None:
         """Tunes for the devices called `device`, or for the only ones. Raises TuningError."""
-        self._family = family.name
+        self._family = family
         self._specs = specs
         self._patience = patience
-        found = suitable(target)
-        self.device = chosen(found.values(), device, target)
+        found = suitable(needs)
+        self.device = chosen(found.values(), device, needs.target)
         self._places = [place for place, kind in found.items() if kind.name == self.device.name]
 
     def build(

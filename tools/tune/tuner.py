@@ -24,12 +24,14 @@ from codegen.spec.problems import SpecError
 from codegen.spec.source import Document
 from runtime import BuildError, catalog, manifest, packs
 from runtime.ondemand import kernels as on_demand
+from runtime.ondemand.specs import Source
 
-from . import problem, rows
+from . import problem, rows, shipping
 from .code import code_hash, offence, toolchain
-from .executor import Built, Executor, LostError, TuningError, Worker
+from .executor import Built, Executor, LostError, Needs, TuningError, Worker
 from .journal import Journal
 from .local import LocalExecutor
+from .node import Job
 from .race import Race, Round
 from .t4 import Outcome
 from .worker import CandidateError, InputsError
@@ -52,6 +54,7 @@ class Options:
     shapes: Path | None = None  # None: <target>.shapes.yaml beside the spec
     budget: float | None = None
     device: str | None = None  # None: the only kind that there is
+    ray: str | None = None  # the address of a cluster; None: this machine
     seconds: float = 0.3  # for each kernel in each pass
     patience: float = 60.0  # for one call of a kernel
     fresh: bool = False
@@ -120,7 +123,7 @@ class Tuner:
         self._target = _target(self._family, options.target)
         self.out = source.folder / f"{options.target}.tuned.yaml"
         self._shapes = self._read_shapes(source.folder)
-        self._executor = self._make_executor()
+        self._executor = self._make_executor(source)
         self.device = self._executor.device
         name = hashlib.sha256(self.device.name.encode()).hexdigest()[:8]
         path = f"tune/{options.family}.{options.target}.{name}.jsonl"
@@ -150,11 +153,25 @@ class Tuner:
             problem.check(manifest.family(self._family.name), dict(shape.parameters))
         return shapes
 
-    def _make_executor(self) -> Executor:
-        options = self._options
-        return LocalExecutor(
-            self._family, self._target, options.specs, options.device, options.patience
-        )
+    def _make_executor(self, source: Source) -> Executor:
+        options, target = self._options, self._target
+        needs = Needs(target.name, target.capability, target.exact_capability)
+        if options.ray is None:
+            return LocalExecutor(
+                options.family, needs, options.specs, options.device, options.patience
+            )
+        try:
+            from .cluster import RayExecutor
+        except ModuleNotFoundError as error:
+            if error.name != "ray":
+                raise
+            raise TuningError(
+                f"--ray {options.ray}: Ray is not installed: pip install 'kernelmint[ray]', here "
+                "and on the nodes"
+            ) from None
+        specs = None if options.specs is None else shipping.collect(source, self._family)
+        job = Job(options.family, needs, specs)
+        return RayExecutor(options.ray, job, options.device, options.patience)
 
     def run(self) -> list[dict[str, Any]]:
         """Tunes; the rows. What the budget leaves no time for has none, or is called a tie."""
@@ -387,7 +404,7 @@ class Tuner:
     def _time(self, worker: Worker, place: str, course: _Course) -> None:
         seed = random.SystemRandom().randrange(2**31)
         try:
-            self._check(worker, course, seed)
+            self._check(worker, place, course, seed)
             while course.race is not None and course.race.standing:
                 keys = [course.race.reigning, *course.waiting()]
                 least = PASSES[min(course.passes.get(key, 0) for key in keys[1:] or keys)]
@@ -414,13 +431,13 @@ class Tuner:
             course.problem, course.race = str(error), None
             self._say(f"{_shown(course.shape)}: {error}")
 
-    def _check(self, worker: Worker, course: _Course, seed: int) -> None:
+    def _check(self, worker: Worker, place: str, course: _Course, seed: int) -> None:
         """Holds kernels to the oracle that were not held to it on this shape."""
         assert course.race is not None
         for key in list(course.race.standing):
             candidate = self._candidates[key]
             identity = candidate.id
-            if (identity, course.id) in self._checked:
+            if (identity, course.id) in self._checked or candidate.invalidity is not None:
                 continue
             try:
                 worker.check(candidate.built, course.shape, seed)
@@ -428,7 +445,9 @@ class Tuner:
                 self._fault(course, error)
             else:
                 self._checked.add((identity, course.id))
-                self.journal.add("checked", id=identity, key=key, shape=course.id, seed=seed)
+                self.journal.add(
+                    "checked", id=identity, key=key, shape=course.id, seed=seed, place=place
+                )
 
     def _fault(self, course: _Course, error: CandidateError) -> None:
         """Records why a kernel is used no more: on this shape where it refuses it, else on all."""

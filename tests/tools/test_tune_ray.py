@@ -1,0 +1,192 @@
+"""kernelmint tune --ray: a real Ray of nodes on this machine that share no cache, some of which are
+killed; and what is said where Ray is not installed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.tools.test_tune import KEY, ROOT, journals, make
+from tools.tune import rows
+
+RAY = Path(sys.executable).with_name("ray")
+# A node's compiler that never ends, and says so in a file.
+STUCK = """\
+#!/bin/sh
+for word in "$@"; do
+  if [ "$word" = -c ]; then touch {file}; exec sleep 1000; fi
+done
+exec c++ "$@"
+"""
+
+MORE = "      - {sizes: {M: 192}, range: {M: [201, 300], N: [2048, 2048]}}\n"
+
+
+# A node that is killed is found to be dead within some 3 seconds, not 25.
+HEALTH = {
+    "RAY_health_check_initial_delay_ms": "1000",
+    "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_failure_threshold": "3",
+}
+
+
+class Cluster:
+    """Nodes on this machine; each has a cache of its own, which names its processes too."""
+
+    def __init__(self, root):
+        self.root = root
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.address = f"127.0.0.1:{self.port}"
+        # Names of sockets, which lie there, have at most 107 characters.
+        self.temporary = Path(tempfile.mkdtemp(prefix="ray"))
+
+    def start(self, name, cpus=1, **environment):
+        head = ["--head", f"--port={self.port}", f"--temp-dir={self.temporary}",
+                "--include-dashboard=false"]  # fmt: skip
+        joining = [f"--address={self.address}"] if any(self.root.iterdir()) else head
+        (self.root / name).mkdir()
+        own = {"KERNELMINT_CACHE_DIR": str(self.root / name), **HEALTH, **environment}
+        done = subprocess.run(
+            [RAY, "start", f"--node-name={name}", f"--num-cpus={cpus}", "--disable-usage-stats",
+             "--object-store-memory=80000000", *joining],
+            cwd=ROOT, env={**os.environ, **own}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout
+
+    def kill(self, name):
+        """SIGKILL of all that the node is, compilers and workers included."""
+        marker = f"KERNELMINT_CACHE_DIR={self.root / name}".encode()
+        for environment in Path("/proc").glob("[0-9]*/environ"):
+            with contextlib.suppress(OSError):
+                if marker in environment.read_bytes().split(b"\0"):
+                    os.kill(int(environment.parent.name), signal.SIGKILL)
+
+    def stop(self):
+        for folder in self.root.iterdir():
+            self.kill(folder.name)
+        shutil.rmtree(self.temporary, ignore_errors=True)
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    pytest.importorskip("ray", reason="the extra `ray` is not installed")
+    (tmp_path / "nodes").mkdir()
+    found = Cluster(tmp_path / "nodes")
+    try:
+        yield found
+    finally:
+        found.stop()
+
+
+def until(found, process, seconds=120):
+    end = time.monotonic() + seconds
+    while not found():
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def named(entries, node):
+    return [entry for entry in entries if entry["place"].startswith(f"{node} (")]
+
+
+def checked_at(place, node):
+    return named(place.entries("checked"), node) if journals(place.root) else []
+
+
+def test_nodes_that_die_are_done_without(cluster, tmp_path):
+    """One dies while it compiles, one that joined meanwhile while it measures."""
+    place = make(tmp_path / "driver")
+    with (place.folder / "cpu.shapes.yaml").open("r+") as file:
+        text = file.read()
+        file.seek(0)
+        file.write(text.replace("cost:", MORE + "cost:"))
+    compiler, compiles = tmp_path / "c++", tmp_path / "compiles"
+    compiler.write_text(STUCK.format(file=compiles))
+    compiler.chmod(0o755)
+    cluster.start("head", cpus=0)  # of the tuner's machine: it neither builds nor measures
+    cluster.start("first")
+    cluster.start("second", CXX=str(compiler))
+    process = place.start("--patience", "6", "--ray", cluster.address)
+    try:
+        until(compiles.exists, process)
+        cluster.start("third")
+        cluster.kill("second")
+        until(
+            lambda: len(checked_at(place, "third")) == 2, process
+        )  # the next one is wrong, or hangs
+        cluster.kill("third")
+        said, _ = process.communicate(timeout=200)
+    finally:
+        process.kill()
+    assert process.returncode == 0, said
+
+    builds = [entry for entry in place.entries("lost") if entry["key"]]
+    (measuring,) = named(place.entries("lost"), "third")
+    assert builds
+    assert measuring["shape"] == checked_at(place, "third")[0]["shape"]
+    assert f"{measuring['place']}: {measuring['reason']}" in said
+    # What a tuning of one machine finds.
+    found = rows.read(place.rows)
+    assert [(row["range"]["M"], row["take"], row["runner_up"]) for row in found] == [
+        ([1, 100], KEY.format("plain", 1), KEY.format("plain", 32)),
+        ([101, 200], KEY.format("plain", 1), KEY.format("plain", 32)),
+        ([201, 300], KEY.format("plain", 1), KEY.format("plain", 32)),
+    ]
+    assert {entry["key"]: entry["invalidity"] for entry in place.entries("fault")} == {
+        KEY.format("wrong", 1): "correctness",
+        KEY.format("hang", 1): "timeout",
+        KEY.format("crash", 1): "runtime",
+    }
+    assert named(place.entries("rounds"), "first") == place.entries("rounds")
+    # The driver has all that was built, so that a machine alone can go on.
+    assert len(list((place.root / "cache/1/packs").glob("*/*.so"))) == 5
+
+    process = place.start("--ray", cluster.address, CXXFLAGS="-DOTHER=1")
+    said, _ = process.communicate(timeout=200)
+    assert process.returncode == 1
+    assert re.search(
+        r"the node \w+ \(\w+\) has compilers and flags \w+ \(here \w+\): nodes must have", said
+    )
+
+    place.journal.unlink()
+    again = place.start("--patience", "6", "--ray", cluster.address)
+    try:
+        until(lambda: checked_at(place, "first"), again)
+        cluster.kill("first")
+        said, _ = again.communicate(timeout=200)
+    finally:
+        again.kill()
+    assert again.returncode == 1
+    assert (
+        f"no node that has {found[0]['device']} is left; what was found is in the journal" in said
+    )
+
+
+def test_without_ray_the_extra_is_named(tmp_path):
+    place = make(tmp_path)
+    script = "import sys; sys.modules['ray'] = None; from tools.tune.__main__ import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", script, place.folder, "--target", "cpu", "--ray", "10.0.0.1:6379"],
+        cwd=ROOT, env={**os.environ, "KERNELMINT_CACHE_DIR": str(tmp_path / "cache")},
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr == (
+        "Error: --ray 10.0.0.1:6379: Ray is not installed: pip install 'kernelmint[ray]', here and "
+        "on the nodes\n"
+    )

@@ -1,0 +1,341 @@
+"""Tasks that run on a Ray cluster. No other module imports Ray."""
+
+from __future__ import annotations
+
+import collections
+import logging
+import runpy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from codegen import packs
+from codegen.packs import Pack, PackError
+from codegen.spec.model import Shape
+from runtime import BuildError
+from runtime.ondemand import compilers
+from runtime.ondemand import kernels as on_demand
+from runtime.ondemand.build import find
+from runtime.ondemand.cache import Entry
+
+from . import node as on_node
+from .executor import Built, LostError, TuningError, chosen
+from .node import Found, Job
+from .shipping import Packed, pack_up, unpack
+from .worker import CandidateError, InputsError
+
+_PATIENCE = 60.0  # seconds, for nodes that say what they have: others go on without them
+_START = 600.0  # seconds, for a measuring process: importing PyTorch, and until its GPU is free
+_POLL = 5.0
+_MOST_LOSSES = 3  # of tasks that were building one kernel
+_nodes: Callable[[], list[dict[str, Any]]] = ray.nodes  # which has no types
+_OURS = (TuningError, BuildError, PackError, CandidateError, InputsError, LostError)
+
+
+class _Node:
+    """A node of the cluster, as Ray describes it."""
+
+    def __init__(self, described: Mapping[str, Any]) -> None:
+        self.id = str(described["NodeID"])
+        self.name = f"{described['NodeName']} ({self.id[:8]})"
+        resources = described["Resources"]
+        self.cpus = int(resources.get("CPU", 0))
+        self.gpus = int(resources.get("GPU", 0))
+        self.memory = int(resources.get("memory", 0))
+
+    @property
+    def strategy(self) -> NodeAffinitySchedulingStrategy:
+        """For what must run there."""
+        return NodeAffinitySchedulingStrategy(self.id, soft=False)
+
+
+def _alive() -> dict[str, _Node]:
+    return {node["NodeID"]: _Node(node) for node in _nodes() if node["Alive"]}
+
+
+def _wait(references: Sequence[Any], count: int, timeout: float) -> tuple[list[Any], list[Any]]:
+    """Those that have answered, and the others."""
+    if not references:
+        return [], []
+    try:
+        ready, busy = ray.wait(list(references), num_returns=count, timeout=timeout)
+    except OSError as error:
+        raise TuningError(f"Ray's process on this machine is gone: {error}") from None
+    return ready, busy
+
+
+def _get(reference: Any, place: str, timeout: float | None = None) -> Any:
+    """What a task returned. Raises what it raised; LostError where it or its node is gone."""
+    try:
+        return ray.get(reference, timeout=timeout)
+    except GetTimeoutError:
+        raise LostError(place, f"nothing from it in {timeout:g} s") from None
+    except RayTaskError as error:
+        cause = error.cause
+        if isinstance(cause, LostError):
+            raise LostError(place, cause.reason) from None
+        if isinstance(cause, CandidateError | InputsError):
+            raise cause from None
+        if isinstance(cause, _OURS):
+            raise TuningError(f"{place}: {cause}") from None
+        raise
+    except RayError as error:
+        first, _, _ = str(error).partition(". ")
+        raise LostError(place, f"{type(error).__name__}: {' '.join(first.split())}") from None
+
+
+def _identity_of(module: str) -> Callable[..., Any]:
+    """What a node runs to say what it is, which takes nothing of Kernelmint to be unpickled."""
+
+    def identity(*arguments: Any) -> dict[str, str]:
+        import importlib
+
+        try:
+            return dict(importlib.import_module(module).identity(*arguments))
+        except ImportError as error:
+            return {"kernelmint": f"none ({error})"}
+
+    return identity
+
+
+class RayExecutor:
+    """The nodes of a cluster: all build, and those with the device that is asked for measure."""
+
+    def __init__(self, address: str, job: Job, device: str | None, patience: float) -> None:
+        """Tunes for the devices called `device`, or for the only ones. Raises TuningError."""
+        self._address = address
+        self._job = job
+        self._is_cuda = job.needs.capability > 0
+        self._patience = patience
+        self._identity = on_node.identity(job.family, self._is_cuda, job.specs is None)
+        self._alike: set[str] = set()  # nodes that were found to be like this machine
+        self._found: dict[str, Found | str] = {}  # by node: what it has, or why it has nothing
+        self._entries: dict[str, tuple[str, Entry]] = {}  # hashes of requests, and packs, by key
+        self._places: dict[str, _Node] = {}
+        try:
+            ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise TuningError(f"--ray {address}: {error}") from None
+        self._shipped = ray.put(job)
+        nodes = self._look()
+        found = [entry for entry in self._found.values() if isinstance(entry, Found)]
+        if not found:
+            reasons = [entry for entry in self._found.values() if isinstance(entry, str)]
+            have = any(map(self._slots, nodes.values()))
+            verb = f"gave one in {_PATIENCE:g} s" if have else "has one"
+            what = "GPU" if self._is_cuda else "CPU"
+            why = reasons[0] if reasons else f"it takes a {what}, and no node {verb}"
+            raise TuningError(f"--ray {address}: {why}")
+        self.device = chosen((entry.device for entry in found), device, job.needs.target)
+        self._code = next(entry.code for entry in found if entry.device.name == self.device.name)
+
+    @property
+    def at_once(self) -> int:
+        """Twice the processors."""
+        return 2 * max(1, sum(node.cpus for node in _alive().values()))
+
+    def _slots(self, node: _Node) -> int:
+        """How many devices of a node measure at once: its GPUs, or its CPUs as one."""
+        return node.gpus if self._is_cuda else min(node.cpus, 1)
+
+    def _look(self) -> dict[str, _Node]:
+        """Asks nodes that are new what they are; those that are alive. Raises TuningError where
+        one is not like this machine."""
+        nodes = _alive()
+        self._found = {name: found for name, found in self._found.items() if name in nodes}
+        new = [node for node in nodes.values() if node.id not in self._alike]
+        identity = ray.remote(_identity_of(on_node.__name__))
+        arguments = (self._job.family, self._is_cuda, self._job.specs is None)
+        for node, theirs in self._ask_all(new, identity, arguments, {"num_cpus": 0}):
+            if differences := [
+                f"{name} {theirs.get(name, 'unknown')} (here {value})"
+                for name, value in self._identity.items()
+                if theirs.get(name) != value
+            ]:
+                raise TuningError(
+                    f"--ray {self._address}: the node {node.name} has {', '.join(differences)}: "
+                    "nodes must have what this machine has, so that kernels are the same"
+                )
+            self._alike.add(node.id)
+        new = [
+            node
+            for node in nodes.values()
+            if node.id in self._alike and node.id not in self._found and self._slots(node)
+        ]
+        resources = {"num_gpus": 1} if self._is_cuda else {"num_cpus": 0}
+        introduce = ray.remote(on_node.introduce)
+        for node, found in self._ask_all(new, introduce, (self._shipped,), resources):
+            self._found[node.id] = found
+        return nodes
+
+    def _ask_all(
+        self, nodes: Sequence[_Node], task: Any, arguments: Sequence[Any], resources: dict[str, int]
+    ) -> Iterator[tuple[_Node, Any]]:
+        """What nodes answer; those that do not are left out."""
+        asked = {
+            task.options(**resources, max_retries=0, scheduling_strategy=node.strategy).remote(
+                *arguments
+            ): node
+            for node in nodes
+        }
+        ready, busy = _wait(list(asked), len(asked), _PATIENCE)
+        for reference in busy:
+            ray.cancel(reference, force=True)
+        for reference in ready:
+            node = asked[reference]
+            try:
+                yield node, _get(reference, node.name)
+            except LostError:  # it is asked again when places are looked for again
+                continue
+
+    def build(
+        self, keys: Sequence[str], goes_on: Callable[[], bool]
+    ) -> Iterator[tuple[str, Pack | BuildError | LostError]]:
+        """Builds on any node, into this machine's cache."""
+        cache = on_demand.cache().writable()
+        waiting = collections.deque(keys)
+        losses: collections.Counter[str] = collections.Counter()
+        running: dict[Any, str] = {}
+        try:
+            while (waiting and goes_on()) or running:
+                room = self.at_once - len(running)
+                while waiting and room > 0 and goes_on():
+                    key = waiting.popleft()
+                    request = on_node.request(self._job.family, key, self._code, self._is_cuda)
+                    entry = find(cache, request)
+                    if entry is not None:
+                        yield key, self._keep(key, request.id, entry)
+                    else:
+                        running[self._start_build(key, request.id)] = key
+                        room -= 1
+                ready, _ = _wait(list(running), 1, _POLL)
+                for reference in ready:
+                    key = running.pop(reference)
+                    try:
+                        made = _get(reference, f"the build of {key}")
+                    except LostError as error:
+                        losses[key] += 1
+                        if losses[key] < _MOST_LOSSES:
+                            waiting.append(key)
+                            yield key, error
+                        else:
+                            yield key, BuildError(f"{_MOST_LOSSES} times lost: {error.reason}")
+                        continue
+                    if isinstance(made, Packed):
+                        yield key, self._keep(key, made.request, unpack(made, cache))
+                    else:
+                        yield key, made
+                if running and not ready and not any(n.cpus for n in _alive().values()):
+                    raise self._nobody("builds")
+        finally:
+            for reference in running:
+                ray.cancel(reference, force=True)
+
+    def _keep(self, key: str, request: str, entry: Entry) -> Pack:
+        self._entries[key] = request, entry
+        return packs.read(entry.folder)
+
+    def _start_build(self, key: str, request: str) -> Any:
+        """A task with a processor, and the memory that builds on one machine allow a compiler."""
+        most = max((node.memory for node in _alive().values()), default=0)
+        jobs = runpy.run_path(str(compilers.TOOLS / "build/jobs.py"))
+        task = ray.remote(on_node.build).options(
+            num_cpus=1,
+            memory=min(jobs["MIB_PER_JOB"] << 20, most),
+            max_retries=0,
+            scheduling_strategy="SPREAD",
+        )
+        return task.remote(self._shipped, key, self._code, request)
+
+    def places(self) -> list[str]:
+        """The devices, by node and number."""
+        self._places = {}
+        for node in self._look().values():
+            found, count = self._found.get(node.id), self._slots(node)
+            if isinstance(found, Found) and found.device.name == self.device.name:
+                for number in range(count):
+                    self._places[f"{node.name} #{number}" if count > 1 else node.name] = node
+        if not self._places:
+            raise self._nobody(f"has {self.device.name}")
+        return list(self._places)
+
+    def _nobody(self, what: str) -> TuningError:
+        return TuningError(
+            f"--ray {self._address}: no node that {what} is left; what was found is in the "
+            "journal: the same command goes on from there"
+        )
+
+    def worker(self, place: str) -> ActorWorker:
+        """An actor with the whole device, and a process of its own on it."""
+        node = self._places[place]
+        worker = ActorWorker(place, self._entries, lambda: self._found.pop(node.id, None))
+        resources = {"num_gpus": 1, "num_cpus": 0} if self._is_cuda else {"num_cpus": node.cpus}
+        worker.start(
+            ray.remote(on_node.Measurer).options(**resources, scheduling_strategy=node.strategy),
+            (self._shipped, self.device.name, self._patience),
+        )
+        return worker
+
+
+class ActorWorker:
+    """A Worker in an actor on a node."""
+
+    def __init__(
+        self,
+        place: str,
+        entries: Mapping[str, tuple[str, Entry]],
+        lost: Callable[[], object],
+    ) -> None:
+        """Takes kernels from `entries`, and calls `lost` where the actor or its node is gone."""
+        self._place = place
+        self._entries = entries
+        self._lost = lost
+        self._actor: Any = None
+        self._taken: set[str] = set()
+
+    def start(self, actor: Any, arguments: Sequence[Any]) -> None:
+        """Starts the actor. Raises LostError where it does not start in time."""
+        self._actor = actor.remote()
+        try:
+            self._get(self._actor.begin.remote(*arguments), _START)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _get(self, reference: Any, timeout: float | None = None) -> Any:
+        try:
+            return _get(reference, self._place, timeout)
+        except LostError:
+            self._lost()
+            raise
+
+    def _take(self, kernels: Sequence[Built]) -> list[str]:
+        """Sends kernels that the actor does not have; their keys."""
+        keys = [built.key for built in kernels]
+        for key in keys:
+            if key not in self._taken:
+                self._get(self._actor.take.remote(key, pack_up(*self._entries[key])))
+                self._taken.add(key)
+        return keys
+
+    def check(self, kernel: Built, shape: Shape, seed: int) -> None:
+        """As Worker says."""
+        (key,) = self._take([kernel])
+        self._get(self._actor.check.remote(key, shape, seed))
+
+    def rounds(
+        self, kernels: Sequence[Built], shape: Shape, seed: int, least: int, seconds: float
+    ) -> tuple[list[dict[str, float]], dict[str, int]]:
+        """As Worker says."""
+        keys = self._take(kernels)
+        times, clocks = self._get(self._actor.rounds.remote(keys, shape, seed, least, seconds))
+        return times, clocks
+
+    def stop(self) -> None:
+        """Ends the actor, and with it its processes."""
+        if self._actor is not None:
+            ray.kill(self._actor)
+            self._actor = None

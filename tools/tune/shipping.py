@@ -1,0 +1,112 @@
+"""Files by their content, for machines that share no file system: specs, and kernels' packs."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import runtime
+from codegen import places
+from codegen.spec.model import Family
+from runtime.ondemand.cache import Cache, Entry, Roots
+from runtime.ondemand.specs import Source
+
+
+@dataclass(frozen=True)
+class Specs:
+    """What a family's kernels are built from, and its reference.
+
+    Attributes:
+        id: the hash of the files.
+        folder: the family's.
+        files: by their path, with forward slashes.
+    """
+
+    id: str
+    folder: str
+    files: Mapping[str, bytes]
+
+
+def collect(source: Source, family: Family) -> Specs:
+    """The folder `kernel_specs` that a family is in, else the family's folder alone, and the files
+    and folders that its `build:` names, but for what Python packages bring."""
+    shared = source.root.name == "kernel_specs"
+    found = [source.root if shared else source.folder]
+    for build in (family.build, *(target.build for target in family.targets)):
+        for place in build.places:
+            if place.specs is not None:
+                found.append(places.find(place.entry, {place.specs: source.root}))
+    above = Path(os.path.commonpath([source.root.parent, *(path.parent for path in found)]))
+    files = {
+        path.relative_to(above).as_posix(): path.read_bytes()
+        for folder in found
+        for path in ([folder] if folder.is_file() else sorted(folder.rglob("*")))
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    digest = hashlib.sha256()
+    for name, content in sorted(files.items()):
+        digest.update(f"{name} {len(content)}\n".encode() + content)
+    return Specs(digest.hexdigest()[:16], source.folder.relative_to(above).as_posix(), files)
+
+
+def load(specs: Specs, cache: Cache) -> Path:
+    """Makes the family known here; its folder, in that of the cache."""
+    folder = cache.folder / "specs" / specs.id
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(dir=folder.parent))
+        _write(specs.files, partial)
+        try:
+            partial.rename(folder)
+        except OSError:  # another process was faster
+            shutil.rmtree(partial)
+    runtime.load(folder / specs.folder)
+    return folder / specs.folder
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A pack of a cache.
+
+    Attributes:
+        request: the hash of what was asked for.
+        name: what the pack is called in a cache.
+        dependencies: the names of the files that it was built from.
+        files: its own.
+    """
+
+    request: str
+    name: str
+    dependencies: tuple[str, ...]
+    files: Mapping[str, bytes]
+
+
+def pack_up(request: str, entry: Entry) -> Packed:
+    """A pack, for another cache."""
+    files = {
+        path.relative_to(entry.folder).as_posix(): path.read_bytes()
+        for path in entry.folder.rglob("*")
+        if path.is_file()
+    }
+    return Packed(request, entry.folder.name, entry.names, files)
+
+
+def unpack(packed: Packed, cache: Cache) -> Entry:
+    """Puts a pack into a cache, as if it had been built here."""
+    with cache.locked([packed.request]), cache.work() as (work, _):
+        made = work / "pack"
+        _write(packed.files, made)
+        nowhere = Roots({})  # no dependency is looked at
+        return cache.publish(packed.request, packed.dependencies, nowhere, packed.name, made)
+
+
+def _write(files: Mapping[str, bytes], folder: Path) -> None:
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
