@@ -47,8 +47,10 @@ lint: $(READY)
 	$(BIN)/lint-imports
 	$(BIN)/python -m kernelmint check
 
-# Every instruction set: the tests check each that the processor runs.
+# Every instruction set: the tests check each that the processor runs. And what ptxas makes of each
+# kernel for each architecture is compared with what it was.
 test: export KERNELMINT_ISAS ?= all
+test: export KERNELMINT_WITHOUT_GPU ?= all
 test: build lint
 	$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
 	$(BIN)/ptx-report --installed --check

@@ -43,13 +43,19 @@ if(_origin STREQUAL "from PyPI")
   set(ENV{NVCC_APPEND_FLAGS} "$ENV{NVCC_APPEND_FLAGS} -L${_toolkit}/lib")
 endif()
 
+set(KERNELMINT_WITHOUT_GPU all CACHE STRING
+    "CUDA architectures where no GPU is present and none is asked for: all that the targets name, or the newest")
+if(NOT KERNELMINT_WITHOUT_GPU MATCHES "^(all|newest)$")
+  message(FATAL_ERROR "Kernelmint: KERNELMINT_WITHOUT_GPU: got '${KERNELMINT_WITHOUT_GPU}', expected all or "
+          "newest")
+endif()
 set(KERNELMINT_ASKED "${CMAKE_CUDA_ARCHITECTURES}")
 set(CMAKE_CUDA_ARCHITECTURES OFF)  # each target names its own
 enable_language(CUDA)
 message(STATUS "Kernelmint: nvcc ${CMAKE_CUDA_COMPILER_VERSION} (${_origin}): ${CMAKE_CUDA_COMPILER}")
 
 # The architectures to build `targets` for, by number: the user's, else those of the GPUs present,
-# else what the targets name.
+# else what the targets name, or the newest of it.
 function(kernelmint_choose_architectures targets result)
   set(_asked_by)
   if(KERNELMINT_ASKED AND NOT KERNELMINT_ASKED STREQUAL "native")
@@ -70,6 +76,11 @@ function(kernelmint_choose_architectures targets result)
       set(_asked ${targets})
       list(TRANSFORM _asked REPLACE "^sm" "")
       set(_asked_by "the targets name")
+      if(KERNELMINT_WITHOUT_GPU STREQUAL "newest")
+        list(SORT _asked COMPARE NATURAL)
+        list(GET _asked -1 _asked)
+        set(_asked_by "the newest that the targets name")
+      endif()
     endif()
   endif()
   set(_chosen)  # numbers, or numbers with an `a`

@@ -40,12 +40,13 @@ class Checkout:
     build: Path
     out: str = "generated"
     specs: str = "kernel_specs"
+    path: str = os.environ["PATH"]
 
     def run(self, *command: str | Path) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [str(part) for part in command],
             cwd=self.root,
-            env={**os.environ, "PYTHONPATH": str(self.root)},
+            env={**os.environ, "PYTHONPATH": str(self.root), "PATH": self.path},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -177,3 +178,25 @@ def test_instruction_sets_are_all_native_or_those_named(checkout) -> None:
         done = checkout.configure(f"-DKERNELMINT_ISAS={wrong}")
         assert done.returncode != 0
         assert "expected all, native, or" in " ".join(done.stdout.split())
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
+def test_without_a_gpu_cuda_is_for_all_that_targets_name_or_the_newest(tmp_path: Path) -> None:
+    made = copied(tmp_path / "checkout", tmp_path / "build", "generated", "kernel_specs")
+    made.regenerate(
+        "family == 'flash_forward' and target != 'cpu' and d_head == 64 and causal"
+        " and dtype == 'bf16'"
+    )
+    no_gpu = tmp_path / "bin"
+    no_gpu.mkdir()
+    (no_gpu / "nvidia-smi").write_text("#!/bin/sh\nexit 9\n")
+    (no_gpu / "nvidia-smi").chmod(0o755)
+    made.path = f"{no_gpu}:{os.environ['PATH']}"
+    for named, expected in (("all", {"80", "90", "90a"}), ("newest", {"90", "90a"})):
+        done = made.configure("-DKERNELMINT_CUDA=ON", f"-DKERNELMINT_WITHOUT_GPU={named}")
+        assert done.returncode == 0, done.stdout
+        compiled = re.findall(r"arch=compute_(\w+),", (made.build / "build.ninja").read_text())
+        assert set(compiled) == expected
+    done = made.configure("-DKERNELMINT_CUDA=ON", "-DKERNELMINT_WITHOUT_GPU=oldest")
+    assert done.returncode != 0
+    assert "got 'oldest', expected all or newest" in " ".join(done.stdout.split())

@@ -2,8 +2,9 @@
 
     python tools/build/install.py [pip arguments, such as -C cmake.define.KERNELMINT_CUDA=OFF]
 
-It compiles the CPU's kernels for this processor's best instruction set alone; KERNELMINT_ISAS in
-the environment names others: `all`, or a list such as "baseline;native".
+It compiles for development: the CPU's kernels for this processor's best instruction set, and
+CUDA's, where there is no GPU, for the newest architecture that a target names. KERNELMINT_ISAS=all
+and KERNELMINT_WITHOUT_GPU=all in the environment compile for all.
 
 pip hides a build's output unless it fails, and then prints all of it. This shows what a person
 waits for (which nvcc, how many kernels, ninja's count), keeps the rest in build/install.log, and
@@ -23,6 +24,7 @@ LOG = Path(os.environ.get("KERNELMINT_INSTALL_LOG", ROOT / "build" / "install.lo
 STEP = re.compile(r"^\s*\[(\d+)/(\d+)\] (.*)$")
 SAID = re.compile(r"^\s*(?:-- )?(Kernelmint: .*)$")
 MOST_FAILURE_LINES = 80
+FOR_DEVELOPMENT = {"KERNELMINT_ISAS": "native", "KERNELMINT_WITHOUT_GPU": "newest"}
 
 
 def interesting(line: str) -> bool:
@@ -48,8 +50,10 @@ def report_failure(lines: list[str]) -> None:
 def main(arguments: list[str]) -> int:
     """Install, streaming progress; return pip's exit status."""
     command = [sys.executable, "-m", "pip", "install", "--verbose", "--no-build-isolation"]
-    isas = os.environ.get("KERNELMINT_ISAS", "native")
-    command += ["--no-deps", "-e", ".", "-C", f"cmake.define.KERNELMINT_ISAS={isas}", *arguments]
+    command += ["--no-deps", "-e", "."]
+    for name, value in FOR_DEVELOPMENT.items():
+        command += ["-C", f"cmake.define.{name}={os.environ.get(name, value)}"]
+    command += arguments
     LOG.parent.mkdir(exist_ok=True)
     on_terminal = sys.stdout.isatty()
     lines: list[str] = []
