@@ -91,10 +91,13 @@ def find(cache: Cache, request: Request) -> Entry | None:
     return cache.find(request.id, request.roots)
 
 
-def build(cache: Cache, requests: Sequence[Request]) -> dict[str, Entry]:
+def build(
+    cache: Cache, requests: Sequence[Request], failed: dict[str, BuildError] | None = None
+) -> dict[str, Entry]:
     """The packs of the requests, by key; those that the cache lacks are compiled.
 
-    Raises BuildError for the first that does not compile; KernelNotFound for what is no valid key.
+    What does not compile is put into `failed`, by key. Without it, raises BuildError for the first;
+    KernelNotFound for what is no valid key.
     """
     what = requests[0].key if len(requests) == 1 else f"{len(requests)} kernels"
     found = {r.key: entry for r in requests if (entry := find(cache, r)) is not None}
@@ -110,11 +113,16 @@ def build(cache: Cache, requests: Sequence[Request]) -> dict[str, Entry]:
         found |= {r.key: entry for r in missing if (entry := find(cache, r)) is not None}
         missing = [request for request in missing if request.key not in found]
         if missing:
-            found |= _compile_all(cache, missing, progress)
+            found |= _compile_all(cache, missing, progress, failed)
     return found
 
 
-def _compile_all(cache: Cache, requests: Sequence[Request], progress: Progress) -> dict[str, Entry]:
+def _compile_all(
+    cache: Cache,
+    requests: Sequence[Request],
+    progress: Progress,
+    failed: dict[str, BuildError] | None,
+) -> dict[str, Entry]:
     from runtime.ondemand.emit import Spec  # codegen's libraries, which take a while to import
 
     jobs = runpy.run_path(str(compilers.TOOLS / "build/jobs.py"))["jobs"]()
@@ -124,16 +132,22 @@ def _compile_all(cache: Cache, requests: Sequence[Request], progress: Progress) 
         concurrent.futures.ThreadPoolExecutor(jobs) as processes,
         concurrent.futures.ThreadPoolExecutor(jobs) as kernels,
     ):
-        pending = set()
+        pending: dict[concurrent.futures.Future[tuple[str, Entry]], str] = {}
         try:
             for request in requests:
                 if request.source not in specs:
                     specs[request.source] = Spec(request.source)
                 generated = specs[request.source].kernel(request.key)
                 job = _Job(cache, request, generated, processes)
-                pending.add(kernels.submit(job.run))
+                pending[kernels.submit(job.run)] = request.key
             for future in concurrent.futures.as_completed(pending):
-                key, entry = future.result()
+                try:
+                    key, entry = future.result()
+                except BuildError as error:
+                    if failed is None:
+                        raise
+                    failed[pending[future]] = error
+                    continue
                 done[key] = entry
                 progress.update(len(done), len(requests), key)
         except BaseException:

@@ -19,7 +19,7 @@ import torch
 from codegen import packs as pack_files
 from codegen.packs import Pack, PackError
 from runtime import _native, devices, manifest, ondemand, packs
-from runtime.errors import InvalidArgument, KernelNotFound, TargetUnavailable
+from runtime.errors import BuildError, InvalidArgument, KernelNotFound, TargetUnavailable
 from runtime.ondemand import compilers, specs
 from runtime.ondemand.build import Request
 from runtime.ondemand.build import build as build_all
@@ -219,20 +219,25 @@ def find(key: str) -> Pack | None:
     return None if entry is None else _open(store, request, entry)
 
 
-def build(keys: Sequence[str], architectures: Sequence[str] | None = None) -> dict[str, Pack]:
+def build(
+    keys: Sequence[str],
+    architectures: Sequence[str] | None = None,
+    failed: dict[str, BuildError] | None = None,
+) -> dict[str, Pack]:
     """The packs of kernels, by key; those that the cache lacks are compiled.
 
-    Raises BuildError, KernelNotFound or TargetUnavailable.
+    What does not compile is put into `failed`, by key; without it, raises BuildError for the first.
+    Raises KernelNotFound or TargetUnavailable.
     """
     store = cache()
     requests = [_request(key, architectures) for key in dict.fromkeys(keys)]
     found: dict[str, Pack] = {}
     for _ in range(2):  # a damaged entry is built anew
-        missing = [request for request in requests if request.key not in found]
+        missing = [r for r in requests if r.key not in found and r.key not in (failed or ())]
         if not missing:
             break
-        entries = build_all(store, missing)
-        opened = {r.key: _open(store, r, entries[r.key]) for r in missing}
+        entries = build_all(store, missing, failed)
+        opened = {r.key: _open(store, r, entries[r.key]) for r in missing if r.key in entries}
         found |= {key: pack for key, pack in opened.items() if pack is not None}
     return found
 

@@ -1,5 +1,5 @@
 """kernelmint tune on the CPU, end to end: a family of its own, real kernels, real processes; one
-kernel is slow, one wrong, one hangs and one crashes."""
+kernel is slow, one wrong, one hangs, one crashes and one does not compile."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import torch
 import runtime
 from codegen.spec.load import load
 from runtime import choice, devices, packs
-from tools.tune import code, problem, rows
+from tools.tune import code, executor, problem, rows
 from tools.tune.journal import Journal
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,7 +32,7 @@ arguments:
   x: {tensor: [M, N], dtype: f32}
   y: {output: [M, N], dtype: f32}
 parameters:
-  mode: {type: enum, values: [plain, wrong, hang, crash], default: plain}
+  mode: {type: enum, values: [plain, wrong, hang, crash, broken], default: plain}
 reference: reference.py:tuned_rows
 """,
     "cpu.yaml": """\
@@ -44,7 +44,7 @@ sets:
   default: [{work: 32}]
   tune:
     - product: {mode: plain, work: [32, 1, 64]}
-    - product: {mode: [wrong, hang, crash], work: 1}
+    - product: {mode: [wrong, hang, crash, broken], work: 1}
   good:
     - product: {mode: plain, work: [32, 1]}
 """,
@@ -68,6 +68,7 @@ template <class Config, class Isa>
 LaunchResult launch(const void* pointer, const LaunchContext&) {
   const auto& args = *static_cast<const typename Config::Args*>(pointer);
   using Mode = typename Config::mode_type;
+  static_assert(Config::mode != Mode::broken, "there is no such mode");
   if constexpr (Config::mode == Mode::crash) std::raise(SIGSEGV);
   while (Config::mode == Mode::hang) asm volatile("");
   const float one = Config::mode == Mode::wrong ? 1.5f : 1.0f;
@@ -84,6 +85,8 @@ LaunchResult launch(const void* pointer, const LaunchContext&) {
 }  // namespace kernelmint
 """,
 }
+
+MODES = ("wrong", "hang", "crash", "broken")
 
 
 def journals(root):
@@ -216,7 +219,7 @@ def test_the_fastest_right_kernel_of_each_shape_is_written_as_a_row(tuned):
         assert row["device"] == devices.name(torch.device("cpu"))
         assert row["toolchain"].startswith("c++ ")
         assert len(row["code"]) == 16
-    assert "6 configurations of the set tune fit the constraints and limits, 5 the 2 shapes" in said
+    assert "7 configurations of the set tune fit the constraints and limits, 6 the 2 shapes" in said
     assert "estimates of at most 32 times the least, work" in said
     (family,) = load([place.folder.parent])  # codegen takes what was written
     assert [row.take for row in family.targets[0].tuned] == [KEY.format("plain", 1)] * 2
@@ -235,6 +238,22 @@ def test_what_is_wrong_hangs_or_crashes_is_recorded_and_skipped(tuned):
     }  # fmt: skip
 
 
+def test_what_does_not_compile_is_left_out_and_the_others_are_built(tuned):
+    _, said, _ = tuned
+    assert f"{KEY.format('broken', 1)}: does not compile: " in said
+    assert "there is no such mode" in said
+    assert said.count("does not compile") == 1
+    assert "built 6 of 6 configurations" in said
+
+
+def test_nothing_is_begun_when_the_budget_is_spent(tmp_path):
+    process = make(tmp_path).start("--budget", "0")
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "the budget leaves 6 configurations out, not built" in said
+    assert said.endswith("Error: nothing was measured\n")
+
+
 def test_all_results_are_written_as_t4(tuned):
     _, _, file = tuned
     data = json.loads(file.read_text())
@@ -243,14 +262,14 @@ def test_all_results_are_written_as_t4(tuned):
         (r["configuration"]["M"], r["configuration"]["mode"], r["configuration"]["work"]): r
         for r in data["results"]
     }
-    assert len(found) == len(data["results"]) == 10
+    assert len(found) == len(data["results"]) == 12
     good = found[64, "plain", 1]
     assert (good["invalidity"], good["correctness"]) == ("correct", 1)
     assert good["measurements"][0]["value"] == pytest.approx(
         sorted(good["times"]["runtimes"])[len(good["times"]["runtimes"]) // 2], rel=0.5
     )
-    assert {found[64, mode, 1]["invalidity"] for mode in ("wrong", "hang", "crash")} == {
-        "correctness", "timeout", "runtime"
+    assert {mode: found[64, mode, 1]["invalidity"] for mode in MODES} == {
+        "wrong": "correctness", "hang": "timeout", "crash": "runtime", "broken": "compile"
     }  # fmt: skip
     assert found[64, "wrong", 1]["correctness"] == 0
     assert found[64, "hang", 1]["measurements"] == []
@@ -350,7 +369,7 @@ def test_killed_or_interrupted_it_goes_on_from_its_journal_and_leaves_no_process
     (place.folder / "cpu.yaml").write_text(
         FILES["cpu.yaml"]
         .replace("[32, 1, 64]", "[32, 2]")
-        .replace("mode: [wrong, hang, crash]", "mode: [hang]")
+        .replace("mode: [wrong, hang, crash, broken]", "mode: [hang]")
     )
     # With so much patience it calls the kernel that hangs until it is stopped.
     before = stopped(place.start("--patience", "600"), place, signal.SIGINT)
@@ -384,9 +403,25 @@ def test_on_a_gpu_an_error_of_cuda_and_a_kernel_that_hangs_are_skipped_too(tmp_p
     assert all(entry["clocks"]["sm MHz"] > 0 for entry in place.entries("rounds"))
 
 
+@pytest.mark.gpu
+def test_several_gpus_share_the_shapes(tmp_path):
+    if torch.cuda.device_count() < 2:
+        pytest.skip("one GPU")
+    second = "{sizes: {M: 2048}, range: {M: [1001, 4000], N: [4096, 4096]}}"
+    shapes = CUDA_FILES["sm80.shapes.yaml"].replace("}]", f"}}, {second}]")
+    place = make(tmp_path, CUDA_FILES | {"sm80.shapes.yaml": shapes})
+    place.tune(target="sm80")
+    assert {entry["place"] for entry in place.entries("rounds")} == {"cuda:0", "cuda:1"}
+    assert [row["range"]["M"] for row in rows.read(place.folder / "sm80.tuned.yaml")] == [
+        [1, 1000], [1001, 4000]
+    ]  # fmt: skip
+
+
 def test_a_journal_is_read_up_to_a_torn_line_and_goes_on_behind_it(tmp_path):
     path = tmp_path / "folder/journal.jsonl"
     first = Journal(path, fresh=False)
+    with pytest.raises(executor.TuningError, match="another tuning"):
+        Journal(path, fresh=True)
     first.add("checked", id="a", shape="s")
     first.close()
     path.write_text(path.read_text() + '{"kind": "chec')
@@ -397,7 +432,10 @@ def test_a_journal_is_read_up_to_a_torn_line_and_goes_on_behind_it(tmp_path):
     third = Journal(path, fresh=False)
     assert [e["id"] for e in third.find("checked", shape="s")] == ["a", "b"]
     third.close()
-    assert Journal(path, fresh=True).entries == []
+    fourth = Journal(path, fresh=True)
+    assert fourth.entries == []
+    assert path.read_text() == ""
+    fourth.close()
 
 
 def test_rows_of_other_devices_and_parameters_are_kept(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import re
 import shutil
 import signal
@@ -16,8 +17,9 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
-from tests.tools.test_tune import KEY, ROOT, journals, make
+from tests.tools.test_tune import CUDA_FILES, KEY, ROOT, journals, make
 from tools.tune import rows
 
 RAY = Path(sys.executable).with_name("ray")
@@ -53,15 +55,15 @@ class Cluster:
         # Names of sockets, which lie there, have at most 107 characters.
         self.temporary = Path(tempfile.mkdtemp(prefix="ray"))
 
-    def start(self, name, cpus=1, **environment):
+    def start(self, name, cpus=1, gpus=0, **environment):
         head = ["--head", f"--port={self.port}", f"--temp-dir={self.temporary}",
                 "--include-dashboard=false"]  # fmt: skip
         joining = [f"--address={self.address}"] if any(self.root.iterdir()) else head
         (self.root / name).mkdir()
         own = {"KERNELMINT_CACHE_DIR": str(self.root / name), **HEALTH, **environment}
         done = subprocess.run(
-            [RAY, "start", f"--node-name={name}", f"--num-cpus={cpus}", "--disable-usage-stats",
-             "--object-store-memory=80000000", *joining],
+            [RAY, "start", f"--node-name={name}", f"--num-cpus={cpus}", f"--num-gpus={gpus}",
+             "--disable-usage-stats", "--object-store-memory=80000000", *joining],
             cwd=ROOT, env={**os.environ, **own}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             text=True, timeout=120, check=False,
         )  # fmt: skip
@@ -153,6 +155,8 @@ def test_nodes_that_die_are_done_without(cluster, tmp_path):
         KEY.format("crash", 1): "runtime",
     }
     assert named(place.entries("rounds"), "first") == place.entries("rounds")
+    assert f"{KEY.format('broken', 1)}: does not compile: " in said
+    assert f"\n  on {platform.node()}\n" in said
     # The driver has all that was built, so that a machine alone can go on.
     assert len(list((place.root / "cache/1/packs").glob("*/*.so"))) == 5
 
@@ -175,6 +179,22 @@ def test_nodes_that_die_are_done_without(cluster, tmp_path):
     assert (
         f"no node that has {found[0]['device']} is left; what was found is in the journal" in said
     )
+
+
+@pytest.mark.gpu
+def test_a_gpu_of_a_node_measures(cluster, tmp_path):
+    place = make(tmp_path / "driver", CUDA_FILES)
+    cluster.start("head", cpus=0)
+    cluster.start("first", gpus=1, cpus=2)
+    process = place.start("--patience", "20", "--ray", cluster.address, target="sm80")
+    said, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, said
+    (row,) = rows.read(place.folder / "sm80.tuned.yaml")
+    assert row["take"] == "tuned_rows.sm80.plain-w1"
+    assert row["device"] == torch.cuda.get_device_name()
+    faults = {entry["key"].split(".")[2]: entry["invalidity"] for entry in place.entries("fault")}
+    assert faults == {"wrong-w1": "correctness", "hang-w1": "timeout", "crash-w1": "runtime"}
+    assert named(place.entries("rounds"), "first") == place.entries("rounds")
 
 
 def test_without_ray_the_extra_is_named(tmp_path):

@@ -240,7 +240,7 @@ class RayExecutor:
 
     def _start_build(self, key: str, request: str) -> Any:
         """A task with a processor, and the memory that builds on one machine allow a compiler."""
-        most = max((node.memory for node in _alive().values()), default=0)
+        most = max((node.memory for node in _alive().values() if node.cpus), default=0)
         jobs = runpy.run_path(str(compilers.TOOLS / "build/jobs.py"))
         task = ray.remote(on_node.build).options(
             num_cpus=1,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import threading
@@ -9,22 +10,29 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from .executor import TuningError
+
 
 class Journal:
     """A file of findings. Each is written at once, whole; a torn last line, of a killed writer, is
     passed over."""
 
     def __init__(self, path: Path, fresh: bool) -> None:
-        """Opens the file, and with `fresh` forgets what it holds."""
+        """Opens the file, and with `fresh` forgets what it holds. Raises TuningError where another
+        process has it open."""
         self.path = path
         self._lock = threading.Lock()
         path.parent.mkdir(parents=True, exist_ok=True)
-        if fresh:
-            path.unlink(missing_ok=True)
-        self.entries = list(_read(path))
-        torn = path.exists() and not path.read_bytes().endswith((b"\n",)) and path.stat().st_size
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        if torn:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._file)
+            raise TuningError(f"{path}: another tuning of this writes it") from None
+        if fresh:
+            os.ftruncate(self._file, 0)
+        self.entries = list(_read(path))
+        if path.stat().st_size and not path.read_bytes().endswith(b"\n"):
             os.write(self._file, b"\n")
 
     def add(self, kind: str, **values: Any) -> None:
@@ -49,8 +57,6 @@ class Journal:
 
 
 def _read(path: Path) -> Iterator[dict[str, Any]]:
-    if not path.exists():
-        return
     for line in path.read_text(errors="replace").splitlines():
         try:
             entry = json.loads(line)

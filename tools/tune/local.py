@@ -36,17 +36,9 @@ class LocalExecutor:
         for first in range(0, len(keys), self.at_once):
             if not goes_on():
                 return
-            yield from self._build_some(keys[first : first + self.at_once])
-
-    def _build_some(self, keys: Sequence[str]) -> Iterator[tuple[str, Pack | BuildError]]:
-        try:
-            yield from on_demand.build(keys).items()
-        except BuildError as error:
-            if len(keys) == 1:
-                yield keys[0], error
-                return
-            for key in keys:  # what could be built is in the cache
-                yield from self._build_some([key])
+            failed: dict[str, BuildError] = {}
+            yield from on_demand.build(keys[first : first + self.at_once], failed=failed).items()
+            yield from failed.items()
 
     def places(self) -> list[str]:
         """The devices."""

@@ -126,7 +126,7 @@ def build(job: Job, key: str, code: Sequence[str], expected: str) -> Packed | Bu
     try:
         return pack_up(asked.id, build_all(on_demand.cache(), [asked])[key])
     except BuildError as error:
-        return error
+        return BuildError(f"{error}\n  on {platform.node()}")
 
 
 class Measurer:
