@@ -152,7 +152,9 @@ def build(
     else:
         names = list(dict.fromkeys(info.family for info in load(specs)))
     if keys is None:
-        keys = on_demand.keys(names, set_name, where, architectures)
+        keys = on_demand.keys(names, set_name, where)
+        if architectures is None:
+            keys = on_demand.runnable(keys)
     for key, part in on_demand.build(keys, architectures).items():
         add_part(key, part)
     return [info for info in _infos(map(manifest.family, names)) if info.key in keys]

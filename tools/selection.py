@@ -10,16 +10,10 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
 import runtime
-from codegen.space.expand import Selection, expand
-from codegen.spec.load import load
-from codegen.spec.problems import SpecError, UsageError
 from runtime import KernelInfo
 from runtime.ondemand import kernels as on_demand
-
-from .oracle import specs as specs_of
 
 VARIABLE = "KERNELS"
 FAMILY = "flash_forward"
@@ -76,37 +70,26 @@ def of_set(word: str, where: str | None = None) -> list[KernelInfo]:
 
     Raises:
         ValueError: there is no such set, or none of its kernels runs here.
-        BuildError: one does not compile.
+        BuildError: the specs are wrong, or one does not compile.
     """
-    try:
-        keys = on_demand.keys([FAMILY], _SHORT_NAMES.get(word, word), where, None)
-    except ValueError as error:
-        raise ValueError(
-            f"{word}: {error}; it is all, prog, prog_all, tune, another set's name, or B_r,B_c "
-            "such as 64,32"
-        ) from None
+    keys = on_demand.runnable(keys_of_set(word, where))
     known = {info.key: info for info in runtime.kernels(FAMILY) if info.built and info.available}
     if lacking := [key for key in keys if key not in known]:
         known |= {info.key: info for info in runtime.build(FAMILY, keys=lacking)}
     return [known[key] for key in keys]
 
 
-def keys_of_set(name: str, specs: Path | None = None) -> list[str]:
-    """The keys of flash_forward's kernels in the set of that name, over all targets, in its order.
+def keys_of_set(word: str, where: str | None = None) -> list[str]:
+    """The keys of flash_forward's kernels in a set, over all targets, in its order.
 
     Raises:
-        ValueError: no target has such a set, or the specs are wrong or not there.
+        ValueError: no target has such a set, or `where` leaves none of it.
+        BuildError: the specs are wrong.
     """
     try:
-        families = [
-            family for family in load((specs or specs_of(FAMILY),)) if family.name == FAMILY
-        ]
-        spaces = expand(families, Selection(name))
-    except SpecError as error:
-        raise ValueError("\n".join(str(problem) for problem in error.problems)) from None
-    except UsageError as error:
+        return on_demand.keys([FAMILY], _SHORT_NAMES.get(word, word), where)
+    except ValueError as error:
         raise ValueError(
-            f"{VARIABLE}={name}: {error}; it is all, prog, prog_all, tune, another set's name, or "
-            f"B_r,B_c such as 64,32"
+            f"{word}: {error}; it is all, prog, prog_all, tune, another set's name, or "
+            "B_r,B_c such as 64,32"
         ) from None
-    return [c.key for space in spaces for target in space.targets for c in target.configurations]

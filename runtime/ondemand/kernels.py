@@ -242,14 +242,11 @@ def build(
     return found
 
 
-def keys(
-    families: Sequence[str],
-    set_name: str,
-    where: str | None,
-    architectures: Sequence[str] | None,
-) -> list[str]:
-    """The keys of a set of families that a filter leaves, of targets that run here, or of all where
-    architectures are named. Raises InvalidArgument where there are none."""
+def keys(families: Sequence[str], set_name: str, where: str | None) -> list[str]:
+    """The keys of a set of families that a filter leaves, over all targets, in the set's order.
+
+    Raises InvalidArgument where there are none, BuildError where the specs are wrong.
+    """
     from runtime.ondemand.emit import Spec, keys_of  # codegen's libraries
 
     read = []
@@ -258,18 +255,20 @@ def keys(
         if source is None:
             raise InvalidArgument(f"{packs.owner(family)} has no specs of {family} to build from")
         read.append(Spec(source).family)
-    found = keys_of(read, set_name, where)
-    if architectures is None:
-        runs = {
-            f"{name}.{target.name}": why_not(target)
-            for name in families
-            for target in manifest.family(name).targets
-        }
-        kept = [key for key in found if runs.get(key.rpartition(".")[0]) is None]
-        if not kept:
-            why = "; ".join(dict.fromkeys(filter(None, runs.values())))
-            raise InvalidArgument(f"none of {len(found)} kernels runs here: {why}")
-        return kept
+    return keys_of(read, set_name, where)
+
+
+def runnable(keys: Sequence[str]) -> list[str]:
+    """Those of some kernels whose targets run here. Raises InvalidArgument where none does."""
+    why = {
+        f"{family}.{target.name}": why_not(target)
+        for family in dict.fromkeys(key.partition(".")[0] for key in keys)
+        for target in manifest.family(family).targets
+    }
+    found = [key for key in keys if why.get(key.rpartition(".")[0]) is None]
+    if not found:
+        reasons = "; ".join(dict.fromkeys(filter(None, why.values())))
+        raise InvalidArgument(f"none of {len(keys)} kernels runs here: {reasons}")
     return found
 
 
