@@ -239,6 +239,9 @@ def main(
 ) -> None:
     """Prints the table, each figure as it comes; exits with 1 where a contender fails."""
     devices = devices or (("cuda", "cpu") if torch.cuda.is_available() else ("cpu",))
+    listed = [c for device in devices for c in contenders(device) if only in c.name]
+    if not listed:
+        raise click.UsageError(f"no contender's name contains {only!r}")
     used = sorted(os.sched_getaffinity(0))
     figures = []
     failures = []
@@ -249,10 +252,7 @@ def main(
         click.echo(f"PyTorch {torch.__version__}, {len(used)} processors{numbers}")
         heading = "seconds from sources to a result"
         click.echo(f"  {heading:<92}{'cold':>7}{'runs':>6}{'warm':>8}{'runs':>6}")
-        listed = [contender for device in devices for contender in contenders(device)]
         for contender in listed:
-            if only not in contender.name:
-                continue
             click.echo(f"  {contender.name:<92}", nl=False)
             if importlib.util.find_spec(contender.needs) is None:
                 click.echo(f"  (no {contender.needs} here)")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import subprocess
 import sys
+import time
 import warnings
 
 import pytest
@@ -179,32 +181,68 @@ def test_eight_processes_at_once_on_an_empty_cache_compile_once(family, cache, c
     assert not list((cache / "1/tmp").iterdir())
 
 
+# Eight processes at a time, all but a few killed while they build; what one of them finished goes.
 KILLED = """
-import os, signal, sys, time
-import runtime
-folder, key, log = sys.argv[1:]
-for part in (0, 0.2, 0.5, 0.8, 1.2):
-    child = os.fork()
-    if not child:
-        runtime.load(folder)
-        runtime.kernel(key)
-        os._exit(0)
-    while not os.path.exists(log) and not os.waitpid(child, os.WNOHANG)[0]:
-        time.sleep(0.001)
-    time.sleep(part)
-    try:
+import os, random, signal, sys, time
+import runtime, runtime.ondemand.emit
+from runtime.ondemand import kernels
+folder, key, span, seed = sys.argv[1], sys.argv[2], float(sys.argv[3]), sys.argv[4]
+moments = random.Random(seed)
+killed = 0
+while killed < 200:
+    children = []
+    for _ in range(8):
+        child = os.fork()
+        if not child:
+            runtime.load(folder)
+            runtime.kernel(key)
+            os._exit(0)
+        children.append((moments.uniform(0, span), child))
+    begin = time.monotonic()
+    for moment, child in sorted(children):
+        time.sleep(max(0, begin + moment - time.monotonic()))
         os.kill(child, signal.SIGKILL)  # its compilers go on
-        os.waitpid(child, 0)
-    except (ProcessLookupError, ChildProcessError):
-        pass
+        status = os.waitpid(child, 0)[1]
+        assert status in (0, signal.SIGKILL), status
+        killed += status == signal.SIGKILL
+    kernels.cache().prune(0, 0.0)
+"""
+
+# Compiles what it has not compiled yet, else copies it: what a build takes is mostly Kernelmint's.
+REMEMBERING = """#!/bin/sh
+case " $* " in *" -c "*) ;; *) exec c++ "$@" ;; esac
+for word; do case "$word" in *.o) name="${{word%.o}}" ;; esac; done
+if [ ! -e '{memory}'/"$name.o" ]; then
+  c++ "$@" && cp "$name.d" "$name.o" '{memory}'
+else
+  cp '{memory}'/"$name.d" '{memory}'/"$name.o" .
+fi
 """
 
 
-def test_a_killed_process_leaves_nothing_in_the_way(family, cache, compilations):
-    """`python -m tools.fuzz builds` kills at more moments."""
-    in_new_process(KILLED, family.folder, family.key(), compilations.log)
+def test_processes_killed_at_200_random_moments_leave_nothing_in_the_way(
+    family, cache, tmp_path, monkeypatch
+):
+    memory, compiler = tmp_path / "memory", tmp_path / "remembering-c++"
+    memory.mkdir()
+    compiler.write_text(REMEMBERING.format(memory=memory))
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
     runtime.load(family.folder)
-    check_right(runtime.kernel(family.key()))
+    runtime.kernel(family.key())
+    kernels.cache().prune(0, 0.0)
+    begin = time.monotonic()
+    runtime.kernel(family.key(), build=True)
+    span, seed = 2 * (time.monotonic() - begin), random.randrange(2**32)
+    kernels.cache().prune(0, 0.0)
+    done = in_new_process(KILLED, family.folder, family.key(), str(span), str(seed), check=False)
+    assert done.returncode == 0, (seed, done.stderr)
+    left = list((cache / "1/tmp").iterdir())
+    for folder in left:  # of the killed: the next build removes what is a minute old
+        os.utime(folder, (0, 0))
+    in_new_process(WARM, family.folder, family.key())
+    assert left
+    assert not list((cache / "1/tmp").iterdir())
 
 
 def test_a_damaged_pack_is_built_anew(family, cache, compilations):
