@@ -43,20 +43,24 @@ HEALTH = {
 }
 
 
+def free_address():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{free.getsockname()[1]}"
+
+
 class Cluster:
     """Nodes on this machine; each has a cache of its own, which names its processes too."""
 
     def __init__(self, root):
         self.root = root
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        self.address = f"127.0.0.1:{self.port}"
+        self.address = free_address()
         # Names of sockets, which lie there, have at most 107 characters.
         self.temporary = Path(tempfile.mkdtemp(prefix="ray"))
 
     def start(self, name, cpus=1, gpus=0, **environment):
-        head = ["--head", f"--port={self.port}", f"--temp-dir={self.temporary}",
+        _, _, port = self.address.rpartition(":")
+        head = ["--head", f"--port={port}", f"--temp-dir={self.temporary}",
                 "--include-dashboard=false"]  # fmt: skip
         joining = [f"--address={self.address}"] if any(self.root.iterdir()) else head
         (self.root / name).mkdir()
@@ -195,6 +199,14 @@ def test_a_gpu_of_a_node_measures(cluster, tmp_path):
     faults = {entry["key"].split(".")[2]: entry["invalidity"] for entry in place.entries("fault")}
     assert faults == {"wrong-w1": "correctness", "hang-w1": "timeout", "crash-w1": "runtime"}
     assert named(place.entries("rounds"), "first") == place.entries("rounds")
+
+
+def test_an_address_where_no_cluster_is(tmp_path):
+    pytest.importorskip("ray", reason="the extra `ray` is not installed")
+    process = make(tmp_path).start("--ray", (address := free_address()))
+    said, _ = process.communicate(timeout=100)
+    assert process.returncode == 1
+    assert said == f"Error: --ray {address}: [Errno 111] Connection refused\n"
 
 
 def test_without_ray_the_extra_is_named(tmp_path):

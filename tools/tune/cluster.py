@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import logging
 import runpy
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -54,6 +55,17 @@ class _Node:
 
 def _alive() -> dict[str, _Node]:
     return {node["NodeID"]: _Node(node) for node in _nodes() if node["Alive"]}
+
+
+def _connect(address: str) -> None:
+    """Joins a cluster. Raises TuningError where there is none."""
+    host, _, port = address.rpartition(":")
+    try:
+        if host and port.isdigit():  # Ray itself would try for minutes
+            socket.create_connection((host, int(port)), timeout=_PATIENCE).close()
+        ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise TuningError(f"--ray {address}: {error}") from None
 
 
 def _wait(references: Sequence[Any], count: int, timeout: float) -> tuple[list[Any], list[Any]]:
@@ -115,10 +127,7 @@ class RayExecutor:
         self._found: dict[str, Found | str] = {}  # by node: what it has, or why it has nothing
         self._entries: dict[str, tuple[str, Entry]] = {}  # hashes of requests, and packs, by key
         self._places: dict[str, _Node] = {}
-        try:
-            ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            raise TuningError(f"--ray {address}: {error}") from None
+        _connect(address)
         self._shipped = ray.put(job)
         nodes = self._look()
         found = [entry for entry in self._found.values() if isinstance(entry, Found)]
