@@ -309,6 +309,19 @@ def test_a_second_run_times_only_what_has_new_machine_code(tuned, tmp_path):
     assert changed == {KEY.format("plain", 32)}
     assert new
     assert all(keys == {KEY.format("plain", 1), KEY.format("plain", 32)} for keys in new)
+
+    timed, checked = place.timed(), place.entries("checked")
+    reference = place.folder / "reference.py"
+    reference.write_text(reference.read_text() + "# 2 x + 1\n")
+    place.tune()  # what is right is decided anew
+    assert place.timed() == timed
+    checked = place.entries("checked")[len(checked) :]
+    assert [entry["key"] for entry in checked].count(KEY.format("plain", 1)) == 2
+    faults = [entry["key"] for entry in place.entries("fault")]
+    assert {mode: faults.count(KEY.format(mode, 1)) for mode in ("wrong", "crash")} == {
+        "wrong": 2, "crash": 1
+    }  # fmt: skip
+
     other = place.root / "other.yaml"
     place.tune("--fresh", "--out", str(other), "--set", "good", "--where", "work == 1")
     # What is taken without rows, work 32, takes part whatever is asked for.
@@ -415,6 +428,16 @@ def test_several_gpus_share_the_shapes(tmp_path):
     assert [row["range"]["M"] for row in rows.read(place.folder / "sm80.tuned.yaml")] == [
         [1, 1000], [1001, 4000]
     ]  # fmt: skip
+
+
+def test_kinds_of_devices_are_named():
+    found = [executor.Device("a"), executor.Device("b"), executor.Device("a")]
+    assert executor.chosen(found, "b", "sm80").name == "b"
+    assert executor.chosen(found[::2], None, "sm80").name == "a"
+    with pytest.raises(executor.TuningError, match="several kinds here: 'a', 'b': name one with"):
+        executor.chosen(found, None, "sm80")
+    with pytest.raises(executor.TuningError, match="'c': there is none that runs sm80, only 'a'"):
+        executor.chosen(found, "c", "sm80")
 
 
 def test_a_journal_is_read_up_to_a_torn_line_and_goes_on_behind_it(tmp_path):

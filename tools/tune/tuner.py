@@ -24,6 +24,7 @@ from codegen.spec.problems import SpecError
 from codegen.spec.source import Document
 from runtime import BuildError, catalog, manifest, packs
 from runtime.ondemand import kernels as on_demand
+from runtime.ondemand.cache import content
 from runtime.ondemand.specs import Source
 
 from . import problem, rows, shipping
@@ -128,7 +129,10 @@ class Tuner:
         name = hashlib.sha256(self.device.name.encode()).hexdigest()[:8]
         path = f"tune/{options.family}.{options.target}.{name}.jsonl"
         self.journal = Journal(on_demand.cache().folder / path, options.fresh)
-        checked = self.journal.find("checked")
+        reference = manifest.family(options.family).reference or ""  # _read_shapes has looked
+        # What was found right or wrong, was so to the reference as it was then.
+        self._oracle = content(source.folder / reference.partition(":")[0])[:16]
+        checked = self.journal.find("checked", oracle=self._oracle)
         self._checked = {(entry["id"], entry["shape"]) for entry in checked}
         self._candidates: dict[str, _Candidate] = {}
         self._left_out: dict[str, str] = {}  # why, by key: what was not even timed
@@ -288,7 +292,12 @@ class Tuner:
         built = Built(key, pack.folder)
         found = _Candidate(configuration, built, code_hash(pack, family, key), toolchain(pack))
         self._candidates[key] = found
-        for fault in self.journal.find("fault", id=found.id, shape=None)[-1:]:
+        faults = [
+            fault
+            for fault in self.journal.find("fault", id=found.id, shape=None)
+            if fault["invalidity"] != "correctness" or fault.get("oracle") == self._oracle
+        ]
+        for fault in faults[-1:]:
             found.invalidity, found.reason = fault["invalidity"], fault["reason"]
             self._say(f"{key}: skipped, {found.reason} (found before; --fresh tries again)")
 
@@ -347,7 +356,8 @@ class Tuner:
         waiting = collections.deque(
             course
             for course in self._courses
-            if course.race is not None and (course.waiting() or not course.processes)
+            if course.race is not None
+            and (course.waiting() or not course.processes or self._unchecked(course.race, course))
         )
         if not waiting:
             return False
@@ -407,6 +417,8 @@ class Tuner:
             self._check(worker, place, course, seed)
             while course.race is not None and course.race.standing:
                 keys = [course.race.reigning, *course.waiting()]
+                if len(keys) == 1 and course.processes:
+                    return  # its times are known
                 least = PASSES[min(course.passes.get(key, 0) for key in keys[1:] or keys)]
                 try:
                     times, clocks = worker.rounds(
@@ -434,20 +446,28 @@ class Tuner:
     def _check(self, worker: Worker, place: str, course: _Course, seed: int) -> None:
         """Holds kernels to the oracle that were not held to it on this shape."""
         assert course.race is not None
-        for key in list(course.race.standing):
+        for key in self._unchecked(course.race, course):
             candidate = self._candidates[key]
-            identity = candidate.id
-            if (identity, course.id) in self._checked or candidate.invalidity is not None:
+            if candidate.invalidity is not None:  # as was found on another shape meanwhile
                 continue
             try:
                 worker.check(candidate.built, course.shape, seed)
             except CandidateError as error:
                 self._fault(course, error)
             else:
-                self._checked.add((identity, course.id))
+                self._checked.add((candidate.id, course.id))
                 self.journal.add(
-                    "checked", id=identity, key=key, shape=course.id, seed=seed, place=place
-                )
+                    "checked", id=candidate.id, key=key, shape=course.id, seed=seed, place=place,
+                    oracle=self._oracle,
+                )  # fmt: skip
+
+    def _unchecked(self, race: Race, course: _Course) -> list[str]:
+        """Who was not held to the oracle on a shape."""
+        return [
+            key
+            for key in race.standing
+            if (self._candidates[key].id, course.id) not in self._checked
+        ]
 
     def _fault(self, course: _Course, error: CandidateError) -> None:
         """Records why a kernel is used no more: on this shape where it refuses it, else on all."""
@@ -455,7 +475,7 @@ class Tuner:
         self._say(f"{error} ({_shown(course.shape)})")
         self.journal.add(
             "fault", id=found.id, key=error.key, shape=None if everywhere else course.id,
-            invalidity=error.kind, reason=error.reason,
+            invalidity=error.kind, reason=error.reason, oracle=self._oracle,
         )  # fmt: skip
         if everywhere:
             found.invalidity, found.reason = error.kind, error.reason
