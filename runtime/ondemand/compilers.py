@@ -89,21 +89,30 @@ class Recipe:
         return [compilers, self.host, self.device, self.link, environment, exports]
 
 
-def _said(command: tuple[str, ...]) -> str:
-    """What a compiler prints. Raises BuildError where it cannot be run."""
+def _started(command: tuple[str, ...]) -> subprocess.Popen[str]:
+    """A compiler at work. Raises BuildError where it cannot be run."""
+    pipe = subprocess.PIPE
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
     except OSError as error:
         raise BuildError(f"{shlex.join(command)}: {error.strerror or error}") from None
-    if done.returncode:
-        raise BuildError(f"{shlex.join(command)}: {done.stderr.strip() or 'it failed'}")
-    return done.stdout
+
+
+def _said(command: tuple[str, ...]) -> str:
+    """What a compiler prints. Raises BuildError where it fails."""
+    with _started(command) as process:
+        output, errors = process.communicate()
+    if process.returncode:
+        raise BuildError(f"{shlex.join(command)}: {errors.strip() or 'it failed'}")
+    return output
 
 
 def _compiler(*command: str) -> Compiler:
     # A driver says its version, and first the name that it was called by.
     said = re.sub(r"^\S+ (?=\()", "", _said((*command, "--version")))
-    return Compiler(command, hashlib.sha256(said.encode()).hexdigest(), said.partition("\n")[0])
+    release = re.search(r"release \S+, V(\S+)", said)  # nvcc
+    version = release[1] if release else said.partition("\n")[0]
+    return Compiler(command, hashlib.sha256(said.encode()).hexdigest(), version)
 
 
 @functools.cache
@@ -147,10 +156,9 @@ def toolkit() -> Toolkit:
 
 @functools.cache
 def _toolkit(command: tuple[str, ...], host: Compiler) -> Toolkit:
-    nvcc = _compiler(*command)
-    dry = subprocess.run(
-        [*command, "--dryrun", "-c", "x.cu"], capture_output=True, text=True, check=False
-    ).stderr
+    with _started((*command, "--dryrun", "-c", "x.cu")) as dry_run:
+        nvcc = _compiler(*command)  # meanwhile
+        dry = dry_run.communicate()[1]
     settings = dict(re.findall(r"^#\$ (\w+)=(.*)$", dry, re.MULTILINE))
     try:
         root = Path(settings["TOP"].strip()).resolve()
@@ -163,10 +171,9 @@ def _toolkit(command: tuple[str, ...], host: Compiler) -> Toolkit:
     includes = [word.removeprefix("-I") for word in listed if word != "-isystem"]
     # 13.0's nvcc.profile looks for lib64; PyPI's wheels have lib.
     libraries = dict.fromkeys(os.path.normpath(p) for p in (*searched, str(root / "lib")))
-    version = re.search(r"release \S+, V(\S+)", _said((*command, "--version")))
     identity = hashlib.sha256(f"{nvcc.identity} {host.identity}".encode()).hexdigest()
     return Toolkit(
-        Compiler(command, identity, version[1] if version else nvcc.version),
+        Compiler(command, identity, nvcc.version),
         root,
         tuple(os.path.normpath(path) for path in includes),
         tuple(libraries),
