@@ -22,7 +22,7 @@ import torch
 from tests.tools.test_tune import CUDA_FILES, KEY, ROOT, journals, make
 from tools.tune import rows
 
-RAY = Path(sys.executable).with_name("ray")
+RAY = (sys.executable, "-m", "ray.scripts.scripts")
 # A node's compiler that never ends, and says so in a file.
 STUCK = """\
 #!/bin/sh
@@ -66,7 +66,7 @@ class Cluster:
         (self.root / name).mkdir()
         own = {"KERNELMINT_CACHE_DIR": str(self.root / name), **HEALTH, **environment}
         done = subprocess.run(
-            [RAY, "start", f"--node-name={name}", f"--num-cpus={cpus}", f"--num-gpus={gpus}",
+            [*RAY, "start", f"--node-name={name}", f"--num-cpus={cpus}", f"--num-gpus={gpus}",
              "--disable-usage-stats", "--object-store-memory=80000000", *joining],
             cwd=ROOT, env={**os.environ, **own}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             text=True, timeout=120, check=False,
