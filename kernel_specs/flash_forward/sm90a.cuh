@@ -10,6 +10,7 @@
 
 #include "flash_forward/sm90a_epilogue.cuh"
 #include "flash_forward/sm90a_mask.cuh"
+#include "flash_forward/sm90a_parts.cuh"
 #include "flash_forward/sm90a_problem.h"
 #include "flash_forward/sm90a_producer.cuh"
 #include "flash_forward/sm90a_products.cuh"
@@ -72,10 +73,11 @@ class Consumer {
         turns_(warpgroup),
         mask_(problem, warpgroup, threadIdx.x % 128 / 32 * 16 + Scores::first_row(threadIdx.x % 32),
               Scores::first_column(threadIdx.x % 32)),
+        parts_(problem.split, warpgroup),
         epilogue_(problem, shared, warpgroup),
         trace_(problem.args),
         is_negative_(problem.args.scale < 0),
-        softmax_(fmaxf(fabsf(problem.args.scale), kLeastScale)) {}
+        softmax_(softmax_scale(problem.args)) {}
 
   __device__ __forceinline__ void run() {
     Tile tile = take_tile();
@@ -89,10 +91,12 @@ class Consumer {
       for_hidden_blocks(tile, [&](int block) { pass_over_values(tile, block); });
       int block = first_block_ - 1;
       if (mask_.is_outside(tile))
-        for (; block >= 0; --block) pass_over(tile, block);
-      if constexpr (Config::causal)
-        for (; block >= mask_.first_masked_block(tile); --block) step<true>(tile, block);
-      for (; block >= 0; --block) step<false>(tile, block);
+        for (; block >= tile.first_key_block; --block) pass_over(tile, block);
+      if constexpr (Config::causal) {
+        const int last = max(mask_.first_masked_block(tile), tile.first_key_block);
+        for (; block >= last; --block) step<true>(tile, block);
+      }
+      for (; block >= tile.first_key_block; --block) step<false>(tile, block);
       const bool more = Config::q_buffers == 1 ? finish_then_start(tile) : finish_and_start(tile);
       if (!more) break;
       pack_probabilities();
@@ -102,9 +106,6 @@ class Consumer {
   }
 
  private:
-  // With a scale of 0 a masked score, -inf, must stay -inf.
-  static constexpr float kLeastScale = 1e-30f;
-
   // S = Q K^T of this block and O += P V of the one before, and the softmax of S beside the latter.
   template <bool kMasked>
   __device__ __forceinline__ void step(const Tile& tile, int block) {
@@ -126,7 +127,7 @@ class Consumer {
   // A block of keys that the warpgroup does not look at: its buffers and its turn go on.
   __device__ __forceinline__ void pass_over(const Tile& tile, int block) {
     pass_over_keys(tile, block);
-    if (block == 0) queries_.release(shared_, warpgroup_);
+    if (block == tile.first_key_block) queries_.release(shared_, warpgroup_);
     pass_over_values(tile, block + 1);
   }
 
@@ -154,8 +155,8 @@ class Consumer {
     if (next.key_blocks == 0) {
       request_output();
       ptx::wgmma_wait_group<0>();
-      complete_output(tile, 0);
-      epilogue_.through_shared(tile, output_, softmax_);
+      complete_output(tile, tile.first_key_block);
+      leave_through_shared(tile, softmax_);
       return false;
     }
     request_products();
@@ -164,11 +165,18 @@ class Consumer {
     const Softmax finished = softmax_;
     start_softmax(next);
     ptx::wgmma_wait_group<0>();
-    complete_output(tile, 0);
-    epilogue_.through_shared(tile, output_, finished);
+    complete_output(tile, tile.first_key_block);
+    leave_through_shared(tile, finished);
     accumulate_ = false;
     tile = next;
     return true;
+  }
+
+  __device__ __forceinline__ void leave_through_shared(const Tile& tile, const Softmax& softmax) {
+    if (tile.part == Tile::kWhole)
+      epilogue_.through_shared(tile, output_, softmax);
+    else
+      parts_.store(tile.part, output_, softmax);
   }
 
   // The same where the next tile's Q comes to where this one's was: while it is on its way, O
@@ -179,8 +187,11 @@ class Consumer {
     turns_.pass();
     queries_.advance();
     ptx::wgmma_wait_group<0>();
-    complete_output(tile, 0);
-    epilogue_.to_global(tile, output_, softmax_);
+    complete_output(tile, tile.first_key_block);
+    if (tile.part == Tile::kWhole)
+      epilogue_.to_global(tile, output_, softmax_);
+    else
+      parts_.store(tile.part, output_, softmax_);
     const Tile next = take_tile();
     if (next.key_blocks == 0) return false;
     request_scores();
@@ -216,7 +227,7 @@ class Consumer {
     trace_.scores(tile, block, queries(), keys(), scores_);
     keys_.release(shared_);
     keys_.advance();
-    if (block == 0) queries_.release(shared_, warpgroup_);
+    if (block == tile.first_key_block) queries_.release(shared_, warpgroup_);
     // The running maximum wants a positive factor.
     if (ptx::recomputed(is_negative_) != 0) scores_.for_each([](float& score) { score = -score; });
   }
@@ -279,6 +290,7 @@ class Consumer {
   const int warpgroup_;
   const Turns<Config> turns_;
   const Mask<Config> mask_;
+  const Parts<Config> parts_;
   const Epilogue<Config> epilogue_;
   const Trace<Config> trace_;
   RingPosition<typename Shared::Tiles> slot_;

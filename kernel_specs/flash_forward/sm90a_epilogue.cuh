@@ -57,13 +57,14 @@ class Epilogue {
     if (is_storer()) ptx::bulk_wait_group_read<0>();
   }
 
-  // To global memory, 16 bytes a lane.
+  // To global memory, 16 bytes a lane; of the columns from `first_column` on, where `output` has no
+  // others.
   template <class Output, class Softmax>
-  __device__ __forceinline__ void to_global(const Tile& tile, Output& output,
-                                            Softmax softmax) const {
+  __device__ __forceinline__ void to_global(const Tile& tile, Output& output, Softmax softmax,
+                                            int first_column = 0) const {
     normalise(output, softmax);
     Element* o = args_.o.template as<Element>() + tile.batch * args_.o.stride[0] +
-                 first_head(tile) * args_.o.stride[2] + threadIdx.x % 4 * 8;
+                 first_head(tile) * args_.o.stride[2] + first_column + threadIdx.x % 4 * 8;
     unroll<Output::kLaneRows>([&](int row) {
       // All of a row at a time: one exchange between lanes hides the latency of another.
       std::uint32_t chunks[Output::kColumns / 32][4];

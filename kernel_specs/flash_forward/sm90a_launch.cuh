@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "cuda_launch.cuh"
+#include "flash_forward/sm90a_parts.cuh"
 #include "flash_forward/sm90a_problem.h"
 #include "integers.h"
 #include "launch_counters.cuh"
@@ -102,6 +103,32 @@ int section_heads(const Problem<typename Config::Args>& problem, std::int64_t mu
   return static_cast<int>(ceil_div(heads, sections));  // sections of one size
 }
 
+// Which tiles are split: those that are left when all multiprocessors have had the same number, if
+// that ends sooner. Under a causal mask tiles are of different lengths, and the short ones that
+// come last fill the gaps; but not where each head has one tile.
+template <class Config>
+KeySplit split_keys(const Problem<typename Config::Args>& problem, std::int64_t multiprocessors) {
+  // What the second kernel takes, in blocks of keys, is some microseconds.
+  constexpr std::int64_t kMerging = ceil_div(
+      std::int64_t{4} * 128 * 128 * 128, std::int64_t{Config::B_r} * Config::B_c * Config::d_head);
+  constexpr std::int64_t kLeastShare = 2, kMostParts = 32;
+  const std::int64_t tiles = std::int64_t{problem.row_blocks} * problem.heads * problem.args.B;
+  const std::int64_t blocks =
+      ceil_div(std::max<std::int64_t>(problem.args.Sk, 1), std::int64_t{Config::B_c});
+  const std::int64_t rest = tiles % multiprocessors;
+  const std::int64_t share = std::max(
+      {ceil_div(rest * blocks, multiprocessors), ceil_div(blocks, kMostParts), kLeastShare});
+  KeySplit split{.whole_tiles = static_cast<int>(tiles)};
+  const bool are_alike = !Config::causal || problem.row_blocks == 1;
+  // A trace is of whole tiles.
+  if (rest == 0 || !are_alike || share + kMerging > blocks || Config::trace) return split;
+  split.whole_tiles -= static_cast<int>(rest);
+  split.tiles = static_cast<int>(rest);
+  split.blocks = static_cast<int>(blocks);
+  split.share = static_cast<int>(share);
+  return split;
+}
+
 }  // namespace kernelmint::flash_forward::sm90a
 
 namespace kernelmint {
@@ -142,11 +169,25 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
   }
   const std::int64_t multiprocessors = context.facts.sm_count;
   problem.section_heads = section_heads<Config>(problem, multiprocessors);
-  const std::int64_t tiles = std::int64_t{problem.row_blocks} * problem.heads * args.B;
-  return launch_cuda<&flash_forward::flash_forward_sm90a<Config>>(
-      {.grid = {std::min<std::int64_t>(tiles, multiprocessors)},
-       .block = {Config::threads},
-       .shared_memory = Config::smem_bytes},
+  problem.split = split_keys<Config>(problem, multiprocessors);
+  const KeySplit& split = problem.split;
+  std::int64_t thread_blocks = std::min<std::int64_t>(split.whole_tiles, multiprocessors);
+  Allocation parts;
+  if (split.tiles > 0) {
+    const std::int64_t sharing =
+        ceil_div(std::int64_t{split.tiles} * split.blocks, std::int64_t{split.share});
+    thread_blocks = std::max(thread_blocks, sharing);
+    parts = context.allocate(2 * sharing * Parts<Config>::kFloat4s * sizeof(float4));
+    problem.split.parts = static_cast<float4*>(parts.data);
+  }
+  const LaunchResult result = launch_cuda<&flash_forward::flash_forward_sm90a<Config>>(
+      {.grid = {thread_blocks}, .block = {Config::threads}, .shared_memory = Config::smem_bytes},
+      context, problem);
+  if (split.tiles == 0 || result.error != nullptr) return result;
+  return launch_cuda<&flash_forward::sm90a::merge_parts<Config>>(
+      {.grid = {split.tiles, Config::n_warpgroups, Config::d_head / 32},
+       .block = {128},
+       .dependent = true},
       context, problem);
 }
 

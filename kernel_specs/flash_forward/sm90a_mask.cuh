@@ -45,7 +45,7 @@ class Mask {
     if constexpr (!Config::causal) return tile.key_blocks - 1;
     const int seen = keys_seen(tile.first_query + slab_query_ + rows_.queries - 1);
     const int last = min(ceil_div(seen, Config::B_c), tile.key_blocks) - 1;
-    return max(last, max(tile.key_blocks - Config::stages, 0));
+    return max(last, max(tile.key_blocks - Config::stages, tile.first_key_block));
   }
 
   // Scores of keys that a row does not see become -inf.

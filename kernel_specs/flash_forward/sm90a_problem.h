@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cuda.h>
+#include <vector_types.h>
 
 #include "flash_forward/sm90a_slab.h"
 
@@ -20,6 +21,16 @@ struct MappedTensor {
   int head_step, batch_step;
 };
 
+// How the keys of some tiles are split between thread blocks, so that none waits long for the last.
+// Behind the first `whole_tiles` in the order are `tiles` whose blocks of keys, `blocks` each, lie
+// in one row, of which each thread block in turn takes `share`: the end of a tile and perhaps the
+// beginning of the next. What comes of such a part is merged with the others of its tile.
+struct KeySplit {
+  int whole_tiles;
+  int tiles, blocks, share;  // a share is no longer than a tile
+  float4* parts;             // two of each thread block
+};
+
 template <class Arguments>
 struct Problem {
   using Args = Arguments;
@@ -33,6 +44,13 @@ struct Problem {
   int heads_of_a_group;  // that share their keys
   int section_heads;     // whose tiles are handed out together
   TileCounter* counter;  // null: tiles are taken in a fixed order
+  KeySplit split;
 };
+
+// The factor on the absolute scores. With 0 a masked score, -inf, must stay -inf.
+template <class Arguments>
+__device__ __forceinline__ float softmax_scale(const Arguments& args) {
+  return fmaxf(fabsf(args.scale), 1e-30f);
+}
 
 }  // namespace kernelmint::flash_forward::sm90a

@@ -29,20 +29,24 @@ class Producer {
   __device__ void run() {
     const TileOrder<Config> order(problem_);
     TileQueue queue;
+    int part = 0;
     Box values{-1, 0, 0};  // still to be requested: scores are made a block ahead of the output
     while (true) {
       // With one buffer of Q the last product of a tile precedes the next tile's scores.
-      if (Config::q_buffers == 1 && values.row == 0) {
+      if (Config::q_buffers == 1 && values.row >= 0) {
         request_values(values);
         values.row = -1;
       }
       const int index = queue.take(problem_.counter);
       Tile tile{0, 0, 0, 0};
-      if (index < order.count()) tile = order[index];
+      if (index < order.whole_tiles())
+        tile = order[index];
+      else if (part < 2)
+        tile = order.part(part++);
       announce(tile);
       if (tile.key_blocks == 0) break;
       Box keys{(tile.key_blocks - 1) * Config::B_c, order.kv_head(tile), tile.batch};
-      for (; keys.row >= 0; keys.row -= Config::B_c) {
+      for (; keys.row >= tile.first_key_block * Config::B_c; keys.row -= Config::B_c) {
         request_keys(keys);
         if (values.row >= 0) request_values(values);
         values = keys;

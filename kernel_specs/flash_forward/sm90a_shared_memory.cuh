@@ -32,13 +32,14 @@ class SharedMemory {
   static constexpr int kOutputSlabs = Config::q_buffers == 2 ? Config::n_warpgroups : 0;
   // Where a tile was announced is written again when everybody is done with the tile before.
   static constexpr int kTileSlots = Config::q_buffers + 1;
+  static constexpr int kTileBytes = 32;
 
   static constexpr int kQueries = 0;
   static constexpr int kOutputs = kQueries + kSlabs * kSlabBytes;
   static constexpr int kKeys = kOutputs + kOutputSlabs * kSlabBytes;
   static constexpr int kValues = kKeys + Config::stages * kBlockBytes;
   static constexpr int kTiles = kValues + Config::stages * kBlockBytes;
-  static constexpr int kBarriers = kTiles + kTileSlots * static_cast<int>(sizeof(Tile));
+  static constexpr int kBarriers = kTiles + kTileSlots * kTileBytes;
   static constexpr int kQueriesFull = kBarriers;
   static constexpr int kQueriesEmpty = kQueriesFull + 8 * kSlabs;
   static constexpr int kKeysFull = kQueriesEmpty + 8 * kSlabs;
@@ -90,15 +91,18 @@ class SharedMemory {
   }
 
   __device__ __forceinline__ void store_tile(int slot, const Tile& tile) const {
+    const std::uint32_t address = base_ + kTiles + slot * kTileBytes;
     ptx::store_shared(
-        base_ + kTiles + slot * static_cast<int>(sizeof(Tile)),
-        uint4{static_cast<unsigned>(tile.first_query), static_cast<unsigned>(tile.head),
-              static_cast<unsigned>(tile.batch), static_cast<unsigned>(tile.key_blocks)});
+        address, uint4{static_cast<unsigned>(tile.first_query), static_cast<unsigned>(tile.head),
+                       static_cast<unsigned>(tile.batch), static_cast<unsigned>(tile.key_blocks)});
+    ptx::store_shared(address + 16, uint4{static_cast<unsigned>(tile.first_key_block),
+                                          static_cast<unsigned>(tile.part), 0, 0});
   }
   __device__ __forceinline__ Tile load_tile(int slot) const {
-    const uint4 words = ptx::load_shared_16(base_ + kTiles + slot * static_cast<int>(sizeof(Tile)));
-    return {static_cast<int>(words.x), static_cast<int>(words.y), static_cast<int>(words.z),
-            static_cast<int>(words.w)};
+    const std::uint32_t address = base_ + kTiles + slot * kTileBytes;
+    const uint4 tile = ptx::load_shared_16(address), rest = ptx::load_shared_16(address + 16);
+    return {static_cast<int>(tile.x), static_cast<int>(tile.y), static_cast<int>(tile.z),
+            static_cast<int>(tile.w), static_cast<int>(rest.x), static_cast<int>(rest.y)};
   }
 
   // By one thread, before all others go on. Readers arrive once a warp: what a warp waited for,

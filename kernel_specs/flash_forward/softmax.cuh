@@ -143,6 +143,31 @@ class OnlineSoftmax {
     unroll<kRows>([&](int row) { sum_[row] = quad_sum(sum_[row]); });
   }
 
+  // A row's maximum and this lane's part of its sum, as `merge` takes them.
+  struct Row {
+    float maximum, sum;
+  };
+  __device__ __forceinline__ Row row(int i) const { return {maximum_[i], sum_[i]}; }
+
+  // Takes in what another warp found in other keys: the row's output becomes `mine` times it plus
+  // `theirs` times the other's. A factor is 0 where there were no keys, whatever the output is.
+  struct Factors {
+    float mine, theirs;
+
+    __device__ __forceinline__ void apply(float& value, float other) const {
+      value = (mine == 0 ? 0 : value * mine) + (theirs == 0 ? 0 : other * theirs);
+    }
+  };
+  __device__ __forceinline__ Factors merge(int i, const Row& other) {
+    const float change = difference(maximum_[i], other.maximum);
+    Factors factors{ptx::exp2(fminf(change, 0.f)), ptx::exp2(fminf(-change, 0.f))};
+    if (maximum_[i] == kNoMaximum) factors.mine = 0;
+    if (other.maximum == kNoMaximum) factors.theirs = 0;
+    sum_[i] = sum_[i] * factors.mine + other.sum * factors.theirs;
+    if (change < 0) maximum_[i] = other.maximum;
+    return factors;
+  }
+
   // The factor that turns a row of O into o: 1 / l, and 0 where the row saw no key.
   __device__ __forceinline__ float normalizer(int row) const {
     return sum_[row] == 0 ? 0.f : __frcp_rn(sum_[row]);

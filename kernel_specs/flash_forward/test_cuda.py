@@ -34,6 +34,8 @@ pytestmark = [
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 KERNELS = {i.key: i for i in select().kernels if i.target != "cpu" and i.available}
+SM90A = [key for key, i in KERNELS.items() if i.target == "sm90a"]
+SM90A_BF16 = [key for key in SM90A if KERNELS[key].parameters["dtype"] == "bf16"]
 BATCH, HEADS = 2, 4
 FEW_ROWS = 64
 LENGTHS = (1, 7, 64, 100, 128, 1000, 4096)
@@ -384,6 +386,32 @@ def test_offsets_may_exceed_32_bits(key: str) -> None:
     assert_right(make_case(q, k, v, p["causal"]), *call(key, q, k, v))
 
 
+@pytest.mark.parametrize("key", SM90A)
+def test_keys_that_thread_blocks_share(key: str) -> None:
+    """Few tiles, or a few more than multiprocessors, and many keys: a block of threads takes a part
+    of a tile's keys, or of two tiles'. Whoever comes first, results are the same to the last bit.
+    """
+    p = KERNELS[key].parameters
+    for batch, heads, seq_q, seq_k in (
+        (1, 1, 1, 20000),
+        (3, 2, 100, 9001),
+        (1, 3, 64, 2000),
+        (1, 20, 900, 1900),
+        (2, 9, 1100, 3000),
+        (5, 66, 130, 1700),
+    ):
+        q, k, v = (
+            torch.randn(batch, length, heads, p["d_head"], device="cuda").to(DTYPES[p["dtype"]])
+            for length in (seq_q, seq_k, seq_k)
+        )
+        o, lse = call(key, q, k, v)
+        assert_right(make_case(q, k, v, p["causal"]), o, lse)
+        for _ in range(10):
+            again, lse_again = call(key, q, k, v)
+            assert torch.equal(o, again)
+            assert torch.equal(lse, lse_again)
+
+
 @pytest.mark.parametrize("key", first_of_each("d_head", "causal", "B_c"))
 def test_every_remainder_of_a_block_of_keys(key: str) -> None:
     """Sk of 1 to 300, and Sq around it, so that tiles end anywhere in a block."""
@@ -450,11 +478,6 @@ def test_results_are_identical_from_run_to_run(key: str) -> None:
         assert torch.equal(o, first)
         assert torch.equal(lse, first_lse)
         torch.cuda.synchronize()
-
-
-SM90A_BF16 = [
-    key for key, i in KERNELS.items() if i.target == "sm90a" and i.parameters["dtype"] == "bf16"
-]
 
 
 LENGTHS_BESIDE_FLASH_ATTENTION_3 = (
