@@ -20,6 +20,7 @@
 #include "flash_forward/softmax.cuh"
 #include "ptx/shared_memory.cuh"
 #include "ptx/special_registers.cuh"
+#include "ptx/tma.cuh"
 #include "ptx/warpgroup.cuh"
 #include "ptx/wgmma.cuh"
 #include "register_tile.cuh"
@@ -84,7 +85,7 @@ class Consumer {
     if (tile.key_blocks == 0) return;
     request_scores();
     ptx::wgmma_wait_group<0>();
-    complete_scores(tile, first_block_);
+    complete_scores<true>(tile, first_block_);
     start_softmax(tile);
     pack_probabilities();
     while (true) {
@@ -97,7 +98,7 @@ class Consumer {
         for (; block >= last; --block) step<true>(tile, block);
       }
       for (; block >= tile.first_key_block; --block) step<false>(tile, block);
-      const bool more = Config::q_buffers == 1 ? finish_then_start(tile) : finish_and_start(tile);
+      const bool more = Config::overlaps_tiles ? finish_and_start(tile) : finish_then_start(tile);
       if (!more) break;
       pack_probabilities();
     }
@@ -111,7 +112,7 @@ class Consumer {
   __device__ __forceinline__ void step(const Tile& tile, int block) {
     request_products();
     ptx::wgmma_wait_group<1>();
-    complete_scores(tile, block);
+    complete_scores<false>(tile, block);
     if constexpr (kMasked) mask_.apply(scores_, tile, block);
     DeferredFactors<2> factors;
     const Softmax before = softmax_;
@@ -127,7 +128,7 @@ class Consumer {
   // A block of keys that the warpgroup does not look at: its buffers and its turn go on.
   __device__ __forceinline__ void pass_over(const Tile& tile, int block) {
     pass_over_keys(tile, block);
-    if (block == tile.first_key_block) queries_.release(shared_, warpgroup_);
+    if (!Config::q_is_held && block == tile.first_key_block) queries_.release(shared_, warpgroup_);
     pass_over_values(tile, block + 1);
   }
 
@@ -161,7 +162,7 @@ class Consumer {
     }
     request_products();
     ptx::wgmma_wait_group<1>();
-    complete_scores(next, first_block_);
+    complete_scores<true>(next, first_block_);
     const Softmax finished = softmax_;
     start_softmax(next);
     ptx::wgmma_wait_group<0>();
@@ -196,7 +197,7 @@ class Consumer {
     if (next.key_blocks == 0) return false;
     request_scores();
     ptx::wgmma_wait_group<0>();
-    complete_scores(next, first_block_);
+    complete_scores<true>(next, first_block_);
     start_softmax(next);
     accumulate_ = false;
     tile = next;
@@ -206,14 +207,21 @@ class Consumer {
   __device__ __forceinline__ void request_products() {
     keys_.wait_full(shared_);
     turns_.wait();
-    multiply_queries_keys<Config>(scores_, queries(), keys());
+    multiply_queries();
     request_output();
     turns_.pass();
   }
 
   __device__ __forceinline__ void request_scores() {
     keys_.wait_full(shared_);
-    multiply_queries_keys<Config>(scores_, queries(), keys());
+    multiply_queries();
+  }
+
+  __device__ __forceinline__ void multiply_queries() {
+    if constexpr (Config::q_is_held)
+      multiply_queries_keys<Config>(scores_, q_, keys());
+    else
+      multiply_queries_keys<Config>(scores_, queries(), keys());
   }
 
   __device__ __forceinline__ void request_output() {
@@ -222,12 +230,17 @@ class Consumer {
     accumulate_ = true;
   }
 
+  template <bool kFirst>
   __device__ __forceinline__ void complete_scores(const Tile& tile, int block) {
     ptx::pin(scores_.accumulator(0));
     trace_.scores(tile, block, queries(), keys(), scores_);
     keys_.release(shared_);
     keys_.advance();
-    if (block == tile.first_key_block) queries_.release(shared_, warpgroup_);
+    // A product has surely read Q's registers once it is complete: a tile's first has.
+    if (Config::q_is_held ? kFirst : block == tile.first_key_block) {
+      if constexpr (Config::q_is_held) ptx::fence_async_shared();
+      queries_.release(shared_, warpgroup_);
+    }
     // The running maximum wants a positive factor.
     if (ptx::recomputed(is_negative_) != 0) scores_.for_each([](float& score) { score = -score; });
   }
@@ -265,6 +278,8 @@ class Consumer {
     queries_.wait_full(shared_, warpgroup_);
     const Tile tile = shared_.load_tile(slot_.buffer());
     slot_.advance();
+    if constexpr (Config::q_is_held)
+      if (tile.key_blocks > 0) load_queries<Config>(q_, queries());
     first_block_ = mask_.last_block(tile);
     for_hidden_blocks(tile, [&](int block) { pass_over_keys(tile, block); });
     return tile;
@@ -302,7 +317,8 @@ class Consumer {
   bool accumulate_ = false;
   int first_block_ = 0;  // of keys, of the tile taken last
   Scores scores_;
-  Probabilities<Config::B_c> probabilities_;
+  Fragments<Config::B_c> probabilities_;
+  Fragments<Config::d_head> q_;  // if it is held
   Output output_;
 };
 

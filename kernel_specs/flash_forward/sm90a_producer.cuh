@@ -32,8 +32,8 @@ class Producer {
     int part = 0;
     Box values{-1, 0, 0};  // still to be requested: scores are made a block ahead of the output
     while (true) {
-      // With one buffer of Q the last product of a tile precedes the next tile's scores.
-      if (Config::q_buffers == 1 && values.row >= 0) {
+      // Where tiles do not overlap, the last product of one precedes the next one's scores.
+      if (!Config::overlaps_tiles && values.row >= 0) {
         request_values(values);
         values.row = -1;
       }

@@ -29,7 +29,7 @@ class SharedMemory {
 
  private:
   static constexpr int kSlabs = Config::q_buffers * Config::n_warpgroups;
-  static constexpr int kOutputSlabs = Config::q_buffers == 2 ? Config::n_warpgroups : 0;
+  static constexpr int kOutputSlabs = Config::overlaps_tiles ? Config::n_warpgroups : 0;
   // Where a tile was announced is written again when everybody is done with the tile before.
   static constexpr int kTileSlots = Config::q_buffers + 1;
   static constexpr int kTileBytes = 32;

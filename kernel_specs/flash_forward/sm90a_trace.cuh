@@ -81,7 +81,7 @@ class Trace<Config> {
   // Once the product that read P is complete; V by its address, before it is released.
   template <class Output>
   __device__ __forceinline__ void output(const Tile& tile, int block,
-                                         const Probabilities<Config::B_c>& probabilities,
+                                         const Fragments<Config::B_c>& probabilities,
                                          std::uint32_t values, const Output& output) const {
     Record* record = record_of(tile, block);
     if (record == nullptr) return;
@@ -171,7 +171,7 @@ class Trace<Config> {
   // As the second product read them.
   __device__ __forceinline__ void write_probabilities(
       const Tile& tile, float (&to)[Config::B_r][Config::B_c],
-      const Probabilities<Config::B_c>& probabilities) const {
+      const Fragments<Config::B_c>& probabilities) const {
     unroll<Rows::kLaneRows>([&](int i) {
       const int row = lane_row(i);
       const bool is_real = exists(tile, row);

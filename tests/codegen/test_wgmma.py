@@ -53,7 +53,7 @@ def test_each_shape_has_one_wrapper(tmp_path: Path) -> None:
         (dtype, n) for dtype in ("bf16", "fp16") for n in ("64", "96", "128", "192")
     ]
     assert text.count("shared_shared") == 4
-    assert text.count("registers_transposed") == 6
+    assert text.count("registers_shared") == text.count("registers_transposed") == 6
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
@@ -66,6 +66,7 @@ def test_the_wrappers_compile_to_the_instructions(tmp_path: Path) -> None:
         template <class T, int N> __global__ void use(float* out, unsigned long long a) {
           float d[N / 2]; unsigned fragment[4] = {1, 2, 3, 4};
           kernelmint::ptx::Wgmma<T, N>::shared_shared(d, a, a, 0);
+          kernelmint::ptx::Wgmma<T, N>::registers_shared(d, fragment, a, 1);
           kernelmint::ptx::Wgmma<T, N>::registers_transposed(d, fragment, a, 1);
           for (int i = 0; i < N / 2; ++i) out[i] = d[i];
         }
@@ -90,7 +91,7 @@ def test_the_wrappers_compile_to_the_instructions(tmp_path: Path) -> None:
         check=True,
     )
     found = re.findall(r"wgmma\.mma_async\S+(m64n\d+k16\S+)", (tmp_path / "use.ptx").read_text())
-    assert sorted(found) == ["m64n64k16.f32.bf16.bf16"] * 2 + ["m64n96k16.f32.f16.f16"] * 2
+    assert sorted(found) == ["m64n64k16.f32.bf16.bf16"] * 3 + ["m64n96k16.f32.f16.f16"] * 3
 
 
 @pytest.mark.parametrize(

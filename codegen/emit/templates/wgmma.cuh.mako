@@ -35,16 +35,18 @@ struct Wgmma<${dtype}, ${n}> {
   }
 % endif
 % if "registers" in operands:
-  __device__ __forceinline__ static void registers_transposed(float (&d)[${count}],
-                                                              const std::uint32_t (&a)[4],
-                                                              std::uint64_t b, int accumulate) {
+% for name, transposed in (("registers_shared", 0), ("registers_transposed", 1)):
+  __device__ __forceinline__ static void ${name}(float (&d)[${count}],
+                                                      const std::uint32_t (&a)[4],
+                                                      std::uint64_t b, int accumulate) {
     asm volatile(
         "{\n.reg .pred accumulate;\nsetp.ne.b32 accumulate, %${count + 5}, 0;\n"
         "wgmma.mma_async.sync.aligned.${shape} "
-        "{${numbered(0, count)}}, {${numbered(count, 4)}}, %${count + 4}, accumulate, 1, 1, 1;\n}"
+        "{${numbered(0, count)}}, {${numbered(count, 4)}}, %${count + 4}, accumulate, 1, 1, ${transposed};\n}"
         : ${accumulators(count)}
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));
   }
+% endfor
 % endif
 };
 % endfor

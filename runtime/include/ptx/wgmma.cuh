@@ -9,7 +9,8 @@ namespace kernelmint::ptx {
 // d = a b, or d += a b, of a 64 x 16 `a` and a 16 x N `b` of T; d, 64 x N, in fp32. The products
 // that a target's spec names under `wgmma:` are generated, <family>/<target>_wgmma.cuh:
 //   shared_shared(d, a, b, accumulate)         both operands by descriptor, K-major
-//   registers_transposed(d, a, b, accumulate)  a's fragment in registers, b by descriptor, MN-major
+//   registers_shared(d, a, b, accumulate)      a's fragment in registers, b by descriptor, K-major
+//   registers_transposed(d, a, b, accumulate)  the same, b MN-major
 template <class T, int N>
 struct Wgmma;
 
