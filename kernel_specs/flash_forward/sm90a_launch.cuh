@@ -178,6 +178,7 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
         ceil_div(std::int64_t{split.tiles} * split.blocks, std::int64_t{split.share});
     thread_blocks = std::max(thread_blocks, sharing);
     parts = context.allocate(2 * sharing * Parts<Config>::kFloat4s * sizeof(float4));
+    if (parts.error != nullptr) return {parts.error};
     problem.split.parts = static_cast<float4*>(parts.data);
   }
   const LaunchResult result = launch_cuda<&flash_forward::flash_forward_sm90a<Config>>(

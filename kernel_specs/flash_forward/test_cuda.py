@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import json
 from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -147,7 +149,8 @@ def assert_right_in_both_layouts(key: str, case: Case) -> None:
 def test_few_queries_of_many_heads(key: str, group: int) -> None:
     """Heads that share keys, which may be rows of one tile; before the end of the keys, or past it.
 
-    A row is computed alone: every head's results are, bit for bit, those with keys of its own.
+    A row is computed alone: every head's results are, bit for bit, those with keys of its own, of
+    which there are too few for thread blocks to share them.
     """
     p = KERNELS[key].parameters
     for seq_q in (1, 2, 5, 17, 63, 65, 200):
@@ -159,6 +162,23 @@ def test_few_queries_of_many_heads(key: str, group: int) -> None:
                 call(key, case.q, case.k, case.v), call(key, case.q, k, v), strict=True
             ):
                 assert torch.equal(shared, own)
+
+
+@pytest.mark.parametrize("key", SM90A)
+def test_a_query_of_heads_that_share_keys_is_one_tile(key: str, tmp_path: Path) -> None:
+    """64 heads over 8 take 8 thread blocks, as the profiler counts them."""
+    p = KERNELS[key].parameters
+    q, k, v = (
+        torch.randn(1, length, heads, p["d_head"], device="cuda").to(DTYPES[p["dtype"]])
+        for length, heads in ((1, 64), (16, 8), (16, 8))
+    )
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        runtime.kernel(key)(q, k, v)
+        torch.cuda.synchronize()
+    profile.export_chrome_trace(str(tmp_path / "trace.json"))
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    grids = [event["args"]["grid"] for event in events if event.get("cat") == "kernel"]
+    assert grids == [[8, 1, 1]]
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -392,17 +412,20 @@ def test_keys_that_thread_blocks_share(key: str) -> None:
     of a tile's keys, or of two tiles'. Whoever comes first, results are the same to the last bit.
     """
     p = KERNELS[key].parameters
-    for batch, heads, seq_q, seq_k in (
-        (1, 1, 1, 20000),
-        (3, 2, 100, 9001),
-        (1, 3, 64, 2000),
-        (1, 20, 900, 1900),
-        (2, 9, 1100, 3000),
-        (5, 66, 130, 1700),
+    for batch, heads, kv_heads, seq_q, seq_k in (
+        (1, 1, 1, 1, 20000),
+        (3, 2, 2, 100, 9001),
+        (1, 3, 3, 64, 2000),
+        (1, 20, 20, 900, 1900),
+        (2, 9, 9, 1100, 3000),
+        (5, 66, 66, 130, 1700),
+        (1, 64, 8, 1, 9000),
+        (2, 14, 2, 5, 5001),
+        (3, 48, 4, 19, 3000),
     ):
         q, k, v = (
-            torch.randn(batch, length, heads, p["d_head"], device="cuda").to(DTYPES[p["dtype"]])
-            for length in (seq_q, seq_k, seq_k)
+            torch.randn(batch, length, count, p["d_head"], device="cuda").to(DTYPES[p["dtype"]])
+            for length, count in ((seq_q, heads), (seq_k, kv_heads), (seq_k, kv_heads))
         )
         o, lse = call(key, q, k, v)
         assert_right(make_case(q, k, v, p["causal"]), o, lse)
