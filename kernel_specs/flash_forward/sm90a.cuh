@@ -128,13 +128,14 @@ class Consumer {
   // A block of keys that the warpgroup does not look at: its buffers and its turn go on.
   __device__ __forceinline__ void pass_over(const Tile& tile, int block) {
     pass_over_keys(tile, block);
-    if (!Config::q_is_held && block == tile.first_key_block) queries_.release(shared_, warpgroup_);
+    if (!Config::q_in_registers && block == tile.first_key_block)
+      queries_.release(shared_, warpgroup_);
     pass_over_values(tile, block + 1);
   }
 
   __device__ __forceinline__ void pass_over_keys(const Tile& tile, int block) {
     keys_.wait_full(shared_);
-    trace_.passed_over_keys(tile, block, queries(), keys());
+    trace_.passed_over_keys(tile, block, left_operand(), keys());
     keys_.release(shared_);
     keys_.advance();
   }
@@ -207,21 +208,14 @@ class Consumer {
   __device__ __forceinline__ void request_products() {
     keys_.wait_full(shared_);
     turns_.wait();
-    multiply_queries();
+    multiply_queries_keys<Config>(scores_, left_operand(), keys());
     request_output();
     turns_.pass();
   }
 
   __device__ __forceinline__ void request_scores() {
     keys_.wait_full(shared_);
-    multiply_queries();
-  }
-
-  __device__ __forceinline__ void multiply_queries() {
-    if constexpr (Config::q_is_held)
-      multiply_queries_keys<Config>(scores_, q_, keys());
-    else
-      multiply_queries_keys<Config>(scores_, queries(), keys());
+    multiply_queries_keys<Config>(scores_, left_operand(), keys());
   }
 
   __device__ __forceinline__ void request_output() {
@@ -233,12 +227,12 @@ class Consumer {
   template <bool kFirst>
   __device__ __forceinline__ void complete_scores(const Tile& tile, int block) {
     ptx::pin(scores_.accumulator(0));
-    trace_.scores(tile, block, queries(), keys(), scores_);
+    trace_.scores(tile, block, left_operand(), keys(), scores_);
     keys_.release(shared_);
     keys_.advance();
     // A product has surely read Q's registers once it is complete: a tile's first has.
-    if (Config::q_is_held ? kFirst : block == tile.first_key_block) {
-      if constexpr (Config::q_is_held) ptx::fence_async_shared();
+    if (Config::q_in_registers ? kFirst : block == tile.first_key_block) {
+      if constexpr (Config::q_in_registers) ptx::fence_async_shared();
       queries_.release(shared_, warpgroup_);
     }
     // The running maximum wants a positive factor.
@@ -278,7 +272,7 @@ class Consumer {
     queries_.wait_full(shared_, warpgroup_);
     const Tile tile = shared_.load_tile(slot_.buffer());
     slot_.advance();
-    if constexpr (Config::q_is_held)
+    if constexpr (Config::q_in_registers)
       if (tile.key_blocks > 0) load_queries<Config>(q_, queries());
     first_block_ = mask_.last_block(tile);
     for_hidden_blocks(tile, [&](int block) { pass_over_keys(tile, block); });
@@ -290,6 +284,14 @@ class Consumer {
   __device__ __forceinline__ void for_hidden_blocks(const Tile& tile, const F& f) const {
     if constexpr (Config::causal)
       for (int block = tile.key_blocks - 1; block > first_block_; --block) f(block);
+  }
+
+  // Q as the products read it: its registers, or the address of its slab.
+  __device__ __forceinline__ decltype(auto) left_operand() {
+    if constexpr (Config::q_in_registers)
+      return (q_);
+    else
+      return queries();
   }
 
   // The tiles at hand, in shared memory.
@@ -318,7 +320,7 @@ class Consumer {
   int first_block_ = 0;  // of keys, of the tile taken last
   Scores scores_;
   Fragments<Config::B_c> probabilities_;
-  Fragments<Config::d_head> q_;  // if it is held
+  Fragments<Config::d_head> q_;  // with q_in_registers
   Output output_;
 };
 

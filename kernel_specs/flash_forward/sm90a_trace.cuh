@@ -50,13 +50,14 @@ class Trace<Config> {
  public:
   explicit __device__ Trace(const Args& args) : args_(args) {}
 
-  // By their addresses, Q's slab and K before they are released; S before scale and mask.
-  template <class Scores>
-  __device__ __forceinline__ void scores(const Tile& tile, int block, std::uint32_t queries,
+  // Q's slab as the product read it, by its address or in registers; K by its address, before it is
+  // released; S before scale and mask.
+  template <class Queries, class Scores>
+  __device__ __forceinline__ void scores(const Tile& tile, int block, const Queries& queries,
                                          std::uint32_t keys, const Scores& scores) const {
     Record* record = record_of(tile, block);
     if (record == nullptr) return;
-    write_queries(record->Q, queries);
+    write_queries(tile, record->Q, queries);
     write_block(record->K, keys);
     write_accumulators(tile, record->S_pre_scaling, scores);
   }
@@ -86,18 +87,19 @@ class Trace<Config> {
     Record* record = record_of(tile, block);
     if (record == nullptr) return;
     write_block(record->V, values);
-    write_probabilities(tile, record->P, probabilities);
+    write_fragments(tile, record->P, probabilities);
     write_accumulators(tile, record->O, output);
   }
 
   // A block that the warpgroup does not look at: no row of its slab sees a key of it or of one
   // that came before.
+  template <class Queries>
   __device__ __forceinline__ void passed_over_keys(const Tile& tile, int block,
-                                                   std::uint32_t queries,
+                                                   const Queries& queries,
                                                    std::uint32_t keys) const {
     Record* record = record_of(tile, block);
     if (record == nullptr) return;
-    write_queries(record->Q, queries);
+    write_queries(tile, record->Q, queries);
     write_block(record->K, keys);
     zero(record->S_pre_scaling);
     const int row = thread() % 128;
@@ -128,9 +130,15 @@ class Trace<Config> {
   }
 
   // The warpgroup's slab, from where TMA left it.
-  __device__ void write_queries(float (&to)[Config::B_r][Config::d_head],
+  __device__ void write_queries(const Tile&, float (&to)[Config::B_r][Config::d_head],
                                 std::uint32_t queries) const {
     copy<Shared::kSlabRows>(to + slab_row(), queries, thread() % 128, 128);
+  }
+
+  __device__ __forceinline__ void write_queries(const Tile& tile,
+                                                float (&to)[Config::B_r][Config::d_head],
+                                                const Fragments<Config::d_head>& queries) const {
+    write_fragments(tile, to, queries);
   }
 
   // A block of keys or values, of which each warpgroup writes a part.
@@ -168,16 +176,17 @@ class Trace<Config> {
     });
   }
 
-  // As the second product read them.
-  __device__ __forceinline__ void write_probabilities(
-      const Tile& tile, float (&to)[Config::B_r][Config::B_c],
-      const Fragments<Config::B_c>& probabilities) const {
+  // A left operand, as a product read it.
+  template <int kColumns>
+  __device__ __forceinline__ void write_fragments(
+      const Tile& tile, float (&to)[Config::B_r][kColumns],
+      const std::uint32_t (&fragments)[kColumns / 16][4]) const {
     unroll<Rows::kLaneRows>([&](int i) {
       const int row = lane_row(i);
       const bool is_real = exists(tile, row);
       float* lane = to[row] + Rows::first_column(thread() % 32);
-      unroll<Config::B_c / 8>([&](int group) {
-        const float2 pair = ptx::unpack<Element>(probabilities[group / 2][group % 2 * 2 + i]);
+      unroll<kColumns / 8>([&](int group) {
+        const float2 pair = ptx::unpack<Element>(fragments[group / 2][group % 2 * 2 + i]);
         lane[8 * group] = is_real ? pair.x : 0;
         lane[8 * group + 1] = is_real ? pair.y : 0;
       });

@@ -298,7 +298,7 @@ def test_every_kernel_has_a_twin(target, set_name) -> None:
 @pytest.mark.skipif(NVCC is None, reason="needs nvcc")
 def test_a_twin_compiles_without_a_gpu() -> None:
     """For sm90a, with everything in registers: what is traced is the kernel as it runs untraced."""
-    key = "flash_forward.sm90a.fp16-d128-r128-c128-trace-wg2-q2-s2-pp-dyn-l1"
+    key = "flash_forward.sm90a.fp16-d128-r128-c128-trace-wg2-q1-qr-s2-pp-dyn-l1"
     (info,) = runtime.build("flash_forward", keys=[key], architectures=["90a"])
     assert (info.key, info.built, info.spills) == (key, True, 0)
 
