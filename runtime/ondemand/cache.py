@@ -3,6 +3,7 @@
     <folder>/1/direct/<hash>.json   which files a request of this hash depended on, by name
     <folder>/1/packs/<hash>/        packs, by the hashes of the request and those files
     <folder>/1/system.json          hashes of the system's headers, by their path, size and time
+    <folder>/1/answers/<hash>.json  what compilers answered, by their path, size and time
     <folder>/1/locks/<hash>         held while a request is built: others wait, then find its pack
     <folder>/1/tmp/<random>/        of builds that run; a killed one's is removed by the next
     <folder>/1/failed/<hash>/       the last failed build of a request: its log and how to repeat it
@@ -215,6 +216,18 @@ class Cache:
         partial = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.part")
         partial.write_text(json.dumps(value))
         partial.replace(path)
+
+    def noted(self, question: str) -> Any:
+        """The answer that was noted to a question, a hash; None where there is none."""
+        try:
+            return json.loads((self._root / "answers" / f"{question}.json").read_bytes())
+        except (OSError, ValueError):
+            return None
+
+    def note(self, question: str, answer: object) -> None:
+        """Notes an answer, plain data, where the cache can be written."""
+        with contextlib.suppress(OSError):
+            self._write_json(f"answers/{question}.json", answer)
 
     def publish(
         self, request: str, names: Sequence[str], roots: Roots, pack: str, made: Path

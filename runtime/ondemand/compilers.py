@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib.util
@@ -9,12 +10,12 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 import codegen
 from runtime.errors import BuildError
+from runtime.ondemand.answers import ask
 
 _HOME = Path(codegen.__file__).resolve().parents[1]  # a checkout's root, or site-packages
 _IN_CHECKOUT = (_HOME / "runtime/include").is_dir()
@@ -89,27 +90,9 @@ class Recipe:
         return [compilers, self.host, self.device, self.link, environment, exports]
 
 
-def _started(command: tuple[str, ...]) -> subprocess.Popen[str]:
-    """A compiler at work. Raises BuildError where it cannot be run."""
-    pipe = subprocess.PIPE
-    try:
-        return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
-    except OSError as error:
-        raise BuildError(f"{shlex.join(command)}: {error.strerror or error}") from None
-
-
-def _said(command: tuple[str, ...]) -> str:
-    """What a compiler prints. Raises BuildError where it fails."""
-    with _started(command) as process:
-        output, errors = process.communicate()
-    if process.returncode:
-        raise BuildError(f"{shlex.join(command)}: {errors.strip() or 'it failed'}")
-    return output
-
-
 def _compiler(*command: str) -> Compiler:
     # A driver says its version, and first the name that it was called by.
-    said = re.sub(r"^\S+ (?=\()", "", _said((*command, "--version")))
+    said = re.sub(r"^\S+ (?=\()", "", ask((*command, "--version")).output)
     release = re.search(r"release \S+, V(\S+)", said)  # nvcc
     version = release[1] if release else said.partition("\n")[0]
     return Compiler(command, hashlib.sha256(said.encode()).hexdigest(), version)
@@ -156,9 +139,8 @@ def toolkit() -> Toolkit:
 
 @functools.cache
 def _toolkit(command: tuple[str, ...], host: Compiler) -> Toolkit:
-    with _started((*command, "--dryrun", "-c", "x.cu")) as dry_run:
-        nvcc = _compiler(*command)  # meanwhile
-        dry = dry_run.communicate()[1]
+    nvcc = _compiler(*command)
+    dry = ask((*command, "--dryrun", "-c", "x.cu")).errors
     settings = dict(re.findall(r"^#\$ (\w+)=(.*)$", dry, re.MULTILINE))
     try:
         root = Path(settings["TOP"].strip()).resolve()
@@ -222,8 +204,7 @@ def best_isa(runs: tuple[str, ...]) -> str:
     """The greatest of the instruction sets, given the least first, that the compiler has too."""
     compiler = cxx()
     for isa in reversed(runs):
-        command = [*compiler.command, *_ISA[isa], "-E", "-x", "c++", os.devnull]
-        done = subprocess.run(command, capture_output=True, check=False)
-        if done.returncode == 0:
+        with contextlib.suppress(BuildError):
+            ask((*compiler.command, *_ISA[isa], "-E", "-x", "c++", os.devnull))
             return isa
     raise BuildError(f"{shlex.join(compiler.command)}: it compiles for none of {', '.join(runs)}")

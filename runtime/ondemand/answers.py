@@ -1,0 +1,65 @@
+"""What compilers answer when they are asked about themselves, remembered in the cache: to start one
+takes a warm start longer than all else."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from runtime.errors import BuildError
+from runtime.ondemand.cache import Cache, default_folder, digest
+
+# What changes an answer beside the command line.
+_ENVIRONMENT = ("COMPILER_PATH", "GCC_EXEC_PREFIX", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
+# Names of programs that answer by themselves. (Others, such as ccache, run a compiler.)
+_COMPILERS = re.compile(r"(\S+-)?(c\+\+|g\+\+|clang(\+\+)?|nvcc)(-[0-9.]+)?")
+
+
+class Answer(NamedTuple):
+    """What a command printed."""
+
+    output: str
+    errors: str
+
+
+def ask(command: Sequence[str]) -> Answer:
+    """What a compiler answers, by the cache where the compiler is the file that it was.
+
+    Raises BuildError where it cannot be run, or fails.
+    """
+    question, cache = _question(command), Cache(default_folder())
+    found = None if question is None else cache.noted(question)
+    if isinstance(found, list) and len(found) == len(Answer._fields):
+        return Answer(*map(str, found))
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise BuildError(f"{shlex.join(command)}: {error.strerror or error}") from None
+    if done.returncode:
+        raise BuildError(f"{shlex.join(command)}: {done.stderr.strip() or 'it failed'}")
+    answer = Answer(done.stdout, done.stderr)
+    if question is not None:
+        cache.note(question, answer)
+    return answer
+
+
+def _question(command: Sequence[str]) -> str | None:
+    """A hash of the command and of its program's path, size and time; None where the program may
+    run another: a script, ccache."""
+    program = os.path.realpath(shutil.which(command[0]) or command[0])
+    folder, name = os.path.split(program)
+    try:
+        with open(program, "rb") as file:
+            if file.read(4) != b"\x7fELF" or not _COMPILERS.fullmatch(name):
+                return None
+        settings = os.path.join(folder, "nvcc.profile")
+        files = [program, settings] if os.path.exists(settings) else [program]
+        stamps = [(f, s.st_mtime_ns, s.st_size, s.st_ino) for f in files if (s := os.stat(f))]
+    except OSError:
+        return None
+    return digest([list(command), stamps, [os.environ.get(name, "") for name in _ENVIRONMENT]])
