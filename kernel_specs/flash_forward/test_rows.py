@@ -39,7 +39,7 @@ def sizes_of(row: TunedRow, end: str) -> dict[str, int]:
 
 
 def test_there_are_rows() -> None:
-    assert set(ROWS) == {"cpu"}
+    assert set(ROWS) == {"cpu", "sm80", "sm90a"}
 
 
 @pytest.mark.parametrize("name", ROWS)

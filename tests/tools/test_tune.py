@@ -123,9 +123,7 @@ __global__ void tuned_rows_sm80(const typename Config::Args args) {
   const float* x = args.x.template at<const float>(blockIdx.x);
   float* y = args.y.template at<float>(blockIdx.x);
   if constexpr (Config::mode == Mode::crash) y = nullptr;
-  volatile bool forever = Config::mode == Mode::hang;
-  while (forever) {
-  }
+  while (Config::mode == Mode::hang) asm volatile("");
   const float one = Config::mode == Mode::wrong ? 1.5f : 1.0f;
   for (int repeat = 0; repeat < Config::work; ++repeat)
     for (std::int64_t j = threadIdx.x; j < args.N; j += blockDim.x)
