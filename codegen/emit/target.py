@@ -162,17 +162,17 @@ def launch(family: Family, target: Target, spec: Launch) -> str:
 def wgmma(chosen: TargetSpace, spec: Wgmma) -> str:
     """<target>_wgmma.cuh: ptx::Wgmma for the products of the chosen configurations."""
     target = chosen.target
-    operands: dict[tuple[str, int], set[str]] = {}  # (dtype, N) -> where A may be
+    wrappers: dict[tuple[str, int], set[str]] = {}  # by (dtype, N)
     for configuration in chosen.configurations:
         values = configuration.everything
         dtype = str(values.get(spec.dtype, spec.dtype))
-        for where, columns in (("shared", spec.shared), ("registers", spec.registers)):
+        for wrapper, columns in spec.products:
             for n in columns:
-                operands.setdefault((dtype, n.evaluate(values)), set()).add(where)
+                wrappers.setdefault((dtype, n.evaluate(values)), set()).add(wrapper)
     return render(
         "wgmma.cuh",
         target.file,
-        products=[(dtype, n, operands[dtype, n]) for dtype, n in sorted(operands)],
+        products=[(dtype, n, wrappers[dtype, n]) for dtype, n in sorted(wrappers)],
     )
 
 

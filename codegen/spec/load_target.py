@@ -315,8 +315,10 @@ class TargetLoader:
 
         wgmma = Wgmma(
             dtype,
-            columns("shared", written.wgmma.shared),
-            columns("registers", written.wgmma.registers),
+            tuple(
+                (wrapper, columns(wrapper, getattr(written.wgmma, wrapper)))
+                for wrapper in ("shared_shared", "registers_shared", "registers_transposed")
+            ),
         )
         return wgmma, tuple(rules)
 

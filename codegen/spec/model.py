@@ -238,8 +238,7 @@ class Wgmma:
     """The wgmma products that a kernel uses: their N, and the dtype of their operands."""
 
     dtype: str  # bf16, fp16, or a dtype parameter
-    shared: tuple[Expression, ...]  # both operands in shared memory
-    registers: tuple[Expression, ...]  # A in registers, B in shared memory
+    products: tuple[tuple[str, tuple[Expression, ...]], ...]  # by the wrapper that makes them
 
 
 @dataclass(frozen=True)

@@ -481,13 +481,16 @@ class Wgmma(Written):
     """Products of compute capability 9.0 that the kernel uses, m64nNk16 with fp32 results."""
 
     dtype: str = Field(description="bf16, fp16, or the name of a dtype parameter: the operands'")
-    shared: list[Text] = Field(
+    shared_shared: list[Text] = Field(
         default_factory=list, description="N of each product with both operands in shared memory"
     )
-    registers: list[Text] = Field(
+    registers_shared: list[Text] = Field(
         default_factory=list,
-        description="N of each product with A in registers and B, its columns contiguous, in "
-        "shared memory",
+        description="N of each product with A in registers and B in shared memory",
+    )
+    registers_transposed: list[Text] = Field(
+        default_factory=list,
+        description="the same with B the other way round, its columns contiguous",
     )
 
 

@@ -158,7 +158,7 @@ class Consumer {
       request_output();
       ptx::wgmma_wait_group<0>();
       complete_output(tile, tile.first_key_block);
-      leave_through_shared(tile, softmax_);
+      leave(tile, softmax_);
       return false;
     }
     request_products();
@@ -168,17 +168,10 @@ class Consumer {
     start_softmax(next);
     ptx::wgmma_wait_group<0>();
     complete_output(tile, tile.first_key_block);
-    leave_through_shared(tile, finished);
+    leave(tile, finished);
     accumulate_ = false;
     tile = next;
     return true;
-  }
-
-  __device__ __forceinline__ void leave_through_shared(const Tile& tile, const Softmax& softmax) {
-    if (tile.part == Tile::kWhole)
-      epilogue_.through_shared(tile, output_, softmax);
-    else
-      parts_.store(tile.part, output_, softmax);
   }
 
   // The same where the next tile's Q comes to where this one's was: while it is on its way, O
@@ -190,10 +183,7 @@ class Consumer {
     queries_.advance();
     ptx::wgmma_wait_group<0>();
     complete_output(tile, tile.first_key_block);
-    if (tile.part == Tile::kWhole)
-      epilogue_.to_global(tile, output_, softmax_);
-    else
-      parts_.store(tile.part, output_, softmax_);
+    leave(tile, softmax_);
     const Tile next = take_tile();
     if (next.key_blocks == 0) return false;
     request_scores();
@@ -203,6 +193,16 @@ class Consumer {
     accumulate_ = false;
     tile = next;
     return true;
+  }
+
+  // The output of a tile that is finished, or of this thread block's part of it.
+  __device__ __forceinline__ void leave(const Tile& tile, const Softmax& softmax) {
+    if (tile.part != Tile::kWhole)
+      parts_.store(tile.part, output_, softmax);
+    else if constexpr (Config::overlaps_tiles)
+      epilogue_.through_shared(tile, output_, softmax);
+    else
+      epilogue_.to_global(tile, output_, softmax);
   }
 
   __device__ __forceinline__ void request_products() {
@@ -230,7 +230,7 @@ class Consumer {
     trace_.scores(tile, block, left_operand(), keys(), scores_);
     keys_.release(shared_);
     keys_.advance();
-    // A product has surely read Q's registers once it is complete: a tile's first has.
+    // Registers have surely been read from Q's buffer once a product with them is complete.
     if (Config::q_in_registers ? kFirst : block == tile.first_key_block) {
       if constexpr (Config::q_in_registers) ptx::fence_async_shared();
       queries_.release(shared_, warpgroup_);

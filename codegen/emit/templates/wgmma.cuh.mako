@@ -15,7 +15,7 @@ def accumulators(count):
 #include "ptx/wgmma.cuh"
 
 namespace kernelmint::ptx {
-% for dtype, n, operands in products:
+% for dtype, n, wrappers in products:
 <%
 count = n // 2
 shape = f"m64n{n}k16.f32.{instruction_types[dtype]}.{instruction_types[dtype]}"
@@ -23,7 +23,7 @@ shape = f"m64n{n}k16.f32.{instruction_types[dtype]}.{instruction_types[dtype]}"
 
 template <>
 struct Wgmma<${dtype}, ${n}> {
-% if "shared" in operands:
+% if "shared_shared" in wrappers:
   __device__ __forceinline__ static void shared_shared(float (&d)[${count}], std::uint64_t a,
                                                        std::uint64_t b, int accumulate) {
     asm volatile(
@@ -34,8 +34,8 @@ struct Wgmma<${dtype}, ${n}> {
         : "l"(a), "l"(b), "r"(accumulate));
   }
 % endif
-% if "registers" in operands:
 % for name, transposed in (("registers_shared", 0), ("registers_transposed", 1)):
+% if name in wrappers:
   __device__ __forceinline__ static void ${name}(float (&d)[${count}],
                                                       const std::uint32_t (&a)[4],
                                                       std::uint64_t b, int accumulate) {
@@ -46,8 +46,8 @@ struct Wgmma<${dtype}, ${n}> {
         : ${accumulators(count)}
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));
   }
-% endfor
 % endif
+% endfor
 };
 % endfor
 
