@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import io
+import itertools
 import json
 import random
 import sys
@@ -44,6 +46,22 @@ def test_the_progression_is_shares_of_the_reference() -> None:
     cells = [[cell for cell in line if cell not in "│┃"] for line in lines]
     assert ["1", "(BF16,", "128):", "async", "150.0", "50.0%", "135.0", "45.0%"] in cells
     assert ["3", "(BF16,", "128):", "all", "318.0", "106.0%", "refused"] in cells
+
+
+def test_in_each_round_all_take_their_turns_in_an_order_of_its_own() -> None:
+    """Who follows whom changes from round to round, as does who begins."""
+    names, order, taken = ("a", "b", "c", "d"), random.Random(1), []
+    for _ in range(600):
+        found = measure.one_round(names, lambda name: taken.append(name) or float(ord(name)), order)
+        assert found == {name: ord(name) for name in names}
+    beginners = collections.Counter(taken[::4])
+    followers = collections.Counter(
+        pair for i in range(0, len(taken), 4) for pair in itertools.pairwise(taken[i : i + 4])
+    )
+    assert set(beginners) == set(names)
+    assert min(beginners.values()) > 100  # of 150 expected
+    assert len(followers) == 12
+    assert min(followers.values()) > 110  # likewise
 
 
 class OnGpu:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import fcntl
+import itertools
 import json
 import os
 import shutil
@@ -221,6 +222,13 @@ def test_the_fastest_right_kernel_of_each_shape_is_written_as_a_row(tuned):
     assert "estimates of at most 32 times the least, work" in said
     (family,) = load([place.folder.parent])  # codegen takes what was written
     assert [row.take for row in family.targets[0].tuned] == [KEY.format("plain", 1)] * 2
+
+
+def test_kernels_take_turns_in_orders_that_change(tuned):
+    place, _, _ = tuned
+    rounds = [r for entry in place.entries("rounds") for r in entry["times"] if len(r) == 2]
+    follows = [tuple(one) != tuple(next_) for one, next_ in itertools.pairwise(rounds)]
+    assert 0.15 < sum(follows) / len(follows) < 0.85  # neither one order, nor in rotation
 
 
 def test_what_is_wrong_hangs_or_crashes_is_recorded_and_skipped(tuned):

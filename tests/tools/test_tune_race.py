@@ -8,7 +8,7 @@ import pytest
 
 from tools.bench.intervals import CONFIDENCE, interval
 from tools.tune import rows
-from tools.tune.race import Race, Round
+from tools.tune.race import MARGIN, Race, Round
 from tools.tune.tuner import PASSES
 
 
@@ -81,6 +81,29 @@ def test_a_gain_that_one_process_alone_found_is_a_tie():
     for process in range(3):
         race.add(timed(random_, {"first": 1.0, "fast": 0.96}, process, 30, bias=0))
     assert race.result().winner == "fast"
+
+
+def test_the_best_of_those_that_surely_win_reigns_though_another_may_be_faster():
+    random_ = random.Random(7)
+    race = Race(["first", "sure", "wild"])
+    for process in range(3):
+        race.add(
+            Round(
+                process, {"first": 1, "sure": 0.95, "wild": 0.8 if random_.random() < 0.6 else 1.3}
+            )
+            for _ in range(20)
+        )
+    assert race.gain("wild", "first").interval.median > race.gain("sure", "first").interval.median
+    assert (race.result().winner, race.result().runner_up) == ("sure", "wild")
+    assert race.result().tie
+
+
+def test_of_many_that_gain_no_more_than_the_margin_hardly_any_ever_wins():
+    """Twenty at the margin itself, where an interval errs the most often: in 100 races of twenty,
+    with three intervals each that may err, less than 3 are expected."""
+    truth = {"first": 1.0, **{f"k{i}": 1 / (1 + MARGIN) for i in range(20)}}
+    won = [raced(seed, truth, bias=0).winner != "first" for seed in range(100)]
+    assert sum(won) <= 3
 
 
 def test_the_slow_leave_early_and_are_timed_no_more():

@@ -83,10 +83,10 @@ class Race:
         """Takes what was measured, and lets the best reign and the slow leave."""
         self._rounds += rounds
         for _ in self.standing:
-            best = max(self.standing, key=lambda c: self._median_gain(c, self.reigning))
-            if best == self.reigning or not self._wins(best, self.reigning):
+            winners = [c for c in self.standing if self._wins(c, self.reigning)]
+            if not winners:
                 break
-            self.reigning = best
+            self.reigning = max(winners, key=lambda c: self._median_gain(c, self.reigning))
         self.standing = [c for c in self.standing if not self._is_out(c)]
 
     def result(self) -> Result:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import multiprocessing
+import random
 import signal
 import threading
 import time
@@ -26,7 +27,7 @@ from codegen.spec.model import Shape
 from runtime import InvalidArgument, Kernel, catalog
 
 from ..bench import clocks
-from ..bench.measure import timer
+from ..bench.measure import one_round, timer
 from .executor import Built, LostError
 from .problem import NotTunableError, Problem, make
 
@@ -211,15 +212,16 @@ class _Service:
             calls[built.key] = functools.partial(self._kernel(built), **arguments)
             self._pipe.send(("turn", built.key))
             self._timer(calls[built.key])  # to warm up
+
+        def turn(key: str) -> float:
+            self._pipe.send(("turn", key))
+            return self._timer(calls[key])
+
         found: list[dict[str, float]] = []
+        order = random.Random(seed)
         end = time.monotonic() + seconds * len(keys)
         while len(found) < least or (time.monotonic() < end and len(found) < 10 * least):
-            times = {}
-            turn = len(found) % len(keys)  # each begins a round in its turn
-            for key in (*keys[turn:], *keys[:turn]):
-                self._pipe.send(("turn", key))
-                times[key] = self._timer(calls[key])
-            found.append(times)
+            found.append(one_round(keys, turn, order))
         return found, clocks.read(self._device)
 
     def _kernel(self, built: Built) -> Kernel:
