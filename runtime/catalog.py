@@ -109,8 +109,8 @@ def load(folder: str | os.PathLike[str]) -> list[KernelInfo]:
     from runtime.ondemand import kernels as on_demand  # its modules take a while to import
 
     known = packs.families()
-    names = [family for pack in on_demand.load(folder) for family in pack.families]
-    for name in dict.fromkeys(names):
+    names = on_demand.load(folder)
+    for name in names:
         if name not in known:
             pack = packs.owner(name)
             assert pack is not None

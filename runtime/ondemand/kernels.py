@@ -39,9 +39,9 @@ def cache() -> Cache:
     return Cache(default_folder())
 
 
-def load(folder: str | os.PathLike[str]) -> list[Pack]:
-    """The families in a folder of specs, as packs that hold no kernel yet; their kernels are built
-    when they are first asked for. See `catalog.load`."""
+def load(folder: str | os.PathLike[str]) -> list[str]:
+    """Adds the families in a folder of specs, as packs that hold no kernel yet; their kernels are
+    built when they are first asked for. Returns their names. See `catalog.load`."""
     found = [(source, _family_pack(source)) for source in specs.find(Path(folder))]
     for source, _ in found:
         owner = packs.owner(source.family)
@@ -50,7 +50,6 @@ def load(folder: str | os.PathLike[str]) -> list[Pack]:
                 f"the family {source.family} of {source.folder} is already in {owner}: rename one "
                 "of them"
             )
-    loaded = []
     for source, pack in found:
         owner = packs.owner(source.family)
         if owner is None:
@@ -58,11 +57,8 @@ def load(folder: str | os.PathLike[str]) -> list[Pack]:
         elif owner.name == pack.name and owner.fingerprint != pack.fingerprint:
             manifest.check_same_family(source.family, owner, pack)
             packs.register(pack)
-        else:
-            pack = owner
         ondemand.sources[source.family] = source
-        loaded.append(pack)
-    return loaded
+    return [source.family for source, _ in found]
 
 
 def _family_pack(source: Source) -> Pack:

@@ -337,6 +337,15 @@ def test_a_folder_without_families_and_a_family_of_another_pack_are_refused(
     assert family.name not in runtime.families()
 
 
+def test_a_folder_of_an_installed_pack_is_its_own_families_alone(cache):
+    specs = packs.owner("flash_forward").specs["kernel_specs"]
+    for folder, families in (
+        ("flash_forward", {"flash_forward"}),
+        ("hstu", {"block_sparse", "hstu_bsa"}),
+    ):
+        assert {info.family for info in runtime.load(specs / folder)} == families
+
+
 def test_a_kernel_of_an_installed_family_that_no_pack_holds(cache, compilations, monkeypatch):
     """By build=True, or with KERNELMINT_BUILD=missing; else it is not found, as ever."""
     key = "flash_forward.cpu.f32-d64-r64-c32"
