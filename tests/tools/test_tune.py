@@ -21,7 +21,7 @@ import torch
 import runtime
 from codegen.spec.load import load
 from runtime import choice, devices, packs
-from tools.tune import code, executor, problem, rows
+from tools.tune import code, executor, problem, rows, worker
 from tools.tune.journal import Journal
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -338,6 +338,38 @@ def test_a_second_run_times_only_what_has_new_machine_code(tuned, tmp_path):
     )  # fmt: skip
     assert done.stdout == "2 of 2 rows agree (100.0%)\n", done.stdout + done.stderr
     assert done.returncode == 0
+
+
+def test_what_the_reference_raises_and_a_process_that_is_gone_are_no_kernels_fault(
+    tuned, tmp_path, monkeypatch
+):
+    """Neither is blamed on the kernel that is asked for next, which would be skipped for ever."""
+    place = Place(tmp_path / "copy")
+    shutil.copytree(tuned[0].root, place.root)
+    monkeypatch.setenv("KERNELMINT_CACHE_DIR", str(place.root / "cache"))
+    manifests = (place.root / "cache/1/packs").glob("*/manifest.json")
+    key = KEY.format("plain", 1)
+    (pack,) = (path.parent for path in manifests if f'"key": "{key}"' in path.read_text())
+    built = executor.Built(key, pack)
+    (family,) = load([place.folder.parent])
+    shape = family.targets[0].shapes.shapes[0]
+    setup = worker.Setup("tuned_rows", str(place.folder), "cpu")
+    process = worker.ProcessWorker(setup, patience=60)
+    try:
+        process.check(built, shape, seed=1)
+        os.kill(process._process.pid, signal.SIGKILL)
+        with pytest.raises(executor.LostError, match=r"^cpu: its process ended: SIGKILL$"):
+            process.check(built, shape, seed=1)
+        reference = place.folder / "reference.py"
+        reference.write_text("def tuned_rows(x):\n    return x.no_such_name\n")
+        said = rf"^the inputs: {reference}:2: AttributeError: .* has no attribute 'no_such_name'"
+        with pytest.raises(worker.InputsError, match=said):
+            process.check(built, shape, seed=1)
+        reference.write_text("import os\ndef tuned_rows(x):\n    os.abort()\n")
+        with pytest.raises(worker.InputsError, match=r"^the inputs: its process ended: SIGABRT$"):
+            process.check(built, shape, seed=1)
+    finally:
+        process.stop()
 
 
 def workers_of(pid):

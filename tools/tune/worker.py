@@ -13,6 +13,7 @@ import random
 import signal
 import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -75,14 +76,13 @@ class ProcessWorker:
 
     def check(self, kernel: Built, shape: Shape, seed: int) -> None:
         """Calls a kernel once on random inputs; raises CandidateError where it is not right."""
-        self._ask(("check", kernel, shape, seed), kernel.key)
+        self._ask("check", kernel, shape, seed)
 
     def rounds(
         self, kernels: Sequence[Built], shape: Shape, seed: int, least: int, seconds: float
     ) -> tuple[list[dict[str, float]], dict[str, int]]:
         """Times kernels in turns, as Worker says."""
-        request = ("rounds", tuple(kernels), shape, seed, least, seconds)
-        times, clocks = self._ask(request, kernels[0].key)
+        times, clocks = self._ask("rounds", tuple(kernels), shape, seed, least, seconds)
         return times, clocks
 
     def stop(self) -> None:
@@ -92,41 +92,43 @@ class ProcessWorker:
             self._process.join()
             self._process = None
 
-    def _ask(self, request: tuple[Any, ...], key: str) -> Any:
+    def _ask(self, *request: Any) -> Any:
         if self._process is None:
             self._start()
         assert self._pipe is not None
+        turn = None  # whose it is: a kernel's, by its key, that of the inputs, or nobody's
         try:
             self._pipe.send(request)
             while True:
                 if not self._pipe.poll(self._patience):
                     self.stop()
-                    reason = f"no answer in {self._patience:g} s"
-                    if key == _INPUTS:
-                        raise InputsError(f"the inputs: {reason}")
-                    raise CandidateError(key, "timeout", reason)
+                    raise self._blame(turn, "timeout", f"no answer in {self._patience:g} s")
                 word, *rest = self._pipe.recv()
                 if word == "turn":
-                    (key,) = rest
+                    (turn,) = rest
                 elif word == "done":
                     return rest[0]
                 else:
                     kind, reason, is_broken = rest
                     if is_broken:
                         self.stop()
-                    if kind == _INPUTS:
-                        raise InputsError(reason)
-                    if kind == _PACK:
-                        raise LostError(self._setup.device, reason)
-                    raise CandidateError(key, kind, reason)
+                    raise self._blame(turn, kind, reason)
         except (EOFError, BrokenPipeError, ConnectionResetError):
             self._process.join()
             code = self._process.exitcode
             self._process = None
             how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
-            if key == _INPUTS:
-                raise InputsError(f"the process that made the inputs ended: {how}") from None
-            raise CandidateError(key, "runtime", f"its process ended: {how}") from None
+            raise self._blame(turn, "runtime", f"its process ended: {how}") from None
+
+    def _blame(self, turn: str | None, kind: str, reason: str) -> Exception:
+        """What failed, by whose turn it was."""
+        if turn is None or kind == _PACK:
+            return LostError(self._setup.device, reason)
+        if turn == _INPUTS:
+            return InputsError(f"the inputs: {reason}")
+        if kind == _INPUTS:  # they leave a kernel too little memory
+            return InputsError(f"{turn}: {reason}")
+        return CandidateError(turn, kind, reason)
 
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
@@ -167,8 +169,8 @@ def serve(setup: Setup, pipe: Connection) -> None:
             pipe.send(("failed", "correctness", str(error), False))
         except PackError as error:
             pipe.send(("failed", _PACK, str(error), True))
-        except RuntimeError as error:  # an error of CUDA stays in its process
-            pipe.send(("failed", "runtime", str(error), True))
+        except Exception as error:  # an error of CUDA, which stays in its process, for one
+            pipe.send(("failed", "runtime", f"{type(error).__name__}: {error}", True))
 
 
 class _WrongError(Exception):
@@ -191,10 +193,9 @@ class _Service:
         return self._check(*request) if what == "check" else self._rounds(*request)
 
     def _check(self, built: Built, shape: Shape, seed: int) -> None:
-        problem, kernel = self._problem_of(shape, seed, solved=True), self._kernel(built)
-        out = problem.outputs()
+        problem, out = self._problem_of(shape, seed, solved=True)
         self._pipe.send(("turn", built.key))
-        kernel(**problem.arguments(out))
+        self._kernel(built)(**problem.arguments(out))
         if self._device.type == "cuda":
             torch.cuda.synchronize()
         if wrong := problem.wrong(out):
@@ -204,13 +205,12 @@ class _Service:
         self, kernels: Sequence[Built], shape: Shape, seed: int, least: int, seconds: float
     ) -> tuple[list[dict[str, float]], dict[str, int]]:
         keys = [built.key for built in kernels]
-        problem = self._problem_of(shape, seed)
-        out = problem.outputs()
+        problem, out = self._problem_of(shape, seed)
         arguments = problem.arguments(out)
         calls: dict[str, Callable[[], Any]] = {}
         for built in kernels:
-            calls[built.key] = functools.partial(self._kernel(built), **arguments)
             self._pipe.send(("turn", built.key))
+            calls[built.key] = functools.partial(self._kernel(built), **arguments)
             self._timer(calls[built.key])  # to warm up
 
         def turn(key: str) -> float:
@@ -231,8 +231,13 @@ class _Service:
             self._kernels[built.key] = runtime.kernel(built.key)
         return self._kernels[built.key]
 
-    def _problem_of(self, shape: Shape, seed: int, solved: bool = False) -> Problem:
-        """The inputs; with `solved`, what is expected is known too."""
+    def _problem_of(
+        self, shape: Shape, seed: int, solved: bool = False
+    ) -> tuple[Problem, tuple[torch.Tensor, ...]]:
+        """The inputs, and memory for the results; with `solved`, what is expected is known too.
+
+        Raises InputsError, whatever the family's own Python raises.
+        """
         known = self._problem
         self._problem = None  # before the next one takes memory
         try:
@@ -242,14 +247,20 @@ class _Service:
                     known = shape, seed, make(self._setup.family, shape, self._device, seed)
                 if solved:
                     _ = known[2].expected
-        except (NotTunableError, RuntimeError) as error:
+                out = known[2].outputs()
+        except NotTunableError as error:
             raise InputsError(str(error)) from None
+        except Exception as error:
+            *_, frame = traceback.extract_tb(error.__traceback__)
+            where = f"{frame.filename}:{frame.lineno}"
+            raise InputsError(f"{where}: {type(error).__name__}: {error}") from None
         self._problem = known
-        return known[2]
+        return known[2], out
 
 
 class _Patient:
-    """Says now and then that it goes on: what is done within is no kernel's turn."""
+    """Says at once and then now and then that it goes on: what is done within is no kernel's
+    turn."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
@@ -257,6 +268,7 @@ class _Patient:
         self._thread = threading.Thread(target=self._tell, daemon=True)
 
     def __enter__(self) -> None:
+        self._say()
         self._thread.start()
 
     def __exit__(self, *error: object) -> None:
@@ -265,4 +277,7 @@ class _Patient:
 
     def _tell(self) -> None:
         while not self._ended.wait(1.0):
-            self._pipe.send(("turn", _INPUTS))
+            self._say()
+
+    def _say(self) -> None:
+        self._pipe.send(("turn", _INPUTS))
