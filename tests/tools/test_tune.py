@@ -8,8 +8,10 @@ import fcntl
 import itertools
 import json
 import os
+import re
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -22,7 +24,9 @@ import runtime
 from codegen.spec.load import load
 from runtime import choice, devices, packs
 from tools.tune import code, executor, problem, rows, worker
+from tools.tune import tuner as tuner_module
 from tools.tune.journal import Journal
+from tools.tune.tuner import Options, Tuner
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = {
@@ -253,27 +257,62 @@ def test_what_does_not_compile_is_left_out_and_the_others_are_built(tuned):
 
 
 def test_nothing_is_begun_when_the_budget_is_spent(tmp_path):
-    process = make(tmp_path).start("--budget", "0")
+    t4 = tmp_path / "t4.json"
+    process = make(tmp_path).start("--budget", "0", "--json", str(t4))
     said, _ = process.communicate(timeout=120)
     assert process.returncode == 1
     assert "the budget leaves 6 configurations out, not built" in said
     assert said.endswith("Error: nothing was measured\n")
+    # Nothing became of the others.
+    found = [(r["configuration"]["work"], r["invalidity"]) for r in results_of(t4)]
+    assert found == [(64, "constraints")] * 2
+
+
+def results_of(file):
+    """The results of a T4 file, held to results-schema.json of github.com/odgaard/TuningSchema,
+    branch T4: what it requires, and the types that it gives."""
+    data = json.loads(file.read_text())
+    assert re.fullmatch(r"\d+\.\d+\.\d+", data["schema_version"])
+    invalidities = {"timeout", "compile", "runtime", "correctness", "constraints", "correct"}
+    for result in data["results"]:
+        assert isinstance(result["configuration"], dict)
+        assert isinstance(result["times"]["runtimes"], list)
+        for name in ("compilation_time", "framework", "search_algorithm", "validation"):
+            assert isinstance(result["times"][name], float | int)
+        assert result["invalidity"] in invalidities
+        assert isinstance(result["correctness"], float | int)
+        assert isinstance(result["timestamp"], str)
+        assert isinstance(result["objectives"], list)
+        for measurement in result["measurements"]:
+            assert isinstance(measurement["name"], str)
+            assert isinstance(measurement["value"], float | int)
+            assert isinstance(measurement["unit"], str)
+    return data["results"]
 
 
 def test_all_results_are_written_as_t4(tuned):
-    _, _, file = tuned
-    data = json.loads(file.read_text())
-    assert data["schema_version"] == "1.0.0"
+    place, _, file = tuned
+    results = results_of(file)
     found = {
         (r["configuration"]["M"], r["configuration"]["mode"], r["configuration"]["work"]): r
-        for r in data["results"]
+        for r in results
     }
-    assert len(found) == len(data["results"]) == 12
+    assert len(found) == len(results) == 14
+    assert [found[m, "plain", 64]["invalidity"] for m in (64, 128)] == ["constraints"] * 2
     good = found[64, "plain", 1]
     assert (good["invalidity"], good["correctness"]) == ("correct", 1)
-    assert good["measurements"][0]["value"] == pytest.approx(
-        sorted(good["times"]["runtimes"])[len(good["times"]["runtimes"]) // 2], rel=0.5
-    )
+    (identity,) = {e["id"] for e in place.entries("checked") if e["key"] == KEY.format("plain", 1)}
+    first_shape = place.entries("rounds")[0]["shape"]  # M is 64
+    seconds = [
+        r[identity]
+        for e in place.entries("rounds")
+        if e["shape"] == first_shape
+        for r in e["times"]
+    ]
+    assert good["times"]["runtimes"] == pytest.approx([1e3 * value for value in seconds])
+    assert good["measurements"] == [
+        {"name": "time", "value": statistics.median(good["times"]["runtimes"]), "unit": "ms"}
+    ]
     assert {mode: found[64, mode, 1]["invalidity"] for mode in MODES} == {
         "wrong": "correctness", "hang": "timeout", "crash": "runtime", "broken": "compile"
     }  # fmt: skip
@@ -466,6 +505,95 @@ def test_several_gpus_share_the_shapes(tmp_path):
     assert [row["range"]["M"] for row in rows.read(place.folder / "sm80.tuned.yaml")] == [
         [1, 1000], [1001, 4000]
     ]  # fmt: skip
+
+
+class Equal:
+    """A worker whose kernels all take as long."""
+
+    def __init__(self, seconds=1.0, on_check=lambda: None):
+        self.seconds = seconds
+        self.on_check = on_check
+        self.checked = []
+
+    def check(self, kernel, shape, seed):
+        self.checked.append(kernel.key)
+        self.on_check()
+
+    def rounds(self, kernels, shape, seed, least, seconds):
+        return [{kernel.key: self.seconds for kernel in kernels}] * least, {}
+
+    def stop(self):
+        pass
+
+
+@pytest.fixture
+def tuner(tuned, tmp_path, monkeypatch):
+    """Makes a Tuner of the family whose kernels are called by a given worker; with the cache of
+    what is built, and rows and a journal of its own."""
+    place, _, _ = tuned
+    shutil.copytree(place.root / "cache/1", tmp_path / "cache/1")
+    monkeypatch.setenv("KERNELMINT_CACHE_DIR", str(tmp_path / "cache"))
+    runtime.load(place.folder)
+    journals = []
+
+    def make_tuner(worker, **options):
+        while journals:
+            journals.pop().close()
+        named = Options("tuned_rows", "cpu", specs=str(place.folder), set_name="good", **options)
+        made = Tuner(named, lambda line: None)
+        journals.append(made.journal)
+        made.out = tmp_path / "cpu.tuned.yaml"
+        monkeypatch.setattr(made._executor, "worker", lambda place: worker)
+        return made
+
+    yield make_tuner
+    while journals:
+        journals.pop().close()
+
+
+def test_of_equals_the_last_winner_of_this_device_stays_and_no_other_devices(tuner):
+    here, slow, fast = devices.name(torch.device("cpu")), *(KEY.format("plain", w) for w in (32, 1))
+    for device, taken in (("another", slow), (here, fast)):
+        made = tuner(Equal(), fresh=True)
+        row = {"device": device, "parameters": {}, "tie": False, "take": fast}
+        ranges = [{"M": [1, 100], "N": [2048, 2048]}, {"M": [101, 200], "N": [2048, 2048]}]
+        rows.write(made.out, "tuned_rows", "cpu", [{**row, "range": range_} for range_ in ranges])
+        assert [(row["take"], row["tie"]) for row in made.run()] == [(taken, True)] * 2
+        made.out.unlink()
+
+
+def test_what_was_measured_of_other_machine_code_alone_is_no_time(tuner, monkeypatch):
+    """A set of one kernel, which is compiled to something else: it is timed, though there is no
+    other whose times it could be compared with."""
+    for number, seconds in enumerate((1.0, 2.0)):
+        monkeypatch.setattr(tuner_module, "code_hash", lambda *_, n=number: str(n))
+        made = tuner(Equal(seconds), where="work == 32")
+        assert [(r["code"], r["milliseconds"]) for r in made.run()] == [
+            (str(number), 1e3 * seconds)
+        ] * 2
+
+
+def test_when_the_budget_is_spent_no_other_kernel_is_called(tuner):
+    worker = Equal()
+    made = tuner(worker, budget=1000.0)
+    worker.on_check = lambda: setattr(made, "_begin", made._begin - 2000)
+    assert made.run() == []
+    assert len(worker.checked) == 1
+
+
+def test_where_no_worker_starts_the_tuning_ends(tuner, monkeypatch):
+    made, attempts = tuner(Equal()), []
+
+    def lost(place):
+        attempts.append(place)
+        raise executor.LostError(place, "it does not start")
+
+    monkeypatch.setattr(made._executor, "worker", lost)
+    with pytest.raises(
+        executor.TuningError, match="no worker starts, after 3 attempts on each of: cpu;"
+    ):
+        made.run()
+    assert attempts == ["cpu"] * 3
 
 
 def test_kinds_of_devices_are_named():

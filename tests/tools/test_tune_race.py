@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 
 import pytest
 
@@ -128,6 +129,45 @@ def test_one_that_crashes_leaves_and_the_best_of_the_others_reigns():
     assert race.decided
     assert race.result().runner_up is None
     assert not race.result().tie
+
+
+def test_what_was_driven_out_by_one_that_crashes_is_back():
+    random_ = random.Random(8)
+    truth = {"first": 1.0, "fast": 0.8, "slow": 2.0}
+    race = Race(list(truth))
+    for process in range(3):
+        race.add(timed(random_, truth, process, 20))
+    assert (race.reigning, race.standing) == ("fast", ["fast"])
+    race.leave("fast")  # on another shape
+    assert (race.reigning, race.standing) == ("first", ["first"])
+    race.leave("first")
+    assert (race.result().winner, race.standing) == ("slow", ["slow"])
+
+
+def test_one_that_crashes_elsewhere_while_times_are_taken_in_does_not_come_back(monkeypatch):
+    random_ = random.Random(9)
+    truth = {"first": 1.0, "crashing": 1.0}
+    race, settling, left = Race(list(truth)), threading.Event(), threading.Event()
+
+    def leave():
+        assert settling.wait(30)
+        race.leave("crashing")
+        left.set()
+
+    is_out = race._is_out
+
+    def is_out_slowly(candidate):
+        settling.set()
+        left.wait(0.1)
+        return is_out(candidate)
+
+    monkeypatch.setattr(race, "_is_out", is_out_slowly)
+    thread = threading.Thread(target=leave)
+    thread.start()
+    race.add(timed(random_, truth, 0, 5))
+    thread.join(30)
+    assert left.is_set()
+    assert race.standing == ["first"]
 
 
 def test_two_fresh_tunings_agree_in_99_of_100_rows_or_call_them_ties():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -58,14 +59,19 @@ class Result:
 
 
 class Race:
-    """Candidates against the reigning one; those that are surely slower leave."""
+    """Candidates against the reigning one; those that are surely slower leave.
+
+    Threads may share it: one that measures elsewhere may find that a candidate crashes.
+    """
 
     def __init__(self, candidates: Sequence[str]) -> None:
         """The first of the candidates reigns to begin with."""
         self.reigning = candidates[0]
         self.standing = list(candidates)  # the reigning one among them
+        self._first = candidates[0]
         self._candidates = tuple(candidates)
         self._rounds: list[Round] = []
+        self._lock = threading.Lock()
 
     @property
     def decided(self) -> bool:
@@ -73,15 +79,26 @@ class Race:
         return self.standing == [self.reigning]
 
     def leave(self, candidate: str) -> None:
-        """A candidate that crashed."""
-        self._candidates = tuple(c for c in self._candidates if c != candidate)
-        self.standing = [c for c in self.standing if c != candidate]
-        if self.reigning == candidate and self.standing:
-            self.reigning = min(self.standing, key=self._median)
+        """A candidate that crashed. Those that it drove out are back."""
+        with self._lock:
+            self._candidates = tuple(c for c in self._candidates if c != candidate)
+            self.standing = [c for c in self.standing if c != candidate]
+            if self.reigning == candidate and self._candidates:
+                self.standing = list(self._candidates)
+                self.reigning = (
+                    self._first
+                    if self._first in self._candidates
+                    else min(self._candidates, key=self._median)
+                )
+                self._settle()
 
     def add(self, rounds: Iterable[Round]) -> None:
         """Takes what was measured, and lets the best reign and the slow leave."""
-        self._rounds += rounds
+        with self._lock:
+            self._rounds += rounds
+            self._settle()
+
+    def _settle(self) -> None:
         for _ in self.standing:
             winners = [c for c in self.standing if self._wins(c, self.reigning)]
             if not winners:

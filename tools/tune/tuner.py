@@ -39,7 +39,7 @@ from .worker import CandidateError, InputsError
 
 # Rounds of each pass at least. A pass has processes of its own: the first screens.
 PASSES = (5, 10, 10, 20)
-_MOST_LOSSES = 3  # of workers that were measuring one shape
+_MOST_LOSSES = 3  # of workers that were measuring one shape, or that were to start at one place
 _SHARE_OF_BUILDS = 0.6  # of the time that is given
 
 
@@ -89,6 +89,7 @@ class _Course:
     shape: Shape
     id: str
     configurations: list[Configuration]
+    costly: list[Configuration]  # which the cost model leaves out
     race: Race | None = None
     passes: dict[str, int] = field(default_factory=dict)  # by key: in how many it was timed
     processes: int = 0
@@ -135,7 +136,7 @@ class Tuner:
         checked = self.journal.find("checked", oracle=self._oracle)
         self._checked = {(entry["id"], entry["shape"]) for entry in checked}
         self._candidates: dict[str, _Candidate] = {}
-        self._left_out: dict[str, str] = {}  # why, by key: what was not even timed
+        self._unusable: set[str] = set()  # keys of what does not compile, or spills
         self._courses: list[_Course] = []
         self._default: tuple[Configuration, ...] = ()  # that set
 
@@ -211,14 +212,16 @@ class Tuner:
         for shape in self._shapes.shapes:
             wanted = dict(shape.parameters).items()
             suiting = [c for c in configurations if wanted <= c.parameters.items()]
-            cheap = self._cheap(shape, suiting)
-            kept |= {c.key for c in cheap}
+            taking_part = self._cheap(shape, suiting)
+            kept |= {c.key for c in taking_part}
             first = self._taken_without_rows(shape)
-            if cheap and first is not None and first.key not in {c.key for c in cheap}:
-                cheap = [first, *cheap]
+            if taking_part and first is not None and first.key not in {c.key for c in taking_part}:
+                taking_part = [first, *taking_part]
+            keys = {c.key for c in taking_part}
+            costly = [c for c in suiting if c.key not in keys]
             identity = [shape.parameters, shape.sizes, shape.scalars]
             digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:12]
-            yield _Course(shape, digest, cheap)
+            yield _Course(shape, digest, taking_part, costly)
         self._say(
             f"{self._family.name}.{target.name} on {self.device.name}: {len(configurations)} "
             f"configurations of the set {name} fit the constraints and limits, {len(kept)} the "
@@ -250,11 +253,8 @@ class Tuner:
             costs = {c.key: cost.evaluate({**facts, **c.everything}) for c in configurations}
         except (*EVALUATION_ERRORS, NameError) as error:
             raise TuningError(f"cost: {cost.text} has no value for {facts}: {error}") from None
-        least = min(costs.values())
-        for c in configurations:
-            if costs[c.key] > self._shapes.within * least:
-                self._left_out.setdefault(c.key, "constraints")
-        return [c for c in configurations if costs[c.key] <= self._shapes.within * least]
+        most = self._shapes.within * min(costs.values())
+        return [c for c in configurations if costs[c.key] <= most]
 
     def _build(self) -> None:
         wanted = {c.key: c for course in self._courses for c in course.configurations}
@@ -272,7 +272,6 @@ class Tuner:
                 self._progress("built", done, len(wanted), begin)
         if waiting:
             self._say(f"the budget leaves {len(waiting)} configurations out, not built")
-            self._left_out |= dict.fromkeys(waiting, "compile")
 
     def _take(self, configuration: Configuration, pack: Pack | BuildError) -> None:
         """Makes a candidate of what was built."""
@@ -282,11 +281,11 @@ class Tuner:
                 raise pack
             catalog.add_part(key, pack)
         except BuildError as error:
-            self._left_out[key] = "compile"
+            self._unusable.add(key)
             self._say(f"{key}: does not compile: {error}")
             return
         if reason := offence(pack, key, dict(self._target.budget)):
-            self._left_out[key] = "compile"
+            self._unusable.add(key)
             self._say(f"{key}: left out, {reason}")
             return
         built = Built(key, pack.folder)
@@ -303,7 +302,11 @@ class Tuner:
 
     def _start_races(self) -> None:
         """Races over what is built, with the rounds that the journal has of this machine code."""
-        before = {json.dumps([row["parameters"], row["range"]]): row for row in rows.read(self.out)}
+        before = {
+            json.dumps([row["parameters"], row["range"]]): row["take"]
+            for row in rows.read(self.out)
+            if row["device"] == self.device.name
+        }
         for course in self._courses:
             built = [
                 c.key
@@ -325,12 +328,15 @@ class Tuner:
             known: list[Round] = []
             for entry in self.journal.find("rounds", shape=course.id):
                 times = [{by_id[i]: s for i, s in r.items() if i in by_id} for r in entry["times"]]
+                keys = dict.fromkeys(key for seconds in times for key in seconds)
+                if not keys:
+                    continue
                 known += [Round(course.processes, seconds) for seconds in times if seconds]
-                for key in dict.fromkeys(key for seconds in times for key in seconds):
+                for key in keys:
                     course.passes[key] = course.passes.get(key, 0) + 1
                 course.processes += 1
             text = json.dumps([dict(course.shape.parameters), _range(course.shape)])
-            reigned = before.get(text, {}).get("take")
+            reigned = before.get(text)
             first = self._taken_without_rows(course.shape)
             # Who reigns: one that has times; that of the last tuning; or what is taken without
             # rows, so that a row changes the choice for a gain alone.
@@ -362,12 +368,14 @@ class Tuner:
         if not waiting:
             return False
         begin, total, done = time.monotonic(), len(waiting), itertools.count(1)
+        failed: collections.Counter[str] = collections.Counter()  # starts, by place
 
         def work(place: str) -> None:
             try:
                 worker = self._executor.worker(place)
             except LostError as error:
                 self._lost(error)
+                failed[place] += 1
                 return
             try:
                 while waiting and self._left() > 0:
@@ -388,9 +396,15 @@ class Tuner:
                 worker.stop()
 
         while waiting and self._left() > 0:
-            places = self._executor.places()[: len(waiting)]
+            places = [p for p in self._executor.places() if failed[p] < _MOST_LOSSES]
+            if not places:
+                raise TuningError(
+                    f"no worker starts, after {_MOST_LOSSES} attempts on each of: "
+                    f"{', '.join(failed)}; what was found is in the journal: the same command "
+                    "goes on from there"
+                )
             with concurrent.futures.ThreadPoolExecutor(len(places)) as pool:
-                list(pool.map(work, places))
+                list(pool.map(work, places[: len(waiting)]))
         if self._left() <= 0:
             self._say("the budget is spent: what is open is called a tie, or has no row")
             return False
@@ -414,8 +428,9 @@ class Tuner:
     def _time(self, worker: Worker, place: str, course: _Course) -> None:
         seed = random.SystemRandom().randrange(2**31)
         try:
-            self._check(worker, place, course, seed)
-            while course.race is not None and course.race.standing:
+            assert course.race is not None
+            self._check(worker, place, course, course.race, seed)
+            while course.race.standing and self._left() > 0:
                 keys = [course.race.reigning, *course.waiting()]
                 if len(keys) == 1 and course.processes:
                     return  # its times are known
@@ -438,15 +453,18 @@ class Tuner:
                 course.race.add(Round(course.processes, seconds) for seconds in times)
                 course.processes += 1
                 return
-            course.problem = "no kernel is left"
+            if not course.race.standing:
+                course.problem = "no kernel is left"
         except InputsError as error:
             course.problem, course.race = str(error), None
             self._say(f"{_shown(course.shape)}: {error}")
 
-    def _check(self, worker: Worker, place: str, course: _Course, seed: int) -> None:
-        """Holds kernels to the oracle that were not held to it on this shape."""
-        assert course.race is not None
-        for key in self._unchecked(course.race, course):
+    def _check(self, worker: Worker, place: str, course: _Course, race: Race, seed: int) -> None:
+        """Holds kernels to the oracle that were not held to it on this shape, while there is
+        time."""
+        for key in self._unchecked(race, course):
+            if self._left() <= 0:
+                return
             candidate = self._candidates[key]
             if candidate.invalidity is not None:  # as was found on another shape meanwhile
                 continue
@@ -504,14 +522,16 @@ class Tuner:
                 for seconds in entry["times"]:
                     for identity, value in seconds.items():
                         times.setdefault(identity, []).append(value)
+            sizes = dict(course.shape.sizes)
+            for c in course.costly:
+                yield Outcome(c.parameters, sizes, "constraints")
             for c in course.configurations:
                 found = self._candidates.get(c.key)
-                invalidity = course.refused.get(c.key) or self._left_out.get(c.key)
+                invalidity, taken = "compile" if c.key in self._unusable else None, []
                 if found is not None:
                     invalidity = found.invalidity or course.refused.get(c.key)
-                taken = times.get(found.id, []) if found is not None and not invalidity else []
+                    taken = [] if invalidity else times.get(found.id, [])
                 if invalidity or taken:  # else the budget left no time for it
-                    sizes = dict(course.shape.sizes)
                     yield Outcome(c.parameters, sizes, invalidity or "correct", taken)
 
     def _progress(
