@@ -86,7 +86,7 @@ def choose(
     if found is not None:
         return found
     refused: dict[tuple[str, str], list[str]] = {}
-    for candidate, take in _candidates(family, device, [tuned[i] for i in covering], held):
+    for candidate, take, _ in _candidates(family, [tuned[i] for i in covering], held):
         why = _why_not(candidate, device, target, wanted, take)
         if why is None:
             return _chosen.setdefault(key, catalog.kernel(candidate.key))
@@ -114,10 +114,10 @@ def explain(
     ]
     refused: dict[str, list[str]] = {}
     taken = None
-    for candidate, take in _candidates(family, device, [tuned[i] for i in covering], held):
+    for candidate, take, grounds in _candidates(family, [tuned[i] for i in covering], held):
         why = _why_not(candidate, device, target, wanted, take)
         if why is None:
-            taken = candidate.key
+            taken = Considered(candidate.key, f"taken: {grounds}")
             break
         refused.setdefault(why, []).append(candidate.key)
     considered += [
@@ -125,17 +125,8 @@ def explain(
         for why, keys in refused.items()
     ]
     if taken is not None:
-        rows = [row for row in (tuned[i] for i in covering) if row.take == taken]
-        considered.append(Considered(taken, f"taken: {_grounds(rows, _rows(family))}"))
-    return Explanation(family, name, tuple(considered), taken)
-
-
-def _grounds(tuned: Sequence[TunedRow], rows: Sequence[object]) -> str:
-    if tuned:
-        return _measured(tuned[0])
-    if rows:
-        return "the first that fits the first row of choices.yaml which holds"
-    return "no row covers the call, and it is the first kernel that fits"
+        considered.append(taken)
+    return Explanation(family, name, tuple(considered), taken.what if taken else None)
 
 
 def _measured(row: TunedRow) -> str:
@@ -251,20 +242,24 @@ def _holds(when: Expression, values: Mapping[str, Any]) -> bool:
 
 
 def _candidates(
-    family: str, device: torch.device, tuned: Sequence[TunedRow], held: tuple[int, ...]
-) -> Iterator[tuple[KernelInfo, Mapping[str, Any]]]:
-    """Kernels in the order in which they are tried, each with the values that a row prefers."""
+    family: str, tuned: Sequence[TunedRow], held: tuple[int, ...]
+) -> Iterator[tuple[KernelInfo, Mapping[str, Any], str]]:
+    """Kernels in the order in which they are tried, each with the values that a row prefers, and
+    the grounds on which it is tried then."""
     capability = {t.name: t.capability for t in manifest.family(family).targets}
     infos = catalog.kernels(family)
     if tuned:
         by_key = {info.key: info for info in infos}
         for row in tuned:
-            yield by_key.get(row.take) or _unlisted(family, row), _NOTHING
+            yield by_key.get(row.take) or _unlisted(family, row), _NOTHING, _measured(row)
     by_capability = sorted(infos, key=lambda info: -capability[info.target])
-    rows = _rows(family)
-    for take in [rows[i][1] for i in held] if rows else [_NOTHING]:
+    why = "no kernel of a row is available" if tuned else "no row covers the call"
+    others = [(_NOTHING, f"{why}, and it is the first that fits")]
+    if rows := _rows(family):
+        others = [(rows[i][1], f"the first that fits row {i + 1} of choices.yaml") for i in held]
+    for take, grounds in others:
         for info in by_capability:
-            yield info, take
+            yield info, take, grounds
 
 
 def _unlisted(family: str, row: TunedRow) -> KernelInfo:

@@ -46,6 +46,16 @@ def test_the_first_row_that_holds_and_that_a_kernel_fits_decides(rows):
         assert chosen.info.parameters["B_r"] == expected
 
 
+def test_the_row_that_decided_is_named(rows):
+    small, large = sorted(tiles(**F32))[:2]
+    rows(("Sq <= 64", {"B_r": 7}), ("Sq > 64", {"B_r": small}), ("True", {"B_r": large}))
+    found = choice.explain("flash_forward", CPU, F32, {"Sq": 9})
+    assert [entry.verdict for entry in found.considered[:3]] == ["holds", "no", "holds"]
+    assert found.considered[-1] == choice.Considered(
+        found.key, "taken: the first that fits row 3 of choices.yaml"
+    )
+
+
 def test_what_is_wanted_comes_before_what_a_row_takes(rows):
     small, large = sorted(tiles(**F32))[:2]
     rows(("Sq <= 64", {"B_r": small, "no_such_parameter": 3}))
@@ -146,6 +156,9 @@ def test_a_row_whose_kernel_is_in_no_pack_says_how_to_build_it(tuned):
     found = choice.explain("flash_forward", CPU, F32, {**SIZES, "Sq": 9})
     assert found.key == first
     assert f"no pack holds it: runtime.kernel({absent!r}, build=True) builds it" in str(found)
+    assert found.considered[-1] == choice.Considered(
+        first, "taken: no kernel of a row is available, and it is the first that fits"
+    )
 
 
 def test_a_row_that_depends_on_a_size_which_a_front_does_not_tell_is_an_error(tuned):
@@ -190,7 +203,7 @@ def test_explain_choice_says_what_was_considered_and_why(tuned):
     assert str(found).startswith(f"{second} on {devices.name(CPU)}\n")
     assert runtime.explain_choice(*torch.randn(3, 1, 17, 2, 64).unbind()).considered[
         -1
-    ].verdict == ("taken: no row covers the call, and it is the first kernel that fits")
+    ].verdict == ("taken: no row covers the call, and it is the first that fits")
 
 
 def test_a_compiled_graph_depends_on_the_rows_alone_where_lengths_are_dynamic(tuned):
