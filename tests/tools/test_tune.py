@@ -22,6 +22,7 @@ import torch
 
 import runtime
 from codegen.spec.load import load
+from codegen.spec.problems import SpecError
 from runtime import choice, devices, packs
 from tools.tune import code, executor, problem, rows, worker
 from tools.tune import tuner as tuner_module
@@ -262,6 +263,7 @@ def test_nothing_is_begun_when_the_budget_is_spent(tmp_path):
     said, _ = process.communicate(timeout=120)
     assert process.returncode == 1
     assert "the budget leaves 6 configurations out, not built" in said
+    assert said.count("no row, the budget left no time for it") == 2
     assert said.endswith("Error: nothing was measured\n")
     # Nothing became of the others.
     found = [(r["configuration"]["work"], r["invalidity"]) for r in results_of(t4)]
@@ -288,6 +290,52 @@ def results_of(file):
             assert isinstance(measurement["value"], float | int)
             assert isinstance(measurement["unit"], str)
     return data["results"]
+
+
+@pytest.mark.parametrize(
+    ("reference", "options", "message"),
+    [
+        ("import nowhere", (), r"reference.py:tuned_rows: ModuleNotFoundError: No module named"),
+        (None, ("--json", "/nowhere/t4.json"), r"/nowhere/t4.json: /nowhere is not a folder that"),
+        (None, ("--out", "family.yaml"), r"family.yaml:1:1: unknown key 'family'"),
+    ],
+)
+def test_what_cannot_end_well_is_said_before_anything_is_built(
+    tmp_path, reference, options, message
+):
+    place = make(tmp_path)
+    if reference is not None:
+        (place.folder / "reference.py").write_text(reference)
+    process = place.start(*(str(place.folder / o) if "." in o else o for o in options))
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode != 0
+    assert re.search(message, said)
+    assert "built" not in said
+    assert "Traceback" not in said
+
+
+def test_a_row_stays_where_its_shape_cannot_be_measured_and_more_patience_tries_again(
+    tuned, tmp_path
+):
+    place = Place(tmp_path / "copy")
+    shutil.copytree(tuned[0].root, place.root)
+    faults = len(place.entries("fault"))
+    old = rows.read(place.rows)
+    (place.folder / "reference.py").write_text(
+        "def tuned_rows(x):\n    if len(x) == 128:\n        raise ValueError('too many')\n"
+        "    return 2 * x.double() + 1\n"
+    )
+    said = place.tune("--patience", "4.1")
+    assert "M 128, N 2048: no row, " in said
+    assert re.search(
+        r"no row, the inputs: \S+tuned_rows/reference.py:3: ValueError: too many\n", said
+    )
+    assert "1 rows in" in said
+    assert "beside 1 that were there" in said
+    new = rows.read(place.rows)
+    assert (new[0], new[1]["range"]) == (old[1], old[0]["range"])
+    again = {entry["key"]: entry["invalidity"] for entry in place.entries("fault")[faults:]}
+    assert again == {KEY.format("wrong", 1): "correctness", KEY.format("hang", 1): "timeout"}
 
 
 def test_all_results_are_written_as_t4(tuned):
@@ -627,20 +675,31 @@ def test_a_journal_is_read_up_to_a_torn_line_and_goes_on_behind_it(tmp_path):
     fourth.close()
 
 
+def row(device, parameter, most, take, **more):
+    return {"device": device, "parameters": {"p": parameter}, "range": {"M": [1, most]},
+            "take": take, "milliseconds": 1.0, "sizes": {"M": 1}, "tie": False,
+            "toolchain": "c++ 12", "code": "0", **more}  # fmt: skip
+
+
 def test_rows_of_other_devices_and_parameters_are_kept(tmp_path):
     path = tmp_path / "cpu.tuned.yaml"
-    row = {
-        "device": "a",
-        "parameters": {"p": 1},
-        "range": {"M": [1, 2]},
-        "take": "old",
-        "tie": False,
-    }
-    rows.write(path, "f", "cpu", [row, {**row, "device": "b"}, {**row, "parameters": {"p": 2}}])
-    rows.write(path, "f", "cpu", [{**row, "take": "new", "range": {"M": [1, 3]}}])
+    old = [row("a", 1, 2, "old"), row("b", 1, 2, "old"), row("a", 2, 2, "old")]
+    assert rows.write(path, "f", "cpu", old) == 0
+    assert rows.write(path, "f", "cpu", [row("a", 1, 3, "new")]) == 2
     assert [(r["device"], r["parameters"]["p"], r["take"]) for r in rows.read(path)] == [
         ("b", 1, "old"), ("a", 2, "old"), ("a", 1, "new")
     ]  # fmt: skip
+
+
+def test_rows_that_codegen_would_not_read_are_not_written(tmp_path):
+    path = tmp_path / "cpu.tuned.yaml"
+    rows.write(path, "f", "cpu", [row("a", 1, 2, "old")])
+    with pytest.raises(executor.TuningError, match=r"1 rows that are there and 1 new .* 131,072"):
+        rows.write(path, "f", "cpu", [row("b", 1, 2, "new" * 50_000)])
+    assert [r["take"] for r in rows.read(path)] == ["old"]
+    path.write_text("tuned: [{device: a}]\n")
+    with pytest.raises(SpecError, match=r"cpu\.tuned\.yaml:1:9: the key 'parameters' is missing"):
+        rows.read(path)
 
 
 @pytest.mark.parametrize(
@@ -668,3 +727,12 @@ def test_a_family_whose_inputs_cannot_be_random_says_what_to_write():
         problem.check(family, {"dtype": "bf16"})
     with pytest.raises(problem.NotTunableError, match="names no reference"):
         problem.check(dataclasses.replace(family, reference=None), {})
+
+
+def test_what_decides_the_right_result_is_named_in_the_shapes():
+    family = runtime.manifest.family("flash_forward")
+    problem.check(family, {"dtype": "f32", "d_head": 64, "causal": True})
+    with pytest.raises(problem.NotTunableError, match="the dtype of 'q' is the parameter 'dtype'"):
+        problem.check(family, {"d_head": 64, "causal": True})
+    with pytest.raises(problem.NotTunableError, match="depends on 'causal', which its reference"):
+        problem.check(family, {"dtype": "f32", "d_head": 64})

@@ -4,6 +4,7 @@ they are chosen."""
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import click
 
 import runtime
-from codegen.spec.problems import SpecError, UsageError
+from codegen.spec.problems import SpecError, UsageError, did_you_mean
 
 from . import rows, t4
 from .executor import TuningError
@@ -77,7 +78,11 @@ def main(
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     specs = None
     try:
-        if family not in runtime.families():
+        if family not in (known := runtime.families()):
+            if not Path(family).is_dir():
+                raise click.UsageError(
+                    f"{family!r} is neither a family{did_you_mean(family, known)} nor a folder"
+                )
             specs, names = family, {info.family for info in runtime.load(family)}
             if len(names) != 1:
                 raise click.UsageError(f"{family}: expected the folder of one family")
@@ -97,23 +102,37 @@ def main(
             fresh=fresh,
         )
         tuner = Tuner(options, lambda line: click.echo(line, err=True))
+        path = out or tuner.out
+        _check_writable(path, json_file)
         found = tuner.run()
+        if json_file is not None:
+            json_file.write_text(json.dumps(t4.document(tuner.outcomes()), indent=1) + "\n")
+        if not found:
+            raise click.ClickException("nothing was measured")
+        kept = rows.write(path, family, target, found, tuner.unmeasured)
     except (SpecError, TuningError, NotTunableError, runtime.BuildError) as error:
         raise click.ClickException(str(error)) from None
     except (UsageError, runtime.InvalidArgument) as error:
         raise click.UsageError(str(error)) from None
-    if json_file is not None:
-        json_file.write_text(json.dumps(t4.document(tuner.outcomes()), indent=1) + "\n")
-    if not found:
-        raise click.ClickException("nothing was measured")
-    path = out or tuner.out
-    rows.write(path, family, target, found)
+    except OSError as error:
+        raise click.ClickException(
+            f"{error}; what was found is in the journal: the same command goes on from there"
+        ) from None
     for row in found:
         tie = f", a tie with {row['runner_up']}" if row["tie"] else ""
         click.echo(
             f"{row['range']} {row['parameters']}: {row['take']}, {row['milliseconds']} ms{tie}"
         )
-    click.echo(f"{len(found)} rows in {path}; the journal is {tuner.journal.path}")
+    beside = f", beside {kept} that were there" if kept else ""
+    click.echo(f"{len(found)} rows in {path}{beside}; the journal is {tuner.journal.path}")
+
+
+def _check_writable(path: Path, json_file: Path | None) -> None:
+    """Before hours are spent on what cannot be written."""
+    rows.read(path)  # which keeps what is there
+    for file in (path, json_file):
+        if file is not None and not os.access(file.parent, os.W_OK):
+            raise click.UsageError(f"{file}: {file.parent} is not a folder that can be written")
 
 
 if __name__ == "__main__":

@@ -105,23 +105,41 @@ def check(family: Family, parameters: Mapping[str, Any]) -> None:
             f"{family.name} names no reference: kernels are tuned that are known to be right; add "
             "`reference: file.py:function` to its family.yaml"
         )
-    if _maker(family) is not None:
-        return
+    try:
+        accepted = inspect.signature(oracle(family.name)).parameters
+    except Exception as error:  # the file is the family's own
+        raise NotTunableError(
+            f"{family.folder}/{family.reference}: {type(error).__name__}: {error}"
+        ) from None
+    if _maker(family) is None:
+        _check_inputs(family, parameters, family.reference)
+    for parameter in family.parameters:
+        if parameter.name in accepted and parameter.name not in parameters:
+            raise NotTunableError(
+                f"{family.name}: what is right depends on '{parameter.name}', which its reference "
+                "takes: name its values under `parameters` of the shapes"
+            )
+
+
+def _check_inputs(family: Family, parameters: Mapping[str, Any], reference: str) -> None:
     for argument in family.arguments:
         if argument.role != "input" or argument.optional:
             continue
         dtype = parameters.get(argument.dtype, argument.dtype)
+        if dtype not in DTYPES:
+            raise NotTunableError(
+                f"{family.name}: the dtype of '{argument.name}' is the parameter '{dtype}': name "
+                "its values under `parameters` of the shapes"
+            )
         if argument.mutated:
             why = "changes it in place"
-        elif dtype not in DTYPES:
-            why = f"has the dtype {dtype}: name its value under `parameters` of the shapes"
         elif not DTYPES[dtype].is_floating_point:
             why = f"has the dtype {dtype}, and random integers may mean nothing"
         else:
             continue
         raise NotTunableError(
             f"{family.name}: no random input can be made of '{argument.name}', which {why}; write "
-            f"`{MAKER}(sizes, parameters, generator)` in {family.reference.partition(':')[0]}, "
+            f"`{MAKER}(sizes, parameters, generator)` in {reference.partition(':')[0]}, "
             "which returns the input tensors by name"
         )
 

@@ -10,8 +10,12 @@ from typing import Any
 import click
 import yaml
 
+from codegen.spec import schema
 from codegen.spec.model import Shape
+from codegen.spec.problems import SpecError
+from codegen.spec.source import MAX_BYTES, Document
 
+from .executor import TuningError
 from .race import Result
 
 _HEAD = "# Written by `kernelmint tune {family} --target {target}`: docs/tuning.md\n"
@@ -21,10 +25,8 @@ def row(
     device: str, shape: Shape, result: Result, codes: Mapping[str, str], toolchain: str
 ) -> dict[str, Any]:
     """A row of the file."""
-    made: dict[str, Any] = {
-        "device": device,
-        "parameters": dict(shape.parameters),
-        "range": {size.text: [size.least, size.most] for size in shape.ranges},
+    made = {
+        **heading(device, shape),
         "take": result.winner,
         "milliseconds": _milliseconds(result.seconds),
         "sizes": dict(shape.sizes),
@@ -35,28 +37,55 @@ def row(
     return {**made, "tie": result.tie, "toolchain": toolchain, "code": codes[result.winner]}
 
 
+def heading(device: str, shape: Shape) -> dict[str, Any]:
+    """What a row stands for."""
+    return {
+        "device": device,
+        "parameters": dict(shape.parameters),
+        "range": {size.text: [size.least, size.most] for size in shape.ranges},
+    }
+
+
 def _milliseconds(seconds: float) -> float:
     return float(f"{1e3 * seconds:.4g}")
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The rows of a file; none where there is no file."""
+    """The rows of a file; none where there is no file. Raises SpecError where it holds none."""
     if not path.exists():
         return []
-    data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    return list(data["tuned"])
+    document = Document(path)
+    schema.validate(document, schema.TunedFile)
+    if document.problems:
+        raise SpecError(document.problems)
+    return list(yaml.safe_load(path.read_text(encoding="utf-8"))["tuned"])
 
 
-def write(path: Path, family: str, target: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Writes the rows, and keeps those of other devices and other parameters that are there."""
+def write(
+    path: Path,
+    family: str,
+    target: str,
+    rows: Sequence[Mapping[str, Any]],
+    unmeasured: Sequence[Mapping[str, Any]] = (),
+) -> int:
+    """Writes the rows, and keeps those of other devices and other parameters that are there, and
+    those that are headed as `unmeasured` says; how many it keeps."""
     measured = {_kind(row) for row in rows}
-    kept = [row for row in read(path) if _kind(row) not in measured]
+    spared = {_place(heading) for heading in unmeasured}
+    kept = [row for row in read(path) if _kind(row) not in measured or _place(row) in spared]
     text = yaml.safe_dump(
         {"tuned": [*kept, *map(dict, rows)]}, default_flow_style=None, sort_keys=False, width=140
     )
+    if len(text) > MAX_BYTES:
+        raise TuningError(
+            f"{path}: with {len(kept)} rows that are there and {len(rows)} new ones it would have "
+            f"{len(text):,} bytes, and codegen reads {MAX_BYTES:,}: write the new ones to another "
+            "file (--out), and leave some out"
+        )
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     partial.write_text(_HEAD.format(family=family, target=target) + text)
     partial.replace(path)
+    return len(kept)
 
 
 def _kind(row: Mapping[str, Any]) -> tuple[object, ...]:
@@ -87,7 +116,10 @@ def disagreements(
 @click.option("--least", default=0.99, show_default=True, help="The share of rows that must agree.")
 def main(files: tuple[Path, Path], least: float) -> None:
     """Say in how many rows two tunings agree, or call it a tie."""
-    count, differing = disagreements(*map(read, files))
+    try:
+        count, differing = disagreements(*map(read, files))
+    except SpecError as error:
+        raise click.ClickException(str(error)) from None
     if count == 0:
         raise click.ClickException("the files have no row in common")
     for line in differing:

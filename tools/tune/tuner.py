@@ -9,7 +9,7 @@ import itertools
 import json
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,8 @@ from .worker import CandidateError, InputsError
 PASSES = (5, 10, 10, 20)
 _MOST_LOSSES = 3  # of workers that were measuring one shape, or that were to start at one place
 _SHARE_OF_BUILDS = 0.6  # of the time that is given
+_NONE_LEFT = "no kernel is left"
+_NONE_SUITS = "no configuration has its parameters"
 
 
 @dataclass(frozen=True)
@@ -139,6 +141,7 @@ class Tuner:
         self._unusable: set[str] = set()  # keys of what does not compile, or spills
         self._courses: list[_Course] = []
         self._default: tuple[Configuration, ...] = ()  # that set
+        self.unmeasured: list[dict[str, Any]] = []  # headings: rows of before are still good
 
     def _read_shapes(self, folder: Path) -> Shapes:
         path = self._options.shapes
@@ -186,7 +189,10 @@ class Tuner:
         for number in range(len(PASSES)):
             if not self._pass(number):
                 break
-        return list(self._rows())
+        found = list(self._rows())
+        if count := sum(course.problem == _NONE_SUITS for course in self._courses):
+            self._say(f"{count} shapes: no row, {_NONE_SUITS}")
+        return found
 
     def _left(self, share: float = 1.0) -> float:
         if self._options.budget is None:
@@ -294,11 +300,20 @@ class Tuner:
         faults = [
             fault
             for fault in self.journal.find("fault", id=found.id, shape=None)
-            if fault["invalidity"] != "correctness" or fault.get("oracle") == self._oracle
+            if self._still_counts(fault)
         ]
         for fault in faults[-1:]:
             found.invalidity, found.reason = fault["invalidity"], fault["reason"]
             self._say(f"{key}: skipped, {found.reason} (found before; --fresh tries again)")
+
+    def _still_counts(self, fault: Mapping[str, Any]) -> bool:
+        """Whether a kernel that was at fault need not be tried again: what was wrong, was so to
+        the same reference, and what hung, was given as much time."""
+        if fault["invalidity"] == "correctness":
+            return bool(fault.get("oracle") == self._oracle)
+        if fault["invalidity"] == "timeout":
+            return bool(fault.get("patience", 0.0) >= self._options.patience)
+        return True
 
     def _start_races(self) -> None:
         """Races over what is built, with the rounds that the journal has of this machine code."""
@@ -319,11 +334,8 @@ class Tuner:
                     course.refused[key] = fault["invalidity"]
                     built.remove(key)
             if not built:
-                course.problem = (
-                    "no kernel is left"
-                    if course.configurations
-                    else "no configuration has its parameters"
-                )
+                if all(self._is_settled(c.key) for c in course.configurations):
+                    course.problem = _NONE_LEFT if course.configurations else _NONE_SUITS
                 continue
             known: list[Round] = []
             for entry in self.journal.find("rounds", shape=course.id):
@@ -335,8 +347,8 @@ class Tuner:
                 for key in keys:
                     course.passes[key] = course.passes.get(key, 0) + 1
                 course.processes += 1
-            text = json.dumps([dict(course.shape.parameters), _range(course.shape)])
-            reigned = before.get(text)
+            head = rows.heading(self.device.name, course.shape)
+            reigned = before.get(json.dumps([head["parameters"], head["range"]]))
             first = self._taken_without_rows(course.shape)
             # Who reigns: one that has times; that of the last tuning; or what is taken without
             # rows, so that a row changes the choice for a gain alone.
@@ -344,6 +356,10 @@ class Tuner:
             built.sort(key=lambda key: (key not in course.passes, key != reigned, key != first_key))
             course.race = Race(built)
             course.race.add(known)
+
+    def _is_settled(self, key: str) -> bool:
+        """Whether the budget left the time to build a kernel."""
+        return key in self._candidates or key in self._unusable
 
     def _taken_without_rows(self, shape: Shape) -> Configuration | None:
         """The first kernel of the default set that has a shape's parameters and runs here."""
@@ -454,7 +470,7 @@ class Tuner:
                 course.processes += 1
                 return
             if not course.race.standing:
-                course.problem = "no kernel is left"
+                course.problem = _NONE_LEFT
         except InputsError as error:
             course.problem, course.race = str(error), None
             self._say(f"{_shown(course.shape)}: {error}")
@@ -494,6 +510,7 @@ class Tuner:
         self.journal.add(
             "fault", id=found.id, key=error.key, shape=None if everywhere else course.id,
             invalidity=error.kind, reason=error.reason, oracle=self._oracle,
+            patience=self._options.patience,
         )  # fmt: skip
         if everywhere:
             found.invalidity, found.reason = error.kind, error.reason
@@ -507,8 +524,11 @@ class Tuner:
         codes = {key: found.code for key, found in self._candidates.items()}
         for course in self._courses:
             if course.race is None or not course.race.standing or not course.processes:
-                why = course.problem or "it was not measured"
-                self._say(f"{_shown(course.shape)}: no row, {why}")
+                if course.problem != _NONE_LEFT:
+                    self.unmeasured.append(rows.heading(self.device.name, course.shape))
+                if course.problem != _NONE_SUITS:
+                    why = course.problem or "the budget left no time for it"
+                    self._say(f"{_shown(course.shape)}: no row, {why}")
                 continue
             result = course.race.result()
             made_by = self._candidates[result.winner].toolchain
@@ -538,8 +558,9 @@ class Tuner:
         self, what: str, done: int, total: int, begin: float, of: str = "configurations"
     ) -> None:
         left = (time.monotonic() - begin) / done * (total - done)
-        minutes, seconds = divmod(round(left), 60)
-        after = f", {minutes}:{seconds:02} left" if done < total else ""
+        after = f", {_clock(left)} left" if done < total else ""
+        if self._options.budget is not None:
+            after += f" ({_clock(self._left())} of the budget)"
         self._say(f"{what} {done} of {total} {of}{after}")
 
 
@@ -551,8 +572,9 @@ def _target(family: Family, name: str) -> Target:
     raise TuningError(f"{family.name} has no target {name}; there is: {known}")
 
 
-def _range(shape: Shape) -> dict[str, list[int]]:
-    return {size.text: [size.least, size.most] for size in shape.ranges}
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(max(0, round(seconds)), 60)
+    return f"{minutes}:{rest:02}"
 
 
 def _shown(shape: Shape) -> str:

@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,6 +30,7 @@ from runtime import InvalidArgument, Kernel, catalog
 
 from ..bench import clocks
 from ..bench.measure import one_round, timer
+from ..oracle import specs
 from .executor import Built, LostError
 from .problem import NotTunableError, Problem, make
 
@@ -56,7 +58,7 @@ class CandidateError(Exception):
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"{self.key}: {self.reason}"
+        return f"{self.key}: {self.reason.removeprefix(f'{self.key}: ')}"
 
 
 class InputsError(Exception):
@@ -250,12 +252,20 @@ class _Service:
                 out = known[2].outputs()
         except NotTunableError as error:
             raise InputsError(str(error)) from None
-        except Exception as error:
-            *_, frame = traceback.extract_tb(error.__traceback__)
-            where = f"{frame.filename}:{frame.lineno}"
-            raise InputsError(f"{where}: {type(error).__name__}: {error}") from None
+        except Exception as error:  # of the family's own functions, or of PyTorch
+            raise InputsError(_told(error, specs(self._setup.family))) from None
         self._problem = known
         return known[2], out
+
+
+def _told(error: Exception, folder: Path) -> str:
+    """An error with its place: the innermost one among the files of a folder."""
+    places = [
+        f"{frame.filename}:{frame.lineno}: "
+        for frame in traceback.extract_tb(error.__traceback__)
+        if Path(frame.filename).is_relative_to(folder)
+    ]
+    return f"{''.join(places[-1:])}{type(error).__name__}: {error}"
 
 
 class _Patient:
