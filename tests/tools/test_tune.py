@@ -270,6 +270,12 @@ def test_nothing_is_begun_when_the_budget_is_spent(tmp_path):
     assert found == [(64, "constraints")] * 2
 
 
+def row(device, take, **more):
+    return {"device": device, "parameters": {"p": 1}, "range": {"M": [1, 2]}, "take": take,
+            "milliseconds": 1.0, "sizes": {"M": 1}, "tie": False, "toolchain": "c++ 12",
+            "code": "0", **more}  # fmt: skip
+
+
 def results_of(file):
     """The results of a T4 file, held to results-schema.json of github.com/odgaard/TuningSchema,
     branch T4: what it requires, and the types that it gives."""
@@ -603,10 +609,10 @@ def test_of_equals_the_last_winner_of_this_device_stays_and_no_other_devices(tun
     here, slow, fast = devices.name(torch.device("cpu")), *(KEY.format("plain", w) for w in (32, 1))
     for device, taken in (("another", slow), (here, fast)):
         made = tuner(Equal(), fresh=True)
-        row = {"device": device, "parameters": {}, "tie": False, "take": fast}
         ranges = [{"M": [1, 100], "N": [2048, 2048]}, {"M": [101, 200], "N": [2048, 2048]}]
-        rows.write(made.out, "tuned_rows", "cpu", [{**row, "range": range_} for range_ in ranges])
-        assert [(row["take"], row["tie"]) for row in made.run()] == [(taken, True)] * 2
+        old = [row(device, fast, parameters={}, range=range_) for range_ in ranges]
+        rows.write(made.out, "tuned_rows", "cpu", old)
+        assert [(found["take"], found["tie"]) for found in made.run()] == [(taken, True)] * 2
         made.out.unlink()
 
 
@@ -675,17 +681,11 @@ def test_a_journal_is_read_up_to_a_torn_line_and_goes_on_behind_it(tmp_path):
     fourth.close()
 
 
-def row(device, parameter, most, take, **more):
-    return {"device": device, "parameters": {"p": parameter}, "range": {"M": [1, most]},
-            "take": take, "milliseconds": 1.0, "sizes": {"M": 1}, "tie": False,
-            "toolchain": "c++ 12", "code": "0", **more}  # fmt: skip
-
-
 def test_rows_of_other_devices_and_parameters_are_kept(tmp_path):
     path = tmp_path / "cpu.tuned.yaml"
-    old = [row("a", 1, 2, "old"), row("b", 1, 2, "old"), row("a", 2, 2, "old")]
+    old = [row("a", "old"), row("b", "old"), row("a", "old", parameters={"p": 2})]
     assert rows.write(path, "f", "cpu", old) == 0
-    assert rows.write(path, "f", "cpu", [row("a", 1, 3, "new")]) == 2
+    assert rows.write(path, "f", "cpu", [row("a", "new", range={"M": [1, 3]})]) == 2
     assert [(r["device"], r["parameters"]["p"], r["take"]) for r in rows.read(path)] == [
         ("b", 1, "old"), ("a", 2, "old"), ("a", 1, "new")
     ]  # fmt: skip
@@ -693,9 +693,9 @@ def test_rows_of_other_devices_and_parameters_are_kept(tmp_path):
 
 def test_rows_that_codegen_would_not_read_are_not_written(tmp_path):
     path = tmp_path / "cpu.tuned.yaml"
-    rows.write(path, "f", "cpu", [row("a", 1, 2, "old")])
+    rows.write(path, "f", "cpu", [row("a", "old")])
     with pytest.raises(executor.TuningError, match=r"1 rows that are there and 1 new .* 131,072"):
-        rows.write(path, "f", "cpu", [row("b", 1, 2, "new" * 50_000)])
+        rows.write(path, "f", "cpu", [row("b", "new" * 50_000)])
     assert [r["take"] for r in rows.read(path)] == ["old"]
     path.write_text("tuned: [{device: a}]\n")
     with pytest.raises(SpecError, match=r"cpu\.tuned\.yaml:1:9: the key 'parameters' is missing"):
