@@ -27,6 +27,8 @@ import torch
 
 from codegen import scaffold
 
+from .output_file import OutputFile
+
 FAMILY = "bench_add"
 _HEAD = """
 import sys, time
@@ -228,7 +230,7 @@ def _pin(ctx: click.Context, option: click.Parameter, cores: int | None) -> int 
     help="Repeated. Default: those that are here.",
 )  # fmt: skip
 @click.option("--only", default="", metavar="TEXT", help="Contenders whose name contains it.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the figures.")
+@click.option("--json", "json_file", type=OutputFile(), help="Write the figures.")
 def main(
     runs: int,
     most: float,

@@ -23,6 +23,7 @@ from .block_sparse.implementations import NAMES, Implementation, UnavailableErro
 from .block_sparse.judge import Computed, Judge, Verdict
 from .comparison import Difference, Selections, Tolerance
 from .oracle import semantics
+from .output_file import OutputFile
 
 RULE = "=" * 80
 SELF_TEST_CASES = ("small", "tail_small", "ties")
@@ -69,7 +70,7 @@ def _cases(_context: Any, _parameter: Any, value: str) -> list[Case]:
 @click.option("--seed", default=42, show_default=True, help="case i draws with seed + i")
 @click.option("--device", default=None, help="cuda where there is one, else cpu")
 @click.option("--dot", default=None, help="precision of the products: each one's most exact")
-@click.option("--json", "json_path", type=click.Path(path_type=Path), help="write the findings")
+@click.option("--json", "json_path", type=OutputFile(), help="write the findings")
 @click.option("--self-test", is_flag=True, help="plant faults; fail unless each is caught")
 def main(
     implementations: list[str],

@@ -230,9 +230,15 @@ def test_attention_is_measured_beside_the_others_and_held_to_a_goal(tmp_path) ->
         (["--goal", "1 +"], "not an expression"),
         (["--attention", "--set", "tune"], "not a set"),
         (["--kv-heads", "3"], "does not divide 8 heads"),
+        (["--goal", "dtype"], "must be a single number"),
+        (["--goal", "1 / (Sq - 1024)"], "f32, d 64, 8 heads, not causal, 1x1024: division by zero"),
+        (["--json", "/nowhere/figures.json"], "/nowhere is not a folder that can be written"),
+        (["--plot", "figures.xyz"], "ends in '.xyz', expected one of"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(options, error) -> None:
+def test_what_cannot_be_measured_is_refused(options, error, monkeypatch) -> None:
+    """Before anything is measured."""
+    monkeypatch.delattr(measure, "timer")
     done = CliRunner().invoke(main, [*SMALL, *options])
     assert done.exit_code == 2
     assert error in " ".join(done.output.replace("│", " ").split())

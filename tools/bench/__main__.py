@@ -15,10 +15,11 @@ from rich.console import Console
 from rich.progress import Progress
 
 import runtime
-from codegen.spec.expressions import INT, ExpressionError, parse
+from codegen.spec.expressions import EVALUATION_ERRORS, INT, ExpressionError, parse, reason
 from runtime import manifest
 from runtime.operators import DTYPES
 
+from ..output_file import OutputFile
 from ..selection import FAMILY, keys_of_set, of_set
 from . import block_sparse, clocks, results
 from .contenders import (
@@ -32,8 +33,6 @@ from .contenders import (
 )
 from .measure import measure
 from .problems import CPU_SIZES, GPU_SIZES, Problem, usual_heads
-
-_FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 def _sizes(
@@ -59,7 +58,21 @@ def _goal(
         expression = parse(text, {**kinds, **dict.fromkeys(family.symbols, INT)})
     except ExpressionError as error:
         raise click.BadParameter(str(error)) from None
-    return lambda problem: float(expression.evaluate(problem.values))
+
+    def goal(problem: Problem) -> float:
+        try:
+            return float(expression.evaluate(problem.values))
+        except EVALUATION_ERRORS as error:
+            place = f"{problem.group}, {problem.size}"
+            raise click.UsageError(f"--goal has no value for {place}: {reason(error)}") from None
+
+    return goal
+
+
+def _plot(context: click.Context, parameter: click.Parameter, file: Path | None) -> Path | None:
+    if file is not None and (why := results.why_no_plot(file)):
+        raise click.BadParameter(f"{file}: {why}")
+    return file
 
 
 def _and(where: str | None, target: str | None) -> str | None:
@@ -113,8 +126,19 @@ main.add_command(block_sparse.main, "block_sparse")
     is_flag=True,
     help="On a CPU: one thread, and the processor's time, which leaves out other programs' turns.",
 )
-@click.option("--json", "json_file", type=_FILE, help="Write machine and figures as JSON.")
-@click.option("--plot", "plot_file", type=_FILE, help="Write a plot (.png, .svg, .pdf).")
+@click.option(
+    "--json",
+    "json_file",
+    type=OutputFile(),
+    help="Write machine and figures as JSON, after each table.",
+)
+@click.option(
+    "--plot",
+    "plot_file",
+    type=OutputFile(),
+    callback=_plot,
+    help="Write a plot (.png, .svg, .pdf).",
+)
 def flash_forward(
     target: str | None,
     where: str | None,
@@ -181,6 +205,9 @@ def flash_forward(
             for size in sizes
         ]
 
+    if goal is not None:
+        for problem in problems:
+            goal(problem)  # what has no value is said before anything is measured
     facts = results.machine(device)
     # Not a terminal: as wide as the tables are.
     console = Console(width=None if sys.stdout.isatty() else 250)
@@ -217,10 +244,10 @@ def flash_forward(
             console.print(results.table(rows_of_group, unit))
             if any(row.contender in progression for row in rows_of_group):
                 console.print(results.progression_table(rows_of_group, progression, unit))
+            if json_file is not None:
+                json_file.write_text(results.json_text(rows, device, goal))
     if goal is not None:
         console.print(results.goals_table(rows, goal))
-    if json_file is not None:
-        json_file.write_text(results.json_text(rows, device, goal))
     if plot_file is not None:
         results.write_plot(rows, unit, plot_file)
 

@@ -23,6 +23,7 @@ import torch.nn.functional as F  # noqa: N812  the field's name for it
 
 from ..block_sparse.implementations import UnavailableError, load
 from ..oracle import block_sparse, triton_kernels
+from ..output_file import OutputFile
 from .clocks import Spread
 from .intervals import Interval
 from .measure import Measured, measure
@@ -244,7 +245,7 @@ def time_call(call: Callable[[], Any], seconds: float) -> tuple[Measured, bool]:
 @click.option("--dims", default="32x64,64x64", show_default=True, help="A x L, comma-separated")
 @click.option("--seconds", default=0.3, show_default=True, help="time for each figure")
 @click.option("--without", multiple=True, help="leave out contenders whose name contains this")
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="write the figures")
+@click.option("--json", "json_file", type=OutputFile(), help="write the figures")
 def main(
     lengths: tuple[int, ...],
     batch: int,

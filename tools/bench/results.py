@@ -232,6 +232,18 @@ def json_text(
     return json.dumps({**facts, "results": results}, indent=1) + "\n"
 
 
+def why_no_plot(file: Path) -> str | None:
+    """Why there can be no plot in a file of this name, or None."""
+    try:
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError as error:
+        return f"{error}: pip install 'kernelmint[plots]'"
+    formats = Figure().canvas.get_supported_filetypes()
+    if file.suffix.removeprefix(".") not in formats:
+        return f"got a name that ends in {file.suffix!r}, expected one of .{', .'.join(formats)}"
+    return None
+
+
 def write_plot(rows: list[Row], unit: str, file: Path) -> None:
     """One panel a group: rate over sequence length, a line for each contender, bars for
     intervals."""

@@ -14,6 +14,7 @@ import click
 import runtime
 from codegen.spec.problems import SpecError, UsageError, did_you_mean
 
+from ..output_file import OutputFile
 from . import rows, t4
 from .executor import TuningError
 from .problem import NotTunableError
@@ -50,8 +51,10 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option(
     "--fresh/--resume", help="Forget what was measured before (default: go on from there)."
 )
-@click.option("--json", "json_file", type=_FILE, help="Write all results as T4 JSON.")
-@click.option("--out", type=_FILE, help="The rows' file (default: TARGET.tuned.yaml in the spec).")
+@click.option("--json", "json_file", type=OutputFile(), help="Write all results as T4 JSON.")
+@click.option(
+    "--out", type=OutputFile(), help="The rows' file (default: TARGET.tuned.yaml in the spec)."
+)
 def main(
     family: str,
     target: str,
@@ -103,7 +106,9 @@ def main(
         )
         tuner = Tuner(options, lambda line: click.echo(line, err=True))
         path = out or tuner.out
-        _check_writable(path, json_file)
+        rows.read(path)  # which are kept: before hours are spent, not after
+        if not os.access(path.parent, os.W_OK):
+            raise click.UsageError(f"{path.parent} cannot be written: name another file with --out")
         found = tuner.run()
         if json_file is not None:
             json_file.write_text(json.dumps(t4.document(tuner.outcomes()), indent=1) + "\n")
@@ -125,14 +130,6 @@ def main(
         )
     beside = f", beside {kept} that were there" if kept else ""
     click.echo(f"{len(found)} rows in {path}{beside}; the journal is {tuner.journal.path}")
-
-
-def _check_writable(path: Path, json_file: Path | None) -> None:
-    """Before hours are spent on what cannot be written."""
-    rows.read(path)  # which keeps what is there
-    for file in (path, json_file):
-        if file is not None and not os.access(file.parent, os.W_OK):
-            raise click.UsageError(f"{file}: {file.parent} is not a folder that can be written")
 
 
 if __name__ == "__main__":
