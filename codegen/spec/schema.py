@@ -595,6 +595,8 @@ def _report(document: Document, detail: ErrorDetails) -> None:
             message = f"must be a list{found}"
         case "dict_type" | "model_type" | "model_attributes_type":
             message = f"must be a mapping{found}"
+        case "too_short" if context["min_length"] > 1:
+            message = f"must have at least {context['min_length']} entries, not {len(data)}"
         case "string_too_short" | "too_short":
             message = "must not be empty"
         case "too_long":

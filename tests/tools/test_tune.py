@@ -3,6 +3,7 @@ kernel is slow, one wrong, one hangs, one crashes and one does not compile."""
 
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
 import fcntl
 import itertools
@@ -702,6 +703,13 @@ def test_rows_that_codegen_would_not_read_are_not_written(tmp_path):
         rows.read(path)
 
 
+def write_ptxas(folder, **figures):
+    values = {"kernel_config": "f.sm80.k", "spill_stores": "0", "spill_loads": "0",
+              "stack_frame": "0", "used_registers": "168", "c75": "", "kind": "kernel",
+              "symbol": "s", "arch": "sm_80", "code": "c", **figures}  # fmt: skip
+    (folder / "ptxas.csv").write_text(f"{','.join(values)}\n{','.join(values.values())}\n")
+
+
 @pytest.mark.parametrize(
     ("figures", "reason"),
     [
@@ -713,12 +721,49 @@ def test_rows_that_codegen_would_not_read_are_not_written(tmp_path):
     ],
 )
 def test_spills_and_notes_of_c75_rule_a_kernel_out_before_it_is_timed(tmp_path, figures, reason):
-    values = {"kernel_config": "f.sm80.k", "spill_stores": "0", "spill_loads": "0",
-              "stack_frame": "0", "used_registers": "168", "c75": "", "kind": "kernel",
-              "symbol": "s", "arch": "sm_80", "code": "c", **figures}  # fmt: skip
-    (tmp_path / "ptxas.csv").write_text(f"{','.join(values)}\n{','.join(values.values())}\n")
+    write_ptxas(tmp_path, **figures)
     pack = dataclasses.replace(packs.all_packs()[0], folder=tmp_path)
     assert code.offence(pack, "f.sm80.k", {"spill_bytes": 0, "registers": 168}) == reason
+
+
+def test_a_kernel_with_a_note_of_c75_is_not_called(tuner, tmp_path):
+    """Its pack has what ptxas said of it, as a CUDA kernel's has."""
+    key, others = KEY.format("plain", 1), KEY.format("plain", 32)
+    made = tuner(worker := Equal())
+    for path in (tmp_path / "cache/1/packs").glob("*/manifest.json"):
+        if f'"key": "{key}"' in path.read_text():
+            write_ptxas(path.parent, kernel_config=key, c75="C7510")
+    assert [row["take"] for row in made.run()] == [others] * 2
+    assert set(worker.checked) == {others}
+    left_out = [outcome for outcome in made.outcomes() if outcome.configuration["work"] == 1]
+    assert [outcome.invalidity for outcome in left_out] == ["compile"] * 2
+
+
+def test_two_tunings_of_two_devices_may_write_their_rows_at_once(tmp_path):
+    path, names = tmp_path / "cpu.tuned.yaml", [f"device {i}" for i in range(8)]
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda name: rows.write(path, "f", "cpu", [row(name, "k")]), names))
+    assert sorted(row["device"] for row in rows.read(path)) == names
+
+
+@pytest.mark.parametrize(
+    ("results", "reason"),
+    [
+        ([1.0, -torch.inf, torch.nan, 1024.0], None),
+        ([1.0, -torch.inf, torch.nan, 1032.0], None),  # within 2^-8 of 1024 twice
+        ([1.0, -torch.inf, torch.nan, 1040.0], "1 of 4 elements are wrong, by up to 16"),
+        ([1.0, torch.inf, torch.nan, 1024.0], "1 of 4 elements are wrong, by up to inf"),
+        ([1.0, 5.0, torch.nan, 1024.0], "1 of 4 elements are wrong, by up to inf"),
+        ([1.0, -torch.inf, 0.0, torch.nan], "2 of 4 elements are wrong, by up to inf"),
+    ],
+)
+def test_infinities_are_right_where_they_are_expected_and_forgive_nothing_else(results, reason):
+    found = problem.Problem(
+        runtime.manifest.family("flash_forward"), {}, {}, {}, (), torch.device("cpu")
+    )
+    found.expected = (torch.tensor([1.0, -torch.inf, torch.nan, 1024.0], dtype=torch.float64),)
+    wrong = found.wrong((torch.tensor(results).bfloat16(),))
+    assert wrong == (None if reason is None else f"output 0: {reason}")
 
 
 def test_a_family_whose_inputs_cannot_be_random_says_what_to_write():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -69,7 +70,23 @@ def write(
     unmeasured: Sequence[Mapping[str, Any]] = (),
 ) -> int:
     """Writes the rows, and keeps those of other devices and other parameters that are there, and
-    those that are headed as `unmeasured` says; how many it keeps."""
+    those that are headed as `unmeasured` says; how many it keeps. Another tuning may write to the
+    file at the same time."""
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        return _write(path, family, target, rows, unmeasured)
+    finally:
+        os.close(folder)  # and with it the lock
+
+
+def _write(
+    path: Path,
+    family: str,
+    target: str,
+    rows: Sequence[Mapping[str, Any]],
+    unmeasured: Sequence[Mapping[str, Any]],
+) -> int:
     measured = {_kind(row) for row in rows}
     spared = {_place(heading) for heading in unmeasured}
     kept = [row for row in read(path) if _kind(row) not in measured or _place(row) in spared]
