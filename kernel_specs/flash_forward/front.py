@@ -55,10 +55,7 @@ def attention(
         InvalidArgument: an argument is wrong.
     """
     given = out
-    if not isinstance(layout, str) or layout not in ("bshd", "bhsd"):
-        raise InvalidArgument(f"layout: got {shown(layout)}, expected 'bshd' or 'bhsd'")
-    if causal is not True and causal is not False:
-        raise InvalidArgument(f"causal: got a {type(causal).__name__}, expected a bool")
+    _check(causal, layout)
     if layout == "bhsd":
         q, k, v = _swapped("q", q), _swapped("k", k), _swapped("v", v)
         if isinstance(out, (tuple, list)):
@@ -96,13 +93,24 @@ def explain_choice(
     kernels, each with why it is taken or not. `str()` of it is for people.
 
     Args: as `attention`'s; `v` does not matter.
+
+    Raises:
+        InvalidArgument: an argument is wrong.
     """
+    _check(causal, layout)
     if layout == "bhsd":
         q, k = _swapped("q", q), _swapped("k", k)
     d_head = int(tensors.extents("q", q, 4)[3])
     tensors.extents("k", k, 4)
     wanted = _wanted(q.dtype, d_head, causal)
     return choice.explain(_FAMILY, q.device, wanted, _sizes(q, k))
+
+
+def _check(causal: bool, layout: str) -> None:
+    if not isinstance(layout, str) or layout not in ("bshd", "bhsd"):
+        raise InvalidArgument(f"layout: got {shown(layout)}, expected 'bshd' or 'bhsd'")
+    if causal is not True and causal is not False:
+        raise InvalidArgument(f"causal: got a {type(causal).__name__}, expected a bool")
 
 
 def _choose(q: torch.Tensor, k: torch.Tensor, causal: bool) -> Kernel:

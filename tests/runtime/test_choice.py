@@ -206,6 +206,17 @@ def test_explain_choice_says_what_was_considered_and_why(tuned):
     ].verdict == ("taken: no row covers the call, and it is the first that fits")
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"layout": "bhds"}, "layout: got 'bhds', expected"), ({"causal": 1}, "causal: got a int")],
+)
+def test_explain_choice_refuses_what_attention_refuses(options, message):
+    q = torch.randn(1, 12, 2, 64)
+    for function in (runtime.attention, runtime.explain_choice):
+        with pytest.raises(runtime.InvalidArgument, match=message):
+            function(q, q, q, **options)
+
+
 def test_a_compiled_graph_depends_on_the_rows_alone_where_lengths_are_dynamic(tuned):
     first, second = keys_of_f32()[:2]
     tuned(row(second, 100))
