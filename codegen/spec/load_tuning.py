@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 
 from codegen.spec import schema
@@ -150,6 +151,7 @@ def load_shapes(document: Document, family: Family, target: Target) -> Shapes | 
             for combination in itertools.product(*group.parameters.values()):
                 parameters = dict(zip(group.parameters, combination, strict=True))
                 sizes = _sizes(document, family, target, texts, parameters, (*place, "points", j))
+                _check_within(document, dict(sizes), ranges, *place, "points", j, "range")
                 scalars = tuple(group.scalars.items())
                 shapes.append(Shape(tuple(parameters.items()), sizes, scalars, ranges))
                 if len(shapes) > MAX_SHAPES:
@@ -169,6 +171,19 @@ def load_shapes(document: Document, family: Family, target: Target) -> Shapes | 
     if document.problems:
         return None
     return Shapes(tuple(shapes), estimate, cost.within if cost else 1.0)
+
+
+def _check_within(
+    document: Document, sizes: Mapping[str, int], ranges: Sequence[SizeRange], *place: str | int
+) -> None:
+    """A point stands for the ranges that it lies in."""
+    if document.problems:
+        return
+    for found in ranges:
+        value = math.prod(sizes[name] for name in found.symbols)
+        if not found.least <= value <= found.most:
+            message = f"{found.text} is {value} at this point, not in [{found.least}, {found.most}]"
+            document.report(message, *place, found.text)
 
 
 def _check_scalars(
@@ -218,6 +233,6 @@ def _sizes(
             except EVALUATION_ERRORS as error:
                 document.report(f"'{name}' has no value: {reason(error)}", *texts[name][1])
                 return ()
-            if int(known[name]) < 0:
-                document.report(f"'{name}' is {known[name]}", *texts[name][1])
+            if int(known[name]) < 1:
+                document.report(f"'{name}' is {known[name]}, expected at least 1", *texts[name][1])
     return tuple((name, int(known[name])) for name in family.symbols)

@@ -7,6 +7,7 @@ file: nothing is rebuilt in part, and the cache knows what is up to date.
 from __future__ import annotations
 
 import concurrent.futures
+import errno
 import json
 import os
 import re
@@ -181,6 +182,7 @@ class _Job:
             try:
                 return self.request.key, self._run()
             except _CompilerError as error:
+                self._check_disk(error)
                 raise BuildError(self._failure(error)) from None
 
     def _run(self) -> Entry:
@@ -307,6 +309,13 @@ class _Job:
         code, output = self.processes.submit(self._process, command).result()
         if code:
             raise _CompilerError(output)
+
+    def _check_disk(self, error: _CompilerError) -> None:
+        """Raises OSError where a compiler had no space, which no kernel is to blame for."""
+        full = os.strerror(errno.ENOSPC)
+        for line in error.output.splitlines():
+            if full in line:
+                raise OSError(errno.ENOSPC, line.strip(), str(self.cache.folder))
 
     def _failure(self, error: _CompilerError) -> str:
         """The error's text. The build's folder is kept, for a person to look into."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 import torch
 
 import runtime
-from runtime import packs
+from runtime import ondemand, packs
 from runtime.ondemand import kernels
 
 from .conftest import in_new_process
@@ -337,7 +338,8 @@ def test_a_folder_without_families_and_a_family_of_another_pack_are_refused(
     assert family.name not in runtime.families()
 
 
-def test_a_folder_of_an_installed_pack_is_its_own_families_alone(cache):
+def test_a_folder_of_an_installed_pack_is_its_own_families_alone(cache, monkeypatch):
+    monkeypatch.setattr(ondemand, "sources", {})
     specs = packs.owner("flash_forward").specs["kernel_specs"]
     for folder, families in (
         ("flash_forward", {"flash_forward"}),
@@ -400,8 +402,8 @@ def test_a_cache_that_cannot_be_written_is_said_and_lasts_for_the_process(
 FULL = """
 import subprocess, sys
 import runtime
-folder, key, cache = sys.argv[1:]
-subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", cache], check=True)
+folder, key, cache, size = sys.argv[1:]
+subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", cache], check=True)
 runtime.load(folder)
 try:
     runtime.kernel(key)
@@ -410,16 +412,18 @@ except runtime.BuildError as error:
 """
 
 
-def test_a_full_disk_is_a_clear_error(family, cache):
+@pytest.mark.parametrize("size", ["40k", "200k"])
+def test_a_full_disk_is_a_clear_error(family, cache, size):
+    """Whether it is full for the cache or for a compiler, as the larger one is."""
     cache.mkdir()
     alone = ["unshare", "-m"]  # mounts of its own
     if subprocess.run([*alone, "true"], capture_output=True, check=False).returncode:
         pytest.skip("this user may not mount a small disk")
     done = subprocess.run(
-        [*alone, sys.executable, "-c", FULL, family.folder, family.key(), cache],
+        [*alone, sys.executable, "-c", FULL, family.folder, family.key(), cache, size],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert "No space left on device" in done.stdout
+    assert re.search(rf"{cache}.*: .*No space left on device: free some \(", done.stdout)
 
 
 @pytest.mark.skipif(NVCC is None, reason="needs nvcc")
