@@ -85,15 +85,10 @@ def test_a_gain_that_one_process_alone_found_is_a_tie():
 
 
 def test_the_best_of_those_that_surely_win_reigns_though_another_may_be_faster():
-    random_ = random.Random(7)
     race = Race(["first", "sure", "wild"])
     for process in range(3):
-        race.add(
-            Round(
-                process, {"first": 1, "sure": 0.95, "wild": 0.8 if random_.random() < 0.6 else 1.3}
-            )
-            for _ in range(20)
-        )
+        wild = [0.8, 1.3, 0.8, 1.3, 0.8] * 4
+        race.add(Round(process, {"first": 1, "sure": 0.95, "wild": seconds}) for seconds in wild)
     assert race.gain("wild", "first").interval.median > race.gain("sure", "first").interval.median
     assert (race.result().winner, race.result().runner_up) == ("sure", "wild")
     assert race.result().tie
@@ -116,6 +111,19 @@ def test_the_slow_leave_early_and_are_timed_no_more():
     assert {"first", "near", "slow"} == set(race.standing)
     race.add(timed(random_, truth, 0, 20))
     assert {"first", "near"} == set(race.standing)
+
+
+def test_those_much_slower_than_the_best_leave_although_all_are_faster_than_who_reigns():
+    """Who reigns stays until it is surely beaten, in three processes."""
+    random_ = random.Random(10)
+    truth = {"first": 2.0, "best": 1.0, "near": 1.02, "slow": 1.5}
+    race = Race(list(truth))
+    race.add(timed(random_, truth, 0, 5))
+    assert (race.reigning, race.standing) == ("first", ["first", "best", "near"])
+    race.leave("best")  # which drove it out
+    assert race.standing == ["first", "near"]
+    race.leave("near")
+    assert race.standing == ["first", "slow"]
 
 
 def test_one_that_crashes_leaves_and_the_best_of_the_others_reigns():
@@ -154,14 +162,14 @@ def test_one_that_crashes_elsewhere_while_times_are_taken_in_does_not_come_back(
         race.leave("crashing")
         left.set()
 
-    is_out = race._is_out
+    drives_out = race._drives_out
 
-    def is_out_slowly(candidate):
+    def drives_out_slowly(one, other):
         settling.set()
         left.wait(0.1)
-        return is_out(candidate)
+        return drives_out(one, other)
 
-    monkeypatch.setattr(race, "_is_out", is_out_slowly)
+    monkeypatch.setattr(race, "_drives_out", drives_out_slowly)
     thread = threading.Thread(target=leave)
     thread.start()
     race.add(timed(random_, truth, 0, 5))

@@ -59,7 +59,8 @@ class Result:
 
 
 class Race:
-    """Candidates against the reigning one; those that are surely slower leave.
+    """Candidates against the reigning one; those that are surely slower than it, or than the best
+    so far, leave.
 
     Threads may share it: one that measures elsewhere may find that a candidate crashes.
     """
@@ -82,15 +83,16 @@ class Race:
         """A candidate that crashed. Those that it drove out are back."""
         with self._lock:
             self._candidates = tuple(c for c in self._candidates if c != candidate)
-            self.standing = [c for c in self.standing if c != candidate]
-            if self.reigning == candidate and self._candidates:
-                self.standing = list(self._candidates)
+            self.standing = list(self._candidates)
+            if not self.standing:
+                return
+            if self.reigning == candidate:
                 self.reigning = (
                     self._first
-                    if self._first in self._candidates
-                    else min(self._candidates, key=self._median)
+                    if self._first in self.standing
+                    else min(self.standing, key=self._median)
                 )
-                self._settle()
+            self._settle()
 
     def add(self, rounds: Iterable[Round]) -> None:
         """Takes what was measured, and lets the best reign and the slow leave."""
@@ -104,7 +106,13 @@ class Race:
             if not winners:
                 break
             self.reigning = max(winners, key=lambda c: self._median_gain(c, self.reigning))
-        self.standing = [c for c in self.standing if not self._is_out(c)]
+        best = max(self.standing, key=lambda c: self._median_gain(c, self.reigning))
+        self.standing = [
+            c
+            for c in self.standing
+            if c == self.reigning
+            or not (self._drives_out(self.reigning, c) or self._drives_out(best, c))
+        ]
 
     def result(self) -> Result:
         """The reigning one, and the best of the others."""
@@ -144,9 +152,9 @@ class Race:
             and gain.exceeds(MARGIN)
         )
 
-    def _is_out(self, candidate: str) -> bool:
-        """Whether the reigning one is surely faster."""
-        gain = None if candidate == self.reigning else self.gain(self.reigning, candidate)
+    def _drives_out(self, one: str, other: str) -> bool:
+        """Whether another one is surely slower."""
+        gain = None if one == other else self.gain(one, other)
         if gain is None:
             return False
         if gain.rounds < _SCREENING:
