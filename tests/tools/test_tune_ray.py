@@ -32,7 +32,7 @@ done
 exec c++ "$@"
 """
 
-MORE = "      - {sizes: {M: 192}, range: {M: [201, 300], N: [2048, 2048]}}\n"
+MORE = "      - {sizes: {M: 256}, range: {M: [201, 300], N: [2048, 2048]}}\n"
 
 
 # A node that is killed is found to be dead within some 3 seconds, not 25.
