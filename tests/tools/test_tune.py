@@ -25,10 +25,11 @@ import runtime
 from codegen.spec.load import load
 from codegen.spec.problems import SpecError
 from runtime import choice, devices, packs
+from tools.bench.clocks import Spread
 from tools.tune import code, executor, problem, rows, worker
 from tools.tune import tuner as tuner_module
 from tools.tune.journal import Journal
-from tools.tune.tuner import Options, Tuner
+from tools.tune.tuner import PASSES, Options, Tuner
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = {
@@ -545,7 +546,7 @@ def test_on_a_gpu_an_error_of_cuda_and_a_kernel_that_hangs_are_skipped_too(tmp_p
         "wrong-w1": "correctness", "hang-w1": "timeout", "crash-w1": "runtime"
     }  # fmt: skip
     assert "CUDA error" in faults["crash-w1"]["reason"]
-    assert all(entry["clocks"]["sm MHz"] > 0 for entry in place.entries("rounds"))
+    assert all(entry["clocks"]["sm MHz"]["least"] > 0 for entry in place.entries("rounds"))
 
 
 @pytest.mark.gpu
@@ -575,7 +576,8 @@ class Equal:
         self.on_check()
 
     def rounds(self, kernels, shape, seed, least, seconds):
-        return [{kernel.key: self.seconds for kernel in kernels}] * least, {}
+        clocks = {"sm MHz": Spread(1500, 1755, 1980)}
+        return executor.Timed([{kernel.key: self.seconds for kernel in kernels}] * least, clocks)
 
     def stop(self):
         pass
@@ -626,6 +628,20 @@ def test_what_was_measured_of_other_machine_code_alone_is_no_time(tuner, monkeyp
         assert [(r["code"], r["milliseconds"]) for r in made.run()] == [
             (str(number), 1e3 * seconds)
         ] * 2
+
+
+def test_every_sample_is_in_the_journal_with_seed_place_and_clocks(tuner):
+    made = tuner(Equal(0.5))
+    made.run()
+    entries = made.journal.find("rounds")
+    assert len(entries) == 2 * len(PASSES)
+    ids = {entry["id"] for entry in made.journal.find("checked")}
+    assert sorted(len(entry["times"]) for entry in entries) == sorted(2 * PASSES)
+    for entry in entries:
+        assert entry["times"] == [dict.fromkeys(ids, 0.5)] * len(entry["times"])
+        assert entry["place"] == "cpu"
+        assert entry["clocks"] == {"sm MHz": {"least": 1500, "median": 1755, "greatest": 1980}}
+    assert len({entry["seed"] for entry in entries}) > 1
 
 
 def test_when_the_budget_is_spent_no_other_kernel_is_called(tuner):

@@ -23,7 +23,7 @@ from runtime.ondemand.build import find
 from runtime.ondemand.cache import Entry
 
 from . import node as on_node
-from .executor import Built, LostError, TuningError, chosen
+from .executor import Built, LostError, Timed, TuningError, chosen
 from .node import Found, Job
 from .shipping import Packed, pack_up, unpack
 from .worker import CandidateError, InputsError
@@ -337,11 +337,11 @@ class ActorWorker:
 
     def rounds(
         self, kernels: Sequence[Built], shape: Shape, seed: int, least: int, seconds: float
-    ) -> tuple[list[dict[str, float]], dict[str, int]]:
+    ) -> Timed:
         """As Worker says."""
         keys = self._take(kernels)
-        times, clocks = self._get(self._actor.rounds.remote(keys, shape, seed, least, seconds))
-        return times, clocks
+        timed: Timed = self._get(self._actor.rounds.remote(keys, shape, seed, least, seconds))
+        return timed
 
     def stop(self) -> None:
         """Ends the actor, and with it its processes."""

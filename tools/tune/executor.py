@@ -14,6 +14,8 @@ from codegen.packs import Pack
 from codegen.spec.model import Shape
 from runtime import BuildError, devices
 
+from ..bench.clocks import Spread
+
 
 class TuningError(Exception):
     """What is asked for cannot be tuned; the message says why."""
@@ -40,6 +42,14 @@ class Built:
     folder: Path  # of its pack
 
 
+@dataclass(frozen=True)
+class Timed:
+    """What was measured: times in seconds by key, for each round, and the clocks meanwhile."""
+
+    rounds: list[dict[str, float]]
+    clocks: dict[str, Spread]
+
+
 class Worker(Protocol):
     """Calls kernels on a device. Each method raises LostError; CandidateError where a kernel cannot
     be used; InputsError where a shape's inputs or right results cannot be made."""
@@ -49,11 +59,8 @@ class Worker(Protocol):
 
     def rounds(
         self, kernels: Sequence[Built], shape: Shape, seed: int, least: int, seconds: float
-    ) -> tuple[list[dict[str, float]], dict[str, int]]:
-        """Times kernels in turns, at least so many rounds, and until each has had `seconds`.
-
-        Returns the times in seconds, a mapping for each round, and the clocks after the last.
-        """
+    ) -> Timed:
+        """Times kernels in turns, at least so many rounds, and until each has had `seconds`."""
 
     def stop(self) -> None:
         """Ends its process."""

@@ -22,7 +22,7 @@ from runtime.ondemand.cache import content, digest
 from runtime.ondemand.compilers import Recipe
 from runtime.ondemand.specs import codegen_identity
 
-from .executor import Built, Device, Needs, TuningError, suitable
+from .executor import Built, Device, Needs, Timed, TuningError, suitable
 from .shipping import Packed, Specs, load, pack_up, unpack
 from .worker import ProcessWorker, Setup
 
@@ -160,7 +160,7 @@ class Measurer:
 
     def rounds(
         self, keys: Sequence[str], shape: Shape, seed: int, least: int, seconds: float
-    ) -> tuple[list[dict[str, float]], dict[str, int]]:
+    ) -> Timed:
         """As Worker.rounds."""
         kernels = [self._built[key] for key in keys]
         return self._worker.rounds(kernels, shape, seed, least, seconds)

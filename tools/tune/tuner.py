@@ -10,7 +10,7 @@ import json
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -452,21 +452,22 @@ class Tuner:
                     return  # its times are known
                 least = PASSES[min(course.passes.get(key, 0) for key in keys[1:] or keys)]
                 try:
-                    times, clocks = worker.rounds(
+                    timed = worker.rounds(
                         [self._candidates[key].built for key in keys],
                         *(course.shape, seed, least, self._options.seconds),
                     )
                 except CandidateError as error:
                     self._fault(course, error)
                     continue
-                named = [{self._candidates[k].id: s for k, s in r.items()} for r in times]
+                named = [{self._candidates[k].id: s for k, s in r.items()} for r in timed.rounds]
                 self.journal.add(
-                    "rounds", shape=course.id, seed=seed, place=place, clocks=clocks,
-                    time=time.time(), times=named,
+                    "rounds", shape=course.id, seed=seed, place=place, time=time.time(),
+                    clocks={name: asdict(spread) for name, spread in timed.clocks.items()},
+                    times=named,
                 )  # fmt: skip
                 for key in keys:
                     course.passes[key] = course.passes.get(key, 0) + 1
-                course.race.add(Round(course.processes, seconds) for seconds in times)
+                course.race.add(Round(course.processes, seconds) for seconds in timed.rounds)
                 course.processes += 1
                 return
             if not course.race.standing:

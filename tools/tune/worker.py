@@ -28,10 +28,10 @@ from codegen.packs import PackError
 from codegen.spec.model import Shape
 from runtime import InvalidArgument, Kernel, catalog
 
-from ..bench import clocks
+from ..bench.clocks import Watch
 from ..bench.measure import one_round, timer
 from ..oracle import specs
-from .executor import Built, LostError
+from .executor import Built, LostError, Timed
 from .problem import NotTunableError, Problem, make
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
@@ -82,10 +82,10 @@ class ProcessWorker:
 
     def rounds(
         self, kernels: Sequence[Built], shape: Shape, seed: int, least: int, seconds: float
-    ) -> tuple[list[dict[str, float]], dict[str, int]]:
+    ) -> Timed:
         """Times kernels in turns, as Worker says."""
-        times, clocks = self._ask("rounds", tuple(kernels), shape, seed, least, seconds)
-        return times, clocks
+        timed: Timed = self._ask("rounds", tuple(kernels), shape, seed, least, seconds)
+        return timed
 
     def stop(self) -> None:
         """Ends the process."""
@@ -205,7 +205,7 @@ class _Service:
 
     def _rounds(
         self, kernels: Sequence[Built], shape: Shape, seed: int, least: int, seconds: float
-    ) -> tuple[list[dict[str, float]], dict[str, int]]:
+    ) -> Timed:
         keys = [built.key for built in kernels]
         problem, out = self._problem_of(shape, seed)
         arguments = problem.arguments(out)
@@ -222,9 +222,10 @@ class _Service:
         found: list[dict[str, float]] = []
         order = random.Random(seed)
         end = time.monotonic() + seconds * len(keys)
-        while len(found) < least or (time.monotonic() < end and len(found) < 10 * least):
-            found.append(one_round(keys, turn, order))
-        return found, clocks.read(self._device)
+        with Watch(self._device) as watch:
+            while len(found) < least or (time.monotonic() < end and len(found) < 10 * least):
+                found.append(one_round(keys, turn, order))
+        return Timed(found, watch.spreads())
 
     def _kernel(self, built: Built) -> Kernel:
         """The kernel that was built, even where an installed pack has one of that key."""
