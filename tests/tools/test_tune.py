@@ -630,6 +630,17 @@ def test_what_was_measured_of_other_machine_code_alone_is_no_time(tuner, monkeyp
         ] * 2
 
 
+def test_a_row_is_not_changed_by_new_machine_code_without_a_gain(tuner, monkeypatch):
+    """The kernel of the row is compiled to something else; what has times reigns meanwhile."""
+    taken = KEY.format("plain", 32)
+    for number in range(2):
+        monkeypatch.setattr(
+            tuner_module, "code_hash", lambda _, __, key, n=number: f"{n * (key == taken)}{key}"
+        )
+        found = tuner(Equal()).run()
+        assert [(row["take"], row["tie"]) for row in found] == [(taken, True)] * 2
+
+
 def test_every_sample_is_in_the_journal_with_seed_place_and_clocks(tuner):
     made = tuner(Equal(0.5))
     made.run()

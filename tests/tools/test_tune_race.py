@@ -139,6 +139,18 @@ def test_one_that_crashes_leaves_and_the_best_of_the_others_reigns():
     assert not race.result().tie
 
 
+def test_in_a_tie_the_incumbent_is_taken_though_another_had_times_before_it():
+    random_ = random.Random(12)
+    for speed, expected in ((1.0, ("incumbent", True)), (1.2, ("first", False))):
+        race = Race(["first", "incumbent"], incumbent="incumbent")
+        race.add(timed(random_, {"first": 1.0}, 0, 5))
+        assert race.result().winner == "first"
+        for process in (1, 2, 3):
+            race.add(timed(random_, {"first": 1.0, "incumbent": speed}, process, 20))
+        assert race.reigning == "first"
+        assert (race.result().winner, race.result().tie) == expected
+
+
 def test_what_was_driven_out_by_one_that_crashes_is_back():
     random_ = random.Random(8)
     truth = {"first": 1.0, "fast": 0.8, "slow": 2.0}

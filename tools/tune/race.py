@@ -65,11 +65,12 @@ class Race:
     Threads may share it: one that measures elsewhere may find that a candidate crashes.
     """
 
-    def __init__(self, candidates: Sequence[str]) -> None:
-        """The first of the candidates reigns to begin with."""
+    def __init__(self, candidates: Sequence[str], incumbent: str | None = None) -> None:
+        """The first of the candidates reigns to begin with; the incumbent, if it is not that one,
+        is who is taken where it is a tie."""
         self.reigning = candidates[0]
         self.standing = list(candidates)  # the reigning one among them
-        self._first = candidates[0]
+        self._incumbent = candidates[0] if incumbent is None else incumbent
         self._candidates = tuple(candidates)
         self._rounds: list[Round] = []
         self._lock = threading.Lock()
@@ -88,8 +89,8 @@ class Race:
                 return
             if self.reigning == candidate:
                 self.reigning = (
-                    self._first
-                    if self._first in self.standing
+                    self._incumbent
+                    if self._incumbent in self.standing
                     else min(self.standing, key=self._median)
                 )
             self._settle()
@@ -115,19 +116,22 @@ class Race:
         ]
 
     def result(self) -> Result:
-        """The reigning one, and the best of the others."""
-        others = [c for c in self._candidates if c != self.reigning and self._times(c)]
+        """The reigning one, or the incumbent if that is not surely slower, and the best of the
+        others."""
+        winner = self.reigning
+        if self._incumbent in self.standing and self._times(self._incumbent):
+            winner = self._incumbent
         runner_up = max(
-            others,
-            key=lambda c: (c in self.standing, self._median_gain(c, self.reigning)),
+            (c for c in self._candidates if c != winner and self._times(c)),
+            key=lambda c: (c in self.standing, self._median_gain(c, winner)),
             default=None,
         )
         return Result(
-            winner=self.reigning,
-            seconds=self._median(self.reigning),
+            winner=winner,
+            seconds=self._median(winner),
             runner_up=runner_up,
             runner_up_seconds=None if runner_up is None else self._median(runner_up),
-            tie=runner_up in self.standing and not self._wins(self.reigning, str(runner_up)),
+            tie=runner_up in self.standing and not self._wins(winner, str(runner_up)),
         )
 
     def gain(self, one: str, over: str) -> Gain | None:

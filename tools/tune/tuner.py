@@ -350,11 +350,13 @@ class Tuner:
             head = rows.heading(self.device.name, course.shape)
             reigned = before.get(json.dumps([head["parameters"], head["range"]]))
             first = self._taken_without_rows(course.shape)
-            # Who reigns: one that has times; that of the last tuning; or what is taken without
-            # rows, so that a row changes the choice for a gain alone.
+            # The incumbent is that of the last tuning, or what is taken without rows, so that a row
+            # changes the choice for a gain alone. One that has times reigns.
             first_key = None if first is None else first.key
-            built.sort(key=lambda key: (key not in course.passes, key != reigned, key != first_key))
-            course.race = Race(built)
+            built.sort(key=lambda key: (key != reigned, key != first_key))
+            incumbent = built[0]
+            built.sort(key=lambda key: key not in course.passes)
+            course.race = Race(built, incumbent)
             course.race.add(known)
 
     def _is_settled(self, key: str) -> bool:
