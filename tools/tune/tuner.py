@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
+import functools
 import hashlib
 import itertools
 import json
@@ -15,8 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from codegen.packs import Pack
-from codegen.space.expand import Selection, expand
-from codegen.spec.expressions import EVALUATION_ERRORS
 from codegen.spec.load import load
 from codegen.spec.load_tuning import load_shapes
 from codegen.spec.model import Configuration, Family, Shape, Shapes, Target
@@ -33,6 +32,7 @@ from .executor import Built, Executor, LostError, Needs, TuningError, Worker
 from .journal import Journal
 from .local import LocalExecutor
 from .node import Job
+from .plan import Lineup, plan
 from .race import Race, Round
 from .t4 import Outcome
 from .worker import CandidateError, InputsError
@@ -88,16 +88,24 @@ class _Candidate:
 class _Course:
     """A shape, who is timed on it, and how it stands."""
 
-    shape: Shape
-    id: str
-    configurations: list[Configuration]
-    costly: list[Configuration]  # which the cost model leaves out
+    lineup: Lineup
     race: Race | None = None
     passes: dict[str, int] = field(default_factory=dict)  # by key: in how many it was timed
     processes: int = 0
     losses: int = 0
     refused: dict[str, str] = field(default_factory=dict)
     problem: str | None = None
+
+    @property
+    def shape(self) -> Shape:
+        """What is measured."""
+        return self.lineup.shape
+
+    @functools.cached_property
+    def id(self) -> str:
+        """What the journal calls the shape."""
+        identity = [self.shape.parameters, self.shape.sizes, self.shape.scalars]
+        return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:12]
 
     def waiting(self) -> list[str]:
         """Who is to be timed against the reigning one."""
@@ -140,7 +148,6 @@ class Tuner:
         self._candidates: dict[str, _Candidate] = {}
         self._unusable: set[str] = set()  # keys of what does not compile, or spills
         self._courses: list[_Course] = []
-        self._default: tuple[Configuration, ...] = ()  # that set
         self.unmeasured: list[dict[str, Any]] = []  # headings: rows of before are still good
 
     def _read_shapes(self, folder: Path) -> Shapes:
@@ -183,7 +190,12 @@ class Tuner:
 
     def run(self) -> list[dict[str, Any]]:
         """Tunes; the rows. What the budget leaves no time for has none, or is called a tie."""
-        self._courses = list(self._plan())
+        options = self._options
+        planned = plan(
+            self._family, self._target, self._shapes, self.device, options.set_name, options.where
+        )
+        self._say(planned.summary)
+        self._courses = [_Course(lineup) for lineup in planned.lineups]
         self._build()
         self._start_races()
         for number in range(len(PASSES)):
@@ -199,71 +211,8 @@ class Tuner:
             return float("inf")
         return share * self._options.budget - (time.monotonic() - self._begin)
 
-    def _plan(self) -> Iterator[_Course]:
-        """Who is timed on which shape: a set's configurations, less what the cost model leaves
-        out, and the kernel that is taken without rows."""
-        options, target = self._options, self._target
-        names = [s.name for s in target.sets]
-        name = options.set_name or ("tune" if "tune" in names else "default")
-        if "default" in names:
-            self._default = self._expand(Selection())
-        trace = self._family.trace
-        configurations = [
-            c
-            for c in self._expand(Selection(name, options.where))
-            if (trace is None or not c.parameters[trace.parameter])
-            and self.device.capability not in c.not_on
-        ]
-        kept: set[str] = set()
-        for shape in self._shapes.shapes:
-            wanted = dict(shape.parameters).items()
-            suiting = [c for c in configurations if wanted <= c.parameters.items()]
-            taking_part = self._cheap(shape, suiting)
-            kept |= {c.key for c in taking_part}
-            first = self._taken_without_rows(shape)
-            if taking_part and first is not None and first.key not in {c.key for c in taking_part}:
-                taking_part = [first, *taking_part]
-            keys = {c.key for c in taking_part}
-            costly = [c for c in suiting if c.key not in keys]
-            identity = [shape.parameters, shape.sizes, shape.scalars]
-            digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:12]
-            yield _Course(shape, digest, taking_part, costly)
-        self._say(
-            f"{self._family.name}.{target.name} on {self.device.name}: {len(configurations)} "
-            f"configurations of the set {name} fit the constraints and limits, {len(kept)} the "
-            f"{len(self._shapes.shapes)} shapes"
-            + (
-                f" (estimates of at most {self._shapes.within:g} times the least, "
-                f"{self._shapes.cost.text})"
-                if self._shapes.cost
-                else ""
-            )
-        )
-
-    def _expand(self, selection: Selection) -> tuple[Configuration, ...]:
-        (space,) = expand([self._family], selection)
-        for chosen in space.targets:
-            if chosen.target.name == self._target.name:
-                return chosen.configurations
-        raise TuningError(
-            f"no configuration of {self._target.name} is in the set {selection.set_name}"
-        )
-
-    def _cheap(self, shape: Shape, configurations: list[Configuration]) -> list[Configuration]:
-        """What the estimate of <target>.shapes.yaml leaves."""
-        cost = self._shapes.cost
-        if cost is None or not configurations:
-            return configurations
-        facts = {**dict(shape.sizes), **self.device.facts}
-        try:
-            costs = {c.key: cost.evaluate({**facts, **c.everything}) for c in configurations}
-        except (*EVALUATION_ERRORS, NameError) as error:
-            raise TuningError(f"cost: {cost.text} has no value for {facts}: {error}") from None
-        most = self._shapes.within * min(costs.values())
-        return [c for c in configurations if costs[c.key] <= most]
-
     def _build(self) -> None:
-        wanted = {c.key: c for course in self._courses for c in course.configurations}
+        wanted = {c.key: c for course in self._courses for c in course.lineup.configurations}
         waiting = dict.fromkeys(wanted)
         begin = time.monotonic()
         builds = self._executor.build(list(wanted), lambda: self._left(_SHARE_OF_BUILDS) > 0)
@@ -325,7 +274,7 @@ class Tuner:
         for course in self._courses:
             built = [
                 c.key
-                for c in course.configurations
+                for c in course.lineup.configurations
                 if c.key in self._candidates and self._candidates[c.key].invalidity is None
             ]
             by_id = {self._candidates[key].id: key for key in built}
@@ -334,8 +283,8 @@ class Tuner:
                     course.refused[key] = fault["invalidity"]
                     built.remove(key)
             if not built:
-                if all(self._is_settled(c.key) for c in course.configurations):
-                    course.problem = _NONE_LEFT if course.configurations else _NONE_SUITS
+                if all(self._is_settled(c.key) for c in course.lineup.configurations):
+                    course.problem = _NONE_LEFT if course.lineup.configurations else _NONE_SUITS
                 continue
             known: list[Round] = []
             for entry in self.journal.find("rounds", shape=course.id):
@@ -349,11 +298,10 @@ class Tuner:
                 course.processes += 1
             head = rows.heading(self.device.name, course.shape)
             reigned = before.get(json.dumps([head["parameters"], head["range"]]))
-            first = self._taken_without_rows(course.shape)
+            untuned = course.lineup.untuned and course.lineup.untuned.key
             # The incumbent is that of the last tuning, or what is taken without rows, so that a row
             # changes the choice for a gain alone. One that has times reigns.
-            first_key = None if first is None else first.key
-            built.sort(key=lambda key: (key != reigned, key != first_key))
+            built.sort(key=lambda key: (key != reigned, key != untuned))
             incumbent = built[0]
             built.sort(key=lambda key: key not in course.passes)
             course.race = Race(built, incumbent)
@@ -362,18 +310,6 @@ class Tuner:
     def _is_settled(self, key: str) -> bool:
         """Whether the budget left the time to build a kernel."""
         return key in self._candidates or key in self._unusable
-
-    def _taken_without_rows(self, shape: Shape) -> Configuration | None:
-        """The first kernel of the default set that has a shape's parameters and runs here."""
-        wanted = dict(shape.parameters).items()
-        return next(
-            (
-                c
-                for c in self._default
-                if wanted <= c.parameters.items() and self.device.capability not in c.not_on
-            ),
-            None,
-        )
 
     def _pass(self, number: int) -> bool:
         """Times what is still open, in new processes; whether anything was, and time is left."""
@@ -546,9 +482,9 @@ class Tuner:
                     for identity, value in seconds.items():
                         times.setdefault(identity, []).append(value)
             sizes = dict(course.shape.sizes)
-            for c in course.costly:
+            for c in course.lineup.costly:
                 yield Outcome(c.parameters, sizes, "constraints")
-            for c in course.configurations:
+            for c in course.lineup.configurations:
                 found = self._candidates.get(c.key)
                 invalidity, taken = "compile" if c.key in self._unusable else None, []
                 if found is not None:

@@ -1,0 +1,75 @@
+"""Who is timed on which shape: of flash_forward's own sets and shapes."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from codegen.spec.load import load
+from tests.tools.test_tune import ROOT
+from tools.tune.executor import Device
+from tools.tune.plan import plan
+
+(FAMILY,) = load([ROOT / "kernel_specs"], only="flash_forward")
+TARGETS = {target.name: target for target in FAMILY.targets}
+H200 = {"sm_count": 132, "max_shared_memory": 232448}
+DEVICES = {
+    "cpu": Device("a CPU"),
+    "sm80": Device("H200", 90, H200),
+    "sm90a": Device("H200", 90, H200),
+}
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_each_shape_has_all_kernels_of_its_parameters_but_traced_ones(name):
+    target = TARGETS[name]
+    found = plan(FAMILY, target, target.shapes, DEVICES[name], "default", None)
+    assert [lineup.shape for lineup in found.lineups] == list(target.shapes.shapes)
+    for lineup in found.lineups:
+        wanted = dict(lineup.shape.parameters).items()
+        assert lineup.configurations[0] == lineup.untuned
+        assert lineup.costly == ()
+        assert all(wanted <= c.parameters.items() for c in lineup.configurations)
+        assert not any(c.parameters["trace"] for c in lineup.configurations)
+    times = sum(len(lineup.configurations) for lineup in found.lineups)
+    assert times >= len(found.lineups)
+
+
+@pytest.mark.parametrize(("name", "keys"), [("cpu", 64), ("sm80", 32), ("sm90a", 64)])
+def test_what_is_taken_without_rows_takes_part_whatever_is_asked_for(name, keys):
+    """Where anything does."""
+    target = TARGETS[name]
+    first = plan(FAMILY, target, target.shapes, DEVICES[name], "default", None).lineups
+    found = plan(FAMILY, target, target.shapes, DEVICES[name], "tune", f"B_c == {keys}").lineups
+    added = 0
+    for lineup, of_default in zip(found, first, strict=True):
+        assert lineup.untuned == of_default.untuned
+        others = [c for c in lineup.configurations if c != lineup.untuned]
+        assert all(c.parameters["B_c"] == keys for c in others)
+        assert not lineup.configurations or lineup.untuned in lineup.configurations
+        added += bool(others) and lineup.untuned.parameters["B_c"] != keys
+    assert added
+
+
+def test_the_cost_model_leaves_out_what_it_says():
+    """At a length that long blocks do not divide."""
+    target = TARGETS["cpu"]
+    shape = target.shapes.shapes[0]
+    sizes = tuple((n, 260 if n in ("Sq", "Sk") else value) for n, value in shape.sizes)
+    shapes = dataclasses.replace(
+        target.shapes, shapes=(dataclasses.replace(shape, sizes=sizes),), within=1.25
+    )
+    (lineup,) = plan(FAMILY, target, shapes, DEVICES["cpu"], "tune", None).lineups
+
+    def rows(length, block):
+        return -(-length // block) * block
+
+    def computed(c):
+        return rows(260, c.parameters["B_r"]) * rows(260, c.parameters["B_c"])
+
+    most = 1.25 * min(map(computed, lineup.configurations))
+    assert lineup.costly
+    assert all(computed(c) > most for c in lineup.costly)
+    assert all(computed(c) <= most or c == lineup.untuned for c in lineup.configurations)
+    assert computed(lineup.untuned) > most

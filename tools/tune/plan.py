@@ -1,0 +1,118 @@
+"""Who is timed on which shape: decided before anything is built."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from codegen.space.expand import Selection, expand
+from codegen.spec.expressions import EVALUATION_ERRORS
+from codegen.spec.model import Configuration, Family, Shape, Shapes, Target
+
+from .executor import Device, TuningError
+
+
+@dataclass(frozen=True)
+class Lineup:
+    """Who takes part on a shape.
+
+    Attributes:
+        shape: what is measured.
+        configurations: those that are timed.
+        costly: those of the set that the cost model leaves out.
+        untuned: the kernel that is taken where there are no rows; it takes part where any does.
+    """
+
+    shape: Shape
+    configurations: tuple[Configuration, ...]
+    costly: tuple[Configuration, ...]
+    untuned: Configuration | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All lineups, and in words what was left of the set."""
+
+    lineups: tuple[Lineup, ...]
+    summary: str
+
+
+def plan(
+    family: Family,
+    target: Target,
+    shapes: Shapes,
+    device: Device,
+    set_name: str | None,
+    where: str | None,
+) -> Plan:
+    """The configurations of a set for which `where` holds, by shape, less what cannot run on the
+    device, and what costs too much.
+
+    Args:
+        family: of the kernels.
+        target: one of the family's.
+        shapes: what is measured, and the cost model.
+        device: the kind of devices that is tuned for.
+        set_name: None is the set `tune`, else `default`.
+        where: an expression; None for all.
+
+    Raises:
+        TuningError: nothing is selected of this target, or the cost model has no value.
+        UsageError: nothing is selected of the family.
+    """
+    names = [found.name for found in target.sets]
+    name = set_name or ("tune" if "tune" in names else "default")
+    default = _expand(family, target, Selection()) if "default" in names else ()
+    default = tuple(c for c in default if device.capability not in c.not_on)
+    trace = family.trace
+    configurations = [
+        c
+        for c in _expand(family, target, Selection(name, where))
+        if (trace is None or not c.parameters[trace.parameter])
+        and device.capability not in c.not_on
+    ]
+    lineups = []
+    fitting: set[str] = set()
+    for shape in shapes.shapes:
+        wanted = dict(shape.parameters).items()
+        suiting = [c for c in configurations if wanted <= c.parameters.items()]
+        cheap = _cheap(shapes, shape, device, suiting)
+        fitting |= {c.key for c in cheap}
+        untuned = next((c for c in default if wanted <= c.parameters.items()), None)
+        if cheap and untuned is not None and untuned.key not in {c.key for c in cheap}:
+            cheap = [untuned, *cheap]
+        keys = {c.key for c in cheap}
+        costly = [c for c in suiting if c.key not in keys]
+        lineups.append(Lineup(shape, tuple(cheap), tuple(costly), untuned))
+    summary = (
+        f"{family.name}.{target.name} on {device.name}: {len(configurations)} configurations of "
+        f"the set {name} fit the constraints and limits, {len(fitting)} the {len(lineups)} shapes"
+    )
+    if shapes.cost:
+        cost = shapes.cost.text
+        summary += f" (estimates of at most {shapes.within:g} times the least, {cost})"
+    return Plan(tuple(lineups), summary)
+
+
+def _expand(family: Family, target: Target, selection: Selection) -> tuple[Configuration, ...]:
+    (space,) = expand([family], selection)
+    for chosen in space.targets:
+        if chosen.target.name == target.name:
+            return chosen.configurations
+    raise TuningError(f"no configuration of {target.name} is in the set {selection.set_name}")
+
+
+def _cheap(
+    shapes: Shapes, shape: Shape, device: Device, configurations: Sequence[Configuration]
+) -> list[Configuration]:
+    """What the estimate of <target>.shapes.yaml leaves."""
+    cost = shapes.cost
+    if cost is None or not configurations:
+        return list(configurations)
+    facts = {**dict(shape.sizes), **device.facts}
+    try:
+        costs = {c.key: cost.evaluate({**facts, **c.everything}) for c in configurations}
+    except (*EVALUATION_ERRORS, NameError) as error:
+        raise TuningError(f"cost: {cost.text} has no value for {facts}: {error}") from None
+    most = shapes.within * min(costs.values())
+    return [c for c in configurations if costs[c.key] <= most]
