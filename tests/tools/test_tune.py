@@ -15,6 +15,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -256,7 +257,9 @@ def test_what_does_not_compile_is_left_out_and_the_others_are_built(tuned):
     assert f"{KEY.format('broken', 1)}: does not compile: " in said
     assert "there is no such mode" in said
     assert said.count("does not compile") == 1
-    assert "built 6 of 6 configurations" in said
+    assert re.search(r"^built 6 of 6 configurations$", said, re.MULTILINE)
+    assert re.search(r"^pass 1 of 4: timed 1 of 2 shapes, \d+:\d\d left of this pass$", said, re.M)
+    assert re.search(r"^pass 1 of 4: timed 2 of 2 shapes$", said, re.MULTILINE)
 
 
 def test_nothing_is_begun_when_the_budget_is_spent(tmp_path):
@@ -639,6 +642,17 @@ def test_a_row_is_not_changed_by_new_machine_code_without_a_gain(tuner, monkeypa
         )
         found = tuner(Equal()).run()
         assert [(row["take"], row["tie"]) for row in found] == [(taken, True)] * 2
+
+
+def test_several_devices_share_the_shapes_and_measure_at_the_same_time(tuner, monkeypatch):
+    together = threading.Barrier(2)
+    made = tuner(Equal(on_check=lambda: together.wait(30)))
+    monkeypatch.setattr(made._executor, "places", lambda: ["cuda:0", "cuda:1", "cuda:2"])
+    assert len(made.run()) == 2
+    for first, second in zip(*[iter(made.journal.find("rounds"))] * 2, strict=True):  # of a pass
+        assert first["shape"] != second["shape"]
+        assert {first["place"], second["place"]} <= {"cuda:0", "cuda:1"}
+    assert {entry["place"] for entry in made.journal.find("checked")} == {"cuda:0", "cuda:1"}
 
 
 def test_every_sample_is_in_the_journal_with_seed_place_and_clocks(tuner):

@@ -224,7 +224,8 @@ class Tuner:
             self._take(wanted[key], pack)
             done = len(wanted) - len(waiting)
             if done % self._executor.at_once == 0 or not waiting:
-                self._progress("built", done, len(wanted), begin)
+                left = _time_left(begin, done, len(wanted))
+                self._say(f"built {done} of {len(wanted)} configurations{left}")
         if waiting:
             self._say(f"the budget leaves {len(waiting)} configurations out, not built")
 
@@ -344,8 +345,11 @@ class Tuner:
                         if course.race is not None:
                             waiting.append(course)
                         return
-                    what = f"pass {number + 1} of {len(PASSES)}: timed"
-                    self._progress(what, next(done), total, begin, "shapes")
+                    timed = next(done)
+                    left = _time_left(begin, timed, total, " of this pass")
+                    self._say(
+                        f"pass {number + 1} of {len(PASSES)}: timed {timed} of {total} shapes{left}"
+                    )
             finally:
                 worker.stop()
 
@@ -493,14 +497,13 @@ class Tuner:
                 if invalidity or taken:  # else the budget left no time for it
                     yield Outcome(c.parameters, sizes, invalidity or "correct", taken)
 
-    def _progress(
-        self, what: str, done: int, total: int, begin: float, of: str = "configurations"
-    ) -> None:
-        left = (time.monotonic() - begin) / done * (total - done)
-        after = f", {_clock(left)} left" if done < total else ""
-        if self._options.budget is not None:
-            after += f" ({_clock(self._left())} of the budget)"
-        self._say(f"{what} {done} of {total} {of}{after}")
+
+def _time_left(begin: float, done: int, total: int, of: str = "") -> str:
+    """How long the others will take, if they take as long as those that are done."""
+    if done == total:
+        return ""
+    minutes, seconds = divmod(round((time.monotonic() - begin) / done * (total - done)), 60)
+    return f", {minutes}:{seconds:02} left{of}"
 
 
 def _target(family: Family, name: str) -> Target:
