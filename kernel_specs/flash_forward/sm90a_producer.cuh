@@ -37,7 +37,7 @@ class Producer {
         request_values(values);
         values.row = -1;
       }
-      const int index = queue.take(problem_.counter);
+      const int index = queue.next();
       Tile tile{0, 0, 0, 0};
       if (index < order.whole_tiles())
         tile = order[index];
@@ -46,7 +46,9 @@ class Producer {
       announce(tile);
       if (tile.key_blocks == 0) break;
       Box keys{(tile.key_blocks - 1) * Config::B_c, order.kv_head(tile), tile.batch};
-      for (; keys.row >= tile.first_key_block * Config::B_c; keys.row -= Config::B_c) {
+      const int last_row = tile.first_key_block * Config::B_c;
+      for (; keys.row >= last_row; keys.row -= Config::B_c) {
+        if (keys.row == last_row) queue.ask(problem_.counter);
         request_keys(keys);
         if (values.row >= 0) request_values(values);
         values = keys;

@@ -94,11 +94,12 @@ class TileQueue {
  public:
   __device__ TileQueue() : next_(blockIdx.x) {}
 
-  // Asks for the index after the one it returns: the answer takes a while.
-  __device__ int take(TileCounter* counter) {
-    const int index = next_;
+  __device__ int next() const { return next_; }
+
+  // Late in a tile, so that the longest that is left goes to who is free first; but the answer
+  // takes a while.
+  __device__ void ask(TileCounter* counter) {
     next_ = counter != nullptr ? gridDim.x + atomicAdd(&counter->taken, 1u) : next_ + gridDim.x;
-    return index;
   }
 
   // When there are no more.
