@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "flash_forward/sm90a_epilogue.cuh"
 #include "flash_forward/sm90a_mask.cuh"
@@ -74,23 +75,39 @@ class Consumer {
         turns_(warpgroup),
         mask_(problem, warpgroup, threadIdx.x % 128 / 32 * 16 + Scores::first_row(threadIdx.x % 32),
               Scores::first_column(threadIdx.x % 32)),
-        parts_(problem.split, warpgroup),
+        split_(problem.split),
         epilogue_(problem, shared, warpgroup),
         trace_(problem.args),
         is_negative_(problem.args.scale < 0),
         softmax_(softmax_scale(problem.args)) {}
 
   __device__ __forceinline__ void run() {
-    Tile tile = take_tile();
-    if (tile.key_blocks == 0) return;
-    request_scores();
-    ptx::wgmma_wait_group<0>();
-    complete_scores<true>(tile, first_block_);
-    start_softmax(tile);
-    pack_probabilities();
-    while (true) {
+    walk_tiles<Tile>();
+    if (!Config::trace && split_.tiles > 0) walk_tiles<TilePart>();
+    turns_.end();
+    epilogue_.finish();
+  }
+
+ private:
+  // A tile, and the last of its blocks of keys that the warpgroup looks at.
+  template <class AnyTile>
+  struct Walk : AnyTile {
+    int last_block;
+  };
+
+  template <class AnyTile>
+  __device__ __forceinline__ void walk_tiles() {
+    Walk<AnyTile> tile;
+    take(tile);
+    if (tile.key_blocks > 0) {
+      request_scores();
+      ptx::wgmma_wait_group<0>();
+      start(tile);
+    }
+    while (tile.key_blocks > 0) {
+      pack_probabilities();
       for_hidden_blocks(tile, [&](int block) { pass_over_values(tile, block); });
-      int block = first_block_ - 1;
+      int block = tile.last_block - 1;
       if (mask_.is_outside(tile))
         for (; block >= tile.first_key_block; --block) pass_over(tile, block);
       if constexpr (Config::causal) {
@@ -98,18 +115,19 @@ class Consumer {
         for (; block >= last; --block) step<true>(tile, block);
       }
       for (; block >= tile.first_key_block; --block) step<false>(tile, block);
-      const bool more = Config::overlaps_tiles ? finish_and_start(tile) : finish_then_start(tile);
-      if (!more) break;
-      pack_probabilities();
+      if constexpr (Config::overlaps_tiles && std::is_same_v<AnyTile, Tile>)
+        finish_and_start(tile);
+      else
+        finish_then_start(tile);
     }
-    turns_.end();
-    epilogue_.finish();
+    // Where there is no tile is no Q: the buffer goes on.
+    queries_.release(shared_, warpgroup_);
+    queries_.advance();
   }
 
- private:
   // S = Q K^T of this block and O += P V of the one before, and the softmax of S beside the latter.
-  template <bool kMasked>
-  __device__ __forceinline__ void step(const Tile& tile, int block) {
+  template <bool kMasked, class AnyTile>
+  __device__ __forceinline__ void step(const Walk<AnyTile>& tile, int block) {
     request_products();
     ptx::wgmma_wait_group<1>();
     complete_scores<false>(tile, block);
@@ -126,7 +144,8 @@ class Consumer {
   }
 
   // A block of keys that the warpgroup does not look at: its buffers and its turn go on.
-  __device__ __forceinline__ void pass_over(const Tile& tile, int block) {
+  template <class AnyTile>
+  __device__ __forceinline__ void pass_over(const Walk<AnyTile>& tile, int block) {
     pass_over_keys(tile, block);
     if (!Config::q_in_registers && block == tile.first_key_block)
       queries_.release(shared_, warpgroup_);
@@ -149,60 +168,54 @@ class Consumer {
     turns_.pass();
   }
 
-  // The last product of `tile` beside the first scores of the next one, which `tile` becomes; false
-  // where there is none.
-  __device__ __forceinline__ bool finish_and_start(Tile& tile) {
+  // The last product of `tile` beside the first scores of the next one, which `tile` becomes.
+  __device__ __forceinline__ void finish_and_start(Walk<Tile>& tile) {
+    const Tile finished = tile;
+    const Softmax softmax = softmax_;
     queries_.advance();
-    const Tile next = take_tile();
-    if (next.key_blocks == 0) {
+    take(tile);
+    if (tile.key_blocks > 0) {
+      request_products();
+      ptx::wgmma_wait_group<1>();
+      start(tile);
+    } else {
       request_output();
-      ptx::wgmma_wait_group<0>();
-      complete_output(tile, tile.first_key_block);
-      leave(tile, softmax_);
-      return false;
     }
-    request_products();
-    ptx::wgmma_wait_group<1>();
-    complete_scores<true>(next, first_block_);
-    const Softmax finished = softmax_;
-    start_softmax(next);
     ptx::wgmma_wait_group<0>();
-    complete_output(tile, tile.first_key_block);
-    leave(tile, finished);
+    complete_output(finished, finished.first_key_block);
+    leave(finished, softmax);
     accumulate_ = false;
-    tile = next;
-    return true;
   }
 
   // The same where the next tile's Q comes to where this one's was: while it is on its way, O
   // leaves.
-  __device__ __forceinline__ bool finish_then_start(Tile& tile) {
+  template <class AnyTile>
+  __device__ __forceinline__ void finish_then_start(Walk<AnyTile>& tile) {
     turns_.wait();
     request_output();
     turns_.pass();
-    queries_.advance();
     ptx::wgmma_wait_group<0>();
     complete_output(tile, tile.first_key_block);
     leave(tile, softmax_);
-    const Tile next = take_tile();
-    if (next.key_blocks == 0) return false;
-    request_scores();
-    ptx::wgmma_wait_group<0>();
-    complete_scores<true>(next, first_block_);
-    start_softmax(next);
     accumulate_ = false;
-    tile = next;
-    return true;
+    queries_.advance();
+    take(tile);
+    if (tile.key_blocks > 0) {
+      request_scores();
+      ptx::wgmma_wait_group<0>();
+      start(tile);
+    }
   }
 
   // The output of a tile that is finished, or of this thread block's part of it.
   __device__ __forceinline__ void leave(const Tile& tile, const Softmax& softmax) {
-    if (tile.part != Tile::kWhole)
-      parts_.store(tile.part, output_, softmax);
-    else if constexpr (Config::overlaps_tiles)
+    if constexpr (Config::overlaps_tiles)
       epilogue_.through_shared(tile, output_, softmax);
     else
       epilogue_.to_global(tile, output_, softmax);
+  }
+  __device__ __forceinline__ void leave(const TilePart& part, const Softmax& softmax) {
+    Parts<Config>(split_, warpgroup_).store(part.index, output_, softmax);
   }
 
   __device__ __forceinline__ void request_products() {
@@ -224,8 +237,8 @@ class Consumer {
     accumulate_ = true;
   }
 
-  template <bool kFirst>
-  __device__ __forceinline__ void complete_scores(const Tile& tile, int block) {
+  template <bool kFirst, class AnyTile>
+  __device__ __forceinline__ void complete_scores(const AnyTile& tile, int block) {
     ptx::pin(scores_.accumulator(0));
     trace_.scores(tile, block, left_operand(), keys(), scores_);
     keys_.release(shared_);
@@ -247,14 +260,17 @@ class Consumer {
     values_.advance();
   }
 
-  // Of a tile's first block of keys, the last that the warpgroup looks at.
-  __device__ __forceinline__ void start_softmax(const Tile& tile) {
-    if (first_block_ >= mask_.first_masked_block(tile)) mask_.apply(scores_, tile, first_block_);
+  // The first scores of a tile, and their softmax.
+  template <class AnyTile>
+  __device__ __forceinline__ void start(const Walk<AnyTile>& tile) {
+    const int block = tile.last_block;
+    complete_scores<true>(tile, block);
+    if (block >= mask_.first_masked_block(tile)) mask_.apply(scores_, tile, block);
     softmax_.restart();
     const Softmax before = softmax_;
     softmax_.template update_maximum<true>(scores_, output_);
     exponentiate();
-    trace_.statistics(tile, first_block_, before, softmax_);
+    trace_.statistics(tile, block, before, softmax_);
   }
 
   __device__ __forceinline__ void exponentiate() {
@@ -268,22 +284,21 @@ class Consumer {
     });
   }
 
-  __device__ __forceinline__ Tile take_tile() {
+  template <class AnyTile>
+  __device__ __forceinline__ void take(Walk<AnyTile>& tile) {
     queries_.wait_full(shared_, warpgroup_);
-    const Tile tile = shared_.load_tile(slot_.buffer());
+    if constexpr (Config::q_in_registers) load_queries<Config>(q_, queries());
+    shared_.load_tile(slot_.buffer(), tile);
     slot_.advance();
-    if constexpr (Config::q_in_registers)
-      if (tile.key_blocks > 0) load_queries<Config>(q_, queries());
-    first_block_ = mask_.last_block(tile);
+    tile.last_block = mask_.last_block(tile);
     for_hidden_blocks(tile, [&](int block) { pass_over_keys(tile, block); });
-    return tile;
   }
 
   // Once for each block of keys that the mask hides from this warpgroup, if not from others.
-  template <class F>
-  __device__ __forceinline__ void for_hidden_blocks(const Tile& tile, const F& f) const {
+  template <class AnyTile, class F>
+  __device__ __forceinline__ void for_hidden_blocks(const Walk<AnyTile>& tile, const F& f) const {
     if constexpr (Config::causal)
-      for (int block = tile.key_blocks - 1; block > first_block_; --block) f(block);
+      for (int block = tile.key_blocks - 1; block > tile.last_block; --block) f(block);
   }
 
   // Q as the products read it: its registers, or the address of its slab.
@@ -307,7 +322,7 @@ class Consumer {
   const int warpgroup_;
   const Turns<Config> turns_;
   const Mask<Config> mask_;
-  const Parts<Config> parts_;
+  const KeySplit& split_;
   const Epilogue<Config> epilogue_;
   const Trace<Config> trace_;
   RingPosition<typename Shared::Tiles> slot_;
@@ -317,7 +332,6 @@ class Consumer {
   const std::uint32_t is_negative_;  // the scale; one loop for both signs
   Softmax softmax_;
   bool accumulate_ = false;
-  int first_block_ = 0;  // of keys, of the tile taken last
   Scores scores_;
   Fragments<Config::B_c> probabilities_;
   Fragments<Config::d_head> q_;  // with q_in_registers

@@ -6,7 +6,9 @@
 #include "flash_forward/sm90a_problem.h"
 #include "flash_forward/sm90a_shared_memory.cuh"
 #include "flash_forward/sm90a_tiles.cuh"
+#include "ptx/math.cuh"
 #include "ptx/shared_memory.cuh"
+#include "ptx/special_registers.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/warpgroup.cuh"
 #include "register_tile.cuh"
@@ -31,7 +33,8 @@ class Epilogue {
     normalise(output, softmax);
     finish();  // of the tile before
     synchronise();
-    const int lane = threadIdx.x % 32, row = threadIdx.x % 128 / 32 * 16 + lane % 16;
+    const int thread = ptx::reread_thread_index();  // addresses are not kept from tile to tile
+    const int lane = thread % 32, row = thread % 128 / 32 * 16 + lane % 16;
     const std::uint32_t slab = shared_.outputs(warpgroup_);
     const std::uint32_t rows = slab + row * Shared::kPanelRowBytes;
     unroll<Output::kColumns / 16>([&](int i) {
@@ -95,12 +98,16 @@ class Epilogue {
   template <class Output, class Softmax>
   __device__ __forceinline__ static void normalise(Output& output, Softmax& softmax) {
     softmax.reduce();
-    unroll<Output::kLaneRows>([&](int row) {
-      const float factor = softmax.normalizer(row);
-      // A row that saw no key is zero, whatever the values were.
-      if (factor == 0) output.for_each(row, [](float& value) { value = 0; });
-      output.for_each(row, [&](float& value) { value *= factor; });
-    });
+    // Not OnlineSoftmax's normalizer, whose branches for extreme sums took some 200 cycles of each
+    // tile.
+    const auto factor_of = [](float sum) { return sum == 0 ? 0.f : ptx::reciprocal(sum); };
+    const float factors[] = {factor_of(softmax.row(0).sum), factor_of(softmax.row(1).sum)};
+    // A row that saw no key is zero, whatever the values were.
+    if (__any_sync(~0u, factors[0] == 0 || factors[1] == 0))
+      unroll<2>([&](int row) {
+        if (factors[row] == 0) output.for_each(row, [](float& value) { value = 0; });
+      });
+    unroll<2>([&](int row) { output.for_each(row, [&](float& value) { value *= factors[row]; }); });
   }
 
   template <class Softmax>

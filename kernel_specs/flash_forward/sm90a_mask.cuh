@@ -41,7 +41,8 @@ class Mask {
 
   // The last block of keys to look at: the last that a row of the slab sees, but as no more may be
   // passed over than have come, none of the tile's last `stages` is before it.
-  __device__ __forceinline__ int last_block(const Tile& tile) const {
+  template <class AnyTile>
+  __device__ __forceinline__ int last_block(const AnyTile& tile) const {
     if constexpr (!Config::causal) return tile.key_blocks - 1;
     const int seen = keys_seen(tile.first_query + slab_query_ + rows_.queries - 1);
     const int last = min(ceil_div(seen, Config::B_c), tile.key_blocks) - 1;

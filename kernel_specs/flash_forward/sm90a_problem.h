@@ -27,7 +27,7 @@ struct MappedTensor {
 // beginning of the next. What comes of such a part is merged with the others of its tile.
 struct KeySplit {
   int whole_tiles;
-  int tiles, blocks, share;  // a share is no longer than a tile
+  int tiles, blocks, share;  // a share is shorter than a tile
   float4* parts;             // two of each thread block
 };
 

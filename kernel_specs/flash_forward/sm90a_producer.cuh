@@ -29,37 +29,53 @@ class Producer {
   __device__ void run() {
     const TileOrder<Config> order(problem_);
     TileQueue queue;
-    int part = 0;
-    Box values{-1, 0, 0};  // still to be requested: scores are made a block ahead of the output
-    while (true) {
-      // Where tiles do not overlap, the last product of one precedes the next one's scores.
-      if (!Config::overlaps_tiles && values.row >= 0) {
-        request_values(values);
-        values.row = -1;
-      }
-      const int index = queue.next();
-      Tile tile{0, 0, 0, 0};
-      if (index < order.whole_tiles())
-        tile = order[index];
-      else if (part < 2)
-        tile = order.part(part++);
-      announce(tile);
-      if (tile.key_blocks == 0) break;
-      Box keys{(tile.key_blocks - 1) * Config::B_c, order.kv_head(tile), tile.batch};
-      const int last_row = tile.first_key_block * Config::B_c;
-      for (; keys.row >= last_row; keys.row -= Config::B_c) {
-        if (keys.row == last_row) queue.ask(problem_.counter);
-        request_keys(keys);
-        if (values.row >= 0) request_values(values);
-        values = keys;
-      }
-    }
-    if (values.row >= 0) request_values(values);
+    while (queue.next() < order.whole_tiles())
+      load(order[queue.next()], order, [&] { queue.ask(problem_.counter); });
+    end<Tile>();
     queue.finish(problem_.counter);
+    if (problem_.split.tiles == 0) return;
+    for (int i = 0; i < 2; ++i) {
+      const TilePart part = order.part(i);
+      if (part.key_blocks > 0) load(part, order, [] {});
+    }
+    end<TilePart>();
   }
 
  private:
-  __device__ __forceinline__ void announce(const Tile& tile) {
+  // Announces a tile and requests what it needs, but for its last values. Calls `at_last_block`
+  // when it is there.
+  template <class AnyTile, class F>
+  __device__ __forceinline__ void load(const AnyTile& tile, const TileOrder<Config>& order,
+                                       const F& at_last_block) {
+    // Where tiles do not overlap, the last product of one precedes the next one's scores.
+    if (!Config::overlaps_tiles) request_last_values();
+    announce(tile);
+    const int last_row = tile.first_key_block * Config::B_c;
+    Box keys{(tile.key_blocks - 1) * Config::B_c, order.kv_head(tile), tile.batch};
+    for (; keys.row >= last_row; keys.row -= Config::B_c) {
+      if (keys.row == last_row) at_last_block();
+      request_keys(keys);
+      request_last_values();
+      last_values_ = keys;
+    }
+  }
+
+  // Announces that there are no more.
+  template <class AnyTile>
+  __device__ __forceinline__ void end() {
+    if (!Config::overlaps_tiles) request_last_values();
+    announce(AnyTile{});
+    request_last_values();
+  }
+
+  __device__ __forceinline__ void request_last_values() {
+    if (last_values_.row < 0) return;
+    request_values(last_values_);
+    last_values_.row = -1;
+  }
+
+  template <class AnyTile>
+  __device__ __forceinline__ void announce(const AnyTile& tile) {
     shared_.store_tile(slot_.buffer(), tile);
     slot_.advance();
     for (int warpgroup = 0; warpgroup < Config::n_warpgroups; ++warpgroup) {
@@ -118,6 +134,7 @@ class Producer {
 
   const ProblemOfArgs& problem_;
   const Shared shared_;
+  Box last_values_{-1, 0, 0};  // still to be requested: scores are made a block ahead of the output
   RingPosition<typename Shared::Tiles> slot_;
   RingPosition<typename Shared::Queries> queries_;
   RingPosition<typename Shared::Keys> keys_;

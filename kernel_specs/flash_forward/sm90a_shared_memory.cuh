@@ -95,14 +95,23 @@ class SharedMemory {
     ptx::store_shared(
         address, uint4{static_cast<unsigned>(tile.first_query), static_cast<unsigned>(tile.head),
                        static_cast<unsigned>(tile.batch), static_cast<unsigned>(tile.key_blocks)});
-    ptx::store_shared(address + 16, uint4{static_cast<unsigned>(tile.first_key_block),
-                                          static_cast<unsigned>(tile.part), 0, 0});
   }
-  __device__ __forceinline__ Tile load_tile(int slot) const {
-    const std::uint32_t address = base_ + kTiles + slot * kTileBytes;
-    const uint4 tile = ptx::load_shared_16(address), rest = ptx::load_shared_16(address + 16);
-    return {static_cast<int>(tile.x), static_cast<int>(tile.y), static_cast<int>(tile.z),
-            static_cast<int>(tile.w), static_cast<int>(rest.x), static_cast<int>(rest.y)};
+  __device__ __forceinline__ void store_tile(int slot, const TilePart& part) const {
+    store_tile(slot, static_cast<const Tile&>(part));
+    ptx::store_shared(base_ + kTiles + slot * kTileBytes + 16,
+                      uint4{static_cast<unsigned>(part.first_key_block),
+                            static_cast<unsigned>(part.index), 0, 0});
+  }
+  __device__ __forceinline__ void load_tile(int slot, Tile& tile) const {
+    const uint4 values = ptx::load_shared_16(base_ + kTiles + slot * kTileBytes);
+    tile = {static_cast<int>(values.x), static_cast<int>(values.y), static_cast<int>(values.z),
+            static_cast<int>(values.w)};
+  }
+  __device__ __forceinline__ void load_tile(int slot, TilePart& part) const {
+    load_tile(slot, static_cast<Tile&>(part));
+    const uint4 values = ptx::load_shared_16(base_ + kTiles + slot * kTileBytes + 16);
+    part.first_key_block = static_cast<int>(values.x);
+    part.index = static_cast<int>(values.y);
   }
 
   // By one thread, before all others go on. Readers arrive once a warp: what a warp waited for,

@@ -13,10 +13,15 @@ namespace kernelmint::flash_forward::sm90a {
 struct Tile {
   int first_query, head, batch;  // heads that are packed count as one
   int key_blocks;                // at least 1, seen or not; 0: there are no more tiles
-  int first_key_block;           // 0 but where others have the blocks before
-  int part;                      // where what comes of it waits for the tile's others, else kWhole
 
-  static constexpr int kWhole = -1;
+  static constexpr int first_key_block = 0;
+};
+
+// What one thread block has of a tile whose keys are split. A type of its own: what whole tiles
+// need not know costs them nothing.
+struct TilePart : Tile {
+  int first_key_block;  // others have those before it, and those from `key_blocks` on
+  int index;            // where what comes of it waits for the tile's others
 };
 
 // The order of tiles. Those that share keys and values are neighbours, which keeps these in the L2
@@ -60,24 +65,21 @@ class TileOrder {
     if constexpr (Config::causal)
       keys_seen += min(tile.first_query + tile_queries(), seq_len_q()) - seq_len_q();
     tile.key_blocks = max(ceil_div(keys_seen, Config::B_c), 1);
-    tile.first_key_block = 0;
-    tile.part = Tile::kWhole;
     return tile;
   }
 
   // Of the tiles whose keys are split, what this thread block has of its `i`-th, 0 or 1; perhaps
   // nothing.
-  __device__ __forceinline__ Tile part(int i) const {
+  __device__ __forceinline__ TilePart part(int i) const {
     const KeySplit& split = problem_.split;
     const int begin = blockIdx.x * split.share;  // in the row of all blocks
     const int end = min(begin + split.share, split.tiles * split.blocks);
     const int index = begin / split.blocks + i, first = index * split.blocks;
-    if (max(begin, first) >= end) return {0, 0, 0, 0};
-    Tile tile = (*this)[split.whole_tiles + index];
-    tile.first_key_block = max(begin - first, 0);
-    tile.key_blocks = min(end - first, split.blocks);
-    if (tile.key_blocks - tile.first_key_block < split.blocks) tile.part = 2 * blockIdx.x + i;
-    return tile;
+    if (max(begin, first) >= end) return {};
+    const int number = 2 * blockIdx.x + i;
+    TilePart part{(*this)[split.whole_tiles + index], max(begin - first, 0), number};
+    part.key_blocks = min(end - first, split.blocks);
+    return part;
   }
 
  private:
