@@ -83,11 +83,12 @@ inline cudaError_t find_counter(const LaunchContext& context, TileCounter*& coun
 
 // Heads whose tiles are handed out together: a part of all that keeps the multiprocessors busy, and
 // no less than a few MiB of keys and values, which heads may share. No more than the L2 cache holds
-// keys and values of, or than let each block of keys that comes from memory serve several tiles.
+// keys and values of; where these are so few that they hardly keep all busy, no more than let each
+// block of keys that comes from memory serve several tiles.
 template <class Config>
 int section_heads(const Problem<typename Config::Args>& problem, std::int64_t multiprocessors) {
   constexpr std::int64_t kLeastBytes = 8 << 20, kCacheBytes = 32 << 20;
-  constexpr std::int64_t kTilesOfABlock = 4;
+  constexpr std::int64_t kTilesOfABlock = 4, kMostTilesOfABlock = 8;
   const auto& args = problem.args;
   const std::int64_t heads = problem.heads * args.B;
   const std::int64_t kv_head_bytes = 2 * std::max<std::int64_t>(args.Sk, 1) * args.D *
@@ -98,7 +99,9 @@ int section_heads(const Problem<typename Config::Args>& problem, std::int64_t mu
   const std::int64_t busy = ceil_div(multiprocessors, std::int64_t{problem.row_blocks});
   const std::int64_t least =
       std::max({ceil_div(heads, std::int64_t{Config::sections}), busy, heads_of(kLeastBytes)});
-  const std::int64_t most = std::max(heads_of(kCacheBytes), multiprocessors / kTilesOfABlock);
+  const std::int64_t cached = heads_of(kCacheBytes);
+  const std::int64_t most =
+      cached >= multiprocessors / kMostTilesOfABlock ? cached : multiprocessors / kTilesOfABlock;
   const std::int64_t sections = ceil_div(heads, std::min({least, most, heads}));
   return static_cast<int>(ceil_div(heads, sections));  // sections of one size
 }
