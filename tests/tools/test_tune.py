@@ -445,9 +445,8 @@ def test_what_the_reference_raises_and_a_process_that_is_gone_are_no_kernels_fau
     place = Place(tmp_path / "copy")
     shutil.copytree(tuned[0].root, place.root)
     monkeypatch.setenv("KERNELMINT_CACHE_DIR", str(place.root / "cache"))
-    manifests = (place.root / "cache/1/packs").glob("*/manifest.json")
     key = KEY.format("plain", 1)
-    (pack,) = (path.parent for path in manifests if f'"key": "{key}"' in path.read_text())
+    (pack,) = (p for p in (place.root / "cache/1/packs").iterdir() if holds(p, key))
     built = executor.Built(key, pack)
     (family,) = load([place.folder.parent])
     shape = family.targets[0].shapes.shapes[0]
@@ -566,6 +565,11 @@ def test_several_gpus_share_the_shapes(tmp_path):
     ]  # fmt: skip
 
 
+def holds(pack, key):
+    """Whether a kernel is in a pack."""
+    return f'"key": "{key}"' in (pack / "manifest.json").read_text()
+
+
 class Equal:
     """A worker whose kernels all take as long."""
 
@@ -638,7 +642,9 @@ def test_a_row_is_not_changed_by_new_machine_code_without_a_gain(tuner, monkeypa
     taken = KEY.format("plain", 32)
     for number in range(2):
         monkeypatch.setattr(
-            tuner_module, "code_hash", lambda _, __, key, n=number: f"{n * (key == taken)}{key}"
+            tuner_module,
+            "code_hash",
+            lambda pack, _, n=number: f"{pack.folder}{n * holds(pack.folder, taken)}",
         )
         found = tuner(Equal()).run()
         assert [(row["take"], row["tie"]) for row in found] == [(taken, True)] * 2
@@ -771,9 +777,9 @@ def test_a_kernel_with_a_note_of_c75_is_not_called(tuner, tmp_path):
     """Its pack has what ptxas said of it, as a CUDA kernel's has."""
     key, others = KEY.format("plain", 1), KEY.format("plain", 32)
     made = tuner(worker := Equal())
-    for path in (tmp_path / "cache/1/packs").glob("*/manifest.json"):
-        if f'"key": "{key}"' in path.read_text():
-            write_ptxas(path.parent, kernel_config=key, c75="C7510")
+    for folder in (tmp_path / "cache/1/packs").iterdir():
+        if holds(folder, key):
+            write_ptxas(folder, kernel_config=key, c75="C7510")
     assert [row["take"] for row in made.run()] == [others] * 2
     assert set(worker.checked) == {others}
     left_out = [outcome for outcome in made.outcomes() if outcome.configuration["work"] == 1]

@@ -245,7 +245,7 @@ class Tuner:
             self._say(f"{key}: left out, {reason}")
             return
         built = Built(key, pack.folder)
-        found = _Candidate(configuration, built, code_hash(pack, family, key), toolchain(pack))
+        found = _Candidate(configuration, built, code_hash(pack, family), toolchain(pack))
         self._candidates[key] = found
         faults = [
             fault
