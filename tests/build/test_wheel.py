@@ -93,3 +93,12 @@ def test_with_pytorch_it_attends_from_any_folder(environment, tmp_path) -> None:
     for folder in (tmp_path, Path("/")):
         assert str(site) in run(environment / "python", "-c", ATTEND, cwd=folder)
         assert "right" in run(environment / "kernelmint", "sanity-check", cwd=folder)
+
+    # Rows in the installed pack would decide nothing.
+    done = subprocess.run(
+        [environment / "kernelmint", "tune", "flash_forward", "--target", "cpu"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "cpu.tuned.yaml belongs to the installed pack kernelmint" in done.stderr
+    assert "--out" in done.stderr

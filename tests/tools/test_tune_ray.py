@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from tests.tools.test_tune import CUDA_FILES, KEY, ROOT, journals, make
-from tools.tune import rows
+from tools.tune import executor, rows
 
 RAY = (sys.executable, "-m", "ray.scripts.scripts")
 # A node's compiler that never ends, and says so in a file.
@@ -35,8 +35,10 @@ exec c++ "$@"
 MORE = "      - {sizes: {M: 256}, range: {M: [201, 300], N: [2048, 2048]}}\n"
 
 
-# A node that is killed is found to be dead within some 3 seconds, not 25.
-HEALTH = {
+# A node that is killed is found to be dead within some 3 seconds, not 25. With a token in the home
+# folder, as a Ray of one machine leaves it, nodes would ask for it.
+SETTINGS = {
+    "RAY_AUTH_MODE": "disabled",
     "RAY_health_check_initial_delay_ms": "1000",
     "RAY_health_check_period_ms": "1000",
     "RAY_health_check_failure_threshold": "3",
@@ -64,7 +66,7 @@ class Cluster:
                 "--include-dashboard=false"]  # fmt: skip
         joining = [f"--address={self.address}"] if any(self.root.iterdir()) else head
         (self.root / name).mkdir()
-        own = {"KERNELMINT_CACHE_DIR": str(self.root / name), **HEALTH, **environment}
+        own = {"KERNELMINT_CACHE_DIR": str(self.root / name), **SETTINGS, **environment}
         done = subprocess.run(
             [*RAY, "start", f"--node-name={name}", f"--num-cpus={cpus}", f"--num-gpus={gpus}",
              "--disable-usage-stats", "--object-store-memory=80000000", *joining],
@@ -207,6 +209,18 @@ def test_an_address_where_no_cluster_is(tmp_path):
     said, _ = process.communicate(timeout=100)
     assert process.returncode == 1
     assert said == f"Error: --ray {address}: [Errno 111] Connection refused\n"
+
+
+@pytest.mark.parametrize("address", ["local", "", "127.0.0.1", "host:port", "ray://host:10001"])
+def test_an_address_that_is_none_starts_no_cluster(address, monkeypatch):
+    pytest.importorskip("ray", reason="the extra `ray` is not installed")
+    from tools.tune import cluster
+
+    monkeypatch.setattr(cluster.ray, "init", lambda **_: pytest.fail("it joins, or starts one"))
+    with pytest.raises(
+        executor.TuningError, match=rf"^--ray {address}: expected HOST:PORT, or auto$"
+    ):
+        cluster._connect(address)
 
 
 def test_without_ray_the_extra_is_named(tmp_path):

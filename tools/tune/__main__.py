@@ -13,6 +13,7 @@ import click
 
 import runtime
 from codegen.spec.problems import SpecError, UsageError, did_you_mean
+from runtime import packs
 
 from ..output_file import OutputFile
 from . import rows, t4
@@ -106,6 +107,12 @@ def main(
         )
         tuner = Tuner(options, lambda line: click.echo(line, err=True))
         path = out or tuner.out
+        owner = packs.owner(family)
+        if owner is not None and path.is_relative_to(owner.folder):
+            raise click.UsageError(
+                f"{path} belongs to the installed {owner}, whose rows were read when it was built: "
+                "name another file with --out, and put it beside the spec that it is built from"
+            )
         rows.read(path)  # which are kept: before hours are spent, not after
         if not os.access(path.parent, os.W_OK):
             raise click.UsageError(f"{path.parent} cannot be written: name another file with --out")
@@ -129,7 +136,10 @@ def main(
             f"{row['range']} {row['parameters']}: {row['take']}, {row['milliseconds']} ms{tie}"
         )
     beside = f", beside {kept} that were there" if kept else ""
-    click.echo(f"{len(found)} rows in {path}{beside}; the journal is {tuner.journal.path}")
+    click.echo(
+        f"{len(found)} rows in {path}{beside}, which count from the next build of their pack on; "
+        f"the journal is {tuner.journal.path}"
+    )
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import logging
+import re
 import runpy
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -59,12 +60,14 @@ def _alive() -> dict[str, _Node]:
 
 def _connect(address: str) -> None:
     """Joins a cluster. Raises TuningError where there is none."""
-    host, _, port = address.rpartition(":")
+    named = re.fullmatch(r"\[?([^/\s\[\]]+)\]?:(\d{1,5})", address)
+    if address != "auto" and named is None:  # Ray would start a cluster of its own for some
+        raise TuningError(f"--ray {address}: expected HOST:PORT, or auto")
     try:
-        if host and port.isdigit():  # Ray itself would try for minutes
-            socket.create_connection((host, int(port)), timeout=_PATIENCE).close()
+        if named is not None:  # Ray itself would try for minutes
+            socket.create_connection((named[1], int(named[2])), timeout=_PATIENCE).close()
         ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
-    except (OSError, RuntimeError, ValueError) as error:
+    except (OSError, OverflowError, RuntimeError, ValueError) as error:
         raise TuningError(f"--ray {address}: {error}") from None
 
 
