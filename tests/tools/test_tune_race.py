@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import random
 import threading
+from fractions import Fraction
 
 import pytest
 
@@ -54,6 +56,24 @@ def test_an_interval_holds_the_median_as_often_as_it_says():
     assert held / 2000 >= CONFIDENCE - 0.002
     narrow = [interval([random_.expovariate(1) for _ in range(200)]) for _ in range(20)]
     assert all(found.high - found.low < 1 for found in narrow)
+
+
+@pytest.mark.parametrize("count", [*range(1, 40), 100, 201, 1000])
+def test_an_interval_is_the_narrowest_that_has_the_confidence(count):
+    """Between two order statistics, of which as many are left out at each end: the median lies
+    outside where so many samples or fewer are on one side of it."""
+    found = interval(random.Random(count).sample(range(count), count))
+    left_out = found.low
+    assert found.high == count - 1 - left_out
+
+    def missed(rank):
+        return 2 * Fraction(sum(math.comb(count, i) for i in range(rank + 1)), 2**count)
+
+    assert missed(left_out + 1) > 1 - Fraction(CONFIDENCE)
+    if count >= 11:
+        assert missed(left_out) <= 1 - Fraction(CONFIDENCE)
+    else:
+        assert left_out == 0
 
 
 @pytest.mark.parametrize("seed", range(5))
