@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from click.testing import CliRunner
 
 import runtime
 from codegen.spec.load import load
@@ -737,6 +738,37 @@ def test_rows_of_other_devices_and_parameters_are_kept(tmp_path):
     assert [(r["device"], r["parameters"]["p"], r["take"]) for r in rows.read(path)] == [
         ("b", 1, "old"), ("a", 2, "old"), ("a", 1, "new")
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("others", "status", "said"),
+    [
+        ([row("a", "old"), row("a", "old", parameters={"p": 2})], 0, "2 of 2 rows agree (100.0%)"),
+        ([row("a", "new"), row("a", "old", parameters={"p": 2})], 1, "1 of 2 rows agree (50.0%)"),
+        ([row("a", "new", tie=True), row("b", "new")], 0, "1 of 1 rows agree (100.0%)"),
+        ([row("b", "old")], 1, "the files have no row in common"),
+    ],
+)
+def test_two_tunings_are_compared_row_by_row(tmp_path, others, status, said):
+    first, second = (tmp_path / name for name in ("1.yaml", "2.yaml"))
+    rows.write(first, "f", "cpu", [row("a", "old"), row("a", "old", parameters={"p": 2})])
+    rows.write(second, "f", "cpu", others)
+    done = CliRunner().invoke(rows.main, [str(first), str(second)])
+    assert done.exit_code == status
+    assert said in done.output
+    assert ("{'p': 1} {'M': [1, 2]}: old against new" in done.output) == ("50.0%" in said)
+
+
+def test_memory_for_results_is_poisoned():
+    """So that what a kernel does not write is wrong."""
+    family, cpu = runtime.manifest.family("flash_forward"), torch.device("cpu")
+    shapes = ((torch.float32, [2, 3]), (torch.bfloat16, [4]), (torch.int32, [2]))
+    found = problem.Problem(family, {}, {}, {}, shapes, cpu)
+    floats, halves, integers = found.outputs()
+    assert floats.shape == (2, 3)
+    assert floats.isnan().all()
+    assert halves.isnan().all()
+    assert (integers == torch.iinfo(torch.int32).min).all()
 
 
 def test_rows_that_codegen_would_not_read_are_not_written(tmp_path):

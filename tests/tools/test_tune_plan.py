@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from codegen.spec.load import load
-from tests.tools.test_tune import ROOT
+from tests.tools.test_tune import CUDA_FILES, ROOT
 from tools.tune.executor import Device
 from tools.tune.plan import plan
 
@@ -73,3 +73,24 @@ def test_the_cost_model_leaves_out_what_it_says():
     assert all(computed(c) > most for c in lineup.costly)
     assert all(computed(c) <= most or c == lineup.untuned for c in lineup.configurations)
     assert computed(lineup.untuned) > most
+
+
+def test_what_a_device_has_too_little_shared_memory_for_is_not_timed(tmp_path):
+    """At compute capability 8.9 a block may have 99 KiB, at 8.0 163."""
+    folder = tmp_path / "tuned_rows"
+    folder.mkdir()
+    for name, text in CUDA_FILES.items():
+        (folder / name).write_text(
+            text.replace("block: 128", "block: 128, shared_memory: 1024 * work")
+            .replace("default: [{work: 64}]", "default: [{work: 128}, {work: 32}]")
+            .replace("work: [64, 1]", "work: [128, 64]")
+        )
+    (family,) = load([tmp_path])
+    (target,) = family.targets
+    timed = {}
+    for capability in (80, 89):
+        device = Device("a GPU", capability)
+        (lineup,) = plan(family, target, target.shapes, device, None, "mode == plain").lineups
+        timed[capability] = [c.parameters["work"] for c in lineup.configurations]
+        assert lineup.untuned.parameters["work"] == {80: 128, 89: 32}[capability]
+    assert timed == {80: [128, 64], 89: [32, 64]}
