@@ -319,6 +319,14 @@ def test_bad_input_is_answered_in_words(arguments, said, tmp_path) -> None:
     assert said in done.output
 
 
+def test_a_folder_that_cannot_be_written_is_said_before_anything_runs(tmp_path) -> None:
+    (tmp_path / "file").write_text("")
+    done = debug(KEY, 1, tmp_path=tmp_path / "file/folder")
+    assert done.exit_code == 2
+    assert "file/folder: Not a directory" in " ".join(done.output.split())
+    assert "normal, seed 0" not in done.output
+
+
 def test_a_number_is_one_of_the_kernels_that_KERNELS_selects(tmp_path) -> None:
     done = debug("0", 1, tmp_path=tmp_path, KERNELS="64,128")
     assert done.exit_code == 0, done.output

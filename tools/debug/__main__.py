@@ -172,8 +172,11 @@ def main(
             raise ValueError(f"--kv-heads {kv_heads} does not divide the {heads} query heads")
         shape = Shape(1, seq_in_b_r * info.parameters["B_r"], heads, kv_heads or heads)
         q, k, v = make_inputs(info, shape, counting=counting, seed=seed)
+        out.mkdir(parents=True, exist_ok=True)
     except (ValueError, KeyError, runtime.TargetUnavailable, runtime.BuildError) as error:
         raise click.UsageError(str(error)) from None
+    except OSError as error:
+        raise click.UsageError(f"--out {out}: {error.strerror}") from None
 
     click.echo(
         f"{info.key}: q {list(q.shape)}, k and v {list(k.shape)}, "

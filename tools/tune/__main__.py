@@ -136,10 +136,9 @@ def main(
             f"{row['range']} {row['parameters']}: {row['take']}, {row['milliseconds']} ms{tie}"
         )
     beside = f", beside {kept} that were there" if kept else ""
-    click.echo(
-        f"{len(found)} rows in {path}{beside}, which count from the next build of their pack on; "
-        f"the journal is {tuner.journal.path}"
-    )
+    click.echo(f"{len(found)} rows in {path}{beside}; the journal is {tuner.journal.path}")
+    if specs is None:
+        click.echo(f"They count from the next build of {owner} on.")
 
 
 if __name__ == "__main__":
