@@ -32,14 +32,16 @@ def folder(tmp_path_factory):
     found.mkdir()
     for name, text in CUDA_FILES.items():
         (found / name).write_text(text.replace("tuned_rows", FAMILY))
-    runtime.load(found)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KERNELMINT_CACHE_DIR", str(found.parent / "cache"))
+        runtime.load(found)
     return found
 
 
 @pytest.fixture
-def hash_of(folder, tmp_path, monkeypatch):
+def hash_of(folder, monkeypatch):
     """Builds the kernel from a template, for compute capability 8.0; the hash of what it is."""
-    monkeypatch.setenv("KERNELMINT_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("KERNELMINT_CACHE_DIR", str(folder.parent / "cache"))
 
     def built(old="", new="", flags=""):
         monkeypatch.setenv("CUDAFLAGS", flags)
