@@ -348,8 +348,8 @@ def check_name(what: str, name: object, known: list[str]) -> None:
     if name in known:
         return
     close = difflib.get_close_matches(name, known, n=1)
-    meant = f"; did you mean {close[0]!r}?" if close else ""
-    raise InvalidArgument(f"unknown {what}: {shown(name)}{meant} Known: {', '.join(known)}")
+    meant = f" (did you mean {close[0]!r}?)" if close else ""
+    raise InvalidArgument(f"unknown {what}: {shown(name)}{meant}; known: {', '.join(known)}")
 
 
 _kernels: dict[str, Kernel] = {}

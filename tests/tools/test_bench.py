@@ -223,6 +223,15 @@ def test_attention_is_measured_beside_the_others_and_held_to_a_goal(tmp_path) ->
     assert "<svg" in plot.read_text()
 
 
+def test_a_contender_that_was_asked_for_and_takes_no_part_is_named() -> None:
+    options = [*SMALL, "--attention", "--size", "1x32", "--size", "2x32", "--seconds", "0"]
+    options += ["--beside", "PyTorch math", "--beside", "FlashAttention-3"]
+    done = CliRunner().invoke(main, options)
+    assert done.exit_code == 0, done.output
+    assert "FlashAttention-3 is not installed, or refuses this: 1x32, 2x32\n" in done.output
+    assert "PyTorch math is" not in done.output
+
+
 @pytest.mark.parametrize(
     ("options", "error"),
     [

@@ -223,6 +223,7 @@ def flash_forward(
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("", total=len(problems))
         for group, of_group in itertools.groupby(problems, key=lambda p: p.group):
+            absent: dict[str, list[str]] = {}  # sizes, by contender that was asked for
             for problem in of_group:
                 progress.update(task, description=f"{group}, {problem.size}")
                 q, k, v = problem.inputs(device)
@@ -231,6 +232,9 @@ def flash_forward(
                     for name in beside or (*BACKENDS, FLASH_ATTENTION_3)
                     if (call := contender_call(name, problem, q, k, v)) is not None
                 }
+                for name in beside:
+                    if name not in calls:
+                        absent.setdefault(name, []).append(problem.size)
                 ours: dict[str, str] = {}
                 if through_attention:
                     calls[ATTENTION], ours[ATTENTION] = attention_call(problem, q, k, v)
@@ -242,6 +246,8 @@ def flash_forward(
                 progress.advance(task)
             rows_of_group = [row for row in rows if row.problem.group == group]
             console.print(results.table(rows_of_group, unit))
+            for name, refused in absent.items():
+                console.print(f"{name} is not installed, or refuses this: {', '.join(refused)}")
             if any(row.contender in progression for row in rows_of_group):
                 console.print(results.progression_table(rows_of_group, progression, unit))
             if json_file is not None:
