@@ -604,7 +604,8 @@ def tuner(tuned, tmp_path, monkeypatch):
     def make_tuner(worker, **options):
         while journals:
             journals.pop().close()
-        named = Options("tuned_rows", "cpu", specs=str(place.folder), set_name="good", **options)
+        options = {"set_name": "good", **options}
+        named = Options("tuned_rows", "cpu", specs=str(place.folder), **options)
         made = Tuner(named, lambda line: None)
         journals.append(made.journal)
         made.out = tmp_path / "cpu.tuned.yaml"
@@ -649,6 +650,43 @@ def test_a_row_is_not_changed_by_new_machine_code_without_a_gain(tuner, monkeypa
         )
         found = tuner(Equal()).run()
         assert [(row["take"], row["tie"]) for row in found] == [(taken, True)] * 2
+
+
+def test_who_is_back_is_held_to_the_reference_before_it_is_timed(tuner, monkeypatch):
+    """The reference is edited; by the new one the fastest is wrong, which had driven out others."""
+    fast, slow, other = KEY.format("plain", 1), KEY.format("plain", 32), KEY.format("wrong", 1)
+    options = {"set_name": "tune", "where": "mode == plain or mode == wrong"}
+    called = []
+
+    class Worker(Equal):
+        def check(self, kernel, shape, seed):
+            called.append(("check", kernel.key))
+            if oracle == "new" and kernel.key == fast:
+                raise worker.CandidateError(fast, "correctness", "it is wrong")
+
+        def rounds(self, kernels, shape, seed, least, seconds):
+            called.extend(("time", kernel.key) for kernel in kernels)
+            times = {kernel.key: 1.0 if kernel.key == fast else 2.0 for kernel in kernels}
+            return executor.Timed([times] * least, {})
+
+    for oracle, taken in (("old", fast), ("new", slow)):
+        called.clear()
+        monkeypatch.setattr(tuner_module, "content", lambda path, name=oracle: name)
+        assert [row["take"] for row in tuner(Worker(), **options).run()] == [taken] * 2
+    # On the first shape, where it is found; on the second it is not called any more.
+    assert called.count(("check", fast)) == 1
+    assert ("time", fast) not in called
+    assert [called.count(("check", key)) for key in (slow, other)] == [2, 2]
+    assert called.index(("check", other)) < called.index(("time", other))
+
+
+def test_what_is_not_held_to_an_edited_reference_yet_has_no_row(tuner, monkeypatch):
+    """The budget ends with the first check, which is of the first shape's winner."""
+    for oracle, budget, count in (("old", None, 2), ("new", 1000.0, 1), ("new", None, 2)):
+        monkeypatch.setattr(tuner_module, "content", lambda path, name=oracle: name)
+        made = tuner(worker := Equal(), budget=budget)
+        worker.on_check = lambda made=made: setattr(made, "_begin", made._begin - 2000)
+        assert len(made.run()) == count
 
 
 def test_several_devices_share_the_shapes_and_measure_at_the_same_time(tuner, monkeypatch):

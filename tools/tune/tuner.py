@@ -33,7 +33,7 @@ from .journal import Journal
 from .local import LocalExecutor
 from .node import Job
 from .plan import Lineup, plan
-from .race import Race, Round
+from .race import Race, Result, Round
 from .t4 import Outcome
 from .worker import CandidateError, InputsError
 
@@ -78,7 +78,7 @@ class _Candidate:
     def key(self) -> str:
         return self.configuration.key
 
-    @property
+    @functools.cached_property
     def id(self) -> str:
         """What the journal calls it: its times are those of this machine code."""
         return hashlib.sha256(f"{self.key} {self.code}".encode()).hexdigest()[:12]
@@ -386,11 +386,15 @@ class Tuner:
     def _time(self, worker: Worker, place: str, course: _Course) -> None:
         seed = random.SystemRandom().randrange(2**31)
         try:
-            assert course.race is not None
-            self._check(worker, place, course, course.race, seed)
-            while course.race.standing and self._left() > 0:
-                keys = [course.race.reigning, *course.waiting()]
-                if len(keys) == 1 and course.processes:
+            race = course.race
+            assert race is not None
+            while True:
+                self._check(worker, place, course, race, seed)
+                if not race.standing:
+                    course.problem = _NONE_LEFT
+                    return
+                keys = [race.reigning, *course.waiting()]
+                if self._left() <= 0 or (len(keys) == 1 and course.processes):
                     return  # its times are known
                 least = PASSES[min(course.passes.get(key, 0) for key in keys[1:] or keys)]
                 try:
@@ -400,7 +404,7 @@ class Tuner:
                     )
                 except CandidateError as error:
                     self._fault(course, error)
-                    continue
+                    continue  # those that it drove out are back, and may be unchecked
                 named = [{self._candidates[k].id: s for k, s in r.items()} for r in timed.rounds]
                 self.journal.add(
                     "rounds", shape=course.id, seed=seed, place=place, time=time.time(),
@@ -409,11 +413,9 @@ class Tuner:
                 )  # fmt: skip
                 for key in keys:
                     course.passes[key] = course.passes.get(key, 0) + 1
-                course.race.add(Round(course.processes, seconds) for seconds in timed.rounds)
+                race.add(Round(course.processes, seconds) for seconds in timed.rounds)
                 course.processes += 1
                 return
-            if not course.race.standing:
-                course.problem = _NONE_LEFT
         except InputsError as error:
             course.problem, course.race = str(error), None
             self._say(f"{_shown(course.shape)}: {error}")
@@ -421,12 +423,9 @@ class Tuner:
     def _check(self, worker: Worker, place: str, course: _Course, race: Race, seed: int) -> None:
         """Holds kernels to the oracle that were not held to it on this shape, while there is
         time."""
-        for key in self._unchecked(race, course):
-            if self._left() <= 0:
-                return
+        while (unchecked := self._unchecked(race, course)) and self._left() > 0:
+            key, *_ = unchecked
             candidate = self._candidates[key]
-            if candidate.invalidity is not None:  # as was found on another shape meanwhile
-                continue
             try:
                 worker.check(candidate.built, course.shape, seed)
             except CandidateError as error:
@@ -466,16 +465,24 @@ class Tuner:
     def _rows(self) -> Iterator[dict[str, Any]]:
         codes = {key: found.code for key, found in self._candidates.items()}
         for course in self._courses:
-            if course.race is None or not course.race.standing or not course.processes:
+            result = self._result(course)
+            if result is None:
                 if course.problem != _NONE_LEFT:
                     self.unmeasured.append(rows.heading(self.device.name, course.shape))
                 if course.problem != _NONE_SUITS:
                     why = course.problem or "the budget left no time for it"
                     self._say(f"{_shown(course.shape)}: no row, {why}")
                 continue
-            result = course.race.result()
             made_by = self._candidates[result.winner].toolchain
             yield rows.row(self.device.name, course.shape, result, codes, made_by)
+
+    def _result(self, course: _Course) -> Result | None:
+        """How a race ended; None where there was none, or nobody is known to be right."""
+        if course.race is None or not course.race.standing or not course.processes:
+            return None
+        result = course.race.result()
+        is_right = (self._candidates[result.winner].id, course.id) in self._checked
+        return result if is_right else None
 
     def outcomes(self) -> Iterator[Outcome]:
         """What became of each configuration on each shape that it suits, for T4."""
