@@ -1,8 +1,9 @@
-"""Who is timed on which shape: of flash_forward's own sets and shapes."""
+"""Who is timed on which shape: of flash_forward's own sets and shapes; and its rows are of them."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import pytest
 
@@ -50,6 +51,22 @@ def test_what_is_taken_without_rows_takes_part_whatever_is_asked_for(name, keys)
         assert not lineup.configurations or lineup.untuned in lineup.configurations
         added += bool(others) and lineup.untuned.parameters["B_c"] != keys
     assert added
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_rows_are_of_the_shapes_that_are_measured_and_no_two_cover_a_length(name):
+    target = TARGETS[name]
+    measured = {(shape.parameters, shape.ranges) for shape in target.shapes.shapes}
+    lengths = {}
+    for row in target.tuned:
+        assert (row.parameters, row.ranges) in measured
+        ranges = {found.symbols: (found.least, found.most) for found in row.ranges}
+        assert ranges["Sq",] == ranges["Sk",]
+        lengths.setdefault((row.device, row.parameters), []).append(ranges["Sq",])
+    assert lengths
+    for found in lengths.values():
+        found.sort()
+        assert all(one[1] < other[0] for one, other in itertools.pairwise(found))
 
 
 def test_the_cost_model_leaves_out_what_it_says():
