@@ -181,7 +181,8 @@ def _product(found: SizeRange, sizes: Mapping[str, Any]) -> int:
     for symbol in found.symbols:
         if symbol not in sizes:
             raise InvalidArgument(
-                f"a tuned row depends on the size {symbol}, which this front does not tell"
+                f"a tuned row depends on the size {symbol}, which this front does not tell: it "
+                "belongs among the sizes that runtime.choice.choose or covered is given"
             )
         value = value * sizes[symbol]
     return value

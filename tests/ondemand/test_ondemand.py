@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
@@ -15,7 +16,7 @@ import pytest
 import torch
 
 import runtime
-from runtime import ondemand, packs
+from runtime import devices, ondemand, packs
 from runtime.ondemand import kernels
 
 from .conftest import in_new_process
@@ -56,6 +57,32 @@ def test_a_folder_that_no_pack_was_built_from(family, cache, compilations):
     assert len(compilations.take()) == 2
     x, y = torch.randn(2, 3, 1000)
     torch.testing.assert_close(getattr(runtime, family.name)(x, y, alpha=2.0), 2 * x + y)
+
+
+def test_the_front_takes_the_row_that_was_tuned_for_its_sizes(family, cache):
+    family.edit("segment: [8192]", "segment: [8192, 4096]", "cpu.yaml")
+    rows = [
+        {
+            "device": devices.name(torch.device("cpu")), "parameters": {"dtype": "f32"},
+            "range": {"N": [1, 999], "M": [1, 8]}, "take": family.key(4096), "milliseconds": 1.0,
+            "sizes": {"M": 1, "N": 1}, "toolchain": "c++", "code": "0",
+        }
+    ]  # fmt: skip
+    (family.folder / "cpu.tuned.yaml").write_text(json.dumps({"tuned": rows}))
+    runtime.load(family.folder)
+    front = getattr(runtime, family.name)
+
+    def built():
+        return [i.key for i in runtime.kernels(family.name, where="dtype == f32") if i.built]
+
+    for width, expected in ((500, [4096]), (1000, [8192, 4096])):
+        x, y = torch.randn(2, 3, width)
+        torch.testing.assert_close(front(x, y, alpha=2.0), 2 * x + y)
+        assert built() == [family.key(segment) for segment in expected]
+        compiled = torch.compile(front, fullgraph=True, backend="aot_eager", dynamic=True)
+        torch.testing.assert_close(compiled(x, y, alpha=2.0), 2 * x + y)
+    with pytest.raises(runtime.InvalidArgument, match="x: got shape"):
+        front(torch.randn(3), torch.randn(3))
 
 
 def test_torch_compile_builds_while_it_traces_and_never_in_a_graph(family, cache, compilations):

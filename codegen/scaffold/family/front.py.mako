@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 import runtime
-from runtime import catalog, choice
+from runtime import catalog, choice, tensors
 
 
 def ${family}(
@@ -26,11 +26,21 @@ def ${family}(
         KernelNotFound: no kernel suits; the message says for each candidate why.
         InvalidArgument: an argument is wrong.
     """
-    kernel = runtime.kernel(_key(x.device, x.dtype))
+    sizes = dict(zip(("M", "N"), tensors.extents("x", x, 2), strict=True))
+    covering = choice.covered(_tuned_ranges(x.device, x.dtype), sizes)
+    kernel = runtime.kernel(_key(x.device, x.dtype, covering))
     return kernel(x, y, alpha=alpha, out=out)
 
 
+def _wanted(dtype: torch.dtype) -> dict[str, str]:
+    return {"dtype": catalog.dtype_name(dtype) or str(dtype)}
+
+
 @choice.traced_as_constant
-def _key(device: torch.device, dtype: torch.dtype) -> str:
-    wanted = {"dtype": catalog.dtype_name(dtype) or str(dtype)}
-    return choice.choose("${family}", device, wanted).info.key
+def _tuned_ranges(device: torch.device, dtype: torch.dtype) -> choice.Ranges:
+    return choice.ranges("${family}", device, _wanted(dtype))
+
+
+@choice.traced_as_constant
+def _key(device: torch.device, dtype: torch.dtype, covering: tuple[int, ...]) -> str:
+    return choice.choose("${family}", device, _wanted(dtype), covering=covering).info.key
