@@ -276,6 +276,31 @@ def test_nothing_is_begun_when_the_budget_is_spent(tmp_path):
     assert found == [(64, "constraints")] * 2
 
 
+FULL = """
+import resource, signal, sys
+from pathlib import Path
+from tools.tune.journal import Journal
+journal = Journal(Path(sys.argv[1]), fresh=False)
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (150, 150))
+journal.add("checked", id="a")
+journal.add("checked", id="b" * 150)
+"""
+
+
+def test_a_journal_that_no_finding_fits_into_ends_the_tuning_and_is_gone_on_from(tmp_path):
+    path = tmp_path / "journal.jsonl"
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, path], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert f"TuningError: {path}: File too large; what was found before is there" in done.stderr
+    again = Journal(path, fresh=False)
+    again.add("checked", id="c")
+    again.close()
+    assert [entry["id"] for entry in Journal(path, fresh=False).find("checked")] == ["a", "c"]
+
+
 def row(device, take, **more):
     return {"device": device, "parameters": {"p": 1}, "range": {"M": [1, 2]}, "take": take,
             "milliseconds": 1.0, "sizes": {"M": 1}, "tie": False, "toolchain": "c++ 12",
@@ -752,6 +777,8 @@ def test_a_journal_is_read_up_to_a_torn_line_and_goes_on_behind_it(tmp_path):
     first = Journal(path, fresh=False)
     with pytest.raises(executor.TuningError, match="another tuning"):
         Journal(path, fresh=True)
+    with pytest.raises(executor.TuningError, match="Not a directory: name another folder in KERN"):
+        Journal(path / "below/journal.jsonl", fresh=False)
     first.add("checked", id="a", shape="s")
     first.close()
     path.write_text(path.read_text() + '{"kind": "chec')

@@ -137,8 +137,8 @@ def main(
         )
     beside = f", beside {kept} that were there" if kept else ""
     click.echo(f"{len(found)} rows in {path}{beside}; the journal is {tuner.journal.path}")
-    if specs is None:
-        click.echo(f"They count from the next build of {owner} on.")
+    if out is None and specs is None and owner is not None:
+        click.echo(f"They count from the next build of pack {owner.name} on.")
 
 
 if __name__ == "__main__":

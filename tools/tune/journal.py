@@ -22,8 +22,13 @@ class Journal:
         process has it open."""
         self.path = path
         self._lock = threading.Lock()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise TuningError(
+                f"{path}: {error.strerror}: name another folder in KERNELMINT_CACHE_DIR"
+            ) from None
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -36,11 +41,20 @@ class Journal:
             os.write(self._file, b"\n")
 
     def add(self, kind: str, **values: Any) -> None:
-        """Writes a finding."""
+        """Writes a finding. Raises TuningError where there is no space for it."""
         entry = {"kind": kind, **values}
+        line = (json.dumps(entry) + "\n").encode()
         with self._lock:
             self.entries.append(entry)
-            os.write(self._file, (json.dumps(entry) + "\n").encode())
+            try:
+                written = os.write(self._file, line)
+                if written < len(line):  # the rest says why
+                    os.write(self._file, line[written:])
+            except OSError as error:
+                raise TuningError(
+                    f"{self.path}: {error.strerror}; what was found before is there: the same "
+                    "command goes on from it"
+                ) from None
 
     def find(self, kind: str, **values: Any) -> list[dict[str, Any]]:
         """The findings of a kind that have these values, the oldest first."""
