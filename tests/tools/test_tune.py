@@ -28,7 +28,7 @@ from codegen.spec.load import load
 from codegen.spec.problems import SpecError
 from runtime import choice, devices, packs
 from tools.bench.clocks import Spread
-from tools.tune import code, executor, problem, rows, worker
+from tools.tune import code, errors, executor, problem, rows, worker
 from tools.tune import tuner as tuner_module
 from tools.tune.journal import Journal
 from tools.tune.tuner import PASSES, Options, Tuner
@@ -481,15 +481,15 @@ def test_what_the_reference_raises_and_a_process_that_is_gone_are_no_kernels_fau
     try:
         process.check(built, shape, seed=1)
         os.kill(process._process.pid, signal.SIGKILL)
-        with pytest.raises(executor.LostError, match=r"^cpu: its process ended: SIGKILL$"):
+        with pytest.raises(errors.LostError, match=r"^cpu: its process ended: SIGKILL$"):
             process.check(built, shape, seed=1)
         reference = place.folder / "reference.py"
         reference.write_text("def tuned_rows(x):\n    return x.no_such_name\n")
         said = rf"^the inputs: {reference}:2: AttributeError: .* has no attribute 'no_such_name'"
-        with pytest.raises(worker.InputsError, match=said):
+        with pytest.raises(errors.InputsError, match=said):
             process.check(built, shape, seed=1)
         reference.write_text("import os\ndef tuned_rows(x):\n    os.abort()\n")
-        with pytest.raises(worker.InputsError, match=r"^the inputs: its process ended: SIGABRT$"):
+        with pytest.raises(errors.InputsError, match=r"^the inputs: its process ended: SIGABRT$"):
             process.check(built, shape, seed=1)
     finally:
         process.stop()
@@ -687,7 +687,7 @@ def test_who_is_back_is_held_to_the_reference_before_it_is_timed(tuner, monkeypa
         def check(self, kernel, shape, seed):
             called.append(("check", kernel.key))
             if oracle == "new" and kernel.key == fast:
-                raise worker.CandidateError(fast, "correctness", "it is wrong")
+                raise errors.CandidateError(fast, "correctness", "it is wrong")
 
         def rounds(self, kernels, shape, seed, least, seconds):
             called.extend(("time", kernel.key) for kernel in kernels)
@@ -752,11 +752,11 @@ def test_where_no_worker_starts_the_tuning_ends(tuner, monkeypatch):
 
     def lost(place):
         attempts.append(place)
-        raise executor.LostError(place, "it does not start")
+        raise errors.LostError(place, "it does not start")
 
     monkeypatch.setattr(made._executor, "worker", lost)
     with pytest.raises(
-        executor.TuningError, match="no worker starts, after 3 attempts on each of: cpu;"
+        errors.TuningError, match="no worker starts, after 3 attempts on each of: cpu;"
     ):
         made.run()
     assert attempts == ["cpu"] * 3
@@ -766,16 +766,16 @@ def test_kinds_of_devices_are_named():
     found = [executor.Device("a"), executor.Device("b"), executor.Device("a")]
     assert executor.chosen(found, "b", "sm80").name == "b"
     assert executor.chosen(found[::2], None, "sm80").name == "a"
-    with pytest.raises(executor.TuningError, match="several kinds here: 'a', 'b': name one with"):
+    with pytest.raises(errors.TuningError, match="several kinds here: 'a', 'b': name one with"):
         executor.chosen(found, None, "sm80")
-    with pytest.raises(executor.TuningError, match="'c': there is none that runs sm80, only 'a'"):
+    with pytest.raises(errors.TuningError, match="'c': there is none that runs sm80, only 'a'"):
         executor.chosen(found, "c", "sm80")
 
 
 def test_a_journal_is_read_up_to_a_torn_line_and_goes_on_behind_it(tmp_path):
     path = tmp_path / "folder/journal.jsonl"
     first = Journal(path, fresh=False)
-    with pytest.raises(executor.TuningError, match="another tuning"):
+    with pytest.raises(errors.TuningError, match="another tuning"):
         Journal(path, fresh=True)
     with pytest.raises(executor.TuningError, match="Not a directory: name another folder in KERN"):
         Journal(path / "below/journal.jsonl", fresh=False)
@@ -839,7 +839,7 @@ def test_memory_for_results_is_poisoned():
 def test_rows_that_codegen_would_not_read_are_not_written(tmp_path):
     path = tmp_path / "cpu.tuned.yaml"
     rows.write(path, "f", "cpu", [row("a", "old")])
-    with pytest.raises(executor.TuningError, match=r"1 rows that are there and 1 new .* 131,072"):
+    with pytest.raises(errors.TuningError, match=r"1 rows that are there and 1 new .* 131,072"):
         rows.write(path, "f", "cpu", [row("b", "new" * 50_000)])
     assert [r["take"] for r in rows.read(path)] == ["old"]
     path.write_text("tuned: [{device: a}]\n")
@@ -912,16 +912,16 @@ def test_infinities_are_right_where_they_are_expected_and_forgive_nothing_else(r
 
 def test_a_family_whose_inputs_cannot_be_random_says_what_to_write():
     family = runtime.manifest.family("hstu_bsa")
-    with pytest.raises(problem.NotTunableError, match="write `tuning_inputs"):
+    with pytest.raises(errors.NotTunableError, match="write `tuning_inputs"):
         problem.check(family, {"dtype": "bf16"})
-    with pytest.raises(problem.NotTunableError, match="names no reference"):
+    with pytest.raises(errors.NotTunableError, match="names no reference"):
         problem.check(dataclasses.replace(family, reference=None), {})
 
 
 def test_what_decides_the_right_result_is_named_in_the_shapes():
     family = runtime.manifest.family("flash_forward")
     problem.check(family, {"dtype": "f32", "d_head": 64, "causal": True})
-    with pytest.raises(problem.NotTunableError, match="the dtype of 'q' is the parameter 'dtype'"):
+    with pytest.raises(errors.NotTunableError, match="the dtype of 'q' is the parameter 'dtype'"):
         problem.check(family, {"d_head": 64, "causal": True})
-    with pytest.raises(problem.NotTunableError, match="depends on 'causal', which its reference"):
+    with pytest.raises(errors.NotTunableError, match="depends on 'causal', which its reference"):
         problem.check(family, {"dtype": "f32", "d_head": 64})

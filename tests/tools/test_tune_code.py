@@ -14,7 +14,7 @@ from runtime.ondemand.build import build
 from tests.tools.test_tune import CUDA_FILES
 from tools.tune import node
 from tools.tune.code import code_hash
-from tools.tune.executor import TuningError
+from tools.tune.errors import TuningError
 
 FAMILY = "coded_rows"
 KEY = f"{FAMILY}.sm80.plain-w1"

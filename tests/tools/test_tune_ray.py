@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from tests.tools.test_tune import CUDA_FILES, KEY, ROOT, journals, make
-from tools.tune import executor, rows
+from tools.tune import errors, rows
 
 RAY = (sys.executable, "-m", "ray.scripts.scripts")
 # A node's compiler that never ends, and says so in a file.
@@ -218,7 +218,7 @@ def test_an_address_that_is_none_starts_no_cluster(address, monkeypatch):
 
     monkeypatch.setattr(cluster.ray, "init", lambda **_: pytest.fail("it joins, or starts one"))
     with pytest.raises(
-        executor.TuningError, match=rf"^--ray {address}: expected HOST:PORT, or auto$"
+        errors.TuningError, match=rf"^--ray {address}: expected HOST:PORT, or auto$"
     ):
         cluster._connect(address)
 

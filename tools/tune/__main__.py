@@ -17,8 +17,7 @@ from runtime import packs
 
 from ..output_file import OutputFile
 from . import rows, t4
-from .executor import TuningError
-from .problem import NotTunableError
+from .errors import NotTunableError, TuningError
 from .tuner import Options, Tuner
 
 _FILE = click.Path(path_type=Path, dir_okay=False)

@@ -24,10 +24,10 @@ from runtime.ondemand.build import find
 from runtime.ondemand.cache import Entry
 
 from . import node as on_node
-from .executor import Built, LostError, Timed, TuningError, chosen
+from .errors import CandidateError, InputsError, LostError, TuningError
+from .executor import Built, Timed, chosen
 from .node import Found, Job
 from .shipping import Packed, pack_up, unpack
-from .worker import CandidateError, InputsError
 
 _PATIENCE = 60.0  # seconds, for nodes that say what they have: others go on without them
 _START = 600.0  # seconds, for a measuring process: importing PyTorch, and until its GPU is free

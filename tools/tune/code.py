@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from codegen.packs import Pack
 
-from .executor import TuningError
+from .errors import TuningError
 
 _HOST = (".text", ".rodata")
 _FATBIN = ".nv_fatbin"

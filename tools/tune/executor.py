@@ -15,23 +15,7 @@ from codegen.spec.model import Shape
 from runtime import BuildError, devices
 
 from ..bench.clocks import Spread
-
-
-class TuningError(Exception):
-    """What is asked for cannot be tuned; the message says why."""
-
-
-class LostError(Exception):
-    """A process or a machine that ended, or gives nothing, for no kernel's sake: what it did can be
-    done again, there or elsewhere."""
-
-    def __init__(self, place: str, reason: str) -> None:
-        super().__init__(place, reason)
-        self.place = place
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"{self.place}: {self.reason}"
+from .errors import LostError, TuningError
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .executor import TuningError
+from .errors import TuningError
 
 
 class Journal:

@@ -9,7 +9,8 @@ from codegen.packs import Pack
 from runtime import BuildError
 from runtime.ondemand import kernels as on_demand
 
-from .executor import LostError, Needs, chosen, suitable
+from .errors import LostError
+from .executor import Needs, chosen, suitable
 from .worker import ProcessWorker, Setup
 
 

@@ -22,7 +22,8 @@ from runtime.ondemand.cache import content, digest
 from runtime.ondemand.compilers import Recipe
 from runtime.ondemand.specs import codegen_identity
 
-from .executor import Built, Device, Needs, Timed, TuningError, suitable
+from .errors import TuningError
+from .executor import Built, Device, Needs, Timed, suitable
 from .shipping import Packed, Specs, load, pack_up, unpack
 from .worker import ProcessWorker, Setup
 

@@ -9,7 +9,8 @@ from codegen.space.expand import Selection, expand
 from codegen.spec.expressions import EVALUATION_ERRORS
 from codegen.spec.model import Configuration, Family, Shape, Shapes, Target
 
-from .executor import Device, TuningError
+from .errors import TuningError
+from .executor import Device
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from runtime.manifest import Argument, Family
 from runtime.operators import DTYPES
 
 from ..oracle import oracle
+from .errors import NotTunableError
 
 MAKER = "tuning_inputs"
 # One rounding of a result; for f32 and f64 also that of the sums within.
@@ -25,10 +26,6 @@ UNITS = {
     torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11, torch.float32: 2.0**-18,
     torch.float64: 2.0**-40,
 }  # fmt: skip
-
-
-class NotTunableError(Exception):
-    """Why a family's kernels cannot be measured on random inputs."""
 
 
 @dataclass(eq=False)

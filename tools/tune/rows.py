@@ -16,7 +16,7 @@ from codegen.spec.model import Shape
 from codegen.spec.problems import SpecError
 from codegen.spec.source import MAX_BYTES, Document
 
-from .executor import TuningError
+from .errors import TuningError
 from .race import Result
 
 _HEAD = "# Written by `kernelmint tune {family} --target {target}`: docs/tuning.md\n"

@@ -28,14 +28,14 @@ from runtime.ondemand.specs import Source
 
 from . import problem, rows, shipping
 from .code import code_hash, offence, toolchain
-from .executor import Built, Executor, LostError, Needs, TuningError, Worker
+from .errors import CandidateError, InputsError, LostError, TuningError
+from .executor import Built, Executor, Needs, Worker
 from .journal import Journal
 from .local import LocalExecutor
 from .node import Job
 from .plan import Lineup, plan
 from .race import Race, Result, Round
 from .t4 import Outcome
-from .worker import CandidateError, InputsError
 
 # Rounds of each pass at least. A pass has processes of its own: the first screens.
 PASSES = (5, 10, 10, 20)

@@ -31,8 +31,9 @@ from runtime import InvalidArgument, Kernel, catalog
 from ..bench.clocks import Watch
 from ..bench.measure import one_round, timer
 from ..oracle import specs
-from .executor import Built, LostError, Timed
-from .problem import NotTunableError, Problem, make
+from .errors import CandidateError, InputsError, LostError, NotTunableError
+from .executor import Built, Timed
+from .problem import Problem, make
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 _INPUTS = "inputs"  # whose turn it is while they are made
@@ -46,23 +47,6 @@ class Setup:
     family: str
     specs: str | None  # the folder that was loaded, where the family is in no pack
     device: str  # "cpu", "cuda:1"
-
-
-class CandidateError(Exception):
-    """A kernel that cannot be used: `kind` is what T4 calls its invalidity."""
-
-    def __init__(self, key: str, kind: str, reason: str) -> None:
-        super().__init__(key, kind, reason)
-        self.key = key
-        self.kind = kind
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"{self.key}: {self.reason.removeprefix(f'{self.key}: ')}"
-
-
-class InputsError(Exception):
-    """Inputs or right results of a shape cannot be made."""
 
 
 class ProcessWorker:
