@@ -211,6 +211,19 @@ def test_an_address_where_no_cluster_is(tmp_path):
     assert said == f"Error: --ray {address}: [Errno 111] Connection refused\n"
 
 
+def test_an_address_where_something_else_listens(tmp_path):
+    pytest.importorskip("ray", reason="the extra `ray` is not installed")
+    timeouts = dict.fromkeys(
+        ("RAY_py_gcs_connect_timeout_s", "RAY_gcs_rpc_server_connect_timeout_s"), "1"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        process = make(tmp_path).start("--ray", address, **timeouts)
+        said, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert f"Error: --ray {address}: Failed to connect to Ray cluster" in said
+
+
 @pytest.mark.parametrize("address", ["local", "", "127.0.0.1", "host:port", "ray://host:10001"])
 def test_an_address_that_is_none_starts_no_cluster(address, monkeypatch):
     pytest.importorskip("ray", reason="the extra `ray` is not installed")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import logging
+import os
 import re
 import runpy
 import socket
@@ -63,6 +64,8 @@ def _connect(address: str) -> None:
     named = re.fullmatch(r"\[?([^/\s\[\]]+)\]?:(\d{1,5})", address)
     if address != "auto" and named is None:  # Ray would start a cluster of its own for some
         raise TuningError(f"--ray {address}: expected HOST:PORT, or auto")
+    # Where something else listens, Ray would try 20 times, for half a minute each.
+    os.environ.setdefault("RAY_gcs_server_port_wait_time_s", "2")
     try:
         if named is not None:  # Ray itself would try for minutes
             socket.create_connection((named[1], int(named[2])), timeout=_PATIENCE).close()
