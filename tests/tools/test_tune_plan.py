@@ -69,6 +69,18 @@ def test_rows_are_of_the_shapes_that_are_measured_and_no_two_cover_a_length(name
         assert all(one[1] < other[0] for one, other in itertools.pairwise(found))
 
 
+def test_where_rows_of_sm80_stand_on_hopper_those_of_sm90a_come_first():
+    """A row decides before a kernel without one: of the other target, it would slow a call down."""
+
+    def places(name):
+        return [(row.device, row.parameters, row.ranges) for row in TARGETS[name].tuned]
+
+    on_hopper = {device for device, _, _ in places("sm90a")}
+    of_sm80 = {place for place in places("sm80") if place[0] in on_hopper}
+    assert of_sm80
+    assert of_sm80 <= set(places("sm90a"))
+
+
 def test_the_cost_model_leaves_out_what_it_says():
     """At a length that long blocks do not divide."""
     target = TARGETS["cpu"]
