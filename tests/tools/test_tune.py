@@ -619,14 +619,14 @@ class Equal:
 @pytest.fixture
 def tuner(tuned, tmp_path, monkeypatch):
     """Makes a Tuner of the family whose kernels are called by a given worker; with the cache of
-    what is built, and rows and a journal of its own."""
+    what is built, a journal of its own, and no rows, or those that were tuned, of a device."""
     place, _, _ = tuned
     shutil.copytree(place.root / "cache/1", tmp_path / "cache/1")
     monkeypatch.setenv("KERNELMINT_CACHE_DIR", str(tmp_path / "cache"))
     runtime.load(place.folder)
     journals = []
 
-    def make_tuner(worker, **options):
+    def make_tuner(worker, rows_of=None, **options):
         while journals:
             journals.pop().close()
         options = {"set_name": "good", **options}
@@ -634,6 +634,8 @@ def tuner(tuned, tmp_path, monkeypatch):
         made = Tuner(named, lambda line: None)
         journals.append(made.journal)
         made.out = tmp_path / "cpu.tuned.yaml"
+        tuned_ = [dataclasses.replace(row, device=rows_of) for row in made._target.tuned if rows_of]
+        made._target = dataclasses.replace(made._target, tuned=tuple(tuned_))
         monkeypatch.setattr(made._executor, "worker", lambda place: worker)
         return made
 
@@ -645,12 +647,16 @@ def tuner(tuned, tmp_path, monkeypatch):
 def test_of_equals_the_last_winner_of_this_device_stays_and_no_other_devices(tuner):
     here, slow, fast = devices.name(torch.device("cpu")), *(KEY.format("plain", w) for w in (32, 1))
     for device, taken in (("another", slow), (here, fast)):
-        made = tuner(Equal(), fresh=True)
-        ranges = [{"M": [1, 100], "N": [2048, 2048]}, {"M": [101, 200], "N": [2048, 2048]}]
-        old = [row(device, fast, parameters={}, range=range_) for range_ in ranges]
-        rows.write(made.out, "tuned_rows", "cpu", old)
-        assert [(found["take"], found["tie"]) for found in made.run()] == [(taken, True)] * 2
-        made.out.unlink()
+        found = tuner(Equal(), rows_of=device, fresh=True).run()  # which take the fast one
+        assert [(row["take"], row["tie"]) for row in found] == [(taken, True)] * 2
+
+
+def test_incumbents_are_built_first_and_then_kernels_of_each_shape_in_turn(tuner, monkeypatch):
+    here, slow, fast = devices.name(torch.device("cpu")), *(KEY.format("plain", w) for w in (32, 1))
+    made, asked = tuner(Equal(), rows_of=here, set_name="tune"), []
+    monkeypatch.setattr(made._executor, "build", lambda keys, goes_on: asked.extend(keys) or ())
+    made.run()
+    assert asked == [fast, slow, *(KEY.format(mode, 1) for mode in MODES)]
 
 
 def test_what_was_measured_of_other_machine_code_alone_is_no_time(tuner, monkeypatch):

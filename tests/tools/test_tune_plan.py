@@ -29,7 +29,7 @@ def test_each_shape_has_all_kernels_of_its_parameters_but_traced_ones(name):
     assert [lineup.shape for lineup in found.lineups] == list(target.shapes.shapes)
     for lineup in found.lineups:
         wanted = dict(lineup.shape.parameters).items()
-        assert lineup.configurations[0] == lineup.untuned
+        assert lineup.incumbents[-1] == lineup.configurations[0]
         assert lineup.costly == ()
         assert all(wanted <= c.parameters.items() for c in lineup.configurations)
         assert not any(c.parameters["trace"] for c in lineup.configurations)
@@ -38,18 +38,18 @@ def test_each_shape_has_all_kernels_of_its_parameters_but_traced_ones(name):
 
 
 @pytest.mark.parametrize(("name", "keys"), [("cpu", 64), ("sm80", 32), ("sm90a", 64)])
-def test_what_is_taken_without_rows_takes_part_whatever_is_asked_for(name, keys):
+def test_what_is_taken_now_takes_part_whatever_is_asked_for(name, keys):
     """Where anything does."""
     target = TARGETS[name]
     first = plan(FAMILY, target, target.shapes, DEVICES[name], "default", None).lineups
     found = plan(FAMILY, target, target.shapes, DEVICES[name], "tune", f"B_c == {keys}").lineups
     added = 0
     for lineup, of_default in zip(found, first, strict=True):
-        assert lineup.untuned == of_default.untuned
-        others = [c for c in lineup.configurations if c != lineup.untuned]
+        assert lineup.incumbents == of_default.incumbents
+        others = [c for c in lineup.configurations if c not in lineup.incumbents]
         assert all(c.parameters["B_c"] == keys for c in others)
-        assert not lineup.configurations or lineup.untuned in lineup.configurations
-        added += bool(others) and lineup.untuned.parameters["B_c"] != keys
+        assert not lineup.configurations or set(lineup.incumbents) <= set(lineup.configurations)
+        added += bool(others) and lineup.incumbents[-1].parameters["B_c"] != keys
     assert added
 
 
@@ -81,6 +81,32 @@ def test_where_rows_of_sm80_stand_on_hopper_those_of_sm90a_come_first():
     assert of_sm80 <= set(places("sm90a"))
 
 
+def test_the_kernel_of_a_row_takes_part_before_that_which_is_taken_without_rows():
+    """On the device that the row is of."""
+    target = TARGETS["sm90a"]
+    shape = target.shapes.shapes[0]
+    (row,) = (
+        r for r in target.tuned if (r.parameters, r.ranges) == (shape.parameters, shape.ranges)
+    )
+    other = next(
+        c
+        for c in plan(FAMILY, target, target.shapes, DEVICES["sm90a"], "tune", None)
+        .lineups[0]
+        .configurations
+        if c.key != row.take
+    )
+    target = dataclasses.replace(
+        target,
+        tuned=(dataclasses.replace(row, device="H200", take=other.key, values=other.values),),
+    )
+    for device, expected in (("H200", [other.key, row.take]), ("H100", [row.take])):
+        (lineup, *_) = plan(
+            FAMILY, target, target.shapes, Device(device, 90, H200), "default", None
+        ).lineups
+        assert [c.key for c in lineup.incumbents] == expected
+        assert set(expected) <= {c.key for c in lineup.configurations}
+
+
 def test_the_cost_model_leaves_out_what_it_says():
     """At a length that long blocks do not divide."""
     target = TARGETS["cpu"]
@@ -100,8 +126,8 @@ def test_the_cost_model_leaves_out_what_it_says():
     most = 1.25 * min(map(computed, lineup.configurations))
     assert lineup.costly
     assert all(computed(c) > most for c in lineup.costly)
-    assert all(computed(c) <= most or c == lineup.untuned for c in lineup.configurations)
-    assert computed(lineup.untuned) > most
+    assert all(computed(c) <= most or c in lineup.incumbents for c in lineup.configurations)
+    assert computed(lineup.incumbents[-1]) > most
 
 
 def test_what_a_device_has_too_little_shared_memory_for_is_not_timed(tmp_path):
@@ -121,5 +147,5 @@ def test_what_a_device_has_too_little_shared_memory_for_is_not_timed(tmp_path):
         device = Device("a GPU", capability)
         (lineup,) = plan(family, target, target.shapes, device, None, "mode == plain").lineups
         timed[capability] = [c.parameters["work"] for c in lineup.configurations]
-        assert lineup.untuned.parameters["work"] == {80: 128, 89: 32}[capability]
+        assert [c.parameters["work"] for c in lineup.incumbents] == [{80: 128, 89: 32}[capability]]
     assert timed == {80: [128, 64], 89: [32, 64]}

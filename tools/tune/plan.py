@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from codegen.space.expand import Selection, expand
+from codegen.space.expand import Selection, configured, expand
 from codegen.spec.expressions import EVALUATION_ERRORS
 from codegen.spec.model import Configuration, Family, Shape, Shapes, Target
 
@@ -21,13 +21,15 @@ class Lineup:
         shape: what is measured.
         configurations: those that are timed.
         costly: those of the set that the cost model leaves out.
-        untuned: the kernel that is taken where there are no rows; it takes part where any does.
+        incumbents: who is taken now, by the shape's row of this device, and without rows, in this
+            order; they take part where anyone does, so that a row changes the choice for a gain
+            alone.
     """
 
     shape: Shape
     configurations: tuple[Configuration, ...]
     costly: tuple[Configuration, ...]
-    untuned: Configuration | None
+    incumbents: tuple[Configuration, ...]
 
 
 @dataclass(frozen=True)
@@ -79,12 +81,15 @@ def plan(
         suiting = [c for c in configurations if wanted <= c.parameters.items()]
         cheap = _cheap(shapes, shape, device, suiting)
         fitting |= {c.key for c in cheap}
-        untuned = next((c for c in default if wanted <= c.parameters.items()), None)
-        if cheap and untuned is not None and untuned.key not in {c.key for c in cheap}:
-            cheap = [untuned, *cheap]
-        keys = {c.key for c in cheap}
-        costly = [c for c in suiting if c.key not in keys]
-        lineups.append(Lineup(shape, tuple(cheap), tuple(costly), untuned))
+        untuned = [c for c in default if wanted <= c.parameters.items()][:1]
+        incumbents = {c.key: c for c in [*_of_rows(target, shape, device), *untuned]}
+        timed = {c.key: c for c in cheap}
+        if cheap:
+            timed = incumbents | timed
+        costly = [c for c in suiting if c.key not in timed]
+        lineups.append(
+            Lineup(shape, tuple(timed.values()), tuple(costly), tuple(incumbents.values()))
+        )
     summary = (
         f"{family.name}.{target.name} on {device.name}: {len(configurations)} configurations of "
         f"the set {name} fit the constraints and limits, {len(fitting)} the {len(lineups)} shapes"
@@ -93,6 +98,17 @@ def plan(
         cost = shapes.cost.text
         summary += f" (estimates of at most {shapes.within:g} times the least, {cost})"
     return Plan(tuple(lineups), summary)
+
+
+def _of_rows(target: Target, shape: Shape, device: Device) -> list[Configuration]:
+    """The kernel that the row of a shape takes on a device, where there is one."""
+    return [
+        configured(target, row.values)
+        for row in target.tuned
+        if row.device == device.name
+        and dict(row.parameters) == dict(shape.parameters)
+        and set(row.ranges) == set(shape.ranges)
+    ]
 
 
 def _expand(family: Family, target: Target, selection: Selection) -> tuple[Configuration, ...]:

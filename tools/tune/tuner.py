@@ -212,7 +212,12 @@ class Tuner:
         return share * self._options.budget - (time.monotonic() - self._begin)
 
     def _build(self) -> None:
+        # Incumbents first, then of each shape in turn: the budget may not be enough for all.
+        incumbents = [c for course in self._courses for c in course.lineup.incumbents]
         wanted = {c.key: c for course in self._courses for c in course.lineup.configurations}
+        in_turn = itertools.zip_longest(*(course.lineup.configurations for course in self._courses))
+        order = (c for c in itertools.chain(incumbents, *in_turn) if c is not None)
+        wanted = {c.key: c for c in order if c.key in wanted}
         waiting = dict.fromkeys(wanted)
         begin = time.monotonic()
         builds = self._executor.build(list(wanted), lambda: self._left(_SHARE_OF_BUILDS) > 0)
@@ -267,11 +272,6 @@ class Tuner:
 
     def _start_races(self) -> None:
         """Races over what is built, with the rounds that the journal has of this machine code."""
-        before = {
-            json.dumps([row["parameters"], row["range"]]): row["take"]
-            for row in rows.read(self.out)
-            if row["device"] == self.device.name
-        }
         for course in self._courses:
             built = [
                 c.key
@@ -297,14 +297,10 @@ class Tuner:
                 for key in keys:
                     course.passes[key] = course.passes.get(key, 0) + 1
                 course.processes += 1
-            head = rows.heading(self.device.name, course.shape)
-            reigned = before.get(json.dumps([head["parameters"], head["range"]]))
-            untuned = course.lineup.untuned and course.lineup.untuned.key
-            # The incumbent is that of the last tuning, or what is taken without rows, so that a row
-            # changes the choice for a gain alone. One that has times reigns.
-            built.sort(key=lambda key: (key != reigned, key != untuned))
-            incumbent = built[0]
-            built.sort(key=lambda key: key not in course.passes)
+            # One that has times reigns; the incumbent, if it can.
+            incumbents = [c.key for c in course.lineup.incumbents if c.key in built]
+            incumbent = (incumbents or built)[0]
+            built.sort(key=lambda key: (key not in course.passes, key != incumbent))
             course.race = Race(built, incumbent)
             course.race.add(known)
 
