@@ -15,7 +15,7 @@ def test_the_function_the_key_and_the_operator_agree(device: str) -> None:
     expected = ${name}.${family}(x, y, alpha=0.5)
     assert torch.allclose(expected, 0.5 * x + y, atol=1e-6)
     target = "cpu" if device == "cpu" else "sm80"
-    (info,) = runtime.kernels("${family}", target, "dtype == f32")
+    info = runtime.kernels("${family}", target, "dtype == f32")[0]
     assert torch.equal(runtime.kernel(info.key)(x, y, alpha=0.5), expected)
     assert torch.equal(torch.ops.kernelmint.${family}(info.key, x, y, alpha=0.5), expected)
     compiled = torch.compile(${name}.${family}, backend="aot_eager", fullgraph=True)
