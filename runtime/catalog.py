@@ -150,6 +150,8 @@ def build(
     if isinstance(specs, str) and packs.owner(specs) is not None:
         names = [specs]
     else:
+        if isinstance(specs, str) and not os.path.isdir(specs):
+            check_name("family or folder", specs, packs.families())
         names = list(dict.fromkeys(info.family for info in load(specs)))
     if keys is None:
         keys = on_demand.keys(names, set_name, where)

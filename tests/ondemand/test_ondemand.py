@@ -356,6 +356,10 @@ def test_a_folder_without_families_and_a_family_of_another_pack_are_refused(
     (tmp_path / "empty").mkdir()
     with pytest.raises(runtime.InvalidArgument, match="no families here"):
         runtime.load(tmp_path / "empty")
+    with pytest.raises(
+        runtime.InvalidArgument, match=r"'flash_forwrd' \(did you mean 'flash_forward'\?\); known: "
+    ):
+        runtime.build("flash_forwrd")
     folder = family.specs / "flash_forward"
     shutil.copytree(packs.owner("flash_forward").specs["kernel_specs"] / "flash_forward", folder)
     with pytest.raises(
