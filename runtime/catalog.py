@@ -218,31 +218,40 @@ def _state(
     return True, why_unavailable(pack, target, kernel.shared_memory)
 
 
-def _infos(families: Iterable[manifest.Family]) -> Iterator[KernelInfo]:
+def _infos(
+    families: Iterable[manifest.Family], only_target: str | None = None
+) -> Iterator[KernelInfo]:
     for family in families:
         for target in family.targets:
-            # whether built, why not available: by pack and shared memory
-            states: dict[tuple[Pack, int], tuple[bool, str | None]] = {}
-            for kernel in target.kernels:
-                pack, state = kernel.pack, (kernel.pack, kernel.shared_memory)
-                if state not in states:
-                    states[state] = _state(family, target, kernel)
-                built, reason = states[state]
-                used = manifest.resources(pack).get(kernel.key)
-                yield KernelInfo(
-                    key=kernel.key,
-                    short=kernel.short,
-                    family=family.name,
-                    target=target.name,
-                    parameters=kernel.parameters,
-                    derived=kernel.derived,
-                    registers=used.registers if used else None,
-                    spills=used.spills if used else None,
-                    is_cuda=target.is_cuda,
-                    built=built,
-                    available=reason is None,
-                    reason=reason,
-                )
+            if only_target in (None, target.name):
+                yield from _infos_of(family, target, target.kernels)
+
+
+def _infos_of(
+    family: manifest.Family, target: manifest.Target, kernels: Iterable[manifest.Kernel]
+) -> Iterator[KernelInfo]:
+    # whether built, why not available: by pack and shared memory
+    states: dict[tuple[Pack, int], tuple[bool, str | None]] = {}
+    for kernel in kernels:
+        pack, state = kernel.pack, (kernel.pack, kernel.shared_memory)
+        if state not in states:
+            states[state] = _state(family, target, kernel)
+        built, reason = states[state]
+        used = manifest.resources(pack).get(kernel.key)
+        yield KernelInfo(
+            key=kernel.key,
+            short=kernel.short,
+            family=family.name,
+            target=target.name,
+            parameters=kernel.parameters,
+            derived=kernel.derived,
+            registers=used.registers if used else None,
+            spills=used.spills if used else None,
+            is_cuda=target.is_cuda,
+            built=built,
+            available=reason is None,
+            reason=reason,
+        )
 
 
 def kernels(
@@ -280,7 +289,7 @@ def _listed(family: str | None, target: str | None) -> list[KernelInfo]:
     """The kernels of one family, or of all that can be used."""
     chosen = manifest.families() if family is None else [_known(family)]
     check_name("target", target, targets())
-    return [info for info in _infos(chosen) if target in (None, info.target)]
+    return list(_infos(chosen, target))
 
 
 def _known(name: str) -> manifest.Family:
@@ -467,7 +476,13 @@ def _info(family: str, key: str) -> KernelInfo | None:
     """What is known of a key; None where no pack lists it."""
     if packs.owner(family) is None:
         return None
-    return next((i for i in _infos([manifest.family(family)]) if i.key == key), None)
+    found = manifest.family(family)
+    for target in found.targets:
+        for kernel in target.kernels:
+            if kernel.key == key:
+                # Of this one alone: whether others are available may take starting CUDA.
+                return next(_infos_of(found, target, [kernel]))
+    return None
 
 
 # How much of a key or a short form that names no kernel is compared and shown: comparing costs the

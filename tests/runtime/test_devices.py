@@ -74,7 +74,7 @@ def test_a_kernel_with_more_shared_memory_than_the_device_has_is_named(device, m
 def test_the_catalog_asks_for_the_shared_memory_of_each_kernel(device, monkeypatch):
     """One that takes more than the device has is listed as not available, and asked for by key is
     an error; the others are not."""
-    device((8, 6))
+    device((9, 0))  # what every build has code for
     monkeypatch.setattr(devices, "has_cuda", lambda: True)
     monkeypatch.setattr(devices, "facts", lambda index: (84, 101_376))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
@@ -89,6 +89,18 @@ def test_the_catalog_asks_for_the_shared_memory_of_each_kernel(device, monkeypat
     assert "102,400 bytes of shared memory" in (found[large.key].reason or "")
     assert not found[large.key].available
     assert found[small.key].available
+
+
+def test_a_kernel_of_the_cpu_does_not_ask_for_cuda(monkeypatch):
+    """Which would start it: a tenth of a second on a machine with GPUs."""
+
+    def has_cuda():
+        raise AssertionError("asked for CUDA")
+
+    monkeypatch.setattr(devices, "has_cuda", has_cuda)
+    monkeypatch.setattr(catalog, "_kernels", {})
+    key = next(info.key for info in catalog.kernels("flash_forward", "cpu") if info.available)
+    assert catalog.kernel(key).info.key == key
 
 
 def test_properties_of_the_devices(monkeypatch, capsys):
