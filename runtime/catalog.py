@@ -150,7 +150,7 @@ def build(
     if isinstance(specs, str) and packs.owner(specs) is not None:
         names = [specs]
     else:
-        if isinstance(specs, str) and not os.path.isdir(specs):
+        if isinstance(specs, str) and os.sep not in specs and not os.path.isdir(specs):
             check_name("family or folder", specs, packs.families())
         names = list(dict.fromkeys(info.family for info in load(specs)))
     if keys is None:
