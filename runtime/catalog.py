@@ -227,15 +227,29 @@ def _infos(
                 yield from _infos_of(family, target, target.kernels)
 
 
+def infos_for(family: str, device_type: str) -> Iterator[KernelInfo]:
+    """A family's kernels, in the manifest's order. Of those for the other kind of device nothing is
+    found out, which may take starting CUDA; they are said to be not available."""
+    found = _known(family)
+    for target in found.targets:
+        other = target.is_cuda != (device_type == "cuda")
+        reason = f"runs on {'a CUDA device' if target.is_cuda else 'the CPU'}" if other else None
+        yield from _infos_of(found, target, target.kernels, reason)
+
+
 def _infos_of(
-    family: manifest.Family, target: manifest.Target, kernels: Iterable[manifest.Kernel]
+    family: manifest.Family,
+    target: manifest.Target,
+    kernels: Iterable[manifest.Kernel],
+    unasked: str | None = None,
 ) -> Iterator[KernelInfo]:
+    """`unasked` is why they are not available, where that is known; else it is found out."""
     # whether built, why not available: by pack and shared memory
     states: dict[tuple[Pack, int], tuple[bool, str | None]] = {}
     for kernel in kernels:
         pack, state = kernel.pack, (kernel.pack, kernel.shared_memory)
         if state not in states:
-            states[state] = _state(family, target, kernel)
+            states[state] = (False, unasked) if unasked else _state(family, target, kernel)
         built, reason = states[state]
         used = manifest.resources(pack).get(kernel.key)
         yield KernelInfo(

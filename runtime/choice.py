@@ -86,7 +86,7 @@ def choose(
     if found is not None:
         return found
     refused: dict[tuple[str, str], list[str]] = {}
-    for candidate, take, _ in _candidates(family, [tuned[i] for i in covering], held):
+    for candidate, take, _ in _candidates(family, device, [tuned[i] for i in covering], held):
         why = _why_not(candidate, device, target, wanted, take)
         if why is None:
             return _chosen.setdefault(key, catalog.kernel(candidate.key))
@@ -114,7 +114,7 @@ def explain(
     ]
     refused: dict[str, list[str]] = {}
     taken = None
-    for candidate, take, grounds in _candidates(family, [tuned[i] for i in covering], held):
+    for candidate, take, grounds in _candidates(family, device, [tuned[i] for i in covering], held):
         why = _why_not(candidate, device, target, wanted, take)
         if why is None:
             taken = Considered(candidate.key, f"taken: {grounds}")
@@ -243,12 +243,12 @@ def _holds(when: Expression, values: Mapping[str, Any]) -> bool:
 
 
 def _candidates(
-    family: str, tuned: Sequence[TunedRow], held: tuple[int, ...]
+    family: str, device: torch.device, tuned: Sequence[TunedRow], held: tuple[int, ...]
 ) -> Iterator[tuple[KernelInfo, Mapping[str, Any], str]]:
     """Kernels in the order in which they are tried, each with the values that a row prefers, and
     the grounds on which it is tried then."""
     capability = {t.name: t.capability for t in manifest.family(family).targets}
-    infos = catalog.kernels(family)
+    infos = list(catalog.infos_for(family, device.type))
     if tuned:
         by_key = {info.key: info for info in infos}
         for row in tuned:

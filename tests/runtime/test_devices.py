@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from runtime import catalog, devices, manifest
+import runtime
+from runtime import catalog, choice, devices, manifest
 
 
 @pytest.fixture
@@ -91,16 +92,34 @@ def test_the_catalog_asks_for_the_shared_memory_of_each_kernel(device, monkeypat
     assert found[small.key].available
 
 
-def test_a_kernel_of_the_cpu_does_not_ask_for_cuda(monkeypatch):
-    """Which would start it: a tenth of a second on a machine with GPUs."""
+@pytest.fixture
+def without_cuda(monkeypatch):
+    """Fails where CUDA is asked for; nothing is known of kernels yet."""
 
     def has_cuda():
         raise AssertionError("asked for CUDA")
 
     monkeypatch.setattr(devices, "has_cuda", has_cuda)
     monkeypatch.setattr(catalog, "_kernels", {})
+    monkeypatch.setattr(choice, "_chosen", {})
+
+
+def test_a_kernel_of_the_cpu_does_not_ask_for_cuda(without_cuda):
+    """Which would start it: a tenth of a second on a machine with GPUs."""
     key = next(info.key for info in catalog.kernels("flash_forward", "cpu") if info.available)
     assert catalog.kernel(key).info.key == key
+
+
+def test_a_choice_for_the_cpu_does_not_ask_for_cuda(without_cuda):
+    """Nor could processes that are forked afterwards use it."""
+    wanted = {"dtype": "f32", "d_head": 64, "causal": False}
+    sizes = {"B": 1, "H": 1, "Hk": 1, "Sq": 4, "Sk": 4, "D": 64}
+    device = torch.device("cpu")
+    assert choice.choose("flash_forward", device, wanted, sizes).info.target == "cpu"
+    why = {c.verdict for c in choice.explain("flash_forward", device, wanted, sizes).considered}
+    assert "runs on a CUDA device" in why
+    with pytest.raises(runtime.KernelNotFound, match="runs on a CUDA device"):
+        choice.choose("flash_forward", device, {**wanted, "dtype": "f64"}, sizes)
 
 
 def test_properties_of_the_devices(monkeypatch, capsys):
