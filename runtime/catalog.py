@@ -228,13 +228,12 @@ def _infos(
 
 
 def infos_for(family: str, device_type: str) -> Iterator[KernelInfo]:
-    """A family's kernels, in the manifest's order. Of those for the other kind of device nothing is
+    """A family's kernels, in the manifest's order. Of those for another kind of device nothing is
     found out, which may take starting CUDA; they are said to be not available."""
     found = _known(family)
     for target in found.targets:
-        other = target.is_cuda != (device_type == "cuda")
-        reason = f"runs on {'a CUDA device' if target.is_cuda else 'the CPU'}" if other else None
-        yield from _infos_of(found, target, target.kernels, reason)
+        unasked = devices.why_not_its_kind(target.is_cuda, device_type)
+        yield from _infos_of(found, target, target.kernels, unasked)
 
 
 def _infos_of(

@@ -295,8 +295,8 @@ def _why_not(
     wanted: Mapping[str, Any],
     take: Mapping[str, Any],
 ) -> str | None:
-    if device.type != ("cuda" if info.is_cuda else "cpu"):
-        return f"runs on {'a CUDA device' if info.is_cuda else 'the CPU'}"
+    if why := devices.why_not_its_kind(info.is_cuda, device.type):
+        return why
     if target is not None and info.target != target:
         return f"its target is {info.target}, not {target}"
     if not info.built and info.reason is not None:

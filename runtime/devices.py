@@ -14,6 +14,13 @@ import torch
 from runtime import _native
 
 
+def why_not_its_kind(is_cuda: bool, device_type: str) -> str | None:
+    """Why a target's kernels take no tensors of a type of device, or None."""
+    if device_type == ("cuda" if is_cuda else "cpu"):
+        return None
+    return f"runs on {'a CUDA device' if is_cuda else 'the CPU'}"
+
+
 def has_cuda() -> bool:
     """Whether this PyTorch sees a CUDA device."""
     return torch.version.hip is None and torch.cuda.is_available()

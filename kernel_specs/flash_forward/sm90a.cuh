@@ -98,12 +98,7 @@ class Consumer {
   template <class AnyTile>
   __device__ __forceinline__ void walk_tiles() {
     Walk<AnyTile> tile;
-    take(tile);
-    if (tile.key_blocks > 0) {
-      request_scores();
-      ptx::wgmma_wait_group<0>();
-      start(tile);
-    }
+    take_and_start(tile);
     while (tile.key_blocks > 0) {
       pack_probabilities();
       for_hidden_blocks(tile, [&](int block) { pass_over_values(tile, block); });
@@ -199,6 +194,11 @@ class Consumer {
     leave(tile, softmax_);
     accumulate_ = false;
     queries_.advance();
+    take_and_start(tile);
+  }
+
+  template <class AnyTile>
+  __device__ __forceinline__ void take_and_start(Walk<AnyTile>& tile) {
     take(tile);
     if (tile.key_blocks > 0) {
       request_scores();

@@ -72,7 +72,7 @@ def test_the_kernel_of_a_row_is_in_the_pack(name: str) -> None:
 def test_attention_takes_the_row_of_this_gpu() -> None:
     device = torch.device("cuda", torch.cuda.current_device())
     rows = [row for row in ROWS.get("sm90a", ()) if row.device == devices.name(device)]
-    if not rows:
+    if not rows:  # they were measured on other GPUs, and hold for those alone
         pytest.skip(f"there are no rows of {devices.name(device)}")
     for row in rows:
         sizes, dtype = sizes_of(row, "least"), DTYPES[row.parameters["dtype"]]

@@ -12,7 +12,6 @@ from runtime.errors import InvalidArgument
 from runtime.ondemand.cache import content
 
 _FAMILY = "family.yaml"
-_CHOICES = "choices.yaml"
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ CXX = shutil.which("g++") or shutil.which("clang++")
 @pytest.fixture
 def compiler(tmp_path) -> Path:
     """A copy of this machine's C++ compiler, that tests may touch."""
-    if CXX is None:
+    if CXX is None:  # nothing else is remembered: a c++ may be a script, or ccache
         pytest.skip("no g++ or clang++ on PATH")
     return Path(shutil.copy(os.path.realpath(CXX), tmp_path / Path(CXX).name))
 

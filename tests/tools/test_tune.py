@@ -578,9 +578,8 @@ def test_on_a_gpu_an_error_of_cuda_and_a_kernel_that_hangs_are_skipped_too(tmp_p
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs of one kind to share")
 def test_several_gpus_share_the_shapes(tmp_path):
-    if torch.cuda.device_count() < 2:
-        pytest.skip("needs two GPUs of one kind")
     second = "{sizes: {M: 2048}, range: {M: [1001, 4000], N: [4096, 4096]}}"
     shapes = CUDA_FILES["sm80.shapes.yaml"].replace("}]", f"}}, {second}]")
     place = make(tmp_path, CUDA_FILES | {"sm80.shapes.yaml": shapes})

@@ -517,11 +517,6 @@ def _target(family: Family, name: str) -> Target:
     raise TuningError(f"{family.name} has no target {name}; there is: {known}")
 
 
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(max(0, round(seconds)), 60)
-    return f"{minutes}:{rest:02}"
-
-
 def _shown(shape: Shape) -> str:
     named = {**dict(shape.parameters), **dict(shape.sizes)}
     return ", ".join(f"{name} {value}" for name, value in named.items())
