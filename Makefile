@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test build regenerate lint format bench wheel clean
+.PHONY: help demo test build regenerate lint format fuzz bench wheel clean
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -15,6 +15,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 help:
 	@sed -n 's/^# make/make/p' Makefile
 	@echo "make build       regenerate, then an editable install into $(VENV)"
+	@echo "make fuzz        tests with random examples, for long: other ones each time, 100 times as many"
 	@echo "make lint        ruff, mypy, clang-format, the import rules, and codegen check"
 	@echo "make format      rewrite Python and C++ in the project's style"
 	@echo "make bench       the benchmarks that need no GPU"
@@ -54,6 +55,9 @@ test: export KERNELMINT_WITHOUT_GPU ?= all
 test: build lint
 	$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
 	$(BIN)/ptx-report --installed --check
+
+fuzz: build
+	$(BIN)/python -m pytest -n 2 -m hypothesis --hypothesis-profile long $(PYTEST_ARGS)
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

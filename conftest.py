@@ -13,11 +13,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parent
-# The checkout's editable install has a finder that comes before every path.
 # What the tests build on demand lies there from one run to the next.
 os.environ["KERNELMINT_CACHE_DIR"] = str(ROOT / "build/cache")
+# `make test` draws the same examples every time, `make fuzz` other and more ones.
+settings.register_profile("gate", deadline=None, derandomize=True)
+settings.register_profile("long", deadline=None, max_examples=10_000)
+settings.load_profile("gate")
+# The checkout's editable install has a finder that comes before every path.
 _WITHOUT_EDITABLE = (
     "import sys\n"
     "sys.meta_path = [f for f in sys.meta_path if 'Redirecting' not in type(f).__name__]\n"
@@ -32,6 +37,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(no_device)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """A test's tensors depend on no test before it, nor on the process that it runs in."""
+    torch.manual_seed(0)
 
 
 @pytest.fixture(autouse=True)

@@ -44,7 +44,7 @@ heads = st.sampled_from([1, 2, 3, 8])
 seeds = st.integers(0, 2**31)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=settings.default.max_examples // 2)
 @given(lengths, heads, seeds, st.sampled_from(["fixed", "literal", "interleaved"]))
 def test_the_cpu_kernel_equals_the_oracle(T: int, H: int, seed: int, mode: str) -> None:
     if mode == "literal" and H == 3:
@@ -85,7 +85,7 @@ def test_padding_changes_no_bit(attention: Attention) -> None:
         assert torch.equal(lists_padded[:, :, :70, :S], lists)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=settings.default.max_examples // 4)
 @given(st.lists(st.integers(0, 80), min_size=1, max_size=5), heads, st.integers(0, 60), seeds)
 def test_jagged_sequences_give_the_same_bits_whatever_n(
     sizes: list[int], H: int, extra: int, seed: int

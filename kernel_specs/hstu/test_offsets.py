@@ -54,7 +54,7 @@ def test_what_is_wrong_is_named(offsets: list[int], max_length: int, reason: str
             kernel(*call, max_length=max_length)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples)
 @given(st.lists(ANY, min_size=1, max_size=6), st.one_of(st.none(), ANY), st.booleans())
 def test_any_offsets_are_either_refused_or_right(
     cuts: list[int], max_length: int | None, close: bool

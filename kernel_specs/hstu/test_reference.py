@@ -71,7 +71,7 @@ shapes = st.tuples(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=settings.default.max_examples // 2)
 @given(shapes, st.data())
 def test_fixed_is_causal(shape: tuple[int, ...], data: st.DataObject) -> None:
     B, T, H, A, L, size, count, seed = shape
@@ -92,7 +92,7 @@ def test_literal_is_not_causal() -> None:
     assert not torch.allclose(before[:, :32], after[:, :32])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=settings.default.max_examples // 2)
 @given(shapes, st.integers(1, 30))
 def test_fixed_does_not_depend_on_padding(shape: tuple[int, ...], extra: int) -> None:
     B, T, H, A, L, size, count, seed = shape

@@ -81,7 +81,7 @@ def assert_as_the_oracle(key: str, tensors: list[torch.Tensor]) -> None:
     assert found.passed or not exact, str(found.worst)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=settings.default.max_examples // 2)
 @given(
     st.sampled_from(KEYS),
     st.integers(1, 120),

@@ -296,7 +296,7 @@ def test_python_and_cpp_agree_or_refuse(tmp_path) -> None:
         assert called(text, scope) == expected, text
         cases.append((text, scope, expected))
 
-    @settings(max_examples=600, deadline=None, database=None, derandomize=False)
+    @settings(max_examples=600)  # one file of C++
     @given(st.one_of(ints, bools, floats), values)
     def collect(text: str, scope: dict) -> None:
         if why := refusal(text):  # a constant part without a value: refused when loaded
@@ -362,7 +362,7 @@ def test_refused(text) -> None:
         parse(text, SCOPE, "number")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples)
 @given(st.text(alphabet="abpq01 ()[]+-*/%<>=!,.'\"andornotifelse\n\\", max_size=60))
 def test_any_text_is_an_expression_or_an_expression_error(text) -> None:
     if refusal(text) is None:

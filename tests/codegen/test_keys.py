@@ -49,7 +49,7 @@ def configurations(draw, of: list[Parameter]):
     return tuple(draw(kinds[p.type.value](p)) for p in of)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples)
 @given(st.data())
 def test_a_key_gives_back_its_configuration(data) -> None:
     known = data.draw(parameters())
@@ -59,7 +59,7 @@ def test_a_key_gives_back_its_configuration(data) -> None:
     assert parse_tokens(known, text) == values
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples)
 @given(st.data())
 def test_a_text_that_parses_is_the_key_of_what_it_parses_to(data) -> None:
     known = data.draw(parameters())
@@ -73,7 +73,7 @@ def test_a_text_that_parses_is_the_key_of_what_it_parses_to(data) -> None:
     assert tokens_of(known)(values) == text
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples)
 @given(st.data())
 def test_two_configurations_never_share_a_key_or_a_type(data) -> None:
     known = data.draw(parameters())

@@ -96,7 +96,7 @@ def configuration(draw, target):
     return tuple(draw(kinds[p.type.value]) for p in target.parameters)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples)
 @given(st.data(), st.randoms(use_true_random=False))
 def test_a_short_form_gives_back_its_configuration_however_it_is_spaced(data, dice) -> None:
     target = data.draw(targets())
@@ -111,7 +111,7 @@ def test_a_short_form_gives_back_its_configuration_however_it_is_spaced(data, di
     assert short_form.parse(target, other) == values
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples)
 @given(st.data())
 def test_two_configurations_never_share_a_short_form(data) -> None:
     target = data.draw(targets())
@@ -120,7 +120,7 @@ def test_two_configurations_never_share_a_short_form(data) -> None:
     assert (short[0] == short[1]) == (a == b)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples)
 @given(st.integers(0, 2**32))
 def test_a_damaged_short_form_is_refused_or_means_something_else(seed) -> None:
     dice = random.Random(seed)

@@ -8,8 +8,6 @@ from hypothesis import strategies as st
 from tests.ptx_report.samples import FIGURES, LOGS, facts, read
 from tools.ptx_report.events import Statistics
 
-SETTINGS = settings(max_examples=150, deadline=None)
-
 
 def frame(seed):
     spills = f"{seed + 1} bytes spill stores, {seed + 2} bytes spill loads"
@@ -122,7 +120,6 @@ def check(records, kernels, intact, seam=None, figures=FIGURES, before_seam=()):
 
 
 @given(logs())
-@SETTINGS
 def test_an_undamaged_log(log):
     kernels, lines = log
     records = read(joined(lines))
@@ -133,7 +130,6 @@ def test_an_undamaged_log(log):
 
 
 @given(logs(), st.data())
-@SETTINGS
 def test_one_record_at_a_time_and_whole_records_agree(log, data):
     lines = log[1]
     ragged = [(owner, " " * data.draw(st.integers(0, 3)) + text) for owner, text in lines]
@@ -144,7 +140,6 @@ def test_one_record_at_a_time_and_whole_records_agree(log, data):
 
 
 @given(logs(), st.data())
-@SETTINGS
 def test_the_head_or_the_tail_is_cut_off(log, data):
     kernels, lines = log
     text = joined(lines)
@@ -156,7 +151,6 @@ def test_the_head_or_the_tail_is_cut_off(log, data):
 
 
 @given(logs(most=8), st.data())
-@SETTINGS
 def test_a_piece_is_cut_out(log, data):
     """From within a line to within another; at lines' ends, a service leaves a mark."""
     kernels, lines = log
@@ -177,7 +171,6 @@ def test_a_piece_is_cut_out(log, data):
 
 
 @given(st.booleans(), st.data())
-@SETTINGS
 def test_interleaved_line_by_line(time, data):
     one, two = data.draw(logs(0, time=time)), data.draw(logs(100, time=time))
     three = data.draw(logs(200, most=2, time=time))
@@ -209,7 +202,6 @@ def test_interleaved_line_by_line(time, data):
 
 
 @given(logs(most=8), st.data())
-@SETTINGS
 def test_corrupted_bytes(log, data):
     kernels, lines = log
     texts = [text.encode() for _, text in lines]
@@ -229,7 +221,6 @@ def test_corrupted_bytes(log, data):
 
 
 @given(st.binary(max_size=2000), st.integers(1, 300))
-@SETTINGS
 def test_anything_at_all(data, chunk):
     for text in (data, b"ptxas info    : " + data, data + b" bytes stack frame, " + data):
         statistics = Statistics()
@@ -240,7 +231,7 @@ def test_anything_at_all(data, chunk):
 
 
 @given(st.sampled_from(LOGS), st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=settings.default.max_examples // 2)
 def test_samples_cut_anywhere(path, data):
     text = path.read_bytes()
     end = data.draw(st.integers(0, len(text)))

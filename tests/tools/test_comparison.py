@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tools.comparison import Tolerance, budget, compare, compare_selections
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=settings.default.max_examples // 2)
 @given(st.integers(0, 2**31), st.sampled_from([0.0, 1e-6, 1e-4, 1e-2]))
 def test_it_decides_as_allclose_does(seed: int, noise: float) -> None:
     g = torch.Generator().manual_seed(seed)
