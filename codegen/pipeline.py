@@ -57,13 +57,11 @@ def _absent(families: Sequence[Family], spec_dirs: Sequence[Path]) -> Iterator[P
 
 def _inputs(spec_dirs: Sequence[Path], out: Path, selection: Selection) -> Inputs:
     specs = [path for folder in spec_dirs for path in staleness.spec_files(folder)]
-    own = staleness.codegen_files()
     return Inputs(
         selection=selection,
         spec_dirs=tuple(_relative(folder, out) for folder in spec_dirs),
         spec_names=tuple(folder.resolve().name for folder in spec_dirs),
         specs=tuple(sorted((_relative(path, out), _hash(path)) for path in specs)),
-        codegen=tuple(sorted((name, _hash(path)) for name, path in own.items())),
     )
 
 

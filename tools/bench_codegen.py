@@ -100,7 +100,7 @@ def main() -> None:
         spaces = expand(load([specs]), Selection())
         count = len(spaces[0].targets[0].configurations)
         listed = best_of(repeat, lambda: expand(load([specs]), Selection()))
-        inputs = Inputs(Selection(), ("specs",), ("specs",), (), ())
+        inputs = Inputs(Selection(), ("specs",), ("specs",), ())
         emitted = best_of(repeat, lambda: emit(spaces, inputs))
         files = emit(spaces, inputs)
     size = sum(map(len, files.values())) / 1e6

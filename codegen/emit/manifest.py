@@ -22,24 +22,19 @@ from codegen.spec.model import (
     Trace,
     TunedRow,
 )
+from codegen.staleness import VERSION
 
-VERSION = 1
 _ROWS = ("kernels", "tuned")  # lists of many items, a line each
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What the manifest says about where a tree came from: hashes by path.
-
-    Specs are named relative to the tree, codegen's own files relative to codegen, wherever it is
-    installed.
-    """
+    """What the manifest says about where a tree came from: hashes by path, relative to the tree."""
 
     selection: Selection
     spec_dirs: tuple[str, ...]
     spec_names: tuple[str, ...]  # what the folders are called, in the same order
     specs: tuple[tuple[str, str], ...]
-    codegen: tuple[tuple[str, str], ...]
 
 
 def manifest(
@@ -55,7 +50,6 @@ def manifest(
         "selection": {"set": inputs.selection.set_name, "where": inputs.selection.where},
         "spec_dirs": list(inputs.spec_dirs),
         "inputs": dict(inputs.specs),
-        "codegen": dict(inputs.codegen),
         "outputs": {path: sha256(files[path]) for path in sorted(files)},
         "families": [
             _family_entry(space, places, fingerprints[space.family.name]) for space in spaces

@@ -84,7 +84,7 @@ class Spec:
 
     def _emit(self, targets: list[TargetSpace]) -> Generated:
         name = self._source.root.name
-        inputs = Inputs(Selection(), (name,), (name,), (), ())  # no tree that may become stale
+        inputs = Inputs(Selection(), (name,), (name,), ())  # no tree that may become stale
         files = emit([FamilySpace(self._family, tuple(targets))], inputs)
         return Generated(files, json.loads(files[MANIFEST]), targets[-1].target.header)
 

@@ -671,8 +671,8 @@ def test_a_broken_manifest_is_mended(workspace, text) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    [("selection", "set"), ("selection", "where"), ("inputs",), ("codegen",), ("outputs",),
-     ("spec_dirs",), ("families", 0, "targets", 0, "kernels", 0, "key")],
+    [("selection", "set"), ("selection", "where"), ("inputs",), ("outputs",), ("spec_dirs",),
+     ("families", 0, "targets", 0, "kernels", 0, "key")],
 )  # fmt: skip
 @pytest.mark.parametrize("text", ["\ud800", "a\0b"])
 def test_a_manifest_with_texts_that_are_none_is_mended(workspace, path, text) -> None:
