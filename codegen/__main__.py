@@ -22,6 +22,7 @@ from codegen.spec import schema, short_form
 from codegen.spec.load import load
 from codegen.spec.problems import SpecError, UsageError, display_path
 from codegen.tree import writer
+from codegen.words import counted
 
 STALE = 1
 EXCLUDED = 1
@@ -42,7 +43,7 @@ def _reports_bad_input(command: Callable[..., Any]) -> Callable[..., Any]:
             for problem in error.problems:
                 click.echo(problem, err=True)
             count = len(error.problems)
-            click.echo(f"{count} problem{'s' if count > 1 else ''}", err=True)
+            click.echo(f"{counted(count, 'problem')}", err=True)
         except UsageError as error:
             click.echo(f"error: {error}", err=True)
         sys.exit(BAD_INPUT)
@@ -98,7 +99,8 @@ def regenerate(specs: tuple[Path, ...], out: Path, set_name: str | None, where: 
     result = writer.write(out, tree.files)
     kernels = sum(len(t.configurations) for space in tree.spaces for t in space.targets)
     click.echo(
-        f"{display_path(out)}: {kernels} kernels; {len(result.written)} files written, "
+        f"{display_path(out)}: {counted(kernels, 'kernel')}; "
+        f"{counted(len(result.written), 'file')} written, "
         f"{len(result.unchanged)} unchanged, {len(result.removed)} removed"
     )
 
@@ -135,8 +137,8 @@ def check(specs: tuple[Path, ...], out: Path, set_name: str | None, where: str |
     if strays := [display_path(out / path) for path in difference.strays]:
         commands.insert(0, shlex.join(["rm", *strays]))
     click.echo(
-        f"{display_path(out)} is stale: {len(difference.diffs)} files differ, "
-        f"{len(orphans)} orphans; mend it with:",
+        f"{display_path(out)} is stale: {counted(len(difference.diffs), 'file')} to change, "
+        f"{counted(len(orphans), 'orphan')}; mend it with:",
         err=True,
     )
     for command in commands:
@@ -261,7 +263,7 @@ def init(name: str, folder: Path | None, family: str) -> None:
         click.echo(f"wrote {display_path(path)}")
     tree = pipeline.build((root / "kernel_specs",), root / "generated", Selection("default", None))
     written = writer.write(root / "generated", tree.files).written
-    click.echo(f"wrote {display_path(root / 'generated')}: {len(written)} files")
+    click.echo(f"wrote {display_path(root / 'generated')}: {counted(len(written), 'file')}")
     click.echo(f"next: cd {display_path(root)}, pip install -e '.[test]', pytest")
 
 

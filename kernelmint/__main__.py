@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 
 import click
@@ -80,6 +81,18 @@ class _Commands(click.Group):
             command = command.commands[source.of_group]
         assert isinstance(command, click.Command)
         return command
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            found = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            raise  # click ends quietly
+        except OSError as error:
+            if error.filename is not None:
+                raise
+            raise rooms.load("kernelmint.tools.output_file").cannot_write(error) from None
+        return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, section in _SECTIONS.items():

@@ -17,6 +17,7 @@ import torch
 from codegen.packs import Pack
 from codegen.spec.expressions import EVALUATION_ERRORS, ExpressionError, Kind, reason
 from codegen.spec.where import Where, manifest_scope
+from codegen.words import counted
 from runtime import devices, manifest, ondemand, operators, packs, used
 from runtime.errors import InvalidArgument, KernelNotFound, PackError, TargetUnavailable, shown
 from runtime.handle import Kernel, traced_as_constant
@@ -560,7 +561,7 @@ def _explain_unknown(key: str) -> str:
         what = f"no target {shown(parts[1])}; targets: {', '.join(targets())}"
     else:
         count = sum(info.built for info in kernels(parts[0]))
-        what = f"{count} kernels of {parts[0]} are built, not this one"
+        what = f"{counted(count, 'kernel')} of {parts[0]} built, and not this one"
     given = _abridged(key)
     from runtime.ondemand import kernels as on_demand
 

@@ -21,6 +21,7 @@ from pathlib import Path
 import click
 
 import runtime
+from codegen.words import counted
 from runtime import manifest, packs
 from runtime.ondemand import kernels as on_demand
 
@@ -117,7 +118,10 @@ class Session:
                 self.keys = [k for k in read_keys(record) if packs.owner(k.partition(".")[0])]
         was = "" if self.seconds is None else f" (was {self.seconds:.2f})"
         ended = f"exit status {status}, " if status else ""
-        click.secho(f"kernelmint: {ended}{seconds:.2f} s{was}, {len(self.keys)} kernels", dim=True)
+        click.secho(
+            f"kernelmint: {ended}{seconds:.2f} s{was}, {counted(len(self.keys), 'kernel')}",
+            dim=True,
+        )
         self.seconds = seconds
 
     def build(self) -> bool:

@@ -23,3 +23,9 @@ class OutputFile(click.Path):
         if not path.exists() and not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
             self.fail(f"{path}: {path.parent} is not a folder that can be written")
         return path
+
+
+def cannot_write(error: OSError) -> click.ClickException:
+    """What to raise if standard output takes no more: a full disk, say. Nothing more is written."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is buffered is written when Python ends
+    return click.ClickException(f"standard output: {error.strerror or error}")

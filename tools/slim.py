@@ -27,6 +27,7 @@ from codegen.spec.load import load
 from codegen.spec.model import Family, ParameterValue, Target
 from codegen.spec.problems import SpecError, UsageError, display_path
 from codegen.tree import writer
+from codegen.words import counted
 
 Values = tuple[ParameterValue, ...]
 
@@ -156,7 +157,7 @@ def main(used: Path, specs: tuple[Path, ...], name: str, out: Path, wheel: Path 
             entries = [_entry(target, values) for values in configurations]
             path = Path(target.display)
             path.write_text(with_set(path.read_text(encoding="utf-8"), name, entries))
-            click.echo(f"{target.display}: set {name} with {len(entries)} kernels")
+            click.echo(f"{target.display}: set {name} with {counted(len(entries), 'kernel')}")
         for key in foreign:
             click.echo(f"not of these specs: {key}", err=True)
         if not found:
@@ -164,7 +165,7 @@ def main(used: Path, specs: tuple[Path, ...], name: str, out: Path, wheel: Path 
         tree = pipeline.build(specs, out, Selection(name, None))
         writer.write(out, tree.files)
         count = sum(len(t.configurations) for space in tree.spaces for t in space.targets)
-        click.echo(f"{display_path(out)}: {count} kernels")
+        click.echo(f"{display_path(out)}: {counted(count, 'kernel')}")
         if wheel is None:
             option = f"-C cmake.define.KERNELMINT_GENERATED_DIR={out.resolve()}"
             click.echo(f"next: pip install . {option}")

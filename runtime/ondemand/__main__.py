@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from codegen.words import counted
 from runtime import catalog
 from runtime.errors import (
     BuildError,
@@ -76,7 +77,7 @@ def build(
         click.echo(f"{info.key:<{width}}{used}".rstrip())
     seconds = time.monotonic() - begin
     where_to = folder or default_folder()
-    click.echo(f"{len(built)} kernels in {where_to}, {seconds:.1f} s", err=True)
+    click.echo(f"{counted(len(built), 'kernel')} in {where_to}, {seconds:.1f} s", err=True)
 
 
 @main.command()
@@ -95,7 +96,9 @@ def cache(as_json: bool, prune: int | None, older_than: float | None) -> None:
         oldest = 0.0 if older_than is None else time.time() - 86400 * older_than
         removed = store.prune(2**63 if prune is None else prune, oldest)
         freed = sum(usage.size for usage in removed)
-        click.echo(f"removed {len(removed)} packs, {freed / 1e6:.1f} MB, from {store.folder}")
+        click.echo(
+            f"removed {counted(len(removed), 'pack')}, {freed / 1e6:.1f} MB, from {store.folder}"
+        )
         return
     found = store.packs()
     entries = [_entry(usage) for usage in found]
@@ -107,7 +110,7 @@ def cache(as_json: bool, prune: int | None, older_than: float | None) -> None:
         runs_on = ", ".join(entry["built_for"]) or "no kernels"
         click.echo(f"{used}  {entry['size'] / 1e6:6.2f} MB  {entry['key']}  ({runs_on})")
     total = sum(usage.size for usage in found)
-    click.echo(f"{len(found)} packs, {total / 1e6:.1f} MB, in {store.folder}")
+    click.echo(f"{counted(len(found), 'pack')}, {total / 1e6:.1f} MB, in {store.folder}")
 
 
 def _entry(usage: Usage) -> dict[str, Any]:

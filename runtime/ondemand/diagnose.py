@@ -6,6 +6,8 @@ import os
 import re
 from pathlib import Path
 
+from codegen.words import counted
+
 # g++ and clang++: file:line:column: error: text; nvcc: file(line): error: text, or error #20: text
 _ERROR = re.compile(
     r"^(?P<file>[^\s:(][^:(]*)(?::(?P<place>\d+(?::\d+)?):|\((?P<line>\d+)\):)"
@@ -46,9 +48,9 @@ def first_error(output: str, header: Path, root: Path) -> str:
         )
     for match in (*own, *found):
         more = len(found) - 1
-        counted = f" (and {more} more error{'s' if more > 1 else ''})" if more else ""
+        others = f" (and {counted(more, 'more error')})" if more else ""
         place = match["place"] or match["line"]
-        return f"{shown(Path(match['file']))}:{place}: error: {match['text']}{counted}"
+        return f"{shown(Path(match['file']))}:{place}: error: {match['text']}{others}"
     last = [line for line in output.splitlines() if line.strip()][-3:]
     return "\n".join(last) or "the compiler failed and said nothing"
 

@@ -4,6 +4,8 @@ import csv
 import gzip
 import json
 import os
+import re
+import shlex
 import shutil
 import stat
 import subprocess
@@ -135,7 +137,6 @@ def test_where(project):
     ("where", "message"),
     [
         ("d_hed == 128", "did you mean 'd_head'"),
-        ("d_head == 256", "none of 2 rows matches"),
         ("d_head ==", "not an expression"),
         ("__import__('os')", "--where"),
         ("d_head", "must be true or false"),
@@ -145,6 +146,50 @@ def test_bad_where(project, where, message):
     result = report(project, "--where", where)
     assert result.exit_code == 2
     assert message in result.output
+
+
+def test_where_that_selects_nothing_is_an_answer(project, tmp_path):
+    out = tmp_path / "r.csv"
+    result = report(project, "--where", "spilled", "--csv", out)
+    assert result.exit_code == 0
+    assert '--where "spilled": none of 2 rows matches' in result.output
+    assert "0 kernels, 0 with spills" in result.output
+    assert read_csv(out) == []
+    result = report(project, "--where", "spilled", "--check")
+    assert (result.exit_code, "none of 0 kernels is one of ours" in result.output) == (2, True)
+
+
+def on_a_terminal(columns, *arguments):
+    """Lines of ptx-report on a terminal so wide, without its colours."""
+    command = shlex.join([sys.executable, "-m", "tools.ptx_report", *map(str, arguments)])
+    done = subprocess.run(
+        ["script", "-qec", f"stty cols {columns}; {command}", os.devnull],
+        cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True,
+        env={**os.environ, "TERM": "xterm", "PYTHONPATH": str(ROOT), "COLUMNS": "", "LINES": ""},
+    )  # fmt: skip
+    return re.sub(r"\x1b\[[0-9;]*m", "", done.stdout).splitlines()
+
+
+@pytest.mark.skipif(shutil.which("script") is None, reason="needs script (util-linux)")
+def test_a_terminal_shows_whole_keys_and_the_worst_twenty_rows(tmp_path):
+    tail = "causal-r128-c64-w4-async-eager-swz-q2-k2-v1-opt"
+    rows = [
+        Record(f"flash_forward.sm80.bf16-d{n}-{tail}", arch="sm_90", used_registers=n)
+        for n in range(100, 130)
+    ]
+    keys = [row.symbol for row in reversed(rows)]
+    old, new = tmp_path / "old.csv", tmp_path / "new.csv"
+    old.write_text(csv_text([row._replace(used_registers=99) for row in rows]), newline="")
+    new.write_text(csv_text(rows), newline="")
+    for arguments in ([new], [new, "--diff", old]):
+        lines = on_a_terminal(80, *arguments)
+        assert max(map(len, lines)) <= 80
+        assert [line for line in lines if line in keys] == keys[:20]
+        assert lines[-2].startswith("… and 10 more: --all")
+        everything = on_a_terminal(80, *arguments, "--all")
+        assert [line for line in everything if line in keys] == keys
+    line = on_a_terminal(160, new)[1].split()
+    assert (line[0], line[-1]) == (keys[0], "129")
 
 
 # Where it writes
@@ -275,6 +320,31 @@ def test_text_in_markdown_is_text(tmp_path):
     new.write_text(csv_text([row._replace(used_registers=2, toolchain="y")]), newline="")
     run(new, "--diff", old, "--markdown", markdown)
     assert r"\`x\` \<b\> \[a\](b)" in markdown.read_text()
+
+
+@pytest.mark.parametrize(
+    ("option", "start"),
+    [("--csv", "kernel_config,"), ("--json", "{"), ("--html", "<!doctype"), ("--markdown", "**")],
+)
+def test_a_dash_is_standard_output_which_holds_nothing_else(project, option, start):
+    result = report(project, option, "-", "--check")
+    assert result.exit_code == 0
+    assert result.stdout.startswith(start)
+    assert "check passed" not in result.stdout
+    assert "2 kernels, 0 with spills" in result.stderr
+    assert not Path("-").exists()
+    assert "two outputs" in report(project, "--csv", "-", "--json", "-").output
+
+
+@pytest.mark.parametrize("command", ["tools.ptx_report", "kernelmint ptx-report"])
+def test_standard_output_on_a_full_disk_is_an_error_and_no_traceback(project, command):
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", *command.split(), project.logs],
+            cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr == "Error: standard output: No space left on device\n"
 
 
 # What it reads
@@ -681,7 +751,7 @@ def test_the_collector_runs_alone_and_isolated(project, tmp_path):
         ],
         cwd=tmp_path, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert "2 kernels, 2 rows, 0 with spills" in done.stdout
+    assert "kernels: 2, rows: 2, with spills: 0" in done.stdout
     assert [row.kernel_config for row in read_csv(out)] == list(KEYS)
 
 

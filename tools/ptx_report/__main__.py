@@ -10,7 +10,9 @@ import click
 from rich.console import Console
 
 from codegen import packs
+from codegen.words import counted
 
+from ..output_file import cannot_write
 from ..places import GENERATED, SPECS
 from . import gate
 from . import report as reports
@@ -21,15 +23,16 @@ from .page import html_text
 from .records import Record, ReportError, csv_text, read_csv
 from .render import json_text, markdown_text
 from .report import STANDARD_INPUT, Report
-from .table import print_changes, print_table
+from .table import print_changes, print_table, summary
 
 _FILE = click.Path(path_type=Path)
+_STANDARD_OUTPUT = Path("-")
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("logs", nargs=-1, metavar="LOG...")
 @click.option("--installed", is_flag=True, help="The report of all installed packs.")
-@click.option("--csv", "csv_file", type=_FILE, help="Write the rows as CSV.")
+@click.option("--csv", "csv_file", type=_FILE, help="Write the rows as CSV (- is standard output).")
 @click.option("--json", "json_file", type=_FILE, help="Write the rows as JSON.")
 @click.option("--html", "html_file", type=_FILE, help="Write one self-contained page.")
 @click.option("--markdown", "markdown_file", type=_FILE, help="Write a table for a comment.")
@@ -38,6 +41,7 @@ _FILE = click.Path(path_type=Path)
     "--check", is_flag=True, help="Exit 1 on a budget or baseline exceeded, or a worse --diff."
 )
 @click.option("--where", help="Only rows for which this expression holds, e.g. 'd_head == 128'.")
+@click.option("--all", "everything", is_flag=True, help="All rows, on a terminal too.")
 @click.option("--parameters", is_flag=True, help="The configurations' parameters as columns.")
 @click.option("--manifest", type=_FILE, help="The manifest of the kernels (default: generated/'s).")
 @click.option(
@@ -58,6 +62,7 @@ def main(
     old_file: Path | None,
     check: bool,
     where: str | None,
+    everything: bool,
     parameters: bool,
     manifest: Path | None,
     baselines: tuple[Path, ...],
@@ -73,7 +78,10 @@ def main(
         if not report.rows:
             sys.exit(_nothing(report, installed))
         if where is not None:
-            report = report.where(where)
+            total, report = len(report.rows), report.where(where)
+            if not report.rows:
+                remark = f'--where "{where}": none of {counted(total, "row")} matches'
+                click.echo(f"ptx-report: {remark}", err=True)
         changes = compare(read_csv(old_file), report.rows) if old_file else None
         folders = _baseline_folders(report, baselines)
         verdict = _check(report, changes, folders) if check else None
@@ -89,20 +97,30 @@ def main(
             texts.append((markdown_file, markdown_text(report, changes)))
         check_outputs([path for path, _ in texts], _inputs(report, old_file, folders))
         for path, text in texts:
-            write_text(path, text)
+            if path == _STANDARD_OUTPUT:
+                click.echo(text, nl=False)
+            else:
+                write_text(path, text)
         if write_baseline:
             for path in gate.write_baselines(report.rows, folders):
                 click.echo(f"written: {path}")
+        console = Console()
+        if any(path == _STANDARD_OUTPUT for path, _ in texts):
+            click.echo(summary(report), err=True)
+        elif changes is not None:
+            print_changes(changes, console, everything)
+        else:
+            print_table(report, console, parameters, everything)
+        status = 0 if verdict is None else _print_verdict(verdict)
+        sys.stdout.flush()
     except ReportError as error:
         click.echo(f"ptx-report: {error}", err=True)
         sys.exit(2)
-    console = Console()
-    if changes is not None:
-        print_changes(changes, console)
-    else:
-        print_table(report, console, parameters)
-    if verdict is not None:
-        sys.exit(_print_verdict(verdict))
+    except BrokenPipeError:
+        raise  # click ends quietly
+    except OSError as error:
+        raise cannot_write(error) from None
+    sys.exit(status)
 
 
 def _read(logs: Sequence[str], installed: bool, manifest: Path | None) -> Report:
@@ -191,8 +209,8 @@ def _check(
         gate.check_changes(changes, verdict)
     if not verdict.checked:
         raise ReportError(
-            f"--check: none of {len(report.rows)} kernels is one of ours, and there is no --diff "
-            "to hold them against"
+            f"--check: none of {counted(len(report.rows), 'kernel')} is one of ours, and there is "
+            "no --diff to hold them against"
         )
     return verdict
 
@@ -203,9 +221,11 @@ def _print_verdict(verdict: gate.Verdict) -> int:
     for offence in verdict.offences:
         click.echo(f"ptx-report: {offence}", err=True)
     if verdict.offences:
-        click.echo(f"ptx-report: check failed: {len(verdict.offences)} offences", err=True)
+        click.echo(
+            f"ptx-report: check failed: {counted(len(verdict.offences), 'offence')}", err=True
+        )
         return 1
-    click.echo(f"check passed: {verdict.checked} rows")
+    click.echo(f"check passed: {counted(verdict.checked, 'row')}", err=True)
     return 0
 
 

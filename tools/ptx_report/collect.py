@@ -112,7 +112,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"ptx-report: {error}", file=sys.stderr)
         return 2
     spilled = sum(bool(row.spilled) for row in rows)
-    counts = f"{len(kernels)} kernels, {len(rows)} rows, {spilled} with spills"
+    counts = f"kernels: {len(kernels)}, rows: {len(rows)}, with spills: {spilled}"
     print(f"ptx-report: {counts}: {options.csv}")
     return 0
 

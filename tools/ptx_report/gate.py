@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from codegen.words import counted
+
 from .diff import LABELS, Change, compare, figure
 from .files import write_text
 from .fingerprints import Manifest
@@ -107,7 +109,7 @@ def check_baselines(
                 verdict.offences.append(Offence(change.row, reason))
         for word, what in (("added", "not in the baseline yet"), ("removed", "no longer built")):
             if count := sum(change.verdict == word for change in changes):
-                verdict.remarks.append(f"{path}: {count} kernels {what}")
+                verdict.remarks.append(f"{path}: {counted(count, 'kernel')} {what}")
         if not same:
             differing = [change for change in changes if change.deltas]
             worse = sum(change.verdict == "worse" for change in differing)

@@ -21,9 +21,8 @@ def html_text(report: Report) -> str:
     It loads nothing: styles, script and data stand in it.
     """
     rows = sorted(report.rows, key=worst_first)
-    several = report.several()
     data = {
-        "rows": [_row(report, row, several) for row in rows],
+        "rows": [_row(report, row) for row in rows],
         "parameters": report.parameter_names(),
         "toolchains": sorted({row.toolchain for row in rows if row.toolchain}),
     }
@@ -40,11 +39,11 @@ def html_text(report: Report) -> str:
     )
 
 
-def _row(report: Report, row: Record, several: bool) -> dict[str, Any]:
+def _row(report: Report, row: Record) -> dict[str, Any]:
     known = report.occupancy(row)
     values: dict[str, Any] = {
         "kernel": row.kernel_config,
-        "function": row.kernel if several and row.key else None,
+        "function": report.function(row),
         "arch": row.arch,
         "kind": row.kind,
         "registers": row.used_registers,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -93,10 +95,14 @@ class Report:
             names.update(dict.fromkeys(self.parameters(row)))
         return list(names)
 
-    def several(self) -> bool:
-        """Whether some configuration has more than one kernel, so that its key is not enough."""
-        keys = [(row.key, row.arch, row.kind) for row in self.rows if row.key]
-        return len(keys) > len(set(keys))
+    def function(self, row: Record) -> str | None:
+        """The kernel's own name, if its configuration has more than one: its key is not enough."""
+        key = row.key, row.arch, row.kind
+        return row.kernel if row.key and self._rows_by_key[key] > 1 else None
+
+    @cached_property
+    def _rows_by_key(self) -> Counter[tuple[str | None, str | None, str]]:
+        return Counter((row.key, row.arch, row.kind) for row in self.rows)
 
     def occupancy(self, row: Record) -> Occupancy | None:
         """From ptxas's figures and the spec's `threads` and `smem_bytes` (shared memory asked for
@@ -141,8 +147,6 @@ class Report:
                 ) from None
 
         rows = [row for row in self.rows if holds(row)]
-        if not rows:
-            raise ReportError(f'--where "{text}": none of {len(self.rows)} rows matches')
         return replace(self, rows=rows, absent=[row for row in self.absent if holds(row)])
 
     def _values(self, row: Record) -> dict[str, Any]:
