@@ -497,7 +497,10 @@ class TestOut:
         buffer = torch.randn(B, 2 * N)
         refused(call, "out (z): shares memory with x", x=buffer[:, :N], out=buffer[:, 4 : N + 4])
 
-    @settings(max_examples=3 * settings.default.max_examples, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(
+        max_examples=3 * settings.default.max_examples,
+        suppress_health_check=[HealthCheck.function_scoped_fixture],
+    )
     @given(
         offsets=st.tuples(st.integers(0, 40), st.integers(0, 40)),
         strides=st.tuples(st.integers(1, 12), st.integers(1, 12)),
