@@ -7,7 +7,7 @@ import json
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from codegen.space import explain as explanation
 from codegen.space.expand import Selection, expand
 from codegen.spec import schema, short_form
 from codegen.spec.load import load
+from codegen.spec.model import Family
 from codegen.spec.problems import SpecError, UsageError, display_path
 from codegen.tree import writer
 from codegen.words import counted
@@ -215,15 +216,24 @@ def _entries(specs: tuple[Path, ...], selection: Selection) -> list[dict[str, An
 def explain(key: str, specs: tuple[Path, ...], out: Path) -> None:
     """Says what became of KEY: built, excluded and why (exit status 1), or how to add it.
 
-    Without --specs and a folder kernel_specs, by the specs of the pack that has its family.
+    Without --specs, of a family that is not in kernel_specs by the specs of its installed pack.
     """
-    if _of_packs(specs):
+    families = None if _of_packs(specs) else load(specs or (_SPECS,))
+    if families is None or (not specs and _of_another_family(key, families)):
         found = installed.explain(key, _SPECS)
     else:
-        found = explanation.explain(key, load(specs or (_SPECS,)), staleness.read_manifest(out))
+        found = explanation.explain(key, families, staleness.read_manifest(out))
     click.echo(found.text)
     if found.excluded:
         sys.exit(EXCLUDED)
+
+
+def _of_another_family(key: str, families: Sequence[Family]) -> bool:
+    """Whether a key, or a short form, is of none of these families, but of an installed pack's."""
+    if short_form.is_short(key):
+        return not any(target.short for family in families for target in family.targets)
+    name = key.partition(".")[0]
+    return name not in [family.name for family in families] and name in installed.families()
 
 
 @main.command()
@@ -251,12 +261,12 @@ def new(family: str, specs: Path) -> None:
 @click.option(
     "--folder", type=click.Path(path_type=Path), metavar="DIR", help="Where. Default: NAME."
 )
-@click.option("--family", default="scale_add", show_default=True, help="Its first family.")
+@click.option("--family", help="Its first family. Default: NAME_scale_add.")
 @_reports_bad_input
-def init(name: str, folder: Path | None, family: str) -> None:
+def init(name: str, folder: Path | None, family: str | None) -> None:
     """Starts a project: a pack of kernels, its Python package and its tests.
 
-    The generated tree is written as well, so that `pip install -e .` works at once.
+    The generated tree is written as well, so that the commands printed at the end work at once.
     """
     root = folder or Path(name)
     for path in scaffold.create_project(name, root, family):
@@ -264,7 +274,9 @@ def init(name: str, folder: Path | None, family: str) -> None:
     tree = pipeline.build((root / "kernel_specs",), root / "generated", Selection("default", None))
     written = writer.write(root / "generated", tree.files).written
     click.echo(f"wrote {display_path(root / 'generated')}: {counted(len(written), 'file')}")
-    click.echo(f"next: cd {display_path(root)}, pip install -e '.[test]', pytest")
+    click.echo("next:")
+    for command in [f"cd {display_path(root)}", *scaffold.installing(), "pytest"]:
+        click.echo(f"  {command}")
 
 
 @main.command("schema")

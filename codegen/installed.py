@@ -1,4 +1,4 @@
-"""What the installed packs hold, for `list` and `explain` where there are no specs at hand."""
+"""What the installed packs hold, for `list` and `explain` of what no specs at hand have."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ from codegen.spec.expressions import EVALUATION_ERRORS, ExpressionError, reason
 from codegen.spec.load import load
 from codegen.spec.problems import UsageError
 from codegen.spec.where import Where, manifest_scope, parameter_kind
+
+
+def families() -> list[str]:
+    """The families of the installed packs."""
+    return [family for pack in packs.installed()[0] for family in pack.families]
 
 
 def entries(specs: Path, where: str | None) -> tuple[list[dict[str, Any]], list[Fault]]:

@@ -26,12 +26,22 @@ def __getattr__(name: str) -> Any:
     """A public name of runtime, or the version."""
     if name == "__version__":
         value = importlib.import_module("importlib.metadata").version("kernelmint")
-    elif name == "__all__" or (_may_be_public(name) and name in rooms.load("runtime").__all__):
-        value = getattr(rooms.load("runtime"), name)
+    elif name == "__all__" or _may_be_public(name):
+        value = _of_runtime(name)
     else:
         raise AttributeError(f"module 'kernelmint' has no attribute {name!r}")
     globals()[name] = value
     return value
+
+
+def _of_runtime(name: str) -> Any:
+    runtime = rooms.load("runtime")
+    if name == "__all__" or name in runtime.__all__:
+        return getattr(runtime, name)
+    try:
+        return rooms.load("runtime.packs").front(name)  # of a family loaded since
+    except LookupError:
+        raise AttributeError(f"module 'kernelmint' has no attribute {name!r}") from None
 
 
 def _may_be_public(name: str) -> bool:

@@ -131,7 +131,8 @@ def build(
     """Builds kernels of a folder of specs into the cache, as many at a time as the machine bears.
 
     Args:
-        specs: a folder, as `load` takes it, which is loaded; or the name of a family.
+        specs: a folder, as `load` takes it, which is loaded; or the name of a family, known or in
+            the current folder's kernel_specs.
         where: only those for which this expression over parameters, derived values, `family` and
             `target` holds.
         set_name: of which set of each target.
@@ -147,12 +148,15 @@ def build(
         InvalidArgument: an unknown name, or nothing matches.
     """
     from runtime.ondemand import kernels as on_demand  # its modules take a while to import
+    from runtime.ondemand.specs import here
 
     if isinstance(specs, str) and packs.owner(specs) is not None:
         names = [specs]
     else:
         if isinstance(specs, str) and os.sep not in specs and not os.path.isdir(specs):
-            check_name("family or folder", specs, packs.families())
+            if (folder := here(specs)) is None:
+                check_name("family or folder", specs, packs.families())
+            specs = folder or specs
         names = list(dict.fromkeys(info.family for info in load(specs)))
     if keys is None:
         keys = on_demand.keys(names, set_name, where)
@@ -564,9 +568,13 @@ def _explain_unknown(key: str) -> str:
         what = f"{counted(count, 'kernel')} of {parts[0]} built, and not this one"
     given = _abridged(key)
     from runtime.ondemand import kernels as on_demand
+    from runtime.ondemand.specs import here
 
     now = ""
-    if packs.owner(parts[0]) is not None and on_demand.source_of(parts[0]) is not None:
+    if packs.owner(parts[0]) is None:
+        folder = repr(os.path.relpath(place)) if (place := here(parts[0])) else "folder of specs"
+        now = f"kernelmint.load({folder}) adds families whose kernels are built when called. "
+    elif on_demand.source_of(parts[0]) is not None:
         now = f"runtime.kernel({given!r}, build=True) builds it now, if its spec allows it. "
     return f"{given}: {what}. Nearest built: {_nearest(key)}. {now}{_how_to_add(given)}"
 

@@ -7,6 +7,7 @@ import heapq
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from codegen import hardware
@@ -75,12 +76,16 @@ def explain(
     where, then = "the generated tree; write it with", ""
     if pack:
         where, then = f"{pack}; in the project of that pack, run", " && pip install ."
+    folder = target.family if pack else Path(target.display).parent
+    on_demand = ["or build it now, into the cache:", f"  kernelmint build {folder} --key {key}"]
     if names:
         option = "" if "default" in names else f" --set {names[0]}"
-        return Explanation(
-            f"{key} is in set {', '.join(names)}, but not in {where}\n"
-            f"  kernelmint regenerate{option}{then}"
-        )
+        lines = [
+            f"{key} is in set {', '.join(names)}, but not in {where}",
+            f"  kernelmint regenerate{option}{then}",
+            *on_demand,
+        ]
+        return Explanation("\n".join(lines))
     entry = ", ".join(f"{name}: {_yaml(value)}" for name, value in target.by_name(values).items())
     lines = [
         f"{key} is valid, but in no set; add to a set of "
@@ -89,6 +94,7 @@ def explain(
         f"  - {{{entry}}}",
         "then run",
         f"  kernelmint regenerate{then}",
+        *on_demand,
         *(
             f"the set {name} prunes it: {rule.location}: {rule.that.text}: {rule.because}"
             for name, rule in pruned(target, values)

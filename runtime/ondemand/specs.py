@@ -58,6 +58,14 @@ def find(folder: Path) -> list[Source]:
     return sources
 
 
+def here(family: str) -> Path | None:
+    """The folder of a family in the current folder's kernel_specs; None if it is not there."""
+    try:
+        return next((s.folder for s in find(Path("kernel_specs")) if s.family == family), None)
+    except InvalidArgument:  # no such folder, or no families in it
+        return None
+
+
 def _root_of(family: Path) -> Path:
     """The folder of specs that a family's folder is in: by convention `kernel_specs`, and where
     there is none of that name, the folder above."""

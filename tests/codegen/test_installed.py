@@ -196,3 +196,22 @@ def test_neither_specs_nor_packs_is_one_error_that_names_both(site, workspace) -
         assert "there is no folder kernel_specs here" in result.stderr
         assert "--specs DIR" in result.stderr
         assert "install a pack" in result.stderr
+
+
+def test_in_a_project_explain_knows_the_families_of_packs_too(site, workspace) -> None:
+    assert workspace.run("new", "other").status == 0
+    assert "is built: in pack my_kernels" in workspace.run("explain", KEY).stdout
+    short = json.loads((site / "my_kernels/_pack/manifest.json").read_text())
+    (sm80,) = (t for t in short["families"][0]["targets"] if t["name"] == "sm80")
+    assert "pack my_kernels" in workspace.run("explain", sm80["kernels"][0]["short"]).stdout
+    assert "not in the generated tree" in workspace.run("explain", "other.cpu.f32-n8192").stdout
+    named = workspace.run("explain", KEY, "--specs", "kernel_specs")
+    assert "there is no family 'demo'" in named.stderr
+
+
+def test_explain_names_the_command_that_builds_a_kernel_on_demand(site, workspace) -> None:
+    in_none = workspace.run("explain", "demo.cpu.bf16-t65").stdout
+    assert "  kernelmint build demo --key demo.cpu.bf16-t65\n" in in_none
+    assert workspace.run("new", "other").status == 0
+    in_set = workspace.run("explain", "other.cpu.f32-n8192").stdout
+    assert "  kernelmint build kernel_specs/other --key other.cpu.f32-n8192\n" in in_set

@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 from click.testing import CliRunner
 
+import kernelmint as face
+import runtime
 from kernelmint.__main__ import main
+from runtime import KernelNotFound
 
 
 @pytest.fixture
@@ -42,6 +46,18 @@ def test_kernels_are_built_listed_and_pruned(family, cache, compilations, kernel
     kernelmint("build", family.folder, "--where", wanted, "--cache", tmp_path / "shipped")
     assert len(compilations.take()) == 2
     assert len(list((tmp_path / "shipped/1/packs").iterdir())) == 2
+
+
+def test_a_family_of_this_folder_is_known_by_name(family, cache, kernelmint, monkeypatch):
+    family.specs.rename(family.specs.parent / "kernel_specs")
+    monkeypatch.chdir(family.specs.parent)
+    with pytest.raises(KernelNotFound, match=rf"load\('kernel_specs/{family.name}'\) adds"):
+        runtime.kernel(family.key())
+    assert family.key() in kernelmint("build", family.name, "--key", family.key())
+    tuned = kernelmint("tune", family.name, "--target", "cpu", status=1)
+    assert f"kernel_specs/{family.name}/cpu.shapes.yaml" in tuned  # what else is needed
+    z = getattr(face, family.name)(*torch.ones(2, 1, 10), alpha=2.0)  # its front
+    assert z.sum() == 30
 
 
 def test_bad_input_is_an_error_in_a_sentence(family, cache, kernelmint, tmp_path):

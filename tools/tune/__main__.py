@@ -14,6 +14,7 @@ import click
 import runtime
 from codegen.spec.problems import SpecError, UsageError, did_you_mean
 from runtime import packs
+from runtime.ondemand.specs import here
 
 from ..output_file import OutputFile
 from . import rows, t4
@@ -72,9 +73,9 @@ def main(
 ) -> None:
     """Find the fastest kernels of FAMILY for this machine's devices.
 
-    FAMILY is a family's name, or the folder of its spec. What is measured is kept in the cache of
-    kernels that are built on demand, so that a second run goes on where the first one ended, and
-    times only kernels whose machine code is new.
+    FAMILY is a family's name, installed or in kernel_specs here, or the folder of its spec. What is
+    measured is kept in the cache of kernels that are built on demand, so that a second run goes on
+    where the first one ended, and times only kernels whose machine code is new.
     """
     # What was found is in the journal: an interrupt ends it at once, as a kill does, before the
     # workers, which are interrupted too, could be taken for kernels that crash.
@@ -82,11 +83,12 @@ def main(
     specs = None
     try:
         if family not in (known := runtime.families()):
-            if not Path(family).is_dir():
+            folder = Path(family) if Path(family).is_dir() else here(family)
+            if folder is None:
                 raise click.UsageError(
                     f"{family!r} is neither a family{did_you_mean(family, known)} nor a folder"
                 )
-            specs, names = family, {info.family for info in runtime.load(family)}
+            specs, names = str(folder), {info.family for info in runtime.load(folder)}
             if len(names) != 1:
                 raise click.UsageError(f"{family}: expected the folder of one family")
             (family,) = names
