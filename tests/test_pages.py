@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+from tests.pages import PAGES, ROOT
 
 
 def anchors(page: Path) -> Iterator[str]:
@@ -24,6 +23,21 @@ def links() -> Iterator[tuple[Path, str]]:
         for link in sorted(set(re.findall(r"\]\(([^)]+)\)", text))):
             if "://" not in link:
                 yield page, link
+
+
+@pytest.mark.parametrize(
+    "file",
+    [*PAGES, *(ROOT / "codegen/scaffold").rglob("*.mako"), *(ROOT / "examples").rglob("*.py")],
+    ids=lambda file: file.relative_to(ROOT).as_posix(),
+)
+def test_people_import_kernelmint(file: Path) -> None:
+    """Another module may be called runtime, and would be taken in silence. A front imports runtime:
+    it is the runtime that imports a front."""
+    text = file.read_text(encoding="utf-8")
+    if "front.py" in file.name or file.name == "adding_a_family.md":
+        text = re.sub(r"^import runtime\nfrom runtime import catalog.*", "", text, flags=re.M)
+    imported = r"^\s*(?:>>> )?(?:from |import (?:.*, )?)runtime\b"
+    assert not re.search(imported, text, re.MULTILINE)
 
 
 @pytest.mark.parametrize(

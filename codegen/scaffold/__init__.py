@@ -4,7 +4,11 @@ around one."""
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import re
+import shlex
+import urllib.parse
+import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -54,8 +58,9 @@ def create(family: str, specs: Path) -> list[Path]:
     return _write("family", _FAMILY, specs / family, values)
 
 
-def create_project(name: str, folder: Path, family: str) -> list[Path]:
-    """Writes a project of its own with the pack `name`, whose first family is `family`.
+def create_project(name: str, folder: Path, family: str | None = None) -> list[Path]:
+    """Writes a project of its own with the pack `name`, whose first family is `family`, or named
+    after the project: no two packs in one process have families of one name.
 
     Returns its files. Refuses to overwrite anything.
     """
@@ -66,23 +71,54 @@ def create_project(name: str, folder: Path, family: str) -> list[Path]:
         )
     if why := reserved(name):
         raise UsageError(f"'{name}' {why}: choose another name")
+    function = family or "scale_add"
+    family = family or f"{name}_scale_add"
     if name == family:
         raise UsageError(f"'{name}' cannot name both the package and its family: use --family")
     values = {
         "name": name,
         "distribution": name.replace("_", "-"),
         "family": family,
+        "function": function,
         "version": _version(),
     }
     written = _write("project", _PROJECT, folder, values)
     return [*written, *create(family, folder / "kernel_specs")]
 
 
+def installing() -> list[str]:
+    """The commands that install a new project, in its folder, with the Kernelmint that is here. Its
+    build is isolated if an index has Kernelmint, which PEP 610's record tells."""
+    install = "pip install -e '.[test]'"
+    record = json.loads(_distribution().read_text("direct_url.json") or "{}")
+    url = urllib.parse.urlsplit(record.get("url", ""))
+    wheel = Path(urllib.request.url2pathname(url.path))
+    if not record:
+        return [install]
+    if "archive_info" in record and url.scheme == "file" and wheel.is_file():
+        return [f"export PIP_FIND_LINKS={shlex.quote(str(wheel.parent))}", install]
+    return [
+        "pip install scikit-build-core",
+        "python -m kernelmint.backend | xargs -r pip install",
+        install.replace(" -e", " --no-build-isolation -e"),
+    ]
+
+
 def _version() -> str:
     """Kernelmint's, as a requirement names it: of two numbers."""
-    found = re.match(r"\d+\.\d+", importlib.metadata.version("kernelmint"))
+    found = re.match(r"\d+\.\d+", _distribution().version)
     assert found is not None
     return found[0]
+
+
+def _distribution() -> importlib.metadata.Distribution:
+    try:
+        return importlib.metadata.distribution("kernelmint")
+    except importlib.metadata.PackageNotFoundError:
+        raise UsageError(
+            "Kernelmint is not installed in this Python, and a project's build needs it: run "
+            f"pip install {shlex.quote(str(_TEMPLATES.parents[1]))}"
+        ) from None
 
 
 def _write(

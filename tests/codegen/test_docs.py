@@ -22,7 +22,7 @@ def test_adding_a_family_shows_the_files_that_new_writes(tmp_path) -> None:
 
 def test_own_kernels_names_what_init_writes(tmp_path) -> None:
     page = (ROOT / "docs/own_kernels.md").read_text()
-    for path in create_project("my_kernels", tmp_path / "project", "scale_add"):
+    for path in create_project("my_kernels", tmp_path / "project"):
         name = path.relative_to(tmp_path / "project").as_posix()
         folders = [f"{parent.as_posix()}/" for parent in Path(name).parents[:-1]]
         assert any(f"`{part}`" in page for part in (name, *folders)), name

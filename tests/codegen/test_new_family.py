@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -37,6 +38,61 @@ def test_refuses_to_overwrite(workspace) -> None:
     assert result.status == 2
     assert result.stderr == "error: kernel_specs/demo is already there\n"
     assert (workspace.demo / "family.yaml").read_text() == before
+
+
+def test_two_projects_have_no_family_in_common(workspace) -> None:
+    for name in ("first", "second"):
+        assert workspace.run("init", name).status == 0
+        (family,) = (workspace.root / name / "kernel_specs").iterdir()
+        assert family.name == f"{name}_scale_add"
+
+
+WHEEL = "kernelmint-0.3.0-cp312-abi3-linux_x86_64.whl"
+NOT_ISOLATED = [
+    "pip install scikit-build-core",
+    "python -m kernelmint.backend | xargs -r pip install",
+    "pip install --no-build-isolation -e '.[test]'",
+]
+
+
+@pytest.mark.parametrize(
+    ("record", "expected"),
+    [
+        (None, ["pip install -e '.[test]'"]),  # an index has it
+        (
+            {"url": "file://{site}/a%20wheel/" + WHEEL, "archive_info": {}},
+            ["export PIP_FIND_LINKS='{site}/a wheel'", "pip install -e '.[test]'"],
+        ),
+        ({"url": f"file:///gone/{WHEEL}", "archive_info": {}}, NOT_ISOLATED),
+        ({"url": "file:///a/clone", "dir_info": {"editable": True}}, NOT_ISOLATED),
+        ({"url": "https://host/clone", "vcs_info": {"vcs": "git"}}, NOT_ISOLATED),
+    ],
+)
+def test_init_prints_what_installs_it_with_this_kernelmint(
+    workspace, monkeypatch, tmp_path_factory, record, expected
+) -> None:
+    """By what PEP 610 has pip write down."""
+    site = tmp_path_factory.mktemp("site")
+    (site / "a wheel").mkdir()
+    (site / "a wheel" / WHEEL).write_text("")
+    info = site / "kernelmint-0.3.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: kernelmint\nVersion: 0.3.0\n")
+    if record is not None:
+        (info / "direct_url.json").write_text(json.dumps(record).replace("{site}", str(site)))
+    monkeypatch.setattr("sys.path", [str(site)])
+    printed = workspace.run("init", "my_kernels").stdout.partition("next:\n")[2]
+    expected = [line.replace("{site}", str(site)) for line in expected]
+    assert [line.strip() for line in printed.splitlines()] == ["cd my_kernels", *expected, "pytest"]
+    assert '"kernelmint>=0.3"' in (workspace.root / "my_kernels/pyproject.toml").read_text()
+
+
+def test_init_without_an_installed_kernelmint_says_what_to_install(workspace, monkeypatch) -> None:
+    monkeypatch.setattr("sys.path", [])
+    result = workspace.run("init", "my_kernels")
+    assert result.status == 2
+    assert f"run pip install {ROOT}\n" in result.stderr
+    assert not (workspace.root / "my_kernels").exists()
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,12 @@
 """${name}: kernels of its own, called like functions or by key.
 
-    import ${name}
+    import kernelmint, ${name}
 
-    ${name}.${family}(x, y, alpha=0.5)
-
-    import runtime
-
-    runtime.kernels("${family}")                      # what there is
-    runtime.kernel(key)(x, y, alpha=0.5)
+    ${name}.${function}(x, y, alpha=0.5)
+    kernelmint.kernels("${family}")                   # what there is
+    kernelmint.kernel(key)(x, y, alpha=0.5)
 """
 
-from runtime import ${family}
+from kernelmint import ${family}${"" if function == family else f" as {function}"}
 
-__all__ = ["${family}"]
+__all__ = ["${function}"]

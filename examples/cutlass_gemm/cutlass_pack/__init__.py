@@ -4,12 +4,12 @@ import cutlass_pack
 
 d = cutlass_pack.cutlass_gemm(a, b)
 
-import runtime
+import kernelmint
 
-runtime.kernels("cutlass_gemm")                      # what there is
-runtime.kernel(key)(a, b)
+kernelmint.kernels("cutlass_gemm")                      # what there is
+kernelmint.kernel(key)(a, b)
 """
 
-from runtime import cutlass_gemm
+from kernelmint import cutlass_gemm
 
 __all__ = ["cutlass_gemm"]

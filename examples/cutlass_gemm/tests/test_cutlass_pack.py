@@ -4,14 +4,14 @@ import cutlass_pack
 import pytest
 import torch
 
-import runtime
+import kernelmint
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 def test_its_kernels_are_listed_beside_kernelmints() -> None:
-    assert {info.target for info in runtime.kernels("cutlass_gemm")} <= {"sm80", "sm90a"}
-    assert runtime.kernels("flash_forward")
+    assert {info.target for info in kernelmint.kernels("cutlass_gemm")} <= {"sm80", "sm90a"}
+    assert kernelmint.kernels("flash_forward")
 
 
 @gpu
