@@ -1,0 +1,43 @@
+// What the steps of a call share: what it has found so far, and how messages show it.
+#pragma once
+
+#include <limits>
+#include <string>
+
+#include "errors.h"
+#include "kernel.h"
+
+namespace kernelmint {
+
+inline constexpr std::int64_t kNoStrides[kMaxRank] = {};
+inline constexpr std::int64_t kMaxExtent = std::numeric_limits<std::int32_t>::max();
+
+constexpr bool is_floating(Dtype dtype) { return dtype == Dtype::f32 || dtype == Dtype::f64; }
+
+std::string shape_of(const std::int64_t* shape, int rank);
+std::string shape_of(PyObject* tensor);
+std::string attribute_text(PyObject* tensor, const char* name);
+
+// What one call has found so far; arrays are indexed as the family's tensors and scalars are.
+struct Kernel::Call {
+  Torch& torch = Torch::get();
+  TensorInfo tensors[kMaxTensors];
+  BoundTensor bound[kMaxTensors];
+  std::int64_t symbols[kMaxSymbols];
+  std::int16_t bound_by[kMaxSymbols];  // the tensor that a symbol came from; -1: none yet
+  int first_input = -1;
+  ScalarValue scalars[kMaxScalars];
+  bool is_default[kMaxScalars];
+  DeviceFacts facts;              // known where an expression asks for them, and at the launch
+  bool present[kMaxTensors];      // of outputs, whether they are asked for; of inputs, passed
+  int num_wanted = 0;             // outputs to return
+  nb::object owned[kMaxTensors];  // outputs
+  nb::object workspace, zeroed_workspace;
+  bool wants_trace = false;
+  nb::object trace;
+  TensorInfo records;
+
+  dlpack::Device device() const { return tensors[first_input].device; }
+};
+
+}  // namespace kernelmint

@@ -1,0 +1,314 @@
+// The checks of a call's tensors, and how messages name what is wrong.
+#include <algorithm>
+#include <cctype>
+#include <string_view>
+
+#include "kernel_call.h"
+#include "overlap.h"
+
+namespace kernelmint {
+namespace {
+
+std::string value_text(const ScalarArgument& argument, const ScalarValue& value) {
+  if (argument.values != nullptr) return argument.values[value.integer];
+  return is_floating(argument.dtype) ? text(value.floating) : text(value.integer);
+}
+
+}  // namespace
+
+std::string shape_of(const std::int64_t* shape, int rank) {
+  std::string result = "[";
+  for (int i = 0; i < rank; ++i) result += text(i ? ", " : "", shape[i]);
+  return result + "]";
+}
+
+std::string shape_of(PyObject* tensor) {
+  return to_text(nb::steal(PySequence_List(nb::object(nb::handle(tensor).attr("shape")).ptr())));
+}
+
+std::string attribute_text(PyObject* tensor, const char* name) {
+  return to_text(nb::handle(tensor).attr(name));
+}
+
+std::string Kernel::shape_text(const TensorArgument& argument) const {
+  std::string result = "[";
+  for (int i = 0; i < argument.rank; ++i) result += text(i ? ", " : "", argument.dims[i].text);
+  return result + "]";
+}
+
+// "; here H = 6, Hk = 4": the symbols, optional tensors, parameters, derived values, facts about
+// the device and, once they are known, scalars that an expression names, and their values; empty
+// where it names none.
+std::string Kernel::here(const char* expression, const Call& call, bool scalars_known) const {
+  std::string result;
+  const auto add = [&](std::string_view name, const std::string& value) {
+    result += text(result.empty() ? "; here " : ", ", name, " = ", value);
+  };
+  std::string seen = " ";
+  for (const char* at = expression; *at != '\0';) {
+    if (!std::isalpha(static_cast<unsigned char>(*at)) && *at != '_') {
+      ++at;
+      continue;
+    }
+    const char* begin = at;
+    while (std::isalnum(static_cast<unsigned char>(*at)) || *at == '_') ++at;
+    const std::string word(begin, at);
+    if (seen.find(" " + word + " ") != std::string::npos) continue;
+    seen += word + " ";
+    for (int i = 0; i < family_.num_symbols; ++i)
+      if (word == family_.symbols[i]) add(word, std::to_string(call.symbols[i]));
+    for (int i = 0; i < family_.num_tensors; ++i)
+      if (family_.tensors[i].optional && word == family_.tensors[i].name)
+        add(word, call.present[i] ? "True" : "False");
+    for (int i = 0; scalars_known && i < family_.num_scalars; ++i)
+      if (word == family_.scalars[i].name)
+        add(word, value_text(family_.scalars[i], call.scalars[i]));
+    if (asks_device_ && word == "sm_count") add(word, text(call.facts.sm_count));
+    if (asks_device_ && word == "max_shared_memory") add(word, text(call.facts.max_shared_memory));
+    if (parameters_.contains(word.c_str())) add(word, to_text(parameters_[word.c_str()]));
+  }
+  return result;
+}
+
+Scope Kernel::scope(const Call& call) const {
+  return {call.symbols, entry_.parameters, call.scalars, &call.facts, call.present};
+}
+
+std::int64_t Kernel::evaluate(IntExpression expression, const char* expression_text,
+                              const Call& call, bool scalars_known) const {
+  const Evaluated<std::int64_t> result = expression(scope(call));
+  if (result.error == nullptr) [[likely]]
+    return result.value;
+  throw InvalidArgument(text(entry_.key, ": ", expression_text, ": ", result.error,
+                             here(expression_text, call, scalars_known)));
+}
+
+void Kernel::check_dtype(const TensorArgument& argument, const TensorInfo& tensor,
+                         Dtype dtype) const {
+  if (tensor.dtype == static_cast<int>(dtype)) [[likely]]
+    return;
+  throw InvalidArgument(text(argument.name, ": got dtype ", attribute_text(tensor.object, "dtype"),
+                             ", expected ", torch_name(dtype), " (", entry_.key, ")"));
+}
+
+void Kernel::check_device(Call& call, const TensorArgument& argument, const TensorInfo& tensor) {
+  const dlpack::Device device = tensor.device;
+  if (argument.on_host) {
+    if (device.type == dlpack::kCpu) return;
+    throw InvalidArgument(text(
+        argument.name, ": got a tensor on ", attribute_text(tensor.object, "device"),
+        ", expected one on the CPU, where the launch reads it; pass ", argument.name, ".cpu()"));
+  }
+  if (call.first_input >= 0) {
+    const dlpack::Device first = call.tensors[call.first_input].device;
+    if (device.type == first.type && device.id == first.id) [[likely]]
+      return;
+    throw InvalidArgument(text(argument.name, ": got a tensor on ",
+                               attribute_text(tensor.object, "device"), ", expected the device of ",
+                               family_.tensors[call.first_input].name, ", ",
+                               attribute_text(call.tensors[call.first_input].object, "device")));
+  }
+  if (device.type != (is_cuda_ ? dlpack::kCuda : dlpack::kCpu)) {
+    const nb::object devices = nb::module_::import_("runtime.devices");
+    if (is_cuda_ && !nb::cast<bool>(devices.attr("has_cuda")()))
+      throw TargetUnavailable(text(entry_.key, ": needs a CUDA device; no CUDA device"));
+    throw InvalidArgument(text(argument.name, ": got a tensor on ",
+                               attribute_text(tensor.object, "device"), ", expected a ",
+                               is_cuda_ ? "CUDA" : "CPU", " tensor (", entry_.key, ")"));
+  }
+  if (!is_cuda_) return;
+  if (device.id < 64 && (ready_devices_ >> device.id & 1)) [[likely]]
+    return;
+  const nb::object reason =
+      nb::module_::import_("runtime.devices")
+          .attr("why_unavailable")(target_.capability, target_.exact_capability, architectures_,
+                                   device.id);
+  if (!reason.is_none()) throw TargetUnavailable(text(entry_.key, ": ", to_text(reason)));
+  if (device.id < 64) ready_devices_ |= std::uint64_t{1} << device.id;
+}
+
+void Kernel::check_gradients(const Call& call, const char* name, const TensorInfo& tensor) const {
+  if (call.torch.requires_grad(tensor.object) && call.torch.grad_enabled())
+    throw InvalidArgument(
+        text(name, ": requires_grad is set and grad mode is on, but ", family_.name,
+             " has no backward; call it under torch.no_grad() or pass ", name, ".detach()"));
+}
+
+void Kernel::check_autograd(Call& call, const TensorArgument& argument,
+                            const TensorInfo& tensor) const {
+  check_gradients(call, argument.name, tensor);
+  if (call.torch.has_neg_bit(tensor.object))
+    throw InvalidArgument(
+        text(argument.name,
+             ": got a lazily negated view (is_neg() is true), expected its values in "
+             "memory; pass ",
+             argument.name, ".resolve_neg()"));
+}
+
+void Kernel::check_memory(const TensorArgument& argument, const TensorInfo& tensor,
+                          int index) const {
+  const int size = size_in_bytes(dtypes_[index]);
+  int alignment = alignments_[index];
+  const std::int64_t* shape = tensor.shape;
+  const std::int64_t* strides = tensor.strides;
+  const int last = tensor.rank - 1;
+  for (int i = 0; i <= last; ++i)
+    if (shape[i] == 0) return;  // nothing is read or written
+  if (last >= 0 && shape[last] > 1 && strides[last] != 1) {
+    if (argument.strides != Strides::any)
+      throw InvalidArgument(text(argument.name, ": got stride ", strides[last],
+                                 " in the last dimension, expected 1; pass ", argument.name,
+                                 ".contiguous()"));
+    alignment = size;
+  }
+  if (argument.strides == Strides::contiguous) {
+    std::int64_t expected = 1;
+    for (int i = last; i >= 0; expected *= shape[i--])
+      if (shape[i] > 1 && strides[i] != expected)
+        throw InvalidArgument(text(argument.name, ": got strides ", shape_of(strides, tensor.rank),
+                                   ", expected a contiguous ", "tensor; pass ", argument.name,
+                                   ".contiguous()"));
+  }
+  const auto address = reinterpret_cast<std::uintptr_t>(tensor.data);
+  if (address % alignment != 0)
+    throw InvalidArgument(text(argument.name, ": got data that begins ", address % alignment,
+                               " bytes past a multiple of ", alignment, ", expected ", alignment,
+                               "-byte alignment (", entry_.key, "); pass ", argument.name,
+                               ".clone()"));
+  if (alignment <= size) return;
+  // A contiguous tensor always passes: rows that are no multiple of the alignment in themselves
+  // ask for no more than what their length divides.
+  std::int64_t unit = alignment;
+  if (last >= 0)
+    while (shape[last] * size % unit != 0) unit /= 2;
+  for (int i = 0; i < last; ++i)
+    if (shape[i] > 1 && strides[i] * size % unit != 0)
+      throw InvalidArgument(text(argument.name, ": got a stride of ", strides[i] * size,
+                                 " bytes in dimension ", i, ", expected a multiple of ", unit, " (",
+                                 entry_.key, "); pass ", argument.name, ".contiguous()"));
+}
+
+void Kernel::bind_symbols(Call& call, const TensorArgument& argument, const TensorInfo& tensor) {
+  if (tensor.rank != argument.rank)
+    throw InvalidArgument(text(argument.name, ": got shape ", shape_of(tensor.object),
+                               ", expected ", static_cast<int>(argument.rank), " dimensions, ",
+                               shape_text(argument)));
+  for (int i = 0; i < tensor.rank; ++i) {
+    const std::int64_t extent = tensor.shape[i];
+    if (extent > kMaxExtent)
+      throw InvalidArgument(text(argument.name, ": got ", extent, " in dimension ", i, " (",
+                                 argument.dims[i].text, "), expected at most ", kMaxExtent,
+                                 ": kernels count each extent in 32 bits"));
+    const int symbol = argument.dims[i].symbol;
+    if (symbol < 0) continue;
+    if (call.bound_by[symbol] < 0) {
+      call.symbols[symbol] = extent;
+      call.bound_by[symbol] = static_cast<std::int16_t>(&argument - family_.tensors);
+    } else if (call.symbols[symbol] != extent) {
+      throw InvalidArgument(text(argument.name, ": got shape ", shape_of(tensor.shape, tensor.rank),
+                                 ", expected ", shape_text(argument), " with ",
+                                 family_.symbols[symbol], " = ", call.symbols[symbol], " as in ",
+                                 family_.tensors[call.bound_by[symbol]].name, "; dimension ", i,
+                                 " is ", extent));
+    }
+  }
+}
+
+void Kernel::check_expressions(const Call& call) const {
+  for (int n = 0; n < num_inputs_; ++n) {
+    const int t = inputs_[n];
+    const TensorArgument& argument = family_.tensors[t];
+    if (!call.present[t]) continue;
+    for (int i = 0; i < argument.rank; ++i) {
+      const Dim& dim = argument.dims[i];
+      if (dim.symbol >= 0) continue;
+      const std::int64_t needed = evaluate(dim.value, dim.text, call);
+      if (call.tensors[t].shape[i] != needed)
+        throw InvalidArgument(text(argument.name, ": got shape ",
+                                   shape_of(call.tensors[t].shape, argument.rank), ", expected ",
+                                   shape_text(argument), ": dimension ", i, " must be ", needed,
+                                   here(dim.text, call)));
+    }
+  }
+}
+
+void Kernel::check_requirements(const Call& call, const Requirement* requirements, int count,
+                                bool of_scalars) const {
+  for (int i = 0; i < count; ++i) {
+    const Requirement& requirement = requirements[i];
+    if (requirement.needs_scalars != of_scalars) continue;
+    if (evaluate(requirement.holds, requirement.text, call, of_scalars) != 0) [[likely]]
+      continue;
+    throw InvalidArgument(text(entry_.key, ": requires ", requirement.text, ", because ",
+                               requirement.because, here(requirement.text, call, of_scalars)));
+  }
+}
+
+void Kernel::check_requirements(const Call& call, bool of_scalars) const {
+  check_requirements(call, family_.requirements, family_.num_requirements, of_scalars);
+  check_requirements(call, target_.requirements, target_.num_requirements, of_scalars);
+}
+
+void Kernel::check_output(Call& call, int index, const std::int64_t* shape, PyObject* object) {
+  const TensorArgument& argument = given_outputs_[index];
+  TensorInfo& tensor = call.tensors[index];
+  call.torch.read(object, argument.name, tensor);
+  check_dtype(argument, tensor, dtypes_[index]);
+  check_device(call, argument, tensor);
+  if (tensor.rank != argument.rank || !std::equal(shape, shape + argument.rank, tensor.shape))
+    throw InvalidArgument(text(argument.name, ": got shape ", shape_of(object), ", expected ",
+                               shape_of(shape, argument.rank), " = ", shape_text(argument)));
+  check_memory(argument, tensor, index);
+  check_autograd(call, argument, tensor);
+  check_apart(call, argument, index);
+}
+
+// What is written has no memory in common with the inputs, the outputs before it, or itself.
+void Kernel::check_apart(const Call& call, const TensorArgument& argument, int index) const {
+  const TensorInfo& tensor = call.tensors[index];
+  const int size = size_in_bytes(dtypes_[index]);
+  if (may_overlap_itself(tensor, size))
+    throw InvalidArgument(text(argument.name, ": several of its elements share memory (strides ",
+                               shape_of(tensor.strides, tensor.rank),
+                               "), expected a tensor whose elements are apart; pass a clone"));
+  const auto check = [&](int i) {
+    if (i != index && call.bound[i].data != nullptr &&
+        may_overlap(tensor, size, call.tensors[i], size_in_bytes(dtypes_[i])))
+      throw InvalidArgument(text(argument.name, ": shares memory with ", family_.tensors[i].name,
+                                 " (or cannot be shown not to), expected memory of its own"));
+  };
+  for (int n = 0; n < num_inputs_; ++n) check(inputs_[n]);
+  if (argument.role == Role::output)
+    for (int n = 0; outputs_[n] < index; ++n) check(outputs_[n]);
+}
+
+void Kernel::bind_inputs(Call& call, nb::handle inputs) {
+  std::fill_n(call.bound_by, family_.num_symbols, std::int16_t{-1});
+  if (has_optional_inputs_) std::fill_n(call.symbols, family_.num_symbols, 0);
+  for (int n = 0; n < num_inputs_; ++n) {
+    const int i = inputs_[n];
+    const TensorArgument& argument = family_.tensors[i];
+    PyObject* object = NB_TUPLE_GET_ITEM(inputs.ptr(), n);
+    call.present[i] = !argument.optional || object != Py_None;
+    if (!call.present[i]) {
+      call.bound[i] = {nullptr, kNoStrides};
+      continue;
+    }
+    TensorInfo& tensor = call.tensors[i];
+    call.torch.read(object, argument.name, tensor);
+    check_dtype(argument, tensor, dtypes_[i]);
+    check_device(call, argument, tensor);
+    if (call.first_input < 0 && !argument.on_host) call.first_input = i;
+    bind_symbols(call, argument, tensor);
+    check_memory(argument, tensor, i);
+    check_autograd(call, argument, tensor);
+    call.bound[i] = {tensor.data, tensor.strides};
+  }
+  if (has_input_expressions_) check_expressions(call);
+  for (int n = 0; n < num_mutated_; ++n)
+    if (call.present[mutated_[n]]) check_apart(call, family_.tensors[mutated_[n]], mutated_[n]);
+  if (asks_device_) find_facts(call);
+  check_requirements(call, false);
+}
+
+}  // namespace kernelmint
