@@ -34,21 +34,10 @@ except ModuleNotFoundError as _error:
     # A checkout's own folder, which shadows the installed package: its extension will do.
     __path__.append(importlib.import_module("runtime.extension").installed_beside(__path__[0]))
 
-from runtime import catalog as _catalog
+from runtime import choice as _choice
 from runtime import manifest as _manifest
 from runtime import operators as _operators
 from runtime import packs as _packs
-from runtime.calls import forward, forward_timed
-from runtime.catalog import (
-    KernelInfo,
-    build,
-    families,
-    kernel,
-    kernels,
-    load,
-    load_pack,
-    targets,
-)
 from runtime.errors import (
     BuildError,
     InvalidArgument,
@@ -56,13 +45,17 @@ from runtime.errors import (
     PackError,
     TargetUnavailable,
 )
+from runtime.finding import kernel
 from runtime.handle import Kernel
+from runtime.kernel_info import KernelInfo
+from runtime.listing import families, kernels, targets
+from runtime.loading import build, load, load_pack
 
 if len(__path__) > 1:
     _manifest.check_checkout(Path(__file__).resolve().parent)
 
 for _pack in _packs.all_packs():
-    _operators.register(_pack, _catalog.find)
+    _operators.register(_pack, _choice.of_call)
 
 __all__ = [
     "BuildError",
@@ -74,8 +67,6 @@ __all__ = [
     "TargetUnavailable",
     "build",
     "families",
-    "forward",
-    "forward_timed",
     "kernel",
     "kernels",
     "load",

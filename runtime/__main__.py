@@ -12,7 +12,7 @@ from typing import Any
 import click
 import torch
 
-from runtime import _native, catalog, devices, errors, manifest, packs
+from runtime import _native, devices, errors, listing, manifest, packs
 from runtime.ondemand.cache import default_folder
 
 
@@ -37,7 +37,7 @@ def collect() -> dict[str, Any]:
     targets = []
     for family in manifest.families():
         for target in family.targets:
-            infos = catalog.kernels(family.name, target.name)
+            infos = listing.kernels(family.name, target.name)
             targets.append(
                 {
                     "family": family.name,

@@ -4,7 +4,8 @@ by those of the family's choices.yaml."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -12,17 +13,18 @@ from typing import Any
 import torch
 
 from codegen.spec.expressions import BOOL, EVALUATION_ERRORS, INT, Expression, parse, reason
-from runtime import catalog, devices, manifest, ondemand
-from runtime.catalog import KernelInfo
+from runtime import devices, finding, listing, manifest, ondemand
 from runtime.errors import InvalidArgument, KernelNotFound, text
-from runtime.handle import Kernel
-from runtime.handle import traced_as_constant as traced_as_constant
+from runtime.handle import Kernel, traced_as_constant
+from runtime.kernel_info import KernelInfo, infos_for
 from runtime.manifest import SizeRange, TunedRow
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _chosen: dict[tuple[object, ...], Kernel] = {}
-
-Ranges = tuple[tuple[SizeRange, ...], ...]
+_taken: dict[tuple[object, ...], Kernel] = {}
+_in_graphs: dict[str, Kernel] = {}
+_MOST_TAKEN = 4096  # calls of different sizes that are kept at one time
+_is_dynamo_compiling = torch.compiler.is_dynamo_compiling  # found once: calls are short
 
 
 @dataclass(frozen=True)
@@ -48,13 +50,123 @@ class Explanation:
         return "\n".join([f"{self.key or f'no kernel of {self.family}'} on {self.device}", *lines])
 
 
+def take(
+    family: str,
+    device: torch.device,
+    wanted: Mapping[str, Any],
+    sizes: Mapping[str, Any] = _NOTHING,
+    target: str | None = None,
+) -> Kernel:
+    """What `choose` finds, for a front: quick where it was found before, and right in a graph.
+
+    While torch.compile, torch.export or make_fx record the call, sizes may be symbols. If rows
+    would take several kernels for other sizes, the kernel that is returned leaves the choice to its
+    operator, which makes it whenever the graph runs: one graph serves all sizes.
+
+    Args:
+        family: a family's name.
+        device: where the tensors are.
+        wanted: parameters by name; a dtype may be PyTorch's.
+        sizes: what rows name beside parameters: symbols and scalars, by name.
+        target: only this target's.
+
+    Raises:
+        KernelNotFound: no kernel suits; the message says for each candidate why.
+    """
+    if _is_dynamo_compiling():
+        return _in_graphs[_for_any_sizes(family, device, _constants(family, wanted), target)]
+    key = (family, device, target, *wanted, *wanted.values(), *sizes, *sizes.values())
+    try:
+        found = _taken.get(key)
+    except TypeError:  # a symbol has no hash
+        return _in_graphs[_for_any_sizes(family, device, _constants(family, wanted), target)]
+    if found is None:
+        found = choose(family, device, _plain(wanted), sizes, target)
+        if len(_taken) >= _MOST_TAKEN:
+            _taken.clear()
+        _taken[key] = found
+    return found
+
+
+def _plain(wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters as specs write them."""
+    return {
+        name: finding.dtype_name(value) or str(value) if isinstance(value, torch.dtype) else value
+        for name, value in wanted.items()
+    }
+
+
+def _constants(family: str, wanted: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """What is wanted, symbols as the values that they have among those that kernels have. Compared,
+    not converted: a graph becomes one for this value."""
+    return tuple(
+        (name, next((known for known in _integers(family, name) if known == value), value))
+        for name, value in wanted.items()
+    )
+
+
+@traced_as_constant
+def _integers(family: str, name: str) -> tuple[Any, ...]:
+    """The integers that a parameter has among the kernels of a family."""
+    found = (
+        kernel.parameters.get(name)
+        for target in manifest.family(family).targets
+        for kernel in target.kernels
+    )
+    return tuple(dict.fromkeys(value for value in found if type(value) is int))
+
+
+@traced_as_constant
+def _for_any_sizes(
+    family: str, device: torch.device, wanted: tuple[tuple[str, Any], ...], target: str | None
+) -> str:
+    """The key in `_in_graphs` of the kernel that is taken whatever the sizes are; or of one that
+    leaves it to the operator, whose key is then what is wanted, as JSON."""
+    plain = _plain(dict(wanted))
+    rows: list[tuple[tuple[int, ...], tuple[int, ...]]]
+    rows = [((i,), ()) for i in range(len(_tuned(family, device, plain)))]
+    rows += [((), (i,)) for i in range(len(_rows(family)))] or [((), ())]
+    found: dict[str, Kernel] = {}
+    refused = None
+    for covering, held in rows:
+        try:
+            kernel = _first(family, device, plain, target, covering, held)
+            found[kernel.info.key] = kernel
+        except KernelNotFound as error:
+            refused = error
+    if not found:
+        assert refused is not None
+        raise refused
+    key, kernel = next(iter(found.items()))
+    if len(found) > 1 or refused is not None:
+        key = json.dumps({"family": family, "target": target, "wanted": plain})
+        kernel = kernel.left_open(key)
+    _in_graphs[key] = kernel
+    return key
+
+
+def of_call(key: str, call: Callable[[], tuple[torch.device, Mapping[str, Any]]]) -> Kernel:
+    """The kernel of an operator's key, which is a kernel's or one that leaves the choice to the
+    operator; `call` tells the device and the sizes."""
+    if not key.startswith("{"):
+        return finding.find(key)
+    device, sizes = call()
+    asked = json.loads(key)
+    family, wanted, target = asked["family"], asked["wanted"], asked["target"]
+    if device.type != "meta":
+        return take(family, device, wanted, sizes, target)
+    if key not in _in_graphs:  # of a graph that another process recorded: any kernel tells shapes
+        device = torch.device("cuda" if devices.has_cuda() else "cpu")
+        return _in_graphs[_for_any_sizes(family, device, tuple(wanted.items()), target)]
+    return _in_graphs[key]
+
+
 def choose(
     family: str,
     device: torch.device,
     wanted: Mapping[str, Any],
     facts: Mapping[str, Any] = _NOTHING,
     target: str | None = None,
-    covering: tuple[int, ...] | None = None,
 ) -> Kernel:
     """The kernel of `family` that suits a call on `device`; kept for the process.
 
@@ -71,25 +183,35 @@ def choose(
         wanted: parameters by name, as specs write their values.
         facts: what rows name beside parameters: symbols and scalars, by name.
         target: only this target's.
-        covering: which of `ranges(…)` cover the sizes, where the caller knows it already.
 
     Raises:
         KernelNotFound: no kernel suits; the message says for each candidate why.
     """
-    catalog.check_name("target", target, catalog.targets())
-    tuned = _tuned(family, device, wanted)
-    if covering is None:
-        covering = covered(tuple(row.ranges for row in tuned), facts)
-    held = _held(family, wanted, facts)
+    listing.check_name("target", target, listing.targets())
+    covering = _covering(_tuned(family, device, wanted), facts)
+    return _first(family, device, wanted, target, covering, _held(family, wanted, facts))
+
+
+def _first(
+    family: str,
+    device: torch.device,
+    wanted: Mapping[str, Any],
+    target: str | None,
+    covering: tuple[int, ...],
+    held: tuple[int, ...],
+) -> Kernel:
+    """The first kernel that fits, by the tuned rows that cover the sizes and those of choices.yaml
+    that hold."""
     key = (family, device, target, tuple(wanted.items()), covering, held)
     found = _chosen.get(key)
     if found is not None:
         return found
+    rows = _tuned(family, device, wanted)
     refused: dict[tuple[str, str], list[str]] = {}
-    for candidate, take, _ in _candidates(family, device, [tuned[i] for i in covering], held):
+    for candidate, take, _ in _candidates(family, device, [rows[i] for i in covering], held):
         why = _why_not(candidate, device, target, wanted, take)
         if why is None:
-            return _chosen.setdefault(key, catalog.kernel(candidate.key))
+            return _chosen.setdefault(key, finding.kernel(candidate.key))
         refused.setdefault((candidate.target, why), []).append(candidate.key)
     raise KernelNotFound(_not_found(family, device, wanted, refused))
 
@@ -102,11 +224,12 @@ def explain(
     target: str | None = None,
 ) -> Explanation:
     """What `choose` considers for these arguments, and why it takes what it takes."""
-    catalog.check_name("target", target, catalog.targets())
+    wanted = _plain(wanted)
+    listing.check_name("target", target, listing.targets())
     name = devices.name(_indexed(device))
     considered = list(_tuned_rows_considered(family, name, wanted, facts))
     tuned = _tuned(family, device, wanted)
-    covering = covered(tuple(row.ranges for row in tuned), facts)
+    covering = _covering(tuned, facts)
     held = _held(family, wanted, facts)
     considered += [
         Considered(f"choices.yaml, row {i + 1}: {when.text}", "holds" if i in held else "no")
@@ -162,17 +285,12 @@ def _tuned_rows_considered(
             yield Considered(f"{found.name}.tuned.yaml, {count} rows", why)
 
 
-def ranges(family: str, device: torch.device, wanted: Mapping[str, Any]) -> Ranges:
-    """The ranges of sizes of each row that was tuned for a device and has the parameters `wanted`;
-    none: sizes do not matter to these rows."""
-    return tuple(row.ranges for row in _tuned(family, device, wanted))
-
-
-def covered(rows: Ranges, sizes: Mapping[str, Any]) -> tuple[int, ...]:
-    """The rows whose ranges hold these sizes. Plain arithmetic, which torch.compile traces: of a
-    size that is dynamic, the graph depends on the rows that cover it alone."""
+def _covering(rows: Sequence[TunedRow], sizes: Mapping[str, Any]) -> tuple[int, ...]:
+    """The rows whose ranges hold these sizes."""
     return tuple(
-        i for i, row in enumerate(rows) if all(r.least <= _product(r, sizes) <= r.most for r in row)
+        i
+        for i, row in enumerate(rows)
+        if all(r.least <= _product(r, sizes) <= r.most for r in row.ranges)
     )
 
 
@@ -182,7 +300,7 @@ def _product(found: SizeRange, sizes: Mapping[str, Any]) -> int:
         if symbol not in sizes:
             raise InvalidArgument(
                 f"a tuned row depends on the size {symbol}, which this front does not tell: it "
-                "belongs among the sizes that runtime.choice.choose or covered is given"
+                "belongs among the sizes that runtime.choice.take is given"
             )
         value = value * sizes[symbol]
     return value
@@ -248,7 +366,7 @@ def _candidates(
     """Kernels in the order in which they are tried, each with the values that a row prefers, and
     the grounds on which it is tried then."""
     capability = {t.name: t.capability for t in manifest.family(family).targets}
-    infos = list(catalog.infos_for(family, device.type))
+    infos = list(infos_for(listing.known_family(family), device.type))
     if tuned:
         by_key = {info.key: info for info in infos}
         for row in tuned:

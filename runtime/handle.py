@@ -6,6 +6,8 @@ import inspect
 import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,7 +19,7 @@ from runtime.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from runtime._native import NativeKernel
-    from runtime.catalog import KernelInfo
+    from runtime.kernel_info import KernelInfo
 
 Inputs = tuple[torch.Tensor | None, ...]
 Result = torch.Tensor | tuple[torch.Tensor, ...] | None
@@ -79,6 +81,12 @@ class Kernel:
         own = {name: _renamed(getattr(cls, name), key) for name in ("__call__", "trace")}
         rest = {"__slots__": (), "__module__": cls.__module__, "__doc__": cls.__doc__}
         return type(cls.__name__, (cls,), {**own, **rest})
+
+    def left_open(self, key: str) -> Kernel:
+        """A kernel for graphs, whose operator finds by this key the one that suits when it runs."""
+        other = type(self).of_key(key)(replace(self.info, key=key), self._native, self._operator)
+        other._run = partial(self._operator, key)
+        return other
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         """Runs the kernel; each family's class has the signature that its spec asks for."""

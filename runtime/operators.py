@@ -22,6 +22,9 @@ from runtime import manifest
 from runtime.errors import InvalidArgument
 from runtime.handle import Inputs, Kernel, Out, Result, Scalar
 
+# The kernel of an operator's key; the function tells the call's device and sizes.
+Find = Callable[[str, Callable[[], tuple[torch.device, Mapping[str, Any]]]], Kernel]
+
 NAMESPACE = "kernelmint"
 DTYPES = {
     "bf16": torch.bfloat16,
@@ -47,7 +50,7 @@ class _Operator:
     """What the two operators of one family have in common. Its arguments are read when it is first
     called: defining it must be cheap, since an import defines the operators of all packs."""
 
-    def __init__(self, name: str, find: Callable[[str], Kernel]) -> None:
+    def __init__(self, name: str, find: Find) -> None:
         self.name = name
         self.find = find
 
@@ -153,11 +156,31 @@ class _Operator:
             )
 
     def _arguments(self, values: dict[str, Any]) -> tuple[Kernel, Inputs, tuple[Scalar, ...]]:
-        return (
-            self.find(values["key"]),
-            tuple(values.get(a.name) for a in self.inputs),
-            tuple(values.get(a.name) for a in self.scalars),
-        )
+        inputs = tuple(values.get(a.name) for a in self.inputs)
+        scalars = tuple(values.get(a.name) for a in self.scalars)
+
+        def call() -> tuple[torch.device, dict[str, Any]]:
+            given = {a.name: s for a, s in zip(self.scalars, scalars, strict=True) if s is not None}
+            return self._first(inputs).device, {**given, **self._symbols(inputs)}
+
+        return self.find(values["key"], call), inputs, scalars
+
+    def _symbols(self, inputs: Inputs) -> dict[str, Any]:
+        """The symbols' values, and whether each input is there."""
+        found: dict[str, Any] = {}
+        for argument, tensor in zip(self.inputs, inputs, strict=True):
+            found[argument.name] = tensor is not None
+            if tensor is None:
+                continue
+            for dim, extent in zip(argument.dims, tensor.shape, strict=False):
+                if dim in self.family.symbols:
+                    found.setdefault(dim, extent)
+        return found
+
+    def _first(self, inputs: Inputs) -> torch.Tensor:
+        """The first input on the call's device: those that are not on the host are."""
+        known = zip(self.inputs, inputs, strict=True)
+        return next(t for a, t in known if t is not None and not a.on_host)
 
     def _run(self, values: dict[str, Any]) -> Result:
         kernel, inputs, scalars = self._arguments(values)
@@ -187,14 +210,9 @@ class _Operator:
         asked = {
             a.name: not a.optional or values.get(f"return_{a.name}", False) for a in self.outputs
         }
-        scope = {**kernel.info.parameters, **kernel.info.derived, **asked}
-        for argument, tensor in zip(self.inputs, inputs, strict=True):
-            scope[argument.name] = tensor is not None
-            if tensor is None:
-                continue
-            for dim, extent in zip(argument.dims, tensor.shape, strict=True):
-                if dim in self.family.symbols:
-                    scope.setdefault(dim, extent)
+        scope = {
+            **kernel.info.parameters, **kernel.info.derived, **asked, **self._symbols(inputs)
+        }  # fmt: skip
         for name, default in self.sizes.items():
             value = values.get(name)
             scope[name] = _extent(default, scope, kernel) if value is None and default else value
@@ -214,11 +232,8 @@ class _Operator:
         self._check_fake(kernel, inputs)
 
     def _new_empty(self, inputs: Inputs, shape: list[Any], dtype: torch.dtype) -> torch.Tensor:
-        """An output on the call's device, which the inputs have that are not on the host."""
-        known = zip(self.inputs, inputs, strict=True)
-        return next(t for a, t in known if t is not None and not a.on_host).new_empty(
-            shape, dtype=dtype
-        )
+        """An output on the call's device."""
+        return self._first(inputs).new_empty(shape, dtype=dtype)
 
     def _check_fake(self, kernel: Kernel, inputs: Inputs) -> None:
         """Checks what must not wait for the run: what the outputs' shapes come from."""
@@ -268,8 +283,8 @@ def _by_name(names: list[str], function: Callable[[dict[str, Any]], Any]) -> Cal
     return call
 
 
-def register(pack: Pack, find: Callable[[str], Kernel]) -> None:
-    """Registers the operators of a pack's families; `find` gives the kernel of a key."""
+def register(pack: Pack, find: Find) -> None:
+    """Registers the operators of a pack's families; `find` gives the kernel of a key and a call."""
     for family, schemas in pack.operators.items():
         _Operator(family, find).define(schemas, family in pack.on_host)
 

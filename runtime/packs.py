@@ -88,7 +88,7 @@ def owner(family: str) -> Pack | None:
 
 
 def add(folder: str | os.PathLike[str]) -> Pack:
-    """Adds the pack in a folder; see `catalog.load_pack`."""
+    """Adds the pack in a folder; see `loading.load_pack`."""
     path = Path(folder).resolve()
     pack = packs.read(path)
     for known in all_packs():

@@ -9,6 +9,10 @@ import torch
 
 from runtime.errors import InvalidArgument
 
+# Found once: calls are short.
+_is_jit_tracing = torch._C._is_tracing
+_is_dynamo_compiling = torch.compiler.is_dynamo_compiling
+
 
 def check(name: str, tensor: Any, rank: int) -> None:
     """Raises InvalidArgument for what is not a dense tensor of `rank` dimensions."""
@@ -28,7 +32,7 @@ def check(name: str, tensor: Any, rank: int) -> None:
         raise InvalidArgument(
             f"{name}: got shape {list(tensor.shape)}, expected a tensor of {rank} dimensions"
         )
-    if not torch.compiler.is_dynamo_compiling():  # which looks at no memory
+    if not _is_dynamo_compiling():  # which looks at no memory
         _check_memory(name, tensor)
 
 
@@ -52,6 +56,12 @@ def extents(name: str, tensor: Any, rank: int) -> tuple[Any, ...]:
 
     While torch.jit.trace makes tensors of extents, their values: a kernel is chosen by them.
     """
+    if type(tensor) is torch.Tensor and not (
+        tensor.is_nested or tensor.is_meta or (not _is_dynamo_compiling() and _is_jit_tracing())
+    ):
+        shape = tensor.shape
+        if len(shape) == rank:  # what else may be wrong is the kernel's to refuse
+            return shape
     check(name, tensor, rank)
     if not torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]  # PyTorch's
         return tuple(tensor.shape)

@@ -1,20 +1,16 @@
-"""Attention without a key: picks a kernel of flash_forward that suits the arguments."""
+"""Attention: by a kernel of flash_forward that suits the arguments, or by one that is named."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from runtime import catalog, choice, operators, tensors
+from runtime import choice, finding, tensors
 from runtime.errors import InvalidArgument, shown
-from runtime.handle import Kernel
 
 _FAMILY = "flash_forward"
-_call_operator = operators.caller(_FAMILY)
-_chosen: dict[tuple[torch.device, torch.dtype, int, bool], Kernel | None] = {}  # None: by sizes
-_chosen_by_sizes: dict[tuple[object, ...], Kernel] = {}
-_MOST_SIZES = 4096  # kept at one time
 
 
 def attention(
@@ -62,16 +58,9 @@ def attention(
             given = (_swapped("out", out[0]), *out[1:]) if out else ()
         elif out is not None:
             given = _swapped("out", out)
-    result: Any
-    if torch.compiler.is_dynamo_compiling():
-        # Compared, not converted: where it is dynamic, the graph becomes one for this value.
-        d_head = next((d for d in _head_dims() if q.shape[3] == d), q.shape[3])
-        kind = (q.device, q.dtype, d_head, causal)
-        rows = _ranges(*kind)
-        key = _search(*kind, choice.covered(rows, _sizes(q, k)) if rows else ())
-        result = _call_operator(key, (q, k, v), (scale,), (return_lse,), given)
-    else:
-        result = _choose(q, k, causal)(q, k, v, scale=scale, return_lse=return_lse, out=given)
+    wanted, sizes = _call(q, k, causal)
+    kernel = choice.take(_FAMILY, q.device, wanted, sizes)
+    result = kernel(q, k, v, scale=scale, return_lse=return_lse, out=given)
     if layout == "bshd":
         return result
     if isinstance(out, torch.Tensor):
@@ -100,10 +89,8 @@ def explain_choice(
     _check(causal, layout)
     if layout == "bhsd":
         q, k = _swapped("q", q), _swapped("k", k)
-    d_head = int(tensors.extents("q", q, 4)[3])
-    tensors.extents("k", k, 4)
-    wanted = _wanted(q.dtype, d_head, causal)
-    return choice.explain(_FAMILY, q.device, wanted, _sizes(q, k))
+    wanted, sizes = _call(q, k, causal)
+    return choice.explain(_FAMILY, q.device, wanted, sizes)
 
 
 def _check(causal: bool, layout: str) -> None:
@@ -113,37 +100,13 @@ def _check(causal: bool, layout: str) -> None:
         raise InvalidArgument(f"causal: got a {type(causal).__name__}, expected a bool")
 
 
-def _choose(q: torch.Tensor, k: torch.Tensor, causal: bool) -> Kernel:
-    try:
-        kernel = _chosen[q.device, q.dtype, q.shape[3], causal]
-        if kernel is not None:
-            return kernel
-        return _chosen_by_sizes[q.device, q.dtype, q.shape, k.shape, causal]
-    except Exception:  # not met before, or wrong in one of many ways
-        pass
-    d_head = int(tensors.extents("q", q, 4)[3])  # or what q is, where it is no tensor
-    kind = (q.device, q.dtype, d_head, causal)
-    rows = _ranges(*kind)
-    if not rows:
-        kernel = catalog.kernel(_search(*kind, ()))
-        _chosen[kind] = kernel
-        return kernel
-    tensors.extents("k", k, 4)
-    kernel = catalog.kernel(_search(*kind, choice.covered(rows, _sizes(q, k))))
-    _chosen[kind] = None
-    if any(isinstance(extent, torch.SymInt) for extent in (*q.shape, *k.shape)):
-        return kernel  # a trace, whose sizes are not known yet
-    if len(_chosen_by_sizes) >= _MOST_SIZES:
-        _chosen_by_sizes.clear()
-    _chosen_by_sizes[q.device, q.dtype, q.shape, k.shape, causal] = kernel
-    return kernel
-
-
-def _sizes(q: torch.Tensor, k: torch.Tensor) -> dict[str, int]:
-    """The family's symbols."""
-    batch, seq_len_q, heads, d_head = q.shape
-    _, seq_len_k, kv_heads, _ = k.shape
-    return {"B": batch, "Sq": seq_len_q, "Sk": seq_len_k, "H": heads, "Hk": kv_heads, "D": d_head}
+def _call(q: torch.Tensor, k: torch.Tensor, causal: bool) -> tuple[dict[str, Any], dict[str, int]]:
+    """What is wanted of a kernel, and the family's symbols."""
+    batch, seq_len_q, heads, d_head = tensors.extents("q", q, 4)
+    _, seq_len_k, kv_heads, _ = tensors.extents("k", k, 4)
+    return {"dtype": q.dtype, "d_head": d_head, "causal": causal}, {
+        "B": batch, "Sq": seq_len_q, "Sk": seq_len_k, "H": heads, "Hk": kv_heads, "D": d_head
+    }  # fmt: skip
 
 
 def _swapped(name: str, tensor: torch.Tensor) -> torch.Tensor:
@@ -155,29 +118,44 @@ def _swapped(name: str, tensor: torch.Tensor) -> torch.Tensor:
         raise InvalidArgument(f"{name}: cannot be read as [B, S, H, D]: {reason}") from None
 
 
-def _wanted(dtype: torch.dtype, d_head: int, causal: bool) -> dict[str, Any]:
-    name = catalog.dtype_name(dtype) or str(dtype)
-    return {"dtype": name, "d_head": d_head, "causal": causal}
+def forward(
+    kernel: str | Mapping[str, Any] | object,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    o: torch.Tensor | None = None,
+    **options: Any,
+) -> Any:
+    """Calls one attention kernel.
+
+    Args:
+        kernel: a key or a configuration, as `runtime.kernel` takes it.
+        q: queries, [B, Sq, H, D].
+        k: keys, [B, Sk, Hk, D].
+        v: values, [B, Sk, Hk, D].
+        o: where to write the output, [B, Sq, H, D]; allocated where None.
+        options: the kernel's other arguments (`scale`, `return_lse`).
+
+    Returns:
+        what the kernel returns: the output, or output and log-sum-exp.
+    """
+    _refuse_out(options)
+    return finding.kernel(kernel)(q, k, v, out=o, **options)
 
 
-@choice.traced_as_constant
-def _head_dims() -> tuple[int, ...]:
-    found = (info.parameters["d_head"] for info in catalog.kernels(_FAMILY))
-    return tuple(dict.fromkeys(found))
+def forward_timed(
+    kernel: str | Mapping[str, Any] | object,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    o: torch.Tensor | None = None,
+    **options: Any,
+) -> tuple[Any, float]:
+    """Like `forward`, and waits; returns (result, milliseconds), timed as `Kernel.timed` does."""
+    _refuse_out(options)
+    return finding.kernel(kernel).timed(q, k, v, out=o, **options)
 
 
-@choice.traced_as_constant
-def _ranges(device: torch.device, dtype: torch.dtype, d_head: int, causal: bool) -> choice.Ranges:
-    return choice.ranges(_FAMILY, device, _wanted(dtype, d_head, causal))
-
-
-@choice.traced_as_constant
-def _search(
-    device: torch.device,
-    dtype: torch.dtype,
-    d_head: int,
-    causal: bool,
-    covering: tuple[int, ...],
-) -> str:
-    wanted = _wanted(dtype, d_head, causal)
-    return choice.choose(_FAMILY, device, wanted, covering=covering).info.key
+def _refuse_out(options: Mapping[str, Any]) -> None:
+    if "out" in options:
+        raise TypeError("unknown argument out: these functions take the output's memory as o")

@@ -34,6 +34,4 @@ def choose(
     target, dot, schedule = (options[name] for name in ("target", "dot", "schedule"))
     if dot == "ieee" and device.type == "cpu":
         dot = None  # what the CPU's products always are
-    return choice.choose(
-        family, device, {**wanted, "dot": dot, "schedule": schedule}, facts, target
-    )
+    return choice.take(family, device, {**wanted, "dot": dot, "schedule": schedule}, facts, target)

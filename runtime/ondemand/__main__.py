@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from codegen.words import counted
-from runtime import catalog
+from runtime import loading
 from runtime.errors import (
     BuildError,
     InvalidArgument,
@@ -66,7 +66,7 @@ def build(
         os.environ["KERNELMINT_CACHE_DIR"] = str(folder)
     begin = time.monotonic()
     try:
-        built = catalog.build(
+        built = loading.build(
             specs, where, set_name=set_name, keys=keys or None, architectures=architectures or None
         )
     except (BuildError, InvalidArgument, KernelNotFound, PackError, TargetUnavailable) as error:

@@ -41,7 +41,7 @@ def cache() -> Cache:
 
 def load(folder: str | os.PathLike[str]) -> list[str]:
     """Adds the families in a folder of specs, as packs that hold no kernel yet; their kernels are
-    built when they are first asked for. Returns their names. See `catalog.load`."""
+    built when they are first asked for. Returns their names. See `loading.load`."""
     found = [(source, _family_pack(source)) for source in specs.find(Path(folder))]
     for source, _ in found:
         owner = packs.owner(source.family)

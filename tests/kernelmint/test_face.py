@@ -29,7 +29,7 @@ def test_it_has_the_version_of_what_is_installed() -> None:
 def test_a_name_that_runtime_has_not_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'kernelmint' has no attribute 'atention'"):
         _ = kernelmint.atention
-    assert not hasattr(kernelmint, "catalog")  # a module of runtime's, but no public name
+    assert not hasattr(kernelmint, "finding")  # a module of runtime's, but no public name
 
 
 def test_importing_it_takes_neither_torch_nor_what_codegen_needs(python, without_torch) -> None:

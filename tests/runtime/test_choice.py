@@ -106,9 +106,8 @@ def tuned(monkeypatch):
         ]
         monkeypatch.setattr(choice, "_by_capability", lambda family: targets)
         choice._tuned_for.cache_clear()
-        for names in (choice.__dict__, runtime.attention.__globals__):
-            monkeypatch.setitem(names, "_chosen", {})
-        monkeypatch.setitem(runtime.attention.__globals__, "_chosen_by_sizes", {})
+        for kept in ("_chosen", "_taken", "_in_graphs"):
+            monkeypatch.setattr(choice, kept, {})
 
     use()
     yield use
@@ -172,10 +171,6 @@ def test_attention_takes_the_row_of_its_sizes_whatever_was_called_before(tuned):
     tuned(row(second, 20))
     for length, key in ((20, second), (21, first), (20, second), (21, first)):
         q, k, v = torch.randn(3, 1, length, 2, 64).unbind()
-        calls = []
-        kernel_of = runtime.attention.__globals__["_choose"]
-        calls.append(kernel_of(q, k, False))
-        assert calls[0].info.key == key
         assert torch.equal(runtime.attention(q, k, v), runtime.kernel(key)(q, k, v))
         swapped = (t.transpose(1, 2) for t in (q, k, v))
         assert runtime.explain_choice(*swapped, layout="bhsd").key == key
@@ -217,7 +212,7 @@ def test_explain_choice_refuses_what_attention_refuses(options, message):
             function(q, q, q, **options)
 
 
-def test_a_compiled_graph_depends_on_the_rows_alone_where_lengths_are_dynamic(tuned):
+def test_one_compiled_graph_takes_the_kernel_of_each_length(tuned):
     first, second = keys_of_f32()[:2]
     tuned(row(second, 100))
     graphs = []
@@ -236,19 +231,48 @@ def test_a_compiled_graph_depends_on_the_rows_alone_where_lengths_are_dynamic(tu
             torch._dynamo.mark_dynamic(tensor, 1)
         key = second if length <= 100 else first
         assert torch.equal(compiled(q, k, v), runtime.kernel(key)(q, k, v))
-    assert len(graphs) == 2
+    assert len(graphs) == 1
 
 
-def test_a_trace_with_symbolic_sizes_takes_the_row_that_covers_them(tuned):
+def test_a_graph_names_the_kernel_that_every_row_takes(tuned):
     first, second = keys_of_f32()[:2]
-    tuned(row(second, 100))
-    for length, key in ((70, second), (130, first)):
+    q, k, v = torch.randn(3, 1, 9, 2, 64).unbind()
+    for found, keys in (((row(first, 8), row(first, 100)), [first]), ((row(second, 8),), [])):
+        tuned(*found)
+        torch.compiler.reset()
+        taken = []
+
+        def backend(graph, inputs, taken=taken):
+            operators = [n for n in graph.graph.nodes if "kernelmint" in str(n.target)]
+            taken += [n.args[0] for n in operators if n.args[0] in (first, second)]
+            return graph.forward
+
+        compiled = torch.compile(runtime.attention, fullgraph=True, backend=backend)
+        assert torch.equal(compiled(q, k, v), runtime.kernel(first)(q, k, v))
+        assert taken == keys
+
+
+@pytest.mark.parametrize("record", ["make_fx", "export", "export strict"])
+def test_a_graph_with_symbolic_sizes_takes_the_kernel_of_each_length(tuned, record):
+    first, second = keys_of_f32()[:2]
+    tuned(row(second, 100), row(second, 120))
+
+    class Model(torch.nn.Module):
+        def forward(self, q, k, v):
+            return runtime.attention(q, k, v)
+
+    q, k, v = torch.randn(3, 1, 70, 2, 64).unbind()
+    if record == "make_fx":
+        traced = make_fx(Model(), tracing_mode="symbolic")(q, k, v)
+    else:
+        length = torch.export.Dim("length", min=2, max=4096)
+        shapes = ({1: length},) * 3
+        traced = torch.export.export(
+            Model(), (q, k, v), dynamic_shapes=shapes, strict=record == "export strict"
+        ).module()
+    for length, key in ((30, second), (70, second), (110, second), (130, first)):
         q, k, v = torch.randn(3, 1, length, 2, 64).unbind()
-        traced = make_fx(lambda *tensors: runtime.attention(*tensors), tracing_mode="symbolic")(
-            q, k, v
-        )
         assert torch.equal(traced(q, k, v), runtime.kernel(key)(q, k, v))
-        assert any(key in node.args for node in traced.graph.nodes)
 
 
 def test_fronts_are_found_through_the_packs():
@@ -256,6 +280,8 @@ def test_fronts_are_found_through_the_packs():
     assert found == {
         "attention": "kernel_specs.flash_forward.front",
         "explain_choice": "kernel_specs.flash_forward.front",
+        "forward": "kernel_specs.flash_forward.front",
+        "forward_timed": "kernel_specs.flash_forward.front",
         "block_sparse_attention": "kernel_specs.hstu.block_sparse.front",
         "hstu_attention_with_bsa": "kernel_specs.hstu.hstu_bsa.front",
     }

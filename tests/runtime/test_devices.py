@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import runtime
-from runtime import catalog, choice, devices, manifest
+from runtime import choice, devices, finding, kernel_info, listing, manifest
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_the_catalog_asks_for_the_shared_memory_of_each_kernel(device, monkeypat
     changed = dataclasses.replace(
         family, targets=(dataclasses.replace(target, kernels=own),)
     )  # fmt: skip
-    found = {info.key: info for info in catalog._infos([changed])}
+    found = {info.key: info for info in kernel_info.infos([changed])}
     assert "102,400 bytes of shared memory" in (found[large.key].reason or "")
     assert not found[large.key].available
     assert found[small.key].available
@@ -100,14 +100,14 @@ def without_cuda(monkeypatch):
         raise AssertionError("asked for CUDA")
 
     monkeypatch.setattr(devices, "has_cuda", has_cuda)
-    monkeypatch.setattr(catalog, "_kernels", {})
+    monkeypatch.setattr(finding, "_kernels", {})
     monkeypatch.setattr(choice, "_chosen", {})
 
 
 def test_a_kernel_of_the_cpu_does_not_ask_for_cuda(without_cuda):
     """Which would start it: a tenth of a second on a machine with GPUs."""
-    key = next(info.key for info in catalog.kernels("flash_forward", "cpu") if info.available)
-    assert catalog.kernel(key).info.key == key
+    key = next(info.key for info in listing.kernels("flash_forward", "cpu") if info.available)
+    assert finding.kernel(key).info.key == key
 
 
 def test_a_choice_for_the_cpu_does_not_ask_for_cuda(without_cuda):
@@ -132,7 +132,7 @@ def test_properties_of_the_devices(monkeypatch, capsys):
     monkeypatch.setattr(devices, "has_cuda", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: here)
-    monkeypatch.setattr(command.catalog, "kernels", lambda family, target: [])
+    monkeypatch.setattr(command.listing, "kernels", lambda family, target: [])
     found = command.collect()
     assert found["devices"][1] == {
         "index": 1,

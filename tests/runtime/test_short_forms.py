@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import runtime
-from runtime import KernelNotFound, catalog, choice
+from runtime import KernelNotFound, choice, finding
 
 SHORT = "(BF16, 128, 64, 64, 4): async+eager+swizzled+load_0_0_0_tiles+opt_softmax"
 KEY = "flash_forward.sm80.bf16-d128-r64-c64-w4-async-eager-swz-q0-k0-v0-opt"
@@ -68,7 +68,7 @@ def test_a_short_form_is_a_key(text):
 @needs_the_kernel
 def test_the_seeds_dataclass_is_a_key():
     assert runtime.kernel(CONFIG) is runtime.kernel(KEY)
-    assert catalog.resolve(CONFIG) == KEY
+    assert finding.resolve(CONFIG) == KEY
 
 
 def test_an_unknown_short_form_names_the_nearest_and_the_command():
@@ -83,13 +83,13 @@ def test_an_unknown_short_form_names_the_nearest_and_the_command():
 
 def test_every_short_form_leads_to_its_kernel():
     for info in runtime.kernels("flash_forward", "sm80"):
-        assert catalog._key_of_short(info.short) == info.key
+        assert finding._key_of_short(info.short) == info.key
 
 
 def test_attention_never_takes_a_traced_kernel():
     q = torch.randn(1, 33, 2, 64)
     for dtype, causal in ((torch.float32, False), (torch.bfloat16, True)):
-        wanted = {"dtype": catalog.dtype_name(dtype), "d_head": 64, "causal": causal}
+        wanted = {"dtype": finding.dtype_name(dtype), "d_head": 64, "causal": causal}
         sizes = {"B": 1, "Sq": 33, "Sk": 33, "H": 2, "Hk": 2, "D": 64}
         chosen = choice.choose("flash_forward", q.device, wanted, sizes)
         assert chosen.info.parameters["trace"] is False

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 
-import runtime
-from runtime import catalog, choice, tensors
+from runtime import choice, tensors
 
 
 def ${family}(
@@ -26,21 +25,6 @@ def ${family}(
         KernelNotFound: no kernel suits; the message says for each candidate why.
         InvalidArgument: an argument is wrong.
     """
-    sizes = dict(zip(("M", "N"), tensors.extents("x", x, 2), strict=True))
-    covering = choice.covered(_tuned_ranges(x.device, x.dtype), sizes)
-    kernel = runtime.kernel(_key(x.device, x.dtype, covering))
+    m, n = tensors.extents("x", x, 2)
+    kernel = choice.take("${family}", x.device, {"dtype": x.dtype}, {"M": m, "N": n})
     return kernel(x, y, alpha=alpha, out=out)
-
-
-def _wanted(dtype: torch.dtype) -> dict[str, str]:
-    return {"dtype": catalog.dtype_name(dtype) or str(dtype)}
-
-
-@choice.traced_as_constant
-def _tuned_ranges(device: torch.device, dtype: torch.dtype) -> choice.Ranges:
-    return choice.ranges("${family}", device, _wanted(dtype))
-
-
-@choice.traced_as_constant
-def _key(device: torch.device, dtype: torch.dtype, covering: tuple[int, ...]) -> str:
-    return choice.choose("${family}", device, _wanted(dtype), covering=covering).info.key

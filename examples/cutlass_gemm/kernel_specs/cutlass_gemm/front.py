@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 
-import runtime
-from runtime import catalog, choice, tensors
+from runtime import choice, tensors
 
 
 def cutlass_gemm(
@@ -32,32 +31,8 @@ def cutlass_gemm(
         KernelNotFound: no kernel suits; the message says for each candidate why.
         InvalidArgument: an argument is wrong.
     """
-    extents = (*tensors.extents("a", a, 2), *tensors.extents("b", b, 2))
-    sizes = dict(zip(("M", "K", "R", "S"), extents, strict=True))
-    kind = a.device, a.dtype, trans_b, bias is not None
-    key = _key(*kind, choice.covered(_tuned_ranges(*kind), sizes))
-    return runtime.kernel(key)(a, b, bias, out=out)
-
-
-def _wanted(dtype: torch.dtype, trans_b: bool, with_bias: bool) -> dict[str, str | bool]:
-    name = catalog.dtype_name(dtype) or str(dtype)
-    return {"dtype": name, "trans_b": trans_b, "with_bias": with_bias}
-
-
-@choice.traced_as_constant
-def _tuned_ranges(
-    device: torch.device, dtype: torch.dtype, trans_b: bool, with_bias: bool
-) -> choice.Ranges:
-    return choice.ranges("cutlass_gemm", device, _wanted(dtype, trans_b, with_bias))
-
-
-@choice.traced_as_constant
-def _key(
-    device: torch.device,
-    dtype: torch.dtype,
-    trans_b: bool,
-    with_bias: bool,
-    covering: tuple[int, ...],
-) -> str:
-    wanted = _wanted(dtype, trans_b, with_bias)
-    return choice.choose("cutlass_gemm", device, wanted, covering=covering).info.key
+    m, k = tensors.extents("a", a, 2)
+    r, s = tensors.extents("b", b, 2)
+    wanted = {"dtype": a.dtype, "trans_b": trans_b, "with_bias": bias is not None}
+    kernel = choice.take("cutlass_gemm", a.device, wanted, {"M": m, "K": k, "R": r, "S": s})
+    return kernel(a, b, bias, out=out)

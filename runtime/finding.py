@@ -1,0 +1,295 @@
+"""Finding a kernel by its key, its short form or its configuration."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import enum
+import functools
+import numbers
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from codegen.packs import Pack
+from codegen.words import counted
+from runtime import devices, kernel_info, listing, manifest, ondemand, operators, packs, used
+from runtime.errors import InvalidArgument, KernelNotFound, PackError, TargetUnavailable, shown
+from runtime.handle import Kernel, traced_as_constant
+
+_DTYPE_NAMES = {dtype: name for name, dtype in operators.DTYPES.items()}
+_kernels: dict[str, Kernel] = {}
+
+
+def kernel(key: str | Mapping[str, Any] | object, *, build: bool | None = None) -> Kernel:
+    """The kernel of a key, ready to call; a second call with one key returns the same object.
+
+    Args:
+        key: a key, a short form (`kernelmint list --short` prints them), or a
+            configuration: a mapping or a dataclass of parameters (`family` and `target` may be
+            among them). A parameter that it leaves out takes its default; without one, any of
+            its values, and one kernel must be left.
+        build: whether to build a kernel that is in no pack, or not for what is here, from its
+            family's spec, into the cache; of one that was built so, whether to build it anew where
+            its sources have changed. None: kernels of folders that `load` named, and all where
+            KERNELMINT_BUILD is `missing`; where it is `always`, those that packs hold as well.
+            Under torch.compile it is built while a graph is traced.
+
+    Raises:
+        KernelNotFound: no such kernel was generated, or a configuration leaves several.
+        TargetUnavailable: it was generated but is not in this build.
+        BuildError: it does not compile.
+    """
+    if torch.compiler.is_dynamo_compiling():
+        return _kernels[_resolved(key, build)]
+    if not isinstance(key, str):
+        key = resolve(key)
+    found = _kernels.get(key)
+    if found is None:
+        return _kernels.setdefault(key, _make(key, build, compiles=True))
+    part = packs.part(found.info.family, key)
+    if part is None:
+        return found
+    from runtime.ondemand import kernels as on_demand
+
+    if build:
+        fresh = on_demand.build([key])[key]
+        if fresh is not part:
+            add_part(key, fresh)
+            found = _kernels[key] = _make(key, None, compiles=False)
+    else:
+        on_demand.warn_if_stale(key, part)
+    return found
+
+
+@traced_as_constant
+def _resolved(key: str | Mapping[str, Any] | object, build: bool | None) -> str:
+    """The key of a kernel, which is resolved and built, where need be, while a graph is traced."""
+    found = kernel(key, build=build).info.key
+    return key if isinstance(key, str) else found
+
+
+def find(key: str) -> Kernel:
+    """The kernel of a key for an operator, which may run within a graph: nothing is compiled."""
+    found = _kernels.get(key)
+    return found if found is not None else _kernels.setdefault(key, _make(key, None, False))
+
+
+def add_part(key: str, part: Pack) -> None:
+    """Adds a kernel that was built by itself, for `kernel` to take instead of an installed one.
+
+    Raises BuildError where its family's arguments are not those that are known here.
+    """
+    family = key.partition(".")[0]
+    owner = packs.owner(family)
+    assert owner is not None
+    manifest.check_same_family(family, owner, part)
+    packs.add_part(family, key, part)
+    short_forms.cache_clear()
+
+
+def _make(key: str, build: bool | None, compiles: bool) -> Kernel:
+    if key.lstrip().startswith("("):
+        key = _key_of_short(key)
+        return kernel(key, build=build) if compiles else find(key)
+    family = key.partition(".")[0]
+    info = _info(family, key)
+    if packs.owner(family) is not None and ondemand.wanted(family, build):
+        from runtime.ondemand import kernels as on_demand
+
+        elsewhere = info is not None and info.is_cuda and not devices.has_cuda()
+        held = info is not None and info.built and (info.available or elsewhere)
+        if not held or ondemand.always(family):
+            part = on_demand.build([key])[key] if compiles else on_demand.find(key)
+            if part is None:
+                raise KernelNotFound(
+                    f"{key} is not built, and nothing is built while a graph runs: call "
+                    f"runtime.kernel({key!r}) before"
+                )
+            add_part(key, part)
+            info = _info(family, key)
+    if info is None:
+        raise KernelNotFound(_explain_unknown(key))
+    if not info.built:
+        raise TargetUnavailable(f"{key}: {info.reason}")
+    pack = packs.part(family, key) or packs.owner(family)
+    assert pack is not None
+    through_operator = operators.caller(family)
+    library = packs.library(pack, family)
+    try:
+        native = library.kernel(key, {**info.parameters, **info.derived}, through_operator)
+    except KeyError:
+        raise PackError(
+            f"{pack}: {pack.library(family)} lacks {key}, which its manifest names: reinstall it"
+        ) from None
+    used.note(key)
+    kernel_class: type[Kernel] = packs.face(pack, family)
+    return kernel_class.of_key(key)(info, native, through_operator)
+
+
+def _info(family: str, key: str) -> kernel_info.KernelInfo | None:
+    """What is known of a key; None where no pack lists it."""
+    if packs.owner(family) is None:
+        return None
+    found = manifest.family(family)
+    for target in found.targets:
+        for kernel in target.kernels:
+            if kernel.key == key:
+                # Of this one alone: whether others are available may take starting CUDA.
+                return next(kernel_info.infos_of(found, target, [kernel]))
+    return None
+
+
+# How much of a key or a short form that names no kernel is compared and shown: comparing costs the
+# product of the lengths, and no key is longer.
+_COMPARED = 300
+
+
+def _abridged(key: str) -> str:
+    return key if len(key) <= _COMPARED else f"{key[:_COMPARED]}…"
+
+
+def _plain_short(text: str) -> str:
+    """A short form as it is compared: case, spaces and the order of its features do not count."""
+    head, _, features = "".join(text.lower().split()).partition(":")
+    return f"{head}:{'+'.join(sorted(features.split('+')))}"
+
+
+@functools.cache
+def short_forms() -> dict[str, list[str]]:
+    """The keys of each short form."""
+    found: dict[str, list[str]] = {}
+    for info in kernel_info.infos(manifest.families()):
+        if info.short is not None:
+            found.setdefault(_plain_short(info.short), []).append(info.key)
+    return found
+
+
+def _key_of_short(short: str) -> str:
+    plain, known = _plain_short(short), short_forms()
+    keys = known.get(plain, [])
+    if len(keys) == 1:
+        return keys[0]
+    if keys:
+        raise KernelNotFound(
+            f"{_abridged(short)} is the short form of {', '.join(keys)}: name one of them"
+        )
+    nearest = difflib.get_close_matches(plain[:_COMPARED], known, n=3, cutoff=0)
+    given = _abridged(short)
+    near = ", ".join(
+        info.short
+        for info in kernel_info.infos(manifest.families())
+        if info.short and info.key in {known[n][0] for n in nearest}
+    )
+    raise KernelNotFound(
+        f"no kernel was generated for {given}. Nearest: {near or 'no kernel has a short form'}. "
+        f"{_how_to_add(given)}"
+    )
+
+
+def _how_to_add(given: str) -> str:
+    return (
+        f"In the project that has its spec, `kernelmint explain '{given}'` says what to add; then "
+        f"`{manifest.REGENERATE}` builds it"
+    )
+
+
+def _explain_unknown(key: str) -> str:
+    parts = key.split(".")
+    if parts[0] not in listing.families():
+        what = f"no family {shown(parts[0])}; families: {', '.join(listing.families())}"
+    elif len(parts) > 1 and parts[1] not in listing.targets():
+        what = f"no target {shown(parts[1])}; targets: {', '.join(listing.targets())}"
+    else:
+        count = sum(info.built for info in listing.kernels(parts[0]))
+        what = f"{counted(count, 'kernel')} of {parts[0]} built, and not this one"
+    given = _abridged(key)
+    from runtime.ondemand import kernels as on_demand
+    from runtime.ondemand.specs import here
+
+    now = ""
+    if packs.owner(parts[0]) is None:
+        folder = repr(os.path.relpath(place)) if (place := here(parts[0])) else "folder of specs"
+        now = f"kernelmint.load({folder}) adds families whose kernels are built when called. "
+    elif on_demand.source_of(parts[0]) is not None:
+        now = f"runtime.kernel({given!r}, build=True) builds it now, if its spec allows it. "
+    return f"{given}: {what}. Nearest built: {_nearest(key)}. {now}{_how_to_add(given)}"
+
+
+def _nearest(key: str) -> str:
+    """The built keys that share most tokens with `key`, ties broken by spelling."""
+    key = key[:_COMPARED]
+    tokens = set(key.replace(".", "-").split("-"))
+
+    def likeness(other: str) -> tuple[int, float]:
+        shared = len(tokens.symmetric_difference(other.replace(".", "-").split("-")))
+        return shared, -difflib.SequenceMatcher(None, key, other).ratio()
+
+    built = (info.key for info in kernel_info.infos(manifest.families()) if info.built)
+    return ", ".join(sorted(built, key=likeness)[:3]) or "none"
+
+
+def resolve(config: Mapping[str, Any] | object) -> str:
+    """The key of a configuration given as a mapping or a dataclass; see `kernel`."""
+    if dataclasses.is_dataclass(config) and not isinstance(config, type):
+        values = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
+    elif isinstance(config, Mapping):
+        values = dict(config)
+    else:
+        raise InvalidArgument(
+            f"kernel: got a {type(config).__name__}, expected a key, a mapping or a dataclass of "
+            "parameters"
+        )
+    wanted = {name: _plain(name, value) for name, value in values.items()}
+    candidates = listing.listed(wanted.pop("family", None), wanted.pop("target", None))
+    known = sorted({name for info in candidates for name in info.parameters})
+    for name in wanted:
+        listing.check_name("parameter", name, known)
+    defaults = {scope: _defaults(*scope) for scope in {(i.family, i.target) for i in candidates}}
+    matching = [
+        info
+        for info in candidates
+        if wanted.keys() <= info.parameters.keys()
+        and (defaults[info.family, info.target] | wanted).items() <= info.parameters.items()
+    ]
+    if len(matching) == 1:
+        return matching[0].key
+    given = ", ".join(f"{name}={value}" for name, value in wanted.items())
+    if not matching:
+        raise KernelNotFound(
+            f"no kernel was generated for {given}. `kernelmint list` shows what is; "
+            f"`kernelmint info` shows what can run here"
+        )
+    raise KernelNotFound(
+        f"{given} leaves {len(matching)} kernels; name more parameters: "
+        f"{', '.join(info.key for info in matching[:8])}{', …' if len(matching) > 8 else ''}"
+    )
+
+
+def _defaults(family: str, target: str) -> dict[str, Any]:
+    """What the parameters of a target are that a configuration leaves out."""
+    known = manifest.family(family)
+    (own,) = (t.parameters for t in known.targets if t.name == target)
+    return {p.name: p.default for p in (*known.parameters, *own) if p.default is not None}
+
+
+def _plain(name: object, value: object) -> Any:
+    """A parameter's value as specs write it: torch.bfloat16, DType.BF16 and "BF16" are bf16."""
+    if isinstance(value, torch.dtype):
+        return _DTYPE_NAMES.get(value, str(value))
+    if isinstance(value, enum.Enum):
+        return value.name.lower()
+    if isinstance(value, str):
+        return value.lower()
+    if isinstance(value, numbers.Integral):  # NumPy's too
+        return value if isinstance(value, bool) else int(value)
+    raise InvalidArgument(
+        f"{name}: got a {type(value).__name__}, expected an int, a bool, a str, an enum or a dtype"
+    )
+
+
+def dtype_name(dtype: torch.dtype) -> str | None:
+    """A PyTorch dtype as specs write it, or None where they have none for it."""
+    return _DTYPE_NAMES.get(dtype)

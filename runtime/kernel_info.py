@@ -1,0 +1,152 @@
+"""What is known of a kernel, and whether it can run here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from codegen.packs import Pack
+from runtime import devices, manifest, ondemand
+
+
+@dataclass(frozen=True)
+class KernelInfo:
+    """What is known of one kernel.
+
+    Attributes:
+        key: its name everywhere: `family.target.` and the tokens of its parameters.
+        short: its short form, `(FP16, 128, 64, 64, 4): async+…`, where its target has one.
+        family: what it computes.
+        target: what it runs on.
+        parameters: the configuration, by name; dtypes as bf16, fp16, f32, ….
+        derived: what the spec derives from the configuration (threads, shared memory, …).
+        registers: registers a thread, from ptxas; the most over the architectures compiled for.
+            None on the CPU.
+        spills: bytes that ptxas spilled, stores plus loads; None on the CPU.
+        is_cuda: whether it takes CUDA tensors.
+        built: whether its pack holds it.
+        available: whether it can run here, on this processor or on at least one of this machine's
+            CUDA devices: it is built for it, or will be when it is first asked for.
+        reason: why it is not available; None where it is.
+    """
+
+    key: str
+    short: str | None
+    family: str
+    target: str
+    parameters: Mapping[str, Any]
+    derived: Mapping[str, Any]
+    registers: int | None
+    spills: int | None
+    is_cuda: bool
+    built: bool
+    available: bool
+    reason: str | None
+
+
+def why_not_built(family: manifest.Family, target: manifest.Target) -> str | None:
+    """Why a pack holds none of a target's kernels, and what would build them; None where they are
+    built when they are first asked for."""
+    if ondemand.wanted(family.name, None):
+        from runtime.ondemand import kernels as on_demand
+
+        return on_demand.why_not(target)
+    pack = family.pack
+    rebuild = f"rebuild pack {pack.name} in its project, `{manifest.REBUILD}"
+    if not target.is_cuda:
+        return f"pack {pack.name} has no kernels of target {target.name}: {rebuild}`"
+    if not pack.architectures:
+        return (
+            f"built without CUDA; {rebuild} -C cmake.define.KERNELMINT_CUDA=ON` "
+            "(nvcc comes from PyPI where the machine has none)"
+        )
+    return (
+        f"built for compute capability {', '.join(pack.architectures)} only; {rebuild} "
+        f"-C cmake.define.CMAKE_CUDA_ARCHITECTURES={target.capability}"
+        f"{'a' if target.exact else ''}`"
+    )
+
+
+def why_unavailable(pack: Pack, target: manifest.Target, shared_memory: int) -> str | None:
+    """Why kernels that a pack holds, whose blocks take so much shared memory, run on none of this
+    machine's devices, or None."""
+    if not target.is_cuda:
+        return devices.why_no_isa(pack.isas)
+    if not devices.has_cuda():
+        return "no CUDA device"
+    reasons = [
+        devices.why_unavailable(target.capability, target.exact, pack.architectures, index)
+        or devices.why_too_large(shared_memory, index)
+        for index in range(torch.cuda.device_count())
+    ]
+    return None if None in reasons else reasons[0]
+
+
+def _state(
+    family: manifest.Family, target: manifest.Target, kernel: manifest.Kernel
+) -> tuple[bool, str | None]:
+    """Whether a kernel's pack holds its code, and why it cannot run here."""
+    pack = kernel.pack
+    if f"{family.name}.{target.name}" not in pack.targets:
+        return False, why_not_built(family, target)
+    compiled = [int(name.rstrip("a")) for name in pack.architectures]
+    suited = [c for c in compiled if c >= target.capability]
+    if kernel.not_on and all(capability in kernel.not_on for capability in suited):
+        names = ", ".join(f"{c // 10}.{c % 10}" for c in suited)
+        return False, (
+            f"takes {kernel.shared_memory:,} bytes of shared memory a thread block, and no "
+            f"architecture that pack {pack.name} was built for ({names}) has that much"
+        )
+    return True, why_unavailable(pack, target, kernel.shared_memory)
+
+
+def infos(
+    families: Iterable[manifest.Family], only_target: str | None = None
+) -> Iterator[KernelInfo]:
+    """The kernels of families, in the manifests' order."""
+    for family in families:
+        for target in family.targets:
+            if only_target in (None, target.name):
+                yield from infos_of(family, target, target.kernels)
+
+
+def infos_for(family: manifest.Family, device_type: str) -> Iterator[KernelInfo]:
+    """A family's kernels, in the manifest's order. Of those for another kind of device nothing is
+    found out, which may take starting CUDA; they are said to be not available."""
+    for target in family.targets:
+        unasked = devices.why_not_its_kind(target.is_cuda, device_type)
+        yield from infos_of(family, target, target.kernels, unasked)
+
+
+def infos_of(
+    family: manifest.Family,
+    target: manifest.Target,
+    kernels: Iterable[manifest.Kernel],
+    unasked: str | None = None,
+) -> Iterator[KernelInfo]:
+    """`unasked` is why they are not available, where that is known; else it is found out."""
+    # whether built, why not available: by pack and shared memory
+    states: dict[tuple[Pack, int], tuple[bool, str | None]] = {}
+    for kernel in kernels:
+        pack, state = kernel.pack, (kernel.pack, kernel.shared_memory)
+        if state not in states:
+            states[state] = (False, unasked) if unasked else _state(family, target, kernel)
+        built, reason = states[state]
+        used = manifest.resources(pack).get(kernel.key)
+        yield KernelInfo(
+            key=kernel.key,
+            short=kernel.short,
+            family=family.name,
+            target=target.name,
+            parameters=kernel.parameters,
+            derived=kernel.derived,
+            registers=used.registers if used else None,
+            spills=used.spills if used else None,
+            is_cuda=target.is_cuda,
+            built=built,
+            available=reason is None,
+            reason=reason,
+        )

@@ -1,0 +1,132 @@
+"""Which families, targets and kernels there are."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+
+from codegen.spec.expressions import EVALUATION_ERRORS, ExpressionError, Kind, reason
+from codegen.spec.where import Where, manifest_scope
+from runtime import manifest, packs
+from runtime.errors import InvalidArgument, PackError, shown
+from runtime.kernel_info import KernelInfo, infos
+
+
+def families() -> list[str]:
+    """The families of all packs that can be used."""
+    return packs.families()
+
+
+def targets() -> list[str]:
+    """The targets of these families."""
+    found = (target.name for family in manifest.families() for target in family.targets)
+    return list(dict.fromkeys(found))
+
+
+def kernels(
+    family: str | None = None,
+    target: str | None = None,
+    where: str | Callable[[KernelInfo], bool] | None = None,
+) -> list[KernelInfo]:
+    """The kernels that were generated, in the manifest's order, built or not.
+
+    Args:
+        family: only this family's.
+        target: only this target's.
+        where: an expression over parameters, derived values, `family` and `target`, such as
+            ``"B_r == 64 and dtype == 'bf16'"``, or a function of a KernelInfo. A kernel that lacks
+            a name the expression uses does not match. The language is that of the specs and of
+            `kernelmint list --where` (docs/adding_a_family.md).
+
+    Raises:
+        InvalidArgument: an unknown family, target or name, or a malformed expression.
+        PackError: no family is named, and a pack cannot be used: the message names each such pack.
+            The families of the others can be listed by name.
+    """
+    if family is None and packs.faults():
+        raise PackError("\n".join(dict.fromkeys(fault.reason for fault in packs.faults())))
+    found = listed(family, target)
+    if where is None:
+        return found
+    if callable(where):
+        return [info for info in found if _holds(where(info))]
+    matches = _filter(where, {(info.family, info.target) for info in found})
+    return [info for info in found if matches(info)]
+
+
+def listed(family: str | None, target: str | None) -> list[KernelInfo]:
+    """The kernels of one family, or of all that can be used."""
+    chosen = manifest.families() if family is None else [known_family(family)]
+    check_name("target", target, targets())
+    return list(infos(chosen, target))
+
+
+def known_family(name: str) -> manifest.Family:
+    """The family of that name. Raises InvalidArgument where there is none, PackError where its pack
+    cannot be used."""
+    if not isinstance(name, str) or packs.owner(name) is None:
+        check_name("family", name, families())
+    return manifest.family(name)
+
+
+def _holds(answer: object) -> bool:
+    try:
+        return bool(answer)
+    except Exception as error:
+        raise InvalidArgument(
+            f"where: the function returned a {type(answer).__name__}, expected a bool ({error})"
+        ) from None
+
+
+def _filter(text: str, among: set[tuple[str, str]]) -> Callable[[KernelInfo], bool]:
+    """A filter that knows the names of these targets, given as (family, target)."""
+    if not isinstance(text, str):
+        raise InvalidArgument(
+            f"where: got a {type(text).__name__}, expected an expression or a function"
+        )
+    scopes = {
+        (family.name, target.name): _names(family, target)
+        for family in manifest.families()
+        for target in family.targets
+        if not among or (family.name, target.name) in among
+    }
+    try:
+        where = Where(text, scopes)
+    except ExpressionError as error:
+        raise InvalidArgument(f"where: {shown(text)}: {error}") from None
+
+    def matches(info: KernelInfo) -> bool:
+        scope = info.family, info.target
+        values = {
+            **info.parameters, **info.derived, "family": info.family, "target": info.target
+        }  # fmt: skip
+        try:
+            return where.matches(scope, values)
+        except EVALUATION_ERRORS as error:
+            raise InvalidArgument(
+                f"where: {shown(text)} has no value for {info.key}: {reason(error)}"
+            ) from None
+
+    return matches
+
+
+def _names(family: manifest.Family, target: manifest.Target) -> dict[str, Kind]:
+    """What a filter may name of a target's configurations."""
+    parameters = {p.name: p.kind for p in (*family.parameters, *target.parameters)}
+    derived = target.kernels[0].derived if target.kernels else {}
+    return manifest_scope(family.name, target.name, parameters, derived)
+
+
+def check_name(what: str, name: object, known: list[str]) -> None:
+    """Raises InvalidArgument for what is not among the known names; None names nothing."""
+    if name is None:
+        return
+    if not isinstance(name, str):
+        raise InvalidArgument(
+            f"{what}: got a {type(name).__name__}, expected one of {', '.join(known)}"
+        )
+    if name in known:
+        return
+    close = difflib.get_close_matches(name, known, n=1)
+    meant = f" (did you mean {close[0]!r}?)" if close else ""
+    raise InvalidArgument(f"unknown {what}: {shown(name)}{meant}; known: {', '.join(known)}")

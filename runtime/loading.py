@@ -1,0 +1,106 @@
+"""Adding kernels: packs, folders of specs, and what is built of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from codegen.packs import Pack
+from runtime import choice, finding, listing, manifest, operators, packs
+from runtime.kernel_info import KernelInfo, infos
+
+
+def load_pack(folder: str | os.PathLike[str]) -> Pack:
+    """Adds the pack in a folder to those that are installed, for this process.
+
+    Args:
+        folder: a folder with a pack.json: `<package>/_pack` of a distribution.
+
+    Returns:
+        the pack; the same as before where it is known already.
+
+    Raises:
+        PackError: it cannot be used, or one of its families is in another pack. Nothing has changed
+            then.
+    """
+    known = packs.all_packs()
+    pack = packs.add(folder)
+    if pack not in known:
+        operators.register(pack, choice.of_call)
+        finding.short_forms.cache_clear()
+    return pack
+
+
+def load(folder: str | os.PathLike[str]) -> list[KernelInfo]:
+    """Adds the families in a folder of specs, for this process: each kernel is built when it is
+    first asked for, for the GPUs or the processor that are here, into the cache
+    (docs/on_demand.md). Keys that are in no set of the specs can be asked for too.
+
+    Args:
+        folder: a family's folder, a group's, or a folder of specs.
+
+    Returns:
+        the kernels of the default sets.
+
+    Raises:
+        BuildError: problems of the specs, each with its place.
+        PackError: one of the families is in a pack of another project. Nothing has changed then.
+    """
+    from runtime.ondemand import kernels as on_demand  # its modules take a while to import
+
+    known = packs.families()
+    names = on_demand.load(folder)
+    for name in names:
+        if name not in known:
+            pack = packs.owner(name)
+            assert pack is not None
+            operators.register(pack, choice.of_call)
+    finding.short_forms.cache_clear()
+    return [info for name in names for info in infos([manifest.family(name)])]
+
+
+def build(
+    specs: str | os.PathLike[str],
+    where: str | None = None,
+    *,
+    set_name: str = "default",
+    keys: Sequence[str] | None = None,
+    architectures: Sequence[str] | None = None,
+) -> list[KernelInfo]:
+    """Builds kernels of a folder of specs into the cache, as many at a time as the machine bears.
+
+    Args:
+        specs: a folder, as `load` takes it, which is loaded; or the name of a family, known or in
+            the current folder's kernel_specs.
+        where: only those for which this expression over parameters, derived values, `family` and
+            `target` holds.
+        set_name: of which set of each target.
+        keys: these kernels instead, in a set or not.
+        architectures: what CUDA kernels are compiled for: "80", "90". Without it, the GPUs that are
+            here, and targets that none of them runs are left out.
+
+    Returns:
+        the kernels.
+
+    Raises:
+        BuildError: problems of the specs, or what a compiler refused.
+        InvalidArgument: an unknown name, or nothing matches.
+    """
+    from runtime.ondemand import kernels as on_demand  # its modules take a while to import
+    from runtime.ondemand.specs import here
+
+    if isinstance(specs, str) and packs.owner(specs) is not None:
+        names = [specs]
+    else:
+        if isinstance(specs, str) and os.sep not in specs and not os.path.isdir(specs):
+            if (folder := here(specs)) is None:
+                listing.check_name("family or folder", specs, packs.families())
+            specs = folder or specs
+        names = list(dict.fromkeys(info.family for info in load(specs)))
+    if keys is None:
+        keys = on_demand.keys(names, set_name, where)
+        if architectures is None:
+            keys = on_demand.runnable(keys)
+    for key, part in on_demand.build(keys, architectures).items():
+        finding.add_part(key, part)
+    return [info for info in infos(map(manifest.family, names)) if info.key in keys]
