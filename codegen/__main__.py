@@ -14,7 +14,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from codegen import installed, pipeline, scaffold, staleness
+from codegen import completion, installed, pipeline, scaffold, staleness
 from codegen.packs import Fault
 from codegen.space import explain as explanation
 from codegen.space.expand import Selection, expand
@@ -26,8 +26,8 @@ from codegen.tree import writer
 from codegen.words import counted
 
 STALE = 1
-EXCLUDED = 1
 BAD_INPUT = 2
+_EXIT_STATUS = {"excluded": 1, "unknown": BAD_INPUT}  # of `explain`
 
 _SPECS = Path("kernel_specs")
 _OUT = Path("generated")
@@ -110,8 +110,11 @@ def regenerate(specs: tuple[Path, ...], out: Path, set_name: str | None, where: 
 @_specs_option
 @_out_option
 @_selection_options
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, without the diff.")
 @_reports_bad_input
-def check(specs: tuple[Path, ...], out: Path, set_name: str | None, where: str | None) -> None:
+def check(
+    specs: tuple[Path, ...], out: Path, set_name: str | None, where: str | None, as_json: bool
+) -> None:
     """Exits 1 with a diff and the command that mends it where the tree is stale.
 
     Without options, the tree is compared with what its own manifest says it was made from.
@@ -126,17 +129,25 @@ def check(specs: tuple[Path, ...], out: Path, set_name: str | None, where: str |
     tree = pipeline.build(folders or (_SPECS,), out, chosen)
     difference = writer.compare(out, tree.files)
     if not difference:
-        click.echo(f"{display_path(out)} is up to date")
+        if as_json:
+            click.echo(json.dumps({"stale": False, "differing": [], "orphans": [], "commands": []}))
+        else:
+            click.echo(f"{display_path(out)} is up to date")
         return
-    for diff in difference.diffs:
-        click.echo(diff, nl=False)
     orphans = [display_path(out / path) for path in difference.orphans + difference.strays]
-    for orphan in orphans:
-        click.echo(f"orphan: {orphan}")
     manifest = json.loads(tree.files[staleness.MANIFEST])
     commands = [staleness.mending_command(out, manifest)]
     if strays := [display_path(out / path) for path in difference.strays]:
         commands.insert(0, shlex.join(["rm", *strays]))
+    if as_json:
+        differing = [display_path(out / path) for path in difference.diffs]
+        found = {"stale": True, "differing": differing, "orphans": orphans, "commands": commands}
+        click.echo(json.dumps(found, indent=1))
+        sys.exit(STALE)
+    for diff in difference.diffs.values():
+        click.echo(diff, nl=False)
+    for orphan in orphans:
+        click.echo(f"orphan: {orphan}")
     click.echo(
         f"{display_path(out)} is stale: {counted(len(difference.diffs), 'file')} to change, "
         f"{counted(len(orphans), 'orphan')}; mend it with:",
@@ -209,23 +220,29 @@ def _entries(specs: tuple[Path, ...], selection: Selection) -> list[dict[str, An
 
 
 @main.command()
-@click.argument("key")
+@click.argument("key", shell_complete=completion.keys)
 @_specs_option
 @_out_option
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @_reports_bad_input
-def explain(key: str, specs: tuple[Path, ...], out: Path) -> None:
+def explain(key: str, specs: tuple[Path, ...], out: Path, as_json: bool) -> None:
     """Says what became of KEY: built, excluded and why (exit status 1), or how to add it.
 
     Without --specs, of a family that is not in kernel_specs by the specs of its installed pack.
     """
     families = None if _of_packs(specs) else load(specs or (_SPECS,))
-    if families is None or (not specs and _of_another_family(key, families)):
-        found = installed.explain(key, _SPECS)
-    else:
-        found = explanation.explain(key, families, staleness.read_manifest(out))
-    click.echo(found.text)
-    if found.excluded:
-        sys.exit(EXCLUDED)
+    try:
+        if families is None or (not specs and _of_another_family(key, families)):
+            found = installed.explain(key, _SPECS)
+        else:
+            found = explanation.explain(key, families, staleness.read_manifest(out))
+    except explanation.UnknownKeyError as error:
+        if not as_json:
+            raise
+        found = error.explanation
+    click.echo(json.dumps(found.as_json, indent=1) if as_json else found.text)
+    if found.status in _EXIT_STATUS:
+        sys.exit(_EXIT_STATUS[found.status])
 
 
 def _of_another_family(key: str, families: Sequence[Family]) -> bool:

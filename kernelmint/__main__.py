@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import sys
 from dataclasses import dataclass
 
@@ -93,6 +94,16 @@ class _Commands(click.Group):
                 raise
             raise rooms.load("kernelmint.tools.output_file").cannot_write(error) from None
         return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in _COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
+            near = difflib.get_close_matches(name, _COMMANDS, n=1)
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            ctx.fail(f"No such command {name!r}{hint}.")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, section in _SECTIONS.items():

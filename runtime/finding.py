@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from codegen.packs import Pack
+from codegen.space.nearest import nearest
 from codegen.words import counted
 from runtime import devices, kernel_info, listing, manifest, ondemand, operators, packs, used
 from runtime.errors import InvalidArgument, KernelNotFound, PackError, TargetUnavailable, shown
@@ -215,20 +216,8 @@ def _explain_unknown(key: str) -> str:
         now = f"kernelmint.load({folder}) adds families whose kernels are built when called. "
     elif on_demand.source_of(parts[0]) is not None:
         now = f"runtime.kernel({given!r}, build=True) builds it now, if its spec allows it. "
-    return f"{given}: {what}. Nearest built: {_nearest(key)}. {now}{_how_to_add(given)}"
-
-
-def _nearest(key: str) -> str:
-    """The built keys that share most tokens with `key`, ties broken by spelling."""
-    key = key[:_COMPARED]
-    tokens = set(key.replace(".", "-").split("-"))
-
-    def likeness(other: str) -> tuple[int, float]:
-        shared = len(tokens.symmetric_difference(other.replace(".", "-").split("-")))
-        return shared, -difflib.SequenceMatcher(None, key, other).ratio()
-
-    built = (info.key for info in kernel_info.infos(manifest.families()) if info.built)
-    return ", ".join(sorted(built, key=likeness)[:3]) or "none"
+    near = nearest(key, (info.key for info in kernel_info.infos(manifest.families()) if info.built))
+    return f"{given}: {what}. Nearest built: {', '.join(near) or 'none'}. {now}{_how_to_add(given)}"
 
 
 def resolve(config: Mapping[str, Any] | object) -> str:

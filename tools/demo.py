@@ -4,8 +4,9 @@
 
 Draws random inputs, runs each kernel that this machine can run, and prints its error against the
 family's fp64 oracle (the greatest, and the root of the mean square) beside the error that PyTorch's
-own attention makes on the same inputs, the worst first. Exits with 1 where a kernel's root mean square error is more
-than 1.5 times PyTorch's: the greatest error of so few roundings is one element's luck.
+own attention makes on the same inputs, the worst first. Exits with 1 if a kernel's root mean square
+error is more than 1.5 times PyTorch's: the greatest error of so few roundings is one element's
+luck.
 """
 
 from __future__ import annotations

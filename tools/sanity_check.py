@@ -1,6 +1,6 @@
 """Every kernel of flash_forward in this build against the fp64 oracle, one line each.
 
-    kernelmint sanity-check [--kernel KEY] [--range] [--where EXPR]
+    kernelmint sanity-check [--kernel KEY] [--range] [--where EXPR] [--json]
 
 KEY is a key or a short form; without it, the variable KERNELS selects (tools/selection.py). An
 element mismatches unless
@@ -15,13 +15,19 @@ prints how many elements differ in each row, and in each column of d_head.
 
 from __future__ import annotations
 
+import json
+import math
 import sys
+from shutil import get_terminal_size
+from typing import Any
 
 import click
 import torch
 from torch import Tensor
 
 import runtime
+from codegen import completion
+from codegen.words import counted
 from runtime import KernelInfo
 
 from .comparison import Difference, Tolerance, compare
@@ -77,11 +83,17 @@ def _by_eight(counts: Tensor) -> list[tuple[int, str]]:
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--kernel", metavar="KEY", help="Only this kernel, by key or short form.")
+@click.option(
+    "--kernel",
+    metavar="KEY",
+    shell_complete=completion.keys,
+    help="Only this kernel, by key or short form.",
+)
 @click.option("--where", metavar="EXPR", help="Only kernels for which this expression holds.")
 @click.option("-r", "--range", "counting", is_flag=True, help="q counts up, k = -q, v = q.")
 @click.option("--seed", default=0, show_default=True, help="Of the normal inputs.")
-def main(kernel: str | None, where: str | None, counting: bool, seed: int) -> None:
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def main(kernel: str | None, where: str | None, counting: bool, seed: int, as_json: bool) -> None:
     """Check every built kernel of flash_forward that can run here against the fp64 oracle."""
     try:
         chosen = select(kernel, where)
@@ -90,9 +102,18 @@ def main(kernel: str | None, where: str | None, counting: bool, seed: int) -> No
     runnable = [info for info in chosen.kernels if info.available]
     if not runnable:
         raise click.ClickException(f"nothing can run here: {chosen.kernels[0].reason}")
+    if as_json:
+        kernels = [_as_json(check(i, counting=counting, seed=seed)[0]) for i in runnable]
+        found = {
+            "seed": None if counting else seed,
+            "kernels": kernels,
+            "not_run": [{"key": i.key, "reason": i.reason} for i in chosen.kernels if i.reason],
+        }
+        click.echo(json.dumps(found, indent=1))
+        sys.exit(not all(kernel["passed"] for kernel in kernels))
     click.echo(
-        f"{chosen.description}: {len(runnable)} kernels; q [{SHAPE.batch}, {SHAPE.seq_len}, "
-        f"{SHAPE.heads}, d], {SHAPE.kv_heads} key heads, "
+        f"{chosen.description}: {counted(len(runnable), 'kernel')}; "
+        f"q [{SHAPE.batch}, {SHAPE.seq_len}, {SHAPE.heads}, d], {SHAPE.kv_heads} key heads, "
         f"{'counting' if counting else f'normal, seed {seed}'}; |o - oracle| <= unit * "
         f"(|oracle| + attention(q, k, |v|)), unit "
         + ", ".join(f"{unit:.1e} for {dtype}" for dtype, unit in UNITS.items())
@@ -102,11 +123,13 @@ def main(kernel: str | None, where: str | None, counting: bool, seed: int) -> No
     for info in runnable:
         difference, mismatched = check(info, counting=counting, seed=seed)
         verdict = "ok" if difference.passed else "FAILED"
-        click.echo(
-            f"{info.key:{width}}  {difference.beyond}/{difference.compared} mismatched "
+        figures = (
+            f"{difference.beyond}/{difference.compared} mismatched "
             f"({difference.beyond / difference.compared:.3%})  max |d| "
             f"{difference.max_abs:.2e}  {verdict}"
         )
+        narrow = sys.stdout.isatty() and width + len(figures) > get_terminal_size().columns - 2
+        click.echo(f"{info.key}\n  {figures}" if narrow else f"{info.key:{width}}  {figures}")
         if not difference.passed:
             failed.append(info.key)
             click.echo(f"  worst: {difference.worst}")
@@ -117,7 +140,22 @@ def main(kernel: str | None, where: str | None, counting: bool, seed: int) -> No
         + (f"; {left} built ones cannot run here: {_reason(chosen.kernels)}" if left else "")
     )
     if failed:
+        for key in failed:
+            click.echo(f"FAILED: {key}", err=True)
         sys.exit(1)
+
+
+def _as_json(difference: Difference) -> dict[str, Any]:
+    """A kernel's difference, for programs; what is not finite is null."""
+    largest = difference.max_abs
+    return {
+        "key": difference.name,
+        "passed": difference.passed,
+        "mismatched": difference.beyond,
+        "compared": difference.compared,
+        "max_abs": largest if math.isfinite(largest) else None,
+        "worst": None if difference.worst is None else str(difference.worst),
+    }
 
 
 def _reason(kernels: list[KernelInfo]) -> str:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-import heapq
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,21 +18,42 @@ from codegen.space.expand import (
     pruned,
     sets_holding,
 )
+from codegen.space.nearest import nearest
 from codegen.spec import keys, short_form
 from codegen.spec.keys import KeyFormatError, KeyParts
 from codegen.spec.model import Configuration, Family, ParameterValue, Target
 from codegen.spec.problems import UsageError, did_you_mean, one_line
 
-# How much of a key is compared with others: that costs the product of the lengths.
-_COMPARED = 300
-
 
 @dataclass(frozen=True)
 class Explanation:
-    """What to tell about a key, and whether its constraints exclude it."""
+    """What to tell about a key.
+
+    Attributes:
+        text: for people.
+        status: what became of it: one of unknown, excluded, built, generated (not compiled into
+            its pack), in_set (not generated), valid (in no set).
+        facts: what else is known, for programs.
+    """
 
     text: str
-    excluded: bool = False
+    status: str
+    facts: dict[str, Any]
+
+    @property
+    def as_json(self) -> dict[str, Any]:
+        """What `explain --json` prints."""
+        return {"status": self.status, **self.facts}
+
+
+class UnknownKeyError(UsageError):
+    """No configuration can have a key; the message says why, and names the nearest ones."""
+
+    def __init__(self, key: str, reason: str, near: Sequence[str]) -> None:
+        what = f"'{one_line(key)}' is not a valid key: {one_line(reason)}"
+        super().__init__("\n".join([what, *_nearest_lines(near)]))
+        facts = {"key": key, "reasons": [reason], "nearest": list(near)}
+        self.explanation = Explanation(str(self), "unknown", facts)
 
 
 def explain(
@@ -46,33 +64,44 @@ def explain(
     Args:
         key: a key, or a target's short form of one.
         families: the specs that it is looked up in.
-        manifest: that of the generated tree, or of the packs; empty where there is none.
-        packs: the installed packs that the specs are of; none where they are a project's own.
+        manifest: that of the generated tree, or of the packs; empty if there is none.
+        packs: the installed packs that the specs are of; none if they are a project's own.
 
     Raises:
-        UsageError: no configuration can have the key; the nearest ones are named.
+        UnknownKeyError: no configuration can have the key; the nearest ones are named.
     """
     target, values = parse(key, families)
     if short_form.is_short(key):
         key = keys.key_prefix(target) + keys.tokens_of(target.parameters)(values)
     pack = next((pack for pack in packs if target.family in pack.families), None)
     of_pack = [f"specs of {pack}"] if pack else []
+    facts: dict[str, Any] = {
+        "key": key,
+        "family": target.family,
+        "target": target.name,
+        "pack": pack.name if pack else None,
+        "parameters": target.by_name(values),
+    }
     if excluded := exclusions(target, values):
+        near = _nearest(key, families)
         lines = [f"{key} is excluded:", *(f"  {reason}" for reason in excluded), *of_pack]
-        return Explanation("\n".join([*lines, *_nearest_lines(key, families)]), excluded=True)
-    names = sets_holding(target, values)
+        text = "\n".join([*lines, *_nearest_lines(near)])
+        return Explanation(text, "excluded", {**facts, "reasons": excluded, "nearest": near})
+    configuration, names = configured(target, values), sets_holding(target, values)
+    facts |= {"derived": configuration.derived, "sets": names}
     if place := _built(key, manifest):
         sets = f", in set {', '.join(names)}" if names else ""
-        known = configured(target, values).everything
-        lines = [f"  {name} = {_yaml(value)}" for name, value in known.items()]
-        lines += _restriction(configured(target, values))
+        lines = [f"  {name} = {_yaml(value)}" for name, value in configuration.everything.items()]
+        lines += _restriction(configuration)
+        status = "built"
         if pack is None:
             what = f"is built: {place}{sets}"
         elif f"{target.family}.{target.name}" in pack.targets:
             what = f"is built: in {pack}{sets}"
         else:
             what = f"was generated, but not compiled into {pack}{sets}"
-        return Explanation("\n".join([f"{key} {what}", *lines]))
+            status = "generated"
+        return Explanation("\n".join([f"{key} {what}", *lines]), status, {**facts, "file": place})
     where, then = "the generated tree; write it with", ""
     if pack:
         where, then = f"{pack}; in the project of that pack, run", " && pip install ."
@@ -80,28 +109,32 @@ def explain(
     on_demand = ["or build it now, into the cache:", f"  kernelmint build {folder} --key {key}"]
     if names:
         option = "" if "default" in names else f" --set {names[0]}"
+        command = f"kernelmint regenerate{option}{then}"
         lines = [
             f"{key} is in set {', '.join(names)}, but not in {where}",
-            f"  kernelmint regenerate{option}{then}",
+            f"  {command}",
             *on_demand,
         ]
-        return Explanation("\n".join(lines))
+        return Explanation("\n".join(lines), "in_set", {**facts, "command": command})
     entry = ", ".join(f"{name}: {_yaml(value)}" for name, value in target.by_name(values).items())
+    rules = [
+        f"the set {name} prunes it: {rule.location}: {rule.that.text}: {rule.because}"
+        for name, rule in pruned(target, values)
+    ]
+    near, command = _nearest(key, families), f"kernelmint regenerate{then}"
     lines = [
         f"{key} is valid, but in no set; add to a set of "
         f"{f'{target.file} in the project of {pack}' if pack else target.display}, "
         "such as default:",
         f"  - {{{entry}}}",
         "then run",
-        f"  kernelmint regenerate{then}",
+        f"  {command}",
         *on_demand,
-        *(
-            f"the set {name} prunes it: {rule.location}: {rule.that.text}: {rule.because}"
-            for name, rule in pruned(target, values)
-        ),
-        *_restriction(configured(target, values)),
+        *rules,
+        *_restriction(configuration),
     ]
-    return Explanation("\n".join([*lines, *_nearest_lines(key, families)]))
+    facts |= {"reasons": rules, "nearest": near, "command": command}
+    return Explanation("\n".join([*lines, *_nearest_lines(near)]), "valid", facts)
 
 
 def _restriction(configuration: Configuration) -> list[str]:
@@ -120,7 +153,7 @@ def _restriction(configuration: Configuration) -> list[str]:
 def parse(key: str, families: Sequence[Family]) -> tuple[Target, tuple[ParameterValue, ...]]:
     """The target, and the values of its parameters, that a key or a short form is of.
 
-    Raises UsageError where it is of none; the nearest keys are named.
+    Raises UnknownKeyError if it is of none; the nearest keys are named.
     """
     try:
         if short_form.is_short(key):
@@ -136,9 +169,7 @@ def parse(key: str, families: Sequence[Family]) -> tuple[Target, tuple[Parameter
             raise KeyFormatError(f"{family.name} has no target '{parts.target}'{hint}")
         return target, keys.parse_tokens(target.parameters, parts.tokens)
     except KeyFormatError as error:
-        what = f"'{one_line(key)}' is not a valid key: {one_line(str(error))}"
-        lines = [what, *_nearest_lines(key, families)]
-        raise UsageError("\n".join(lines)) from None
+        raise UnknownKeyError(key, str(error), _nearest(key, families)) from None
 
 
 def _parse_short(
@@ -159,20 +190,13 @@ def _parse_short(
     raise KeyFormatError("; ".join(dict.fromkeys(refused)) or "no target has short forms")
 
 
-def _nearest_lines(key: str, families: Sequence[Family]) -> list[str]:
-    """The keys with the most pieces in common; among those, the most alike as texts."""
+def _nearest(key: str, families: Sequence[Family]) -> list[str]:
+    """The nearest keys of the default sets."""
     spaces: list[TargetSpace] = [t for s in expand(families, Selection()) for t in s.targets]
-    known = [c.key for space in spaces for c in space.configurations if c.key != key]
-    key = key[:_COMPARED]
-    pieces = set(re.split("[.-]", key))
+    return nearest(key, [c.key for space in spaces for c in space.configurations if c.key != key])
 
-    def distance(other: str) -> int:
-        return len(pieces.symmetric_difference(re.split("[.-]", other)))
 
-    def unlikeness(other: str) -> tuple[int, float]:
-        return distance(other), -difflib.SequenceMatcher(None, key, other).ratio()
-
-    near = sorted(heapq.nsmallest(20, known, key=distance), key=unlikeness)[:3]
+def _nearest_lines(near: Sequence[str]) -> list[str]:
     return ["the nearest keys of the default sets:", *(f"  {name}" for name in near)]
 
 

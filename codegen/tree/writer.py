@@ -40,7 +40,7 @@ class Difference:
     Orphans are what a run would remove; strays bear codegen's mark, and no manifest knows them.
     """
 
-    diffs: tuple[str, ...]
+    diffs: Mapping[str, str]  # by path
     orphans: tuple[str, ...]
     strays: tuple[str, ...]
 
@@ -60,16 +60,16 @@ def compare(out: Path, files: Mapping[str, str]) -> Difference:
     """What `write` would change, without touching anything."""
     with _reported("read", out):
         _refuse_links(out, files)
-        diffs = []
+        diffs = {}
         for path in sorted(files):
             current = _read(out / path)
             if current != files[path].encode():
-                diffs.append(_diff(path, current, files[path]))
+                diffs[path] = _diff(path, current, files[path])
         made = _made_before(out) | {JOURNAL}
         orphans = _orphans(out, files, made)
         others = sorted(set(_all_files(out)) - made - files.keys())
         strays = [path for path in others if _bears_mark(out / path)]
-        return Difference(tuple(diffs), tuple(orphans), tuple(strays))
+        return Difference(diffs, tuple(orphans), tuple(strays))
 
 
 def _write(out: Path, files: Mapping[str, str]) -> Written:

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from codegen import completion
 from codegen.words import counted
 from runtime import loading
 from runtime.errors import (
@@ -44,7 +45,10 @@ def main() -> None:
 @click.argument("specs", default="kernel_specs")
 @click.option("--where", metavar="EXPR", help="Only kernels for which it holds.")
 @click.option("--set", "set_name", default="default", show_default=True, help="Of which set.")
-@click.option("--key", "keys", multiple=True, help="These kernels, in a set or not; repeated.")
+@click.option(
+    "--key", "keys", multiple=True, shell_complete=completion.keys,
+    help="These kernels, in a set or not; repeated.",
+)  # fmt: skip
 @click.option(
     "--architecture", "architectures", multiple=True, metavar="90",
     help="What CUDA kernels are compiled for; repeated. Default: the GPUs that are here.",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import assume, given, settings
 
+from codegen.space.nearest import nearest
 from codegen.spec.checks import confusable
 from codegen.spec.expressions import DTYPES
 from codegen.spec.keys import (
@@ -263,3 +265,45 @@ def test_explain_an_unknown_or_misspelt_key(workspace, key, messages) -> None:
     assert "Traceback" not in result.output
     for message in [*messages, "the nearest keys of the default sets:"]:
         assert message in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("key", "code", "status", "facts"),
+    [
+        ("demo.sm80.bf16-causal-t64-w2-auto", 0, "built", {"sets": ["default"]}),
+        ("demo.sm80.f32-t9-w16-auto", 1, "excluded", {"family": "demo", "target": "sm80"}),
+        ("demo.sm80.bf16-t256-w1-auto", 0, "valid", {"command": "kernelmint regenerate"}),
+        ("demo.sm80.bf16-t32-w1-split", 0, "in_set", {"sets": ["small"]}),
+        ("demo.cpu.f32", 2, "unknown", {"reasons": ["it ends before tile (t<number>)"]}),
+    ],
+)
+def test_explain_as_json(workspace, key, code, status, facts) -> None:
+    workspace.run("regenerate")
+    result = workspace.run("explain", key, "--json")
+    found = json.loads(result.stdout)
+    assert (result.status, found["status"], found["key"]) == (code, status, key)
+    assert facts.items() <= found.items()
+
+
+KNOWN = [
+    *(f"rms_norm.sm80.bf16-n{n}-w4" for n in (240, 409, 1024, 4096, 40960)),
+    "rms_norm.sm80.fp16-n4096-w4",
+    "rms_norm.cpu.bf16-n4096-w4",
+    "soft_max.sm80.bf16-n4096-w4",
+]
+
+
+@pytest.mark.parametrize(
+    ("key", "near"),
+    [
+        # by number, not by spelling: 409 and 40960 are spelt more like 4097
+        ("rms_norm.sm80.bf16-n4097-w4", ["bf16-n4096-w4", "bf16-n1024-w4", "bf16-n409-w4"]),
+        ("rms_norm.sm80.bf16-n200-w4", ["bf16-n240-w4", "bf16-n409-w4", "bf16-n1024-w4"]),
+        # one parameter that differs before two
+        ("rms_norm.sm80.fp16-n4096-w8", ["fp16-n4096-w4", "bf16-n4096-w4", "bf16-n1024-w4"]),
+        ("rms_norn.sm80.f32-n240-w4", ["bf16-n240-w4", "bf16-n409-w4", "bf16-n1024-w4"]),
+    ],
+)
+def test_the_nearest_keys_are_those_of_the_nearest_parameters(key, near) -> None:
+    assert nearest(key, KNOWN) == [f"rms_norm.sm80.{tokens}" for tokens in near]
+    assert nearest("rms_norm.cpu.bf16-n1-w4", KNOWN, 1) == ["rms_norm.cpu.bf16-n4096-w4"]

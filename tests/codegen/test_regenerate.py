@@ -22,7 +22,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 EXPECTED_COUNTS = re.compile(
-    r"generated: (\d+) kernels; (\d+) files written, (\d+) unchanged, (\d+) removed\n"
+    r"generated: (\d+) kernels?; (\d+) files? written, (\d+) unchanged, (\d+) removed\n"
 )
 
 
@@ -117,6 +117,21 @@ def test_orphans_go_and_files_it_did_not_make_stay(workspace) -> None:
     tree = workspace.tree()
     assert not any(name.startswith("demo/sm80_") for name in tree)
     assert tree["README"] == tree["demo/notes.txt"] == b"mine"
+
+
+def test_check_as_json(workspace) -> None:
+    regenerate(workspace)
+    result = workspace.run("check", "--json")
+    assert (result.status, json.loads(result.stdout)["stale"]) == (0, False)
+    (workspace.out / "demo/args.h").write_text("edited")
+    result = workspace.run("check", "--json")
+    assert result.status == 1
+    assert json.loads(result.stdout) == {
+        "stale": True,
+        "differing": ["generated/demo/args.h"],
+        "orphans": [],
+        "commands": ["kernelmint regenerate"],
+    }
 
 
 def test_a_family_that_goes_leaves_no_folder(workspace) -> None:

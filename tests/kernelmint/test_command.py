@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -50,10 +51,40 @@ def test_every_command_is_there_under_its_name(name) -> None:
     assert result.output.startswith(f"Usage: kernelmint {name} ")
 
 
-def test_a_command_that_is_not_there_is_an_error() -> None:
+def test_a_command_that_is_not_there_is_an_error_and_the_nearest_is_named() -> None:
     result = CliRunner().invoke(main, ["explian"], prog_name="kernelmint")
     assert result.exit_code == 2
-    assert "No such command 'explian'" in result.output
+    assert "No such command 'explian' (did you mean 'explain'?)." in result.output
+    result = CliRunner().invoke(main, ["zzz"], prog_name="kernelmint")
+    assert (result.exit_code, "No such command 'zzz'." in result.output) == (2, True)
+
+
+KEY = "flash_forward.cpu.f32-d64-r64-c128"
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("exp", "explain"),
+        ("explain flash_forward.cpu.f32-d64-r64", KEY),
+        ("build --key flash_forward.cpu.f32-d64-r64", KEY),
+        ("sanity-check --kernel flash_forward.cpu.f32-d64-r64", KEY),
+        ("debug flash_forward.cpu.f32-d64-r64", KEY),
+        ("tune flash", "flash_forward"),
+        ("tune hstu_bsa --target sm9", "sm90a"),
+    ],
+)
+def test_a_shell_completes_commands_keys_families_and_targets(words, completed) -> None:
+    line = ["kernelmint", *words.split()]
+    done = subprocess.run(
+        [Path(sys.executable).parent / "kernelmint"],
+        env={
+            **os.environ, "_KERNELMINT_COMPLETE": "bash_complete",
+            "COMP_WORDS": " ".join(line), "COMP_CWORD": str(len(line) - 1),
+        },
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.stdout.splitlines() == [f"plain,{completed}"], done.stderr
 
 
 @pytest.mark.parametrize("command", [["kernelmint"], [sys.executable, "-m", "kernelmint"]])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -30,6 +31,19 @@ def test_a_right_kernel_passes(options) -> None:
     line = next(line for line in done.output.splitlines() if line.startswith(KEY + "  "))
     assert "0/128000 mismatched (0.000%)" in line
     assert "max |d|" in line
+
+
+def test_results_as_json(monkeypatch) -> None:
+    done = run("--kernel", KEY, "--json")
+    (found,) = json.loads(done.output)["kernels"]
+    assert (done.exit_code, found["key"], found["passed"]) == (0, KEY, True)
+    assert (found["mismatched"], found["compared"]) == (0, 128000)
+    kernel = runtime.kernel(KEY)
+    monkeypatch.setattr(runtime, "kernel", lambda key, **_: Wrong(kernel))
+    done = run("--kernel", KEY, "--json")
+    (found,) = json.loads(done.output)["kernels"]
+    assert (done.exit_code, found["passed"]) == (1, False)
+    assert found["mismatched"] >= 1 + 64 + 450
 
 
 def test_a_kernel_of_another_family_is_refused() -> None:

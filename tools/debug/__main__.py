@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 import runtime
+from codegen import completion
 from runtime import KernelInfo
 
 from ..oracle import oracle
@@ -124,7 +125,7 @@ class _Sides:
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("kernel")
+@click.argument("kernel", shell_complete=completion.keys)
 @click.argument("seq_in_b_r", type=click.IntRange(1))
 @click.option("-r", "--range", "counting", is_flag=True, help="q counts up, k = -q, v = q.")
 @click.option("--seed", default=0, show_default=True, help="Of the normal inputs.")

@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 import runtime
+from codegen import completion
 from codegen.spec.problems import SpecError, UsageError, did_you_mean
 from runtime import packs
 from runtime.ondemand.specs import here
@@ -25,8 +26,13 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("family")
-@click.option("--target", required=True, help="The target whose kernels are tuned: cpu, sm90a.")
+@click.argument("family", shell_complete=completion.families)
+@click.option(
+    "--target",
+    required=True,
+    shell_complete=completion.targets,
+    help="The target whose kernels are tuned: cpu, sm90a.",
+)
 @click.option("--set", "set_name", help="Which set (default: tune, else default).")
 @click.option("--where", help="Only configurations for which this expression holds.")
 @click.option("--shapes", type=_FILE, help="What is measured (default: TARGET.shapes.yaml).")
