@@ -92,20 +92,11 @@ def checkout(tmp_path: Path) -> Checkout:
     return made
 
 
-@pytest.mark.parametrize(
-    "edit",
-    [
-        lambda root: (root / "kernel_specs/flash_forward/cpu.yaml").open("a").write("# edited\n"),
-        lambda root: shutil.copy(
-            root / "kernel_specs/flash_forward/cpu.yaml", root / "kernel_specs/flash_forward/x.yaml"
-        ),
-    ],
-    ids=["spec", "new spec"],
-)
-def test_a_bare_ninja_after_an_edit_refuses_the_stale_tree(checkout, edit) -> None:
+def test_a_bare_ninja_after_an_edit_refuses_the_stale_tree(checkout) -> None:
     done = checkout.ninja("build.ninja")
     assert done.returncode == 0, done.stdout
-    edit(checkout.root)
+    spec = checkout.root / "kernel_specs/flash_forward/cpu.yaml"
+    spec.write_text(spec.read_text() + "# edited\n")
     done = checkout.ninja("build.ninja")
     assert done.returncode != 0
     assert "the generated tree is stale" in done.stdout
