@@ -7,7 +7,9 @@ and CUDA has not been switched off.
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -66,29 +68,37 @@ def get_requires_for_build_editable(config_settings: Settings = None) -> list[st
     ]
 
 
-def _discard_vanished(build_dir: Path) -> None:
-    """Remove a build folder whose tools are gone, as an isolated environment's are afterwards.
+def _keep_objects(build_dir: Path) -> None:
+    """Have a build folder that another isolated environment left configured anew.
 
-    The folder is kept after a build so that logs can be read and objects reused; CMake cannot
-    reconfigure it once the compiler or nanobind it has cached no longer exists.
+    CMake's cache then names tools that are gone, and scikit-build-core, which sees that it lies in
+    another place itself, would remove the objects too. They are good: ninja compares the commands
+    that made them.
     """
-    cache = build_dir / "CMakeCache.txt"
-    if not cache.is_file():
+    cache, record = build_dir / "CMakeCache.txt", build_dir / ".skbuild-info.json"
+    try:
+        info = json.loads(record.read_text(encoding="utf-8"))
+        nvcc = re.search(r"^CMAKE_CUDA_COMPILER:\w+=(/.*)", cache.read_text(), re.MULTILINE)
+    except (OSError, ValueError):
         return
-    for line in cache.read_text(errors="replace").splitlines():
-        name, _, value = line.partition("=")
-        if name.startswith(("CMAKE_CUDA_COMPILER:", "nanobind_DIR:", "CMAKE_COMMAND:")) and (
-            value.startswith("/") and not Path(value).exists()
-        ):
-            shutil.rmtree(build_dir)
-            return
+    here = str(Path(_skbuild.__file__).resolve().parents[1])
+    if info.get("skbuild_path") == here and not (nvcc and not Path(nvcc[1]).exists()):
+        return
+    cache.unlink()
+    for compilers in (build_dir / "CMakeFiles").glob("[0-9]*"):  # what CMake found out of them
+        shutil.rmtree(compilers)
+    record.write_text(json.dumps({**info, "skbuild_path": here}), encoding="utf-8")
+
+
+def _build_dir(state: str, settings: Settings) -> Path:
+    return Path(str((settings or {}).get("build-dir", "build/{state}")).replace("{state}", state))
 
 
 def build_wheel(
     wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None
 ) -> str:
     """Build a wheel; its build folder, logs included, stays in build/wheel."""
-    _discard_vanished(Path("build/wheel"))
+    _keep_objects(_build_dir("wheel", config_settings))
     return _skbuild.build_wheel(wheel_directory, config_settings, metadata_directory)
 
 
@@ -96,7 +106,7 @@ def build_editable(
     wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None
 ) -> str:
     """Build an editable install; its build folder stays in build/editable."""
-    _discard_vanished(Path("build/editable"))
+    _keep_objects(_build_dir("editable", config_settings))
     return _skbuild.build_editable(wheel_directory, config_settings, metadata_directory)
 
 

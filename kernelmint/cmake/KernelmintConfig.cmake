@@ -19,17 +19,26 @@ find_package(Python 3.10 REQUIRED COMPONENTS Interpreter)
 find_package(Threads REQUIRED)
 
 # The package's own folders: as installed, and in a checkout.
-set(KERNELMINT_CMAKE "${CMAKE_CURRENT_LIST_DIR}")
-cmake_path(GET KERNELMINT_CMAKE PARENT_PATH KERNELMINT_PACKAGE)
+cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH KERNELMINT_PACKAGE)
 cmake_path(GET KERNELMINT_PACKAGE PARENT_PATH KERNELMINT_ROOT)
-set(KERNELMINT_CODEGEN "${KERNELMINT_ROOT}/codegen")
+include("${CMAKE_CURRENT_LIST_DIR}/keep.cmake")
 if(EXISTS "${KERNELMINT_PACKAGE}/include")
+  set(KERNELMINT_TOOLS "${KERNELMINT_PACKAGE}/tools")
+  kernelmint_keep("${KERNELMINT_ROOT}/codegen" codegen _codegen)
+  kernelmint_keep("${KERNELMINT_PACKAGE}" kernelmint KERNELMINT_PACKAGE --without _pack)
+  cmake_path(GET KERNELMINT_PACKAGE PARENT_PATH KERNELMINT_ROOT)
   set(KERNELMINT_RUNTIME "${KERNELMINT_PACKAGE}")
   set(KERNELMINT_TOOLS "${KERNELMINT_PACKAGE}/tools")
 else()
   set(KERNELMINT_RUNTIME "${KERNELMINT_ROOT}/runtime")
   set(KERNELMINT_TOOLS "${KERNELMINT_ROOT}/tools")
 endif()
+set(KERNELMINT_CMAKE "${KERNELMINT_PACKAGE}/cmake")
+set(KERNELMINT_CODEGEN "${KERNELMINT_ROOT}/codegen")
+# For scripts of the standard library alone. The interpreter behind an environment's link: it stays,
+# and -S keeps an editable install of another checkout out.
+file(REAL_PATH "${Python_EXECUTABLE}" KERNELMINT_PYTHON)
+list(APPEND KERNELMINT_PYTHON -S)
 
 include("${KERNELMINT_CMAKE}/jobs.cmake")       # a job pool that memory can bear
 include("${KERNELMINT_CMAKE}/ccache.cmake")

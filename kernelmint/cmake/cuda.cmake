@@ -25,6 +25,12 @@ found = sorted(n for r in roots for n in r.glob('cu*/bin/nvcc'))
 print(found[-1] if found else '', end='')"
       OUTPUT_VARIABLE _nvcc COMMAND_ERROR_IS_FATAL ANY)
     set(_origin "from PyPI")
+    if(_nvcc)
+      cmake_path(GET _nvcc PARENT_PATH _toolkit)
+      cmake_path(GET _toolkit PARENT_PATH _toolkit)
+      kernelmint_keep("${_toolkit}" cuda _toolkit)
+      set(_nvcc "${_toolkit}/bin/nvcc")
+    endif()
   endif()
 endif()
 if(NOT _nvcc)
@@ -38,8 +44,6 @@ set(CMAKE_CUDA_COMPILER "${_nvcc}")
 if(_origin STREQUAL "from PyPI")
   # 13.0's nvcc.profile looks for lib64; the wheels have lib. The device link of CMake's compiler
   # check is the only link nvcc does here.
-  cmake_path(GET _nvcc PARENT_PATH _toolkit)
-  cmake_path(GET _toolkit PARENT_PATH _toolkit)
   set(ENV{NVCC_APPEND_FLAGS} "$ENV{NVCC_APPEND_FLAGS} -L${_toolkit}/lib")
 endif()
 
@@ -181,7 +185,7 @@ function(kernelmint_add_cuda_objects library objects sources target architecture
   foreach(root IN LISTS KERNELMINT_GENERATED KERNELMINT_SPEC_DIRS)
     list(APPEND roots --root "${root}")
   endforeach()
-  set(launcher "${Python_EXECUTABLE}" "${KERNELMINT_TOOLS}/build/compile_logged.py"
+  set(launcher ${KERNELMINT_PYTHON} "${KERNELMINT_TOOLS}/build/compile_logged.py"
     --log-dir "${ptxas}" ${roots} --target ${target} -- ${CMAKE_CUDA_COMPILER_LAUNCHER})
   set_target_properties(${objects} PROPERTIES
     CUDA_ARCHITECTURES "${architectures}" JOB_POOL_COMPILE kernels

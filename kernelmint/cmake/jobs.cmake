@@ -6,7 +6,7 @@ function(kernelmint_make_job_pool folder)
   if(KERNELMINT_MIB)
     list(APPEND options --mib ${KERNELMINT_MIB})
   endif()
-  execute_process(COMMAND "${Python_EXECUTABLE}" "${KERNELMINT_TOOLS}/build/jobs.py" ${options}
+  execute_process(COMMAND ${KERNELMINT_PYTHON} "${KERNELMINT_TOOLS}/build/jobs.py" ${options}
                   OUTPUT_VARIABLE jobs OUTPUT_STRIP_TRAILING_WHITESPACE
                   RESULT_VARIABLE failed ERROR_VARIABLE reason)
   if(failed)

@@ -36,7 +36,7 @@ function(kernelmint_record_pack name folder targets)
   list(APPEND made_of ${sources})
   add_custom_command(
     OUTPUT "${folder}/pack.json" "${folder}/record.cpp"
-    COMMAND "${Python_EXECUTABLE}" "${KERNELMINT_TOOLS}/build/record.py"
+    COMMAND ${KERNELMINT_PYTHON} "${KERNELMINT_TOOLS}/build/record.py"
             --name ${name} --folder "${folder}" --root "${CMAKE_CURRENT_SOURCE_DIR}"
             --kernelmint "${KERNELMINT_ROOT}" --manifest "${KERNELMINT_GENERATED}/manifest.json"
             --targets ${targets} --architectures ${KERNELMINT_ARCHITECTURES}

@@ -43,11 +43,13 @@ def hidden_nvcc_path(folder: Path) -> str:
     return str(folder)
 
 
-def run(*command: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(
+    *command: str | Path, cwd: Path = ROOT, **environment: str
+) -> subprocess.CompletedProcess[str]:
     kept = {k: v for k, v in os.environ.items() if k not in {"CUDACXX", "CMAKE_ARGS", "PYTHONPATH"}}
     return subprocess.run(
         [str(part) for part in command],
-        cwd=ROOT,
+        cwd=cwd,
         env={**kept, **environment},
         text=True,
         stdout=subprocess.PIPE,
@@ -76,13 +78,20 @@ def generate(tmp_path: Path, where: str = FEW) -> Path:
     return out
 
 
-def wheel(tmp_path: Path, *settings: str, isolated: bool = True, **environment: str) -> Path:
+def wheel(
+    tmp_path: Path,
+    *settings: str,
+    isolated: bool = True,
+    checkout: Path = ROOT,
+    **environment: str,
+) -> Path:
     """Build a wheel; the log is on stdout of a failing test."""
     done = run(
         *(sys.executable, "-m", "pip", "wheel", ".", "--no-deps", "--verbose"),
         *([] if isolated else ["--no-build-isolation"]),
         *("--wheel-dir", tmp_path / "dist", "-C", f"build-dir={tmp_path / 'build'}"),
         *(part for setting in settings for part in ("-C", setting)),
+        cwd=checkout,
         **environment,
     )
     (tmp_path / "log").write_text(done.stdout)
@@ -183,17 +192,49 @@ def test_nvcc_on_path_is_taken_and_named(tmp_path: Path) -> None:
     assert all("Compiling entry function" in text.read_text() for text in logs)
 
 
-def test_cuda_off_needs_no_nvcc(tmp_path: Path) -> None:
+def objects(build: Path) -> dict[Path, int]:
+    """When each object of a build folder was compiled."""
+    return {path: path.stat().st_mtime_ns for path in build.glob("**/*.dir/**/*.o")}
+
+
+def another_checkout(folder: Path) -> Path:
+    """A copy of what a build takes, with a module that the checkout of this environment's editable
+    install does not have."""
+    for name in ("CMakeLists.txt", "LICENSE", "README.md", "pyproject.toml", *PACKAGES, "tools"):
+        if (ROOT / name).is_dir():
+            ignored = shutil.ignore_patterns("__pycache__", "*.so")
+            shutil.copytree(ROOT / name, folder / name, ignore=ignored)
+        else:
+            shutil.copy(ROOT / name, folder / name)
+    (folder / "codegen/another.py").write_text("")
+    return folder
+
+
+def test_cuda_off_needs_no_nvcc_and_an_isolated_build_compiles_nothing_twice(tmp_path) -> None:
+    """In a checkout beside the one that is installed here, as git worktree makes it."""
     out = generate(tmp_path, CPU)
-    built = wheel(
-        tmp_path,
-        f"cmake.define.KERNELMINT_GENERATED_DIR={out}",
-        "cmake.define.KERNELMINT_CUDA=OFF",
-        PATH=hidden_nvcc_path(tmp_path / "bin"),
-    )
+    (tmp_path / "checkout").mkdir()
+
+    def build() -> Path:
+        return wheel(
+            tmp_path,
+            f"cmake.define.KERNELMINT_GENERATED_DIR={out}",
+            "cmake.define.KERNELMINT_CUDA=OFF",
+            checkout=checkout,
+            PATH=path,
+        )
+
+    checkout = another_checkout(tmp_path / "checkout")
+    path = hidden_nvcc_path(tmp_path / "bin")
+    build()
+    before = objects(tmp_path / "build")
+    assert before
+    built = build()
+    assert objects(tmp_path / "build") == before
     assert "Kernelmint: nvcc" not in (tmp_path / "log").read_text()
     assert "nvidia" not in (tmp_path / "log").read_text()
     site = unpack(built, tmp_path)
+    assert (site / "codegen/another.py").is_file()
     attend(site)
     assert_stands_alone(site)
     assert_packages(site)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from .few_kernels import PYTHONS, run
-from .test_builds import hidden_nvcc_path
+from .test_builds import hidden_nvcc_path, objects
 
 pytestmark = [pytest.mark.build, pytest.mark.xdist_group("wheel")]
 
@@ -92,7 +92,12 @@ def pack_wheel(made: tuple[Path, str], tmp_path_factory: pytest.TempPathFactory)
     assert "Collecting torch" not in log
     author.run("kernelmint", "new", "second_add", cwd=project)
     author.run("kernelmint", "regenerate", cwd=project)
+    before = objects(project / "build")
     author.run("pip", "install", "--no-deps", "-e", ".", cwd=project, **found)
+    after = objects(project / "build")
+    # Nothing of scale_add changed but the record of the pack that it is in.
+    assert {path.name for path in before if before[path] != after[path]} == {"record.cpp.o"}
+    assert len(after) > len(before) > 5
     author.run("python", "-m", "pytest", "-q", cwd=project)
     report = author.run("ptx-report", "--installed", cwd=project)
     assert "second_add.sm80.f32" in report

@@ -54,9 +54,10 @@ def main(arguments: list[str]) -> None:
     options = parser.parse_args(arguments)
 
     def name_of(path: Path) -> str:
-        if path.is_relative_to(options.kernelmint) and not path.is_relative_to(options.root):
-            return path.relative_to(options.kernelmint).as_posix()
-        return Path(os.path.relpath(path, options.root)).as_posix()
+        # Either folder may lie in the other: an example in the checkout, a copy in a build folder.
+        homes = sorted((options.root, options.kernelmint), key=lambda home: -len(home.parts))
+        home = next((home for home in homes if path.is_relative_to(home)), options.root)
+        return Path(os.path.relpath(path, home)).as_posix()
 
     def folder_name(name: str, folder: str) -> str:
         return name if name.startswith("package:") else os.path.relpath(folder, options.root)
