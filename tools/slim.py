@@ -11,10 +11,12 @@ that tree, and says how big its libraries are beside those of the packs that are
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -28,6 +30,9 @@ from codegen.spec.model import Family, ParameterValue, Target
 from codegen.spec.problems import SpecError, UsageError, display_path
 from codegen.tree import writer
 from codegen.words import counted
+
+from .ptx_report.files import write_text
+from .ptx_report.records import ReportError
 
 Values = tuple[ParameterValue, ...]
 
@@ -105,6 +110,28 @@ def _entry(target: Target, values: Values) -> str:
     return f"{{{', '.join(f'{name}: {_yaml(value)}' for name, value in named.items())}}}"
 
 
+def write_sets(specs: Sequence[Path], texts: Mapping[Path, str]) -> None:
+    """Writes these files of the specs, or none of them if they could not be loaded then. Raises
+    UsageError."""
+    with tempfile.TemporaryDirectory() as folder:
+        drafts = {root: Path(folder, str(i), root.resolve().name) for i, root in enumerate(specs)}
+        for root, draft in drafts.items():
+            shutil.copytree(root, draft, ignore=shutil.ignore_patterns(".*"))
+            for path, text in texts.items():
+                if path.resolve().is_relative_to(root.resolve()):
+                    changed = draft / path.resolve().relative_to(root.resolve())
+                    changed.write_text(text, encoding="utf-8")
+        try:
+            load(list(drafts.values()))
+        except SpecError as error:
+            said = "\n".join(map(str, error.problems))
+            for root, draft in drafts.items():
+                said = said.replace(str(draft), display_path(root))
+            raise UsageError(f"nothing is written: the specs would not load:\n{said}") from None
+    for path, text in texts.items():
+        write_text(path, text)
+
+
 def _installed_bytes(families: Sequence[str]) -> int:
     """The size of the installed libraries of these families."""
     found, _ = packs.installed()
@@ -126,6 +153,12 @@ def _build_wheel(folder: Path, tree: Path) -> tuple[Path, int]:
         raise UsageError(f"pip wheel failed:\n{(done.stdout + done.stderr)[-3000:]}")
     newest = max(folder.glob("*.whl"), key=lambda path: (path not in before, path.stat().st_mtime))
     with zipfile.ZipFile(newest) as archive:
+        manifests = [n for n in archive.namelist() if n.endswith("_pack/manifest.json")]
+        if tree.joinpath("manifest.json").read_bytes() not in map(archive.read, manifests):
+            raise UsageError(
+                f"{display_path(newest)} does not hold the kernels of {display_path(tree)}: does "
+                "the project's CMakeLists.txt call kernelmint_add_pack?"
+            )
         sizes = [i.file_size for i in archive.infolist() if re.search(r"_pack/.*\.so$", i.filename)]
     return newest, sum(sizes)
 
@@ -150,18 +183,21 @@ def main(used: Path, specs: tuple[Path, ...], name: str, out: Path, wheel: Path 
     try:
         families = load(specs)
         found, foreign = by_target(read_keys(used), families)
+        texts, said = {}, []
         for target in (t for family in families for t in family.targets):
             configurations = found.get(target, [])
             if not configurations and all(s.name != name for s in target.sets):
                 continue
             entries = [_entry(target, values) for values in configurations]
             path = Path(target.display)
-            path.write_text(with_set(path.read_text(encoding="utf-8"), name, entries))
-            click.echo(f"{target.display}: set {name} with {counted(len(entries), 'kernel')}")
+            texts[path] = with_set(path.read_text(encoding="utf-8"), name, entries)
+            said.append(f"{target.display}: set {name} with {counted(len(entries), 'kernel')}")
         for key in foreign:
             click.echo(f"not of these specs: {key}", err=True)
         if not found:
             raise UsageError(f"{display_path(used)}: no key of it is of these specs")
+        write_sets(specs, texts)
+        click.echo("\n".join(said))
         tree = pipeline.build(specs, out, Selection(name, None))
         writer.write(out, tree.files)
         count = sum(len(t.configurations) for space in tree.spaces for t in space.targets)
@@ -176,7 +212,9 @@ def main(used: Path, specs: tuple[Path, ...], name: str, out: Path, wheel: Path 
             f"{display_path(made)}: libraries of {after / 1e6:.1f} MB; those installed have "
             f"{before / 1e6:.1f} MB"
         )
-    except (SpecError, UsageError) as error:
+    except OSError as error:
+        raise click.ClickException(str(error)) from None
+    except (SpecError, UsageError, ReportError) as error:
         problems = error.problems if isinstance(error, SpecError) else [error]
         raise click.ClickException("\n".join(map(str, problems))) from None
 

@@ -88,6 +88,48 @@ def test_what_is_no_list_of_kernels_is_an_error_in_a_sentence(tmp_path, text, sa
     assert not (tmp_path / "out").exists()
 
 
+@pytest.fixture
+def project(tmp_path, monkeypatch) -> Path:
+    """A folder with specs and a record of their kernels; the spec that slim changes."""
+    shutil.copytree(ROOT / "kernel_specs/flash_forward", tmp_path / "kernel_specs/flash_forward")
+    (tmp_path / "used.yaml").write_text(f"- {KEYS[0]}\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "kernel_specs/flash_forward/cpu.yaml"
+
+
+@pytest.mark.parametrize("name", ["no", "My-Set", "7", "a: b", "default # x"])
+def test_a_set_that_would_not_load_is_refused_and_the_spec_stays(project, name) -> None:
+    before = project.read_bytes()
+    done = CliRunner().invoke(slim.main, ["used.yaml", "--set", name])
+    assert done.exit_code == 1
+    assert "nothing is written" in done.output
+    assert "kernel_specs/flash_forward/cpu.yaml:" in done.output
+    assert project.read_bytes() == before
+    assert not Path("generated-used").exists()
+
+
+FULL = """
+import resource, signal
+from tools import slim
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+slim.main(["used.yaml"])
+"""
+
+
+def test_a_full_disk_leaves_the_spec_as_it_was(project) -> None:
+    before, there = project.read_bytes(), sorted(project.parent.iterdir())
+    done = subprocess.run(
+        [sys.executable, "-c", FULL], env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "File too large" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert project.read_bytes() == before
+    assert sorted(project.parent.iterdir()) == there
+
+
 def test_a_record_that_cannot_be_written_is_a_warning(tmp_path, monkeypatch) -> None:
     from runtime import used
 

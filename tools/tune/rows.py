@@ -16,6 +16,7 @@ from codegen.spec.model import Shape
 from codegen.spec.problems import SpecError
 from codegen.spec.source import MAX_BYTES, Document
 
+from ..ptx_report.files import write_text
 from .errors import TuningError
 from .race import Result
 
@@ -99,9 +100,7 @@ def _write(
             f"{len(text):,} bytes, and codegen reads {MAX_BYTES:,}: write the new ones to another "
             "file (--out), and leave some out"
         )
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_text(_HEAD.format(family=family, target=target) + text)
-    partial.replace(path)
+    write_text(path, _HEAD.format(family=family, target=target) + text)
     return len(kept)
 
 
