@@ -4,6 +4,8 @@ include("${CMAKE_CURRENT_LIST_DIR}/folders.cmake")    # refuses names that CMake
 kernelmint_check_folders(CMAKE_CURRENT_SOURCE_DIR CMAKE_CURRENT_BINARY_DIR CMAKE_CURRENT_LIST_DIR)
 
 option(KERNELMINT_CUDA "Compile the CUDA targets" ON)
+set(KERNELMINT_GENERATED_DIR "" CACHE PATH
+    "The generated tree to build, in place of the one that the project names")
 option(KERNELMINT_DEBUG "Device debug information and assertions (-G): slow kernels" OFF)
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release)
@@ -45,5 +47,6 @@ include("${KERNELMINT_CMAKE}/ccache.cmake")
 include("${KERNELMINT_CMAKE}/generated.cmake")  # reads a generated tree; refuses a stale one
 include("${KERNELMINT_CMAKE}/build.cmake")      # what `build:` of a spec says
 include("${KERNELMINT_CMAKE}/cpu.cmake")        # the CPU's instruction sets
+include("${KERNELMINT_CMAKE}/sources.cmake")    # what a pack carries of its project
 include("${KERNELMINT_CMAKE}/record.cmake")     # what a pack is made of: pack.json
 include("${KERNELMINT_CMAKE}/pack.cmake")

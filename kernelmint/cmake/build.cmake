@@ -81,19 +81,6 @@ function(kernelmint_named what result)
   set(${result} "${named}" PARENT_SCOPE)
 endfunction()
 
-# install()'s options that leave out the folders of foreign headers that lie among the specs.
-function(kernelmint_foreign_folders result)
-  set(options)
-  kernelmint_named(INCLUDE places)
-  foreach(place IN LISTS places)
-    if(NOT place MATCHES "^package:")
-      string(REGEX REPLACE "([+.()])" "\\\\\\1" pattern "${place}")
-      list(APPEND options REGEX "^${pattern}(/|$)" EXCLUDE)
-    endif()
-  endforeach()
-  set(${result} "${options}" PARENT_SCOPE)
-endfunction()
-
 # What `build:` brings into a pack's fingerprint: options of record.py, the files that are sources, and
 # those that are read besides. A folder of foreign headers counts as a whole.
 function(kernelmint_record_builds options sources read)

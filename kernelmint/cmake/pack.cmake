@@ -1,4 +1,4 @@
-# kernelmint_add_pack(NAME GENERATED DIR DESTINATION DIR [ALSO_MADE_OF FILE ...])
+# kernelmint_add_pack(NAME GENERATED DIR DESTINATION DIR [NO_SOURCES] [ALSO_MADE_OF FILE ...])
 #
 # Compiles the generated tree in GENERATED into one library a family, and installs the pack NAME into
 # DESTINATION, a folder of the wheel: <package>/_pack. pyproject.toml names it to the runtime:
@@ -6,16 +6,22 @@
 #   [project.entry-points."kernelmint.packs"]
 #   NAME = "<package>._pack"
 #
-# What a spec's `build:` says is compiled, linked and recorded with it. ALSO_MADE_OF: further files whose hash belongs to the pack's fingerprint.
+# What a spec's `build:` says is compiled, linked and recorded with it. KERNELMINT_GENERATED_DIR, where
+# it is set, names another tree than GENERATED. NO_SOURCES: an installed pack carries no C++ of its
+# kernels. ALSO_MADE_OF: further files whose hash belongs to the pack's fingerprint.
 macro(kernelmint_add_pack name)
-  cmake_parse_arguments(_pack "" "GENERATED;DESTINATION" "ALSO_MADE_OF" ${ARGN})
+  cmake_parse_arguments(_pack "NO_SOURCES" "GENERATED;DESTINATION" "ALSO_MADE_OF" ${ARGN})
   if(NOT _pack_GENERATED OR NOT _pack_DESTINATION OR _pack_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "Kernelmint: kernelmint_add_pack(${name} GENERATED DIR DESTINATION DIR "
-            "[ALSO_MADE_OF FILE ...]): got ${ARGN}")
+            "[NO_SOURCES] [ALSO_MADE_OF FILE ...]): got ${ARGN}")
   endif()
   if(NOT "${name}" MATCHES "^[a-z][a-z0-9_]*$")
     message(FATAL_ERROR "Kernelmint: a pack's name is lower-case letters, digits and underscores, "
             "as a Python package's: got ${name}")
+  endif()
+  if(KERNELMINT_GENERATED_DIR)
+    kernelmint_check_folders(KERNELMINT_GENERATED_DIR)
+    set(_pack_GENERATED "${KERNELMINT_GENERATED_DIR}")
   endif()
   cmake_path(ABSOLUTE_PATH _pack_GENERATED NORMALIZE OUTPUT_VARIABLE KERNELMINT_GENERATED)
   kernelmint_read_generated(KERNELMINT_GENERATED)
@@ -26,7 +32,8 @@ macro(kernelmint_add_pack name)
     kernelmint_choose_architectures("${KERNELMINT_CUDA_TARGETS}" KERNELMINT_ARCHITECTURES)
     set(KERNELMINT_WITH_CUDA TRUE)
   endif()
-  kernelmint_build_pack(${name} "${_pack_DESTINATION}" "${_pack_ALSO_MADE_OF}")
+  kernelmint_build_pack(${name} "${_pack_DESTINATION}" "${_pack_NO_SOURCES}"
+                        "${_pack_ALSO_MADE_OF}")
 endmacro()
 
 function(kernelmint_set_language target)
@@ -37,7 +44,7 @@ function(kernelmint_set_language target)
     CXX_VISIBILITY_PRESET hidden CUDA_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
 endfunction()
 
-function(kernelmint_build_pack name destination also_made_of)
+function(kernelmint_build_pack name destination no_sources also_made_of)
   set(folder "${CMAKE_CURRENT_BINARY_DIR}/packs/${name}")
   kernelmint_make_job_pool("${folder}")
   set(KERNELMINT_INCLUDES "${KERNELMINT_RUNTIME}/include" ${KERNELMINT_SPEC_DIRS}
@@ -117,9 +124,7 @@ function(kernelmint_build_pack name destination also_made_of)
   install(DIRECTORY "${KERNELMINT_GENERATED}/python" DESTINATION "${destination}"
           FILES_MATCHING PATTERN "*.py")
   if(NOT SKBUILD_STATE STREQUAL "editable")
-    kernelmint_foreign_folders(foreign)
-    install(DIRECTORY ${KERNELMINT_SPEC_DIRS} DESTINATION "${destination}"
-            PATTERN "__pycache__" EXCLUDE PATTERN "test_*.py" EXCLUDE ${foreign})
+    kernelmint_install_specs(${name} "${destination}" "${no_sources}")
   endif()
   list(JOIN summary ", " summary)
   message(STATUS "Kernelmint: building pack ${name}: ${summary}; ${KERNELMINT_JOBS} compilers at a "

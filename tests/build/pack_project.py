@@ -14,7 +14,7 @@ CMAKE_LISTS = """\
 cmake_minimum_required(VERSION 3.26...4.4)
 project({name} LANGUAGES CXX)
 find_package(Kernelmint CONFIG REQUIRED NO_DEFAULT_PATH PATHS "{root}/kernelmint/cmake")
-kernelmint_add_pack({name} GENERATED generated DESTINATION pack)
+kernelmint_add_pack({name} GENERATED generated DESTINATION pack {options})
 """
 
 
@@ -37,7 +37,8 @@ class PackProject:
         return self.root / "build"
 
     def run(self, *command: str | Path) -> subprocess.CompletedProcess[str]:
-        path = os.pathsep.join([*map(str, self.python_path), os.environ.get("PYTHONPATH", "")])
+        paths = [*map(str, self.python_path), str(ROOT), os.environ.get("PYTHONPATH", "")]
+        path = os.pathsep.join(paths)
         return subprocess.run(
             [str(part) for part in command],
             cwd=self.root, env={**os.environ, "PYTHONPATH": path}, text=True,
@@ -49,20 +50,21 @@ class PackProject:
         assert done.returncode == 0, done.stdout
         return done.stdout
 
-    def configure(self, *options: str) -> subprocess.CompletedProcess[str]:
-        (self.root / "CMakeLists.txt").write_text(CMAKE_LISTS.format(name=self.name, root=ROOT))
+    def configure(self, *settings: str, options: str = "") -> subprocess.CompletedProcess[str]:
+        text = CMAKE_LISTS.format(name=self.name, root=ROOT, options=options)
+        (self.root / "CMakeLists.txt").write_text(text)
         return self.run(
             *(BIN / "cmake", "-S", ".", "-B", "build", "-G", "Ninja"),
             *(f"-DPython_EXECUTABLE={sys.executable}", f"-DCMAKE_MAKE_PROGRAM={BIN / 'ninja'}"),
-            *("-DKERNELMINT_ISAS=native", *options),
+            *("-DKERNELMINT_ISAS=native", *settings),
         )
 
-    def build(self, *options: str, regenerate: tuple[str, ...] = ()) -> str:
+    def build(self, *settings: str, regenerate: tuple[str, ...] = (), options: str = "") -> str:
         """Regenerates, configures, builds and installs; what was printed."""
         self.regenerate(*regenerate)
         printed = ""
         for step in (
-            lambda: self.configure(*options),
+            lambda: self.configure(*settings, options=options),
             lambda: self.run(BIN / "cmake", "--build", "build"),
             lambda: self.run(BIN / "cmake", "--install", "build", "--prefix", "installed"),
         ):

@@ -36,6 +36,11 @@ def project_in(root: Path) -> PackProject:
         ("python/axpy_headers/__init__.py", "raise RuntimeError('imported')\n"),
         ("python/axpy_headers/include/axpy/combine.h", HEADER),
         ("third_party/offset.h", "constexpr float third_party_offset = 0.5f;\n"),
+        ("third_party/Licence", "Do as you like.\n"),
+        ("third_party/.git/config", ""),
+        ("kernel_specs/.env", "SECRET=1\n"),
+        ("kernel_specs/foreign_axpy/notes.txt", ""),
+        ("kernel_specs/foreign_axpy/.hypothesis/x.py", ""),
     ):
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(text)
@@ -116,13 +121,69 @@ def test_a_source_is_compiled_once_and_the_library_exports_its_entry_alone(proje
     assert [line.split()[-1] for line in listed.stdout.splitlines()] == ["kernelmint_library"]
 
 
-def test_foreign_headers_are_not_shipped(project) -> None:
-    shipped = {path.name for path in project.pack.rglob("*") if path.is_file()}
-    assert {"axpy.cpp", "axpy.cu", "axpy.h", "sm80.yaml"} <= shipped
-    assert not {"combine.h", "offset.h"} & shipped
+def shipped(project: PackProject) -> set[str]:
+    paths = (path for path in project.pack.rglob("*") if path.is_file())
+    return {path.relative_to(project.pack).as_posix() for path in paths}
 
 
-def test_the_shipped_specs_explain_a_key_without_the_foreign_headers(project) -> None:
+def test_a_pack_ships_its_specs_and_vendored_headers_and_nothing_that_lies_beside(project) -> None:
+    found = {name for name in shipped(project) if "/" in name and not name.startswith("python/")}
+    axpy = "kernel_specs/foreign_axpy"
+    sources = ("axpy.cpp", "axpy.cu", "axpy.cuh", "axpy.h", "bias.cpp", "cpu.h", "sm80.cuh")
+    specs = ("cpu.yaml", "family.yaml", "sm80.yaml")
+    assert found == {
+        *(f"{axpy}/{name}" for name in (*sources, *specs)),
+        "third_party/Licence",
+        "third_party/offset.h",
+    }
+
+
+def test_kernels_are_built_on_demand_of_what_a_pack_ships(project, tmp_path, monkeypatch) -> None:
+    """With the project's folder out of reach."""
+    monkeypatch.setenv("KERNELMINT_CACHE_DIR", str(tmp_path / "cache"))
+    shutil.copytree(project.pack, tmp_path / "pack")
+    build = (
+        f"import runtime; runtime.load({str(tmp_path / 'pack/kernel_specs')!r}); "
+        "print(runtime.kernel('foreign_axpy.cpu.default', build=True).info.key)"
+    )
+    done = project.run(sys.executable, "-c", build)
+    assert done.stdout.endswith("foreign_axpy.cpu.default\n"), done.stdout
+
+
+def test_a_pack_may_ship_no_sources(tmp_path: Path) -> None:
+    project = project_in(tmp_path)
+    project.build(CPU, options="NO_SOURCES")
+    found = shipped(project)
+    assert {"kernel_specs/foreign_axpy/family.yaml", "foreign_axpy.so"} <= found
+    assert not {name for name in found if name.endswith((".h", ".cuh", ".cpp", ".cu"))}
+
+
+def test_the_tree_that_slim_makes_is_built_in_place_of_the_projects(tmp_path: Path) -> None:
+    """As `kernelmint slim --wheel` has it built, in a CMakeLists.txt that names `generated`."""
+    project = project_in(tmp_path)
+    project.build(CPU)
+    (tmp_path / "used.yaml").write_text("- foreign_axpy.cpu.twice\n")
+    done = project.run(sys.executable, "-m", "tools.slim", "used.yaml")
+    assert done.returncode == 0, done.stdout
+    project.build(CPU, f"-DKERNELMINT_GENERATED_DIR={tmp_path / 'generated-used'}")
+    (family,) = json.loads((project.pack / "manifest.json").read_text())["families"]
+    kernels = [kernel["key"] for target in family["targets"] for kernel in target["kernels"]]
+    assert kernels == ["foreign_axpy.cpu.twice"]
+
+
+def test_vendored_headers_outside_the_project_are_said_not_to_ship(tmp_path: Path) -> None:
+    project = project_in(tmp_path / "a/project")
+    shutil.move(project.root / "third_party", tmp_path / "a/third_party")
+    family = project.root / "kernel_specs/foreign_axpy/family.yaml"
+    family.write_text(family.read_text().replace("../third_party", "../../third_party"))
+    project.regenerate()
+    done = project.configure(CPU)
+    assert done.returncode == 0, done.stdout
+    words = " ".join(done.stdout.split())
+    assert f"pack foreign does not carry {project.root}/generated/../kernel_specs/" in words
+
+
+def test_the_shipped_specs_explain_a_key(project) -> None:
     done = project.run(
         *(sys.executable, "-m", "codegen", "explain", "foreign_axpy.sm80.t96", "--specs"),
         project.pack / "kernel_specs",
@@ -175,14 +236,15 @@ def test_a_package_that_is_not_there_is_named_with_what_installs_it(tmp_path: Pa
     assert 'pip install "axpy-headers==1.*"' in words
 
 
-def test_headers_of_a_folder_within_the_specs_are_not_shipped_either(tmp_path: Path) -> None:
+def test_headers_of_a_folder_within_the_specs_are_shipped_too(tmp_path: Path) -> None:
     project = project_in(tmp_path)
     shutil.move(project.root / "third_party", project.root / "kernel_specs/vendor (c++)")
     family = project.root / "kernel_specs/foreign_axpy/family.yaml"
     family.write_text(family.read_text().replace("../third_party", "vendor (c++)"))
     project.build(CPU)
-    assert not list(project.pack.rglob("offset.h"))
-    assert list(project.pack.rglob("axpy.h"))
+    assert {"kernel_specs/vendor (c++)/Licence", "kernel_specs/vendor (c++)/offset.h"} <= shipped(
+        project
+    )
 
 
 def test_the_manifest_says_it_for_whoever_builds_without_cmake(project) -> None:

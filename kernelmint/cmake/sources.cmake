@@ -1,0 +1,46 @@
+# What a pack carries of its project: the specs with their headers, fronts and references, by which
+# keys are explained and kernels built on demand. What lies beside them (notes, caches, an .env) stays
+# where it is.
+
+set(KERNELMINT_SHIPPED_SPECS *.py *.yaml *.yml *.csv LICENSE*)
+set(KERNELMINT_SHIPPED_SOURCES *.h *.hh *.hpp *.hxx *.cuh *.inl *.inc *.ipp *.tcc *.c *.cc *.cpp *.cxx *.cu)
+
+# Installs the folders of specs, and what `build:` names, so that it lies to them as in the project.
+function(kernelmint_install_specs name destination no_sources)
+  set(shipped ${KERNELMINT_SHIPPED_SPECS})
+  if(NOT no_sources)
+    list(APPEND shipped ${KERNELMINT_SHIPPED_SOURCES})
+  endif()
+  list(TRANSFORM shipped PREPEND "PATTERN;")
+  set(never PATTERN "test_*.py" EXCLUDE PATTERN "__pycache__" EXCLUDE PATTERN ".*" EXCLUDE)
+  install(DIRECTORY ${KERNELMINT_SPEC_DIRS} DESTINATION "${destination}"
+          FILES_MATCHING ${shipped} ${never})
+  if(no_sources)
+    return()
+  endif()
+  foreach(what INCLUDE LIBRARIES)  # sources lie among the specs
+    kernelmint_named(${what} places)
+    foreach(place IN LISTS places)
+      foreach(specs IN LISTS KERNELMINT_SPEC_DIRS)
+        string(FIND "${place}" "${specs}/" at)
+        if(NOT at EQUAL 0)  # a package's, a library's name, or another folder's
+          continue()
+        endif()
+        cmake_path(NORMAL_PATH place OUTPUT_VARIABLE path)
+        cmake_path(GET specs PARENT_PATH project)
+        cmake_path(RELATIVE_PATH path BASE_DIRECTORY "${project}")
+        cmake_path(GET path PARENT_PATH folder)
+        if(path MATCHES "^\\.\\./")
+          message(WARNING "Kernelmint: pack ${name} does not carry ${place}, which lies outside "
+                  "${project}: its kernels cannot be built on demand where that is not")
+        elseif(what STREQUAL "INCLUDE")
+          # Foreign headers may have no suffix, and their licence comes along.
+          install(DIRECTORY "${place}/" DESTINATION "${destination}/${path}"
+                  FILES_MATCHING ${shipped} REGEX "/[^./]+$" ${never})
+        else()
+          install(FILES "${place}" DESTINATION "${destination}/${folder}")
+        endif()
+      endforeach()
+    endforeach()
+  endforeach()
+endfunction()
