@@ -113,6 +113,15 @@ class Trace:
 
 
 @dataclass(frozen=True)
+class Gradient:
+    module: str
+    function: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    keeps: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Choice:
     """A row of choices.yaml: where its condition holds, kernels with these values come first."""
 
@@ -135,6 +144,7 @@ class Family:
     choices: tuple[Choice, ...]
     folder: str  # of its spec, as its author has it: "kernel_specs/hstu/block_sparse"
     reference: str | None  # "reference.py:attention", within the folder
+    gradient: Gradient | None
 
     @property
     def optional_tensors(self) -> tuple[str, ...]:
@@ -212,6 +222,7 @@ def _family(pack: Pack, data: dict[str, Any]) -> Family:
         choices=tuple(Choice(row["when"], row["take"]) for row in data["choices"]),
         folder=Path(data["targets"][0]["spec"]).parent.as_posix(),
         reference=data["reference"],
+        gradient=Gradient(**data["gradient"]) if data["gradient"] else None,
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from torch.autograd import forward_ad
 from codegen.packs import Pack
 from codegen.spec import expressions
 from codegen.spec.where import manifest_scope
-from runtime import manifest
+from runtime import manifest, packs
 from runtime.errors import InvalidArgument
 from runtime.handle import Inputs, Kernel, Out, Result, Scalar
 
@@ -108,15 +109,15 @@ class _Operator:
     def define(self, schemas: tuple[str, ...], on_host: bool) -> None:
         """Registers the operators by their schemas, as codegen orders them; `on_host`: inputs of a
         call are on two devices."""
-        implementations = (self._run, self._fake), (self._run_out, self._fake_out)
-        for text, (run, fake) in zip(schemas, implementations, strict=False):
+        implementations = (self._run, self._fake, False), (self._run_out, self._fake_out, True)
+        for text, (run, fake, in_place) in zip(schemas, implementations, strict=False):
             operator = text.partition("(")[0]
             names = [a.name for a in torch._C.parse_schema(f"{NAMESPACE}::{text}").arguments]
             _library.define(text)  # type: ignore[no-untyped-call]  # PyTorch's
             implementation = _by_name(names, run)
             _library.impl(operator, implementation, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]  # PyTorch's
             _library.impl(
-                operator, self._refusing_gradients(operator), "Autograd", with_keyset=True
+                operator, self._autograd(operator, in_place), "Autograd", with_keyset=True
             )  # type: ignore[no-untyped-call]  # PyTorch's
             if on_host:  # PyTorch tells the results' device by itself only where there is one
                 torch.library.register_fake(
@@ -127,33 +128,61 @@ class _Operator:
                 # much again as all the rest of an import.
                 _library.impl(operator, _by_name(names, fake), "Meta")  # type: ignore[no-untyped-call]  # PyTorch's
 
-    def _refusing_gradients(self, name: str) -> Callable[..., Any]:
-        """What autograd calls in the place of a backward, which no family has."""
+    def _autograd(self, name: str, in_place: bool) -> Callable[..., Any]:
+        """What autograd calls of the operator: it differentiates a call or refuses to."""
 
-        def call(keys: Any, *arguments: Any, **options: Any) -> Any:
-            named = [(a.name, t) for a, t in zip(self.inputs, arguments[1:], strict=False)]
-            named += [(a.name, options[a.name]) for a in self.outputs if a.name in options]
-            for argument, tensor in named:
-                if tensor is not None:
-                    self._refuse_gradients(argument, tensor)
-            return getattr(getattr(torch.ops, NAMESPACE), name).default.redispatch(
-                keys & torch._C._after_autograd_keyset, *arguments, **options
+        def call(keys: Any, key: str, *inputs: Any, **options: Any) -> Any:
+            below = keys & torch._C._after_autograd_keyset
+            operator = getattr(getattr(torch.ops, NAMESPACE), name).default
+            run = functools.partial(operator.redispatch, below, key)
+            named = {a.name: t for a, t in zip(self.inputs, inputs, strict=False)}
+            given = {**named, **{a.name: options.get(a.name) for a in self.outputs}}
+            if not self._asks_gradient(given, in_place):
+                return run(*inputs, **options)
+            gradient = self.family.gradient
+            assert gradient is not None
+            kernel = self.find(key)
+            scalars = {a.name: options.get(a.name) for a in self.scalars}
+            present = {name: tensor for name, tensor in named.items() if tensor is not None}
+            backward = packs.specs_function(self.family.pack, gradient.module, gradient.function)(
+                kernel.info.parameters, present, scalars
             )
+            options |= {f"return_{name}": True for name in gradient.keeps}
+            flows = tuple(a.name in gradient.outputs for a in self.outputs)
+            call = _Differentiated(functools.partial(run, **options), backward, self, flows)
+            return _plain(_Differentiable.apply(call, *inputs))
 
         return call
 
-    def _refuse_gradients(self, name: str, tensor: torch.Tensor) -> None:
-        if torch.is_grad_enabled() and tensor.requires_grad:
+    def _asks_gradient(self, given: Mapping[str, Any], in_place: bool) -> bool:
+        """Whether autograd asks for gradients. Raises InvalidArgument where there is none."""
+        gradient = None if in_place else self.family.gradient
+        asks = False
+        for name, tensor in given.items():
+            if tensor is None:
+                continue
+            if forward_ad._current_level >= 0:
+                tangent = forward_ad.unpack_dual(tensor).tangent  # type: ignore[no-untyped-call]  # PyTorch's
+                if tangent is not None:
+                    raise InvalidArgument(
+                        f"{name}: has a tangent of forward-mode differentiation, which "
+                        f"{self.family.name} has no derivative for; pass {name}.detach()"
+                    )
+            if torch.is_grad_enabled() and tensor.requires_grad:
+                if gradient is None or name not in gradient.inputs:
+                    how = " when it writes into out" if in_place and self.family.gradient else ""
+                    raise InvalidArgument(
+                        f"{name}: requires_grad is set and grad mode is on, but "
+                        f"{self.family.name} has no gradient for it{how}; call it under "
+                        f"torch.no_grad() or pass {name}.detach()"
+                    )
+                asks = True
+        if asks and torch._C._are_functorch_transforms_active():
             raise InvalidArgument(
-                f"{name}: requires_grad is set and grad mode is on, but {self.family.name} has no "
-                f"backward; call it under torch.no_grad() or pass {name}.detach()"
+                f"{self.family.name}: torch.func cannot differentiate it; call backward() or "
+                "torch.autograd.grad outside of torch.func's transforms"
             )
-        is_dual = forward_ad._current_level >= 0
-        if is_dual and forward_ad.unpack_dual(tensor).tangent is not None:  # type: ignore[no-untyped-call]  # PyTorch's
-            raise InvalidArgument(
-                f"{name}: has a tangent of forward-mode differentiation, but {self.family.name} "
-                f"has no derivative; pass {name}.detach()"
-            )
+        return asks
 
     def _arguments(self, values: dict[str, Any]) -> tuple[Kernel, Inputs, tuple[Scalar, ...]]:
         inputs = tuple(values.get(a.name) for a in self.inputs)
@@ -251,6 +280,46 @@ class _Operator:
                     f"{argument.name}: got dtype {tensor.dtype}, expected {dtype} "
                     f"({kernel.info.key})"
                 )
+
+
+@dataclass(frozen=True)
+class _Differentiated:
+    """A call that autograd differentiates."""
+
+    run: Callable[..., Result]  # of the inputs
+    backward: Callable[..., Mapping[str, torch.Tensor]]  # of inputs, outputs and their gradients
+    operator: _Operator
+    flows: tuple[bool, ...]  # of each output, whether its gradient reaches the inputs
+
+
+class _Differentiable(torch.autograd.Function):
+    """A call in autograd's graph."""
+
+    @staticmethod
+    def forward(call: _Differentiated, *inputs: Any) -> tuple[torch.Tensor, ...]:
+        with torch._C._AutoDispatchBelowAutograd():
+            result = call.run(*inputs)
+        return result if isinstance(result, tuple) else (result,)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: tuple[torch.Tensor, ...]) -> None:
+        ctx.call, *tensors = inputs
+        ctx.num_inputs = len(tensors)
+        ctx.save_for_backward(*tensors, *output)
+        ctx.mark_non_differentiable(
+            *(tensor for tensor, flows in zip(output, ctx.call.flows, strict=True) if not flows)
+        )
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        operator = ctx.call.operator
+        saved = ctx.saved_tensors
+        inputs = dict(zip((a.name for a in operator.inputs), saved, strict=False))
+        present = {name: tensor for name, tensor in inputs.items() if tensor is not None}
+        names = [a.name for a in operator.outputs]
+        outputs = dict(zip(names, saved[ctx.num_inputs :], strict=True))
+        found = ctx.call.backward(present, outputs, dict(zip(names, gradients, strict=True)))
+        return None, *(found.get(a.name) for a in operator.inputs[: ctx.num_inputs])
 
 
 def _extent(dim: expressions.Expression, scope: Mapping[str, Any], kernel: Kernel) -> Any:

@@ -225,6 +225,11 @@ def specs_module(pack: Pack, module: str) -> ModuleType:
     return importlib.import_module(f"{root}.{module}")
 
 
+def specs_function(pack: Pack, module: str, name: str) -> Any:
+    """A function of such a module."""
+    return getattr(specs_module(pack, module), name)
+
+
 def _package(name: str, folder: Path | None) -> None:
     if name in sys.modules:
         return
@@ -256,4 +261,4 @@ def front(name: str) -> Any:
             f"{', '.join(f'{front.family} of {pack}' for pack, front in found)}"
         )
     ((pack, only),) = found
-    return getattr(specs_module(pack, only.module), name)
+    return specs_function(pack, only.module, name)

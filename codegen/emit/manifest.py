@@ -112,6 +112,7 @@ def _family_entry(
         "trace": None if family.trace is None else _trace_entry(family.trace),
         **_build_entry(family.build),
         "reference": family.reference,
+        "gradient": None if family.gradient is None else vars(family.gradient),
         "fronts": [{"module": module, "function": name} for module, name in family.fronts],
         "choices": [{"when": row.when.normal, "take": dict(row.take)} for row in family.choices],
         "targets": [_target_entry(chosen, places) for chosen in space.targets],

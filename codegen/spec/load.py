@@ -30,6 +30,7 @@ from codegen.spec.model import (
     Cost,
     Dim,
     Family,
+    Gradient,
     Parameter,
     ParameterType,
     ParameterValue,
@@ -312,16 +313,8 @@ class _FamilyLoader:
         if written.reference is not None:
             check_file(document, self.folder, written.reference, "reference")
         file = spec_name(self.spec_dir, document.path)
-        fronts = []
-        for i, front in enumerate(written.front):
-            place = ("front", i)  # of a single one, the place of `front` itself
-            check_file(document, self.folder, front, *place)
-            name, _, function = front.partition(":")
-            module = name.removesuffix(".py").split("/")
-            if name.endswith(".py") and all(part.isidentifier() for part in (*module, function)):
-                fronts.append((".".join((*PurePosixPath(file).parent.parts, *module)), function))
-            else:
-                document.report("names a module and a function: front.py:function", *place)
+        # of a single one, the place of `front` itself
+        fronts = [self._function(file, text, "front", i) for i, text in enumerate(written.front)]
         return Family(
             name=written.family,
             summary=" ".join(written.summary.split()),
@@ -337,6 +330,7 @@ class _FamilyLoader:
             trace=trace,
             build=BuildLoader(document, self.spec_dir, self.folder).load(written.build, is_cuda),
             reference=written.reference,
+            gradient=self._gradient(file, written, tensors),
             fronts=tuple(fronts),
             choices=(),
             targets=(),
@@ -399,6 +393,44 @@ class _FamilyLoader:
             document.locate("trace", "record", key=True),
         )
         return Trace(trace.parameter, grid, tuple(record), floats, is_whole)
+
+    def _function(self, file: str, text: str, *place: str | int) -> tuple[str, str]:
+        """The module, as it is imported, and the function of it that a text such as
+        front.py:function names."""
+        check_file(self.family, self.folder, text, *place)
+        name, _, function = text.partition(":")
+        module = name.removesuffix(".py").split("/")
+        if not name.endswith(".py") or not all(n.isidentifier() for n in (*module, function)):
+            self.family.report(f"got '{text}', expected file.py:function", *place)
+        return ".".join((*PurePosixPath(file).parent.parts, *module)), function
+
+    def _gradient(
+        self, file: str, written: schema.FamilyFile, tensors: Sequence[Tensor]
+    ) -> Gradient | None:
+        gradient = written.gradient
+        if gradient is None:
+            return None
+        if changed := [tensor.name for tensor in tensors if tensor.mutated]:
+            message = f"{', '.join(changed)} changes in place: such a family has no gradient"
+            self.family.report(message, "gradient", key=True)
+        inputs = [t.name for t in tensors if t.role is Role.INPUT]
+        outputs = [t.name for t in tensors if t.role is Role.OUTPUT]
+        optional = [t.name for t in tensors if t.role is Role.OUTPUT and t.optional]
+        for member, names, known, what in (
+            ("inputs", gradient.inputs, inputs, "an input"),
+            ("outputs", gradient.outputs, outputs, "an output"),
+            ("keeps", gradient.keeps, optional, "an optional output"),
+        ):
+            for i, name in enumerate(names):
+                if name not in known:
+                    message = f"'{name}' is not {what}{did_you_mean(name, known)}"
+                    self.family.report(message, "gradient", member, i)
+        return Gradient(
+            *self._function(file, gradient.function, "gradient", "function"),
+            inputs=tuple(gradient.inputs),
+            outputs=tuple(gradient.outputs),
+            keeps=tuple(gradient.keeps),
+        )
 
     def _symbols(self, written: schema.FamilyFile, constants: Container[str]) -> dict[str, Kind]:
         """The symbols that inputs bind: bare names among their extents, in order. What optional

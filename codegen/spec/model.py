@@ -145,6 +145,17 @@ class Trace:
 
 
 @dataclass(frozen=True)
+class Gradient:
+    """What gives a family's gradients."""
+
+    module: str  # as it is imported
+    function: str
+    inputs: tuple[str, ...]  # that have one
+    outputs: tuple[str, ...]  # whose gradients it takes
+    keeps: tuple[str, ...]  # optional outputs that it needs
+
+
+@dataclass(frozen=True)
 class Scalar:
     """A number, or one of an enum's texts, that the caller passes; without a default it must."""
 
@@ -529,6 +540,7 @@ class Family:
     trace: Trace | None
     build: Build
     reference: str | None
+    gradient: Gradient | None
     fronts: tuple[tuple[str, str], ...]  # modules, as they are imported, and a function of each
     choices: tuple[ChoiceRow, ...]
     targets: tuple[Target, ...]

@@ -186,6 +186,23 @@ class Trace(Written):
     )
 
 
+class Gradient(Written):
+    """What gives the family's gradients: PyTorch's operators of it are differentiable then."""
+
+    function: str = Field(
+        description="file.py:function of a kernel's parameters, the inputs and the scalars: the "
+        "backward of a call, or an InvalidArgument if there is none for it"
+    )
+    inputs: list[str] = Field(description="the inputs that have a gradient", min_length=1)
+    outputs: list[str] = Field(
+        description="the outputs whose gradients it takes; the others carry none", min_length=1
+    )
+    keeps: list[str] = Field(
+        default_factory=list,
+        description="optional outputs that it needs: computed whether or not a call asks for them",
+    )
+
+
 class PackagePath(Written):
     """A file or folder of an installed Python package, which is found when CMake configures."""
 
@@ -248,6 +265,7 @@ class FamilyFile(Written):
     trace: Trace | None = Field(None, description="what its traced kernels write, where asked to")
     build: Build | None = Field(None, description="of every target")
     reference: str | None = Field(None, description="file.py:function, the PyTorch oracle")
+    gradient: Gradient | None = Field(None, description="what gives its gradients, if anything")
     front: Annotated[list[str], BeforeValidator(_as_list)] = Field(
         default_factory=list,
         description="file.py:function, or several: what the family offers Python beyond its "

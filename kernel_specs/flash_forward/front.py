@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +10,8 @@ import torch
 
 from runtime import choice, finding, tensors
 from runtime.errors import InvalidArgument, shown
+
+from .gradient import operator_name
 
 _FAMILY = "flash_forward"
 
@@ -79,7 +82,8 @@ def explain_choice(
     layout: str = "bshd",
 ) -> choice.Explanation:
     """What `attention` considers for these arguments, in its order: rows that were tuned, then
-    kernels, each with why it is taken or not. `str()` of it is for people.
+    kernels, each with why it is taken or not; last, what gives their gradients. `str()` of it is
+    for people.
 
     Args: as `attention`'s; `v` does not matter.
 
@@ -90,7 +94,13 @@ def explain_choice(
     if layout == "bhsd":
         q, k = _swapped("q", q), _swapped("k", k)
     wanted, sizes = _call(q, k, causal)
-    return choice.explain(_FAMILY, q.device, wanted, sizes)
+    explained = choice.explain(_FAMILY, q.device, wanted, sizes)
+    try:
+        gradients = f"PyTorch's aten::{operator_name(q, k, v, causal)}"
+    except InvalidArgument as error:
+        gradients = f"none: {error}"
+    gives = choice.Considered("gradients", gradients)
+    return dataclasses.replace(explained, considered=(*explained.considered, gives))
 
 
 def _check(causal: bool, layout: str) -> None:

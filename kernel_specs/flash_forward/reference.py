@@ -100,6 +100,44 @@ def attention(
     return (o, lse.flatten(1, 2)) if return_lse else o
 
 
+def attention_gradients(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    do: Tensor,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of `attention` in fp64 (FlashAttention, Dao et al. 2022, Appendix B.2).
+
+    Args:
+        q: queries, [B, Sq, H, D]; k and v, causal and scale as `attention` takes them.
+        do: the gradient of the output, [B, Sq, H, D].
+
+    Returns:
+        dq [B, Sq, H, D], dk and dv [B, Sk, Hk, D], fp64.
+    """
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    group = q.shape[2] // k.shape[2]
+    queries, gradients = (t.double().transpose(1, 2) for t in (q, do))
+    keys, values = (
+        t.double().repeat_interleave(group, 2).transpose(1, 2) for t in (k, v)
+    )  # [B, H, S, D]
+    scores = scale * (queries @ keys.transpose(-1, -2))
+    if causal:
+        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device)
+        scores.masked_fill_(hidden.triu(k.shape[1] - q.shape[1] + 1), -math.inf)
+    p = torch.softmax(scores, -1).nan_to_num()  # rows that see no key: 0
+    dp = gradients @ values.transpose(-1, -2)
+    ds = scale * p * (dp - (p * dp).sum(-1, keepdim=True))
+    dk, dv = (
+        t.transpose(1, 2).unflatten(2, (-1, group)).sum(3)
+        for t in (ds.transpose(-1, -2) @ queries, p.transpose(-1, -2) @ gradients)
+    )
+    return (ds @ keys).transpose(1, 2), dk, dv
+
+
 class Intermediate(NamedTuple):
     """One tensor of the algorithm at one block of keys; block is -1 for what follows the loop."""
 

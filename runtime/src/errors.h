@@ -13,8 +13,9 @@ struct InvalidArgument : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// A tensor that one of torch.func's transforms wraps: the registered operator takes it.
-struct Transformed : InvalidArgument {
+// A tensor that the registered operator takes, and a kernel itself does not: one that a transform of
+// torch.func wraps, or one that asks for a gradient.
+struct ThroughOperator : InvalidArgument {
   using InvalidArgument::InvalidArgument;
 };
 

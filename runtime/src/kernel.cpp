@@ -239,7 +239,7 @@ nb::object Kernel::call(nb::tuple inputs, nb::tuple scalars, nb::tuple requested
     return dispatched_(key(), inputs, scalars, requested, out);
   try {
     return run(inputs, scalars, requested, out);
-  } catch (const Transformed&) {
+  } catch (const ThroughOperator&) {
     if (!has_operator) throw;
     return dispatched_(key(), inputs, scalars, requested, out);
   }

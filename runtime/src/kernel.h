@@ -65,7 +65,8 @@ class Kernel {
   void check_memory(const TensorArgument& argument, const TensorInfo& tensor, int index) const;
   nb::object held_number(const Call& call, const char* name, nb::handle value,
                          const char* expected) const;
-  void check_gradients(const Call& call, const char* name, const TensorInfo& tensor) const;
+  // Why a tensor that asks for a gradient cannot have one; empty if it does not ask.
+  std::string no_gradient(const Call& call, const char* name, const TensorInfo& tensor) const;
   void check_autograd(Call& call, const TensorArgument& argument, const TensorInfo& tensor) const;
   void check_expressions(const Call& call) const;
   void check_requirements(const Call& call, bool of_scalars) const;

@@ -127,16 +127,18 @@ void Kernel::check_device(Call& call, const TensorArgument& argument, const Tens
   if (device.id < 64) ready_devices_ |= std::uint64_t{1} << device.id;
 }
 
-void Kernel::check_gradients(const Call& call, const char* name, const TensorInfo& tensor) const {
-  if (call.torch.requires_grad(tensor.object) && call.torch.grad_enabled())
-    throw InvalidArgument(
-        text(name, ": requires_grad is set and grad mode is on, but ", family_.name,
-             " has no backward; call it under torch.no_grad() or pass ", name, ".detach()"));
+std::string Kernel::no_gradient(const Call& call, const char* name,
+                                const TensorInfo& tensor) const {
+  if (!call.torch.requires_grad(tensor.object) || !call.torch.grad_enabled()) return {};
+  return text(name, ": requires_grad is set and grad mode is on, but ", family_.name,
+              " has no gradient for it; call it under torch.no_grad() or pass ", name, ".detach()");
 }
 
 void Kernel::check_autograd(Call& call, const TensorArgument& argument,
                             const TensorInfo& tensor) const {
-  check_gradients(call, argument.name, tensor);
+  // Autograd sees the operator alone, which differentiates the call or refuses to.
+  if (const std::string wrong = no_gradient(call, argument.name, tensor); !wrong.empty())
+    throw ThroughOperator(wrong);
   if (call.torch.has_neg_bit(tensor.object))
     throw InvalidArgument(
         text(argument.name,

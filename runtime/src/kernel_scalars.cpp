@@ -77,7 +77,8 @@ nb::object Kernel::held_number(const Call& call, const char* name, nb::handle va
                                  attribute_text(tensor.object, "device"), ", expected ", expected,
                                  ", or a tensor on the CPU: a call does not wait for a device; "
                                  "pass its .item()"));
-    check_gradients(call, name, tensor);
+    if (const std::string wrong = no_gradient(call, name, tensor); !wrong.empty())
+      throw InvalidArgument(wrong);
   }
   const bool is_number = is_tensor || (nb::hasattr(value, "ndim") && nb::hasattr(value, "item") &&
                                        value.attr("ndim").equal(nb::int_(0)));

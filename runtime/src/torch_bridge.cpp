@@ -261,7 +261,7 @@ void Torch::check_type(PyObject* object, const char* argument) {
 
 void Torch::check_plain(PyObject* object, const char* argument) {
   if (nb::cast<bool>(is_wrapped_(nb::handle(object))))
-    throw Transformed(text(argument,
+    throw ThroughOperator(text(argument,
                            ": got a tensor inside a transform of torch.func, expected a "
                            "dense tensor with data"));
 }

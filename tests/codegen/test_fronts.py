@@ -67,12 +67,12 @@ def test_a_family_may_have_several_fronts(workspace) -> None:
     [
         ("front.py:call", "there is no file"),
         ("../front.py:call", "must lie in the family's folder"),
-        ("reference.py", "names a module and a function: front.py:function"),
-        ("cpu.h:call", "names a module and a function: front.py:function"),
-        ("/", "names a module and a function: front.py:function"),
-        (".py:call", "names a module and a function: front.py:function"),
-        ("a-b.py:call", "names a module and a function: front.py:function"),
-        ("./front.py:call", "names a module and a function: front.py:function"),
+        ("reference.py", "expected file.py:function"),
+        ("cpu.h:call", "expected file.py:function"),
+        ("/", "expected file.py:function"),
+        (".py:call", "expected file.py:function"),
+        ("a-b.py:call", "expected file.py:function"),
+        ("./front.py:call", "expected file.py:function"),
     ],
 )
 def test_a_wrong_front_is_located(workspace, front, message) -> None:

@@ -145,7 +145,7 @@ def test_what_holds_no_such_number_is_refused():
             gain=np.ones(2))  # fmt: skip
     refused("turned: got a ndarray, expected a bool", *tensors, turned=np.ones(2, dtype=bool))
     refused("gain: got a meta tensor", *tensors, gain=torch.ones((), device="meta"))
-    refused("gain: requires_grad is set and grad mode is on, but weighted_sum has no backward",
+    refused("gain: requires_grad is set and grad mode is on, but weighted_sum has no gradient",
             *tensors, gain=torch.ones((), requires_grad=True))  # fmt: skip
     refused("turned: got a float, expected a bool", *tensors, turned=torch.tensor(1.0))
 

@@ -169,10 +169,10 @@ def test_more_than_2_31_elements_work(native):
     assert z.numel() == 2**32
 
 
-def test_requires_grad_is_refused_until_there_is_a_backward(call):
+def test_requires_grad_is_refused_without_a_gradient(call):
     message = (
-        "x: requires_grad is set and grad mode is on, but probe has no backward; call it under "
-        "torch.no_grad() or pass x.detach()"
+        "x: requires_grad is set and grad mode is on, but probe has no gradient for it; call it "
+        "under torch.no_grad() or pass x.detach()"
     )
     refused(call, message, x=call.x.clone().requires_grad_())
     refused(call, message, x=torch.nn.Parameter(call.x))

@@ -98,17 +98,6 @@ def test_the_operator_computes_what_the_kernel_does():
     assert torch.ops.kernelmint.flash_forward(INFO.key, q, k, v)[1].numel() == 0
 
 
-def test_gradients_are_refused_with_the_reason_here_too():
-    q, k, v = qkv()
-    compiled = torch.compile(lambda q: runtime.attention(q, k, v), fullgraph=True, backend="eager")
-    with pytest.raises(Exception, match="flash_forward has no backward"):
-        compiled(q.requires_grad_())
-    with pytest.raises(runtime.InvalidArgument, match="flash_forward has no backward"):
-        torch.ops.kernelmint.flash_forward(INFO.key, q, k, v)
-    with torch.no_grad():
-        assert torch.equal(compiled(q), runtime.attention(q, k, v))
-
-
 def test_an_extent_without_a_value_is_refused_by_the_fake_as_by_the_call():
     names = {"N": expressions.INT, "M": expressions.INT}
     extent = expressions.parse("N // M", names, "int")
