@@ -114,6 +114,8 @@ class Trace:
 
 @dataclass(frozen=True)
 class Gradient:
+    """What gives a family's gradients: a function, and what it takes."""
+
     module: str
     function: str
     inputs: tuple[str, ...]

@@ -150,7 +150,7 @@ class _Operator:
             options |= {f"return_{name}": True for name in gradient.keeps}
             flows = tuple(a.name in gradient.outputs for a in self.outputs)
             call = _Differentiated(functools.partial(run, **options), backward, self, flows)
-            return _plain(_Differentiable.apply(call, *inputs))
+            return _plain(_Differentiable.apply(call, *inputs))  # type: ignore[no-untyped-call]  # PyTorch's
 
         return call
 
@@ -286,7 +286,7 @@ class _Operator:
 class _Differentiated:
     """A call that autograd differentiates."""
 
-    run: Callable[..., Result]  # of the inputs
+    run: Callable[..., Any]  # of the inputs
     backward: Callable[..., Mapping[str, torch.Tensor]]  # of inputs, outputs and their gradients
     operator: _Operator
     flows: tuple[bool, ...]  # of each output, whether its gradient reaches the inputs

@@ -54,8 +54,8 @@ def operator_name(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: boo
 def _suits_cudnn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> bool:
     from torch.backends.cuda import SDPAParams, can_use_cudnn_attention
 
-    heads_first = (t.transpose(1, 2) for t in (q, k, v))
-    params = SDPAParams(*heads_first, None, 0.0, causal, q.shape[2] != k.shape[2])  # type: ignore[no-untyped-call]
+    q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    params = SDPAParams(q, k, v, None, 0.0, causal, q.shape[1] != k.shape[1])
     return bool(can_use_cudnn_attention(params))
 
 

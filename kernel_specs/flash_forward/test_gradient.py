@@ -35,9 +35,9 @@ def check(function, q, k, v, do, **options):
     """That `function(q, k, v)` has the oracle's gradients."""
     found = torch.autograd.grad(function(q, k, v), (q, k, v), do)
     expected = attention_gradients(q.detach(), k.detach(), v.detach(), do, **options)
-    for name, ours, oracle in zip(("dq", "dk", "dv"), found, expected, strict=True):
-        assert (ours.shape, ours.dtype) == (oracle.shape, q.dtype)
-        error = ((ours - oracle).norm() / oracle.norm().clamp_min(1e-30)).item()
+    for name, ours, exact in zip(("dq", "dk", "dv"), found, expected, strict=True):
+        assert (ours.shape, ours.dtype) == (exact.shape, q.dtype)
+        error = ((ours - exact).norm() / exact.norm().clamp_min(1e-30)).item()
         assert error < ROUNDINGS[q.dtype], (name, error)
 
 
@@ -136,7 +136,7 @@ def test_what_has_none_is_refused():
     with refused:
         runtime.attention(do, do, do, scale=torch.tensor(0.1, requires_grad=True))
     (dq,) = torch.autograd.grad(runtime.attention(q, k, v), q, do, create_graph=True)
-    with pytest.raises(RuntimeError, match="derivative for aten::_scaled.* is not implemented"):
+    with pytest.raises(RuntimeError, match=r"derivative for aten::_scaled.* is not implemented"):
         dq.sum().backward()
 
 

@@ -1,0 +1,317 @@
+"""PyTorch's scaled_dot_product_attention on Kernelmint's kernels, forward and backward.
+
+    from kernelmint.integrations import torch as slot
+
+    slot.activate()      # every model that calls F.scaled_dot_product_attention runs on them
+    print(slot.calls())  # how many calls went where, and why
+
+PyTorch lets another flash attention stand in for its own (`torch.nn.attention`'s
+`register_flash_attention_impl`, PyTorch 2.11 and later): this registers ours as "kernelmint".
+SDPA's flash backend is ours then on CUDA devices and on the CPU, for calls that a kernel suits. If
+PyTorch prefers another backend to flash, as it prefers cuDNN on Hopper, flash comes first in its
+order of preference while ours is active.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+import torch.nn.attention
+
+import runtime
+from runtime import manifest, packs
+
+NAME = "kernelmint"
+Otherwise = Literal["pytorch", "error"]
+_FAMILY = "flash_forward"
+_CUDA = "_scaled_dot_product_flash_attention"
+_CUDA_BACKWARD = "_scaled_dot_product_flash_attention_backward"
+_CPU = "_scaled_dot_product_flash_attention_for_cpu"
+_FLASH = int(torch.nn.attention.SDPBackend.FLASH_ATTENTION.value)
+
+
+@dataclass(frozen=True)
+class Calls:
+    """Forward calls of SDPA's flash backend since `activate`.
+
+    Attributes:
+        ours: that a kernel of ours computed.
+        pytorch: that PyTorch's did, by the reason.
+    """
+
+    ours: int
+    pytorch: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What `activate` changed in PyTorch; `deactivate` undoes it.
+
+    Attributes:
+        operators: those of PyTorch's whose kernels ours replace, with the kind of device.
+        order: SDPA's backends in the order in which CUDA devices prefer them; None without any.
+        order_before: the same before.
+    """
+
+    operators: tuple[str, ...]
+    order: tuple[str, ...] | None
+    order_before: tuple[str, ...] | None
+
+    def __str__(self) -> str:
+        lines = [f"{operator}: Kernelmint's where a kernel suits" for operator in self.operators]
+        if self.order is not None and self.order_before is not None:
+            lines.append(
+                f"SDPA's order on CUDA: {', '.join(self.order)} "
+                f"(before: {', '.join(self.order_before)})"
+            )
+        return "\n".join(lines)
+
+
+@dataclass
+class _Slot:
+    """What is registered, for PyTorch's registry, which removes it."""
+
+    otherwise: Otherwise
+    library: Any = None
+    originals: dict[str, Any] = field(default_factory=dict)
+    order_before: list[int] | None = None
+    ours: int = 0
+    pytorch: Counter[str] = field(default_factory=Counter)
+    without_kernel: dict[tuple[object, ...], str] = field(default_factory=dict)
+
+    def register(self) -> None:
+        """Puts ours in the place of PyTorch's."""
+        self.library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]  # PyTorch's
+        self._replace(_CPU, "CPU", self._forward_on_cpu)
+        if torch.cuda.is_available():
+            self._replace(_CUDA, "CUDA", self._forward_on_cuda)
+            self._replace(_CUDA_BACKWARD, "CUDA", self._backward_on_cuda)
+            self.order_before = _order()
+            order = [_FLASH, *(backend for backend in self.order_before if backend != _FLASH)]
+            torch._C._set_sdp_priority_order(order)
+
+    def _replace(self, name: str, key: str, function: Callable[..., Any]) -> None:
+        self.originals[name] = torch.library.get_kernel(f"aten::{name}", key)
+        with warnings.catch_warnings():  # PyTorch warns of a replaced kernel; `changes` says it
+            warnings.filterwarnings("ignore", "Warning only once for all operators", UserWarning)
+            self.library.impl(name, function, key, with_keyset=True)
+
+    def remove(self) -> None:
+        """Puts PyTorch's own back."""
+        self.library._destroy()
+        if self.order_before is not None:
+            torch._C._set_sdp_priority_order(self.order_before)
+
+    @property
+    def changes(self) -> Changes:
+        return Changes(
+            tuple(f"aten::{n} ({'CPU' if n == _CPU else 'CUDA'})" for n in self.originals),
+            None if self.order_before is None else _names(_order()),
+            None if self.order_before is None else _names(self.order_before),
+        )
+
+    def _forward_on_cuda(
+        self,
+        keys: Any,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        return_debug_mask: bool = False,
+        *,
+        scale: float | None = None,
+    ) -> Any:
+        unsuited = "return_debug_mask is set" if return_debug_mask else None
+        found = self._attention(query, key, value, dropout_p, is_causal, scale, unsuited)
+        if found is None:
+            return self.originals[_CUDA].call_boxed(
+                *(keys, query, key, value, dropout_p, is_causal, return_debug_mask), scale=scale
+            )
+        o, lse = found
+        rng_state = torch.empty(2, dtype=torch.uint64, device=query.device)  # dropout's
+        unused = torch.empty((), dtype=torch.uint64, device=query.device)
+        mask = torch.empty(0, dtype=query.dtype, device=query.device)
+        return o, lse, None, None, query.shape[2], key.shape[2], rng_state, unused, mask
+
+    def _forward_on_cpu(
+        self,
+        keys: Any,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        *,
+        attn_mask: torch.Tensor | None = None,
+        scale: float | None = None,
+    ) -> Any:
+        unsuited = None if attn_mask is None else "a mask is given"
+        found = self._attention(query, key, value, dropout_p, is_causal, scale, unsuited)
+        if found is None:
+            return self.originals[_CPU].call_boxed(
+                *(keys, query, key, value, dropout_p, is_causal), attn_mask=attn_mask, scale=scale
+            )
+        o, lse = found
+        # laid out as PyTorch's, which compiled graphs rely on: [B, Sq, H]
+        return o, lse.transpose(1, 2).contiguous().transpose(1, 2)
+
+    def _attention(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        dropout_p: float,
+        is_causal: bool,
+        scale: float | None,
+        unsuited: str | None,
+    ) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Output and log-sum-exp by a kernel of ours; None if PyTorch's own computes them.
+
+        Raises:
+            InvalidArgument: no kernel suits, and `otherwise` is "error".
+        """
+        if dropout_p:
+            unsuited = "dropout is on"
+        elif is_causal and query.shape[2] != key.shape[2]:
+            unsuited = "is_causal with other numbers of queries and keys, aligned top-left"
+        kind = (query.device, query.dtype, query.shape[3], value.shape[3], is_causal)
+        unsuited = unsuited or self.without_kernel.get(kind)
+        if unsuited is None:
+            o = torch.empty_like(query)
+            lse = torch.empty(query.shape[:3], device=query.device, dtype=torch.float32)
+            try:
+                with torch.no_grad():  # autograd is above
+                    runtime.attention(
+                        *(query, key, value), causal=is_causal, scale=scale,
+                        layout="bhsd", return_lse=True, out=(o, lse),
+                    )  # fmt: skip
+            except (runtime.KernelNotFound, runtime.TargetUnavailable) as error:
+                unsuited = self.without_kernel[kind] = _first_line(error)
+            except runtime.InvalidArgument as error:
+                unsuited = _first_line(error)
+            else:
+                self.ours += 1
+                return o, lse
+        if self.otherwise == "error":
+            raise runtime.InvalidArgument(
+                f"scaled_dot_product_attention: no kernel of Kernelmint suits: {unsuited}; "
+                'activate(otherwise="pytorch") leaves such calls to PyTorch'
+            )
+        self.pytorch[unsuited] += 1
+        return None
+
+    def _backward_on_cuda(
+        self, keys: Any, gradient: torch.Tensor, *arguments: Any, scale: float | None = None
+    ) -> Any:
+        query, key, value, o, lse, _, _, _, _, dropout_p, causal, *_ = arguments
+        if not dropout_p and not (causal and query.shape[2] != key.shape[2]):
+            q, k, v, o, do = (t.transpose(1, 2) for t in (query, key, value, o, gradient))
+            inputs = {"q": q, "k": k, "v": v}
+            family = manifest.family(_FAMILY)
+            hook = family.gradient
+            assert hook is not None
+            with contextlib.suppress(runtime.InvalidArgument):  # there is none: PyTorch's own
+                backward = packs.specs_function(family.pack, hook.module, hook.function)(
+                    {"causal": causal}, inputs, {"scale": scale}
+                )
+                found = backward(inputs, {"o": o, "lse": lse}, {"o": do})
+                return tuple(found[name].transpose(1, 2) for name in ("q", "k", "v"))
+        return self.originals[_CUDA_BACKWARD].call_boxed(keys, gradient, *arguments, scale=scale)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error.args[0]).partition("\n")[0]
+
+
+def _order() -> list[int]:
+    """SDPA's backends in CUDA's order of preference, which PyTorch settles at the first call."""
+    tensor = torch.empty(1, 1, 1, 64, dtype=torch.float16, device="cuda")
+    torch._fused_sdp_choice(tensor, tensor, tensor)
+    return list(torch._C._get_sdp_priority_order())
+
+
+def _names(order: list[int]) -> tuple[str, ...]:
+    named = {int(b.value): n for n, b in torch.nn.attention.SDPBackend.__members__.items()}
+    return tuple(named.get(backend, str(backend)) for backend in order)
+
+
+_active: _Slot | None = None
+
+
+def activate(otherwise: Otherwise = "pytorch") -> Changes:
+    """Makes SDPA's flash backend Kernelmint's, forward and backward, in this process.
+
+    A call goes to a kernel of ours if one suits: its dtype and head dimension, no mask, no
+    dropout, and under `is_causal` as many queries as keys. On CUDA devices the backward is cuDNN's
+    where PyTorch has it, else FlashAttention-2's, as `kernelmint.attention`'s; on the CPU it is
+    PyTorch's.
+
+    Args:
+        otherwise: what becomes of other calls: "pytorch" leaves them to the kernel that PyTorch had
+            there, "error" raises InvalidArgument with the reason.
+
+    Returns:
+        what was changed; `str()` of it is for people.
+
+    Raises:
+        RuntimeError: PyTorch is older than 2.11, which has no such slot.
+        ValueError: `otherwise` is neither.
+    """
+    global _active
+    if otherwise not in ("pytorch", "error"):
+        raise ValueError(f"otherwise: got {otherwise!r}, expected 'pytorch' or 'error'")
+    attention: Any = torch.nn.attention
+    if not hasattr(attention, "restore_flash_attention_impl"):
+        raise RuntimeError(
+            f"PyTorch {torch.__version__} has no slot for another flash attention: it takes "
+            "PyTorch 2.11 or later; kernelmint.attention can be called with this one"
+        )
+    slot = _Slot(otherwise)
+
+    def register() -> _Slot:
+        slot.register()
+        return slot
+
+    attention.register_flash_attention_impl(NAME, register_fn=register)
+    attention.activate_flash_attention_impl(NAME)
+    _active = slot
+    return slot.changes
+
+
+def deactivate() -> None:
+    """Puts PyTorch's own flash attention and its order of preference back; without effect if ours
+    is not active."""
+    attention: Any = torch.nn.attention
+    if is_active():
+        attention.restore_flash_attention_impl()
+
+
+def is_active() -> bool:
+    """Whether SDPA's flash backend is ours now."""
+    attention: Any = torch.nn.attention
+    current = getattr(attention, "current_flash_attention_impl", None)
+    return current is not None and current() == NAME
+
+
+def calls() -> Calls:
+    """How many calls of SDPA's flash backend went where since `activate`."""
+    if _active is None:
+        return Calls(0, {})
+    return Calls(_active.ours, dict(_active.pytorch))
+
+
+@contextlib.contextmanager
+def active(otherwise: Otherwise = "pytorch") -> Iterator[Changes]:
+    """`activate` for the length of a with statement."""
+    changes = activate(otherwise)
+    try:
+        yield changes
+    finally:
+        deactivate()

@@ -1,0 +1,177 @@
+"""`kernelmint.integrations.torch`: SDPA's flash backend on our kernels, and PyTorch's own again."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention as sdpa
+from torch.utils.checkpoint import checkpoint
+
+import runtime
+from kernelmint.integrations import torch as slot
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+# of a whole result, relative: forward and backward round once each to the dtype of operands
+TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 2 * 2**-8}
+
+
+@pytest.fixture(autouse=True)
+def _pytorchs_own_afterwards():
+    torch.compiler.reset()
+    yield
+    slot.deactivate()
+
+
+def inputs(device, heads=4, kv_heads=4, length=70, d_head=64):
+    dtype = torch.float32 if device == "cpu" else torch.bfloat16
+    shapes = (2, length, heads, d_head), *2 * ((2, length, kv_heads, d_head),)
+    # strided as models have them: heads first, by a transpose
+    tensors = [torch.randn(s, device=device, dtype=dtype).transpose(1, 2) for s in shapes]
+    return [t.requires_grad_() for t in tensors], torch.randn_like(tensors[0])
+
+
+def results(function, tensors, gradient):
+    o = function(*tensors)
+    return [o.detach(), *torch.autograd.grad(o, tensors, gradient)]
+
+
+def close(found, expected):
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.shape == theirs.shape
+        error = (ours.double() - theirs).norm() / theirs.norm()
+        assert error < TOLERANCE[ours.dtype]
+
+
+def exact(function, tensors, gradient):
+    """The results in fp64, by PyTorch's plain operators."""
+    doubled = [t.detach().double().requires_grad_() for t in tensors]
+    with sdpa_kernel(SDPBackend.MATH):
+        return results(function, doubled, gradient.double())
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("kv_heads", [4, 2])
+@pytest.mark.parametrize("causal", [False, True])
+def test_results_and_gradients_are_right_and_ours(device, kv_heads, causal):
+    def attention(q, k, v):
+        return sdpa(q, k, v, is_causal=causal, enable_gqa=kv_heads != 4)
+
+    tensors, gradient = inputs(device, kv_heads=kv_heads)
+    expected = exact(attention, tensors, gradient)
+    with slot.active("error"):
+        close(results(attention, tensors, gradient), expected)
+        assert slot.calls().ours == 1
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_compiled_checkpointed_and_under_autocast(device):
+    def attention(q, k, v):
+        return sdpa(q * 1, k, v, is_causal=True)
+
+    tensors, gradient = inputs(device)
+    expected = exact(attention, tensors, gradient)
+    ways = (
+        torch.compile(attention, fullgraph=True, backend="aot_eager"),
+        lambda *a: checkpoint(attention, *a, use_reentrant=False),
+    )
+    with slot.active("error"):
+        for number, way in enumerate(ways):
+            close(results(way, tensors, gradient), expected)
+            assert slot.calls().ours > number
+        with torch.autocast(device, torch.bfloat16):
+            assert attention(*tensors).dtype == torch.bfloat16
+
+
+@pytest.mark.gpu
+def test_in_a_cuda_graph():
+    tensors, _ = inputs("cuda")
+    q, k, v = (t.detach() for t in tensors)
+    with slot.active("error"), torch.no_grad():
+        expected = sdpa(q, k, v)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            captured = sdpa(q, k, v)
+        captured.fill_(float("nan"))
+        graph.replay()
+        assert torch.equal(captured, expected)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_what_no_kernel_suits_goes_to_pytorch_and_is_counted(device):
+    tensors, gradient = inputs(device)
+    few, gradient = [t[..., :40] for t in tensors], gradient[..., :40]
+    expected = exact(sdpa, few, gradient)
+    with slot.active():
+        close(results(sdpa, few, gradient), expected)
+        ((reason, count),) = slot.calls().pytorch.items()
+        assert (slot.calls().ours, count) == (0, 1)
+        assert "d_head 40" in reason
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        (lambda q, k, v: sdpa(q[..., :40], k[..., :40], v[..., :40]), "d_head 40"),
+        (lambda q, k, v: sdpa(q, k[:, :, :30], v[:, :, :30], is_causal=True), "aligned top-left"),
+        (lambda q, k, v: sdpa(q, k, v, attn_mask=torch.ones(70, 70).bool()), "a mask is given"),
+        (torch.ops.aten._scaled_dot_product_flash_attention_for_cpu, "dropout is on"),
+    ],
+)
+def test_or_is_refused_by_name(call, reason):
+    (q, k, v), _ = inputs("cpu")
+    options = (0.5,) if reason == "dropout is on" else ()
+    with slot.active("error"), pytest.raises(runtime.InvalidArgument, match=reason):
+        call(q, k, v, *options)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_deactivating_restores_pytorchs(device):
+    tensors, gradient = inputs(device)
+
+    def order():
+        return torch._C._get_sdp_priority_order()
+
+    before = results(sdpa, tensors, gradient)
+    order_before = order()
+    changes = slot.activate()
+    assert slot.is_active()
+    assert ("CUDA" in str(changes)) == torch.cuda.is_available()
+    assert "aten::_scaled_dot_product_flash_attention_for_cpu (CPU)" in changes.operators
+    slot.deactivate()
+    slot.deactivate()
+    assert not slot.is_active()
+    assert order() == order_before
+    for ours, theirs in zip(results(sdpa, tensors, gradient), before, strict=True):
+        assert torch.equal(ours, theirs)
+    assert slot.calls().ours == 0
+
+
+@pytest.mark.gpu
+def test_it_comes_before_cudnn():
+    tensors, _ = inputs("cuda")
+    with slot.active("error") as changes:
+        sdpa(*tensors)
+        assert slot.calls().ours == 1
+        assert changes.order is not None
+        assert changes.order[0] == "FLASH_ATTENTION"
+
+
+def test_wrong_words_and_an_old_pytorch(monkeypatch):
+    with pytest.raises(ValueError, match="otherwise: got 'maybe', expected 'pytorch' or 'error'"):
+        slot.activate("maybe")
+    monkeypatch.delattr(torch.nn.attention, "restore_flash_attention_impl")
+    with pytest.raises(RuntimeError, match=r"it takes PyTorch 2\.11 or later"):
+        slot.activate()
+    assert not slot.is_active()
+
+
+def test_nothing_is_printed():
+    script = "from kernelmint.integrations import torch as slot; slot.activate(); slot.deactivate()"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert (done.stdout, done.stderr) == ("", "")
