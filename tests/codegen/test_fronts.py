@@ -59,7 +59,7 @@ def test_a_family_may_have_several_fronts(workspace) -> None:
     (entry,) = json.loads(workspace.tree()["manifest.json"])["families"]
     assert [front["function"] for front in entry["fronts"]] == ["call", "explain_call"]
     family.write_text(family.read_text().replace("front.py:explain_call", "front:explain_call"))
-    assert "family.yaml:14:24: names a module and a function" in workspace.run("list").output
+    assert "family.yaml:14:24: got 'front:explain_call', expected file.py" in workspace.run("list").output
 
 
 @pytest.mark.parametrize(
@@ -81,4 +81,27 @@ def test_a_wrong_front_is_located(workspace, front, message) -> None:
     result = workspace.run("list")
     assert result.status == 2
     assert "family.yaml:14:8: " in result.output
+    assert message in result.output
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("function: gradient.py:f, inputs: [y], outputs: [y]", "'y' is not an input"),
+        ("function: gradient.py:f, inputs: [x], outputs: [x]", "'x' is not an output"),
+        (
+            "function: gradient.py:f, inputs: [x], outputs: [y], keeps: [y]",
+            "not an optional output",
+        ),
+        ("function: gradient.py, inputs: [x], outputs: [y]", "expected file.py:function"),
+        ("function: other.py:f, inputs: [x], outputs: [y]", "there is no file"),
+    ],
+)
+def test_a_wrong_gradient_is_located(workspace, text, message) -> None:
+    family = workspace.demo / "family.yaml"
+    (workspace.demo / "gradient.py").write_text("")
+    family.write_text(family.read_text() + f"gradient: {{{text}}}\n")
+    result = workspace.run("list")
+    assert result.status == 2
+    assert "family.yaml:14:" in result.output
     assert message in result.output

@@ -1,18 +1,27 @@
-"""The examples of docs/runtime.md run as they stand."""
+"""The examples of docs/runtime.md and docs/models.md run as they stand."""
 
 import re
 from pathlib import Path
 
+import pytest
 import torch
 
-PAGE = Path(__file__).parents[2] / "docs/runtime.md"
+DOCS = Path(__file__).parents[2] / "docs"
 
 
-def test_the_examples_run(capsys):
+@pytest.mark.parametrize(
+    ("name", "least", "printed"),
+    [
+        ("runtime.md", 5, "k: got dtype torch.float64"),
+        ("models.md", 2, "Calls(ours=1, pytorch={})"),
+    ],
+)
+def test_the_examples_run(name, least, printed, capsys):
     torch.compiler.reset()
-    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(blocks) >= 5
+    page = DOCS / name
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    assert len(blocks) >= least
     scope = {}
     for block in blocks:
-        exec(compile(block, str(PAGE), "exec"), scope)
-    assert "k: got dtype torch.float64" in capsys.readouterr().out
+        exec(compile(block, str(page), "exec"), scope)
+    assert printed in capsys.readouterr().out
