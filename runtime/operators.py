@@ -141,7 +141,7 @@ class _Operator:
                 return run(*inputs, **options)
             gradient = self.family.gradient
             assert gradient is not None
-            kernel = self.find(key)
+            kernel, _, _ = self._arguments({"key": key, **named, **options})
             scalars = {a.name: options.get(a.name) for a in self.scalars}
             present = {name: tensor for name, tensor in named.items() if tensor is not None}
             backward = packs.specs_function(self.family.pack, gradient.module, gradient.function)(

@@ -85,14 +85,14 @@ def explain_choice(
     kernels, each with why it is taken or not; last, what gives their gradients. `str()` of it is
     for people.
 
-    Args: as `attention`'s; `v` does not matter.
+    Args: as `attention`'s.
 
     Raises:
         InvalidArgument: an argument is wrong.
     """
     _check(causal, layout)
     if layout == "bhsd":
-        q, k = _swapped("q", q), _swapped("k", k)
+        q, k, v = _swapped("q", q), _swapped("k", k), _swapped("v", v)
     wanted, sizes = _call(q, k, causal)
     explained = choice.explain(_FAMILY, q.device, wanted, sizes)
     try:
