@@ -14,10 +14,11 @@ from typing import Any
 import click
 from rich.console import Console
 
-from codegen import completion, installed, pipeline, scaffold, staleness
+from codegen import completion, installed, manifest, pipeline, scaffold, staleness
+from codegen.manifest import Selection
 from codegen.packs import Fault
 from codegen.space import explain as explanation
-from codegen.space.expand import Selection, expand
+from codegen.space.expand import expand
 from codegen.spec import schema, short_form
 from codegen.spec.load import load
 from codegen.spec.model import Family
@@ -135,8 +136,8 @@ def check(
             click.echo(f"{display_path(out)} is up to date")
         return
     orphans = [display_path(out / path) for path in difference.orphans + difference.strays]
-    manifest = json.loads(tree.files[staleness.MANIFEST])
-    commands = [staleness.mending_command(out, manifest)]
+    made = json.loads(tree.files[staleness.MANIFEST])
+    commands = [staleness.mending_command(out, made)]
     if strays := [display_path(out / path) for path in difference.strays]:
         commands.insert(0, shlex.join(["rm", *strays]))
     if as_json:
@@ -235,7 +236,7 @@ def explain(key: str, specs: tuple[Path, ...], out: Path, as_json: bool) -> None
         if families is None or (not specs and _of_another_family(key, families)):
             found = installed.explain(key, _SPECS)
         else:
-            found = explanation.explain(key, families, staleness.read_manifest(out))
+            found = explanation.explain(key, families, _built(out))
     except explanation.UnknownKeyError as error:
         if not as_json:
             raise
@@ -243,6 +244,14 @@ def explain(key: str, specs: tuple[Path, ...], out: Path, as_json: bool) -> None
     click.echo(json.dumps(found.as_json, indent=1) if as_json else found.text)
     if found.status in _EXIT_STATUS:
         sys.exit(_EXIT_STATUS[found.status])
+
+
+def _built(out: Path) -> dict[str, str]:
+    """The file of each key of a generated tree; empty if its manifest cannot be read."""
+    try:
+        return manifest.load(out / staleness.MANIFEST).files
+    except (OSError, ValueError):
+        return {}
 
 
 def _of_another_family(key: str, families: Sequence[Family]) -> bool:

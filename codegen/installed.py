@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from codegen import packs, staleness
+from codegen import manifest, packs
+from codegen.manifest import Family, Manifest, Target
 from codegen.packs import Fault, Pack
 from codegen.space import explain as explanation
 from codegen.spec.expressions import EVALUATION_ERRORS, ExpressionError, reason
 from codegen.spec.load import load
 from codegen.spec.problems import UsageError
-from codegen.spec.where import Where, manifest_scope, parameter_kind
+from codegen.spec.where import Where, manifest_scope
 
 
 def families() -> list[str]:
@@ -24,24 +25,18 @@ def entries(specs: Path, where: str | None) -> tuple[list[dict[str, Any]], list[
     """The kernels of the packs' manifests that match, as `list --json` prints them, and the packs
     that cannot be used. `specs` is the folder that was looked for first."""
     usable, faults = _packs(specs)
-    targets = [
-        (family, target)
-        for manifest in usable.values()
-        for family in manifest["families"]
-        for target in family["targets"]
-    ]
-    matches = _filter(where, targets)
+    kernels = [kernel for held in usable.values() for kernel in held.kernels]
+    matches = _filter(where, {(f.name, t.name): (f, t) for f, t, _ in kernels})
     found = [
         {
-            "key": kernel["key"],
-            **({"short": kernel["short"]} if "short" in kernel else {}),
-            "family": family["name"],
-            "target": target["name"],
-            "parameters": kernel["parameters"],
-            "derived": kernel["derived"],
+            "key": kernel.key,
+            **({"short": kernel.short} if kernel.short is not None else {}),
+            "family": family.name,
+            "target": target.name,
+            "parameters": kernel.parameters,
+            "derived": kernel.derived,
         }
-        for family, target in targets
-        for kernel in target["kernels"]
+        for family, target, kernel in kernels
     ]
     chosen = [entry for entry in found if matches(entry)]
     if not chosen:
@@ -58,20 +53,20 @@ def explain(key: str, specs: Path) -> explanation.Explanation:
     owners = [pack for pack in usable if family in pack.families]
     among = owners or list(usable)  # a short form names no family; neither does a slip
     families = load([folder for pack in among for folder in pack.specs.values()])
-    manifest = {"families": [f for pack in among for f in usable[pack]["families"]]}
-    return explanation.explain(key, families, manifest, among)
+    built = {key: file for pack in among for key, file in usable[pack].files.items()}
+    return explanation.explain(key, families, built, among)
 
 
-def _packs(specs: Path) -> tuple[dict[Pack, dict[str, Any]], list[Fault]]:
+def _packs(specs: Path) -> tuple[dict[Pack, Manifest], list[Fault]]:
     """The usable packs with their manifests, and the others. Raises UsageError where none is
     usable."""
     found, faults = packs.installed()
     usable = {}
     for pack in found:
-        if manifest := staleness.read_manifest(pack.folder):
-            usable[pack] = manifest
-        else:
-            reason = f"{pack}: {pack.manifest} is absent or damaged: reinstall it"
+        try:
+            usable[pack] = manifest.load(pack.manifest)
+        except (OSError, ValueError) as error:
+            reason = f"{pack}: {pack.manifest} is absent or damaged ({error}): reinstall it"
             faults.append(Fault(pack.name, pack.folder, pack.distribution, pack.families, reason))
     if not usable:
         reasons = dict.fromkeys(fault.reason for fault in faults)
@@ -89,19 +84,11 @@ def _packs(specs: Path) -> tuple[dict[Pack, dict[str, Any]], list[Fault]]:
 
 
 def _filter(
-    text: str | None, targets: list[tuple[dict[str, Any], dict[str, Any]]]
+    text: str | None, targets: Mapping[tuple[str, str], tuple[Family, Target]]
 ) -> Callable[[dict[str, Any]], bool]:
     if text is None:
         return lambda entry: True
-    scopes = {
-        (family["name"], target["name"]): manifest_scope(
-            family["name"],
-            target["name"],
-            {p["name"]: parameter_kind(p) for p in (*family["parameters"], *target["parameters"])},
-            target["kernels"][0]["derived"],
-        )
-        for family, target in targets
-    }
+    scopes = {name: manifest_scope(*target) for name, target in targets.items()}
     try:
         where = Where(text, scopes)
     except ExpressionError as error:

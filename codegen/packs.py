@@ -22,7 +22,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from codegen.manifest import Family
 
 GROUP = "kernelmint.packs"
 RECORD = "pack.json"
@@ -171,7 +174,7 @@ def read(folder: Path, distribution: str | None = None, name: str | None = None)
 def record(
     *,
     name: str,
-    families: Sequence[Mapping[str, Any]],
+    families: Sequence[Family],
     fingerprint: str,
     abi: int,
     targets: Sequence[str],
@@ -186,18 +189,16 @@ def record(
         "format": FORMAT,
         "name": name,
         "fingerprint": fingerprint,
-        "operators": {family["name"]: family["operators"] for family in families},
-        "on_host": [
-            family["name"]
-            for family in families
-            if any(argument.get("on_host", False) for argument in family["arguments"])
-        ],
+        "operators": {family.name: family.operators for family in families},
+        "on_host": [f.name for f in families if any(tensor.on_host for tensor in f.tensors)],
         "fronts": [
-            {"family": family["name"], **front} for family in families for front in family["fronts"]
+            {"family": family.name, "module": front.module, "function": front.function}
+            for family in families
+            for front in family.fronts
         ],
         "specs": dict(specs),
         "abi": abi,
-        "generated": {family["name"]: family["fingerprint"] for family in families},
+        "generated": {family.name: family.fingerprint for family in families},
         "settings": dict(settings),
         "architectures": list(architectures),
         "isas": list(isas),

@@ -10,7 +10,8 @@ from pathlib import Path
 from codegen import staleness
 from codegen.emit.manifest import Inputs
 from codegen.emit.tree import emit
-from codegen.space.expand import FamilySpace, Selection, expand
+from codegen.manifest import Selection
+from codegen.space.expand import FamilySpace, expand
 from codegen.spec.load import load
 from codegen.spec.model import Family
 from codegen.spec.problems import Problem, SpecError, UsageError, display_path

@@ -12,12 +12,21 @@ from typing import Any
 
 import torch
 
-from codegen.spec.expressions import BOOL, EVALUATION_ERRORS, INT, Expression, parse, reason
-from runtime import devices, finding, listing, manifest, ondemand
+from codegen.manifest import SizeRange, Target, TunedRow
+from codegen.spec.expressions import (
+    BOOL,
+    EVALUATION_ERRORS,
+    INT,
+    Expression,
+    parse,
+    reason,
+    scalar_kind,
+)
+from codegen.spec.where import parameter_kind
+from runtime import devices, finding, listing, manifest, ondemand, packs
 from runtime.errors import InvalidArgument, KernelNotFound, text
 from runtime.handle import Kernel, traced_as_constant
 from runtime.kernel_info import KernelInfo, infos_for
-from runtime.manifest import SizeRange, TunedRow
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _chosen: dict[tuple[object, ...], Kernel] = {}
@@ -306,7 +315,7 @@ def _product(found: SizeRange, sizes: Mapping[str, Any]) -> int:
     return value
 
 
-def _by_capability(family: str) -> list[manifest.Target]:
+def _by_capability(family: str) -> list[Target]:
     return sorted(manifest.family(family).targets, key=lambda target: -target.capability)
 
 
@@ -340,10 +349,10 @@ def _tuned_for(family: str, device: torch.device) -> tuple[TunedRow, ...]:
 def _rows(family: str) -> tuple[tuple[Expression, Mapping[str, Any]], ...]:
     """The family's rows of choices.yaml: (condition, values to take)."""
     found = manifest.family(family)
-    kinds = {parameter.name: parameter.kind for parameter in found.parameters}
+    kinds = {parameter.name: parameter_kind(parameter) for parameter in found.parameters}
     kinds |= dict.fromkeys(found.symbols, INT)
     kinds |= dict.fromkeys(found.optional_tensors, BOOL)
-    kinds |= {a.name: a.kind for a in found.arguments if a.role == "scalar"}
+    kinds |= {s.name: scalar_kind(s.dtype, s.values) for s in found.scalars}
     return tuple((parse(row.when, kinds, "bool"), row.take) for row in found.choices)
 
 
@@ -424,7 +433,7 @@ def _why_not(
         index = torch.cuda.current_device() if device.index is None else device.index
         if info.built:
             (kernel,) = (kernel for kernel in where.kernels if kernel.key == info.key)
-            built_for = kernel.pack.architectures
+            built_for = packs.of(info.family, info.key).architectures
             why = devices.why_unavailable(
                 where.capability, where.exact, built_for, index
             ) or devices.why_too_large(kernel.shared_memory, index)
@@ -465,6 +474,6 @@ def _not_found(
     found = manifest.family(family)
     return (
         f"no {family} kernel for {settings} on {device}:{reasons or ' none was generated'}\n"
-        f"In the project of pack {found.pack.name}, add a configuration to {found.folder}; then "
-        f"`{manifest.REGENERATE}` builds it"
+        f"In the project of pack {packs.of(family).name}, add a configuration to "
+        f"{found.spec_folder}; then `{manifest.REGENERATE}` builds it"
     )

@@ -84,9 +84,7 @@ def add_part(key: str, part: Pack) -> None:
     Raises BuildError where its family's arguments are not those that are known here.
     """
     family = key.partition(".")[0]
-    owner = packs.owner(family)
-    assert owner is not None
-    manifest.check_same_family(family, owner, part)
+    manifest.check_same_family(family, packs.of(family), part)
     packs.add_part(family, key, part)
     short_forms.cache_clear()
 
@@ -115,8 +113,7 @@ def _make(key: str, build: bool | None, compiles: bool) -> Kernel:
         raise KernelNotFound(_explain_unknown(key))
     if not info.built:
         raise TargetUnavailable(f"{key}: {info.reason}")
-    pack = packs.part(family, key) or packs.owner(family)
-    assert pack is not None
+    pack = packs.of(family, key)
     through_operator = operators.caller(family)
     library = packs.library(pack, family)
     try:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from codegen.spec import expressions
+from codegen.spec.where import parameter_kind
 from runtime import manifest
 from runtime.errors import InvalidArgument
 
@@ -130,16 +131,16 @@ class Kernel:
                 f"{family.name!r}, where={family.trace.parameter!r})"
             )
         result, records = self._native.trace(inputs, scalars, requested, out)
-        names = {parameter.name: parameter.kind for parameter in family.parameters}
+        names = {parameter.name: parameter_kind(parameter) for parameter in family.parameters}
         shapes = [
-            [expressions.parse(extent, names, "int").evaluate(parameters) for extent in shape]
-            for shape in family.trace.record.values()
+            [expressions.parse(extent, names, "int").evaluate(parameters) for extent in part.shape]
+            for part in family.trace.record
         ]
         parts = torch.split(records, [math.prod(shape) for shape in shapes], -1)
         tensors = [
             part.view(*part.shape[:-1], *shape) for part, shape in zip(parts, shapes, strict=True)
         ]
-        return result, dict(zip(family.trace.record, tensors, strict=True))
+        return result, {r.name: t for r, t in zip(family.trace.record, tensors, strict=True)}
 
     def timed(self, *arguments: Any, **options: Any) -> tuple[Any, float]:
         """Calls the kernel and waits for it.

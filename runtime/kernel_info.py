@@ -8,8 +8,10 @@ from typing import Any
 
 import torch
 
+from codegen.manifest import Family, Target
+from codegen.manifest import Kernel as Generated
 from codegen.packs import Pack
-from runtime import devices, manifest, ondemand
+from runtime import devices, manifest, ondemand, packs
 
 
 @dataclass(frozen=True)
@@ -47,14 +49,14 @@ class KernelInfo:
     reason: str | None
 
 
-def why_not_built(family: manifest.Family, target: manifest.Target) -> str | None:
+def why_not_built(family: Family, target: Target) -> str | None:
     """Why a pack holds none of a target's kernels, and what would build them; None where they are
     built when they are first asked for."""
     if ondemand.wanted(family.name, None):
         from runtime.ondemand import kernels as on_demand
 
         return on_demand.why_not(target)
-    pack = family.pack
+    pack = packs.of(family.name)
     rebuild = f"rebuild pack {pack.name} in its project, `{manifest.REBUILD}"
     if not target.is_cuda:
         return f"pack {pack.name} has no kernels of target {target.name}: {rebuild}`"
@@ -70,7 +72,7 @@ def why_not_built(family: manifest.Family, target: manifest.Target) -> str | Non
     )
 
 
-def why_unavailable(pack: Pack, target: manifest.Target, shared_memory: int) -> str | None:
+def why_unavailable(pack: Pack, target: Target, shared_memory: int) -> str | None:
     """Why kernels that a pack holds, whose blocks take so much shared memory, run on none of this
     machine's devices, or None."""
     if not target.is_cuda:
@@ -85,11 +87,9 @@ def why_unavailable(pack: Pack, target: manifest.Target, shared_memory: int) -> 
     return None if None in reasons else reasons[0]
 
 
-def _state(
-    family: manifest.Family, target: manifest.Target, kernel: manifest.Kernel
-) -> tuple[bool, str | None]:
+def _state(family: Family, target: Target, kernel: Generated) -> tuple[bool, str | None]:
     """Whether a kernel's pack holds its code, and why it cannot run here."""
-    pack = kernel.pack
+    pack = packs.of(family.name, kernel.key)
     if f"{family.name}.{target.name}" not in pack.targets:
         return False, why_not_built(family, target)
     compiled = [int(name.rstrip("a")) for name in pack.architectures]
@@ -103,9 +103,7 @@ def _state(
     return True, why_unavailable(pack, target, kernel.shared_memory)
 
 
-def infos(
-    families: Iterable[manifest.Family], only_target: str | None = None
-) -> Iterator[KernelInfo]:
+def infos(families: Iterable[Family], only_target: str | None = None) -> Iterator[KernelInfo]:
     """The kernels of families, in the manifests' order."""
     for family in families:
         for target in family.targets:
@@ -113,7 +111,7 @@ def infos(
                 yield from infos_of(family, target, target.kernels)
 
 
-def infos_for(family: manifest.Family, device_type: str) -> Iterator[KernelInfo]:
+def infos_for(family: Family, device_type: str) -> Iterator[KernelInfo]:
     """A family's kernels, in the manifest's order. Of those for another kind of device nothing is
     found out, which may take starting CUDA; they are said to be not available."""
     for target in family.targets:
@@ -122,16 +120,17 @@ def infos_for(family: manifest.Family, device_type: str) -> Iterator[KernelInfo]
 
 
 def infos_of(
-    family: manifest.Family,
-    target: manifest.Target,
-    kernels: Iterable[manifest.Kernel],
+    family: Family,
+    target: Target,
+    kernels: Iterable[Generated],
     unasked: str | None = None,
 ) -> Iterator[KernelInfo]:
     """`unasked` is why they are not available, where that is known; else it is found out."""
     # whether built, why not available: by pack and shared memory
     states: dict[tuple[Pack, int], tuple[bool, str | None]] = {}
     for kernel in kernels:
-        pack, state = kernel.pack, (kernel.pack, kernel.shared_memory)
+        pack = packs.of(family.name, kernel.key)
+        state = pack, kernel.shared_memory
         if state not in states:
             states[state] = (False, unasked) if unasked else _state(family, target, kernel)
         built, reason = states[state]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 
-from codegen.spec.expressions import EVALUATION_ERRORS, ExpressionError, Kind, reason
+from codegen.manifest import Family
+from codegen.spec.expressions import EVALUATION_ERRORS, ExpressionError, reason
 from codegen.spec.where import Where, manifest_scope
 from runtime import manifest, packs
 from runtime.errors import InvalidArgument, PackError, shown
@@ -61,7 +62,7 @@ def listed(family: str | None, target: str | None) -> list[KernelInfo]:
     return list(infos(chosen, target))
 
 
-def known_family(name: str) -> manifest.Family:
+def known_family(name: str) -> Family:
     """The family of that name. Raises InvalidArgument where there is none, PackError where its pack
     cannot be used."""
     if not isinstance(name, str) or packs.owner(name) is None:
@@ -85,7 +86,7 @@ def _filter(text: str, among: set[tuple[str, str]]) -> Callable[[KernelInfo], bo
             f"where: got a {type(text).__name__}, expected an expression or a function"
         )
     scopes = {
-        (family.name, target.name): _names(family, target)
+        (family.name, target.name): manifest_scope(family, target)
         for family in manifest.families()
         for target in family.targets
         if not among or (family.name, target.name) in among
@@ -108,13 +109,6 @@ def _filter(text: str, among: set[tuple[str, str]]) -> Callable[[KernelInfo], bo
             ) from None
 
     return matches
-
-
-def _names(family: manifest.Family, target: manifest.Target) -> dict[str, Kind]:
-    """What a filter may name of a target's configurations."""
-    parameters = {p.name: p.kind for p in (*family.parameters, *target.parameters)}
-    derived = target.kernels[0].derived if target.kernels else {}
-    return manifest_scope(family.name, target.name, parameters, derived)
 
 
 def check_name(what: str, name: object, known: list[str]) -> None:

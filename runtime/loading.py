@@ -52,9 +52,7 @@ def load(folder: str | os.PathLike[str]) -> list[KernelInfo]:
     names = on_demand.load(folder)
     for name in names:
         if name not in known:
-            pack = packs.owner(name)
-            assert pack is not None
-            operators.register(pack, choice.of_call)
+            operators.register(packs.of(name), choice.of_call)
     finding.short_forms.cache_clear()
     return [info for name in names for info in infos([manifest.family(name)])]
 

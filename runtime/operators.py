@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
+from codegen.manifest import Family, Tensor
+from codegen.manifest import Scalar as ScalarArgument
 from codegen.packs import Pack
 from codegen.spec import expressions
 from codegen.spec.where import manifest_scope
@@ -56,26 +58,26 @@ class _Operator:
         self.find = find
 
     @functools.cached_property
-    def family(self) -> manifest.Family:
+    def family(self) -> Family:
         return manifest.family(self.name)
 
     @functools.cached_property
-    def inputs(self) -> list[manifest.Argument]:
-        return [a for a in self.family.arguments if a.role == "input"]
+    def inputs(self) -> tuple[Tensor, ...]:
+        return self.family.inputs
 
     @functools.cached_property
-    def scalars(self) -> list[manifest.Argument]:
-        return [a for a in self.family.arguments if a.role == "scalar"]
+    def scalars(self) -> tuple[ScalarArgument, ...]:
+        return self.family.scalars
 
     @functools.cached_property
-    def outputs(self) -> list[manifest.Argument]:
-        return [a for a in self.family.arguments if a.role == "output"]
+    def outputs(self) -> tuple[Tensor, ...]:
+        return self.family.outputs
 
     @functools.cached_property
     def shapes(self) -> list[list[expressions.Expression]]:
         """The outputs' extents."""
         names = {**self._constants, **self._call_scope}
-        names |= {a.name: a.kind for a in self.scalars}
+        names |= {a.name: expressions.scalar_kind(a.dtype, a.values) for a in self.scalars}
         return [[expressions.parse(d, names, "int") for d in a.dims] for a in self.outputs]
 
     @functools.cached_property
@@ -98,13 +100,7 @@ class _Operator:
     @property
     def _constants(self) -> dict[str, expressions.Kind]:
         """A kernel's parameters, and what its spec derives from them."""
-        target = self.family.targets[0]
-        return manifest_scope(
-            self.name,
-            target.name,
-            {p.name: p.kind for p in self.family.parameters},
-            target.kernels[0].derived,
-        )
+        return manifest_scope(self.family, self.family.targets[0])
 
     def define(self, schemas: tuple[str, ...], on_host: bool) -> None:
         """Registers the operators by their schemas, as codegen orders them; `on_host`: inputs of a
@@ -144,9 +140,9 @@ class _Operator:
             kernel, _, _ = self._arguments({"key": key, **named, **options})
             scalars = {a.name: options.get(a.name) for a in self.scalars}
             present = {name: tensor for name, tensor in named.items() if tensor is not None}
-            backward = packs.specs_function(self.family.pack, gradient.module, gradient.function)(
-                kernel.info.parameters, present, scalars
-            )
+            pack = packs.of(self.name)
+            make = packs.specs_function(pack, gradient.module, gradient.function)
+            backward = make(kernel.info.parameters, present, scalars)
             options |= {f"return_{name}": True for name in gradient.keeps}
             flows = tuple(a.name in gradient.outputs for a in self.outputs)
             call = _Differentiated(functools.partial(run, **options), backward, self, flows)
@@ -339,7 +335,7 @@ def _plain(results: Sequence[torch.Tensor]) -> Result:
     return tuple(results) if results else None
 
 
-def _dtype(argument: manifest.Argument, parameters: Any) -> torch.dtype:
+def _dtype(argument: Tensor, parameters: Any) -> torch.dtype:
     return DTYPES[parameters.get(argument.dtype, argument.dtype)]
 
 
@@ -366,13 +362,11 @@ def caller(name: str) -> Callable[..., Result]:
     """
     family = manifest.family(name)
     functional, *in_place = (
-        getattr(torch.ops.kernelmint, text.partition("(")[0]).default
-        for text in family.pack.operators[name]
+        getattr(torch.ops.kernelmint, text.partition("(")[0]).default for text in family.operators
     )
-    scalar_names = tuple(a.name for a in family.arguments if a.role == "scalar")
-    outputs = tuple(a for a in family.arguments if a.role == "output")
-    output_names = tuple(a.name for a in outputs)
-    optional_names = tuple(a.name for a in outputs if a.optional)
+    scalar_names = tuple(a.name for a in family.scalars)
+    output_names = tuple(a.name for a in family.outputs)
+    optional_names = tuple(a.name for a in family.outputs if a.optional)
 
     def call(
         key: str,

@@ -87,6 +87,14 @@ def owner(family: str) -> Pack | None:
     return found
 
 
+def of(family: str, key: str | None = None) -> Pack:
+    """The pack of a family that is known to be there; of a key, the one that holds that kernel if
+    it was built."""
+    found = (part(family, key) if key is not None else None) or owner(family)
+    assert found is not None
+    return found
+
+
 def add(folder: str | os.PathLike[str]) -> Pack:
     """Adds the pack in a folder; see `loading.load_pack`."""
     path = Path(folder).resolve()

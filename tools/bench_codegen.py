@@ -16,7 +16,8 @@ from pathlib import Path
 
 from codegen.emit.manifest import Inputs
 from codegen.emit.tree import emit
-from codegen.space.expand import Selection, expand
+from codegen.manifest import Selection
+from codegen.space.expand import expand
 from codegen.spec.load import load
 
 FAMILY = """

@@ -15,13 +15,15 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import click
 import yaml
 
-from codegen import staleness
+from codegen import manifest
+from codegen.manifest import Manifest
 from codegen.spec.problems import display_path
+from codegen.staleness import MANIFEST
 
 _SUFFIX = ".cost.json"
 _LEAST_SECONDS = 0.01
@@ -47,15 +49,13 @@ class Measured(NamedTuple):
     mib: int
 
 
-def measured(build: Path, manifest: dict[str, Any]) -> dict[tuple[str, str], list[Measured]]:
+def measured(build: Path, made: Manifest) -> dict[tuple[str, str], list[Measured]]:
     """What the objects of a build took, by family and target."""
     files: dict[tuple[str, str], int] = defaultdict(int)  # kernels by (file, target)
     owners: dict[tuple[str, str], tuple[str, str]] = {}
-    for family in manifest["families"]:
-        for target in family["targets"]:
-            for kernel in target["kernels"]:
-                files[kernel["file"], target["name"]] += 1
-                owners[kernel["file"], target["name"]] = family["name"], target["name"]
+    for family, target, kernel in made.kernels:
+        files[kernel.file, target.name] += 1
+        owners[kernel.file, target.name] = family.name, target.name
     found: dict[tuple[str, str], list[Measured]] = defaultdict(list)
     for (file, target_name), kernels in files.items():
         for path in sorted(build.rglob(f"{Path(file).name}.{target_name}{_SUFFIX}")):
@@ -116,10 +116,11 @@ def write(path: Path, costs: dict[str, Cost]) -> None:
 @click.option("--write", "writes", is_flag=True, help="Write <family>/costs.yaml into the specs.")
 def main(build: Path, generated: Path, writes: bool) -> None:
     """What compiling the kernels of a build took, by family and target."""
-    manifest = staleness.read_manifest(generated)
-    if not manifest:
-        raise click.ClickException(f"{generated / staleness.MANIFEST} is absent or damaged")
-    found = measured(build, manifest)
+    try:
+        made = manifest.load(generated / MANIFEST)
+    except (OSError, ValueError) as error:
+        raise click.ClickException(f"cannot read {generated / MANIFEST}: {error}") from None
+    found = measured(build, made)
     if not found:
         raise click.ClickException(
             f"{display_path(build)} holds no {_SUFFIX} of a file in {display_path(generated)}: "
@@ -131,15 +132,15 @@ def main(build: Path, generated: Path, writes: bool) -> None:
         total = sum(o.seconds for o in objects)
         click.echo(f"{family}.{target}: {cost} ({len(objects)} files, {total:,.0f} s)")
     if writes:
-        for family in manifest["families"]:
-            if family["name"] in by_family:
-                folder = _spec_folder(generated, manifest, family["folder"])
-                write(folder / "costs.yaml", by_family[family["name"]])
+        for entry in made.families:
+            if entry.name in by_family:
+                folder = _spec_folder(generated, made, entry.folder)
+                write(folder / "costs.yaml", by_family[entry.name])
                 click.echo(f"written: {display_path(folder / 'costs.yaml')}")
 
 
-def _spec_folder(generated: Path, manifest: dict[str, Any], folder: str) -> Path:
-    roots = [(generated / str(specs)).resolve() for specs in manifest["spec_dirs"]]
+def _spec_folder(generated: Path, made: Manifest, folder: str) -> Path:
+    roots = [(generated / specs).resolve() for specs in made.spec_dirs]
     places = [root / folder for root in roots]
     return next(place for place in places if place.is_dir())
 

@@ -33,7 +33,7 @@ else:
                 "no pack has the family hstu_bsa, whose reference this needs: `kernelmint info` "
                 "shows what is installed"
             )
-        return packs.specs_module(manifest.family("hstu_bsa").pack, _HSTU[name])
+        return packs.specs_module(packs.of("hstu_bsa"), _HSTU[name])
 
 
 __all__ = ["block_sparse", "hstu_bsa", "jagged", "oracle", "semantics", "specs", "triton_kernels"]
@@ -42,7 +42,7 @@ __all__ = ["block_sparse", "hstu_bsa", "jagged", "oracle", "semantics", "specs",
 def specs(family: str) -> Path:
     """The folder of specs that a family comes from."""
     found = manifest.family(family)
-    return found.pack.specs[found.folder.partition("/")[0]]
+    return packs.of(family).specs[found.spec_folder.partition("/")[0]]
 
 
 def oracle(family: str, function: str | None = None) -> Callable[..., Any]:
@@ -61,12 +61,12 @@ def oracle(family: str, function: str | None = None) -> Callable[..., Any]:
     if found.reference is None:
         raise ValueError(f"family {family!r} names no reference in its family.yaml")
     file, _, named_function = found.reference.partition(":")
-    module = f"{found.folder}/{file.removesuffix('.py')}".replace("/", ".")
-    loaded = packs.specs_module(found.pack, module)
+    module = f"{found.spec_folder}/{file.removesuffix('.py')}".replace("/", ".")
+    loaded = packs.specs_module(packs.of(family), module)
     return getattr(loaded, function or named_function)  # type: ignore[no-any-return]  # a spec's own function
 
 
 def triton_kernels() -> Any:
     """The module of HSTU's Triton kernels. ModuleNotFoundError where Triton is not installed."""
-    pack = manifest.family("block_sparse").pack
+    pack = packs.of("block_sparse")
     return packs.specs_module(pack, "kernel_specs.hstu.block_sparse.triton_kernels")

@@ -12,7 +12,6 @@ times.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -27,6 +26,7 @@ import torch
 from torch import Tensor
 
 import runtime
+from codegen.manifest import Family
 from runtime import KernelInfo, manifest
 from runtime.operators import DTYPES
 
@@ -84,8 +84,8 @@ def cases(family: str) -> tuple[Case, ...]:
     """The calls that a family's kernels are checked with."""
     if family in CASES:
         return CASES[family]
-    spec = _spec(family)
-    open_symbols = set(spec["symbols"]) - _compiled_in(spec).keys()
+    spec = manifest.family(family)
+    open_symbols = set(spec.symbols) - _compiled_in(spec).keys()
     return tuple(Case(dict.fromkeys(open_symbols, extent)) for extent in _ANY_EXTENTS)
 
 
@@ -95,18 +95,16 @@ def inputs(info: KernelInfo, case: Case, device: str) -> list[Tensor]:
     Raises:
         ValueError: an argument of integers for which the case has no values.
     """
-    spec = _spec(info.family)
+    spec = manifest.family(info.family)
     compiled_in = {
         symbol: info.parameters[parameter] for symbol, parameter in _compiled_in(spec).items()
     }
     extents = {**case.extents, **compiled_in}
     generator = torch.Generator().manual_seed(0)
     tensors = []
-    for argument in spec["arguments"]:
-        if argument["role"] != "input":
-            continue
-        name, dtype = argument["name"], argument["dtype"]
-        shape = [extents[symbol] for symbol in argument["dims"]]
+    for argument in spec.inputs:
+        name, dtype = argument.name, argument.dtype
+        shape = [extents[symbol] for symbol in argument.dims]
         kind = DTYPES.get(info.parameters.get(dtype, dtype))
         if name in case.values:
             values = torch.tensor(case.values[name])
@@ -122,16 +120,10 @@ def inputs(info: KernelInfo, case: Case, device: str) -> list[Tensor]:
     return tensors
 
 
-def _spec(family: str) -> dict[str, Any]:
-    path = manifest.family(family).pack.manifest
-    families = json.loads(path.read_text(encoding="utf-8"))["families"]
-    return next(entry for entry in families if entry["name"] == family)
-
-
-def _compiled_in(spec: Mapping[str, Any]) -> dict[str, str]:
+def _compiled_in(spec: Family) -> dict[str, str]:
     """The symbols that a parameter fixes, by the family's `requires`: {D: d_head}."""
-    parameters = {parameter["name"] for parameter in spec["parameters"]}
-    rules = (re.fullmatch(r"(\w+) == (\w+)", rule["that"]) for rule in spec["requires"])
+    parameters = {parameter.name for parameter in spec.parameters}
+    rules = (re.fullmatch(r"(\w+) == (\w+)", rule.that) for rule in spec.requires)
     return {rule[1]: rule[2] for rule in rules if rule and rule[2] in parameters}
 
 

@@ -23,8 +23,9 @@ import click
 import yaml
 
 from codegen import packs, pipeline
+from codegen.manifest import Selection
 from codegen.space import explain
-from codegen.space.expand import Selection, exclusions
+from codegen.space.expand import exclusions
 from codegen.spec.load import load
 from codegen.spec.model import Family, ParameterValue, Target
 from codegen.spec.problems import SpecError, UsageError, display_path

@@ -1,16 +1,16 @@
-"""manifest.json: what was generated, from what; for check, CMake, the reports and the runtime."""
+"""What manifest.json says of what is generated."""
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from codegen import manifest as form
 from codegen.emit import python_face
 from codegen.emit.render import sha256
-from codegen.space.expand import FamilySpace, Selection, TargetSpace
+from codegen.manifest import Manifest, Selection
+from codegen.space.expand import FamilySpace, TargetSpace
 from codegen.spec import keys, short_form
 from codegen.spec.model import (
     Build,
@@ -18,13 +18,12 @@ from codegen.spec.model import (
     Parameter,
     Place,
     Rule,
+    Scalar,
     Target,
+    Tensor,
     Trace,
     TunedRow,
 )
-from codegen.staleness import VERSION
-
-_ROWS = ("kernels", "tuned")  # lists of many items, a line each
 
 
 @dataclass(frozen=True)
@@ -37,187 +36,161 @@ class Inputs:
     specs: tuple[tuple[str, str], ...]
 
 
-def manifest(
+def described(
     spaces: Sequence[FamilySpace],
     files: Mapping[str, str],
     places: Mapping[str, str],
     inputs: Inputs,
     fingerprints: Mapping[str, str],
-) -> str:
-    """The text of manifest.json: `places` is the file of each key, `fingerprints` by family."""
-    entries = {
-        "version": VERSION,
-        "selection": {"set": inputs.selection.set_name, "where": inputs.selection.where},
-        "spec_dirs": list(inputs.spec_dirs),
-        "inputs": dict(inputs.specs),
-        "outputs": {path: sha256(files[path]) for path in sorted(files)},
-        "families": [
-            _family_entry(space, places, fingerprints[space.family.name]) for space in spaces
-        ],
-    }
-    return _text(entries, "\n") + "\n"
+) -> Manifest:
+    """The manifest: `places` is the file of each key, `fingerprints` by family."""
+    return Manifest(
+        selection=inputs.selection,
+        spec_dirs=inputs.spec_dirs,
+        inputs=dict(inputs.specs),
+        outputs={path: sha256(files[path]) for path in sorted(files)},
+        families=tuple(_family(space, places, fingerprints[space.family.name]) for space in spaces),
+    )
 
 
-def _text(value: Any, line: str, rows: bool = False) -> str:
-    """JSON, an indented line for each member; of `rows` one for each whole item, since there are
-    many kernels and the encoder that indents is slow. `line` begins a line at the value's depth."""
-    inner = line + " "
-    if not value or not isinstance(value, dict | list):
-        return json.dumps(value, ensure_ascii=False)
-    if isinstance(value, list):
-        items = [json.dumps(v, ensure_ascii=False) if rows else _text(v, inner) for v in value]
-        return f"[{inner}{f',{inner}'.join(items)}{line}]"
-    members = [
-        f"{json.dumps(name)}: {_text(member, inner, rows=name in _ROWS)}"
-        for name, member in value.items()
-    ]
-    return f"{{{inner}{f',{inner}'.join(members)}{line}}}"
-
-
-def _family_entry(
-    space: FamilySpace, places: Mapping[str, str], fingerprint: str
-) -> dict[str, Any]:
+def _family(space: FamilySpace, places: Mapping[str, str], fingerprint: str) -> form.Family:
     family = space.family
-    arguments: dict[str, dict[str, Any]] = {}
-    for tensor in family.tensors:
-        arguments[tensor.name] = {
-            "name": tensor.name,
-            "role": tensor.role.value,
-            "dims": [dim.expression.normal for dim in tensor.dims],
-            "dtype": tensor.dtype,
-            "optional": tensor.optional,
-            "mutated": tensor.mutated,
-            "on_host": tensor.on_host,
-            "doc": tensor.doc,
-        }
-    for scalar in family.scalars:
-        arguments[scalar.name] = {
-            "name": scalar.name,
-            "role": "scalar",
-            "dtype": scalar.dtype,
-            "default": None if scalar.default is None else scalar.default.normal,
-            **({"values": list(scalar.values)} if scalar.values else {}),
-            "doc": scalar.doc,
-        }
-    return {
-        "name": family.name,
-        "fingerprint": fingerprint,
-        "folder": family.folder,
-        "summary": family.summary,
-        "operators": python_face.operators(family),
-        "symbols": list(family.symbols),
-        "arguments": [arguments[name] for name in family.argument_order],
-        "parameters": [_parameter_entry(parameter) for parameter in family.parameters],
-        "requires": [_rule_entry(rule) for rule in family.requires],
-        "trace": None if family.trace is None else _trace_entry(family.trace),
-        **_build_entry(family.build),
-        "reference": family.reference,
-        "gradient": None if family.gradient is None else vars(family.gradient),
-        "fronts": [{"module": module, "function": name} for module, name in family.fronts],
-        "choices": [{"when": row.when.normal, "take": dict(row.take)} for row in family.choices],
-        "targets": [_target_entry(chosen, places) for chosen in space.targets],
+    arguments = {t.name: _tensor(t) for t in family.tensors} | {
+        s.name: _scalar(s) for s in family.scalars
     }
+    return form.Family(
+        name=family.name,
+        fingerprint=fingerprint,
+        folder=family.folder,
+        summary=family.summary,
+        operators=tuple(python_face.operators(family)),
+        symbols=family.symbols,
+        arguments=tuple(arguments[name] for name in family.argument_order),
+        parameters=tuple(map(_parameter, family.parameters)),
+        requires=tuple(map(_rule, family.requires)),
+        trace=None if family.trace is None else _trace(family.trace),
+        build=_build(family.build),
+        reference=family.reference,
+        gradient=family.gradient,
+        fronts=tuple(form.Front(module=m, function=f) for m, f in family.fronts),
+        choices=tuple(
+            form.Choice(when=row.when.normal, take=dict(row.take)) for row in family.choices
+        ),
+        targets=tuple(_target(chosen, places) for chosen in space.targets),
+    )
 
 
-def _build_entry(build: Build) -> dict[str, Any]:
-    """A family's `build`, of which its targets have all but the sources, or a target's; nothing
-    where it says nothing. codegen/places.py finds its places."""
-    if build == Build():
-        return {}
-    return {
-        "build": {
-            "flags": [word for flag in build.flags for word in shlex.split(flag)],
-            "definitions": list(build.definitions),
-            "include": [place.entry for place in build.include],
-            "libraries": [
-                entry.entry if isinstance(entry, Place) else entry for entry in build.libraries
-            ],
-            "sources": [place.entry for place in build.sources],
-        }
-    }
+def _tensor(tensor: Tensor) -> form.Tensor | form.Scalar:
+    return form.Tensor(
+        name=tensor.name,
+        role=tensor.role.value,
+        dims=tuple(dim.expression.normal for dim in tensor.dims),
+        dtype=tensor.dtype,
+        optional=tensor.optional,
+        mutated=tensor.mutated,
+        on_host=tensor.on_host,
+        doc=tensor.doc,
+    )
 
 
-def _trace_entry(trace: Trace) -> dict[str, Any]:
-    return {
-        "parameter": trace.parameter,
-        "grid": [extent.normal for extent in trace.grid],
-        "record": [
-            {
-                "name": tensor.name,
-                "shape": [extent.normal for extent in tensor.shape],
-                "doc": tensor.doc,
-            }
+def _scalar(scalar: Scalar) -> form.Tensor | form.Scalar:
+    return form.Scalar(
+        name=scalar.name,
+        role="scalar",
+        dtype=scalar.dtype,
+        default=None if scalar.default is None else scalar.default.normal,
+        values=scalar.values,
+        doc=scalar.doc,
+    )
+
+
+def _build(build: Build) -> form.Build:
+    """A family's `build`, of which its targets have all but the sources, or a target's."""
+    return form.Build(
+        flags=tuple(word for flag in build.flags for word in shlex.split(flag)),
+        definitions=build.definitions,
+        include=tuple(place.entry for place in build.include),
+        libraries=tuple(
+            entry.entry if isinstance(entry, Place) else entry for entry in build.libraries
+        ),
+        sources=tuple(place.entry for place in build.sources),
+    )
+
+
+def _trace(trace: Trace) -> form.Trace:
+    return form.Trace(
+        parameter=trace.parameter,
+        grid=tuple(extent.normal for extent in trace.grid),
+        record=tuple(
+            form.RecordTensor(
+                name=tensor.name,
+                shape=tuple(extent.normal for extent in tensor.shape),
+                doc=tensor.doc,
+            )
             for tensor in trace.record
-        ],
-    }
+        ),
+    )
 
 
-def _parameter_entry(parameter: Parameter) -> dict[str, Any]:
-    return {
-        "name": parameter.name,
-        "type": parameter.type.value,
-        "token": parameter.token,
-        "values": None if parameter.values is None else list(parameter.values),
-        "default": parameter.default,
-        "doc": parameter.doc,
-    }
+def _parameter(parameter: Parameter) -> form.Parameter:
+    return form.Parameter(
+        name=parameter.name,
+        type=parameter.type.value,
+        token=parameter.token,
+        values=parameter.values,
+        default=parameter.default,
+        doc=parameter.doc,
+    )
 
 
-def _rule_entry(rule: Rule) -> dict[str, str]:
-    return {"that": rule.that.text, "because": rule.because}
+def _rule(rule: Rule) -> form.Rule:
+    return form.Rule(that=rule.that.text, because=rule.because)
 
 
-def _restriction(configuration: Configuration) -> dict[str, Any]:
-    """The shared memory that a block takes, in bytes, and the compute capabilities without that
-    much; nothing where every one that the target runs on has it."""
-    if not (not_on := configuration.not_on):
-        return {}
-    return {"shared_memory": configuration.shared_memory, "not_on": list(not_on)}
+def _tuned_row(target: Target, row: TunedRow) -> form.TunedRow:
+    return form.TunedRow(
+        device=row.device,
+        parameters=dict(row.parameters),
+        ranges=row.ranges,
+        take=row.take,
+        configuration=target.by_name(row.values),
+        milliseconds=row.milliseconds,
+        runner_up=row.runner_up,
+        runner_up_milliseconds=row.runner_up_milliseconds,
+        tie=row.tie,
+    )
 
 
-def _tuned_entry(target: Target, row: TunedRow) -> dict[str, Any]:
-    return {
-        "device": row.device,
-        "parameters": dict(row.parameters),
-        "range": [
-            {"symbols": list(size.symbols), "least": size.least, "most": size.most}
-            for size in row.ranges
-        ],
-        "take": row.take,
-        "configuration": target.by_name(row.values),
-        "milliseconds": row.milliseconds,
-        "runner_up": row.runner_up,
-        "runner_up_milliseconds": row.runner_up_milliseconds,
-        "tie": row.tie,
-    }
-
-
-def _target_entry(chosen: TargetSpace, places: Mapping[str, str]) -> dict[str, Any]:
+def _target(chosen: TargetSpace, places: Mapping[str, str]) -> form.Target:
     target = chosen.target
-    return {
-        "name": target.name,
-        "kind": "cuda" if target.is_cuda else "cpu",
-        "capability": target.capability,
-        "exact": target.exact_capability,
-        "alignment": target.alignment and target.alignment.text,
-        "spec": target.file,
-        "parameters": [_parameter_entry(parameter) for parameter in target.own_parameters],
-        "derived": list(target.derived_names),
-        "constraints": [_rule_entry(rule) for rule in target.constraints],
-        "requires": [_rule_entry(rule) for rule in target.requires],
-        "budget": dict(target.budget),
-        **_build_entry(target.build),
-        **({"tuned": [_tuned_entry(target, row) for row in target.tuned]} if target.tuned else {}),
-        "kernels": [
-            {
-                "key": c.key,
-                **({"short": short_form.write(target, c.parameters)} if target.short else {}),
-                "parameters": c.parameters,
-                "derived": c.derived,
-                "symbol": keys.symbol_fragment(target.family, target.name, c.type_name),
-                "file": places[c.key],
-                **_restriction(c),
-            }
-            for c in chosen.configurations
-        ],
-    }
+    return form.Target(
+        name=target.name,
+        kind="cuda" if target.is_cuda else "cpu",
+        capability=target.capability,
+        exact=target.exact_capability,
+        alignment=None if target.alignment is None else target.alignment.text,
+        spec=target.file,
+        parameters=tuple(map(_parameter, target.own_parameters)),
+        derived=target.derived_names,
+        constraints=tuple(map(_rule, target.constraints)),
+        requires=tuple(map(_rule, target.requires)),
+        budget=dict(target.budget),
+        build=_build(target.build),
+        tuned=tuple(_tuned_row(target, row) for row in target.tuned),
+        kernels=tuple(_kernel(c, places[c.key]) for c in chosen.configurations),
+    )
+
+
+def _kernel(configuration: Configuration, file: str) -> form.Kernel:
+    target, parameters = configuration.target, configuration.parameters
+    not_on = configuration.not_on
+    return form.Kernel(
+        key=configuration.key,
+        short=short_form.write(target, parameters) if target.short else None,
+        parameters=parameters,
+        derived=configuration.derived,
+        symbol=keys.symbol_fragment(target.family, target.name, configuration.type_name),
+        file=file,
+        shared_memory=configuration.shared_memory if not_on else 0,
+        not_on=not_on,
+    )

@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from codegen import manifest
 from codegen.emit import family as emit_family
 from codegen.emit import target as emit_target
-from codegen.emit.manifest import Inputs, manifest
+from codegen.emit.manifest import Inputs, described
 from codegen.emit.render import render, sha256
 from codegen.space.expand import FamilySpace, TargetSpace
 from codegen.spec.model import Build, Place
@@ -57,7 +58,7 @@ def emit(spaces: Sequence[FamilySpace], inputs: Inputs) -> dict[str, str]:
         )
     source = ", ".join(dict.fromkeys(space.family.file.split("/")[0] for space in spaces))
     files["files.cmake"] = _files_cmake(spaces, shards, inputs, fingerprints, source)
-    files[MANIFEST] = manifest(spaces, files, places, inputs, fingerprints)
+    files[MANIFEST] = manifest.text(described(spaces, files, places, inputs, fingerprints))
     return files
 
 

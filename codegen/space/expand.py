@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from codegen.manifest import Selection
 from codegen.space.product import Values, Work, choice_values, deriver
 from codegen.spec.expressions import EVALUATION_ERRORS, ExpressionError, Kind, reason
 from codegen.spec.keys import key_prefix, tokens_of
@@ -28,14 +29,6 @@ class FamilySpace:
 
     family: Family
     targets: tuple[TargetSpace, ...]
-
-
-@dataclass(frozen=True)
-class Selection:
-    """Which configurations: a set's, filtered by an expression."""
-
-    set_name: str = "default"
-    where: str | None = None
 
 
 class _Where:

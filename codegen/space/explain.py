@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from codegen import hardware
+from codegen.manifest import Selection
 from codegen.packs import Pack
 from codegen.space.expand import (
-    Selection,
     TargetSpace,
     configured,
     exclusions,
@@ -57,14 +57,14 @@ class UnknownKeyError(UsageError):
 
 
 def explain(
-    key: str, families: Sequence[Family], manifest: dict[str, Any], packs: Sequence[Pack] = ()
+    key: str, families: Sequence[Family], built: Mapping[str, str], packs: Sequence[Pack] = ()
 ) -> Explanation:
     """The explanation.
 
     Args:
         key: a key, or a target's short form of one.
         families: the specs that it is looked up in.
-        manifest: that of the generated tree, or of the packs; empty if there is none.
+        built: the file of each key of the generated tree, or of the packs; empty if there is none.
         packs: the installed packs that the specs are of; none if they are a project's own.
 
     Raises:
@@ -89,7 +89,7 @@ def explain(
         return Explanation(text, "excluded", {**facts, "reasons": excluded, "nearest": near})
     configuration, names = configured(target, values), sets_holding(target, values)
     facts |= {"derived": configuration.derived, "sets": names}
-    if place := _built(key, manifest):
+    if place := built.get(key):
         sets = f", in set {', '.join(names)}" if names else ""
         lines = [f"  {name} = {_yaml(value)}" for name, value in configuration.everything.items()]
         lines += _restriction(configuration)
@@ -198,13 +198,6 @@ def _nearest(key: str, families: Sequence[Family]) -> list[str]:
 
 def _nearest_lines(near: Sequence[str]) -> list[str]:
     return ["the nearest keys of the default sets:", *(f"  {name}" for name in near)]
-
-
-def _built(key: str, manifest: dict[str, Any]) -> str | None:
-    """The file of a generated tree that instantiates the key."""
-    targets = [target for family in manifest.get("families", []) for target in family["targets"]]
-    files = {kernel["key"]: kernel["file"] for target in targets for kernel in target["kernels"]}
-    return files.get(key)
 
 
 def _yaml(value: Any) -> str:

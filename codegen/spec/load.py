@@ -9,6 +9,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
 
+from codegen.manifest import Gradient
 from codegen.spec import schema
 from codegen.spec.checks import (
     check_dtype,
@@ -30,7 +31,6 @@ from codegen.spec.model import (
     Cost,
     Dim,
     Family,
-    Gradient,
     Parameter,
     ParameterType,
     ParameterValue,
@@ -425,8 +425,10 @@ class _FamilyLoader:
                 if name not in known:
                     message = f"'{name}' is not {what}{did_you_mean(name, known)}"
                     self.family.report(message, "gradient", member, i)
+        module, function = self._function(file, gradient.function, "gradient", "function")
         return Gradient(
-            *self._function(file, gradient.function, "gradient", "function"),
+            module=module,
+            function=function,
             inputs=tuple(gradient.inputs),
             outputs=tuple(gradient.outputs),
             keeps=tuple(gradient.keeps),

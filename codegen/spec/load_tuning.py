@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 
+from codegen.manifest import SizeRange
 from codegen.spec import schema
 from codegen.spec.checks import load_expression
 from codegen.spec.expressions import DEVICE_FACTS, EVALUATION_ERRORS, INT, INT64_MAX, reason
@@ -16,7 +17,6 @@ from codegen.spec.model import (
     ParameterValue,
     Shape,
     Shapes,
-    SizeRange,
     Target,
     TunedRow,
 )

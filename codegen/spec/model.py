@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from codegen import hardware
+from codegen.manifest import Gradient, SizeRange
 from codegen.spec.expressions import BOOL, DTYPE, DTYPES, FLOAT, INT, Expression, Kind, scalar_kind
 from codegen.spec.names import cpp_type_name, enum_type, taken
 from codegen.spec.problems import Location, did_you_mean
@@ -142,17 +143,6 @@ class Trace:
     record: tuple[RecordTensor, ...]  # one behind another
     floats: Expression  # the record's size
     is_whole: Rule  # a traced configuration's record has elements; a constraint of each target
-
-
-@dataclass(frozen=True)
-class Gradient:
-    """What gives a family's gradients."""
-
-    module: str  # as it is imported
-    function: str
-    inputs: tuple[str, ...]  # that have one
-    outputs: tuple[str, ...]  # whose gradients it takes
-    keeps: tuple[str, ...]  # optional outputs that it needs
 
 
 @dataclass(frozen=True)
@@ -378,20 +368,6 @@ class Configuration(NamedTuple):
     def type_name(self) -> str:
         """The name of its C++ type, within the target's namespace."""
         return cpp_type_name(self.tokens, self.target.taken_names)
-
-
-@dataclass(frozen=True)
-class SizeRange:
-    """A range of a symbol, or of a product of symbols; both ends belong to it."""
-
-    symbols: tuple[str, ...]
-    least: int
-    most: int
-
-    @property
-    def text(self) -> str:
-        """What is compared, as it is written."""
-        return " * ".join(self.symbols)
 
 
 @dataclass(frozen=True)

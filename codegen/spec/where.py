@@ -5,27 +5,28 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Any, Generic, TypeVar
 
+from codegen.manifest import Family, Parameter, Target
 from codegen.spec.expressions import BOOL, DTYPE, ENVIRONMENT, FLOAT, INT, Kind, parse
 
 Scope = TypeVar("Scope", bound=Hashable)
 
 
-def parameter_kind(entry: Mapping[str, Any]) -> Kind:
+def parameter_kind(parameter: Parameter) -> Kind:
     """What a parameter of a manifest is in an expression."""
     kinds = {"dtype": DTYPE, "bool": BOOL, "int": INT}
-    return kinds.get(entry["type"]) or Kind("text", tuple(entry["values"] or ()))
+    return kinds.get(parameter.type) or Kind("text", tuple(map(str, parameter.values or ())))
 
 
-def manifest_scope(
-    family: str, target: str, parameters: Mapping[str, Kind], derived: Mapping[str, Any]
-) -> dict[str, Kind]:
-    """The names that a target of a manifest has; `derived` are the values of one of its kernels."""
+def manifest_scope(family: Family, target: Target) -> dict[str, Kind]:
+    """The names that configurations of a manifest's target have; its derived values if it has any
+    kernel."""
     kinds = {bool: BOOL, int: INT, float: FLOAT}
+    derived = target.kernels[0].derived if target.kernels else {}
     return {
-        **parameters,
+        **{p.name: parameter_kind(p) for p in (*family.parameters, *target.parameters)},
         **{name: kinds[type(value)] for name, value in derived.items()},
-        "family": Kind("text", (family,)),
-        "target": Kind("text", (target,)),
+        "family": Kind("text", (family.name,)),
+        "target": Kind("text", (target.name,)),
     }
 
 

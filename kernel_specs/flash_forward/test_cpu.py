@@ -25,12 +25,12 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 import runtime
-from runtime import manifest
+from runtime import packs
 from tools.oracle import oracle
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "f32": torch.float32}
 KERNELS = {info.key: info for info in runtime.kernels("flash_forward", "cpu")}
-BUILT_FOR = manifest.family("flash_forward").pack.isas
+BUILT_FOR = packs.of("flash_forward").isas
 ISAS = [isa for isa in runtime._native.supported_cpu_isas() if isa in BUILT_FOR]
 BATCH, HEADS = 1, 4
 SIZES = (1, 7, 64, 100, 128, 1000)

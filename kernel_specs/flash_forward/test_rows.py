@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
 
 import runtime
 from runtime import choice, devices, manifest
-from runtime.manifest import TunedRow
 from runtime.operators import DTYPES
 
 ROWS = {t.name: t.tuned for t in manifest.family("flash_forward").targets if t.tuned}
@@ -28,7 +28,7 @@ def call_it(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
     choice._tuned_for.cache_clear()
 
 
-def sizes_of(row: TunedRow, end: str) -> dict[str, int]:
+def sizes_of(row: Any, end: str) -> dict[str, int]:
     """Sizes at one end of the row's ranges, of one sequence."""
     ends = {found.symbols: int(getattr(found, end)) for found in row.ranges}
     heads = ends["B", "H"]

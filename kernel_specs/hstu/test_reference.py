@@ -7,10 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime import manifest, packs
+from runtime import packs
 from tools.oracle import block_sparse, hstu_bsa, semantics
 
-scalar = packs.specs_module(manifest.family("block_sparse").pack, "kernel_specs.hstu.scalar")
+scalar = packs.specs_module(packs.of("block_sparse"), "kernel_specs.hstu.scalar")
 block_sparse_attention, trace = block_sparse.block_sparse_attention, block_sparse.trace
 to_double, hstu_attention_with_bsa = block_sparse.to_double, hstu_bsa.hstu_attention_with_bsa
 FIXED, LITERAL, Semantics = semantics.FIXED, semantics.LITERAL, semantics.Semantics

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import runtime
-from runtime import manifest
+from runtime import packs
 from tools.block_sparse.cases import Case
 from tools.block_sparse.judge import Oracle
 from tools.comparison import compare
@@ -21,7 +21,7 @@ from tools.comparison import compare
 NAMES = ("q", "k", "v", "u", "g_cmp")
 NAN, INF = float("nan"), float("inf")
 KEYS = [info.key for info in runtime.kernels("block_sparse", "cpu")]
-BUILT_FOR = manifest.family("block_sparse").pack.isas
+BUILT_FOR = packs.of("block_sparse").isas
 ISAS = [isa for isa in runtime._native.supported_cpu_isas() if isa in BUILT_FOR]
 GPU_KEYS = [info.key for info in runtime.kernels("block_sparse", "sm80")]
 # An infinite u is left out: the oracle multiplies each branch by it, the kernels their sum, so that

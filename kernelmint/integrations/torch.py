@@ -214,13 +214,11 @@ class _Slot:
         if not dropout_p and not (causal and query.shape[2] != key.shape[2]):
             q, k, v, o, do = (t.transpose(1, 2) for t in (query, key, value, o, gradient))
             inputs = {"q": q, "k": k, "v": v}
-            family = manifest.family(_FAMILY)
-            hook = family.gradient
+            hook = manifest.family(_FAMILY).gradient
             assert hook is not None
             with contextlib.suppress(runtime.InvalidArgument):  # there is none: PyTorch's own
-                backward = packs.specs_function(family.pack, hook.module, hook.function)(
-                    {"causal": causal}, inputs, {"scale": scale}
-                )
+                make = packs.specs_function(packs.of(_FAMILY), hook.module, hook.function)
+                backward = make({"causal": causal}, inputs, {"scale": scale})
                 found = backward(inputs, {"o": o, "lse": lse}, {"o": do})
                 return tuple(found[name].transpose(1, 2) for name in ("q", "k", "v"))
         return self.originals[_CUDA_BACKWARD].call_boxed(keys, gradient, *arguments, scale=scale)

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from codegen import completion
+from codegen import completion, manifest, packs
 from codegen.words import counted
 from runtime import loading
 from runtime.errors import (
@@ -119,13 +119,12 @@ def cache(as_json: bool, prune: int | None, older_than: float | None) -> None:
 
 def _entry(usage: Usage) -> dict[str, Any]:
     """A pack, as --json prints it."""
-    manifest = json.loads((usage.folder / "manifest.json").read_text(encoding="utf-8"))
+    (family,) = manifest.load(usage.folder / packs.MANIFEST).families
     record = json.loads((usage.folder / "pack.json").read_text(encoding="utf-8"))
-    (family,) = manifest["families"]
-    keys = [kernel["key"] for target in family["targets"] for kernel in target["kernels"]]
+    keys = [kernel.key for target in family.targets for kernel in target.kernels]
     built_for = [*record["isas"], *(f"sm_{name}" for name in record["architectures"])]
     return {
-        "key": keys[0] if built_for else family["name"],
+        "key": keys[0] if built_for else family.name,
         "built_for": built_for,
         "size": usage.size,
         "used": usage.used,

@@ -7,9 +7,9 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from codegen import places
+from codegen.manifest import Build, Family
 from runtime.errors import BuildError
 from runtime.ondemand import compilers
 from runtime.ondemand.compilers import Recipe
@@ -17,9 +17,6 @@ from runtime.ondemand.specs import Source
 
 HOST = "host.cpp"
 HOST_INCLUDES = "library.cpp"  # of runtime/pack
-_NOTHING: Mapping[str, Any] = {
-    "flags": [], "definitions": [], "include": [], "libraries": [], "sources": []
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -34,15 +31,15 @@ class Unit:
 class Commands:
     """What compiles and links a kernel, the only one of `family`, a manifest's entry."""
 
-    def __init__(self, family: Mapping[str, Any], source: Source, recipe: Recipe) -> None:
+    def __init__(self, family: Family, source: Source, recipe: Recipe) -> None:
         self._source = source
         self._recipe = recipe
-        self._name = str(family["name"])
-        (self._target,) = family["targets"]
-        (kernel,) = self._target["kernels"]
-        self._shard = str(kernel["file"])
-        self._shared = family.get("build", _NOTHING)  # of which the target has all but the sources
-        self._own = self._target.get("build", _NOTHING)
+        self._name = family.name
+        (self._target,) = family.targets
+        (kernel,) = self._target.kernels
+        self._shard = kernel.file
+        self._shared = family.build  # of which the target has all but the sources
+        self._own = self._target.build
         self.units = [self._host(), self._kernel(), *self._sources()]
 
     def _place(self, entry: Mapping[str, str]) -> Path:
@@ -54,19 +51,19 @@ class Commands:
     @property
     def foreign(self) -> list[Path]:
         """The folders of foreign headers."""
-        return [self._place(entry) for entry in self._own["include"]]
+        return [self._place(entry) for entry in self._own.include]
 
     @property
     def archives(self) -> list[Path]:
         """The libraries that are files."""
-        return [self._place(e) for e in self._own["libraries"] if not isinstance(e, str)]
+        return [self._place(e) for e in self._own.libraries if not isinstance(e, str)]
 
-    def _settings(self, build: Mapping[str, Any], flags: bool) -> list[str]:
+    def _settings(self, build: Build, flags: bool) -> list[str]:
         """What `build:` adds to a command of a compiler; `flags` are of one of them."""
-        found = [f"-D{definition}" for definition in build["definitions"]]
-        for entry in build["include"]:
+        found = [f"-D{definition}" for definition in build.definitions]
+        for entry in build.include:
             found += ["-isystem", str(self._place(entry))]
-        return [*(build["flags"] if flags else ()), *found]
+        return [*(build.flags if flags else ()), *found]
 
     def _includes(self) -> list[str]:
         return [f"-I{folder}" for folder in (compilers.INCLUDE, self._source.root, ".")]
@@ -82,10 +79,10 @@ class Commands:
     def _host(self) -> Unit:
         recipe = self._recipe
         command = [*recipe.compiler.command, *recipe.host, f"-I{compilers.PACK}", *self._includes()]
-        command += [f"-DKERNELMINT_TARGET_{self._target['name']}=1", *self._toolkit_includes()]
+        command += [f"-DKERNELMINT_TARGET_{self._target.name}=1", *self._toolkit_includes()]
         return self._unit("host", command, HOST)
 
-    def _device_command(self, build: Mapping[str, Any]) -> list[str]:
+    def _device_command(self, build: Build) -> list[str]:
         recipe = self._recipe
         compiler = recipe.toolkit.nvcc if recipe.toolkit else recipe.compiler
         settings = self._settings(build, flags=True)
@@ -98,7 +95,7 @@ class Commands:
         """The sources that `build:` names, of the family and of the target."""
         found: list[Unit] = []
         for build in (self._shared, self._own):
-            for entry in build["sources"]:
+            for entry in build.sources:
                 path, name = self._place(entry), f"source{len(found)}"
                 if path.suffix == ".cu":
                     if self._recipe.toolkit is not None:
@@ -117,7 +114,7 @@ class Commands:
         recipe = self._recipe
         named = [
             f"-l{entry}" if isinstance(entry, str) else str(self._place(entry))
-            for entry in self._own["libraries"]
+            for entry in self._own.libraries
         ]
         system = [flag for flag in recipe.link if flag.startswith("-l")]
         return (

@@ -3,16 +3,16 @@ runtime that imports codegen's rooms, and so mako, pydantic and yaml: when somet
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
+from codegen import manifest
 from codegen.emit.manifest import Inputs
 from codegen.emit.tree import emit
+from codegen.manifest import Selection
 from codegen.space import explain
-from codegen.space.expand import FamilySpace, Selection, TargetSpace, configured, exclusions, expand
+from codegen.space.expand import FamilySpace, TargetSpace, configured, exclusions, expand
 from codegen.spec.load import load
 from codegen.spec.model import Family
 from codegen.spec.problems import SpecError, UsageError
@@ -26,14 +26,8 @@ class Generated:
     """What codegen writes of some kernels of a family: its files, and their manifest."""
 
     files: dict[str, str]
-    manifest: dict[str, Any]
+    family: manifest.Family  # as their manifest has it
     header: str  # of the last target, below the folder of specs
-
-    @property
-    def family(self) -> dict[str, Any]:
-        """The manifest's entry of the family."""
-        (family,) = self.manifest["families"]
-        return dict(family)
 
 
 @contextmanager
@@ -86,7 +80,8 @@ class Spec:
         name = self._source.root.name
         inputs = Inputs(Selection(), (name,), (name,), ())  # no tree that may become stale
         files = emit([FamilySpace(self._family, tuple(targets))], inputs)
-        return Generated(files, json.loads(files[MANIFEST]), targets[-1].target.header)
+        (family,) = manifest.parse(files[MANIFEST]).families
+        return Generated(files, family, targets[-1].target.header)
 
 
 def keys_of(families: Sequence[Family], set_name: str, where: str | None) -> list[str]:

@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 
 from codegen import packs as pack_files
+from codegen.manifest import Target
 from codegen.packs import Pack, PackError
 from runtime import _native, devices, manifest, ondemand, packs
 from runtime.errors import BuildError, InvalidArgument, KernelNotFound, TargetUnavailable
@@ -113,7 +114,7 @@ def _write_family(store: Cache, request: str, source: Source, work: Path) -> Ent
 def _source_of_pack(family: str, pack: Pack) -> Source | None:
     if family in ondemand.sources:
         return ondemand.sources[family]
-    return specs.of_pack(family, manifest.of_pack(pack, family).folder, dict(pack.specs))
+    return specs.of_pack(family, manifest.of_pack(pack, family).spec_folder, dict(pack.specs))
 
 
 def source_of(family: str) -> Source | None:
@@ -122,7 +123,7 @@ def source_of(family: str) -> Source | None:
     return None if pack is None else _source_of_pack(family, pack)
 
 
-def why_not(target: manifest.Target) -> str | None:
+def why_not(target: Target) -> str | None:
     """Why a target's kernels cannot be built for what is here, or None where they can."""
     if not target.is_cuda:
         return None

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from codegen.manifest import Selection
 from codegen.pipeline import build
-from codegen.space.expand import Selection
 from codegen.spec.problems import SpecError
 
 FAMILY = {

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime import _native, manifest
+from runtime import _native, packs
 
 ROOT = Path(__file__).resolve().parents[2]
 ARM_COMPILER = shutil.which("aarch64-linux-gnu-g++")
@@ -22,7 +22,7 @@ FLAGS = {  # as in kernelmint/cmake/cpu.cmake
     "amx": ["-march=sapphirerapids"],
 }
 
-BUILT_FOR = manifest.family("flash_forward").pack.isas  # what the compiler can
+BUILT_FOR = packs.of("flash_forward").isas  # what the compiler can
 ISAS = [isa for isa in _native.supported_cpu_isas() if isa in BUILT_FOR]
 
 

@@ -7,9 +7,9 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import runtime
+from codegen.manifest import SizeRange, TunedRow
 from codegen.spec.expressions import INT, parse
 from runtime import choice, devices, manifest, packs
-from runtime.manifest import SizeRange, TunedRow
 
 CPU = torch.device("cpu")
 F32 = {"dtype": "f32", "d_head": 64, "causal": False}

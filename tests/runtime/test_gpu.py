@@ -11,9 +11,7 @@ from runtime import InvalidArgument, TargetUnavailable, devices, manifest, packs
 pytestmark = pytest.mark.gpu
 
 NONE_REQUESTED = tuple(
-    False
-    for argument in manifest.family("flash_forward").arguments
-    if argument.role == "output" and argument.optional
+    False for argument in manifest.family("flash_forward").outputs if argument.optional
 )
 WHERE = "dtype == 'bf16' and d_head == 64 and not causal"
 

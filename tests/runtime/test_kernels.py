@@ -57,7 +57,7 @@ def test_registers_and_spills_come_from_ptxas():
     if not with_cuda:
         assert all(info.reason.startswith("built without CUDA") for info in kernels)
         return
-    with manifest.family("flash_forward").pack.ptxas.open(newline="") as file:
+    with packs.of("flash_forward").ptxas.open(newline="") as file:
         rows = list(csv.DictReader(file))
     for info in with_cuda:
         used = [int(r["used_registers"]) for r in rows if r["kernel_config"] == info.key]

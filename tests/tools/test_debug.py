@@ -18,7 +18,8 @@ import torch
 from click.testing import CliRunner
 
 import runtime
-from codegen.space.expand import Selection, exclusions, expand
+from codegen.manifest import Selection
+from codegen.space.expand import exclusions, expand
 from codegen.spec.load import load
 from tools.debug import __main__ as command
 from tools.debug import divergence, record, trace, twin

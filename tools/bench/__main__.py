@@ -16,6 +16,7 @@ from rich.progress import Progress
 
 import runtime
 from codegen.spec.expressions import EVALUATION_ERRORS, INT, ExpressionError, parse, reason
+from codegen.spec.where import parameter_kind
 from runtime import manifest
 from runtime.operators import DTYPES
 
@@ -53,7 +54,7 @@ def _goal(
     if text is None:
         return None
     family = manifest.family(FAMILY)
-    kinds = {p.name: p.kind for p in family.parameters if p.name in Problem.PARAMETERS}
+    kinds = {p.name: parameter_kind(p) for p in family.parameters if p.name in Problem.PARAMETERS}
     try:
         expression = parse(text, {**kinds, **dict.fromkeys(family.symbols, INT)})
     except ExpressionError as error:

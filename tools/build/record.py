@@ -25,7 +25,7 @@ from typing import Any
 _HOME = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(_HOME if (_HOME / "codegen").is_dir() else _HOME.parent))
 
-from codegen import packs  # noqa: E402 - found by the line above
+from codegen import manifest, packs  # noqa: E402 - found by the line above
 
 ABI = re.compile(r"constexpr std::uint32_t kAbi = (\d+);")
 
@@ -71,7 +71,7 @@ def main(arguments: list[str]) -> None:
     )
     if len(options.specs) != len({folder.partition("=")[0] for folder in options.specs}):
         sys.exit(f"pack {options.name}: two folders of specs have one name: {options.specs}")
-    manifest = json.loads(options.manifest.read_text(encoding="utf-8"))
+    families = manifest.load(options.manifest).families
     made_of: dict[str, Any] = {
         "abi": int(abi),
         "settings": {
@@ -88,12 +88,12 @@ def main(arguments: list[str]) -> None:
             name_of(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in sources
         },
     }
-    generated = {family["name"]: family["fingerprint"] for family in manifest["families"]}
+    generated = {family.name: family.fingerprint for family in families}
     hashed = json.dumps({**made_of, "generated": generated}, sort_keys=True)
     fingerprint = hashlib.sha256(hashed.encode()).hexdigest()[:32]
     record = packs.record(
         name=options.name,
-        families=manifest["families"],
+        families=families,
         fingerprint=fingerprint,
         specs=dict(folder.split("=", 1) for folder in options.specs),
         **made_of,

@@ -13,7 +13,7 @@ _AXES = {"B_r": "row", "B_c": "key", "d_head": "d"}
 _TRACE = manifest.family(FAMILY).trace
 assert _TRACE is not None
 
-STEP = tuple(_TRACE.record)
+STEP = tuple(tensor.name for tensor in _TRACE.record)
 FINAL = "O_final"  # after the last block: O / L
-DIMS = {name: tuple(_AXES[extent] for extent in shape) for name, shape in _TRACE.record.items()}
+DIMS = {t.name: tuple(_AXES[extent] for extent in t.shape) for t in _TRACE.record}
 DIMS[FINAL] = ("row", "d")

@@ -21,7 +21,8 @@ from types import FrameType
 import click
 
 from codegen import pipeline
-from codegen.space.expand import FamilySpace, Selection
+from codegen.manifest import Selection
+from codegen.space.expand import FamilySpace
 from codegen.spec.problems import SpecError, UsageError
 from codegen.tree import writer
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from codegen.space.expand import Selection, configured, expand
+from codegen.manifest import Selection
+from codegen.space.expand import configured, expand
 from codegen.spec.expressions import EVALUATION_ERRORS
 from codegen.spec.model import Configuration, Family, Shape, Shapes, Target
 

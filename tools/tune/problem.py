@@ -11,10 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from codegen.manifest import Family
+from codegen.manifest import Tensor as Argument
 from codegen.spec.expressions import INT, ExpressionError, parse
 from codegen.spec.model import Shape
+from codegen.spec.where import parameter_kind
 from runtime import manifest
-from runtime.manifest import Argument, Family
 from runtime.operators import DTYPES
 
 from ..oracle import oracle
@@ -49,7 +51,8 @@ class Problem:
     @functools.cached_property
     def expected(self) -> tuple[Tensor, ...]:
         """What the family's reference makes of the inputs."""
-        reference, name = oracle(self.family.name), f"{self.family.folder}/{self.family.reference}"
+        reference = oracle(self.family.name)
+        name = f"{self.family.spec_folder}/{self.family.reference}"
         accepted = inspect.signature(reference).parameters
         others = {k: v for k, v in (self.scalars | self.parameters).items() if k in accepted}
         if unknown := [k for k in self.tensors if k not in accepted]:
@@ -112,7 +115,7 @@ def check(family: Family, parameters: Mapping[str, Any]) -> None:
         accepted = inspect.signature(oracle(family.name)).parameters
     except Exception as error:  # the file is the family's own
         raise NotTunableError(
-            f"{family.folder}/{family.reference}: {type(error).__name__}: {error}"
+            f"{family.spec_folder}/{family.reference}: {type(error).__name__}: {error}"
         ) from None
     if _maker(family) is None:
         _check_inputs(family, parameters, family.reference)
@@ -125,8 +128,8 @@ def check(family: Family, parameters: Mapping[str, Any]) -> None:
 
 
 def _check_inputs(family: Family, parameters: Mapping[str, Any], reference: str) -> None:
-    for argument in family.arguments:
-        if argument.role != "input" or argument.optional:
+    for argument in family.inputs:
+        if argument.optional:
             continue
         dtype = parameters.get(argument.dtype, argument.dtype)
         if dtype not in DTYPES:
@@ -161,7 +164,6 @@ def make(name: str, shape: Shape, device: torch.device, seed: int) -> Problem:
     check(family, parameters)
     generator = torch.Generator(device).manual_seed(seed)
     maker = _maker(family)
-    inputs = [a for a in family.arguments if a.role == "input"]
     if maker is not None:
         tensors = dict(maker(sizes, parameters, generator))
     else:
@@ -169,13 +171,13 @@ def make(name: str, shape: Shape, device: torch.device, seed: int) -> Problem:
             a.name: torch.randn(
                 _extents(family, a, parameters, sizes), generator=generator, device=device
             ).to(DTYPES[str(parameters.get(a.dtype, a.dtype))])
-            for a in inputs
+            for a in family.inputs
             if not a.optional
         }
     outputs = tuple(
         (DTYPES[str(parameters.get(a.dtype, a.dtype))], _extents(family, a, parameters, sizes))
-        for a in family.arguments
-        if a.role == "output" and not a.optional
+        for a in family.outputs
+        if not a.optional
     )
     return Problem(family, parameters, tensors, dict(shape.scalars), outputs, device)
 
@@ -183,7 +185,7 @@ def make(name: str, shape: Shape, device: torch.device, seed: int) -> Problem:
 def _extents(
     family: Family, argument: Argument, parameters: Mapping[str, Any], sizes: Mapping[str, int]
 ) -> list[int]:
-    kinds = {p.name: p.kind for p in family.parameters if p.name in parameters}
+    kinds = {p.name: parameter_kind(p) for p in family.parameters if p.name in parameters}
     scope = {**kinds, **dict.fromkeys(sizes, INT)}
     try:
         return [

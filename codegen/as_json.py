@@ -1,0 +1,207 @@
+"""Dataclasses as JSON and back, for manifest.json and pack.json. Standard library only.
+
+A field stands under its name, or the one that `named` gives. Fields are of these types: str, int,
+float, bool, None, Mapping[str, …], tuple[…, ...], dataclasses, and unions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import types
+from collections.abc import Callable
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+_NAMES = {
+    str: "a string", int: "an integer", float: "a number", bool: "a bool", type(None): "null"
+}  # fmt: skip
+
+
+class FormError(ValueError):
+    """JSON is not of the form that is read; says where, what it holds, and what was expected."""
+
+    def __init__(self, value: object, expected: str, steps: tuple[str | int, ...] = ()) -> None:
+        super().__init__(value, expected, steps)
+        self.value, self.expected, self.steps = value, expected, steps
+
+    def within(self, step: str | int) -> FormError:
+        """The same error, as the value whose member it is in reports it."""
+        return FormError(self.value, self.expected, (step, *self.steps))
+
+    def __str__(self) -> str:
+        path = "".join(f"[{s}]" if isinstance(s, int) else f".{s!s:.40}" for s in self.steps)
+        place = f"{path.lstrip('.')}: " if path else ""
+        return f"{place}got {self.value!a:.60}, expected {self.expected}"
+
+
+def named(name: str, **options: Any) -> Any:
+    """A dataclass's field that has another name in JSON."""
+    return dataclasses.field(metadata={"name": name}, **options)
+
+
+def left_out(default: Any) -> Any:
+    """A dataclass's field that JSON lacks while it has its default."""
+    return dataclasses.field(metadata={"left_out": True}, default=default)
+
+
+@functools.cache
+def _members(kind: Any) -> tuple[tuple[str, str, Any], ...]:
+    """The fields of a dataclass: attribute, name in JSON, and the value that is left out."""
+    return tuple(
+        (
+            field.name,
+            field.metadata.get("name", field.name),
+            field.default if "left_out" in field.metadata else dataclasses.MISSING,
+        )
+        for field in dataclasses.fields(kind)
+    )
+
+
+def form(value: Any) -> Any:
+    """A dataclass's JSON, as dicts, lists and tuples."""
+    kind: Any = type(value)
+    writer = _writer(kind)
+    assert writer is not None
+    return writer(value)
+
+
+@functools.cache
+def _writer(kind: Any) -> Callable[[Any], Any] | None:
+    """A function that makes JSON's value of one of this type; None if it is one already, as most
+    are: there may be 100,000 kernels."""
+    if dataclasses.is_dataclass(kind):
+        types_of = get_type_hints(kind)
+        members = [
+            (*member, _writer(types_of[member[0]])) for member in _members(cast("Any", kind))
+        ]
+
+        def write(value: Any) -> dict[str, Any]:
+            found = {}
+            for attribute, name, absent, writer in members:
+                member = getattr(value, attribute)
+                if absent is dataclasses.MISSING or member != absent:
+                    found[name] = member if writer is None or member is None else writer(member)
+            return found
+
+        return write
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is tuple and (item := _writer(inner[0])) is not None:
+        return lambda value: [item(member) for member in value]
+    if origin in (Union, types.UnionType) and any(map(_writer, inner)):
+        return lambda value: form(value) if dataclasses.is_dataclass(value) else value
+    return None
+
+
+def parse(text: str) -> Any:
+    """What a text is in JSON. Raises ValueError, also for what is nested too deeply."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def read(kind: type[T], data: Any) -> T:
+    """The dataclass that JSON's dicts and lists say. Raises FormError."""
+    result: T = _reader(cast("Any", kind))(data)
+    return result
+
+
+@functools.cache
+def _reader(kind: Any) -> Callable[[Any], Any]:
+    """A function that makes a value of this type of JSON's."""
+    if dataclasses.is_dataclass(kind):
+        return _dataclass_reader(kind)
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return _union_reader(inner)
+    if origin is tuple:
+        return _list_reader(_reader(inner[0]))
+    if origin is not None:
+        return _dict_reader(_reader(inner[1]))
+    return functools.partial(_plain, kind)
+
+
+def _plain(kind: Any, value: Any) -> Any:
+    if type(value) is not kind and not (kind is float and type(value) is int):
+        raise FormError(value, _NAMES[kind])
+    if kind is str and (not value.isascii() or "\0" in value) and not _is_printable(value):
+        raise FormError(value, "a string that can be printed")
+    return value
+
+
+def _is_printable(text: str) -> bool:
+    return not any(c == "\0" or "\ud800" <= c <= "\udfff" for c in text)
+
+
+def _dataclass_reader(kind: Any) -> Callable[[Any], Any]:
+    types_of = get_type_hints(kind)
+    members = [
+        (attribute, name, absent, _reader(types_of[attribute]))
+        for attribute, name, absent in _members(kind)
+    ]
+
+    def read(value: Any) -> Any:
+        if type(value) is not dict:
+            raise FormError(value, "an object")
+        values = {}
+        for attribute, name, absent, reader in members:
+            if name in value:
+                try:
+                    values[attribute] = reader(value[name])
+                except FormError as error:
+                    raise error.within(name) from None
+            elif absent is dataclasses.MISSING:
+                raise FormError(", ".join(value), f"a member {name!r}")
+        return kind(**values)
+
+    return read
+
+
+def _union_reader(kinds: tuple[Any, ...]) -> Callable[[Any], Any]:
+    readers = [_reader(kind) for kind in kinds]
+
+    def read(value: Any) -> Any:
+        refused = []
+        for reader in readers:
+            try:
+                return reader(value)
+            except FormError as error:
+                refused.append(error)
+        deepest = max(refused, key=lambda error: len(error.steps))
+        if deepest.steps:
+            raise deepest
+        raise FormError(value, " or ".join(error.expected for error in refused))
+
+    return read
+
+
+def _list_reader(item: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def read(value: Any) -> Any:
+        if type(value) is not list:
+            raise FormError(value, "a list")
+        found = []
+        for member in value:
+            try:
+                found.append(item(member))
+            except FormError as error:
+                raise error.within(len(found)) from None
+        return tuple(found)
+
+    return read
+
+
+def _dict_reader(item: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def read(value: Any) -> Any:
+        if type(value) is not dict:
+            raise FormError(value, "an object")
+        found = {}
+        for name, member in value.items():
+            try:
+                found[_plain(str, name)] = item(member)
+            except FormError as error:
+                raise error.within(name) from None
+        return found
+
+    return read

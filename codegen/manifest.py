@@ -1,0 +1,323 @@
+"""manifest.json: what was generated, from what; for check, CMake, the reports and the runtime. Its
+classes are what it holds, member by member; `text` writes it, and `load` reads it. Standard library
+only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from codegen import as_json
+from codegen.as_json import left_out, named
+from codegen.staleness import VERSION
+
+_ROWS = ("kernels", "tuned")  # lists of many items, a line each
+
+Value = bool | int | float | str
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which configurations: a set's, filtered by an expression."""
+
+    set_name: str = named("set", default="default")
+    where: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """A condition with its reason."""
+
+    that: str
+    because: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameter:
+    """A parameter of configurations."""
+
+    name: str
+    type: str  # dtype, int, bool or enum
+    token: str | None
+    values: tuple[Value, ...] | None
+    default: bool | int | str | None  # what leaving it out means; None: any of its values
+    doc: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tensor:
+    """A tensor argument; `dtype` is a dtype or the name of a dtype parameter."""
+
+    name: str
+    role: str  # input or output
+    dims: tuple[str, ...]
+    dtype: str
+    optional: bool  # an input that may be None, or an output that the caller asks for
+    mutated: bool  # an input that kernels change
+    on_host: bool  # an input in the CPU's memory, whatever the target
+    doc: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scalar:
+    """A number, or one of an enum's texts, that the caller passes."""
+
+    name: str
+    role: str  # scalar
+    dtype: str
+    default: str | None  # an expression; None: it must be passed
+    values: tuple[str, ...] = left_out(())  # of an enum
+    doc: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordTensor:
+    """A tensor of a trace's record, f32."""
+
+    name: str
+    shape: tuple[str, ...]  # expressions over parameters
+    doc: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trace:
+    """What kernels with `parameter` write when they are asked to: a grid of records of f32."""
+
+    parameter: str
+    grid: tuple[str, ...]
+    record: tuple[RecordTensor, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Build:
+    """What compiling and linking take beyond the header; codegen/places.py finds what the entries
+    of files and folders name."""
+
+    flags: tuple[str, ...] = ()  # words of a command line
+    definitions: tuple[str, ...] = ()
+    include: tuple[Mapping[str, str], ...] = ()
+    libraries: tuple[str | Mapping[str, str], ...] = ()  # a string as -l takes it
+    sources: tuple[Mapping[str, str], ...] = ()
+
+
+_NO_BUILD = Build()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Front:
+    """A function that a family offers Python beyond its kernels, and the module it is in."""
+
+    module: str
+    function: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gradient:
+    """What gives a family's gradients."""
+
+    module: str  # as it is imported
+    function: str
+    inputs: tuple[str, ...]  # that have one
+    outputs: tuple[str, ...]  # whose gradients it takes
+    keeps: tuple[str, ...]  # optional outputs that it needs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """A row of choices.yaml: if its condition holds, kernels with these values come first."""
+
+    when: str
+    take: Mapping[str, Value]
+
+
+@dataclass(frozen=True)
+class SizeRange:
+    """A range of a symbol, or of a product of symbols; both ends belong to it."""
+
+    symbols: tuple[str, ...]
+    least: int
+    most: int
+
+    @property
+    def text(self) -> str:
+        """What is compared, as it is written."""
+        return " * ".join(self.symbols)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TunedRow:
+    """A row of <target>.tuned.yaml: on this device, for these sizes, the fastest kernel."""
+
+    device: str
+    parameters: Mapping[str, Value]  # what the caller asks for
+    ranges: tuple[SizeRange, ...] = named("range")
+    take: str  # a key, which the pack may not hold
+    configuration: Mapping[str, Value]  # its parameters
+    milliseconds: float
+    runner_up: str | None
+    runner_up_milliseconds: float | None
+    tie: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kernel:
+    """A configuration that was generated."""
+
+    key: str
+    short: str | None = left_out(None)  # another way to write it, for targets whose spec has one
+    parameters: Mapping[str, Value]
+    derived: Mapping[str, Value]
+    symbol: str  # what its mangled names hold
+    file: str
+    shared_memory: int = left_out(
+        0
+    )  # bytes of a block, if some architecture of its target has fewer
+    not_on: tuple[int, ...] = left_out(
+        ()
+    )  # those compute capabilities, for which it is not compiled
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """A way to compute a family, and what was generated for it."""
+
+    name: str
+    kind: str  # cuda or cpu
+    capability: int  # 80 for 8.0; 0 for the CPU
+    exact: bool
+    alignment: str | None
+    spec: str
+    parameters: tuple[Parameter, ...]  # its own, beside the family's
+    derived: tuple[str, ...]
+    constraints: tuple[Rule, ...]
+    requires: tuple[Rule, ...]
+    budget: Mapping[str, int]
+    build: Build = left_out(_NO_BUILD)  # noqa: RUF009 - a field
+    tuned: tuple[TunedRow, ...] = left_out(())
+    kernels: tuple[Kernel, ...]
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether it takes CUDA tensors."""
+        return self.kind == "cuda"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """What is computed: arguments, parameters that all targets share, targets in dispatch order."""
+
+    name: str
+    fingerprint: str
+    folder: str  # of its spec, within the folder of specs: "hstu/block_sparse"
+    summary: str
+    operators: tuple[str, ...]  # torch.library schemas
+    symbols: tuple[str, ...]
+    arguments: tuple[Tensor | Scalar, ...]
+    parameters: tuple[Parameter, ...]  # shared by all targets
+    requires: tuple[Rule, ...]
+    trace: Trace | None
+    build: Build = left_out(_NO_BUILD)  # noqa: RUF009 - a field
+    reference: str | None  # "reference.py:attention", within the folder
+    gradient: Gradient | None
+    fronts: tuple[Front, ...]
+    choices: tuple[Choice, ...]
+    targets: tuple[Target, ...]
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The arguments that are tensors."""
+        return tuple(a for a in self.arguments if isinstance(a, Tensor))
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """The tensors that are read."""
+        return tuple(t for t in self.tensors if t.role == "input")
+
+    @property
+    def outputs(self) -> tuple[Tensor, ...]:
+        """The tensors that are returned."""
+        return tuple(t for t in self.tensors if t.role == "output")
+
+    @property
+    def scalars(self) -> tuple[Scalar, ...]:
+        """The other arguments."""
+        return tuple(a for a in self.arguments if isinstance(a, Scalar))
+
+    @property
+    def optional_tensors(self) -> tuple[str, ...]:
+        """What may be absent at a call; in expressions, a name that is true if it is there."""
+        return tuple(t.name for t in self.tensors if t.optional)
+
+    @property
+    def spec_folder(self) -> str:
+        """The folder of its spec, as its author has it: "kernel_specs/hstu/block_sparse"."""
+        return PurePosixPath(self.targets[0].spec).parent.as_posix()
+
+    def target(self, name: str) -> Target:
+        """The target of that name, which is known to be there."""
+        return next(target for target in self.targets if target.name == name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """All of it. Specs and outputs are named relative to the tree, each with the hash of its
+    contents."""
+
+    version: int = VERSION
+    selection: Selection
+    spec_dirs: tuple[str, ...]
+    inputs: dict[str, str]
+    outputs: dict[str, str]
+    families: tuple[Family, ...]
+
+    @property
+    def kernels(self) -> Iterator[tuple[Family, Target, Kernel]]:
+        """All that was generated."""
+        for family in self.families:
+            for target in family.targets:
+                for kernel in target.kernels:
+                    yield family, target, kernel
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The file that instantiates each key."""
+        return {kernel.key: kernel.file for _, _, kernel in self.kernels}
+
+
+def load(path: Path) -> Manifest:
+    """The manifest in a file. Raises OSError, or ValueError for what is none of this version."""
+    return parse(path.read_text(encoding="utf-8"))
+
+
+def parse(text: str) -> Manifest:
+    """The manifest that a text is. Raises ValueError."""
+    data = as_json.parse(text)
+    version = data.get("version") if isinstance(data, dict) else None
+    if version != VERSION:
+        raise ValueError(f"got version {version!a:.20}, expected {VERSION}")
+    return as_json.read(Manifest, data)
+
+
+def text(manifest: Manifest) -> str:
+    """The text of manifest.json."""
+    return _text(as_json.form(manifest), "\n") + "\n"
+
+
+def _text(value: Any, line: str, rows: bool = False) -> str:
+    """JSON, an indented line for each member; of `rows` one for each whole item, since there are
+    many kernels and the encoder that indents is slow. `line` begins a line at the value's depth."""
+    inner = line + " "
+    if not value or not isinstance(value, dict | list | tuple):
+        return json.dumps(value, ensure_ascii=False)
+    if not isinstance(value, dict):
+        items = [json.dumps(v, ensure_ascii=False) if rows else _text(v, inner) for v in value]
+        return f"[{inner}{f',{inner}'.join(items)}{line}]"
+    members = [
+        f"{json.dumps(name)}: {_text(member, inner, rows=name in _ROWS)}"
+        for name, member in value.items()
+    ]
+    return f"{{{inner}{f',{inner}'.join(members)}{line}}}"
