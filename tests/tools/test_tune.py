@@ -283,7 +283,7 @@ from tools.tune.journal import Journal
 journal = Journal(Path(sys.argv[1]), fresh=False)
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (150, 150))
-journal.add("checked", id="a")
+journal.add("checked", id="a", shape="s")
 journal.add("checked", id="b" * 150)
 """
 
@@ -296,7 +296,7 @@ def test_a_journal_that_no_finding_fits_into_ends_the_tuning_and_is_gone_on_from
     assert done.returncode == 1
     assert f"TuningError: {path}: File too large; what was found before is there" in done.stderr
     again = Journal(path, fresh=False)
-    again.add("checked", id="c")
+    again.add("checked", id="c", shape="s")
     again.close()
     assert [entry["id"] for entry in Journal(path, fresh=False).find("checked")] == ["a", "c"]
 
@@ -490,6 +490,10 @@ def test_what_the_reference_raises_and_a_process_that_is_gone_are_no_kernels_fau
             process.check(built, shape, seed=1)
         reference.write_text("import os\ndef tuned_rows(x):\n    os.abort()\n")
         with pytest.raises(errors.InputsError, match=r"^the inputs: its process ended: SIGABRT$"):
+            process.check(built, shape, seed=1)
+        process._patience = 0.5
+        reference.write_text("def tuned_rows(x):\n    while True: pass\n")
+        with pytest.raises(errors.InputsError, match=r"^the inputs: no answer in 5 s$"):
             process.check(built, shape, seed=1)
     finally:
         process.stop()
@@ -798,6 +802,33 @@ def test_a_journal_is_read_up_to_a_torn_line_and_goes_on_behind_it(tmp_path):
     assert fourth.entries == []
     assert path.read_text() == ""
     fourth.close()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"kind": "checked", "shape": "s"}',
+        '{"kind": "checked", "id": 7, "shape": "s"}',
+        '{"kind": "fault", "id": "a", "shape": null}',
+        '{"kind": "rounds", "times": [{"a": 1.0}]}',
+        '{"kind": "rounds", "shape": "s", "times": [{"a": 0.0}]}',
+        '{"kind": "rounds", "shape": "s", "times": [{"a": NaN}]}',
+        '{"kind": "rounds", "shape": "s", "times": [{"a": -1.0}]}',
+        '{"kind": "rounds", "shape": "s", "times": [{"a": "fast"}, 3]}',
+        '{"kind": "rounds", "shape": "s", "times": ' + "[" * 10_000,
+        '{"kind": ["checked"]}',
+        '{"kind": "unknown"}',
+        "7",
+    ],
+)
+def test_a_line_of_the_journal_that_is_no_finding_is_passed_over(tmp_path, line):
+    path = tmp_path / "journal.jsonl"
+    path.write_text(line + '\n{"kind": "rounds", "shape": "s", "times": [{"a": 0.5}]}\n')
+    journal = Journal(path, fresh=False)
+    assert [(e["kind"], e["shape"], e["times"]) for e in journal.entries] == [
+        ("rounds", "s", [{"a": 0.5}])
+    ]
+    journal.close()
 
 
 def test_rows_of_other_devices_and_parameters_are_kept(tmp_path):

@@ -53,7 +53,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     type=click.FloatRange(0.1),
     default=60.0,
     show_default=True,
-    help="Seconds after which a kernel hangs.",
+    help="Seconds after which a kernel hangs; the reference has ten times as long.",
 )
 @click.option(
     "--fresh/--resume", help="Forget what was measured before (default: go on from there)."

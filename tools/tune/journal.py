@@ -8,14 +8,54 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from .errors import TuningError
 
+_Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class _Finding(BaseModel):
+    """What a tuning reads of a line; the rest is for people."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class _Rounds(_Finding):
+    kind: Literal["rounds"]
+    shape: str
+    times: list[dict[str, _Seconds]]
+
+
+class _Checked(_Finding):
+    kind: Literal["checked"]
+    id: str
+    shape: str
+
+
+class _Fault(_Finding):
+    kind: Literal["fault"]
+    id: str
+    shape: str | None
+    invalidity: str
+    reason: str
+    patience: float = 0.0
+
+
+class _Lost(_Finding):
+    kind: Literal["lost"]
+
+
+_FINDING: TypeAdapter[_Rounds | _Checked | _Fault | _Lost] = TypeAdapter(
+    Annotated[_Rounds | _Checked | _Fault | _Lost, Field(discriminator="kind")]
+)
+
 
 class Journal:
-    """A file of findings. Each is written at once, whole; a torn last line, of a killed writer, is
-    passed over."""
+    """A file of findings. Each is written at once, whole; a line that is none, such as the torn
+    last one of a killed writer, is passed over."""
 
     def __init__(self, path: Path, fresh: bool) -> None:
         """Opens the file, and with `fresh` forgets what it holds. Raises TuningError where another
@@ -71,10 +111,8 @@ class Journal:
 
 
 def _read(path: Path) -> Iterator[dict[str, Any]]:
-    for line in path.read_text(errors="replace").splitlines():
+    for line in path.read_bytes().splitlines():
         try:
-            entry = json.loads(line)
-        except ValueError:
+            yield _FINDING.validate_json(line).model_dump()
+        except ValidationError:
             continue
-        if isinstance(entry, dict) and "kind" in entry:
-            yield entry

@@ -11,7 +11,6 @@ import functools
 import multiprocessing
 import random
 import signal
-import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -36,7 +35,8 @@ from .executor import Built, Timed
 from .problem import Problem, make
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
-_INPUTS = "inputs"  # whose turn it is while they are made
+_INPUTS = "inputs"  # whose turn it is while they are made, and their right results
+_OF_INPUTS = 10  # times as much patience: a reference computes in fp64, and for people to read
 _PACK = "pack"  # what failed where a kernel's pack cannot be used
 
 
@@ -54,7 +54,8 @@ class ProcessWorker:
     something."""
 
     def __init__(self, setup: Setup, patience: float) -> None:
-        """Answers are waited for `patience` seconds from the time that a kernel's turn begins."""
+        """Answers are waited for `patience` seconds from the time that a kernel's turn begins, and
+        ten times as long for inputs and right results."""
         self._setup = setup
         self._patience = patience
         self._process: Any = None
@@ -86,9 +87,10 @@ class ProcessWorker:
         try:
             self._pipe.send(request)
             while True:
-                if not self._pipe.poll(self._patience):
+                patience = self._patience * (_OF_INPUTS if turn == _INPUTS else 1)
+                if not self._pipe.poll(patience):
                     self.stop()
-                    raise self._blame(turn, "timeout", f"no answer in {self._patience:g} s")
+                    raise self._blame(turn, "timeout", f"no answer in {patience:g} s")
                 word, *rest = self._pipe.recv()
                 if word == "turn":
                     (turn,) = rest
@@ -228,13 +230,13 @@ class _Service:
         known = self._problem
         self._problem = None  # before the next one takes memory
         try:
-            with _Patient(self._pipe):
-                if known is None or known[:2] != (shape, seed):
-                    known = None
-                    known = shape, seed, make(self._setup.family, shape, self._device, seed)
-                if solved:
-                    _ = known[2].expected
-                out = known[2].outputs()
+            self._pipe.send(("turn", _INPUTS))
+            if known is None or known[:2] != (shape, seed):
+                known = None
+                known = shape, seed, make(self._setup.family, shape, self._device, seed)
+            if solved:
+                _ = known[2].expected
+            out = known[2].outputs()
         except NotTunableError as error:
             raise InputsError(str(error)) from None
         except Exception as error:  # of the family's own functions, or of PyTorch
@@ -251,28 +253,3 @@ def _told(error: Exception, folder: Path) -> str:
         if Path(frame.filename).is_relative_to(folder)
     ]
     return f"{''.join(places[-1:])}{type(error).__name__}: {error}"
-
-
-class _Patient:
-    """Says at once and then now and then that it goes on: what is done within is no kernel's
-    turn."""
-
-    def __init__(self, pipe: Connection) -> None:
-        self._pipe = pipe
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._tell, daemon=True)
-
-    def __enter__(self) -> None:
-        self._say()
-        self._thread.start()
-
-    def __exit__(self, *error: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _tell(self) -> None:
-        while not self._ended.wait(1.0):
-            self._say()
-
-    def _say(self) -> None:
-        self._pipe.send(("turn", _INPUTS))
