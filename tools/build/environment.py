@@ -12,12 +12,21 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+_NEWS = ("Downloading", "Using cached", "Installing", "Successfully")  # the rest is for debugging
 
 
 def pip_install(*arguments: str) -> None:
-    """Run `pip install` quietly; end the script where it fails, pip having said why."""
-    command = [sys.executable, "-m", "pip", "install", "-qq", *arguments]
-    if subprocess.run(command, cwd=ROOT, check=False).returncode:
+    """Run `pip install`; end the script if it fails, pip having said why.
+
+    What it downloads and installs is said as it does, which takes minutes where PyTorch is new.
+    """
+    command = [sys.executable, "-m", "pip", "install", *arguments]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as pip:
+        assert pip.stdout is not None
+        for line in pip.stdout:
+            if line.lstrip().startswith(_NEWS):
+                print(f"  {line.strip()[:120]}", flush=True)
+    if pip.returncode:
         sys.exit("kernelmint: installing the requirements failed (see pip's message above)")
 
 
