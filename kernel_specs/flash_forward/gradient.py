@@ -38,8 +38,9 @@ def operator_name(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: boo
         names = [CPU]
     else:
         names = [FLASH] if d_head <= 256 and q.dtype != torch.float32 else []
-        # cuDNN aligns the causal mask to the top left, which is ours if the lengths are equal.
-        if (not causal or q.shape[1] == k.shape[1]) and _suits_cudnn(q, k, v, causal):
+        # cuDNN aligns the causal mask to the top left: ours for equal lengths, or once the rows
+        # that see no key are left out.
+        if (not causal or q.shape[1] >= k.shape[1]) and _suits_cudnn(q, k, v, causal):
             names.insert(0, CUDNN)
     for name in names:
         if hasattr(torch.ops.aten, name):
@@ -81,9 +82,9 @@ def attention_gradient(
         if 0 in (*q.shape, *k.shape) or empty == q.shape[1]:
             return {name: torch.zeros_like(t) for name, t in inputs.items()}
         if empty:
-            q, o, do, lse = q[:, empty:], o[:, empty:], do[:, empty:], lse[..., empty:]
-        if do.stride(-1) != 1:
-            do = do.contiguous()
+            q, o, do, lse = q[:, empty:], o[:, empty:], do[:, empty:], lse[..., empty:].contiguous()
+        if do.stride() != o.stride():  # an expanded sum's, or one that a compiled graph laid out
+            do = torch.empty_like(o).copy_(do)
         dq, dk, dv = _RUN[name](do, q, k, v, o, lse, causal, scale)
         if empty:
             dq = torch.nn.functional.pad(dq, (0, 0, 0, 0, empty, 0))

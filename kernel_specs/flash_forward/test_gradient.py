@@ -55,6 +55,16 @@ def test_they_are_the_oracles(device, dtype, lengths, causal):
         )
 
 
+@pytest.mark.parametrize(("device", "dtype"), [CPU[0], *GPU])
+def test_however_the_outputs_gradient_is_laid_out(device, dtype):
+    q, k, v, do = inputs(device, dtype)
+    heads_first = do.transpose(1, 2).contiguous().transpose(1, 2)
+    expanded = torch.randn((), device=device, dtype=dtype).expand(do.shape)
+    for laid_out in (heads_first, expanded, do.repeat(1, 1, 1, 2)[..., ::2]):
+        check(lambda q, k, v: runtime.attention(q, k, v, causal=True), q, k, v, laid_out,
+              causal=True)  # fmt: skip
+
+
 @pytest.mark.parametrize("layout", ["bshd", "bhsd"])
 def test_in_both_layouts_with_and_without_the_log_sum_exp(layout):
     def attention(q, k, v):
