@@ -229,6 +229,14 @@ def test_the_fastest_right_kernel_of_each_shape_is_written_as_a_row(tuned):
         assert len(row["code"]) == 16
     assert "7 configurations of the set tune fit the constraints and limits, 6 the 2 shapes" in said
     assert "estimates of at most 32 times the least, work" in said
+    ranked = re.search(r"^M 64 for 1 to 100, N 2048 .*\n(.*)\n(.*)\n", said, re.M)
+    assert ranked is not None, said
+    for work, line in zip((1, 32), ranked.groups(), strict=True):
+        key, milliseconds, share, rate, *remark = line.split()
+        assert (key, remark) == (KEY.format("plain", work), ["taken"] if work == 1 else [])
+        assert (share == "100%") == (work == 1)
+        moved = 2 * 4 * 64 * 2048  # x is read and y written, of f32
+        assert float(rate) == pytest.approx(moved / float(milliseconds) / 1e6, rel=0.01, abs=0.01)
     (family,) = load([place.folder.parent])  # codegen takes what was written
     assert [row.take for row in family.targets[0].tuned] == [KEY.format("plain", 1)] * 2
 

@@ -10,18 +10,22 @@ import sys
 from pathlib import Path
 
 import click
+from rich.console import Console, JustifyMethod
 
 import runtime
 from codegen import completion
 from codegen.spec.problems import SpecError, UsageError, did_you_mean
+from codegen.words import counted
 from runtime import packs
 from runtime.ondemand.specs import here
 
+from ..listing import Row, print_rest, print_rows
 from ..output_file import OutputFile
 from . import rows, t4
 from .errors import NotTunableError, TuningError
-from .tuner import Options, Tuner
+from .tuner import Options, Ranking, Tuner
 
+_FASTEST = 3  # of a shape, that are printed
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
@@ -59,6 +63,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     "--fresh/--resume", help="Forget what was measured before (default: go on from there)."
 )
 @click.option("--json", "json_file", type=OutputFile(), help="Write all results as T4 JSON.")
+@click.option("--all", "everything", is_flag=True, help="Rank all kernels, not the fastest three.")
 @click.option(
     "--out", type=OutputFile(), help="The rows' file (default: TARGET.tuned.yaml in the spec)."
 )
@@ -75,6 +80,7 @@ def main(
     patience: float,
     fresh: bool,
     json_file: Path | None,
+    everything: bool,
     out: Path | None,
 ) -> None:
     """Find the fastest kernels of FAMILY for this machine's devices.
@@ -137,15 +143,40 @@ def main(
         raise click.ClickException(
             f"{error}; what was found is in the journal: the same command goes on from there"
         ) from None
-    for row in found:
-        tie = f", a tie with {row['runner_up']}" if row["tie"] else ""
-        click.echo(
-            f"{row['range']} {row['parameters']}: {row['take']}, {row['milliseconds']} ms{tie}"
-        )
+    console = Console(highlight=False)
+    for ranking in tuner.rankings():
+        _print_ranking(ranking, console, everything)
     beside = f", beside {kept} that were there" if kept else ""
-    click.echo(f"{len(found)} rows in {path}{beside}; the journal is {tuner.journal.path}")
+    click.echo(
+        f"{counted(len(found), 'row')} in {path}{beside}; the journal is {tuner.journal.path}"
+    )
     if out is None and specs is None and owner is not None:
         click.echo(f"They count from the next build of pack {owner.name} on.")
+
+
+def _print_ranking(ranking: Ranking, console: Console, everything: bool) -> None:
+    """The kernels of a shape, the one that is taken first: times, and rates in shares of its rate
+    and in bytes of the arguments."""
+    named: dict[str, object] = {**dict(ranking.shape.parameters), **dict(ranking.shape.sizes)}
+    for size in ranking.shape.ranges:
+        if size.least != size.most:
+            measured = f"{named[size.text]} for " if size.text in named else ""
+            named[size.text] = f"{measured}{size.least} to {size.most}"
+    title = ", ".join(f"{name} {value}" for name, value in named.items())
+    result = ranking.result
+    rows: list[Row] = []
+    for key, seconds in ranking.kernels[: None if everything else _FASTEST]:
+        rate = "" if ranking.bytes_moved is None else f"{ranking.bytes_moved / seconds / 1e9:,.2f}"
+        tie = "a tie" if result.tie and key == result.runner_up else ""
+        remark = "taken" if key == result.winner else tie
+        rows.append(
+            (key, [f"{1e3 * seconds:.4g}", f"{result.seconds / seconds:.0%}", rate, remark])
+        )
+    columns: list[tuple[str, JustifyMethod]] = [
+        ("ms", "right"), ("rate", "right"), ("GB/s", "right"), ("", "left")
+    ]  # fmt: skip
+    print_rows(console, title, columns, rows)
+    print_rest(console, len(ranking.kernels) - len(rows), "--all shows them")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -180,6 +181,21 @@ def make(name: str, shape: Shape, device: torch.device, seed: int) -> Problem:
         if not a.optional
     )
     return Problem(family, parameters, tensors, dict(shape.scalars), outputs, device)
+
+
+def bytes_moved(family: Family, shape: Shape) -> int | None:
+    """The bytes of the tensors of a shape, each counted once; None if what is tuned decides."""
+    parameters, sizes = dict(shape.parameters), dict(shape.sizes)
+    try:
+        moved = [
+            DTYPES[str(parameters.get(a.dtype, a.dtype))].itemsize
+            * math.prod(_extents(family, a, parameters, sizes))
+            for a in (*family.inputs, *family.outputs)
+            if not a.optional
+        ]
+    except (NotTunableError, KeyError):
+        return None
+    return sum(moved)
 
 
 def _extents(

@@ -134,6 +134,12 @@ class Race:
             tie=runner_up in self.standing and not self._wins(winner, str(runner_up)),
         )
 
+    def ranking(self) -> list[tuple[str, float]]:
+        """All that were timed with their median seconds: the winner, then by time."""
+        winner = self.result().winner
+        times = [(c, self._median(c)) for c in self._candidates if self._times(c)]
+        return sorted(times, key=lambda found: (found[0] != winner, found[1]))
+
     def gain(self, one: str, over: str) -> Gain | None:
         """By how much one is faster than another; None where they were never timed together."""
         by_process: dict[int, list[float]] = {}

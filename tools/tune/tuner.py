@@ -63,6 +63,17 @@ class Options:
     fresh: bool = False
 
 
+@dataclass(frozen=True)
+class Ranking:
+    """The kernels that were timed on a shape, with their median seconds, the one that is taken
+    first; and the bytes of its tensors, if they are known."""
+
+    shape: Shape
+    kernels: list[tuple[str, float]]
+    result: Result
+    bytes_moved: int | None
+
+
 @dataclass
 class _Candidate:
     """A configuration that is built."""
@@ -479,6 +490,15 @@ class Tuner:
         result = course.race.result()
         is_right = (self._candidates[result.winner].id, course.id) in self._checked
         return result if is_right else None
+
+    def rankings(self) -> Iterator[Ranking]:
+        """How fast the kernels are, of each shape that has a row."""
+        family = manifest.family(self._family.name)
+        for course in self._courses:
+            if (result := self._result(course)) is not None:
+                assert course.race is not None
+                moved = problem.bytes_moved(family, course.shape)
+                yield Ranking(course.shape, course.race.ranking(), result, moved)
 
     def outcomes(self) -> Iterator[Outcome]:
         """What became of each configuration on each shape that it suits, for T4."""
