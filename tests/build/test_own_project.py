@@ -1,8 +1,10 @@
-"""A project of one's own: `kernelmint init` with the wheel alone, in a fresh environment with no
-checkout in reach and no nvcc; then its wheel beside stock Kernelmint, in two Pythons."""
+"""A project with a pack: docs/own_kernels.md word for word, with the wheel alone, in a fresh
+environment with no checkout in reach and no nvcc; then its wheel beside stock Kernelmint, in two
+Pythons."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -14,18 +16,23 @@ from pathlib import Path
 
 import pytest
 
-from .few_kernels import PYTHONS, run
+from tests.pages import block, steps
+
+from .few_kernels import PYTHONS, ROOT, run
 from .test_builds import hidden_nvcc_path, objects
 
 pytestmark = [pytest.mark.build, pytest.mark.xdist_group("wheel")]
 
 OURS = ("kernelmint", "_kernelmint", "codegen", "runtime", "my_kernels")
+PAGE = ROOT / "docs/own_kernels.md"
+SHAPES = f"""cat > kernel_specs/my_kernels_scale_add/cpu.shapes.yaml <<'END'
+{block(PAGE, "shapes:")}END"""
 USE = """
 import kernelmint, my_kernels, runtime, torch
 
 x, y = torch.randn(2, 3, 100)
 want = 0.5 * x + y
-for name in ("scale_add", "second_add"):
+for name in ("my_kernels_scale_add", "my_kernels_row_norm"):
     (info,) = runtime.kernels(name, "cpu", "dtype == f32")
     operator = getattr(torch.ops.kernelmint, name)
     for z in (
@@ -57,7 +64,22 @@ class Environment:
         (site,) = folder.glob("lib/python3*/site-packages")
         (site / "libraries.pth").write_text(f"{libraries}\n")
         self.bin = folder / "bin"
+        # The libraries' commands are not linked; this one is typed.
+        (self.bin / "pytest").write_text(f'#!/bin/sh\nexec {self.bin}/python -m pytest "$@"\n')
+        (self.bin / "pytest").chmod(0o755)
         self.path = f"{self.bin}{os.pathsep}{path}"
+
+    def type(self, lines: list[str], before: dict[str, str] | None = None, *, cwd: Path) -> str:
+        """What commands print that are typed into one shell; `before`: what is done before a
+        command that begins so."""
+        typed = [
+            text
+            for line in lines
+            for text in (*(b for a, b in (before or {}).items() if line.startswith(a)), line)
+        ]
+        # For this processor alone: what the instruction sets are is no matter here.
+        native = {"CMAKE_ARGS": "-DKERNELMINT_ISAS=native", "PIP_VERBOSE": "1"}
+        return self.run("bash", "-e", "-x", "-c", "\n".join(typed), cwd=cwd, **native)
 
     def run(self, *command: str | Path, cwd: Path, **environment: str) -> str:
         """What a command of the environment prints."""
@@ -67,7 +89,7 @@ class Environment:
             if k not in {"CUDACXX", "CMAKE_ARGS", "PYTHONPATH", "PIP_CONSTRAINT"}
         }
         done = subprocess.run(
-            [str(self.bin / command[0]), *map(str, command[1:])],
+            [shutil.which(command[0], path=self.path) or command[0], *map(str, command[1:])],
             cwd=cwd, env={**kept, "PATH": self.path, **environment}, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
         )  # fmt: skip
@@ -77,43 +99,50 @@ class Environment:
 
 @pytest.fixture(scope="module")
 def pack_wheel(made: tuple[Path, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of a project that its author made with the wheel of Kernelmint alone."""
-    tmp_path = tmp_path_factory.mktemp("author")
-    kernelmint, _ = made
-    found = {"PIP_FIND_LINKS": str(kernelmint.parent)}
-    path = hidden_nvcc_path(tmp_path / "bin")
-    author = Environment(tmp_path / "author", path)
-    author.run("pip", "install", "--no-deps", kernelmint, cwd=tmp_path)
-    author.run("kernelmint", "init", "my_kernels", cwd=tmp_path)
-    project = tmp_path / "my_kernels"
-    # An isolated build: nvcc from PyPI, and no PyTorch.
-    log = author.run("pip", "install", "-v", "--no-deps", "-e", ".", cwd=project, **found)
-    assert "(from PyPI)" in log
-    assert "Collecting torch" not in log
-    author.run("kernelmint", "new", "second_add", cwd=project)
-    author.run("kernelmint", "regenerate", cwd=project)
-    before = objects(project / "build")
-    author.run("pip", "install", "--no-deps", "-e", ".", cwd=project, **found)
-    after = objects(project / "build")
-    # Nothing of scale_add changed but the record of the pack that it is in.
+    """The wheel of a project whose author had a wheel of Kernelmint and an empty folder, and typed
+    the commands of docs/own_kernels.md, all of them in their order."""
+    folder = tmp_path_factory.mktemp("author")
+    (folder / "kernelmint").mkdir()
+    (folder / "kernelmint/dist").symlink_to(made[0].parent)
+    author = Environment(folder / ".venv", hidden_nvcc_path(folder / "bin"))
+    seen = {
+        "pip install -e . ": "cp -a build ../before",
+        "ptx-report --installed  ": "cp -a build ../after",
+        "kernelmint tune": SHAPES,
+    }
+    printed = author.type(steps(PAGE), seen, cwd=folder)
+    assert "(from PyPI)" in printed  # the build is isolated, and brings an nvcc
+    assert "Collecting torch" not in printed
+    assert "my_kernels_row_norm.sm80.f32" in printed
+    before, after = (
+        {path.relative_to(folder / name): time for path, time in objects(folder / name).items()}
+        for name in ("before", "after")
+    )
+    # Nothing of the first family changed but the record of the pack that it is in.
     assert {path.name for path in before if before[path] != after[path]} == {"record.cpp.o"}
     assert len(after) > len(before) > 5
-    author.run("python", "-m", "pytest", "-q", cwd=project)
-    report = author.run("ptx-report", "--installed", cwd=project)
-    assert "second_add.sm80.f32" in report
-    author.run(
-        *("ptx-report", "--installed", "--baselines", "kernel_specs", "--write-baseline"),
-        cwd=project,
-    )
-    assert (project / "kernel_specs/scale_add/sm80.ptxas.csv").is_file()
-    author.run("pip", "wheel", "--no-deps", "-w", "dist", ".", cwd=project, **found)
-    (built,) = (project / "dist").iterdir()
+    project = folder / "my_kernels"
+    assert f"2 rows in {project}/kernel_specs/my_kernels_scale_add/cpu.tuned.yaml" in printed
+    assert (project / "kernel_specs/my_kernels_scale_add/sm80.ptxas.csv").is_file()
+    (built,) = project.glob("*.whl")
     assert "-py3-none-" in built.name
-
-    kept = tmp_path / built.name
+    kept = folder / built.name
     built.rename(kept)
     shutil.rmtree(project)
     return kept
+
+
+def test_init_names_the_commands_that_work_with_a_kernelmint_from_a_clone(
+    made: tuple[Path, str], tmp_path: Path
+) -> None:
+    """No index has it, and pip has written down where it comes from."""
+    author = Environment(tmp_path / ".venv", os.environ["PATH"])
+    author.type([f"pip install --no-deps {made[0]}"], cwd=tmp_path)
+    (record,) = tmp_path.glob(".venv/lib/python3*/site-packages/kernelmint-*/direct_url.json")
+    record.write_text(json.dumps({"url": ROOT.as_uri(), "dir_info": {}}))
+    named = author.type(["kernelmint init my_kernels"], cwd=tmp_path).partition("next:\n")[2]
+    assert "--no-build-isolation" in named
+    assert " passed" in author.type(named.splitlines(), cwd=tmp_path)
 
 
 def test_a_colleague_uses_it_beside_stock_kernelmint(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 import threading
-
-import pytest
 
 from tools.dev import Figures
 
@@ -27,17 +26,17 @@ def test_figures_say_what_changed() -> None:
     assert Figures(None, None).changes(None) == "built"
 
 
-@pytest.fixture
-def dev(family, cache):
+@contextlib.contextmanager
+def dev(family, *command):
     """The running command; its lines come from an iterator."""
     with subprocess.Popen(
         [sys.executable, "-m", "kernelmint", "dev", "--specs", family.specs,
-         sys.executable, "-c", RUN, family.folder, family.key()],
+         sys.executable, *command],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ},
     ) as process:  # fmt: skip
         guard = threading.Timer(300, process.kill)
         guard.start()
-        yield family, iter(process.stdout.readline, "")
+        yield iter(process.stdout.readline, "")
         guard.cancel()
         process.kill()
 
@@ -51,14 +50,20 @@ def until(lines, part: str) -> str:
     raise AssertionError("".join(seen))
 
 
-def test_an_edit_is_built_and_run_and_a_mistake_is_told(dev) -> None:
-    family, lines = dev
-    until(lines, "computed 4.0")
-    until(lines, f"{family.key()}: built")
-    family.edit("splat(args_.alpha)", "splatt(args_.alpha)")
-    assert "splatt" in until(lines, "error:")
-    family.edit("splatt(args_.alpha)", "splat(2 * args_.alpha)")
-    until(lines, "cpu.h changed")
-    until(lines, f"{family.key()}: built")
-    until(lines, "computed 7.0")
-    assert " s (was " in until(lines, "kernelmint: ")
+def test_an_edit_is_built_and_run_and_a_mistake_is_told(family, cache) -> None:
+    with dev(family, "-c", RUN, family.folder, family.key()) as lines:
+        until(lines, "computed 4.0")
+        until(lines, f"{family.key()}: built")
+        family.edit("splat(args_.alpha)", "splatt(args_.alpha)")
+        assert "splatt" in until(lines, "error:")
+        family.edit("splatt(args_.alpha)", "splat(2 * args_.alpha)")
+        until(lines, "cpu.h changed")
+        until(lines, f"{family.key()}: built")
+        until(lines, "computed 7.0")
+        assert " s (was " in until(lines, "kernelmint: ")
+
+
+def test_the_test_of_a_new_family_runs_where_nothing_was_installed(family, cache) -> None:
+    with dev(family, "-m", "pytest", family.folder, "-k", "f32 or are_there") as lines:
+        assert "5 passed" in until(lines, " in ")
+        until(lines, f"{family.key()}: built")
