@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from tests.ptx_report.pages import example
+from tests.ptx_report.project import symbol
 from tools.ptx_report.page import html_text
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium (requirements-dev)")
@@ -49,8 +50,8 @@ def kernels(page):
     return [cell.text for cell in page.find_elements(By.CSS_SELECTOR, "#table td.kernel")]
 
 
-def type_filter(page, text):
-    field = page.find_element(By.ID, "filter")
+def type_filter(page, field, text):
+    field = page.find_element(By.ID, field)
     field.clear()
     before = page.find_element(By.ID, "count").text
     field.send_keys(text)
@@ -99,23 +100,58 @@ def test_headings_sort_from_the_keyboard(page):
 
 
 @pytest.mark.parametrize(
-    ("text", "count"),
-    [
-        ("d_head=128", 4),
-        ("d_head=128 registers>200", 2),
-        ("spills>0 causal=true", 1),
-        ("r64 sm_80", 4),
-        ("no such kernel", 0),
-        ("incomplete", 1),
-    ],
+    ("text", "count"), [("D128-causal", 2), ("no such kernel", 0), ("incomplete", 1)]
 )
-def test_filter(page, text, count):
+def test_search(page, text, count):
     press(page, "/")
-    assert page.switch_to.active_element.get_attribute("id") == "filter"
-    type_filter(page, text)
+    assert page.switch_to.active_element.get_attribute("id") == "search"
+    type_filter(page, "search", text)
     assert len(kernels(page)) == count
     press(page, Keys.ESCAPE)
     assert len(kernels(page)) == 9
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "d_head == 128",
+        "d_head == 128 and used_registers > 200",
+        "spill_bytes > 0 and causal",
+        "not causal or B_r == 64 and d_head != 64",
+        "64 < B_r <= 128 and not (causal or d_head == 64)",
+        "d_head in [32, 2 ** 6] and family == 'flash_forward'",
+        "arch == 'sm_80' and target == 'sm80'",
+        "(d_head if causal else 0) == 128",
+        "(B_r - 1) // 32 % 2 == 1 and -7 // 2 == -4 and -7 % 3 == 2",
+        "min(d_head, B_r) == 64 and max(d_head, B_r) / 2 == 64.0",
+        "ceil_div(threads, 100) == 2 and is_pow2(threads) and log2(threads) == 7",
+        "smem_bytes > 40_000 and occupancy < 0.5".replace("_000", "000"),
+        "threads == 128 if spilled else not complete",
+        "not complete",
+    ],
+)
+def test_where_selects_what_the_command_line_does(page, text):
+    expected = [row.kernel_config for row in example().where(text).rows]
+    assert 0 < len(expected) < 9
+    type_filter(page, "where", text)
+    assert sorted(kernels(page)) == sorted(expected)
+    assert page.find_element(By.ID, "wrong").text == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("d_hed == 128", "unknown name 'd_hed'"),
+        ("d_head == ", "an expression ends too early"),
+        ("d_head = 128", "'=' is not expected here"),
+        ("d_head / 0 == 1", "division by zero"),
+        ("family > 3", "flash_forward is not a number"),
+    ],
+)
+def test_a_where_that_is_wrong_says_so(page, text, said):
+    type_filter(page, "where", text)
+    assert page.find_element(By.ID, "wrong").text == said
+    assert kernels(page) == []
 
 
 def cells(page):
@@ -136,6 +172,27 @@ def test_heat_map_over_any_two_parameters(page):
         c.text.split("\n")[0]: c.value_of_css_property("background-color") for c in cells(page)
     }
     assert len(set(colours.values())) == 3
+
+
+def test_the_first_map_holds_every_kernel_and_its_colours_begin_at_zero(browser, tmp_path):
+    report = example()
+    key = "block_sparse.sm80.a64-fixed"
+    row = report.rows[0]._replace(
+        symbol=symbol(key), used_registers=250, spill_stores=4, spill_loads=4
+    )
+    report.rows = [*report.rows, row]
+    report.manifest.kernels[key] = {"parameters": {"attention_dim": 64}, "derived": {}}
+    path = tmp_path / "two.html"
+    path.write_text(html_text(report), encoding="utf-8")
+    browser.get(path.as_uri())
+    first, second = browser.find_elements(By.CSS_SELECTOR, "#map figure")
+    heads = [th.text for th in first.find_elements(By.CSS_SELECTOR, "tbody th")]
+    assert {"block_sparse.sm80", "flash_forward.sm80"} <= set(heads)
+    shown = [b.text.split("\n")[0] for b in second.find_elements(By.CSS_SELECTOR, "td button")]
+    assert "8" in shown  # the spills of the kernel that has none of the others' parameters
+    for figure in (first, second):
+        assert figure.find_element(By.CSS_SELECTOR, ".legend").text.startswith("0")
+    assert browser.get_log("browser") == []
 
 
 def test_heat_map_from_the_keyboard(page):
@@ -172,7 +229,8 @@ def test_every_control_is_reached_with_the_tab_key(page):
         "down",
         "across",
         "fold",
-        "filter",
+        "search",
+        "where",
         "arch",
         "spilled",
         "wide",

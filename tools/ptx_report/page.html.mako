@@ -30,7 +30,7 @@ section { background: var(--card); border: 1px solid var(--line); border-radius:
 label { display: grid; gap: 3px; font-size: 12px; color: var(--soft); }
 label.check { display: flex; gap: 6px; align-items: center; padding-bottom: 6px; font-size: 13px; }
 select, input[type=search] { font: inherit; font-size: 14px; color: var(--ink); background: var(--ground); border: 1px solid var(--line); border-radius: 6px; padding: 5px 8px; }
-input[type=search] { width: 26em; max-width: 80vw; }
+input[type=search] { width: 24em; max-width: 80vw; }
 :focus-visible { outline: 2px solid var(--accent); outline-offset: 1px; }
 .scroll { overflow: auto; }
 #rows { max-height: 75vh; }
@@ -68,6 +68,8 @@ table { border-collapse: collapse; }
 .legend span.ramp { width: 160px; height: 10px; border-radius: 5px; }
 kbd { font: 11px ui-monospace, monospace; border: 1px solid var(--line); border-bottom-width: 2px; border-radius: 4px; padding: 0 5px; }
 .help { color: var(--soft); font-size: 12px; margin: 0; }
+#wrong { color: var(--bad); font-size: 13px; flex-basis: 100%; }
+#wrong:empty { display: none; }
 #count { color: var(--soft); padding-bottom: 6px; font-size: 13px; }
 </style>
 </head>
@@ -101,16 +103,17 @@ kbd { font: 11px ui-monospace, monospace; border: 1px solid var(--line); border-
 <section aria-labelledby="table-title">
 <div class="controls">
 <h2 id="table-title">Kernels</h2>
-<label>Filter: words, or name=value, name&gt;value, name&lt;value <input type="search" id="filter" placeholder="bf16 d_head=128 registers>200"></label>
+<label>Search <input type="search" id="search" placeholder="part of a key, a note, a source"></label>
+<label>Where, as in ptx-report --where <input type="search" id="where" placeholder="d_head == 128 and used_registers > 200" aria-describedby="wrong"></label>
 <label>Architecture <select id="arch"><option value="">all</option></select></label>
 <label class="check"><input type="checkbox" id="spilled"> only spills</label>
 <label class="check"><input type="checkbox" id="wide"> parameters</label>
-<span id="count" role="status"></span>
+<span id="count" role="status"></span><span id="wrong" role="alert"></span>
 </div>
 <div class="scroll" id="rows"><table id="table"><thead></thead><tbody></tbody></table></div>
 <pre id="detail" aria-live="polite"></pre>
 </section>
-<p class="help"><kbd>/</kbd> filter · <kbd>Tab</kbd> from control to control · <kbd>Enter</kbd> on a heading sorts, on a cell of the map shows its kernels, on a row shows its symbol and warnings · arrows move in the map and between rows · <kbd>Esc</kbd> clears the filter</p>
+<p class="help"><kbd>/</kbd> search · <kbd>Tab</kbd> from control to control · <kbd>Enter</kbd> on a heading sorts, on a cell of the map shows its kernels, on a row shows its symbol and warnings · arrows move in the map and between rows · <kbd>Esc</kbd> clears both fields</p>
 </main>
 <script type="application/json" id="data">${data | n}</script>
 <script>
@@ -121,6 +124,7 @@ const rows = data.rows;
 rows.forEach((row, index) => {
   row.p = row.p || {};
   row.index = index;
+  if (row.v.family) row.kernels = `<%text>${row.v.family}.${row.v.target}</%text>`;
   if (row.spill_stores !== undefined && row.spill_loads !== undefined) row.spills = row.spill_stores + row.spill_loads;
   row.text = [row.kernel, row.function, row.arch, row.kind, row.source, ...(row.notes || [])].join(" ").toLowerCase();
 });
@@ -139,6 +143,8 @@ const RIGHT = name => NUMBERS.has(name) && name !== "occupancy";
 
 const state = {sort: null, down: true, cell: null};
 const value = (row, name) => row.p[name] !== undefined ? row.p[name] : row[name];
+const ABSENT = "–"; // of an axis, for rows that have no such value
+const axis = (row, name) => show("", value(row, name)) || ABSENT;
 const show = (name, x) => x === undefined ? "" : typeof x === "number" ? (name === "ms" ? x.toFixed(0) : x.toLocaleString("en")) : String(x);
 const byValue = (a, b) => typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b), "en", {numeric: true});
 
@@ -148,28 +154,120 @@ function element(tag, properties, ...children) {
   return node;
 }
 
-/* Filter */
-function matcher(text) {
-  const tests = text.toLowerCase().split(/\s+/).filter(Boolean).map(word => {
-    const match = /^([a-z_][\w]*)(>=|<=|=|>|<)(.+)$/.exec(word);
-    if (!match) return row => row.text.includes(word);
-    const name = [...data.parameters, ...NUMBERS, "arch", "kind"].find(known => known.toLowerCase() === match[1]);
-    const number = Number(match[3]);
-    return row => {
-      const x = name === undefined ? undefined : value(row, name);
-      if (x === undefined) return false;
-      if (match[2] === "=") return typeof x === "number" ? x === number : String(x).toLowerCase() === match[3];
-      return match[2] === ">" ? x > number : match[2] === "<" ? x < number : match[2] === ">=" ? x >= number : x <= number;
-    };
-  });
-  return row => tests.every(test => test(row));
+/* Filter: the specs' expressions, as --where reads them */
+class Missing extends Error {}
+const truth = x => typeof x === "boolean" ? x : Boolean(x);
+const number = x => { if (typeof x === "string" || Array.isArray(x)) throw Error(`<%text>${x} is not a number</%text>`); return Number(x); };
+const same = (a, b) => typeof a === "string" || typeof b === "string" ? a === b : Number(a) === Number(b);
+const floor = (a, b) => { if (!b) throw Error("division by zero"); return Math.floor(a / b); };
+const BINARY = [
+  {"+": (a, b) => a + b, "-": (a, b) => a - b},
+  {"*": (a, b) => a * b, "/": (a, b) => { if (!b) throw Error("division by zero"); return a / b; }, "//": floor, "%": (a, b) => a - b * floor(a, b)},
+];
+const COMPARE = {
+  "==": same, "!=": (a, b) => !same(a, b), "<": (a, b) => number(a) < number(b), ">": (a, b) => number(a) > number(b),
+  "<=": (a, b) => number(a) <= number(b), ">=": (a, b) => number(a) >= number(b),
+  "in": (a, b) => b.some(x => same(a, x)), "not in": (a, b) => !b.some(x => same(a, x)),
+};
+const FUNCTIONS = {
+  min: Math.min, max: Math.max, ceil_div: (a, b) => -floor(-a, b), is_pow2: x => x > 0 && Number.isInteger(Math.log2(x)), log2: x => Math.log2(x),
+};
+const texts = new Set(rows.flatMap(row => Object.values(row.v)).filter(x => typeof x === "string"));
+const DTYPES = new Set(["bf16", "fp16", "f32"]);
+function expression(text) {
+  const tokens = text.match(/\d+\.?\d*(?:e[+-]?\d+)?|[A-Za-z_]\w*|"[^"]*"|'[^']*'|\*\*|\/\/|[=!<>]=|[-+*\/%<>()[\],]|\S/g) || [];
+  let at = 0;
+  const take = (...wanted) => wanted.includes(tokens[at]) ? tokens[at++] : undefined;
+  const due = wanted => { if (!take(wanted)) throw Error(`<%text>expected ${wanted}, got ${tokens[at] ?? "the end"}</%text>`); };
+  const listed = end => {
+    const found = [];
+    while (tokens[at] !== end) { found.push(choice()); if (!take(",")) break; }
+    due(end);
+    return found;
+  };
+  function atom() {
+    const token = tokens[at++];
+    if (token === undefined) throw Error("an expression ends too early");
+    if (token === "(") { const inner = choice(); due(")"); return inner; }
+    if (token === "[") { const items = listed("]"); return row => items.map(item => item(row)); }
+    if (/^\d/.test(token)) return () => Number(token);
+    if (/^["']/.test(token)) return () => token.slice(1, -1);
+    if (token === "True" || token === "true") return () => true;
+    if (token === "False" || token === "false") return () => false;
+    if (token in FUNCTIONS) { due("("); const given = listed(")"); return row => FUNCTIONS[token](...given.map(x => number(x(row)))); }
+    if (data.names.includes(token)) return row => { if (token in row.v) return row.v[token]; throw new Missing(); };
+    if (texts.has(token) || DTYPES.has(token)) return () => token;
+    throw Error(`<%text>unknown name '${token}'</%text>`);
+  }
+  function power() {
+    const base = atom();
+    if (!take("**")) return base;
+    const exponent = unary();
+    return row => number(base(row)) ** number(exponent(row));
+  }
+  function unary() {
+    if (take("-")) { const inner = unary(); return row => -number(inner(row)); }
+    return take("+") ? unary() : power();
+  }
+  function binary(level) {
+    if (level === BINARY.length) return unary();
+    let left = binary(level + 1), operator;
+    while ((operator = take(...Object.keys(BINARY[level])))) {
+      const one = left, other = binary(level + 1), of = BINARY[level][operator];
+      left = row => of(number(one(row)), number(other(row)));
+    }
+    return left;
+  }
+  function comparison() {
+    const operands = [binary(0)], operators = [];
+    for (;;) {
+      let operator = take("==", "!=", "<=", ">=", "<", ">", "in");
+      if (!operator && tokens[at] === "not" && tokens[at + 1] === "in") { at += 2; operator = "not in"; }
+      if (!operator) break;
+      operators.push(COMPARE[operator]);
+      operands.push(binary(0));
+    }
+    if (!operators.length) return operands[0];
+    return row => operators.every((compare, i) => compare(operands[i](row), operands[i + 1](row)));
+  }
+  function not() {
+    if (!take("not")) return comparison();
+    const inner = not();
+    return row => !truth(inner(row));
+  }
+  function joined(word, inner, how) {
+    const parts = [inner()];
+    while (take(word)) parts.push(inner());
+    return parts.length === 1 ? parts[0] : row => parts[how](part => truth(part(row)));
+  }
+  function choice() {
+    const value = joined("or", () => joined("and", not, "every"), "some");
+    if (!take("if")) return value;
+    const condition = joined("or", () => joined("and", not, "every"), "some");
+    due("else");
+    const other = choice();
+    return row => truth(condition(row)) ? value(row) : other(row);
+  }
+  const whole = choice();
+  if (at < tokens.length) throw Error(`<%text>'${tokens[at]}' is not expected here</%text>`);
+  return whole;
 }
 
 function chosen(withCell) {
-  const matches = matcher($("filter").value);
-  const arch = $("arch").value;
-  return rows.filter(row => matches(row) && (!arch || row.arch === arch) && (!$("spilled").checked || row.spills > 0)
-    && (!withCell || !state.cell || (show("", value(row, state.cell.down)) === state.cell.y && show("", value(row, state.cell.across)) === state.cell.x)));
+  const search = $("search").value.trim().toLowerCase(), arch = $("arch").value, where = $("where").value.trim();
+  $("wrong").textContent = "";
+  let holds = () => true;
+  try {
+    const test = where ? expression(where) : () => true;
+    holds = row => {
+      try { return truth(test(row)); } catch (error) { if (error instanceof Missing) return false; throw error; }
+    };
+    return rows.filter(row => row.text.includes(search) && (!arch || row.arch === arch) && (!$("spilled").checked || row.spills > 0) && holds(row)
+      && (!withCell || !state.cell || (axis(row, state.cell.down) === state.cell.y && axis(row, state.cell.across) === state.cell.x)));
+  } catch (error) {
+    $("wrong").textContent = error.message;
+    return [];
+  }
 }
 
 /* Table */
@@ -278,25 +376,25 @@ function oneMap(figure, number) {
   const node = element("figure", {}, element("figcaption", {textContent: label}));
   const cells = new Map(), ys = new Map(), xs = new Map();
   for (const row of chosen(false)) {
-    const y = value(row, down), x = value(row, across), z = row[figure];
-    if (y === undefined || x === undefined || z === undefined) continue;
-    ys.set(show("", y), y); xs.set(show("", x), x);
-    const name = show("", y) + "\0" + show("", x);
+    const y = axis(row, down), x = axis(row, across), z = row[figure];
+    if (z === undefined) continue;
+    ys.set(y, value(row, down) ?? ABSENT); xs.set(x, value(row, across) ?? ABSENT);
+    const name = y + "\0" + x;
     if (!cells.has(name)) cells.set(name, []);
     cells.get(name).push(z);
   }
   if (!cells.size) {
-    node.append(element("p", {className: "help", textContent: "No kernel has both of these and the figure."}));
+    node.append(element("p", {className: "help", textContent: "No kernel has the figure."}));
     return node;
   }
   const order = known => [...known].sort((a, b) => byValue(a[1], b[1])).map(pair => pair[0]);
   const all = [...cells.values()].map(folded);
-  const least = Math.min(...all), most = Math.max(...all);
+  const most = figure === "occupancy" ? 100 : Math.max(...all);  // colours begin at zero
   const short = z => show(figure, Math.round(z * 10) / 10);
   const table = element("table", {});
   const columnsAcross = order(xs);
   table.append(element("thead", {},
-    element("tr", {}, element("th", {textContent: down + " \\ " + across}), ...columnsAcross.map(x => element("th", {scope: "col", textContent: x})))));
+    element("tr", {}, element("th", {textContent: (LABELS[down] || down) + " \\ " + (LABELS[across] || across)}), ...columnsAcross.map(x => element("th", {scope: "col", textContent: x})))));
   const body = element("tbody", {});
   let first = true;
   for (const y of order(ys)) {
@@ -305,7 +403,7 @@ function oneMap(figure, number) {
       const values = cells.get(y + "\0" + x);
       if (!values) { line.append(element("td", {className: "none", title: "no such kernel"})); continue; }
       const z = folded(values);
-      const {background, ink} = colour(figure, most > least ? (z - least) / (most - least) : z === 0 ? 0 : .5);
+      const {background, ink} = colour(figure, most ? z / most : 0);
       const button = element("button", {type: "button", tabIndex: first ? 0 : -1}, short(z));
       first = false;
       if (values.length > 1) button.append(element("small", {textContent: values.length + " kernels"}));
@@ -327,7 +425,7 @@ function oneMap(figure, number) {
   table.append(body);
   const ramp = element("span", {className: "ramp"});
   ramp.style.background = `<%text>linear-gradient(90deg, ${colour(figure, 0).background}, ${colour(figure, 1).background})</%text>`;
-  node.append(table, element("div", {className: "legend"}, short(least), ramp, short(most)));
+  node.append(table, element("div", {className: "legend"}, "0", ramp, short(most)));
   return node;
 }
 function focusCell(table, y, x) {
@@ -357,26 +455,29 @@ function options(select, pairs, initial) {
   select.replaceChildren(...pairs.map(([name, label]) => element("option", {value: name, textContent: label})));
   if (initial !== undefined) select.value = initial;
 }
+const LABELS = {kernels: "family.target"};
 const spread = name => new Set(rows.map(row => show("", value(row, name)))).size;
-const axes = [...data.parameters, "function", "arch", "kind", "kernel"].filter(name => rows.some(row => value(row, name) !== undefined));
-// First shown: the two numbers that take the most values, up to a dozen.
-const telling = name => rows.some(row => typeof row.p[name] === "number") ? 100 + Math.min(spread(name), 12) : spread(name);
+const axes = ["kernels", ...data.parameters, "function", "arch", "kind", "kernel"].filter(name => rows.some(row => value(row, name) !== undefined));
+// First shown: what tells most rows apart, so that none is hidden in a column of those without it.
+const coverage = name => rows.filter(row => value(row, name) !== undefined).length / rows.length;
+const telling = name => coverage(name) * (rows.some(row => typeof row.p[name] === "number") ? 100 + Math.min(spread(name), 12) : spread(name));
 const varied = axes.filter(name => name !== "kernel" && spread(name) > 1).sort((a, b) => telling(b) - telling(a));
+if (new Set(rows.map(row => row.kernels).filter(Boolean)).size > 1) varied.splice(1, 0, ...varied.splice(varied.indexOf("kernels"), 1));  // families beside each other
 options($("figure"), FIGURES, FIGURES.length ? FIGURES[0][0] : undefined);
 options($("beside"), [["", "nothing"], ...FIGURES], rows.some(row => row.spills > 0) ? "spills" : "");
-options($("down"), axes.map(name => [name, name]), varied[1] || "kernel");
-options($("across"), axes.map(name => [name, name]), varied[0] || "arch");
+options($("down"), axes.map(name => [name, LABELS[name] || name]), varied[1] || "kernel");
+options($("across"), axes.map(name => [name, LABELS[name] || name]), varied[0] || "arch");
 options($("arch"), [["", "all"], ...[...new Set(rows.map(row => row.arch).filter(Boolean))].sort((a, b) => byValue(a, b)).map(arch => [arch, arch])]);
 if (!data.parameters.length) $("wide").parentNode.hidden = true;
 for (const id of ["figure", "beside", "down", "across", "fold"]) $(id).onchange = () => { state.cell = null; drawMap(); drawTable(); };
 for (const id of ["arch", "spilled"]) $(id).onchange = () => { state.cell = null; drawMap(); drawTable(); };
 $("wide").onchange = drawTable;
 let waiting = 0;
-$("filter").oninput = () => { clearTimeout(waiting); waiting = setTimeout(() => { state.cell = null; drawMap(); drawTable(); }, 80); };
+for (const id of ["search", "where"]) $(id).oninput = () => { clearTimeout(waiting); waiting = setTimeout(() => { state.cell = null; drawMap(); drawTable(); }, 80); };
 document.addEventListener("keydown", event => {
   const typing = event.target.matches("input[type=search], select");
-  if (event.key === "/" && !typing) { $("filter").focus(); $("filter").select(); event.preventDefault(); }
-  if (event.key === "Escape") { $("filter").value = ""; state.cell = null; drawMap(); drawTable(); }
+  if (event.key === "/" && !typing) { $("search").focus(); $("search").select(); event.preventDefault(); }
+  if (event.key === "Escape") { $("search").value = $("where").value = ""; state.cell = null; drawMap(); drawTable(); }
 });
 dark.addEventListener("change", drawMap);
 drawMap();

@@ -9,7 +9,7 @@ from typing import Any
 from mako.template import Template
 
 from .records import Record
-from .report import Report
+from .report import COLUMN_KINDS, Report
 from .table import summary, worst_first
 
 _TEMPLATE = Path(__file__).with_name("page.html.mako")
@@ -25,6 +25,7 @@ def html_text(report: Report) -> str:
         "rows": [_row(report, row) for row in rows],
         "parameters": report.parameter_names(),
         "toolchains": sorted({row.toolchain for row in rows if row.toolchain}),
+        "names": sorted({name for row in rows for name in report.values(row)} | {*COLUMN_KINDS}),
     }
     # Inside <script>, only `</` and `<!--` could end or confuse it; JSON may escape any character.
     text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
@@ -60,5 +61,6 @@ def _row(report: Report, row: Record) -> dict[str, Any]:
         "source": row.source and f"{row.source}:{row.line}",
         "symbol": row.symbol,
         "p": dict(report.parameters(row)),
+        "v": report.values(row),
     }
     return {name: value for name, value in values.items() if value not in (None, [], {})}

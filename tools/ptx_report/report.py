@@ -35,7 +35,7 @@ from .records import Record, ReportError, read_csv
 STANDARD_INPUT = "standard input"  # what its name is among the files
 
 _TEXT = Kind("text")
-_COLUMN_KINDS: dict[str, Kind] = {
+COLUMN_KINDS: dict[str, Kind] = {
     "spilled": BOOL,
     "stack_frame": INT,
     "spill_stores": INT,
@@ -125,7 +125,7 @@ class Report:
         for row in self.rows:
             for known in (self.parameters(row), self.derived(row)):
                 parameters.update({name: _kind(value) for name, value in known.items()})
-        scope = {**_COLUMN_KINDS, **parameters}
+        scope = {**COLUMN_KINDS, **parameters}
         try:
             for name in names_of(syntax(text)):
                 values = {v for kind in scope.values() for v in kind.values or ()}
@@ -138,7 +138,7 @@ class Report:
 
         def holds(row: Record) -> bool:
             try:
-                return bool(expression.evaluate(self._values(row)))
+                return bool(expression.evaluate(self.values(row)))
             except NameError:
                 return False
             except EVALUATION_ERRORS as error:
@@ -149,10 +149,11 @@ class Report:
         rows = [row for row in self.rows if holds(row)]
         return replace(self, rows=rows, absent=[row for row in self.absent if holds(row)])
 
-    def _values(self, row: Record) -> dict[str, Any]:
+    def values(self, row: Record) -> dict[str, Any]:
+        """What `where` knows of a row, by name."""
         values: dict[str, Any] = {
             name: value
-            for name in _COLUMN_KINDS
+            for name in COLUMN_KINDS
             if (value := getattr(row, name, None)) is not None and name not in ("key",)
         }
         values["complete"] = row.incomplete is None
