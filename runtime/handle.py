@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -164,8 +165,16 @@ class Kernel:
         result = self(*arguments, **options)
         return result, 1e3 * (time.perf_counter() - begin)
 
+    def __reduce__(self) -> tuple[Callable[[str], Any], tuple[str]]:
+        """By key: a copy is the same kernel, and another process looks it up among its own."""
+        return _by_key, (self.info.key,)
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.info.key}>"
+
+
+def _by_key(key: str) -> Any:
+    return sys.modules["runtime"].kernel(key)
 
 
 def _renamed(method: FunctionType, key: str) -> FunctionType:

@@ -14,6 +14,22 @@ _is_jit_tracing = torch._C._is_tracing
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 
 
+def autocast(*given: Any) -> tuple[Any, ...]:
+    """Tensors in autocast's dtype where it is on, as PyTorch's own operators of lower precision
+    take them: those of floating point but float64."""
+    if not torch._C._is_any_autocast_enabled():
+        return given
+    return tuple(map(_autocast, given))
+
+
+def _autocast(tensor: Any) -> Any:
+    if not isinstance(tensor, torch.Tensor) or not torch.is_autocast_enabled(tensor.device.type):
+        return tensor
+    if not tensor.is_floating_point() or tensor.dtype == torch.float64:
+        return tensor
+    return tensor.to(torch.get_autocast_dtype(tensor.device.type))
+
+
 def check(name: str, tensor: Any, rank: int) -> None:
     """Raises InvalidArgument for what is not a dense tensor of `rank` dimensions."""
     if not isinstance(tensor, torch.Tensor):

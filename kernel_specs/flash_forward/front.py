@@ -55,6 +55,7 @@ def attention(
     """
     given = out
     _check(causal, layout)
+    q, k, v = tensors.autocast(q, k, v)
     if layout == "bhsd":
         q, k, v = _swapped("q", q), _swapped("k", k), _swapped("v", v)
         if isinstance(out, (tuple, list)):
@@ -71,6 +72,69 @@ def attention(
     o = result[0] if return_lse else result
     o = o.transpose(1, 2) if out is None else out[0]
     return (o, result[1]) if return_lse else o
+
+
+def sdpa(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """torch.nn.functional.scaled_dot_product_attention by a kernel of flash_forward.
+
+    Args:
+        query: [B, H, Sq, D].
+        key: [B, Hk, Sk, D].
+        value: [B, Hk, Sk, D].
+        attn_mask: None; no kernel takes a mask.
+        dropout_p: 0; no kernel drops out.
+        is_causal: query i sees keys 0 to i: aligned top-left, as PyTorch does it, where
+            `attention` aligns bottom-right.
+        scale: the factor on q k^T; D ** -0.5 where None.
+        enable_gqa: whether Hk may be less than H, which it divides.
+
+    Returns:
+        the output, [B, H, Sq, D].
+
+    Raises:
+        KernelNotFound: no kernel suits; the message says for each candidate why.
+        InvalidArgument: an argument is wrong, or asks for what no kernel does.
+    """
+    if attn_mask is not None:
+        raise InvalidArgument(
+            "attn_mask: got a mask, expected None: no kernel takes one; is_causal=True masks what "
+            "lies behind each query, and F.scaled_dot_product_attention takes any mask"
+        )
+    if dropout_p != 0:
+        raise InvalidArgument(f"dropout_p: got {shown(dropout_p)}, expected 0: no kernel drops out")
+    if is_causal is not True and is_causal is not False:
+        raise InvalidArgument(f"is_causal: got a {type(is_causal).__name__}, expected a bool")
+    heads, queries = tensors.extents("query", query, 4)[1:3]
+    kv_heads, keys = tensors.extents("key", key, 4)[1:3]
+    tensors.check("value", value, 4)
+    if not enable_gqa and heads != kv_heads:
+        raise InvalidArgument(
+            f"key: got {kv_heads} heads, expected {heads} as in query; enable_gqa=True lets heads "
+            "share keys"
+        )
+    if not is_causal or queries == keys:
+        return _bhsd(query, key, value, is_causal, scale)
+    if queries < keys:  # the last keys are behind all queries
+        return _bhsd(query, key[:, :, :queries], value[:, :, :queries], True, scale)
+    # The queries behind the last key see all keys.
+    first = _bhsd(query[:, :, :keys], key, value, True, scale)
+    return torch.cat([first, _bhsd(query[:, :, keys:], key, value, False, scale)], 2)
+
+
+def _bhsd(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float | None
+) -> Any:
+    return attention(q, k, v, causal=causal, scale=scale, layout="bhsd")
 
 
 def explain_choice(

@@ -194,10 +194,11 @@ def test_explain_choice_says_what_was_considered_and_why(tuned):
         "cpu.tuned.yaml, 1 rows": "of other devices",
         "cpu.tuned.yaml, 2 rows": "for other parameters",
         second: "taken: 1.25 ms, a tie with flash_forward.cpu.other with 1.5 ms",
+        "gradients": "PyTorch's aten::_scaled_dot_product_flash_attention_for_cpu_backward",
     }
     assert str(found).startswith(f"{second} on {devices.name(CPU)}\n")
     assert runtime.explain_choice(*torch.randn(3, 1, 17, 2, 64).unbind()).considered[
-        -1
+        -2
     ].verdict == ("taken: no row covers the call, and it is the first that fits")
 
 
@@ -280,6 +281,7 @@ def test_fronts_are_found_through_the_packs():
     assert found == {
         "attention": "kernel_specs.flash_forward.front",
         "explain_choice": "kernel_specs.flash_forward.front",
+        "sdpa": "kernel_specs.flash_forward.front",
         "forward": "kernel_specs.flash_forward.front",
         "forward_timed": "kernel_specs.flash_forward.front",
         "block_sparse_attention": "kernel_specs.hstu.block_sparse.front",

@@ -75,8 +75,16 @@ def hstu_attention_with_bsa(
             raise InvalidArgument(
                 f"gate_model: returned a {type(found).__name__}, expected a tuple of three gates"
             )
-        tensors.check("gate_model's first gate", found[0], queries.dim() - 1)
-        return found
+        gate = found[0]
+        tensors.check("gate_model's first gate", gate, queries.dim() - 1)
+        if torch.is_grad_enabled() and gate.requires_grad and not queries.requires_grad:
+            raise InvalidArgument(
+                "gate_model: its gates require a gradient and grad mode is on, but hstu_bsa has no "
+                "gradient for them; call it under torch.no_grad()"
+            )
+        if torch._C._is_any_autocast_enabled():
+            gate = gate.to(queries.dtype)
+        return gate, *found[1:]
 
     named = {"q": q, "k": k, "v": v, "u": u, "x_offsets": x_offsets}
     for name, tensor in named.items():

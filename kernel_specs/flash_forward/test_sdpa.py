@@ -1,0 +1,105 @@
+"""kernelmint.sdpa has the signature and the meanings of F.scaled_dot_product_attention."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+import torch
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch.nn.functional import scaled_dot_product_attention
+
+import runtime
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+def inputs(lengths: tuple[int, int], kv_heads: int, device: str) -> tuple[torch.Tensor, ...]:
+    dtype = torch.float32 if device == "cpu" else torch.bfloat16
+    q = torch.randn(2, 4, lengths[0], 64, device=device, dtype=dtype)
+    k, v = torch.randn(2, 2, kv_heads, lengths[1], 64, device=device, dtype=dtype).unbind()
+    return q, k, v
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("lengths", [(70, 70), (40, 70), (70, 40), (1, 70)], ids=str)
+@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"scale": 0.3}], ids=str)
+@pytest.mark.parametrize("kv_heads", [4, 2])
+def test_it_computes_what_pytorchs_does(
+    device: str, lengths: tuple[int, int], options: dict[str, Any], kv_heads: int
+) -> None:
+    tensors = inputs(lengths, kv_heads, device)
+    gqa = {"enable_gqa": kv_heads != 4}
+    exact = scaled_dot_product_attention(*(t.double() for t in tensors), **options, **gqa)
+    found = runtime.sdpa(*tensors, **options, **gqa)
+    assert found.shape == exact.shape
+    error = (found.double() - exact).norm() / exact.norm()
+    assert error < (1e-6 if device == "cpu" else 5e-3)
+
+
+def test_its_gradients_are_pytorchs() -> None:
+    for lengths in ((70, 70), (40, 70), (70, 40)):
+        tensors = [t.requires_grad_() for t in inputs(lengths, 2, "cpu")]
+        options = {"is_causal": True, "enable_gqa": True}
+        doubles = [t.detach().double().requires_grad_() for t in tensors]
+        exact = torch.autograd.grad(
+            scaled_dot_product_attention(*doubles, **options).square().sum(), doubles
+        )
+        found = torch.autograd.grad(runtime.sdpa(*tensors, **options).square().sum(), tensors)
+        for one, other in zip(found, exact, strict=True):
+            assert (one.double() - other).norm() < 1e-5 * other.norm()
+
+
+def test_it_has_pytorchs_parameters() -> None:
+    own = inspect.signature(runtime.sdpa).parameters
+    names = ["query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa"]
+    assert list(own) == names
+    q, k, v = inputs((9, 9), 4, "cpu")
+    positional = (q, k, v, None, 0.0, True)
+    expected = scaled_dot_product_attention(*positional)
+    torch.testing.assert_close(runtime.sdpa(*positional), expected)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"attn_mask": torch.ones(70, 70, dtype=torch.bool)}, "attn_mask: got a mask"),
+        ({"attn_mask": torch.zeros(70, 70)}, "attn_mask: got a mask"),
+        ({"dropout_p": 0.1}, "dropout_p: got 0.1, expected 0"),
+        ({"is_causal": 1}, "is_causal: got a int, expected a bool"),
+        ({"enable_gqa": False}, "key: got 2 heads, expected 4 as in query; enable_gqa=True"),
+    ],
+    ids=["bool mask", "float mask", "dropout", "is_causal", "heads"],
+)
+def test_what_no_kernel_does_is_refused_by_name(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(runtime.InvalidArgument, match=message):
+        runtime.sdpa(*inputs((70, 70), 2, "cpu"), **{"enable_gqa": True, **options})
+
+
+def test_it_compiles_with_dynamic_lengths_into_one_graph() -> None:
+    torch.compiler.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(runtime.sdpa, fullgraph=True, backend=counter, dynamic=True)
+    for length in (70, 33, 130):
+        q, k, v = inputs((length, length), 4, "cpu")
+        expected = runtime.sdpa(q, k, v, is_causal=True)
+        assert torch.equal(compiled(q, k, v, is_causal=True), expected)
+    nodes = [node for graph in counter.graphs for node in graph.graph.nodes]
+    assert sum("kernelmint." in str(node.target) for node in nodes) == 1
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("compiled", [False, True])
+def test_autocast_casts_as_pytorchs_does(device: str, compiled: bool) -> None:
+    torch.compiler.reset()
+    q, k, v = (t.float() for t in inputs((70, 70), 4, device))
+    call = runtime.sdpa
+    if compiled:
+        call = torch.compile(call, fullgraph=True, backend="aot_eager")
+    with torch.autocast(device, torch.bfloat16):
+        found, expected = call(q, k, v), scaled_dot_product_attention(q, k, v)
+    assert found.dtype == expected.dtype == torch.bfloat16
+    assert torch.equal(found, runtime.sdpa(*(t.bfloat16() for t in (q, k, v))))
+    with torch.autocast(device, torch.bfloat16, enabled=False):
+        assert runtime.sdpa(q.bfloat16(), k.bfloat16(), v.bfloat16()).dtype == torch.bfloat16
