@@ -10,6 +10,7 @@
 #include "cpu_scratch.h"
 #include "dtypes.h"
 #include "flash_forward/cpu_direct_products.h"
+#include "flash_forward/cpu_hidden_values.h"
 #include "flash_forward/cpu_softmax.h"
 #include "flash_forward/cpu_tile_products.h"
 #include "flash_forward/cpu_trace.h"
@@ -56,6 +57,7 @@ class Attention {
     ManyProducts products;
     FewProducts few_products;
     RowStatistics<B_r> statistics;
+    HiddenValues<T, D, B_c> hidden;
     std::int64_t seen[B_r];  // how many keys each row sees; never fewer than the row before it
   };
 
@@ -107,10 +109,12 @@ class Attention {
     for (std::int64_t block = ceil_div(keys, B_c); block-- > 0;) {
       const std::int64_t first_key = block * B_c;
       const int count = static_cast<int>(smaller(keys - first_key, B_c));
+      const T* values = args_.v.template at<const T>(task.batch, first_key, task.kv_head);
+      std::int64_t value_stride = args_.v.stride[1];
+      const bool hides = Config::causal && first_key + count > worker.seen[0];
+      if (hides) values = worker.hidden.find(values, value_stride, count, value_stride);
       products.load_keys_values(args_.k.template at<const T>(task.batch, first_key, task.kv_head),
-                                args_.k.stride[1],
-                                args_.v.template at<const T>(task.batch, first_key, task.kv_head),
-                                args_.v.stride[1], count);
+                                args_.k.stride[1], values, value_stride, count);
       const Trace<Config, Task> trace(args_, task, block);
       if constexpr (Traced<Config>) trace.inputs(products, count);
       for (int first = 0; first < task.rows; first += Products::kStripRows) {
@@ -126,6 +130,10 @@ class Attention {
                        visible);
         if constexpr (Traced<Config>) trace.probabilities(products, first, strip, used);
         products.multiply_probabilities_values(first, strip, used);
+        if (!hides || worker.hidden.num_keys == 0) continue;
+        for (int i = 0; i < strip; ++i) {
+          worker.hidden.add(products, i, visible(i), products.out[first + i]);
+        }
       }
       if constexpr (Traced<Config>) trace.results(products, worker.statistics, scale_log2_);
     }

@@ -133,8 +133,9 @@ def sdpa(
 
 def _bhsd(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float | None
-) -> Any:
-    return attention(q, k, v, causal=causal, scale=scale, layout="bhsd")
+) -> torch.Tensor:
+    o: torch.Tensor = attention(q, k, v, causal=causal, scale=scale, layout="bhsd")
+    return o
 
 
 def explain_choice(

@@ -274,3 +274,25 @@ def test_matches_the_oracle_on_random_shapes_strides_and_scales(data: st.DataObj
     scale = data.draw(st.sampled_from([None, 0.0, -0.125, 0.5]))
     case = make_case(q, k, v, p["causal"], scale)
     assert_right(case, *call(key, q, k, v, scale))
+
+
+@pytest.mark.parametrize("key", [key for key in first_of_each_dtype() if "causal" in key])
+@pytest.mark.parametrize("rows", [300, 3])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_a_value_behind_the_causal_mask_reaches_no_row(key: str, rows: int, value: float) -> None:
+    """It reaches the rows that see it, in its column, as in the oracle; and no other element."""
+    p = KERNELS[key].parameters
+    q = torch.randn(1, rows, 2, p["d_head"]).to(DTYPES[p["dtype"]])
+    k, v = (torch.randn(1, 300, 2, p["d_head"]).to(DTYPES[p["dtype"]]) for _ in range(2))
+    clean, clean_lse = call(key, q, k, v)
+    special = (70, 299) if rows == 300 else (297, 299)
+    for i, column in zip(special, (5, 40), strict=True):
+        v[0, i, 1, column] = value
+    o, lse = call(key, q, k, v)
+    for i, column in zip(special, (5, 40), strict=True):
+        first = max(0, i - (300 - rows))
+        assert not o[0, first:, 1, column].isfinite().any()
+        assert o[0, :first, 1, column].isfinite().all()
+        o[0, first:, 1, column] = clean[0, first:, 1, column]
+    assert torch.equal(o, clean)
+    assert torch.equal(lse, clean_lse)
