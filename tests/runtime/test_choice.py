@@ -284,6 +284,7 @@ def test_fronts_are_found_through_the_packs():
         "sdpa": "kernel_specs.flash_forward.front",
         "forward": "kernel_specs.flash_forward.front",
         "forward_timed": "kernel_specs.flash_forward.front",
+        "decode": "kernel_specs.flash_decode.front",
         "block_sparse_attention": "kernel_specs.hstu.block_sparse.front",
         "hstu_attention_with_bsa": "kernel_specs.hstu.hstu_bsa.front",
     }

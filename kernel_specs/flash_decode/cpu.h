@@ -1,0 +1,343 @@
+// Attention of few queries over a cache on the CPU. A task takes some of the keys of one key head,
+// for all queries that share it, and leaves its part of each row: output, maximum and sum. Which
+// keys are a part's follows from the cache's length alone, and parts are added up in their order:
+// so results depend neither on the number of threads nor on what else is in the batch.
+#pragma once
+
+#include "cpu_convert.h"
+#include "cpu_math.h"
+#include "cpu_vector.h"
+#include "dtypes.h"
+#include "integers.h"
+#include "launch.h"
+#include "parallel.h"
+
+namespace kernelmint::flash_decode {
+inline namespace KERNELMINT_ISA {
+
+using namespace kernelmint::cpu;
+
+inline constexpr float kNothing = -__builtin_inff();  // the maximum of a row that has seen no key
+inline constexpr float kLog2E = 0x1.715476p0f, kLn2 = 0x1.62e43p-1f;
+
+constexpr std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
+constexpr std::int64_t most(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
+
+// The first `count` elements from memory that ends with them; zeros behind.
+template <class T>
+KERNELMINT_ALWAYS_INLINE F32 load_some(const T* from, std::int64_t count) {
+  if (count >= kLanes) return load(from);
+  T padded[kLanes] = {};
+  __builtin_memcpy(padded, from, static_cast<std::size_t>(count) * sizeof(T));
+  return load(padded);
+}
+
+template <class T>
+KERNELMINT_ALWAYS_INLINE void store_some(T* to, F32 v, std::int64_t count) {
+  if (count >= kLanes) return store(to, v);
+  T padded[kLanes];
+  store(padded, v);
+  __builtin_memcpy(to, padded, static_cast<std::size_t>(count) * sizeof(T));
+}
+
+template <class Config>
+class Decode {
+  using T = typename Config::dtype;
+  using Args = typename Config::Args;
+  static constexpr int kKeys = Config::B_c, kRowsAtOnce = 4;
+
+ public:
+  Decode(const Args& args, int workers)
+      : args_(args),
+        workers_(workers),
+        rows_(args.Sq * (args.H / args.Hk)),
+        group_(args.H / args.Hk),
+        query_width_(round_up(args.D, std::int64_t{kLanes})),
+        width_(round_up(args.Dv, std::int64_t{kLanes})) {
+    for (std::int64_t b = 0; b < args.B; ++b) parts_ = most(parts_, keys_of(b).parts());
+  }
+
+  std::int64_t heads() const { return args_.B * args_.Hk; }
+  std::int64_t tasks() const { return heads() * parts_; }
+  // Of all parts, of each row its output, maximum and sum; and the queries that a worker is at.
+  std::size_t bytes() const {
+    const std::int64_t floats = workers_ * query_width_ + tasks() * (width_ + 2);
+    return static_cast<std::size_t>(floats * rows_) * sizeof(float);
+  }
+  void use(void* memory) {
+    queries_ = static_cast<float*>(memory);
+    parts_of_rows_ = queries_ + workers_ * rows_ * query_width_;
+  }
+
+  // Keys of a head become a part.
+  void take(std::int64_t task, int worker) const {
+    const std::int64_t batch = task / parts_ / args_.Hk, head = task / parts_ % args_.Hk;
+    const Keys keys = keys_of(batch);
+    const std::int64_t begin = keys.first + task % parts_ * keys.each;
+    if (begin >= keys.length) return;
+    const std::int64_t end = least(begin + keys.each, keys.length);
+    float* queries = queries_ + worker * rows_ * query_width_;
+    load_queries(queries, batch, head);
+    Block block{.batch = batch, .head = head};
+    for (std::int64_t row = 0; row < rows_; ++row) clear(part(task, row));
+    for (std::int64_t key = begin; key < end; key += kKeys) {
+      find(block, key, end);
+      std::int64_t row = 0;
+      for (; row + kRowsAtOnce <= rows_; row += kRowsAtOnce)
+        take<kRowsAtOnce>(block, queries, task, keys, row);
+      for (; row < rows_; ++row) take<1>(block, queries, task, keys, row);
+    }
+  }
+
+  // The parts of a head become its rows of the result.
+  void merge(std::int64_t task) const {
+    const std::int64_t batch = task / args_.Hk, kv_head = task % args_.Hk;
+    const std::int64_t parts = keys_of(batch).parts();
+    for (std::int64_t row = 0; row < rows_; ++row) {
+      const std::int64_t query = row / group_, head = kv_head * group_ + row % group_;
+      const auto of_part = [&](std::int64_t p) { return part(task * parts_ + p, row); };
+      float sink = kNothing;
+      if (args_.s_aux.data != nullptr)
+        sink = load_some(args_.s_aux.template at<const T>(head), 1)[0] * kLog2E;
+      float maximum = sink;
+      for (std::int64_t p = 0; p < parts; ++p)
+        maximum = maximum > maximum_of(of_part(p)) ? maximum : maximum_of(of_part(p));
+      const float shift = maximum == kNothing ? 0 : maximum;
+      float sum = power(sink - shift);
+      for (std::int64_t p = 0; p < parts; ++p) {
+        float& weight = maximum_of(of_part(p));
+        weight = power(weight - shift);
+        sum += sum_of(of_part(p)) * weight;
+      }
+      const float factor = sum == 0 ? 0 : 1 / sum;
+      T* o = args_.o.template at<T>(batch, query, head);
+      for (std::int64_t d = 0; d < args_.Dv; d += kLanes) {
+        F32 total{};
+        for (std::int64_t p = 0; p < parts; ++p)
+          total = fma(splat(maximum_of(of_part(p))), load(of_part(p) + d), total);
+        store_some(o + d, total * factor, args_.Dv - d);
+      }
+      if (args_.lse.data != nullptr)
+        *args_.lse.template at<float>(batch, head, query) = (maximum + __builtin_log2f(sum)) * kLn2;
+    }
+  }
+
+ private:
+  static constexpr std::int64_t kLeastKeys = 256, kMostParts = 128;  // of a part, of a head
+
+  struct Keys {
+    std::int64_t length, first;  // all from `first` on are seen by some query
+    std::int64_t each;           // of a part
+
+    std::int64_t parts() const { return ceil_div(length - first, each); }
+  };
+
+  // Keys and values of a block, where they lie.
+  struct Block {
+    std::int64_t batch, head, first = 0;
+    int count = 0;
+    const T* keys[kKeys];  // the last one's again behind `count`
+    const T* values[kKeys];
+  };
+
+  Keys keys_of(std::int64_t batch) const {
+    const std::int64_t capacity =
+        args_.block_table.data != nullptr ? args_.pages * args_.P : args_.P;
+    Keys keys{capacity, 0, 0};
+    if (args_.seqused_k.data != nullptr)
+      keys.length = most(least(*args_.seqused_k.template at<const i32>(batch), capacity), 0);
+    if (args_.leftpad_k.data != nullptr)
+      keys.first = most(least(*args_.leftpad_k.template at<const i32>(batch), keys.length), 0);
+    if (args_.window_left >= 0)
+      keys.first = most(keys.first, keys.length - args_.Sq - args_.window_left);
+    keys.each = most(kLeastKeys,
+                     round_up(ceil_div(keys.length - keys.first, kMostParts), std::int64_t{kKeys}));
+    return keys;
+  }
+
+  void find(Block& block, std::int64_t first, std::int64_t end) const {
+    block.first = first;
+    block.count = static_cast<int>(least(end - first, kKeys));
+    for (int i = 0; i < kKeys; ++i) {
+      std::int64_t cache = block.batch, row = first + (i < block.count ? i : block.count - 1);
+      if (args_.block_table.data != nullptr) {
+        cache = *args_.block_table.template at<const i32>(block.batch, row / args_.P);
+        row %= args_.P;
+      }
+      block.keys[i] = args_.k_cache.template at<const T>(cache, row, block.head);
+      block.values[i] = args_.v_cache.template at<const T>(cache, row, block.head);
+    }
+  }
+
+  // The queries of a key head in f32, zeros behind their columns.
+  void load_queries(float* queries, std::int64_t batch, std::int64_t kv_head) const {
+    for (std::int64_t row = 0; row < rows_; ++row) {
+      const T* q =
+          args_.q.template at<const T>(batch, row / group_, kv_head * group_ + row % group_);
+      for (std::int64_t d = 0; d < args_.D; d += kLanes)
+        store(queries + row * query_width_ + d, load_some(q + d, args_.D - d));
+    }
+  }
+
+  float* part(std::int64_t task, std::int64_t row) const {
+    return parts_of_rows_ + (task * rows_ + row) * (width_ + 2);
+  }
+  float& maximum_of(float* part) const { return part[width_]; }
+  float& sum_of(float* part) const { return part[width_ + 1]; }
+  void clear(float* part) const {
+    for (std::int64_t d = 0; d < width_; d += kLanes) store(part + d, F32{});
+    maximum_of(part) = kNothing;
+    sum_of(part) = 0;
+  }
+
+  KERNELMINT_ALWAYS_INLINE static float power(float x) { return exp2(splat(x))[0]; }
+
+  // The online softmax of kRows rows over a block.
+  template <int kRows>
+  KERNELMINT_ALWAYS_INLINE void take(const Block& block, const float* queries, std::int64_t task,
+                                     const Keys& keys, std::int64_t first_row) const {
+    alignas(64) float scores[kRows][kKeys];
+    multiply_keys<kRows>(block, queries + first_row * query_width_, scores);
+    for (int r = 0; r < kRows; ++r) {
+      float* of_row = part(task, first_row + r);
+      const float before = maximum_of(of_row);
+      F32 greatest = splat(before);
+      for (int i = 0; i < block.count; i += kLanes) {
+        const F32 s = finished(load(&scores[r][i]), block, i, keys, first_row + r);
+        store(&scores[r][i], s);
+        greatest = max(greatest, s);
+      }
+      const float now = reduce_max(greatest), shift = now == kNothing ? 0 : now;
+      const float rescale = power(before - shift);
+      F32 sum{};
+      for (int i = 0; i < block.count; i += kLanes) {
+        const F32 p = exp2(load(&scores[r][i]) - shift);
+        store(&scores[r][i], p);
+        sum += p;
+      }
+      maximum_of(of_row) = now;
+      sum_of(of_row) = sum_of(of_row) * rescale + reduce_add(sum);
+      if (rescale != 1.0f)
+        for (std::int64_t d = 0; d < width_; d += kLanes)
+          store(of_row + d, load(of_row + d) * rescale);
+    }
+    std::int64_t d = 0;
+    constexpr int kVectors = kRows == 1 ? 8 : kVectorRegisters / 8;
+    for (; d + kVectors * kLanes <= args_.Dv; d += kVectors * kLanes)
+      multiply_values<kRows, kVectors, false>(block, scores, task, first_row, d);
+    for (; d + kLanes <= args_.Dv; d += kLanes)
+      multiply_values<kRows, 1, false>(block, scores, task, first_row, d);
+    if (d < args_.Dv) multiply_values<kRows, 1, true>(block, scores, task, first_row, d);
+  }
+
+  // scores = queries times the block's keys.
+  template <int kRows>
+  KERNELMINT_ALWAYS_INLINE void multiply_keys(const Block& block, const float* queries,
+                                              float (&scores)[kRows][kKeys]) const {
+    constexpr int kKeysAtOnce = kLanes / kRows;
+    const std::int64_t whole = args_.D / kLanes * kLanes;
+    for (int key = 0; key < block.count; key += kKeysAtOnce) {
+      F32 sums[kLanes] = {};
+      for (std::int64_t d = 0; d < whole; d += kLanes) {
+#pragma GCC unroll 16
+        for (int i = 0; i < kKeysAtOnce; ++i) {
+          const F32 k = load(block.keys[key + i] + d);
+#pragma GCC unroll 4
+          for (int r = 0; r < kRows; ++r)
+            sums[r * kKeysAtOnce + i] =
+                fma(load(queries + r * query_width_ + d), k, sums[r * kKeysAtOnce + i]);
+        }
+      }
+      if (whole < args_.D) {
+        for (int i = 0; i < kKeysAtOnce; ++i) {
+          const F32 k = load_some(block.keys[key + i] + whole, args_.D - whole);
+          for (int r = 0; r < kRows; ++r)
+            sums[r * kKeysAtOnce + i] =
+                fma(load(queries + r * query_width_ + whole), k, sums[r * kKeysAtOnce + i]);
+        }
+      }
+      const F32 each = sum_each(sums);
+      for (int r = 0; r < kRows; ++r)
+        __builtin_memcpy(&scores[r][key], reinterpret_cast<const float*>(&each) + r * kKeysAtOnce,
+                         kKeysAtOnce * sizeof(float));
+    }
+  }
+
+  // A vector of scores as exponents of 2: scaled, capped, biased; -inf where the row sees nothing.
+  KERNELMINT_ALWAYS_INLINE F32 finished(F32 s, const Block& block, int i, const Keys& keys,
+                                        std::int64_t row) const {
+    if (args_.softcap > 0) {  // tanh(x) = 1 - 2 / (1 + e^2x), which is 1 long before e^2x is 2^64
+      const F32 twice = rounded_product(s, splat(args_.softmax_scale / args_.softcap * 2 * kLog2E));
+      s = args_.softcap * kLog2E * (1 - 2 / (1 + exp2(-max(splat(-64.0f), -twice))));
+    } else {
+      s = rounded_product(s, splat(args_.softmax_scale * kLog2E));
+    }
+    const std::int64_t own = keys.length - args_.Sq + row / group_;
+    const std::int64_t distance = own - block.first - i;  // to the first lane's key, which is less
+    const I32 ahead = splat(static_cast<std::int32_t>(distance)) - lane_numbers();
+    if (args_.alibi_slopes.data != nullptr) {
+      const std::int64_t head = block.head * group_ + row % group_;
+      const float slope = *args_.alibi_slopes.template at<const float>(block.batch, head) * kLog2E;
+      s -= slope * __builtin_convertvector(ahead < 0 ? -ahead : ahead, F32);
+    }
+    if (args_.window_left >= 0) s = ahead > args_.window_left ? splat(kNothing) : s;
+    if (args_.window_right >= 0) s = -ahead > args_.window_right ? splat(kNothing) : s;
+    return lane_numbers() < block.count - i ? s : splat(kNothing);
+  }
+
+  // parts[d .. ) += probabilities times the block's values, kVectors vectors of columns; of the
+  // last one, if kIsSome, as many as there are.
+  template <int kRows, int kVectors, bool kIsSome>
+  KERNELMINT_ALWAYS_INLINE void multiply_values(const Block& block,
+                                                const float (&probabilities)[kRows][kKeys],
+                                                std::int64_t task, std::int64_t first_row,
+                                                std::int64_t d) const {
+    F32 sums[kRows][kVectors] = {};
+    for (int key = 0; key < block.count; ++key) {
+      const T* values = block.values[key] + d;
+#pragma GCC unroll 8
+      for (int i = 0; i < kVectors; ++i) {
+        const F32 v = kIsSome ? load_some(values, args_.Dv - d) : load(values + i * kLanes);
+#pragma GCC unroll 4
+        for (int r = 0; r < kRows; ++r)
+          sums[r][i] = fma(splat(probabilities[r][key]), v, sums[r][i]);
+      }
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+      float* of_row = part(task, first_row + r) + d;
+#pragma GCC unroll 8
+      for (int i = 0; i < kVectors; ++i)
+        store(of_row + i * kLanes, load(of_row + i * kLanes) + sums[r][i]);
+    }
+  }
+
+  const Args& args_;
+  const std::int64_t workers_, rows_, group_;
+  const std::int64_t query_width_, width_;  // of a row in f32: whole vectors
+  std::int64_t parts_ = 0;                  // of a head, at most
+  float* queries_ = nullptr;                // [workers][rows][query_width]
+  float* parts_of_rows_ = nullptr;          // [heads][parts][rows][width + 2]
+};
+
+}  // namespace KERNELMINT_ISA
+}  // namespace kernelmint::flash_decode
+
+namespace kernelmint {
+
+template <class Config, class Isa>
+LaunchResult launch(const void* pointer, const LaunchContext& context) {
+  const auto& args = *static_cast<const typename Config::Args*>(pointer);
+  if (args.B == 0 || args.Sq == 0 || args.H == 0) return {};
+  flash_decode::Decode<Config> decode(args, context.num_threads);
+  const Allocation memory = context.allocate(decode.bytes());
+  if (memory.error != nullptr) return {memory.error};
+  decode.use(memory.data);
+  parallel_for(decode.tasks(), context.num_threads,
+               [&](std::int64_t task, int worker) { decode.take(task, worker); });
+  parallel_for(decode.heads(), context.num_threads,
+               [&](std::int64_t head, int /*worker*/) { decode.merge(head); });
+  return {};
+}
+
+}  // namespace kernelmint

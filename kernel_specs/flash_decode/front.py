@@ -1,0 +1,104 @@
+"""Attention over a cache without a key: picks a kernel of flash_decode that suits the arguments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+import runtime
+from runtime import choice, tensors
+from runtime.errors import InvalidArgument, shown
+from runtime.handle import traced_as_constant
+
+_FAMILY = "flash_decode"
+
+
+def decode(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    *,
+    seqused_k: torch.Tensor | None = None,
+    block_table: torch.Tensor | None = None,
+    leftpad_k: torch.Tensor | None = None,
+    softmax_scale: float | None = None,
+    causal: bool = True,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    s_aux: torch.Tensor | None = None,
+    alibi_slopes: torch.Tensor | None = None,
+    batch_invariant: bool = False,
+    return_lse: bool = False,
+    out: torch.Tensor | tuple[torch.Tensor, ...] | None = None,
+) -> Any:
+    """Attention of the newest queries over a cache of keys and values, which may lie in pages.
+
+    Query i of Sq is at key `seqused_k - Sq + i` of its cache: masks and distances are aligned
+    bottom-right, as FlashAttention's. Lengths stay on the device: nothing waits for them, and a
+    call may be captured in a CUDA graph and replayed with others. Best for few queries: up to 16
+    of all heads that share keys are computed at once.
+
+    Args:
+        q: queries, [B, Sq, H, D], bf16 or fp16, on the CPU also f32; D is a multiple of 8, at most
+            256 on a GPU.
+        k_cache: keys, [B, Sk, Hk, D], or pages, [pages, page size, Hk, D]; Hk divides H.
+        v_cache: values, like k_cache; their head dimension may be another, Dv.
+        seqused_k: how many keys of each cache there are, int32, [B]; all where None.
+        block_table: the pages of each batch entry, in order, int32, [B, most pages of one].
+        leftpad_k: how many of the keys, at the front, are padding, int32, [B].
+        softmax_scale: the factor on q k^T; D ** -0.5 where None.
+        causal: a query sees no key after its own.
+        window_size: how many keys before and after its own a query sees; -1: all.
+        softcap: scores become softcap * tanh(score / softcap); 0: as they are.
+        s_aux: a learned logit for each head, a score without a value, [H], of q's dtype.
+        alibi_slopes: what a score loses for each key of distance, f32, [H] or [B, H].
+        batch_invariant: a row's result is the same, bit for bit, whatever else is in the batch; it
+            takes longer. (On the CPU it always is.)
+        return_lse: also return the log-sum-exp of each row of scores, the sink among them: natural
+            log, float32, [B, H, Sq].
+        out: where to write: a tensor [B, Sq, H, Dv], or (o, lse) with return_lse.
+
+    Returns:
+        the output, [B, Sq, H, Dv], of q's dtype; or (output, lse). Results repeat bit for bit.
+
+    Raises:
+        KernelNotFound: no kernel suits; the message says for each candidate why.
+        InvalidArgument: an argument is wrong.
+    """
+    batch, _, heads, head_dim = tensors.extents("q", q, 4)
+    width = max(head_dim, tensors.extents("v_cache", v_cache, 4)[3])
+    wanted: dict[str, Any] = {"dtype": q.dtype}
+    if q.is_cuda:
+        padded = next((d for d in _widths() if width <= d), width)
+        wanted |= {"d_head": padded, "paged": block_table is not None}
+    left, right = _window(causal, window_size)
+    if isinstance(alibi_slopes, torch.Tensor) and alibi_slopes.dim() == 1:
+        alibi_slopes = alibi_slopes.expand(batch, heads)
+    return choice.take(_FAMILY, q.device, wanted)(
+        q, k_cache, v_cache, block_table, seqused_k, leftpad_k, s_aux, alibi_slopes,
+        softmax_scale=softmax_scale, softcap=softcap, window_left=left, window_right=right,
+        batch_invariant=batch_invariant, return_lse=return_lse, out=out,
+    )  # fmt: skip
+
+
+def _window(causal: bool, window_size: tuple[int, int]) -> tuple[int, int]:
+    if causal is not True and causal is not False:
+        raise InvalidArgument(f"causal: got a {type(causal).__name__}, expected a bool")
+    if not (
+        isinstance(window_size, (tuple, list))
+        and len(window_size) == 2
+        and all(isinstance(keys, int) for keys in window_size)
+    ):
+        raise InvalidArgument(
+            f"window_size: got {shown(window_size)}, expected two integers: the keys before and "
+            "after a query's own that it sees, or -1 for all"
+        )
+    return window_size[0], 0 if causal else window_size[1]
+
+
+@traced_as_constant
+def _widths() -> tuple[int, ...]:
+    """The head dimensions that are compiled in: those of tensors are padded to the next."""
+    found = (info.parameters.get("d_head") for info in runtime.kernels(_FAMILY))
+    return tuple(sorted({d for d in found if d is not None}))

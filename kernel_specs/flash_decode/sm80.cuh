@@ -1,0 +1,566 @@
+// Attention of few queries over a cache, bound by how fast keys and values come from memory. A
+// thread block takes a share of all keys (sm80_work.cuh), head after head, and always has the next
+// steps on their way. A warp takes 16 keys of a step at a time and keeps a maximum, a sum and an
+// output of its own, so that within a head nobody waits for anybody. Where a head ends, its warps
+// are added up; of a head that several thread blocks share, each leaves its part, and the one that
+// is last adds them up in their order: results are the same to the last bit, whoever comes last.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "cuda_launch.cuh"
+#include "dtypes.h"
+#include "flash_decode/sm80_tickets.cuh"
+#include "flash_decode/sm80_work.cuh"
+#include "integers.h"
+#include "ptx/cp_async.cuh"
+#include "ptx/math.cuh"
+#include "ptx/mma.cuh"
+#include "ptx/shared_memory.cuh"
+
+namespace kernelmint::flash_decode::sm80 {
+
+inline constexpr float kLog2E = 1.4426950408889634f;
+inline constexpr float kLn2 = 0.6931471805599453f;
+
+// 2^(a - b), 0 where nothing was seen at all.
+__device__ __forceinline__ float weight(float a, float b) {
+  return ptx::exp2(a - (b == -INFINITY ? 0.0f : b));
+}
+
+template <class Config>
+class Decode {
+  using T = typename Config::dtype;
+  using Problem = sm80::Problem<typename Config::Args>;
+  static constexpr int kD = Config::d_head, kKeys = Config::B_c, kWarps = Config::n_warps;
+  static constexpr int kThreads = Config::threads, kStages = Config::stages;
+  static constexpr int kRowBytes = 2 * kD, kTileBytes = kKeys * kRowBytes;
+  static constexpr int kChunks = kD / 8;  // of 16 bytes, of a row
+  static constexpr int kRowsAtOnce = kThreads / kChunks;
+  static constexpr int kSlices = kD / 16, kHalfRows = kBlockRows / 2;
+  static constexpr int kWeights =
+      kWarps * kHalfRows * kD / kBlockRows;  // parts that sums_ has room for weights of
+  static_assert(kKeys % kRowsAtOnce == 0, "a step's copies take all threads");
+
+ public:
+  __device__ Decode(const Problem& problem, unsigned char* shared)
+      : problem_(problem),
+        args_(problem.args),
+        tiles_(ptx::shared_address(shared)),
+        sums_(reinterpret_cast<float*>(shared + 2 * kStages * kTileBytes)),
+        queries_(ptx::shared_address(sums_)),
+        warp_statistics_(reinterpret_cast<float2*>(sums_ + kWarps * kHalfRows * kD)),
+        row_statistics_(warp_statistics_ + kWarps * kBlockRows),
+        plan_(reinterpret_cast<Plan*>(row_statistics_ + kBlockRows)),
+        scale_(args_.softmax_scale * (args_.softcap > 0 ? 2 * kLog2E / args_.softcap : kLog2E)) {}
+
+  __device__ void run() {
+    const WorkList<Config> list(problem_);
+    if (static_cast<int>(blockIdx.x) >= list.shares()) return;
+    Cursor ahead = list.first_of(blockIdx.x);
+    if (threadIdx.x == 0) plan_->at = ahead;
+    for (int stage = 0; stage < kStages - 1; ++stage) request(ahead, stage);
+    int stage = 0;
+    while (true) {
+      __syncthreads();
+      if (plan_->at.units_left == 0) return;
+      begin_rows(plan_->at);
+      const int end = end_of(problem_, plan_->at);
+      if (threadIdx.x == 0) plan_->parts = parts_of(list, plan_->at, end);
+      int key = plan_->at.keys.first + plan_->at.step * kKeys;
+      for (int steps = end - plan_->at.step; steps > 0; --steps) {
+        ptx::cp_async_wait_group<kStages - 2>();
+        __syncthreads();
+        request(ahead, stage == 0 ? kStages - 1 : stage - 1);
+        take(tiles_ + stage * 2 * kTileBytes, plan_->at, key);
+        key += kKeys;
+        if (++stage == kStages) stage = 0;
+      }
+      end_rows(plan_->at, plan_->parts);
+      if (threadIdx.x == 0) advance_to<Config>(problem_, plan_->at, end);
+    }
+  }
+
+ private:
+  // Where the parts of a head's rows lie that thread blocks, or units, leave.
+  struct Parts {
+    int count = 1, own = 0;  // 1: nobody else has keys of this head
+    std::int64_t first_slot = 0;
+    int step = 0;
+    bool skips = false;  // the first share began with another head, whose part has the slot before
+    int* ticket = nullptr;
+
+    __device__ std::int64_t slot(int part) const {
+      return first_slot + std::int64_t{part} * step + (part == 0 && skips);
+    }
+  };
+
+  // What a thread block is at; its threads keep no copy, since registers are short.
+  struct Plan {
+    Cursor at;
+    Parts parts;
+    int is_last;
+  };
+
+  __device__ Parts parts_of(const WorkList<Config>& list, const Cursor& at, int end) const {
+    Parts parts;
+    if (at.step == 0 && end == at.keys.steps) return parts;
+    const int unit = at.step / at.keys.unit;
+    const std::int64_t head_begin = list.begin(blockIdx.x + 1) - at.units_left - unit;
+    if (args_.batch_invariant) {
+      parts.count = at.keys.units();
+      parts.own = unit;
+      parts.first_slot = head_begin;
+      parts.step = 1;
+      parts.ticket = problem_.tickets +
+                     (std::int64_t{at.batch} * args_.Hk + at.kv_head) * problem_.row_blocks +
+                     at.row_block;
+    } else {
+      const int first = list.share_of(head_begin);
+      parts.count = list.share_of(head_begin + at.keys.units() - 1) - first + 1;
+      parts.own = static_cast<int>(blockIdx.x) - first;
+      parts.first_slot = 2 * std::int64_t{first};
+      parts.step = 2;
+      parts.skips = list.begin(first) < head_begin;
+      parts.ticket = problem_.tickets + first;
+    }
+    return parts;
+  }
+
+  // The rows of the mma's accumulators that this lane holds.
+  __device__ static int lane_row(int half) {
+    return static_cast<int>(threadIdx.x) % 32 / 4 + half * kHalfRows;
+  }
+
+  // The address of a chunk of a row of a tile: the swizzle spreads a column's chunks over the
+  // banks.
+  __device__ static std::uint32_t chunk(std::uint32_t tile, int row, int column) {
+    return tile + row * kRowBytes + ((column ^ (row & 7)) << 4);
+  }
+
+  // Requests the step at `ahead`, if there is one, and moves on.
+  __device__ __forceinline__ void request(Cursor& ahead, int stage) {
+    if (ahead.units_left > 0) {
+      const int column = static_cast<int>(threadIdx.x) % kChunks;
+      const int row = static_cast<int>(threadIdx.x) / kChunks;
+      const std::uint32_t keys = tiles_ + stage * 2 * kTileBytes, values = keys + kTileBytes;
+      const bool has_key = column * 8 < args_.D, has_value = column * 8 < args_.Dv;
+      const int key = ahead.keys.first + ahead.step * kKeys + row;
+      copy<kKeys / kRowsAtOnce>(ahead, key, [&](int i, const T* k, const T* v, bool exists) {
+        const int tile_row = row + i * kRowsAtOnce;
+        ptx::cp_async_16_or_zero_ahead<kPrefetch>(chunk(keys, tile_row, column), k + column * 8,
+                                                  exists && has_key);
+        ptx::cp_async_16_or_zero_ahead<kPrefetch>(chunk(values, tile_row, column), v + column * 8,
+                                                  exists && has_value);
+      });
+      advance<Config>(problem_, ahead);
+    }
+    ptx::cp_async_commit_group();
+  }
+
+  // Calls `to_shared` for `kRows` rows, kRowsAtOnce apart, from `key` on.
+  template <int kRows, class ToShared>
+  __device__ __forceinline__ void copy(const Cursor& at, int key, ToShared to_shared) {
+    if constexpr (Config::paged) {
+      const unsigned page_size = static_cast<unsigned>(args_.P);
+      const i32* table = args_.block_table.template at<const i32>(at.batch);
+      const T* k = args_.k_cache.template at<const T>(0, 0, at.kv_head);
+      const T* v = args_.v_cache.template at<const T>(0, 0, at.kv_head);
+      constexpr int kAtOnce = kRows < 4 ? kRows : 4;
+#pragma unroll
+      for (int first = 0; first < kRows; first += kAtOnce) {
+        int pages[kAtOnce];
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          const unsigned position = static_cast<unsigned>(key + (first + i) * kRowsAtOnce);
+          pages[i] = static_cast<int>(position) < at.keys.length
+                         ? __ldg(table + position / page_size * args_.block_table.stride[1])
+                         : 0;
+        }
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          const unsigned position = static_cast<unsigned>(key + (first + i) * kRowsAtOnce);
+          const std::int64_t page = pages[i], row = position % page_size;
+          to_shared(first + i, k + page * args_.k_cache.stride[0] + row * args_.k_cache.stride[1],
+                    v + page * args_.v_cache.stride[0] + row * args_.v_cache.stride[1],
+                    static_cast<int>(position) < at.keys.length);
+        }
+      }
+    } else {
+      const T* k = args_.k_cache.template at<const T>(at.batch, key, at.kv_head);
+      const T* v = args_.v_cache.template at<const T>(at.batch, key, at.kv_head);
+#pragma unroll
+      for (int i = 0; i < kRows; ++i)
+        to_shared(i, k + i * (kRowsAtOnce * args_.k_cache.stride[1]),
+                  v + i * (kRowsAtOnce * args_.v_cache.stride[1]),
+                  key + i * kRowsAtOnce < at.keys.length);
+    }
+  }
+
+  // The queries, in shared memory after the next barrier, and what each row sees. Nobody reads what
+  // was there before.
+  __device__ __forceinline__ void begin_rows(const Cursor& at) {
+#pragma unroll
+    for (int i = threadIdx.x; i < kBlockRows * kChunks; i += kThreads) {
+      const int row = i / kChunks, column = i % kChunks;
+      const int index = at.row_block * kBlockRows + row;
+      uint4 q = {};
+      if (index < problem_.rows && column * 8 < args_.D)
+        q = __ldg(reinterpret_cast<const uint4*>(args_.q.template at<const T>(
+            at.batch, index / problem_.group, at.kv_head * problem_.group + index % problem_.group,
+            column * 8)));
+      ptx::store_shared(chunk(queries_, row, column), q);
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      maximum_[half] = -INFINITY;
+      sum_[half] = 0;
+    }
+    // All rows see the keys in between.
+    const int last_row = min((at.row_block + 1) * kBlockRows, problem_.rows) - 1;
+    all_see_from_ = position(at, last_row) - problem_.window_left;
+    all_see_to_ =
+        min(at.keys.length, position(at, at.row_block * kBlockRows) + problem_.window_right + 1);
+#pragma unroll
+    for (auto& tile : output_)
+#pragma unroll
+      for (float& element : tile) element = 0;
+  }
+
+  // The key that a row's query is at.
+  __device__ int position(const Cursor& at, int row) const {
+    return at.keys.length - static_cast<int>(args_.Sq) + row / problem_.group;
+  }
+
+  // Products of 16 keys, from `key` on for this lane, become exponents of 2. What is not asked for
+  // costs a branch that all threads take.
+  __device__ __forceinline__ void scale_scores(float (&scores)[2][4], const Cursor& at,
+                                               int key) const {
+#pragma unroll
+    for (int i = 0; i < 8; ++i)  // rounded, so that the greatest one's exponent is 0
+      scores[i / 4][i % 4] = __fmul_rn(scores[i / 4][i % 4], scale_);
+    if (args_.softcap > 0) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {  // tanh(x) = 1 - 2 / (1 + e^2x)
+        float& score = scores[i / 4][i % 4];
+        score = args_.softcap * kLog2E * (1 - 2 * ptx::reciprocal(1 + ptx::exp2(score)));
+      }
+    }
+    if (args_.alibi_slopes.data != nullptr) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int row = at.row_block * kBlockRows + lane_row(half);
+        const int head = at.kv_head * problem_.group + row % problem_.group;
+        const float slope = *args_.alibi_slopes.template at<const float>(at.batch, head) * kLog2E;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int distance = abs(position(at, row) - key - i / 2 * 8 - i % 2);
+          scores[i / 2][half * 2 + i % 2] -= slope * static_cast<float>(distance);
+        }
+      }
+    }
+  }
+
+  __device__ __forceinline__ void mask_scores(float (&scores)[2][4], const Cursor& at,
+                                              int key) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int own = position(at, at.row_block * kBlockRows + lane_row(i / 2));
+#pragma unroll
+      for (int tile = 0; tile < 2; ++tile) {
+        const int other = key + tile * 8 + i % 2;
+        if (other < own - problem_.window_left || other > own + problem_.window_right ||
+            other >= at.keys.length)
+          scores[tile][i] = -INFINITY;
+      }
+    }
+  }
+
+  // The online softmax and both products of a step, for this warp's keys.
+  __device__ __forceinline__ void take(std::uint32_t keys, const Cursor& at, int first_key) {
+    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+    const std::uint32_t values = keys + kTileBytes;
+    const bool is_masked = first_key < all_see_from_ || first_key + kKeys > all_see_to_;
+#pragma unroll
+    for (int group = 0; group < kKeys / 16 / kWarps; ++group) {
+      const int row = (group * kWarps + warp) * 16;
+      float scores[2][4] = {};
+#pragma unroll
+      for (int slice = 0; slice < kSlices; ++slice) {
+        std::uint32_t q[4];
+        ptx::ldmatrix_x4(q, chunk(queries_, lane % 16, slice * 2 + lane / 16));
+        std::uint32_t k[4];  // keys 0-7 and 8-15, each by columns 0-7 and 8-15
+        ptx::ldmatrix_x4(k, chunk(keys, row + lane / 16 * 8 + lane % 8, slice * 2 + lane / 8 % 2));
+        ptx::mma_m16n8k16<T>(scores[0], q, k[0], k[1]);
+        ptx::mma_m16n8k16<T>(scores[1], q, k[2], k[3]);
+      }
+      scale_scores(scores, at, first_key + row + lane % 4 * 2);
+      if (is_masked) mask_scores(scores, at, first_key + row + lane % 4 * 2);
+      float rescale[2];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float greatest = fmaxf(fmaxf(scores[0][2 * half], scores[0][2 * half + 1]),
+                               fmaxf(scores[1][2 * half], scores[1][2 * half + 1]));
+        greatest = fmaxf(greatest, __shfl_xor_sync(~0u, greatest, 1));
+        greatest = fmaxf(greatest, __shfl_xor_sync(~0u, greatest, 2));
+        greatest = fmaxf(greatest, maximum_[half]);
+        rescale[half] = weight(maximum_[half], greatest);
+        maximum_[half] = greatest;
+        float added = 0;
+#pragma unroll
+        for (int tile = 0; tile < 2; ++tile)
+#pragma unroll
+          for (int i = 2 * half; i < 2 * half + 2; ++i) {
+            scores[tile][i] = weight(scores[tile][i], greatest);
+            added += scores[tile][i];
+          }
+        sum_[half] = sum_[half] * rescale[half] + added;
+      }
+      const std::uint32_t probabilities[4] = {
+          ptx::pack<T>(scores[0][0], scores[0][1]), ptx::pack<T>(scores[0][2], scores[0][3]),
+          ptx::pack<T>(scores[1][0], scores[1][1]), ptx::pack<T>(scores[1][2], scores[1][3])};
+#pragma unroll
+      for (auto& tile : output_)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) tile[i] *= rescale[i / 2];
+#pragma unroll
+      for (int slice = 0; slice < kSlices; ++slice) {
+        std::uint32_t v[4];  // columns 0-7 and 8-15, each by keys 0-7 and 8-15
+        ptx::ldmatrix_x4_transposed(v, chunk(values, row + lane % 16, slice * 2 + lane / 16));
+        ptx::mma_m16n8k16<T>(output_[2 * slice], probabilities, v[0], v[1]);
+        ptx::mma_m16n8k16<T>(output_[2 * slice + 1], probabilities, v[2], v[3]);
+      }
+    }
+  }
+
+  // Adds up the warps, eight rows at a time; then writes the rows, or this block's part of them.
+  __device__ void end_rows(const Cursor& at, const Parts& parts) {
+    const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
+    const int rows = min(problem_.rows - at.row_block * kBlockRows, kBlockRows);
+    const int kept_rows = min(problem_.rows, kBlockRows);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      sum_[half] += __shfl_xor_sync(~0u, sum_[half], 1);
+      sum_[half] += __shfl_xor_sync(~0u, sum_[half], 2);
+      if (lane % 4 == 0)
+        warp_statistics_[warp * kBlockRows + lane_row(half)] = {maximum_[half], sum_[half]};
+    }
+    __syncthreads();  // all warps have read the queries
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (half * kHalfRows >= rows) break;
+      float* own = sums_ + (warp * kHalfRows + lane / 4) * kD + lane % 4 * 2;
+#pragma unroll
+      for (int tile = 0; tile < kD / 8; ++tile)
+        *reinterpret_cast<float2*>(own + tile * 8) = {output_[tile][2 * half],
+                                                      output_[tile][2 * half + 1]};
+      __syncthreads();
+      for (int i = thread; i < kHalfRows * kD / 4; i += kThreads) {
+        const int row_of_half = i / (kD / 4), column = i % (kD / 4) * 4;
+        const int row = half * kHalfRows + row_of_half;
+        if (row >= rows) break;
+        float greatest = -INFINITY;
+#pragma unroll
+        for (int w = 0; w < kWarps; ++w)
+          greatest = fmaxf(greatest, warp_statistics_[w * kBlockRows + row].x);
+        float4 total = {};
+        float sum = 0;
+#pragma unroll
+        for (int w = 0; w < kWarps; ++w) {
+          const float2 of_warp = warp_statistics_[w * kBlockRows + row];
+          const float factor = weight(of_warp.x, greatest);
+          sum += factor * of_warp.y;
+          add(total, factor,
+              *reinterpret_cast<const float4*>(sums_ + (w * kHalfRows + row_of_half) * kD +
+                                               column));
+        }
+        if (parts.count == 1) {
+          write(at, row, column, total, finish_row(at, row, column == 0, greatest, sum));
+        } else {
+          const std::int64_t kept = parts.slot(parts.own) * kept_rows + row;
+          __stcg(reinterpret_cast<float4*>(problem_.outputs + kept * kD + column), total);
+          if (column == 0) __stcg(problem_.statistics + kept, {greatest, sum});
+        }
+      }
+      __syncthreads();
+    }
+    if (parts.count > 1 && is_last(parts)) merge(at, rows, parts);
+  }
+
+  // Whether all other parts are there. The ticket is then as it was before them.
+  __device__ bool is_last(const Parts& parts) {
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      const bool is_last = atomicAdd(parts.ticket, 1) == parts.count - 1;
+      if (is_last) *parts.ticket = 0;
+      plan_->is_last = is_last;
+    }
+    __syncthreads();
+    const bool last = plan_->is_last != 0;
+    if (last) __threadfence();
+    return last;
+  }
+
+  // Adds the parts of a head up: first all rows' maxima and sums, then the outputs with their
+  // weights.
+  __device__ void merge(const Cursor& at, int rows, const Parts& parts) {
+    const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
+    const int kept_rows = min(problem_.rows, kBlockRows);
+    const auto statistics = [&](int part, int row) {
+      return part < parts.count ? __ldcg(problem_.statistics + parts.slot(part) * kept_rows + row)
+                                : float2{-INFINITY, 0};
+    };
+    for (int row = warp; row < rows; row += kWarps) {
+      const float2 first = statistics(lane, row);
+      float greatest = first.x;
+      for (int p = lane + 32; p < parts.count; p += 32)
+        greatest = fmaxf(greatest, statistics(p, row).x);
+#pragma unroll
+      for (int lanes = 16; lanes > 0; lanes /= 2)
+        greatest = fmaxf(greatest, __shfl_xor_sync(~0u, greatest, lanes));
+      float factor = weight(first.x, greatest), sum = first.y * factor;
+      if (lane < parts.count) sums_[lane * rows + row] = factor;
+      for (int p = lane + 32; p < parts.count; p += 32) {
+        const float2 of_part = statistics(p, row);
+        factor = weight(of_part.x, greatest);
+        sum += of_part.y * factor;
+        if (p < kWeights) sums_[p * rows + row] = factor;
+      }
+#pragma unroll
+      for (int lanes = 16; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(~0u, sum, lanes);
+      factor = finish_row(at, row, lane == 0, greatest, sum);
+      if (lane == 0) row_statistics_[row] = {greatest, factor};
+    }
+    __syncthreads();
+    for (int i = thread; i < rows * kD / 4; i += kThreads) {
+      const int row = i / (kD / 4), column = i % (kD / 4) * 4;
+      const auto output = [&](int part) {
+        return __ldcg(reinterpret_cast<const float4*>(
+            problem_.outputs + (parts.slot(part) * kept_rows + row) * kD + column));
+      };
+      float4 total = {};
+      const int with_weights = min(parts.count, kWeights);
+#pragma unroll 8
+      for (int p = 0; p < with_weights; ++p) add(total, sums_[p * rows + row], output(p));
+      for (int p = with_weights; p < parts.count; ++p)
+        add(total, weight(statistics(p, row).x, row_statistics_[row].x), output(p));
+      write(at, row, column, total, row_statistics_[row].y);
+    }
+    __syncthreads();  // `at` may change
+  }
+  __device__ static void add(float4& total, float factor, float4 output) {
+    total.x += factor * output.x;
+    total.y += factor * output.y;
+    total.z += factor * output.z;
+    total.w += factor * output.w;
+  }
+
+  // Brings the sink in. Returns what the row's output is multiplied by; nothing seen gives 0.
+  // `is_writer` writes the log-sum-exp.
+  __device__ float finish_row(const Cursor& at, int row, bool is_writer, float greatest,
+                              float sum) const {
+    const int index = at.row_block * kBlockRows + row;
+    const int head = at.kv_head * problem_.group + index % problem_.group;
+    float factor = 1;
+    if (args_.s_aux.data != nullptr) {
+      const float sink = static_cast<float>(*args_.s_aux.template at<const T>(head)) * kLog2E;
+      const float above = fmaxf(greatest, sink);
+      factor = weight(greatest, above);
+      sum = sum * factor + weight(sink, above);
+      greatest = above;
+    }
+    if (is_writer && args_.lse.data != nullptr)
+      *args_.lse.template at<float>(at.batch, head, index / problem_.group) =
+          (greatest + __log2f(sum)) * kLn2;
+    return sum == 0 ? 0.0f : factor / sum;
+  }
+
+  __device__ void write(const Cursor& at, int row, int column, float4 total, float factor) const {
+    if (column >= args_.Dv) return;
+    const int index = at.row_block * kBlockRows + row;
+    T* o = args_.o.template at<T>(at.batch, index / problem_.group,
+                                  at.kv_head * problem_.group + index % problem_.group, column);
+    *reinterpret_cast<uint2*>(o) = {ptx::pack<T>(total.x * factor, total.y * factor),
+                                    ptx::pack<T>(total.z * factor, total.w * factor)};
+  }
+
+  static constexpr int kPrefetch = kRowBytes < 256 ? 128 : 256;
+
+  const Problem& problem_;
+  const typename Config::Args& args_;
+  const std::uint32_t tiles_;
+  // [kWarps][kHalfRows][kD]: outputs that are added up; or parts' weights, or, before, the queries.
+  float* const sums_;
+  const std::uint32_t queries_;    // [kBlockRows][kD], in the place of sums_
+  float2* const warp_statistics_;  // [kWarps][kBlockRows]: maximum and sum
+  float2* const row_statistics_;   // [kBlockRows]: maximum and what the output is multiplied by
+  Plan* const plan_;
+  const float scale_;
+  float output_[kD / 8][4];
+  float maximum_[2], sum_[2];
+  int all_see_from_, all_see_to_;
+};
+
+template <class Config>
+__global__ void __launch_bounds__(Config::threads, Config::resident_blocks)
+    flash_decode_sm80(const __grid_constant__ Problem<typename Config::Args> problem) {
+  extern __shared__ __align__(1024) unsigned char shared_memory[];
+  Decode<Config>(problem, shared_memory).run();
+}
+
+}  // namespace kernelmint::flash_decode::sm80
+
+namespace kernelmint {
+
+template <class Config, class Isa>
+LaunchResult launch(const void* pointer, const LaunchContext& context) {
+  using namespace flash_decode::sm80;
+  const auto& args = *static_cast<const typename Config::Args*>(pointer);
+  if (args.B == 0 || args.Sq == 0 || args.H == 0) return {};
+  const DeviceScope device(context.device);
+  if (device.error != nullptr) return {device.error};
+  const auto reach = [](i32 keys) { return keys < 0 || keys > kFarthest ? kFarthest : keys; };
+  Problem<typename Config::Args> problem{
+      .args = args,
+      .group = static_cast<int>(args.H / args.Hk),
+      .rows = static_cast<int>(args.Sq * (args.H / args.Hk)),
+      .window_left = reach(args.window_left),
+      .window_right = reach(args.window_right),
+      .multiprocessors = static_cast<int>(context.facts.sm_count)};
+  problem.row_blocks = ceil_div(problem.rows, kBlockRows);
+  const std::int64_t heads = args.B * args.Hk * problem.row_blocks;
+  const std::int64_t steps = std::max<std::int64_t>(
+      ceil_div(Config::paged ? args.pages * args.P : args.P, std::int64_t{Config::B_c}), 1);
+  const std::int64_t thread_blocks =
+      std::min({heads * steps, context.facts.sm_count * Config::resident_blocks,
+                std::int64_t{kMostThreadBlocks}});
+  // As many parts as there can be: by units, or by thread blocks, two of each.
+  const std::int64_t parts =
+      args.batch_invariant ? heads * std::min<std::int64_t>(steps, kMostUnits) : 2 * thread_blocks;
+  const std::int64_t rows = parts * std::min(problem.rows, kBlockRows);
+  const Allocation kept =
+      context.allocate(rows * (Config::d_head * sizeof(float) + sizeof(float2)));
+  if (kept.error != nullptr) return {kept.error};
+  problem.outputs = static_cast<float*>(kept.data);
+  problem.statistics = reinterpret_cast<float2*>(problem.outputs + rows * Config::d_head);
+  const auto stream = static_cast<cudaStream_t>(context.stream);
+  cudaError_t status = cudaSuccess;
+  if (args.batch_invariant) {  // a ticket for each head, of which there may be any number
+    const Allocation tickets = context.allocate(heads * sizeof(int));
+    if (tickets.error != nullptr) return {tickets.error};
+    problem.tickets = static_cast<int*>(tickets.data);
+    status = cudaMemsetAsync(problem.tickets, 0, heads * sizeof(int), stream);
+  } else {
+    status = Tickets::of_device(context.device).find(stream, problem.tickets);
+  }
+  if (status != cudaSuccess) return {cudaGetErrorString(status)};
+  return launch_cuda<&flash_decode_sm80<Config>>(
+      {.grid = {thread_blocks}, .block = {Config::threads}, .shared_memory = Config::smem_bytes},
+      context, problem);
+}
+
+}  // namespace kernelmint
