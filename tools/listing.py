@@ -39,27 +39,42 @@ def print_rows(
         columns: the other headings, and where their cells are aligned.
         rows: keys and cells.
     """
-    cells = [[Text(c) if isinstance(c, str) else c for c in row] for _, row in rows]
-    filled = [i for i in range(len(columns)) if any(row[i].plain for row in cells)]
+    filled = [i for i in range(len(columns)) if any(str(row[i]) for _, row in rows)]
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column(title, no_wrap=True)
     for i in filled:
         table.add_column(columns[i][0], justify=columns[i][1], no_wrap=True)
-    for (key, _), row in zip(rows, cells, strict=True):
-        table.add_row(Text(key), *(row[i] for i in filled))
+    for key, row in rows:
+        cells = [Text(cell) if isinstance(cell, str) else cell for cell in row]
+        table.add_row(Text(key), *(cells[i] for i in filled))
+    print_table(console, table)
+
+
+def print_table(console: Console, table: Table) -> None:
+    """Prints a table whose first column is of keys: if it is wider than a terminal, each key has a
+    line, and its figures the next. In a file each row is one line."""
     width = Measurement.get(console, console.options.update(max_width=100_000), table).maximum
     if not console.is_terminal:
         Console(file=console.file, width=width).print(table)
-    elif width <= console.width:
+        return
+    if width <= console.width:
         console.print(table)
-    else:
-        heading = [Text(columns[i][0], style="bold") for i in filled]
-        lines = [heading, *([row[i] for i in filled] for row in cells)]
-        widths = [max(line[i].cell_len for line in lines) for i in range(len(filled))]
-        for key, line in zip([title, *(key for key, _ in rows)], lines, strict=True):
-            console.print(Text(key, style="bold" if line is heading else ""), soft_wrap=True)
-            for i, cell in enumerate(line):
-                cell.align("right" if columns[filled[i]][1] == "right" else "left", widths[i])
-            for part in Text("  ").join(line).wrap(console, console.width - 2):
-                part.rstrip()
-                console.print(Text("  ").append_text(part))
+        return
+    if table.title:
+        console.print(table.title, style="italic", soft_wrap=True)
+    (keys, *figures) = [
+        [Text(str(column.header), style="bold"), *map(_text, column.cells)]
+        for column in table.columns
+    ]
+    widths = [max(cell.cell_len for cell in column) for column in figures]
+    for key, *line in zip(keys, *figures, strict=True):
+        console.print(key, soft_wrap=True)
+        for cell, column, most in zip(line, table.columns[1:], widths, strict=True):
+            cell.align("right" if column.justify == "right" else "left", most)
+        for part in Text("  ").join(line).wrap(console, console.width - 2):
+            part.rstrip()
+            console.print(Text("  ").append_text(part))
+
+
+def _text(cell: object) -> Text:
+    return cell.copy() if isinstance(cell, Text) else Text(str(cell))

@@ -20,6 +20,7 @@ from codegen.spec.where import parameter_kind
 from runtime import manifest
 from runtime.operators import DTYPES
 
+from ..listing import print_table
 from ..output_file import OutputFile
 from ..selection import FAMILY, keys_of_set, of_set
 from . import block_sparse, clocks, results
@@ -246,7 +247,7 @@ def flash_forward(
                 rows += results.rows_of(problem, measure(calls, device, seconds, clock), ours)
                 progress.advance(task)
             rows_of_group = [row for row in rows if row.problem.group == group]
-            console.print(results.table(rows_of_group, unit))
+            print_table(console, results.table(rows_of_group, unit))
             for name, refused in absent.items():
                 console.print(f"{name} is not installed, or refuses this: {', '.join(refused)}")
             if any(row.contender in progression for row in rows_of_group):
@@ -254,7 +255,7 @@ def flash_forward(
             if json_file is not None:
                 json_file.write_text(results.json_text(rows, device, goal))
     if goal is not None:
-        console.print(results.goals_table(rows, goal))
+        print_table(console, results.goals_table(rows, goal))
     if plot_file is not None:
         results.write_plot(rows, unit, plot_file)
 
