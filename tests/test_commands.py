@@ -52,7 +52,7 @@ def options_of(name: str, arguments: list[str]) -> None:
 def test_every_command_names_what_there_is(command: str) -> None:
     """Its subcommand and options, its target of make, its module, its tests."""
     for program, *arguments in simple(command):
-        if program == "kernelmint":
+        if program == "kernelmint" and arguments:
             options_of(arguments[0], arguments[1:])
         elif program == "ptx-report":
             options_of("ptx-report", arguments)
