@@ -55,7 +55,7 @@ if len(__path__) > 1:
     _manifest.check_checkout(Path(__file__).resolve().parent)
 
 for _pack in _packs.all_packs():
-    _operators.register(_pack, _choice.of_call)
+    _operators.register(_pack, _choice.of_call, _choice.describe)
 
 __all__ = [
     "BuildError",

@@ -170,6 +170,11 @@ def of_call(key: str, call: Callable[[], tuple[torch.device, Mapping[str, Any]]]
     return _in_graphs[key]
 
 
+def describe(key: str, call: Callable[[], tuple[torch.device, Mapping[str, Any]]]) -> KernelInfo:
+    """What is known of the kernel of an operator's key, which need not be built."""
+    return of_call(key, call).info if key.startswith("{") else finding.describe(key)
+
+
 def choose(
     family: str,
     device: torch.device,

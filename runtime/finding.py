@@ -6,8 +6,10 @@ import dataclasses
 import difflib
 import enum
 import functools
+import math
 import numbers
 import os
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,6 +24,8 @@ from runtime.handle import Kernel, traced_as_constant
 
 _DTYPE_NAMES = {dtype: name for name, dtype in operators.DTYPES.items()}
 _kernels: dict[str, Kernel] = {}
+_LOOK = 1.0  # seconds between two looks at what a kernel was built from: one outlasts many calls
+_next_look: dict[str, float] = {}  # by the monotonic clock, of kernels that were built on demand
 
 
 def kernel(key: str | Mapping[str, Any] | object, *, build: bool | None = None) -> Kernel:
@@ -50,6 +54,8 @@ def kernel(key: str | Mapping[str, Any] | object, *, build: bool | None = None) 
     found = _kernels.get(key)
     if found is None:
         return _kernels.setdefault(key, _make(key, build, compiles=True))
+    if not build and time.monotonic() < _next_look.get(key, math.inf):
+        return found
     part = packs.part(found.info.family, key)
     if part is None:
         return found
@@ -62,6 +68,7 @@ def kernel(key: str | Mapping[str, Any] | object, *, build: bool | None = None) 
             found = _kernels[key] = _make(key, None, compiles=False)
     else:
         on_demand.warn_if_stale(key, part)
+        _next_look[key] = time.monotonic() + _LOOK
     return found
 
 
@@ -78,6 +85,20 @@ def find(key: str) -> Kernel:
     return found if found is not None else _kernels.setdefault(key, _make(key, None, False))
 
 
+def describe(key: str) -> kernel_info.KernelInfo:
+    """What is known of a key for an operator that is traced: no device is needed, and the kernel
+    need not be built yet."""
+    family = key.partition(".")[0]
+    found = _info(family, key)
+    if found is None and family in ondemand.sources:
+        from runtime.ondemand import kernels as on_demand
+
+        part = on_demand.described(key)
+        (target,) = part.targets
+        found = next(kernel_info.infos_of(part, target, target.kernels, "not built"))
+    return find(key).info if found is None else found
+
+
 def add_part(key: str, part: Pack) -> None:
     """Adds a kernel that was built by itself, for `kernel` to take instead of an installed one.
 
@@ -86,6 +107,7 @@ def add_part(key: str, part: Pack) -> None:
     family = key.partition(".")[0]
     manifest.check_same_family(family, packs.of(family), part)
     packs.add_part(family, key, part)
+    _next_look[key] = time.monotonic() + _LOOK
     short_forms.cache_clear()
 
 

@@ -23,11 +23,12 @@ def load_pack(folder: str | os.PathLike[str]) -> Pack:
         PackError: it cannot be used, or one of its families is in another pack. Nothing has changed
             then.
     """
-    known = packs.all_packs()
-    pack = packs.add(folder)
-    if pack not in known:
-        operators.register(pack, choice.of_call)
-        finding.short_forms.cache_clear()
+    with packs.changing:
+        known = packs.all_packs()
+        pack = packs.add(folder)
+        if pack not in known:
+            operators.register(pack, choice.of_call, choice.describe)
+            finding.short_forms.cache_clear()
     return pack
 
 
@@ -48,12 +49,13 @@ def load(folder: str | os.PathLike[str]) -> list[KernelInfo]:
     """
     from runtime.ondemand import kernels as on_demand  # its modules take a while to import
 
-    known = packs.families()
-    names = on_demand.load(folder)
-    for name in names:
-        if name not in known:
-            operators.register(packs.of(name), choice.of_call)
-    finding.short_forms.cache_clear()
+    with packs.changing:
+        known = packs.families()
+        names = on_demand.load(folder)
+        for name in names:
+            if name not in known:
+                operators.register(packs.of(name), choice.of_call, choice.describe)
+        finding.short_forms.cache_clear()
     return [info for name in names for info in infos([manifest.family(name)])]
 
 

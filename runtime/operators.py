@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.autograd import forward_ad
@@ -25,8 +25,12 @@ from runtime import manifest, packs
 from runtime.errors import InvalidArgument
 from runtime.handle import Inputs, Kernel, Out, Result, Scalar
 
+if TYPE_CHECKING:
+    from runtime.kernel_info import KernelInfo
+
 # The kernel of an operator's key; the function tells the call's device and sizes.
-Find = Callable[[str, Callable[[], tuple[torch.device, Mapping[str, Any]]]], Kernel]
+Call = Callable[[], tuple[torch.device, Mapping[str, Any]]]
+Find = Callable[[str, Call], Kernel]
 
 NAMESPACE = "kernelmint"
 DTYPES = {
@@ -53,9 +57,10 @@ class _Operator:
     """What the two operators of one family have in common. Its arguments are read when it is first
     called: defining it must be cheap, since an import defines the operators of all packs."""
 
-    def __init__(self, name: str, find: Find) -> None:
+    def __init__(self, name: str, find: Find, describe: Callable[[str, Call], KernelInfo]) -> None:
         self.name = name
         self.find = find
+        self.describe = describe
 
     @functools.cached_property
     def family(self) -> Family:
@@ -137,12 +142,12 @@ class _Operator:
                 return run(*inputs, **options)
             gradient = self.family.gradient
             assert gradient is not None
-            kernel, _, _ = self._arguments({"key": key, **named, **options})
+            asked, _, _ = self._arguments({"key": key, **named, **options})
             scalars = {a.name: options.get(a.name) for a in self.scalars}
             present = {name: tensor for name, tensor in named.items() if tensor is not None}
             pack = packs.of(self.name)
             make = packs.specs_function(pack, gradient.module, gradient.function)
-            backward = make(kernel.info.parameters, present, scalars)
+            backward = make(self.describe(key, asked).parameters, present, scalars)
             options |= {f"return_{name}": True for name in gradient.keeps}
             flows = tuple(a.name in gradient.outputs for a in self.outputs)
             call = _Differentiated(functools.partial(run, **options), backward, self, flows)
@@ -180,7 +185,7 @@ class _Operator:
             )
         return asks
 
-    def _arguments(self, values: dict[str, Any]) -> tuple[Kernel, Inputs, tuple[Scalar, ...]]:
+    def _arguments(self, values: dict[str, Any]) -> tuple[Call, Inputs, tuple[Scalar, ...]]:
         inputs = tuple(values.get(a.name) for a in self.inputs)
         scalars = tuple(values.get(a.name) for a in self.scalars)
 
@@ -188,7 +193,7 @@ class _Operator:
             given = {a.name: s for a, s in zip(self.scalars, scalars, strict=True) if s is not None}
             return self._first(inputs).device, {**given, **self._symbols(inputs)}
 
-        return self.find(values["key"], call), inputs, scalars
+        return call, inputs, scalars
 
     def _symbols(self, inputs: Inputs) -> dict[str, Any]:
         """The symbols' values, and whether each input is there."""
@@ -208,7 +213,8 @@ class _Operator:
         return next(t for a, t in known if t is not None and not a.on_host)
 
     def _run(self, values: dict[str, Any]) -> Result:
-        kernel, inputs, scalars = self._arguments(values)
+        call, inputs, scalars = self._arguments(values)
+        kernel = self.find(values["key"], call)
         asked = [not a.optional or values.get(f"return_{a.name}", False) for a in self.outputs]
         requested = tuple(bool(b) for a, b in zip(self.outputs, asked, strict=True) if a.optional)
         result = kernel._native.run(inputs, scalars, requested, None)
@@ -222,7 +228,8 @@ class _Operator:
         )
 
     def _run_out(self, values: dict[str, Any]) -> None:
-        kernel, inputs, scalars = self._arguments(values)
+        call, inputs, scalars = self._arguments(values)
+        kernel = self.find(values["key"], call)
         written = [values.get(a.name) for a in self.outputs]
         requested = tuple(
             t is not None for a, t in zip(self.outputs, written, strict=True) if a.optional
@@ -230,37 +237,37 @@ class _Operator:
         kernel._native.run(inputs, scalars, requested, tuple(t for t in written if t is not None))
 
     def _fake(self, values: dict[str, Any]) -> Result:
-        kernel, inputs, _ = self._arguments(values)
-        self._check_fake(kernel, inputs)
+        call, inputs, _ = self._arguments(values)
+        info = self.describe(values["key"], call)
+        self._check_fake(info, inputs)
         asked = {
             a.name: not a.optional or values.get(f"return_{a.name}", False) for a in self.outputs
         }
-        scope = {
-            **kernel.info.parameters, **kernel.info.derived, **asked, **self._symbols(inputs)
-        }  # fmt: skip
+        scope = {**info.parameters, **info.derived, **asked, **self._symbols(inputs)}
         for name, default in self.sizes.items():
             value = values.get(name)
-            scope[name] = _extent(default, scope, kernel) if value is None and default else value
+            scope[name] = _extent(default, scope, info) if value is None and default else value
         return _plain(
             [
                 self._new_empty(
                     inputs,
-                    [_extent(dim, scope, kernel) for dim in dims] if asked[a.name] else [0],
-                    _dtype(a, kernel.info.parameters),
+                    [_extent(dim, scope, info) for dim in dims] if asked[a.name] else [0],
+                    _dtype(a, info.parameters),
                 )
                 for a, dims in zip(self.outputs, self.shapes, strict=True)
             ]
         )
 
     def _fake_out(self, values: dict[str, Any]) -> None:
-        kernel, inputs, _ = self._arguments(values)
-        self._check_fake(kernel, inputs)
+        call, inputs, _ = self._arguments(values)
+        info = self.describe(values["key"], call)
+        self._check_fake(info, inputs)
 
     def _new_empty(self, inputs: Inputs, shape: list[Any], dtype: torch.dtype) -> torch.Tensor:
         """An output on the call's device."""
         return self._first(inputs).new_empty(shape, dtype=dtype)
 
-    def _check_fake(self, kernel: Kernel, inputs: Inputs) -> None:
+    def _check_fake(self, info: KernelInfo, inputs: Inputs) -> None:
         """Checks what must not wait for the run: what the outputs' shapes come from."""
         for argument, tensor in zip(self.inputs, inputs, strict=True):
             if tensor is None:
@@ -270,11 +277,10 @@ class _Operator:
                     f"{argument.name}: got shape {list(tensor.shape)}, expected "
                     f"{len(argument.dims)} dimensions, [{', '.join(argument.dims)}]"
                 )
-            dtype = _dtype(argument, kernel.info.parameters)
+            dtype = _dtype(argument, info.parameters)
             if tensor.dtype != dtype:
                 raise InvalidArgument(
-                    f"{argument.name}: got dtype {tensor.dtype}, expected {dtype} "
-                    f"({kernel.info.key})"
+                    f"{argument.name}: got dtype {tensor.dtype}, expected {dtype} ({info.key})"
                 )
 
 
@@ -318,13 +324,13 @@ class _Differentiable(torch.autograd.Function):
         return None, *(found.get(a.name) for a in operator.inputs[: ctx.num_inputs])
 
 
-def _extent(dim: expressions.Expression, scope: Mapping[str, Any], kernel: Kernel) -> Any:
+def _extent(dim: expressions.Expression, scope: Mapping[str, Any], info: KernelInfo) -> Any:
     try:
         return dim.evaluate(scope)
     except expressions.EVALUATION_ERRORS as error:
         named = ", ".join(f"{name} = {scope[name]}" for name in sorted(dim.names) if name in scope)
         raise InvalidArgument(
-            f"{kernel.info.key}: {dim.text}: {expressions.reason(error)}; here {named}"
+            f"{info.key}: {dim.text}: {expressions.reason(error)}; here {named}"
         ) from None
 
 
@@ -348,10 +354,11 @@ def _by_name(names: list[str], function: Callable[[dict[str, Any]], Any]) -> Cal
     return call
 
 
-def register(pack: Pack, find: Find) -> None:
-    """Registers the operators of a pack's families; `find` gives the kernel of a key and a call."""
+def register(pack: Pack, find: Find, describe: Callable[[str, Call], KernelInfo]) -> None:
+    """Registers the operators of a pack's families; `find` gives the kernel of a key and a call,
+    `describe` what is known of it, built or not."""
     for family, schemas in pack.operators.items():
-        _Operator(family, find).define(schemas, family in pack.on_host)
+        _Operator(family, find, describe).define(schemas, family in pack.on_host)
 
 
 @functools.cache

@@ -9,6 +9,7 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
+import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,19 @@ from codegen.packs import Fault, Pack, PackError
 from runtime import _native
 
 _SPECS = "kernelmint_specs"  # the package that packs' own Python modules are loaded in
+
+
+# Held while families are added: threads add them, and their operators, one after the other.
+changing = threading.RLock()
+
+
+def _new_lock() -> None:
+    """In a forked process, whose other threads, of which one may have held it, are gone."""
+    global changing
+    changing = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_new_lock)
 
 
 class _Registry:
@@ -173,7 +187,7 @@ def _warn_of_changes(pack: Pack) -> None:
 
 @functools.cache
 def _library(path: Path, architectures: tuple[str, ...]) -> _native.Library:
-    return _native.Library(str(path), architectures)
+    return _native.Library(path, architectures)
 
 
 def library(pack: Pack, family: str) -> _native.Library:
@@ -183,7 +197,8 @@ def library(pack: Pack, family: str) -> _native.Library:
     try:
         loaded = _library(path, pack.architectures)
     except PackError as error:
-        raise PackError(f"{pack}: {error}: reinstall it") from None
+        advice = "" if pack.distribution is None else ": reinstall it"
+        raise PackError(f"{pack}: {error}{advice}") from None
     if loaded.build != pack.fingerprint:
         raise PackError(
             f"{pack}: {path} is of the build {loaded.build} (its sources, compilers and flags), "

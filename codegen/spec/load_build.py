@@ -22,6 +22,7 @@ _UNSPEAKABLE = re.compile(r"[;$\n]")
 _ELSEWHERE = (
     (("-I", "-isystem", "--include-path", "--system-include"), "folders stand in `include`"),
     (("-L", "-l", "--library"), "libraries stand in `libraries`"),
+    (("-M",), "what a file depends on is for the build to ask"),
     (
         ("-arch", "--gpu-architecture", "-code", "--gpu-code", "-gencode", "--generate-code"),
         "architectures are chosen when building, with CMAKE_CUDA_ARCHITECTURES",

@@ -67,9 +67,9 @@ function(kernelmint_build_pack name destination no_sources also_made_of)
       target_include_directories(${library} SYSTEM PRIVATE ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
     endif()
     # Nothing but the entry leaves a library, and it brings its own C++ library: two of them, or one
-    # and PyTorch's, must not share a symbol.
+    # and PyTorch's, must not share a symbol. What it lacks is an error of the link, not of a call.
     target_link_options(${library} PRIVATE -static-libstdc++ -static-libgcc -Wl,--exclude-libs,ALL
-                        "LINKER:--version-script=${KERNELMINT_CMAKE}/exports.map")
+                        LINKER:-z,defs "LINKER:--version-script=${KERNELMINT_CMAKE}/exports.map")
     target_link_libraries(${library} PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
     # A tree that is written anew from here on has another fingerprint: library.cpp compares them.
     set_source_files_properties("${own}/library.cpp" PROPERTIES COMPILE_DEFINITIONS

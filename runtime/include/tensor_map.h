@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "driver_function.h"
 #include "dtypes.h"
 #include "launch.h"
 
@@ -30,16 +31,8 @@ LaunchResult encode_tensor_map(CUtensorMap& map, const void* data, std::int64_t 
   static_assert(std::is_same_v<Element, bf16> || std::is_same_v<Element, fp16>);
   constexpr auto kType = std::is_same_v<Element, bf16> ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
                                                        : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-  // By way of the runtime: the library is not linked with the driver's, which a machine without a
-  // GPU lacks.
-  static const auto encode = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult found;
-    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
-                                         cudaEnableDefault, &found) != cudaSuccess)
-      function = nullptr;
-    return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
-  }();
+  static const auto encode =
+      driver_function<decltype(cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled", 12000);
   if (encode == nullptr)
     return {"the driver has no cuTensorMapEncodeTiled: it is older than CUDA 12"};
   cuuint64_t extents[kOuter + 1] = {static_cast<cuuint64_t>(inner)};

@@ -21,7 +21,7 @@ from runtime.errors import (
     TargetUnavailable,
 )
 from runtime.ondemand import kernels as on_demand
-from runtime.ondemand.cache import Usage, default_folder
+from runtime.ondemand.cache import Usage, default_folder, is_whole
 
 _UNITS = {"k": 10**3, "M": 10**6, "G": 10**9}
 
@@ -119,17 +119,24 @@ def cache(as_json: bool, prune: int | None, older_than: float | None) -> None:
 
 def _entry(usage: Usage) -> dict[str, Any]:
     """A pack, as --json prints it."""
-    (family,) = manifest.load(usage.folder / packs.MANIFEST).families
-    record = json.loads((usage.folder / "pack.json").read_text(encoding="utf-8"))
-    keys = [kernel.key for target in family.targets for kernel in target.kernels]
-    built_for = [*record["isas"], *(f"sm_{name}" for name in record["architectures"])]
+    key, built_for = _built(usage.folder)
     return {
-        "key": keys[0] if built_for else family.name,
+        "key": key,
         "built_for": built_for,
         "size": usage.size,
         "used": usage.used,
         "folder": str(usage.folder),
     }
+
+
+def _built(folder: Path) -> tuple[str, list[str]]:
+    if not is_whole(folder):
+        return "damaged: built anew when it is asked for", []
+    (family,) = manifest.load(folder / packs.MANIFEST).families
+    record = json.loads((folder / packs.RECORD).read_text(encoding="utf-8"))
+    keys = [kernel.key for target in family.targets for kernel in target.kernels]
+    built_for = [*record["isas"], *(f"sm_{name}" for name in record["architectures"])]
+    return keys[0] if built_for else family.name, built_for
 
 
 if __name__ == "__main__":

@@ -14,8 +14,11 @@ from typing import NamedTuple
 from runtime.errors import BuildError
 from runtime.ondemand.cache import Cache, default_folder, digest
 
-# What changes an answer beside the command line.
-_ENVIRONMENT = ("COMPILER_PATH", "GCC_EXEC_PREFIX", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
+# What changes an answer, or what a compiler or its linker makes, beside the command line.
+ENVIRONMENT = (
+    "CCC_OVERRIDE_OPTIONS", "COMPILER_PATH", "CPATH", "CPLUS_INCLUDE_PATH", "GCC_EXEC_PREFIX",
+    "LD_RUN_PATH", "LIBRARY_PATH", "NVCC_APPEND_FLAGS", "NVCC_CCBIN", "NVCC_PREPEND_FLAGS",
+)  # fmt: skip
 # Names of programs that answer by themselves. (Others, such as ccache, run a compiler.)
 _COMPILERS = re.compile(r"(\S+-)?(c\+\+|g\+\+|clang(\+\+)?|nvcc)(-[0-9.]+)?")
 
@@ -48,6 +51,15 @@ def ask(command: Sequence[str]) -> Answer:
     return answer
 
 
+def is_script(program: str | None) -> bool:
+    """Whether a program is a text, which may call any other."""
+    try:
+        with open(program or "", "rb") as file:
+            return file.read(2) == b"#!"
+    except OSError:
+        return False
+
+
 def _question(command: Sequence[str]) -> str | None:
     """A hash of the command and of its program's path, size and time; None where the program may
     run another: a script, ccache."""
@@ -62,4 +74,4 @@ def _question(command: Sequence[str]) -> str | None:
         stamps = [(f, s.st_mtime_ns, s.st_size, s.st_ino) for f in files if (s := os.stat(f))]
     except OSError:
         return None
-    return digest([list(command), stamps, [os.environ.get(name, "") for name in _ENVIRONMENT]])
+    return digest([list(command), stamps, [os.environ.get(name, "") for name in ENVIRONMENT]])

@@ -7,18 +7,20 @@ file: nothing is rebuilt in part, and the cache knows what is up to date.
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import errno
 import json
 import os
-import re
 import runpy
 import shlex
+import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
-import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,9 +29,20 @@ from codegen import packs
 from runtime import _native
 from runtime.errors import BuildError
 from runtime.ondemand import compilers
-from runtime.ondemand.cache import Cache, Entry, Roots, content, digest, is_system, reported
+from runtime.ondemand.cache import (
+    Cache,
+    Dependencies,
+    Entry,
+    Roots,
+    content,
+    digest,
+    is_system,
+    opening,
+    reported,
+)
 from runtime.ondemand.commands import HOST, HOST_INCLUDES, Commands
 from runtime.ondemand.compilers import Recipe
+from runtime.ondemand.dependencies import changed_since, headers, listed, traced
 from runtime.ondemand.diagnose import first_error
 from runtime.ondemand.progress import Progress
 from runtime.ondemand.specs import Source, codegen_identity
@@ -38,6 +51,12 @@ if TYPE_CHECKING:
     from runtime.ondemand.emit import Generated
 
 _MOST_COMPILATIONS = 5  # of sources that change meanwhile
+_LOAD = """import ctypes, os, sys
+try:
+    ctypes.CDLL(sys.argv[1], os.RTLD_NOW)
+except OSError as error:
+    sys.exit(str(error))
+"""
 
 
 @dataclass(frozen=True)
@@ -109,7 +128,7 @@ def build(
     with (
         reported(cache, what),
         Progress(f"building {what}") as progress,
-        cache.locked(request.id for request in missing),
+        cache.locked((request.id for request in missing), what, progress.wait_for),
     ):
         found |= {r.key: entry for r in missing if (entry := find(cache, r)) is not None}
         missing = [request for request in missing if request.key not in found]
@@ -130,7 +149,7 @@ def _compile_all(
     specs: dict[Source, Spec] = {}
     done: dict[str, Entry] = {}
     with (
-        concurrent.futures.ThreadPoolExecutor(jobs) as processes,
+        contextlib.closing(_Processes(jobs)) as processes,
         concurrent.futures.ThreadPoolExecutor(jobs) as kernels,
     ):
         pending: dict[concurrent.futures.Future[tuple[str, Entry]], str] = {}
@@ -154,8 +173,62 @@ def _compile_all(
         except BaseException:
             for future in pending:
                 future.cancel()
+            processes.stop()
             raise
     return done
+
+
+class _Processes:
+    """Compilers, so many at once, each in a session of its own: what they start ends with them."""
+
+    def __init__(self, most: int) -> None:
+        self._pool = concurrent.futures.ThreadPoolExecutor(most)
+        self._changing = threading.Lock()
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._stopped = False
+
+    def submit(
+        self, function: Callable[[Sequence[str]], tuple[int, str]], command: Sequence[str]
+    ) -> concurrent.futures.Future[tuple[int, str]]:
+        """Runs a command when its turn comes."""
+        return self._pool.submit(function, command)
+
+    def run(self, command: Sequence[str], folder: Path, lock: int) -> tuple[int, str]:
+        """A command's exit status and output. Raises CancelledError where all are stopped."""
+        with self._changing, opening:
+            if self._stopped:
+                raise concurrent.futures.CancelledError
+            process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env={**os.environ, "LC_ALL": "C.UTF-8"},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=(lock,),
+                start_new_session=True,
+            )
+            self._running.add(process)
+        try:
+            output, _ = process.communicate()
+        finally:
+            with self._changing:
+                self._running.discard(process)
+        if self._stopped:
+            raise concurrent.futures.CancelledError
+        return process.returncode, output.decode(errors="surrogateescape")
+
+    def stop(self) -> None:
+        """Ends what runs."""
+        with self._changing:
+            self._stopped = True
+            for process in self._running:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Waits for what runs."""
+        self._pool.shutdown()
 
 
 class _Job:
@@ -166,7 +239,7 @@ class _Job:
         cache: Cache,
         request: Request,
         generated: Generated,
-        processes: concurrent.futures.Executor,
+        processes: _Processes,
     ) -> None:
         self.cache = cache
         self.request = request
@@ -189,21 +262,22 @@ class _Job:
         self._write()
         before = None
         for _ in range(_MOST_COMPILATIONS):
-            start = time.time_ns()
-            logs = self._compile()
-            names = self._dependencies()
-            pack = self.cache.identify(self.request.id, names, self.request.roots)
-            # What was written while the compiler ran may not be what it read: then once more.
-            paths = map(self.request.roots.path, names)
-            if pack == before or not any(path.stat().st_mtime_ns >= start for path in paths):
+            start, logs = self._compile()
+            made, dependencies = self._pack(logs)
+            pack = self.cache.identify(self.request.id, dependencies, self.request.roots)
+            # What was touched meanwhile may not be what was read: then once more.
+            paths = [str(self.request.roots.path(name)) for name in dependencies.files]
+            files, folders = changed_since(start, paths, self.request.roots)
+            if not files and (not folders or pack == before):
                 break
             before = pack
+            shutil.rmtree(made)
         else:
             raise BuildError(f"{self.request.key}: its sources change while they are compiled")
         if self.request.source.written(self.request.target) != self.request.written:
             raise BuildError(f"{self.request.key}: its spec changed while it was built: ask again")
-        made = self._pack(pack, names, logs)
-        return self.cache.publish(self.request.id, names, self.request.roots, pack, made)
+        self._load(made)
+        return self.cache.publish(self.request.id, dependencies, self.request.roots, pack, made)
 
     def _write(self) -> None:
         family, target = self.request.source.family, self.request.target
@@ -218,50 +292,43 @@ class _Job:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
 
-    def _compile(self) -> list[str]:
-        """Runs the compilers; what they said."""
-        units = self.commands.units
+    def _compile(self) -> tuple[int, list[str]]:
+        """Runs the compilers; when they began, by the file system's clock, and what they said."""
+        units, file = self.commands.units, self.folder / "build.sh"
         script = f'cd "$(dirname "$0")"\nset -e\n{self.commands.script()}\n'
-        (self.folder / "build.sh").write_text(script)
+        file.write_text(script, errors="surrogateescape")
+        start = file.stat().st_ctime_ns
         futures = [self.processes.submit(self._process, unit.command) for unit in units]
         done = [future.result() for future in futures]
         for code, output in (*done[1:], done[0]):  # first of what people write
             if code:
                 raise _CompilerError(output)
-        return [output for _, output in done]
+        return start, [output for _, output in done]
 
     def _process(self, command: Sequence[str]) -> tuple[int, str]:
-        done = subprocess.run(
-            command,
-            cwd=self.folder,
-            env={**os.environ, "LC_ALL": "C.UTF-8"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            check=False,
-            pass_fds=(self.lock,),
-        )
-        return done.returncode, done.stdout.decode(errors="replace")
+        return self.processes.run(command, self.folder, self.lock)
 
-    def _dependencies(self) -> tuple[str, ...]:
-        """The names of what the compilers read, without what codegen wrote."""
-        roots = self.request.roots
-        found = {roots.name(str(path)) for path in self.commands.archives}
+    def _read(self) -> Dependencies:
+        """What the compilers read and looked for, without what codegen wrote."""
+        found = set()
         for unit in self.commands.units:
-            for path in _dependencies(self.folder / f"{unit.name}.d"):
+            for path in listed(self.folder / f"{unit.name}.d"):
                 if not (self.folder / path).resolve().is_relative_to(self.folder.resolve()):
-                    found.add(roots.name(path))
-        return tuple(sorted(found))
+                    found.add(os.path.normpath(path))
+        return headers(sorted(found), self.commands.searched, self.request.roots)
 
-    def _pack(self, pack: str, names: Sequence[str], logs: Sequence[str]) -> Path:
-        made = self.folder / "pack"
+    def _pack(self, logs: Sequence[str]) -> tuple[Path, Dependencies]:
+        """Links; the folder of the pack, and what it depends on."""
+        made, read, roots = self.folder / "pack", self._read(), self.request.roots
+        archives = {str(path) for path in self.commands.archives}
+        fingerprint = self.cache.identify(self.request.id, read, roots)
         (made / "python").mkdir(parents=True)
         family, recipe = self.request.source.family, self.recipe
         (self.folder / "record.cpp").write_text(
             "namespace kernelmint {\nextern const char kBuild[];\n"
-            f'const char kBuild[] = "{pack}";\n}}\n'
+            f'const char kBuild[] = "{fingerprint}";\n}}\n'
         )
-        linked = self.processes.submit(self._process, self.commands.link())
+        linking = self.processes.submit(self._process, self.commands.link())
         for name in ("manifest.json", f"python/{family}.py"):
             (made / name).write_text(self.generated.files[name], encoding="utf-8")
         if recipe.toolkit is not None:
@@ -272,11 +339,16 @@ class _Job:
             settings["nvcc flags"] = shlex.join(recipe.device)
         else:
             settings[f"{recipe.isas[0]} flags"] = shlex.join(recipe.device)
-        roots = self.request.roots
+        code, output = linking.result()
+        if code:
+            raise _CompilerError(output)
+        linked = {*archives, *traced(output)}
+        linked.update(self.commands.libraries(linked))
+        names = sorted({*read.files, *map(roots.name, linked)})
         record = packs.record(
-            name=f"built_{pack[:12]}",
+            name=f"built_{fingerprint[:12]}",
             families=[self.generated.family],
-            fingerprint=pack,
+            fingerprint=fingerprint,
             abi=_native.abi,
             targets=[f"{family}.{self.request.target}"],
             architectures=recipe.architectures,
@@ -286,10 +358,14 @@ class _Job:
             specs={},
         )
         (made / packs.RECORD).write_text(json.dumps(record, indent=1) + "\n")
-        code, output = linked.result()
+        return made, replace(read, files=tuple(names))
+
+    def _load(self, made: Path) -> None:
+        """Loads the library, in a process that it may end."""
+        library = str(made / f"{self.request.source.family}.so")
+        code, output = self._process((sys.executable, "-ISc", _LOAD, library))
         if code:
-            raise _CompilerError(output)
-        return made
+            raise _CompilerError(output.strip() or f"loading {library} ended a process ({code})")
 
     def _collect(self, logs: Sequence[str]) -> None:
         """What ptxas made of the kernel, as a build's report collects it."""
@@ -321,7 +397,7 @@ class _Job:
         """The error's text. The build's folder is kept, for a person to look into."""
         request = self.request
         header = request.source.root / self.generated.header
-        first = first_error(error.output, header, request.source.root)
+        first = first_error(error.output, header, [request.source.root, *self.commands.foreign])
         kept = self.cache.keep_failed(request.id, self.folder)
         what = ", ".join((*request.recipe.isas, *(f"sm_{a}" for a in request.recipe.architectures)))
         script_name = shlex.quote(str(kept / "build.sh"))
@@ -335,11 +411,3 @@ class _CompilerError(Exception):
     def __init__(self, output: str) -> None:
         super().__init__()
         self.output = output
-
-
-def _dependencies(path: Path) -> Iterator[str]:
-    """The files that a compiler's -MD lists."""
-    text = path.read_text().replace("\\\n", " ")
-    _, _, listed = text.partition(": ")
-    for word in re.findall(r"(?:\\.|[^\s\\])+", listed.partition("\n")[0]):
-        yield re.sub(r"\\(.)", r"\1", word).replace("$$", "$")

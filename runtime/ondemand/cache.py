@@ -1,17 +1,19 @@
 """The cache of what was built on demand: packs, found by the content of all that they are made of.
 
-    <folder>/1/direct/<hash>.json   which files a request of this hash depended on, by name
-    <folder>/1/packs/<hash>/        packs, by the hashes of the request and those files
-    <folder>/1/system.json          hashes of the system's headers, by their path, size and time
+    <folder>/1/direct/<hash>.json   what a request of this hash depended on, by name
+    <folder>/1/packs/<hash>/        packs, by the hashes of the request and what it depended on
+    <folder>/1/system.json          hashes of the system's files, by their path, size and times
     <folder>/1/answers/<hash>.json  what compilers answered, by their path, size and time
     <folder>/1/locks/<hash>         held while a request is built: others wait, then find its pack
     <folder>/1/tmp/<random>/        of builds that run; a killed one's is removed by the next
     <folder>/1/failed/<hash>/       the last failed build of a request: its log and how to repeat it
 
 A request's hash covers specs, codegen, flags and the compiler's identity. The files of the second
-step are what the compiler says that it read. Names in them are relative to the roots that a request
-has (its specs, Kernelmint's headers, a CUDA toolkit), and no time counts, so that the folder can be
-copied, shared and shipped. A pack appears by one rename, whole or not at all.
+step are what the compiler and the linker say that they read; beside their contents, the names count
+that were looked for and have appeared in, or gone from, the folders that were searched. Names in
+them are relative to the roots that a request has (its specs, Kernelmint's headers, a CUDA toolkit),
+and no time counts, so that the folder can be copied, shared and shipped. A pack appears by one
+rename, whole or not at all, with the hashes of its files: one that is damaged is not found.
 """
 
 from __future__ import annotations
@@ -24,12 +26,14 @@ import functools
 import hashlib
 import json
 import os
+import shlex
 import shutil
+import stat
 import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -51,28 +55,35 @@ def default_folder() -> Path:
     return Path(os.path.expanduser("~")) / ".cache/kernelmint"
 
 
-_Stamp = tuple[int, int, int]
-_hashes: dict[str, tuple[_Stamp, str]] = {}
+_hashes: dict[str, list[Any]] = {}  # by path: size, times and inode, and the hash of that content
+_SETTLED = 2_000_000_000  # nanoseconds: file systems' clocks tick, some of them once in two seconds
 
 
 def content(path: str | Path, known: Mapping[str, Sequence[Any]] = MappingProxyType({})) -> str:
-    """The hash of a file's content; empty where it cannot be read. A file is read again where its
-    size or time has changed since this process read it, or since its hash was `known`."""
+    """The hash of a file's content; empty where it is no file that can be read.
+
+    A file is not read again while its size, inode and times are those that this process saw, or
+    that `known` has. The time of its last change of any kind is one of them, which no program sets;
+    and what changed just now may change again within one tick of that clock, so it is read again.
+    """
     path = str(path)
     try:
         status = os.stat(path)
-        stamp = status.st_mtime_ns, status.st_size, status.st_ino
-        found = _hashes.get(path)
-        if found is None and path in known:
-            *before, value = known[path]
-            found = (int(before[0]), int(before[1]), int(before[2])), str(value)
-        if found is None or found[0] != stamp:
-            with open(path, "rb") as file:
-                found = stamp, hashlib.sha256(file.read()).hexdigest()
-        _hashes[path] = found
+        if not stat.S_ISREG(status.st_mode):
+            return ""
+        stamp = [status.st_ctime_ns, status.st_mtime_ns, status.st_size, status.st_ino]
+        for found in (_hashes.get(path), known.get(path)):
+            if found is not None and found[:-1] == stamp:
+                _hashes[path] = list(found)
+                return str(found[-1])
+        now = time.time_ns()
+        with open(path, "rb") as file:
+            value = hashlib.sha256(file.read()).hexdigest()
+        if now - status.st_ctime_ns > _SETTLED:
+            _hashes[path] = [*stamp, value]
     except OSError:
         return ""
-    return found[1]
+    return value
 
 
 def digest(value: object) -> str:
@@ -84,6 +95,21 @@ def digest(value: object) -> str:
 def is_system(name: str) -> bool:
     """Whether a name is of a file that came with a compiler, or elsewhere from the system."""
     return name.startswith((":", "toolkit:"))
+
+
+def _read_json(path: Path) -> Any:
+    """What a file of the cache says; None where it is absent or damaged."""
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    """A list of texts. Raises TypeError for anything else."""
+    if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
+        raise TypeError
+    return tuple(value)
 
 
 @dataclass(frozen=True)
@@ -98,7 +124,7 @@ class Roots:
         below = [
             (name, folder)
             for name, folder in self.folders.items()
-            if path.startswith(f"{folder}{os.sep}")
+            if f"{path}{os.sep}".startswith(f"{folder}{os.sep}")
         ]
         if not below:
             return f":{path}"
@@ -112,11 +138,26 @@ class Roots:
 
 
 @dataclass(frozen=True)
+class Dependencies:
+    """What a pack was made of, by names as `Roots` gives them.
+
+    Attributes:
+        files: what counts by its content; a file that was looked for and is absent, too.
+        folders: those in which files were looked for.
+        sought: the names of files and folders of which those count that lie in one of `folders`.
+    """
+
+    files: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
+    sought: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Entry:
-    """A pack of the cache: its folder, and the names of the files that it depends on."""
+    """A pack of the cache: its folder, and what it depends on."""
 
     folder: Path
-    names: tuple[str, ...]
+    dependencies: Dependencies
 
 
 @dataclass(frozen=True)
@@ -136,46 +177,71 @@ class Cache:
         self._root = folder / _FORMAT
 
     def find(self, request: str, roots: Roots) -> Entry | None:
-        """The pack of a request, for the contents that its files have now."""
-        for names in self._dependencies(request):
-            folder = self._root / "packs" / self.identify(request, names, roots)
-            if (folder / RECORD).is_file():
+        """The pack of a request, for the contents that its files have now.
+
+        Raises BuildError where somebody else may have written it.
+        """
+        for dependencies in self._dependencies(request):
+            folder = self._root / "packs" / self.identify(request, dependencies, roots)
+            self._check_owner(folder)
+            if is_whole(folder):
                 with contextlib.suppress(OSError):  # a cache that is shipped may be read-only
                     os.utime(folder)
-                return Entry(folder, names)
+                return Entry(folder, dependencies)
         return None
 
-    def _dependencies(self, request: str) -> list[tuple[str, ...]]:
+    def _dependencies(self, request: str) -> list[Dependencies]:
         """What builds of the request depended on, the last one first."""
         try:
-            lists = json.loads((self._root / "direct" / f"{request}.json").read_bytes())
-            return [tuple(map(str, names)) for names in lists]
-        except (OSError, ValueError, TypeError):
+            lists = _read_json(self._root / "direct" / f"{request}.json") or []
+            return [Dependencies(*map(_texts, parts)) for parts in lists]
+        except TypeError:
             return []
 
+    def _check_owner(self, folder: Path) -> None:
+        """As ssh of its keys: what is loaded from here runs as this user."""
+        for path in (self.folder, self._root, folder.parent, folder):
+            try:
+                status = os.stat(path)
+            except OSError:
+                return
+            if status.st_uid not in (os.geteuid(), 0):
+                why, right = "belongs to another user", f"chown -R {os.geteuid()}"
+            elif status.st_mode & 0o022:
+                why, right = "may be written by its group or by others", "chmod -R go-w"
+            else:
+                continue
+            raise BuildError(
+                f"{path} {why}, and code in the cache is run: fix it with "
+                f"`{right} {shlex.quote(str(self.folder))}`, or name another folder in "
+                "KERNELMINT_CACHE_DIR"
+            )
+
     @contextlib.contextmanager
-    def locked(self, requests: Iterable[str]) -> Iterator[None]:
-        """Waits until no other process, and no other thread, builds one of the requests."""
+    def locked(
+        self, requests: Iterable[str], what: str, waiting: Callable[[str], None]
+    ) -> Iterator[None]:
+        """Waits until no other process, and no other thread, builds one of the requests. Others
+        are told that this one builds `what`; `waiting` is told what this one waits for."""
+        folder = self._folder("locks")
         with contextlib.ExitStack() as held:
             for request in sorted(set(requests)):  # one order: nobody waits in a circle
-                held.enter_context(_locked(self._root / "locks" / request))
+                held.enter_context(_locked(folder / request, what, waiting))
             yield
 
     @contextlib.contextmanager
     def work(self) -> Iterator[tuple[Path, int]]:
         """A folder for a build, and the descriptor of its lock, for the compilers to inherit: what
         a killed process leaves is removed when the last of its compilers has ended."""
-        parent = self._root / "tmp"
-        parent.mkdir(parents=True, exist_ok=True)
+        parent = self._folder("tmp")
         self._sweep(parent)
         folder = Path(tempfile.mkdtemp(dir=parent))
-        lock = os.open(folder, os.O_RDONLY)
-        fcntl.flock(lock, fcntl.LOCK_SH)
-        try:
-            yield folder, lock
-        finally:
-            os.close(lock)
-            shutil.rmtree(folder, ignore_errors=True)
+        with _descriptor(folder, os.O_RDONLY) as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH)
+            try:
+                yield folder, lock
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
 
     def _sweep(self, parent: Path) -> None:
         for folder in parent.iterdir():
@@ -189,40 +255,49 @@ class Cache:
                 finally:
                     os.close(lock)
 
-    def identify(self, request: str, names: Sequence[str], roots: Roots) -> str:
+    def identify(self, request: str, dependencies: Dependencies, roots: Roots) -> str:
         """The name that a pack of these dependencies, as they are now, has in the cache."""
-        paths = [str(roots.path(name)) for name in names]
-        hashes = [content(path, self._system) for path in paths]
-        return digest([request, [*zip(names, hashes, strict=True)]])
+        files = [(name, content(roots.path(name), self._system)) for name in dependencies.files]
+        sought = set(dependencies.sought)
+        found = [
+            (n, sorted(sought.intersection(_listed(roots.path(n))))) for n in dependencies.folders
+        ]
+        return digest([request, files, found])
 
     @functools.cached_property
     def _system(self) -> Mapping[str, Sequence[Any]]:
         """What is known of headers that come with compilers: hundreds, and nobody edits them."""
-        try:
-            return dict(json.loads((self._root / "system.json").read_bytes()))
-        except (OSError, ValueError, TypeError):
+        known = _read_json(self._root / "system.json")
+        if not isinstance(known, dict):
             return {}
+        return {path: entry for path, entry in known.items() if isinstance(entry, list)}
 
     def _remember(self, names: Sequence[str], roots: Roots) -> None:
         """Notes the hashes of the system's headers that a build read."""
         paths = [str(roots.path(name)) for name in names if is_system(name)]
-        found = {path: [*_hashes[path][0], _hashes[path][1]] for path in paths if path in _hashes}
+        found = {path: _hashes[path] for path in paths if path in _hashes}
         if any(self._system.get(path) != entry for path, entry in found.items()):
             self._write_json("system.json", {**self._system, **found})
 
+    def _folder(self, *names: str) -> Path:
+        """A folder of the cache, made where it is absent; for this user alone to write, whatever
+        the umask is."""
+        path = self.folder
+        for part in ("", _FORMAT, *names):
+            path = path / part
+            path.mkdir(mode=0o755, parents=True, exist_ok=True)
+        return path
+
     def _write_json(self, name: str, value: object) -> None:
-        path = self._root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
+        folder, _, file = name.rpartition("/")
+        path = self._folder(*filter(None, [folder])) / file
         partial = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.part")
         partial.write_text(json.dumps(value))
         partial.replace(path)
 
     def noted(self, question: str) -> Any:
         """The answer that was noted to a question, a hash; None where there is none."""
-        try:
-            return json.loads((self._root / "answers" / f"{question}.json").read_bytes())
-        except (OSError, ValueError):
-            return None
+        return _read_json(self._root / "answers" / f"{question}.json")
 
     def note(self, question: str, answer: object) -> None:
         """Notes an answer, plain data, where the cache can be written."""
@@ -230,44 +305,40 @@ class Cache:
             self._write_json(f"answers/{question}.json", answer)
 
     def publish(
-        self, request: str, names: Sequence[str], roots: Roots, pack: str, made: Path
+        self, request: str, dependencies: Dependencies, roots: Roots, pack: str, made: Path
     ) -> Entry:
         """Moves a finished pack into the cache. The request is locked."""
-        folder = self._root / "packs" / pack
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder = self._folder("packs") / pack
+        _seal(made)
         try:
             made.rename(folder)
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
-            if not (folder / RECORD).is_file():  # not one that a rename made
-                shutil.rmtree(folder)
-                made.rename(folder)
-        lists = [tuple(names), *(known for known in self._dependencies(request) if known != names)]
-        self._write_json(f"direct/{request}.json", lists[:16])
-        self._remember(names, roots)
-        return Entry(folder, tuple(names))
+            if not is_whole(folder):
+                with self.work() as (aside, _):
+                    folder.rename(aside / pack)
+                    made.rename(folder)
+        known = [known for known in self._dependencies(request) if known != dependencies]
+        lists = [dependencies, *known][:16]
+        self._write_json(f"direct/{request}.json", [[d.files, d.folders, d.sought] for d in lists])
+        self._remember(dependencies.files, roots)
+        return Entry(folder, dependencies)
 
     def keep_failed(self, request: str, work: Path) -> Path:
         """Keeps the folder of a build that failed, in place of an earlier one's."""
-        folder = self._root / "failed" / request
+        folder = self._folder("failed") / request
         shutil.rmtree(folder, ignore_errors=True)
-        folder.parent.mkdir(parents=True, exist_ok=True)
         return work.rename(folder)
 
-    def discard(self, entry: Entry) -> None:
-        """Removes a pack that turned out to be damaged."""
-        with _locked(self._root / "locks" / entry.folder.name):
-            shutil.rmtree(entry.folder, ignore_errors=True)
-
     def packs(self) -> list[Usage]:
-        """All packs, the last used first."""
+        """All packs, the damaged ones too, the last used first."""
         found = []
-        for record in (self._root / "packs").glob(f"*/{RECORD}"):
+        for folder in (self._root / "packs").glob("*"):
             with contextlib.suppress(OSError):
-                files = [path for path in record.parent.rglob("*") if path.is_file()]
+                files = [path for path in folder.rglob("*") if path.is_file()]
                 size = sum(path.stat().st_size for path in files)
-                found.append(Usage(record.parent, size, record.parent.stat().st_mtime))
+                found.append(Usage(folder, size, folder.stat().st_mtime))
         return sorted(found, key=lambda usage: -usage.used)
 
     def prune(self, most_bytes: int, oldest: float) -> list[Usage]:
@@ -320,12 +391,76 @@ def reported(cache: Cache, what: str) -> Iterator[None]:
         ) from None
 
 
+_held: set[int] = set()
+# Held while files and pipes are opened that a forked process must not keep open: no thread forks
+# then.
+opening = threading.Lock()
+
+
+def _forget_locks() -> None:
+    """A forked process has its parent's locks open, and would hold them for as long as it runs."""
+    opening.release()
+    while _held:
+        os.close(_held.pop())
+
+
+os.register_at_fork(
+    before=opening.acquire, after_in_parent=opening.release, after_in_child=_forget_locks
+)
+
+
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+def _descriptor(path: Path, flags: int) -> Iterator[int]:
+    """An open file whose lock ends with it, and is not inherited by a fork."""
+    with opening:
+        file = os.open(path, flags, 0o644)
+        _held.add(file)
     try:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+        yield file
     finally:
-        os.close(file)
+        if file in _held:
+            _held.discard(file)
+            os.close(file)
+
+
+@contextlib.contextmanager
+def _locked(path: Path, what: str, waiting: Callable[[str], None]) -> Iterator[None]:
+    with _descriptor(path, os.O_RDWR | os.O_CREAT) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waiting(os.pread(file, 1000, 0).decode(errors="replace"))
+            fcntl.flock(file, fcntl.LOCK_EX)
+            waiting("")
+        os.ftruncate(file, 0)
+        os.pwrite(file, f"process {os.getpid()}, which builds {what}".encode(), 0)
+        yield
+
+
+_SEAL = "contents.json"
+
+
+def _seal(folder: Path) -> None:
+    """Notes the hashes of a pack's files beside them, and lets nobody else write them."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != _SEAL)
+    hashes = {path.relative_to(folder).as_posix(): content(path) for path in files}
+    (folder / _SEAL).write_text(json.dumps(hashes))
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(stat.S_IMODE(path.stat().st_mode) & ~0o022)
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether a pack's files are those that were published."""
+    hashes = _read_json(folder / _SEAL)
+    return (
+        isinstance(hashes, dict)
+        and RECORD in hashes
+        and all(content(folder / name) == value for name, value in hashes.items())
+    )
+
+
+def _listed(folder: Path) -> Sequence[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return ()

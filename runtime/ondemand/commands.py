@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,8 +14,15 @@ from codegen.manifest import Build, Family
 from runtime.errors import BuildError
 from runtime.ondemand import compilers
 from runtime.ondemand.compilers import Recipe
+from runtime.ondemand.dependencies import libraries, searched
 from runtime.ondemand.specs import Source
 
+# An option that lists dependencies elsewhere than the build looks for them, or fewer of them; and
+# a file of options, which is no dependency.
+_HIDES_DEPENDENCIES = re.compile(
+    r"@.*|-optf.*|--options-file.*|(?:--compiler-options=|-\w+=|-W\w,)?(?:.*,)?-M.*"
+    r"|--(?:generate-(?:nonsystem-)?dependenc|dependency-).*"
+)
 HOST = "host.cpp"
 HOST_INCLUDES = "library.cpp"  # of runtime/pack
 
@@ -58,6 +66,22 @@ class Commands:
         """The libraries that are files."""
         return [self._place(e) for e in self._own.libraries if not isinstance(e, str)]
 
+    @property
+    def searched(self) -> list[str]:
+        """The folders that headers are looked for in."""
+        named = [folder for unit in self.units for folder in searched(unit.command)]
+        return [*named, *compilers.searched(self._recipe.compiler)]
+
+    def libraries(self, read: set[str]) -> list[str]:
+        """The files that the spec's libraries were looked for as, of which some were `read`."""
+        names = [entry for entry in self._own.libraries if isinstance(entry, str)]
+        if not names:
+            return []
+        folders = [word[2:] for word in self.link() if word.startswith("-L")]
+        return [
+            *libraries(names, [*folders, *compilers.library_folders(self._recipe.compiler)], read)
+        ]
+
     def _settings(self, build: Build, flags: bool) -> list[str]:
         """What `build:` adds to a command of a compiler; `flags` are of one of them."""
         found = [f"-D{definition}" for definition in build.definitions]
@@ -73,6 +97,12 @@ class Commands:
         return [w for folder in toolkit.includes for w in ("-isystem", folder)] if toolkit else []
 
     def _unit(self, name: str, command: list[str], source: str, log: str | None = None) -> Unit:
+        for word in command:
+            if _HIDES_DEPENDENCIES.fullmatch(word):
+                raise BuildError(
+                    f"the option {word} (of the spec's `flags`, CXXFLAGS or CUDAFLAGS) hides what "
+                    "a kernel depends on, and a change of it would go unnoticed: leave it out"
+                )
         files = ("-MD", "-MF", f"{name}.d", "-c", source, "-o", f"{name}.o")
         return Unit(name, (*command, *files), log)
 
@@ -119,7 +149,7 @@ class Commands:
         system = [flag for flag in recipe.link if flag.startswith("-l")]
         return (
             *(*recipe.compiler.command, "-fPIC", *(f for f in recipe.link if f not in system)),
-            *("-Wl,--version-script=exports.map", "record.cpp"),
+            *("-Wl,--version-script=exports.map", "-Wl,--trace", "record.cpp"),
             *(*(f"{unit.name}.o" for unit in self.units), *named),
             *(f"-L{folder}" for folder in (recipe.toolkit.libraries if recipe.toolkit else ())),
             *(*system, "-o", f"pack/{self._name}.so"),

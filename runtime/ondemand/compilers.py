@@ -15,7 +15,8 @@ from pathlib import Path
 
 import codegen
 from runtime.errors import BuildError
-from runtime.ondemand.answers import ask
+from runtime.ondemand.answers import ENVIRONMENT, ask, is_script
+from runtime.ondemand.cache import content, digest
 
 _HOME = Path(codegen.__file__).resolve().parents[1]  # a checkout's root, or site-packages
 _IN_CHECKOUT = (_HOME / "runtime/include").is_dir()
@@ -34,10 +35,9 @@ _ISA = {
     "amx": ("-march=sapphirerapids",),
 }
 _LINK = (
-    "-shared", "-static-libstdc++", "-static-libgcc", "-Wl,--exclude-libs,ALL", "-pthread",
+    "-shared", "-static-libstdc++", "-static-libgcc", "-Wl,--exclude-libs,ALL", "-Wl,-z,defs",
+    "-pthread",
 )  # fmt: skip
-# What changes a compilation beside its command line.
-_ENVIRONMENT = ("CPATH", "CPLUS_INCLUDE_PATH", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
 
 
 @dataclass(frozen=True)
@@ -85,9 +85,8 @@ class Recipe:
     def identity(self) -> list[object]:
         """What of it decides the result, without any folder's name."""
         compilers = [self.compiler.identity, self.toolkit.nvcc.identity if self.toolkit else None]
-        environment = [os.environ.get(name, "") for name in _ENVIRONMENT]
         exports = hashlib.sha256(EXPORTS.read_bytes()).hexdigest()
-        return [compilers, self.host, self.device, self.link, environment, exports]
+        return [compilers, self.host, self.device, self.link, environment(), exports]
 
 
 def _compiler(*command: str) -> Compiler:
@@ -95,7 +94,8 @@ def _compiler(*command: str) -> Compiler:
     said = re.sub(r"^\S+ (?=\()", "", ask((*command, "--version")).output)
     release = re.search(r"release \S+, V(\S+)", said)  # nvcc
     version = release[1] if release else said.partition("\n")[0]
-    return Compiler(command, hashlib.sha256(said.encode()).hexdigest(), version)
+    scripts = [content(path) for path in map(shutil.which, command) if path and is_script(path)]
+    return Compiler(command, digest([said, scripts]), version)
 
 
 @functools.cache
@@ -109,6 +109,20 @@ def _cxx(named: str | None, path: str | None) -> Compiler:
             "(Debian and Ubuntu: apt install g++)"
         )
     return _compiler(found)
+
+
+def searched(compiler: Compiler) -> list[str]:
+    """The folders that a C++ compiler looks for headers in by itself."""
+    said = ask((*compiler.command, "-E", "-v", "-x", "c++", os.devnull)).errors
+    _, _, found = said.partition("search starts here:\n")
+    return [line[1:] for line in found.splitlines() if line.startswith(" /")]
+
+
+def library_folders(compiler: Compiler) -> list[str]:
+    """The folders that it has the linker look for libraries in."""
+    said = ask((*compiler.command, "-print-search-dirs")).output
+    found = re.search(r"^libraries: =?(.*)$", said, re.MULTILINE)
+    return [os.path.normpath(path) for path in found[1].split(":")] if found else []
 
 
 def cxx() -> Compiler:
@@ -134,32 +148,41 @@ def _nvcc_command() -> tuple[str, ...]:
 
 def toolkit() -> Toolkit:
     """nvcc's toolkit. Raises BuildError where there is none."""
-    return _toolkit(_nvcc_command(), cxx())
+    return _toolkit(_nvcc_command(), _flags("CUDAFLAGS"), environment())
 
 
 @functools.cache
-def _toolkit(command: tuple[str, ...], host: Compiler) -> Toolkit:
+def _toolkit(
+    command: tuple[str, ...], flags: tuple[str, ...], environment: tuple[str, ...]
+) -> Toolkit:
     nvcc = _compiler(*command)
-    dry = ask((*command, "--dryrun", "-c", "x.cu")).errors
+    dry = ask((*command, *flags, "--dryrun", "-c", "x.cu")).errors
+    hosts = [line for line in dry.splitlines() if line.startswith("#$ ") and " -E " in line]
     settings = dict(re.findall(r"^#\$ (\w+)=(.*)$", dry, re.MULTILINE))
     try:
         root = Path(settings["TOP"].strip()).resolve()
         listed = shlex.split(f"{settings['INCLUDES']} {settings.get('SYSTEM_INCLUDES', '')}")
         searched = [p.removeprefix("-L") for p in shlex.split(settings["LIBRARIES"])]
-    except (KeyError, ValueError):
+        host = _compiler(shlex.split(hosts[0])[1])
+    except (LookupError, ValueError):
         raise BuildError(
-            f"{shlex.join(command)} --dryrun does not say where its toolkit is:\n{dry}"
+            f"{shlex.join(command)} --dryrun does not say where its toolkit and its C++ compiler "
+            f"are:\n{dry}"
         ) from None
     includes = [word.removeprefix("-I") for word in listed if word != "-isystem"]
     # 13.0's nvcc.profile looks for lib64; PyPI's wheels have lib.
     libraries = dict.fromkeys(os.path.normpath(p) for p in (*searched, str(root / "lib")))
-    identity = hashlib.sha256(f"{nvcc.identity} {host.identity}".encode()).hexdigest()
     return Toolkit(
-        Compiler(command, identity, nvcc.version),
+        Compiler(command, digest([nvcc.identity, host.identity]), nvcc.version),
         root,
         tuple(os.path.normpath(path) for path in includes),
         tuple(libraries),
     )
+
+
+def environment() -> tuple[str, ...]:
+    """What the environment tells compilers beside their command lines."""
+    return tuple(os.environ.get(name, "") for name in ENVIRONMENT)
 
 
 def _flags(variable: str) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from codegen.words import counted
@@ -23,18 +24,19 @@ _NO_LAUNCH = re.compile(
     r"|undefined reference to `kernelmint::LaunchResult kernelmint::launch<"
     r"|undefined symbol: kernelmint::LaunchResult kernelmint::launch<"
 )
+_UNDEFINED = re.compile(r"undefined (?:reference to|symbol:) (?P<name>.*)$", re.MULTILINE)
 # ... and of one without the kernel that the generated launch names: nvcc.
 _NO_KERNEL = re.compile(r'namespace "(?P<space>[\w:]+)" has no member "(?P<kernel>\w+)"')
 
 
-def first_error(output: str, header: Path, root: Path) -> str:
+def first_error(output: str, header: Path, folders: Sequence[Path]) -> str:
     """The first error of an output, as `file:line:column: error: what`.
 
-    One in a file below `root`, which people edit, comes before others. `header` is that of the
-    kernel: where it lacks what the generated code asks of it, that is said.
+    One in a file below `folders`, of specs and of foreign headers, comes before others. `header` is
+    that of the kernel: where it lacks what the generated code asks of it, that is said.
     """
     found = list(_ERROR.finditer(output))
-    own = [match for match in found if Path(match["file"]).is_relative_to(root)]
+    own = [match for match in found if any(map(Path(match["file"]).is_relative_to, folders))]
     if not own and _NO_LAUNCH.search(output):
         return (
             f"{shown(header)}: it defines no `template <class Config, class Isa> LaunchResult "
@@ -51,6 +53,11 @@ def first_error(output: str, header: Path, root: Path) -> str:
         others = f" (and {counted(more, 'more error')})" if more else ""
         place = match["place"] or match["line"]
         return f"{shown(Path(match['file']))}:{place}: error: {match['text']}{others}"
+    if match := _UNDEFINED.search(output):
+        return (
+            f"{shown(header)}: error: undefined: {match['name']}: name the library or the source "
+            "that defines it in the spec's `build:`"
+        )
     last = [line for line in output.splitlines() if line.strip()][-3:]
     return "\n".join(last) or "the compiler failed and said nothing"
 

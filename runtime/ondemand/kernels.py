@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from codegen import packs as pack_files
-from codegen.manifest import Target
+from codegen.manifest import Family, Target
 from codegen.packs import Pack, PackError
 from runtime import _native, devices, manifest, ondemand, packs
 from runtime.errors import BuildError, InvalidArgument, KernelNotFound, TargetUnavailable
@@ -25,8 +25,18 @@ from runtime.ondemand import compilers, specs
 from runtime.ondemand.build import Request
 from runtime.ondemand.build import build as build_all
 from runtime.ondemand.build import find as find_entry
-from runtime.ondemand.cache import Cache, Entry, Roots, content, default_folder, digest, reported
+from runtime.ondemand.cache import (
+    Cache,
+    Dependencies,
+    Entry,
+    Roots,
+    content,
+    default_folder,
+    digest,
+    reported,
+)
 from runtime.ondemand.compilers import Recipe
+from runtime.ondemand.progress import Progress
 from runtime.ondemand.specs import Source
 
 _CUDA_TARGET = re.compile(r"sm([1-9][0-9]+)(a?)\Z")
@@ -76,8 +86,13 @@ def _family_pack(source: Source) -> Pack:
     )
     entry = store.find(request, Roots({}))
     if entry is None:
-        store = store.writable()
-        with reported(store, source.family), store.locked([request]), store.work() as (work, _):
+        store, name = store.writable(), source.family
+        with (
+            reported(store, name),
+            Progress(f"reading {name}") as progress,
+            store.locked([request], name, progress.wait_for),
+            store.work() as (work, _),
+        ):
             entry = store.find(request, Roots({})) or _write_family(store, request, source, work)
     pack = _opened.get(entry.folder)
     if pack is None or pack.specs != {source.root.name: source.root}:
@@ -94,7 +109,8 @@ def _write_family(store: Cache, request: str, source: Source, work: Path) -> Ent
     for name in (pack_files.MANIFEST, f"python/{source.family}.py"):
         (made / name).parent.mkdir(parents=True, exist_ok=True)
         (made / name).write_text(generated.files[name], encoding="utf-8")
-    fingerprint = store.identify(request, (), Roots({}))
+    nothing = Dependencies()
+    fingerprint = store.identify(request, nothing, Roots({}))
     record = pack_files.record(
         name=f"{source.family}_specs",
         families=[generated.family],
@@ -108,7 +124,7 @@ def _write_family(store: Cache, request: str, source: Source, work: Path) -> Ent
         specs={},
     )
     (made / pack_files.RECORD).write_text(json.dumps(record, indent=1) + "\n")
-    return store.publish(request, (), Roots({}), fingerprint, made)
+    return store.publish(request, nothing, Roots({}), fingerprint, made)
 
 
 def _source_of_pack(family: str, pack: Pack) -> Source | None:
@@ -194,26 +210,27 @@ def _request(key: str, architectures: Sequence[str] | None) -> Request:
     return Request(key, source, recipe(key, architectures))
 
 
-def _open(store: Cache, request: Request, entry: Entry) -> Pack | None:
-    """The pack of an entry, its library loaded; None where it is damaged, and now removed."""
+def _open(request: Request, entry: Entry) -> Pack:
+    """The pack of an entry."""
     pack = _opened.get(entry.folder)
     if pack is None:
-        try:
-            pack = pack_files.read(entry.folder)
-            packs.library(pack, request.source.family)
-        except PackError:
-            store.discard(entry)
-            return None
-        _opened[entry.folder] = pack
+        pack = _opened.setdefault(entry.folder, pack_files.read(entry.folder))
     _watched[request.key] = pack, request
     return pack
+
+
+def described(key: str) -> Family:
+    """A family with one kernel as its spec has it, built or not. Raises KernelNotFound."""
+    from runtime.ondemand.emit import Spec  # codegen's libraries
+
+    return Spec(ondemand.sources[key.partition(".")[0]]).kernel(key).family
 
 
 def find(key: str) -> Pack | None:
     """The pack of a kernel that was built before, for what its sources are now."""
     request, store = _request(key, None), cache()
     entry = find_entry(store, request)
-    return None if entry is None else _open(store, request, entry)
+    return None if entry is None else _open(request, entry)
 
 
 def build(
@@ -226,17 +243,9 @@ def build(
     What does not compile is put into `failed`, by key; without it, raises BuildError for the first.
     Raises KernelNotFound or TargetUnavailable.
     """
-    store = cache()
     requests = [_request(key, architectures) for key in dict.fromkeys(keys)]
-    found: dict[str, Pack] = {}
-    for _ in range(2):  # a damaged entry is built anew
-        missing = [r for r in requests if r.key not in found and r.key not in (failed or ())]
-        if not missing:
-            break
-        entries = build_all(store, missing, failed)
-        opened = {r.key: _open(store, r, entries[r.key]) for r in missing if r.key in entries}
-        found |= {key: pack for key, pack in opened.items() if pack is not None}
-    return found
+    entries = build_all(cache(), requests, failed)
+    return {r.key: _open(r, entries[r.key]) for r in requests if r.key in entries}
 
 
 def keys(families: Sequence[str], set_name: str, where: str | None) -> list[str]:

@@ -15,6 +15,7 @@ class Progress:
 
     def __init__(self, text: str) -> None:
         self._text = text
+        self._waiting = ""
         self._begin = time.monotonic()
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
@@ -30,6 +31,10 @@ class Progress:
         if total > 1:
             self._text = f"[{done}/{total}] {name}"
 
+    def wait_for(self, builder: str) -> None:
+        """It waits until somebody else has built; for nobody any more where that is empty."""
+        self._waiting = f": waiting for {builder}" if builder else ""
+
     def __exit__(
         self,
         kind: type[BaseException] | None,
@@ -44,7 +49,7 @@ class Progress:
         shown = False
         while not self._ended.wait(_PATIENCE if not shown else 0.2):
             seconds = time.monotonic() - self._begin
-            sys.stderr.write(f"\r\033[Kkernelmint: {self._text} ({seconds:.0f} s)")
+            sys.stderr.write(f"\r\033[Kkernelmint: {self._text}{self._waiting} ({seconds:.0f} s)")
             sys.stderr.flush()
             shown = True
         if shown:

@@ -1,5 +1,6 @@
 // The Python module `runtime._native`: loads packs' libraries and calls their kernels.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -74,7 +75,7 @@ NB_MODULE(_native, module) {
       "no DLPack exchange table.");
 
   nb::class_<PackLibrary>(module, "Library")
-      .def(nb::init<const std::string&, nb::tuple>(), "path"_a, "architectures"_a = nb::tuple())
+      .def(nb::init<const std::filesystem::path&, nb::tuple>(), "path"_a, "architectures"_a = nb::tuple())
       .def_prop_ro("generated", &PackLibrary::generated)
       .def_prop_ro("build", &PackLibrary::build)
       .def_prop_ro("family", &PackLibrary::family)

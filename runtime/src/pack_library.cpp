@@ -21,7 +21,7 @@ constexpr Host kHost = {.abi = kAbi, .parallel = &run_parallel};
 // The dynamic loader maps what the file's headers promise, and a process that touches a part which
 // is not there dies of a bus error: so a file that was cut short is refused first.
 void check_whole(const std::string& path) {
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe would wait
   if (file < 0) throw LibraryError(text(path, ": ", std::strerror(errno)));
   Elf64_Ehdr header;
   struct stat status;
@@ -56,8 +56,8 @@ const LibraryEntry* load(const std::string& path) {
 
 }  // namespace
 
-PackLibrary::PackLibrary(const std::string& path, nb::tuple architectures)
-    : entry_(load(path)), architectures_(std::move(architectures)) {}
+PackLibrary::PackLibrary(const std::filesystem::path& path, nb::tuple architectures)
+    : entry_(load(path.native())), architectures_(std::move(architectures)) {}
 
 std::vector<std::string> PackLibrary::keys() const {
   std::vector<std::string> result;

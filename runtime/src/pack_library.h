@@ -3,6 +3,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -17,7 +18,7 @@ class PackLibrary {
   // such as "80" and "90a", is what its CUDA kernels were compiled for. Throws LibraryError where
   // the file is not a whole library of this processor, exports no entry, or has an ABI of another
   // version.
-  PackLibrary(const std::string& path, nb::tuple architectures);
+  PackLibrary(const std::filesystem::path& path, nb::tuple architectures);
 
   const char* generated() const { return entry_->generated; }
   const char* build() const { return entry_->build; }

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+import runtime
 from codegen import scaffold
-from runtime import ondemand, packs
+from runtime import finding, ondemand, packs
 
 _names = (f"on_demand_{number}" for number in itertools.count())
 
@@ -20,6 +21,22 @@ _names = (f"on_demand_{number}" for number in itertools.count())
 WRAPPER = """#!/bin/sh
 case " $* " in *" -c "*) echo "$*" >> '{log}' ;; esac
 exec c++ "$@"
+"""
+
+
+# A kernel that writes FACTOR; what defines it is what the tests change.
+HEADER = """\
+#pragma once
+#include "launch.h"
+{before}
+
+namespace kernelmint {{
+template <class Config, class Isa>
+LaunchResult launch(const void* pointer, const LaunchContext&) {{
+  *static_cast<const typename Config::Args*>(pointer)->z.template as<float>() = {factor};
+  return {{}};
+}}
+}}  // namespace kernelmint
 """
 
 
@@ -65,6 +82,7 @@ class Compilations:
 def cache(tmp_path, monkeypatch) -> Path:
     folder = tmp_path / "cache"
     monkeypatch.setenv("KERNELMINT_CACHE_DIR", str(folder))
+    monkeypatch.setattr(finding, "_LOOK", 0.0)  # edits are told at the next call
     return folder
 
 
@@ -88,6 +106,20 @@ def family(tmp_path):
     ondemand.sources.pop(made.name, None)
     if (pack := registry.by_family.pop(made.name, None)) is not None:
         registry.packs.pop(pack.name)
+
+
+@pytest.fixture
+def write(family):
+    """write(before, factor, build): the family's kernel, what comes before it, `build:`."""
+
+    def write(before: str, factor: str = "FACTOR", build: str = "") -> None:
+        family.header.write_text(HEADER.format(before=before, factor=factor))
+        if build:
+            with (family.folder / "cpu.yaml").open("a") as file:
+                file.write(f"build: {build}\n")
+        runtime.load(family.folder)
+
+    return write
 
 
 def in_new_process(code: str, *arguments: str | Path, check: bool = True, **environment: str):

@@ -30,7 +30,7 @@ def test_kernels_are_built_listed_and_pruned(family, cache, compilations, kernel
     wanted = "target == 'cpu' and dtype == f32"
     assert family.key() in kernelmint("build", family.folder, "--where", wanted)
     assert len(compilations.take()) == 2
-    assert "1 kernels in" in kernelmint("build", family.specs, "--where", wanted)
+    assert "1 kernel in" in kernelmint("build", family.specs, "--where", wanted)
     kernelmint("build", family.folder, "--key", family.key(4096))
     assert len(compilations.take()) == 2
 

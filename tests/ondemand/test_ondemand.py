@@ -434,7 +434,7 @@ FULL = """
 import subprocess, sys
 import runtime
 folder, key, cache, size = sys.argv[1:]
-subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", cache], check=True)
+subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size},mode=755", "tmpfs", cache], check=True)
 runtime.load(folder)
 try:
     runtime.kernel(key)

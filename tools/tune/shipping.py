@@ -13,7 +13,7 @@ from pathlib import Path
 import runtime
 from codegen import places
 from codegen.spec.model import Family
-from runtime.ondemand.cache import Cache, Entry, Roots
+from runtime.ondemand.cache import Cache, Dependencies, Entry, Roots
 from runtime.ondemand.specs import Source
 
 
@@ -76,13 +76,13 @@ class Packed:
     Attributes:
         request: the hash of what was asked for.
         name: what the pack is called in a cache.
-        dependencies: the names of the files that it was built from.
+        dependencies: what it was built from.
         files: its own.
     """
 
     request: str
     name: str
-    dependencies: tuple[str, ...]
+    dependencies: Dependencies
     files: Mapping[str, bytes]
 
 
@@ -93,12 +93,12 @@ def pack_up(request: str, entry: Entry) -> Packed:
         for path in entry.folder.rglob("*")
         if path.is_file()
     }
-    return Packed(request, entry.folder.name, entry.names, files)
+    return Packed(request, entry.folder.name, entry.dependencies, files)
 
 
 def unpack(packed: Packed, cache: Cache) -> Entry:
     """Puts a pack into a cache, as if it had been built here."""
-    with cache.locked([packed.request]), cache.work() as (work, _):
+    with cache.locked([packed.request], "it", lambda text: None), cache.work() as (work, _):
         made = work / "pack"
         _write(packed.files, made)
         nowhere = Roots({})  # no dependency is looked at

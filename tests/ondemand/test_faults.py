@@ -1,0 +1,167 @@
+"""What is built can be called; what is damaged, or not this user's, is not."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+import runtime
+from kernelmint.__main__ import main
+from runtime import _native, packs
+
+from .test_ondemand import check_right
+
+
+@pytest.fixture
+def built(family, cache, compilations) -> Path:
+    """The folder of a pack that is in the cache."""
+    runtime.load(family.folder)
+    runtime.build(family.name, keys=[family.key()])
+    assert len(compilations.take()) == 2
+    packs._registry().parts.pop(family.name)  # as in a new process
+    (library,) = cache.glob("1/packs/*/*.so")
+    return library.parent
+
+
+def flip_bit(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    copy = path.with_name("copy")  # the file itself may be mapped by this process
+    copy.write_bytes(data)
+    copy.replace(path)
+
+
+@pytest.mark.parametrize(
+    ("undefined", "build"),
+    [("missing_function", "{}"), ("factor", "{libraries: [factor]}")],
+    ids=["link", "load"],
+)
+def test_a_library_that_does_not_link_or_load_is_no_kernel(
+    family,
+    cache,
+    write,
+    tmp_path,
+    monkeypatch,
+    undefined,
+    build,
+):
+    """Neither for `runtime.build` nor for `kernelmint build`; what the loader says is shown."""
+    if build != "{}":  # found by the linker, and by nobody afterwards
+        code = 'extern "C" float factor() { return 1; }'
+        command = f"echo '{code}' | c++ -x c++ -shared -fPIC - -o libfactor.so"
+        (tmp_path / "lib").mkdir()
+        subprocess.run(command, shell=True, check=True, cwd=tmp_path / "lib")
+        monkeypatch.setenv("LIBRARY_PATH", str(tmp_path / "lib"))
+    said = {
+        "missing_function": "cpu.h: error: undefined: `missing_function'",
+        "factor": "libfactor.so: cannot open shared object file",
+    }[undefined]
+    write(f'extern "C" float {undefined}();', f"{undefined}()", build)
+    with pytest.raises(runtime.BuildError, match=re.escape(said)):
+        runtime.build(family.name, keys=[family.key()])
+    done = CliRunner().invoke(main, ["build", str(family.folder), "--key", family.key()])
+    assert done.exit_code == 1
+    assert said in done.output
+    assert not list(cache.glob("1/packs/*/*.so"))
+
+
+@pytest.mark.parametrize(
+    "name", ["manifest.json", "pack.json", "contents.json", "python/{}.py", "{}.so"]
+)
+def test_a_damaged_pack_is_built_anew(family, cache, compilations, built, name):
+    path = built / name.format(family.name)
+    flip_bit(path)
+    listed = CliRunner().invoke(main, ["cache"])
+    assert listed.exit_code == 0, listed.output
+    assert "damaged: built anew" in listed.output
+    check_right(runtime.kernel(family.key()))
+    assert len(compilations.take()) == 2
+    assert "damaged:" not in CliRunner().invoke(main, ["cache"]).output
+
+
+@pytest.mark.parametrize("text", [b"", b"[1]", b"[[1]]", b'{"a": 5}', b"[" * 10**5, b"\xff"])
+def test_damaged_indices_are_written_anew(family, cache, compilations, built, text):
+    for path in (*cache.glob("1/direct/*"), *cache.glob("1/answers/*"), cache / "1/system.json"):
+        path.write_bytes(text)
+    check_right(runtime.kernel(family.key()))
+
+
+@pytest.mark.parametrize("folder", [".", "1", "1/packs", "{built}"])
+@pytest.mark.parametrize("mode", [0o775, 0o757])
+def test_a_cache_that_others_may_write_is_refused(family, cache, built, folder, mode):
+    """With the command that puts it right."""
+    path = cache / folder.format(built=built)
+    path.chmod(mode)
+    with pytest.raises(runtime.BuildError) as caught:
+        runtime.kernel(family.key())
+    command = re.search("fix it with `(.*?)`", str(caught.value))
+    assert command, str(caught.value)
+    subprocess.run(command[1], shell=True, check=True)
+    check_right(runtime.kernel(family.key()))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a file can be given away by root alone")
+def test_a_cache_of_another_user_is_refused(family, cache, built):
+    os.chown(built.parent, 12345, 12345)
+    with pytest.raises(runtime.BuildError, match=r"belongs to another user.* `chown -R 0 "):
+        runtime.kernel(family.key())
+
+
+def test_a_cache_is_its_users_alone_whatever_the_umask(family, cache):
+    before = os.umask(0)
+    try:
+        runtime.load(family.folder)
+        check_right(runtime.kernel(family.key()))
+        runtime.build(family.name, keys=[family.key()])  # it is found, not refused
+    finally:
+        os.umask(before)
+    loaded = [path for path in cache.glob("1/packs/**/*") if path.is_file()]
+    assert not [path for path in loaded if stat.S_IMODE(path.stat().st_mode) & 0o022]
+
+
+def test_a_pipe_in_the_place_of_a_library_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "pipe.so")
+    with pytest.raises(runtime.PackError, match="not a shared library"):
+        _native.Library(tmp_path / "pipe.so", ())
+
+
+def test_paths_that_are_not_utf_8(family, tmp_path, monkeypatch):
+    odd = tmp_path / os.fsdecode(b"caf\xe9")
+    shutil.copytree(family.specs, odd / "specs")
+    monkeypatch.setenv("KERNELMINT_CACHE_DIR", str(odd / "cache"))
+    runtime.load(odd / "specs" / family.name)
+    check_right(runtime.kernel(family.key()))
+    header = odd / "specs" / family.name / "cpu.h"
+    header.write_text("#error wrong\n")
+    with pytest.raises(runtime.BuildError) as caught:
+        runtime.kernel(family.key(), build=True)
+    assert str(caught.value).startswith(f"{header}:1:")
+
+
+def test_the_first_error_is_named_in_a_foreign_header_too(family, cache, write):
+    """What follows from it in the family's own header is not."""
+    foreign = family.specs.parent / "foreign"
+    foreign.mkdir()
+    (foreign / "factor.h").write_text("using factor_t = unknown_t;\n")
+    write("#include <factor.h>\nfactor_t factor;", "factor", "{include: [../foreign]}")
+    with pytest.raises(runtime.BuildError) as caught:
+        runtime.kernel(family.key())
+    assert re.match(rf"{foreign}/factor\.h:1:\d+: error: .*unknown_t", str(caught.value))
+
+
+@pytest.mark.parametrize("tile", [1024, 4096], ids=["in a set", "in no set"])
+def test_a_cuda_family_is_traced_where_there_is_no_gpu(family, cache, tile):
+    """Shapes need neither a device nor the kernel itself, which is built elsewhere."""
+    runtime.load(family.folder)
+    x = torch.empty(2, 3, device="meta")
+    operator = getattr(torch.ops.kernelmint, family.name)
+    made = operator(f"{family.name}.sm80.f32-t128-n{tile}", x, x, alpha=1.0)
+    assert (made.shape, made.dtype) == (x.shape, x.dtype)

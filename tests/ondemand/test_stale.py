@@ -1,0 +1,174 @@
+"""What is built is made of what its sources are: contents decide, whatever the times say."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+import runtime
+from runtime import finding
+from runtime.ondemand import compilers, kernels
+from runtime.ondemand.cache import content
+
+from .test_ondemand import NVCC
+
+FOUND = "#define FACTOR {}\n"
+
+
+def value(family) -> float:
+    """What the kernel writes that is asked for now."""
+    zero = torch.zeros(1, 1)
+    return runtime.kernel(family.key(), build=True)(zero, zero, alpha=0.0).item()
+
+
+def library(folder: Path, factor: int) -> None:
+    """libfactor.a, whose function returns the factor."""
+    folder.mkdir(exist_ok=True)
+    code = f'extern "C" float factor() {{ return {factor}; }}'
+    command = f"echo '{code}' | c++ -x c++ -fPIC -c - -o f.o && ar rcs libfactor.a f.o && rm f.o"
+    subprocess.run(command, shell=True, check=True, cwd=folder)
+
+
+WRAPPER = """#!/bin/sh
+c++ "$@" || exit
+case " $* " in *" kernel.o "*) [ -e '{once}' ] || {{ touch '{once}'; {replace}; }} ;; esac
+"""
+
+
+@pytest.mark.parametrize(
+    "replace",
+    [
+        "mv '{new}/factor.h' '{old}/factor.h'",
+        "cp -p '{new}/factor.h' '{old}/factor.h'",
+        "mv '{old}' '{old}-before' && mv '{new}' '{old}'",
+    ],
+)
+def test_a_header_that_is_replaced_while_the_compiler_runs(
+    family, cache, write, tmp_path, monkeypatch, replace
+):
+    """By one with an older time; then what is stored is compiled of it."""
+    old, new = family.folder / "parts", family.specs / "new"
+    for folder, factor in ((old, 1), (new, 2)):
+        folder.mkdir()
+        (folder / "factor.h").write_text(FOUND.format(factor))
+        os.utime(folder / "factor.h", (1, 1))
+    compiler = tmp_path / "replacing-c++"
+    replaced = replace.format(old=old, new=new)
+    compiler.write_text(WRAPPER.format(once=tmp_path / "once", replace=replaced))
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    write(f'#include "{family.name}/parts/factor.h"')
+    assert value(family) == 2
+
+
+def test_quick_edits_that_keep_size_and_time(tmp_path):
+    path = tmp_path / "header.h"
+    hashes = {}
+    for number in range(50):
+        text = str(number % 2)
+        path.write_text(text)
+        os.utime(path, (1, 1))
+        assert content(path) == hashes.setdefault(text, content(path))
+    assert len(set(hashes.values())) == 2
+
+
+def test_a_header_that_would_now_be_found_first(family, cache, write):
+    for folder in ("first", "second"):
+        (family.specs.parent / folder).mkdir()
+    (family.specs.parent / "second/factor.h").write_text(FOUND.format(1))
+    write("#include <factor.h>", build="{include: [../first, ../second]}")
+    assert value(family) == 1
+    (family.specs.parent / "first/factor.h").write_text(FOUND.format(2))
+    assert value(family) == 2
+    (family.specs.parent / "first/factor.h").unlink()
+    assert value(family) == 1
+
+
+def test_has_include_that_turned_true(family, cache, write):
+    (family.specs.parent / "first").mkdir()
+    write(
+        "#if __has_include(<extra/factor.h>)\n#include <extra/factor.h>\n#else\n"
+        f"{FOUND.format(1)}#endif",
+        build="{include: [../first]}",
+    )
+    assert value(family) == 1
+    (family.specs.parent / "first/extra").mkdir()
+    (family.specs.parent / "first/extra/factor.h").write_text(FOUND.format(2))
+    assert value(family) == 2
+
+
+def test_a_library_that_is_built_anew_or_found_elsewhere(
+    family, cache, write, tmp_path, monkeypatch
+):
+    first, second = tmp_path / "first", tmp_path / "second"
+    monkeypatch.setenv("LIBRARY_PATH", f"{first}:{second}")
+    library(second, 1)
+    write('extern "C" float factor();', "factor()", "{libraries: [factor]}")
+    assert value(family) == 1
+    library(second, 2)
+    assert value(family) == 2
+    library(first, 3)
+    assert value(family) == 3
+
+
+def test_a_script_that_calls_the_compiler(family, cache, write, tmp_path, monkeypatch):
+    compiler = tmp_path / "script-c++"
+    monkeypatch.setenv("CXX", str(compiler))
+    for factor in (1, 2):
+        compiler.write_text(f'#!/bin/sh\nexec c++ -DFACTOR={factor} "$@"\n')
+        compiler.chmod(0o755)
+        compilers._cxx.cache_clear()  # as in a new process
+        write("")
+        assert value(family) == factor
+
+
+@pytest.mark.skipif(NVCC is None, reason="needs nvcc")
+def test_the_compiler_that_nvcc_calls(tmp_path, cache, monkeypatch):
+    identities = []
+    for flag in ("-DONE", "-DTWO"):
+        compiler = tmp_path / flag / "g++"
+        compiler.parent.mkdir()
+        compiler.write_text(f'#!/bin/sh\nexec g++ {flag} "$@"\n')
+        compiler.chmod(0o755)
+        monkeypatch.setenv("NVCC_CCBIN", str(compiler))
+        identities.append(compilers.toolkit().nvcc.identity)
+    assert identities[0] != identities[1]
+
+
+@pytest.mark.parametrize(
+    ("flags", "build", "before", "message"),
+    [
+        ("-MMD", "", "", "the option -MMD .* hides what a kernel depends on"),
+        ("-Wp,-MMD,x.d", "", "", "the option -Wp,-MMD,x.d .* hides"),
+        ("@options", "", "", "the option @options .* hides"),
+        ("", "{flags: [-MMD]}", "", r"cpu\.yaml:\d+:\d+: .*what a file depends on"),
+        ("", "{flags: ['-include x.h -MMD']}", "", "the option -MMD .* hides"),
+        ("", "", 'asm(".incbin \\"/etc/hosts\\"");', r"cpu\.h:3: \.incbin reads a file that"),
+    ],
+)
+def test_what_would_hide_a_dependency_is_refused(
+    family, cache, write, monkeypatch, flags, build, before, message
+):
+    monkeypatch.setenv("CXXFLAGS", flags)
+
+    def ask() -> None:
+        write(before, "1", build)
+        value(family)
+
+    with pytest.raises(runtime.BuildError, match=message):
+        ask()
+
+
+def test_a_call_between_two_looks_touches_no_file(family, cache, write, monkeypatch):
+    """kernel(key) is as cheap as a pack's: it looks at the sources once in a second."""
+    write(FOUND.format(1))
+    kernel = runtime.kernel(family.key())
+    monkeypatch.setattr(finding, "_LOOK", 3600.0)
+    runtime.kernel(family.key())
+    monkeypatch.setattr(kernels, "content", None)
+    family.header.unlink()
+    assert runtime.kernel(family.key()) is kernel
