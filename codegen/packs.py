@@ -17,12 +17,13 @@ An installed distribution names its packs in the entry points `kernelmint.packs`
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from codegen import as_json
 
 if TYPE_CHECKING:
     from codegen.manifest import Family
@@ -32,6 +33,7 @@ RECORD = "pack.json"
 MANIFEST = "manifest.json"
 FORMAT = 1  # of pack.json
 NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
+ARCHITECTURE = re.compile(r"[1-9][0-9]+[a-z]?\Z")
 
 
 class PackError(ImportError):
@@ -45,6 +47,26 @@ class Front:
     family: str
     module: str  # within the pack's specs: "kernel_specs.flash_forward.front"
     function: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """What pack.json says, as it says it; Pack has what each means."""
+
+    format: int
+    name: str
+    fingerprint: str
+    operators: Mapping[str, tuple[str, ...]]
+    on_host: tuple[str, ...]
+    fronts: tuple[Front, ...]
+    specs: Mapping[str, str]
+    abi: int
+    generated: Mapping[str, str]
+    settings: Mapping[str, str]
+    architectures: tuple[str, ...]
+    isas: tuple[str, ...]
+    targets: tuple[str, ...]
+    sources: Mapping[str, str]
 
 
 @dataclass(frozen=True, eq=False)  # one object a pack: keys of caches
@@ -90,6 +112,19 @@ class Pack:
     def families(self) -> tuple[str, ...]:
         """The families it holds."""
         return tuple(self.generated)
+
+    @property
+    def names(self) -> dict[str, str]:
+        """What no other pack may have: its families and their operators, each as messages say."""
+        operators = {
+            text.partition("(")[0]: family
+            for family, schemas in self.operators.items()
+            for text in schemas
+        }
+        return {
+            name: f"the family {name}" if name == family else f"the operator {name} of {family}"
+            for name, family in operators.items()
+        }
 
     @property
     def manifest(self) -> Path:
@@ -138,37 +173,54 @@ def read(folder: Path, distribution: str | None = None, name: str | None = None)
     path = folder / RECORD
     what = describe(name or folder.name, folder, distribution)
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        if data["format"] != FORMAT:
+        data = as_json.parse(path.read_text(encoding="utf-8"))
+        if isinstance(data, dict) and data.get("format") != FORMAT:
             raise PackError(
-                f"{what}: its {RECORD} has format {str(data['format'])[:20]!a}, but this "
+                f"{what}: its {RECORD} has format {str(data.get('format'))[:20]!a}, but this "
                 f"Kernelmint reads format {FORMAT}: upgrade the older of the two"
             )
-        if not NAME.match(data["name"]):
-            raise ValueError(f"the name {data['name']!a:.60}")
-        return Pack(
-            name=data["name"],
-            folder=folder,
-            distribution=distribution,
-            fingerprint=str(data["fingerprint"]),
-            abi=int(data["abi"]),
-            generated={str(f): str(h) for f, h in data["generated"].items()},
-            targets=frozenset(map(str, data["targets"])),
-            architectures=tuple(map(str, data["architectures"])),
-            isas=tuple(map(str, data["isas"])),
-            settings={str(k): str(v) for k, v in data["settings"].items()},
-            sources={str(k): str(v) for k, v in data["sources"].items()},
-            operators={str(f): tuple(map(str, texts)) for f, texts in data["operators"].items()},
-            on_host=frozenset(map(str, data["on_host"])),
-            fronts=tuple(Front(**front) for front in data["fronts"]),
-            specs={str(k): folder / str(v) for k, v in data["specs"].items()},
-        )
+        found = as_json.read(Record, data)
+        _check(found)
     except FileNotFoundError:
         raise PackError(f"{what}: there is no {path}: reinstall it") from None
-    except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError) as error:
-        raise PackError(
-            f"{what}: {path} is damaged ({type(error).__name__}: {error}): reinstall it"
-        ) from None
+    except (OSError, ValueError) as error:
+        raise PackError(f"{what}: {path} is damaged ({error}): reinstall it") from None
+    return Pack(
+        name=found.name,
+        folder=folder,
+        distribution=distribution,
+        fingerprint=found.fingerprint,
+        abi=found.abi,
+        generated=found.generated,
+        targets=frozenset(found.targets),
+        architectures=found.architectures,
+        isas=found.isas,
+        settings=found.settings,
+        sources=found.sources,
+        operators=found.operators,
+        on_host=frozenset(found.on_host),
+        fronts=found.fronts,
+        specs={name: folder / place for name, place in found.specs.items()},
+    )
+
+
+def _check(record: Record) -> None:
+    """Raises ValueError for names that are none, and operators that are not those of a family."""
+    for name in (record.name, *record.generated):
+        if not NAME.match(name):
+            raise ValueError(f"the name {name!a:.60}: expected lower-case letters, digits and _")
+    for architecture in record.architectures:
+        if not ARCHITECTURE.match(architecture):
+            raise ValueError(f"architectures: got {architecture!a:.60}, expected such as 80 or 90a")
+    if record.operators.keys() != record.generated.keys():
+        raise ValueError(
+            f"operators: got those of {', '.join(record.operators)}, expected those of "
+            f"{', '.join(record.generated)}"
+        )
+    for family, schemas in record.operators.items():
+        names = [text.partition("(")[0] for text in schemas]
+        if names not in ([family], [family, f"{family}_out"]):
+            raise ValueError(f"operators.{family}: got {', '.join(names)!a:.60}")
 
 
 def record(
@@ -185,26 +237,29 @@ def record(
     specs: Mapping[str, str],
 ) -> dict[str, Any]:
     """What `read` reads, of a pack with these of a manifest's families; the rest as in Pack."""
-    return {
-        "format": FORMAT,
-        "name": name,
-        "fingerprint": fingerprint,
-        "operators": {family.name: family.operators for family in families},
-        "on_host": [f.name for f in families if any(tensor.on_host for tensor in f.tensors)],
-        "fronts": [
-            {"family": family.name, "module": front.module, "function": front.function}
-            for family in families
-            for front in family.fronts
-        ],
-        "specs": dict(specs),
-        "abi": abi,
-        "generated": {family.name: family.fingerprint for family in families},
-        "settings": dict(settings),
-        "architectures": list(architectures),
-        "isas": list(isas),
-        "targets": list(targets),
-        "sources": dict(sources),
-    }
+    found: dict[str, Any] = as_json.form(
+        Record(
+            format=FORMAT,
+            name=name,
+            fingerprint=fingerprint,
+            operators={family.name: family.operators for family in families},
+            on_host=tuple(f.name for f in families if any(t.on_host for t in f.tensors)),
+            fronts=tuple(
+                Front(family=family.name, module=front.module, function=front.function)
+                for family in families
+                for front in family.fronts
+            ),
+            specs=specs,
+            abi=abi,
+            generated={family.name: family.fingerprint for family in families},
+            settings=settings,
+            architectures=tuple(architectures),
+            isas=tuple(isas),
+            targets=tuple(targets),
+            sources=sources,
+        )
+    )
+    return found
 
 
 def installed() -> tuple[list[Pack], list[Fault]]:
@@ -237,11 +292,11 @@ def _clash(pack: Pack, packs: list[Pack]) -> str | None:
             f"the name {pack.name} is that of {' and of '.join(map(str, alike))}: uninstall or "
             f"rename one; until then neither pack is used"
         )
-    for family in pack.families:
-        owners = [other for other in packs if family in other.families]
+    for name, what in pack.names.items():
+        owners = [other for other in packs if name in other.names]
         if len(owners) > 1:
             return (
-                f"the family {family} is in {' and in '.join(map(str, owners))}: uninstall one, or "
-                f"rename the family in one; until then neither pack is used"
+                f"{what} is in {' and in '.join(map(str, owners))}: uninstall one, or rename the "
+                f"family in one; until then neither pack is used"
             )
     return None

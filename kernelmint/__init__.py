@@ -38,9 +38,10 @@ def _of_runtime(name: str) -> Any:
     runtime = rooms.load("runtime")
     if name == "__all__" or name in runtime.__all__:
         return getattr(runtime, name)
+    packs = rooms.load("runtime.packs")
     try:
-        return rooms.load("runtime.packs").front(name)  # of a family loaded since
-    except LookupError:
+        return packs.front(name)  # of a family loaded since
+    except packs.NoFrontError:
         raise AttributeError(f"module 'kernelmint' has no attribute {name!r}") from None
 
 

@@ -55,7 +55,10 @@ if len(__path__) > 1:
     _manifest.check_checkout(Path(__file__).resolve().parent)
 
 for _pack in _packs.all_packs():
-    _operators.register(_pack, _choice.of_call, _choice.describe)
+    try:
+        _operators.register(_pack, _choice.of_call, _choice.describe)
+    except PackError as _damage:
+        _packs.refuse(_pack.families[0], str(_damage))
 
 __all__ = [
     "BuildError",
@@ -80,7 +83,7 @@ def __getattr__(name: str) -> Any:
     """A family's front, imported when it is first asked for."""
     try:
         function = _packs.front(name)
-    except LookupError:
+    except _packs.NoFrontError:
         raise AttributeError(f"module 'runtime' has no attribute {name!r}") from None
     globals()[name] = function
     return function

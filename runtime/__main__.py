@@ -102,11 +102,11 @@ def show(found: dict[str, Any]) -> None:
     for pack in found["packs"]:
         settings = pack["settings"]
         cuda = (
-            f"nvcc {settings['nvcc']}, for {', '.join(pack['architectures'])}"
+            f"nvcc {settings.get('nvcc', 'unknown')}, for {', '.join(pack['architectures'])}"
             if pack["architectures"]
             else "without CUDA"
         )
-        debug = "; debug" if settings["debug"] == "ON" else ""
+        debug = "; debug" if settings.get("debug") == "ON" else ""
         rows += [
             ("pack", f"{pack['name']} ({pack['distribution'] or 'loaded'}), {pack['folder']}"),
             ("", f"{settings['c++']}, for {', '.join(pack['cpu_isas'])}; {cuda}{debug}"),

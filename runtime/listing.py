@@ -44,9 +44,9 @@ def kernels(
         PackError: no family is named, and a pack cannot be used: the message names each such pack.
             The families of the others can be listed by name.
     """
+    found = listed(family, target)
     if family is None and packs.faults():
         raise PackError("\n".join(dict.fromkeys(fault.reason for fault in packs.faults())))
-    found = listed(family, target)
     if where is None:
         return found
     if callable(where):

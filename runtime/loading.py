@@ -24,10 +24,10 @@ def load_pack(folder: str | os.PathLike[str]) -> Pack:
             then.
     """
     with packs.changing:
-        known = packs.all_packs()
-        pack = packs.add(folder)
-        if pack not in known:
+        pack = packs.readable(folder)
+        if pack not in packs.all_packs():
             operators.register(pack, choice.of_call, choice.describe)
+            packs.register(pack)
             finding.short_forms.cache_clear()
     return pack
 

@@ -64,8 +64,15 @@ def _families(pack: Pack) -> dict[str, Family]:
 
 
 def families() -> Iterator[Family]:
-    """The families of all usable packs."""
-    return map(family, packs.families())
+    """The families of all usable packs; one whose files turn out to be damaged is none."""
+    for name in packs.families():
+        try:
+            resources(packs.of(name))
+            found = family(name)
+        except PackError as error:
+            packs.refuse(name, str(error))
+            continue
+        yield found
 
 
 def family(name: str) -> Family:
@@ -110,7 +117,7 @@ def _readable(pack: Pack, path: Path) -> Iterator[None]:
         raise PackError(f"{pack}: there is no {path}: reinstall it") from None
     except PackError:
         raise
-    except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, RecursionError, LookupError, TypeError, csv.Error) as error:
         raise PackError(
             f"{pack}: {path} is damaged ({type(error).__name__}: {error}): reinstall it"
         ) from None

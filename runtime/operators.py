@@ -18,7 +18,7 @@ from torch.autograd import forward_ad
 
 from codegen.manifest import Family, Tensor
 from codegen.manifest import Scalar as ScalarArgument
-from codegen.packs import Pack
+from codegen.packs import RECORD, Pack, PackError
 from codegen.spec import expressions
 from codegen.spec.where import manifest_scope
 from runtime import manifest, packs
@@ -195,6 +195,12 @@ class _Operator:
 
         return call, inputs, scalars
 
+    def _check_family(self, info: KernelInfo) -> None:
+        if info.family != self.name:
+            raise InvalidArgument(
+                f"key: got {info.key}, a kernel of {info.family}, expected one of {self.name}"
+            )
+
     def _symbols(self, inputs: Inputs) -> dict[str, Any]:
         """The symbols' values, and whether each input is there."""
         found: dict[str, Any] = {}
@@ -215,6 +221,7 @@ class _Operator:
     def _run(self, values: dict[str, Any]) -> Result:
         call, inputs, scalars = self._arguments(values)
         kernel = self.find(values["key"], call)
+        self._check_family(kernel.info)
         asked = [not a.optional or values.get(f"return_{a.name}", False) for a in self.outputs]
         requested = tuple(bool(b) for a, b in zip(self.outputs, asked, strict=True) if a.optional)
         result = kernel._native.run(inputs, scalars, requested, None)
@@ -230,6 +237,7 @@ class _Operator:
     def _run_out(self, values: dict[str, Any]) -> None:
         call, inputs, scalars = self._arguments(values)
         kernel = self.find(values["key"], call)
+        self._check_family(kernel.info)
         written = [values.get(a.name) for a in self.outputs]
         requested = tuple(
             t is not None for a, t in zip(self.outputs, written, strict=True) if a.optional
@@ -239,6 +247,7 @@ class _Operator:
     def _fake(self, values: dict[str, Any]) -> Result:
         call, inputs, _ = self._arguments(values)
         info = self.describe(values["key"], call)
+        self._check_family(info)
         self._check_fake(info, inputs)
         asked = {
             a.name: not a.optional or values.get(f"return_{a.name}", False) for a in self.outputs
@@ -261,6 +270,7 @@ class _Operator:
     def _fake_out(self, values: dict[str, Any]) -> None:
         call, inputs, _ = self._arguments(values)
         info = self.describe(values["key"], call)
+        self._check_family(info)
         self._check_fake(info, inputs)
 
     def _new_empty(self, inputs: Inputs, shape: list[Any], dtype: torch.dtype) -> torch.Tensor:
@@ -356,7 +366,20 @@ def _by_name(names: list[str], function: Callable[[dict[str, Any]], Any]) -> Cal
 
 def register(pack: Pack, find: Find, describe: Callable[[str, Call], KernelInfo]) -> None:
     """Registers the operators of a pack's families; `find` gives the kernel of a key and a call,
-    `describe` what is known of it, built or not."""
+    `describe` what is known of it, built or not.
+
+    Raises PackError for schemas that are none; nothing is registered then.
+    """
+    for family, schemas in pack.operators.items():
+        for text in schemas:
+            try:
+                torch._C.parse_schema(f"{NAMESPACE}::{text}")
+            except RuntimeError as error:
+                said = str(error).strip().partition("\n")[0]
+                raise PackError(
+                    f"{pack}: {pack.folder / RECORD} is damaged (operators.{family}: {said}): "
+                    "reinstall it"
+                ) from None
     for family, schemas in pack.operators.items():
         _Operator(family, find, describe).define(schemas, family in pack.on_host)
 

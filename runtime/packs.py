@@ -47,11 +47,15 @@ class _Registry:
         found, self.faults = packs.installed()
         for pack in found:
             if reason := _unusable(pack):
-                self.faults.append(
-                    Fault(pack.name, pack.folder, pack.distribution, pack.families, reason)
-                )
+                self.refuse(pack, reason)
             else:
                 self.add(pack)
+
+    def refuse(self, pack: Pack, reason: str) -> None:
+        self.packs.pop(pack.name, None)
+        for family in pack.families:
+            self.by_family.pop(family, None)
+        self.faults.append(Fault(pack.name, pack.folder, pack.distribution, pack.families, reason))
 
     def add(self, pack: Pack) -> None:
         self.packs[pack.name] = pack
@@ -109,8 +113,8 @@ def of(family: str, key: str | None = None) -> Pack:
     return found
 
 
-def add(folder: str | os.PathLike[str]) -> Pack:
-    """Adds the pack in a folder; see `loading.load_pack`."""
+def readable(folder: str | os.PathLike[str]) -> Pack:
+    """The pack in a folder, the one that is known if it is; see `loading.load_pack`."""
     path = Path(folder).resolve()
     pack = packs.read(path)
     for known in all_packs():
@@ -118,15 +122,20 @@ def add(folder: str | os.PathLike[str]) -> Pack:
             return known
     if reason := _unusable(pack):
         raise PackError(reason)
-    for family in pack.families:
-        if other := _registry().by_family.get(family):
-            raise PackError(
-                f"the family {family} of {pack} is already in {other}: rename one of them"
-            )
-    if other := _registry().packs.get(pack.name):
-        raise PackError(f"{pack}: there is already a {other}: rename one of them")
-    register(pack)
+    for name, what in pack.names.items():
+        for other in all_packs():
+            if name in other.names:
+                raise PackError(f"{pack}: {what} is already in {other}: rename one of them")
+    if same := _registry().packs.get(pack.name):
+        raise PackError(f"{pack}: there is already a {same}: rename one of them")
     return pack
+
+
+def refuse(family: str, reason: str) -> None:
+    """Takes a family's pack, which turned out to be damaged, from the usable ones."""
+    pack = _registry().by_family.get(family)
+    if pack is not None:
+        _registry().refuse(pack, reason)
 
 
 def register(pack: Pack) -> None:
@@ -272,12 +281,16 @@ def fronts() -> Iterator[tuple[Pack, packs.Front]]:
             yield pack, front
 
 
+class NoFrontError(LookupError):
+    """No family has a function of that name."""
+
+
 def front(name: str) -> Any:
     """The public function of a family, by its name. Raises AttributeError where several have it,
     LookupError where none does."""
     found = [(pack, front) for pack, front in fronts() if front.function == name]
     if not found:
-        raise LookupError(name)
+        raise NoFrontError(name)
     if len(found) > 1:
         raise AttributeError(
             f"several families have a function {name}: "

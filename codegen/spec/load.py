@@ -72,6 +72,7 @@ def load(spec_dirs: Sequence[Path], only: str | None = None) -> tuple[Family, ..
     there is."""
     problems: list[Problem] = []
     families: dict[str, Family] = {}
+    places: dict[str, Location] = {}  # of their names
     for spec_dir in spec_dirs:
         place = Location(display_path(spec_dir), 1, 1)
         try:
@@ -92,10 +93,20 @@ def load(spec_dirs: Sequence[Path], only: str | None = None) -> tuple[Family, ..
             if family.name in families:
                 message = f"family '{family.name}' is also in {families[family.name].file}"
                 problems.append(Problem(loader.family.locate("family"), message))
-            families.setdefault(family.name, family)
+            else:
+                families[family.name] = family
+                places[family.name] = loader.family.locate("family")
         if not folders:
             message = "no families here: expected <family>/family.yaml (see kernelmint new)"
             problems.append(Problem(place, message))
+    for name, family in families.items():
+        in_place = f"{name}_out"
+        if in_place in families and any(t.role is Role.OUTPUT for t in family.tensors):
+            message = (
+                f"family '{in_place}' is named as an operator of the family '{name}', the one that "
+                "writes into tensors passed by name: rename one of them"
+            )
+            problems.append(Problem(places[in_place], message))
     if problems:
         raise SpecError(problems)
     return tuple(families[name] for name in sorted(families))
@@ -164,7 +175,7 @@ class _FamilyLoader:
         if written is None:
             return None
         with suppress(TooManyProblemsError):
-            kinds = {target.target != "cpu" for _, target in targets if target is not None}
+            kinds = {document.path.stem != "cpu" for document, _ in targets}
             family = self._family(written, kinds.pop() if len(kinds) == 1 else None)
             loaded = []
             for document, target in targets:

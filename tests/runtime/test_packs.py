@@ -235,6 +235,96 @@ def test_a_damaged_face_is_an_error_that_names_it(site):
     fails(site, OTHERS, str(path), "reinstall it")
 
 
+INFO = "import runtime.__main__ as m; m.show(m.collect())"
+
+
+def damage_manifest(pack):
+    (pack / "manifest.json").unlink()
+
+
+def damage_report(pack):
+    (pack / "ptxas.csv").write_text('kernel_config,used_registers\n"x,y\0,"\n3,many\n')
+
+
+@pytest.mark.parametrize("damage", [damage_manifest, damage_report])
+def test_a_pack_whose_files_are_damaged_hurts_itself_alone(site, damage):
+    """Fronts and `kernelmint info` look at all packs' kernels; a list of all names the pack."""
+    other = second_pack(site)
+    damage(other)
+    q = "*[torch.ones(1, 3, 1, 64)] * 3"
+    works(site, f"import torch, runtime; print(runtime.attention({q}).sum(), runtime.targets())")
+    assert f"pack other (other 0.1.0, {other})" in works(site, INFO)
+    works(site, "import runtime; assert runtime.kernels('flash_forward')")
+    fails(site, "import runtime; runtime.kernels()", f"pack other (other 0.1.0, {other})")
+    fails(site, OTHERS, f"pack other (other 0.1.0, {other})", "reinstall it")
+
+
+SCHEMA = "hstu_bsa(str key, Tensor q) -> Tensor"
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"abi": float("inf")}, "abi: got inf, expected an integer"),
+        ({"abi": "11"}, "abi: got '11', expected an integer"),
+        ({"name": 3}, "name: got 3, expected a string"),
+        ({"name": "Other/.."}, "the name 'Other/..'"),
+        ({"operators": {"hstu_bsa": ["no schema"]}}, "operators.hstu_bsa: got 'no schema'"),
+        ({"operators": {"hstu_bsa": ["hstu_bsa(Tensor q"]}}, "operators.hstu_bsa: expected"),
+        ({"operators": {"hstu_bsa": SCHEMA}}, "operators.hstu_bsa: got 'hstu_bsa(str key"),
+        ({"operators": {"hstu_bsa": [SCHEMA] * 2}}, "operators.hstu_bsa: got 'hstu_bsa, hstu_bsa'"),
+        ({"operators": {"flash_forward": []}}, "operators: got those of flash_forward"),
+        ({"generated": {"hstu_bsa": 3}}, "generated.hstu_bsa: got 3, expected a string"),
+        ({"fronts": [{"family": "hstu_bsa", "module": 1, "function": "f"}]}, "fronts[0].module"),
+        ({"architectures": ["sm_80"]}, "architectures: got 'sm_80', expected such as 80 or 90a"),
+        ({"specs": {"kernel_specs": ["a"]}}, "specs.kernel_specs: got ['a'], expected a string"),
+    ],
+)
+def test_a_damaged_pack_json_is_named_with_its_member_and_hurts_itself_alone(site, values, message):
+    other = second_pack(site)
+    edit(other / RECORD, **values)
+    fails(site, "import runtime; runtime.kernels()", str(other / RECORD), message, "reinstall it")
+    works(site)
+
+
+def test_a_family_named_as_another_packs_operator_is_an_error_that_names_both(site):
+    """torch.ops.kernelmint has one function of a name."""
+    other = second_pack(site)
+    record = json.loads((other / RECORD).read_text())
+    name = "flash_forward_out"
+    schema = record["operators"]["hstu_bsa"][0].replace("hstu_bsa", name)
+    edit(other / RECORD, generated={name: "1"}, operators={name: [schema]}, fronts=[], targets=[])
+    code = "import runtime; runtime.kernels()"
+    fails(
+        site,
+        code,
+        "the operator flash_forward_out of flash_forward is in pack kernelmint",
+        str(other),
+    )
+    shutil.rmtree(site / "other-0.1.0.dist-info")
+    fails(
+        site, f"import runtime; runtime.load_pack({str(other)!r})", "flash_forward_out", str(other)
+    )
+    works(site)
+
+
+def test_many_threads_load_one_pack(site):
+    other = second_pack(site)
+    shutil.rmtree(site / "other-0.1.0.dist-info")
+    works(
+        site,
+        f"""
+import concurrent.futures, threading, runtime
+together = threading.Barrier(16)
+def load(i):
+    together.wait()
+    return runtime.load_pack({str(other)!r})
+with concurrent.futures.ThreadPoolExecutor(16) as pool:
+    assert len(set(pool.map(load, range(16)))) == 1
+""",
+    )
+
+
 class TestLoadPack:
     def test_a_folder(self, site):
         other = second_pack(site)
