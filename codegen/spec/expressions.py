@@ -33,6 +33,7 @@ DEVICE_FACTS = ("sm_count", "max_shared_memory")
 _MAX_LENGTH = 2000
 _MAX_DEPTH = 60
 _MAX_REPETITION = 5000  # nodes of C++ that repeats an operand, as `x in [1, 2]` does
+_MAX_TRUTHS = 64  # that are kept of one condition
 MAX_FLOAT = sys.float_info.max
 
 
@@ -312,6 +313,10 @@ _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Po
 _COMPARISONS = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.In, ast.NotIn)
 
 
+# Sets of names, of each of which one at least is known to be true.
+_Truths = frozenset[frozenset[str]]
+
+
 class _Checker:
     """Finds the kind of each node; None where a problem below it was reported."""
 
@@ -319,7 +324,7 @@ class _Checker:
         self.scope = scope
         self.problems: list[tuple[int, str]] = []
         self.kinds: dict[ast.expr, Kind | None] = {}
-        self.truths: frozenset[str] = frozenset()  # names known to be true where a node stands
+        self.truths: _Truths = frozenset()  # where a node stands
 
     def add(self, node: ast.expr, message: str) -> None:
         self.problems.append((node.col_offset, message))
@@ -395,7 +400,7 @@ class _Checker:
     def _name(self, node: ast.Name) -> Kind | None:
         if node.id in self.scope:
             kind = self.scope[node.id]
-            if kind.given and not self.truths.intersection(kind.given):
+            if kind.given and not _is_given(kind, self.truths):
                 known, first = " or ".join(kind.given), kind.given[0]
                 self.add(
                     node,
@@ -509,20 +514,32 @@ class _Checker:
 
 
 def known_where(condition: Expression, scope: Mapping[str, Kind]) -> dict[str, Kind]:
-    """The scope of what is evaluated only where a condition holds."""
-    known = _truths(condition.tree, True)
-    return {n: replace(k, given=()) if known & {*k.given} else k for n, k in scope.items()}
+    """The scope of what is evaluated only if a condition holds."""
+    truths = _truths(condition.tree, True)
+    return {n: replace(k, given=()) if _is_given(k, truths) else k for n, k in scope.items()}
 
 
-def _truths(condition: ast.expr, outcome: bool) -> frozenset[str]:
-    """The names that are true where a condition's value is `outcome`."""
+def _is_given(kind: Kind, truths: _Truths) -> bool:
+    return any(some <= {*kind.given} for some in truths)
+
+
+def _truths(condition: ast.expr, outcome: bool) -> _Truths:
+    """Of which names one is true if a condition's value is `outcome`."""
     match condition:
         case ast.Name(id=name) if outcome:
-            return frozenset([name])
+            return frozenset([frozenset([name])])
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             return _truths(operand, not outcome)
-        case ast.BoolOp(op=op, values=values) if isinstance(op, ast.And) is outcome:
-            return frozenset().union(*(_truths(value, outcome) for value in values))
+        case ast.BoolOp(op=op, values=values):
+            first, *others = [_truths(value, outcome) for value in values]
+            for other in others:
+                if isinstance(op, ast.And) is outcome:
+                    first |= other
+                elif len(first) * len(other) > _MAX_TRUTHS:
+                    return frozenset()
+                else:
+                    first = frozenset(a | b for a in first for b in other)
+            return first
         case _:
             return frozenset()
 

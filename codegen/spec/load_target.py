@@ -262,6 +262,9 @@ class TargetLoader:
                 for i, text in enumerate(part.shape)
             ]
             elements = " * ".join(f"({extent})" for extent in extents)
+            if len(extents) > 1:  # two negative extents are no memory
+                least = f"min({', '.join(extents)})"
+                elements = f"{elements} if {least} >= 0 else {least}"
             note = f"[{', '.join(extents)}] {part.dtype}{', zeroed' if part.zeroed else ''}"
             if when is not None:
                 elements = f"({elements}) if ({when.text}) else 0"
@@ -349,7 +352,8 @@ class TargetLoader:
                 bound(extent, 1, most[i], because, key, i)
                 loaded.append(extent)
             if key != "grid" and len(loaded) > 1 and len(document.problems) == problems:
-                product = parse(" * ".join(extent.operand for extent in loaded), sizes, "int")
+                text = " * ".join(extent.operand for extent in loaded)
+                product = load_expression(document, text, sizes, "int", "launch", key)
                 bound(product, 1, most[0], f"a {key} has 1 to {most[0]} {unit}", key)
             return tuple(loaded)
 

@@ -140,7 +140,7 @@ bool Kernel::bind_outputs(Call& call) {
       check_output(call, i, shape, call.owned[i].ptr());
     else
       allocate(call, i, shape);
-    call.bound[i] = {call.tensors[i].data, call.tensors[i].strides};
+    call.bound[i] = {address_of(call.tensors[i]), call.tensors[i].strides};
     has_elements |= call.tensors[i].numel() != 0;
   }
   return has_elements;
@@ -158,7 +158,11 @@ void Kernel::bind_workspace(Call& call, void* args) {
     if (evaluated.error != nullptr)
       throw InvalidArgument(text(entry_.key, ": the workspace ", part.name, " ", part.text, ": ",
                                  evaluated.error, here(part.text, call, true)));
-    if (elements < 0 || elements > kMaxElements)
+    if (elements < 0)
+      throw InvalidArgument(text(entry_.key, ": the workspace ", part.name, " ", part.text,
+                                 " would have an extent of ", elements,
+                                 here(part.text, call, true)));
+    if (elements > kMaxElements)
       throw InvalidArgument(text(entry_.key, ": the workspace ", part.name, " ", part.text,
                                  " would have ", elements, " elements",
                                  here(part.text, call, true)));

@@ -1,6 +1,7 @@
 // What the steps of a call share: what it has found so far, and how messages show it.
 #pragma once
 
+#include <cstddef>
 #include <limits>
 #include <string>
 
@@ -11,6 +12,13 @@ namespace kernelmint {
 
 inline constexpr std::int64_t kNoStrides[kMaxRank] = {};
 inline constexpr std::int64_t kMaxExtent = std::numeric_limits<std::int32_t>::max();
+
+// What a kernel sees of a tensor that was passed: null says that one is absent, and an empty one may
+// have no memory.
+inline void* address_of(const TensorInfo& tensor) {
+  alignas(256) static std::byte nothing[1];
+  return tensor.data != nullptr ? tensor.data : nothing;
+}
 
 constexpr bool is_floating(Dtype dtype) { return dtype == Dtype::f32 || dtype == Dtype::f64; }
 

@@ -304,7 +304,7 @@ void Kernel::bind_inputs(Call& call, nb::handle inputs) {
     bind_symbols(call, argument, tensor);
     check_memory(argument, tensor, i);
     check_autograd(call, argument, tensor);
-    call.bound[i] = {tensor.data, tensor.strides};
+    call.bound[i] = {address_of(tensor), tensor.strides};
   }
   if (has_input_expressions_) check_expressions(call);
   for (int n = 0; n < num_mutated_; ++n)
