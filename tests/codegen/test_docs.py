@@ -35,8 +35,9 @@ def test_own_kernels_states_the_versions_of_a_pack() -> None:
     assert f"`FORMAT` in `codegen/packs.py`, **{packs.FORMAT}** today" in page
 
 
-def test_specs_names_every_key_and_function() -> None:
-    page = (ROOT / "docs/specs.md").read_text()
+def test_the_reference_names_every_key_and_function() -> None:
+    pages = ("specs", "expressions", "launches")
+    page = "".join((ROOT / f"docs/{name}.md").read_text() for name in pages)
     for model in (
         schema.FamilyFile,
         schema.ChoicesFile,

@@ -224,10 +224,9 @@ def test_a_familys_derived_values_are_every_targets(workspace) -> None:
 
 
 def test_the_pages_examples_load(workspace) -> None:
-    page = (ROOT / "docs/specs.md").read_text()
     sizes, launch = (
-        page.partition(f"\n### {title}\n")[2].partition("```yaml\n")[2].partition("```")[0]
-        for title in ("Sizes known at a call", "Launches")
+        (ROOT / page).read_text().partition("```yaml\n")[2].partition("```")[0]
+        for page in ("docs/expressions.md", "docs/launches.md")
     )
     family, _, target = sizes.partition("# sm80.yaml\n")
     assert "launch:" in target

@@ -61,7 +61,7 @@ def nvcc(folder: Path, *options: str) -> Path:
 
 @pytest.mark.parametrize("architecture", ["80", "90a"])
 def test_the_pages_example_compiles(tmp_path: Path, architecture: str) -> None:
-    page = (ROOT / "docs/specs.md").read_text()
+    page = (ROOT / "docs/launches.md").read_text()
     (example,) = re.findall(r"```cpp\n(.*?)```", page, re.DOTALL)
     (tmp_path / "example.cu").write_text(BEFORE + example + AFTER)
     gencode = f"-gencode=arch=compute_{architecture},code=sm_{architecture}"
