@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from codegen.spec.load import load
+
 X = "  x: {tensor: [M, N], dtype: dtype, doc: the input}\n"
 MASK = X + "  mask: {tensor: [M, K], dtype: i32, optional: true}\n"
 Y = 'y: {output: [M, "ceil_div(N, 2)"], dtype: dtype}'
@@ -58,6 +60,11 @@ REFUSED = [
         "in the wrong branch",
         [(X, MASK), (RULE, "mask or K == 2")],
         "family.yaml:13:20: 'K' is known only where mask is passed",
+    ),
+    (
+        "where only one of two is known to be there",
+        [(X, MASK), (RULE, "N % K == 0 if mask or rows else true")],
+        "family.yaml:13:16: 'K' is known only where mask is passed",
     ),
     (
         "in an output's shape",
@@ -139,6 +146,9 @@ GUARDED = [
     "not (mask and K > 8)",
     "not (not mask or N > 2) or N % 2 == 0",
     "not mask or other or K == 2",
+    "N % K == 0 if mask or other else true",
+    "not (mask or other) or N % K == 0",
+    "(mask and N > 2 or other) and N % K == 0",
 ]
 
 
@@ -180,6 +190,16 @@ def test_a_workspace_and_a_launch_may_ask(workspace) -> None:
     assert "(args.mask.data != nullptr) ? args.K : 1" in (
         (workspace.out / "demo/sm80_launch.cuh").read_text()
     )
+
+
+@pytest.mark.parametrize(("M", "N", "elements"), [(2, 3, 0), (5, 6, 2), (2, 6, -2), (5, 3, -1)])
+def test_a_workspace_has_no_negative_extents(workspace, M, N, elements) -> None:
+    """Two make no memory of six elements."""
+    kept = "workspace:\n  kept: {shape: [M - 4, N - 4], dtype: f32, when: M + N != 5}\nsets:"
+    workspace.edit("cpu.yaml", "sets:", kept)
+    (family,) = load([workspace.demo.parent])
+    (part,) = family.targets[0].workspace
+    assert part.elements.evaluate({"M": M, "N": N}) == elements
 
 
 def operators(workspace) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -596,6 +597,36 @@ def test_all_problems_of_all_files_at_once(workspace, command) -> None:
     assert not workspace.out.exists()
 
 
+@pytest.mark.parametrize("others", [["cpu.yaml"], []])
+def test_a_fault_in_a_target_is_not_reported_in_the_familys_build_too(workspace, others) -> None:
+    """Whether nvcc compiles a target does not depend on what its file says."""
+    if others:
+        build = "build: {sources: [more.cu]}"
+    else:
+        build = "build: {flags: [-O1]}"
+        (workspace.demo / "cpu.yaml").unlink()
+    workspace.write("more.cu", "")
+    workspace.edit("family.yaml", "reference:", f"{build}\nreference:")
+    workspace.edit("sm80.yaml", "token: t", "token: 3")
+    result = workspace.run("check")
+    assert result.status == 2
+    assert [line.partition(":")[0] for line in result.stderr.splitlines()] == [
+        "kernel_specs/demo/sm80.yaml",
+        "1 problem",
+    ]
+
+
+@pytest.mark.parametrize("extents", ["block: ", "block: threads, cluster: "])
+def test_extents_of_a_launch_whose_product_exceeds_64_bits(workspace, extents) -> None:
+    workspace.edit("sm80.yaml", "target: sm80", "target: sm90")
+    workspace.edit("sm80.yaml", "block: threads", f"{extents}[2 ** 40, 2 ** 40]")
+    (workspace.demo / "sm80.yaml").rename(workspace.demo / "sm90.yaml")
+    result = workspace.run("check")
+    assert result.status == 2
+    assert "sm90.yaml:13:" in result.stderr
+    assert "'2 ** 40 * 2 ** 40' has no value: the result exceeds 64 bits" in result.stderr
+
+
 def test_binary_and_unreadable_files(workspace) -> None:
     (workspace.demo / "cpu.yaml").write_bytes(b"target: \xff\xfe\n")
     (workspace.demo / "sm80.yaml").write_bytes(b"\x00\x01\x02")
@@ -626,6 +657,19 @@ def test_one_family_in_two_folders(workspace) -> None:
     result = workspace.run("list", "--specs", "kernel_specs", "--specs", "more")
     assert result.status == 2
     assert "family 'demo' is also in kernel_specs/demo/family.yaml" in result.stderr
+
+
+def test_a_family_named_as_anothers_operator(workspace) -> None:
+    """torch.ops.kernelmint has one function of a name."""
+    shutil.copytree(workspace.demo, workspace.demo.parent / "demo_out")
+    family = workspace.demo.parent / "demo_out/family.yaml"
+    family.write_text(family.read_text().replace("family: demo", "family: demo_out"))
+    result = workspace.run("list")
+    assert result.status == 2
+    assert (
+        "demo_out/family.yaml:1:9: family 'demo_out' is named as an operator of the family 'demo'"
+        in result.stderr
+    )
 
 
 def test_unwritable_output(workspace) -> None:

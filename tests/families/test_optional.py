@@ -67,6 +67,14 @@ def test_none_and_nothing_are_one(run):
     assert parameter.annotation == "torch.Tensor | None"
 
 
+def test_an_empty_tensor_that_is_passed_is_not_absent(run):
+    """PyTorch's has no memory; expressions and the kernel agree that it was passed."""
+    x = torch.randn(M, K)
+    y, norms = run(x, torch.empty(0, K), torch.empty(0), return_norms=True)
+    assert y.shape == (M, 0)
+    assert torch.equal(norms, torch.zeros(M))
+
+
 def test_an_optional_tensor_may_be_changed_in_place(run):
     x, w, bias, _ = inputs()
     calls = torch.zeros(M, dtype=torch.int32)

@@ -303,3 +303,26 @@ def test_few_blocks_are_taken_by_tiles_and_many_by_blocks():
         facts = {"T": length, "H": heads}
         chosen = choice.choose("block_sparse", device, wanted, facts)
         assert chosen.info.parameters["schedule"] == schedule
+
+
+def test_a_front_that_fails_when_it_is_imported_says_why(monkeypatch):
+    """A KeyError of its module is not the runtime's lookup of a name."""
+
+    def importing(*_):
+        raise KeyError("a table of its own")
+
+    monkeypatch.setattr(packs, "specs_function", importing)
+    with pytest.raises(KeyError, match="a table of its own"):
+        runtime.__getattr__("attention")
+    with pytest.raises(AttributeError, match="no attribute 'attentoin'"):
+        runtime.__getattr__("attentoin")
+
+
+def test_an_operator_refuses_another_familys_key():
+    key = next(info.key for info in runtime.kernels("hstu_bsa", "cpu"))
+    q = torch.ones(1, 3, 1, 64)
+    with pytest.raises(
+        runtime.InvalidArgument,
+        match=rf"key: got {key}, a kernel of hstu_bsa, expected one of flash_forward",
+    ):
+        torch.ops.kernelmint.flash_forward(key, q, q, q)
