@@ -7,6 +7,7 @@ from one list of configurations, so they cannot disagree.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -160,9 +161,8 @@ def _settings(build: Build, folders: Mapping[str, str]) -> list[_Setting]:
         return _cmake_path(f"{folders[place.specs]}/{place.path}")
 
     lists = {
-        # SHELL: words that stay together, where CMake would drop what it has seen
-        "FLAGS": [_cmake_text(f"SHELL:{flag}") for flag in build.flags],
-        "DEFINITIONS": [_cmake_text(definition) for definition in build.definitions],
+        "FLAGS": [_cmake_words(flag) for flag in build.flags],
+        "DEFINITIONS": [_cmake_words(shlex.quote(f"-D{text}")) for text in build.definitions],
         "INCLUDE": [at(place) for place in build.include],
         "LIBRARIES": [
             at(entry) if isinstance(entry, Place) else entry for entry in build.libraries
@@ -170,6 +170,12 @@ def _settings(build: Build, folders: Mapping[str, str]) -> list[_Setting]:
         "SOURCES": [at(place) for place in build.sources],
     }
     return [_Setting(name, values) for name, values in lists.items() if values]
+
+
+def _cmake_words(words: str) -> str:
+    """Words of a command line that stay together, where CMake would drop what it has seen; it takes
+    a backslash for an escape, even between single quotes."""
+    return _cmake_text("SHELL:" + words.replace("\\", "\\\\"))
 
 
 def _cmake_text(text: str) -> str:

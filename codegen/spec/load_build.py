@@ -16,8 +16,8 @@ _CXX, _CUDA = (".cpp", ".cc", ".cxx"), (".cu",)
 _MACRO = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
 _LIBRARY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_+.-]*\Z")
 _PACKAGE = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
-# What CMake has meanings of its own for.
-_UNSPEAKABLE = re.compile(r"[;$\n]")
+# What CMake has meanings of its own for: lists, variables.
+_UNSPEAKABLE = re.compile(r"[;$\[\]\x00-\x1f]")
 # Options that say what another key says, or what the build chooses.
 _ELSEWHERE = (
     (("-I", "-isystem", "--include-path", "--system-include"), "folders stand in `include`"),

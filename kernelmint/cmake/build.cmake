@@ -25,9 +25,10 @@ endfunction()
 # Foreign headers are system headers: their warnings are not the author's, and Kernelmint's come first.
 function(kernelmint_compile_as objects prefix suffix language)
   foreach(flag IN LISTS ${prefix}_FLAGS_${suffix})
+    string(REPLACE ">" "$<ANGLE-R>" flag "${flag}")  # or it would end the expression
     target_compile_options(${objects} PRIVATE "$<$<COMPILE_LANGUAGE:${language}>:${flag}>")
   endforeach()
-  target_compile_definitions(${objects} PRIVATE ${${prefix}_DEFINITIONS_${suffix}})
+  target_compile_options(${objects} PRIVATE ${${prefix}_DEFINITIONS_${suffix}})
   kernelmint_find_places("${${prefix}_INCLUDE_${suffix}}" include)
   target_include_directories(${objects} SYSTEM PRIVATE ${include})
 endfunction()

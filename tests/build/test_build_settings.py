@@ -4,6 +4,7 @@ that are no templates."""
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import subprocess
 import sys
@@ -104,6 +105,27 @@ def test_flags_reach_the_compiler_of_their_target_alone(project) -> None:
     assert all("-ffast-math -include limits.h" in line for line in own)
     assert not any("--use_fast_math" in line for line in own)
     assert all("-DAXPY_IS_BUILT" in line and "-DAXPY_BIAS=0.25f" in line for line in (*nvcc, *own))
+
+
+def test_cmake_says_to_the_compiler_what_the_spec_says(tmp_path: Path) -> None:
+    """As building on demand does, whatever is written there."""
+    project = project_in(tmp_path)
+    spec = project.root / "kernel_specs/foreign_axpy/cpu.yaml"
+    flags = ["-DARROW=x->y", r"-DBACK='a\b'", "-DQUOTE='it is \"so\"'"]
+    values = ["x->y", r"a\b", "ends in \\", "#1", "a<b>", "it's", '"a  b"', "a,b", "%d"]
+    definitions = {f"VALUE_{i}": value for i, value in enumerate(values)}
+    text = spec.read_text().replace('"-include limits.h"]', f"{json.dumps(flags)[1:]}")
+    defined = f"  definitions: {json.dumps(definitions)}\n  libraries:"
+    spec.write_text(text.replace("  libraries:", defined))
+    project.regenerate()
+    project.configure(CPU)
+    (command,) = (
+        shlex.split(line) for line in project.ninja("-t", "commands").stdout.splitlines()
+        if line.endswith("/axpy.cpp")
+    )  # fmt: skip
+    words = [word for flag in flags for word in shlex.split(flag)]
+    words += [f"-D{name}={value}" for name, value in definitions.items()]
+    assert [word for word in command if word in words] == words
 
 
 def test_a_source_is_compiled_once_and_the_library_exports_its_entry_alone(project) -> None:

@@ -29,6 +29,7 @@ def with_build(workspace, name: str, text: str) -> None:
         ("sm80.yaml", "{flags: [-lcuda]}", "19:17", "libraries stand in `libraries`"),
         ("sm80.yaml", '{flags: ["-arch sm_90"]}', "19:18", "architectures are chosen when buil"),
         ("sm80.yaml", "{flags: [-Xptxas=$X]}", "19:17", "CMake cannot spell the character '$'"),
+        ("sm80.yaml", "{flags: ['-DA=b[1]']}", "19:18", "CMake cannot spell the character '['"),
         ("sm80.yaml", "{definitions: {a-b: 1}}", "19:23", "'a-b' cannot be a macro's name"),
         ("sm80.yaml", "{definitions: {a: [1]}}", "19:26", "must be a text, an integer or noth"),
         ("sm80.yaml", "{include: [/usr/include]}", "19:19", "is a path of one machine: write it "),
@@ -78,7 +79,8 @@ def test_what_cmake_reads_is_escaped(workspace) -> None:
     with_build(workspace, "sm80.yaml", r"""{definitions: {TEXT: '"a b\"'}, flags: ["-D'x y'"]}""")
     assert workspace.run("regenerate").status == 0
     text = (workspace.out / "files.cmake").read_text()
-    assert 'set(KERNELMINT_BUILD_DEFINITIONS_demo_sm80\n  "TEXT=\\"a b\\\\\\""\n)' in text
+    defined = r"""SHELL:'-DTEXT=\"a b\\\\\"'"""
+    assert f'set(KERNELMINT_BUILD_DEFINITIONS_demo_sm80\n  "{defined}"\n)' in text
     assert "set(KERNELMINT_BUILD_FLAGS_demo_sm80\n  \"SHELL:'-Dx y'\"\n)" in text
 
 
