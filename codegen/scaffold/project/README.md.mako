@@ -17,5 +17,5 @@ Kernels built with Kernelmint: a C++/CUDA template and two YAML files a family, 
 | add a family | `kernelmint new NAME`, `kernelmint regenerate`, `pip install -e .` |
 | make a wheel | `pip wheel . --no-deps`: one for every Python and every PyTorch |
 
-Where there is no nvcc, an isolated build takes PyPI's; `-C cmake.define.KERNELMINT_CUDA=OFF` builds the CPU's kernels alone, and
+If there is no nvcc, an isolated build takes PyPI's; `-C cmake.define.KERNELMINT_CUDA=OFF` builds the CPU's kernels alone, and
 `-C cmake.define.CMAKE_CUDA_ARCHITECTURES="80;90"` names what to build for.

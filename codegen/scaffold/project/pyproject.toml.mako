@@ -1,6 +1,6 @@
 [build-system]
 requires = ["kernelmint>=${version}", "scikit-build-core>=1.0"]
-build-backend = "kernelmint.backend" # scikit-build-core, plus PyPI's nvcc where the machine has none
+build-backend = "kernelmint.backend" # scikit-build-core, plus PyPI's nvcc if the machine has none
 
 [project]
 name = "${distribution}"
