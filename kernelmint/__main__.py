@@ -52,11 +52,11 @@ _SECTIONS = {
         "schema": _codegen("schema", "Print the JSON Schema of the specs."),
     },
     "Proving and measuring": {
-        "sanity-check": _tool("sanity_check", "Hold attention kernels to the fp64 oracle."),
+        "sanity-check": _tool("sanity_check", "Hold kernels to their references."),
         "debug": _tool("debug.__main__", "Say where a kernel diverges from its simulation."),
         "race-check": _tool("race_check", "Run CUDA kernels under compute-sanitizer."),
-        "compare": _tool("compare_triton_vs_torch", "Compare block-sparse implementations."),
-        "bench": _tool("bench.__main__", "Measure kernels beside PyTorch's."),
+        "compare": _tool("compare", "Compare a family's implementations."),
+        "bench": _tool("bench.__main__", "Measure kernels beside what computes the same."),
         "tune": _tool("tune.__main__", "Find the fastest kernels for the devices here."),
     },
 }

@@ -61,7 +61,8 @@ def test_what_the_build_runs_needs_the_standard_library_alone(name) -> None:
 
 
 def test_tools_are_found_under_any_name() -> None:
-    """In a wheel they lie below kernelmint; and Python of specs comes in at one place alone."""
+    """In a wheel they lie below kernelmint; Python of specs comes in at one place alone, and none
+    names a family, but where one is the example of a demonstration or a benchmark."""
     for path in (ROOT / "tools").rglob("*.py"):
         absolute = {
             node.module.split(".")[0]
@@ -69,24 +70,37 @@ def test_tools_are_found_under_any_name() -> None:
             if isinstance(node, ast.ImportFrom) and node.module and not node.level
         }
         assert "tools" not in absolute, path
-        assert ("kernel_specs" in packages_of(path)) == (path == ROOT / "tools/oracle.py"), path
+        assert "kernel_specs" not in packages_of(path), path
+        named = "specs_module" in path.read_text()
+        assert named == (path == ROOT / "tools/families.py"), path
+        sample = path.name.startswith("bench_") or path.name in ("demo.py", "symbols.py")
+        names = re.findall(r"\b(flash_forward|hstu\w*|block_sparse)\b", path.read_text())
+        assert not names or sample or "fuzz" in path.parts, (path, names)
 
 
 def is_front(path: Path) -> bool:
-    return path.name in ("front.py", "fronts.py")
+    return path.name in ("front.py", "fronts.py", "gradient.py")
 
 
 def test_a_family_imports_nothing_of_the_house() -> None:
-    """An oracle is torch alone; a family's front uses the runtime, its tests the tools as well."""
+    """An oracle is torch alone; a family's front uses the runtime, its tests the tools as well; its
+    hooks use the tools under the name that they have in a wheel, too."""
     for path in (ROOT / "kernel_specs").rglob("*.py"):
         allowed = {"runtime"} if is_front(path) else set()
+        if is_for_tools(path):
+            allowed = {"runtime", "codegen"}
         if path.name.startswith("test_"):
             allowed = {"runtime", "tools"}
         assert not packages_of(path) & {"codegen", "tools", "runtime"} - allowed, path
 
 
+def is_for_tools(path: Path) -> bool:
+    return "tools" in (path.stem, path.parent.name)
+
+
 def test_an_oracle_never_serves_production() -> None:
-    """No front reaches a reference, by any way of imports; the runtime names no family's module."""
+    """No front reaches a reference or hooks of the tools, by any way of imports; the runtime names
+    no family's module."""
     pending = [path for path in (ROOT / "kernel_specs").rglob("*.py") if is_front(path)]
     assert len(pending) >= 3
     seen = set()
@@ -94,6 +108,7 @@ def test_an_oracle_never_serves_production() -> None:
         path = pending.pop()
         seen.add(path)
         assert path.name != "reference.py", f"{path} is reached from a front"
+        assert not is_for_tools(path), f"{path} is reached from a front"
         files = {ROOT / (module.replace(".", "/") + ".py") for module in modules_of(path)}
         pending += [f for f in files - seen if f.is_file() and "kernel_specs" in f.parts]
     for path in (ROOT / "runtime").rglob("*.py"):

@@ -70,6 +70,8 @@ class Difference:
     range_expected: tuple[float, float]
     worst: Place | None
     first: Place | None  # in the order of the indices, that fails; None where all agree
+    failing: torch.Tensor | None = dataclasses.field(repr=False, default=None)
+    """bool, one an element; None where nothing was compared."""
 
     @property
     def passed(self) -> bool:
@@ -78,7 +80,14 @@ class Difference:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        return {**dataclasses.asdict(self), "passed": self.passed}
+        found = dataclasses.asdict(dataclasses.replace(self, failing=None))
+        del found["failing"]
+        return {**found, "passed": self.passed}
+
+
+def refused(name: str, problem: str) -> Difference:
+    """What cannot be compared element by element, and why it is wrong."""
+    return _nothing_compared(name, problem, Tolerance())
 
 
 def compare(
@@ -161,6 +170,7 @@ def compare(
         range_expected=_range(y[counted]),
         worst=place(int(torch.where(counted, severity, -1.0).argmax())),
         first=place(int(failing.flatten().int().argmax())) if bool(failing.any()) else None,
+        failing=failing,
     )
 
 

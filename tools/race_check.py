@@ -2,7 +2,8 @@
 
     kernelmint race-check [--family NAME]... [--tool racecheck]... [--where EXPR]
 
-The variable KERNELS selects kernels of flash_forward, too (tools/selection.py).
+The variable KERNELS selects kernels, too (tools/selection.py). What a kernel is called with is in
+tools/problem.py; a family's tools.py may list calls of its own.
 
 Runs NVIDIA's four checkers (memcheck, racecheck, initcheck, synccheck) over each kernel on small,
 awkward shapes, and exits with 1 where one of them reports an error. It needs a GPU and
@@ -13,118 +14,22 @@ times.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Sequence
 
 import click
 import torch
-from torch import Tensor
 
 import runtime
-from codegen.manifest import Family
-from runtime import KernelInfo, manifest
-from runtime.operators import DTYPES
+from runtime import KernelInfo
 
-from .selection import FAMILY, select
+from .families import named
+from .problem import cases_of, of_case
+from .selection import select
 
 CHECKERS = ("memcheck", "racecheck", "initcheck", "synccheck")
-
-
-@dataclass(frozen=True)
-class Case:
-    """One call.
-
-    `extents` are those of a family's symbols that its kernels leave open. Tensors are normally
-    distributed, but for the integers given in `values`, by argument; `options` are passed on.
-    `without` names checkers that are wrong about it.
-    """
-
-    extents: Mapping[str, int]
-    values: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    options: Mapping[str, Any] = field(default_factory=dict)
-    without: tuple[str, ...] = ()
-
-
-def _flash_forward(Sq: int, Sk: int, H: int, Hk: int, without: tuple[str, ...] = ()) -> Case:
-    extents = {"B": 1, "Sq": Sq, "Sk": Sk, "H": H, "Hk": Hk}
-    return Case(extents, options={"return_lse": Sq % 2 == 1}, without=without)
-
-
-def _hstu_bsa(H: int, *lengths: int) -> Case:
-    offsets = [sum(lengths[:end]) for end in range(len(lengths) + 1)]
-    return Case({"N": offsets[-1], "H": H, "E": len(offsets)}, values={"x_offsets": offsets})
-
-
-# Of sequences: one row; tails of blocks and tiles; several blocks and tiles; none. Of heads: more
-# than a GPU has multiprocessors, so that persistent blocks of threads take several tiles each;
-# racecheck does not know there that a warp's reads precede its first lane's arrival at an mbarrier,
-# since ptxas makes no instruction of the __syncwarp() between them.
-CASES = {
-    FAMILY: (
-        _flash_forward(1, 1, 2, 2),
-        _flash_forward(7, 100, 4, 1),
-        _flash_forward(130, 65, 2, 1),
-        _flash_forward(257, 321, 2, 2),
-        _flash_forward(66, 70, 400, 200, without=("racecheck",)),
-    ),
-    "block_sparse": tuple(
-        Case({"B": B, "T": T, "H": H}) for B, T, H in ((1, 1, 1), (2, 33, 2), (1, 130, 4))
-    ),
-    "hstu_bsa": (_hstu_bsa(1, 1), _hstu_bsa(2, 33, 0, 1, 64), _hstu_bsa(4, 130)),
-}
-_ANY_EXTENTS = (1, 7, 130)  # of every open symbol of a family that has no cases
-
-
-def cases(family: str) -> tuple[Case, ...]:
-    """The calls that a family's kernels are checked with."""
-    if family in CASES:
-        return CASES[family]
-    spec = manifest.family(family)
-    open_symbols = set(spec.symbols) - _compiled_in(spec).keys()
-    return tuple(Case(dict.fromkeys(open_symbols, extent)) for extent in _ANY_EXTENTS)
-
-
-def inputs(info: KernelInfo, case: Case, device: str) -> list[Tensor]:
-    """The input tensors of a call, contiguous, in the order of the family's arguments.
-
-    Raises:
-        ValueError: an argument of integers for which the case has no values.
-    """
-    spec = manifest.family(info.family)
-    compiled_in = {
-        symbol: info.parameters[parameter] for symbol, parameter in _compiled_in(spec).items()
-    }
-    extents = {**case.extents, **compiled_in}
-    generator = torch.Generator().manual_seed(0)
-    tensors = []
-    for argument in spec.inputs:
-        name, dtype = argument.name, argument.dtype
-        shape = [extents[symbol] for symbol in argument.dims]
-        kind = DTYPES.get(info.parameters.get(dtype, dtype))
-        if name in case.values:
-            values = torch.tensor(case.values[name])
-        elif kind is not None and kind.is_floating_point:
-            values = torch.randn(shape, generator=generator).to(kind)
-        else:
-            raise ValueError(
-                f"{info.family}: got no values for {name}, which is {dtype}: expected them in "
-                "CASES of tools/race_check.py"
-            )
-        # Copied from the host, so that initcheck sees what is initialised and what is not.
-        tensors.append(values.to(device))
-    return tensors
-
-
-def _compiled_in(spec: Family) -> dict[str, str]:
-    """The symbols that a parameter fixes, by the family's `requires`: {D: d_head}."""
-    parameters = {parameter.name for parameter in spec.parameters}
-    rules = (re.fullmatch(r"(\w+) == (\w+)", rule.that) for rule in spec.requires)
-    return {rule[1]: rule[2] for rule in rules if rule and rule[2] in parameters}
 
 
 def chosen(families: Sequence[str], where: str | None) -> list[KernelInfo]:
@@ -134,11 +39,14 @@ def chosen(families: Sequence[str], where: str | None) -> list[KernelInfo]:
         ValueError, KeyError: a family is not known, or `where` is no expression over its kernels.
     """
     kernels: list[KernelInfo] = []
-    for family in families or runtime.families():
-        if family == FAMILY:
-            kernels += select(where=where).kernels
-        else:
-            kernels += [info for info in runtime.kernels(family, where=where) if info.built]
+    errors = []
+    for family in [named(family)[0] for family in families] or runtime.families():
+        try:
+            kernels += select(family, where).kernels
+        except ValueError as error:
+            errors.append(str(error))
+    if not kernels and errors:
+        raise ValueError("; ".join(dict.fromkeys(errors)))
     return [info for info in kernels if info.is_cuda]
 
 
@@ -149,9 +57,10 @@ def run_kernels(kernels: Sequence[KernelInfo], checkers: Sequence[str] = CHECKER
         if not info.available:
             continue
         kernel = runtime.kernel(info.key)
-        for case in cases(info.family):
+        for case in cases_of(info, "RACE_CASES"):
             if not set(checkers) <= set(case.without):
-                kernel(*inputs(info, case, "cuda"), **case.options)
+                made = of_case(info, case, torch.device("cuda"))
+                kernel(**made.tensors, **made.scalars)
         torch.cuda.synchronize()
         print(info.key, flush=True)
 

@@ -1,20 +1,17 @@
-"""Every kernel of flash_forward in this build against the fp64 oracle, one line each.
+"""Every kernel of this build against its family's reference, one line each.
 
-    kernelmint sanity-check [--kernel KEY] [--range] [--where EXPR] [--json]
+    kernelmint sanity-check [FAMILY] [--kernel KEY] [--range] [--where EXPR] [--json]
 
-KEY is a key or a short form; without it, the variable KERNELS selects (tools/selection.py). An
-element mismatches unless
-
-    |o - oracle| <= unit * (|oracle| + attention(q, k, |v|)),
-
-with unit 2^-8 for bf16, 2^-11 for fp16 and 2^-18 for f32. That is one rounding of the result and
-one of each probability to a 16-bit dtype; for f32, the rounding of the two products' sums. The
-outputs are NaN before the call. Exits with 1 where a kernel mismatches, and for such a kernel
-prints how many elements differ in each row, and in each column of d_head.
+FAMILY is a family's name or folder; without it, all that name a reference are checked. KEY is a key
+or a short form; without it, the variable KERNELS selects (tools/selection.py). What a kernel is
+called with, and what is right, is in tools/problem.py; a family's tools.py may say more. The
+outputs are poisoned before the call. Exits with 1 if a kernel mismatches, and for such a kernel
+prints how many elements differ along each dimension of the result.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import sys
@@ -28,51 +25,43 @@ from torch import Tensor
 import runtime
 from codegen import completion
 from codegen.words import counted
-from runtime import KernelInfo
+from runtime import KernelInfo, manifest, packs
+from runtime.operators import DTYPES
 
-from .comparison import Difference, Tolerance, compare
-from .debug.inputs import Shape, make_inputs
-from .debug.text import number_lines
-from .oracle import oracle
-from .selection import FAMILY, select
-
-# Tails in blocks of queries and of keys; counting to 250 * 256 stays within fp16.
-SHAPE = Shape(batch=2, seq_len=250, heads=4, kv_heads=2)
-UNITS = {"bf16": 2.0**-8, "fp16": 2.0**-11, "f32": 2.0**-18}
+from .comparison import Difference, refused
+from .families import HOOKS, hook, named, place
+from .problem import UNITS, NoProblemError, cases, cases_of, of_case
+from .selection import Selected, select
+from .text import number_lines
 
 
-def check(info: KernelInfo, *, counting: bool, seed: int) -> tuple[Difference, Tensor]:
-    """Runs a kernel; returns its difference from the oracle, and which elements mismatch.
-
-    The mask is [B, Sq, H, D].
-    """
-    q, k, v = make_inputs(info, SHAPE, counting=counting, seed=seed)
-    attention, causal = oracle(FAMILY), info.parameters["causal"]
-    want = attention(q, k, v, causal=causal)
-    magnitude = attention(q, k, v.abs(), causal=causal)
-    out = torch.full_like(q, float("nan"))
-    runtime.kernel(info.key)(q, k, v, out=out)
-    unit = UNITS[info.parameters["dtype"]]
-    bound = unit * (want.abs() + magnitude)
-    difference = compare(
-        out,
-        want,
-        name=info.key,
-        tolerance=Tolerance(rtol=unit, atol=unit),
-        atol_scale=magnitude,
-        dims=("b", "t", "h", "d"),
-    )
-    return difference, ~((out.double() - want).abs() <= bound)
+def check(info: KernelInfo, *, counting: bool, seed: int) -> list[Difference]:
+    """Runs a kernel on each of its family's cases; its differences from what is expected."""
+    device = torch.device("cuda" if info.is_cuda else "cpu")
+    found = []
+    for case in cases_of(info):
+        problem = of_case(info, case, device, counting=counting, seed=seed)
+        out = problem.outputs()
+        if not hook(info.family, "differences"):
+            _ = problem.expected  # before the kernel changes an input
+        arguments = problem.arguments(out) if out else problem.tensors | problem.scalars
+        runtime.kernel(info.key)(**arguments)
+        found += problem.differences(out)
+    return found or [refused(info.key, "no element was compared")]
 
 
-def where_it_differs(mismatched: Tensor) -> str:
-    """How many elements mismatch in each row (over d_head) and in each column (over seq)."""
-    count = mismatched.double()
-    over_d_head, over_seq = count.sum((0, 2, 3)), count.sum((0, 1, 2))
-    lines = [f"  over d_head, by row ({over_d_head.numel()}):"]
-    lines += [f"    {i:5}: {line}" for i, line in _by_eight(over_d_head)]
-    lines += [f"  over seq, by column ({over_seq.numel()}):"]
-    lines += [f"    {i:5}: {line}" for i, line in _by_eight(over_seq)]
+def where_it_differs(difference: Difference) -> str:
+    """How many elements mismatch at each index of each dimension, summed over the others."""
+    assert difference.failing is not None
+    assert difference.worst is not None
+    count = difference.failing.double()
+    lines = []
+    for dim, name in enumerate(difference.worst.names):
+        if count.shape[dim] > 1:
+            others = [d for d in range(count.dim()) if d != dim]
+            along = count.sum(others) if others else count
+            lines.append(f"  by {name} ({along.numel()}):")
+            lines += [f"    {i:5}: {line}" for i, line in _by_eight(along)]
     return "\n".join(lines)
 
 
@@ -83,6 +72,7 @@ def _by_eight(counts: Tensor) -> list[tuple[int, str]]:
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("family", required=False, shell_complete=completion.families)
 @click.option(
     "--kernel",
     metavar="KEY",
@@ -90,71 +80,137 @@ def _by_eight(counts: Tensor) -> list[tuple[int, str]]:
     help="Only this kernel, by key or short form.",
 )
 @click.option("--where", metavar="EXPR", help="Only kernels for which this expression holds.")
-@click.option("-r", "--range", "counting", is_flag=True, help="q counts up, k = -q, v = q.")
+@click.option("-r", "--range", "counting", is_flag=True, help="Inputs that count up.")
 @click.option("--seed", default=0, show_default=True, help="Of the normal inputs.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-def main(kernel: str | None, where: str | None, counting: bool, seed: int, as_json: bool) -> None:
-    """Check every built kernel of flash_forward that can run here against the fp64 oracle."""
+def main(
+    family: str | None,
+    kernel: str | None,
+    where: str | None,
+    counting: bool,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Check the built kernels of FAMILY (default: of all families with a reference) that can run
+    here against its reference."""
     try:
-        chosen = select(kernel, where)
+        chosen = _chosen(family, kernel, where)
+        runnable = {
+            name: [info for info in selected.kernels if info.available]
+            for name, selected in chosen.items()
+        }
+        if not any(runnable.values()):
+            reason = next(_reason(selected.kernels) for selected in chosen.values())
+            raise click.ClickException(f"nothing can run here: {reason}")
+        if as_json:
+            kernels = [
+                _as_json(info, check(info, counting=counting, seed=seed))
+                for info in itertools.chain(*runnable.values())
+            ]
+            left = [i for selected in chosen.values() for i in selected.kernels if i.reason]
+            found = {
+                "seed": None if counting else seed,
+                "kernels": kernels,
+                "not_run": [{"key": info.key, "reason": info.reason} for info in left],
+            }
+            click.echo(json.dumps(found, indent=1))
+            sys.exit(not all(kernel["passed"] for kernel in kernels))
+        failed = []
+        for name, selected in chosen.items():
+            if runnable[name]:
+                failed += _check_all(name, selected, runnable[name], counting, seed)
     except (ValueError, KeyError, runtime.TargetUnavailable, runtime.BuildError) as error:
         raise click.UsageError(str(error)) from None
-    runnable = [info for info in chosen.kernels if info.available]
-    if not runnable:
-        raise click.ClickException(f"nothing can run here: {chosen.kernels[0].reason}")
-    if as_json:
-        kernels = [_as_json(check(i, counting=counting, seed=seed)[0]) for i in runnable]
-        found = {
-            "seed": None if counting else seed,
-            "kernels": kernels,
-            "not_run": [{"key": i.key, "reason": i.reason} for i in chosen.kernels if i.reason],
-        }
-        click.echo(json.dumps(found, indent=1))
-        sys.exit(not all(kernel["passed"] for kernel in kernels))
-    click.echo(
-        f"{chosen.description}: {counted(len(runnable), 'kernel')}; "
-        f"q [{SHAPE.batch}, {SHAPE.seq_len}, {SHAPE.heads}, d], {SHAPE.kv_heads} key heads, "
-        f"{'counting' if counting else f'normal, seed {seed}'}; |o - oracle| <= unit * "
-        f"(|oracle| + attention(q, k, |v|)), unit "
-        + ", ".join(f"{unit:.1e} for {dtype}" for dtype, unit in UNITS.items())
-    )
-    width = max(len(info.key) for info in runnable)
-    failed = []
-    for info in runnable:
-        difference, mismatched = check(info, counting=counting, seed=seed)
-        verdict = "ok" if difference.passed else "FAILED"
-        figures = (
-            f"{difference.beyond}/{difference.compared} mismatched "
-            f"({difference.beyond / difference.compared:.3%})  max |d| "
-            f"{difference.max_abs:.2e}  {verdict}"
-        )
-        narrow = sys.stdout.isatty() and width + len(figures) > get_terminal_size().columns - 2
-        click.echo(f"{info.key}\n  {figures}" if narrow else f"{info.key:{width}}  {figures}")
-        if not difference.passed:
-            failed.append(info.key)
-            click.echo(f"  worst: {difference.worst}")
-            click.echo(where_it_differs(mismatched))
-    left = len(chosen.kernels) - len(runnable)
-    click.echo(
-        f"{len(runnable) - len(failed)} of {len(runnable)} right"
-        + (f"; {left} built ones cannot run here: {_reason(chosen.kernels)}" if left else "")
-    )
+    except NoProblemError as error:
+        raise click.ClickException(str(error)) from None
     if failed:
         for key in failed:
             click.echo(f"FAILED: {key}", err=True)
         sys.exit(1)
 
 
-def _as_json(difference: Difference) -> dict[str, Any]:
-    """A kernel's difference, for programs; what is not finite is null."""
-    largest = difference.max_abs
+def _chosen(family: str | None, kernel: str | None, where: str | None) -> dict[str, Selected]:
+    """What is checked, by family; nothing of those of which nothing is selected, if others are."""
+    if family is not None:
+        family, _ = named(family)
+    if kernel is not None:
+        info = runtime.kernel(kernel, build=True).info
+        if family not in (None, info.family):
+            raise ValueError(f"{info.key}: got a kernel of {info.family}, expected one of {family}")
+        return {info.family: Selected(info.key, [info])}
+    if family is not None:
+        return {family: select(family, where)}
+    found, errors = {}, []
+    for name in packs.families():
+        if manifest.family(name).reference is not None:
+            try:
+                found[name] = select(name, where)
+            except (ValueError, runtime.BuildError) as error:
+                errors.append(str(error))
+    if not found:
+        raise ValueError("; ".join(dict.fromkeys(errors)) or "no family names a reference")
+    return found
+
+
+def _check_all(
+    family: str, chosen: Selected, runnable: list[KernelInfo], counting: bool, seed: int
+) -> list[str]:
+    """Prints what there is to say of a family's kernels; the keys of those that are wrong."""
+    sizes = "; ".join(
+        ", ".join(f"{name} {size}" for name, size in case.sizes.items()) for case in cases(family)
+    )
+    magnitude = hook(family, "magnitude")
+    what = magnitude.__doc__.partition(":")[0] if magnitude else "the largest |reference|"
+    units = ", ".join(f"{UNITS[d]:.1e} for {n}" for n, d in DTYPES.items() if d in UNITS)
+    rule = f"|output - reference| <= unit * (|reference| + {what}), unit {units}"
+    if hook(family, "differences"):
+        rule = f"right by the rule of {place(family, HOOKS)}"
+    click.echo(
+        f"{chosen.description}: {counted(len(runnable), 'kernel')} of {family}; {sizes}; "
+        f"{'counting' if counting else f'normal, seed {seed}'}; {rule}"
+    )
+    width = max(len(info.key) for info in runnable)
+    failed = []
+    for info in runnable:
+        found = check(info, counting=counting, seed=seed)
+        wrong = [difference for difference in found if not difference.passed]
+        beyond, compared, most = _totals(found)
+        figures = (
+            f"{beyond}/{compared} mismatched ({beyond / max(compared, 1):.3%})  "
+            f"max |d| {most:.2e}  {'FAILED' if wrong else 'ok'}"
+        )
+        narrow = sys.stdout.isatty() and width + len(figures) > get_terminal_size().columns - 2
+        click.echo(f"{info.key}\n  {figures}" if narrow else f"{info.key:{width}}  {figures}")
+        failed += [info.key] if wrong else []
+        for difference in wrong:
+            click.echo(f"  {difference.name}: {difference.problem or f'worst: {difference.worst}'}")
+            if difference.failing is not None:
+                click.echo(where_it_differs(difference))
+    left = len(chosen.kernels) - len(runnable)
+    click.echo(
+        f"{len(runnable) - len(failed)} of {len(runnable)} right"
+        + (f"; {left} built ones cannot run here: {_reason(chosen.kernels)}" if left else "")
+    )
+    return failed
+
+
+def _totals(found: list[Difference]) -> tuple[int, int, float]:
+    """Of all cases and results: mismatched elements, compared ones, the greatest difference."""
+    most = max((d.max_abs for d in found if d.compared), default=0.0)
+    return sum(d.beyond for d in found), sum(d.compared for d in found), most
+
+
+def _as_json(info: KernelInfo, found: list[Difference]) -> dict[str, Any]:
+    """A kernel's differences, for programs; what is not finite is null."""
+    beyond, compared, most = _totals(found)
+    shown = next((difference for difference in found if not difference.passed), found[0])
     return {
-        "key": difference.name,
-        "passed": difference.passed,
-        "mismatched": difference.beyond,
-        "compared": difference.compared,
-        "max_abs": largest if math.isfinite(largest) else None,
-        "worst": None if difference.worst is None else str(difference.worst),
+        "key": info.key,
+        "passed": all(d.passed for d in found),
+        "mismatched": beyond,
+        "compared": compared,
+        "max_abs": most if math.isfinite(most) else None,
+        "worst": shown.problem if shown.worst is None else str(shown.worst),
     }
 
 

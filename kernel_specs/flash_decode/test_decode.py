@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 import runtime
-from tools.oracle import oracle
+from tools.families import oracle
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "f32": torch.float32}
 INFOS = {info.key: info for info in runtime.kernels("flash_decode") if info.built}

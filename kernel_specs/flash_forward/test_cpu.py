@@ -26,7 +26,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import runtime
 from runtime import packs
-from tools.oracle import oracle
+from tools.families import oracle
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "f32": torch.float32}
 KERNELS = {info.key: info for info in runtime.kernels("flash_forward", "cpu")}

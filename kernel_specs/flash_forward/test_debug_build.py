@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 WHERE = "d_head == 64 and B_r == 64 and not trace"
 RIGHT = """
 import torch, runtime
-from tools.oracle import oracle
+from tools.families import oracle
 keys = [info.key for info in runtime.kernels("flash_forward") if info.available]
 for key in keys:
     info = runtime.kernel(key).info

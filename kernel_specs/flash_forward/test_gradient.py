@@ -13,7 +13,7 @@ from torch.library import opcheck
 from torch.utils.checkpoint import checkpoint
 
 import runtime
-from tools.oracle import oracle
+from tools.families import oracle
 
 CPU = [("cpu", torch.float32), ("cpu", torch.bfloat16), ("cpu", torch.float16)]
 GPU = [

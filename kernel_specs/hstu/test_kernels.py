@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 os.environ.setdefault("TRITON_INTERPRET", "1")  # before Triton is first imported
 
 import runtime
+from kernel_specs.hstu.block_sparse import reference
+from kernel_specs.hstu.hstu_bsa import reference as hstu_bsa
 from runtime import block_sparse_attention, hstu_attention_with_bsa
 from tools.comparison import compare
-from tools.oracle import block_sparse as reference
-from tools.oracle import hstu_bsa, triton_kernels
 
 Attention = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 A, L, SIZE = 16, 32, 16  # a built configuration
@@ -32,7 +32,9 @@ def inputs(B: int, T: int, H: int, seed: int = 42) -> tuple[torch.Tensor, ...]:
 
 def triton_attention(*tensors: torch.Tensor, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
     pytest.importorskip("triton")
-    o, lists = triton_kernels().block_sparse_attention(*tensors, **options, dot="ieee")
+    from kernel_specs.hstu.block_sparse import triton_kernels
+
+    o, lists = triton_kernels.block_sparse_attention(*tensors, **options, dot="ieee")
     return o, lists
 
 

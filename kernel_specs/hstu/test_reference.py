@@ -7,8 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kernel_specs.hstu import semantics
+from kernel_specs.hstu.block_sparse import reference as block_sparse
+from kernel_specs.hstu.hstu_bsa import reference as hstu_bsa
 from runtime import packs
-from tools.oracle import block_sparse, hstu_bsa, semantics
 
 scalar = packs.specs_module(packs.of("block_sparse"), "kernel_specs.hstu.scalar")
 block_sparse_attention, trace = block_sparse.block_sparse_attention, block_sparse.trace

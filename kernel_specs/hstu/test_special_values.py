@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import runtime
+from kernel_specs.hstu.tools.cases import Case
+from kernel_specs.hstu.tools.judge import Oracle
 from runtime import packs
-from tools.block_sparse.cases import Case
-from tools.block_sparse.judge import Oracle
 from tools.comparison import compare
 
 NAMES = ("q", "k", "v", "u", "g_cmp")

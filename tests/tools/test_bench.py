@@ -14,14 +14,16 @@ import types
 import pytest
 import torch
 from click.testing import CliRunner
+from kernelmint.tools.bench import clocks, measure, results
+from kernelmint.tools.bench.__main__ import main
+from kernelmint.tools.bench.clocks import Spread
+from kernelmint.tools.bench.intervals import Interval
+from kernelmint.tools.bench.measure import Measured
 from rich.console import Console
 
-from tools.bench import clocks, contenders, measure, results
-from tools.bench.__main__ import main
-from tools.bench.clocks import Spread
-from tools.bench.intervals import Interval
-from tools.bench.measure import Measured
-from tools.bench.problems import Problem
+from kernel_specs.flash_forward.tools import contenders
+from kernel_specs.flash_forward.tools.bench import progression_table
+from kernel_specs.flash_forward.tools.problems import Problem
 
 PROBLEM = Problem("bf16", 128, False, 16, 1024, 16, 16)
 LONG = Problem("bf16", 128, False, 16, 2048, 16, 16)
@@ -38,7 +40,7 @@ def test_the_progression_is_shares_of_the_reference() -> None:
     rows += [row("key.1", PROBLEM, 0.5), row("key.1", LONG, 0.45), row("key.3", PROBLEM, 1.06)]
     steps = {"key.1": "(BF16, 128): async", "key.2": "unbuilt", "key.3": "(BF16, 128): all"}
     console = Console(width=120, record=True)
-    console.print(results.progression_table(rows, steps, "TFLOP/s"))
+    console.print(progression_table(rows, steps, "TFLOP/s"))
     text = console.export_text()
     assert "% of PyTorch flash" in " ".join(text.split())
     assert "unbuilt" not in text

@@ -1,4 +1,4 @@
-"""tools.debug: both sides' intermediates, the files, and where they diverge.
+"""`kernelmint debug`: both sides' intermediates, the files, and where they diverge.
 
 Kernels stand in for traced ones where only the tool is looked at: a `Fake` writes the simulation's
 own intermediates, with a fault where a test wants one.
@@ -21,11 +21,12 @@ import runtime
 from codegen.manifest import Selection
 from codegen.space.expand import exclusions, expand
 from codegen.spec.load import load
+from kernel_specs.flash_forward.tools import counting_inputs, divergence, trace
+from runtime.operators import DTYPES
 from tools.debug import __main__ as command
-from tools.debug import divergence, record, trace, twin
-from tools.debug.inputs import Shape, make_inputs
-from tools.debug.text import number_lines
-from tools.oracle import oracle, specs
+from tools.debug import twin
+from tools.families import oracle, specs
+from tools.text import number_lines
 
 NVCC = shutil.which(os.environ.get("CUDACXX", "nvcc"))
 KEY = "flash_forward.cpu.f32-d64-r64-c128"
@@ -58,8 +59,8 @@ class Fake:
         grid = (1, q.shape[2], -(-q.shape[1] // B_r), -(-k.shape[1] // B_c))
         extents = {"row": B_r, "key": B_c, "d": parameters["d_head"]}
         tensors = {
-            name: torch.full((*grid, *(extents[dim] for dim in record.DIMS[name])), math.nan)
-            for name in record.STEP
+            name: torch.full((*grid, *(extents[dim] for dim in trace.DIMS[name])), math.nan)
+            for name in trace.STEP
         }
         for head in range(grid[1]):
             for block in range(grid[2]):
@@ -72,9 +73,17 @@ class Fake:
         return out, tensors
 
 
+def make_inputs(info, seq_len, heads, kv_heads, counting):
+    sizes = {"B": 1, "Sq": seq_len, "Sk": seq_len, "H": heads, "Hk": kv_heads}
+    if counting:
+        return counting_inputs(sizes, info.parameters).values()
+    dtype, d_head = DTYPES[info.parameters["dtype"]], info.parameters["d_head"]
+    return [torch.randn(1, seq_len, n, d_head).to(dtype) for n in (heads, kv_heads, kv_heads)]
+
+
 def judged(kernel, *, seq_len=64, heads=1, head=0, query_block=0, counting=False):
     parameters = kernel.info.parameters
-    q, k, v = make_inputs(kernel.info, Shape(1, seq_len, heads, heads), counting=counting)
+    q, k, v = make_inputs(kernel.info, seq_len, heads, heads, counting)
     expected = trace.simulated(q, k, v, kernel.info, head, query_block)
     run = trace.traced(kernel, q, k, v)
     blocks = [step.block for step in expected if step.name == "Q"]
@@ -94,10 +103,10 @@ def test_the_simulation_yields_what_the_spec_declares() -> None:
     B_r, B_c, d_head = 32, 16, 64
     q, k, v = torch.randn(3, 64, d_head)
     steps = list(oracle("flash_forward", function="simulate")(q, k, v, B_r=B_r, B_c=B_c))
-    assert [step.name for step in steps] == [*record.STEP * 4, record.FINAL]
+    assert [step.name for step in steps] == [*trace.STEP * 4, trace.FINAL]
     extents = {"row": B_r, "key": B_c, "d": d_head}
     for step in steps:
-        assert step.value.shape == tuple(extents[dim] for dim in record.DIMS[step.name])
+        assert step.value.shape == tuple(extents[dim] for dim in trace.DIMS[step.name])
 
 
 def test_the_slack_is_the_kernels() -> None:
@@ -121,7 +130,7 @@ def test_the_simulation_ends_at_the_oracle(causal, target, form, dtype, counting
     """In every form of the softmax, its last maximum too; O_final is the oracle's output."""
     parameters = {**PARAMETERS, "causal": causal, "dtype": dtype, **form}
     info = Fake(parameters, target=target).info
-    q, k, v = make_inputs(info, Shape(1, 96, 2, 1), counting=counting)
+    q, k, v = make_inputs(info, 96, 2, 1, counting)
     want = oracle("flash_forward")(q, k, v, causal=causal)
     for block in range(3):
         steps = trace.simulated(q, k, v, info, 1, block)
@@ -168,7 +177,7 @@ def scaled(where, name, factor):
     )
 
 
-@pytest.mark.parametrize("name", record.STEP)
+@pytest.mark.parametrize("name", trace.STEP)
 @pytest.mark.parametrize("block", [2, 0])
 def test_a_wrong_scale_of_one_tensor_in_one_block_is_named(name, block) -> None:
     found = judged(Fake(PARAMETERS, scaled(block, name, 1.01)))
@@ -238,7 +247,7 @@ def test_the_files_hold_every_intermediate_of_both_sides(tmp_path) -> None:
     assert done.exit_code == 0, done.output
     sides = [np.load(tmp_path / f"{name}.npz") for name in ("debug_pt", "debug_cpu")]
     blocks = {f"head0/query{i}/key{j}/" for i in (0, 2) for j in (0, 1)}
-    names = {block + name for block in blocks for name in record.STEP}
+    names = {block + name for block in blocks for name in trace.STEP}
     names |= {"head0/query0/O_final", "head0/query2/O_final", "head0/O_full", "head0/O_ref"}
     for side in sides:
         assert set(side) == names
@@ -250,7 +259,7 @@ def test_the_files_hold_every_intermediate_of_both_sides(tmp_path) -> None:
     for name in ("debug_pt", "debug_cpu"):
         text = (tmp_path / f"{name}.txt").read_text()
         assert re.findall(r"^(\S+) \[", text, re.M)[:9] == [
-            f"head0/query2/key1/{tensor}" for tensor in record.STEP
+            f"head0/query2/key1/{tensor}" for tensor in trace.STEP
         ]
         row = text.split("head0/query2/key1/Q [64, 64]\n")[1].splitlines()[0]
         assert [len(group.split()) for group in row.split("|")] == [8] * 8

@@ -5,7 +5,7 @@ import torch
 from click.testing import CliRunner
 
 import runtime
-from tools import race_check
+from tools import problem, race_check
 
 CUDA_FAMILIES = sorted({info.family for info in runtime.kernels() if info.is_cuda})
 
@@ -25,34 +25,34 @@ def test_every_cuda_family_takes_its_cases(family) -> None:
     kernels = on_cpu(family)
     assert kernels
     for info in kernels:
-        for case in race_check.cases(family):
-            tensors = race_check.inputs(info, case, "cpu")
-            outputs = runtime.kernel(info.key)(*tensors, **case.options)
+        for case in problem.cases_of(info, "RACE_CASES"):
+            made = problem.of_case(info, case, torch.device("cpu"))
+            outputs = runtime.kernel(info.key)(**made.tensors, **made.scalars)
             for output in outputs if isinstance(outputs, tuple) else (outputs,):
                 assert not output.is_floating_point() or bool(output.isfinite().all())
 
 
 def test_a_family_without_cases_gets_extents_for_every_open_symbol(monkeypatch) -> None:
-    monkeypatch.setattr(race_check, "CASES", {})
-    extents = [case.extents for case in race_check.cases("block_sparse")]
+    monkeypatch.setattr(problem, "hook", lambda family, name, default=None: default)
+    extents = [case.sizes for case in problem.cases("block_sparse")]
     assert [set(e) for e in extents] == [{"B", "T", "H"}] * 3
     assert [e["T"] for e in extents] == [1, 7, 130]
     jagged = next(info for info in runtime.kernels("hstu_bsa", "cpu"))
-    with pytest.raises(ValueError, match="got no values for x_offsets"):
-        race_check.inputs(jagged, race_check.cases("hstu_bsa")[0], "cpu")
+    with pytest.raises(ValueError, match="no random input can be made of 'x_offsets'"):
+        problem.of_case(jagged, problem.cases("hstu_bsa")[0], torch.device("cpu"))
 
 
 def test_a_case_that_a_checker_is_wrong_about_is_not_run_under_it(monkeypatch) -> None:
     key = next(info.key for info in runtime.kernels("block_sparse", "cpu") if info.available)
     made = []
-    case = race_check.Case({"B": 1, "T": 3, "H": 1}, without=("racecheck",))
-    monkeypatch.setitem(race_check.CASES, "block_sparse", (case,))
-    inputs = race_check.inputs
-    monkeypatch.setattr(
-        race_check,
-        "inputs",
-        lambda info, case, device: made.append(case) or inputs(info, case, "cpu"),
-    )
+    case = problem.Case({"B": 1, "T": 3, "H": 1}, without=("racecheck",))
+    monkeypatch.setattr(race_check, "cases_of", lambda *_: (case,))
+
+    def on_cpu(info, case, device):
+        made.append(case)
+        return problem.of_case(info, case, torch.device("cpu"))
+
+    monkeypatch.setattr(race_check, "of_case", on_cpu)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     kernels = [info for info in runtime.kernels("block_sparse", "cpu") if info.key == key]
     race_check.run_kernels(kernels, ("racecheck",))

@@ -10,8 +10,9 @@ import torch
 from click.testing import CliRunner
 
 import runtime
-from tools import sanity_check, selection
+from tools import families, problem, sanity_check, selection
 
+FAMILY = "flash_forward"
 KEY = "flash_forward.cpu.f32-d64-r64-c128"
 
 
@@ -48,14 +49,43 @@ def test_results_as_json(monkeypatch) -> None:
 
 def test_a_kernel_of_another_family_is_refused() -> None:
     other = runtime.kernels("block_sparse", "cpu")[0].key
-    done = run("--kernel", other)
+    done = run("flash_forward", "--kernel", other)
     assert done.exit_code == 2
     words = " ".join(done.output.replace("│", " ").split())
     assert "got a kernel of block_sparse, expected one of flash_forward" in words
 
 
+@pytest.mark.parametrize("family", ["block_sparse", "hstu_bsa"])
+def test_what_is_right_may_be_the_familys_own_rule(family, monkeypatch) -> None:
+    """Lists of blocks by the oracle's scores, and what follows from them; both are looked at."""
+    info = next(info for info in runtime.kernels(family, "cpu") if info.available)
+    done = run("--kernel", info.key)
+    assert done.exit_code == 0, done.output
+    assert f"right by the rule of {families.place(family, 'tools.py')}" in done.output
+    for output, said in ((0, "  o: worst: "), (1, "  block_indices: ")):
+
+        class Off(Wrong):
+            def __call__(self, *, out, output=output, **arguments):
+                self.kernel(**arguments, out=out)
+                out[output].flatten()[-1] += 1
+
+        kernel = runtime.kernel(info.key)
+        with monkeypatch.context() as patched:
+            patched.setattr(runtime, "kernel", lambda key, **_: Off(kernel))  # noqa: B023
+            done = run("--kernel", info.key)
+        assert done.exit_code == 1
+        assert said in done.output
+
+
+def test_without_a_family_all_of_which_something_is_selected_are_checked() -> None:
+    done = run("--where", "target == 'cpu' and block_count == 4")
+    assert done.exit_code == 0, done.output
+    checked = {line.split(".")[0] for line in done.output.splitlines() if "mismatched" in line}
+    assert checked == {"block_sparse", "hstu_bsa"}
+
+
 def test_every_available_kernel_has_a_line() -> None:
-    done = run("--where", "d_head == 64 and dtype == 'bf16' and B_r == 64 and not causal")
+    done = run(FAMILY, "--where", "d_head == 64 and dtype == 'bf16' and B_r == 64 and not causal")
     keys = [
         info.key
         for info in runtime.kernels("flash_forward")
@@ -74,8 +104,8 @@ class Wrong:
     def __init__(self, kernel):
         self.kernel, self.info = kernel, kernel.info
 
-    def __call__(self, q, k, v, *, out):
-        self.kernel(q, k, v, out=out)
+    def __call__(self, *, out, **arguments):
+        self.kernel(**arguments, out=out)
         out[0, 100, 1, 17] = float("nan")
         out[:, :, 2, 40] *= 1.5
         out[1, 200, 3] += 1
@@ -86,13 +116,14 @@ def test_a_wrong_kernel_fails_and_is_located(monkeypatch) -> None:
     monkeypatch.setattr(runtime, "kernel", lambda key, **_: Wrong(kernel))
     done = run("--kernel", KEY)
     assert done.exit_code == 1
-    _, mismatched = sanity_check.check(kernel.info, counting=False, seed=0)
+    (difference,) = sanity_check.check(kernel.info, counting=False, seed=0)
+    mismatched = difference.failing
     assert mismatched[0, 100, 1, 17]
     assert mismatched[1, 200, 3].all()
     expected = int(mismatched.sum())
     assert 1 + 64 + 450 <= expected <= 1 + 64 + 500
     assert f"{expected}/128000 mismatched" in done.output
-    rows, columns = done.output.split("over d_head, by row (250):")[1].split("over seq, by column")
+    rows, _, columns = re.split(r"by \w+ \(\d+\):", done.output.split("by Sq (250):")[1])
     by_row, by_column = (
         {int(at): counts.split() for at, counts in re.findall(r"^ +(\d+): (.*)$", part, re.M)}
         for part in (rows, columns)
@@ -117,7 +148,7 @@ def test_what_selects_nothing_is_an_error_that_says_so(word, said) -> None:
 
 
 def test_all_is_the_default() -> None:
-    chosen = selection.select()
+    chosen = selection.select(FAMILY)
     assert {info.key for info in chosen.kernels} == {
         info.key for info in runtime.kernels("flash_forward") if info.built
     }
@@ -125,7 +156,7 @@ def test_all_is_the_default() -> None:
 
 def test_block_sizes_select(monkeypatch) -> None:
     monkeypatch.setenv(selection.VARIABLE, "64,128")
-    chosen = selection.select()
+    chosen = selection.select(FAMILY)
     assert chosen.kernels
     for info in chosen.kernels:
         assert (info.parameters["B_r"], info.parameters["B_c"]) == (64, 128)
@@ -135,7 +166,7 @@ def test_block_sizes_select(monkeypatch) -> None:
     ("name", "count"), [("progression", 7), ("progression_all", 56), ("tune", None)]
 )
 def test_sets_have_the_kernels_that_they_are_known_for(name, count) -> None:
-    listed = selection.keys_of_set(name)
+    listed = selection.keys_of_set(FAMILY, name)
     assert len(set(listed)) == len(listed)
     sm80 = [key for key in listed if key.startswith("flash_forward.sm80.")]
     assert len(sm80) == (count or 80)
@@ -145,7 +176,7 @@ def test_a_set_is_built_and_checked_without_an_install() -> None:
     """Its kernels that are in no pack as well; those that cannot run here are left out."""
     done = run("--where", "target == 'cpu' and dtype == f32", KERNELS="traced")
     assert done.exit_code == 0, done.output
-    assert done.output.startswith("set traced: 1 kernels;")
+    assert done.output.startswith("set traced: 1 kernel of flash_forward;")
     assert "flash_forward.cpu.f32-d64-r64-c128-trace  0/" in done.output
     if not torch.cuda.is_available():
         done = run(KERNELS="prog")
@@ -155,14 +186,15 @@ def test_a_set_is_built_and_checked_without_an_install() -> None:
 
 def test_an_option_goes_before_the_variable(monkeypatch) -> None:
     monkeypatch.setenv(selection.VARIABLE, "nonsense")
-    assert [info.key for info in selection.select(KEY).kernels] == [KEY]
+    assert run("--kernel", KEY).exit_code == 0
 
 
 def test_counting_does_not_overflow() -> None:
-    info = runtime.kernels("flash_forward", "cpu", where="dtype == 'fp16'")[0]
-    q, k, v = sanity_check.make_inputs(info, sanity_check.SHAPE, counting=True)
+    info = runtime.kernels(FAMILY, "cpu", where="dtype == 'fp16'")[0]
+    (case,), cpu = problem.cases(FAMILY), torch.device("cpu")
+    q, k, v = problem.of_case(info, case, cpu, counting=True).tensors.values()
     assert torch.equal(q[0, :2, 0].flatten().double(), torch.arange(2.0 * q.shape[-1]).double())
     assert torch.equal(k, -v)
-    long = sanity_check.Shape(1, 2000, 1, 1)
+    long = problem.Case({"B": 1, "Sq": 2000, "Sk": 2000, "H": 1, "Hk": 1})
     with pytest.raises(ValueError, match="overflows fp16: at most"):
-        sanity_check.make_inputs(info, long, counting=True)
+        problem.of_case(info, long, cpu, counting=True)

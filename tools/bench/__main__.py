@@ -1,263 +1,156 @@
-"""Measures attention kernels beside every backend of PyTorch's attention, in one run."""
+"""Measures a family's kernels in one run: by the command `bench` that the family brings, beside
+what else computes the same, or else beside each other."""
 
 from __future__ import annotations
 
-import itertools
-import re
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 import torch
 from rich.console import Console
-from rich.progress import Progress
 
 import runtime
-from codegen.spec.expressions import EVALUATION_ERRORS, INT, ExpressionError, parse, reason
-from codegen.spec.where import parameter_kind
-from runtime import manifest
-from runtime.operators import DTYPES
+from runtime import KernelInfo, manifest, packs
 
+from ..families import hook, named
 from ..listing import print_table
 from ..output_file import OutputFile
-from ..selection import FAMILY, keys_of_set, of_set
-from . import block_sparse, clocks, results
-from .contenders import (
-    ATTENTION,
-    BACKENDS,
-    FLASH_ATTENTION_3,
-    attention_call,
-    compiled_in,
-    contender_call,
-    kernel_call,
-)
+from ..problem import Case, cases, of_case
+from ..selection import of_set
+from . import results
 from .measure import measure
-from .problems import CPU_SIZES, GPU_SIZES, Problem, usual_heads
+
+
+class _Families(click.Group):
+    """A command for each family; one that is given by its folder is built."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return packs.families()
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
+        family, folder = named(cmd_name)
+        found = hook(family, "bench")
+        if found is not None:
+            assert isinstance(found, click.Command), f"{family}: `bench` is no command"
+            return found
+        return _beside_each_other(family, "default" if folder else None)
+
+
+@click.group(cls=_Families, context_settings={"help_option_names": ["-h", "--help"]})
+def main() -> None:
+    """Measure a family's kernels in one run, beside what else computes the same."""
+
+
+@dataclass(frozen=True)
+class _Moved:
+    """A call of one size, by the memory that it must move."""
+
+    group: str
+    size: str
+    operations: int  # bytes of inputs and outputs
+
+    @property
+    def extent(self) -> int:
+        """On a plot's axis."""
+        return self.operations
 
 
 def _sizes(
     context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
-) -> tuple[tuple[int, int], ...]:
-    sizes = [re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", value) for value in values]
-    for value, size in zip(values, sizes, strict=True):
-        if size is None:
-            raise click.BadParameter(
-                f"{value!r} is not a size: expected batch x length, such as 16x1024"
-            )
-    return tuple((int(size[1]), int(size[2])) for size in sizes if size)
-
-
-def _goal(
-    context: click.Context, parameter: click.Parameter, text: str | None
-) -> Callable[[Problem], float] | None:
-    if text is None:
-        return None
-    family = manifest.family(FAMILY)
-    kinds = {p.name: parameter_kind(p) for p in family.parameters if p.name in Problem.PARAMETERS}
+) -> tuple[Case, ...]:
     try:
-        expression = parse(text, {**kinds, **dict.fromkeys(family.symbols, INT)})
-    except ExpressionError as error:
-        raise click.BadParameter(str(error)) from None
-
-    def goal(problem: Problem) -> float:
-        try:
-            return float(expression.evaluate(problem.values))
-        except EVALUATION_ERRORS as error:
-            place = f"{problem.group}, {problem.size}"
-            raise click.UsageError(f"--goal has no value for {place}: {reason(error)}") from None
-
-    return goal
+        parts = [[part.split("=") for part in value.split(",")] for value in values]
+        return tuple(Case({name: int(size) for name, size in pairs}) for pairs in parts)
+    except ValueError:
+        raise click.BadParameter("expected symbols with sizes, such as M=64,N=4096") from None
 
 
-def _plot(context: click.Context, parameter: click.Parameter, file: Path | None) -> Path | None:
-    if file is not None and (why := results.why_no_plot(file)):
-        raise click.BadParameter(f"{file}: {why}")
-    return file
+def _beside_each_other(family: str, set_name: str | None) -> click.Command:
+    """The command of a family that brings none."""
 
-
-def _and(where: str | None, target: str | None) -> str | None:
-    """A filter for what runs: of a set, kernels of other targets need not be built."""
-    parts = [f"({where})"] if where else []
-    parts += [f"target == '{target}'"] if target else []
-    return " and ".join(parts) or None
-
-
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
-def main() -> None:
-    """Measure a family's kernels beside what else computes the same, in one run."""
-
-
-main.add_command(block_sparse.main, "block_sparse")
-
-
-@main.command("flash_forward")
-@click.option("--target", help="The kernels of this target (default: cpu, or all a GPU can run).")
-@click.option("--where", help="Only kernels for which this expression holds, e.g. 'B_r == 64'.")
-@click.option("--set", "set_name", help="The kernels of this set, built where no pack has them.")
-@click.option("--size", "sizes", callback=_sizes, multiple=True, help="Batch x length, repeatable.")
-@click.option("--dtype", "dtypes", type=click.Choice(list(DTYPES)), multiple=True)
-@click.option("--d-head", "d_heads", type=int, multiple=True)
-@click.option("--causal/--no-causal", default=None, help="Only one of the two (default: both).")
-@click.option(
-    "--heads", type=click.IntRange(1), help="Query heads (default: 2048 / d, on a CPU 8)."
-)
-@click.option("--kv-heads", type=click.IntRange(1), help="Key heads (default: as query heads).")
-@click.option(
-    "--attention",
-    "through_attention",
-    is_flag=True,
-    help="runtime.attention and what it chooses, instead of each kernel.",
-)
-@click.option(
-    "--beside",
-    type=click.Choice([*BACKENDS, FLASH_ATTENTION_3]),
-    multiple=True,
-    help="Only these contenders, repeatable (default: all that are there).",
-)
-@click.option(
-    "--goal",
-    callback=_goal,
-    help="How many times as fast as the fastest of the others it should be, an expression over "
-    "dtype, d_head, causal and the sizes, e.g. '1.1 if Sq <= 1024 else 1'; says where it is.",
-)
-@click.option("--seconds", type=click.FloatRange(0), default=0.3, help="Time for each figure.")
-@click.option(
-    "--processor-time",
-    is_flag=True,
-    help="On a CPU: one thread, and the processor's time, which leaves out other programs' turns.",
-)
-@click.option(
-    "--json",
-    "json_file",
-    type=OutputFile(),
-    help="Write machine and figures as JSON, after each table.",
-)
-@click.option(
-    "--plot",
-    "plot_file",
-    type=OutputFile(),
-    callback=_plot,
-    help="Write a plot (.png, .svg, .pdf).",
-)
-def flash_forward(
-    target: str | None,
-    where: str | None,
-    set_name: str | None,
-    sizes: tuple[tuple[int, int], ...],
-    dtypes: tuple[str, ...],
-    d_heads: tuple[int, ...],
-    causal: bool | None,
-    heads: int | None,
-    kv_heads: int | None,
-    through_attention: bool,
-    beside: tuple[str, ...],
-    goal: Callable[[Problem], float] | None,
-    seconds: float,
-    processor_time: bool,
-    json_file: Path | None,
-    plot_file: Path | None,
-) -> None:
-    """Median rates of the attention kernels, and of PyTorch's attention, on the same inputs.
-
-    Contenders take turns. On a GPU the second-level cache is overwritten before each call and CUDA
-    events give the time; on a CPU the clock does, with PyTorch's number of threads for all. A
-    figure's interval holds the median with a confidence of 99.9%; that of a ratio comes from the
-    ratios within rounds.
-    """
-    if through_attention and set_name is not None:
-        raise click.UsageError("--attention measures what runtime.attention chooses, not a set")
-    try:
-        kernels = runtime.kernels("flash_forward", target, None if set_name else where)
-        if set_name is not None:
-            chosen = of_set(set_name, _and(where, target))
-            kernels = [info for info in chosen if target in (None, info.target)]
-    except (KeyError, ValueError, runtime.BuildError) as error:
-        raise click.UsageError(str(error.args[0])) from None
-    if processor_time and target != "cpu":
-        raise click.UsageError("--processor-time is for --target cpu")
-    on_gpu = torch.cuda.is_available() and target != "cpu"
-    kernels = [
-        info
-        for info in kernels
-        if info.available and info.is_cuda == on_gpu and not info.parameters["trace"]
-    ]
-    for name, wanted in (("dtype", dtypes), ("d_head", d_heads)):
-        kernels = [info for info in kernels if not wanted or info.parameters[name] in wanted]
-    if causal is not None:
-        kernels = [info for info in kernels if info.parameters["causal"] is causal]
-    if not kernels:
-        raise click.UsageError(
-            "no built kernel of that kind runs here; `kernelmint info` says what there is"
-        )
-    device = torch.device("cuda" if on_gpu else "cpu")
-    unit = "TFLOP/s" if on_gpu else "GFLOP/s"
-    if processor_time:
-        torch.set_num_threads(1)
-    clock = time.process_time if processor_time else time.perf_counter
-    sizes = sizes or (GPU_SIZES if on_gpu else CPU_SIZES)
-    problems = []
-    for dtype, d_head, is_causal in dict.fromkeys(map(compiled_in, kernels)):
-        query_heads = heads or usual_heads(d_head, on_gpu)
-        if query_heads % (kv_heads or query_heads):
-            raise click.UsageError(f"--kv-heads {kv_heads} does not divide {query_heads} heads")
-        problems += [
-            Problem(dtype, d_head, is_causal, *size, query_heads, kv_heads or query_heads)
-            for size in sizes
-        ]
-
-    if goal is not None:
-        for problem in problems:
-            goal(problem)  # what has no value is said before anything is measured
-    facts = results.machine(device)
-    # Not a terminal: as wide as the tables are.
-    console = Console(width=None if sys.stdout.isatty() else 250)
-    console.print(
-        f"{facts['device']}, PyTorch {facts['torch']}"
-        + ("" if on_gpu else f", threads: {facts['threads']}, {facts['instruction_set']}")
+    @click.command(family, context_settings={"help_option_names": ["-h", "--help"]})
+    @click.option(
+        "--target", help="The kernels of this target (default: cpu, or all a GPU can run)."
     )
-    if on_gpu and not clocks.read(device):
-        console.print("clocks and power are not known: NVML (libnvidia-ml.so.1) cannot be used")
-    short_forms = {info.key: info.short or info.key for info in kernels}
-    progression = {key: short_forms.get(key, key) for key in keys_of_set("progression")}
-    rows: list[results.Row] = []
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("", total=len(problems))
-        for group, of_group in itertools.groupby(problems, key=lambda p: p.group):
-            absent: dict[str, list[str]] = {}  # sizes, by contender that was asked for
-            for problem in of_group:
-                progress.update(task, description=f"{group}, {problem.size}")
-                q, k, v = problem.inputs(device)
-                calls = {
-                    name: call
-                    for name in beside or (*BACKENDS, FLASH_ATTENTION_3)
-                    if (call := contender_call(name, problem, q, k, v)) is not None
-                }
-                for name in beside:
-                    if name not in calls:
-                        absent.setdefault(name, []).append(problem.size)
-                ours: dict[str, str] = {}
-                if through_attention:
-                    calls[ATTENTION], ours[ATTENTION] = attention_call(problem, q, k, v)
-                else:
-                    for info in kernels:
-                        if compiled_in(info) == (problem.dtype, problem.d_head, problem.causal):
-                            calls[info.key], ours[info.key] = kernel_call(info, q, k, v), info.key
-                rows += results.rows_of(problem, measure(calls, device, seconds, clock), ours)
-                progress.advance(task)
-            rows_of_group = [row for row in rows if row.problem.group == group]
-            print_table(console, results.table(rows_of_group, unit))
-            for name, refused in absent.items():
-                console.print(f"{name} is not installed, or refuses this: {', '.join(refused)}")
-            if any(row.contender in progression for row in rows_of_group):
-                console.print(results.progression_table(rows_of_group, progression, unit))
-            if json_file is not None:
-                json_file.write_text(results.json_text(rows, device, goal))
-    if goal is not None:
-        print_table(console, results.goals_table(rows, goal))
-    if plot_file is not None:
-        results.write_plot(rows, unit, plot_file)
+    @click.option("--where", help="Only kernels for which this expression holds.")
+    @click.option("--set", "chosen_set", default=set_name, help="The kernels of this set.")
+    @click.option("--size", "sizes", callback=_sizes, multiple=True, help="Such as M=64,N=4096.")
+    @click.option("--seconds", type=click.FloatRange(0), default=0.3, help="Time for each figure.")
+    @click.option("--json", "json_file", type=OutputFile(), help="Write the figures as JSON.")
+    def command(
+        target: str | None,
+        where: str | None,
+        chosen_set: str | None,
+        sizes: tuple[Case, ...],
+        seconds: float,
+        json_file: Path | None,
+    ) -> None:
+        """Median rates at which kernels read their inputs and write their outputs.
+
+        Those that have the family's parameters in common take turns on the same inputs.
+        """
+        device = torch.device("cuda" if torch.cuda.is_available() and target != "cpu" else "cpu")
+        rows: list[results.Row] = []
+        try:
+            found = (
+                of_set(family, chosen_set, where)
+                if chosen_set
+                else runtime.kernels(family, where=where)
+            )
+            kernels = [
+                info
+                for info in found
+                if info.available
+                and info.is_cuda == (device.type == "cuda")
+                and target in (None, info.target)
+            ]
+            for case in sizes or cases(family)[-1:]:
+                for group in _alike(family, kernels):
+                    rows += _measured(group, case, device, seconds)
+        except (ValueError, KeyError, runtime.BuildError) as error:
+            raise click.UsageError(str(error.args[0])) from None
+        if not rows:
+            raise click.UsageError(
+                "no built kernel of that kind runs here; `kernelmint info` says what there is"
+            )
+        console = Console(width=None if sys.stdout.isatty() else 250)
+        for group_name in dict.fromkeys(row.problem.group for row in rows):
+            of_group = [row for row in rows if row.problem.group == group_name]
+            print_table(console, results.table(of_group, "GB/s"))
+        if json_file is not None:
+            json_file.write_text(results.json_text(rows, device))
+
+    return command
+
+
+def _alike(family: str, kernels: Sequence[KernelInfo]) -> list[list[KernelInfo]]:
+    """Kernels by the values of the family's parameters, which decide what is computed."""
+    names = [parameter.name for parameter in manifest.family(family).parameters]
+    groups: dict[tuple[Any, ...], list[KernelInfo]] = {}
+    for info in kernels:
+        groups.setdefault(tuple(info.parameters[name] for name in names), []).append(info)
+    return list(groups.values())
+
+
+def _measured(
+    kernels: Sequence[KernelInfo], case: Case, device: torch.device, seconds: float
+) -> list[results.Row]:
+    made = of_case(kernels[0], case, device)
+    moved = [*made.tensors.values(), *made.outputs()]
+    shared = {p.name: kernels[0].parameters[p.name] for p in made.family.parameters}
+    problem = _Moved(
+        ", ".join(f"{name} {value}" for name, value in shared.items()) or made.family.name,
+        ", ".join(f"{name} {size}" for name, size in case.sizes.items()),
+        sum(tensor.nbytes for tensor in moved),
+    )
+    arguments = {**made.tensors, **made.scalars}
+    calls = {info.key: partial(runtime.kernel(info.key), **arguments) for info in kernels}
+    return results.rows_of(problem, measure(calls, device, seconds), {key: key for key in calls})
 
 
 if __name__ == "__main__":

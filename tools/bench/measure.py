@@ -11,13 +11,14 @@ from typing import Any
 import torch
 
 from .clocks import Spread, Watch
-from .contenders import Call
 from .intervals import Interval, interval
 
 # More than any GPU's second-level cache holds, and a quarter of a millisecond on an H200: in that
 # time the host queues the call, whose time would otherwise be the host's where the call is short.
 _FLUSH_BYTES = 2**30
 _LEAST_TURNS = 3
+
+Call = Callable[[], Any]
 
 
 class _Cpu:

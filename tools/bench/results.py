@@ -9,7 +9,7 @@ import platform
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import torch
 from rich.table import Table
@@ -19,9 +19,30 @@ from runtime import _native, packs
 from .clocks import Spread
 from .intervals import CONFIDENCE, Interval
 from .measure import Measured
-from .problems import Problem
 
-_SCALES = {"TFLOP/s": 1e12, "GFLOP/s": 1e9}
+SCALES = {"TFLOP/s": 1e12, "GFLOP/s": 1e9, "GB/s": 1e9}
+
+
+class Problem(Protocol):
+    """What is computed: a frozen dataclass of a family's own."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def group(self) -> str:
+        """What the problems of one table share."""
+
+    @property
+    def size(self) -> str:
+        """A column's head."""
+
+    @property
+    def extent(self) -> int:
+        """Where it is on a plot's axis."""
+
+    @property
+    def operations(self) -> float:
+        """How much is done, in the units whose rate is shown."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +151,7 @@ _CLOCKS = (
 
 
 def _cell(row: Row, unit: str) -> str:
-    rate = row.rate.scaled(1 / _SCALES[unit])
+    rate = row.rate.scaled(1 / SCALES[unit])
     shown = f"{rate.median:.0f} ±{rate.reach:.0f}"
     if row.ratio is not None:
         return f"{shown} ({_ratio(row.ratio)})"
@@ -174,36 +195,6 @@ def goals_table(rows: Iterable[Row], goal_of: Callable[[Problem], float]) -> Tab
     return result
 
 
-def progression_table(rows: list[Row], steps: Mapping[str, str], unit: str) -> Table:
-    """The progression, step by step, for rows of one group: rates, and shares of the reference.
-
-    Args:
-        rows: of one group of problems.
-        steps: short forms by key, base to best; those that were not measured are left out.
-        unit: of the rates.
-    """
-    reference = "PyTorch flash"  # FlashAttention-2
-    result = Table(title=f"{rows[0].problem.group}, the progression: {unit}, and % of {reference}")
-    result.add_column("step", justify="right")
-    result.add_column("kernel")
-    by_place = {(row.contender, row.problem.size): row for row in rows}
-    sizes = list(dict.fromkeys(row.problem.size for row in rows))
-    for size in sizes:
-        result.add_column(size, justify="right")
-    scale = _SCALES[unit]
-    for step, (key, short) in enumerate(steps.items(), start=1):
-        found = [by_place.get((key, size)) for size in sizes]
-        if not any(found):
-            continue
-        cells = []
-        for row, size in zip(found, sizes, strict=True):
-            theirs = by_place.get((reference, size))
-            share = f" {row.rate.median / theirs.rate.median:6.1%}" if row and theirs else ""
-            cells.append(f"{row.rate.median / scale:.1f}{share}" if row else "refused")
-        result.add_row(str(step), short, *cells)
-    return result
-
-
 def json_text(
     rows: Iterable[Row], device: torch.device, goal_of: Callable[[Problem], float] | None = None
 ) -> str:
@@ -244,8 +235,8 @@ def why_no_plot(file: Path) -> str | None:
     return None
 
 
-def write_plot(rows: list[Row], unit: str, file: Path) -> None:
-    """One panel a group: rate over sequence length, a line for each contender, bars for
+def write_plot(rows: list[Row], unit: str, file: Path, axis: str) -> None:
+    """One panel a group: rate over extent, a line for each contender, bars for
     intervals."""
     from matplotlib.figure import Figure
 
@@ -257,9 +248,9 @@ def write_plot(rows: list[Row], unit: str, file: Path) -> None:
         for contender in dict.fromkeys(row.contender for row in in_group):
             points = [row for row in in_group if row.contender == contender]
             theirs = points[0].kernel is None
-            rates = [row.rate.scaled(1 / _SCALES[unit]) for row in points]
+            rates = [row.rate.scaled(1 / SCALES[unit]) for row in points]
             panel.errorbar(
-                [row.problem.seq_len for row in points],
+                [row.problem.extent for row in points],
                 [rate.median for rate in rates],
                 [
                     [rate.median - rate.low for rate in rates],
@@ -270,8 +261,8 @@ def write_plot(rows: list[Row], unit: str, file: Path) -> None:
                 linestyle="--" if theirs else "-",
                 label=contender if theirs else contender.split(".")[-1],
             )
-        panel.set(title=group, xlabel="sequence length", ylabel=unit, xscale="log", ylim=(0, None))
-        panel.set_xticks(lengths := sorted({row.problem.seq_len for row in in_group}), lengths)
+        panel.set(title=group, xlabel=axis, ylabel=unit, xscale="log", ylim=(0, None))
+        panel.set_xticks(lengths := sorted({row.problem.extent for row in in_group}), lengths)
         panel.minorticks_off()
         panel.legend(fontsize="small")
     figure.savefig(file)

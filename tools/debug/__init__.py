@@ -1,1 +1,2 @@
-"""Where a kernel of flash_forward diverges from its simulation: `kernelmint debug`."""
+"""Where a kernel diverges from its simulation: `kernelmint debug`, and what families' own commands
+of that name are made of."""

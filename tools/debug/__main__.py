@@ -1,196 +1,57 @@
-"""Where a kernel of flash_forward diverges from its simulation, tensor by tensor.
-
-    kernelmint debug KERNEL SEQ_IN_B_R [-r|--range] [--head H]... [--out DIR]
-
-Runs the block-by-block simulation in PyTorch, runs the kernel's traced twin on the same inputs,
-writes every intermediate of both, and names the first block, tensor and element that diverge.
-docs/debugging.md has the whole of it.
-"""
+"""Where a kernel diverges from its simulation: by the command `debug` that its family brings."""
 
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
-from pathlib import Path
 
 import click
-import torch
-from torch import Tensor
 
 import runtime
 from codegen import completion
-from runtime import KernelInfo
 
-from ..oracle import oracle
-from ..selection import FAMILY, select
-from . import files, twin
-from .divergence import Divergence, Rows, first_divergence
-from .inputs import Shape, make_inputs
-from .record import STEP
-from .trace import Step, simulated, softmax_form, traced
+from ..families import command, hand_over, offering
+from ..selection import select
+from .twin import family_of
 
 
-def name_of(kernel: str) -> str:
-    """The name that was given, or the key of that number among what KERNELS selects."""
-    if not kernel.isdigit():
-        return kernel
-    chosen = select()
-    if int(kernel) >= len(chosen.kernels):
-        last = len(chosen.kernels) - 1
-        raise ValueError(f"{chosen.description}: there are kernels 0 to {last}, not {kernel}")
-    return chosen.kernels[int(kernel)].key
+def _key_of(number: int) -> str:
+    """That kernel among those that KERNELS selects of the families which can be debugged."""
+    keys, errors = [], []
+    for family in offering("debug"):
+        try:
+            keys += [info.key for info in select(family).kernels]
+        except ValueError as error:
+            errors.append(str(error))
+    if not keys:
+        raise ValueError("; ".join(errors) or "no family can be debugged")
+    if number >= len(keys):
+        raise ValueError(f"there are kernels 0 to {len(keys) - 1}, not {number}")
+    return keys[number]
 
 
-@dataclass(frozen=True)
-class _Sides:
-    """What the simulation and the kernel made of the same inputs, by head and block of queries."""
-
-    info: KernelInfo
-    heads: tuple[int, ...]
-    blocks: tuple[int, ...]
-    seq_len: int
-    expected: dict[tuple[int, int], list[Step]]
-    actual: dict[tuple[int, int], list[Step]]
-    o: Tensor  # [1, Sq, H, D], the kernel's
-    reference: Tensor  # [1, Sq, H, D], the oracle's
-
-    @classmethod
-    def of(
-        cls,
-        info: KernelInfo,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        heads: tuple[int, ...],
-        blocks: tuple[int, ...],
-    ) -> _Sides:
-        """Runs both."""
-        parameters = info.parameters
-        expected = {
-            (head, block): simulated(q, k, v, info, head, block)
-            for head in heads
-            for block in blocks
-        }
-        run = traced(runtime.kernel(info.key), q, k, v)
-        actual = {
-            place: list(run.steps(*place, [s.block for s in steps if s.name == STEP[0]]))
-            for place, steps in expected.items()
-        }
-        attention = oracle(FAMILY)
-        reference = attention(q.cpu(), k.cpu(), v.cpu(), causal=parameters["causal"])
-        return cls(info, heads, blocks, q.shape[1], expected, actual, run.o, reference)
-
-    @property
-    def rows(self) -> Tensor:
-        """The rows of the chosen blocks of queries."""
-        B_r = self.info.parameters["B_r"]
-        return torch.cat([torch.arange(i * B_r, (i + 1) * B_r) for i in self.blocks])
-
-    def write(self, out: Path) -> None:
-        """The files of both sides, below `out`."""
-        ours = "debug_cuda" if self.info.is_cuda else "debug_cpu"
-        for name, side in (("debug_pt", self.expected), (ours, self.actual)):
-            whole = {}
-            for head in self.heads:
-                finals = [side[head, block][-1].value for block in self.blocks]
-                whole[head, "O_full"] = torch.cat(finals)
-                whole[head, "O_ref"] = self.reference[0, self.rows, head]
-            files.write(out, name, side, whole)
-            click.echo(f"wrote {out / name}.txt and .npz")
-
-    def compare(self) -> list[Divergence]:
-        """Says of each block of queries whether both sides agree, and returns where they do not."""
-        parameters = self.info.parameters
-        divergences = []
-        for (head, block), expected in self.expected.items():
-            found = first_divergence(
-                self.actual[head, block],
-                expected,
-                parameters,
-                Rows.of(parameters, block, self.seq_len, self.seq_len),
-                fused=softmax_form(self.info)["fused"],
-                head=head,
-                query_block=block,
-            )
-            if found is None:
-                steps = len(expected) // len(STEP)
-                click.echo(f"head {head}, query block {block}: agrees at {steps} blocks of keys")
-            else:
-                click.echo(str(found))
-                divergences.append(found)
-        for head in self.heads:
-            o, o_ref = self.o[0, self.rows, head].double(), self.reference[0, self.rows, head]
-            click.echo(f"head {head}: greatest |O_full - O_ref| {(o - o_ref).abs().max():.2e}")
-        return divergences
-
-
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("kernel", shell_complete=completion.keys)
-@click.argument("seq_in_b_r", type=click.IntRange(1))
-@click.option("-r", "--range", "counting", is_flag=True, help="q counts up, k = -q, v = q.")
-@click.option("--seed", default=0, show_default=True, help="Of the normal inputs.")
-@click.option("--heads", type=click.IntRange(1), help="Query heads (default: as --head needs).")
-@click.option("--kv-heads", type=click.IntRange(1), help="Key heads (default: as query heads).")
-@click.option("--head", "chosen_heads", type=click.IntRange(0), multiple=True, help="Default: 0.")
-@click.option(
-    "--query-block", "chosen_blocks", type=click.IntRange(0), multiple=True, help="Default: all."
+@click.command(
+    context_settings={"ignore_unknown_options": True}, add_help_option=False, options_metavar=""
 )
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("debug"),
-    show_default=True,
-    help="The folder for what is written.",
-)
-def main(
-    kernel: str,
-    seq_in_b_r: int,
-    counting: bool,
-    seed: int,
-    heads: int | None,
-    kv_heads: int | None,
-    chosen_heads: tuple[int, ...],
-    chosen_blocks: tuple[int, ...],
-    out: Path,
-) -> None:
-    """Compare KERNEL with its simulation on SEQ_IN_B_R * B_r queries and as many keys.
+@click.argument("kernel", required=False, shell_complete=completion.keys)
+@click.argument("arguments", metavar="...", nargs=-1, type=click.UNPROCESSED)
+@click.pass_context
+def main(context: click.Context, kernel: str | None, arguments: tuple[str, ...]) -> None:
+    """Say where KERNEL diverges from its simulation, by its family's own command.
 
     KERNEL is a key or a short form, in a set or not, or a number among the kernels that the
-    variable KERNELS selects. Its traced twin is built where no pack holds it.
+    variable KERNELS selects. The rest is the family's: `kernelmint debug KERNEL --help` says what.
+    Its traced twin is built if no pack holds it.
     """
-    chosen_heads = tuple(dict.fromkeys(chosen_heads or (0,)))
-    blocks = tuple(dict.fromkeys(chosen_blocks or range(seq_in_b_r)))
-    heads = heads or max(chosen_heads) + 1
+    if kernel in (None, "-h", "--help"):
+        click.echo(context.get_help())
+        return
     try:
-        info = twin.find(name_of(kernel))
-        if not info.available:
-            raise ValueError(f"{info.key} cannot run here: {info.reason}")
-        if max(blocks) >= seq_in_b_r:
-            raise ValueError(f"--query-block {max(blocks)}: there are {seq_in_b_r}, from 0")
-        if max(chosen_heads) >= heads:
-            raise ValueError(f"--head {max(chosen_heads)}: there are {heads}, from 0")
-        if heads % (kv_heads or heads):
-            raise ValueError(f"--kv-heads {kv_heads} does not divide the {heads} query heads")
-        shape = Shape(1, seq_in_b_r * info.parameters["B_r"], heads, kv_heads or heads)
-        q, k, v = make_inputs(info, shape, counting=counting, seed=seed)
-        out.mkdir(parents=True, exist_ok=True)
-    except (ValueError, KeyError, runtime.TargetUnavailable, runtime.BuildError) as error:
+        name = _key_of(int(kernel)) if kernel.isdigit() else kernel
+        found = command(family_of(name), "debug")
+    except (ValueError, KeyError, runtime.BuildError) as error:
         raise click.UsageError(str(error)) from None
-    except OSError as error:
-        raise click.UsageError(f"--out {out}: {error.strerror}") from None
-
-    click.echo(
-        f"{info.key}: q {list(q.shape)}, k and v {list(k.shape)}, "
-        f"{'counting' if counting else f'normal, seed {seed}'}"
-    )
-    sides = _Sides.of(info, q, k, v, chosen_heads, blocks)
-    sides.write(out)
-    divergences = sides.compare()
-    if divergences:
-        click.echo(f"the kernel diverges from its simulation first at {divergences[0]}")
-        sys.exit(1)
-    click.echo("the kernel does as its simulation")
+    hand_over(found, context, [name, *arguments])
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

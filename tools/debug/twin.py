@@ -8,23 +8,41 @@ from codegen.space.expand import exclusions
 from codegen.spec import keys
 from codegen.spec.load import load
 from codegen.spec.problems import SpecError, UsageError
-from runtime import KernelInfo, manifest
+from runtime import KernelInfo, manifest, packs
 
-from ..oracle import specs as specs_of
-from ..selection import FAMILY
+from ..families import offering, specs
 
 
-def key_of(name: str) -> str:
+def family_of(name: str) -> str:
+    """The family that a key names, or that reads a short form among those that can be debugged.
+
+    Raises:
+        ValueError: none does.
+    """
+    if (family := name.partition(".")[0]) in packs.families():
+        return family
+    error: ValueError | None = None
+    for family in offering("debug"):
+        try:
+            key_of(name, family)
+            return family
+        except ValueError as problem:
+            error = error or problem
+    raise error or ValueError("no family can be debugged")
+
+
+def key_of(name: str, family: str) -> str:
     """The key of the traced twin of a kernel, which may be in no set, by its key or short form.
 
     Raises:
-        ValueError: no configuration can have that name, and the nearest keys are named; or the
-            twin is excluded: by which constraint, and why.
+        ValueError: the family has no trace; or no configuration can have that name, and the nearest
+            keys are named; or the twin is excluded: by which constraint, and why.
     """
-    trace = manifest.family(FAMILY).trace
-    assert trace is not None
+    trace = manifest.family(family).trace
+    if trace is None:
+        raise ValueError(f"{family} has no `trace:` in its family.yaml: its kernels write none")
     try:
-        target, values = explain.parse(name, load([specs_of(FAMILY)], only=FAMILY))
+        target, values = explain.parse(name, load([specs(family)], only=family))
     except (SpecError, UsageError) as error:
         raise ValueError(str(error)) from None
     named = {**target.by_name(values), trace.parameter: True}
@@ -36,12 +54,12 @@ def key_of(name: str) -> str:
 
 
 def find(name: str) -> KernelInfo:
-    """The traced twin of a kernel, which is itself where it is traced. It is built where no pack
-    holds it.
+    """The traced twin of a kernel, which is itself if it is traced. It is built if no pack holds
+    it.
 
     Raises:
-        ValueError: as `key_of`.
+        ValueError: as `family_of` and `key_of`.
         TargetUnavailable: it cannot run here.
         BuildError: it does not compile.
     """
-    return runtime.kernel(key_of(name), build=True).info
+    return runtime.kernel(key_of(name, family_of(name)), build=True).info

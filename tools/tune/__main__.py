@@ -14,15 +14,16 @@ from rich.console import Console, JustifyMethod
 
 import runtime
 from codegen import completion
-from codegen.spec.problems import SpecError, UsageError, did_you_mean
+from codegen.spec.problems import SpecError, UsageError
 from codegen.words import counted
 from runtime import packs
-from runtime.ondemand.specs import here
 
+from ..families import named
 from ..listing import Row, print_rest, print_rows
 from ..output_file import OutputFile
+from ..problem import NoProblemError
 from . import rows, t4
-from .errors import NotTunableError, TuningError
+from .errors import TuningError
 from .tuner import Options, Ranking, Tuner
 
 _FASTEST = 3  # of a shape, that are printed
@@ -92,18 +93,8 @@ def main(
     # What was found is in the journal: an interrupt ends it at once, as a kill does, before the
     # workers, which are interrupted too, could be taken for kernels that crash.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    specs = None
     try:
-        if family not in (known := runtime.families()):
-            folder = Path(family) if Path(family).is_dir() else here(family)
-            if folder is None:
-                raise click.UsageError(
-                    f"{family!r} is neither a family{did_you_mean(family, known)} nor a folder"
-                )
-            specs, names = str(folder), {info.family for info in runtime.load(folder)}
-            if len(names) != 1:
-                raise click.UsageError(f"{family}: expected the folder of one family")
-            (family,) = names
+        family, specs = named(family)
         options = Options(
             family=family,
             target=target,
@@ -135,7 +126,7 @@ def main(
         if not found:
             raise click.ClickException("nothing was measured")
         kept = rows.write(path, family, target, found, tuner.unmeasured)
-    except (SpecError, TuningError, NotTunableError, runtime.BuildError) as error:
+    except (SpecError, TuningError, NoProblemError, runtime.BuildError) as error:
         raise click.ClickException(str(error)) from None
     except (UsageError, runtime.InvalidArgument) as error:
         raise click.UsageError(str(error)) from None

@@ -35,7 +35,3 @@ class CandidateError(Exception):
 
 class InputsError(Exception):
     """Inputs or right results of a shape cannot be made."""
-
-
-class NotTunableError(Exception):
-    """Why a family's kernels cannot be measured on random inputs."""

@@ -26,7 +26,8 @@ from runtime.ondemand import kernels as on_demand
 from runtime.ondemand.cache import content
 from runtime.ondemand.specs import Source
 
-from . import problem, rows, shipping
+from .. import problem
+from . import rows, shipping
 from .code import code_hash, offence, toolchain
 from .errors import CandidateError, InputsError, LostError, TuningError
 from .executor import Built, Executor, Needs, Worker

@@ -29,10 +29,10 @@ from runtime import InvalidArgument, Kernel, finding
 
 from ..bench.clocks import Watch
 from ..bench.measure import one_round, timer
-from ..oracle import specs
-from .errors import CandidateError, InputsError, LostError, NotTunableError
+from ..families import specs
+from ..problem import NoProblemError, Problem, make
+from .errors import CandidateError, InputsError, LostError
 from .executor import Built, Timed
-from .problem import Problem, make
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 _INPUTS = "inputs"  # whose turn it is while they are made, and their right results
@@ -237,7 +237,7 @@ class _Service:
             if solved:
                 _ = known[2].expected
             out = known[2].outputs()
-        except NotTunableError as error:
+        except NoProblemError as error:
             raise InputsError(str(error)) from None
         except Exception as error:  # of the family's own functions, or of PyTorch
             raise InputsError(_told(error, specs(self._setup.family))) from None

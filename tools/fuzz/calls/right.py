@@ -6,16 +6,15 @@ import functools
 import random
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import torch
 
 import runtime
 from runtime.operators import DTYPES
 
-from ...block_sparse.judge import Oracle
 from ...comparison import Tolerance, compare
-from ...oracle import oracle
+from ...families import hook, oracle
 
 # Of the outputs' magnitude. f32: sums of up to 300 weighted values and scores of up to 256
 # products; bf16 and fp16: the weights are rounded to the dtype, too.
@@ -123,19 +122,15 @@ def _inputs(rng: random.Random, p: Any, *rows: int) -> tuple[torch.Tensor, ...]:
     return *(_tensor(rng, *rows, size) for size in sizes), _tensor(rng, *rows)
 
 
-def _check_block_sparse(
-    inputs: tuple[torch.Tensor, ...], o: torch.Tensor, indices: torch.Tensor, p: Any
-) -> None:
-    """o and indices of [B, T, H, …] against the oracle that is given this selection."""
-    options = SimpleNamespace(block_count=p["block_count"], block_size=p["block_size"])
-    judge = Oracle(inputs, cast(Any, options), p["mode"])
-    chosen = judge.compare_lists(indices, judge.own.block_indices, "block_indices")
-    assert chosen.passed, f"block_indices: {chosen.problem or chosen.worst}"
-    expected = judge.forced(indices)
-    # An infinite u times a branch that is 0 is NaN, and may be left out of the sum.
-    by_u = inputs[3].isinf() & ~expected.isfinite()
-    assert not bool(o[by_u].isfinite().any()), "o: finite where u and the oracle are not"
-    _agree(o.masked_fill(by_u, 0), expected.masked_fill(by_u, 0), "o", 1e-3, 1e-3)
+def _check_selected(family: str, tensors: dict[str, torch.Tensor], results: Any, p: Any) -> None:
+    """By the family's own rule."""
+    problem = SimpleNamespace(tensors=tensors, parameters=p)
+    for difference in hook(family, "differences")(problem, results):
+        assert difference.passed, f"{difference.name}: {difference.problem or difference.worst}"
+
+
+def _named(inputs: tuple[torch.Tensor, ...]) -> dict[str, torch.Tensor]:
+    return dict(zip(("q", "k", "v", "u", "g_cmp"), inputs, strict=True))
 
 
 def _block_sparse(
@@ -146,8 +141,7 @@ def _block_sparse(
     inputs = _inputs(rng, p, rng.choice((1, 2)), rng.randint(1, rng.choice((3, 70, 200))), heads)
     if special:
         _poison(rng, list(inputs))
-    o, indices = call(*inputs)
-    _check_block_sparse(inputs, o, indices, p)
+    _check_selected("block_sparse", _named(inputs), call(*inputs), p)
 
 
 def _hstu_bsa(
@@ -160,14 +154,9 @@ def _hstu_bsa(
     if special:
         _poison(rng, list(inputs))
     offsets = [sum(lengths[:i]) for i in range(len(lengths) + 1)]
-    o, indices = call(*inputs, torch.tensor(offsets), max_length=rng.choice((None, max(lengths))))
-    for start, length in zip(offsets, lengths, strict=False):
-        if length:
-            rows = slice(start, start + length)
-            blocks = min(p["block_count"], -(-length // p["block_size"]))
-            assert bool((indices[rows, :, blocks:] == -1).all()), "a block past the last is listed"
-            listed = indices[rows, :, :blocks].permute(1, 0, 2)[None].contiguous()
-            _check_block_sparse(tuple(t[rows][None] for t in inputs), o[rows][None], listed, p)
+    results = call(*inputs, torch.tensor(offsets), max_length=rng.choice((None, max(lengths))))
+    tensors = _named(inputs) | {"x_offsets": torch.tensor(offsets)}
+    _check_selected("hstu_bsa", tensors, results, p)
 
 
 _FAMILIES = {"flash_forward": _flash_forward, "block_sparse": _block_sparse, "hstu_bsa": _hstu_bsa}

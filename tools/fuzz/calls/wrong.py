@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import runtime
 
-from ...oracle import hstu_bsa
+from ...families import oracle
 
 _OWN = (runtime.InvalidArgument, runtime.KernelNotFound, runtime.TargetUnavailable)
 
@@ -109,7 +109,7 @@ def _hstu_calls() -> list[_Call]:
     whole = {
         "num_heads": 2, "attention_dim": A, "linear_dim": L, **jagged, "x_offsets": offsets,
         "invalid_attn_mask": torch.zeros(40, 40, dtype=torch.bool),
-        "gate_model": hstu_bsa.GateMLP(A),
+        "gate_model": oracle("hstu_bsa", "GateMLP")(A),
         **chosen,
     }  # fmt: skip
     rows = {name: t.view(T, 2, -1) for name, t in jagged.items()}

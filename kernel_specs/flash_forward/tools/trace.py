@@ -1,4 +1,8 @@
-"""Both sides of the comparison: the simulation's intermediates, and the traced kernel's."""
+"""Both sides of the comparison: the simulation's intermediates, and the traced kernel's.
+
+The tensors that both have of each block of keys are the record of the family's `trace:`; `simulate`
+in reference.py yields them under the same names, in the same order.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +14,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from runtime import KernelInfo
+from runtime import KernelInfo, manifest
 from runtime.handle import Kernel
 
-from ..oracle import oracle
-from . import record
+from ..reference import simulate
+
+_AXES = {"B_r": "row", "B_c": "key", "d_head": "d"}
+_TRACE = manifest.family("flash_forward").trace
+assert _TRACE is not None
+
+STEP = tuple(tensor.name for tensor in _TRACE.record)
+FINAL = "O_final"  # after the last block: O / L
+DIMS = {t.name: tuple(_AXES[extent] for extent in t.shape) for t in _TRACE.record}
+DIMS[FINAL] = ("row", "d")
 
 # How far a maximum may lag in the optimised softmax, in powers of two: kSlack of softmax.cuh.
 SLACK = 8.0
@@ -48,7 +60,6 @@ def simulated(
 
     q is [1, Sq, H, D], k and v [1, Sk, Hk, D].
     """
-    simulate = oracle("flash_forward", function="simulate")
     kv_head = head // (q.shape[2] // k.shape[2])
     steps = simulate(
         q[0, :, head].cpu(),
@@ -80,7 +91,7 @@ class Traced:
             for name, tensor in self.trace.items():
                 yield Step(block, name, tensor[0, head, query_block, block])
         rows = self.o[0, query_block * self.B_r : (query_block + 1) * self.B_r, head]
-        yield Step(-1, record.FINAL, rows)
+        yield Step(-1, FINAL, rows)
 
 
 def traced(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor) -> Traced:

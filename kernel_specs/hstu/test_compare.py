@@ -1,4 +1,4 @@
-"""tools.compare_triton_vs_torch: green where all agree, and red for every planted fault."""
+"""`kernelmint compare`: green where all agree, and red for every planted fault."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from click.testing import CliRunner, Result
 
 os.environ.setdefault("TRITON_INTERPRET", "1")  # before Triton is first imported
 
-from tools.block_sparse import faults
-from tools.block_sparse.cases import CASES, draw
-from tools.block_sparse.implementations import load
-from tools.block_sparse.judge import Computed, Judge, row_class
-from tools.compare_triton_vs_torch import main
+from kernel_specs.hstu.tools import compare, faults
+from kernel_specs.hstu.tools.cases import CASES, draw
+from kernel_specs.hstu.tools.compare import main
+from kernel_specs.hstu.tools.implementations import load
+from kernel_specs.hstu.tools.judge import Computed, Judge, row_class
 from tools.comparison import Tolerance
 
 Judged: TypeAlias = tuple[Judge, Computed]
@@ -115,9 +115,7 @@ def test_each_planted_fault_is_caught_and_nothing_else(
 def test_a_fault_is_located_and_fails_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     stale = next(fault for fault in faults.FAULTS if fault.name == "stale_head")
     loaded = {"torch": load("torch", "cpu"), "triton": faults.plant(stale)}
-    monkeypatch.setattr(
-        "tools.compare_triton_vs_torch.load", lambda name, device, dot: loaded[name]
-    )
+    monkeypatch.setattr(compare, "load", lambda name, device, dot: loaded[name])
     result = invoke("--cases", "small", "--mode", "fixed")
     assert result.exit_code == 1
     assert "✗ output o: MISMATCH" in result.output

@@ -9,6 +9,7 @@ for the unit that does them. Times are medians, ± how far their interval reache
 
 from __future__ import annotations
 
+import importlib
 import json
 import platform
 from collections.abc import Callable, Mapping
@@ -19,14 +20,14 @@ from typing import Any
 
 import click
 import torch
-import torch.nn.functional as F  # noqa: N812  the field's name for it
+import torch.nn.functional as F
+from kernelmint.tools.bench.clocks import Spread
+from kernelmint.tools.bench.intervals import Interval
+from kernelmint.tools.bench.measure import Measured, measure
+from kernelmint.tools.output_file import OutputFile
 
-from ..block_sparse.implementations import UnavailableError, load
-from ..oracle import block_sparse, triton_kernels
-from ..output_file import OutputFile
-from .clocks import Spread
-from .intervals import Interval
-from .measure import Measured, measure
+from ..block_sparse import reference as block_sparse
+from .implementations import UnavailableError, load
 
 # Rates of an H200 (NVIDIA's data sheet, dense), FLOP/s; three TF32 products make one of fp32.
 RATES = {"ieee": 67e12, "tf32x3": 494.5e12 / 3, "tf32": 494.5e12, "bf16": 989e12}
@@ -188,7 +189,9 @@ def contenders(shape: Shape) -> list[Contender]:
             Contender(name, call, shape.dense_flops(), shape.dense_bytes(element), RATES[dot])
         )
 
-    dense_attention = triton_kernels().dense_attention
+    dense_attention = importlib.import_module(
+        "..block_sparse.triton_kernels", __package__
+    ).dense_attention
 
     add_dense("dense, Triton, bf16 tensors", "bf16", 2, lambda: dense_attention(*low, dot="bf16"))
     for dot in ("bf16", "tf32", "tf32x3"):
@@ -212,7 +215,7 @@ def copy_bandwidth() -> float:
     target = torch.empty_like(source)
     # A kernel's copy: that of the driver, which a captured copy becomes, is slower here.
     measured, _ = time_call(lambda: torch.neg(source, out=target), 0.2)
-    return 2 * source.numel() * 4 / measured.seconds("").median
+    return float(2 * source.numel() * 4 / measured.seconds("").median)
 
 
 def time_call(call: Callable[[], Any], seconds: float) -> tuple[Measured, bool]:
@@ -238,7 +241,7 @@ def time_call(call: Callable[[], Any], seconds: float) -> tuple[Measured, bool]:
     return measure({"": runnable}, torch.device("cuda"), seconds), graph
 
 
-@click.command(help=__doc__)
+@click.command("block_sparse", help=__doc__)
 @click.option("--length", "lengths", type=int, multiple=True, default=LENGTHS, show_default=True)
 @click.option("--batch", default=16, show_default=True)
 @click.option("--heads", default=8, show_default=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable
 from typing import Any
 
 import torch
+from kernelmint.tools.bench.measure import Call
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
@@ -17,7 +17,6 @@ from runtime import KernelInfo
 
 from .problems import Problem
 
-Call = Callable[[], Any]
 BACKENDS = {
     "PyTorch flash": SDPBackend.FLASH_ATTENTION,
     "PyTorch cuDNN": SDPBackend.CUDNN_ATTENTION,

@@ -10,7 +10,9 @@ from typing import Any, TypeAlias
 
 import torch
 
-from ..oracle import block_sparse, hstu_bsa, semantics, triton_kernels
+from .. import semantics
+from ..block_sparse import reference as block_sparse
+from ..hstu_bsa import reference as hstu_bsa
 from .cases import Inputs
 
 Attention: TypeAlias = Callable[..., tuple[torch.Tensor, torch.Tensor]]
@@ -67,7 +69,7 @@ def _triton(device: str, dot: str | None) -> Implementation:
         # read when Triton is first imported
         os.environ.setdefault("TRITON_INTERPRET", "1")
     try:
-        kernels = triton_kernels()
+        kernels = importlib.import_module("..block_sparse.triton_kernels", __package__)
     except ModuleNotFoundError as error:
         if error.name != "triton":
             raise

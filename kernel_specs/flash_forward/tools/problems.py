@@ -61,6 +61,11 @@ class Problem:
         return f"{self.batch}x{self.seq_len}"
 
     @property
+    def extent(self) -> int:
+        """On a plot's axis: the sequences' length."""
+        return self.seq_len
+
+    @property
     def operations(self) -> float:
         """Multiplications and additions of both products, 4 B H Sq Sk D; half under the mask."""
         full = 4.0 * self.batch * self.heads * self.seq_len**2 * self.d_head

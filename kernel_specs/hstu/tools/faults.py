@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812  the field's name for it
+import torch.nn.functional as F
 
-from ..oracle import block_sparse as reference
-from ..oracle import hstu_bsa as jagged
-from ..oracle import semantics
+from .. import semantics
+from ..block_sparse import reference
+from ..hstu_bsa import reference as jagged
 from .implementations import Implementation
 
 

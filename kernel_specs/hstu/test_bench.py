@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tools.bench.block_sparse import Contender, Shape
+from kernel_specs.hstu.tools.bench import Contender, Shape
 
 
 def test_operations_are_those_of_what_each_row_sees() -> None:

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
+from kernelmint.tools.text import number_lines
 from torch import Tensor
 
-from .text import number_lines
 from .trace import Step
 
 Blocks = Mapping[tuple[int, int], Iterable[Step]]  # by head and block of queries

@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from ..oracle import hstu_bsa
+from ..hstu_bsa import reference as hstu_bsa
 
 
 @dataclass(frozen=True)

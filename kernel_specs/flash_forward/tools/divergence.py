@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from kernelmint.tools.comparison import Difference, Tolerance, compare
 from torch import Tensor
 
-from ..comparison import Difference, Tolerance, compare
-from . import record
-from .trace import Step
+from .trace import DIMS, Step
 
 _PRODUCT = 2.0**-18  # of sums of products in f32, relative to the sum of the products' magnitudes
 _EXPONENTIAL = 1e-4  # of an exponential whose exponent has that error, relative
@@ -89,7 +88,7 @@ class Judge:
             expected.value,
             name=expected.name,
             tolerance=tolerance,
-            dims=record.DIMS[expected.name],
+            dims=DIMS[expected.name],
             where=self._where(expected),
             atol_scale=scale,
         )

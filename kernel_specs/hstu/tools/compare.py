@@ -16,14 +16,14 @@ from typing import Any
 
 import click
 import torch
+from kernelmint.tools.comparison import Difference, Selections, Tolerance
+from kernelmint.tools.output_file import OutputFile
 
-from .block_sparse.cases import CASES, SEED_CASES, Case, draw
-from .block_sparse.faults import FAULTS, Fault, plant
-from .block_sparse.implementations import NAMES, Implementation, UnavailableError, load
-from .block_sparse.judge import Computed, Judge, Verdict
-from .comparison import Difference, Selections, Tolerance
-from .oracle import semantics
-from .output_file import OutputFile
+from .. import semantics
+from .cases import CASES, SEED_CASES, Case, draw
+from .faults import FAULTS, Fault, plant
+from .implementations import NAMES, Implementation, UnavailableError, load
+from .judge import Computed, Judge, Verdict
 
 RULE = "=" * 80
 SELF_TEST_CASES = ("small", "tail_small", "ties")

@@ -8,15 +8,16 @@ couples all heads of a token, so a token is left out as a whole.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from kernelmint.tools import comparison
+from kernelmint.tools.comparison import Budget, Difference, Selections, Tolerance
 
-from .. import comparison
-from ..comparison import Budget, Difference, Selections, Tolerance
-from ..oracle import block_sparse as reference
-from ..oracle import jagged, semantics
+from .. import jagged, semantics
+from ..block_sparse import reference
 from .cases import Case, Inputs
 from .implementations import Implementation
 
@@ -297,3 +298,44 @@ def _places(differences: list[Difference], oracle: Oracle, o: torch.Tensor) -> t
         rows.setdefault(row_class(t, case), []).append(share)
     lines.append("by row: " + ", ".join(f"{key} {sum(x) / len(x):.1%}" for key, x in rows.items()))
     return tuple(lines)
+
+
+# Of bf16's products a row's error is some 2^-8 of its deviation, which LayerNorm divides by.
+_TOLERANCES = {"bf16": Tolerance(5e-2, 5e-2)}
+
+
+def differences(
+    tensors: Sequence[torch.Tensor], o: torch.Tensor, lists: torch.Tensor, parameters: Any
+) -> list[Difference]:
+    """Of a kernel's o and block_indices from the oracle, which is given this selection.
+
+    Args:
+        tensors: q, k, v, u and g_cmp, [B, T, H, ...].
+        o: the output.
+        lists: the block_indices; those of kernels that round operands to bf16 may differ.
+        parameters: the kernel's.
+    """
+    B, T, H, A = tensors[0].shape
+    case = Case(
+        "", B, T, H, A, tensors[2].shape[3],
+        block_size=parameters["block_size"], block_count=parameters["block_count"],
+    )  # fmt: skip
+    oracle = Oracle(tuple(tensors), case, parameters["mode"])
+    dot = parameters.get("dot")
+    selections = oracle.compare_lists(lists, oracle.own.block_indices, "block_indices")
+    if not selections.passed and (dot != "bf16" or selections.problem):
+        return [comparison.refused(selections.name, str(selections.problem or selections.worst))]
+    expected, u = oracle.forced(lists), tensors[3]
+    # An infinite u times a branch that is 0 is NaN, and may be left out of the sum; NaN stays NaN.
+    by_u = u.isinf() & ~expected.isfinite()
+    if bool(o[by_u].isfinite().any()):
+        return [comparison.refused("o", "it is finite where u is infinite and the oracle is not")]
+    known = ~(by_u | (o.isnan() & expected.isnan()))
+    if not bool(known.any()):
+        return []
+    tolerance = _TOLERANCES.get(str(dot), Tolerance(1e-3, 1e-3))
+    return [
+        comparison.compare(
+            o, expected, name="o", tolerance=tolerance, dims=OUTPUT_DIMS, where=known
+        )
+    ]

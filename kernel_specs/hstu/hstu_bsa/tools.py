@@ -1,0 +1,41 @@
+"""What the tools know of hstu_bsa beyond its spec and its reference."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import torch
+from kernelmint.tools.comparison import refused
+
+from ..tools import judge
+
+__all__ = ["CASES", "differences"]
+
+
+def _case(H: int, *lengths: int) -> dict[str, Any]:
+    offsets = [sum(lengths[:end]) for end in range(len(lengths) + 1)]
+    return {
+        "sizes": {"N": offsets[-1], "H": H, "E": len(offsets)},
+        "values": {"x_offsets": offsets},
+    }
+
+
+# Sequences of one row; without any; with tails of blocks and tiles; of several of both.
+CASES = (_case(1, 1), _case(2, 33, 0, 1, 64), _case(4, 130))
+
+
+def differences(problem: Any, results: tuple[torch.Tensor, ...]) -> list[Any]:
+    """Of each sequence, as of block_sparse's batch of one."""
+    o, lists = results
+    p, found = problem.parameters, []
+    tensors = [problem.tensors[name] for name in ("q", "k", "v", "u", "g_cmp")]
+    for start, stop in itertools.pairwise(problem.tensors["x_offsets"].tolist()):
+        blocks = min(p["block_count"], -(-(stop - start) // p["block_size"]))
+        if bool((lists[start:stop, :, blocks:] != -1).any()):
+            found.append(refused("block_indices", "a block past the last is listed"))
+        if start < stop:
+            listed = lists[start:stop, :, :blocks].permute(1, 0, 2)[None].contiguous()
+            own = [tensor[start:stop][None] for tensor in tensors]
+            found += judge.differences(own, o[start:stop][None], listed, p)
+    return found

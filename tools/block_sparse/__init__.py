@@ -1,1 +1,0 @@
-"""What the comparison of block-sparse attention's implementations consists of."""

@@ -1,0 +1,31 @@
+"""Compares implementations of what a family computes, by the command `compare` that it brings."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from .families import command, hand_over, offering
+
+
+@click.command(
+    context_settings={"ignore_unknown_options": True}, add_help_option=False, options_metavar=""
+)
+@click.argument("arguments", metavar="[FAMILY] ...", nargs=-1, type=click.UNPROCESSED)
+@click.pass_context
+def main(context: click.Context, arguments: tuple[str, ...]) -> None:
+    """Compare implementations of what FAMILY computes; it may be left out if one family alone can
+    be compared."""
+    families = offering("compare")
+    if arguments and not arguments[0].startswith("-"):
+        family, arguments = arguments[0], arguments[1:]
+    elif len(families) == 1:
+        (family,) = families
+    else:
+        raise click.UsageError(f"expected a family that can be compared: {', '.join(families)}")
+    hand_over(command(family, "compare"), context, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

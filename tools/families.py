@@ -1,0 +1,114 @@
+"""What families bring for the tools: references, by the names that specs give them
+(`reference: reference.py:attention`), and hooks, the names of the module `tools.py` beside
+family.yaml (docs/debugging.md lists them).
+
+No other module of tools imports Python from the specs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+import runtime
+from codegen.spec.problems import did_you_mean
+from runtime import manifest, packs
+from runtime.ondemand.specs import here
+
+HOOKS = "tools.py"
+
+
+def named(text: str) -> tuple[str, str | None]:
+    """The family of a command line, installed or in a folder: its name; and its folder if it is
+    loaded from there.
+
+    Raises:
+        click.UsageError: it is neither.
+        BuildError: the spec in the folder is wrong.
+    """
+    if text in (known := packs.families()):
+        return text, None
+    folder = Path(text) if Path(text).is_dir() else here(text)
+    if folder is None:
+        raise click.UsageError(
+            f"{text!r} is neither a family{did_you_mean(text, known)} nor a folder"
+        )
+    names = {info.family for info in runtime.load(folder)}
+    if len(names) != 1:
+        raise click.UsageError(f"{text}: expected the folder of one family")
+    return names.pop(), str(folder)
+
+
+def specs(family: str) -> Path:
+    """The folder of specs that a family comes from."""
+    return packs.of(family).specs[manifest.family(family).spec_folder.partition("/")[0]]
+
+
+def place(family: str, file: str) -> Path:
+    """A file of a family's folder, which may be absent."""
+    return specs(family) / manifest.family(family).spec_folder.partition("/")[2] / file
+
+
+def _module(family: str, file: str) -> Any:
+    folder = manifest.family(family).spec_folder
+    return packs.specs_module(
+        packs.of(family), f"{folder}/{file.removesuffix('.py')}".replace("/", ".")
+    )
+
+
+def oracle(family: str, function: str | None = None) -> Callable[..., Any]:
+    """The function that defines what `family` computes.
+
+    Args:
+        family: a family's name, as in `runtime.families()`.
+        function: another function of the same file.
+
+    Raises:
+        ValueError: there is no such family, or it names no reference.
+    """
+    if family not in packs.families():
+        raise ValueError(f"no family {family!r}; families: {', '.join(packs.families())}")
+    reference = manifest.family(family).reference
+    if reference is None:
+        raise ValueError(f"family {family!r} names no reference in its family.yaml")
+    file, _, named_function = reference.partition(":")
+    return getattr(_module(family, file), function or named_function)  # type: ignore[no-any-return]  # a spec's own function
+
+
+def hook(family: str, name: str, default: Any = None) -> Any:
+    """What a family's tools.py has under a name; `default` if it has none, or there is no file."""
+    files = (place(family, HOOKS), place(family, "tools/__init__.py"))
+    if not any(file.is_file() for file in files):
+        return default
+    return getattr(_module(family, HOOKS), name, default)
+
+
+def offering(name: str) -> list[str]:
+    """The families that have a hook."""
+    return [family for family in packs.families() if hook(family, name) is not None]
+
+
+def command(family: str, name: str) -> click.Command:
+    """A command that a family brings: click's, under that name in its tools.py.
+
+    Raises:
+        click.UsageError: it brings none; with what to write.
+    """
+    found = hook(family, name)
+    if found is None:
+        having = ", ".join(offering(name)) or "no family"
+        raise click.UsageError(
+            f"{family} has no `{name}` of its own (which {having} has): write a click command "
+            f"`{name}` in {place(family, HOOKS)}"
+        )
+    assert isinstance(found, click.Command), f"{place(family, HOOKS)}: `{name}` is no command"
+    return found
+
+
+def hand_over(found: click.Command, context: click.Context, arguments: Sequence[str]) -> Any:
+    """Runs a family's command in place of the tool's own."""
+    with found.make_context(context.info_name, list(arguments), parent=context.parent) as inner:
+        return found.invoke(inner)

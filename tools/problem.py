@@ -1,0 +1,399 @@
+"""What kernels are held to where they are tuned and checked: inputs, and the right results."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from codegen.manifest import Family
+from codegen.manifest import Tensor as Argument
+from codegen.spec.expressions import BOOL, INT, ExpressionError, Kind, parse, scalar_kind
+from codegen.spec.model import Shape
+from codegen.spec.where import parameter_kind
+from runtime import KernelInfo, manifest
+from runtime.operators import DTYPES
+
+from .comparison import Difference, Tolerance, compare
+from .families import HOOKS, hook, oracle, place
+
+MAKER = "tuning_inputs"
+_ANY_EXTENTS = (1, 7, 130)  # of every open symbol of a family that lists no calls
+# One rounding of a result; for f32 and f64 also that of the sums within.
+UNITS = {
+    torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11, torch.float32: 2.0**-18,
+    torch.float64: 2.0**-40,
+}  # fmt: skip
+
+
+class NoProblemError(ValueError):
+    """Why a family's kernels cannot be held to anything on inputs that are made."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A call that a family's kernels are checked with; its tools.py has them as mappings.
+
+    Attributes:
+        sizes: of the symbols that its kernels leave open.
+        values: the elements of tensors that are not to be random, by argument.
+        options: what else is passed: scalars, and `return_...` of optional outputs.
+        without: the checkers of race-check that are wrong about it.
+        parameters: of the kernels that it is for; those that do not have them take it, too.
+    """
+
+    sizes: Mapping[str, int]
+    values: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    without: tuple[str, ...] = ()
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class Problem:
+    """The arguments of a call by name, and what it must return."""
+
+    family: Family
+    parameters: dict[str, Any]
+    tensors: dict[str, Tensor]
+    scalars: dict[str, Any]
+    shapes: tuple[tuple[torch.dtype, list[int]], ...]  # of the outputs
+    device: torch.device
+
+    def outputs(self) -> tuple[Tensor, ...]:
+        """Memory for the results, poisoned."""
+        return tuple(
+            torch.full(shape, _poison(dtype), dtype=dtype, device=self.device)
+            for dtype, shape in self.shapes
+        )
+
+    @functools.cached_property
+    def expected(self) -> tuple[Tensor, ...]:
+        """What the family's reference makes of the inputs."""
+        return self.by(oracle(self.family.name))
+
+    def by(self, reference: Callable[..., Any]) -> tuple[Tensor, ...]:
+        """What a function with the reference's parameters makes of the inputs."""
+        name = f"{self.family.spec_folder}/{self.family.reference}"
+        accepted = inspect.signature(reference).parameters
+        others = {k: v for k, v in (self.scalars | self.parameters).items() if k in accepted}
+        if unknown := [k for k in self.tensors if k not in accepted]:
+            raise NoProblemError(
+                f"{name}: it has no parameter {', '.join(unknown)}: its parameters are named as "
+                "the family's arguments"
+            )
+        found = reference(**self.tensors, **others)
+        expected = found if isinstance(found, tuple) else (found,)
+        outputs, asked = self.family.outputs, _outputs(self.family, self.scalars)
+        if len(expected) >= len(outputs) > len(asked):  # it returns those that are optional, too
+            returned = zip(outputs, expected, strict=False)
+            expected = (*(t for a, t in returned if a in asked), *expected[len(outputs) :])
+        wanted = [shape for _, shape in self.shapes]
+        also = [*wanted, *(list(self.tensors[name].shape) for name in self.changed)]
+        if (found_shapes := [list(t.shape) for t in expected]) not in (wanted, also):
+            raise NoProblemError(f"{name}: it returns {found_shapes}, expected {wanted}")
+        return expected
+
+    def differences(self, out: tuple[Tensor, ...]) -> list[Difference]:
+        """Of each result from what is expected, once a kernel has written `out`.
+
+        An element is right within unit * (|expected| + magnitude): that of the family's hook
+        `magnitude`, or the largest |expected|. A reference may return the tensors that kernels
+        change in place, too, behind the outputs. The hook `differences` is asked instead, if there
+        is one.
+        """
+        if judge := hook(self.family.name, "differences"):
+            return list(judge(self, out))
+        outputs = [a.name for a in _outputs(self.family, self.scalars)]
+        dims = {argument.name: argument.dims for argument in self.family.tensors}
+        results = dict(zip(outputs, out, strict=True)) | {n: self.tensors[n] for n in self.changed}
+        magnitude = hook(self.family.name, "magnitude")
+        scales = self.by(magnitude) if magnitude else map(_largest, self.expected)
+        found = []
+        for (name, got), want, scale in zip(results.items(), self.expected, scales, strict=False):
+            if want.numel() == 0:
+                continue
+            unit, want = UNITS.get(got.dtype, 0.0), want.double()
+            both_nan = got.isnan() & want.isnan()
+            found.append(compare(
+                got, want, name=name, tolerance=Tolerance(unit, unit), atol_scale=scale,
+                dims=dims[name], where=~both_nan if bool(both_nan.any()) else None,
+            ))  # fmt: skip
+        return found
+
+    @property
+    def changed(self) -> list[str]:
+        """The inputs that kernels change in place."""
+        return [a.name for a in self.family.inputs if a.mutated and a.name in self.tensors]
+
+    def arguments(self, out: tuple[Tensor, ...]) -> dict[str, Any]:
+        """What a kernel is called with."""
+        return {**self.tensors, **self.scalars, "out": out if len(out) > 1 else out[0]}
+
+    def wrong(self, results: tuple[Tensor, ...]) -> str | None:
+        """What is wrong with results, or None.
+
+        An element is right within unit * (|expected| + the largest |expected|): the second is for
+        sums whose terms are larger than they are. Infinities and NaN are right where expected.
+        """
+        for i, (got, want) in enumerate(zip(results, self.expected, strict=False)):
+            unit = UNITS.get(got.dtype, 0.0)
+            if want.numel() == 0:
+                continue
+            want, largest = want.double(), _largest(want)
+            worst = (got.double() - want).abs()
+            right = torch.where(
+                want.isfinite(),
+                worst <= unit * (want.abs() + largest),
+                (got == want) | (got.isnan() & want.isnan()),
+            )
+            if not bool(right.all()):
+                count = int((~right).sum())
+                return (
+                    f"output {i}: {count} of {right.numel()} elements are wrong, by up to "
+                    f"{float(worst[~right].nan_to_num(torch.inf, torch.inf).max()):.3g}"
+                )
+        return None
+
+
+def _largest(expected: Tensor) -> Tensor:
+    """The largest finite magnitude, in fp64; 0 of nothing."""
+    expected = expected.double()
+    finite = expected[expected.isfinite()].abs()
+    return finite.max() if finite.numel() else expected.new_zeros(())
+
+
+def _outputs(family: Family, options: Mapping[str, Any]) -> list[Argument]:
+    """What a call returns: optional outputs only if they are asked for."""
+    return [a for a in family.outputs if not a.optional or options.get(f"return_{a.name}")]
+
+
+def _poison(dtype: torch.dtype) -> float | int:
+    return float("nan") if dtype.is_floating_point else torch.iinfo(dtype).min
+
+
+def check(family: Family, parameters: Mapping[str, Any]) -> None:
+    """Raises NoProblemError where no inputs can be made, or nothing says what is right."""
+    if family.reference is None:
+        raise NoProblemError(
+            f"{family.name} names no reference, so that nothing says what is right: add "
+            "`reference: file.py:function` to its family.yaml"
+        )
+    try:
+        accepted = inspect.signature(oracle(family.name)).parameters
+    except Exception as error:  # the file is the family's own
+        raise NoProblemError(
+            f"{family.spec_folder}/{family.reference}: {type(error).__name__}: {error}"
+        ) from None
+    if _maker(family) is None:
+        _check_inputs(family, parameters)
+    for parameter in family.parameters:
+        if parameter.name in accepted and parameter.name not in parameters:
+            raise NoProblemError(
+                f"{family.name}: what is right depends on '{parameter.name}', which its reference "
+                "takes: name its values under `parameters` of the shapes"
+            )
+
+
+def _check_inputs(
+    family: Family,
+    parameters: Mapping[str, Any],
+    given: Mapping[str, Any] | None = None,
+    once: bool = False,
+) -> None:
+    for argument in family.inputs:
+        if argument.optional or argument.name in (given or ()):
+            continue
+        dtype = parameters.get(argument.dtype, argument.dtype)
+        if dtype not in DTYPES:
+            raise NoProblemError(
+                f"{family.name}: the dtype of '{argument.name}' is the parameter '{dtype}': name "
+                "its values under `parameters` of the shapes"
+            )
+        if argument.mutated and not once:
+            why = "changes it in place"
+        elif not DTYPES[dtype].is_floating_point:
+            why = f"has the dtype {dtype}, and random integers may mean nothing"
+        else:
+            continue
+        file = (family.reference or "reference.py").partition(":")[0]
+        raise NoProblemError(
+            f"{family.name}: no random input can be made of '{argument.name}', which {why}; write "
+            f"`{MAKER}(sizes, parameters, generator)` in {file}, which returns the input tensors "
+            "by name"
+        )
+
+
+def _maker(family: Family) -> Any:
+    try:
+        return oracle(family.name, MAKER)
+    except AttributeError:
+        return None
+
+
+def make(name: str, shape: Shape, device: torch.device, seed: int) -> Problem:
+    """Random inputs of a shape, normally distributed unless the family makes its own."""
+    family, parameters = manifest.family(name), dict(shape.parameters)
+    check(family, parameters)
+    generator = torch.Generator(device).manual_seed(seed)
+    return _made(family, parameters, Case(dict(shape.sizes), {}, dict(shape.scalars)), generator)
+
+
+def bytes_moved(family: Family, shape: Shape) -> int | None:
+    """The bytes of the tensors of a shape, each counted once; None if what is tuned decides."""
+    parameters, case = dict(shape.parameters), Case(dict(shape.sizes), {}, dict(shape.scalars))
+    try:
+        moved = [
+            _dtype(a, parameters).itemsize * math.prod(_extents(family, a, parameters, case))
+            for a in family.tensors
+            if not a.optional
+        ]
+    except (NoProblemError, KeyError):
+        return None
+    return sum(moved)
+
+
+def cases_of(info: KernelInfo, name: str = "CASES") -> list[Case]:
+    """The calls that a kernel is checked with."""
+    known = info.parameters
+    return [
+        case
+        for case in cases(info.family, name)
+        if all(known.get(n, value) == value for n, value in case.parameters.items())
+    ]
+
+
+def cases(family: str, name: str = "CASES") -> tuple[Case, ...]:
+    """The calls that a family's kernels are checked with: those of this name in its tools.py, else
+    CASES, else some in which all open symbols are equal."""
+    listed = hook(family, name, hook(family, "CASES"))
+    if listed is None:
+        found = manifest.family(family)
+        symbols = set(found.symbols) - _compiled_in(found).keys()
+        return tuple(Case(dict.fromkeys(symbols, extent)) for extent in _ANY_EXTENTS)
+    try:
+        return tuple(Case(**entry) for entry in listed)
+    except TypeError as error:
+        raise NoProblemError(f"{place(family, HOOKS)}: {name}: {error}") from None
+
+
+def of_case(
+    info: KernelInfo, case: Case, device: torch.device, *, counting: bool = False, seed: int = 0
+) -> Problem:
+    """The inputs of a case for a kernel. They are drawn on the CPU and copied, so that one seed
+    gives the same on every device, and initcheck sees what is initialised.
+
+    Args:
+        info: the kernel.
+        case: sizes and options.
+        device: what it is called on.
+        counting: inputs that count, if the family has some.
+        seed: of what is random.
+
+    Raises:
+        NoProblemError: no inputs can be made of an argument, or none that count.
+    """
+    family = manifest.family(info.family)
+    compiled_in = {
+        symbol: info.parameters[parameter] for symbol, parameter in _compiled_in(family).items()
+    }
+    case = replace(case, sizes={**case.sizes, **compiled_in})
+    parameters = {**info.parameters, **info.derived}
+    if counting:
+        maker = hook(info.family, "counting_inputs")
+        if maker is None:
+            raise NoProblemError(
+                f"{info.family} has no inputs that count: write `counting_inputs(sizes, "
+                f"parameters)` in {place(info.family, HOOKS)}, which returns the input tensors "
+                "by name"
+            )
+        made = _problem(family, parameters, case, maker(case.sizes, parameters), device)
+    else:
+        if _maker(family) is None:
+            _check_inputs(family, parameters, case.values, once=True)
+        made = _made(family, parameters, case, torch.Generator().manual_seed(seed))
+    on_host = {a.name for a in family.inputs if a.on_host}
+    made.device = device
+    made.tensors = {
+        name: tensor if name in on_host else tensor.to(device).contiguous()
+        for name, tensor in made.tensors.items()
+    }
+    return made
+
+
+def _made(
+    family: Family, parameters: dict[str, Any], case: Case, generator: torch.Generator
+) -> Problem:
+    sizes, device = dict(case.sizes), generator.device
+    maker = _maker(family)
+    if maker is not None:
+        tensors = dict(maker(sizes, parameters, generator))
+    else:
+        tensors = {
+            a.name: torch.randn(
+                _extents(family, a, parameters, case), generator=generator, device=device
+            ).to(_dtype(a, parameters))
+            for a in family.inputs
+            if not a.optional and a.name not in case.values
+        }
+    dtypes = {a.name: _dtype(a, parameters) for a in family.inputs if a.name in case.values}
+    tensors |= {
+        name: torch.tensor(values, dtype=dtypes[name], device=device)
+        for name, values in case.values.items()
+    }
+    return _problem(family, parameters, case, tensors, device)
+
+
+def _problem(
+    family: Family,
+    parameters: dict[str, Any],
+    case: Case,
+    tensors: Mapping[str, Tensor],
+    device: torch.device,
+) -> Problem:
+    outputs = tuple(
+        (_dtype(a, parameters), _extents(family, a, parameters, case))
+        for a in _outputs(family, case.options)
+    )
+    return Problem(family, parameters, dict(tensors), dict(case.options), outputs, device)
+
+
+def _dtype(argument: Argument, parameters: Mapping[str, Any]) -> torch.dtype:
+    return DTYPES[str(parameters.get(argument.dtype, argument.dtype))]
+
+
+def _extents(
+    family: Family, argument: Argument, parameters: Mapping[str, Any], case: Case
+) -> list[int]:
+    kinds: dict[str, Kind] = {
+        name: BOOL if isinstance(value, bool) else INT
+        for name, value in parameters.items()
+        if isinstance(value, int)
+    }
+    kinds |= {p.name: parameter_kind(p) for p in family.parameters if p.name in parameters}
+    kinds |= {
+        a.name: scalar_kind(a.dtype, a.values) for a in family.scalars if a.name in case.options
+    }
+    absent = dict.fromkeys(family.optional_tensors, False)
+    scope = {**dict.fromkeys(absent, BOOL), **kinds, **dict.fromkeys(case.sizes, INT)}
+    values = {**absent, **case.options, **parameters, **case.sizes}
+    try:
+        return [int(parse(text, scope, "int").evaluate(values)) for text in argument.dims]
+    except ExpressionError as error:
+        raise NoProblemError(
+            f"{family.name}: the extents of '{argument.name}' are not known: {error}"
+        ) from None
+
+
+def _compiled_in(family: Family) -> dict[str, str]:
+    """The symbols that a parameter fixes, by the family's `requires`: {D: d_head}."""
+    parameters = {parameter.name for parameter in family.parameters}
+    rules = (re.fullmatch(r"(\w+) == (\w+)", rule.that) for rule in family.requires)
+    return {rule[1]: rule[2] for rule in rules if rule and rule[2] in parameters}
