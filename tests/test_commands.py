@@ -80,7 +80,10 @@ ELSEWHERE = {
 
 @pytest.mark.parametrize(
     "page",
-    ["README.md", *(f"docs/{page}.md" for page in ("adding_a_family", "debugging", "on_demand"))],
+    [
+        "README.md",
+        *(f"docs/{page}.md" for page in ("adding_a_family", "debugging", "decoding", "on_demand")),
+    ],
 )
 def test_a_page_can_be_followed(page: str, tmp_path: Path) -> None:
     """From an empty folder, after `kernelmint new` of the family that the page is about."""
@@ -88,7 +91,7 @@ def test_a_page_can_be_followed(page: str, tmp_path: Path) -> None:
     if page == "docs/adding_a_family.md":
         typed.insert(0, "kernelmint new scale_add")
     typed = [step for step in typed if not any(re.match(pattern, step) for pattern in ELSEWHERE)]
-    assert len(typed) > 1
+    assert typed
     excluded = "kernelmint explain"  # README's: it exits with 1
     typed = [f"! {step}" if step.startswith(excluded) else step for step in typed]
     done = subprocess.run(

@@ -13,9 +13,9 @@ Kernels built with Kernelmint: a C++/CUDA template and two YAML files a family, 
 | edit a spec | `kernelmint regenerate`, then the same |
 | see what there is | `kernelmint list`, `kernelmint info` |
 | see registers and spills | `ptx-report --installed` |
-| hold them to a baseline | `ptx-report --installed --baselines kernel_specs --write-baseline`, later `--check` |
+| compare them with a baseline | `ptx-report --installed --baselines kernel_specs --write-baseline`, later `--check` |
 | add a family | `kernelmint new NAME`, `kernelmint regenerate`, `pip install -e .` |
 | make a wheel | `pip wheel . --no-deps`: one for every Python and every PyTorch |
 
-If there is no nvcc, an isolated build takes PyPI's; `-C cmake.define.KERNELMINT_CUDA=OFF` builds the CPU's kernels alone, and
+Without an nvcc on `PATH`, an isolated build takes PyPI's; `-C cmake.define.KERNELMINT_CUDA=OFF` builds the CPU's kernels alone, and
 `-C cmake.define.CMAKE_CUDA_ARCHITECTURES="80;90"` names what to build for.
