@@ -334,9 +334,16 @@ class _Differentiable(torch.autograd.Function):
         return None, *(found.get(a.name) for a in operator.inputs[: ctx.num_inputs])
 
 
+# Of symbols, which Python's own would compare: a graph would be one for the outcome.
+_OF_SYMBOLS: Mapping[str, Any] = {
+    "min": lambda *values: functools.reduce(torch.sym_min, values),
+    "max": lambda *values: functools.reduce(torch.sym_max, values),
+}
+
+
 def _extent(dim: expressions.Expression, scope: Mapping[str, Any], info: KernelInfo) -> Any:
     try:
-        return dim.evaluate(scope)
+        return dim.evaluate({**scope, **_OF_SYMBOLS})
     except expressions.EVALUATION_ERRORS as error:
         named = ", ".join(f"{name} = {scope[name]}" for name in sorted(dim.names) if name in scope)
         raise InvalidArgument(

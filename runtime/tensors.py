@@ -67,6 +67,26 @@ def _check_memory(name: str, tensor: torch.Tensor) -> None:
         raise InvalidArgument(f"{name}: got a tensor without memory, expected one with data")
 
 
+def is_known(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's values can be read: not while a graph is recorded that must serve others,
+    nor within a transform."""
+    if _is_dynamo_compiling() or _is_jit_tracing():
+        return False
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return False
+    if torch._C._len_torch_dispatch_stack() == 0:
+        return True
+    try:  # a mode that records refuses, or answers with a symbol
+        return type(tensor.sum().item()) in (int, float)
+    except RuntimeError:
+        return False
+
+
+def is_batched(tensor: torch.Tensor) -> bool:
+    """Whether torch.func.vmap takes another tensor in its place for each of its calls."""
+    return bool(torch._C._functorch.is_batchedtensor(tensor))
+
+
 def extents(name: str, tensor: Any, rank: int) -> tuple[Any, ...]:
     """The extents of what `check` accepts.
 

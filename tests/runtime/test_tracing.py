@@ -10,6 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import runtime
 from kernel_specs.hstu.hstu_bsa.reference import GateMLP
 
+GATED = runtime.kernels("block_sparse", "cpu")[0].parameters
+OPTIONS = {name: GATED[name] for name in ("block_count", "block_size", "mode")}
 INFO = runtime.kernels("flash_forward", "cpu", "dtype == f32 and d_head == 64 and not causal")[0]
 
 
@@ -22,15 +24,12 @@ def bhsd(length=19):
 
 
 def gated(length=70):
-    info = runtime.kernels("block_sparse", "cpu")[0].parameters
-    shapes = [info["attention_dim"]] * 2 + [info["linear_dim"]] * 2
+    shapes = [GATED["attention_dim"]] * 2 + [GATED["linear_dim"]] * 2
     return *(torch.randn(2, length, 4, size) for size in shapes), torch.rand(2, length, 4)
 
 
 def block_sparse(*tensors):
-    info = runtime.kernels("block_sparse", "cpu")[0].parameters
-    options = {name: info[name] for name in ("block_count", "block_size", "mode")}
-    return runtime.block_sparse_attention(*tensors, **options)
+    return runtime.block_sparse_attention(*tensors, **OPTIONS)
 
 
 def written(q, k, v):
@@ -143,22 +142,133 @@ def test_derivatives_that_there_are_not_are_refused_with_the_reason():
             runtime.attention(dual, k, v)
 
 
-def test_what_depends_on_offsets_is_not_traced():
-    info = runtime.kernels("hstu_bsa", "cpu")[0].parameters
-    a, b = info["attention_dim"], info["linear_dim"]
-    gates = GateMLP(a)
-    offsets, mask = torch.tensor([0, 40, 70]), torch.zeros(64, 64, dtype=torch.bool)
+class Jagged(torch.nn.Module):
+    """hstu_attention_with_bsa in a model."""
 
-    def call(q, v, offsets):
+    def __init__(self, **options):
+        super().__init__()
+        found = runtime.kernels("hstu_bsa", "cpu")[0].parameters
+        self.sizes = found["attention_dim"], found["linear_dim"]
+        names = ("block_count", "block_size", "mode")
+        self.options = {**{name: found[name] for name in names}, **options}
+        self.gates = GateMLP(self.sizes[0]).requires_grad_(False)
+
+    def forward(self, q, v, offsets):
+        mask = torch.zeros(64, 64, dtype=torch.bool)
         return runtime.hstu_attention_with_bsa(
-            2, a, b, q, q, v, v, offsets, mask, gates,
-            block_count=info["block_count"], block_size=info["block_size"], mode=info["mode"],
-        )  # fmt: skip
+            2, *self.sizes, q, q, v, v, offsets, mask, self.gates, **self.options
+        )
 
-    q, v = torch.randn(70, 2 * a), torch.randn(70, 2 * b)
-    with torch.no_grad():
-        assert call(q, v, offsets)[0].shape == v.shape
-        with pytest.raises(runtime.InvalidArgument, match="depends on the values of x_offsets"):
-            torch.jit.trace(call, (q, v, offsets))
-        with pytest.raises(RuntimeError, match=r"data-dependent|tracing tensor"):
-            make_fx(call)(q, v, offsets)
+    def inputs(self, rows=70):
+        q, v = (torch.randn(rows, 2 * size) for size in self.sizes)
+        return q, v, torch.tensor([0, 40, rows])
+
+
+def compiled(call, inputs, dynamic=None):
+    torch.compiler.reset()
+    return torch.compile(call, fullgraph=True, backend="aot_eager", dynamic=dynamic)
+
+
+def exported(call, inputs, strict=False):
+    return torch.export.export(call, inputs, strict=strict).module()
+
+
+def faked(call, inputs):
+    def shapes(*tensors):
+        with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+            fakes = call(*map(mode.from_tensor, tensors))
+        for fake, real in zip(fakes, call(*tensors), strict=True):
+            assert fake.shape == real.shape
+        return call(*tensors)
+
+    return shapes
+
+
+def mapped(call, inputs):
+    both = torch.func.vmap(call)
+    return lambda *tensors: [t[0] for t in both(*(torch.stack([x, x]) for x in tensors))]
+
+
+RECORDED = {
+    "compile": compiled,
+    "compile, dynamic": lambda call, inputs: compiled(call, inputs, True),
+    "export": exported,
+    "export, strict": lambda call, inputs: exported(call, inputs, True),
+    "make_fx": lambda call, inputs: make_fx(call)(*inputs),
+    "jit.trace": torch.jit.trace,
+    "functionalize": lambda call, inputs: torch.func.functionalize(call),
+    "vmap": mapped,
+    "fake": faked,
+}
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("mode", ["fixed", "literal"])
+@pytest.mark.parametrize("record", RECORDED.values(), ids=RECORDED)
+def test_sequences_are_recorded_with_a_stated_length(record, mode):
+    model, unstated = Jagged(max_length=64, mode=mode), Jagged(mode=mode)
+    unstated.gates = model.gates
+    if (record, mode) == (mapped, "literal"):  # which the device checks; the kernel, otherwise
+        with pytest.raises(runtime.InvalidArgument, match="x_offsets: got one for each of vmap's"):
+            record(model, model.inputs())(*model.inputs())
+        return
+    recorded = record(model, model.inputs())
+    inputs = model.inputs()
+    assert same(recorded(*inputs), unstated(*inputs))
+
+
+@pytest.mark.parametrize("record", RECORDED.values(), ids=RECORDED)
+def test_sequences_without_a_stated_length_are_refused_by_name(record):
+    model = Jagged()
+    inputs = model.inputs()
+    with pytest.raises(Exception, match="depends on its values") as caught:
+        record(model, inputs)(*inputs)
+    assert "pass max_length=" in str(caught.value)
+
+
+def test_a_mode_that_knows_values_needs_no_stated_length():
+    model = Jagged()
+    inputs = model.inputs()
+    expected = model(*inputs)
+    with torch.utils.flop_counter.FlopCounterMode(display=False):
+        assert same(model(*inputs), expected)
+
+
+@pytest.mark.parametrize("mode", ["fixed", "literal"])
+def test_a_stated_length_changes_no_result_and_is_held_to(mode):
+    unstated, stated = Jagged(mode=mode), Jagged(mode=mode, max_length=40)
+    stated.gates = unstated.gates
+    q, v, offsets = stated.inputs()
+    assert same(stated(q, v, offsets), unstated(q, v, offsets))
+    for wrong in ([0, 41, 70], [0, 25, 70], [1, 40, 70], [0, 40, 69], [0, 80, 70]):
+        with pytest.raises((runtime.InvalidArgument, RuntimeError), match="x_offsets"):
+            stated(q, v, torch.tensor(wrong))
+    for length in (0, 65):
+        with pytest.raises(runtime.InvalidArgument, match=f"max_length is {length}: expected 1"):
+            Jagged(mode=mode, max_length=length)(q, v, offsets)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_an_exported_block_sparse_attention_takes_every_length(strict):
+    class Model(torch.nn.Module):
+        def forward(self, *tensors):
+            return block_sparse(*tensors)
+
+    # From one token more than a block: PyTorch makes a graph of its own for an extent of 1.
+    size = GATED["block_size"]
+    length = torch.export.Dim("length", min=size + 1, max=4096)
+    shapes = {"tensors": ({1: length},) * 5}
+    program = torch.export.export(Model(), gated(), dynamic_shapes=shapes, strict=strict).module()
+    for tokens in (size + 1, 70, 200):
+        tensors = gated(tokens)
+        assert same(program(*tensors), block_sparse(*tensors))
+
+
+def test_gates_under_autocast_and_those_that_ask_for_a_gradient():
+    model = Jagged()
+    inputs = model.inputs()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert [t.dtype for t in model(*inputs)] == [torch.float32] * 3
+    model.gates.requires_grad_(True)
+    with pytest.raises(runtime.InvalidArgument, match="gate_model: its gates require a gradient"):
+        model(*inputs)

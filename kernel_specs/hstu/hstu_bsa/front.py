@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from runtime.errors import InvalidArgument
 
 from ..block_sparse.front import block_sparse_attention
 from ..fronts import check_options, choose
-from ..jagged import GateModel, check_jagged, pad, split_heads, unpad
+from ..jagged import GateModel, Jagged
 from ..semantics import check_selection, semantics_of
 
 
@@ -28,6 +27,7 @@ def hstu_attention_with_bsa(
     invalid_attn_mask: torch.Tensor,
     gate_model: GateModel,
     *,
+    max_length: int | None = None,
     block_count: int = 4,
     block_size: int = 32,
     mode: str = "fixed",
@@ -38,8 +38,9 @@ def hstu_attention_with_bsa(
     """HSTU's attention over jagged sequences, block-sparse attention inside.
 
     The kernel reads the sequences as they lie; but `literal` depends on the padded length, so there
-    the sequences are padded first. On a GPU the call waits for x_offsets, which
-    are checked on the host.
+    the sequences are padded first. Without max_length a call on a GPU waits for x_offsets, which
+    are checked on the host, and what records or transforms the call (torch.compile, torch.export,
+    make_fx, torch.func) refuses it; with it nothing waits, and the device checks them.
 
     Args:
         num_heads: H.
@@ -53,6 +54,7 @@ def hstu_attention_with_bsa(
         invalid_attn_mask: [..., n, n]; only its extent, the padded length n, counts.
         gate_model: q [..., A] -> three gates [...]; `GateMLP` of
             kernel_specs.hstu.hstu_bsa.reference or another.
+        max_length: a length that no sequence exceeds, at most n.
         block_count: how many blocks a query selects, its own among them.
         block_size: tokens of a block.
         mode: "fixed", "interleaved" or "literal".
@@ -98,40 +100,50 @@ def hstu_attention_with_bsa(
         raise InvalidArgument(
             f"gate_model: got a {type(gate_model).__name__}, expected a function of q"
         )
-    if torch._C._is_tracing():
+    if max_length is None and not tensors.is_known(x_offsets):
         raise InvalidArgument(
-            "torch.jit.trace cannot record hstu_attention_with_bsa: what it does depends on the "
-            "values of x_offsets; trace block_sparse_attention, or call this outside the trace"
+            "x_offsets: what hstu_attention_with_bsa does depends on its values, which are not "
+            "known while a graph is recorded or a transform applied; pass max_length="
         )
-    if torch._C._len_torch_dispatch_stack() > 0:
-        # tolist() below reads memory behind the back of what records operators; this it sees, and
-        # refuses unless values are known.
-        x_offsets[0].item()
     options = {"target": target, "dot": dot, "schedule": schedule}
     check_options(
         mode, options, block_count=block_count, block_size=block_size,
         num_heads=num_heads, attention_dim=attention_dim, linear_dim=linear_dim,
+        max_length=0 if max_length is None else max_length,
     )  # fmt: skip
     try:
         flags = semantics_of(mode)
         n = invalid_attn_mask.shape[-1] if invalid_attn_mask.dim() else 0
-        offsets = check_jagged(num_heads, attention_dim, linear_dim, q, k, v, u, x_offsets, n)
+        jagged = Jagged(num_heads, attention_dim, linear_dim, q, k, v, u, x_offsets, n)
+        jagged.check()
         check_selection(block_count, block_size, num_heads, n, flags)
+        if max_length is None:
+            longest = jagged.longest()
+        elif 1 <= max_length <= n:
+            longest = max_length
+            if mode == "literal" or q.is_cuda:  # elsewhere the kernel checks them
+                if not torch.compiler.is_dynamo_compiling() and tensors.is_batched(x_offsets):
+                    raise ValueError(
+                        "x_offsets: got one for each of vmap's calls, expected one for all, "
+                        "in_dims=None: its check on the device cannot be mapped"
+                    )
+                jagged.assert_lengths(longest)
+        else:
+            raise ValueError(f"max_length is {max_length}: expected 1 to n = {n}")
     except ValueError as error:
         raise InvalidArgument(str(error)) from None
     if q.dtype != torch.float32:
         raise InvalidArgument(f"q is {q.dtype}: expected float32")
-    q, k, v, u = split_heads(num_heads, attention_dim, linear_dim, q, k, v, u)
+    q, k, v, u = jagged.by_heads()
     g_cmp, _, _ = gates(q)
-    padded_q, padded_k = pad(q, offsets, n), pad(k, offsets, n)
+    padded_q, padded_k = jagged.pad(q), jagged.pad(k)
     if mode == "literal":
-        padded = (padded_q, padded_k, *(pad(t, offsets, n) for t in (v, u, g_cmp)))
+        padded = (padded_q, padded_k, *map(jagged.pad, (v, u, g_cmp)))
         o, _ = block_sparse_attention(
             *padded, block_count=block_count, block_size=block_size, mode=mode,
             target=target, dot=dot, schedule=schedule,
         )  # fmt: skip
-        return unpad(o, offsets).flatten(1), padded_q, padded_k
-    longest = max(stop - start for start, stop in itertools.pairwise(offsets))
+        return jagged.unpad(o).flatten(1), padded_q, padded_k
     kernel = choose(
         "hstu_bsa", q.device, options, {"max_length": longest, "H": num_heads},
         attention_dim=attention_dim, linear_dim=linear_dim,

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from ..block_sparse.reference import block_sparse_attention
-from ..jagged import GateModel, Gates, check_jagged, pad, split_heads, unpad
+from ..jagged import GateModel, Gates, Jagged
 from ..semantics import Mode, check_selection, semantics_of
 
 
@@ -52,21 +52,23 @@ def hstu_attention_with_bsa(
     computes block-sparse attention over the padded tensors. ValueError for what does not fit.
     """
     n = invalid_attn_mask.shape[-1] if invalid_attn_mask.dim() else 0
-    offsets = check_jagged(num_heads, attention_dim, linear_dim, q, k, v, u, x_offsets, n)
+    jagged = Jagged(num_heads, attention_dim, linear_dim, q, k, v, u, x_offsets, n)
+    jagged.check()
+    jagged.longest()  # checks the offsets
     check_selection(block_count, block_size, num_heads, n, semantics_of(mode))
-    q, k, v, u = split_heads(num_heads, attention_dim, linear_dim, q, k, v, u)
+    q, k, v, u = jagged.by_heads()
     # A gate is a function of its own row; the padding rows' results are dropped.
     g_cmp, g_slc, _ = gate_model(q)
-    padded_q, padded_k = pad(q, offsets, n), pad(k, offsets, n)
+    padded_q, padded_k = jagged.pad(q), jagged.pad(k)
     o, _ = attention(
         padded_q,
         padded_k,
-        pad(v, offsets, n),
-        pad(u, offsets, n),
-        pad(g_cmp, offsets, n),
-        pad(g_slc, offsets, n),
+        jagged.pad(v),
+        jagged.pad(u),
+        jagged.pad(g_cmp),
+        jagged.pad(g_slc),
         block_count=block_count,
         block_size=block_size,
         mode=mode,
     )
-    return unpad(o, offsets).flatten(1), padded_q, padded_k
+    return jagged.unpad(o).flatten(1), padded_q, padded_k

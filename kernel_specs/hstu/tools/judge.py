@@ -120,10 +120,17 @@ def padded_tensors(function: str, inputs: Inputs) -> tuple[torch.Tensor, ...]:
     """q, k, v, u, g_cmp as block-sparse attention gets them."""
     if function == "block_sparse_attn":
         return tuple(inputs.padded[name] for name in ("q", "k", "v", "u", "g_cmp"))
-    case, x = inputs.case, inputs.jagged
-    q, k, v, u = jagged.split_heads(case.H, case.A, case.L, x["q"], x["k"], x["v"], x["u"])
+    rows = _rows(inputs)
+    q, k, v, u = rows.by_heads()
     g_cmp, _, _ = inputs.gate_model(q)
-    return tuple(jagged.pad(tensor, case.offsets, case.T) for tensor in (q, k, v, u, g_cmp))
+    return tuple(map(rows.pad, (q, k, v, u, g_cmp)))
+
+
+def _rows(inputs: Inputs) -> jagged.Jagged:
+    case, x = inputs.case, inputs.jagged
+    return jagged.Jagged(
+        case.H, case.A, case.L, x["q"], x["k"], x["v"], x["u"], inputs.x_offsets, case.T
+    )  # fmt: skip
 
 
 def judge_attention(
@@ -189,10 +196,7 @@ def judge_hstu(
     if any(result[0].shape != shape for result in results):
         problem = comparison.compare(results[1][0], results[0][0], name="attn_output")
         return Verdict("hstu_attention_with_bsa", (problem,), None, {}, 0.0, ())
-    padded = [
-        jagged.pad(result[0].reshape(-1, case.H, case.L), case.offsets, case.T)
-        for result in results
-    ]
+    padded = [_rows(inputs).pad(result[0].reshape(-1, case.H, case.L)) for result in results]
     verdict = judge_attention(
         names, (padded[0], padded[1]), lists, oracle, tolerance, "attn_output"
     )
@@ -214,7 +218,7 @@ def _valid(function: str, inputs: Inputs) -> torch.Tensor | None:
     if function == "block_sparse_attn":
         return None
     rows = torch.ones(inputs.case.offsets[-1], dtype=torch.bool, device=inputs.x_offsets.device)
-    return jagged.pad(rows, inputs.case.offsets, inputs.case.T)
+    return _rows(inputs).pad(rows)
 
 
 class Computed:
