@@ -176,9 +176,6 @@ class Kernel:
     shared_memory: int = left_out(
         0
     )  # bytes of a block, if some architecture of its target has fewer
-    not_on: tuple[int, ...] = left_out(
-        ()
-    )  # those compute capabilities, for which it is not compiled
 
 
 @dataclass(frozen=True, kw_only=True)

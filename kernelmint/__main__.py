@@ -46,7 +46,6 @@ _SECTIONS = {
         "new": _codegen("new", "Start a family of kernels."),
         "regenerate": _codegen("regenerate", "Write the generated tree."),
         "check": _codegen("check", "Say whether the generated tree is up to date."),
-        "costs": _tool("costs", "Say what compiling costs; files are cut by it.", "codegen"),
         "dev": _tool("dev", "Run a command again after each edit, with what it uses built anew."),
         "slim": _tool("slim", "Make a set of the kernels that programs used.", "codegen"),
         "schema": _codegen("schema", "Print the JSON Schema of the specs."),

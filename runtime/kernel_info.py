@@ -92,14 +92,6 @@ def _state(family: Family, target: Target, kernel: Generated) -> tuple[bool, str
     pack = packs.of(family.name, kernel.key)
     if f"{family.name}.{target.name}" not in pack.targets:
         return False, why_not_built(family, target)
-    compiled = [int(name.rstrip("a")) for name in pack.architectures]
-    suited = [c for c in compiled if c >= target.capability]
-    if kernel.not_on and all(capability in kernel.not_on for capability in suited):
-        names = ", ".join(f"{c // 10}.{c % 10}" for c in suited)
-        return False, (
-            f"takes {kernel.shared_memory:,} bytes of shared memory a thread block, and no "
-            f"architecture that pack {pack.name} was built for ({names}) has that much"
-        )
     return True, why_unavailable(pack, target, kernel.shared_memory)
 
 

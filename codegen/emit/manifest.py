@@ -183,7 +183,6 @@ def _target(chosen: TargetSpace, places: Mapping[str, str]) -> form.Target:
 
 def _kernel(configuration: Configuration, file: str) -> form.Kernel:
     target, parameters = configuration.target, configuration.parameters
-    not_on = configuration.not_on
     return form.Kernel(
         key=configuration.key,
         short=short_form.write(target, parameters) if target.short else None,
@@ -191,6 +190,5 @@ def _kernel(configuration: Configuration, file: str) -> form.Kernel:
         derived=configuration.derived,
         symbol=keys.symbol_fragment(target.family, target.name, configuration.type_name),
         file=file,
-        shared_memory=configuration.shared_memory if not_on else 0,
-        not_on=not_on,
+        shared_memory=configuration.shared_memory if configuration.not_on else 0,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -19,7 +20,6 @@ from codegen.emit.cpp_names import (
 from codegen.emit.render import render
 from codegen.space.expand import TargetSpace
 from codegen.spec.expressions import DTYPES, Expression
-from codegen.spec.keys import tokens_of
 from codegen.spec.model import (
     Configuration,
     Family,
@@ -32,43 +32,19 @@ from codegen.spec.model import (
 )
 from codegen.spec.names import cpp_name, enum_type
 
-# A file is named for what its kernels compute, which a spec's first parameters say, as in
-# sm80_bf16_d128_causal_3.cu; the number tells apart the files over which such kernels are spread.
-_NAMED_PARAMETERS = 3
-_MOST_CHARACTERS = 64
-# While nothing was measured: a file holds up to so many kernels, twice as many once a target would
-# have more than this many files.
-_MOST_KERNELS = 8
-_MOST_FILES = 256
-_MEASURED_SECONDS = 8  # that the kernels of a file may take, where its headers take less
+# Neither what including costs nor what a kernel costs is known when files are written. So many
+# files keep a machine's processors busy, and headers are compiled that often, or half as often
+# again, whatever they cost. Beyond the square of it, files and kernels of a file grow alike.
+_FILES = 16
 
 
-@dataclass(frozen=True)
-class Spread:
-    """How a target's kernels are spread over files."""
-
-    named: int  # leading parameters, whose values the kernels of a file share
-    least_splits: int  # files are 2 to this power at least, where kernels are that many
-    most_kernels: int  # of a file
-
-
-def spread(target: Target, configurations: Sequence[Configuration]) -> Spread:
-    """How so many kernels are spread: by what compiling them costs, where costs.yaml says it."""
-    count, cost = len(configurations), target.cost
-    if cost is not None:
-        most = 1
-        while 2 * most * cost.kernel_seconds <= max(cost.file_seconds, _MEASURED_SECONDS):
-            most *= 2
-    else:
-        most = _MOST_KERNELS
-        while count > most * _MOST_FILES:
-            most *= 2
-        if most == _MOST_KERNELS:
-            return Spread(_NAMED_PARAMETERS, 3 if target.is_cuda else 1, most)
-    named = _NAMED_PARAMETERS
-    while named and most * len({c.values[:named] for c in configurations}) > count:
-        named -= 1
-    return Spread(named, 0, most)
+def most_kernels(count: int) -> int:
+    """How many kernels a file may hold, where a target has so many: a power of two, so that few
+    changes of a set change it."""
+    most = 1
+    while most * max(_FILES, math.isqrt(count)) < count:
+        most *= 2
+    return most
 
 
 def hash_of(key: str) -> int:
@@ -77,7 +53,7 @@ def hash_of(key: str) -> int:
 
 
 def split(
-    configurations: Sequence[Configuration], most: int, least_splits: int
+    configurations: Sequence[Configuration], most: int
 ) -> Iterable[tuple[int, int, list[Configuration]]]:
     """The kernels in parts of at most `most`: how often each was split, its number, its kernels.
 
@@ -89,7 +65,7 @@ def split(
     parts = [(0, 0, hashed)]
     while parts:
         splits, number, part = parts.pop()
-        if splits >= least_splits and len(part) <= most:
+        if len(part) <= most:
             yield splits, number, [c for _, c in part]
             continue
         for bit in (1, 0):  # the lower number comes off the stack first
@@ -177,7 +153,6 @@ def wgmma(chosen: TargetSpace, spec: Wgmma) -> str:
 
 
 class _TableRow(NamedTuple):
-    restriction: str
     key: str
     type_name: str
     parameters: str
@@ -233,7 +208,7 @@ def table(family: Family, chosen: TargetSpace) -> str:
             evaluated(target.alignment, names, "std::int64_t") if target.alignment else "nullptr"
         ),
         num_parameters=len(target.parameters),
-        rows=[_TableRow(c.restriction, c.key, c.type_name, row(c)) for c in chosen.configurations],
+        rows=[_TableRow(c.key, c.type_name, row(c)) for c in chosen.configurations],
         workspace=workspace,
         args_type=_args_type(target),
         args_header=_args_header(target),
@@ -263,7 +238,7 @@ def shards(family: Family, chosen: TargetSpace) -> Iterable[tuple[str, str, list
     members = _member_writer(target)
     header = target.header if target.launch is None else f"{target.family}/{target.name}_launch.cuh"
     args_type, traced_args_type = _args_type(target), _traced_args_type(target)
-    for name, held in _named_shards(chosen):
+    for name, held in _numbered(chosen):
         path = f"{target.family}/{target.name}_{name}.{'cu' if target.is_cuda else 'cpp'}"
         configurations = [
             _ShardConfiguration(
@@ -291,37 +266,12 @@ def shards(family: Family, chosen: TargetSpace) -> Iterable[tuple[str, str, list
         yield path, text, held
 
 
-def _named_shards(chosen: TargetSpace) -> Iterable[tuple[str, list[Configuration]]]:
-    """What each file is named for, and its kernels, of which there is at least one."""
-    target = chosen.target
-    how = spread(target, chosen.configurations)
-    named = _NAMED_PARAMETERS if target.shards is not None else how.named
-    tokens = tokens_of(target.parameters[:named])
-    # What cannot run on some architectures lies apart: those leave its files out.
-    groups: dict[tuple[str, tuple[ParameterValue, ...]], list[Configuration]] = {}
-    for configuration in chosen.configurations:
-        group_of = configuration.restriction, configuration.values[:named]
-        groups.setdefault(group_of, []).append(configuration)
-    for (restriction, values), group in groups.items():
-        name = f"{tokens(values)}_".replace("-", "_") if named else ""
-        name += f"{restriction}_" if restriction else ""
-        if len(name) > _MOST_CHARACTERS:
-            digest = hashlib.sha256(name[:-1].encode()).hexdigest()[:8]
-            name = f"{name[: _MOST_CHARACTERS - 9]}_{digest}_"
-        if target.shards is not None:
-            buckets: dict[int, list[Configuration]] = {}
-            for configuration in group:
-                number = hash_of(configuration.key) % target.shards
-                buckets.setdefault(number, []).append(configuration)
-            parts = [(target.shards, *bucket) for bucket in sorted(buckets.items())]
-        else:
-            parts = [
-                (1 << splits, number, held)
-                for splits, number, held in split(group, how.most_kernels, how.least_splits)
-            ]
-            parts.sort(key=lambda part: part[1])
-        for count, number, held in parts:
-            yield f"{name}{number:0{len(str(count - 1))}}", held
+def _numbered(chosen: TargetSpace) -> Iterable[tuple[str, list[Configuration]]]:
+    """The number of each file, and its kernels, of which there is at least one."""
+    most = most_kernels(len(chosen.configurations))
+    parts = sorted(split(chosen.configurations, most), key=lambda part: part[1])
+    for splits, bits, held in parts:
+        yield f"{bits:0{len(str((1 << splits) - 1))}}", held
 
 
 def _member_writer(target: Target) -> Callable[[Configuration], list[str]]:

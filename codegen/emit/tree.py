@@ -25,8 +25,7 @@ from codegen.staleness import MANIFEST
 def emit(spaces: Sequence[FamilySpace], inputs: Inputs) -> dict[str, str]:
     """The whole tree."""
     files: dict[str, str] = {}
-    # (family, target) -> paths, by the restriction of their kernels
-    shards: dict[tuple[str, str], dict[str, list[str]]] = {}
+    shards: dict[tuple[str, str], list[str]] = {}  # (family, target) -> paths
     places: dict[str, str] = {}  # key -> path of its shard
     fingerprints: dict[str, str] = {}  # by family
     for space in spaces:
@@ -50,8 +49,7 @@ def emit(spaces: Sequence[FamilySpace], inputs: Inputs) -> dict[str, str]:
             files[f"{folder}/{target.name}_table.cpp"] = emit_target.table(family, chosen)
             for path, text, configurations in emit_target.shards(family, chosen):
                 files[path] = text
-                by_restriction = shards.setdefault((folder, target.name), {"": []})
-                by_restriction.setdefault(configurations[0].restriction, []).append(path)
+                shards.setdefault((folder, target.name), []).append(path)
                 places.update(dict.fromkeys((c.key for c in configurations), path))
         fingerprint = fingerprints[folder] = _fingerprint(files, folder)
         files[f"{folder}/library.cpp"] = render(
@@ -79,19 +77,11 @@ class _Setting:
 
 
 @dataclass(frozen=True)
-class _RestrictedFiles:
-    restriction: str
-    not_on: str  # compute capabilities
-    sources: list[str]
-
-
-@dataclass(frozen=True)
 class _TargetFiles:
     name: str
     is_cuda: bool
     kernels: int
     sources: list[str]
-    restricted: list[_RestrictedFiles]
     build: list[_Setting]
 
 
@@ -105,7 +95,7 @@ class _FamilyFiles:
 
 def _files_cmake(
     spaces: Sequence[FamilySpace],
-    shards: Mapping[tuple[str, str], Mapping[str, list[str]]],
+    shards: Mapping[tuple[str, str], list[str]],
     inputs: Inputs,
     fingerprints: Mapping[str, str],
     source: str,
@@ -115,15 +105,9 @@ def _files_cmake(
     def target_files(chosen: TargetSpace) -> _TargetFiles:
         target = chosen.target
         paths = shards[target.family, target.name]
-        not_on = {c.restriction: c.not_on for c in chosen.configurations}
-        restricted = [
-            _RestrictedFiles(name, " ".join(map(str, not_on[name])), paths[name])
-            for name in sorted(paths)
-            if name
-        ]
         count = len(chosen.configurations)
         build = _settings(target.build, folders)
-        return _TargetFiles(target.name, target.is_cuda, count, paths[""], restricted, build)
+        return _TargetFiles(target.name, target.is_cuda, count, paths, build)
 
     families = [
         _FamilyFiles(
@@ -134,8 +118,6 @@ def _files_cmake(
         )
         for space in spaces
     ]
-    costs = [c.target.cost for space in spaces for c in space.targets if c.target.is_cuda]
-    memory = {"unknown" if cost is None else str(cost.mib) for cost in costs}
     cuda = {
         (chosen.target.capability, chosen.target.name): None
         for space in spaces
@@ -147,7 +129,6 @@ def _files_cmake(
         source,
         spec_dirs=[_cmake_path(folder) for folder in inputs.spec_dirs],
         families=families,
-        memory=sorted(memory) if memory != {"unknown"} else [],
         cuda_targets=[name for _, name in sorted(cuda)],
     )
 

@@ -28,7 +28,6 @@ from codegen.spec.load_target import TargetLoader
 from codegen.spec.load_tuning import SHAPES, TUNED, load_shapes, load_tuned
 from codegen.spec.model import (
     ChoiceRow,
-    Cost,
     Dim,
     Family,
     Parameter,
@@ -60,8 +59,8 @@ MAX_SYMBOLS = 32
 MAX_TENSORS = 32
 MAX_SCALARS = 32
 
-# Beside family.yaml: rows by which a front takes a kernel, and what compiling was measured to cost.
-CHOICES, COSTS = "choices.yaml", "costs.yaml"
+# Beside family.yaml: rows by which a front takes a kernel.
+CHOICES = "choices.yaml"
 
 # What is known of the device where any target may run.
 _SHARED_FACTS = dict.fromkeys(DEVICE_FACTS[:1], INT)
@@ -163,7 +162,7 @@ class _FamilyLoader:
         targets = []
         shared = {path.name: path for path in _shared_files(self.spec_dir, self.folder)}
         for path in sorted(self.folder.glob("*.y*ml")):
-            if path.name in ("family.yaml", CHOICES, COSTS) or path.name.endswith((TUNED, SHAPES)):
+            if path.name in ("family.yaml", CHOICES) or path.name.endswith((TUNED, SHAPES)):
                 continue
             document = Document(path, shared.get(path.name))
             self.documents.append(document)
@@ -186,8 +185,6 @@ class _FamilyLoader:
             return None
         order = sorted(loaded, key=lambda target: (target.capability, target.name))
         self._check_sources(order)
-        with suppress(TooManyProblemsError):
-            order = self._with_costs(order)
         order = [self._with_tuning(family, target) for target in order]
         self._check_tuning_files(order)
         family = replace(family, targets=tuple(order))
@@ -207,26 +204,6 @@ class _FamilyLoader:
                         "into one library: name it in family.yaml"
                     )
                     self.family.add(Problem(source.location, message))
-
-    def _with_costs(self, targets: Sequence[Target]) -> list[Target]:
-        """The targets, each with what costs.yaml says of it."""
-        if not (self.folder / COSTS).is_file():
-            return list(targets)
-        document = Document(self.folder / COSTS)
-        self.documents.append(document)
-        written: schema.CostsFile | None = schema.validate(document, schema.CostsFile)
-        costs = written.costs if written else {}
-        names = [target.name for target in targets]
-        for name in costs:
-            if name not in names:
-                message = f"the family has no target '{name}'{did_you_mean(name, names)}"
-                document.report(message, "costs", name, key=True)
-        return [
-            replace(target, cost=Cost(**costs[target.name].model_dump()))
-            if target.name in costs
-            else target
-            for target in targets
-        ]
 
     def _with_tuning(self, family: Family, target: Target) -> Target:
         """The target with what lies beside its spec: rows that were tuned, shapes to tune for."""

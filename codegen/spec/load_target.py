@@ -147,8 +147,6 @@ class TargetLoader:
             sets=SetLoader(document, family.parameters, own, constants).load(written.sets),
             short=short_form.load(document, written.short, parameters),
             budget=tuple(budget.items()),
-            shards=written.shards,
-            cost=None,
             build=replace(family.build, sources=())
             + build.load(written.build, written.target != "cpu"),
             file=spec_name(self.spec_dir, document.path),

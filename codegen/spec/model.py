@@ -217,15 +217,6 @@ class Launch:
 
 
 @dataclass(frozen=True)
-class Cost:
-    """What compiling a target was measured to take."""
-
-    file_seconds: float  # for a file without kernels: its headers
-    kernel_seconds: float  # for each kernel
-    mib: int  # the most memory of a compiler's process
-
-
-@dataclass(frozen=True)
 class Needs:
     """What a thread block of a CUDA kernel takes, where a configuration alone decides it: of
     `launch`, else of the derived values `threads` and `smem_bytes`."""
@@ -358,13 +349,6 @@ class Configuration(NamedTuple):
         )
 
     @property
-    def restriction(self) -> str:
-        """A word for what keeps it from some of its target's capabilities, `over99k`: it takes more
-        shared memory than that many KiB; empty where nothing does."""
-        limits = [hardware.LIMITS[c].shared_memory_block for c in self.not_on]
-        return f"over{max(limits) >> 10}k" if limits else ""
-
-    @property
     def type_name(self) -> str:
         """The name of its C++ type, within the target's namespace."""
         return cpp_type_name(self.tokens, self.target.taken_names)
@@ -426,8 +410,6 @@ class Target:
     sets: tuple[ConfigurationSet, ...]
     short: ShortForm | None
     budget: tuple[tuple[str, int], ...]
-    shards: int | None
-    cost: Cost | None  # of costs.yaml
     build: Build  # the family's, its sources excepted, then the target's
     file: str  # <spec folder>/<folder>/<target>.yaml, for headers of generated files
     display: str  # the same file, as people reach it

@@ -289,20 +289,6 @@ class ChoicesFile(Written):
     )
 
 
-class Cost(Written):
-    """What compiling a target was measured to take."""
-
-    file_seconds: float = Field(ge=0, description="for a file, whatever its kernels")
-    kernel_seconds: float = Field(gt=0, description="for each kernel")
-    mib: int = Field(ge=1, description="the most memory of a compiler's process")
-
-
-class CostsFile(Written):
-    """costs.yaml: what compiling costs, written by `kernelmint costs`."""
-
-    costs: dict[str, Cost] = Field(description="by target", min_length=1)
-
-
 Axis = Annotated[
     list[Value],
     BeforeValidator(_as_list),
@@ -549,12 +535,6 @@ class TargetFile(Written):
     sets: dict[str, SetBody] = Field(description="`default` is what generated/ holds")
     short: ShortForm | None = Field(None, description="names each parameter exactly once")
     budget: Budget | None = None
-    shards: int | None = Field(
-        None,
-        ge=1,
-        le=4096,
-        description="how many files kernels with the same leading tokens are spread over",
-    )
 
 
 def validate(document: Document, model: type[Written]) -> Any:
@@ -639,16 +619,16 @@ def _describe(data: Any) -> str:
 
 def json_schema() -> dict[str, Any]:
     """JSON Schema (draft 7) of each kind of file, for editors."""
-    models = (FamilyFile, ChoicesFile, CostsFile, TunedFile, ShapesFile, TargetFile)
+    models = (FamilyFile, ChoicesFile, TunedFile, ShapesFile, TargetFile)
     schemas = {model.__name__: model.model_json_schema() for model in models}
     definitions = {k: v for one in schemas.values() for k, v in one.pop("$defs", {}).items()}
     family, *others, target = ({"$ref": f"#/$defs/{name}"} for name in schemas)
     by_key: dict[str, Any] = target
-    for key, model in zip(("choices", "costs", "tuned", "shapes"), others, strict=True):
+    for key, model in zip(("choices", "tuned", "shapes"), others, strict=True):
         by_key = {"if": {"required": [key]}, "then": model, "else": by_key}
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
-        "title": "A Kernelmint spec: family.yaml, choices.yaml, costs.yaml, "
+        "title": "A Kernelmint spec: family.yaml, choices.yaml, "
         "<target>.yaml, <target>.tuned.yaml or <target>.shapes.yaml",
         "if": {"required": ["family"]},
         "then": family,

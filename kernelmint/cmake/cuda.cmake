@@ -135,35 +135,9 @@ function(kernelmint_add_cuda_target library family target shards sources ptxas b
                                 "${architectures}" "${ptxas}")
     kernelmint_compile_as(${objects} KERNELMINT_BUILD ${family}_${target} CUDA)
   endif()
-  foreach(restriction IN LISTS KERNELMINT_RESTRICTED_${family}_${target})
-    kernelmint_add_restricted(${library} ${family} ${target} ${restriction} "${architectures}"
-                              "${ptxas}")
-  endforeach()
   # Static cudart: the library loads where there is no GPU and no driver.
   set_target_properties(${library} PROPERTIES CUDA_RUNTIME_LIBRARY Static LINKER_LANGUAGE CUDA
                         CUDA_ARCHITECTURES OFF)
-endfunction()
-
-# Adds the shards of a target that some architectures cannot launch, compiled for the others; where
-# there are none, its table has no code for them.
-function(kernelmint_add_restricted library family target restriction architectures ptxas)
-  set(part ${family}_${target}_${restriction})
-  foreach(capability IN LISTS KERNELMINT_NOT_ON_${part})
-    list(FILTER architectures EXCLUDE REGEX "^${capability}a?-real$")
-  endforeach()
-  if(NOT architectures)
-    target_compile_definitions(${library} PRIVATE KERNELMINT_WITHOUT_${target}_${restriction}=1)
-    string(REGEX REPLACE "^over([0-9]+)k$" "\\1 KiB" most "${restriction}")
-    message(STATUS "Kernelmint: ${family}.${target}: kernels with more than ${most} of shared memory are "
-            "left out: no architecture asked for can launch them")
-    return()
-  endif()
-  set(shards ${KERNELMINT_SOURCES_${part}})
-  list(TRANSFORM shards PREPEND "${KERNELMINT_GENERATED}/")
-  set(objects ${library}_${target}_${restriction})
-  kernelmint_add_cuda_objects(${library} ${objects} "${shards}" ${target} "${architectures}"
-                              "${ptxas}")
-  kernelmint_compile_as(${objects} KERNELMINT_BUILD ${family}_${target} CUDA)
 endfunction()
 
 # Adds objects of nvcc to the library, with a log of ptxas each; C++ files among the sources are

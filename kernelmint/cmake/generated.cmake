@@ -12,7 +12,6 @@ macro(kernelmint_read_generated generated)
   if(_stale)
     message(FATAL_ERROR "Kernelmint: the generated tree is stale.\n${_reasons}")
   endif()
-  unset(KERNELMINT_MIB)  # not every tree says it
   include("${${generated}}/files.cmake")
 
   # An edited spec must not slip into a build unnoticed: look again whenever one changes.

@@ -1,12 +1,7 @@
 # A ninja pool for the kernels: one nvcc can take gigabytes, and the processors outnumber them.
-# How large it is depends on what a compiler takes: of what is built, as costs.yaml has it in
-# KERNELMINT_MIB, or as an earlier build of `folder` measured.
+# How large it is depends on what a compiler took in an earlier build of `folder`.
 function(kernelmint_make_job_pool folder)
-  set(options --costs "${folder}/ptxas")
-  if(KERNELMINT_MIB)
-    list(APPEND options --mib ${KERNELMINT_MIB})
-  endif()
-  execute_process(COMMAND ${KERNELMINT_PYTHON} "${KERNELMINT_TOOLS}/build/jobs.py" ${options}
+  execute_process(COMMAND ${KERNELMINT_PYTHON} "${KERNELMINT_TOOLS}/build/jobs.py" "${folder}/ptxas"
                   OUTPUT_VARIABLE jobs OUTPUT_STRIP_TRAILING_WHITESPACE
                   RESULT_VARIABLE failed ERROR_VARIABLE reason)
   if(failed)

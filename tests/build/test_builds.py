@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import csv
 import hashlib
+import json
 import os
 import shutil
 import signal
@@ -407,16 +408,40 @@ def test_an_install_mends_what_a_killed_one_left(tmp_path: Path) -> None:
     assert len(rows) == 1 + (where == FEW)
 
 
-def test_the_job_pool_is_bounded_by_memory_and_by_max_jobs() -> None:
+def test_the_job_pool_is_bounded_by_memory_and_by_max_jobs(tmp_path: Path) -> None:
     sys.path.insert(0, str(ROOT / "tools" / "build"))
     import jobs
 
     assert jobs.jobs(mib_per_job=1 << 40) == 1
     assert jobs.jobs(mib_per_job=1) == len(os.sched_getaffinity(0))
     assert run(sys.executable, "tools/build/jobs.py", MAX_JOBS="7").stdout.strip() == "7"
+    (tmp_path / "x.cu.sm80.cost.json").write_text('{"mib": 4000000}')  # of an earlier build
+    assert run(sys.executable, "tools/build/jobs.py", tmp_path).stdout.strip() == "1"
     refused = run(sys.executable, "tools/build/jobs.py", MAX_JOBS="many")
     assert refused.returncode != 0
     assert "MAX_JOBS" in refused.stdout
+
+
+@pytest.mark.skipif(
+    shutil.which("ccache") is None or shutil.which("nvcc") is None, reason="needs ccache and nvcc"
+)
+def test_what_ccache_replays_measures_nothing(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("CCACHE_DIR", str(tmp_path / "ccache"))
+    monkeypatch.delenv("CCACHE_DISABLE", raising=False)
+    (tmp_path / "x.cu").write_text("__global__ void x() {}\n")
+    command = [sys.executable, ROOT / "tools/build/compile_logged.py", "--log-dir", "logs"]
+    command += ["--root", ".", "--target", "sm80", "--", "ccache", "nvcc", "-Xptxas=-v"]
+    command += ["-gencode", "arch=compute_80,code=sm_80", "-c", "x.cu", "-o", "x.o"]
+    cost, log = tmp_path / "logs/x.cu.sm80.cost.json", tmp_path / "logs/x.cu.sm80.ptxas.log"
+    subprocess.run(command, cwd=tmp_path, check=True)
+    assert json.loads(cost.read_text())["seconds"] > 0
+    lines = log.read_text()
+    cost.write_text("as it was")
+    log.unlink()
+    subprocess.run(command, cwd=tmp_path, check=True)
+    assert log.read_text() == lines
+    assert cost.read_text() == "as it was"
+    assert not list((tmp_path / "logs").glob("*.ccache"))
 
 
 def test_compiler_launchers_that_are_named_run_every_compiler(tmp_path: Path) -> None:

@@ -45,8 +45,6 @@ def test_the_reference_names_every_key_and_function() -> None:
         schema.TargetFile,
         schema.Build,
         schema.PackagePath,
-        schema.CostsFile,
-        schema.Cost,
         schema.Budget,
         schema.SetPart,
     ):

@@ -35,7 +35,7 @@ def regenerate(workspace, *arguments: str) -> tuple[int, int, int, int]:
 
 
 def is_kernel_shard(name: str) -> bool:
-    return re.fullmatch(r"demo/(cpu|sm80)_\w+_\d+\.(cu|cpp)", name) is not None
+    return re.fullmatch(r"demo/(cpu|sm80)_\d+\.(cu|cpp)", name) is not None
 
 
 def test_prints_written_unchanged_and_removed_counts(workspace) -> None:
@@ -75,8 +75,10 @@ def test_changing_one_constraint_value_rewrites_only_the_shards_it_affects(works
     after = workspace.tree()
     new = {k["key"]: k["file"] for k in kernels(workspace)}
     assert 0 < len(new) < len(old)
-    assert new.items() < old.items()  # nothing moved
-    affected = {old[key] for key in old.keys() - new.keys()}
+    # Where enough is gone, what is left of a file joins the other half of what it was split from.
+    moved = {key for key in new if new[key] != old[key]}
+    assert len(moved) < len(new) / 2
+    affected = {old[key] for key in (old.keys() - new.keys()) | moved} | {new[k] for k in moved}
     changed = {n for n in before.keys() | after.keys() if before.get(n) != after.get(n)}
     assert {n for n in changed if is_kernel_shard(n)} == affected
     assert changed - affected == {
@@ -96,7 +98,7 @@ def test_adding_a_kernel_touches_one_shard_and_the_table(workspace) -> None:
     regenerate(workspace)
     after = workspace.tree()
     changed = {n for n in after if before.get(n) != after[n]}
-    assert len([n for n in changed if is_kernel_shard(n)]) == 1
+    assert len([n for n in changed if is_kernel_shard(n)]) <= 2  # one, or the halves of one
     assert "demo/cpu_table.cpp" in changed
     assert "demo/sm80_table.cpp" not in changed
 
@@ -281,42 +283,12 @@ def test_the_manifest_records_the_hash_of_every_input_and_output(workspace) -> N
     assert inputs == {str(workspace.demo / name) for name in specs}
 
 
-def test_a_file_is_named_for_what_its_kernels_have_in_common(workspace) -> None:
-    """The target, the tokens of the first three parameters, and a number."""
+def test_a_file_is_named_for_its_target_and_numbered(workspace) -> None:
     regenerate(workspace)
     for kernel in kernels(workspace):
-        family, target, tokens = kernel["key"].split(".")
-        p = kernel["parameters"]
-        named = [p["dtype"], *(["causal"] if p["causal"] else []), f"t{p['tile']}"]
-        assert tokens.split("-")[: len(named)] == named
+        family, target, _ = kernel["key"].split(".")
         suffix = "cpp" if target == "cpu" else "cu"
-        stem = f"{family}/{target}_{'_'.join(named)}"
-        assert re.fullmatch(rf"{stem}_\d\.{suffix}", kernel["file"]), kernel
-
-
-def test_the_number_of_files_of_such_kernels_can_be_said(workspace) -> None:
-    workspace.edit("sm80.yaml", "budget:", "shards: 1\nbudget:")
-    regenerate(workspace)
-    files = {k["file"] for k in kernels(workspace) if ".sm80." in k["key"]}
-    assert files == {
-        f"demo/sm80_{dtype}{causal}_t{tile}_0.cu"
-        for dtype in ("bf16", "fp16")
-        for causal in ("", "_causal")
-        for tile in (32, 64, 128)
-    }
-
-
-def test_the_length_of_a_files_name_is_bounded(workspace) -> None:
-    """Where the tokens are longer, the name ends in their hash, and files stay apart."""
-    long = [letter * 64 for letter in "ab"]
-    workspace.edit("family.yaml", "{type: bool}", f"{{type: enum, values: [{', '.join(long)}]}}")
-    workspace.edit("sm80.yaml", "causal: false", f"causal: {long[0]}")
-    workspace.edit("cpu.yaml", "{tile: 64}", "{tile: 1234567890}")
-    regenerate(workspace)
-    files = {k["key"]: k["file"] for k in kernels(workspace)}
-    assert max(len(Path(file).name) for file in files.values()) <= 80
-    of_cpu = {key: file for key, file in files.items() if ".cpu." in key}
-    assert len(of_cpu) == len(set(of_cpu.values())) == 6
+        assert re.fullmatch(rf"{family}/{target}_\d+\.{suffix}", kernel["file"]), kernel
 
 
 # ---- check

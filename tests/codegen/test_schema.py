@@ -32,7 +32,6 @@ def test_every_key_of_every_spec_is_in_the_schema(workspace) -> None:
         "reference", "gradient", "front",
     } == set(definitions["FamilyFile"]["properties"])  # fmt: skip
     assert set(definitions["ChoicesFile"]["properties"]) == {"choices"}
-    assert set(definitions["CostsFile"]["properties"]) == {"costs"}
     assert set(definitions["TunedFile"]["properties"]) == {"tuned"}
     assert set(definitions["ShapesFile"]["properties"]) == {"shapes", "cost"}
     assert {"target", "kernel", "constraints", "derived", "limits", "launch", "sets"} <= set(

@@ -24,7 +24,6 @@ WITHOUT_PYTORCH = (
     "check",
     "new",
     "schema",
-    "costs",
     "slim",
 )
 

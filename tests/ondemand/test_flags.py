@@ -45,7 +45,7 @@ def architectures(flags: set[str]) -> set[str]:
 
 
 def test_the_host_and_the_kernels_of_the_cpu() -> None:
-    kernel = cmake_flags(r"flash_forward/cpu_f32.*\.cpp")
+    kernel = cmake_flags(r"flash_forward/cpu_[0-9].*\.cpp")
     (isa,) = (f.partition("=")[2] for f in kernel if f.startswith("-DKERNELMINT_ISA="))
     recipe = compilers.cpu(isa)
     assert flags_of(recipe.device) == kernel

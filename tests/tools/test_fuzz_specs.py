@@ -59,7 +59,7 @@ def test_a_wrong_value_in_cpp_is_seen(tmp_path: Path) -> None:
         "family.yaml": "family: f\nsummary: one\narguments:\n  x: {tensor: [N, M], dtype: f32}\n"
         "  y: {output: [N + 1], dtype: f32}\n  s: {scalar: f64, default: N / M}\n"
         "  c: {scalar: i64, default: N // M}\nrequires: [{that: N > M, because: it is}]\n",
-        "cpu.yaml": "target: cpu\nkernel: cpu.h\nshards: 1\nparameters:\n  tile: {type: int}\n"
+        "cpu.yaml": "target: cpu\nkernel: cpu.h\nparameters:\n  tile: {type: int}\n"
         "derived: {twice: 2 * tile}\nrequires: [{that: N > 0, because: it is}]\n"
         "sets: {default: [{tile: 3}]}\n",
         "cpu.h": "",

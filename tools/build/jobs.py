@@ -1,10 +1,10 @@
 """How many compilers may run at once: bounded by processors and by the memory there is.
 
-    jobs.py [--mib N|unknown ...] [--costs FOLDER]
+    jobs.py [FOLDER]
 
-prints one number. A compiler takes the most of N MiB, as the specs' costs.yaml have it of each
-target, 2 GiB where that is unknown; more, where an earlier build measured more in FOLDER. MAX_JOBS,
-where set, is taken as it is. Standard library only: it runs inside isolated build environments.
+prints one number. A compiler takes 2 GiB, or more if an earlier build measured more in FOLDER.
+MAX_JOBS, if set, is taken as it is. Standard library only: it runs inside isolated build
+environments.
 """
 
 from __future__ import annotations
@@ -60,12 +60,9 @@ def measured_mib(folder: Path) -> int:
 def main(arguments: list[str]) -> None:
     """The command."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--mib", nargs="+", default=["unknown"])
-    parser.add_argument("--costs", type=Path)
+    parser.add_argument("folder", type=Path, nargs="?")
     options = parser.parse_args(arguments)
-    measured = measured_mib(options.costs) if options.costs else 0
-    known = [MIB_PER_JOB if mib == "unknown" else int(mib) for mib in options.mib]
-    print(jobs(max(*known, measured)))
+    print(jobs(max(MIB_PER_JOB, measured_mib(options.folder) if options.folder else 0)))
 
 
 if __name__ == "__main__":

@@ -126,7 +126,7 @@ def run(folder: Path, spaces: Sequence[FamilySpace]) -> str:
         path = folder / "specs" / space.family.name / "cpu.h"
         path.write_text(header(target))
     sources = {
-        "shards": sorted(out.glob("*/cpu_*_[0-9]*.cpp")),
+        "shards": sorted(out.glob("*/cpu_[0-9]*.cpp")),
         "families": sorted(out.glob("*/family.cpp")),
         "tables": sorted(out.glob("*/cpu_table.cpp")),
     }

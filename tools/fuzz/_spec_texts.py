@@ -142,7 +142,7 @@ def good(rng: random.Random, family: str) -> Texts:
     product = ", ".join(f"{n}: {v}" for n, v in lists.items())
     calls = Expressions(rng, [*numbers.ints, *conditions.ints], bools)
     target = [
-        *("target: cpu", "kernel: cpu.h", "shards: 1", "parameters:", *parameters),
+        *("target: cpu", "kernel: cpu.h", "parameters:", *parameters),
         *([f"  mode: {{type: enum, values: [{', '.join(values)}]}}"] if enum else []),
         *(["derived:", *derived] if derived else []),
         *("requires:", f"  - {{that: {quoted(calls.condition())}, because: {text()}}}"),

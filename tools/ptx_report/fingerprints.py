@@ -116,8 +116,6 @@ class Manifest:
                     continue
                 arch = f"sm_{capability}{'a' if target['exact'] else ''}"
                 for kernel in target["kernels"]:
-                    if capability in kernel.get("not_on", ()):
-                        continue  # which it is not compiled for
                     shard = (str(kernel["file"]), arch)
                     stands_in = shard in keyless or (
                         shard not in shards and (name, arch) in in_sources

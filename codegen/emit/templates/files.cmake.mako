@@ -5,9 +5,6 @@ set(KERNELMINT_SPEC_DIRS
 % endfor
 )
 set(KERNELMINT_CUDA_TARGETS${"".join(" " + name for name in cuda_targets)})
-% if memory:
-set(KERNELMINT_MIB ${" ".join(memory)})
-% endif
 set(KERNELMINT_FAMILIES ${" ".join(family.name for family in families)})
 % for family in families:
 
@@ -27,17 +24,6 @@ set(KERNELMINT_SOURCES_${family.name}_${target.name}
   ${path}
 % endfor
 )
-% if target.restricted:
-set(KERNELMINT_RESTRICTED_${family.name}_${target.name} ${" ".join(part.restriction for part in target.restricted)})
-% for part in target.restricted:
-set(KERNELMINT_NOT_ON_${family.name}_${target.name}_${part.restriction} ${part.not_on})
-set(KERNELMINT_SOURCES_${family.name}_${target.name}_${part.restriction}
-% for path in part.sources:
-  ${path}
-% endfor
-)
-% endfor
-% endif
 % for setting in target.build:
 set(KERNELMINT_BUILD_${setting.name}_${family.name}_${target.name}
 % for value in setting.values:

@@ -41,13 +41,7 @@ constexpr KernelEntry kKernels[] = {
 % if num_parameters:
      .parameters = kParameters[${i}],
 % endif
-% if row.restriction:
-#if defined(KERNELMINT_WITHOUT_${target.name}_${row.restriction})
-     .cuda = nullptr},
-#else
-     .cuda = &guarded<launch<configs::${row.type_name}, isa::cuda>>},
-#endif
-% elif is_cuda:
+% if is_cuda:
      .cuda = &guarded<launch<configs::${row.type_name}, isa::cuda>>},
 % else:
      .baseline = KERNELMINT_BASELINE(configs::${row.type_name}),
