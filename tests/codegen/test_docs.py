@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+import yaml
+
 from codegen import packs
 from codegen.scaffold import create, create_project
 from codegen.spec import schema
@@ -52,3 +55,20 @@ def test_the_reference_names_every_key_and_function() -> None:
             assert re.search(rf"\b{key}\b", page), key
     for name in (*FUNCTIONS, *DTYPES, "dtype", "int", "bool", "enum"):
         assert re.search(rf"\b{name}\b", page), name
+
+
+@pytest.mark.parametrize("page", ["specs", "expressions", "launches", "adding_a_family"])
+def test_examples_in_yaml_are_quoted_as_yaml_needs_it(page) -> None:
+    """A comma in a text without quotes begins another key, which has no value."""
+
+    def check(value: object) -> None:
+        assert value is not None
+        for item in value.values() if isinstance(value, dict) else value:
+            if isinstance(item, (dict, list)) or item is None:
+                check(item)
+
+    text = (ROOT / f"docs/{page}.md").read_text()
+    examples = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    assert examples
+    for example in examples:
+        check(yaml.safe_load(example))
