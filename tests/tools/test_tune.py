@@ -683,7 +683,7 @@ def test_what_was_measured_of_other_machine_code_alone_is_no_time(tuner, monkeyp
 
 
 def test_a_row_is_not_changed_by_new_machine_code_without_a_gain(tuner, monkeypatch):
-    """The kernel of the row is compiled to something else; what has times reigns meanwhile."""
+    """The kernel of the row is compiled to something else; what has times is the best meanwhile."""
     taken = KEY.format("plain", 32)
     for number in range(2):
         monkeypatch.setattr(
@@ -696,7 +696,7 @@ def test_a_row_is_not_changed_by_new_machine_code_without_a_gain(tuner, monkeypa
 
 
 def test_who_is_back_is_held_to_the_reference_before_it_is_timed(tuner, monkeypatch):
-    """The reference is edited; by the new one the fastest is wrong, which had driven out others."""
+    """The reference is edited; by the new one the fastest is wrong, which had eliminated others."""
     fast, slow, other = KEY.format("plain", 1), KEY.format("plain", 32), KEY.format("wrong", 1)
     options = {"set_name": "tune", "where": "mode == plain or mode == wrong"}
     called = []

@@ -1,4 +1,4 @@
-"""Who is timed on which shape: of flash_forward's own sets and shapes; and its rows are of them."""
+"""What is timed on which shape: of flash_forward's sets and shapes; and its rows are of them."""
 
 from __future__ import annotations
 
@@ -26,30 +26,32 @@ DEVICES = {
 def test_each_shape_has_all_kernels_of_its_parameters_but_traced_ones(name):
     target = TARGETS[name]
     found = plan(FAMILY, target, target.shapes, DEVICES[name], "default", None)
-    assert [lineup.shape for lineup in found.lineups] == list(target.shapes.shapes)
-    for lineup in found.lineups:
-        wanted = dict(lineup.shape.parameters).items()
-        assert lineup.incumbents[-1] == lineup.configurations[0]
-        assert lineup.costly == ()
-        assert all(wanted <= c.parameters.items() for c in lineup.configurations)
-        assert not any(c.parameters["trace"] for c in lineup.configurations)
-    times = sum(len(lineup.configurations) for lineup in found.lineups)
-    assert times >= len(found.lineups)
+    assert [shape_plan.shape for shape_plan in found.shape_plans] == list(target.shapes.shapes)
+    for shape_plan in found.shape_plans:
+        wanted = dict(shape_plan.shape.parameters).items()
+        assert shape_plan.incumbents[-1] == shape_plan.configurations[0]
+        assert shape_plan.costly == ()
+        assert all(wanted <= c.parameters.items() for c in shape_plan.configurations)
+        assert not any(c.parameters["trace"] for c in shape_plan.configurations)
+    times = sum(len(shape_plan.configurations) for shape_plan in found.shape_plans)
+    assert times >= len(found.shape_plans)
 
 
 @pytest.mark.parametrize(("name", "keys"), [("cpu", 64), ("sm80", 32), ("sm90a", 64)])
 def test_what_is_taken_now_takes_part_whatever_is_asked_for(name, keys):
     """Where anything does."""
     target = TARGETS[name]
-    first = plan(FAMILY, target, target.shapes, DEVICES[name], "default", None).lineups
-    found = plan(FAMILY, target, target.shapes, DEVICES[name], "tune", f"B_c == {keys}").lineups
+    first = plan(FAMILY, target, target.shapes, DEVICES[name], "default", None).shape_plans
+    found = plan(FAMILY, target, target.shapes, DEVICES[name], "tune", f"B_c == {keys}").shape_plans
     added = 0
-    for lineup, of_default in zip(found, first, strict=True):
-        assert lineup.incumbents == of_default.incumbents
-        others = [c for c in lineup.configurations if c not in lineup.incumbents]
+    for shape_plan, of_default in zip(found, first, strict=True):
+        assert shape_plan.incumbents == of_default.incumbents
+        others = [c for c in shape_plan.configurations if c not in shape_plan.incumbents]
         assert all(c.parameters["B_c"] == keys for c in others)
-        assert not lineup.configurations or set(lineup.incumbents) <= set(lineup.configurations)
-        added += bool(others) and lineup.incumbents[-1].parameters["B_c"] != keys
+        assert not shape_plan.configurations or set(shape_plan.incumbents) <= set(
+            shape_plan.configurations
+        )
+        added += bool(others) and shape_plan.incumbents[-1].parameters["B_c"] != keys
     assert added
 
 
@@ -91,7 +93,7 @@ def test_the_kernel_of_a_row_takes_part_before_that_which_is_taken_without_rows(
     other = next(
         c
         for c in plan(FAMILY, target, target.shapes, DEVICES["sm90a"], "tune", None)
-        .lineups[0]
+        .shape_plans[0]
         .configurations
         if c.key != row.take
     )
@@ -100,11 +102,11 @@ def test_the_kernel_of_a_row_takes_part_before_that_which_is_taken_without_rows(
         tuned=(dataclasses.replace(row, device="H200", take=other.key, values=other.values),),
     )
     for device, expected in (("H200", [other.key, row.take]), ("H100", [row.take])):
-        (lineup, *_) = plan(
+        (shape_plan, *_) = plan(
             FAMILY, target, target.shapes, Device(device, 90, H200), "default", None
-        ).lineups
-        assert [c.key for c in lineup.incumbents] == expected
-        assert set(expected) <= {c.key for c in lineup.configurations}
+        ).shape_plans
+        assert [c.key for c in shape_plan.incumbents] == expected
+        assert set(expected) <= {c.key for c in shape_plan.configurations}
 
 
 def test_the_cost_model_leaves_out_what_it_says():
@@ -115,7 +117,7 @@ def test_the_cost_model_leaves_out_what_it_says():
     shapes = dataclasses.replace(
         target.shapes, shapes=(dataclasses.replace(shape, sizes=sizes),), within=1.25
     )
-    (lineup,) = plan(FAMILY, target, shapes, DEVICES["cpu"], "tune", None).lineups
+    (shape_plan,) = plan(FAMILY, target, shapes, DEVICES["cpu"], "tune", None).shape_plans
 
     def rows(length, block):
         return -(-length // block) * block
@@ -123,11 +125,11 @@ def test_the_cost_model_leaves_out_what_it_says():
     def computed(c):
         return rows(260, c.parameters["B_r"]) * rows(260, c.parameters["B_c"])
 
-    most = 1.25 * min(map(computed, lineup.configurations))
-    assert lineup.costly
-    assert all(computed(c) > most for c in lineup.costly)
-    assert all(computed(c) <= most or c in lineup.incumbents for c in lineup.configurations)
-    assert computed(lineup.incumbents[-1]) > most
+    most = 1.25 * min(map(computed, shape_plan.configurations))
+    assert shape_plan.costly
+    assert all(computed(c) > most for c in shape_plan.costly)
+    assert all(computed(c) <= most or c in shape_plan.incumbents for c in shape_plan.configurations)
+    assert computed(shape_plan.incumbents[-1]) > most
 
 
 def test_what_a_device_has_too_little_shared_memory_for_is_not_timed(tmp_path):
@@ -145,7 +147,11 @@ def test_what_a_device_has_too_little_shared_memory_for_is_not_timed(tmp_path):
     timed = {}
     for capability in (80, 89):
         device = Device("a GPU", capability)
-        (lineup,) = plan(family, target, target.shapes, device, None, "mode == plain").lineups
-        timed[capability] = [c.parameters["work"] for c in lineup.configurations]
-        assert [c.parameters["work"] for c in lineup.incumbents] == [{80: 128, 89: 32}[capability]]
+        (shape_plan,) = plan(
+            family, target, target.shapes, device, None, "mode == plain"
+        ).shape_plans
+        timed[capability] = [c.parameters["work"] for c in shape_plan.configurations]
+        assert [c.parameters["work"] for c in shape_plan.incumbents] == [
+            {80: 128, 89: 32}[capability]
+        ]
     assert timed == {80: [128, 64], 89: [32, 64]}

@@ -1,4 +1,4 @@
-"""Who wins a race, who ties, and who leaves: on synthetic times whose truth is known."""
+"""What wins a race, what ties, and what is eliminated: on synthetic times whose truth is known."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def raced(seed, truth, **noise):
     random_ = random.Random(seed)
     race = Race(list(truth))
     for process, count in enumerate(PASSES):
-        if race.decided:
+        if race.remaining == [race.best]:
             break
-        standing = {key: truth[key] for key in race.standing}
-        race.add(timed(random_, standing, process, count, **noise))
+        remaining = {key: truth[key] for key in race.remaining}
+        race.add(timed(random_, remaining, process, count, **noise))
     return race.result()
 
 
@@ -93,7 +93,7 @@ def test_a_gain_that_one_process_alone_found_is_a_tie():
     random_ = random.Random(3)
     race = Race(["first", "lucky"])
     race.add(timed(random_, {"first": 1.0, "lucky": 0.96}, 0, 30, bias=0))
-    assert race.reigning == "first"
+    assert race.best == "first"
     for process in (1, 2):
         race.add(timed(random_, {"first": 1.0, "lucky": 1.0}, process, 10, bias=0))
     assert race.result().tie
@@ -104,7 +104,7 @@ def test_a_gain_that_one_process_alone_found_is_a_tie():
     assert race.result().winner == "fast"
 
 
-def test_the_best_of_those_that_surely_win_reigns_though_another_may_be_faster():
+def test_the_best_of_those_that_surely_win_is_taken_though_another_may_be_faster():
     race = Race(["first", "sure", "wild"])
     for process in range(3):
         wild = [0.8, 1.3, 0.8, 1.3, 0.8] * 4
@@ -122,39 +122,39 @@ def test_of_many_that_gain_no_more_than_the_margin_hardly_any_ever_wins():
     assert sum(won) <= 3
 
 
-def test_the_slow_leave_early_and_are_timed_no_more():
+def test_the_slow_are_eliminated_early_and_are_timed_no_more():
     random_ = random.Random(4)
     truth = {"first": 1.0, "near": 1.02, "slow": 1.1, "slowest": 2.0}
     race = Race(list(truth))
     race.add(timed(random_, truth, 0, 5))
-    assert "slowest" not in race.standing
-    assert {"first", "near", "slow"} == set(race.standing)
+    assert "slowest" not in race.remaining
+    assert {"first", "near", "slow"} == set(race.remaining)
     race.add(timed(random_, truth, 0, 20))
-    assert {"first", "near"} == set(race.standing)
+    assert {"first", "near"} == set(race.remaining)
 
 
-def test_those_much_slower_than_the_best_leave_although_all_are_faster_than_who_reigns():
-    """Who reigns stays until it is surely beaten, in three processes."""
+def test_those_much_slower_than_the_fastest_are_eliminated_although_all_are_faster_than_the_first():
+    """The first stays the best until another is surely faster, in three processes."""
     random_ = random.Random(10)
     truth = {"first": 2.0, "best": 1.0, "near": 1.02, "slow": 1.5}
     race = Race(list(truth))
     race.add(timed(random_, truth, 0, 5))
-    assert (race.reigning, race.standing) == ("first", ["first", "best", "near"])
-    race.leave("best")  # which drove it out
-    assert race.standing == ["first", "near"]
-    race.leave("near")
-    assert race.standing == ["first", "slow"]
+    assert (race.best, race.remaining) == ("first", ["first", "best", "near"])
+    race.remove("best")  # which eliminated it
+    assert race.remaining == ["first", "near"]
+    race.remove("near")
+    assert race.remaining == ["first", "slow"]
 
 
-def test_one_that_crashes_leaves_and_the_best_of_the_others_reigns():
+def test_one_that_crashes_is_removed_and_the_best_of_the_others_is_the_best():
     random_ = random.Random(5)
     truth = {"first": 1.0, "second": 1.1, "third": 1.05}
     race = Race(list(truth))
     race.add(timed(random_, truth, 0, 8))
-    race.leave("first")
-    assert race.reigning == "third"
-    race.leave("second")
-    assert race.decided
+    race.remove("first")
+    assert race.best == "third"
+    race.remove("second")
+    assert race.remaining == [race.best]
     assert race.result().runner_up is None
     assert not race.result().tie
 
@@ -167,21 +167,21 @@ def test_in_a_tie_the_incumbent_is_taken_though_another_had_times_before_it():
         assert race.result().winner == "first"
         for process in (1, 2, 3):
             race.add(timed(random_, {"first": 1.0, "incumbent": speed}, process, 20))
-        assert race.reigning == "first"
+        assert race.best == "first"
         assert (race.result().winner, race.result().tie) == expected
 
 
-def test_what_was_driven_out_by_one_that_crashes_is_back():
+def test_what_was_eliminated_by_one_that_crashes_is_back():
     random_ = random.Random(8)
     truth = {"first": 1.0, "fast": 0.8, "slow": 2.0}
     race = Race(list(truth))
     for process in range(3):
         race.add(timed(random_, truth, process, 20))
-    assert (race.reigning, race.standing) == ("fast", ["fast"])
-    race.leave("fast")  # on another shape
-    assert (race.reigning, race.standing) == ("first", ["first"])
-    race.leave("first")
-    assert (race.result().winner, race.standing) == ("slow", ["slow"])
+    assert (race.best, race.remaining) == ("fast", ["fast"])
+    race.remove("fast")  # on another shape
+    assert (race.best, race.remaining) == ("first", ["first"])
+    race.remove("first")
+    assert (race.result().winner, race.remaining) == ("slow", ["slow"])
 
 
 def test_one_that_crashes_elsewhere_while_times_are_taken_in_does_not_come_back(monkeypatch):
@@ -189,25 +189,25 @@ def test_one_that_crashes_elsewhere_while_times_are_taken_in_does_not_come_back(
     truth = {"first": 1.0, "crashing": 1.0}
     race, settling, left = Race(list(truth)), threading.Event(), threading.Event()
 
-    def leave():
+    def remove():
         assert settling.wait(30)
-        race.leave("crashing")
+        race.remove("crashing")
         left.set()
 
-    drives_out = race._drives_out
+    eliminates = race._eliminates
 
-    def drives_out_slowly(one, other):
+    def eliminates_slowly(one, other):
         settling.set()
         left.wait(0.1)
-        return drives_out(one, other)
+        return eliminates(one, other)
 
-    monkeypatch.setattr(race, "_drives_out", drives_out_slowly)
-    thread = threading.Thread(target=leave)
+    monkeypatch.setattr(race, "_eliminates", eliminates_slowly)
+    thread = threading.Thread(target=remove)
     thread.start()
     race.add(timed(random_, truth, 0, 5))
     thread.join(30)
     assert left.is_set()
-    assert race.standing == ["first"]
+    assert race.remaining == ["first"]
 
 
 def test_two_fresh_tunings_agree_in_99_of_100_rows_or_call_them_ties():

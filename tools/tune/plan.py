@@ -1,4 +1,4 @@
-"""Who is timed on which shape: decided before anything is built."""
+"""What is timed on which shape: decided before anything is built."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from .executor import Device
 
 
 @dataclass(frozen=True)
-class Lineup:
-    """Who takes part on a shape.
+class ShapePlan:
+    """What is timed on a shape.
 
     Attributes:
         shape: what is measured.
         configurations: those that are timed.
         costly: those of the set that the cost model leaves out.
-        incumbents: who is taken now, by the shape's row of this device, and without rows, in this
-            order; they take part where anyone does, so that a row changes the choice for a gain
+        incumbents: what is taken now, by the shape's row of this device, and without rows, in this
+            order; they are timed if anything is, so that a row changes the choice for a gain
             alone.
     """
 
@@ -35,9 +35,9 @@ class Lineup:
 
 @dataclass(frozen=True)
 class Plan:
-    """All lineups, and in words what was left of the set."""
+    """The plans of all shapes, and in words what was left of the set."""
 
-    lineups: tuple[Lineup, ...]
+    shape_plans: tuple[ShapePlan, ...]
     summary: str
 
 
@@ -75,7 +75,7 @@ def plan(
         if (trace is None or not c.parameters[trace.parameter])
         and device.capability not in c.not_on
     ]
-    lineups = []
+    shape_plans = []
     fitting: set[str] = set()
     for shape in shapes.shapes:
         wanted = dict(shape.parameters).items()
@@ -88,17 +88,18 @@ def plan(
         if cheap:
             timed = incumbents | timed
         costly = [c for c in suiting if c.key not in timed]
-        lineups.append(
-            Lineup(shape, tuple(timed.values()), tuple(costly), tuple(incumbents.values()))
+        shape_plans.append(
+            ShapePlan(shape, tuple(timed.values()), tuple(costly), tuple(incumbents.values()))
         )
     summary = (
         f"{family.name}.{target.name} on {device.name}: {len(configurations)} configurations of "
-        f"the set {name} fit the constraints and limits, {len(fitting)} the {len(lineups)} shapes"
+        f"the set {name} fit the constraints and limits, {len(fitting)} the "
+        f"{len(shape_plans)} shapes"
     )
     if shapes.cost:
         cost = shapes.cost.text
         summary += f" (estimates of at most {shapes.within:g} times the least, {cost})"
-    return Plan(tuple(lineups), summary)
+    return Plan(tuple(shape_plans), summary)
 
 
 def _of_rows(target: Target, shape: Shape, device: Device) -> list[Configuration]:

@@ -1,4 +1,4 @@
-"""Who is fastest, from times that were taken in turns: the statistics, without a clock or a kernel.
+"""What is fastest, from times taken in turns: the statistics, without a clock or a kernel.
 
 Every candidate of a round is timed once beside the others, so that whatever disturbs one disturbs
 all; only ratios within a round are compared.
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from ..bench.intervals import Interval, interval
 
-MARGIN = 0.01  # what a challenger must gain
+MARGIN = 0.01  # what a candidate must gain
 _LEAST_PROCESSES = 3  # where a process puts its memory shifts all its times alike
 # What is slower than this is given up before other processes have confirmed it.
 _MARGIN_AT_ONCE = 0.05
@@ -59,71 +59,69 @@ class Result:
 
 
 class Race:
-    """Candidates against the reigning one; those that are surely slower than it, or than the best
-    so far, leave.
+    """Candidates against the best one; those that are surely slower than it, or than the fastest
+    so far, are eliminated.
+
+    The best one is what is surely faster than what was the best before; the fastest may not be
+    sure yet.
 
     Threads may share it: one that measures elsewhere may find that a candidate crashes.
     """
 
     def __init__(self, candidates: Sequence[str], incumbent: str | None = None) -> None:
-        """The first of the candidates reigns to begin with; the incumbent, if it is not that one,
-        is who is taken where it is a tie."""
-        self.reigning = candidates[0]
-        self.standing = list(candidates)  # the reigning one among them
+        """The first of the candidates is the best to begin with; the incumbent, if it is not that
+        one, is what is taken if it is a tie."""
+        self.best = candidates[0]
+        self.remaining = list(candidates)  # the best one among them
         self._incumbent = candidates[0] if incumbent is None else incumbent
         self._candidates = tuple(candidates)
         self._rounds: list[Round] = []
         self._lock = threading.Lock()
 
-    @property
-    def decided(self) -> bool:
-        """Whether only the reigning one is left."""
-        return self.standing == [self.reigning]
-
-    def leave(self, candidate: str) -> None:
-        """A candidate that crashed. Those that it drove out are back."""
+    def remove(self, candidate: str) -> None:
+        """Removes a candidate that crashed. Those that it eliminated are back."""
         with self._lock:
             self._candidates = tuple(c for c in self._candidates if c != candidate)
-            self.standing = list(self._candidates)
-            if not self.standing:
+            self.remaining = list(self._candidates)
+            if not self.remaining:
                 return
-            if self.reigning == candidate:
-                self.reigning = (
+            if self.best == candidate:
+                self.best = (
                     self._incumbent
-                    if self._incumbent in self.standing
-                    else min(self.standing, key=self._median)
+                    if self._incumbent in self.remaining
+                    else min(self.remaining, key=self._median)
                 )
             self._settle()
 
     def add(self, rounds: Iterable[Round]) -> None:
-        """Takes what was measured, and lets the best reign and the slow leave."""
+        """Takes what was measured, and eliminates what is slow."""
         with self._lock:
             self._rounds += rounds
             self._settle()
 
     def _settle(self) -> None:
-        for _ in self.standing:
-            winners = [c for c in self.standing if self._wins(c, self.reigning)]
+        for _ in self.remaining:
+            winners = [c for c in self.remaining if self._is_faster(c, self.best)]
             if not winners:
                 break
-            self.reigning = max(winners, key=lambda c: self._median_gain(c, self.reigning))
-        best = max(self.standing, key=lambda c: self._median_gain(c, self.reigning))
-        self.standing = [
+            self.best = max(winners, key=lambda c: self._median_gain(c, self.best))
+        fastest = max(self.remaining, key=lambda c: self._median_gain(c, self.best))
+        self.remaining = [
             c
-            for c in self.standing
-            if c == self.reigning
-            or not (self._drives_out(self.reigning, c) or self._drives_out(best, c))
+            for c in self.remaining
+            if c == self.best
+            or not (self._eliminates(self.best, c) or self._eliminates(fastest, c))
         ]
 
     def result(self) -> Result:
-        """The reigning one, or the incumbent if that is not surely slower, and the best of the
+        """The best one, or the incumbent if that is not surely slower, and the best of the
         others."""
-        winner = self.reigning
-        if self._incumbent in self.standing and self._times(self._incumbent):
+        winner = self.best
+        if self._incumbent in self.remaining and self._times(self._incumbent):
             winner = self._incumbent
         runner_up = max(
             (c for c in self._candidates if c != winner and self._times(c)),
-            key=lambda c: (c in self.standing, self._median_gain(c, winner)),
+            key=lambda c: (c in self.remaining, self._median_gain(c, winner)),
             default=None,
         )
         return Result(
@@ -131,7 +129,7 @@ class Race:
             seconds=self._median(winner),
             runner_up=runner_up,
             runner_up_seconds=None if runner_up is None else self._median(runner_up),
-            tie=runner_up in self.standing and not self._wins(winner, str(runner_up)),
+            tie=runner_up in self.remaining and not self._is_faster(winner, str(runner_up)),
         )
 
     def ranking(self) -> list[tuple[str, float]]:
@@ -153,7 +151,7 @@ class Race:
         ordered = tuple(tuple(sorted(found)) for found in by_process.values())
         return Gain(interval(gains), len(gains), ordered)
 
-    def _wins(self, one: str, over: str) -> bool:
+    def _is_faster(self, one: str, over: str) -> bool:
         gain = self.gain(one, over)
         return (
             gain is not None
@@ -162,7 +160,7 @@ class Race:
             and gain.exceeds(MARGIN)
         )
 
-    def _drives_out(self, one: str, other: str) -> bool:
+    def _eliminates(self, one: str, other: str) -> bool:
         """Whether another one is surely slower."""
         gain = None if one == other else self.gain(one, other)
         if gain is None:

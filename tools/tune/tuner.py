@@ -34,7 +34,7 @@ from .executor import Built, Executor, Needs, Worker
 from .journal import Journal
 from .local import LocalExecutor
 from .node import Job
-from .plan import Lineup, plan
+from .plan import ShapePlan, plan
 from .race import Race, Result, Round
 from .t4 import Outcome
 
@@ -97,10 +97,10 @@ class _Candidate:
 
 
 @dataclass
-class _Course:
-    """A shape, who is timed on it, and how it stands."""
+class _ShapeState:
+    """A shape, what is timed on it, and how far that is."""
 
-    lineup: Lineup
+    shape_plan: ShapePlan
     race: Race | None = None
     passes: dict[str, int] = field(default_factory=dict)  # by key: in how many it was timed
     processes: int = 0
@@ -111,7 +111,7 @@ class _Course:
     @property
     def shape(self) -> Shape:
         """What is measured."""
-        return self.lineup.shape
+        return self.shape_plan.shape
 
     @functools.cached_property
     def id(self) -> str:
@@ -120,13 +120,13 @@ class _Course:
         return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:12]
 
     def waiting(self) -> list[str]:
-        """Who is to be timed against the reigning one."""
+        """What is to be timed against the best one."""
         if self.race is None:
             return []
         return [
             key
-            for key in self.race.standing
-            if key != self.race.reigning and self.passes.get(key, 0) < len(PASSES)
+            for key in self.race.remaining
+            if key != self.race.best and self.passes.get(key, 0) < len(PASSES)
         ]
 
 
@@ -159,7 +159,7 @@ class Tuner:
         self._checked = {(entry["id"], entry["shape"]) for entry in checked}
         self._candidates: dict[str, _Candidate] = {}
         self._unusable: set[str] = set()  # keys of what does not compile, or spills
-        self._courses: list[_Course] = []
+        self._states: list[_ShapeState] = []
         self.unmeasured: list[dict[str, Any]] = []  # headings: rows of before are still good
 
     def _read_shapes(self, folder: Path) -> Shapes:
@@ -207,14 +207,14 @@ class Tuner:
             self._family, self._target, self._shapes, self.device, options.set_name, options.where
         )
         self._say(planned.summary)
-        self._courses = [_Course(lineup) for lineup in planned.lineups]
+        self._states = [_ShapeState(shape_plan) for shape_plan in planned.shape_plans]
         self._build()
         self._start_races()
         for number in range(len(PASSES)):
             if not self._pass(number):
                 break
         found = list(self._rows())
-        if count := sum(course.problem == _NONE_SUITS for course in self._courses):
+        if count := sum(state.problem == _NONE_SUITS for state in self._states):
             self._say(f"{count} shapes: no row, {_NONE_SUITS}")
         return found
 
@@ -225,9 +225,11 @@ class Tuner:
 
     def _build(self) -> None:
         # Incumbents first, then of each shape in turn: the budget may not be enough for all.
-        incumbents = [c for course in self._courses for c in course.lineup.incumbents]
-        wanted = {c.key: c for course in self._courses for c in course.lineup.configurations}
-        in_turn = itertools.zip_longest(*(course.lineup.configurations for course in self._courses))
+        incumbents = [c for state in self._states for c in state.shape_plan.incumbents]
+        wanted = {c.key: c for state in self._states for c in state.shape_plan.configurations}
+        in_turn = itertools.zip_longest(
+            *(state.shape_plan.configurations for state in self._states)
+        )
         order = (c for c in itertools.chain(incumbents, *in_turn) if c is not None)
         wanted = {c.key: c for c in order if c.key in wanted}
         waiting = dict.fromkeys(wanted)
@@ -284,37 +286,37 @@ class Tuner:
 
     def _start_races(self) -> None:
         """Races over what is built, with the rounds that the journal has of this machine code."""
-        for course in self._courses:
+        for state in self._states:
             built = [
                 c.key
-                for c in course.lineup.configurations
+                for c in state.shape_plan.configurations
                 if c.key in self._candidates and self._candidates[c.key].invalidity is None
             ]
             by_id = {self._candidates[key].id: key for key in built}
-            for fault in self.journal.find("fault", shape=course.id):
+            for fault in self.journal.find("fault", shape=state.id):
                 if key := by_id.pop(fault["id"], None):
-                    course.refused[key] = fault["invalidity"]
+                    state.refused[key] = fault["invalidity"]
                     built.remove(key)
             if not built:
-                if all(self._is_settled(c.key) for c in course.lineup.configurations):
-                    course.problem = _NONE_LEFT if course.lineup.configurations else _NONE_SUITS
+                if all(self._is_settled(c.key) for c in state.shape_plan.configurations):
+                    state.problem = _NONE_LEFT if state.shape_plan.configurations else _NONE_SUITS
                 continue
             known: list[Round] = []
-            for entry in self.journal.find("rounds", shape=course.id):
+            for entry in self.journal.find("rounds", shape=state.id):
                 times = [{by_id[i]: s for i, s in r.items() if i in by_id} for r in entry["times"]]
                 keys = dict.fromkeys(key for seconds in times for key in seconds)
                 if not keys:
                     continue
-                known += [Round(course.processes, seconds) for seconds in times if seconds]
+                known += [Round(state.processes, seconds) for seconds in times if seconds]
                 for key in keys:
-                    course.passes[key] = course.passes.get(key, 0) + 1
-                course.processes += 1
-            # One that has times reigns; the incumbent, if it can.
-            incumbents = [c.key for c in course.lineup.incumbents if c.key in built]
+                    state.passes[key] = state.passes.get(key, 0) + 1
+                state.processes += 1
+            # One that has times is the best to begin with; the incumbent, if it has.
+            incumbents = [c.key for c in state.shape_plan.incumbents if c.key in built]
             incumbent = (incumbents or built)[0]
-            built.sort(key=lambda key: (key not in course.passes, key != incumbent))
-            course.race = Race(built, incumbent)
-            course.race.add(known)
+            built.sort(key=lambda key: (key not in state.passes, key != incumbent))
+            state.race = Race(built, incumbent)
+            state.race.add(known)
 
     def _is_settled(self, key: str) -> bool:
         """Whether the budget left the time to build a kernel."""
@@ -323,10 +325,10 @@ class Tuner:
     def _pass(self, number: int) -> bool:
         """Times what is still open, in new processes; whether anything was, and time is left."""
         waiting = collections.deque(
-            course
-            for course in self._courses
-            if course.race is not None
-            and (course.waiting() or not course.processes or self._unchecked(course.race, course))
+            state
+            for state in self._states
+            if state.race is not None
+            and (state.waiting() or not state.processes or self._unchecked(state.race, state))
         )
         if not waiting:
             return False
@@ -343,15 +345,15 @@ class Tuner:
             try:
                 while waiting and self._left() > 0:
                     try:
-                        course = waiting.popleft()
+                        state = waiting.popleft()
                     except IndexError:  # another place was faster
                         return
                     try:
-                        self._time(worker, place, course)
+                        self._time(worker, place, state)
                     except LostError as error:
-                        self._lost(error, course=course)
-                        if course.race is not None:
-                            waiting.append(course)
+                        self._lost(error, state=state)
+                        if state.race is not None:
+                            waiting.append(state)
                         return
                     timed = next(done)
                     left = _time_left(begin, timed, total, " of this pass")
@@ -377,146 +379,146 @@ class Tuner:
         return True
 
     def _lost(
-        self, error: LostError, key: str | None = None, course: _Course | None = None
+        self, error: LostError, key: str | None = None, state: _ShapeState | None = None
     ) -> None:
         """Records that a process or a machine is gone. What it did is done again, but not for
         ever."""
         self._say(str(error))
         self.journal.add(
             "lost", place=error.place, reason=error.reason, time=time.time(), key=key,
-            shape=None if course is None else course.id,
+            shape=None if state is None else state.id,
         )  # fmt: skip
-        if course is not None:
-            course.losses += 1
-            if course.losses >= _MOST_LOSSES:
-                course.problem, course.race = f"{_MOST_LOSSES} times lost: {error}", None
+        if state is not None:
+            state.losses += 1
+            if state.losses >= _MOST_LOSSES:
+                state.problem, state.race = f"{_MOST_LOSSES} times lost: {error}", None
 
-    def _time(self, worker: Worker, place: str, course: _Course) -> None:
+    def _time(self, worker: Worker, place: str, state: _ShapeState) -> None:
         seed = random.SystemRandom().randrange(2**31)
         try:
-            race = course.race
+            race = state.race
             assert race is not None
             while True:
-                self._check(worker, place, course, race, seed)
-                if not race.standing:
-                    course.problem = _NONE_LEFT
+                self._check(worker, place, state, race, seed)
+                if not race.remaining:
+                    state.problem = _NONE_LEFT
                     return
-                keys = [race.reigning, *course.waiting()]
-                if self._left() <= 0 or (len(keys) == 1 and course.processes):
+                keys = [race.best, *state.waiting()]
+                if self._left() <= 0 or (len(keys) == 1 and state.processes):
                     return  # its times are known
-                least = PASSES[min(course.passes.get(key, 0) for key in keys[1:] or keys)]
+                least = PASSES[min(state.passes.get(key, 0) for key in keys[1:] or keys)]
                 try:
                     timed = worker.rounds(
                         [self._candidates[key].built for key in keys],
-                        *(course.shape, seed, least, self._options.seconds),
+                        *(state.shape, seed, least, self._options.seconds),
                     )
                 except CandidateError as error:
-                    self._fault(course, error)
-                    continue  # those that it drove out are back, and may be unchecked
+                    self._fault(state, error)
+                    continue  # those that it eliminated are back, and may be unchecked
                 named = [{self._candidates[k].id: s for k, s in r.items()} for r in timed.rounds]
                 self.journal.add(
-                    "rounds", shape=course.id, seed=seed, place=place, time=time.time(),
+                    "rounds", shape=state.id, seed=seed, place=place, time=time.time(),
                     clocks={name: asdict(spread) for name, spread in timed.clocks.items()},
                     times=named,
                 )  # fmt: skip
                 for key in keys:
-                    course.passes[key] = course.passes.get(key, 0) + 1
-                race.add(Round(course.processes, seconds) for seconds in timed.rounds)
-                course.processes += 1
+                    state.passes[key] = state.passes.get(key, 0) + 1
+                race.add(Round(state.processes, seconds) for seconds in timed.rounds)
+                state.processes += 1
                 return
         except InputsError as error:
-            course.problem, course.race = str(error), None
-            self._say(f"{_shown(course.shape)}: {error}")
+            state.problem, state.race = str(error), None
+            self._say(f"{_shown(state.shape)}: {error}")
 
-    def _check(self, worker: Worker, place: str, course: _Course, race: Race, seed: int) -> None:
+    def _check(self, worker: Worker, place: str, state: _ShapeState, race: Race, seed: int) -> None:
         """Holds kernels to the oracle that were not held to it on this shape, while there is
         time."""
-        while (unchecked := self._unchecked(race, course)) and self._left() > 0:
+        while (unchecked := self._unchecked(race, state)) and self._left() > 0:
             key, *_ = unchecked
             candidate = self._candidates[key]
             try:
-                worker.check(candidate.built, course.shape, seed)
+                worker.check(candidate.built, state.shape, seed)
             except CandidateError as error:
-                self._fault(course, error)
+                self._fault(state, error)
             else:
-                self._checked.add((candidate.id, course.id))
+                self._checked.add((candidate.id, state.id))
                 self.journal.add(
-                    "checked", id=candidate.id, key=key, shape=course.id, seed=seed, place=place,
+                    "checked", id=candidate.id, key=key, shape=state.id, seed=seed, place=place,
                     oracle=self._oracle,
                 )  # fmt: skip
 
-    def _unchecked(self, race: Race, course: _Course) -> list[str]:
-        """Who was not held to the oracle on a shape."""
+    def _unchecked(self, race: Race, state: _ShapeState) -> list[str]:
+        """What was not held to the oracle on a shape."""
         return [
             key
-            for key in race.standing
-            if (self._candidates[key].id, course.id) not in self._checked
+            for key in race.remaining
+            if (self._candidates[key].id, state.id) not in self._checked
         ]
 
-    def _fault(self, course: _Course, error: CandidateError) -> None:
+    def _fault(self, state: _ShapeState, error: CandidateError) -> None:
         """Records why a kernel is used no more: on this shape where it refuses it, else on all."""
         found, everywhere = self._candidates[error.key], error.kind != "constraints"
-        self._say(f"{error} ({_shown(course.shape)})")
+        self._say(f"{error} ({_shown(state.shape)})")
         self.journal.add(
-            "fault", id=found.id, key=error.key, shape=None if everywhere else course.id,
+            "fault", id=found.id, key=error.key, shape=None if everywhere else state.id,
             invalidity=error.kind, reason=error.reason, oracle=self._oracle,
             patience=self._options.patience,
         )  # fmt: skip
         if everywhere:
             found.invalidity, found.reason = error.kind, error.reason
         else:
-            course.refused[error.key] = error.kind
-        for other in self._courses if everywhere else [course]:
+            state.refused[error.key] = error.kind
+        for other in self._states if everywhere else [state]:
             if other.race is not None:
-                other.race.leave(error.key)
+                other.race.remove(error.key)
 
     def _rows(self) -> Iterator[dict[str, Any]]:
         codes = {key: found.code for key, found in self._candidates.items()}
-        for course in self._courses:
-            result = self._result(course)
+        for state in self._states:
+            result = self._result(state)
             if result is None:
-                if course.problem != _NONE_LEFT:
-                    self.unmeasured.append(rows.heading(self.device.name, course.shape))
-                if course.problem != _NONE_SUITS:
-                    why = course.problem or "the budget left no time for it"
-                    self._say(f"{_shown(course.shape)}: no row, {why}")
+                if state.problem != _NONE_LEFT:
+                    self.unmeasured.append(rows.heading(self.device.name, state.shape))
+                if state.problem != _NONE_SUITS:
+                    why = state.problem or "the budget left no time for it"
+                    self._say(f"{_shown(state.shape)}: no row, {why}")
                 continue
             made_by = self._candidates[result.winner].toolchain
-            yield rows.row(self.device.name, course.shape, result, codes, made_by)
+            yield rows.row(self.device.name, state.shape, result, codes, made_by)
 
-    def _result(self, course: _Course) -> Result | None:
-        """How a race ended; None where there was none, or nobody is known to be right."""
-        if course.race is None or not course.race.standing or not course.processes:
+    def _result(self, state: _ShapeState) -> Result | None:
+        """How a race ended; None where there was none, or nothing is known to be right."""
+        if state.race is None or not state.race.remaining or not state.processes:
             return None
-        result = course.race.result()
-        is_right = (self._candidates[result.winner].id, course.id) in self._checked
+        result = state.race.result()
+        is_right = (self._candidates[result.winner].id, state.id) in self._checked
         return result if is_right else None
 
     def rankings(self) -> Iterator[Ranking]:
         """How fast the kernels are, of each shape that has a row."""
         family = manifest.family(self._family.name)
-        for course in self._courses:
-            if (result := self._result(course)) is not None:
-                assert course.race is not None
-                moved = problem.bytes_moved(family, course.shape)
-                yield Ranking(course.shape, course.race.ranking(), result, moved)
+        for state in self._states:
+            if (result := self._result(state)) is not None:
+                assert state.race is not None
+                moved = problem.bytes_moved(family, state.shape)
+                yield Ranking(state.shape, state.race.ranking(), result, moved)
 
     def outcomes(self) -> Iterator[Outcome]:
         """What became of each configuration on each shape that it suits, for T4."""
-        for course in self._courses:
+        for state in self._states:
             times: dict[str, list[float]] = {}
-            for entry in self.journal.find("rounds", shape=course.id):
+            for entry in self.journal.find("rounds", shape=state.id):
                 for seconds in entry["times"]:
                     for identity, value in seconds.items():
                         times.setdefault(identity, []).append(value)
-            sizes = dict(course.shape.sizes)
-            for c in course.lineup.costly:
+            sizes = dict(state.shape.sizes)
+            for c in state.shape_plan.costly:
                 yield Outcome(c.parameters, sizes, "constraints")
-            for c in course.lineup.configurations:
+            for c in state.shape_plan.configurations:
                 found = self._candidates.get(c.key)
                 invalidity, taken = "compile" if c.key in self._unusable else None, []
                 if found is not None:
-                    invalidity = found.invalidity or course.refused.get(c.key)
+                    invalidity = found.invalidity or state.refused.get(c.key)
                     taken = [] if invalidity else times.get(found.id, [])
                 if invalidity or taken:  # else the budget left no time for it
                     yield Outcome(c.parameters, sizes, invalidity or "correct", taken)

@@ -1,7 +1,7 @@
 """The process that calls the kernels which are tuned: it may hang or crash, and is replaced then.
 
 It is told what to do over a pipe, and says before each call of a kernel whose turn it is, so that
-who killed it is known.
+what killed it is known.
 """
 
 from __future__ import annotations
