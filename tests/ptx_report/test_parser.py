@@ -5,7 +5,7 @@ import tracemalloc
 
 import pytest
 
-from tests.ptx_report.samples import DATA, LOGS, expected, facts, read, read_file
+from tests.ptx_report.samples import DATA, FIGURES, LOGS, expected, facts, read, read_file
 from tools.ptx_report import inputs
 from tools.ptx_report.events import Statistics
 from tools.ptx_report.parser import Parser
@@ -223,16 +223,36 @@ def test_a_new_field_of_the_usual_form_is_kept():
     assert record.incomplete is None
 
 
+def writes(text):
+    """What ptxas writes at once: a line that names a function together with its spill line."""
+    first, named, frame, *others = text.splitlines(keepends=True)
+    return [first, named + frame, *others]
+
+
 def test_interleaved_values_are_nobody_s():
-    one_, two = one(b"one").splitlines(keepends=True), one(b"two").splitlines(keepends=True)
+    one_, two = writes(one(b"one")), writes(one(b"two").replace(b"8 bytes stack", b"9 bytes stack"))
     mixed = b"".join(line for pair in zip(one_, two, strict=True) for line in pair)
     records = read(mixed.replace(b"Used 40", b"Used 41", 1))
-    assert [record.symbol for record in records] == ["one", "two"]
+    assert [(record.symbol, record.stack_frame) for record in records] == [("one", 8), ("two", 9)]
     for record in records:
         assert record.used_registers is None
-        assert record.spill_stores is None
         assert record.compile_time_ms is None
         assert record.incomplete == "interleaved with another process's lines"
+
+
+def test_what_four_processes_wrote_at_once_is_right_or_absent():
+    """Real ptxas processes that shared a pipe; the truth is what each wrote by itself."""
+    folder = DATA / "interleaved"
+    truth = {row.symbol: row for row in read((folder / "one_by_one.log").read_bytes())}
+    rows = read((folder / "at_once.log").read_bytes())
+    assert sorted(row.symbol for row in rows) == sorted(truth)
+    figures = [figure for figure in FIGURES if figure != "compile_time_ms"]
+    for row in rows:
+        for figure in figures:
+            assert getattr(row, figure) in (None, getattr(truth[row.symbol], figure)), row.symbol
+        assert row.stack_frame == truth[row.symbol].stack_frame  # with the line of its name
+        assert (row.used_registers is None) <= (row.incomplete is not None)
+    assert sum(row.incomplete is None for row in rows) >= 33
 
 
 def test_blocks_of_other_processes_between_records_change_nothing():
@@ -465,8 +485,8 @@ def test_a_line_behind_an_entry_that_names_no_function_may_be_that_entrys(stamp)
     first, second = stamped(
         "ptxas info    : Compiling entry function 'a' for 'sm_80'\n"
         "ptxas info    : Function properties for a\n"
-        "ptxas info    : Compiling entry function 'b' for 'sm_80'\n"
         "    1 bytes stack frame, 2 bytes spill stores, 3 bytes spill loads\n"
+        "ptxas info    : Compiling entry function 'b' for 'sm_80'\n"
         "ptxas info    : Used 4 registers\n"
         "ptxas info    : Function properties for b\n"
         "    5 bytes stack frame, 6 bytes spill stores, 7 bytes spill loads\n"

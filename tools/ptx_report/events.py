@@ -84,7 +84,7 @@ _BODIES = (
 )
 # What is left of a message through which a log was cut.
 _DEBRIS = re.compile(
-    rb"bytes|registers|barriers|spill|stack frame|cumulative|[cgsl]mem|'sm_\d|\d ms[ \t]*$"
+    rb"bytes|registers|barriers|spill|stack frame|cumulative|[cgsl]mem|\bmem\[|'sm_\d|\d ms[ \t]*$"
     rb"|Compiling entry|Function prop|info +:|^[ \t]*\d+ b\w*$|^[ \t]*\S+[ \t]*$"
     rb"|(?<![\w./])(?:pt(?:xa?)?|nv(?:l(?:in?)?)?)[ \t]*$",
     re.IGNORECASE | re.MULTILINE,

@@ -44,7 +44,6 @@ class _Builder:
         self._last: Open | None = None  # the record that the last message was about
         # Entries that wait for their `Function properties`, by symbol.
         self._entered: dict[str, Queue] = {}
-        self._frames = Queue(lambda record: record.withdraw_frame(), FRAMED)
         self._used = Queue(lambda record: record.withdraw_used(), USED_UP)
         self._times = Queue(lambda record: record.withdraw_time(), TIMED, optional=True)
         self._links = Queue(lambda record: record.withdraw_link(), USED_UP)
@@ -65,9 +64,7 @@ class _Builder:
     # The events, as tools.ptx_report.events.Events describes them.
 
     def has_open_record(self) -> bool:
-        return bool(
-            self._frames.waiting or self._used.waiting or self._links.waiting or self._entered
-        )
+        return bool(self._used.waiting or self._links.waiting or self._entered)
 
     def whole(self, records: list[Record]) -> None:
         if self._notes:
@@ -96,9 +93,7 @@ class _Builder:
     def properties(self, symbol: str, number: int) -> None:
         queue = self._entered.get(symbol)
         if queue is None:
-            record = self._open(symbol, "function", number)
-            self._frames.join(record)
-            self._times.join(record)
+            self._times.join(self._open(symbol, "function", number))
             return
         taker = queue.line(self._last)
         if not queue.waiting:
@@ -108,7 +103,7 @@ class _Builder:
             taker.barred = True
         taker.stage = NAMED
         self._last = taker
-        for queue in (self._frames, self._used, self._times):
+        for queue in (self._used, self._times):
             queue.join(taker)
 
     def linked(self, symbol: str, arch: str | None, number: int) -> None:
@@ -119,15 +114,14 @@ class _Builder:
     def frame(
         self, *, stack: int, stores: int, loads: int, tail: Tail, line: bytes, number: int
     ) -> None:
-        is_awaited = bool(self._frames.waiting)
-        record = self._last = self._frames.line(self._last)
-        if record is None:
-            self._belongs_to_nobody(line, number, is_awaited)
+        record = self._last  # ptxas writes this line and the one that names its function at once
+        if record is None or record.barred or record.stage != NAMED:
+            self._last = None
+            self._belongs_to_nobody(line, number, is_awaited=False)
             return
-        self._doubt(record, self._frames)
         record.stack_frame, record.spill_stores, record.spill_loads = stack, stores, loads
         record.other += tail.other
-        record.stage = max(record.stage, FRAMED)
+        record.stage = FRAMED
         if not tail.is_clear:
             self.unknown(line, number)
 
@@ -144,7 +138,6 @@ class _Builder:
         if record is None:
             self._belongs_to_nobody(line, number, is_awaited)
             return
-        self._doubt(record, queue)
         record.used_registers = registers
         record.barriers, record.smem, record.cmem0 = tail.barriers, tail.smem, tail.cmem0
         record.cumulative_stack = tail.cumulative_stack
@@ -155,14 +148,6 @@ class _Builder:
         if not tail.is_clear:
             record.incomplete = "part of its 'Used' line is not understood"
             self.unknown(line, number)
-
-    def _doubt(self, record: Open, queue: Queue) -> None:
-        """A line is its own, unless an entry behind it never names its function: then it may be
-        that one's, whose other lines are missing."""
-        for entered in self._entered.values():
-            for entry in entered.waiting:
-                if entry.line > record.line and not entry.barred:
-                    record.doubts += ((queue.withdraw, entry),)
 
     def _takes_unawaited(self, last: Open) -> bool:
         """Whether `last` takes a `Used` line right behind it, while no record waits for one."""
@@ -216,12 +201,12 @@ class _Builder:
         self.unknown(line, number)
         self.gap(is_certain=True)
         queues = {
-            Unnamed.FRAME: self._frames,
             Unnamed.USED: self._used,
             Unnamed.TIME: self._times,
         }
         for kind in kinds:
-            queues[kind].lose_one()
+            if kind in queues:
+                queues[kind].lose_one()
 
     def unknown(self, line: bytes, number: int) -> None:
         self.statistics.unknown += 1
@@ -245,7 +230,7 @@ class _Builder:
                     record.barred = True
 
     def _queues(self) -> tuple[Queue, ...]:
-        return (self._frames, self._used, self._times, self._links, *self._entered.values())
+        return (self._used, self._times, self._links, *self._entered.values())
 
     def _belongs_to_nobody(self, line: bytes, number: int, is_awaited: bool) -> None:
         self.unknown(line, number)

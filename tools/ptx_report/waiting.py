@@ -1,4 +1,4 @@
-"""Records under construction, and who of them takes a line that names nobody.
+"""Records under construction, and which of them takes a line that names no function.
 
 Lines of two processes may interleave, and lines may be missing: then nobody can know.
 """
@@ -42,8 +42,6 @@ class Open:
     incomplete: str | None = None
     stage = ENTERED
     barred = False  # takes no further line: the log was cut behind it, or its lines are unknown
-    # What to take back where an entry that was open between proves to have lost its lines.
-    doubts: tuple[tuple[Callable[[Open], None], Open], ...] = ()
 
     def __init__(self, symbol: str, source: str | None, line: int) -> None:
         self.symbol = symbol
@@ -58,11 +56,6 @@ class Open:
             self.codes[code if certain else f"{code}?"] = None
         text = text if certain else f"of some kernel in its translation unit: {text}"
         self.notes[text] = self.notes.get(text, 0) + 1
-
-    def withdraw_frame(self) -> None:
-        """Gives back its stack and spills."""
-        self.stack_frame = self.spill_stores = self.spill_loads = None
-        self.incomplete = _INTERLEAVED
 
     def withdraw_used(self) -> None:
         """Gives back its registers and what stands beside them."""
@@ -83,16 +76,13 @@ class Open:
 
     def withdraw_all(self) -> None:
         """Gives back everything: its lines may be those of another of its name."""
-        self.withdraw_frame()
         self.withdraw_used()
         self.withdraw_time()
+        self.stack_frame = self.spill_stores = self.spill_loads = None
         self.barred = True
 
     def freeze(self) -> Record:
         """The record, as far as its lines were there."""
-        for withdraw, entry in self.doubts:
-            if entry.stage == ENTERED:
-                withdraw(self)
         return Record(
             symbol=self.symbol,
             kind=self.kind,
