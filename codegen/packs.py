@@ -295,8 +295,13 @@ def _clash(pack: Pack, packs: list[Pack]) -> str | None:
     for name, what in pack.names.items():
         owners = [other for other in packs if name in other.names]
         if len(owners) > 1:
+            if all(other.names[name] == what for other in owners):
+                clash = f"{what} is in {' and in '.join(map(str, owners))}"
+            else:
+                names = " and ".join(f"{other.names[name]} in {other}" for other in owners)
+                clash = f"{names} have one name"
             return (
-                f"{what} is in {' and in '.join(map(str, owners))}: uninstall one, or rename the "
-                f"family in one; until then neither pack is used"
+                f"{clash}: uninstall one, or rename the family in one; until then neither pack is "
+                "used"
             )
     return None

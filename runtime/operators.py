@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.autograd import forward_ad
 
+from codegen import dtypes
 from codegen.manifest import Family, Tensor
 from codegen.manifest import Scalar as ScalarArgument
 from codegen.packs import RECORD, Pack, PackError
@@ -33,23 +34,7 @@ Call = Callable[[], tuple[torch.device, Mapping[str, Any]]]
 Find = Callable[[str, Call], Kernel]
 
 NAMESPACE = "kernelmint"
-DTYPES = {
-    "bf16": torch.bfloat16,
-    "fp16": torch.float16,
-    "f32": torch.float32,
-    "f64": torch.float64,
-    "i8": torch.int8,
-    "u8": torch.uint8,
-    "i32": torch.int32,
-    "i64": torch.int64,
-    "bool": torch.bool,
-    "e4m3fn": torch.float8_e4m3fn,
-    "e5m2": torch.float8_e5m2,
-    "i16": torch.int16,
-    "u16": torch.uint16,
-    "u32": torch.uint32,
-    "u64": torch.uint64,
-}
+DTYPES: dict[str, torch.dtype] = {d.name: getattr(torch, d.torch) for d in dtypes.TABLE}
 _library = torch.library.Library(NAMESPACE, "DEF")  # type: ignore[no-untyped-call]  # PyTorch's
 
 

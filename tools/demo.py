@@ -21,11 +21,11 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import runtime
 from codegen.words import counted
+from runtime.operators import DTYPES
 
 from .families import oracle
 from .listing import Row, most_rows, print_rest, print_rows
 
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "f32": torch.float32}
 BATCH, SEQ_LEN, HEADS, KV_HEADS = 2, 500, 8, 2
 MOST = 1.5  # times PyTorch's error
 

@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
+from codegen.dtypes import DTYPES, TABLE
 from codegen.spec.expressions import BOOL, FLOAT, INT, Expression, Kind, constant, names_of
 from codegen.spec.model import Scalar
 from codegen.spec.names import cpp_name, enum_type
@@ -35,7 +36,7 @@ def scalar_declaration(scalar: Scalar) -> str:
 
 def dtype_enumerator(dtype: str) -> str:
     """The dtype's value of the enum Dtype (runtime/include/registry.h)."""
-    return "Dtype::" + ("boolean" if dtype == "bool" else dtype)
+    return f"Dtype::{TABLE[DTYPES.index(dtype)].enumerator}"
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from codegen.dtypes import DTYPES
 from codegen.emit.cpp import Names, Value, translate
 from codegen.space.product import derivation
-from codegen.spec.expressions import BOOL, DEVICE_FACTS, DTYPES, FLOAT, INT, Expression, Kind
+from codegen.spec.expressions import BOOL, DEVICE_FACTS, FLOAT, INT, Expression, Kind
 from codegen.spec.model import (
     Family,
     Parameter,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from codegen.dtypes import DTYPES
 from codegen.emit.cpp import comment, dtype_enumerator, is_wide, number, translate
 from codegen.emit.cpp_names import (
     ConfigNames,
@@ -19,7 +20,7 @@ from codegen.emit.cpp_names import (
 )
 from codegen.emit.render import render
 from codegen.space.expand import TargetSpace
-from codegen.spec.expressions import DTYPES, Expression
+from codegen.spec.expressions import Expression
 from codegen.spec.model import (
     Configuration,
     Family,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from codegen.dtypes import DTYPES
 from codegen.spec import keys, schema
 from codegen.spec.expressions import (
     BOOL,
     DTYPE,
-    DTYPES,
     FUNCTIONS,
     INT,
     Expression,

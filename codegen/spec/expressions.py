@@ -20,12 +20,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from codegen.dtypes import DTYPES
 from codegen.spec.problems import did_you_mean
 
-DTYPES = (
-    *("bf16", "fp16", "f32", "f64", "i8", "u8", "i32", "i64", "bool"),
-    *("e4m3fn", "e5m2", "i16", "u16", "u32", "u64"),
-)  # in the order of Dtype, runtime/include/registry.h
 INT64_MAX = 2**63 - 1
 # What a call's expressions may ask of its device: DeviceFacts of runtime/include/launch.h.
 DEVICE_FACTS = ("sm_count", "max_shared_memory")

@@ -9,8 +9,9 @@ from functools import cached_property
 from typing import NamedTuple
 
 from codegen import hardware
+from codegen.dtypes import DTYPES
 from codegen.manifest import Gradient, SizeRange
-from codegen.spec.expressions import BOOL, DTYPE, DTYPES, FLOAT, INT, Expression, Kind, scalar_kind
+from codegen.spec.expressions import BOOL, DTYPE, FLOAT, INT, Expression, Kind, scalar_kind
 from codegen.spec.names import cpp_type_name, enum_type, taken
 from codegen.spec.problems import Location, did_you_mean
 

@@ -7,6 +7,7 @@ import keyword
 import re
 from collections.abc import Container, Iterable
 
+from codegen.dtypes import DTYPES
 from codegen.spec.expressions import DEVICE_FACTS
 
 IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*_?\Z")
@@ -45,11 +46,11 @@ CPP_KEYWORDS = frozenset(_CPP_KEYWORDS.split()) | _MACRO_NAMES
 
 # What generated code says by these names.
 _RESERVED_WORDS = """
-    Args Config ConstTensorView Dtype Isa TensorView TraceRecord args bool context configs cpu
-    dtypes e4m3fn e5m2 expression fp16 bf16 f32 f64 i8 u8 i16 u16 i32 u32 i64 u64 isa kernelmint key
+    Args Config ConstTensorView Dtype Isa TensorView TraceRecord args context configs cpu
+    dtypes expression isa kernelmint key
     launch library main out parameters python runtime scalars scope self std symbols torch workspace
 """
-_RESERVED = frozenset(_RESERVED_WORDS.split())
+_RESERVED = frozenset((*_RESERVED_WORDS.split(), *DTYPES))
 
 
 def reserved(name: str) -> str | None:

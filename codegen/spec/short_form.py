@@ -16,8 +16,8 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from codegen.dtypes import DTYPES
 from codegen.spec import schema
-from codegen.spec.expressions import DTYPES
 from codegen.spec.keys import KeyFormatError
 from codegen.spec.model import Feature, Parameter, ParameterType, ParameterValue, ShortForm, Target
 from codegen.spec.problems import did_you_mean

@@ -7,16 +7,17 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "dtype_list.h"
 #include "launch.h"
 
 namespace kernelmint {
 
-// clang-format off
-enum class Dtype : std::uint8_t {
-  bf16, fp16, f32, f64, i8, u8, i32, i64, boolean, e4m3fn, e5m2, i16, u16, u32, u64
-};
-// clang-format on
-inline constexpr int kNumDtypes = 15;
+#define KERNELMINT_ENUMERATOR(name, ...) name,
+enum class Dtype : std::uint8_t { KERNELMINT_DTYPES(KERNELMINT_ENUMERATOR) };
+#undef KERNELMINT_ENUMERATOR
+#define KERNELMINT_ONE(...) +1
+inline constexpr int kNumDtypes = KERNELMINT_DTYPES(KERNELMINT_ONE);
+#undef KERNELMINT_ONE
 
 enum class Role : std::uint8_t { input, output };
 

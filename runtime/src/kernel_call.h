@@ -13,8 +13,8 @@ namespace kernelmint {
 inline constexpr std::int64_t kNoStrides[kMaxRank] = {};
 inline constexpr std::int64_t kMaxExtent = std::numeric_limits<std::int32_t>::max();
 
-// What a kernel sees of a tensor that was passed: null says that one is absent, and an empty one may
-// have no memory.
+// What a kernel sees of a tensor that was passed: null says that one is absent, and an empty one
+// may have no memory.
 inline void* address_of(const TensorInfo& tensor) {
   alignas(256) static std::byte nothing[1];
   return tensor.data != nullptr ? tensor.data : nothing;

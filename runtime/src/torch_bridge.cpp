@@ -2,6 +2,7 @@
 
 #include <nanobind/stl/string.h>
 
+#include <array>
 #include <string>
 
 #include "errors.h"
@@ -9,44 +10,30 @@
 namespace kernelmint {
 namespace {
 
-constexpr const char* kTorchNames[kNumDtypes] = {
-    "torch.bfloat16",    "torch.float16", "torch.float32", "torch.float64", "torch.int8",
-    "torch.uint8",       "torch.int32",   "torch.int64",   "torch.bool",    "torch.float8_e4m3fn",
-    "torch.float8_e5m2", "torch.int16",   "torch.uint16",  "torch.uint32",  "torch.uint64"};
-constexpr int kSizes[kNumDtypes] = {2, 2, 4, 8, 1, 1, 4, 8, 1, 1, 1, 2, 2, 4, 8};
+struct DtypeRow {
+  const char* torch_name;
+  dlpack::TypeCode code;
+  std::uint8_t bits;
+};
+
+#define KERNELMINT_ROW(name, torch_name, code, bits) {torch_name, dlpack::code, bits},
+constexpr DtypeRow kDtypes[kNumDtypes] = {KERNELMINT_DTYPES(KERNELMINT_ROW)};
+#undef KERNELMINT_ROW
+
+constexpr int kMostCode = 31, kMostBits = 64;
+
+// The dtype of each code and number of bits of DLPack's: found without a search, at every call.
+constexpr auto kByType = [] {
+  std::array<std::array<std::int8_t, kMostBits + 1>, kMostCode + 1> found{};
+  for (auto& row : found) row.fill(kUnknownDtype);
+  for (int i = 0; i < kNumDtypes; ++i)
+    found[kDtypes[i].code][kDtypes[i].bits] = static_cast<std::int8_t>(i);
+  return found;
+}();
 
 int to_dtype(dlpack::DataType type) {
-  if (type.lanes != 1) return kUnknownDtype;
-  const auto number = [](Dtype dtype) { return static_cast<int>(dtype); };
-  switch (type.code) {
-    case dlpack::kBfloat:
-      return type.bits == 16 ? number(Dtype::bf16) : kUnknownDtype;
-    case dlpack::kFloat:
-      return type.bits == 16   ? number(Dtype::fp16)
-             : type.bits == 32 ? number(Dtype::f32)
-             : type.bits == 64 ? number(Dtype::f64)
-                               : kUnknownDtype;
-    case dlpack::kInt:
-      return type.bits == 8    ? number(Dtype::i8)
-             : type.bits == 16 ? number(Dtype::i16)
-             : type.bits == 32 ? number(Dtype::i32)
-             : type.bits == 64 ? number(Dtype::i64)
-                               : kUnknownDtype;
-    case dlpack::kUInt:
-      return type.bits == 8    ? number(Dtype::u8)
-             : type.bits == 16 ? number(Dtype::u16)
-             : type.bits == 32 ? number(Dtype::u32)
-             : type.bits == 64 ? number(Dtype::u64)
-                               : kUnknownDtype;
-    case dlpack::kFloat8E4M3Fn:
-      return number(Dtype::e4m3fn);
-    case dlpack::kFloat8E5M2:
-      return number(Dtype::e5m2);
-    case dlpack::kBool:
-      return number(Dtype::boolean);
-    default:
-      return kUnknownDtype;
-  }
+  if (type.lanes != 1 || type.code > kMostCode || type.bits > kMostBits) return kUnknownDtype;
+  return kByType[type.code][type.bits];
 }
 
 // Interned attribute names; they live as long as the process.
@@ -89,8 +76,8 @@ nb::object call_method(PyObject* object, PyObject* name) {
 
 }  // namespace
 
-const char* torch_name(Dtype dtype) { return kTorchNames[static_cast<int>(dtype)]; }
-int size_in_bytes(Dtype dtype) { return kSizes[static_cast<int>(dtype)]; }
+const char* torch_name(Dtype dtype) { return kDtypes[static_cast<int>(dtype)].torch_name; }
+int size_in_bytes(Dtype dtype) { return kDtypes[static_cast<int>(dtype)].bits / 8; }
 
 std::string to_text(nb::handle object) {
   const nb::object result = checked(PyObject_Str(object.ptr()));
@@ -168,7 +155,7 @@ Torch::Torch() : module_(nb::module_::import_("torch")) {
   increment_version_ = module_.attr("autograd").attr("graph").attr("increment_version");
   current_stream_ = module_.attr("cuda").attr("current_stream");
   for (int i = 0; i < kNumDtypes; ++i)
-    dtypes_[i] = module_.attr(kTorchNames[i] + std::string("torch.").size());
+    dtypes_[i] = module_.attr(kDtypes[i].torch_name + std::string("torch.").size());
   cpu_device_ = module_.attr("device")("cpu");
   empty_keywords_ = nb::make_tuple("size", "dtype", "device");
 
@@ -262,8 +249,8 @@ void Torch::check_type(PyObject* object, const char* argument) {
 void Torch::check_plain(PyObject* object, const char* argument) {
   if (nb::cast<bool>(is_wrapped_(nb::handle(object))))
     throw ThroughOperator(text(argument,
-                           ": got a tensor inside a transform of torch.func, expected a "
-                           "dense tensor with data"));
+                               ": got a tensor inside a transform of torch.func, expected a "
+                               "dense tensor with data"));
 }
 
 void Torch::read(PyObject* object, const char* argument, TensorInfo& info) {

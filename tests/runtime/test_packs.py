@@ -294,13 +294,8 @@ def test_a_family_named_as_another_packs_operator_is_an_error_that_names_both(si
     name = "flash_forward_out"
     schema = record["operators"]["hstu_bsa"][0].replace("hstu_bsa", name)
     edit(other / RECORD, generated={name: "1"}, operators={name: [schema]}, fronts=[], targets=[])
-    code = "import runtime; runtime.kernels()"
-    fails(
-        site,
-        code,
-        "the operator flash_forward_out of flash_forward is in pack kernelmint",
-        str(other),
-    )
+    one, two = "the operator flash_forward_out of flash_forward in pack kernelmint (", str(other)
+    fails(site, "import runtime; runtime.kernels()", one, two, "have one name: uninstall one")
     shutil.rmtree(site / "other-0.1.0.dist-info")
     fails(
         site, f"import runtime; runtime.load_pack({str(other)!r})", "flash_forward_out", str(other)

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from codegen.dtypes import DTYPES
 from codegen.space.expand import FamilySpace
-from codegen.spec.expressions import BOOL, DTYPES, EVALUATION_ERRORS, Expression
+from codegen.spec.expressions import BOOL, EVALUATION_ERRORS, Expression
 from codegen.spec.model import Configuration, ParameterType, Target
 
 from ..places import INCLUDE

@@ -1,0 +1,66 @@
+"""The dtypes of specs: one table, for Python and for C++. Standard library only.
+
+    python -m codegen.dtypes > runtime/include/dtype_list.h
+
+writes the table of C++.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Dtype(NamedTuple):
+    """A row. Its place is its number in the enum Dtype, which packs hold: new rows come last."""
+
+    name: str  # in specs, and of its type in runtime/include/dtypes.h, if C++ has none of that name
+    torch: str  # PyTorch's name
+    dlpack: str  # DLPack's code, in runtime/src/dlpack.h
+    bits: int
+
+    @property
+    def enumerator(self) -> str:
+        """Its value of the enum: its name, if that is no keyword of C++."""
+        return "boolean" if self.name == "bool" else self.name
+
+
+TABLE = (
+    Dtype("bf16", "bfloat16", "kBfloat", 16),
+    Dtype("fp16", "float16", "kFloat", 16),
+    Dtype("f32", "float32", "kFloat", 32),
+    Dtype("f64", "float64", "kFloat", 64),
+    Dtype("i8", "int8", "kInt", 8),
+    Dtype("u8", "uint8", "kUInt", 8),
+    Dtype("i32", "int32", "kInt", 32),
+    Dtype("i64", "int64", "kInt", 64),
+    Dtype("bool", "bool", "kBool", 8),
+    Dtype("e4m3fn", "float8_e4m3fn", "kFloat8E4M3Fn", 8),
+    Dtype("e5m2", "float8_e5m2", "kFloat8E5M2", 8),
+    Dtype("i16", "int16", "kInt", 16),
+    Dtype("u16", "uint16", "kUInt", 16),
+    Dtype("u32", "uint32", "kUInt", 32),
+    Dtype("u64", "uint64", "kUInt", 64),
+)
+DTYPES = tuple(dtype.name for dtype in TABLE)
+
+
+def header() -> str:
+    """The text of dtype_list.h."""
+    rows = [f'  ROW({d.enumerator}, "torch.{d.torch}", {d.dlpack}, {d.bits})' for d in TABLE]
+    return "\n".join(
+        [
+            "// Written by `python -m codegen.dtypes`, out of its table; not edited by hand.",
+            "// A row: the value of the enum Dtype, PyTorch's name, DLPack's code, bits.",
+            "#pragma once",
+            "",
+            "// clang-format off",
+            "#define KERNELMINT_DTYPES(ROW) \\",
+            " \\\n".join(rows),
+            "// clang-format on",
+            "",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    print(header(), end="")
