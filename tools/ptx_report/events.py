@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from .records import Record
 
@@ -152,8 +152,84 @@ class Tail(NamedTuple):
     is_clear: bool = True  # whether all of it was understood
 
 
-class Events(Protocol):
-    """Who is told what a log holds, in its order. `number` is that of the line."""
+class Named(NamedTuple):
+    """`Compiling entry function 'symbol' for 'arch'`, or `Function properties for symbol`: of an
+    entry or of a device function, or nvlink's."""
+
+    symbol: str
+    arch: str | None
+    kind: Literal["entry", "properties", "link"]
+    number: int  # of its line
+
+
+class Frame(NamedTuple):
+    """`8 bytes stack frame, 4 bytes spill stores, 4 bytes spill loads`."""
+
+    stack: int
+    stores: int
+    loads: int
+    tail: Tail
+    line: bytes
+    number: int
+
+
+class Used(NamedTuple):
+    """`Used 40 registers, ...`."""
+
+    registers: int
+    tail: Tail
+    by_linker: bool
+    line: bytes
+    number: int
+
+
+class Time(NamedTuple):
+    """`Compile time = 1.5 ms`."""
+
+    milliseconds: float
+    line: bytes
+    number: int
+
+
+class Begin(NamedTuple):
+    """A run of ptxas or nvlink begins (`0 bytes gmem`), or a step of ninja, which makes an
+    object."""
+
+    is_step: bool
+    made: str | None
+
+
+class Note(NamedTuple):
+    """A warning, an error or a remark, and the function that it names."""
+
+    function: str | None
+    text: str
+    is_error: bool
+    number: int
+
+
+class Unreadable(NamedTuple):
+    """A message of a kind that is not known, or a damaged line: it opened the record of `entry`,
+    or was of one of `kinds`, as far as it shows."""
+
+    line: bytes
+    number: int
+    is_damaged: bool = True
+    entry: str | None = None
+    kinds: Collection[Unnamed] = ()
+
+
+class Gap(NamedTuple):
+    """Lines are missing before the next event, for certain or as it seems."""
+
+    is_certain: bool
+
+
+Event = Named | Frame | Used | Time | Begin | Note | Unreadable | Gap
+
+
+class Taker(Protocol):
+    """What is told what a log holds, in its order."""
 
     @property
     def source(self) -> str | None:
@@ -163,57 +239,17 @@ class Events(Protocol):
         """Whether a record waits for a line other than its compile time."""
 
     def whole(self, records: list[Record]) -> None:
-        """All lines of some kernels, one behind the other; told only where no record is open."""
+        """Takes all lines of some kernels, one behind the other; only if no record is open."""
 
-    def entry(self, symbol: str, arch: str, number: int) -> None:
-        """`Compiling entry function 'symbol' for 'arch'`."""
-
-    def properties(self, symbol: str, number: int) -> None:
-        """`Function properties for symbol`: of an entry, or of a device function."""
-
-    def linked(self, symbol: str, arch: str | None, number: int) -> None:
-        """nvlink's `Function properties for 'symbol'`."""
-
-    def frame(
-        self, *, stack: int, stores: int, loads: int, tail: Tail, line: bytes, number: int
-    ) -> None:
-        """`8 bytes stack frame, 4 bytes spill stores, 4 bytes spill loads`."""
-
-    def used(
-        self, *, registers: int, tail: Tail, by_linker: bool, line: bytes, number: int
-    ) -> None:
-        """`Used 40 registers, ...`."""
-
-    def time(self, *, milliseconds: float, line: bytes, number: int) -> None:
-        """`Compile time = 1.5 ms`."""
-
-    def run(self) -> None:
-        """`0 bytes gmem`: the first line of a run of ptxas or nvlink."""
-
-    def step(self, made: str | None) -> None:
-        """Ninja starts a step, which makes that object."""
-
-    def note(self, *, function: str | None, text: str, is_error: bool, number: int) -> None:
-        """A warning, an error or a remark, and the function that it names."""
-
-    def garbled_entry(self, symbol: str, number: int) -> None:
-        """A damaged line that still shows that it opened a record."""
-
-    def garbled(self, kinds: Collection[Unnamed], line: bytes, number: int) -> None:
-        """A damaged line, of one of these kinds as far as it shows."""
-
-    def unknown(self, line: bytes, number: int) -> None:
-        """A message of a kind that is not known yet."""
-
-    def gap(self, is_certain: bool) -> None:
-        """Lines are missing before the next event, for certain or as it seems."""
+    def take(self, event: Event) -> None:
+        """Takes anything else."""
 
 
 class Scanner:
-    """Takes the bytes of one log in chunks, and tells `events` what stands in them."""
+    """Takes the bytes of one log in chunks, and tells `taker` what they hold."""
 
-    def __init__(self, events: Events, statistics: Statistics) -> None:
-        self._events = events
+    def __init__(self, taker: Taker, statistics: Statistics) -> None:
+        self._taker = taker
         self._statistics = statistics
         self._rest = bytearray()  # an unfinished line
         self._gap = b""  # the end of the text since the last message
@@ -312,11 +348,11 @@ class Scanner:
                 if any(like.search(line) for like in _LIKE_ANY):
                     self._garbled(line, index)
         if edge:
-            self._events.step(_object_of(edge[1]))
+            self._taker.take(Begin(True, _object_of(edge[1])))
         elif _is_marked(rest):
-            self._events.gap(is_certain=True)
-        elif self._events.has_open_record() and _DEBRIS.search(rest):
-            self._events.gap(is_certain=False)
+            self._taker.take(Gap(is_certain=True))
+        elif self._taker.has_open_record() and _DEBRIS.search(rest):
+            self._taker.take(Gap(is_certain=False))
 
     def _whole_records(self, data: bytes, at: int, start: int, number: int) -> int:
         """Takes whole records, as long as they stand unbroken and no other is open.
@@ -325,14 +361,14 @@ class Scanner:
         there is none.
         """
         prefix = at - start
-        if prefix > 100 or self._events.has_open_record():
+        if prefix > 100 or self._taker.has_open_record():
             return 0
         pattern = self._whole.get(prefix)
         if pattern is None:
             pattern = self._whole[prefix] = _whole_record(prefix)
         end = 0
         records: list[Record] = []
-        source = self._events.source
+        source = self._taker.source
         tails, tail_of = self._tails, self._tail
         match = pattern.match(data, start)
         while match is not None:
@@ -365,7 +401,7 @@ class Scanner:
             end = match.end()
             match = pattern.match(data, end)
         if records:
-            self._events.whole(records)
+            self._taker.whole(records)
         return end
 
     def _message_of(self, data: bytes, at: int, other: int, line_end: int, number: int) -> int:
@@ -401,20 +437,21 @@ class Scanner:
             if is_error:
                 line = f"{level.decode()}: {line}"
             function = name[1] if name else None
-            self._events.note(function=function, text=line, is_error=is_error, number=number)
+            self._taker.take(Note(function, line, is_error, number))
         elif any(start.startswith(body[:5]) for start in _BODIES) or any(
             like.search(body) for like in _LIKE_ANY
         ):
             self._garbled(text, number)
         else:
-            self._events.unknown(text, number)
+            self._taker.take(Unreadable(text, number, is_damaged=False))
 
     def _garbled(self, text: bytes, number: int) -> None:
+        entry, kinds = None, []
         if like := _LIKE_ENTRY.search(text):
-            self._events.garbled_entry((like[1] or b"?").decode("utf-8", "replace"), number)
+            entry = (like[1] or b"?").decode("utf-8", "replace")
         else:
             kinds = [kind for kind, like in _LIKE_UNNAMED.items() if like.search(text)]
-            self._events.garbled(kinds, text, number)
+        self._taker.take(Unreadable(text, number, entry=entry, kinds=kinds))
 
     def _structural(
         self, tool: bytes, body: bytes, number: int, fused: bool, arch: str | None
@@ -423,29 +460,22 @@ class Scanner:
         if body.startswith(b"Compiling entry function"):
             if match := _ENTRY.fullmatch(body):
                 symbol = match[1].decode("utf-8", "replace")
-                self._events.entry(symbol, match[2].decode(), number)
+                self._taker.take(Named(symbol, match[2].decode(), "entry", number))
             else:
                 self._garbled(body, number)
         elif match := _PROPERTIES.fullmatch(body):
             symbol = (match[1] or match[2]).decode("utf-8", "replace")
-            if tool == b"nvlink":
-                self._events.linked(symbol, arch, number)
-            else:
-                self._events.properties(symbol, number)
+            kind: Literal["link", "properties"] = "link" if tool == b"nvlink" else "properties"
+            self._taker.take(Named(symbol, arch, kind, number))
         elif match := _USED.fullmatch(body):
             if fused:
                 return False
-            self._events.used(
-                registers=int(match[1]),
-                tail=self._tail(match[2]),
-                by_linker=tool == b"nvlink",
-                line=body,
-                number=number,
-            )
+            tail, by_linker = self._tail(match[2]), tool == b"nvlink"
+            self._taker.take(Used(int(match[1]), tail, by_linker, body, number))
         elif match := _TIME.fullmatch(body):
-            self._events.time(milliseconds=float(match[1]), line=body, number=number)
+            self._taker.take(Time(float(match[1]), body, number))
         elif _UNIT.fullmatch(body):
-            self._events.run()
+            self._taker.take(Begin(False, None))
         else:
             return False
         return True
@@ -455,14 +485,8 @@ class Scanner:
         if match is None:
             self._garbled(line, number)
             return
-        self._events.frame(
-            stack=int(match[1]),
-            stores=int(match[2]),
-            loads=int(match[3]),
-            tail=self._tail(match[4]),
-            line=line,
-            number=number,
-        )
+        stack, stores, loads = (int(figure) for figure in match.groups()[:3])
+        self._taker.take(Frame(stack, stores, loads, self._tail(match[4]), line, number))
 
     def _tail(self, text: bytes) -> Tail:
         known = self._tails.get(text)

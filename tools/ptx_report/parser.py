@@ -12,10 +12,23 @@ What ptxas prints for a kernel is named in two of its lines and unnamed in the o
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
 
-from .events import Scanner, Statistics, Tail, Unnamed
+from .events import (
+    Begin,
+    Event,
+    Frame,
+    Gap,
+    Named,
+    Note,
+    Scanner,
+    Statistics,
+    Time,
+    Unnamed,
+    Unreadable,
+    Used,
+)
 from .records import Record
 from .waiting import ENTERED, FRAMED, NAMED, TIMED, USED_UP, Open, Queue, Whole
 
@@ -53,6 +66,16 @@ class _Builder:
         # Notes whose function has not come yet, by its symbol.
         self._pending: dict[str, list[tuple[int, str]]] = {}
         self._notes: list[tuple[str | None, int, str]] = []  # notes since the last structural line
+        self._takers: dict[type, Callable[[Any], None]] = {
+            Named: self._named,
+            Frame: self._frame,
+            Used: self._used_up,
+            Time: self._time,
+            Note: self._note,
+            Unreadable: self._unreadable,
+            Gap: self._gap,
+            Begin: self._begin,
+        }
 
     def end(self) -> None:
         """The log ends here."""
@@ -61,7 +84,7 @@ class _Builder:
         self.finished += [record.freeze() for record in self._window]
         self._window.clear()
 
-    # The events, as tools.ptx_report.events.Events describes them.
+    # As tools.ptx_report.events.Taker says.
 
     def has_open_record(self) -> bool:
         return bool(self._used.waiting or self._links.waiting or self._entered)
@@ -83,14 +106,35 @@ class _Builder:
                 times.join_with_line(taken)
         self._trim()
 
-    def entry(self, symbol: str, arch: str, number: int) -> None:
+    def take(self, event: Event) -> None:
+        self._takers[type(event)](event)
+
+    def _named(self, event: Named) -> None:
+        symbol, arch, kind, number = event
+        if kind == "entry":
+            self._entry(symbol, arch, number)
+        elif kind == "properties":
+            self._properties(symbol, number)
+        else:
+            record = self._open(symbol, "link", number)
+            record.arch = arch
+            self._links.join(record)
+
+    def _begin(self, event: Begin) -> None:
+        if event.is_step:
+            self._settle_notes()
+            self.source = event.made or self._log
+        self._end_unit()
+        self._bar()
+
+    def _entry(self, symbol: str, arch: str | None, number: int) -> None:
         record = self._open(symbol, "kernel", number)
         record.arch = arch
         self._entered.setdefault(symbol, Queue(lambda record: record.withdraw_all(), NAMED)).join(
             record
         )
 
-    def properties(self, symbol: str, number: int) -> None:
+    def _properties(self, symbol: str, number: int) -> None:
         queue = self._entered.get(symbol)
         if queue is None:
             self._times.join(self._open(symbol, "function", number))
@@ -106,48 +150,40 @@ class _Builder:
         for queue in (self._used, self._times):
             queue.join(taker)
 
-    def linked(self, symbol: str, arch: str | None, number: int) -> None:
-        record = self._open(symbol, "link", number)
-        record.arch = arch
-        self._links.join(record)
-
-    def frame(
-        self, *, stack: int, stores: int, loads: int, tail: Tail, line: bytes, number: int
-    ) -> None:
+    def _frame(self, event: Frame) -> None:
         record = self._last  # ptxas writes this line and the one that names its function at once
         if record is None or record.barred or record.stage != NAMED:
             self._last = None
-            self._belongs_to_nobody(line, number, is_awaited=False)
+            self._belongs_to_nobody(event.line, event.number, is_awaited=False)
             return
-        record.stack_frame, record.spill_stores, record.spill_loads = stack, stores, loads
+        record.stack_frame, record.spill_stores, record.spill_loads, tail, *_ = event
         record.other += tail.other
         record.stage = FRAMED
         if not tail.is_clear:
-            self.unknown(line, number)
+            self._unknown(event.line, event.number)
 
-    def used(
-        self, *, registers: int, tail: Tail, by_linker: bool, line: bytes, number: int
-    ) -> None:
-        queue = self._links if by_linker else self._used
+    def _used_up(self, event: Used) -> None:
+        tail = event.tail
+        queue = self._links if event.by_linker else self._used
         is_awaited = bool(queue.waiting)
         if is_awaited:
             self._last = queue.line(self._last)
-        elif by_linker or self._last is None or not self._takes_unawaited(self._last):
+        elif event.by_linker or self._last is None or not self._takes_unawaited(self._last):
             self._last = None
         record = self._last
         if record is None:
-            self._belongs_to_nobody(line, number, is_awaited)
+            self._belongs_to_nobody(event.line, event.number, is_awaited)
             return
-        record.used_registers = registers
+        record.used_registers = event.registers
         record.barriers, record.smem, record.cmem0 = tail.barriers, tail.smem, tail.cmem0
         record.cumulative_stack = tail.cumulative_stack
         record.other += tail.other
         record.stage = USED_UP
-        if by_linker:
+        if event.by_linker:
             record.stack_frame = tail.stack
         if not tail.is_clear:
             record.incomplete = "part of its 'Used' line is not understood"
-            self.unknown(line, number)
+            self._unknown(event.line, event.number)
 
     def _takes_unawaited(self, last: Open) -> bool:
         """Whether `last` takes a `Used` line right behind it, while no record waits for one."""
@@ -163,61 +199,47 @@ class _Builder:
             return True
         return False
 
-    def time(self, *, milliseconds: float, line: bytes, number: int) -> None:
+    def _time(self, event: Time) -> None:
         record = self._times.line(self._last)
         self._last = None  # nothing follows a record's time
         if record is None:
-            self.unknown(line, number)
+            self._unknown(event.line, event.number)
         else:
-            record.compile_time_ms = milliseconds
+            record.compile_time_ms = event.milliseconds
 
-    def run(self) -> None:
-        self._end_unit()
-        self._bar()
-
-    def step(self, made: str | None) -> None:
-        if self._notes:
-            self._settle_notes()
-        self._end_unit()
-        self._bar()
-        self.source = made or self._log
-
-    def note(self, *, function: str | None, text: str, is_error: bool, number: int) -> None:
-        if function or not text.startswith("Overriding "):
-            self._notes.append((function, number, text))
+    def _note(self, event: Note) -> None:
+        if event.function or not event.text.startswith("Overriding "):
+            self._notes.append((event.function, event.number, event.text))
             if len(self._notes) > WINDOW:  # warnings alone, without the kernels' lines
                 self._settle_notes()
-        if is_error:
-            self.gap(is_certain=False)
+        if event.is_error:
+            self._gap(Gap(is_certain=False))
 
-    def garbled_entry(self, symbol: str, number: int) -> None:
-        self.gap(is_certain=True)
-        record = self._open(symbol, "kernel", number)
-        record.barred = True
-        record.incomplete = "its 'Compiling entry function' line is garbled"
-        self._last = None
+    def _unreadable(self, event: Unreadable) -> None:
+        if event.entry is not None:
+            self._gap(Gap(is_certain=True))
+            record = self._open(event.entry, "kernel", event.number)
+            record.barred = True
+            record.incomplete = "its 'Compiling entry function' line is garbled"
+            self._last = None
+            return
+        self._unknown(event.line, event.number)
+        if event.is_damaged:
+            self._gap(Gap(is_certain=True))
+        for kind, queue in ((Unnamed.USED, self._used), (Unnamed.TIME, self._times)):
+            if kind in event.kinds:
+                queue.lose_one()
 
-    def garbled(self, kinds: Collection[Unnamed], line: bytes, number: int) -> None:
-        self.unknown(line, number)
-        self.gap(is_certain=True)
-        queues = {
-            Unnamed.USED: self._used,
-            Unnamed.TIME: self._times,
-        }
-        for kind in kinds:
-            if kind in queues:
-                queues[kind].lose_one()
-
-    def unknown(self, line: bytes, number: int) -> None:
+    def _unknown(self, line: bytes, number: int) -> None:
         self.statistics.unknown += 1
         if len(self.statistics.unknown_samples) < _SAMPLES:
             sample = line[:300].decode("utf-8", "replace").strip()
             self.statistics.unknown_samples.append((self._log or "-", number, sample))
 
-    def gap(self, is_certain: bool) -> None:
+    def _gap(self, event: Gap) -> None:
         self._unit_is_whole = False
         self._bar()
-        if is_certain:
+        if event.is_certain:
             for queue in self._queues():
                 queue.settle()
 
@@ -233,9 +255,9 @@ class _Builder:
         return (self._used, self._times, self._links, *self._entered.values())
 
     def _belongs_to_nobody(self, line: bytes, number: int, is_awaited: bool) -> None:
-        self.unknown(line, number)
+        self._unknown(line, number)
         if not is_awaited:  # the line that names its function is missing
-            self.gap(is_certain=True)
+            self._gap(Gap(is_certain=True))
 
     def _open(self, symbol: str, kind: str, number: int) -> Open:
         """A new record."""
