@@ -49,7 +49,7 @@ def install(site: Path, name: str, workspace, **changes: object) -> Path:
         "isas": ["baseline"],
         "settings": {},
         "sources": {},
-        "operators": {},
+        "operators": {f["name"]: f["operators"] for f in manifest["families"]},
         "on_host": [],
         "fronts": [],
         "specs": {"kernel_specs": "kernel_specs"},
@@ -179,7 +179,8 @@ def test_packs_with_one_family_and_damaged_ones_are_named_and_the_others_listed(
         assert both in result.stderr
         assert "and in pack third (third 1, " in result.stderr
     record = json.loads(clash.read_text())
-    clash.write_text(json.dumps({**record, "generated": {"other": "f"}}))
+    operators = {"other": [text.replace("demo", "other") for text in record["operators"]["demo"]]}
+    clash.write_text(json.dumps({**record, "generated": {"other": "f"}, "operators": operators}))
     (site / "third/_pack/manifest.json").write_text("{")
     result = workspace.run("list")
     assert result.status == 2
