@@ -32,6 +32,7 @@ _EXIT_STATUS = {"excluded": 1, "unknown": BAD_INPUT}  # of `explain`
 
 _SPECS = Path("kernel_specs")
 _OUT = Path("generated")
+_SHOWN = 40  # lines of a diff
 
 
 def _reports_bad_input(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -112,9 +113,15 @@ def regenerate(specs: tuple[Path, ...], out: Path, set_name: str | None, where: 
 @_out_option
 @_selection_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, without the diff.")
+@click.option("--all", "whole", is_flag=True, help="The whole diff, however long.")
 @_reports_bad_input
 def check(
-    specs: tuple[Path, ...], out: Path, set_name: str | None, where: str | None, as_json: bool
+    specs: tuple[Path, ...],
+    out: Path,
+    set_name: str | None,
+    where: str | None,
+    as_json: bool,
+    whole: bool,
 ) -> None:
     """Exits 1 with a diff and the command that mends it where the tree is stale.
 
@@ -145,10 +152,12 @@ def check(
         found = {"stale": True, "differing": differing, "orphans": orphans, "commands": commands}
         click.echo(json.dumps(found, indent=1))
         sys.exit(STALE)
-    for diff in difference.diffs.values():
-        click.echo(diff, nl=False)
-    for orphan in orphans:
-        click.echo(f"orphan: {orphan}")
+    lines = [line for diff in difference.diffs.values() for line in diff.splitlines()]
+    lines += [f"orphan: {orphan}" for orphan in orphans]
+    shown = lines if whole else lines[:_SHOWN]
+    click.echo("\n".join(shown))
+    if len(lines) > len(shown):
+        click.echo(f"and {counted(len(lines) - len(shown), 'more line')}: --all shows them")
     click.echo(
         f"{display_path(out)} is stale: {counted(len(difference.diffs), 'file')} to change, "
         f"{counted(len(orphans), 'orphan')}; mend it with:",

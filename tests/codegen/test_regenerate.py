@@ -304,8 +304,14 @@ def test_check_prints_a_unified_diff_and_the_command_that_mends_it(workspace) ->
     regenerate(workspace)
     before = workspace.tree()
     workspace.edit("sm80.yaml", "limits: {threads: 256}", "limits: {threads: 128}")
-    result = workspace.run("check")
-    assert result.status == 1
+    short = workspace.run("check")
+    result = workspace.run("check", "--all")
+    assert short.status == result.status == 1
+    lines = result.stdout.splitlines()
+    assert len(lines) > 40
+    rest = f"and {len(lines) - 40} more lines: --all shows them"
+    assert short.stdout.splitlines() == [*lines[:40], rest]
+    assert short.stderr == result.stderr
     assert "--- a/demo/sm80_table.cpp\n+++ b/demo/sm80_table.cpp\n@@" in result.stdout
     assert re.search(r'^-\s+\{\.key = "demo\.sm80\.bf16-t64-w8-auto"', result.stdout, re.M)
     assert result.stderr.endswith("mend it with:\n  kernelmint regenerate\n")
@@ -319,7 +325,7 @@ def test_check_sees_an_edited_a_missing_and_an_orphaned_file(workspace) -> None:
     (workspace.out / "demo/library.cpp").unlink()
     (workspace.out / "demo/sm80_bf16_9.cu").write_bytes(tree["demo/family.cpp"])
     (workspace.out / "README").write_text("mine")
-    result = workspace.run("check")
+    result = workspace.run("check", "--all")
     assert result.status == 1
     assert "-// edited\n" in result.stdout
     assert "--- /dev/null\n+++ b/demo/library.cpp\n" in result.stdout
@@ -355,7 +361,7 @@ def test_check_of_other_folders(workspace) -> None:
 
 
 def test_check_without_a_tree(workspace) -> None:
-    result = workspace.run("check")
+    result = workspace.run("check", "--all")
     assert result.status == 1
     assert "+++ b/manifest.json" in result.stdout
 
