@@ -153,13 +153,11 @@ def _info(family: str, key: str) -> kernel_info.KernelInfo | None:
     """What is known of a key; None where no pack lists it."""
     if packs.owner(family) is None:
         return None
-    found = manifest.family(family)
-    for target in found.targets:
-        for kernel in target.kernels:
-            if kernel.key == key:
-                # Of this one alone: whether others are available may take starting CUDA.
-                return next(kernel_info.infos_of(found, target, [kernel]))
-    return None
+    found = manifest.kernel(family, key)
+    if found is None:
+        return None
+    # Of this one alone: whether others are available may take starting CUDA.
+    return next(kernel_info.infos_of(manifest.family(family), *found))
 
 
 # How much of a key or a short form that names no kernel is compared and shown: comparing costs the

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -182,7 +182,12 @@ def _renamed(method: FunctionType, key: str) -> FunctionType:
     copy = FunctionType(method.__code__, method.__globals__, method.__name__, method.__defaults__)
     copy.__kwdefaults__, copy.__annotations__ = method.__kwdefaults__, method.__annotations__
     copy.__module__, copy.__doc__ = method.__module__, method.__doc__
-    _, *parameters = inspect.signature(method).parameters.values()
-    plain = inspect.Signature([p.replace(annotation=p.empty) for p in parameters])
-    copy.__qualname__ = f"{key} takes {plain}: {method.__name__}"
+    copy.__qualname__ = f"{key} takes {_plain_signature(method)}: {method.__name__}"
     return copy
+
+
+@cache
+def _plain_signature(method: FunctionType) -> str:
+    """What a family's method takes, without annotations."""
+    _, *parameters = inspect.signature(method).parameters.values()
+    return str(inspect.Signature([p.replace(annotation=p.empty) for p in parameters]))

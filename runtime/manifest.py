@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from codegen import manifest
-from codegen.manifest import Family
+from codegen.manifest import Family, Target
 from codegen.packs import Pack, PackError
 from runtime import packs
 from runtime.errors import BuildError
@@ -81,9 +81,23 @@ def family(name: str) -> Family:
     return _merged(name, packs.of(name), packs.parts(name))
 
 
+def kernel(name: str, key: str) -> tuple[Target, list[manifest.Kernel]] | None:
+    """The target and the kernel of a key of a family, which is known to be there; None where no
+    pack lists it."""
+    return _by_key(name, packs.of(name), packs.parts(name)).get(key)
+
+
 def of_pack(pack: Pack, name: str) -> Family:
     """A family as a pack's manifest has it."""
     return _families(pack)[name]
+
+
+@functools.lru_cache(maxsize=256)
+def _by_key(
+    name: str, pack: Pack, parts: tuple[Pack, ...]
+) -> dict[str, tuple[Target, list[manifest.Kernel]]]:
+    targets = _merged(name, pack, parts).targets
+    return {kernel.key: (target, [kernel]) for target in targets for kernel in target.kernels}
 
 
 @functools.lru_cache(maxsize=256)
