@@ -12,13 +12,12 @@ from runtime.errors import InvalidArgument
 # Found once: calls are short.
 _is_jit_tracing = torch._C._is_tracing
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
+is_autocast = torch._C._is_any_autocast_enabled  # on any kind of device
 
 
 def autocast(*given: Any) -> tuple[Any, ...]:
-    """Tensors in autocast's dtype where it is on, as PyTorch's own operators of lower precision
+    """Tensors in autocast's dtype if it is on, as PyTorch's own operators of lower precision
     take them: those of floating point but float64."""
-    if not torch._C._is_any_autocast_enabled():
-        return given
     return tuple(map(_autocast, given))
 
 
@@ -92,11 +91,10 @@ def extents(name: str, tensor: Any, rank: int) -> tuple[Any, ...]:
 
     While torch.jit.trace makes tensors of extents, their values: a kernel is chosen by them.
     """
-    if type(tensor) is torch.Tensor and not (
-        tensor.is_nested or tensor.is_meta or (not _is_dynamo_compiling() and _is_jit_tracing())
-    ):
+    if type(tensor) is torch.Tensor and not (tensor.is_nested or tensor.is_meta):
         shape = tensor.shape
-        if len(shape) == rank:  # what else may be wrong is the kernel's to refuse
+        # Not a symbol's nor a trace's. What else may be wrong is the kernel's to refuse.
+        if len(shape) == rank and (rank == 0 or type(shape[0]) is int):
             return shape
     check(name, tensor, rank)
     if not torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]  # PyTorch's

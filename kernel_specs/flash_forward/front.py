@@ -55,7 +55,8 @@ def attention(
     """
     given = out
     _check(causal, layout)
-    q, k, v = tensors.autocast(q, k, v)
+    if tensors.is_autocast():
+        q, k, v = tensors.autocast(q, k, v)
     if layout == "bhsd":
         q, k, v = _swapped("q", q), _swapped("k", k), _swapped("v", v)
         if isinstance(out, (tuple, list)):
@@ -185,7 +186,7 @@ def _call(q: torch.Tensor, k: torch.Tensor, causal: bool) -> tuple[dict[str, Any
 
 
 def _swapped(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    tensors.check(name, tensor, 4)
+    tensors.extents(name, tensor, 4)
     try:
         return tensor.transpose(1, 2)
     except (RuntimeError, TypeError) as error:  # without memory, or a subclass that cannot
