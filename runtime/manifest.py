@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ from pathlib import Path
 from codegen import manifest
 from codegen.manifest import Family, Target
 from codegen.packs import Pack, PackError
+from codegen.ptxas.records import ReportError, read_csv
 from runtime import packs
 from runtime.errors import BuildError
 
@@ -131,7 +131,7 @@ def _readable(pack: Pack, path: Path) -> Iterator[None]:
         raise PackError(f"{pack}: there is no {path}: reinstall it") from None
     except PackError:
         raise
-    except (OSError, ValueError, RecursionError, LookupError, TypeError, csv.Error) as error:
+    except (OSError, ValueError, RecursionError, LookupError, TypeError, ReportError) as error:
         raise PackError(
             f"{pack}: {path} is damaged ({type(error).__name__}: {error}): reinstall it"
         ) from None
@@ -144,14 +144,13 @@ def resources(pack: Pack) -> dict[str, Resources]:
     found: dict[str, Resources] = {}
     if not path.exists():
         return found
-    with _readable(pack, path), path.open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            if not row["used_registers"]:
-                continue
-            registers = int(row["used_registers"])
-            spills = int(row["spill_stores"] or 0) + int(row["spill_loads"] or 0)
-            most = found.get(row["kernel_config"], Resources(0, 0))
-            found[row["kernel_config"]] = Resources(
-                max(registers, most.registers), max(spills, most.spills)
+    with _readable(pack, path):
+        rows = read_csv(path)
+    for row in rows:
+        if row.used_registers:
+            most = found.get(row.kernel_config, Resources(0, 0))
+            spills = (row.spill_stores or 0) + (row.spill_loads or 0)
+            found[row.kernel_config] = Resources(
+                max(row.used_registers, most.registers), max(spills, most.spills)
             )
     return found

@@ -46,7 +46,7 @@ def packages_of(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "name", ["codegen/staleness.py", "tools/build/record.py", "tools/ptx_report/collect.py"]
+    "name", ["codegen/staleness.py", "codegen/build/record.py", "codegen/ptxas/collect.py"]
 )
 def test_what_the_build_runs_needs_the_standard_library_alone(name) -> None:
     """They run by path in a build's environment, where the project's requirements are absent."""
@@ -76,6 +76,13 @@ def test_tools_are_found_under_any_name() -> None:
         sample = path.name.startswith("bench_") or path.name in ("demo.py", "symbols.py")
         names = re.findall(r"\b(flash_forward|hstu\w*|block_sparse)\b", path.read_text())
         assert not names or sample or "fuzz" in path.parts, (path, names)
+
+
+def test_the_runtime_runs_no_file_by_its_path() -> None:
+    """What it uses, it imports, where the rules above see it."""
+    for path in (ROOT / "runtime").rglob("*.py"):
+        assert "runpy" not in packages_of(path), path
+        assert not re.search(r"(tools|codegen|ptx_report)/\w+", path.read_text()), path
 
 
 def is_front(path: Path) -> bool:
@@ -131,9 +138,11 @@ def writes(path: Path) -> Iterator[str]:
 
 
 def test_only_the_writer_writes_into_generated() -> None:
-    """codegen's own files: the writer, and new, which writes into a folder of specs."""
+    """codegen's own files: the writer, and new, which writes into a folder of specs. What a build
+    runs writes into the build's folder."""
     allowed = {ROOT / "codegen/tree/writer.py", ROOT / "codegen/scaffold/__init__.py"}
-    for path in (ROOT / "codegen").rglob("*.py"):
+    of_builds = {*(ROOT / "codegen/build").glob("*.py"), *(ROOT / "codegen/ptxas").glob("*.py")}
+    for path in {*(ROOT / "codegen").rglob("*.py")} - of_builds:
         assert bool(list(writes(path))) == (path in allowed), path
 
 

@@ -23,8 +23,8 @@ from pathlib import Path
 
 import click
 
-from .ptx_report.events import Statistics
-from .ptx_report.inputs import read_log
+from codegen.ptxas.events import Statistics
+from codegen.ptxas.inputs import read_log
 
 _PIECE = 1 << 24
 

@@ -24,6 +24,8 @@ import yaml
 
 from codegen import packs, pipeline
 from codegen.manifest import Selection
+from codegen.ptxas.files import write_text
+from codegen.ptxas.records import ReportError
 from codegen.space import explain
 from codegen.space.expand import exclusions
 from codegen.spec.load import load
@@ -31,9 +33,6 @@ from codegen.spec.model import Family, ParameterValue, Target
 from codegen.spec.problems import SpecError, UsageError, display_path
 from codegen.tree import writer
 from codegen.words import counted
-
-from .ptx_report.files import write_text
-from .ptx_report.records import ReportError
 
 Values = tuple[ParameterValue, ...]
 

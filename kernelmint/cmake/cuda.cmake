@@ -159,7 +159,7 @@ function(kernelmint_add_cuda_objects library objects sources target architecture
   foreach(root IN LISTS KERNELMINT_GENERATED KERNELMINT_SPEC_DIRS)
     list(APPEND roots --root "${root}")
   endforeach()
-  set(launcher ${KERNELMINT_PYTHON} "${KERNELMINT_TOOLS}/build/compile_logged.py"
+  set(launcher ${KERNELMINT_PYTHON} "${KERNELMINT_CODEGEN}/build/compile_logged.py"
     --log-dir "${ptxas}" ${roots} --target ${target} -- ${CMAKE_CUDA_COMPILER_LAUNCHER})
   set_target_properties(${objects} PROPERTIES
     CUDA_ARCHITECTURES "${architectures}" JOB_POOL_COMPILE kernels

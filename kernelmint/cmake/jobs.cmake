@@ -1,7 +1,7 @@
 # A ninja pool for the kernels: one nvcc can take gigabytes, and the processors outnumber them.
 # How large it is depends on what a compiler took in an earlier build of `folder`.
 function(kernelmint_make_job_pool folder)
-  execute_process(COMMAND ${KERNELMINT_PYTHON} "${KERNELMINT_TOOLS}/build/jobs.py" "${folder}/ptxas"
+  execute_process(COMMAND ${KERNELMINT_PYTHON} "${KERNELMINT_CODEGEN}/build/jobs.py" "${folder}/ptxas"
                   OUTPUT_VARIABLE jobs OUTPUT_STRIP_TRAILING_WHITESPACE
                   RESULT_VARIABLE failed ERROR_VARIABLE reason)
   if(failed)

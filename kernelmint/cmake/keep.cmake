@@ -4,7 +4,7 @@
 # A path that stays with what is in `source`: itself, or a copy in the build folder under `name`.
 function(kernelmint_keep source name result)
   execute_process(
-    COMMAND "${Python_EXECUTABLE}" "${KERNELMINT_TOOLS}/build/keep.py" "${source}"
+    COMMAND "${Python_EXECUTABLE}" "${KERNELMINT_CODEGEN}/build/keep.py" "${source}"
             "${CMAKE_BINARY_DIR}/kept/${name}" ${ARGN}
     OUTPUT_VARIABLE kept ERROR_VARIABLE reason RESULT_VARIABLE failed)
   if(failed)

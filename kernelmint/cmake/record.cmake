@@ -36,12 +36,12 @@ function(kernelmint_record_pack name folder targets)
   list(APPEND made_of ${sources})
   add_custom_command(
     OUTPUT "${folder}/pack.json" "${folder}/record.cpp"
-    COMMAND ${KERNELMINT_PYTHON} "${KERNELMINT_TOOLS}/build/record.py"
+    COMMAND ${KERNELMINT_PYTHON} "${KERNELMINT_CODEGEN}/build/record.py"
             --name ${name} --folder "${folder}" --root "${CMAKE_CURRENT_SOURCE_DIR}"
             --kernelmint "${KERNELMINT_ROOT}" --manifest "${KERNELMINT_GENERATED}/manifest.json"
             --targets ${targets} --architectures ${KERNELMINT_ARCHITECTURES}
             --isas ${KERNELMINT_CHOSEN_ISAS} ${specs} ${settings} ${builds} -- ${made_of} ${ARGN}
     DEPENDS ${made_of} ${headers} ${ARGN} "${KERNELMINT_GENERATED}/manifest.json"
-            "${KERNELMINT_TOOLS}/build/record.py" "${KERNELMINT_CODEGEN}/packs.py"
+            "${KERNELMINT_CODEGEN}/build/record.py" "${KERNELMINT_CODEGEN}/packs.py"
     VERBATIM)
 endfunction()

@@ -11,7 +11,6 @@ import contextlib
 import errno
 import json
 import os
-import runpy
 import shlex
 import shutil
 import signal
@@ -26,6 +25,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from codegen import packs
+from codegen.build import jobs
+from codegen.ptxas.collect import write_csv
+from codegen.ptxas.records import ReportError
 from runtime import _native
 from runtime.errors import BuildError
 from runtime.ondemand import compilers
@@ -145,12 +147,15 @@ def _compile_all(
 ) -> dict[str, Entry]:
     from runtime.ondemand.emit import Spec  # codegen's libraries, which take a while to import
 
-    jobs = runpy.run_path(str(compilers.TOOLS / "build/jobs.py"))["jobs"]()
+    try:
+        most = jobs.jobs()
+    except ValueError as error:
+        raise BuildError(str(error)) from None
     specs: dict[Source, Spec] = {}
     done: dict[str, Entry] = {}
     with (
-        contextlib.closing(_Processes(jobs)) as processes,
-        concurrent.futures.ThreadPoolExecutor(jobs) as kernels,
+        contextlib.closing(_Processes(most)) as processes,
+        concurrent.futures.ThreadPoolExecutor(most) as kernels,
     ):
         pending: dict[concurrent.futures.Future[tuple[str, Entry]], str] = {}
         try:
@@ -376,15 +381,17 @@ class _Job:
                 path.write_text(log)
         toolkit = self.recipe.toolkit
         assert toolkit is not None
-        command = [
-            *(sys.executable, str(compilers.TOOLS / "ptx_report/collect.py"), "ptxas"),
-            *("--manifest", "manifest.json", "--csv", "pack/ptxas.csv"),
-            *("--nvcc-version", toolkit.nvcc.version, f"--flags={shlex.join(self.recipe.device)}"),
-            *(f"--include={folder}" for folder in self.commands.foreign),
-        ]
-        code, output = self.processes.submit(self._process, command).result()
-        if code:
-            raise _CompilerError(output)
+        try:
+            write_csv(
+                self.folder / "ptxas",
+                self.folder / "manifest.json",
+                self.folder / "pack/ptxas.csv",
+                toolkit.nvcc.version,
+                shlex.join(self.recipe.device),
+                self.commands.foreign,
+            )
+        except ReportError as error:
+            raise _CompilerError(str(error)) from None
 
     def _check_disk(self, error: _CompilerError) -> None:
         """Raises OSError where a compiler had no space, which no kernel is to blame for."""

@@ -22,7 +22,6 @@ _HOME = Path(codegen.__file__).resolve().parents[1]  # a checkout's root, or sit
 _IN_CHECKOUT = (_HOME / "runtime/include").is_dir()
 INCLUDE = _HOME / ("runtime/include" if _IN_CHECKOUT else "kernelmint/include")
 PACK = _HOME / ("runtime/pack" if _IN_CHECKOUT else "kernelmint/pack")
-TOOLS = _HOME / ("tools" if _IN_CHECKOUT else "kernelmint/tools")
 EXPORTS = _HOME / "kernelmint/cmake/exports.map"
 
 _COMMON = ("-O3", "-DNDEBUG", "-std=c++20")

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 import runtime
-from tools.ptx_report.fingerprints import Manifest
-from tools.ptx_report.records import read_csv
+from codegen.ptxas.fingerprints import Manifest
+from codegen.ptxas.records import read_csv
 
 from .pack_project import ROOT, PackProject
 

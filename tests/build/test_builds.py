@@ -414,10 +414,10 @@ def test_the_job_pool_is_bounded_by_memory_and_by_max_jobs(tmp_path: Path) -> No
 
     assert jobs.jobs(mib_per_job=1 << 40) == 1
     assert jobs.jobs(mib_per_job=1) == len(os.sched_getaffinity(0))
-    assert run(sys.executable, "tools/build/jobs.py", MAX_JOBS="7").stdout.strip() == "7"
+    assert run(sys.executable, "codegen/build/jobs.py", MAX_JOBS="7").stdout.strip() == "7"
     (tmp_path / "x.cu.sm80.cost.json").write_text('{"mib": 4000000}')  # of an earlier build
-    assert run(sys.executable, "tools/build/jobs.py", tmp_path).stdout.strip() == "1"
-    refused = run(sys.executable, "tools/build/jobs.py", MAX_JOBS="many")
+    assert run(sys.executable, "codegen/build/jobs.py", tmp_path).stdout.strip() == "1"
+    refused = run(sys.executable, "codegen/build/jobs.py", MAX_JOBS="many")
     assert refused.returncode != 0
     assert "MAX_JOBS" in refused.stdout
 
@@ -429,7 +429,7 @@ def test_what_ccache_replays_measures_nothing(tmp_path: Path, monkeypatch) -> No
     monkeypatch.setenv("CCACHE_DIR", str(tmp_path / "ccache"))
     monkeypatch.delenv("CCACHE_DISABLE", raising=False)
     (tmp_path / "x.cu").write_text("__global__ void x() {}\n")
-    command = [sys.executable, ROOT / "tools/build/compile_logged.py", "--log-dir", "logs"]
+    command = [sys.executable, ROOT / "codegen/build/compile_logged.py", "--log-dir", "logs"]
     command += ["--root", ".", "--target", "sm80", "--", "ccache", "nvcc", "-Xptxas=-v"]
     command += ["-gencode", "arch=compute_80,code=sm_80", "-c", "x.cu", "-o", "x.o"]
     cost, log = tmp_path / "logs/x.cu.sm80.cost.json", tmp_path / "logs/x.cu.sm80.ptxas.log"

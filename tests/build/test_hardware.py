@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import runtime
+from codegen.ptxas.fingerprints import Manifest
+from codegen.ptxas.records import read_csv
 from runtime import manifest
-from tools.ptx_report.fingerprints import Manifest
-from tools.ptx_report.records import read_csv
 
 from .pack_project import PackProject
 

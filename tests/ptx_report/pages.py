@@ -2,8 +2,8 @@
 
 from types import SimpleNamespace
 
+from codegen.ptxas.records import Record
 from tests.ptx_report.project import symbol
-from tools.ptx_report.records import Record
 from tools.ptx_report.report import Report
 
 

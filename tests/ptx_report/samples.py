@@ -5,8 +5,8 @@ import io
 from collections import defaultdict
 from pathlib import Path
 
-from tools.ptx_report.events import Statistics
-from tools.ptx_report.parser import CHUNK, Parser, parse
+from codegen.ptxas.events import Statistics
+from codegen.ptxas.parser import CHUNK, Parser, parse
 
 DATA = Path(__file__).parent / "data"
 LOGS = sorted(DATA.glob("*.log"))

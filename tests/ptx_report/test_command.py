@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from codegen.ptxas import collect
+from codegen.ptxas.records import COLUMNS, Record, csv_text, read_csv
 from tests.ptx_report.project import KEYS, Project, record, symbol
 from tests.ptx_report.samples import DATA
-from tools.ptx_report import collect
 from tools.ptx_report.__main__ import main
-from tools.ptx_report.records import COLUMNS, Record, csv_text, read_csv
 
 ROOT = Path(__file__).parents[2]
 CONTRACT = [
@@ -746,7 +746,7 @@ def test_the_collector_runs_alone_and_isolated(project, tmp_path):
     out = tmp_path / "ptxas.csv"
     done = subprocess.run(
         [
-            sys.executable, "-I", "-S", str(ROOT / "tools" / "ptx_report" / "collect.py"),
+            sys.executable, "-I", "-S", str(ROOT / "codegen" / "ptxas" / "collect.py"),
             str(project.logs), "--manifest", str(project.manifest), "--csv", str(out),
         ],
         cwd=tmp_path, capture_output=True, text=True, check=True,

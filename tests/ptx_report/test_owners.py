@@ -5,12 +5,12 @@ import json
 import pytest
 from click.testing import CliRunner
 
+from codegen.ptxas import collect
+from codegen.ptxas.fingerprints import Manifest
+from codegen.ptxas.records import csv_text, read_csv
 from tests.ptx_report.project import KEYS, Project, record, symbol
 from tests.ptx_report.samples import DATA
-from tools.ptx_report import collect
 from tools.ptx_report.__main__ import main
-from tools.ptx_report.fingerprints import Manifest
-from tools.ptx_report.records import csv_text, read_csv
 
 PLAIN = (DATA / "library/nvcc13.0_plain.log").read_text()  # two kernels, no spills
 SPILLS = (DATA / "library/nvcc13.0_spills.log").read_text()  # one, 1,780 bytes

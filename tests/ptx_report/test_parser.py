@@ -5,10 +5,10 @@ import tracemalloc
 
 import pytest
 
+from codegen.ptxas import inputs
+from codegen.ptxas.events import Statistics
+from codegen.ptxas.parser import Parser
 from tests.ptx_report.samples import DATA, FIGURES, LOGS, expected, facts, read, read_file
-from tools.ptx_report import inputs
-from tools.ptx_report.events import Statistics
-from tools.ptx_report.parser import Parser
 
 EXPECTED = expected()
 ATTENTION = "_ZN4attn3fwdI6__halfLi64ELi32ELb1EEEvPKT_S4_S4_PS2_if"

@@ -5,8 +5,8 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from codegen.ptxas.events import Statistics
 from tests.ptx_report.samples import FIGURES, LOGS, facts, read
-from tools.ptx_report.events import Statistics
 
 
 def frame(seed):

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from codegen.ptxas.symbols import kernel_of_symbol, key_of_symbol
 from tests.ptx_report.samples import DATA, read
 from tools.ptx_report import demangle as names
-from tools.ptx_report.symbols import kernel_of_symbol, key_of_symbol
 
 WORD = st.from_regex(r"[a-z][a-z0-9]{0,12}", fullmatch=True)
 NAME = st.lists(WORD, min_size=1, max_size=4).map("_".join)

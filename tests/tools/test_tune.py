@@ -903,9 +903,9 @@ def write_ptxas(folder, **figures):
     ("figures", "reason"),
     [
         ({}, None),
-        ({"spill_stores": "8"}, "ptxas: spill_bytes 8, the budget is 0"),
-        ({"c75": "C7510"}, "ptxas: C7510"),
-        ({"used_registers": "169"}, "ptxas: registers 169, the budget is 168"),
+        ({"spill_stores": "8"}, "ptxas: 8 spill bytes, the budget of f.sm80 is 0"),
+        ({"c75": "C7510"}, "ptxas: 1 C75xx notes, the budget of f.sm80 is 0 (C7510)"),
+        ({"used_registers": "169"}, "ptxas: 169 registers, the budget of f.sm80 is 168"),
         ({"kernel_config": "f.sm80.other", "spill_stores": "8"}, None),
     ],
 )

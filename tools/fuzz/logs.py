@@ -31,10 +31,11 @@ from types import FrameType
 
 import click
 
+from codegen.ptxas.events import Statistics
+from codegen.ptxas.parser import CHUNK, Parser
+from codegen.ptxas.records import Record, csv_text, read_csv
+
 from ..places import ROOT
-from ..ptx_report.events import Statistics
-from ..ptx_report.parser import CHUNK, Parser
-from ..ptx_report.records import Record, csv_text, read_csv
 
 DATA = ROOT / "tests" / "ptx_report" / "data"
 FIGURES = (

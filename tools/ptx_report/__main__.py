@@ -10,6 +10,9 @@ import click
 from rich.console import Console
 
 from codegen import packs
+from codegen.ptxas.files import check_outputs, write_text
+from codegen.ptxas.fingerprints import Manifest
+from codegen.ptxas.records import Record, ReportError, csv_text, read_csv
 from codegen.words import counted
 
 from ..output_file import cannot_write
@@ -17,10 +20,7 @@ from ..places import GENERATED, SPECS
 from . import gate
 from . import report as reports
 from .diff import Change, compare
-from .files import check_outputs, write_text
-from .fingerprints import Manifest
 from .page import html_text
-from .records import Record, ReportError, csv_text, read_csv
 from .render import json_text, markdown_text
 from .report import STANDARD_INPUT, Report
 from .table import print_changes, print_table, summary

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from .records import Record
+from codegen.ptxas.records import Record
 
 # What is compared, the gravest first: the first that differs says whether a kernel got worse.
 FIGURES = ("c75", "spill_bytes", "used_registers", "stack_frame", "smem")

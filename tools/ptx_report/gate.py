@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from codegen.ptxas.files import write_text
+from codegen.ptxas.fingerprints import Manifest
+from codegen.ptxas.records import Record, ReportError, csv_text, read_csv
 from codegen.words import counted
 
 from .diff import LABELS, Change, compare, figure
-from .files import write_text
-from .fingerprints import Manifest
-from .records import Record, ReportError, csv_text, read_csv
 
 # A budget's names, and the figures that they bound.
 _BUDGETS = {
@@ -60,16 +60,17 @@ def check_budgets(rows: Iterable[Record], manifest: Manifest, verdict: Verdict) 
             verdict.offences.append(Offence(row, reason + row.incomplete))
         for family, target in owners:
             budget: Mapping[str, Any] = manifest.targets.get((family, target), {}).get("budget", {})
-            for name, most in budget.items():
-                value = figure(row, _BUDGETS[name]) if name in _BUDGETS else None
-                if value is not None and most is not None and value > most:
-                    reason = (
-                        f"{value} {LABELS[_BUDGETS[name]]}, the budget of {family}.{target} is "
-                        f"{most}"
-                    )
-                    if name == "c75":
-                        reason += f" ({' '.join(row.c75)})"
-                    verdict.offences.append(Offence(row, reason))
+            for reason in over_budget(row, budget, f"{family}.{target}"):
+                verdict.offences.append(Offence(row, reason))
+
+
+def over_budget(row: Record, budget: Mapping[str, int | None], target: str) -> Iterator[str]:
+    """Why a row is over the budget of a target."""
+    for name, most in budget.items():
+        value = figure(row, _BUDGETS[name]) if name in _BUDGETS else None
+        if value is not None and most is not None and value > most:
+            notes = f" ({' '.join(row.c75)})" if name == "c75" else ""
+            yield f"{value} {LABELS[_BUDGETS[name]]}, the budget of {target} is {most}{notes}"
 
 
 def check_presence(absent: Iterable[Record], verdict: Verdict) -> None:

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from .records import Record, ReportError
+from codegen.ptxas.records import Record, ReportError
 
 _FUNCTION = re.compile(r"\s*Function (\S+):")
 _ARCH = re.compile(r"arch = (sm_\w+)")

@@ -8,7 +8,8 @@ from typing import Any
 
 from mako.template import Template
 
-from .records import Record
+from codegen.ptxas.records import Record
+
 from .report import COLUMN_KINDS, Report
 from .table import summary, worst_first
 

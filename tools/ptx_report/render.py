@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from codegen.ptxas.records import COLUMNS, Record
+
 from .diff import FIGURES, LABELS, Change, counts
-from .records import COLUMNS, Record
 from .report import Report
 from .table import summary, worst_first
 

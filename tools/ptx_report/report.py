@@ -10,6 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from codegen import packs
+from codegen.ptxas import inputs
+from codegen.ptxas.events import Statistics
+from codegen.ptxas.fingerprints import Manifest
+from codegen.ptxas.records import Record, ReportError, read_csv
 from codegen.spec.expressions import (
     BOOL,
     DTYPE,
@@ -24,13 +28,9 @@ from codegen.spec.expressions import (
 )
 from codegen.spec.problems import did_you_mean
 
-from . import inputs
 from .demangle import demangle
-from .events import Statistics
-from .fingerprints import Manifest
 from .objects import read_object
 from .occupancy import Occupancy, occupancy
-from .records import Record, ReportError, read_csv
 
 STANDARD_INPUT = "standard input"  # what its name is among the files
 

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from rich.console import Console, JustifyMethod
 from rich.text import Text
 
+from codegen.ptxas.records import Record
 from codegen.words import counted
 
 from ..listing import Row, most_rows, print_rest, print_rows
 from .diff import FIGURES, LABELS, Change, counts
-from .records import Record
 from .report import Report
 
 _REST = "--all shows them, --where selects, --csv writes a file"

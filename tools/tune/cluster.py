@@ -6,7 +6,6 @@ import collections
 import logging
 import os
 import re
-import runpy
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -16,10 +15,10 @@ from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from codegen import packs
+from codegen.build.jobs import MIB_PER_JOB
 from codegen.packs import Pack, PackError
 from codegen.spec.model import Shape
 from runtime import BuildError
-from runtime.ondemand import compilers
 from runtime.ondemand import kernels as on_demand
 from runtime.ondemand.build import find
 from runtime.ondemand.cache import Entry
@@ -256,10 +255,9 @@ class RayExecutor:
     def _start_build(self, key: str, request: str) -> Any:
         """A task with a processor, and the memory that builds on one machine allow a compiler."""
         most = max((node.memory for node in _alive().values() if node.cpus), default=0)
-        jobs = runpy.run_path(str(compilers.TOOLS / "build/jobs.py"))
         task = ray.remote(on_node.build).options(
             num_cpus=1,
-            memory=min(jobs["MIB_PER_JOB"] << 20, most),
+            memory=min(MIB_PER_JOB << 20, most),
             max_retries=0,
             scheduling_strategy="SPREAD",
         )

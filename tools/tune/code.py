@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import struct
 from collections.abc import Iterator, Mapping
 
 from codegen.packs import Pack
+from codegen.ptxas.records import read_csv
 
+from ..ptx_report.gate import over_budget
 from .errors import TuningError
 
 _HOST = (".text", ".rodata")
@@ -81,27 +82,11 @@ def toolchain(pack: Pack) -> str:
 def offence(pack: Pack, key: str, budget: Mapping[str, int]) -> str | None:
     """Why ptxas's figures rule a kernel out: spills or more beyond its target's budget, or a note
     of C75xx, which says that wgmma is serialised. None where nothing does."""
-    for row in _rows(pack, key):
-        notes = row["c75"].split()
-        if len(notes) > budget.get("c75", 0):
-            return f"ptxas: {' '.join(notes)}"
-        spills = int(row["spill_stores"] or 0) + int(row["spill_loads"] or 0)
-        figures = {
-            "spill_bytes": spills,
-            "stack_bytes": int(row["stack_frame"] or 0),
-            "registers": int(row["used_registers"] or 0),
-        }
-        for name, figure in figures.items():
-            if name in budget and figure > budget[name]:
-                return f"ptxas: {name} {figure}, the budget is {budget[name]}"
+    if not pack.ptxas.exists():  # on the CPU
+        return None
+    target = key.rpartition(".")[0]
+    for row in read_csv(pack.ptxas):
+        if row.kernel_config == key or row.kind != "kernel":  # it, or what it calls
+            for reason in over_budget(row, {"c75": 0, **budget}, target):
+                return f"ptxas: {reason}"
     return None
-
-
-def _rows(pack: Pack, key: str) -> Iterator[dict[str, str]]:
-    """What ptxas.csv says of a kernel and of what it calls; nothing for the CPU."""
-    if not pack.ptxas.exists():
-        return
-    with pack.ptxas.open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            if row["kernel_config"] == key or row["kind"] != "kernel":
-                yield row

@@ -11,12 +11,12 @@ from typing import Any
 import click
 import yaml
 
+from codegen.ptxas.files import write_text
 from codegen.spec import schema
 from codegen.spec.model import Shape
 from codegen.spec.problems import SpecError
 from codegen.spec.source import MAX_BYTES, Document
 
-from ..ptx_report.files import write_text
 from .errors import TuningError
 from .race import Result
 

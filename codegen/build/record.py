@@ -21,11 +21,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-# Run by its path: codegen lies in the checkout's root, or beside kernelmint/ in a wheel.
-_HOME = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(_HOME if (_HOME / "codegen").is_dir() else _HOME.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # it is run by its path
 
-from codegen import manifest, packs  # noqa: E402 - found by the line above
+from codegen import manifest, packs
 
 ABI = re.compile(r"constexpr std::uint32_t kAbi = (\d+);")
 

@@ -41,11 +41,12 @@ def available_mib() -> int:
 
 
 def jobs(mib_per_job: int = MIB_PER_JOB) -> int:
-    """The number of compilers to run at once, at least one."""
+    """The number of compilers to run at once, at least one. Raises ValueError if MAX_JOBS is no
+    number of jobs."""
     asked = os.environ.get("MAX_JOBS", "")
     if asked:
         if not asked.isdigit() or int(asked) < 1:
-            sys.exit(f"MAX_JOBS={asked!r}: expected a number of jobs, 1 or more")
+            raise ValueError(f"MAX_JOBS={asked!r}: expected a number of jobs, 1 or more")
         return int(asked)
     processors = len(os.sched_getaffinity(0))
     return max(1, min(processors, available_mib() // mib_per_job))
@@ -62,7 +63,10 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path, nargs="?")
     options = parser.parse_args(arguments)
-    print(jobs(max(MIB_PER_JOB, measured_mib(options.folder) if options.folder else 0)))
+    try:
+        print(jobs(max(MIB_PER_JOB, measured_mib(options.folder) if options.folder else 0)))
+    except ValueError as error:
+        sys.exit(str(error))
 
 
 if __name__ == "__main__":

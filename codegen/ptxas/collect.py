@@ -1,6 +1,6 @@
 """Joins the build's ptxas logs with the manifest into one CSV. The standard library alone.
 
-    python tools/ptx_report/collect.py LOGDIR --manifest generated/manifest.json --csv OUT \\
+    python codegen/ptxas/collect.py LOGDIR --manifest generated/manifest.json --csv OUT \\
         [--nvcc-version 13.0.88] [--flags="-O3 --use_fast_math"] [--include DIR]...
 
 Exit status: 0; 1 where there are logs and they hold no kernel of the manifest; 2 for bad input. A
@@ -12,11 +12,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 if not __package__:  # run by its path: it and the modules beside it are a package nonetheless
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-    __package__ = "ptx_report"
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    __package__ = "codegen.ptxas"
 
 from .events import Statistics
 from .files import check_outputs, write_text
@@ -24,10 +26,52 @@ from .fingerprints import CodeFingerprint, Manifest
 from .inputs import OBJECT_LOG, read_log, source_name
 from .records import Record, ReportError, csv_text
 
-_HOME = Path(__file__).resolve().parents[2]  # the checkout's root; in a wheel, kernelmint/
+_HOME = Path(__file__).resolve().parents[2]  # the checkout's root; a wheel's site-packages
 _SHARED_HEADERS = next(
-    folder for folder in (_HOME / "include", _HOME / "runtime/include") if folder.is_dir()
+    folder
+    for folder in (_HOME / "runtime/include", _HOME / "kernelmint/include")
+    if folder.is_dir()
 )
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What logs say of a manifest's kernels: rows, and what a user should know."""
+
+    rows: list[Record]
+    remarks: list[str]
+
+
+def write_csv(
+    folder: Path,
+    manifest_file: Path,
+    csv: Path,
+    nvcc_version: str | None = None,
+    flags: str = "",
+    include: Sequence[Path] = (),
+) -> Collected:
+    """Writes the CSV of the logs in `folder`; the other arguments are the command's.
+
+    Raises NoKernelsError if there are logs and they hold no kernel, ReportError for bad input.
+    """
+    manifest = Manifest(manifest_file)
+    toolchain = f"nvcc {nvcc_version}" if nvcc_version else None
+    code = CodeFingerprint(manifest, [_SHARED_HEADERS, *include], flags)
+    rows, remarks, statistics = collect(folder, manifest, toolchain, code)
+    logs = list(folder.rglob(f"*{OBJECT_LOG}"))
+    check_outputs([csv], [*logs, manifest_file])
+    if logs and not rows and not statistics.messages:
+        remarks.append(
+            f"{folder}: no kernel of {manifest_file} in {statistics.lines} lines of logs: were "
+            "they compiled with -Xptxas -v?"
+        )
+        raise NoKernelsError("\nptx-report: ".join(remarks))
+    write_text(csv, csv_text(rows))
+    return Collected(rows, remarks)
+
+
+class NoKernelsError(ReportError):
+    """There are logs, and they hold no kernel of the manifest."""
 
 
 def collect(
@@ -80,9 +124,11 @@ def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
-        "logs", type=Path, metavar="LOGDIR", help="the build's folder of *.ptxas.log"
+        "folder", type=Path, metavar="LOGDIR", help="the build's folder of *.ptxas.log"
     )
-    parser.add_argument("--manifest", type=Path, required=True, help="generated/manifest.json")
+    parser.add_argument(
+        "--manifest", type=Path, required=True, dest="manifest_file", help="generated/manifest.json"
+    )
     parser.add_argument("--csv", type=Path, required=True, help="where to write the rows")
     parser.add_argument("--nvcc-version", help="version of nvcc, e.g. 13.0.88")
     parser.add_argument("--flags", default="", help="compiler flags, for the code's fingerprint")
@@ -91,28 +137,15 @@ def main(arguments: list[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     try:
-        manifest = Manifest(options.manifest)
-        toolchain = f"nvcc {options.nvcc_version}" if options.nvcc_version else None
-        code = CodeFingerprint(manifest, [_SHARED_HEADERS, *options.include], options.flags)
-        rows, remarks, statistics = collect(options.logs, manifest, toolchain, code)
-        for remark in remarks:
-            print(f"ptx-report: {remark}", file=sys.stderr)
-        logs = list(options.logs.rglob(f"*{OBJECT_LOG}"))
-        check_outputs([options.csv], [*logs, options.manifest])
-        kernels = {row.key for row in rows if row.key}
-        if logs and not rows and not statistics.messages:
-            print(
-                f"ptx-report: {options.logs}: no kernel of {options.manifest} in "
-                f"{statistics.lines} lines of logs: were they compiled with -Xptxas -v?",
-                file=sys.stderr,
-            )
-            return 1
-        write_text(options.csv, csv_text(rows))
+        found = write_csv(**vars(options))
     except ReportError as error:
         print(f"ptx-report: {error}", file=sys.stderr)
-        return 2
-    spilled = sum(bool(row.spilled) for row in rows)
-    counts = f"kernels: {len(kernels)}, rows: {len(rows)}, with spills: {spilled}"
+        return 1 if isinstance(error, NoKernelsError) else 2
+    for remark in found.remarks:
+        print(f"ptx-report: {remark}", file=sys.stderr)
+    kernels = {row.key for row in found.rows if row.key}
+    spilled = sum(bool(row.spilled) for row in found.rows)
+    counts = f"kernels: {len(kernels)}, rows: {len(found.rows)}, with spills: {spilled}"
     print(f"ptx-report: {counts}: {options.csv}")
     return 0
 

@@ -1,0 +1,1 @@
+"""What ptxas says in a build's logs, to records and a CSV. The standard library alone."""
