@@ -221,31 +221,48 @@ class Decode {
         for (std::int64_t d = 0; d < width_; d += kLanes)
           store(of_row + d, load(of_row + d) * rescale);
     }
-    std::int64_t d = 0;
-    constexpr int kVectors = kRows == 1 ? 8 : kVectorRegisters / 8;
+    multiply_columns<kRows, kRows == 1 ? 8 : kVectorRegisters / 8>(block, scores, task, first_row,
+                                                                   0);
+  }
+
+  // From column `d` on: as many vectors of columns together as fit, then fewer.
+  template <int kRows, int kVectors>
+  KERNELMINT_ALWAYS_INLINE void multiply_columns(const Block& block,
+                                                 const float (&probabilities)[kRows][kKeys],
+                                                 std::int64_t task, std::int64_t first_row,
+                                                 std::int64_t d) const {
     for (; d + kVectors * kLanes <= args_.Dv; d += kVectors * kLanes)
-      multiply_values<kRows, kVectors, false>(block, scores, task, first_row, d);
-    for (; d + kLanes <= args_.Dv; d += kLanes)
-      multiply_values<kRows, 1, false>(block, scores, task, first_row, d);
-    if (d < args_.Dv) multiply_values<kRows, 1, true>(block, scores, task, first_row, d);
+      multiply_values<kRows, kVectors, false>(block, probabilities, task, first_row, d);
+    if constexpr (kVectors > 1) {
+      multiply_columns<kRows, kVectors / 2>(block, probabilities, task, first_row, d);
+    } else if (d < args_.Dv) {
+      multiply_values<kRows, 1, true>(block, probabilities, task, first_row, d);
+    }
   }
 
   // scores = queries times the block's keys.
   template <int kRows>
   KERNELMINT_ALWAYS_INLINE void multiply_keys(const Block& block, const float* queries,
                                               float (&scores)[kRows][kKeys]) const {
-    constexpr int kKeysAtOnce = kLanes / kRows;
+    // As many rows of keys together as there are registers for their addresses.
+    constexpr int kKeysAtOnce = kLanes / kRows, kTogether = kKeysAtOnce < 8 ? kKeysAtOnce : 8;
     const std::int64_t whole = args_.D / kLanes * kLanes;
     for (int key = 0; key < block.count; key += kKeysAtOnce) {
       F32 sums[kLanes] = {};
-      for (std::int64_t d = 0; d < whole; d += kLanes) {
-#pragma GCC unroll 16
-        for (int i = 0; i < kKeysAtOnce; ++i) {
-          const F32 k = load(block.keys[key + i] + d);
+      for (int first = 0; first < kKeysAtOnce; first += kTogether) {
+        const T* rows[kTogether];
+#pragma GCC unroll 8
+        for (int i = 0; i < kTogether; ++i) rows[i] = block.keys[key + first + i];
+        for (std::int64_t d = 0; d < whole; d += kLanes) {
+#pragma GCC unroll 8
+          for (int i = 0; i < kTogether; ++i) {
+            const F32 k = load(rows[i] + d);
 #pragma GCC unroll 4
-          for (int r = 0; r < kRows; ++r)
-            sums[r * kKeysAtOnce + i] =
-                fma(load(queries + r * query_width_ + d), k, sums[r * kKeysAtOnce + i]);
+            for (int r = 0; r < kRows; ++r) {
+              F32& sum = sums[r * kKeysAtOnce + first + i];
+              sum = fma(load(queries + r * query_width_ + d), k, sum);
+            }
+          }
         }
       }
       if (whole < args_.D) {

@@ -67,15 +67,16 @@ def decode(
         InvalidArgument: an argument is wrong.
     """
     batch, _, heads, head_dim = tensors.extents("q", q, 4)
-    width = max(head_dim, tensors.extents("v_cache", v_cache, 4)[3])
+    _, _, kv_heads, value_dim = tensors.extents("v_cache", v_cache, 4)
+    wide = max(head_dim, value_dim)
     wanted: dict[str, Any] = {"dtype": q.dtype}
     if q.is_cuda:
-        padded = next((d for d in _widths() if width <= d), width)
+        padded = next((d for d in _widths() if wide <= d), wide)
         wanted |= {"d_head": padded, "paged": block_table is not None}
     left, right = _window(causal, window_size)
     if isinstance(alibi_slopes, torch.Tensor) and alibi_slopes.dim() == 1:
         alibi_slopes = alibi_slopes.expand(batch, heads)
-    return choice.take(_FAMILY, q.device, wanted)(
+    return choice.take(_FAMILY, q.device, wanted, {"B": batch, "Hk": kv_heads})(
         q, k_cache, v_cache, block_table, seqused_k, leftpad_k, s_aux, alibi_slopes,
         softmax_scale=softmax_scale, softcap=softcap, window_left=left, window_right=right,
         batch_invariant=batch_invariant, return_lse=return_lse, out=out,

@@ -54,33 +54,43 @@ class Decode {
         queries_(ptx::shared_address(sums_)),
         warp_statistics_(reinterpret_cast<float2*>(sums_ + kWarps * kHalfRows * kD)),
         row_statistics_(warp_statistics_ + kWarps * kBlockRows),
-        plan_(reinterpret_cast<Plan*>(row_statistics_ + kBlockRows)),
-        scale_(args_.softmax_scale * (args_.softcap > 0 ? 2 * kLog2E / args_.softcap : kLog2E)) {}
+        plan_(reinterpret_cast<Plan*>(row_statistics_ + kBlockRows)) {}
 
+  // Each turn requests a step, and the first kStages - 1 do nothing else.
   __device__ void run() {
     const WorkList<Config> list(problem_);
-    if (static_cast<int>(blockIdx.x) >= list.shares()) return;
+    if (blockIdx.x >= list.shares()) return;
     Cursor ahead = list.first_of(blockIdx.x);
     if (threadIdx.x == 0) plan_->at = ahead;
-    for (int stage = 0; stage < kStages - 1; ++stage) request(ahead, stage);
-    int stage = 0;
+    int requested = 0, free_stage = 0, stage = 0;
+    int key = 0, steps = 0, end = 0;  // of what lies together: the next key, steps left, the end
     while (true) {
-      __syncthreads();
-      if (plan_->at.units_left == 0) return;
-      begin_rows(plan_->at);
-      const int end = end_of(problem_, plan_->at);
-      if (threadIdx.x == 0) plan_->parts = parts_of(list, plan_->at, end);
-      int key = plan_->at.keys.first + plan_->at.step * kKeys;
-      for (int steps = end - plan_->at.step; steps > 0; --steps) {
+      if (requested == kStages - 1) {
+        if (steps == 0) {
+          __syncthreads();
+          if (plan_->at.units_left == 0) return;
+          begin_rows(plan_->at);
+          end = end_of(problem_, plan_->at);
+          if (threadIdx.x == 0) plan_->parts = parts_of(list, plan_->at, end);
+          key = plan_->at.keys.first + plan_->at.step * kKeys;
+          steps = end - plan_->at.step;
+        }
         ptx::cp_async_wait_group<kStages - 2>();
         __syncthreads();
-        request(ahead, stage == 0 ? kStages - 1 : stage - 1);
-        take(tiles_ + stage * 2 * kTileBytes, plan_->at, key);
-        key += kKeys;
-        if (++stage == kStages) stage = 0;
       }
-      end_rows(plan_->at, plan_->parts);
-      if (threadIdx.x == 0) advance_to<Config>(problem_, plan_->at, end);
+      request(ahead, free_stage);
+      if (++free_stage == kStages) free_stage = 0;
+      if (requested < kStages - 1) {
+        ++requested;
+        continue;
+      }
+      take(tiles_ + stage * 2 * kTileBytes, plan_->at, key);
+      if (++stage == kStages) stage = 0;
+      key += kKeys;
+      if (--steps == 0) {
+        end_rows(plan_->at, plan_->parts);
+        if (threadIdx.x == 0) advance_to<Config>(problem_, plan_->at, end);
+      }
     }
   }
 
@@ -88,14 +98,11 @@ class Decode {
   // Where the parts of a head's rows lie that thread blocks, or units, leave.
   struct Parts {
     int count = 1, own = 0;  // 1: nobody else has keys of this head
-    std::int64_t first_slot = 0;
-    int step = 0;
+    int first_slot = 0, step = 0;
     bool skips = false;  // the first share began with another head, whose part has the slot before
     int* ticket = nullptr;
 
-    __device__ std::int64_t slot(int part) const {
-      return first_slot + std::int64_t{part} * step + (part == 0 && skips);
-    }
+    __device__ int slot(int part) const { return first_slot + part * step + (part == 0 && skips); }
   };
 
   // What a thread block is at; its threads keep no copy, since registers are short.
@@ -108,21 +115,20 @@ class Decode {
   __device__ Parts parts_of(const WorkList<Config>& list, const Cursor& at, int end) const {
     Parts parts;
     if (at.step == 0 && end == at.keys.steps) return parts;
-    const int unit = at.step / at.keys.unit;
-    const std::int64_t head_begin = list.begin(blockIdx.x + 1) - at.units_left - unit;
+    const unsigned unit = at.keys.units_before(at.step), units = at.keys.units();
+    const unsigned head_begin = list.begin(blockIdx.x + 1) - at.units_left - unit;
     if (args_.batch_invariant) {
-      parts.count = at.keys.units();
-      parts.own = unit;
-      parts.first_slot = head_begin;
+      parts.count = static_cast<int>(units);
+      parts.own = static_cast<int>(unit);
+      parts.first_slot = static_cast<int>(head_begin);
       parts.step = 1;
-      parts.ticket = problem_.tickets +
-                     (std::int64_t{at.batch} * args_.Hk + at.kv_head) * problem_.row_blocks +
-                     at.row_block;
+      parts.ticket = problem_.tickets + at.batch * problem_.heads +
+                     at.kv_head * problem_.row_blocks + at.row_block;
     } else {
-      const int first = list.share_of(head_begin);
-      parts.count = list.share_of(head_begin + at.keys.units() - 1) - first + 1;
-      parts.own = static_cast<int>(blockIdx.x) - first;
-      parts.first_slot = 2 * std::int64_t{first};
+      const unsigned first = list.share_of(head_begin);
+      parts.count = static_cast<int>(list.share_of(head_begin + units - 1) - first) + 1;
+      parts.own = static_cast<int>(blockIdx.x - first);
+      parts.first_slot = 2 * static_cast<int>(first);
       parts.step = 2;
       parts.skips = list.begin(first) < head_begin;
       parts.ticket = problem_.tickets + first;
@@ -149,53 +155,48 @@ class Decode {
       const std::uint32_t keys = tiles_ + stage * 2 * kTileBytes, values = keys + kTileBytes;
       const bool has_key = column * 8 < args_.D, has_value = column * 8 < args_.Dv;
       const int key = ahead.keys.first + ahead.step * kKeys + row;
-      copy<kKeys / kRowsAtOnce>(ahead, key, [&](int i, const T* k, const T* v, bool exists) {
-        const int tile_row = row + i * kRowsAtOnce;
-        ptx::cp_async_16_or_zero_ahead<kPrefetch>(chunk(keys, tile_row, column), k + column * 8,
-                                                  exists && has_key);
-        ptx::cp_async_16_or_zero_ahead<kPrefetch>(chunk(values, tile_row, column), v + column * 8,
-                                                  exists && has_value);
+      copy<kKeys / kRowsAtOnce>(ahead, key, args_.k_cache, [&](int i, const T* k, bool exists) {
+        ptx::cp_async_16_or_zero(chunk(keys, row + i * kRowsAtOnce, column), k + column * 8,
+                                 exists && has_key);
+      });
+      copy<kKeys / kRowsAtOnce>(ahead, key, args_.v_cache, [&](int i, const T* v, bool exists) {
+        ptx::cp_async_16_or_zero(chunk(values, row + i * kRowsAtOnce, column), v + column * 8,
+                                 exists && has_value);
       });
       advance<Config>(problem_, ahead);
     }
     ptx::cp_async_commit_group();
   }
 
-  // Calls `to_shared` for `kRows` rows, kRowsAtOnce apart, from `key` on.
+  // Calls `to_shared` for `kRows` rows of a cache, kRowsAtOnce apart, from `key` on.
   template <int kRows, class ToShared>
-  __device__ __forceinline__ void copy(const Cursor& at, int key, ToShared to_shared) {
+  __device__ __forceinline__ void copy(const Cursor& at, int key, const ConstTensorView<4>& cache,
+                                       ToShared to_shared) {
     if constexpr (Config::paged) {
       const unsigned page_size = static_cast<unsigned>(args_.P);
       const i32* table = args_.block_table.template at<const i32>(at.batch);
-      const T* k = args_.k_cache.template at<const T>(0, 0, at.kv_head);
-      const T* v = args_.v_cache.template at<const T>(0, 0, at.kv_head);
-      constexpr int kAtOnce = kRows < 4 ? kRows : 4;
+      const T* base = cache.template at<const T>(0, 0, at.kv_head);
+      constexpr int kMost = kD > 128 ? 4 : 8, kAtOnce = kRows < kMost ? kRows : kMost;
 #pragma unroll
       for (int first = 0; first < kRows; first += kAtOnce) {
-        int pages[kAtOnce];
+        std::int64_t pages[kAtOnce];
 #pragma unroll
         for (int i = 0; i < kAtOnce; ++i) {
           const unsigned position = static_cast<unsigned>(key + (first + i) * kRowsAtOnce);
-          pages[i] = static_cast<int>(position) < at.keys.length
-                         ? __ldg(table + position / page_size * args_.block_table.stride[1])
-                         : 0;
+          const unsigned page = position / page_size;
+          pages[i] = (position - page * page_size) * cache.stride[1];
+          if (static_cast<int>(position) < at.keys.length)
+            pages[i] += __ldg(table + page * args_.block_table.stride[1]) * cache.stride[0];
         }
 #pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) {
-          const unsigned position = static_cast<unsigned>(key + (first + i) * kRowsAtOnce);
-          const std::int64_t page = pages[i], row = position % page_size;
-          to_shared(first + i, k + page * args_.k_cache.stride[0] + row * args_.k_cache.stride[1],
-                    v + page * args_.v_cache.stride[0] + row * args_.v_cache.stride[1],
-                    static_cast<int>(position) < at.keys.length);
-        }
+        for (int i = 0; i < kAtOnce; ++i)
+          to_shared(first + i, base + pages[i], key + (first + i) * kRowsAtOnce < at.keys.length);
       }
     } else {
-      const T* k = args_.k_cache.template at<const T>(at.batch, key, at.kv_head);
-      const T* v = args_.v_cache.template at<const T>(at.batch, key, at.kv_head);
+      const T* base = cache.template at<const T>(at.batch, key, at.kv_head);
 #pragma unroll
       for (int i = 0; i < kRows; ++i)
-        to_shared(i, k + i * (kRowsAtOnce * args_.k_cache.stride[1]),
-                  v + i * (kRowsAtOnce * args_.v_cache.stride[1]),
+        to_shared(i, base + i * (kRowsAtOnce * cache.stride[1]),
                   key + i * kRowsAtOnce < at.keys.length);
     }
   }
@@ -210,8 +211,7 @@ class Decode {
       uint4 q = {};
       if (index < problem_.rows && column * 8 < args_.D)
         q = __ldg(reinterpret_cast<const uint4*>(args_.q.template at<const T>(
-            at.batch, index / problem_.group, at.kv_head * problem_.group + index % problem_.group,
-            column * 8)));
+            at.batch, problem_.query_of(index), problem_.head_of(at.kv_head, index), column * 8)));
       ptx::store_shared(chunk(queries_, row, column), q);
     }
 #pragma unroll
@@ -232,7 +232,7 @@ class Decode {
 
   // The key that a row's query is at.
   __device__ int position(const Cursor& at, int row) const {
-    return at.keys.length - static_cast<int>(args_.Sq) + row / problem_.group;
+    return at.keys.length - static_cast<int>(args_.Sq) + problem_.query_of(row);
   }
 
   // Products of 16 keys, from `key` on for this lane, become exponents of 2. What is not asked for
@@ -241,19 +241,19 @@ class Decode {
                                                int key) const {
 #pragma unroll
     for (int i = 0; i < 8; ++i)  // rounded, so that the greatest one's exponent is 0
-      scores[i / 4][i % 4] = __fmul_rn(scores[i / 4][i % 4], scale_);
-    if (args_.softcap > 0) {
+      scores[i / 4][i % 4] = __fmul_rn(scores[i / 4][i % 4], problem_.scale);
+    if (problem_.softcap > 0) [[unlikely]] {
 #pragma unroll
       for (int i = 0; i < 8; ++i) {  // tanh(x) = 1 - 2 / (1 + e^2x)
         float& score = scores[i / 4][i % 4];
-        score = args_.softcap * kLog2E * (1 - 2 * ptx::reciprocal(1 + ptx::exp2(score)));
+        score = problem_.softcap * (1 - 2 * ptx::reciprocal(1 + ptx::exp2(score)));
       }
     }
-    if (args_.alibi_slopes.data != nullptr) {
+    if (args_.alibi_slopes.data != nullptr) [[unlikely]] {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int row = at.row_block * kBlockRows + lane_row(half);
-        const int head = at.kv_head * problem_.group + row % problem_.group;
+        const int head = problem_.head_of(at.kv_head, row);
         const float slope = *args_.alibi_slopes.template at<const float>(at.batch, head) * kLog2E;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
@@ -298,7 +298,8 @@ class Decode {
         ptx::mma_m16n8k16<T>(scores[1], q, k[2], k[3]);
       }
       scale_scores(scores, at, first_key + row + lane % 4 * 2);
-      if (is_masked) mask_scores(scores, at, first_key + row + lane % 4 * 2);
+      if (is_masked) [[unlikely]]
+        mask_scores(scores, at, first_key + row + lane % 4 * 2);
       float rescale[2];
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
@@ -380,7 +381,7 @@ class Decode {
         if (parts.count == 1) {
           write(at, row, column, total, finish_row(at, row, column == 0, greatest, sum));
         } else {
-          const std::int64_t kept = parts.slot(parts.own) * kept_rows + row;
+          const std::int64_t kept = std::int64_t{parts.slot(parts.own)} * kept_rows + row;
           __stcg(reinterpret_cast<float4*>(problem_.outputs + kept * kD + column), total);
           if (column == 0) __stcg(problem_.statistics + kept, {greatest, sum});
         }
@@ -411,9 +412,21 @@ class Decode {
     const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
     const int kept_rows = min(problem_.rows, kBlockRows);
     const auto statistics = [&](int part, int row) {
-      return part < parts.count ? __ldcg(problem_.statistics + parts.slot(part) * kept_rows + row)
-                                : float2{-INFINITY, 0};
+      return part < parts.count
+                 ? __ldcg(problem_.statistics + std::int64_t{parts.slot(part)} * kept_rows + row)
+                 : float2{-INFINITY, 0};
     };
+    const auto output = [&](int part, int row, int column) {
+      return __ldcg(reinterpret_cast<const float4*>(
+          problem_.outputs + (std::int64_t{parts.slot(part)} * kept_rows + row) * kD + column));
+    };
+    // What the thread begins with is on its way while the weights are made.
+    constexpr int kAhead = 8;
+    float4 ahead[kAhead];
+    const int first_row = min(thread / (kD / 4), rows - 1), first_column = thread % (kD / 4) * 4;
+#pragma unroll
+    for (int p = 0; p < kAhead; ++p)
+      ahead[p] = output(min(p, parts.count - 1), first_row, first_column);
     for (int row = warp; row < rows; row += kWarps) {
       const float2 first = statistics(lane, row);
       float greatest = first.x;
@@ -438,16 +451,18 @@ class Decode {
     __syncthreads();
     for (int i = thread; i < rows * kD / 4; i += kThreads) {
       const int row = i / (kD / 4), column = i % (kD / 4) * 4;
-      const auto output = [&](int part) {
-        return __ldcg(reinterpret_cast<const float4*>(
-            problem_.outputs + (parts.slot(part) * kept_rows + row) * kD + column));
-      };
       float4 total = {};
       const int with_weights = min(parts.count, kWeights);
+      int p = 0;
+      if (i == thread) {
+#pragma unroll
+        for (; p < kAhead; ++p)
+          if (p < with_weights) add(total, sums_[p * rows + row], ahead[p]);
+      }
 #pragma unroll 8
-      for (int p = 0; p < with_weights; ++p) add(total, sums_[p * rows + row], output(p));
-      for (int p = with_weights; p < parts.count; ++p)
-        add(total, weight(statistics(p, row).x, row_statistics_[row].x), output(p));
+      for (; p < with_weights; ++p) add(total, sums_[p * rows + row], output(p, row, column));
+      for (; p < parts.count; ++p)
+        add(total, weight(statistics(p, row).x, row_statistics_[row].x), output(p, row, column));
       write(at, row, column, total, row_statistics_[row].y);
     }
     __syncthreads();  // `at` may change
@@ -464,7 +479,7 @@ class Decode {
   __device__ float finish_row(const Cursor& at, int row, bool is_writer, float greatest,
                               float sum) const {
     const int index = at.row_block * kBlockRows + row;
-    const int head = at.kv_head * problem_.group + index % problem_.group;
+    const int head = problem_.head_of(at.kv_head, index);
     float factor = 1;
     if (args_.s_aux.data != nullptr) {
       const float sink = static_cast<float>(*args_.s_aux.template at<const T>(head)) * kLog2E;
@@ -474,21 +489,19 @@ class Decode {
       greatest = above;
     }
     if (is_writer && args_.lse.data != nullptr)
-      *args_.lse.template at<float>(at.batch, head, index / problem_.group) =
+      *args_.lse.template at<float>(at.batch, head, problem_.query_of(index)) =
           (greatest + __log2f(sum)) * kLn2;
-    return sum == 0 ? 0.0f : factor / sum;
+    return sum == 0 ? 0.0f : factor * ptx::reciprocal(sum);
   }
 
   __device__ void write(const Cursor& at, int row, int column, float4 total, float factor) const {
     if (column >= args_.Dv) return;
     const int index = at.row_block * kBlockRows + row;
-    T* o = args_.o.template at<T>(at.batch, index / problem_.group,
-                                  at.kv_head * problem_.group + index % problem_.group, column);
+    T* o = args_.o.template at<T>(at.batch, problem_.query_of(index),
+                                  problem_.head_of(at.kv_head, index), column);
     *reinterpret_cast<uint2*>(o) = {ptx::pack<T>(total.x * factor, total.y * factor),
                                     ptx::pack<T>(total.z * factor, total.w * factor)};
   }
-
-  static constexpr int kPrefetch = kRowBytes < 256 ? 128 : 256;
 
   const Problem& problem_;
   const typename Config::Args& args_;
@@ -499,7 +512,6 @@ class Decode {
   float2* const warp_statistics_;  // [kWarps][kBlockRows]: maximum and sum
   float2* const row_statistics_;   // [kBlockRows]: maximum and what the output is multiplied by
   Plan* const plan_;
-  const float scale_;
   float output_[kD / 8][4];
   float maximum_[2], sum_[2];
   int all_see_from_, all_see_to_;
@@ -524,23 +536,43 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
   const DeviceScope device(context.device);
   if (device.error != nullptr) return {device.error};
   const auto reach = [](i32 keys) { return keys < 0 || keys > kFarthest ? kFarthest : keys; };
-  Problem<typename Config::Args> problem{
-      .args = args,
-      .group = static_cast<int>(args.H / args.Hk),
-      .rows = static_cast<int>(args.Sq * (args.H / args.Hk)),
-      .window_left = reach(args.window_left),
-      .window_right = reach(args.window_right),
-      .multiprocessors = static_cast<int>(context.facts.sm_count)};
-  problem.row_blocks = ceil_div(problem.rows, kBlockRows);
-  const std::int64_t heads = args.B * args.Hk * problem.row_blocks;
+  const std::int64_t group = args.H / args.Hk, rows_of_head = args.Sq * group;
+  const std::int64_t heads = args.Hk * ceil_div(rows_of_head, kBlockRows),
+                     all_heads = args.B * heads;
   const std::int64_t steps = std::max<std::int64_t>(
       ceil_div(Config::paged ? args.pages * args.P : args.P, std::int64_t{Config::B_c}), 1);
+  if (all_heads * kMostUnits > kMostListed)
+    return {.error = "the list of what there is to do would be too long: split the batch",
+            .argument = "B",
+            .value = args.B,
+            .least = 1,
+            .most = kMostListed / kMostUnits / heads};
+  const auto whole_heads = [&](std::int64_t shares) {
+    const std::int64_t even = shares / all_heads * all_heads;
+    return static_cast<int>(8 * even >= 7 * shares ? even : shares);
+  };
   const std::int64_t thread_blocks =
-      std::min({heads * steps, context.facts.sm_count * Config::resident_blocks,
+      std::min({all_heads * steps, context.facts.sm_count * Config::resident_blocks,
                 std::int64_t{kMostThreadBlocks}});
+  Problem<typename Config::Args> problem{
+      .args = args,
+      .group = static_cast<int>(group),
+      .group_reciprocal = ceil_div(std::uint64_t{1} << 32, static_cast<std::uint64_t>(group)),
+      .rows = static_cast<int>(rows_of_head),
+      .row_blocks = static_cast<int>(ceil_div(rows_of_head, kBlockRows)),
+      .heads = static_cast<int>(heads),
+      .unit = static_cast<int>(ceil_div(all_heads * steps, std::int64_t{kMostListed})),
+      .few_shares = whole_heads(std::min(thread_blocks, context.facts.sm_count)),
+      .many_shares = whole_heads(thread_blocks),
+      .window_left = reach(args.window_left),
+      .window_right = reach(args.window_right),
+      .scale = args.softmax_scale * (args.softcap > 0 ? 2 * kLog2E / args.softcap : kLog2E),
+      .softcap = args.softcap * kLog2E};
+  if (args.batch_invariant) problem.few_shares = problem.many_shares;
   // As many parts as there can be: by units, or by thread blocks, two of each.
-  const std::int64_t parts =
-      args.batch_invariant ? heads * std::min<std::int64_t>(steps, kMostUnits) : 2 * thread_blocks;
+  const std::int64_t parts = args.batch_invariant
+                                 ? all_heads * std::min<std::int64_t>(steps, kMostUnits)
+                                 : 2 * thread_blocks;
   const std::int64_t rows = parts * std::min(problem.rows, kBlockRows);
   const Allocation kept =
       context.allocate(rows * (Config::d_head * sizeof(float) + sizeof(float2)));
@@ -550,10 +582,10 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
   const auto stream = static_cast<cudaStream_t>(context.stream);
   cudaError_t status = cudaSuccess;
   if (args.batch_invariant) {  // a ticket for each head, of which there may be any number
-    const Allocation tickets = context.allocate(heads * sizeof(int));
+    const Allocation tickets = context.allocate(all_heads * sizeof(int));
     if (tickets.error != nullptr) return {tickets.error};
     problem.tickets = static_cast<int*>(tickets.data);
-    status = cudaMemsetAsync(problem.tickets, 0, heads * sizeof(int), stream);
+    status = cudaMemsetAsync(problem.tickets, 0, all_heads * sizeof(int), stream);
   } else {
     status = Tickets::of_device(context.device).find(stream, problem.tickets);
   }

@@ -16,22 +16,34 @@ inline constexpr int kBlockRows = 16;      // of an mma: queries of heads that s
 inline constexpr int kFarthest = 1 << 30;  // a window without an end; positions are below
 inline constexpr int kMostThreadBlocks = 1024;
 inline constexpr int kMostUnits = 32;  // of a head, where results do not depend on the batch
+inline constexpr unsigned kMostListed = 1 << 22;  // units in all: times a share, they are 32 bits
 
-// The arguments, and what the host makes of the extents.
+// The arguments, and what the host makes of them.
 template <class Args>
 struct Problem {
   Args args;
-  int group;                      // query heads that share a key head
+  int group;                       // query heads that share a key head
+  std::uint64_t group_reciprocal;  // 2^32 / group, rounded up
   int rows;                       // queries times group: row r is query r / group of head r % group
   int row_blocks;                 // of kBlockRows
+  int heads;                      // key heads times row blocks
+  int unit;                       // steps that stay together, where there are many; else 1
+  int few_shares, many_shares;    // how many there may be; of whole heads where that costs little
   int window_left, window_right;  // kFarthest: without an end
-  int multiprocessors;
+  float scale, softcap;           // of scores as exponents of 2; capped, of twice tanh's argument
   // What thread blocks leave of heads that they share: [parts][least of rows and
   // kBlockRows][d_head], not divided by the sum, and for each of these rows its maximum and its
   // sum.
   float* outputs;
   float2* statistics;
   int* tickets;  // parts of a shared head that are done; zero before and after
+
+  __device__ int query_of(int row) const {
+    return static_cast<int>(static_cast<unsigned>(row) * group_reciprocal >> 32);
+  }
+  __device__ int head_of(int kv_head, int row) const {
+    return kv_head * group + row - query_of(row) * group;
+  }
 };
 
 // What is to be seen of a cache.
@@ -41,7 +53,9 @@ struct Keys {
   int steps;   // one at least, so that what sees nothing is written, too
   int unit;    // steps that stay together
 
-  __device__ int units() const { return ceil_div(steps, unit); }
+  // Whole units before a step, and in all; a division that is rarely needed.
+  __device__ unsigned units_before(int step) const { return unit == 1 ? step : step / unit; }
+  __device__ unsigned units() const { return units_before(steps + unit - 1); }
 };
 
 template <class Config>
@@ -59,7 +73,8 @@ __device__ Keys keys_of(const Problem<typename Config::Args>& problem, int batch
   keys.first = max(padding, keys.length - static_cast<int>(args.Sq) - problem.window_left);
   keys.steps = max(ceil_div<Config::B_c>(keys.length - keys.first), 1);
   // By its own length alone: so that no other batch entry changes where a sum begins.
-  keys.unit = args.batch_invariant ? max(kLeastUnit, ceil_div<kMostUnits>(keys.steps)) : 1;
+  keys.unit =
+      args.batch_invariant ? max(kLeastUnit, ceil_div<kMostUnits>(keys.steps)) : problem.unit;
   return keys;
 }
 
@@ -102,16 +117,19 @@ __device__ __forceinline__ void advance(const Problem<typename Config::Args>& pr
   if (++at.step == at.unit_end) next_unit<Config>(problem, at, 1);
 }
 
-// Where what lies together at `at` ends: the rest of the unit, or of the head.
+// Where what lies together at `at` ends: the unit, or the head, or the share.
 template <class Args>
 __device__ int end_of(const Problem<Args>& problem, const Cursor& at) {
-  return problem.args.batch_invariant ? at.unit_end : min(at.step + at.units_left, at.keys.steps);
+  if (problem.args.batch_invariant) return at.unit_end;
+  return at.units_left <= (at.keys.steps - at.step) / at.keys.unit
+             ? at.step + at.units_left * at.keys.unit
+             : at.keys.steps;
 }
 
 // What comes behind it.
 template <class Config>
 __device__ void advance_to(const Problem<typename Config::Args>& problem, Cursor& at, int end) {
-  const int units = problem.args.batch_invariant ? 1 : end - at.step;
+  const int units = static_cast<int>(at.keys.units_before(end - at.step + at.keys.unit - 1));
   at.step = end;
   next_unit<Config>(problem, at, units);
 }
@@ -122,102 +140,84 @@ class WorkList {
 
  public:
   // By whole warps.
-  __device__ explicit WorkList(const Problem& problem)
-      : problem_(problem),
-        heads_(static_cast<int>(problem.args.Hk) * problem.row_blocks),
-        are_alike_(are_alike(problem)) {
-    const int batch = static_cast<int>(problem.args.B);
-    if (are_alike_) {
-      units_ = std::int64_t{keys_of<Config>(problem, 0).units()} * batch * heads_;
-    } else {
-      std::int64_t units = 0;
-      for (int b = threadIdx.x % 32; b < batch; b += 32)
-        units += keys_of<Config>(problem, b).units();
-#pragma unroll
-      for (int lanes = 16; lanes > 0; lanes /= 2) units += __shfl_xor_sync(~0u, units, lanes);
-      units_ = units * heads_;
-    }
-    shares_ = shares(std::int64_t{batch} * heads_);
+  __device__ explicit WorkList(const Problem& problem) : problem_(problem) {
+    for (int first = 0; first < problem.args.B; first += 32)
+      units_ += __shfl_sync(~0u, look(first).until, 31);
+    // A share has kLeastKeys keys; or fewer, where else multiprocessors had none.
+    constexpr unsigned kLeastSteps = ceil_div(512, Config::B_c);
+    const unsigned many = problem.many_shares, few = problem.few_shares;
+    shares_ = min(units_ >= many * kLeastSteps ? many : few, units_);
   }
 
-  __device__ int shares() const { return shares_; }
+  __device__ unsigned shares() const { return shares_; }
 
   // The first unit of a share.
-  __device__ std::int64_t begin(int share) const { return share * units_ / shares_; }
+  __device__ unsigned begin(unsigned share) const { return share * units_ / shares_; }
   // The share that a unit belongs to.
-  __device__ int share_of(std::int64_t unit) const {
-    return static_cast<int>(((unit + 1) * shares_ - 1) / units_);
-  }
+  __device__ unsigned share_of(unsigned unit) const { return ((unit + 1) * shares_ - 1) / units_; }
 
   // Where a share begins. By whole warps.
-  __device__ Cursor first_of(int share) const {
-    std::int64_t unit = begin(share);
+  __device__ Cursor first_of(unsigned share) const {
+    unsigned unit = begin(share);
     Cursor at;
     at.units_left = static_cast<int>(begin(share + 1) - unit);
-    at.batch = 0;
-    if (are_alike_) {
-      at.keys = keys_of<Config>(problem_, 0);
-      const std::int64_t of_entry = std::int64_t{at.keys.units()} * heads_;
-      at.batch = static_cast<int>(unit / of_entry);
-      unit %= of_entry;
-    } else {
-      find_entry(at, unit);
+    Entry entry{};
+    unsigned later = 0;
+    int first = 0;
+    for (;; first += 32) {
+      entry = look(first);
+      later = __ballot_sync(~0u, entry.until > unit);
+      if (later != 0) break;
+      unit -= __shfl_sync(~0u, entry.until, 31);
     }
-    const int head = static_cast<int>(unit / at.keys.units());
-    at.kv_head = head / problem_.row_blocks;
-    at.row_block = head % problem_.row_blocks;
-    at.step = static_cast<int>(unit % at.keys.units()) * at.keys.unit;
+    const int found = __ffs(static_cast<int>(later)) - 1;
+    unit -= __shfl_sync(~0u, entry.until - entry.units, found);
+    at.batch = first + found;
+    at.keys = {__shfl_sync(~0u, entry.keys.length, found),
+               __shfl_sync(~0u, entry.keys.first, found), __shfl_sync(~0u, entry.keys.steps, found),
+               __shfl_sync(~0u, entry.keys.unit, found)};
+    const unsigned units = at.keys.units(), head = unit / units;
+    at.kv_head = static_cast<int>(head);
+    at.row_block = 0;
+    if (problem_.row_blocks > 1) {
+      at.kv_head = static_cast<int>(head) / problem_.row_blocks;
+      at.row_block = static_cast<int>(head) % problem_.row_blocks;
+    }
+    at.step = static_cast<int>(unit - head * units) * at.keys.unit;
     at.unit_end = min(at.step + at.keys.unit, at.keys.steps);
     return at;
   }
 
  private:
-  // The batch entry that `unit` of the list belongs to; of the entries before it, `unit` loses the
-  // units.
-  __device__ void find_entry(Cursor& at, std::int64_t& unit) const {
-    const int batch = static_cast<int>(problem_.args.B), lane = threadIdx.x % 32;
-    for (int first = 0;; first += 32) {
-      const int b = first + lane;
-      const std::int64_t own =
-          b < batch ? std::int64_t{keys_of<Config>(problem_, b).units()} * heads_ : 0;
-      std::int64_t before = own;  // with its own, to begin with
+  // A batch entry, by the lane that looks at it.
+  struct Entry {
+    Keys keys;
+    unsigned units, until;  // its own, and with those of the lanes before
+  };
+
+  // Lane l looks at batch entry `first` + l, which need not exist.
+  __device__ Entry look(int first) const {
+    const int lane = threadIdx.x % 32, batch = first + lane;
+    Entry entry{};
+    if (batch < problem_.args.B) {
+      entry.keys = keys_of<Config>(problem_, batch);
+      entry.units = entry.keys.units() * problem_.heads;
+    }
+    entry.until = entry.units;
+    if (problem_.args.B > 1) {
 #pragma unroll
       for (int lanes = 1; lanes < 32; lanes *= 2) {
-        const std::int64_t other = __shfl_up_sync(~0u, before, lanes);
-        if (lane >= lanes) before += other;
+        const unsigned before = __shfl_up_sync(~0u, entry.until, lanes);
+        if (lane >= lanes) entry.until += before;
       }
-      const unsigned later = __ballot_sync(~0u, before > unit);
-      if (later == 0) {
-        unit -= __shfl_sync(~0u, before, 31);
-        continue;
-      }
-      const int found = __ffs(static_cast<int>(later)) - 1;
-      unit -= __shfl_sync(~0u, before - own, found);
-      at.batch = first + found;
-      at.keys = keys_of<Config>(problem_, at.batch);
-      return;
+    } else {
+      entry.until = __shfl_sync(~0u, entry.units, 0);
     }
-  }
-
-  // How many shares: one for each thread block that has kLeastKeys keys, but no fewer than there
-  // are multiprocessors; and where it costs little, the same number for each head, so that no share
-  // lies in two.
-  __device__ int shares(std::int64_t heads) const {
-    constexpr int kLeastKeys = 512;
-    const std::int64_t most = units_ < gridDim.x ? units_ : gridDim.x;
-    if (problem_.args.batch_invariant) return static_cast<int>(most);
-    std::int64_t wanted = ceil_div<kLeastKeys / Config::B_c>(units_);
-    if (wanted < problem_.multiprocessors) wanted = problem_.multiprocessors;
-    if (wanted > most) wanted = most;
-    const std::int64_t even = wanted / heads * heads;
-    return static_cast<int>(8 * even >= 7 * wanted ? even : wanted);
+    return entry;
   }
 
   const Problem& problem_;
-  const int heads_;  // of a batch entry, times row blocks
-  const bool are_alike_;
-  std::int64_t units_;
-  int shares_;
+  unsigned units_ = 0, shares_;
 };
 
 }  // namespace kernelmint::flash_decode::sm80

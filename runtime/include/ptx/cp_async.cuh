@@ -20,21 +20,6 @@ __device__ __forceinline__ void cp_async_16_or_zero(std::uint32_t destination, c
                : "memory");
 }
 
-// The same, and the second-level cache fetches the kPrefetch bytes, 128 or 256, that the source is
-// one of the first of.
-template <int kPrefetch>
-__device__ __forceinline__ void cp_async_16_or_zero_ahead(std::uint32_t destination,
-                                                          const void* source, bool valid) {
-  if constexpr (kPrefetch == 256)
-    asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(destination),
-                 "l"(source), "r"(valid ? 16 : 0)
-                 : "memory");
-  else
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(destination),
-                 "l"(source), "r"(valid ? 16 : 0)
-                 : "memory");
-}
-
 // Ends a group of this thread's copies, which may be empty.
 __device__ __forceinline__ void cp_async_commit_group() {
   asm volatile("cp.async.commit_group;" ::: "memory");
