@@ -17,7 +17,6 @@ COMMANDS = [
     ["runtime", "info", "--json"],
     ["tools.ptx_report", LOG],
     ["tools.ptx_report", LOG, "--verbose"],
-    ["tools.fuzz", "--help"],
 ]
 
 

@@ -1,4 +1,4 @@
-"""Damages real logs of ptxas and reads them: `python -m tools.fuzz logs`.
+"""Damages real logs of ptxas and reads them.
 
 A log's figures are first replaced by numbers that stand nowhere else, so that every number says
 whose it is. Then the log is damaged as build tools and CI services do it, and parsed. However it
@@ -20,22 +20,15 @@ import io
 import itertools
 import random
 import re
-import signal
 import tempfile
-import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
-
-import click
 
 from codegen.ptxas.events import Statistics
 from codegen.ptxas.parser import CHUNK, Parser
 from codegen.ptxas.records import Record, csv_text, read_csv
-
-from ..places import ROOT
+from tools.places import ROOT
 
 DATA = ROOT / "tests" / "ptx_report" / "data"
 FIGURES = (
@@ -113,10 +106,8 @@ class Sample:
 
 
 def samples() -> list[Sample]:
-    """The real logs of the test suite; click's error where they are not there."""
+    """The real logs of the test suite."""
     paths = sorted(DATA.glob("*.log"))
-    if not paths:
-        raise click.ClickException(f"{DATA}: no logs there: run it in a checkout")
     numbers = iter(range(_FIRST, 10 * _FIRST))
     return [_sample(path.name, path.read_bytes(), numbers) for path in paths]
 
@@ -296,63 +287,3 @@ def _paired(one: list[Record], other: list[Record]) -> Iterator[tuple[object, ob
     length = max(len(one), len(other))
     nothing: list[None] = [None] * length
     return zip((one + nothing)[:length], (other + nothing)[:length], strict=True)
-
-
-@contextmanager
-def _limited(seconds: float) -> Iterator[None]:
-    """Raises FuzzError after that much time of the process."""
-
-    def late(signum: int, frame: FrameType | None) -> None:
-        raise FuzzError(f"still reading after {seconds} seconds")
-
-    before = signal.signal(signal.SIGPROF, late)
-    signal.setitimer(signal.ITIMER_PROF, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, before)
-
-
-def attempt(known: Sequence[Sample], seed: int, number: int, limit: float) -> bytes:
-    """Tries one log and returns it; raises FuzzError, with the log as its second argument."""
-    rng = random.Random(f"{seed}/{number}")
-    text, chosen = damaged(rng, known)
-    chunks = (rng.randint(1, 200) if len(text) < 100_000 else 60_000, rng.randint(200, 5000))
-    try:
-        with _limited(limit):
-            check(text, chosen, chunks)
-    except FuzzError as error:
-        raise FuzzError(str(error), text) from None
-    except Exception:
-        raise FuzzError(traceback.format_exc(), text) from None
-    return text
-
-
-@click.command()
-@click.option("--count", default=1000, show_default=True, help="How many logs.")
-@click.option("--seed", default=0, show_default=True, help="Another seed, other logs.")
-@click.option("--first", default=0, show_default=True, help="Number of the first log.")
-@click.option("--limit", default=2.0, show_default=True, help="Seconds that a log may take.")
-@click.option(
-    "--save",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="A folder for the logs of which something does not hold.",
-)
-def main(count: int, seed: int, first: int, limit: float, save: Path | None) -> None:
-    """Damaged logs through ptx-report's parser."""
-    known = samples()
-    failed = size = 0
-    for number in range(first, first + count):
-        try:
-            size += len(attempt(known, seed, number, limit))
-        except FuzzError as error:
-            failed += 1
-            what, text = error.args
-            click.echo(f"log {number}: {what}")
-            if save:
-                save.mkdir(parents=True, exist_ok=True)
-                (save / f"{seed}-{number}.log").write_bytes(text)
-    click.echo(f"{count:,} logs, {size / 1e6:,.0f} MB, seed {seed}: {failed} failed")
-    if failed:
-        raise SystemExit(1)
