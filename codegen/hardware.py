@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from codegen.architectures import Architecture
+
 THREADS = 1024  # the most of a block, on every capability
 REGISTERS = 65536  # 32-bit, of a multiprocessor and the most of a block
 REGISTERS_THREAD = 255  # the most of a thread
@@ -38,9 +40,9 @@ LIMITS = {
 }
 
 
-def capabilities(least: int, exact: bool) -> tuple[int, ...]:
-    """The known capabilities that a target of this least one runs on: from it on, or it alone."""
-    return tuple(c for c in LIMITS if (c == least if exact else c >= least))
+def capabilities(architecture: Architecture) -> tuple[int, ...]:
+    """The known capabilities that a target named after an architecture runs on."""
+    return tuple(filter(architecture.suits, LIMITS))
 
 
 def shown(capability: int) -> str:

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from codegen import as_json
+from codegen import architectures, as_json
 
 if TYPE_CHECKING:
     from codegen.manifest import Family
@@ -33,7 +33,6 @@ RECORD = "pack.json"
 MANIFEST = "manifest.json"
 FORMAT = 1  # of pack.json
 NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
-ARCHITECTURE = re.compile(r"[1-9][0-9]+[a-z]?\Z")
 
 
 class PackError(ImportError):
@@ -210,7 +209,7 @@ def _check(record: Record) -> None:
         if not NAME.match(name):
             raise ValueError(f"the name {name!a:.60}: expected lower-case letters, digits and _")
     for architecture in record.architectures:
-        if not ARCHITECTURE.match(architecture):
+        if architectures.parse(architecture) is None:
             raise ValueError(f"architectures: got {architecture!a:.60}, expected such as 80 or 90a")
     if record.operators.keys() != record.generated.keys():
         raise ValueError(

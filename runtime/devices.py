@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from codegen.architectures import parse
 from runtime import _native
 
 
@@ -147,7 +148,9 @@ def why_unavailable(
     here = 10 * major + minor
     # Machine code alone is shipped: it runs on its own major version, from its minor version up.
     compiled = [
-        int(name.rstrip("a")) for name in architectures if int(name.rstrip("a")) >= capability
+        built.capability
+        for built in map(parse, architectures)
+        if built is not None and built.capability >= capability
     ]
     if exact or any(a // 10 == major and a <= here for a in compiled):
         return None

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from codegen import hardware
+from codegen.architectures import of_target
 from codegen.spec import schema, short_form
 from codegen.spec.checks import (
     MAX_PARAMETERS,
@@ -44,7 +45,7 @@ from codegen.spec.model import (
     Wgmma,
     Workspace,
 )
-from codegen.spec.names import CPP_KEYWORDS, IDENTIFIER, TARGET, enum_type
+from codegen.spec.names import CPP_KEYWORDS, IDENTIFIER, enum_type
 from codegen.spec.problems import TooManyProblemsError, did_you_mean
 from codegen.spec.source import Document
 
@@ -64,7 +65,7 @@ class TargetLoader:
     def load(self, written: schema.TargetFile) -> Target:
         """The target; what is wrong goes to the document."""
         document, family = self.document, self.family
-        if not TARGET.match(written.target):
+        if written.target != "cpu" and not of_target(written.target):
             document.report(
                 f"target '{written.target}' is none: cpu, or the least architecture it needs, "
                 "such as sm80 or sm90a",
@@ -223,10 +224,9 @@ class TargetLoader:
         if needs.threads is not None:
             that = parse(f"{needs.threads.operand} <= {hardware.THREADS}", constants)
             yield Rule(that, f"a thread block has at most {hardware.THREADS:,} threads", place)
-        named = TARGET.match(written.target)
-        if needs.shared_memory is not None and named and named[1]:
-            least, exact = int(named[1]), bool(named[2])
-            known = hardware.capabilities(least, exact)
+        named = of_target(written.target)
+        if needs.shared_memory is not None and named:
+            known = hardware.capabilities(named)
             most = max((hardware.LIMITS[c].shared_memory_block for c in known), default=None)
             if most is not None:
                 best = next(c for c in known if hardware.LIMITS[c].shared_memory_block == most)
@@ -234,8 +234,8 @@ class TargetLoader:
                     f"a thread block of compute capability {hardware.shown(best)} has at most "
                     f"{most:,} bytes of shared memory"
                 )
-                if not exact:
-                    because += f", and none from {hardware.shown(least)} on has more"
+                if not named.exact:
+                    because += f", and none from {hardware.shown(named.capability)} on has more"
                 that = parse(f"{needs.shared_memory.operand} <= {most}", constants)
                 yield Rule(that, because, place)
 
@@ -364,8 +364,8 @@ class TargetLoader:
         cluster = extents("cluster", launch.cluster, (8, 8, 8))
         place = "launch", "dependent"
         dependent = load_expression(document, launch.dependent, sizes, "bool", *place)
-        named = TARGET.match(written.target)
-        if named and named[1] and int(named[1]) < 90:
+        named = of_target(written.target)
+        if named and named.capability < 90:
             for key in sorted({"cluster", "dependent"} & launch.model_fields_set):
                 message = f"'{key}' needs compute capability 9.0: a target sm90, sm90a or later"
                 document.report(message, "launch", key, key=True)

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from codegen import hardware
+from codegen.architectures import Architecture, of_target
 from codegen.dtypes import DTYPES
 from codegen.manifest import Gradient, SizeRange
 from codegen.spec.expressions import BOOL, DTYPE, FLOAT, INT, Expression, Kind, scalar_kind
@@ -457,20 +458,25 @@ class Target:
         """Whether nvcc compiles it."""
         return self.name != "cpu"
 
+    @cached_property
+    def architecture(self) -> Architecture | None:
+        """What a CUDA target is named after; None for the CPU."""
+        return of_target(self.name)
+
     @property
     def capability(self) -> int:
         """The least compute capability, 80 for 8.0; 0 for the CPU."""
-        return int(self.name[2:].rstrip("a")) if self.is_cuda else 0
+        return self.architecture.capability if self.architecture else 0
 
     @cached_property
     def capabilities(self) -> tuple[int, ...]:
         """The known compute capabilities that it runs on; none for the CPU."""
-        return hardware.capabilities(self.capability, self.exact_capability) if self.is_cuda else ()
+        return hardware.capabilities(self.architecture) if self.architecture else ()
 
     @property
     def exact_capability(self) -> bool:
         """Whether it runs on that capability alone."""
-        return self.is_cuda and self.name.endswith("a")
+        return self.architecture is not None and self.architecture.exact
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from codegen.spec.expressions import DEVICE_FACTS
 IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*_?\Z")
 SNAKE = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*\Z")
 TOKEN = re.compile(r"[a-z][a-z0-9]*\Z")
-TARGET = re.compile(r"cpu\Z|sm([1-9][0-9]{1,2})(a?)\Z")
 # What stands between quotes in `#include "…"` and in CMake as it is.
 FILE = re.compile(r"[A-Za-z0-9_+.-]+(/[A-Za-z0-9_+.-]+)*\Z")
 MAX_NAME = 64

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,6 +16,7 @@ from pathlib import Path
 import torch
 
 from codegen import packs as pack_files
+from codegen.architectures import Architecture, of_target, parse
 from codegen.manifest import Family, Target
 from codegen.packs import Pack, PackError
 from runtime import _native, devices, manifest, ondemand, packs
@@ -38,8 +38,6 @@ from runtime.ondemand.cache import (
 from runtime.ondemand.compilers import Recipe
 from runtime.ondemand.progress import Progress
 from runtime.ondemand.specs import Source
-
-_CUDA_TARGET = re.compile(r"sm([1-9][0-9]+)(a?)\Z")
 
 _opened: dict[Path, Pack] = {}
 _watched: dict[str, tuple[Pack, Request]] = {}  # what kernels of this process were built from
@@ -161,22 +159,19 @@ def recipe(key: str, architectures: Sequence[str] | None) -> Recipe:
         if os.environ.get("KERNELMINT_CPU_ISA"):
             return compilers.cpu(_native.active_cpu_isa())
         return compilers.cpu(compilers.best_isa(runs))
-    parts = _CUDA_TARGET.match(target)
-    if parts is None:
+    named = of_target(target)
+    if named is None:
         raise KernelNotFound(f"{key[:300]!a} is not a valid key: expected family.target.parameters")
-    least, exact = int(parts[1]), bool(parts[2])
-    return compilers.cuda(_architectures(key, least, exact, architectures))
+    return compilers.cuda(_architectures(key, named, architectures))
 
 
-def _architectures(
-    key: str, least: int, exact: bool, named: Sequence[str] | None
-) -> tuple[str, ...]:
+def _architectures(key: str, wanted: Architecture, named: Sequence[str] | None) -> tuple[str, ...]:
     """The architectures that suit a target: of those named, else of the devices."""
     if named is None:
         if not devices.has_cuda():
             raise TargetUnavailable(
                 f"{key}: no CUDA device to build it for; name an architecture, such as "
-                f"runtime.build(…, architectures=['{least}'])"
+                f"runtime.build(…, architectures=['{wanted.capability}'])"
             )
         numbers = [
             10 * major + minor
@@ -186,17 +181,20 @@ def _architectures(
         ]
         shown = f"the devices have {', '.join(f'{n // 10}.{n % 10}' for n in sorted(set(numbers)))}"
     else:
-        if wrong := [a for a in named if not re.fullmatch(r"[1-9][0-9]+a?", a)]:
-            raise InvalidArgument(
-                f"architectures: got {wrong[0]!r}, expected such as '80' or '90a'"
-            )
-        numbers = [int(a.rstrip("a")) for a in named]
+        numbers = []
+        for name in named:
+            if (found := parse(name)) is None:
+                raise InvalidArgument(
+                    f"architectures: got {name!r}, expected such as '80' or '90a'"
+                )
+            numbers.append(found.capability)
         shown = f"got {', '.join(named)}"
-    suiting = sorted({n for n in numbers if (n == least if exact else n >= least)})
+    suiting = sorted(set(filter(wanted.suits, numbers)))
     if not suiting:
-        needed = f"{least // 10}.{least % 10}{' alone' if exact else ' or later'}"
+        least = f"{wanted.capability // 10}.{wanted.capability % 10}"
+        needed = f"{least} {'alone' if wanted.exact else 'or later'}"
         raise TargetUnavailable(f"{key}: needs compute capability {needed}; {shown}")
-    return tuple(f"{number}{'a' if exact else ''}" for number in suiting)
+    return tuple(str(wanted._replace(capability=number)) for number in suiting)
 
 
 def _request(key: str, architectures: Sequence[str] | None) -> Request:

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from codegen import hardware
+from codegen.architectures import Architecture
 
 SPEC = """\
 target: {target}
@@ -98,6 +99,6 @@ def test_what_a_call_decides_is_not_judged_before_it(workspace) -> None:
 
 
 def test_capabilities_of_a_target() -> None:
-    assert hardware.capabilities(90, exact=True) == (90,)
-    assert min(hardware.capabilities(89, exact=False)) == 89
-    assert hardware.capabilities(91, exact=True) == ()
+    assert hardware.capabilities(Architecture(90, exact=True)) == (90,)
+    assert min(hardware.capabilities(Architecture(89, exact=False))) == 89
+    assert hardware.capabilities(Architecture(91, exact=True)) == ()
