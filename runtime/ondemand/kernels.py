@@ -11,7 +11,10 @@ import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib.metadata import distribution
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import torch
 
@@ -54,7 +57,7 @@ def load(folder: str | os.PathLike[str]) -> list[str]:
     found = [(source, _family_pack(source)) for source in specs.find(Path(folder))]
     for source, _ in found:
         owner = packs.owner(source.family)
-        if owner is not None and _source_of_pack(source.family, owner) != source:
+        if owner is not None and not _was_built_of(owner, source):
             raise PackError(
                 f"the family {source.family} of {source.folder} is already in {owner}: rename one "
                 "of them"
@@ -63,11 +66,26 @@ def load(folder: str | os.PathLike[str]) -> list[str]:
         owner = packs.owner(source.family)
         if owner is None:
             packs.register(pack)
-        elif owner.name == pack.name and owner.fingerprint != pack.fingerprint:
+        elif owner.name != pack.name:
+            manifest.check_same_family(source.family, owner, pack)
+        elif owner.fingerprint != pack.fingerprint:
             manifest.check_same_family(source.family, owner, pack)
             packs.register(pack)
         ondemand.sources[source.family] = source
     return [source.family for source, _ in found]
+
+
+def _was_built_of(owner: Pack, source: Source) -> bool:
+    """Whether a pack's family is that of these specs: they are its own, or pip noted that it
+    installed the pack from their project (PEP 610)."""
+    if _source_of_pack(source.family, owner) == source:
+        return True
+    if owner.distribution is None:
+        return False
+    name = owner.distribution.rpartition(" ")[0]
+    record = json.loads(distribution(name).read_text("direct_url.json") or "{}")
+    project = urlsplit(record.get("url", ""))
+    return project.scheme == "file" and source.root.is_relative_to(url2pathname(project.path))
 
 
 def _family_pack(source: Source) -> Pack:

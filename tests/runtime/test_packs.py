@@ -320,6 +320,21 @@ with concurrent.futures.ThreadPoolExecutor(16) as pool:
     )
 
 
+def test_the_specs_that_an_installed_pack_was_built_of_are_loaded(site, monkeypatch) -> None:
+    """After `pip install .` of their project, as pip notes it (PEP 610)."""
+    monkeypatch.setenv("KERNELMINT_CACHE_DIR", str(site / "cache"))
+    second_pack(site)
+    specs = site / "project/kernel_specs"
+    shutil.copytree(OWN.specs["kernel_specs"] / "hstu/hstu_bsa", specs / "hstu/hstu_bsa")
+    for path in (OWN.specs["kernel_specs"] / "hstu").glob("*.*"):
+        shutil.copy(path, specs / "hstu")
+    load = f"import runtime; print(runtime.load({str(specs)!r}))"
+    fails(site, load, "hstu_bsa", "is already in pack other")
+    record = {"url": (site / "project").as_uri(), "dir_info": {}}
+    (site / "other-0.1.0.dist-info/direct_url.json").write_text(json.dumps(record))
+    assert "hstu_bsa.cpu." in works(site, load)
+
+
 class TestLoadPack:
     def test_a_folder(self, site):
         other = second_pack(site)
