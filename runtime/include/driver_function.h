@@ -1,6 +1,6 @@
 // Functions of the CUDA driver, by way of the runtime: a library that calls them so is not linked
-// with the driver's, which a machine without a GPU lacks, and loads there all the same. CUDA Runtime
-// API, "Driver Entry Point Access".
+// with the driver's, which a machine without a GPU lacks, and loads there all the same. CUDA
+// Runtime API, "Driver Entry Point Access".
 #pragma once
 
 #include <cuda_runtime.h>

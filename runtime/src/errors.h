@@ -13,8 +13,8 @@ struct InvalidArgument : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// A tensor that the registered operator takes, and a kernel itself does not: one that a transform of
-// torch.func wraps, or one that asks for a gradient.
+// A tensor that the registered operator takes, and a kernel itself does not: one that a transform
+// of torch.func wraps, or one that asks for a gradient.
 struct ThroughOperator : InvalidArgument {
   using InvalidArgument::InvalidArgument;
 };

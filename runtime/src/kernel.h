@@ -67,7 +67,9 @@ class Kernel {
                          const char* expected) const;
   // Why a tensor that asks for a gradient cannot have one; empty if it does not ask.
   std::string no_gradient(const Call& call, const char* name, const TensorInfo& tensor) const;
-  void check_autograd(Call& call, const TensorArgument& argument, const TensorInfo& tensor) const;
+  void check_gradient(const Call& call, const TensorArgument& argument,
+                      const TensorInfo& tensor) const;
+  void check_negative(Call& call, const TensorArgument& argument, const TensorInfo& tensor) const;
   void check_expressions(const Call& call) const;
   void check_requirements(const Call& call, bool of_scalars) const;
   void check_requirements(const Call& call, const Requirement* requirements, int count,

@@ -134,11 +134,15 @@ std::string Kernel::no_gradient(const Call& call, const char* name,
               " has no gradient for it; call it under torch.no_grad() or pass ", name, ".detach()");
 }
 
-void Kernel::check_autograd(Call& call, const TensorArgument& argument,
+// Autograd sees the operator alone, which differentiates the call or refuses to.
+void Kernel::check_gradient(const Call& call, const TensorArgument& argument,
                             const TensorInfo& tensor) const {
-  // Autograd sees the operator alone, which differentiates the call or refuses to.
   if (const std::string wrong = no_gradient(call, argument.name, tensor); !wrong.empty())
     throw ThroughOperator(wrong);
+}
+
+void Kernel::check_negative(Call& call, const TensorArgument& argument,
+                            const TensorInfo& tensor) const {
   if (call.torch.has_neg_bit(tensor.object))
     throw InvalidArgument(
         text(argument.name,
@@ -261,7 +265,8 @@ void Kernel::check_output(Call& call, int index, const std::int64_t* shape, PyOb
     throw InvalidArgument(text(argument.name, ": got shape ", shape_of(object), ", expected ",
                                shape_of(shape, argument.rank), " = ", shape_text(argument)));
   check_memory(argument, tensor, index);
-  check_autograd(call, argument, tensor);
+  check_gradient(call, argument, tensor);
+  check_negative(call, argument, tensor);
   check_apart(call, argument, index);
 }
 
@@ -303,7 +308,7 @@ void Kernel::bind_inputs(Call& call, nb::handle inputs) {
     if (call.first_input < 0 && !argument.on_host) call.first_input = i;
     bind_symbols(call, argument, tensor);
     check_memory(argument, tensor, i);
-    check_autograd(call, argument, tensor);
+    check_negative(call, argument, tensor);
     call.bound[i] = {address_of(tensor), tensor.strides};
   }
   if (has_input_expressions_) check_expressions(call);
@@ -311,6 +316,9 @@ void Kernel::bind_inputs(Call& call, nb::handle inputs) {
     if (call.present[mutated_[n]]) check_apart(call, family_.tensors[mutated_[n]], mutated_[n]);
   if (asks_device_) find_facts(call);
   check_requirements(call, false);
+  for (int n = 0; n < num_inputs_; ++n)  // last: the operator gets what a kernel would take
+    if (const int i = inputs_[n]; call.present[i])
+      check_gradient(call, family_.tensors[i], call.tensors[i]);
 }
 
 }  // namespace kernelmint

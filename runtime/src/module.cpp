@@ -75,7 +75,8 @@ NB_MODULE(_native, module) {
       "no DLPack exchange table.");
 
   nb::class_<PackLibrary>(module, "Library")
-      .def(nb::init<const std::filesystem::path&, nb::tuple>(), "path"_a, "architectures"_a = nb::tuple())
+      .def(nb::init<const std::filesystem::path&, nb::tuple>(), "path"_a,
+           "architectures"_a = nb::tuple())
       .def_prop_ro("generated", &PackLibrary::generated)
       .def_prop_ro("build", &PackLibrary::build)
       .def_prop_ro("family", &PackLibrary::family)
