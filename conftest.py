@@ -17,6 +17,8 @@ from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parent
 # What the tests build on demand lies there from one run to the next.
+if not torch.cuda.is_available():  # before anything imports Triton, which reads it then
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 os.environ["KERNELMINT_CACHE_DIR"] = str(ROOT / "build/cache")
 # `make test` draws the same examples every time, `make fuzz` other and more ones.
 settings.register_profile("gate", deadline=None, derandomize=True)

@@ -45,6 +45,10 @@ def options_of(name: str, arguments: list[str]) -> None:
     context = click.Context(main)
     command = main.get_command(context, name)
     assert command is not None, name
+    if command.context_settings.get(
+        "ignore_unknown_options"
+    ):  # handed over to a family's own command
+        return
     command.make_parser(click.Context(command)).parse_args(list(arguments))
 
 

@@ -28,9 +28,8 @@ from .records import Record, ReportError, csv_text
 
 _HOME = Path(__file__).resolve().parents[2]  # the checkout's root; a wheel's site-packages
 _SHARED_HEADERS = next(
-    folder
-    for folder in (_HOME / "runtime/include", _HOME / "kernelmint/include")
-    if folder.is_dir()
+    (f for f in (_HOME / "runtime/include", _HOME / "kernelmint/include") if f.is_dir()),
+    _HOME / "kernelmint/include",
 )
 
 

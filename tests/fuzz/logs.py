@@ -216,12 +216,15 @@ DAMAGES: tuple[Callable[[random.Random, Sequence[Sequence[bytes]]], list[bytes]]
 
 
 def _interleaved(rng: random.Random, logs: Sequence[Sequence[bytes]]) -> list[bytes]:
-    """Several processes write into one log, line by line."""
+    """Several processes write into one log, line by line; a function's line and that of its spills
+    are one write (tests/ptx_report/data/README.md)."""
     waiting = [list(reversed(log)) for log in logs]
     lines: list[bytes] = []
     while waiting := [log for log in waiting if log]:
         log = rng.choice(waiting)
         for _ in range(min(len(log), rng.randint(1, 6))):
+            lines.append(log.pop())
+        if log and b"Function properties" in lines[-1]:
             lines.append(log.pop())
     return lines
 

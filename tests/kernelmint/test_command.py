@@ -69,7 +69,7 @@ KEY = "flash_forward.cpu.f32-d64-r64-c128"
         ("build --key flash_forward.cpu.f32-d64-r64", KEY),
         ("sanity-check --kernel flash_forward.cpu.f32-d64-r64", KEY),
         ("debug flash_forward.cpu.f32-d64-r64", KEY),
-        ("tune flash", "flash_forward"),
+        ("tune flash_f", "flash_forward"),
         ("tune hstu_bsa --target sm9", "sm90a"),
     ],
 )

@@ -65,5 +65,5 @@ def test_an_edit_is_built_and_run_and_a_mistake_is_told(family, cache) -> None:
 
 def test_the_test_of_a_new_family_runs_where_nothing_was_installed(family, cache) -> None:
     with dev(family, "-m", "pytest", family.folder, "-k", "f32 or are_there") as lines:
-        assert "5 passed" in until(lines, " in ")
+        assert "4 passed, 4 skipped" in until(lines, " in ")
         until(lines, f"{family.key()}: built")

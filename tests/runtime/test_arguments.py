@@ -383,7 +383,7 @@ def test_a_kernel_may_use_streams_and_exceptions_beside_pytorch(call):
 
 def test_a_workspace_that_cannot_be_is_refused_with_its_text(call):
     scratch = "the workspace scratch [2 * N // (0 if wide == -9 else 1)] f32: room for a row"
-    refused(call, f"probe.cpu.f32-b1: {scratch} would have -1 elements; here N = ", wide=-8)
+    refused(call, f"probe.cpu.f32-b1: {scratch} would have an extent of -1; here N = ", wide=-8)
     refused(call, f"probe.cpu.f32-b1: {scratch}: division by zero; here N = ", wide=-9)
 
 

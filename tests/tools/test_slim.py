@@ -65,7 +65,7 @@ def test_what_programs_used_becomes_a_set_and_a_tree(tmp_path, monkeypatch) -> N
     assert sorted(kernels) == sorted(KEYS)
     used.write_text(f"- {KEYS[0]}\n- other.cpu.x\n")
     done = CliRunner().invoke(slim.main, ["used.yaml"])
-    assert "generated-used: 1 kernels" in done.output
+    assert "generated-used: 1 kernel" in done.output
     assert "not of these specs: other.cpu.x" in done.output
 
 

@@ -23,12 +23,13 @@ from tests.tools.test_tune import CUDA_FILES, KEY, ROOT, journals, make
 from tools.tune import errors, rows
 
 RAY = (sys.executable, "-m", "ray.scripts.scripts")
-# A node's compiler that never ends, and says so in a file.
+# A compiler that never ends, and says so in a file, on a node where STUCK is set; elsewhere it is
+# the compiler, since nodes must have the same.
 STUCK = """\
 #!/bin/sh
-for word in "$@"; do
+if [ -n "$STUCK" ]; then for word in "$@"; do
   if [ "$word" = -c ]; then touch {file}; exec sleep 1000; fi
-done
+done; fi
 exec c++ "$@"
 """
 
@@ -116,7 +117,7 @@ def checked_at(place, node):
     return named(place.entries("checked"), node) if journals(place.root) else []
 
 
-def test_nodes_that_die_are_done_without(cluster, tmp_path):
+def test_nodes_that_die_are_done_without(cluster, tmp_path, monkeypatch):
     """One dies while it compiles, one that joined meanwhile while it measures."""
     place = make(tmp_path / "driver")
     with (place.folder / "cpu.shapes.yaml").open("r+") as file:
@@ -126,9 +127,10 @@ def test_nodes_that_die_are_done_without(cluster, tmp_path):
     compiler, compiles = tmp_path / "c++", tmp_path / "compiles"
     compiler.write_text(STUCK.format(file=compiles))
     compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
     cluster.start("head", cpus=0)  # of the tuner's machine: it neither builds nor measures
     cluster.start("first")
-    cluster.start("second", CXX=str(compiler))
+    cluster.start("second", STUCK="1")
     process = place.start("--patience", "6", "--ray", cluster.address)
     try:
         until(compiles.exists, process)

@@ -13,7 +13,7 @@ import pytest
 
 from codegen.spec.load import load
 from runtime.ondemand import specs
-from runtime.ondemand.cache import Cache, Entry, Roots
+from runtime.ondemand.cache import Cache, Dependencies, Entry, Roots
 from tests.tools.test_tune import FILES, ROOT
 from tools.tune import shipping
 
@@ -67,7 +67,7 @@ def test_a_pack_that_is_sent_is_found_as_one_that_was_built_there(tmp_path):
     (folder / "pack.json").write_text("{}")
     there, roots = Cache(tmp_path / "there"), Roots({"specs": tmp_path})
     (tmp_path / "source.h").write_text("int a;\n")
-    names = ("specs:source.h",)
+    names = Dependencies(files=("specs:source.h",))
     made = folder.rename(folder.with_name(there.identify("request", names, roots)))
     packed = shipping.pack_up("request", Entry(made, names))
     for _ in range(2):  # a second time it is there already

@@ -1,3 +1,4 @@
+// clang-format off
 #define CAT(a, b) a##b
 #define JOIN(a, b) CAT(a, b)
 #define KERNEL(n)                                                                         \
@@ -9,6 +10,5 @@
         a[n + SHIFT - 1 - i];                                                             \
   }
 KERNEL(4)
-KERNEL(9)
-KERNEL(14) KERNEL(19) KERNEL(24) KERNEL(29) KERNEL(34) KERNEL(39) KERNEL(44) KERNEL(49) KERNEL(54)
-    KERNEL(59)
+KERNEL(9) KERNEL(14) KERNEL(19) KERNEL(24) KERNEL(29) KERNEL(34) KERNEL(39) KERNEL(44) KERNEL(49)
+    KERNEL(54) KERNEL(59)
