@@ -17,6 +17,8 @@ import pytest
 
 from kernelmint.__main__ import main
 from tests.pages import PAGES, ROOT, steps
+from tools.families import command as family_command
+from tools.families import offering
 
 COMMANDS = [
     pytest.param(step, id=f"{page.name}: {step.partition('#')[0].strip()}")
@@ -45,10 +47,11 @@ def options_of(name: str, arguments: list[str]) -> None:
     context = click.Context(main)
     command = main.get_command(context, name)
     assert command is not None, name
-    if command.context_settings.get(
-        "ignore_unknown_options"
-    ):  # handed over to a family's own command
-        return
+    if families := offering(name):  # handed over to a family's own command
+        named = [family for family in families if arguments[:1] and arguments[0] == family]
+        of_key = [family for family in families if arguments[:1] and f"{family}." in arguments[0]]
+        command = family_command((named or of_key or families)[0], name)
+        arguments = arguments[len(named) :]
     command.make_parser(click.Context(command)).parse_args(list(arguments))
 
 
