@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-import time
-from collections.abc import Callable
+import timeit
 from pathlib import Path
 
 from codegen.emit.manifest import Inputs
@@ -77,16 +76,6 @@ sets:
 """
 
 
-def best_of(repeat: int, run: Callable[[], object]) -> float:
-    """The shortest time of `repeat` runs, in seconds."""
-    times = []
-    for _ in range(repeat):
-        begin = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - begin)
-    return min(times)
-
-
 def main() -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -100,9 +89,11 @@ def main() -> None:
         (specs / "synthetic/kernel.cuh").write_text("")
         spaces = expand(load([specs]), Selection())
         count = len(spaces[0].targets[0].configurations)
-        listed = best_of(repeat, lambda: expand(load([specs]), Selection()))
         inputs = Inputs(Selection(), ("specs",), ("specs",), ())
-        emitted = best_of(repeat, lambda: emit(spaces, inputs))
+        listed, emitted = (
+            min(timeit.repeat(run, number=1, repeat=repeat))
+            for run in (lambda: expand(load([specs]), Selection()), lambda: emit(spaces, inputs))
+        )
         files = emit(spaces, inputs)
     size = sum(map(len, files.values())) / 1e6
     print(f"{count} configurations in {len(files)} files, {size:.0f} MB of text")

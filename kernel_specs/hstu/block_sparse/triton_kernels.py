@@ -19,8 +19,6 @@ import torch
 import triton
 import triton.language as tl
 
-from ..hstu_bsa import reference
-from ..jagged import GateModel
 from ..semantics import (
     LAYER_NORM_EPSILON,
     Mode,
@@ -432,31 +430,6 @@ def block_sparse_attention(
         EPSILON=LAYER_NORM_EPSILON, num_warps=4,
     )  # fmt: skip
     return o, block_indices
-
-
-def hstu_attention_with_bsa(
-    num_heads: int,
-    attention_dim: int,
-    linear_dim: int,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    u: torch.Tensor,
-    x_offsets: torch.Tensor,
-    invalid_attn_mask: torch.Tensor,
-    gate_model: GateModel,
-    *,
-    block_count: int = 4,
-    block_size: int = 32,
-    mode: Mode = "fixed",
-    dot: Dot = "tf32x3",
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """As hstu_bsa's reference, with the attention from `block_sparse_attention` above."""
-    return reference.hstu_attention_with_bsa(
-        num_heads, attention_dim, linear_dim, q, k, v, u, x_offsets, invalid_attn_mask, gate_model,
-        block_count=block_count, block_size=block_size, mode=mode,
-        attention=lambda *tensors, **options: block_sparse_attention(*tensors, **options, dot=dot),
-    )  # fmt: skip
 
 
 def dense_attention(

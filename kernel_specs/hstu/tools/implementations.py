@@ -6,6 +6,7 @@ import importlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -27,19 +28,21 @@ class UnavailableError(RuntimeError):
 
 @dataclass(frozen=True)
 class Implementation:
-    """`attention` as reference.block_sparse_attention, `hstu` as hstu_attention_with_bsa."""
+    """`attention` as reference.block_sparse_attention, `hstu` as hstu_attention_with_bsa, which by
+    itself is the reference's with this attention inside."""
 
     name: str
     title: str
     attention: Attention
-    hstu: Hstu
+    hstu: Hstu | None = None
 
     def run_hstu(
         self, inputs: Inputs, mode: semantics.Mode
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """attn_output [sum N, H L], padded_q and padded_k [B, n, H, A]."""
         x, case = inputs.jagged, inputs.case
-        return self.hstu(
+        hstu = self.hstu or partial(hstu_bsa.hstu_attention_with_bsa, attention=self.attention)
+        return hstu(
             case.H, case.A, case.L, x["q"], x["k"], x["v"], x["u"], inputs.x_offsets, inputs.mask,
             inputs.gate_model,
             block_count=case.block_count, block_size=case.block_size, mode=mode,
@@ -52,9 +55,7 @@ def load(name: str, device: str, dot: str | None = None) -> Implementation:
     dot: the precision of its matrix products, None for its most exact one.
     """
     if name == "torch":
-        return Implementation(
-            name, "PyTorch", block_sparse.block_sparse_attention, hstu_bsa.hstu_attention_with_bsa
-        )
+        return Implementation(name, "PyTorch", block_sparse.block_sparse_attention)
     if name == "triton":
         return _triton(device, dot)
     if name in ("sm80", "cpu"):
@@ -80,18 +81,8 @@ def _triton(device: str, dot: str | None) -> Implementation:
             "and not for a GPU"
         )
     precision = dot or ("ieee" if device == "cpu" else "tf32x3")
-
-    def attention(*tensors: torch.Tensor, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        o, lists = kernels.block_sparse_attention(*tensors, **options, dot=precision)
-        return o, lists
-
-    def hstu(*arguments: Any, **options: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        o, padded_q, padded_k = kernels.hstu_attention_with_bsa(
-            *arguments, **options, dot=precision
-        )
-        return o, padded_q, padded_k
-
-    return Implementation("triton", "Triton", attention, hstu)
+    attention = partial(kernels.block_sparse_attention, dot=precision)
+    return Implementation("triton", "Triton", attention)
 
 
 def _generated(target: str, device: str, dot: str | None) -> Implementation:
@@ -102,20 +93,18 @@ def _generated(target: str, device: str, dot: str | None) -> Implementation:
     except ImportError as error:
         raise UnavailableError(f"the runtime cannot be imported: {error}") from None
 
-    def attention(*tensors: torch.Tensor, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        try:
-            o, lists = runtime.block_sparse_attention(*tensors, **options, target=target, dot=dot)
-        except (runtime.KernelNotFound, runtime.TargetUnavailable) as error:
-            raise UnavailableError(str(error.args[0])) from None
-        return o, lists
+    def asked(front: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            try:
+                return front(*arguments, **options, target=target, dot=dot)
+            except (runtime.KernelNotFound, runtime.TargetUnavailable) as error:
+                raise UnavailableError(str(error.args[0])) from None
 
-    def hstu(*arguments: Any, **options: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        try:
-            o, padded_q, padded_k = runtime.hstu_attention_with_bsa(
-                *arguments, **options, target=target, dot=dot
-            )
-        except (runtime.KernelNotFound, runtime.TargetUnavailable) as error:
-            raise UnavailableError(str(error.args[0])) from None
-        return o, padded_q, padded_k
+        return call
 
-    return Implementation(target, f"Generated ({target})", attention, hstu)
+    return Implementation(
+        target,
+        f"Generated ({target})",
+        asked(runtime.block_sparse_attention),
+        asked(runtime.hstu_attention_with_bsa),
+    )
