@@ -22,7 +22,7 @@ help:
 	@echo "make wheel       a wheel in dist/, with its manylinux tag, checked"
 	@echo "make clean       remove build folders (not $(VENV))"
 
-# The environment: the package's requirements and the tools, then nvcc where the machine has none.
+# The environment: the package's requirements and the tools, then nvcc if the machine has none.
 $(READY): requirements-dev.txt constraints.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 10) or sys.exit("Kernelmint needs Python 3.10 or later, this is " + sys.version.split()[0] + "; name another with make PYTHON=...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

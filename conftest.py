@@ -1,4 +1,4 @@
-"""What holds for all tests: those marked `gpu` are skipped where there is none; and builds of their
+"""What holds for all tests: those marked `gpu` are skipped if there is none; and builds of their
 own, for tests of kernels that the installed build does not have."""
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _WITHOUT_EDITABLE = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skips what needs a GPU where there is none."""
+    """Skips what needs a GPU if there is none."""
     if torch.cuda.is_available():
         return
     no_device = pytest.mark.skip(reason="no CUDA device")

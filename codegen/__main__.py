@@ -123,7 +123,7 @@ def check(
     as_json: bool,
     whole: bool,
 ) -> None:
-    """Exits 1 with a diff and the command that mends it where the tree is stale.
+    """Exits 1 with a diff and the command that fixes it if the tree is stale.
 
     Without options, the tree is compared with what its own manifest says it was made from.
     """
@@ -144,7 +144,7 @@ def check(
         return
     orphans = [display_path(out / path) for path in difference.orphans + difference.strays]
     made = json.loads(tree.files[staleness.MANIFEST])
-    commands = [staleness.mending_command(out, made)]
+    commands = [staleness.fixing_command(out, made)]
     if strays := [display_path(out / path) for path in difference.strays]:
         commands.insert(0, shlex.join(["rm", *strays]))
     if as_json:
@@ -160,7 +160,7 @@ def check(
         click.echo(f"and {counted(len(lines) - len(shown), 'more line')}: --all shows them")
     click.echo(
         f"{display_path(out)} is stale: {counted(len(difference.diffs), 'file')} to change, "
-        f"{counted(len(orphans), 'orphan')}; mend it with:",
+        f"{counted(len(orphans), 'orphan')}; fix it with:",
         err=True,
     )
     for command in commands:
@@ -294,7 +294,10 @@ def new(family: str, specs: Path) -> None:
 @main.command()
 @click.argument("name")
 @click.option(
-    "--folder", type=click.Path(path_type=Path), metavar="DIR", help="Where. Default: NAME."
+    "--folder",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="The folder to make. Default: NAME.",
 )
 @click.option("--family", help="Its first family. Default: NAME_scale_add.")
 @_reports_bad_input

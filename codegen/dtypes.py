@@ -20,7 +20,7 @@ class Dtype(NamedTuple):
 
     @property
     def enumerator(self) -> str:
-        """Its value of the enum: its name, if that is no keyword of C++."""
+        """Its value of the enum: its name, if that is not a keyword of C++."""
         return "boolean" if self.name == "bool" else self.name
 
 

@@ -58,7 +58,7 @@ def explain(key: str, specs: Path) -> explanation.Explanation:
 
 
 def _packs(specs: Path) -> tuple[dict[Pack, Manifest], list[Fault]]:
-    """The usable packs with their manifests, and the others. Raises UsageError where none is
+    """The usable packs with their manifests, and the others. Raises UsageError if none is
     usable."""
     found, faults = packs.installed()
     usable = {}

@@ -286,7 +286,7 @@ class Manifest:
 
 
 def load(path: Path) -> Manifest:
-    """The manifest in a file. Raises OSError, or ValueError for what is none of this version."""
+    """The manifest in a file. Raises OSError, or ValueError if it is not one of this version."""
     return parse(path.read_text(encoding="utf-8"))
 
 

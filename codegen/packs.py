@@ -75,7 +75,7 @@ class Pack:
     Attributes:
         name: its name, as its author chose it.
         folder: where its files are.
-        distribution: what installed it, "my-kernels 0.1"; None where it was named by its folder.
+        distribution: what installed it, "my-kernels 0.1"; None if it was named by its folder.
         fingerprint: the hash of all that its libraries are made of; each holds it too.
         abi: the version of the ABI between libraries and runtime.
         generated: the fingerprint of each family's generated code.
@@ -85,7 +85,7 @@ class Pack:
         settings: compilers and flags.
         sources: the hash of each source, by its path in the project that built the pack.
         operators: the schemas of each family's operators: the one that returns the outputs and,
-            where there are any, the one that writes into tensors passed by name.
+            if there are any, the one that writes into tensors passed by name.
         on_host: the families with inputs that are on the host, whatever the target.
         fronts: the families' public functions.
         specs: the folders of specs, by name.
@@ -165,7 +165,7 @@ def describe(name: str, folder: Path, distribution: str | None) -> str:
 
 
 def read(folder: Path, distribution: str | None = None, name: str | None = None) -> Pack:
-    """The pack in a folder. Raises PackError where its pack.json is not one that a build writes.
+    """The pack in a folder. Raises PackError if its pack.json is not one that a build writes.
 
     `name` is what messages call it before its own name is known.
     """
@@ -204,7 +204,7 @@ def read(folder: Path, distribution: str | None = None, name: str | None = None)
 
 
 def _check(record: Record) -> None:
-    """Raises ValueError for names that are none, and operators that are not those of a family."""
+    """Raises ValueError for invalid names, and operators that are not those of a family."""
     for name in (record.name, *record.generated):
         if not NAME.match(name):
             raise ValueError(f"the name {name!a:.60}: expected lower-case letters, digits and _")

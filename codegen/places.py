@@ -5,7 +5,7 @@
 
     python codegen/places.py PACKAGE PATH PIP
 
-prints the path of the second kind, for CMake; exit status 1 where there is none. Standard library
+prints the path of the second kind, for CMake; exit status 1 if there is none. Standard library
 only.
 """
 
@@ -63,6 +63,6 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    # Modules of this file's folder are nobody's packages.
+    # Modules of this file's folder are not packages.
     sys.path = [entry for entry in sys.path if Path(entry).resolve() != Path(__file__).parent]
     sys.exit(main(sys.argv[1:]))

@@ -2,7 +2,7 @@
 
     python codegen/staleness.py GENERATED_DIR
 
-exits 1 and says what is stale, and which command mends it. CMake runs this when it configures, so
+exits 1 and says what is stale, and which command fixes it. CMake runs this when it configures, so
 it needs Python's standard library alone: it compares the hashes of specs and outputs that
 manifest.json records. It does not ask which codegen wrote them: one of another version may have
 made a checked-in tree, and `kernelmint check` compares what this one would write.
@@ -30,7 +30,7 @@ JOURNAL = ".regenerate.json"  # lies in the tree while it is written
 
 
 def read_regular(path: Path, most: int = -1) -> bytes:
-    """The first `most` bytes of a regular file; all of them, where it is negative.
+    """The first `most` bytes of a regular file; all of them, if it is negative.
 
     Raises OSError for any other kind of file: a FIFO would be waited for, a device never end.
     """
@@ -45,7 +45,7 @@ def _open_at_once(path: str, flags: int) -> int:
 
 
 def read_json(path: Path) -> Any:
-    """What a JSON file holds; None where it is absent, torn, nested too deeply or not UTF-8."""
+    """What a JSON file holds; None if it is absent, torn, nested too deeply or not UTF-8."""
     try:
         return json.loads(read_regular(path).decode())
     except (OSError, ValueError, RecursionError):
@@ -65,14 +65,14 @@ def spec_files(folder: Path) -> Iterator[Path]:
 
 
 def sha256(path: Path) -> str | None:
-    """A file's hash; None where it cannot be read."""
+    """A file's hash; None if it cannot be read."""
     try:
         return hashlib.sha256(read_regular(path)).hexdigest()
     except OSError:
         return None
 
 
-def mending_command(generated: Path, manifest: dict[str, Any]) -> str:
+def fixing_command(generated: Path, manifest: dict[str, Any]) -> str:
     """The regenerate command that makes this tree anew, for the current folder."""
     words = ["kernelmint", "regenerate"]
     folders = shown_spec_dirs(generated, manifest)
@@ -89,7 +89,7 @@ def mending_command(generated: Path, manifest: dict[str, Any]) -> str:
 
 
 def read_manifest(generated: Path) -> dict[str, Any]:
-    """What the tree's manifest says; empty where there is none that can be read."""
+    """What the tree's manifest says; empty if there is none that can be read."""
     manifest = read_json(generated / MANIFEST)
     try:
         return manifest if _is_whole(manifest) else {}
@@ -126,7 +126,7 @@ def shown_spec_dirs(generated: Path, manifest: dict[str, Any]) -> list[str]:
 
 
 def stale(generated: Path) -> tuple[list[str], str]:
-    """What is stale in a tree (nothing: it is fresh), and the command that mends it.
+    """What is stale in a tree (nothing: it is fresh), and the command that fixes it.
 
     Waits for a regenerate that is writing the tree.
     """
@@ -143,7 +143,7 @@ def stale(generated: Path) -> tuple[list[str], str]:
 
 def _stale(generated: Path) -> tuple[list[str], str]:
     manifest = read_manifest(generated)
-    command = mending_command(generated, manifest)
+    command = fixing_command(generated, manifest)
     if not manifest:
         exists = (generated / MANIFEST).exists()
         shown = _shown(generated / MANIFEST)
@@ -200,7 +200,7 @@ def main(arguments: list[str]) -> int:
     if len(reasons) > 20:
         print(f"and {len(reasons) - 20} more")
     if reasons:
-        print(f"mend it with: {command}")
+        print(f"fix it with: {command}")
     return 1 if reasons else 0
 
 

@@ -1,7 +1,7 @@
-"""The PEP 517 backend: scikit-build-core, plus PyPI's nvcc where a build needs one and has none.
+"""The PEP 517 backend: scikit-build-core, plus PyPI's nvcc if a build needs one and has none.
 
 A wheel that compiles CUDA needs nvcc. Asking for PyPI's 105 MB in the static build requirements
-would make everybody download it; so it is asked for only where neither CUDACXX nor PATH names one
+would make everybody download it; so it is asked for only if neither CUDACXX nor PATH names one
 and CUDA has not been switched off.
 """
 
@@ -53,7 +53,7 @@ def _cuda_requirements(settings: Settings) -> list[str]:
 
 
 def get_requires_for_build_wheel(config_settings: Settings = None) -> list[str]:
-    """Build requirements of a wheel, with nvcc where the machine has none."""
+    """Build requirements of a wheel, with nvcc if the machine has none."""
     return [
         *_skbuild.get_requires_for_build_wheel(config_settings),
         *_cuda_requirements(config_settings),
@@ -61,7 +61,7 @@ def get_requires_for_build_wheel(config_settings: Settings = None) -> list[str]:
 
 
 def get_requires_for_build_editable(config_settings: Settings = None) -> list[str]:
-    """Build requirements of an editable install, with nvcc where the machine has none."""
+    """Build requirements of an editable install, with nvcc if the machine has none."""
     return [
         *_skbuild.get_requires_for_build_editable(config_settings),
         *_cuda_requirements(config_settings),

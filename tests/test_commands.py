@@ -43,7 +43,7 @@ def simple(command: str) -> list[list[str]]:
 
 
 def options_of(name: str, arguments: list[str]) -> None:
-    """Raises click.UsageError where a command of kernelmint knows no such option."""
+    """Raises click.UsageError if a command of kernelmint knows no such option."""
     context = click.Context(main)
     command = main.get_command(context, name)
     assert command is not None, name

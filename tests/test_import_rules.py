@@ -62,7 +62,7 @@ def test_what_the_build_runs_needs_the_standard_library_alone(name) -> None:
 
 def test_tools_are_found_under_any_name() -> None:
     """In a wheel they lie below kernelmint; Python of specs comes in at one place alone, and none
-    names a family, but where one is the example of a demonstration or a benchmark."""
+    names a family, unless one is the example of a demonstration or a benchmark."""
     for path in (ROOT / "tools").rglob("*.py"):
         absolute = {
             node.module.split(".")[0]

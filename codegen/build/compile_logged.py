@@ -1,4 +1,4 @@
-"""Compiler launcher: runs nvcc, shows its output where it matters, and keeps it beside the object.
+"""Compiler launcher: runs nvcc, shows its output if it matters, and keeps it beside the object.
 
     compile_logged.py --log-dir DIR --root FOLDER ... --target TARGET -- nvcc ... -c SOURCE -o OBJ
 
@@ -59,7 +59,7 @@ class Compilation:
 
 
 def compile_measured(command: list[str], statistics: Path) -> Compilation:
-    """Run the compiler; ccache, where it takes part, writes into `statistics` what it did."""
+    """Run the compiler; ccache, if it takes part, writes into `statistics` what it did."""
     begin = time.monotonic()
     done = subprocess.run(
         command,

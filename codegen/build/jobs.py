@@ -20,7 +20,7 @@ MIB_PER_JOB = 2048
 
 
 def available_mib() -> int:
-    """Memory this process may still use, in MiB: the machine's, or less where a cgroup says so."""
+    """Memory this process may still use, in MiB: the machine's, or less if a cgroup says so."""
     meminfo = dict(
         line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines() if ":" in line
     )
@@ -54,7 +54,7 @@ def jobs(mib_per_job: int = MIB_PER_JOB) -> int:
 
 def measured_mib(folder: Path) -> int:
     """The most memory that a compilation of an earlier build took, by what compile_logged.py left;
-    0 where there was none."""
+    0 if there was none."""
     return max((json.loads(p.read_text())["mib"] for p in folder.rglob("*.cost.json")), default=0)
 
 

@@ -253,7 +253,7 @@ def _parens(value: Value) -> str:
 
 
 def _double(value: Value) -> Value:
-    """As Python's arithmetic has it where one operand is a float: rounded."""
+    """As Python's arithmetic has it if one operand is a float: rounded."""
     return value if value.kind == FLOAT else Value(f"double({value.text})", FLOAT)
 
 
@@ -263,7 +263,7 @@ def _exact(value: Value) -> Value:
 
 
 def _alike(*values: Value) -> list[Value]:
-    """All of them floats, where one is."""
+    """All of them floats, if one is."""
     if FLOAT in (value.kind for value in values):
         return [_exact(value) for value in values]
     return list(values)

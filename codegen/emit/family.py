@@ -80,7 +80,7 @@ def trace_h(family: Family, trace: Trace) -> str:
 @dataclass(frozen=True)
 class _DimRow:
     symbol: int | None
-    function: str | None  # where it is no symbol
+    function: str | None  # if it is not a symbol
     text: str
 
 
@@ -90,7 +90,7 @@ class _TensorRow:
     role: str
     optional: bool
     dtype_parameter: int | None
-    dtype: str | None  # where it is no parameter's
+    dtype: str | None  # if it is not a parameter's
     dims: list[_DimRow]
     last: list[tuple[str, str]]  # what only some tensors say, in the order of TensorArgument
 

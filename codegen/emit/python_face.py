@@ -123,7 +123,7 @@ def _trace_lines(trace: Trace | None) -> list[str]:
 
 def _call_summary(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> str:
     changed = ", ".join(tensor.name for tensor in inputs if tensor.mutated)
-    names = [f"{t.name} (where asked for)" if t.optional else t.name for t in outputs]
+    names = [f"{t.name} (if asked for)" if t.optional else t.name for t in outputs]
     text = "Runs the kernel" + (f", which changes {changed} in place" if changed else "")
     if names:
         text += f"; returns {', '.join(names)}. `out` takes the outputs' memory"
@@ -132,7 +132,7 @@ def _call_summary(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> str:
 
 def operators(family: Family) -> list[str]:
     """The torch.library schemas of the family's operators: the one that returns its outputs, and,
-    where it has any, the one that writes into tensors which are passed by name."""
+    if it has any, the one that writes into tensors which are passed by name."""
     inputs = [tensor for tensor in family.tensors if tensor.role is Role.INPUT]
     outputs = [tensor for tensor in family.tensors if tensor.role is Role.OUTPUT]
     written = [*(tensor for tensor in inputs if tensor.mutated), *outputs]

@@ -40,7 +40,7 @@ _FILES = 16
 
 
 def most_kernels(count: int) -> int:
-    """How many kernels a file may hold, where a target has so many: a power of two, so that few
+    """How many kernels a file may hold, if a target has so many: a power of two, so that few
     changes of a set change it."""
     most = 1
     while most * max(_FILES, math.isqrt(count)) < count:
@@ -163,7 +163,7 @@ class _TableRow(NamedTuple):
 class _WorkspaceRow:
     name: str
     dtype_parameter: int | None
-    dtype: str | None  # where it is no parameter's
+    dtype: str | None  # if it is not a parameter's
     elements: str
     zeroed: bool
     note: str

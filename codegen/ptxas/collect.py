@@ -3,7 +3,7 @@
     python codegen/ptxas/collect.py LOGDIR --manifest generated/manifest.json --csv OUT \\
         [--nvcc-version 13.0.88] [--flags="-O3 --use_fast_math"] [--include DIR]...
 
-Exit status: 0; 1 where there are logs and they hold no kernel of the manifest; 2 for bad input. A
+Exit status: 0; 1 if there are logs and they hold no kernel of the manifest; 2 for bad input. A
 folder without any log is a build without CUDA: its CSV has no rows.
 """
 

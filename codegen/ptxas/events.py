@@ -357,7 +357,7 @@ class Scanner:
     def _whole_records(self, data: bytes, at: int, start: int, number: int) -> int:
         """Takes whole records, as long as they stand unbroken and no other is open.
 
-        The same as taking their lines one by one, several times faster. Returns their end, 0 where
+        The same as taking their lines one by one, several times faster. Returns their end, 0 if
         there is none.
         """
         prefix = at - start
@@ -405,7 +405,7 @@ class Scanner:
         return end
 
     def _message_of(self, data: bytes, at: int, other: int, line_end: int, number: int) -> int:
-        """Takes the message at `at`; where two writers met in its line, up to the second one's,
+        """Takes the message at `at`; if two writers met in its line, up to the second one's,
         which may begin at `other`. Returns where to go on."""
         same = data.find(data[at : at + 5], at + 5, other)
         inner = other if same < 0 else same
@@ -456,7 +456,7 @@ class Scanner:
     def _structural(
         self, tool: bytes, body: bytes, number: int, fused: bool, arch: str | None
     ) -> bool:
-        """Takes one of the messages that make a record; False where it is none."""
+        """Takes one of the messages that make a record; False if it is not one."""
         if body.startswith(b"Compiling entry function"):
             if match := _ENTRY.fullmatch(body):
                 symbol = match[1].decode("utf-8", "replace")

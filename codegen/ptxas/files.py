@@ -19,9 +19,9 @@ _Identity = tuple[int, int] | str
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a file at once: nobody ever sees half of it. Raises ReportError.
+    """Writes a file at once: no reader ever sees half of it. Raises ReportError.
 
-    A symbolic link stays, and its file is written. What is no regular file (a device, a pipe,
+    A symbolic link stays, and its file is written. What is not a regular file (a device, a pipe,
     /dev/stdout) is written to, and so is the file to which standard output or error goes.
     """
     try:
@@ -58,7 +58,7 @@ def _replace(path: Path, text: str) -> None:
 
 
 def _standard_stream(status: os.stat_result) -> int | None:
-    """The descriptor of standard output or error, where that file is behind it."""
+    """The descriptor of standard output or error, if that file is behind it."""
     for descriptor in (1, 2):
         try:
             if os.path.samestat(status, os.fstat(descriptor)):
@@ -69,7 +69,7 @@ def _standard_stream(status: os.stat_result) -> int | None:
 
 
 def check_outputs(outputs: Sequence[Path], inputs: Iterable[Path | int]) -> None:
-    """Raises ReportError where an output is an input, or another output.
+    """Raises ReportError if an output is an input, or another output.
 
     Args:
         outputs: files to be written.
@@ -96,7 +96,7 @@ def check_outputs(outputs: Sequence[Path], inputs: Iterable[Path | int]) -> None
 
 
 def _identity(file: Path | int) -> _Identity | None:
-    """Equal for two names of one file; None where writing does not overwrite."""
+    """Equal for two names of one file; None if writing does not overwrite."""
     status = _status(file)
     if status is None:
         return None if isinstance(file, int) else os.path.realpath(file)
@@ -104,7 +104,7 @@ def _identity(file: Path | int) -> _Identity | None:
 
 
 def _status(file: Path | int) -> os.stat_result | None:
-    """None where there is no such file, or no way to it."""
+    """None if there is no such file, or no way to it."""
     try:
         return os.stat(file)
     except OSError:

@@ -21,7 +21,7 @@ _INCLUDE = re.compile(rb'^#\s*include\s*["<]([^">]+)[">]', re.MULTILINE)
 
 
 class Manifest:
-    """Manifests of codegen, as far as a report needs them; ReportError where a file is not one.
+    """Manifests of codegen, as far as a report needs them; ReportError if a file is not one.
 
     Attributes:
         paths: the files.
@@ -30,7 +30,7 @@ class Manifest:
         spec_dirs: the folders of specs.
 
     A kernel whose symbol names no configuration belongs to those of the object that holds it: a
-    shard's, or, where a spec's `build:` names the source, all of the target's.
+    shard's, or, if a spec's `build:` names the source, all of the target's.
     """
 
     def __init__(self, *paths: Path) -> None:
@@ -69,7 +69,7 @@ class Manifest:
         self.spec_dirs += [(path.parent / folder).resolve() for folder in data.get("spec_dirs", ())]
 
     def attributed(self, rows: Iterable[Record]) -> list[Record]:
-        """The rows; a kernel whose symbol names no configuration has the key of its object, where
+        """The rows; a kernel whose symbol names no configuration has the key of its object, if
         that holds one."""
         return [
             row._replace(object_key=keys[0])
@@ -83,7 +83,7 @@ class Manifest:
         return self._shards.get(row.source or "", [])
 
     def owners(self, row: Record) -> list[tuple[str, str]]:
-        """Family and target that a row was compiled for: several, where they share its source."""
+        """Family and target that a row was compiled for: several, if they share its source."""
         key = row.key or key_of_symbol(row.symbol) or next(iter(self._keys(row)), None)
         if key is not None:
             family, target, _ = key.split(".", 2)
@@ -96,8 +96,8 @@ class Manifest:
         """(key, architecture) of every kernel that the rows' build must have, and that has no row.
 
         The build's architectures are those of the rows and the given ones (`90a`): `sm80` is
-        compiled for each of them from 8.0 up, `sm90a` for 9.0a where they hold 9.0. A kernel has a
-        row, too, where one without a key is of its shard, or where its shard has none at all and a
+        compiled for each of them from 8.0 up, `sm90a` for 9.0a if they hold 9.0. A kernel has a
+        row, too, if one without a key is of its shard, or if its shard has none at all and a
         source of its target has.
         """
         present = {(row.key, row.arch) for row in rows if row.key}

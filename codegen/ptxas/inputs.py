@@ -22,7 +22,7 @@ _ELF = b"\x7fELF"
 def log_files(folder: Path) -> list[Path]:
     """The logs under a folder, sorted: the build's per-object logs, else every .log and .txt.
 
-    Raises ReportError where there is none at all.
+    Raises ReportError if there is none at all.
     """
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     logs = [path for path in files if path.name.endswith((OBJECT_LOG, OBJECT_LOG + ".gz"))]

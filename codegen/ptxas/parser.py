@@ -50,7 +50,7 @@ class _Builder:
 
     def __init__(self, source: str | None, statistics: Statistics) -> None:
         self.statistics = statistics
-        self.source = source  # the object that the lines are about, where a build tool says so
+        self.source = source  # the object that the lines are about, if a build tool says so
         self.finished: list[Record] = []
         self._log = source  # the name of the whole log
         self._window: deque[Open] = deque()
@@ -361,7 +361,7 @@ def parse(stream: Readable, source: str | None, statistics: Statistics) -> Itera
 
     Args:
         stream: bytes, read once in chunks.
-        source: what to call the log where no build tool's line names an object.
+        source: what to call the log if no build tool's line names an object.
         statistics: added to while reading.
     """
     parser = Parser(source, statistics)

@@ -32,19 +32,19 @@ class Record(NamedTuple):
     spill_loads: int | None = None  # bytes
     used_registers: int | None = None  # per thread
     barriers: int | None = None
-    smem: int | None = None  # bytes, static (and reserved, where nvlink adds it)
+    smem: int | None = None  # bytes, static (and reserved, if nvlink adds it)
     cmem0: int | None = None  # bytes
     cumulative_stack: int | None = None  # bytes
     compile_time_ms: float | None = None
     other: tuple[tuple[str, str], ...] = ()  # further fields of the `Used` line, as (name, value)
-    # C75xx codes in order; with a `?` where the log does not say which kernel of the unit it means
+    # C75xx codes in order; with a `?` if the log does not say which kernel of the unit it means
     c75: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     source: str | None = None  # the object or the log it stands in
     line: int | None = None  # where the record begins in its log
     incomplete: str | None = None  # why some of it is missing
     name: str | None = None  # demangled, for foreign ones
-    # the key of the one configuration that its object holds, where the symbol names none
+    # the key of the one configuration that its object holds, if the symbol names none
     object_key: str | None = None
     toolchain: str | None = None  # e.g. `nvcc 13.0.88`
     code: str | None = None  # fingerprint of everything that is compiled into it
@@ -70,7 +70,7 @@ class Record(NamedTuple):
 
     @property
     def spilled(self) -> bool | None:
-        """Whether registers went to memory; None where the spill line is missing."""
+        """Whether registers went to memory; None if the spill line is missing."""
         if self.spill_stores is None and self.spill_loads is None:
             return None
         return bool(self.spill_stores or self.spill_loads)
@@ -165,7 +165,7 @@ def csv_text(records: Iterable[Record], extra: Iterable[tuple[str, list[str]]] =
 def read_csv(path: Path) -> list[Record]:
     """Records of a CSV with at least the columns `kernel_config` and `used_registers`.
 
-    Raises ReportError where the file cannot be read or a cell is not what its column holds.
+    Raises ReportError if the file cannot be read or a cell is not what its column holds.
     """
     try:
         with path.open(encoding="utf-8", newline="") as stream:

@@ -19,7 +19,7 @@ _TARGET = re.compile(r"cpu|sm\d+[a-z]?")
 
 
 def key_of_symbol(symbol: str) -> str | None:
-    """The key of the first configuration named in `symbol`, or None where it names none."""
+    """The key of the first configuration named in `symbol`, or None if it names none."""
     start = symbol.find("10kernelmint")
     if start < 0:
         return None
@@ -65,7 +65,7 @@ def _may_be(substitution: str, own: list[str], path: list[str]) -> bool:
 
 
 def _names(symbol: str, at: int) -> list[str] | None:
-    """Three names behind their lengths, with something behind them; None where there are fewer."""
+    """Three names behind their lengths, with something behind them; None if there are fewer."""
     names: list[str] = []
     for _ in range(3):
         length = _LENGTH.match(symbol, at)

@@ -1,6 +1,6 @@
 """Records under construction, and which of them takes a line that names no function.
 
-Lines of two processes may interleave, and lines may be missing: then nobody can know.
+Lines of two processes may interleave, and lines may be missing: then there is no telling which.
 """
 
 from __future__ import annotations
@@ -145,12 +145,12 @@ class Queue:
 
     Alone in the queue, a record takes the line. With several, the line right behind a record is
     lent to it: either some other record's line is missing, and what stood right behind a record is
-    its own; or the log was interleaved, and nobody knows whose line is whose. Of the latter a stray
-    line, one that stands behind nobody, is the proof: since every record has one line, it comes
+    its own; or the log was interleaved, and it is not known whose line is whose. The latter is
+    proved by a stray line, one that is behind no record: since every record has one line, it comes
     after each line that was lent to the wrong record. Then `withdraw` takes back what was lent.
 
     A device function may have no such line (`optional`): it takes none but the next one, and that
-    only where no kernel's line can still come.
+    only if no kernel's line can still come.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class Queue:
         self.owed += any(other is record for other in self.waiting)
 
     def line(self, previous: Open | None) -> Open | None:
-        """The record that takes a line right behind `previous`; None where none may."""
+        """The record that takes a line right behind `previous`; None if none may."""
         waiting = self.waiting
         if not waiting:
             return None

@@ -67,7 +67,7 @@ class _Where:
 def expand(families: Sequence[Family], selection: Selection) -> tuple[FamilySpace, ...]:
     """The selected configurations; families and targets with none are left out.
 
-    Raises SpecError for what is wrong in the sets, UsageError where nothing is selected.
+    Raises SpecError for what is wrong in the sets, UsageError if nothing is selected.
     """
     targets = [target for family in families for target in family.targets]
     if not any(s.name == selection.set_name for target in targets for s in target.sets):

@@ -1,8 +1,8 @@
-"""Products of parameter values, pruned by rules; and why nothing is left, where nothing is.
+"""Products of parameter values, pruned by rules; and why nothing is left, if nothing is.
 
-A product grows parameter by parameter. A rule stands where the last parameter that it rests on has
-come, so that it prunes as soon as it can; each such step is compiled into one Python function. What
-a step takes is known before it runs, which holds all products of a target within `Work`.
+A product grows parameter by parameter. A rule is applied with the last parameter that it names, so
+that it prunes as soon as it can; each such step is compiled into one Python function. What a step
+takes is known before it runs, which holds all products of a target within `Work`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Work:
         return self.steps > MAX_STEPS or self.configurations > MAX_CONFIGURATIONS
 
     def take(self, choice: Choice, combinations: int, size: int) -> None:
-        """Raises SpecError where so many combinations, with rules of this size, are too many."""
+        """Raises SpecError if so many combinations, with rules of this size, are too many."""
         self.steps += combinations * (_COMBINATION + size)
         if self.is_spent:
             self._refuse(
@@ -63,7 +63,7 @@ class Work:
             )
 
     def keep(self, choice: Choice, configurations: int) -> None:
-        """Raises SpecError where the sets come to hold too many configurations."""
+        """Raises SpecError if the sets come to hold too many configurations."""
         self.configurations += configurations
         if self.is_spent:
             self._refuse(
@@ -80,7 +80,7 @@ class Work:
 def choice_values(target: Target, choice: Choice, work: Work) -> list[Values]:
     """The configurations of a choice that the constraints and its own rules leave.
 
-    Raises SpecError where a rule has no value for one of them, where none is left, and where
+    Raises SpecError if a rule has no value for one of them, if none is left, and if
     finding out would take more than `work` allows.
     """
     rules = (*target.constraints, *choice.prune)
@@ -103,7 +103,7 @@ def choice_values(target: Target, choice: Choice, work: Work) -> list[Values]:
 def deriver(target: Target) -> Callable[..., tuple[Number, ...]]:
     """A function from a configuration's values to its derived values.
 
-    It raises one of EVALUATION_ERRORS where there is none, and for a launch beyond CUDA's bounds.
+    It raises one of EVALUATION_ERRORS if there is none, and for a launch beyond CUDA's bounds.
     """
     lines = [_assignment(derived) for derived in target.derived]
     for bound in target.launch_bounds:

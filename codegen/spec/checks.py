@@ -58,7 +58,7 @@ def check_identifier(document: Document, name: str, what: str, *path: str | int)
     elif name in FUNCTIONS:
         document.report(f"'{name}' is a function of the expression language", *path, key=True)
     elif name in ("family", "target"):
-        document.report(f"'{name}' has a meaning of its own in --where", *path, key=True)
+        document.report(f"'{name}' is reserved in --where", *path, key=True)
     elif why := reserved(name):
         document.report(f"'{name}' {why}: choose another", *path, key=True)
 
@@ -76,12 +76,12 @@ def load_parameters(
         path = ("parameters", name)
         check_identifier(document, name, "a parameter", *path)
         if name in schema.SET_KEYS:
-            message = f"'{name}' has a meaning of its own in sets: choose another"
+            message = f"'{name}' is reserved in sets: choose another"
             document.report(message, *path, key=True)
         token = entry.token
         if entry.type in ("dtype", "enum"):
             if token is not None:
-                message = f"a {entry.type}'s value stands in the key without a token"
+                message = f"the value of a {entry.type} is in the key without a token"
                 document.report(message, *path, "token", key=True)
         elif token is None:
             token = name.lower().replace("_", "")
@@ -89,7 +89,7 @@ def load_parameters(
             message = f"'{token}' cannot be a token: a lower-case letter, then letters and digits"
             document.report(message, *path, "token")
         if entry.type == "bool" and token == keys.NO_TOKENS:
-            message = f"'{token}' is the key in which no token stands: give it another token"
+            message = f"'{token}' is the key without tokens: give it another token"
             document.report(message, *path, key=True)
         if entry.type == "enum" and entry.values is None:
             document.report("an enum lists its values", *path)
@@ -174,7 +174,7 @@ def load_derived(
     Args:
         kinds: the names they may use.
         meanings: what names of `kinds`, and others that none may take, are: "a symbol".
-        above: how many the family has, where the file is a target's.
+        above: how many the family has, if the file is a target's.
     """
     if above + len(written) > MAX_DERIVED:
         message = f"{above + len(written)} derived values; at most {MAX_DERIVED}"
@@ -197,7 +197,7 @@ def load_derived(
 def load_expression(
     document: Document, text: str, scope: Mapping[str, Kind], expects: str, *path: str | int
 ) -> Expression:
-    """The expression at `path`; a stand-in where problems were reported."""
+    """The expression at `path`; a stand-in if problems were reported."""
     try:
         return parse(text, scope, expects)
     except ExpressionError as error:
@@ -209,7 +209,7 @@ def load_expression(
 def load_alignment(
     document: Document, text: str | None, constants: Mapping[str, Kind], *path: str | int
 ) -> tuple[Expression | None, tuple[Rule, ...]]:
-    """The alignment at `path`, and the constraint that it be one, where it depends on something."""
+    """The alignment at `path`, and the constraint that it be one, if it depends on something."""
     if text is None:
         return None, ()
     problems = len(document.problems)

@@ -3,7 +3,7 @@
 Names, ints, floats, bools, strings, lists; `+ - * / // % **`, comparisons, `and or not`, `x if c
 else y`, `in`; min, max, ceil_div, is_pow2, log2. Parsed with `ast`, checked node by node, and only
 then compiled. Names and types are checked when a spec is loaded, so that every expression that
-loads has a value in Python and, where it is needed there, the same value in C++ (emit/cpp.py).
+loads has a value in Python and, if it is needed there, the same value in C++ (emit/cpp.py).
 
 The runtime reads filters and tensors' extents with this module and where.py, too: standard library
 alone.
@@ -88,7 +88,7 @@ def log2(a: int) -> int:
 
 
 def power(a: float, b: float) -> float:
-    """a ** b as a real number within 64 bits; ValueError or OverflowError where there is none."""
+    """a ** b as a real number within 64 bits; ValueError or OverflowError if there is none."""
     if isinstance(b, int) and b >= 0 and isinstance(a, int):
         if abs(a) > 1 and b * math.log2(abs(a)) > 63:
             raise OverflowError(f"{a} ** {b} exceeds 64 bits")
@@ -97,7 +97,7 @@ def power(a: float, b: float) -> float:
 
 
 def in_range(value: Any) -> Any:
-    """The value, where C++ has it: a finite double, an integer of 64 bits. Else OverflowError."""
+    """The value, if C++ has it: a finite double, an integer of 64 bits. Else OverflowError."""
     if isinstance(value, float) and not math.isfinite(value):
         raise OverflowError("the result is not a finite number")
     if isinstance(value, int) and not -INT64_MAX <= value <= INT64_MAX:
@@ -168,7 +168,7 @@ class Expression:
         return sum(isinstance(node, ast.expr) for node in ast.walk(self.tree))
 
     def evaluate(self, values: Mapping[str, Any]) -> Any:
-        """Its value; raises one of EVALUATION_ERRORS where it has none that C++ has too."""
+        """Its value; raises one of EVALUATION_ERRORS if it has none that C++ has too."""
         return in_range(eval(self._code, ENVIRONMENT, dict(values)))
 
     @cached_property
@@ -187,7 +187,7 @@ class _PowerCalls(ast.NodeTransformer):
 
 
 class _BareConstants(ast.NodeTransformer):
-    """`dtype == bf16` to `dtype == "bf16"`: values need no quotes where no name hides them.
+    """`dtype == bf16` to `dtype == "bf16"`: values need no quotes if no name hides them.
 
     `true` and `false` are what YAML calls True and False.
     """
@@ -315,7 +315,7 @@ _Truths = frozenset[frozenset[str]]
 
 
 class _Checker:
-    """Finds the kind of each node; None where a problem below it was reported."""
+    """Finds the kind of each node; None if a problem below it was reported."""
 
     def __init__(self, scope: Mapping[str, Kind]) -> None:
         self.scope = scope
@@ -401,7 +401,7 @@ class _Checker:
                 known, first = " or ".join(kind.given), kind.given[0]
                 self.add(
                     node,
-                    f"'{node.id}' is known only where {known} is passed: say so, as in "
+                    f"'{node.id}' is known only if {known} is passed: say so, as in "
                     f"'not {first} or …' and '… if {first} else …'",
                 )
             return kind

@@ -1,8 +1,8 @@
 """Configuration <-> key, exactly, both ways.
 
 A key is `family.target.` and the tokens of the parameters in spec order, joined by `-`: a bool's
-token where it is true, an int's token and its value (`m` for minus), a dtype or enum as itself;
-`default` where no token stands.
+token if it is true, an int's token and its value (`m` for minus), a dtype or enum as itself;
+`default` if there are no tokens.
 """
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ def parse_tokens(parameters: Sequence[Parameter], text: str) -> tuple[ParameterV
             raise KeyFormatError(f"it ends before {expected(parameter)}")
         value = _read(parameter, piece)
         if value is None:
-            raise KeyFormatError(f"'{piece}' stands where {expected(parameter)} is due")
+            raise KeyFormatError(f"got '{piece}', expected {expected(parameter)}")
         values.append(value)
         position += 1
     if position < len(pieces):
-        raise KeyFormatError(f"'{pieces[position]}' is not known, or not in its place")
+        raise KeyFormatError(f"'{pieces[position]}' is unknown, or not in its place")
     return tuple(values)
 
 

@@ -20,9 +20,9 @@ _PACKAGE = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
 _UNSPEAKABLE = re.compile(r"[;$\[\]\x00-\x1f]")
 # Options that say what another key says, or what the build chooses.
 _ELSEWHERE = (
-    (("-I", "-isystem", "--include-path", "--system-include"), "folders stand in `include`"),
-    (("-L", "-l", "--library"), "libraries stand in `libraries`"),
-    (("-M",), "what a file depends on is for the build to ask"),
+    (("-I", "-isystem", "--include-path", "--system-include"), "folders go in `include`"),
+    (("-L", "-l", "--library"), "libraries go in `libraries`"),
+    (("-M",), "the build asks for a file's dependencies itself"),
     (
         ("-arch", "--gpu-architecture", "-code", "--gpu-code", "-gencode", "--generate-code"),
         "architectures are chosen when building, with CMAKE_CUDA_ARCHITECTURES",
@@ -73,7 +73,7 @@ class BuildLoader:
             return text
         if not words or not words[0].startswith("-"):
             self.document.report(
-                "an option of the compiler begins with '-'; its value stands behind it, as in "
+                "an option of the compiler begins with '-'; its value comes after it, as in "
                 '"-Xptxas -O3"',
                 *path,
             )
@@ -105,7 +105,7 @@ class BuildLoader:
         if isinstance(entry, schema.PackagePath):
             if not _PACKAGE.match(entry.package):
                 self.document.report(
-                    f"'{entry.package}' is not the name of a package: folders within it stand in "
+                    f"'{entry.package}' is not the name of a package: folders within it go in "
                     "`path`",
                     *path,
                     "package",

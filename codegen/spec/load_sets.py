@@ -120,7 +120,7 @@ class SetLoader:
         if part.product is None:
             for key in ("prune", "over"):
                 if key in part.model_fields_set:
-                    self.document.report(f"'{key}' goes with a 'product'", *path, key, key=True)
+                    self.document.report(f"'{key}' needs a 'product'", *path, key, key=True)
             return choices
         axes = self._axes(part.product, (*path, "product"))
         prune = load_rules(self.document, part.prune, self.constants, *path, "prune")
@@ -132,7 +132,7 @@ class SetLoader:
         ]
 
     def _configuration(self, axes: _Axes, path: tuple[str | int, ...]) -> Choice:
-        """One configuration, or several, where parameters are left out that have no default."""
+        """One configuration, or several, if parameters are left out that have no default."""
         return self._choice(axes, (), True, path)
 
     def _choice(
@@ -225,7 +225,7 @@ class SetLoader:
 
 
 def _left_out(parameter: Parameter) -> tuple[ParameterValue, ...]:
-    """Its default, else all it may be; nothing, where the spec does not say what that is."""
+    """Its default, else all it may be; nothing, if the spec does not say what that is."""
     if parameter.default is not None:
         return (parameter.default,)
     return parameter.values or ((False, True) if parameter.type is ParameterType.BOOL else ())

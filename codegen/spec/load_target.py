@@ -67,7 +67,7 @@ class TargetLoader:
         document, family = self.document, self.family
         if written.target != "cpu" and not of_target(written.target):
             document.report(
-                f"target '{written.target}' is none: cpu, or the least architecture it needs, "
+                f"unknown target '{written.target}': expected cpu or a minimum architecture "
                 "such as sm80 or sm90a",
                 "target",
             )
@@ -168,7 +168,7 @@ class TargetLoader:
                 )
             if not kernel:
                 self.document.report(
-                    f"which kernel is launched: write {header}:<name of the __global__ template>",
+                    f"no kernel to launch: write {header}:<name of the __global__ template>",
                     "kernel",
                 )
         return header, kernel or None
@@ -187,7 +187,7 @@ class TargetLoader:
             try:
                 that = parse(f"{name} <= {most}", constants)
             except ExpressionError:
-                continue  # a name that is none was reported where it is defined
+                continue  # a wrong name was reported where it is defined
             because = f"{name} is at most {most} on {written.target}"
             place = self.document.locate("limits", name, key=True)
             rules.append(Rule(that, because, place))
@@ -260,7 +260,7 @@ class TargetLoader:
                 for i, text in enumerate(part.shape)
             ]
             elements = " * ".join(f"({extent})" for extent in extents)
-            if len(extents) > 1:  # two negative extents are no memory
+            if len(extents) > 1:  # two negative extents give no memory
                 least = f"min({', '.join(extents)})"
                 elements = f"{elements} if {least} >= 0 else {least}"
             note = f"[{', '.join(extents)}] {part.dtype}{', zeroed' if part.zeroed else ''}"

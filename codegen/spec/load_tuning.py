@@ -70,7 +70,7 @@ def load_tuned(document: Document, family: Family, target: Target) -> tuple[Tune
 def _parse_key(
     document: Document, target: Target, key: str, *place: str | int
 ) -> tuple[ParameterValue, ...]:
-    """The values that a key of the target stands for; none where it is not one."""
+    """The values that a key of the target stands for; none if it is not one."""
     prefix = key_prefix(target)
     if not key.startswith(prefix):
         document.report(f"'{key}' is not a key of this target: expected {prefix}…", *place)
@@ -213,7 +213,7 @@ def _sizes(
     known: dict[str, ParameterValue] = dict(parameters)
     missing = [name for name in family.symbols if name not in texts]
     if missing:
-        document.report(f"no size is given for {', '.join(missing)}", *point)
+        document.report(f"no size given for {', '.join(missing)}", *point)
         return ()
     expressions = {
         name: load_expression(document, text, scope, "int", *place)
@@ -225,7 +225,7 @@ def _sizes(
     while waiting:
         ready = [name for name, e in waiting.items() if e.names <= known.keys()]
         if not ready:
-            document.report(f"{', '.join(waiting)} are given by each other", *point)
+            document.report(f"{', '.join(waiting)} depend on each other", *point)
             return ()
         for name in ready:
             try:

@@ -138,7 +138,7 @@ class RecordTensor:
 
 @dataclass(frozen=True)
 class Trace:
-    """What kernels built with `parameter` write where they are asked to: a grid of records."""
+    """What kernels built with `parameter` write if they are asked to: a grid of records."""
 
     parameter: str
     grid: tuple[Expression, ...]  # over symbols and the family's parameters
@@ -201,7 +201,7 @@ class Workspace:
 
     name: str
     dtype: str
-    elements: Expression  # 0 where it is not needed
+    elements: Expression  # 0 if it is not needed
     zeroed: bool  # a call finds zeros in it
     note: str  # its shape, its condition and what it holds, on one line
 
@@ -284,7 +284,7 @@ class Build:
 class Choice:
     """Part of a set: values of each parameter, in spec order, and rules of its own.
 
-    `strict`: a configuration somebody wrote, which the constraints may not exclude.
+    `strict`: a configuration that was written out, which the constraints may not exclude.
     """
 
     values: tuple[tuple[ParameterValue, ...], ...]
@@ -450,7 +450,7 @@ class Target:
 
     @property
     def launch_bounds(self) -> tuple[Bound, ...]:
-        """What a configuration's launch, where the spec has one, must keep to."""
+        """What a configuration's launch, if the spec has one, must keep to."""
         return () if self.launch is None else self.launch.bounds
 
     @property
@@ -481,7 +481,7 @@ class Target:
 
 @dataclass(frozen=True)
 class ChoiceRow:
-    """A row of choices.yaml: where its condition holds, kernels with these values come first."""
+    """A row of choices.yaml: if its condition holds, kernels with these values come first."""
 
     when: Expression
     take: tuple[tuple[str, ParameterValue], ...]
@@ -497,7 +497,7 @@ class Family:
     scalars: tuple[Scalar, ...]
     argument_order: tuple[str, ...]
     symbols: tuple[str, ...]
-    call_scope: Mapping[str, Kind]  # symbols, and optional tensors: true where they are there
+    call_scope: Mapping[str, Kind]  # symbols, and optional tensors: true if they are there
     parameters: tuple[Parameter, ...]
     derived: tuple[Derived, ...]  # shared by every target
     constraints: tuple[Rule, ...]  # what its tensors' alignments and its trace take

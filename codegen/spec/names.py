@@ -65,7 +65,7 @@ def reserved(name: str) -> str | None:
     if name in DEVICE_FACTS:
         return "is what expressions call a fact about the device"
     if name in _RESERVED:
-        return "has a meaning of its own in generated code"
+        return "is reserved in generated code"
     return None
 
 

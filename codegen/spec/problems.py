@@ -45,7 +45,7 @@ class SpecError(Exception):
 
 
 class TooManyProblemsError(Exception):
-    """A file has so many problems that reading on would take long and help nobody."""
+    """A file has so many problems that reading on would take long and not help."""
 
 
 class UsageError(Exception):
@@ -53,7 +53,7 @@ class UsageError(Exception):
 
 
 def one_line(text: str) -> str:
-    """The text on one line that a terminal shows as it is, shortened where it is very long."""
+    """The text on one line that a terminal shows as it is, shortened if it is very long."""
     if len(text) > _MAX_LINE:
         text = f"{text[: _MAX_LINE - 20]} … {text[-17:]}"
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
@@ -67,11 +67,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     if near := difflib.get_close_matches(name, names, n=1, cutoff=0.6):
         return f" (did you mean '{near[0]}'?)"
     if 0 < len(names) <= 12:
-        return f" (there is: {', '.join(names)})"
+        return f" (known: {', '.join(names)})"
     return ""
 
 
 def display_path(path: Path) -> str:
-    """The path as people know it: relative where it lies below the working folder."""
+    """The path as people know it: relative if it lies below the working folder."""
     relative = os.path.relpath(path)
     return str(path) if relative.startswith("..") else relative

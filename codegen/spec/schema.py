@@ -123,7 +123,7 @@ class TensorOutput(_Tensor):
     """A tensor the kernel writes and the call returns."""
 
     output: list[Text] = Field(description="its extents")
-    optional: bool = Field(False, description="written only where asked for: return_<name>=True")
+    optional: bool = Field(False, description="written only if asked for: return_<name>=True")
 
 
 class ScalarInput(_Documented):
@@ -166,7 +166,7 @@ class Parameter(_Documented):
         None, description="its letters in the key (int, bool); default: the name in lower case"
     )
     default: Value | None = Field(
-        None, description="what leaving it out means; absent: all its values, where they are known"
+        None, description="what leaving it out means; absent: all its values, if they are known"
     )
 
 
@@ -262,7 +262,7 @@ class FamilyFile(Written):
     requires: list[Rule] = Field(
         default_factory=list, description="checked at each call, on the bound shapes and scalars"
     )
-    trace: Trace | None = Field(None, description="what its traced kernels write, where asked to")
+    trace: Trace | None = Field(None, description="what its traced kernels write, if asked to")
     build: Build | None = Field(None, description="of every target")
     reference: str | None = Field(None, description="file.py:function, the PyTorch oracle")
     gradient: Gradient | None = Field(None, description="what gives its gradients, if anything")
@@ -319,7 +319,7 @@ class TunedRow(Written):
     )
     take: str = Field(description="the key of the kernel that is taken")
     milliseconds: float = Field(description="its median time at `sizes`", gt=0)
-    sizes: dict[str, int] = Field(description="the symbols' values where it was measured")
+    sizes: dict[str, int] = Field(description="the symbols' values at which it was measured")
     runner_up: str | None = Field(None, description="the key of the second")
     runner_up_milliseconds: float | None = Field(None, description="its median time", gt=0)
     tie: bool = Field(
@@ -429,7 +429,7 @@ class SetPart(Written):
 
     base: dict[str, Axis] | None = Field(
         None,
-        description="values on which `configurations`, `steps` and `product` stand",
+        description="values on which `configurations`, `steps` and `product` build",
     )
     include: list[str] | None = Field(None, description="the configurations of other sets")
     configurations: list[SetItem] | None = Field(None, description="configurations and products")
@@ -499,7 +499,7 @@ class Wgmma(Written):
 
 
 class Budget(Written):
-    """What a kernel may use; ptx-report --check fails where it is exceeded."""
+    """What a kernel may use; ptx-report --check fails if it is exceeded."""
 
     registers: int | None = Field(None, ge=0)
     spill_bytes: int | None = Field(None, ge=0)
@@ -511,7 +511,7 @@ class TargetFile(Written):
     """<target>.yaml: how it is computed on one target."""
 
     target: str = Field(description="cpu, or the least CUDA architecture: sm80, sm90a")
-    kernel: str = Field(description="header[:kernel]; the kernel where `launch` is given")
+    kernel: str = Field(description="header[:kernel]; the kernel if `launch` is given")
     parameters: dict[str, Parameter] = Field(default_factory=dict)
     constraints: list[Rule] = Field(default_factory=list, description="checked at generation")
     derived: dict[str, Text] = Field(
@@ -558,7 +558,7 @@ def validate(document: Document, model: type[Written]) -> Any:
 def _report(document: Document, detail: ErrorDetails) -> None:
     """Adds one of pydantic's errors at its place, in the words of people who write YAML.
 
-    Where something was reported already, it is the cause.
+    If something was reported already, it is the cause.
     """
     path: list[str | int] = []
     data: Any = document.data
@@ -580,7 +580,7 @@ def _report(document: Document, detail: ErrorDetails) -> None:
             message = f"an argument is one of {kinds}"
         case "literal_error":
             expected = str(context["expected"]).replace("'", "").replace(" or ", ", ")
-            message = f"'{data}' is none of these{did_you_mean(str(data), expected.split(', '))}"
+            message = f"unknown value '{data}'{did_you_mean(str(data), expected.split(', '))}"
         case "string_type":
             message = f"must be a text{found}"
         case "float_type":

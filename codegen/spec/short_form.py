@@ -4,8 +4,8 @@
     value   = a dtype, an enum's value or an integer
     feature = a word, or words and integers joined by "_"
 
-Which parameters these are, and in which order, is in the target's `short`. A word stands where its
-bool is true; a feature with integers always stands. Written, dtypes are in capitals, features in
+Which parameters these are, and in which order, is in the target's `short`. A word is there if its
+bool is true; a feature with integers always is. Written, dtypes are in capitals, features in
 the spec's order, and spaces follow commas and the colon; read, neither case, nor spaces, nor the
 order of features matters.
 """
@@ -34,7 +34,7 @@ def is_short(text: str) -> bool:
 
 
 def write(target: Target, configuration: Mapping[str, ParameterValue]) -> str | None:
-    """The short form of a configuration; None where the target has none."""
+    """The short form of a configuration; None if the target has none."""
     if target.short is None:
         return None
     dtypes = {
@@ -68,7 +68,7 @@ def parse(target: Target, text: str) -> tuple[ParameterValue, ...]:
     )
     if len(cells) != len(form.values):
         raise KeyFormatError(
-            f"{len(cells)} values stand in the parentheses, due are {', '.join(form.values)}"
+            f"got {len(cells)} values in the parentheses, expected {', '.join(form.values)}"
         )
     by_name = {parameter.name: parameter for parameter in target.parameters}
     found: dict[str, ParameterValue] = {}
@@ -81,7 +81,7 @@ def parse(target: Target, text: str) -> tuple[ParameterValue, ...]:
     for word in words:
         feature, numbers = _feature(form, word)
         if feature.pattern in seen:
-            raise KeyFormatError(f"'{word}': {feature.pattern} stands there already")
+            raise KeyFormatError(f"'{word}': {feature.pattern} is given twice")
         seen.add(feature.pattern)
         found.update(zip(feature.parameters, numbers or [True], strict=True))
     missing = [f.pattern for f in form.features if f.parameters[0] not in found]
@@ -93,11 +93,11 @@ def parse(target: Target, text: str) -> tuple[ParameterValue, ...]:
 def _value(parameter: Parameter, cell: str) -> ParameterValue:
     if parameter.type is ParameterType.INT:
         if not _INT.match(cell):
-            raise KeyFormatError(f"'{cell}' stands where {parameter.name}, an integer, is due")
+            raise KeyFormatError(f"got '{cell}', expected {parameter.name}, an integer")
         return int(cell)
     known = [str(value) for value in parameter.values or DTYPES]
     if cell not in known:
-        raise KeyFormatError(f"'{cell}' stands where {parameter.name} ({', '.join(known)}) is due")
+        raise KeyFormatError(f"got '{cell}', expected {parameter.name} ({', '.join(known)})")
     return cell
 
 
@@ -105,14 +105,14 @@ def _feature(form: ShortForm, word: str) -> tuple[Feature, list[int]]:
     """The feature that a word is, and its numbers."""
     pieces = word.split("_")
     for feature in form.features:
-        due = feature.pattern.split("_")
-        if len(due) == len(pieces) and all(
-            _INT.match(piece) if d == NUMBER else d == piece
-            for d, piece in zip(due, pieces, strict=True)
+        expected = feature.pattern.split("_")
+        if len(expected) == len(pieces) and all(
+            _INT.match(piece) if e == NUMBER else e == piece
+            for e, piece in zip(expected, pieces, strict=True)
         ):
-            return feature, [int(p) for d, p in zip(due, pieces, strict=True) if d == NUMBER]
+            return feature, [int(p) for e, p in zip(expected, pieces, strict=True) if e == NUMBER]
     raise KeyFormatError(
-        f"'{word}' is no feature{did_you_mean(word, [f.pattern for f in form.features])}"
+        f"unknown feature '{word}'{did_you_mean(word, [f.pattern for f in form.features])}"
     )
 
 
@@ -136,10 +136,10 @@ def load(
             document.report(message, *path, key=True)
         elif isinstance(named, str) != (holes == 0) or holes not in (0, len(names)):
             document.report(f"{holes} {{}} stand for {len(names)} parameters", *path, key=True)
-        due = ParameterType.INT if holes else ParameterType.BOOL
+        kind = ParameterType.INT if holes else ParameterType.BOOL
         for name in names:
-            if kinds.get(name, due) != due:
-                document.report(f"'{name}' is no {due.value}", *path)
+            if kinds.get(name, kind) != kind:
+                document.report(f"'{name}' is not {'an int' if holes else 'a bool'}", *path)
         features.append(Feature(pattern, names))
     count = Counter(written.values)
     count.update(name for feature in features for name in feature.parameters)

@@ -98,7 +98,7 @@ class Document:
             self._report_file(self.name, "is nested too deeply")
 
     def _compose(self, path: Path) -> yaml.Node | None:
-        """The nodes of a file, whose marks name it; None where it has none or cannot be read."""
+        """The nodes of a file, whose marks name it; None if it has none or cannot be read."""
         name = display_path(path)
         try:
             content = read_regular(path)
@@ -147,7 +147,7 @@ class Document:
         self.add(Problem(self.locate(*path, key=key, offset=offset), message))
 
     def add(self, problem: Problem) -> None:
-        """Adds a problem. Raises TooManyProblemsError where that is the last to be told."""
+        """Adds a problem. Raises TooManyProblemsError if that is the last to be told."""
         self.problems.append(problem)
         if len(self.problems) == MAX_PROBLEMS:
             raise TooManyProblemsError
@@ -169,7 +169,7 @@ class Document:
         self._nodes += 1
         self._values[path] = _place(node)
         if id(node) in above:
-            self.report("aliases unfold without end here", *path)
+            self.report("endless aliases here", *path)
             return None
         if self._nodes > MAX_NODES:
             self.report(
@@ -202,7 +202,7 @@ class Document:
             key = key_node.value
             if key_node.style is None and key_node.tag.endswith((":bool", ":null")):
                 # `on: 1`, `no: 1` and `~: 1` would not be the names they look like.
-                self.add(Problem(place, f"YAML 1.1 reads '{key}' as no name: write \"{key}\""))
+                self.add(Problem(place, f"in YAML 1.1 '{key}' is not a name: write \"{key}\""))
             if key in seen:
                 first = seen[key]
                 file = "" if first.file == place.file else f"in {first.file} "

@@ -34,7 +34,7 @@ class Where(Generic[Scope]):
     """An expression over parameters, derived values, `family` and `target`.
 
     `scopes` are the names that each target has. A name that only other targets have matches
-    nothing, unless it is not reached. Raises ExpressionError for an expression that is none, or
+    nothing, unless it is not reached. Raises ExpressionError for an invalid expression, or
     that no target knows a name of.
     """
 
@@ -53,7 +53,7 @@ class Where(Generic[Scope]):
     def matches(self, scope: Scope, values: Mapping[str, Any]) -> bool:
         """Whether these values, of the target that `scope` names, match.
 
-        Raises one of EVALUATION_ERRORS where the expression has no value for them.
+        Raises one of EVALUATION_ERRORS if the expression has no value for them.
         """
         try:
             return bool(eval(self._code[scope], ENVIRONMENT, dict(values)))

@@ -145,7 +145,7 @@ def _orphans(out: Path, files: Mapping[str, str], made: set[str]) -> list[str]:
 
 
 def _refuse_links(out: Path, paths: Iterable[str]) -> None:
-    """Raises UsageError where a folder of the tree is a link to files that are not codegen's."""
+    """Raises UsageError if a folder of the tree is a link to files that are not codegen's."""
     folders = {folder for path in paths for folder in PurePosixPath(path).parents}
     for folder in sorted(folders - {PurePosixPath(".")}):
         if (out / folder).is_symlink():
@@ -156,9 +156,9 @@ def _refuse_links(out: Path, paths: Iterable[str]) -> None:
 
 
 def _refuse_foreign(out: Path, files: Mapping[str, str], made: set[str]) -> None:
-    """Raises UsageError where a file of somebody else has the name of one of codegen's.
+    """Raises UsageError if a file that codegen did not write has the name of one of codegen's.
 
-    A manifest bears no mark; it is codegen's where any other file is, and may be torn.
+    A manifest bears no mark; it is codegen's if any other file is, and may be torn.
     """
     if any(_bears_mark(out / path) for path in files):
         made = made | {MANIFEST}

@@ -280,7 +280,7 @@ class Decode {
     }
   }
 
-  // A vector of scores as exponents of 2: scaled, capped, biased; -inf where the row sees nothing.
+  // A vector of scores as exponents of 2: scaled, capped, biased; -inf if the row sees nothing.
   KERNELMINT_ALWAYS_INLINE F32 finished(F32 s, const Block& block, int i, const Keys& keys,
                                         std::int64_t row) const {
     if (args_.softcap > 0) {  // tanh(x) = 1 - 2 / (1 + e^2x), which is 1 long before e^2x is 2^64

@@ -44,10 +44,10 @@ def decode(
             256 on a GPU.
         k_cache: keys, [B, Sk, Hk, D], or pages, [pages, page size, Hk, D]; Hk divides H.
         v_cache: values, like k_cache; their head dimension may be another, Dv.
-        seqused_k: how many keys of each cache there are, int32, [B]; all where None.
+        seqused_k: how many keys of each cache there are, int32, [B]; all if None.
         block_table: the pages of each batch entry, in order, int32, [B, most pages of one].
         leftpad_k: how many of the keys, at the front, are padding, int32, [B].
-        softmax_scale: the factor on q k^T; D ** -0.5 where None.
+        softmax_scale: the factor on q k^T; D ** -0.5 if None.
         causal: a query sees no key after its own.
         window_size: how many keys before and after its own a query sees; -1: all.
         softcap: scores become softcap * tanh(score / softcap); 0: as they are.

@@ -38,7 +38,7 @@ def decode(
         leftpad_k: how many of these, at the front, are padding, [B].
         s_aux: sinks, [H].
         alibi_slopes: [B, H].
-        softmax_scale: the factor on q k^T; D ** -0.5 where None.
+        softmax_scale: the factor on q k^T; D ** -0.5 if None.
         softcap: scores become softcap * tanh(score / softcap); 0: as they are.
         window_left, window_right: keys that a query sees before and after its own; -1: all.
 

@@ -26,7 +26,7 @@ namespace kernelmint::flash_decode::sm80 {
 inline constexpr float kLog2E = 1.4426950408889634f;
 inline constexpr float kLn2 = 0.6931471805599453f;
 
-// 2^(a - b), 0 where nothing was seen at all.
+// 2^(a - b), 0 if nothing was seen at all.
 __device__ __forceinline__ float weight(float a, float b) {
   return ptx::exp2(a - (b == -INFINITY ? 0.0f : b));
 }

@@ -15,7 +15,7 @@ namespace kernelmint::flash_decode::sm80 {
 inline constexpr int kBlockRows = 16;      // of an mma: queries of heads that share keys
 inline constexpr int kFarthest = 1 << 30;  // a window without an end; positions are below
 inline constexpr int kMostThreadBlocks = 1024;
-inline constexpr int kMostUnits = 32;  // of a head, where results do not depend on the batch
+inline constexpr int kMostUnits = 32;  // of a head, if results do not depend on the batch
 inline constexpr unsigned kMostListed = 1 << 22;  // units in all: times a share, they are 32 bits
 
 // The arguments, and what the host makes of them.
@@ -27,8 +27,8 @@ struct Problem {
   int rows;                       // queries times group: row r is query r / group of head r % group
   int row_blocks;                 // of kBlockRows
   int heads;                      // key heads times row blocks
-  int unit;                       // steps that stay together, where there are many; else 1
-  int few_shares, many_shares;    // how many there may be; of whole heads where that costs little
+  int unit;                       // steps that stay together, if there are many; else 1
+  int few_shares, many_shares;    // how many there may be; of whole heads if that costs little
   int window_left, window_right;  // kFarthest: without an end
   float scale, softcap;           // of scores as exponents of 2; capped, of twice tanh's argument
   // What thread blocks leave of heads that they share: [parts][least of rows and

@@ -1,5 +1,5 @@
 // Attention forward on the CPU: FlashAttention-2's loops (arXiv:2307.08691, algorithm 1). A task is
-// a block of B_r queries of one head, or, where a head has few queries, those of several heads that
+// a block of B_r queries of one head, or, if a head has few queries, those of several heads that
 // share keys; blocks of B_c keys and values pass by, the last first. Within a block the queries are
 // taken in strips, whose scores stay in the first-level cache from the first product through the
 // softmax to the second.
@@ -22,7 +22,7 @@
 namespace kernelmint::flash_forward {
 inline namespace KERNELMINT_ISA {
 
-// Tiles where the processor has them and the dtype splits into few enough of what they multiply.
+// Tiles if the processor has them and the dtype splits into few enough of what they multiply.
 template <class T, int D, int B_r, int B_c>
 struct ProductsFor {
   using type = VectorProducts<T, D, B_r, B_c>;

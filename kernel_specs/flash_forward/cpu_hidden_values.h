@@ -11,7 +11,7 @@ inline namespace KERNELMINT_ISA {
 using namespace kernelmint::cpu;
 
 // The products take a copy of the block with zeros in the place of these values, and the rows that
-// see one have it added. Where all are finite, as nearly always, the block is read once and no
+// see one have it added. If all are finite, as nearly always, the block is read once and no
 // more.
 template <class T, int D, int B_c>
 struct HiddenValues {

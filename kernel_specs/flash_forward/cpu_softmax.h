@@ -19,7 +19,7 @@ struct alignas(64) RowStatistics {
   static_assert(B_r % kLanes == 0, "whole vectors of rows");
   alignas(64) float maximum[B_r];
   alignas(64) float sum[B_r][kLanes];
-  alignas(64) float shift[B_r];    // the maximum, or 0 where it is -inf: -inf - shift is no NaN
+  alignas(64) float shift[B_r];    // the maximum, or 0 if it is -inf: -inf - shift is no NaN
   alignas(64) float rescale[B_r];  // this block's factor on what the row has summed before
 
   void clear(int rows) {

@@ -30,21 +30,21 @@ def attention(
     """Attention forward, softmax(scale * q k^T) v, with a kernel that suits the arguments.
 
     The kernel is that of the tuned row (<target>.tuned.yaml) which is of the device of `q`, has its
-    dtype, its head dimension and `causal`, and covers the sizes. Where no row does, it is the first
+    dtype, its head dimension and `causal`, and covers the sizes. If no row does, it is the first
     that is available there and has these parameters: targets of the highest compute capability
     first, then as their specs list the kernels. The choice is kept for the process;
     `runtime.explain_choice` says what was considered.
 
     Args:
-        q: queries, [B, Sq, H, D], or [B, H, Sq, D] where layout is "bhsd".
+        q: queries, [B, Sq, H, D], or [B, H, Sq, D] if layout is "bhsd".
         k: keys, [B, Sk, Hk, D] or [B, Hk, Sk, D]; Hk divides H (grouped heads).
         v: values, like k.
         causal: query i sees keys up to i + Sk - Sq: aligned bottom-right, as FlashAttention does.
-        scale: the factor on q k^T; D ** -0.5 where None.
+        scale: the factor on q k^T; D ** -0.5 if None.
         layout: "bshd" or "bhsd"; the latter is read through strides, nothing is copied.
         return_lse: also return the log-sum-exp of each row of scores: natural log, float32,
             [B, H, Sq] in both layouts.
-        out: where to write: a tensor like q, or (o, lse) with return_lse.
+        out: if to write: a tensor like q, or (o, lse) with return_lse.
 
     Returns:
         the output, like q in shape and dtype; or (output, lse).
@@ -96,7 +96,7 @@ def sdpa(
         dropout_p: 0; no kernel drops out.
         is_causal: query i sees keys 0 to i: aligned top-left, as PyTorch does it, where
             `attention` aligns bottom-right.
-        scale: the factor on q k^T; D ** -0.5 where None.
+        scale: the factor on q k^T; D ** -0.5 if None.
         enable_gqa: whether Hk may be less than H, which it divides.
 
     Returns:

@@ -67,7 +67,7 @@ def attention(
         return_lse: also return the log-sum-exp of every row of scaled scores.
 
     Returns:
-        o: [B, Sq, H, D] fp64, and where asked for lse: [B, H, Sq] fp64, natural logarithm. A row
+        o: [B, Sq, H, D] fp64, and if asked for lse: [B, H, Sq] fp64, natural logarithm. A row
         that sees no key has o = 0 and lse = -inf.
 
     Raises:
@@ -170,7 +170,7 @@ def simulate(
         M              [B_r]       running maximum of the scores seen up to and with this block;
                                    -inf for rows that see none of its keys or of those before
         L              [B_r]       running sum of exponentials, relative to M
-        P              [B_r, B_c]  exponentials, relative to M; 0 where masked
+        P              [B_r, B_c]  exponentials, relative to M; 0 if masked
         V              [B_c, D]    the values; rows past Sk are 0
         O_scale        [B_r]       what O and the old L are multiplied by; 0 in the first block
         O              [B_r, D]    running output, relative to M, not yet divided by L

@@ -44,7 +44,7 @@ struct Work {
     unmasked_blocks = max(keys_seen(first_row), 0) / Config::B_c;
   }
 
-  // How many keys query row `row` sees; none of them where it is not positive. Past the last row
+  // How many keys query row `row` sees; none of them if it is not positive. Past the last row
   // the count may exceed the keys, and does not matter.
   __device__ int keys_seen(int row) const {
     return Config::causal ? row + 1 + causal_shift : seq_len_k;

@@ -60,7 +60,7 @@ class Epilogue {
     if (is_storer()) ptx::bulk_wait_group_read<0>();
   }
 
-  // To global memory, 16 bytes a lane; of the columns from `first_column` on, where `output` has no
+  // To global memory, 16 bytes a lane; of the columns from `first_column` on, if `output` has no
   // others.
   template <class Output, class Softmax>
   __device__ __forceinline__ void to_global(const Tile& tile, Output& output, Softmax softmax,

@@ -83,7 +83,7 @@ inline cudaError_t find_counter(const LaunchContext& context, TileCounter*& coun
 
 // Heads whose tiles are handed out together: a part of all that keeps the multiprocessors busy, and
 // no less than a few MiB of keys and values, which heads may share. No more than the L2 cache holds
-// keys and values of; where these are so few that they hardly keep all busy, no more than let each
+// keys and values of; if these are so few that they hardly keep all busy, no more than let each
 // block of keys that comes from memory serve several tiles.
 template <class Config>
 int section_heads(const Problem<typename Config::Args>& problem, std::int64_t multiprocessors) {
@@ -108,7 +108,7 @@ int section_heads(const Problem<typename Config::Args>& problem, std::int64_t mu
 
 // Which tiles are split: those that are left when all multiprocessors have had the same number, if
 // that ends sooner. Under a causal mask tiles are of different lengths, and the short ones that
-// come last fill the gaps; but not where each head has one tile.
+// come last fill the gaps; but not if each head has one tile.
 template <class Config>
 KeySplit split_keys(const Problem<typename Config::Args>& problem, std::int64_t multiprocessors) {
   // What the second kernel takes, in blocks of keys, is some microseconds.

@@ -73,7 +73,7 @@ class Mask {
   }
 
  private:
-  // None where it is not positive. Past the last query it may exceed the keys, which does not
+  // None if it is not positive. Past the last query it may exceed the keys, which does not
   // matter.
   __device__ __forceinline__ int keys_seen(int query) const {
     return Config::causal ? query + 1 + seq_len_k_ - seq_len_q_ : seq_len_k_;

@@ -47,7 +47,7 @@ class Producer {
   template <class AnyTile, class F>
   __device__ __forceinline__ void load(const AnyTile& tile, const TileOrder<Config>& order,
                                        const F& at_last_block) {
-    // Where tiles do not overlap, the last product of one precedes the next one's scores.
+    // If tiles do not overlap, the last product of one precedes the next one's scores.
     if (!Config::overlaps_tiles) request_last_values();
     announce(tile);
     const int last_row = tile.first_key_block * Config::B_c;

@@ -150,7 +150,7 @@ class OnlineSoftmax {
   __device__ __forceinline__ Row row(int i) const { return {maximum_[i], sum_[i]}; }
 
   // Takes in what another warp found in other keys: the row's output becomes `mine` times it plus
-  // `theirs` times the other's. A factor is 0 where there were no keys, whatever the output is.
+  // `theirs` times the other's. A factor is 0 if there were no keys, whatever the output is.
   struct Factors {
     float mine, theirs;
 
@@ -168,12 +168,12 @@ class OnlineSoftmax {
     return factors;
   }
 
-  // The factor that turns a row of O into o: 1 / l, and 0 where the row saw no key.
+  // The factor that turns a row of O into o: 1 / l, and 0 if the row saw no key.
   __device__ __forceinline__ float normalizer(int row) const {
     return sum_[row] == 0 ? 0.f : __frcp_rn(sum_[row]);
   }
 
-  // ln(sum over keys of exp(scale * q k^T)); -inf where the row saw no key.
+  // ln(sum over keys of exp(scale * q k^T)); -inf if the row saw no key.
   __device__ __forceinline__ float log_sum_exp(int row) const {
     const float maximum =
         kOptimized ? fmaf(subtracted(maximum_[row]), factor_, maximum_[row]) * kLn2 : maximum_[row];
@@ -181,7 +181,7 @@ class OnlineSoftmax {
   }
 
   // For tracing. M, of the scores as the products give them if optimized, else of scaled ones; -inf
-  // where the row has seen no key.
+  // if the row has seen no key.
   __device__ float maximum(int row) const {
     if (maximum_[row] == kNoMaximum) return -kInfinity;
     if (!kOptimized) return maximum_[row];
@@ -191,7 +191,7 @@ class OnlineSoftmax {
   // For tracing. L, over all lanes.
   __device__ float sum(int row) const { return quad_sum(sum_[row]); }
 
-  // For tracing. What L and O were multiplied by since `before`; 0 where there was nothing.
+  // For tracing. What L and O were multiplied by since `before`; 0 if there was nothing.
   __device__ float rescaled_since(const OnlineSoftmax& before, int row) const {
     if (maximum_[row] == kNoMaximum) return 0;
     if (!kOptimized) return ptx::exp2((before.maximum_[row] - maximum_[row]) * kLog2E);
@@ -199,7 +199,7 @@ class OnlineSoftmax {
   }
 
  private:
-  // A row is far where its scaled maximum exceeds kFar: up to there, its rounding changes
+  // A row is far if its scaled maximum exceeds kFar: up to there, its rounding changes
   // probabilities by a factor of at most 2^(2^-11). A far row's unscaled maximum is taken off its
   // scores, and kept with 140 off its exponent and that of c added: the same digits, but too small
   // to count where the exponential subtracts what is kept. kFar comes out near 2^-126, and the

@@ -80,7 +80,7 @@ def make_case(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float | None
     o, lse = attention(q, k, v, causal=causal, scale=scale, return_lse=True)
     theirs = 0.0
     if k.shape[1]:
-        seen = ~lse.isneginf().transpose(1, 2)  # PyTorch says NaN where a row sees no key
+        seen = ~lse.isneginf().transpose(1, 2)  # PyTorch says NaN if a row sees no key
         errors = (pytorch(q, k, v, causal, scale).double() - o).abs()[seen]
         errors = errors[errors.isfinite()]  # it says NaN for scale 0 under the mask, too
         theirs = errors.max().item() if errors.numel() else 0.0
@@ -192,7 +192,7 @@ def test_scores_whose_rounding_exceeds_the_exponents_range(key: str) -> None:
     kernel, causal = runtime.kernel(key), parameters["causal"]
     o = kernel(q, k, v, scale=scale, out=torch.full_like(q, float("nan")))
     want = attention(q, k, v, causal=causal, scale=scale)
-    # All weight is on the greatest score. Where two lie closer than fp32 tells apart, either may
+    # All weight is on the greatest score. If two lie closer than fp32 tells apart, either may
     # be it: fewer than one row in a hundred.
     right = ((o - want).abs().amax(-1) <= 2.0**-7 * want.abs().amax(-1)).double().mean()
     assert o.isfinite().all()

@@ -3,7 +3,7 @@
 The variable KERNELS selects among them (tools/selection.py).
 
 A kernel's error may be 1.5 times that of PyTorch's own flash attention, on the same inputs against
-the same oracle: in the root of the mean square, and in the greatest element. Where there are few
+the same oracle: in the root of the mean square, and in the greatest element. If there are few
 elements, or rows, whose elements share the roundings of their probabilities, PyTorch's error may
 happen to be better than anyone has to be; there, 1.5 times two roundings to the dtype count: that
 of the probabilities, which multiply the values, and that of the result.

@@ -24,7 +24,7 @@ using cpu::splat;
 KERNELMINT_ALWAYS_INLINE F32 load(const float* from) { return cpu::load_bits<F32>(from); }
 KERNELMINT_ALWAYS_INLINE void store(float* to, F32 x) { cpu::store_bits(to, x); }
 
-// x / (1 + e^-x); -0 where e^-x leaves the floats' range: the limit. NaN for -inf, as PyTorch.
+// x / (1 + e^-x); -0 if e^-x leaves the floats' range: the limit. NaN for -inf, as PyTorch.
 KERNELMINT_ALWAYS_INLINE F32 silu(F32 x) {
   const F32 power = x * splat(-0x1.715476p0f);  // log2(e)
   const F32 kMost = splat(127.0f);

@@ -30,7 +30,7 @@ class Jagged(NamedTuple):
     n: int
 
     def check(self) -> None:
-        """Raises ValueError, with the reason, where the arguments do not fit; reads no memory."""
+        """Raises ValueError, with the reason, if the arguments do not fit; reads no memory."""
         q, x_offsets = self.q, self.x_offsets
         for name in ("num_heads", "attention_dim", "linear_dim"):
             value = getattr(self, name)
@@ -67,7 +67,7 @@ class Jagged(NamedTuple):
             raise ValueError("all sequences are empty: there is nothing to attend to")
 
     def longest(self) -> int:
-        """The longest sequence's length; ValueError, with the reason, where x_offsets is wrong.
+        """The longest sequence's length; ValueError, with the reason, if x_offsets is wrong.
 
         Copies x_offsets to the host, so on a GPU it waits for what computes them.
         """
@@ -88,7 +88,7 @@ class Jagged(NamedTuple):
         return max(stop - start for start, stop in itertools.pairwise(offsets))
 
     def assert_lengths(self, max_length: int) -> None:
-        """Has the device stop with an error where x_offsets is wrong; the host does not wait."""
+        """Has the device stop with an error if x_offsets is wrong; the host does not wait."""
         offsets = self.x_offsets
         lengths = offsets.diff()
         right = ((lengths >= 0) & (lengths <= max_length)).all()

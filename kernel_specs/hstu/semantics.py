@@ -57,7 +57,7 @@ def semantics_of(mode: Mode) -> Semantics:
 def check_selection(
     block_count: int, block_size: int, heads: int, length: int, flags: Semantics
 ) -> None:
-    """Raises ValueError, with the reason, where the selection cannot be made."""
+    """Raises ValueError, with the reason, if the selection cannot be made."""
     for name, value in (("block_size", block_size), ("block_count", block_count)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ValueError(f"{name} is {value!r}: expected a positive integer")
@@ -88,7 +88,7 @@ def check_tensors(
     g_slc: torch.Tensor | None,
     dtypes: tuple[torch.dtype, ...],
 ) -> None:
-    """Raises ValueError where shapes, dtypes or devices do not fit q, k [B, T, H, A],
+    """Raises ValueError if shapes, dtypes or devices do not fit q, k [B, T, H, A],
     v, u [B, T, H, L] and the gates [B, T, H]."""
     named = {"q": q, "k": k, "v": v, "u": u, "g_cmp": g_cmp}
     if g_slc is not None:

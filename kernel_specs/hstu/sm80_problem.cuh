@@ -67,7 +67,7 @@ template <class Shape>
 struct TileRow {
   typename Shape::Partial compressed[Shape::L];
   typename Shape::Partial own_block[Shape::L];  // what the query's own block contributes
-  float selected[Shape::L];                     // all its blocks, where a head did not wait
+  float selected[Shape::L];                     // all its blocks, if a head did not wait
 };
 
 template <class Shape>
@@ -75,7 +75,7 @@ struct TilesProblem : MeansProblem<Shape> {
   TileRow<Shape>* rows;     // [rows, heads]
   Moments* moments;         // [rows, heads]
   std::uint32_t* arrivals;  // one for each tile of each sequence
-  uint4* packed_blocks;     // [blocks, heads, kPackedBlock<Shape>], where Shape::packs
+  uint4* packed_blocks;     // [blocks, heads, kPackedBlock<Shape>], if Shape::packs
 
   // How many: tile number i of sequence b, which begins at row r of all, has r / tile + b + i.
   __device__ std::int64_t num_arrivals() const {

@@ -190,7 +190,7 @@ class SharedQueries {
   std::uint32_t row_, row_8_;
 };
 
-// x / (1 + e^(-scale x)): SiLU(scale x) / scale. Where the power overflows, it is -0: the limit.
+// x / (1 + e^(-scale x)): SiLU(scale x) / scale. If the power overflows, it is -0: the limit.
 __device__ __forceinline__ float silu(float x, float scale = 1.0f) {
   constexpr float kLog2E = 1.4426950408889634f;
   return x * ptx::reciprocal(1.0f + ptx::exp2(-kLog2E * scale * x));

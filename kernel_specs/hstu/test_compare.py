@@ -1,4 +1,4 @@
-"""`kernelmint compare`: green where all agree, and red for every planted fault."""
+"""`kernelmint compare`: green if all agree, and red for every planted fault."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def test_the_cpu_kernel_equals_the_oracle(T: int, H: int, seed: int, mode: str) 
     stages = reference.trace(
         *reference.to_double(*tensors), block_size=SIZE, mode=mode, block_indices=lists
     )
-    # the tool's tolerance; fp32 errs by some 2e-5 where LayerNorm divides by a small deviation
+    # the tool's tolerance; fp32 errs by some 2e-5 if LayerNorm divides by a small deviation
     found = compare(o, stages.o, name="o", dims=("b", "t", "h", "d"))
     assert found.passed, str(found.worst)
 

@@ -199,7 +199,7 @@ def test_fixed_does_not_depend_on_padding(shape: tuple[int, ...], extra: int) ->
         )[0]
         for n in (T, T + extra)
     ]
-    # fp64: PyTorch's own products may add in another order where the extents differ
+    # fp64: PyTorch's own products may add in another order if the extents differ
     torch.testing.assert_close(results[0], results[1], rtol=1e-9, atol=1e-9)
 
 

@@ -25,7 +25,7 @@ BUILT_FOR = packs.of("block_sparse").isas
 ISAS = [isa for isa in runtime._native.supported_cpu_isas() if isa in BUILT_FOR]
 GPU_KEYS = [info.key for info in runtime.kernels("block_sparse", "sm80")]
 # An infinite u is left out: the oracle multiplies each branch by it, the kernels their sum, so that
-# the one may have NaN where the other is infinite.
+# the one may have NaN if the other is infinite.
 PLACES = st.lists(
     st.tuples(
         st.sampled_from(NAMES), st.sampled_from([NAN, INF, -INF]), st.floats(0, 1, exclude_max=True)

@@ -1,4 +1,4 @@
-# ccache, where present and no other launcher is named: it replays a compiler's output on a hit,
+# ccache, if present and no other launcher is named: it replays a compiler's output on a hit,
 # ptxas's lines included.
 find_program(KERNELMINT_CCACHE ccache)
 if(KERNELMINT_CCACHE)

@@ -1,5 +1,5 @@
 # CUDA targets: which nvcc, which architectures, and what is kept of each compilation. Included by
-# kernelmint_add_pack where a pack has CUDA targets, at file scope, since it enables the language.
+# kernelmint_add_pack if a pack has CUDA targets, at file scope, since it enables the language.
 include_guard(GLOBAL)
 
 # The compiler the user names, else the one on PATH, else PyPI's. Never find_program's own folders:
@@ -48,7 +48,7 @@ if(_origin STREQUAL "from PyPI")
 endif()
 
 set(KERNELMINT_WITHOUT_GPU all CACHE STRING
-    "CUDA architectures where no GPU is present and none is asked for: all that the targets name, or the newest")
+    "CUDA architectures if no GPU is present and none is asked for: all that the targets name, or the newest")
 if(NOT KERNELMINT_WITHOUT_GPU MATCHES "^(all|newest)$")
   message(FATAL_ERROR "Kernelmint: KERNELMINT_WITHOUT_GPU: got '${KERNELMINT_WITHOUT_GPU}', expected all or "
           "newest")
@@ -120,7 +120,7 @@ function(kernelmint_target_architectures target result)
 endfunction()
 
 # Adds the shards and the sources of a CUDA target to the library; sets `built` to the architectures
-# that it is built for: none, where none that was asked for suits it.
+# that it is built for: none, if none that was asked for suits it.
 function(kernelmint_add_cuda_target library family target shards sources ptxas built)
   kernelmint_target_architectures(${target} architectures)
   set(${built} "${architectures}" PARENT_SCOPE)
@@ -135,7 +135,7 @@ function(kernelmint_add_cuda_target library family target shards sources ptxas b
                                 "${architectures}" "${ptxas}")
     kernelmint_compile_as(${objects} KERNELMINT_BUILD ${family}_${target} CUDA)
   endif()
-  # Static cudart: the library loads where there is no GPU and no driver.
+  # Static cudart: the library loads if there is no GPU and no driver.
   set_target_properties(${library} PROPERTIES CUDA_RUNTIME_LIBRARY Static LINKER_LANGUAGE CUDA
                         CUDA_ARCHITECTURES OFF)
 endfunction()

@@ -4,7 +4,7 @@
 function(kernelmint_check_folders)
   foreach(variable IN LISTS ARGN)
     if("${${variable}}" MATCHES "[][;\"'`$&\\<>|*?^]")
-      message(FATAL_ERROR "Kernelmint: CMake and ninja cannot build where a folder's name holds a "
+      message(FATAL_ERROR "Kernelmint: CMake and ninja cannot build if a folder's name holds a "
               "quote, a bracket or one of ; $ & \\ < > | * ? ^. Rename it, or choose another: "
               "${variable} is ${${variable}}")
     endif()

@@ -1,4 +1,4 @@
-# What an isolated build brings along lies in a folder that vanishes with it. Where it is named in a
+# What an isolated build brings along lies in a folder that vanishes with it. If it is named in a
 # command or a dependency, ninja would compile everything anew at the next install: see keep.py.
 
 # A path that stays with what is in `source`: itself, or a copy in the build folder under `name`.

@@ -32,7 +32,7 @@ function(kernelmint_install_specs name destination no_sources)
         cmake_path(GET path PARENT_PATH folder)
         if(path MATCHES "^\\.\\./")
           message(WARNING "Kernelmint: pack ${name} does not carry ${place}, which lies outside "
-                  "${project}: its kernels cannot be built on demand where that is not")
+                  "${project}: its kernels cannot be built on demand if that is not")
         elseif(what STREQUAL "INCLUDE")
           # Foreign headers may have no suffix, and their licence comes along.
           install(DIRECTORY "${place}/" DESTINATION "${destination}/${path}"

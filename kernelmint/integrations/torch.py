@@ -64,7 +64,7 @@ class Changes:
     order_before: tuple[str, ...] | None
 
     def __str__(self) -> str:
-        lines = [f"{operator}: Kernelmint's where a kernel suits" for operator in self.operators]
+        lines = [f"{operator}: Kernelmint's if a kernel suits" for operator in self.operators]
         if self.order is not None and self.order_before is not None:
             lines.append(
                 f"SDPA's order on CUDA: {', '.join(self.order)} "
@@ -248,7 +248,7 @@ def activate(otherwise: Otherwise = "pytorch") -> Changes:
 
     A call goes to a kernel of ours if one suits: its dtype and head dimension, no mask, no
     dropout, and under `is_causal` as many queries as keys. On CUDA devices the backward is cuDNN's
-    where PyTorch has it, else FlashAttention-2's, as `kernelmint.attention`'s; on the CPU it is
+    if PyTorch has it, else FlashAttention-2's, as `kernelmint.attention`'s; on the CPU it is
     PyTorch's.
 
     Args:

@@ -1,4 +1,4 @@
-// What a spec's expressions mean once they are C++: Python's arithmetic, or a NoValue where
+// What a spec's expressions mean once they are C++: Python's arithmetic, or a NoValue if
 // Python has no value or one that 64 bits do not hold, on the way to the result too. Never another
 // value. A namespace of its own, so that no kernel picks these up by accident. (Nor <string> and
 // what includes it, which nvcc would take half a second to read, each of the times that it reads a
@@ -122,7 +122,7 @@ constexpr T max(std::type_identity_t<T> a, std::type_identity_t<T> b) {
   return a < b ? b : a;
 }
 
-// An integer as a float, where that is the same number.
+// An integer as a float, if that is the same number.
 constexpr double exact(std::int64_t a) {
   constexpr std::int64_t kMost = std::int64_t{1} << 53;
   if (a > kMost || a < -kMost) [[unlikely]]

@@ -67,7 +67,7 @@ inline bool may_use_tiles() {
 }  // namespace cpu_detail
 #endif
 
-// True where the processor and the kernel of the operating system run `isa`. Asking for amx asks
+// True if the processor and the kernel of the operating system run `isa`. Asking for amx asks
 // Linux for the permission to use its tile registers, once a process.
 inline bool supported(CpuIsa isa) {
 #if defined(__x86_64__)

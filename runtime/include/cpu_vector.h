@@ -89,7 +89,7 @@ KERNELMINT_ALWAYS_INLINE I32 lane_numbers() {
   }(std::make_integer_sequence<int, kLanes>{});
 }
 
-// a * b + c, rounded once where the instruction set can.
+// a * b + c, rounded once if the instruction set can.
 KERNELMINT_ALWAYS_INLINE F32 fma(F32 a, F32 b, F32 c) {
 #if defined(KERNELMINT_AVX512_VECTORS)
   return (F32)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
@@ -116,7 +116,7 @@ KERNELMINT_ALWAYS_INLINE F32 rounded_product(F32 a, F32 b) {
   return product;
 }
 
-// The greater, lane by lane; the second where either is NaN, so a NaN in `b` comes through. (NEON
+// The greater, lane by lane; the second if either is NaN, so a NaN in `b` comes through. (NEON
 // returns a NaN from either side, which serves as well.)
 KERNELMINT_ALWAYS_INLINE F32 max(F32 a, F32 b) {
 #if defined(KERNELMINT_AVX512_VECTORS)

@@ -48,7 +48,7 @@ struct CudaLaunch {
   bool dependent = false;
 };
 
-// What CUDA does not take, whatever the kernel; null where it takes it. (Each extent is looked at
+// What CUDA does not take, whatever the kernel; null if it takes it. (Each extent is looked at
 // before products are, which then fit.)
 inline const char* why_invalid(const CudaLaunch& launch, std::int64_t max_shared_memory) {
   const auto& [grid, block, shared_memory, cluster, dependent] = launch;
@@ -87,7 +87,7 @@ inline const char* why_invalid(const CudaLaunch& launch, std::int64_t max_shared
 }
 
 // A kernel's opt-in to more than 48 KiB of dynamic shared memory: asked for once a device, and
-// again where a launch needs more than those before.
+// again if a launch needs more than those before.
 class SharedMemoryOptIn {
  public:
   cudaError_t allow(const void* kernel, int device, int bytes) {

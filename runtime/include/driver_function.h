@@ -7,7 +7,7 @@
 
 namespace kernelmint {
 
-// The function `name` of type `Function`, as CUDA `version` has it (12000 is 12.0); null where the
+// The function `name` of type `Function`, as CUDA `version` has it (12000 is 12.0); null if the
 // driver has none. Ask once: `static const auto encode = driver_function<…>(…);`
 template <class Function>
 Function* driver_function(const char* name, unsigned version) {

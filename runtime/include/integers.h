@@ -1,4 +1,4 @@
-// Integer division that rounds up: of a >= 0 by b > 0, where their type holds the sum. (A spec's
+// Integer division that rounds up: of a >= 0 by b > 0, if their type holds the sum. (A spec's
 // expressions, of any sign, are in arithmetic.h.)
 #pragma once
 

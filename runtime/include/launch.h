@@ -37,7 +37,7 @@ struct LaunchContext {
 };
 
 // How a launch went. `error` is null on success, else a string with static storage: what went
-// wrong. Where that is a value that only the kernel can check, `argument` names it, and `error` is
+// wrong. If that is a value that only the kernel can check, `argument` names it, and `error` is
 // the reason: the caller gets an InvalidArgument.
 struct LaunchResult {
   const char* error = nullptr;

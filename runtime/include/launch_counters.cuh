@@ -30,7 +30,7 @@ class LaunchCounters {
  public:
   explicit LaunchCounters(std::size_t count) : count_(count) {}
 
-  // The index of the counter for a launch on `stream`, on the current device; -1 where none is
+  // The index of the counter for a launch on `stream`, on the current device; -1 if none is
   // left.
   cudaError_t index_for(cudaStream_t stream, int& index) {
     cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;

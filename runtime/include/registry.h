@@ -61,7 +61,7 @@ using FloatExpression = Evaluated<double> (*)(const Scope& scope);
 
 struct Dim {
   std::int16_t symbol = -1;  // index of the symbol this extent binds or must equal; -1: `value`
-  IntExpression value = nullptr;  // what the extent must be, where it is an expression
+  IntExpression value = nullptr;  // what the extent must be, if it is an expression
   const char* text;               // as the spec writes it: "Sq", "ceil_div(T, block)"
 };
 
@@ -88,7 +88,7 @@ struct ScalarArgument {
   bool required = false;
   FloatExpression default_floating = nullptr;  // set for an f32 or f64 with a default
   IntExpression default_integer = nullptr;     // set for an i32, i64 or boolean with a default
-  const char* text = nullptr;  // the default as the spec writes it; null where required
+  const char* text = nullptr;  // the default as the spec writes it; null if required
   // Of an enum, the texts that Python passes; ScalarValue::integer is the place of one.
   const char* const* values = nullptr;
   int num_values = 0;
@@ -116,10 +116,10 @@ struct WorkspaceEntry {
 using BindWorkspace = void (*)(void* args, void* const* parts);
 
 // Writes where a traced kernel's records go, and the strides of their grid counted in records, into
-// its Args. `records` is null where the caller asks for no trace.
+// its Args. `records` is null if the caller asks for no trace.
 using BindTrace = void (*)(void* args, void* records, const std::int64_t* strides);
 
-// What a family's traced kernels write where they are asked to.
+// What a family's traced kernels write if they are asked to.
 struct TraceEntry {
   std::int16_t parameter;  // index of the bool parameter that says whether a kernel is traced
   TensorArgument records;  // the grid's extents, and last how many floats a record has
@@ -138,8 +138,8 @@ using FillArgs = void (*)(void* args, const BoundTensor* tensors, const std::int
 struct KernelEntry {
   const char* key;
   const std::int64_t* parameters = nullptr;  // the family's, then the target's, in spec order
-  LaunchFunction cuda = nullptr;             // the kernel, where the target is a CUDA one
-  // A CPU target's; null where not compiled.
+  LaunchFunction cuda = nullptr;             // the kernel, if the target is a CUDA one
+  // A CPU target's; null if not compiled.
   LaunchFunction baseline = nullptr, avx2 = nullptr, avx512 = nullptr, amx = nullptr;
 };
 
@@ -149,7 +149,7 @@ struct TargetEntry {
   bool exact_capability;  // an `a` target runs on that capability alone
   // Bytes, of the kernel's parameters: data pointers and every stride but the last are multiples,
   // as far as a contiguous tensor's are. Null, or less: an element's own size. A tensor whose last
-  // stride is not 1, where it may be, is held to that alone.
+  // stride is not 1, if it may be, is held to that alone.
   IntExpression alignment = nullptr;
   const Requirement* requirements;  // the target's own, after the family's
   int num_requirements;
@@ -157,7 +157,7 @@ struct TargetEntry {
   const WorkspaceEntry* workspace;
   int num_workspaces;
   BindWorkspace bind_workspace;
-  BindTrace bind_trace;  // null where no kernel is traced
+  BindTrace bind_trace;  // null if no kernel is traced
   const KernelEntry* kernels;
   std::size_t num_kernels;
 };
@@ -174,7 +174,7 @@ struct FamilyEntry {
   int num_requirements;
   bool asks_device = false;  // a requirement or a default names a fact about the device
   FillArgs fill;
-  const TraceEntry* trace;  // null where kernels write none
+  const TraceEntry* trace;  // null if kernels write none
   const TargetEntry* const* targets;
   int num_targets;
 };

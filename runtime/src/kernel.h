@@ -14,9 +14,9 @@ namespace kernelmint {
 class Kernel {
  public:
   // `parameters` (name -> value), derived values included, is shown in messages about expressions.
-  // Throws TargetUnavailable where a CPU kernel was not compiled for an instruction set that this
+  // Throws TargetUnavailable if a CPU kernel was not compiled for an instruction set that this
   // processor has. `architectures` are what the target was compiled for, as runtime.devices takes
-  // them. `dispatched` is called with the key and call()'s arguments where a mode of PyTorch's is
+  // them. `dispatched` is called with the key and call()'s arguments if a mode of PyTorch's is
   // active: it goes through the registered operator, which the mode can see. None: there is no
   // operator.
   Kernel(const FamilyEntry& family, const TargetEntry& target, const KernelEntry& entry,
@@ -26,8 +26,8 @@ class Kernel {
   // the kernel on the caller's device and stream. `inputs` and `scalars` are in spec order, an
   // optional input may be None, a scalar of None takes its default; `requested` says for each
   // optional output whether it is wanted; `out` is None, the output's tensor, or a tuple of the
-  // outputs' tensors. Returns the tensor where there is one output, a tuple where there are more,
-  // and None where there is none.
+  // outputs' tensors. Returns the tensor if there is one output, a tuple if there are more,
+  // and None if there is none.
   nb::object run(nb::tuple inputs, nb::tuple scalars, nb::tuple requested, nb::object out);
 
   // The same, but through the registered operator while something records or transforms what

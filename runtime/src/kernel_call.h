@@ -36,7 +36,7 @@ struct Kernel::Call {
   int first_input = -1;
   ScalarValue scalars[kMaxScalars];
   bool is_default[kMaxScalars];
-  DeviceFacts facts;              // known where an expression asks for them, and at the launch
+  DeviceFacts facts;              // known if an expression asks for them, and at the launch
   bool present[kMaxTensors];      // of outputs, whether they are asked for; of inputs, passed
   int num_wanted = 0;             // outputs to return
   nb::object owned[kMaxTensors];  // outputs

@@ -38,7 +38,7 @@ std::string Kernel::shape_text(const TensorArgument& argument) const {
 
 // "; here H = 6, Hk = 4": the symbols, optional tensors, parameters, derived values, facts about
 // the device and, once they are known, scalars that an expression names, and their values; empty
-// where it names none.
+// if it names none.
 std::string Kernel::here(const char* expression, const Call& call, bool scalars_known) const {
   std::string result;
   const auto add = [&](std::string_view name, const std::string& value) {

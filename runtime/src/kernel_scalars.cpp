@@ -6,7 +6,7 @@
 namespace kernelmint {
 namespace {
 
-// What `dtype` is called where it does not hold the value; else null.
+// What `dtype` is called if it does not hold the value; else null.
 const char* too_narrow_type(Dtype dtype, const ScalarValue& value) {
   using Float = std::numeric_limits<float>;
   using Int = std::numeric_limits<std::int32_t>;
@@ -61,7 +61,7 @@ void Kernel::set_default_scalars(Call& call) const {
   }
 }
 
-// The number that a tensor on the CPU or a NumPy array without dimensions holds. Where that is
+// The number that a tensor on the CPU or a NumPy array without dimensions holds. If that is
 // another type than a number of Python's, it is refused there.
 nb::object Kernel::held_number(const Call& call, const char* name, nb::handle value,
                                const char* expected) const {

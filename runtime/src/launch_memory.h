@@ -28,7 +28,7 @@ class LaunchMemory {
   // LaunchContext::allocator. Python's lock is not held.
   static Allocation allocate(void* memory, std::size_t bytes) noexcept;
 
-  // Throws what PyTorch's allocator threw, where it did.
+  // Throws what PyTorch's allocator threw, if it did.
   void rethrow() const {
     if (kept_ != nullptr && kept_->thrown != nullptr) std::rethrow_exception(kept_->thrown);
   }

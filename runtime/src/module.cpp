@@ -71,7 +71,7 @@ NB_MODULE(_native, module) {
   module.def("has_exchange_api", [] { return Torch::get().has_exchange_api(); });
   module.def(
       "use_exchange_api", [](bool use) { Torch::get().use_exchange_api(use); }, "use"_a,
-      "For tests: reads tensors through Python attributes where false, as with a PyTorch that has "
+      "For tests: reads tensors through Python attributes if false, as with a PyTorch that has "
       "no DLPack exchange table.");
 
   nb::class_<PackLibrary>(module, "Library")

@@ -56,7 +56,7 @@ bool may_overlap(const TensorInfo& a, int a_size, const TensorInfo& b, int b_siz
   const Layout x(a, a_size), y(b, b_size);
   if (x.end <= y.begin || y.end <= x.begin) return false;
   // Every run of x begins at the same address modulo the greatest common divisor of all outer
-  // strides, and so does every run of y: where the two runs are apart modulo it, all runs are.
+  // strides, and so does every run of y: if the two runs are apart modulo it, all runs are.
   std::int64_t period = 0;
   for (int i = 0; i < x.num_axes; ++i) period = std::gcd(period, x.axes[i].stride);
   for (int i = 0; i < y.num_axes; ++i) period = std::gcd(period, y.axes[i].stride);

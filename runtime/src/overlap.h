@@ -7,11 +7,11 @@
 
 namespace kernelmint {
 
-// False only where no two elements of `tensor` are one address. Conservative: some strides that
+// False only if no two elements of `tensor` are one address. Conservative: some strides that
 // never meet are reported as well, but none that torch makes by slicing and permuting are.
 bool may_overlap_itself(const TensorInfo& tensor, int element_size);
 
-// False only where the tensors share no byte. Exact for tensors whose address ranges are apart, and
+// False only if the tensors share no byte. Exact for tensors whose address ranges are apart, and
 // for interleaved slices of one buffer (q, k and v packed along a dimension); conservative for
 // other strided tensors with intersecting ranges.
 bool may_overlap(const TensorInfo& a, int a_size, const TensorInfo& b, int b_size);

@@ -15,7 +15,7 @@ namespace kernelmint {
 class PackLibrary {
  public:
   // Loads the library at `path`, once a process and for good. `architectures`, a tuple of texts
-  // such as "80" and "90a", is what its CUDA kernels were compiled for. Throws LibraryError where
+  // such as "80" and "90a", is what its CUDA kernels were compiled for. Throws LibraryError if
   // the file is not a whole library of this processor, exports no entry, or has an ABI of another
   // version.
   PackLibrary(const std::filesystem::path& path, nb::tuple architectures);

@@ -59,7 +59,7 @@ nb::object checked(PyObject* result) {
   return nb::steal(result);
 }
 
-// The C function behind an object, where it is one that takes no arguments; else null.
+// The C function behind an object, if it is one that takes no arguments; else null.
 PyCFunction function_without_arguments(const nb::object& object) {
   const bool is_one =
       PyCFunction_CheckExact(object.ptr()) && PyCFunction_GetFlags(object.ptr()) == METH_NOARGS;

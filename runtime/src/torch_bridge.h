@@ -23,7 +23,7 @@ struct TensorInfo {
   dlpack::Device device;  // type 0: neither a CPU nor a CUDA device
   int dtype;              // a Dtype's number, or kUnknownDtype
   int rank;
-  const std::int64_t* shape;    // null where rank exceeds kMaxRank
+  const std::int64_t* shape;    // null if rank exceeds kMaxRank
   const std::int64_t* strides;  // in elements
   std::int64_t shape_storage[kMaxRank];
   std::int64_t strides_storage[kMaxRank];
@@ -52,7 +52,7 @@ std::string shown(nb::handle object);
 std::string take_python_error();
 
 // A function of Python's without arguments, and a method without any but self: straight to the C
-// function where there is one, since looking it up takes longer than it does.
+// function if there is one, since looking it up takes longer than it does.
 class Function {
  public:
   Function() = default;

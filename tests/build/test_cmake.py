@@ -100,7 +100,7 @@ def test_a_bare_ninja_after_an_edit_refuses_the_stale_tree(checkout) -> None:
     done = checkout.ninja("build.ninja")
     assert done.returncode != 0
     assert "the generated tree is stale" in done.stdout
-    assert "mend it with: kernelmint regenerate" in done.stdout
+    assert "fix it with: kernelmint regenerate" in done.stdout
     checkout.regenerate()
     assert checkout.ninja("build.ninja").returncode == 0
 
@@ -144,7 +144,7 @@ def test_a_folder_that_cmake_cannot_spell_is_refused_in_a_sentence(
     done = made.configure()
     assert done.returncode != 0
     words = " ".join(done.stdout.split())
-    assert "CMake and ninja cannot build where a folder's name holds a quote" in words
+    assert "CMake and ninja cannot build if a folder's name holds a quote" in words
 
 
 def compiled_isas(made: Checkout) -> set[str]:

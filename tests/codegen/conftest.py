@@ -1,4 +1,4 @@
-"""A folder of specs to break and mend, and the commands over it."""
+"""A folder of specs to break and repair, and the commands over it."""
 
 from __future__ import annotations
 

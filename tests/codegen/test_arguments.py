@@ -35,9 +35,9 @@ REFUSED = [
         "optional and not on the host",
     ),
     (
-        "a device that is none",
+        "an unknown device",
         [("doc: the input", "device: cuda")],
-        "family.yaml:4:45: 'cuda' is none of these (there is: host)",
+        "family.yaml:4:45: unknown value 'cuda' (known: host)",
     ),
     (
         "what may be left out before what may not",
@@ -53,28 +53,28 @@ REFUSED = [
     (
         "an extent that may be unknown, in a rule",
         [(X, MASK), (RULE, "N % K == 0")],
-        "family.yaml:13:16: 'K' is known only where mask is passed: say so, as in 'not mask or …' "
+        "family.yaml:13:16: 'K' is known only if mask is passed: say so, as in 'not mask or …' "
         "and '… if mask else …'",
     ),
     (
         "in the wrong branch",
         [(X, MASK), (RULE, "mask or K == 2")],
-        "family.yaml:13:20: 'K' is known only where mask is passed",
+        "family.yaml:13:20: 'K' is known only if mask is passed",
     ),
     (
-        "where only one of two is known to be there",
+        "if only one of two is known to be there",
         [(X, MASK), (RULE, "N % K == 0 if mask or rows else true")],
-        "family.yaml:13:16: 'K' is known only where mask is passed",
+        "family.yaml:13:16: 'K' is known only if mask is passed",
     ),
     (
         "in an output's shape",
         [(X, MASK), (Y, "y: {output: [M, K], dtype: dtype}")],
-        "family.yaml:6:19: 'K' is known only where mask is passed",
+        "family.yaml:6:19: 'K' is known only if mask is passed",
     ),
     (
         "in a default",
         [(X, MASK), ("N ** -0.5", "K ** -0.5 if not mask else 1.0")],
-        "family.yaml:8:34: 'K' is known only where mask is passed",
+        "family.yaml:8:34: 'K' is known only if mask is passed",
     ),
     (
         "an enum without values",
@@ -87,7 +87,7 @@ REFUSED = [
         "family.yaml:7:24: only an enum has values, not a scalar of f32",
     ),
     (
-        "a value that is none of C++",
+        "a value that C++ does not have",
         [(ALPHA, "alpha: {scalar: enum, values: [a, B-c]}")],
         "family.yaml:7:37: 'B-c' cannot be a value: lower-case letters and digits, joined by "
         "single underscores",
@@ -98,7 +98,7 @@ REFUSED = [
         "family.yaml:7:37: 'a' is listed twice",
     ),
     (
-        "a default that is no value",
+        "an invalid default",
         [(ALPHA, "alpha: {scalar: enum, values: [mean, sum], default: maen}")],
         "family.yaml:7:55: 'maen' is not among the values of alpha (did you mean 'mean'?)",
     ),
@@ -108,7 +108,7 @@ REFUSED = [
         "family.yaml:7:3: 'alpha_type' is the C++ type of 'alpha'",
     ),
     (
-        "a rule with a text that is no value",
+        "a rule with an unknown text",
         [(ALPHA, "alpha: {scalar: enum, values: [mean, sum]}"), (RULE, "alpha != maen")],
         "family.yaml:12:",
     ),
@@ -118,7 +118,7 @@ REFUSED = [
         "family.yaml:4:55: a tensor is contiguous or has strides, not both",
     ),
     (
-        "an alignment that is none",
+        "an invalid alignment",
         [("doc: the input", "alignment: 12")],
         "family.yaml:4:48: an alignment is a power of two, at most 1024",
     ),

@@ -235,7 +235,7 @@ def is_min_max(node: ast.expr) -> bool:
 
 
 def called(text: str, scope: dict) -> Any:
-    """The value at a call, or None where it is refused; it is Python's, where there is one."""
+    """The value at a call, or None if it is refused; it is Python's, where there is one."""
     expression = parse(text, SCOPE)
     try:
         value = Call(scope).value(expression.tree)

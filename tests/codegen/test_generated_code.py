@@ -157,7 +157,7 @@ def compile_(workspace, source: Path | str, *options: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-# What runtime/src does with the tables, in short: 0 and the reason where there is no value.
+# What runtime/src does with the tables, in short: 0 and the reason if there is no value.
 MAIN = r"""
 #include <cstdio>
 #include "registry.h"

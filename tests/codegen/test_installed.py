@@ -1,4 +1,4 @@
-"""`list` and `explain` where there are no specs: by the installed packs."""
+"""`list` and `explain` if there are no specs: by the installed packs."""
 
 from __future__ import annotations
 

@@ -251,11 +251,11 @@ def test_explain_a_key_of_another_set(workspace) -> None:
     [
         ("dem.cpu.f32-t64", ["there is no family 'dem' (did you mean 'demo'?)", "demo.cpu.f32"]),
         ("demo.cpy.f32-t64", ["demo has no target 'cpy' (did you mean 'cpu'?)"]),
-        ("demo.cpu.f23-t64", ["'f23' stands where dtype (bf16, fp16, f32) is due"]),
-        ("demo.cpu.f32-causl-t64", ["'causl' stands where tile (t<number>) is due",
+        ("demo.cpu.f23-t64", ["got 'f23', expected dtype (bf16, fp16, f32)"]),
+        ("demo.cpu.f32-causl-t64", ["got 'causl', expected tile (t<number>)",
                                     "demo.cpu.f32-causal-t64"]),
         ("demo.cpu.f32", ["it ends before tile (t<number>)"]),
-        ("demo.cpu.f32-t64-x", ["'x' is not known, or not in its place"]),
+        ("demo.cpu.f32-t64-x", ["'x' is unknown, or not in its place"]),
         ("nonsense", ["a key is family.target.tokens"]),
     ],
 )  # fmt: skip

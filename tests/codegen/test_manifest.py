@@ -1,5 +1,5 @@
 """manifest.json: what the writer writes, the reader reads; what is not of its form is an error that
-says where it is not."""
+says if it is not."""
 
 import json
 from pathlib import Path

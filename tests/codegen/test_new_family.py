@@ -103,7 +103,7 @@ def test_init_without_an_installed_kernelmint_says_what_to_install(workspace, mo
         ("a__b", "lower-case letters and digits"),
         ("class", "is a C++ keyword"),
         ("lambda", "is a Python keyword"),
-        ("runtime", "has a meaning of its own in generated code"),
+        ("runtime", "is reserved in generated code"),
     ],
 )
 def test_refuses_names_that_cannot_be(workspace, name, reason) -> None:

@@ -259,7 +259,7 @@ EDITS = [
         "sm80.yaml",
         "  small:",
         "  no:",
-        "sm80.yaml:17:3: YAML 1.1 reads 'no' as no name: write \"no\"",
+        "sm80.yaml:17:3: in YAML 1.1 'no' is not a name: write \"no\"",
     ),
     (
         "an octal number",
@@ -281,7 +281,7 @@ EDITS = [
         "family.yaml",
         "  x: {",
         "  out: {",
-        "family.yaml:4:3: argument 'out' has a meaning of its own in generated code",
+        "family.yaml:4:3: argument 'out' is reserved in generated code",
     ),
     (
         "an unknown dtype",
@@ -326,7 +326,7 @@ EDITS = [
         "cpu.yaml:6:3: 'x' already has a meaning in this spec",
     ),
     (
-        "a condition that is none",
+        "an invalid condition",
         "cpu.yaml",
         "sets:",
         "workspace:\n  part: {shape: [M], dtype: f32, when: M}\nsets:",
@@ -337,7 +337,7 @@ EDITS = [
         "cpu.yaml",
         "type: int",
         "type: integer",
-        "cpu.yaml:4:16: 'integer' is none of these (did you mean 'int'?)",
+        "cpu.yaml:4:16: unknown value 'integer' (did you mean 'int'?)",
     ),
     (
         "a family not named as its folder",
@@ -379,7 +379,7 @@ EDITS = [
         "sm80.yaml",
         "sm80.cuh:demo_sm80",
         "sm80.cuh",
-        "sm80.yaml:2:9: which kernel is launched: write sm80.cuh:<name",
+        "sm80.yaml:2:9: no kernel to launch: write sm80.cuh:<name",
     ),
     (
         "an unquoted comma",
@@ -397,7 +397,13 @@ EDITS = [
     ),
     ("an empty file", "cpu.yaml", None, "", "cpu.yaml:1:1: must be a mapping with the keys target"),
     ("a list for a mapping", "cpu.yaml", None, "- 1\n", "cpu.yaml:1:1: must be a mapping"),
-    ("an alias without end", "cpu.yaml", None, "target: &a [*a]\n", "aliases unfold without end"),
+    (
+        "an alias without end",
+        "cpu.yaml",
+        None,
+        "target: &a [*a]\n",
+        "endless aliases",
+    ),
     ("depth without end", "cpu.yaml", None, "[" * 5000, "the file is nested too deeply"),
     (
         "an expression without end",
@@ -430,7 +436,7 @@ EDITS = [
         "not a finite number",
     ),
     (
-        "a derived value that is no number",
+        "a derived value that is not a number",
         "sm80.yaml",
         "derived:",
         "derived:\n  big: 1e308 * tile - 1e308 * tile",
@@ -505,7 +511,7 @@ EDITS = [
         "family.yaml",
         "causal: {type: bool}",
         "causal: {type: bool, token: default}",
-        "family.yaml:10:3: 'default' is the key in which no token stands: give it another token",
+        "family.yaml:10:3: 'default' is the key without tokens: give it another token",
     ),
     (
         "a token that is another's with a minus",
@@ -701,7 +707,7 @@ def test_unwritable_output(workspace) -> None:
         '{"selection": {"set": "default", "where": "\\ud800"}}',
     ],
 )
-def test_a_broken_manifest_is_mended(workspace, text) -> None:
+def test_a_broken_manifest_is_repaired(workspace, text) -> None:
     workspace.run("regenerate")
     path = workspace.out / "manifest.json"
     path.write_bytes(text.encode(errors="surrogateescape"))
@@ -719,7 +725,7 @@ def test_a_broken_manifest_is_mended(workspace, text) -> None:
      ("families", 0, "targets", 0, "kernels", 0, "key")],
 )  # fmt: skip
 @pytest.mark.parametrize("text", ["\ud800", "a\0b"])
-def test_a_manifest_with_texts_that_are_none_is_mended(workspace, path, text) -> None:
+def test_a_manifest_with_invalid_texts_is_repaired(workspace, path, text) -> None:
     workspace.run("regenerate")
     file = workspace.out / "manifest.json"
     manifest = json.loads(file.read_text())

@@ -75,7 +75,7 @@ def test_changing_one_constraint_value_rewrites_only_the_shards_it_affects(works
     after = workspace.tree()
     new = {k["key"]: k["file"] for k in kernels(workspace)}
     assert 0 < len(new) < len(old)
-    # Where enough is gone, what is left of a file joins the other half of what it was split from.
+    # If enough is gone, what is left of a file joins the other half of what it was split from.
     moved = {key for key in new if new[key] != old[key]}
     assert len(moved) < len(new) / 2
     affected = {old[key] for key in (old.keys() - new.keys()) | moved} | {new[k] for k in moved}
@@ -223,7 +223,7 @@ def test_an_up_to_date_tree_on_a_read_only_file_system_is_fine(workspace) -> Non
         )
 
     if subprocess.run([*unshare, "sh", "-c", mount], cwd=workspace.root, check=False).returncode:
-        pytest.skip("no mount of one's own here")
+        pytest.skip("no private mount here")
     done = run("regenerate")
     assert done.returncode == 0, done.stderr
     assert "0 files written" in done.stdout
@@ -244,10 +244,10 @@ def test_folders_of_any_printable_name(workspace, name) -> None:
     assert workspace.python("-S", "-E", script, out).status == 0
     (workspace.root / out / "demo/library.cpp").unlink()
     stale = workspace.python("-S", "-E", script, out).stdout
-    command = stale.splitlines()[-1].removeprefix("mend it with: ")
+    command = stale.splitlines()[-1].removeprefix("fix it with: ")
     program, *arguments = shlex.split(command)
     assert program == "kernelmint"
-    assert workspace.python("-m", program, *arguments).status == 0  # it mends it as it stands
+    assert workspace.python("-m", program, *arguments).status == 0  # it fixes it as it stands
     assert workspace.run("check", "--out", out).status == 0
 
 
@@ -314,7 +314,7 @@ def test_check_prints_a_unified_diff_and_the_command_that_mends_it(workspace) ->
     assert short.stderr == result.stderr
     assert "--- a/demo/sm80_table.cpp\n+++ b/demo/sm80_table.cpp\n@@" in result.stdout
     assert re.search(r'^-\s+\{\.key = "demo\.sm80\.bf16-t64-w8-auto"', result.stdout, re.M)
-    assert result.stderr.endswith("mend it with:\n  kernelmint regenerate\n")
+    assert result.stderr.endswith("fix it with:\n  kernelmint regenerate\n")
     assert workspace.tree() == before
 
 
@@ -331,7 +331,7 @@ def test_check_sees_an_edited_a_missing_and_an_orphaned_file(workspace) -> None:
     assert "--- /dev/null\n+++ b/demo/library.cpp\n" in result.stdout
     assert "orphan: generated/demo/sm80_bf16_9.cu" in result.stdout
     commands = "  rm generated/demo/sm80_bf16_9.cu\n  kernelmint regenerate\n"
-    assert result.stderr.endswith(f"mend it with:\n{commands}")
+    assert result.stderr.endswith(f"fix it with:\n{commands}")
     (workspace.out / "demo/sm80_bf16_9.cu").unlink()  # what the commands say
     regenerate(workspace)
     assert workspace.run("check").status == 0
@@ -515,7 +515,7 @@ def test_a_stale_tree_is_named_with_the_command_that_mends_it(workspace, damage,
     status, output = staleness(workspace)
     assert status == 1
     assert reason in output
-    assert output.endswith("mend it with: kernelmint regenerate\n")
+    assert output.endswith("fix it with: kernelmint regenerate\n")
 
 
 def test_a_tree_of_another_codegen_is_built_and_checked_by_what_it_says(workspace) -> None:

@@ -145,7 +145,7 @@ def test_explain_knows_the_sets_that_hold_a_step(workspace) -> None:
         ),
         (
             f"  default: {{{BASE}, steps: [{{}}], over: default, prune: []}}\n",
-            "'over' goes with a 'product'",
+            "'over' needs a 'product'",
         ),
     ],
 )
@@ -159,7 +159,7 @@ def test_a_parameter_may_not_be_named_as_what_makes_a_set(workspace, name) -> No
     text = (CPU + "  default: [{warps: 1, fast: true}]\n").replace("tile", name, 1)
     workspace.write("cpu.yaml", text)
     result = workspace.run("list")
-    assert f"cpu.yaml:4:3: '{name}' has a meaning of its own in sets" in result.stderr
+    assert f"cpu.yaml:4:3: '{name}' is reserved in sets" in result.stderr
 
 
 def test_sets_over_sets_end(workspace) -> None:

@@ -140,15 +140,18 @@ def test_a_damaged_short_form_is_refused_or_means_something_else(seed) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("(FP16, 128, 64): load_0_2_tiles", "3 values stand in the parentheses, due are dtype"),
-        ("(FP17, 128, 64, 4): load_0_2_tiles", "'fp17' stands where dtype"),
-        ("(FP16, x, 64, 4): load_0_2_tiles", "'x' stands where d_head, an integer, is due"),
+        ("(FP16, 128, 64): load_0_2_tiles", "got 3 values in the parentheses, expected dtype"),
+        ("(FP17, 128, 64, 4): load_0_2_tiles", "got 'fp17', expected dtype"),
+        ("(FP16, x, 64, 4): load_0_2_tiles", "got 'x', expected d_head, an integer"),
         ("(FP16, 128, 64, 4): async", r"it lacks load_\{\}_\{\}_tiles"),
         ("(FP16, 128, 64, 4)", r"it lacks load_\{\}_\{\}_tiles"),
-        ("(FP16, 128, 64, 4): load_0_2_tiles+asink", "'asink' is no feature.*did you mean 'async'"),
-        ("(FP16, 128, 64, 4): load_0_02_tiles", "'load_0_02_tiles' is no feature"),
-        ("(FP16, 128, 64, 4): load_0_0_tiles+load_0_2_tiles", "stands there already"),
-        ("(FP16, 128, 64, 4): async+async+load_0_0_tiles", "stands there already"),
+        (
+            "(FP16, 128, 64, 4): load_0_2_tiles+asink",
+            "feature 'asink'.*did you mean 'async'",
+        ),
+        ("(FP16, 128, 64, 4): load_0_02_tiles", "unknown feature 'load_0_02_tiles'"),
+        ("(FP16, 128, 64, 4): load_0_0_tiles+load_0_2_tiles", "is given twice"),
+        ("(FP16, 128, 64, 4): async+async+load_0_0_tiles", "is given twice"),
         ("(FP16, 128, 64, 4) load_0_0_tiles", "a short form is"),
         ("FP16, 128, 64, 4: load_0_0_tiles", "a short form is"),
     ],
@@ -188,7 +191,7 @@ def test_explain_takes_a_short_form(short) -> None:
     assert "demo.sm80.bf16-t32-w1-split is in set small" in done.output
     done = short.run("explain", "(BF16, 32, slit): 1_warps")
     assert done.status == 2
-    assert "'slit' stands where mode (auto, split) is due" in done.output
+    assert "got 'slit', expected mode (auto, split)" in done.output
 
 
 def test_the_manifest_holds_them(short) -> None:
@@ -208,7 +211,7 @@ def test_the_manifest_holds_them(short) -> None:
         ("[warps]", "[wraps]", "unknown parameter 'wraps' (did you mean 'warps'?)"),
         ("[warps]", "[warps, tile]", "1 {} stand for 2 parameters"),
         ("[warps]", "warps", "1 {} stand for 1 parameters"),
-        ("causal: causal", "causal: warps", "'warps' is no bool"),
+        ("causal: causal", "causal: warps", "'warps' is not a bool"),
         ("causal: causal", "Causal: causal", "a feature is lower-case words"),
     ],
 )

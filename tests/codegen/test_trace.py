@@ -66,7 +66,7 @@ int main() {
 
 
 def test_the_record_lies_in_memory_as_the_spec_lists_it(traced) -> None:
-    """The compiler says what stands where: each tensor behind the one before, in f32."""
+    """The compiler says where each tensor is: behind the one before, in f32."""
     assert traced.run("regenerate").status == 0
     (traced.root / "probe.cpp").write_text(PROBE)
     include = [f"-I{ROOT / 'runtime/include'}", f"-I{traced.out}"]
@@ -134,7 +134,7 @@ def test_a_family_without_trace_has_none_of_it(workspace) -> None:
         ("shape: [lines]", "shape: []", "family:19:18", "must not be empty"),
         ("sum:", "lines:", "family:19:5", "'lines' is also a parameter's name"),
         ("sum:", "double:", "family:19:5", "'double' is a C++ keyword"),
-        ("sum:", "TraceRecord:", "family:19:5", "has a meaning of its own in generated code"),
+        ("sum:", "TraceRecord:", "family:19:5", "is reserved in generated code"),
         ("[lines]}", "[lines], dtype: bf16}", "family:19:27", "unknown key 'dtype'"),
         ("grid: [M, ", "grid: [1, 1, 1, 1, 1, 1, M, ", "family:16:9", "8 extents; at most 7"),
         ("shape: [lines]", "shape: [lines - 4]", "cpu:7:7", "at least one element"),

@@ -123,8 +123,8 @@ def test_shapes_are_products_of_parameters_and_expressions_of_sizes(workspace) -
     ("old", "new", "message"),
     [
         ("N: 2 * M", "N: 2 * K", "3:20: unknown name 'K'"),
-        ("N: 2 * M", "N: N + 1", "N are given by each other"),
-        ("{M: 16}", "{}", "5:9: no size is given for M"),
+        ("N: 2 * M", "N: N + 1", "N depend on each other"),
+        ("{M: 16}", "{}", "5:9: no size given for M"),
         ("N: 2 * M", "N: M - 17", "'N' is -1"),
         ("N: 2 * M", "N: M - 16", "'N' is 0, expected at least 1"),
         ("M: [1, 32]", "M: [17, 32]", "M is 16 at this point, not in [17, 32]"),

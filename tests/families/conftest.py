@@ -1,6 +1,6 @@
 """The example families of this folder, built for real into one pack.
 
-CPU kernels for this processor's instruction set; CUDA kernels where there is an nvcc, for the GPUs
+CPU kernels for this processor's instruction set; CUDA kernels if there is an nvcc, for the GPUs
 that are present, else for 8.0 and 9.0a. The build is kept in build/families, so a second run takes
 seconds.
 """

@@ -102,7 +102,7 @@ def test_integers_are_told_apart_and_read_as_they_are(target, source, result):
 @pytest.mark.parametrize("by_exchange", [True, False])
 @pytest.mark.parametrize("source", DTYPES)
 def test_every_dtype_is_told_apart(target, source, by_exchange):
-    """Read by PyTorch's exchange table, and by Python attributes where it has none."""
+    """Read by PyTorch's exchange table, and by Python attributes if it has none."""
     info = next(i for i in runtime.kernels("cast", target) if i.parameters["source"] == source)
     cast = runtime.kernel(info.key)
     _native.use_exchange_api(by_exchange)

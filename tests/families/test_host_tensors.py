@@ -50,7 +50,7 @@ def test_a_graph_knows_the_results_device():
     (info,) = runtime.kernels("segment_sums", "sm80")
     if not info.built:
         pytest.skip(f"{info.key}: {info.reason}")
-    with FakeTensorMode():  # of a GPU too, where there is none
+    with FakeTensorMode():  # of a GPU too, if there is none
         lengths = torch.empty(4, dtype=torch.int64)
         x = torch.empty(50, device="cuda")
         y = torch.ops.kernelmint.segment_sums(info.key, lengths, x)

@@ -261,7 +261,7 @@ def _excerpt(rng: random.Random, sample: Sample) -> Sequence[Sequence[bytes]]:
 
 
 def check(text: bytes, chosen: Sequence[Sample], chunks: Sequence[int]) -> None:
-    """Raises FuzzError where something does not hold of a log."""
+    """Raises FuzzError if something does not hold of a log."""
     rows = read(text)
     owners = {number: owner for sample in chosen for number, owner in sample.owners.items()}
     symbols = {symbol for symbol, _ in owners.values()}

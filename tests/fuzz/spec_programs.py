@@ -163,7 +163,7 @@ def run(folder: Path, spaces: Sequence[FamilySpace]) -> str:
 
 @dataclass(frozen=True)
 class _Called:
-    """What Python says of a value of a call; a call may refuse it where `may_be_refused`."""
+    """What Python says of a value of a call; a call may refuse it if `may_be_refused`."""
 
     value: Any  # _REFUSED: none
     may_be_refused: bool

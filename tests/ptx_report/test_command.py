@@ -595,7 +595,7 @@ def test_each_architecture_of_a_build_has_every_kernel_of_the_targets_that_it_su
     assert result.exit_code == 1
     assert f"{KEYS[1]} [sm_90]: in the manifest, and no row" in result.output
     assert "[sm_80]: in the manifest" not in result.output
-    # A target of one architecture alone: where it is not built, its kernels are not missed.
+    # A target of one architecture alone: if it is not built, its kernels are not missed.
     manifest = json.loads(project.manifest.read_text())
     hopper = {"key": "flash_forward.sm90a.bf16", "parameters": {}, "file": "h.cu"}
     target = {"name": "sm90a", "capability": 90, "exact": True, "kernels": [hopper]}

@@ -1,4 +1,4 @@
-"""Occupancy against CUDA's calculator: some rows of it kept here, and all of a grid where it is."""
+"""Occupancy against CUDA's calculator: some rows of it kept here, and all of a grid if it is."""
 
 import importlib.util
 import itertools
@@ -56,7 +56,7 @@ def test_published(line):
 
 
 def calculator():
-    """The folder of cuda_occupancy.h, None where there is no CUDA toolkit."""
+    """The folder of cuda_occupancy.h, None if there is no CUDA toolkit."""
     places = [Path("/usr/local/cuda/include")]
     if nvcc := shutil.which("nvcc"):
         dry = subprocess.run([nvcc, "-dryrun", "x.cu"], capture_output=True, text=True, check=False)

@@ -120,7 +120,7 @@ def test_a_lost_log_is_missed(project):
 
 
 def test_a_key_that_is_missing_beside_named_kernels_is_missed(project):
-    """Where one kernel of an object names its configuration, the other must do so, too."""
+    """If one kernel of an object names its configuration, the other must do so, too."""
     in_one_shard(project)
     project.log(0, record(symbol(KEYS[0])))
     status, said = check(project)

@@ -185,7 +185,7 @@ def test_interleaved_line_by_line(time, data):
             if " Function properties for " in mixed[-1][1]:  # ptxas writes the next line with it
                 mixed.append(lines.pop(0))
     records = read(joined(mixed))
-    # A kernel is intact here where its lines stand together and no other kernel is open.
+    # A kernel is intact here if its lines stand together and no other kernel is open.
     intact = []
     opened = Counter()
     for index, (owner, _) in enumerate(mixed):

@@ -1,5 +1,5 @@
 // The thread pool under everything that is promised of parallel_for, in one program, to be built
-// with a sanitizer. Exits 1 where a promise is broken.
+// with a sanitizer. Exits 1 if a promise is broken.
 #include <sys/wait.h>
 #include <unistd.h>
 

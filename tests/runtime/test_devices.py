@@ -94,7 +94,7 @@ def test_the_catalog_asks_for_the_shared_memory_of_each_kernel(device, monkeypat
 
 @pytest.fixture
 def without_cuda(monkeypatch):
-    """Fails where CUDA is asked for; nothing is known of kernels yet."""
+    """Fails if CUDA is asked for; nothing is known of kernels yet."""
 
     def has_cuda():
         raise AssertionError("asked for CUDA")

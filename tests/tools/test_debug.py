@@ -1,7 +1,7 @@
 """`kernelmint debug`: both sides' intermediates, the files, and where they diverge.
 
-Kernels stand in for traced ones where only the tool is looked at: a `Fake` writes the simulation's
-own intermediates, with a fault where a test wants one.
+Kernels stand in for traced ones if only the tool is looked at: a `Fake` writes the simulation's
+own intermediates, with a fault if a test wants one.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ def planted(target: Target, folder: Path) -> Path:
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_the_fault_is_in_a_copy_of_the_specs_alone(name, tmp_path) -> None:
-    """Where kernels cannot run, too: a spec or a header that has changed shows here."""
+    """Also if kernels cannot run: a spec or a header that has changed shows here."""
     target = TARGETS[name]
     specs = planted(target, tmp_path)
     done = subprocess.run(

@@ -39,7 +39,7 @@ def test_each_shape_has_all_kernels_of_its_parameters_but_traced_ones(name):
 
 @pytest.mark.parametrize(("name", "keys"), [("cpu", 64), ("sm80", 32), ("sm90a", 64)])
 def test_what_is_taken_now_takes_part_whatever_is_asked_for(name, keys):
-    """Where anything does."""
+    """If anything does."""
     target = TARGETS[name]
     first = plan(FAMILY, target, target.shapes, DEVICES[name], "default", None).shape_plans
     found = plan(FAMILY, target, target.shapes, DEVICES[name], "tune", f"B_c == {keys}").shape_plans

@@ -61,7 +61,7 @@ def test_an_interval_holds_the_median_as_often_as_it_says():
 @pytest.mark.parametrize("count", [*range(1, 40), 100, 201, 1000])
 def test_an_interval_is_the_narrowest_that_has_the_confidence(count):
     """Between two order statistics, of which as many are left out at each end: the median lies
-    outside where so many samples or fewer are on one side of it."""
+    outside if so many samples or fewer are on one side of it."""
     found = interval(random.Random(count).sample(range(count), count))
     left_out = found.low
     assert found.high == count - 1 - left_out

@@ -1,5 +1,5 @@
 """kernelmint tune --ray: a real Ray of nodes on this machine that share no cache, some of which are
-killed; and what is said where Ray is not installed."""
+killed; and what is said if Ray is not installed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.tools.test_tune import CUDA_FILES, KEY, ROOT, journals, make
 from tools.tune import errors, rows
 
 RAY = (sys.executable, "-m", "ray.scripts.scripts")
-# A compiler that never ends, and says so in a file, on a node where STUCK is set; elsewhere it is
+# A compiler that never ends, and says so in a file, on a node if STUCK is set; elsewhere it is
 # the compiler, since nodes must have the same.
 STUCK = """\
 #!/bin/sh

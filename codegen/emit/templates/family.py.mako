@@ -89,7 +89,7 @@ class ${class_name}(Kernel):
         ${"    " if i else ""}${line}
 % endfor
 
-        What the kernel does not write is NaN. InvalidArgument where the kernel is not traced.
+        What the kernel does not write is NaN. InvalidArgument if the kernel is not traced.
         """
         return self._trace(${inputs}, ${scalars}, ${requested}, ${out})
 % endif

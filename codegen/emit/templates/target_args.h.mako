@@ -7,7 +7,7 @@
 
 namespace kernelmint::${target.family}::${target.name} {
 
-// Scratch memory of a call; a pointer is null where the call needs nothing behind it.
+// Scratch memory of a call; a pointer is null if the call needs nothing behind it.
 struct Workspace {
 % for member in members:
   ${member.declaration}  // ${member.comment}

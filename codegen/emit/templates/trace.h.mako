@@ -18,7 +18,7 @@ struct TraceRecord {
 % endfor
 };
 
-// The arguments of a traced kernel; trace.data is null where the caller asks for no trace.
+// The arguments of a traced kernel; trace.data is null if the caller asks for no trace.
 template <class Args>
 struct TracedArgs : Args {
   TensorView<${rank}> trace;  // of TraceRecord

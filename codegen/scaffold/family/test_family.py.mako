@@ -32,7 +32,7 @@ def test_matches_reference(info: kernelmint.KernelInfo, shape: tuple[int, int]) 
     z = torch.full_like(x, torch.nan)
     kernelmint.kernel(info.key)(x, y, alpha=0.3, out=z)
     expected = reference(x, y, 0.3)
-    # One rounding to the dtype (where it has subnormals left, of the least of them), and those of
+    # One rounding to the dtype (if it has subnormals left, of the least of them), and those of
     # alpha and of the sum to f32.
     kind = torch.finfo(dtype)
     rounding = kind.eps / 2 * expected.abs().clamp(min=kind.smallest_normal)

@@ -51,7 +51,7 @@ def selected(word: str) -> tuple[str, str | None]:
 
 
 def counting_inputs(sizes: Mapping[str, int], parameters: Mapping[str, Any]) -> dict[str, Tensor]:
-    """q counts up from 0 along the rows of each head, k = -q and v = q; where fewer heads have
+    """q counts up from 0 along the rows of each head, k = -q and v = q; if fewer heads have
     keys, theirs are as the queries' heads. Of as many keys as queries, on the CPU.
 
     Raises:

@@ -90,7 +90,7 @@ def _and(where: str | None, target: str | None) -> str | None:
 @click.command("flash_forward", context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--target", help="The kernels of this target (default: cpu, or all a GPU can run).")
 @click.option("--where", help="Only kernels for which this expression holds, e.g. 'B_r == 64'.")
-@click.option("--set", "set_name", help="The kernels of this set, built where no pack has them.")
+@click.option("--set", "set_name", help="The kernels of this set, built if no pack has them.")
 @click.option("--size", "sizes", callback=_sizes, multiple=True, help="Batch x length, repeatable.")
 @click.option("--dtype", "dtypes", type=click.Choice(list(DTYPES)), multiple=True)
 @click.option("--d-head", "d_heads", type=int, multiple=True)

@@ -57,7 +57,7 @@ def attention_call(problem: Problem, q: Tensor, k: Tensor, v: Tensor) -> tuple[C
 def backend_call(
     backend: SDPBackend, problem: Problem, q: Tensor, k: Tensor, v: Tensor
 ) -> Call | None:
-    """A call of that backend on the same memory, transposed by strides; None where it refuses."""
+    """A call of that backend on the same memory, transposed by strides; None if it refuses."""
     q, k, v = (t.transpose(1, 2) for t in (q, k, v))
 
     def call() -> Tensor:
@@ -73,7 +73,7 @@ FLASH_ATTENTION_3 = "FlashAttention-3"
 
 
 def flash_attention_3_call(problem: Problem, q: Tensor, k: Tensor, v: Tensor) -> Call | None:
-    """A call of PyPI's fa3-fwd on the same memory; None where it is not installed, or refuses."""
+    """A call of PyPI's fa3-fwd on the same memory; None if it is not installed, or refuses."""
     if not q.is_cuda or importlib.util.find_spec("fa3_fwd") is None:
         return None
     importlib.import_module("fa3_fwd._C")  # registers the operator
@@ -88,7 +88,7 @@ def flash_attention_3_call(problem: Problem, q: Tensor, k: Tensor, v: Tensor) ->
 
 
 def contender_call(name: str, problem: Problem, q: Tensor, k: Tensor, v: Tensor) -> Call | None:
-    """A call of the contender of that name; None where it is not installed, or refuses."""
+    """A call of the contender of that name; None if it is not installed, or refuses."""
     if name == FLASH_ATTENTION_3:
         return flash_attention_3_call(problem, q, k, v)
     return backend_call(BACKENDS[name], problem, q, k, v)

@@ -142,7 +142,7 @@ def main(
     """Compare KERNEL with its simulation on SEQ_IN_B_R * B_r queries and as many keys.
 
     KERNEL is a key or a short form, in a set or not, or a number among the kernels that the
-    variable KERNELS selects. Its traced twin is built where no pack holds it.
+    variable KERNELS selects. Its traced twin is built if no pack holds it.
     """
     chosen_heads = tuple(dict.fromkeys(chosen_heads or (0,)))
     blocks = tuple(dict.fromkeys(chosen_blocks or range(seq_in_b_r)))

@@ -151,13 +151,13 @@ def first_divergence(
     head: int,
     query_block: int,
 ) -> Divergence | None:
-    """The first tensor of one block of queries that differs, or None where all agree.
+    """The first tensor of one block of queries that differs, or None if all agree.
 
     Tensors come in the order of `simulate`, the same on both sides. Tolerances: Q, K and V are
     equal; S_pre_scaling and M lie within 2^-18 of |Q| |K|^T, and in the fused form of the maximum
     so far, from which products may start; L and O_scale within 1e-4, and P, O
     and O_final within that and a rounding to the dtype, O and O_final relative to P |V|. Exponents
-    inherit the rounding of the maximum, 2^-20 of it, so that where scores are in the millions,
+    inherit the rounding of the maximum, 2^-20 of it, so that if scores are in the millions,
     exponentials may be off by a factor, the same in P, L and O; O_final may not.
     """
     judge = Judge(parameters, rows, fused)

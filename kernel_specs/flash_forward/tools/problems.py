@@ -19,7 +19,7 @@ _CPU_HEADS = 8
 
 
 def usual_heads(d_head: int, on_gpu: bool) -> int:
-    """How many heads of this dimension are measured where nothing else is asked for."""
+    """How many heads of this dimension are measured if nothing else is asked for."""
     return max(1, _GPU_HIDDEN // d_head) if on_gpu else _CPU_HEADS
 
 

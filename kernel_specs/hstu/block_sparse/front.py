@@ -37,10 +37,10 @@ def block_sparse_attention(
         block_size: tokens of a block.
         mode: "fixed", causal and independent of padding; "interleaved", the same but for odd
             positions, which take the list of the even position before; or "literal", as published.
-        target: "cpu", "sm80", ...; the first that is available where None.
-        dot: precision of the products, one of the target's; its most exact where None.
-        schedule: how the kernel goes about it, "blocks" or "tiles", where the target has both; the
-            faster one for this length where None. The result is the same, bit for bit.
+        target: "cpu", "sm80", ...; the first that is available if None.
+        dot: precision of the products, one of the target's; its most exact if None.
+        schedule: how the kernel goes about it, "blocks" or "tiles", if the target has both; the
+            faster one for this length if None. The result is the same, bit for bit.
 
     Returns:
         o, float32, [B, T, H, L], and block_indices, int64, [B, H, T, min(block_count, C)] with

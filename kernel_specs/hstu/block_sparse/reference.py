@@ -37,7 +37,7 @@ class Trace:
     k_cmp: torch.Tensor  # [B, C, H, A]: mean key of each block; the divisor is always block_size
     v_cmp: torch.Tensor  # [B, C, H, L]
     seen: torch.Tensor  # [T, C] bool: blocks the compressed branch of row t attends to
-    scores: torch.Tensor  # [B, H, T, C]: SiLU(A q·k_cmp) / A where seen, else 0
+    scores: torch.Tensor  # [B, H, T, C]: SiLU(A q·k_cmp) / A if seen, else 0
     ranking: torch.Tensor  # [B, H, T, C]: what the selection sorts by; never NaN
     block_indices: torch.Tensor  # [B, H, T, S] int64, by ranking; -1: no block
     lists: torch.Tensor  # [B, H, T, S]: the list that the query (h, t) really uses
@@ -156,7 +156,7 @@ def rank(
     """What the selection sorts by: the scores [B, H, T, C], masked and own blocks overwritten.
 
     NaN and +inf count as the greatest finite number: before every finite score, and behind a row's
-    own block where that ranks +inf.
+    own block if that ranks +inf.
     """
     T, C = seen.shape
     current = torch.arange(T, device=seen.device) // block_size
@@ -196,7 +196,7 @@ def attend(
 ) -> torch.Tensor:
     """The values weighted and summed as the einsum `equation` says; weights not allowed are 0.
 
-    What is not allowed stays out also where it is not finite, though 0 times it would be NaN. An
+    What is not allowed stays out also if it is not finite, though 0 times it would be NaN. An
     allowed value that is not finite makes the sum NaN, as LayerNorm would.
     """
     finite = values.isfinite()

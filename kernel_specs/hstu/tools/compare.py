@@ -68,7 +68,7 @@ def _cases(_context: Any, _parameter: Any, value: str) -> list[Case]:
 @click.option("--rtol", default=1e-3, show_default=True)
 @click.option("--atol", default=1e-4, show_default=True)
 @click.option("--seed", default=42, show_default=True, help="case i draws with seed + i")
-@click.option("--device", default=None, help="cuda where there is one, else cpu")
+@click.option("--device", default=None, help="cuda if there is one, else cpu")
 @click.option("--dot", default=None, help="precision of the products: each one's most exact")
 @click.option("--json", "json_path", type=OutputFile(), help="write the findings")
 @click.option("--self-test", is_flag=True, help="plant faults; fail unless each is caught")
@@ -84,7 +84,7 @@ def main(
     json_path: Path | None,
     self_test: bool,
 ) -> None:
-    """Exits 0 where all agree, 1 where something differs, 2 where something cannot run."""
+    """Exits 0 if all agree, 1 if something differs, 2 if something cannot run."""
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     tolerance = Tolerance(rtol, atol)
     modes = ("fixed", "literal") if mode == "both" else (mode,)

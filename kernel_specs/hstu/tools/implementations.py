@@ -50,7 +50,7 @@ class Implementation:
 
 
 def load(name: str, device: str, dot: str | None = None) -> Implementation:
-    """The implementation of that name; UnavailableError where it cannot run on `device`.
+    """The implementation of that name; UnavailableError if it cannot run on `device`.
 
     dot: the precision of its matrix products, None for its most exact one.
     """

@@ -11,7 +11,7 @@ __device__ __forceinline__ void cp_async_16(std::uint32_t destination, const voi
                : "memory");
 }
 
-// Where `valid` is false nothing is read and the 16 bytes become zero: src-size counts the bytes to
+// If `valid` is false nothing is read and the 16 bytes become zero: src-size counts the bytes to
 // copy, and the rest of cp-size is filled with zeros.
 __device__ __forceinline__ void cp_async_16_or_zero(std::uint32_t destination, const void* source,
                                                     bool valid) {

@@ -13,7 +13,7 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
   const Allocation workspace = context.allocate(bytes + args.spare);
   if (workspace.error != nullptr) return {workspace.error};
   if (reinterpret_cast<std::uintptr_t>(workspace.data) % 256 != 0) return {"memory out of line"};
-  if (context.allocate(0).data != nullptr) return {"memory where none was asked for"};
+  if (context.allocate(0).data != nullptr) return {"memory if none was asked for"};
   // Pieces from several threads, as kernels may ask for them.
   parallel_for(64, context.num_threads, [&](std::int64_t size, int /*worker*/) {
     const Allocation piece = context.allocate(size + 1);

@@ -9,7 +9,7 @@
 
 namespace kernelmint::paged_decode {
 
-// exp(a - b), 0 where nothing was seen at all.
+// exp(a - b), 0 if nothing was seen at all.
 __device__ inline float weight(float a, float b) { return a == -INFINITY ? 0.0f : __expf(a - b); }
 
 template <class Config>

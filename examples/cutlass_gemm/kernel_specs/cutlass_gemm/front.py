@@ -19,7 +19,7 @@ def cutlass_gemm(
 
     Args:
         a: [M, K], bf16 or fp16 on a GPU; K is a multiple of 8, rows begin at multiples of 16 bytes.
-        b: [K, N], like a; [N, K] where `trans_b`. N is a multiple of 8.
+        b: [K, N], like a; [N, K] if `trans_b`. N is a multiple of 8.
         bias: added to each row, [N], like a.
         trans_b: whether b is given as its transpose.
         out: where to write: [M, N], like a.

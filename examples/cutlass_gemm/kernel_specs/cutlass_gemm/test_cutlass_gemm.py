@@ -35,7 +35,7 @@ def operands(
 
 
 def check(info: kernelmint.KernelInfo, a: torch.Tensor, b: torch.Tensor, d: torch.Tensor) -> None:
-    """Calls the kernel, with a bias where it takes one, and holds d to the oracle."""
+    """Calls the kernel, with a bias if it takes one, and holds d to the oracle."""
     bias = None
     if info.parameters["with_bias"]:
         bias = torch.randn(d.shape[1], device="cuda").to(d.dtype)
