@@ -22,9 +22,9 @@ from codegen.space.expand import expand
 from codegen.spec import schema, short_form
 from codegen.spec.load import load
 from codegen.spec.model import Family
-from codegen.spec.problems import SpecError, UsageError, display_path
+from codegen.spec.problems import SpecError, UsageError
 from codegen.tree import writer
-from codegen.words import counted
+from codegen.words import counted, display_path
 
 STALE = 1
 BAD_INPUT = 2

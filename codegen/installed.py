@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from codegen import manifest, packs
-from codegen.manifest import Family, Manifest, Target
+from codegen.manifest import Manifest
 from codegen.packs import Fault, Pack
 from codegen.space import explain as explanation
-from codegen.spec.expressions import EVALUATION_ERRORS, ExpressionError, reason
 from codegen.spec.load import load
 from codegen.spec.problems import UsageError
-from codegen.spec.where import Where, manifest_scope
+from codegen.spec.where import of_manifests, usage_error
 
 
 def families() -> list[str]:
@@ -26,8 +24,7 @@ def entries(specs: Path, where: str | None) -> tuple[list[dict[str, Any]], list[
     that cannot be used. `specs` is the folder that was looked for first."""
     usable, faults = _packs(specs)
     kernels = [kernel for held in usable.values() for kernel in held.kernels]
-    matches = _filter(where, {(f.name, t.name): (f, t) for f, t, _ in kernels})
-    found = [
+    found: list[dict[str, Any]] = [
         {
             "key": kernel.key,
             **({"short": kernel.short} if kernel.short is not None else {}),
@@ -38,10 +35,13 @@ def entries(specs: Path, where: str | None) -> tuple[list[dict[str, Any]], list[
         }
         for family, target, kernel in kernels
     ]
-    chosen = [entry for entry in found if matches(entry)]
-    if not chosen:
+    if where is not None:
+        targets = {(f.name, t.name): (f, t) for f, t, _ in kernels}
+        matches = of_manifests(where, targets.values(), usage_error(where))
+        found = [e for e in found if matches(e["key"], {**e["parameters"], **e["derived"]})]
+    if not found:
         raise UsageError(f'no kernel of the installed packs matches --where "{where}"')
-    return chosen, faults
+    return found, faults
 
 
 def explain(key: str, specs: Path) -> explanation.Explanation:
@@ -81,29 +81,3 @@ def _packs(specs: Path) -> tuple[dict[Pack, Manifest], list[Fault]]:
             )
         )
     return usable, faults
-
-
-def _filter(
-    text: str | None, targets: Mapping[tuple[str, str], tuple[Family, Target]]
-) -> Callable[[dict[str, Any]], bool]:
-    if text is None:
-        return lambda entry: True
-    scopes = {name: manifest_scope(*target) for name, target in targets.items()}
-    try:
-        where = Where(text, scopes)
-    except ExpressionError as error:
-        raise UsageError(f'--where "{text}": {error}') from None
-
-    def matches(entry: dict[str, Any]) -> bool:
-        place = {"family": entry["family"], "target": entry["target"]}
-        try:
-            return where.matches(
-                (entry["family"], entry["target"]),
-                {**entry["parameters"], **entry["derived"], **place},
-            )
-        except EVALUATION_ERRORS as error:
-            raise UsageError(
-                f'--where "{text}" has no value for {entry["key"]}: {reason(error)}'
-            ) from None
-
-    return matches

@@ -14,7 +14,8 @@ from codegen.manifest import Selection
 from codegen.space.expand import FamilySpace, expand
 from codegen.spec.load import load
 from codegen.spec.model import Family
-from codegen.spec.problems import Problem, SpecError, UsageError, display_path
+from codegen.spec.problems import Problem, SpecError, UsageError
+from codegen.words import display_path
 
 
 @dataclass(frozen=True)

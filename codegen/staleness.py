@@ -22,6 +22,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+if not __package__:  # run by its path
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    __package__ = "codegen"
+
+from .words import display_path
+
 MANIFEST = "manifest.json"
 # What generated code expects of the headers, CMake and runtime that it is built with; raised with a
 # change after which a tree must be written anew.
@@ -78,8 +84,8 @@ def fixing_command(generated: Path, manifest: dict[str, Any]) -> str:
     folders = shown_spec_dirs(generated, manifest)
     if folders != ["kernel_specs"]:
         words += [word for folder in folders for word in ("--specs", folder)]
-    if _shown(generated) != "generated":
-        words += ["--out", _shown(generated)]
+    if display_path(generated) != "generated":
+        words += ["--out", display_path(generated)]
     selection = manifest.get("selection", {})
     if selection.get("set", "default") != "default":
         words += ["--set", selection["set"]]
@@ -122,7 +128,7 @@ def is_text(value: object) -> bool:
 
 def shown_spec_dirs(generated: Path, manifest: dict[str, Any]) -> list[str]:
     """The folders of specs a manifest names, as seen from the current folder."""
-    return [_shown(generated / folder) for folder in manifest.get("spec_dirs", [])]
+    return [display_path(generated / folder) for folder in manifest.get("spec_dirs", [])]
 
 
 def stale(generated: Path) -> tuple[list[str], str]:
@@ -146,14 +152,14 @@ def _stale(generated: Path) -> tuple[list[str], str]:
     command = fixing_command(generated, manifest)
     if not manifest:
         exists = (generated / MANIFEST).exists()
-        shown = _shown(generated / MANIFEST)
+        shown = display_path(generated / MANIFEST)
         return [f"{shown} cannot be read" if exists else f"there is no {shown}"], command
     inputs, outputs = manifest["inputs"], manifest["outputs"]
     spec_dirs = [generated / folder for folder in manifest["spec_dirs"]]
     reasons = []
     if manifest["version"] != VERSION:
         reasons.append(
-            f"{_shown(generated / MANIFEST)} has version {manifest['version']}, but this "
+            f"{display_path(generated / MANIFEST)} has version {manifest['version']}, but this "
             f"Kernelmint builds version {VERSION}"
         )
     if (generated / JOURNAL).exists():
@@ -163,11 +169,12 @@ def _stale(generated: Path) -> tuple[list[str], str]:
         if folder.is_dir():
             present += list(spec_files(folder))
         else:
-            reasons.append(f"the specs it was made from are gone: there is no {_shown(folder)}")
+            gone = f"there is no {display_path(folder)}"
+            reasons.append(f"the specs it was made from are gone: {gone}")
     known = {os.path.normpath(generated / name) for name in inputs}
     for path in present:
         if os.path.normpath(path) not in known:
-            reasons.append(f"{_shown(path)} is new")
+            reasons.append(f"{display_path(path)} is new")
     absent = [folder for folder in spec_dirs if not folder.is_dir()]  # reported above
     for name, expected in inputs.items():
         if not any((generated / name).is_relative_to(folder) for folder in absent):
@@ -180,13 +187,8 @@ def _stale(generated: Path) -> tuple[list[str], str]:
 def _changed(path: Path, expected: str) -> list[str]:
     actual = sha256(path)
     if actual is None:
-        return [f"{_shown(path)} is gone"]
-    return [] if actual == expected else [f"{_shown(path)} has changed"]
-
-
-def _shown(path: Path) -> str:
-    relative = os.path.relpath(path)
-    return os.path.abspath(path) if relative.startswith("..") else relative
+        return [f"{display_path(path)} is gone"]
+    return [] if actual == expected else [f"{display_path(path)} has changed"]
 
 
 def main(arguments: list[str]) -> int:

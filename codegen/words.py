@@ -1,8 +1,43 @@
-"""How a count reads. The standard library alone."""
+"""How messages say things: counts, near names, paths. The standard library alone."""
 
 from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+_MAX_LINE = 1000
+_MAX_KNOWN = 1000
+_MAX_COMPARED = 100  # comparing takes a time that grows with the square of the length
 
 
 def counted(count: int, what: str) -> str:
     """`1 kernel`, `2 kernels`, `1,000 kernels`."""
     return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+
+
+def one_line(text: str) -> str:
+    """The text on one line that a terminal shows as it is, shortened if it is very long."""
+    if len(text) > _MAX_LINE:
+        text = f"{text[: _MAX_LINE - 20]} … {text[-17:]}"
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def did_you_mean(name: str, known: Iterable[str], list_few: bool = True) -> str:
+    """A hint for an error on an unknown `name`: the nearest known one; if none is near and
+    `list_few`, the few there are."""
+    names = list(dict.fromkeys(known))
+    if len(name) > _MAX_COMPARED or len(names) > _MAX_KNOWN:
+        return ""
+    if near := difflib.get_close_matches(name, names, n=1, cutoff=0.6):
+        return f" (did you mean '{near[0]}'?)"
+    if list_few and 0 < len(names) <= 12:
+        return f" (known: {', '.join(names)})"
+    return ""
+
+
+def display_path(path: Path) -> str:
+    """The path as people know it: relative if it lies below the working folder."""
+    relative = os.path.relpath(path)
+    return os.path.normpath(path) if relative.startswith("..") else relative

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 from dataclasses import dataclass
 
@@ -99,8 +98,9 @@ class _Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in _COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
-            near = difflib.get_close_matches(name, _COMMANDS, n=1)
-            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            from codegen.words import did_you_mean  # --help imports no room
+
+            hint = did_you_mean(name, _COMMANDS, list_few=False)
             ctx.fail(f"No such command {name!r}{hint}.")
         return super().resolve_command(ctx, args)
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import reprlib
 from collections.abc import Sequence
 
 from codegen.packs import PackError as PackError
+from codegen.words import did_you_mean
 
 
 class KernelNotFound(KeyError):  # noqa: N818 - the public name of the contract
@@ -48,8 +48,7 @@ def shown(value: object) -> str:
 
 def unlisted(name: str, value: str, known: Sequence[str]) -> str:
     """What is said of a text that is not among those which an argument takes."""
-    close = difflib.get_close_matches(value[: _repr.maxstring], known, n=1)
-    meant = f"; did you mean {close[0]!r}?" if close else ""
+    meant = did_you_mean(value, known, list_few=False)
     return f"{name}: got {shown(value)}, expected one of {', '.join(map(repr, known))}{meant}"
 
 

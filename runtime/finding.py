@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import enum
 import functools
 import math
 import numbers
-import os
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +15,7 @@ import torch
 
 from codegen.packs import Pack
 from codegen.space.nearest import nearest
-from codegen.words import counted
+from codegen.words import counted, display_path
 from runtime import devices, kernel_info, listing, manifest, ondemand, operators, packs, used
 from runtime.errors import InvalidArgument, KernelNotFound, PackError, TargetUnavailable, shown
 from runtime.handle import Kernel, traced_as_constant
@@ -194,12 +192,11 @@ def _key_of_short(short: str) -> str:
         raise KernelNotFound(
             f"{_abridged(short)} is the short form of {', '.join(keys)}: name one of them"
         )
-    nearest = difflib.get_close_matches(plain[:_COMPARED], known, n=3, cutoff=0)
-    given = _abridged(short)
+    near_forms, given = nearest(plain, known), _abridged(short)
     near = ", ".join(
         info.short
         for info in kernel_info.infos(manifest.families())
-        if info.short and info.key in {known[n][0] for n in nearest}
+        if info.short and info.key in {known[n][0] for n in near_forms}
     )
     raise KernelNotFound(
         f"no kernel was generated for {given}. Nearest: {near or 'no kernel has a short form'}. "
@@ -229,7 +226,7 @@ def _explain_unknown(key: str) -> str:
 
     now = ""
     if packs.owner(parts[0]) is None:
-        folder = repr(os.path.relpath(place)) if (place := here(parts[0])) else "folder of specs"
+        folder = repr(display_path(place)) if (place := here(parts[0])) else "folder of specs"
         now = f"kernelmint.load({folder}) adds families whose kernels are built when called. "
     elif on_demand.source_of(parts[0]) is not None:
         now = f"runtime.kernel({given!r}, build=True) builds it now, if its spec allows it. "

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 
 from codegen.manifest import Family
-from codegen.spec.expressions import EVALUATION_ERRORS, ExpressionError, reason
-from codegen.spec.where import Where, manifest_scope
+from codegen.spec.where import of_manifests
+from codegen.words import did_you_mean
 from runtime import manifest, packs
 from runtime.errors import InvalidArgument, PackError, shown
 from runtime.kernel_info import KernelInfo, infos
@@ -85,30 +84,17 @@ def _filter(text: str, among: set[tuple[str, str]]) -> Callable[[KernelInfo], bo
         raise InvalidArgument(
             f"where: got a {type(text).__name__}, expected an expression or a function"
         )
-    scopes = {
-        (family.name, target.name): manifest_scope(family, target)
-        for family in manifest.families()
-        for target in family.targets
-        if not among or (family.name, target.name) in among
-    }
-    try:
-        where = Where(text, scopes)
-    except ExpressionError as error:
-        raise InvalidArgument(f"where: {shown(text)}: {error}") from None
-
-    def matches(info: KernelInfo) -> bool:
-        scope = info.family, info.target
-        values = {
-            **info.parameters, **info.derived, "family": info.family, "target": info.target
-        }  # fmt: skip
-        try:
-            return where.matches(scope, values)
-        except EVALUATION_ERRORS as error:
-            raise InvalidArgument(
-                f"where: {shown(text)} has no value for {info.key}: {reason(error)}"
-            ) from None
-
-    return matches
+    matches = of_manifests(
+        text,
+        [
+            (family, target)
+            for family in manifest.families()
+            for target in family.targets
+            if not among or (family.name, target.name) in among
+        ],
+        lambda what: InvalidArgument(f"where: {shown(text)}{what}"),
+    )
+    return lambda info: matches(info.key, {**info.parameters, **info.derived})
 
 
 def check_name(what: str, name: object, known: list[str]) -> None:
@@ -121,6 +107,5 @@ def check_name(what: str, name: object, known: list[str]) -> None:
         )
     if name in known:
         return
-    close = difflib.get_close_matches(name, known, n=1)
-    meant = f" (did you mean {close[0]!r}?)" if close else ""
+    meant = did_you_mean(name, known, list_few=False)
     raise InvalidArgument(f"unknown {what}: {shown(name)}{meant}; known: {', '.join(known)}")

@@ -21,7 +21,7 @@ from pathlib import Path
 import click
 
 import runtime
-from codegen.words import counted
+from codegen.words import counted, display_path
 from runtime import manifest, packs
 from runtime.ondemand import kernels as on_demand
 
@@ -160,7 +160,7 @@ def main(specs: tuple[Path, ...], command: tuple[str, ...]) -> None:
         while True:
             changed = wait(specs, known)
             known = state(specs)
-            shown = ", ".join(os.path.relpath(path) for path in changed[:3])
+            shown = ", ".join(display_path(Path(path)) for path in changed[:3])
             more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
             click.secho(f"kernelmint: {shown}{more} changed", dim=True)
             if session.build():

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 import runtime
-from codegen.spec.problems import did_you_mean
+from codegen.words import did_you_mean
 from runtime import manifest, packs
 from runtime.ondemand.specs import here
 

@@ -30,9 +30,9 @@ from codegen.space import explain
 from codegen.space.expand import exclusions
 from codegen.spec.load import load
 from codegen.spec.model import Family, ParameterValue, Target
-from codegen.spec.problems import SpecError, UsageError, display_path
+from codegen.spec.problems import SpecError, UsageError
 from codegen.tree import writer
-from codegen.words import counted
+from codegen.words import counted, display_path
 
 Values = tuple[ParameterValue, ...]
 

@@ -17,7 +17,8 @@ from mako.template import Template
 from codegen.emit.python_face import class_name
 from codegen.packs import NAME
 from codegen.spec.names import SNAKE, reserved
-from codegen.spec.problems import UsageError, display_path
+from codegen.spec.problems import UsageError
+from codegen.words import display_path
 
 _TEMPLATES = Path(__file__).parent
 _FAMILY = {

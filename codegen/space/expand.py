@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from codegen.manifest import Selection
 from codegen.space.product import Values, Work, choice_values, deriver
-from codegen.spec.expressions import EVALUATION_ERRORS, ExpressionError, Kind, reason
+from codegen.spec.expressions import EVALUATION_ERRORS, Kind, reason
 from codegen.spec.keys import key_prefix, tokens_of
 from codegen.spec.model import Choice, Configuration, ConfigurationSet, Family, Rule, Target
-from codegen.spec.problems import Location, Problem, SpecError, UsageError, did_you_mean
-from codegen.spec.where import Where
+from codegen.spec.problems import Location, Problem, SpecError, UsageError
+from codegen.spec.where import Where, usage_error
+from codegen.words import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -31,37 +32,27 @@ class FamilySpace:
     targets: tuple[TargetSpace, ...]
 
 
-class _Where:
+_Filter = Callable[[Target, Configuration], bool]
+
+
+def _filter(text: str, targets: Sequence[Target]) -> _Filter:
     """The filter --where."""
-
-    def __init__(self, text: str, targets: Sequence[Target]) -> None:
-        scopes = {
-            target: {
-                **{parameter.name: parameter.kind for parameter in target.parameters},
-                **{derived.name: derived.expression.kind for derived in target.derived},
-                "family": Kind("text", (target.family,)),
-                "target": Kind("text", (target.name,)),
-            }
-            for target in targets
+    scopes = {
+        target: {
+            **{parameter.name: parameter.kind for parameter in target.parameters},
+            **{derived.name: derived.expression.kind for derived in target.derived},
+            "family": Kind("text", (target.family,)),
+            "target": Kind("text", (target.name,)),
         }
-        self._text = text
-        try:
-            self._where = Where(text, scopes)
-        except ExpressionError as error:
-            raise UsageError(f'--where "{text}": {error}') from None
+        for target in targets
+    }
+    where = Where(text, scopes, usage_error(text))
 
-    def __call__(self, target: Target, configuration: Configuration) -> bool:
-        values: dict[str, Any] = {
-            "family": target.family,
-            "target": target.name,
-            **configuration.everything,
-        }
-        try:
-            return self._where.matches(target, values)
-        except EVALUATION_ERRORS as error:
-            raise UsageError(
-                f'--where "{self._text}" has no value for {configuration.key}: {reason(error)}'
-            ) from None
+    def matches(target: Target, configuration: Configuration) -> bool:
+        place = {"family": target.family, "target": target.name}
+        return where.matches(target, configuration.key, {**place, **configuration.everything})
+
+    return matches
 
 
 def expand(families: Sequence[Family], selection: Selection) -> tuple[FamilySpace, ...]:
@@ -74,7 +65,7 @@ def expand(families: Sequence[Family], selection: Selection) -> tuple[FamilySpac
         known = dict.fromkeys(s.name for target in targets for s in target.sets)
         hint = did_you_mean(selection.set_name, known)
         raise UsageError(f"no target has a set '{selection.set_name}'{hint}")
-    where = None if selection.where is None else _Where(selection.where, targets)
+    where = None if selection.where is None else _filter(selection.where, targets)
     problems: list[Problem] = []
     products = {target: _products(target, problems) for target in targets}
     problems += [problem for target in targets for problem in _unknown_rows(target)]
@@ -196,7 +187,10 @@ _Products = Mapping[Choice, Sequence[Values]]
 
 
 def _selected(
-    target: Target, products: _Products, set_name: str, where: _Where | None
+    target: Target,
+    products: _Products,
+    set_name: str,
+    where: _Filter | None,
 ) -> tuple[Configuration, ...]:
     chosen = next((s for s in target.sets if s.name == set_name), None)
     if chosen is None:

@@ -22,7 +22,8 @@ from codegen.space.nearest import nearest
 from codegen.spec import keys, short_form
 from codegen.spec.keys import KeyFormatError, KeyParts
 from codegen.spec.model import Configuration, Family, ParameterValue, Target
-from codegen.spec.problems import UsageError, did_you_mean, one_line
+from codegen.spec.problems import UsageError
+from codegen.words import did_you_mean, one_line
 
 
 @dataclass(frozen=True)

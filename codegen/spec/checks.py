@@ -19,8 +19,9 @@ from codegen.spec.expressions import (
 )
 from codegen.spec.model import Derived, Parameter, ParameterType, Rule
 from codegen.spec.names import FILE, IDENTIFIER, MAX_NAME, TOKEN, reserved
-from codegen.spec.problems import Problem, TooManyProblemsError, did_you_mean, display_path
+from codegen.spec.problems import Problem, TooManyProblemsError
 from codegen.spec.source import Document
+from codegen.words import did_you_mean, display_path
 
 MAX_PARAMETERS = 64
 MAX_ALIGNMENT = 1024  # bytes

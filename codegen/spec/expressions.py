@@ -21,7 +21,7 @@ from functools import cached_property
 from typing import Any
 
 from codegen.dtypes import DTYPES
-from codegen.spec.problems import did_you_mean
+from codegen.words import did_you_mean
 
 INT64_MAX = 2**63 - 1
 # What a call's expressions may ask of its device: DeviceFacts of runtime/include/launch.h.

@@ -43,15 +43,9 @@ from codegen.spec.model import (
     integers,
 )
 from codegen.spec.names import IDENTIFIER, MAX_NAME, SNAKE, enum_type, reserved
-from codegen.spec.problems import (
-    Location,
-    Problem,
-    SpecError,
-    TooManyProblemsError,
-    did_you_mean,
-    display_path,
-)
+from codegen.spec.problems import Location, Problem, SpecError, TooManyProblemsError
 from codegen.spec.source import Document
+from codegen.words import did_you_mean, display_path
 
 # runtime/include/registry.h
 MAX_RANK = 8

@@ -16,8 +16,9 @@ from codegen.spec.model import (
     Rule,
 )
 from codegen.spec.names import SNAKE
-from codegen.spec.problems import TooManyProblemsError, did_you_mean
+from codegen.spec.problems import TooManyProblemsError
 from codegen.spec.source import Document
+from codegen.words import did_you_mean
 
 MAX_SETS = 256
 MAX_CHOICES = 20_000

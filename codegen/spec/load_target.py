@@ -46,8 +46,9 @@ from codegen.spec.model import (
     Workspace,
 )
 from codegen.spec.names import CPP_KEYWORDS, IDENTIFIER, enum_type
-from codegen.spec.problems import TooManyProblemsError, did_you_mean
+from codegen.spec.problems import TooManyProblemsError
 from codegen.spec.source import Document
+from codegen.words import did_you_mean
 
 MAX_WORKSPACES = 32  # runtime/include/registry.h
 WGMMA_DTYPES = ("bf16", "fp16")

@@ -20,8 +20,8 @@ from codegen.spec.model import (
     Target,
     TunedRow,
 )
-from codegen.spec.problems import did_you_mean
 from codegen.spec.source import Document
+from codegen.words import did_you_mean
 
 TUNED = ".tuned.yaml"
 SHAPES = ".shapes.yaml"

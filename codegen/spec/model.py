@@ -14,7 +14,8 @@ from codegen.dtypes import DTYPES
 from codegen.manifest import Gradient, SizeRange
 from codegen.spec.expressions import BOOL, DTYPE, FLOAT, INT, Expression, Kind, scalar_kind
 from codegen.spec.names import cpp_type_name, enum_type, taken
-from codegen.spec.problems import Location, did_you_mean
+from codegen.spec.problems import Location
+from codegen.words import did_you_mean
 
 ParameterValue = bool | int | str
 Number = bool | int | float

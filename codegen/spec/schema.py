@@ -21,8 +21,9 @@ from pydantic import (
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from codegen.spec.expressions import INT64_MAX
-from codegen.spec.problems import TooManyProblemsError, did_you_mean
+from codegen.spec.problems import TooManyProblemsError
 from codegen.spec.source import Document, LocatedMapping
+from codegen.words import did_you_mean
 
 _SCALARS = ["string", "integer", "number", "boolean"]
 

@@ -20,8 +20,8 @@ from codegen.dtypes import DTYPES
 from codegen.spec import schema
 from codegen.spec.keys import KeyFormatError
 from codegen.spec.model import Feature, Parameter, ParameterType, ParameterValue, ShortForm, Target
-from codegen.spec.problems import did_you_mean
 from codegen.spec.source import Document
+from codegen.words import did_you_mean
 
 NUMBER = "{}"
 _PIECE = re.compile(r"[a-z][a-z0-9]*$")

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
 from codegen.manifest import Family, Parameter, Target
-from codegen.spec.expressions import BOOL, DTYPE, ENVIRONMENT, FLOAT, INT, Kind, parse
+from codegen.spec.expressions import (
+    BOOL,
+    DTYPE,
+    ENVIRONMENT,
+    EVALUATION_ERRORS,
+    FLOAT,
+    INT,
+    ExpressionError,
+    Kind,
+    parse,
+    reason,
+)
+from codegen.spec.problems import UsageError
 
 Scope = TypeVar("Scope", bound=Hashable)
 
@@ -34,28 +46,55 @@ class Where(Generic[Scope]):
     """An expression over parameters, derived values, `family` and `target`.
 
     `scopes` are the names that each target has. A name that only other targets have matches
-    nothing, unless it is not reached. Raises ExpressionError for an invalid expression, or
-    that no target knows a name of.
+    nothing, unless it is not reached. `refuse` makes the error of what is wrong: with a malformed
+    expression or a name that no target knows, at once; for a kernel that it has no value
+    for, when it meets that.
     """
 
-    def __init__(self, text: str, scopes: Mapping[Scope, Mapping[str, Kind]]) -> None:
+    def __init__(
+        self,
+        text: str,
+        scopes: Mapping[Scope, Mapping[str, Kind]],
+        refuse: Callable[[str], Exception],
+    ) -> None:
         everywhere: dict[str, Kind] = {}
         for scope in scopes.values():
             for name, kind in scope.items():
                 values = (*(everywhere.get(name, kind).values or ()), *(kind.values or ()))
                 everywhere[name] = Kind("text", tuple(dict.fromkeys(values))) if values else kind
+        self._refuse = refuse
         self._code: dict[Scope, Any] = {}
-        for key, scope in scopes.items():
-            numbers = {name: kind for name, kind in scope.items() if kind.is_number}
-            expression = parse(text, {**everywhere, **numbers}, "bool")
-            self._code[key] = compile(expression.python, "<where>", "eval")
+        try:
+            for key, scope in scopes.items():
+                numbers = {name: kind for name, kind in scope.items() if kind.is_number}
+                expression = parse(text, {**everywhere, **numbers}, "bool")
+                self._code[key] = compile(expression.python, "<where>", "eval")
+        except ExpressionError as error:
+            raise refuse(f": {error}") from None
 
-    def matches(self, scope: Scope, values: Mapping[str, Any]) -> bool:
-        """Whether these values, of the target that `scope` names, match.
-
-        Raises one of EVALUATION_ERRORS if the expression has no value for them.
-        """
+    def matches(self, scope: Scope, key: str, values: Mapping[str, Any]) -> bool:
+        """Whether the values of `key`, of the target that `scope` names, match."""
         try:
             return bool(eval(self._code[scope], ENVIRONMENT, dict(values)))
         except NameError:
             return False
+        except EVALUATION_ERRORS as error:
+            raise self._refuse(f" has no value for {key}: {reason(error)}") from None
+
+
+def usage_error(text: str) -> Callable[[str], UsageError]:
+    """What `--where "text"` is refused with."""
+    return lambda what: UsageError(f'--where "{text}"{what}')
+
+
+def of_manifests(
+    text: str, targets: Iterable[tuple[Family, Target]], refuse: Callable[[str], Exception]
+) -> Callable[[str, Mapping[str, Any]], bool]:
+    """A filter of keys with their parameters and derived values; the targets are of manifests."""
+    where = Where(text, {(f.name, t.name): manifest_scope(f, t) for f, t in targets}, refuse)
+
+    def matches(key: str, values: Mapping[str, Any]) -> bool:
+        family, target, _ = key.split(".", 2)
+        return where.matches((family, target), key, {**values, "family": family, "target": target})
+
+    return matches

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from codegen.emit.render import MARK
-from codegen.spec.problems import UsageError, display_path
+from codegen.spec.problems import UsageError
 from codegen.staleness import JOURNAL, MANIFEST, is_text, read_json, read_regular
+from codegen.words import display_path
 
 _TEMPORARY = ".codegen-new"
 

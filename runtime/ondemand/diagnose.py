@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from codegen.words import counted
+from codegen.words import counted, display_path
 
 # g++ and clang++: file:line:column: error: text; nvcc: file(line): error: text, or error #20: text
 _ERROR = re.compile(
@@ -35,34 +34,29 @@ def first_error(output: str, header: Path, folders: Sequence[Path]) -> str:
     One in a file below `folders`, of specs and of foreign headers, comes before others. `header` is
     that of the kernel: where it lacks what the generated code asks of it, that is said.
     """
+    shown = display_path(header)
     found = list(_ERROR.finditer(output))
     own = [match for match in found if any(map(Path(match["file"]).is_relative_to, folders))]
     if not own and _NO_LAUNCH.search(output):
         return (
-            f"{shown(header)}: it defines no `template <class Config, class Isa> LaunchResult "
+            f"{shown}: it defines no `template <class Config, class Isa> LaunchResult "
             "launch(const void* args, const LaunchContext& context)` in namespace kernelmint, and "
             "its spec has no `launch:`"
         )
     if not own and (match := _NO_KERNEL.search(output)):
         return (
-            f"{shown(header)}: it defines no `{match['kernel']}` in namespace {match['space']}, "
+            f"{shown}: it defines no `{match['kernel']}` in namespace {match['space']}, "
             "which its spec names as the kernel"
         )
     for match in (*own, *found):
         more = len(found) - 1
         others = f" (and {counted(more, 'more error')})" if more else ""
         place = match["place"] or match["line"]
-        return f"{shown(Path(match['file']))}:{place}: error: {match['text']}{others}"
+        return f"{display_path(Path(match['file']))}:{place}: error: {match['text']}{others}"
     if match := _UNDEFINED.search(output):
         return (
-            f"{shown(header)}: error: undefined: {match['name']}: name the library or the source "
+            f"{shown}: error: undefined: {match['name']}: name the library or the source "
             "that defines it in the spec's `build:`"
         )
     last = [line for line in output.splitlines() if line.strip()][-3:]
     return "\n".join(last) or "the compiler failed and said nothing"
-
-
-def shown(path: Path) -> str:
-    """A path as people read it: relative to the current folder where it is below that."""
-    relative = os.path.relpath(path)
-    return str(path) if relative.startswith("..") else relative

@@ -46,7 +46,7 @@ def test_what_is_no_value_is_an_error_with_those_that_are():
             run(x, **{"rounding": "up", **options})
 
     values = "'identity', 'relu', 'square', 'auto'"
-    refused(f"function: got 'rleu', expected one of {values}; did you mean 'relu'?",
+    refused(f"function: got 'rleu', expected one of {values} (did you mean 'relu'?)",
             function="rleu")  # fmt: skip
     refused(f"function: got 'RELU', expected one of {values}", function="RELU")
     refused(f"function: got '\\x00é\\ud800', expected one of {values}", function="\0é\ud800")

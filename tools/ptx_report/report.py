@@ -17,16 +17,11 @@ from codegen.ptxas.records import Record, ReportError, read_csv
 from codegen.spec.expressions import (
     BOOL,
     DTYPE,
-    EVALUATION_ERRORS,
     FLOAT,
     INT,
-    ExpressionError,
     Kind,
-    names_of,
-    parse,
-    syntax,
 )
-from codegen.spec.problems import did_you_mean
+from codegen.spec.where import Where
 
 from .demangle import demangle
 from .objects import read_object
@@ -125,26 +120,14 @@ class Report:
         for row in self.rows:
             for known in (self.parameters(row), self.derived(row)):
                 parameters.update({name: _kind(value) for name, value in known.items()})
-        scope = {**COLUMN_KINDS, **parameters}
-        try:
-            for name in names_of(syntax(text)):
-                values = {v for kind in scope.values() for v in kind.values or ()}
-                if name not in scope and name not in values:
-                    hint = did_you_mean(name, scope)
-                    raise ReportError(f"--where \"{text}\": unknown name '{name}'{hint}")
-            expression = parse(text, scope, "bool")
-        except ExpressionError as error:
-            raise ReportError(f'--where "{text}": {error}') from None
+        where = Where(
+            text,
+            {None: {**COLUMN_KINDS, **parameters}},
+            lambda what: ReportError(f'--where "{text}"{what}'),
+        )
 
         def holds(row: Record) -> bool:
-            try:
-                return bool(expression.evaluate(self.values(row)))
-            except NameError:
-                return False
-            except EVALUATION_ERRORS as error:
-                raise ReportError(
-                    f"--where has no value for {row.kernel_config}: {error}"
-                ) from None
+            return where.matches(None, row.kernel_config, self.values(row))
 
         rows = [row for row in self.rows if holds(row)]
         return replace(self, rows=rows, absent=[row for row in self.absent if holds(row)])
