@@ -152,9 +152,13 @@ class _Builder:
 
     def _frame(self, event: Frame) -> None:
         record = self._last  # ptxas writes this line and the one that names its function at once
-        if record is None or record.barred or record.stage != NAMED:
+        if record is None or record.stage != NAMED:
             self._last = None
             self._belongs_to_nobody(event.line, event.number, is_awaited=False)
+            return
+        if record.barred:  # of one of two records of a name, nobody knows which
+            self._last = None
+            self._unknown(event.line, event.number)
             return
         record.stack_frame, record.spill_stores, record.spill_loads, tail, *_ = event
         record.other += tail.other

@@ -240,6 +240,18 @@ def test_interleaved_values_are_nobody_s():
         assert record.incomplete == "interleaved with another process's lines"
 
 
+def test_a_kernel_compiled_twice_at_once_does_not_hide_that_lines_interleave():
+    """The spill line of one of two records of a name is no gap in the log: the stray line behind
+    it still shows that what was right behind a record may be another's."""
+    (entry, named, used, _), (entry_b, named_b, used_b, _) = map(
+        writes, (one(b"a"), one(b"b").replace(b"Used 40", b"Used 41"))
+    )
+    log = [entry_b, entry_b, named_b, entry, named, used_b, named_b, used, used_b]
+    (row,) = (record for record in read(b"".join(log)) if record.symbol == "a")
+    assert row.used_registers is None
+    assert row.incomplete == "interleaved with another process's lines"
+
+
 def test_what_four_processes_wrote_at_once_is_right_or_absent():
     """Real ptxas processes that shared a pipe; the truth is what each wrote by itself."""
     folder = DATA / "interleaved"
