@@ -3,6 +3,8 @@ own, for tests of kernels that the installed build does not have."""
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import os
 import subprocess
 import sys
@@ -41,23 +43,43 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(no_device)
 
 
+def pytest_collection_finish() -> None:
+    """What was built on demand while tests were collected is listed in none."""
+    if "runtime.packs" in sys.modules:
+        sys.modules["runtime.packs"]._registry().parts.clear()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
     """A test's tensors depend on no test before it, nor on the process that it runs in."""
     torch.manual_seed(0)
 
 
-@pytest.fixture(autouse=True)
-def _no_kernels_of_other_tests() -> Iterator[None]:
-    """What a test builds on demand is not listed in the next; calls of it by key still work."""
-
-    def forget() -> None:
+@contextlib.contextmanager
+def _packs_as_they_were() -> Iterator[None]:
+    """Undoes what is loaded or built on demand meanwhile; calls of it by key still work."""
+    if "runtime.packs" not in sys.modules:
+        yield
         if "runtime.packs" in sys.modules:
-            sys.modules["runtime.packs"]._registry().parts.clear()
-
-    forget()  # what was built while tests were collected
+            sys.modules["runtime.packs"]._registry.cache_clear()
+        return
+    registry = sys.modules["runtime.packs"]._registry()
+    before = {name: copy.copy(known) for name, known in vars(registry).items()}
+    before["parts"] = {family: dict(parts) for family, parts in registry.parts.items()}
     yield
-    forget()
+    vars(registry).update(before)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_packs_of_other_modules() -> Iterator[None]:
+    with _packs_as_they_were():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _no_packs_of_other_tests() -> Iterator[None]:
+    with _packs_as_they_were():
+        yield
 
 
 @dataclass(frozen=True)

@@ -101,6 +101,7 @@ def show(found: dict[str, Any]) -> None:
         rows.append(("GPUs", "none"))
     for pack in found["packs"]:
         settings = pack["settings"]
+        compiler = settings.get("c++", "unknown compiler")
         cuda = (
             f"nvcc {settings.get('nvcc', 'unknown')}, for {', '.join(pack['architectures'])}"
             if pack["architectures"]
@@ -109,7 +110,7 @@ def show(found: dict[str, Any]) -> None:
         debug = "; debug" if settings.get("debug") == "ON" else ""
         rows += [
             ("pack", f"{pack['name']} ({pack['distribution'] or 'loaded'}), {pack['folder']}"),
-            ("", f"{settings['c++']}, for {', '.join(pack['cpu_isas'])}; {cuda}{debug}"),
+            ("", f"{compiler}, for {', '.join(pack['cpu_isas'])}; {cuda}{debug}"),
             ("", f"build {pack['fingerprint']}"),
             *(
                 ("", f"{name}: {value.strip()}")
