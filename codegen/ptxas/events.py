@@ -13,12 +13,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal, NamedTuple, Protocol
 
-from .records import Record
-
 _GAP = 1 << 16  # bytes kept of the text before a message
 _LONGEST_LINE = 1 << 21  # bytes; what is longer is read in pieces of that size
-_LONGEST_TAIL = 256  # bytes of a line that are remembered with what they say
 
+_WORD = re.compile(rb"ptxas|nvlink|(bytes stack frame)")  # of the lines that are looked at
+_TOOL = re.compile(rb"ptxas|nvlink")
 _NAME = rb"[\w$%@.]+"
 _ENTRY = re.compile(rb"Compiling entry function '(%b)' for '(\w{1,32})'" % _NAME)
 _PROPERTIES = re.compile(rb"Function properties for (?:'(%b)':?|(%b))" % (_NAME, _NAME))
@@ -45,7 +44,7 @@ _COLUMNS = {
     "smem": "smem",
     "cmem[0]": "cmem0",
     "cumulative stack size": "cumulative_stack",
-    "stack": "stack",
+    "stack": "stack_frame",  # nvlink's
 }
 _ANSI = re.compile(
     rb"\x1b(?:\[[0-9;:?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)|[()][0-9A-B]|[@-Z\\^_=>78])"
@@ -141,15 +140,11 @@ _LIKE_UNNAMED = {
 
 
 class Tail(NamedTuple):
-    """What follows the first field of a line. Sizes in bytes; None: the line does not say."""
+    """What follows the first field of a line."""
 
-    barriers: int | None = None
-    smem: int | None = None
-    cmem0: int | None = None
-    cumulative_stack: int | None = None
-    stack: int | None = None  # nvlink's
-    other: tuple[tuple[str, str], ...] = ()
-    is_clear: bool = True  # whether all of it was understood
+    figures: dict[str, int]  # sizes in bytes and counts, by the names of Record
+    other: tuple[tuple[str, str], ...]
+    is_clear: bool  # whether all of it was understood
 
 
 class Named(NamedTuple):
@@ -238,11 +233,8 @@ class Taker(Protocol):
     def has_open_record(self) -> bool:
         """Whether a record waits for a line other than its compile time."""
 
-    def whole(self, records: list[Record]) -> None:
-        """Takes all lines of some kernels, one behind the other; only if no record is open."""
-
     def take(self, event: Event) -> None:
-        """Takes anything else."""
+        """Takes the next one."""
 
 
 class Scanner:
@@ -254,8 +246,6 @@ class Scanner:
         self._rest = bytearray()  # an unfinished line
         self._gap = b""  # the end of the text since the last message
         self._line = 1  # number of the line at the start of the chunk
-        self._tails: dict[bytes, Tail] = {}
-        self._whole: dict[int, re.Pattern[bytes]] = {}
 
     def feed(self, chunk: bytes) -> None:
         """Takes the next bytes."""
@@ -290,45 +280,30 @@ class Scanner:
             data = _ANSI.sub(b"", data)
         if b"\r" in data:
             data = data.replace(b"\r\n", b"\n").replace(b"\r", b" ")
-        find = data.find
-        never = len(data)
-        after = 0  # end of the last message
+        after = at = 0  # ends of the last message, and of what was looked at
         counted, number = 0, self._line
         start = line_end = 0  # of the line that was looked at last
-        tool, link, frame = find(b"ptxas"), find(b"nvlink"), find(b"bytes stack frame")
-        tool, link, frame = (never if at < 0 else at for at in (tool, link, frame))
-        while (at := min(tool, link, frame)) < never:
+        while match := _WORD.search(data, at):
+            at = match.start()
             if at >= line_end:
                 start = data.rfind(b"\n", line_end, at) + 1 or line_end
-                line_end = find(b"\n", at) + 1
+                line_end = data.find(b"\n", at) + 1
             number += data.count(b"\n", counted, start)
             counted = start
-            if at == frame or _MESSAGE_LIKE.match(data, at):
-                if start > after or self._gap:
-                    self._between(self._gap + data[max(after, start - _GAP) : start], number)
-                    self._gap = b""
-                end = self._whole_records(data, at, start, number) if at == tool else 0
-                if not end:
-                    if at == frame:
-                        end = line_end
-                        self._frame(data[start : end - 1], number)
-                    else:
-                        other = link if at == tool else tool
-                        end = self._message_of(data, at, min(other, line_end), line_end, number)
-                after = end
+            if not match[1] and not _MESSAGE_LIKE.match(data, at):
+                at = match.end()
+                continue
+            if start > after or self._gap:
+                self._between(self._gap + data[max(after, start - _GAP) : start], number)
+                self._gap = b""
+            if match[1]:
+                self._frame(data[start : line_end - 1], number)
+                at = line_end
             else:
-                end = at + 5
-            if tool < end:
-                tool = find(b"ptxas", end)
-                tool = never if tool < 0 else tool
-            if link < end:
-                link = find(b"nvlink", end)
-                link = never if link < 0 else link
-            if frame < end:
-                frame = find(b"bytes stack frame", end)
-                frame = never if frame < 0 else frame
-        if after < never:
-            self._gap = (self._gap + data[max(after, never - _GAP) :])[-_GAP:]
+                at = self._message_of(data, at, line_end, number)
+            after = at
+        if after < len(data):
+            self._gap = (self._gap + data[max(after, len(data) - _GAP) :])[-_GAP:]
         number += data.count(b"\n", counted)
         self._statistics.lines += number - self._line
         self._line = number
@@ -354,64 +329,13 @@ class Scanner:
         elif self._taker.has_open_record() and _DEBRIS.search(rest):
             self._taker.take(Gap(is_certain=False))
 
-    def _whole_records(self, data: bytes, at: int, start: int, number: int) -> int:
-        """Takes whole records, as long as they stand unbroken and no other is open.
-
-        The same as taking their lines one by one, several times faster. Returns their end, 0 if
-        there is none.
-        """
-        prefix = at - start
-        if prefix > 100 or self._taker.has_open_record():
-            return 0
-        pattern = self._whole.get(prefix)
-        if pattern is None:
-            pattern = self._whole[prefix] = _whole_record(prefix)
-        end = 0
-        records: list[Record] = []
-        source = self._taker.source
-        tails, tail_of = self._tails, self._tail
-        match = pattern.match(data, start)
-        while match is not None:
-            symbol, arch, stack, stores, loads, registers, text, time = match.groups()
-            barriers, smem, cmem0, stack_size, _, other, is_clear = tails.get(text) or tail_of(text)
-            if not is_clear:
-                break
-            records.append(
-                Record(
-                    symbol.decode("utf-8", "replace"),
-                    "kernel",
-                    arch.decode(),
-                    int(stack),
-                    int(stores),
-                    int(loads),
-                    int(registers),
-                    barriers=barriers,
-                    smem=smem,
-                    cmem0=cmem0,
-                    cumulative_stack=stack_size,
-                    compile_time_ms=None if time is None else float(time),
-                    other=other,
-                    source=source,
-                    line=number,
-                )
-            )
-            count = 3 if time is None else 4
-            self._statistics.messages += count
-            number += count + 1
-            end = match.end()
-            match = pattern.match(data, end)
-        if records:
-            self._taker.whole(records)
-        return end
-
-    def _message_of(self, data: bytes, at: int, other: int, line_end: int, number: int) -> int:
-        """Takes the message at `at`; if two writers met in its line, up to the second one's,
-        which may begin at `other`. Returns where to go on."""
-        same = data.find(data[at : at + 5], at + 5, other)
-        inner = other if same < 0 else same
-        if inner < line_end and _MESSAGE.match(data, inner, line_end):
-            self._message(data[at:inner], number, fused=True)
-            return inner
+    def _message_of(self, data: bytes, at: int, line_end: int, number: int) -> int:
+        """Takes the message at `at`; if two writers met in its line, up to the second one's.
+        Returns where to go on."""
+        second = _TOOL.search(data, at + 5, line_end)
+        if second and _MESSAGE.match(data, second.start(), line_end):
+            self._message(data[at : second.start()], number, fused=True)
+            return second.start()
         self._message(data[at : line_end - 1], number, fused=False)
         return line_end
 
@@ -470,7 +394,7 @@ class Scanner:
         elif match := _USED.fullmatch(body):
             if fused:
                 return False
-            tail, by_linker = self._tail(match[2]), tool == b"nvlink"
+            tail, by_linker = _tail(match[2]), tool == b"nvlink"
             self._taker.take(Used(int(match[1]), tail, by_linker, body, number))
         elif match := _TIME.fullmatch(body):
             self._taker.take(Time(float(match[1]), body, number))
@@ -486,29 +410,22 @@ class Scanner:
             self._garbled(line, number)
             return
         stack, stores, loads = (int(figure) for figure in match.groups()[:3])
-        self._taker.take(Frame(stack, stores, loads, self._tail(match[4]), line, number))
+        self._taker.take(Frame(stack, stores, loads, _tail(match[4]), line, number))
 
-    def _tail(self, text: bytes) -> Tail:
-        known = self._tails.get(text)
-        if known is not None:
-            return known
-        columns: dict[str, int] = {}
-        other: list[tuple[str, str]] = []
-        is_clear = True
-        for item in text.decode("utf-8", "replace").split(", ")[1:]:
-            match = _ITEM.fullmatch(item.rstrip())
-            if match is None:
-                is_clear = False
-            elif column := _COLUMNS.get(match[2]):
-                columns[column] = int(match[1])
-            else:
-                other.append((match[2], match[1]))
-        tail = Tail(other=tuple(other), is_clear=is_clear, **columns)
-        if len(text) <= _LONGEST_TAIL:
-            if len(self._tails) > 10_000:
-                self._tails.clear()
-            self._tails[text] = tail
-        return tail
+
+def _tail(text: bytes) -> Tail:
+    figures: dict[str, int] = {}
+    other: list[tuple[str, str]] = []
+    is_clear = True
+    for item in text.decode("utf-8", "replace").split(", ")[1:]:
+        match = _ITEM.fullmatch(item.rstrip())
+        if match is None:
+            is_clear = False
+        elif column := _COLUMNS.get(match[2]):
+            figures[column] = int(match[1])
+        else:
+            other.append((match[2], match[1]))
+    return Tail(figures, tuple(other), is_clear)
 
 
 def _is_marked(text: bytes) -> bool:
@@ -533,22 +450,3 @@ def _object_of(edge: bytes) -> str | None:
     if last and last[0].endswith(_OBJECT_SUFFIXES):
         return last[0].decode("utf-8", "replace")
     return None
-
-
-def _whole_record(prefix: int) -> re.Pattern[bytes]:
-    """A record's lines, each behind as many bytes of a build tool's prefix."""
-    # No `p` in the prefix: no second `ptxas` in a line.
-    before = rb"[^\np]{%d}" % prefix
-    return re.compile(
-        rb"[^\n]{%d}ptxas info +: Compiling entry function '(%b)' for '(\w{1,32})'\n"
-        % (prefix, _NAME)
-        + before
-        + rb"ptxas info +: Function properties for \1\n"
-        + before
-        + rb" +(\d{1,18}) bytes stack frame, (\d{1,18}) bytes spill stores, "
-        + rb"(\d{1,18}) bytes spill loads\n"
-        + before
-        + rb"ptxas info +: Used (\d{1,18}) registers((?:, [^\n]*)?)\n(?:"
-        + before
-        + rb"ptxas info +: Compile time = (\d{1,18}(?:\.\d{1,18})?) ms\n)?"
-    )

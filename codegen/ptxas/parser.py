@@ -30,7 +30,7 @@ from .events import (
     Used,
 )
 from .records import Record
-from .waiting import ENTERED, FRAMED, NAMED, TIMED, USED_UP, Open, Queue, Whole
+from .waiting import ENTERED, FRAMED, NAMED, TIMED, USED, USED_UP, Open, Queue
 
 CHUNK = 1 << 20
 WINDOW = 4096  # records that a later line can still reach
@@ -57,9 +57,9 @@ class _Builder:
         self._last: Open | None = None  # the record that the last message was about
         # Entries that wait for their `Function properties`, by symbol.
         self._entered: dict[str, Queue] = {}
-        self._used = Queue(lambda record: record.withdraw_used(), USED_UP)
-        self._times = Queue(lambda record: record.withdraw_time(), TIMED, optional=True)
-        self._links = Queue(lambda record: record.withdraw_link(), USED_UP)
+        self._used = Queue(lambda record: record.withdraw(*USED), USED_UP)
+        self._times = Queue(lambda record: record.withdraw("compile_time_ms"), TIMED, optional=True)
+        self._links = Queue(Open.withdraw, USED_UP)
         self._unit: dict[str, Open] = {}  # the records of the current run of ptxas
         self._unit_is_whole = True  # as far as is known
         self._unit_notes: list[tuple[int, str]] = []  # notes of the run that name no function
@@ -84,27 +84,10 @@ class _Builder:
         self.finished += [record.freeze() for record in self._window]
         self._window.clear()
 
-    # As tools.ptx_report.events.Taker says.
+    # As events.Taker says.
 
     def has_open_record(self) -> bool:
         return bool(self._used.waiting or self._links.waiting or self._entered)
-
-    def whole(self, records: list[Record]) -> None:
-        if self._notes:
-            self._settle_notes()
-        self.statistics.entries += len(records)
-        times, unit, window = self._times, self._unit, self._window
-        for record in records:
-            self._last = taken = Whole(record)
-            if self._pending:
-                self._add_pending_notes(taken)
-            unit[record.symbol] = taken
-            window.append(taken)
-            if record.compile_time_ms is None:
-                times.join(taken)
-            elif times.waiting:
-                times.join_with_line(taken)
-        self._trim()
 
     def take(self, event: Event) -> None:
         self._takers[type(event)](event)
@@ -130,9 +113,7 @@ class _Builder:
     def _entry(self, symbol: str, arch: str | None, number: int) -> None:
         record = self._open(symbol, "kernel", number)
         record.arch = arch
-        self._entered.setdefault(symbol, Queue(lambda record: record.withdraw_all(), NAMED)).join(
-            record
-        )
+        self._entered.setdefault(symbol, Queue(Open.withdraw_all, NAMED)).join(record)
 
     def _properties(self, symbol: str, number: int) -> None:
         queue = self._entered.get(symbol)
@@ -160,14 +141,12 @@ class _Builder:
             self._last = None
             self._unknown(event.line, event.number)
             return
-        record.stack_frame, record.spill_stores, record.spill_loads, tail, *_ = event
-        record.other += tail.other
-        record.stage = FRAMED
+        stack, stores, loads, tail, *_ = event
+        record.take(FRAMED, tail, stack_frame=stack, spill_stores=stores, spill_loads=loads)
         if not tail.is_clear:
             self._unknown(event.line, event.number)
 
     def _used_up(self, event: Used) -> None:
-        tail = event.tail
         queue = self._links if event.by_linker else self._used
         is_awaited = bool(queue.waiting)
         if is_awaited:
@@ -178,14 +157,8 @@ class _Builder:
         if record is None:
             self._belongs_to_nobody(event.line, event.number, is_awaited)
             return
-        record.used_registers = event.registers
-        record.barriers, record.smem, record.cmem0 = tail.barriers, tail.smem, tail.cmem0
-        record.cumulative_stack = tail.cumulative_stack
-        record.other += tail.other
-        record.stage = USED_UP
-        if event.by_linker:
-            record.stack_frame = tail.stack
-        if not tail.is_clear:
+        record.take(USED_UP, event.tail, used_registers=event.registers)
+        if not event.tail.is_clear:
             record.incomplete = "part of its 'Used' line is not understood"
             self._unknown(event.line, event.number)
 
@@ -209,7 +182,7 @@ class _Builder:
         if record is None:
             self._unknown(event.line, event.number)
         else:
-            record.compile_time_ms = event.milliseconds
+            record.figures["compile_time_ms"] = event.milliseconds
 
     def _note(self, event: Note) -> None:
         if event.function or not event.text.startswith("Overriding "):
@@ -267,14 +240,12 @@ class _Builder:
         """A new record."""
         if self._notes:
             self._settle_notes()
-        record = Open(symbol, self.source, number)
+        record = Open(symbol, self.source, number, kind)
         self._add_pending_notes(record)
         if kind == "kernel":
             self.statistics.entries += 1
             self._unit[symbol] = record
         else:
-            record.kind = kind
-            record.stage = NAMED
             self._unit.setdefault(symbol, record)
         self._last = record
         self._window.append(record)

@@ -7,7 +7,7 @@ import io
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_type_hints
 
 from .symbols import KEY, kernel_of_symbol, key_of_symbol
 
@@ -17,11 +17,7 @@ class ReportError(Exception):
 
 
 class Record(NamedTuple):
-    """What the tools said of one function for one architecture; None: they do not say.
-
-    A named tuple and not a dataclass: a log of a gigabyte makes a million of them, and making one
-    costs a third.
-    """
+    """What the tools said of one function for one architecture; None: they do not say."""
 
     symbol: str
     # kernel; function: a device function of its own; link: nvlink's totals; object: cuobjdump's
@@ -101,19 +97,7 @@ COLUMNS = (
     "toolchain",
     "code",
 )
-_INTEGERS = frozenset(
-    [
-        "stack_frame",
-        "spill_stores",
-        "spill_loads",
-        "used_registers",
-        "barriers",
-        "smem",
-        "cmem0",
-        "cumulative_stack",
-        "line",
-    ]
-)
+_INTEGERS = {name for name, kind in get_type_hints(Record).items() if kind == int | None}
 _SEPARATOR = " | "
 # A spreadsheet takes a cell that begins with one of these for a formula, unless it is a number. An
 # apostrophe in front makes it text; so that reading is exact, cells that begin so get one as well.

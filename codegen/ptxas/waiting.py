@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Any
 
+from .events import Tail
 from .records import Record
 
 _MAX_WAITING = 256  # records that follow one whose line is missing, until it is given up
@@ -20,65 +22,52 @@ _MISSING = {
     FRAMED: "its 'Used ... registers' line is missing",
 }
 _INTERLEAVED = "interleaved with another process's lines"
+USED = ("used_registers", "barriers", "smem", "cmem0", "cumulative_stack", "other")  # of its line
 
 
 class Open:
-    """A record under construction. Its defaults are the class's: making one costs little."""
+    """A record under construction.
 
-    kind = "kernel"
-    arch: str | None = None
-    stack_frame: int | None = None
-    spill_stores: int | None = None
-    spill_loads: int | None = None
-    used_registers: int | None = None
-    barriers: int | None = None
-    smem: int | None = None
-    cmem0: int | None = None
-    cumulative_stack: int | None = None
-    compile_time_ms: float | None = None
-    other: tuple[tuple[str, str], ...] = ()
-    notes: dict[str, int] | None = None
-    codes: dict[str, None] | None = None
-    incomplete: str | None = None
-    stage = ENTERED
-    barred = False  # takes no further line: the log was cut behind it, or its lines are unknown
+    Attributes:
+        figures: what its lines gave so far, by the names of Record.
+        barred: it takes no further line: the log was cut behind it, or its lines are unknown.
+    """
 
-    def __init__(self, symbol: str, source: str | None, line: int) -> None:
+    def __init__(self, symbol: str, source: str | None, line: int, kind: str = "kernel") -> None:
         self.symbol = symbol
         self.source = source
         self.line = line
+        self.kind = kind
+        self.arch: str | None = None
+        self.figures: dict[str, Any] = {}
+        self.notes: dict[str, int] = {}
+        self.codes: dict[str, None] = {}
+        self.incomplete: str | None = None
+        self.stage = ENTERED if kind == "kernel" else NAMED
+        self.barred = False
+
+    def take(self, stage: int, tail: Tail, **figures: int) -> None:
+        """Takes a line's figures, and has come that far."""
+        others = self.figures.get("other", ()) + tail.other
+        self.figures |= {**figures, **tail.figures, "other": others}
+        self.stage = stage
 
     def note(self, text: str, certain: bool = True) -> None:
         """Adds a warning or a remark; one that is not certain may be another kernel's."""
-        if self.notes is None or self.codes is None:
-            self.notes, self.codes = {}, {}
         for code in _CODE.findall(text):
             self.codes[code if certain else f"{code}?"] = None
         text = text if certain else f"of some kernel in its translation unit: {text}"
         self.notes[text] = self.notes.get(text, 0) + 1
 
-    def withdraw_used(self) -> None:
-        """Gives back its registers and what stands beside them."""
-        self.used_registers = self.barriers = self.smem = self.cmem0 = None
-        self.cumulative_stack = None
-        self.other = ()
+    def withdraw(self, *names: str) -> None:
+        """Gives back figures that may be another's: those of these names, all without any."""
+        for name in names or tuple(self.figures):
+            self.figures.pop(name, None)
         self.incomplete = _INTERLEAVED
-
-    def withdraw_time(self) -> None:
-        """Gives back its compile time."""
-        self.compile_time_ms = None
-        self.incomplete = _INTERLEAVED
-
-    def withdraw_link(self) -> None:
-        """Gives back nvlink's figures."""
-        self.withdraw_used()
-        self.stack_frame = None
 
     def withdraw_all(self) -> None:
         """Gives back everything: its lines may be those of another of its name."""
-        self.withdraw_used()
-        self.withdraw_time()
-        self.stack_frame = self.spill_stores = self.spill_loads = None
+        self.withdraw()
         self.barred = True
 
     def freeze(self) -> Record:
@@ -87,17 +76,8 @@ class Open:
             symbol=self.symbol,
             kind=self.kind,
             arch=self.arch,
-            stack_frame=self.stack_frame,
-            spill_stores=self.spill_stores,
-            spill_loads=self.spill_loads,
-            used_registers=self.used_registers,
-            barriers=self.barriers,
-            smem=self.smem,
-            cmem0=self.cmem0,
-            cumulative_stack=self.cumulative_stack,
-            compile_time_ms=self.compile_time_ms,
-            other=self.other,
-            c75=tuple(self.codes or ()),
+            **self.figures,
+            c75=tuple(self.codes),
             warnings=self.warnings(),
             source=self.source,
             line=self.line,
@@ -106,38 +86,14 @@ class Open:
 
     def warnings(self) -> tuple[str, ...]:
         """The notes in their order, with how often each came."""
-        notes = (self.notes or {}).items()
-        return tuple(text if n == 1 else f"{text} (x{n})" for text, n in notes)
+        return tuple(t if n == 1 else f"{t} (x{n})" for t, n in self.notes.items())
 
     def _what_is_missing(self) -> str | None:
         if self.stage < USED_UP and (self.kind != "function" or self.stage < FRAMED):
             return _MISSING[self.stage]
-        if self.kind == "kernel" and self.spill_stores is None:
+        if self.kind == "kernel" and "spill_stores" not in self.figures:
             return "its spill line is missing"
         return None
-
-
-class Whole(Open):
-    """A record that was read in one step; its compile time may still come, or go."""
-
-    stage = USED_UP
-
-    def __init__(self, record: Record) -> None:
-        self.symbol = record.symbol
-        self.record = record
-
-    def withdraw_time(self) -> None:
-        """Gives back its compile time."""
-        self.compile_time_ms = None
-        self.record = self.record._replace(compile_time_ms=None, incomplete=_INTERLEAVED)
-
-    def freeze(self) -> Record:
-        """The record."""
-        if self.compile_time_ms is not None:
-            self.record = self.record._replace(compile_time_ms=self.compile_time_ms)
-        if self.notes is None:
-            return self.record
-        return self.record._replace(c75=tuple(self.codes or ()), warnings=self.warnings())
 
 
 class Queue:
@@ -170,12 +126,6 @@ class Queue:
             self._close()
         self.waiting.append(record)
         self.owed += not self._is_optional(record)
-
-    def join_with_line(self, record: Open) -> None:
-        """The record has its line already."""
-        self.join(record)
-        self.lent.add(id(record))
-        self._pay(1)
 
     def promote(self, record: Open) -> None:
         """What was taken for a function is a kernel."""

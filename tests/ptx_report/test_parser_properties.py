@@ -130,7 +130,7 @@ def test_an_undamaged_log(log):
 
 
 @given(logs(), st.data())
-def test_one_record_at_a_time_and_whole_records_agree(log, data):
+def test_prefixes_and_chunks_do_not_matter(log, data):
     lines = log[1]
     ragged = [(owner, " " * data.draw(st.integers(0, 3)) + text) for owner, text in lines]
     straight, one_by_one = read(joined(lines)), read(joined(ragged))
