@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import shlex
 import shutil
 import sys
@@ -24,9 +25,8 @@ from scikit_build_core.build import (  # noqa: F401 - the backend's other hooks,
     prepare_metadata_for_build_wheel,
 )
 
-# nvcc alone pulls its parts in unpinned and leaves out CCCL, whose nv/target cuda_fp16.h includes:
-# the metapackage pins one toolkit.
-NVCC_REQUIREMENT = "cuda-toolkit[nvcc,cccl]==13.0.*"
+# By its path: an editable install of another checkout would answer the import.
+_nvcc = runpy.run_path(str(Path(__file__).resolve().parents[1] / "codegen/build/nvcc.py"))
 
 Settings = dict[str, Any] | None
 
@@ -45,11 +45,9 @@ def _definition(name: str, settings: Settings) -> str | None:
 def _cuda_requirements(settings: Settings) -> list[str]:
     if (_definition("KERNELMINT_CUDA", settings) or "ON").upper() in {"OFF", "0", "FALSE", "NO"}:
         return []
-    if os.environ.get("CUDACXX") or _definition("CMAKE_CUDA_COMPILER", settings):
+    if _definition("CMAKE_CUDA_COMPILER", settings) or _nvcc["of_machine"]():
         return []
-    if shutil.which("nvcc") or not sys.platform.startswith("linux"):
-        return []
-    return [NVCC_REQUIREMENT]
+    return [_nvcc["REQUIREMENT"]] if sys.platform.startswith("linux") else []
 
 
 def get_requires_for_build_wheel(config_settings: Settings = None) -> list[str]:

@@ -6,12 +6,12 @@ import dataclasses
 import importlib.metadata
 import json
 import platform
-from pathlib import Path
 from typing import Any
 
 import click
 import torch
 
+from codegen import home
 from runtime import _native, devices, errors, listing, manifest, packs
 from runtime.ondemand.cache import default_folder
 
@@ -32,8 +32,6 @@ def _cpu_isa() -> str:
 
 def collect() -> dict[str, Any]:
     """Everything `info` shows, in plain data."""
-    checkout = Path(__file__).resolve().parents[1]
-    in_checkout = (checkout / "CMakeLists.txt").is_file()
     targets = []
     for family in manifest.families():
         for target in family.targets:
@@ -70,8 +68,8 @@ def collect() -> dict[str, Any]:
                 "architectures": list(pack.architectures),
                 "cpu_isas": list(pack.isas),
                 "settings": dict(pack.settings),
-                "changed_sources": packs.changed_sources(pack, checkout)
-                if in_checkout and pack.name == "kernelmint"
+                "changed_sources": packs.changed_sources(pack, home.ROOT)
+                if home.IN_CHECKOUT and pack.name == "kernelmint"
                 else [],
             }
             for pack in packs.all_packs()

@@ -20,17 +20,12 @@ if not __package__:  # run by its path: it and the modules beside it are a packa
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     __package__ = "codegen.ptxas"
 
+from ..home import INCLUDE
 from .events import Statistics
 from .files import check_outputs, write_text
 from .fingerprints import CodeFingerprint, Manifest
 from .inputs import OBJECT_LOG, read_log, source_name
 from .records import Record, ReportError, csv_text
-
-_HOME = Path(__file__).resolve().parents[2]  # the checkout's root; a wheel's site-packages
-_SHARED_HEADERS = next(
-    (f for f in (_HOME / "runtime/include", _HOME / "kernelmint/include") if f.is_dir()),
-    _HOME / "kernelmint/include",
-)
 
 
 @dataclass(frozen=True)
@@ -55,7 +50,7 @@ def write_csv(
     """
     manifest = Manifest(manifest_file)
     toolchain = f"nvcc {nvcc_version}" if nvcc_version else None
-    code = CodeFingerprint(manifest, [_SHARED_HEADERS, *include], flags)
+    code = CodeFingerprint(manifest, [INCLUDE, *include], flags)
     rows, remarks, statistics = collect(folder, manifest, toolchain, code)
     logs = list(folder.rglob(f"*{OBJECT_LOG}"))
     check_outputs([csv], [*logs, manifest_file])

@@ -7,10 +7,10 @@ set(KERNELMINT_ISAS all CACHE STRING
 
 set(_isas baseline)  # that the compiler has
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
-  set(KERNELMINT_FLAGS_avx2 -march=x86-64-v3)
-  set(KERNELMINT_FLAGS_avx512 -march=x86-64-v4)
-  set(KERNELMINT_FLAGS_amx -march=sapphirerapids)
-  foreach(isa avx2 avx512 amx)
+  foreach(isa IN LISTS KERNELMINT_KNOWN_ISAS)
+    if(NOT KERNELMINT_FLAGS_${isa})
+      continue()
+    endif()
     check_cxx_compiler_flag(${KERNELMINT_FLAGS_${isa}} KERNELMINT_HAS_${isa})
     if(KERNELMINT_HAS_${isa})
       list(APPEND _isas ${isa})
@@ -23,7 +23,7 @@ function(kernelmint_native_isa known result)
   # Not cached: the next configuration may run on another machine.
   try_run(ran compiled SOURCES "${KERNELMINT_CMAKE}/native_isas.cpp" NO_CACHE
           CMAKE_FLAGS "-DINCLUDE_DIRECTORIES=${KERNELMINT_RUNTIME}/include"
-          CXX_STANDARD 20 CXX_STANDARD_REQUIRED ON
+          CXX_STANDARD ${KERNELMINT_STANDARD} CXX_STANDARD_REQUIRED ON
           COMPILE_OUTPUT_VARIABLE log RUN_OUTPUT_VARIABLE isas)
   if(NOT compiled OR NOT ran EQUAL 0)
     message(FATAL_ERROR "Kernelmint: KERNELMINT_ISAS=native: this processor's instruction sets "
@@ -65,7 +65,8 @@ function(kernelmint_add_cpu_target library family target shards sources)
     target_include_directories(${objects} PRIVATE ${KERNELMINT_INCLUDES})
     target_compile_definitions(${objects} PRIVATE KERNELMINT_ISA=${isa})
     # -Wno-psabi: vectors wider than the baseline's never cross a call that is not inlined.
-    target_compile_options(${objects} PRIVATE -O3 ${KERNELMINT_FLAGS_${isa}} -Wno-psabi)
+    target_compile_options(${objects} PRIVATE ${KERNELMINT_FLAGS_optimise} ${KERNELMINT_FLAGS_${isa}}
+                           ${KERNELMINT_FLAGS_cpu})
     kernelmint_compile_as(${objects} KERNELMINT_BUILD ${family}_${target} CXX)
     set_target_properties(${objects} PROPERTIES JOB_POOL_COMPILE kernels)
     target_sources(${library} PRIVATE $<TARGET_OBJECTS:${objects}>)

@@ -2,42 +2,23 @@
 # kernelmint_add_pack if a pack has CUDA targets, at file scope, since it enables the language.
 include_guard(GLOBAL)
 
-# The compiler the user names, else the one on PATH, else PyPI's. Never find_program's own folders:
-# an nvcc in /usr/local/bin that is not on PATH was not asked for.
 if(CMAKE_CUDA_COMPILER)
   set(_nvcc "${CMAKE_CUDA_COMPILER}")
   set(_origin "named by CMAKE_CUDA_COMPILER")
-elseif(DEFINED ENV{CUDACXX})
-  set(_nvcc "$ENV{CUDACXX}")
-  set(_origin "named by CUDACXX")
 else()
-  find_program(_path_nvcc nvcc NO_DEFAULT_PATH PATHS ENV PATH NO_CACHE)
-  if(_path_nvcc)
-    set(_nvcc "${_path_nvcc}")
-    set(_origin "on PATH")
-  else()
-    execute_process(
-      COMMAND "${Python_EXECUTABLE}" -c "
-import importlib.util, pathlib
-spec = importlib.util.find_spec('nvidia')
-roots = [pathlib.Path(p) for p in spec.submodule_search_locations] if spec else []
-found = sorted(n for r in roots for n in r.glob('cu*/bin/nvcc'))
-print(found[-1] if found else '', end='')"
-      OUTPUT_VARIABLE _nvcc COMMAND_ERROR_IS_FATAL ANY)
-    set(_origin "from PyPI")
-    if(_nvcc)
-      cmake_path(GET _nvcc PARENT_PATH _toolkit)
-      cmake_path(GET _toolkit PARENT_PATH _toolkit)
-      kernelmint_keep("${_toolkit}" cuda _toolkit)
-      set(_nvcc "${_toolkit}/bin/nvcc")
-    endif()
+  execute_process(COMMAND "${Python_EXECUTABLE}" "${KERNELMINT_CODEGEN}/build/nvcc.py"
+                  OUTPUT_VARIABLE _nvcc ERROR_VARIABLE _reason RESULT_VARIABLE _failed)
+  if(_failed)
+    message(FATAL_ERROR "Kernelmint: ${_reason} (a build with isolation does that itself), or build "
+            "without CUDA: -C cmake.define.KERNELMINT_CUDA=OFF")
   endif()
-endif()
-if(NOT _nvcc)
-  message(FATAL_ERROR "Kernelmint: no nvcc: none named by CUDACXX, none on PATH, none installed from "
-    "PyPI. Put a CUDA toolkit's bin folder on PATH, or `pip install \"cuda-toolkit[nvcc,cccl]==13.0.*\"` "
-    "(a build with isolation does that itself), or build without CUDA: "
-    "-C cmake.define.KERNELMINT_CUDA=OFF")
+  list(POP_FRONT _nvcc _origin)
+  if(_origin STREQUAL "from PyPI")
+    cmake_path(GET _nvcc PARENT_PATH _toolkit)
+    cmake_path(GET _toolkit PARENT_PATH _toolkit)
+    kernelmint_keep("${_toolkit}" cuda _toolkit)
+    set(_nvcc "${_toolkit}/bin/nvcc")
+  endif()
 endif()
 set(CMAKE_CUDA_COMPILER "${_nvcc}")
 
@@ -149,7 +130,7 @@ function(kernelmint_add_cuda_objects library objects sources target architecture
   target_include_directories(
     ${objects} SYSTEM PRIVATE
     "$<$<COMPILE_LANGUAGE:CXX>:${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES}>")
-  foreach(option -Xptxas=-v -lineinfo --expt-relaxed-constexpr $<$<BOOL:${KERNELMINT_DEBUG}>:-G>)
+  foreach(option ${KERNELMINT_FLAGS_cuda} $<$<BOOL:${KERNELMINT_DEBUG}>:-G>)
     target_compile_options(${objects} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:${option}>)
   endforeach()
   if(KERNELMINT_DEBUG)

@@ -38,10 +38,14 @@ endmacro()
 
 function(kernelmint_set_language target)
   set_target_properties(${target} PROPERTIES
-    CXX_STANDARD 20 CXX_STANDARD_REQUIRED ON CXX_EXTENSIONS OFF
-    CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON
-    POSITION_INDEPENDENT_CODE ON EXPORT_COMPILE_COMMANDS ON
-    CXX_VISIBILITY_PRESET hidden CUDA_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+    CXX_STANDARD ${KERNELMINT_STANDARD} CXX_STANDARD_REQUIRED ON CXX_EXTENSIONS OFF
+    CUDA_STANDARD ${KERNELMINT_STANDARD} CUDA_STANDARD_REQUIRED ON EXPORT_COMPILE_COMMANDS ON)
+  foreach(flag IN LISTS KERNELMINT_FLAGS_host)
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:${flag}>)
+  endforeach()
+  foreach(flag IN LISTS KERNELMINT_FLAGS_cuda_host)
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:${flag}>)
+  endforeach()
 endfunction()
 
 function(kernelmint_build_pack name destination no_sources also_made_of)
@@ -68,8 +72,8 @@ function(kernelmint_build_pack name destination no_sources also_made_of)
     endif()
     # Nothing but the entry leaves a library, and it brings its own C++ library: two of them, or one
     # and PyTorch's, must not share a symbol. What it lacks is an error of the link, not of a call.
-    target_link_options(${library} PRIVATE -static-libstdc++ -static-libgcc -Wl,--exclude-libs,ALL
-                        LINKER:-z,defs "LINKER:--version-script=${KERNELMINT_CMAKE}/exports.map")
+    target_link_options(${library} PRIVATE ${KERNELMINT_FLAGS_link}
+                        "LINKER:--version-script=${KERNELMINT_CMAKE}/exports.map")
     target_link_libraries(${library} PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
     # A tree that is written anew from here on has another fingerprint: library.cpp compares them.
     set_source_files_properties("${own}/library.cpp" PROPERTIES COMPILE_DEFINITIONS

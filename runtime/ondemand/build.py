@@ -24,7 +24,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from codegen import packs
+from codegen import home, packs
 from codegen.build import jobs
 from codegen.ptxas.collect import write_csv
 from codegen.ptxas.records import ReportError
@@ -80,8 +80,8 @@ class Request:
         folders = {
             "specs": self.source.root,
             "project": self.source.root.parent,
-            "include": compilers.INCLUDE,
-            "pack": compilers.PACK,
+            "include": home.INCLUDE,
+            "pack": home.PACK,
             "python": Path(sysconfig.get_path("purelib")),  # packages that bring headers
         }
         if self.recipe.toolkit is not None:

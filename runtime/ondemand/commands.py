@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from codegen import places
+from codegen import home, places
 from codegen.manifest import Build, Family
 from runtime.errors import BuildError
 from runtime.ondemand import compilers
@@ -90,7 +90,7 @@ class Commands:
         return [*(build.flags if flags else ()), *found]
 
     def _includes(self) -> list[str]:
-        return [f"-I{folder}" for folder in (compilers.INCLUDE, self._source.root, ".")]
+        return [f"-I{folder}" for folder in (home.INCLUDE, self._source.root, ".")]
 
     def _toolkit_includes(self) -> list[str]:
         toolkit = self._recipe.toolkit
@@ -108,7 +108,7 @@ class Commands:
 
     def _host(self) -> Unit:
         recipe = self._recipe
-        command = [*recipe.compiler.command, *recipe.host, f"-I{compilers.PACK}", *self._includes()]
+        command = [*recipe.compiler.command, *recipe.host, f"-I{home.PACK}", *self._includes()]
         command += [f"-DKERNELMINT_TARGET_{self._target.name}=1", *self._toolkit_includes()]
         return self._unit("host", command, HOST)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import importlib.util
+import json
 import os
 import re
 import shlex
@@ -13,30 +13,21 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-import codegen
+from codegen.build import nvcc
+from codegen.home import CMAKE
 from runtime.errors import BuildError
 from runtime.ondemand.answers import ENVIRONMENT, ask, is_script
 from runtime.ondemand.cache import content, digest
 
-_HOME = Path(codegen.__file__).resolve().parents[1]  # a checkout's root, or site-packages
-_IN_CHECKOUT = (_HOME / "runtime/include").is_dir()
-INCLUDE = _HOME / ("runtime/include" if _IN_CHECKOUT else "kernelmint/include")
-PACK = _HOME / ("runtime/pack" if _IN_CHECKOUT else "kernelmint/pack")
-EXPORTS = _HOME / "kernelmint/cmake/exports.map"
+EXPORTS = CMAKE / "exports.map"
 
-_COMMON = ("-O3", "-DNDEBUG", "-std=c++20")
-_HOST = ("-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden")
-_CUDA = ("-Xptxas=-v", "-lineinfo", "--expt-relaxed-constexpr")
-_ISA = {
-    "baseline": (),
-    "avx2": ("-march=x86-64-v3",),
-    "avx512": ("-march=x86-64-v4",),
-    "amx": ("-march=sapphirerapids",),
-}
-_LINK = (
-    "-shared", "-static-libstdc++", "-static-libgcc", "-Wl,--exclude-libs,ALL", "-Wl,-z,defs",
-    "-pthread",
-)  # fmt: skip
+_FLAGS = json.loads((CMAKE / "flags.json").read_text(encoding="utf-8"))
+# -DNDEBUG: as CMake's Release.
+_COMMON = (*_FLAGS["optimise"], "-DNDEBUG", f"-std=c++{_FLAGS['standard']}")
+_HOST = tuple(_FLAGS["host"])
+_CUDA = (f"-Xcompiler={','.join(_FLAGS['cuda_host'])}", *_FLAGS["cuda"])
+_ISA = {name: tuple(flags) for name, flags in _FLAGS["isas"].items()}
+_LINK = ("-shared", *_FLAGS["link"], "-pthread")
 
 
 @dataclass(frozen=True)
@@ -129,32 +120,20 @@ def cxx() -> Compiler:
     return _cxx(os.environ.get("CXX"), os.environ.get("PATH"))
 
 
-def _nvcc_command() -> tuple[str, ...]:
-    """As kernelmint/cmake/cuda.cmake: the one named, else the one on PATH, else PyPI's."""
-    if named := os.environ.get("CUDACXX"):
-        return tuple(shlex.split(named))
-    if found := shutil.which("nvcc"):
-        return (found,)
-    spec = importlib.util.find_spec("nvidia")
-    roots = map(Path, (spec.submodule_search_locations or ()) if spec else ())
-    if found_there := sorted(path for root in roots for path in root.glob("cu*/bin/nvcc")):
-        return (str(found_there[-1]),)
-    raise BuildError(
-        "no nvcc: none named by CUDACXX, none on PATH, none installed from PyPI: put a CUDA "
-        'toolkit\'s bin folder on PATH, or `pip install "cuda-toolkit[nvcc,cccl]==13.0.*"`'
-    )
-
-
 def toolkit() -> Toolkit:
     """nvcc's toolkit. Raises BuildError where there is none."""
-    return _toolkit(_nvcc_command(), _flags("CUDAFLAGS"), environment())
+    try:
+        found = nvcc.find()
+    except nvcc.NvccNotFoundError as error:
+        raise BuildError(str(error)) from None
+    return _toolkit(found.command, _flags("CUDAFLAGS"), environment())
 
 
 @functools.cache
 def _toolkit(
     command: tuple[str, ...], flags: tuple[str, ...], environment: tuple[str, ...]
 ) -> Toolkit:
-    nvcc = _compiler(*command)
+    compiler = _compiler(*command)
     dry = ask((*command, *flags, "--dryrun", "-c", "x.cu")).errors
     hosts = [line for line in dry.splitlines() if line.startswith("#$ ") and " -E " in line]
     settings = dict(re.findall(r"^#\$ (\w+)=(.*)$", dry, re.MULTILINE))
@@ -172,7 +151,7 @@ def _toolkit(
     # 13.0's nvcc.profile looks for lib64; PyPI's wheels have lib.
     libraries = dict.fromkeys(os.path.normpath(p) for p in (*searched, str(root / "lib")))
     return Toolkit(
-        Compiler(command, digest([nvcc.identity, host.identity]), nvcc.version),
+        Compiler(command, digest([compiler.identity, host.identity]), compiler.version),
         root,
         tuple(os.path.normpath(path) for path in includes),
         tuple(libraries),
@@ -199,7 +178,7 @@ def cpu(isa: str) -> Recipe:
         compiler=compiler,
         toolkit=None,
         host=(*host, f"-DKERNELMINT_ISA_{isa}"),
-        device=(*host, define, *_ISA[isa], "-Wno-psabi"),
+        device=(*host, define, *_ISA[isa], *_FLAGS["cpu"]),
         link=_LINK,
     )
 
@@ -215,7 +194,7 @@ def cuda(architectures: tuple[str, ...]) -> Recipe:
         toolkit=found,
         host=(*_flags("CXXFLAGS"), *_COMMON, *_HOST),
         device=(
-            *_flags("CUDAFLAGS"), *_COMMON, *code, f"-Xcompiler={','.join(_HOST[:2])}", *_CUDA,
+            *_flags("CUDAFLAGS"), *_COMMON, *code, *_CUDA,
         ),
         link=(*_LINK, "-lcudart_static", "-ldl", "-lrt"),
     )  # fmt: skip

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from codegen.dtypes import DTYPES
+from codegen.home import INCLUDE
 from codegen.space.expand import FamilySpace
 from codegen.spec.expressions import BOOL, EVALUATION_ERRORS, Expression
 from codegen.spec.model import Configuration, ParameterType, Target
-from tools.places import INCLUDE
 
 SYMBOLS = {"N": 24, "M": 5}
 # What requirements and outputs see of a call beside them: the scalar `c`, and the device.

@@ -19,13 +19,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from codegen import pipeline
+from codegen.home import SPECS
 from codegen.manifest import Selection
 from codegen.spec.problems import Location, Problem, SpecError, UsageError
 from codegen.tree import writer
 from tests.fuzz import spec_programs, spec_texts
 from tests.fuzz.limits import TimeOutError, limited
 from tests.fuzz.spec_texts import Texts
-from tools.places import SPECS
 
 _PROBLEM = re.compile(r"[^\n]*:\d+:\d+: [^\n]+")
 MANY = {"suppress_health_check": list(HealthCheck)}

@@ -8,6 +8,7 @@ copy.
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import shutil
@@ -19,12 +20,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SHARD = next(iter(sorted((ROOT / "generated" / "flash_forward").glob("cpu_[0-9]*.cpp"))), None)
 COMPILER = os.environ.get("CXX") or shutil.which("c++")
-FLAGS = {  # as in kernelmint/cmake/cpu.cmake
-    "baseline": [],
-    "avx2": ["-march=x86-64-v3"],
-    "avx512": ["-march=x86-64-v4"],
-    "amx": ["-march=sapphirerapids"],
-}
+FLAGS = json.loads((ROOT / "kernelmint/cmake/flags.json").read_text())["isas"]
 NO_CODE = {"DW.ref.__gxx_personality_v0"}  # a pointer to libstdc++'s exception handling
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import shutil
 import subprocess
@@ -15,12 +16,7 @@ from runtime import _native, packs
 ROOT = Path(__file__).resolve().parents[2]
 ARM_COMPILER = shutil.which("aarch64-linux-gnu-g++")
 EMULATOR = shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")
-FLAGS = {  # as in kernelmint/cmake/cpu.cmake
-    "baseline": [],
-    "avx2": ["-march=x86-64-v3"],
-    "avx512": ["-march=x86-64-v4"],
-    "amx": ["-march=sapphirerapids"],
-}
+FLAGS = json.loads((ROOT / "kernelmint/cmake/flags.json").read_text())["isas"]
 
 BUILT_FOR = packs.of("flash_forward").isas  # what the compiler can
 ISAS = [isa for isa in _native.supported_cpu_isas() if isa in BUILT_FOR]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,8 @@ from runtime.ondemand import compilers
 
 from .test_ondemand import NVCC
 
-COMMANDS = Path(__file__).resolve().parents[2] / "build/editable/compile_commands.json"
+ROOT = Path(__file__).resolve().parents[2]
+COMMANDS = ROOT / "build/editable/compile_commands.json"
 
 
 def cmake_flags(file: str) -> set[str]:
@@ -59,3 +62,27 @@ def test_cuda_kernels() -> None:
     flags = flags_of(compilers.cuda(("80",)).device)
     assert flags - architectures(flags) == kernel - architectures(kernel)
     assert "--generate-code=arch=compute_80,code=[sm_80]" in flags
+
+
+def test_the_one_search_for_nvcc(tmp_path) -> None:
+    """CMake, building on demand and the backend ask it: the one named, on PATH, or PyPI's."""
+    named, on_path, installed = (
+        tmp_path / name for name in ("named", "bin/nvcc", "site/nvidia/cu13/bin/nvcc")
+    )
+    for file in (on_path, installed):
+        file.parent.mkdir(parents=True)
+        file.touch(mode=0o755)
+    environment = {"PYTHONPATH": str(tmp_path / "site")}
+    command = [sys.executable, "-S", str(ROOT / "codegen/build/nvcc.py")]
+
+    def found(**variables: str) -> str:
+        done = subprocess.run(
+            command, env=environment | variables, capture_output=True, text=True, check=False
+        )
+        return done.stdout or done.stderr
+
+    path = str(on_path.parent)
+    assert found(PATH=path, CUDACXX=f"{named} -v") == f"named by CUDACXX;{named};-v"
+    assert found(PATH=path, CUDACXX="") == f"on PATH;{on_path}"
+    assert found(PATH="") == f"from PyPI;{installed}"
+    assert "no nvcc: none named by CUDACXX" in found(PATH="", PYTHONPATH="")

@@ -10,13 +10,13 @@ import click
 from rich.console import Console
 
 from codegen import packs
+from codegen.home import GENERATED, SPECS
 from codegen.ptxas.files import check_outputs, write_text
 from codegen.ptxas.fingerprints import Manifest
 from codegen.ptxas.records import Record, ReportError, csv_text, read_csv
 from codegen.words import counted
 
 from ..output_file import cannot_write
-from ..places import GENERATED, SPECS
 from . import gate
 from . import report as reports
 from .diff import Change, compare

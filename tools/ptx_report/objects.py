@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import shutil
 import subprocess
 from pathlib import Path
 
+from codegen.build import nvcc
 from codegen.ptxas.records import Record, ReportError
 
 _FUNCTION = re.compile(r"\s*Function (\S+):")
@@ -19,14 +19,13 @@ _FIELD = re.compile(r"([A-Z]+(?:\[\d+\])?):(\d+)")
 def find_cuobjdump() -> str | None:
     """cuobjdump on PATH, beside nvcc, under CUDA_HOME, or PyPI's; None where it is nowhere."""
     candidates = [shutil.which("cuobjdump")]
-    if nvcc := shutil.which("nvcc"):
-        candidates.append(str(Path(nvcc).resolve().parent / "cuobjdump"))
+    if compiler := nvcc.of_machine():
+        program = shutil.which(compiler.command[0]) or compiler.command[0]
+        candidates.append(str(Path(program).resolve().parent / "cuobjdump"))
     for variable in ("CUDA_HOME", "CUDA_PATH"):
         if home := os.environ.get(variable):
             candidates.append(str(Path(home, "bin", "cuobjdump")))
-    spec = importlib.util.find_spec("nvidia")
-    for folder in (spec.submodule_search_locations if spec else None) or ():
-        candidates += map(str, sorted(Path(folder).glob("cu*/bin/cuobjdump"), reverse=True))
+    candidates += reversed(nvcc.in_pypi("cuobjdump"))
     return next((path for path in candidates if path and os.access(path, os.X_OK)), None)
 
 

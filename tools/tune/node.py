@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from codegen import home
 from codegen.spec.model import Shape
 from runtime import BuildError, _native, manifest
 from runtime.ondemand import compilers
@@ -54,7 +55,7 @@ def identity(family: str, is_cuda: bool, installed: bool) -> dict[str, str]:
     """What all nodes must have alike, so that a kernel is the same wherever it is built, and timed
     in the same way; of the family's specs too where they are those that are installed."""
     own = Path(__file__).parent
-    sources = [*_files(compilers.INCLUDE), *_files(compilers.PACK), *sorted(own.glob("*.py"))]
+    sources = [*_files(home.INCLUDE), *_files(home.PACK), *sorted(own.glob("*.py"))]
     found = {
         "kernelmint": importlib.metadata.version("kernelmint"),
         "its sources": digest([codegen_identity(), *map(content, sources)])[:8],

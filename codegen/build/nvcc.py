@@ -1,0 +1,75 @@
+"""Which nvcc compiles: the one that CUDACXX names, else the one on PATH, else PyPI's.
+
+    python codegen/build/nvcc.py
+
+prints where it is from and its command, with a semicolon between, for CMake; exit status 1 and why
+if there is none. Standard library only.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+# nvcc alone pulls its parts in unpinned and leaves out CCCL, whose nv/target cuda_fp16.h includes:
+# the metapackage pins one toolkit.
+REQUIREMENT = "cuda-toolkit[nvcc,cccl]==13.0.*"
+
+
+class Nvcc(NamedTuple):
+    """How nvcc is called, and where that is from."""
+
+    command: tuple[str, ...]
+    origin: str
+
+
+class NvccNotFoundError(LookupError):
+    """There is no nvcc; the message says where it was looked for, and what to do."""
+
+
+def find() -> Nvcc:
+    """The nvcc that compiles here. Raises NvccNotFoundError."""
+    if nvcc := of_machine():
+        return nvcc
+    if found := in_pypi("nvcc"):
+        return Nvcc((found[-1],), "from PyPI")
+    raise NvccNotFoundError(
+        "no nvcc: none named by CUDACXX, none on PATH, none installed from PyPI: put a CUDA "
+        f'toolkit\'s bin folder on PATH, or `pip install "{REQUIREMENT}"`'
+    )
+
+
+def of_machine() -> Nvcc | None:
+    """The nvcc of the machine, whatever is installed from PyPI. Only folders of PATH count: an nvcc
+    in /usr/local/bin that is not on PATH was not asked for."""
+    if named := os.environ.get("CUDACXX"):
+        return Nvcc(tuple(shlex.split(named)), "named by CUDACXX")
+    found = shutil.which("nvcc")
+    return Nvcc((found,), "on PATH") if found else None
+
+
+def in_pypi(program: str) -> list[str]:
+    """The programs of that name in toolkits from PyPI, the newest last."""
+    spec = importlib.util.find_spec("nvidia")
+    roots = (spec.submodule_search_locations or ()) if spec else ()
+    return sorted(str(path) for root in roots for path in Path(root).glob(f"cu*/bin/{program}"))
+
+
+def main() -> int:
+    """The command."""
+    try:
+        nvcc = find()
+    except NvccNotFoundError as error:
+        print(error, file=sys.stderr, end="")
+        return 1
+    print(nvcc.origin, *nvcc.command, sep=";", end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

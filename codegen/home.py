@@ -1,0 +1,17 @@
+"""Where Kernelmint's own files are: in a checkout, or in an install. The standard library alone.
+
+(`kernelmint/__init__.py` and KernelmintConfig.cmake ask it themselves: the one imports no room, the
+other runs before Python is found.)
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]  # the checkout's, or site-packages
+IN_CHECKOUT = (ROOT / "CMakeLists.txt").is_file()
+INCLUDE = ROOT / ("runtime/include" if IN_CHECKOUT else "kernelmint/include")
+PACK = ROOT / ("runtime/pack" if IN_CHECKOUT else "kernelmint/pack")  # C++ of every pack's library
+SPECS = ROOT / ("kernel_specs" if IN_CHECKOUT else "kernelmint/_pack/kernel_specs")
+GENERATED = ROOT / "generated"
+CMAKE = ROOT / "kernelmint/cmake"
