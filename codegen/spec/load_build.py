@@ -98,6 +98,12 @@ class BuildLoader:
             self.document.report(
                 f"'{entry}' is not a library: a name, as -l takes it, or the path of a file", *path
             )
+        elif entry == "cuda":
+            self.document.report(
+                "'cuda' is the CUDA driver's library, without which a machine without a GPU cannot "
+                "load the kernels: take its functions by driver_function() of driver_function.h",
+                *path,
+            )
         return entry
 
     def _place(self, entry: str | schema.PackagePath, *path: str | int) -> Place:

@@ -26,8 +26,6 @@ from typing import TYPE_CHECKING
 
 from codegen import home, packs
 from codegen.build import jobs
-from codegen.ptxas.collect import write_csv
-from codegen.ptxas.records import ReportError
 from runtime import _native
 from runtime.errors import BuildError
 from runtime.ondemand import compilers
@@ -45,7 +43,6 @@ from runtime.ondemand.cache import (
 from runtime.ondemand.commands import HOST, HOST_INCLUDES, Commands
 from runtime.ondemand.compilers import Recipe
 from runtime.ondemand.dependencies import changed_since, headers, listed, traced
-from runtime.ondemand.diagnose import first_error
 from runtime.ondemand.progress import Progress
 from runtime.ondemand.specs import Source, codegen_identity
 
@@ -374,6 +371,9 @@ class _Job:
 
     def _collect(self, logs: Sequence[str]) -> None:
         """What ptxas made of the kernel, as a build's report collects it."""
+        from codegen.ptxas.collect import write_csv  # which takes a warm start longer than the rest
+        from codegen.ptxas.records import ReportError
+
         for unit, log in zip(self.commands.units, logs, strict=True):
             if unit.log is not None:
                 path = self.folder / "ptxas" / f"{unit.log}.{self.request.target}.ptxas.log"
@@ -402,6 +402,8 @@ class _Job:
 
     def _failure(self, error: _CompilerError) -> str:
         """The error's text. The build's folder is kept, for a person to look into."""
+        from runtime.ondemand.diagnose import first_error  # which a warm start does not need
+
         request = self.request
         header = request.source.root / self.generated.header
         first = first_error(error.output, header, [request.source.root, *self.commands.foreign])

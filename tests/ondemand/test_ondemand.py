@@ -110,18 +110,19 @@ runtime.load(sys.argv[1])
 kernel = runtime.kernel(sys.argv[2])
 x, y = torch.randn(2, 3, 1000)
 torch.testing.assert_close(kernel(x, y, alpha=2.0), 2 * x + y)
-print(*sorted({"mako", "pydantic", "yaml", "concurrent.futures.thread"} & sys.modules.keys()))
+print(*sys.modules)
 """
 
 
-def test_another_process_compiles_nothing_and_imports_nothing_of_codegens_libraries(
+def test_another_process_compiles_nothing_and_imports_nothing_that_only_builds_need(
     family, cache, compilations
 ):
     runtime.load(family.folder)
     runtime.build(family.name, "target == 'cpu' and dtype == f32")
     assert len(compilations.take()) == 2
     shown = in_new_process(WARM, family.folder, family.key())
-    assert not {"mako", "pydantic", "yaml"} & set(shown.stdout.split())
+    needless = {"mako", "pydantic", "yaml", "codegen.ptxas.collect", "runtime.ondemand.diagnose"}
+    assert not needless & set(shown.stdout.split())
     assert not compilations.take()
 
 
