@@ -27,7 +27,7 @@ import torch
 
 from codegen import scaffold
 
-from .output_file import OutputFile
+from .output_file import OutputFile, write
 
 FAMILY = "bench_add"
 _HEAD = """
@@ -270,7 +270,7 @@ def main(
             click.echo(f"{min(warm):>8.3f}{len(warm):>6}")
             figures.append({"name": contender.name, "cold": cold, "warm": warm})
             if json_file is not None:
-                json_file.write_text(json.dumps(figures, indent=1) + "\n")
+                write(json_file, json.dumps(figures, indent=1) + "\n")
     if failures:
         raise click.ClickException("\n".join(failures))
 

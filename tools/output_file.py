@@ -8,6 +8,9 @@ from typing import Any
 
 import click
 
+from codegen.ptxas.files import write_bytes
+from codegen.ptxas.records import ReportError
+
 
 class OutputFile(click.Path):
     """An option's file. One that cannot be written is refused before the work begins."""
@@ -23,6 +26,14 @@ class OutputFile(click.Path):
         if not path.exists() and not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
             self.fail(f"{path}: {path.parent} is not a folder that can be written")
         return path
+
+
+def write(path: Path, data: str | bytes) -> None:
+    """Writes such a file, whole or not at all. Raises click.ClickException."""
+    try:
+        write_bytes(path, data.encode() if isinstance(data, str) else data)
+    except ReportError as error:
+        raise click.ClickException(str(error)) from None
 
 
 def cannot_write(error: OSError) -> click.ClickException:

@@ -19,6 +19,11 @@ _Identity = tuple[int, int] | str
 
 
 def write_text(path: Path, text: str) -> None:
+    """Writes a text file as `write_bytes` does."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, data: bytes) -> None:
     """Writes a file at once: no reader ever sees half of it. Raises ReportError.
 
     A symbolic link stays, and its file is written. What is not a regular file (a device, a pipe,
@@ -27,24 +32,24 @@ def write_text(path: Path, text: str) -> None:
     try:
         status = _status(path)
         if status is not None and not stat.S_ISREG(status.st_mode):
-            with path.open("w", encoding="utf-8", newline="") as out:
-                out.write(text)
+            with path.open("wb") as out:
+                out.write(data)
         elif status is not None and (own := _standard_stream(status)) is not None:
             sys.stdout.flush()
-            with os.fdopen(os.dup(own), "w", encoding="utf-8", newline="") as out:
-                out.write(text)
+            with os.fdopen(os.dup(own), "wb") as out:
+                out.write(data)
         else:
-            _replace(Path(os.path.realpath(path)), text)
+            _replace(Path(os.path.realpath(path)), data)
     except OSError as error:
         raise ReportError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
-def _replace(path: Path, text: str) -> None:
+def _replace(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as out:
-            out.write(text)
+        with os.fdopen(handle, "wb") as out:
+            out.write(data)
         if path.exists():
             shutil.copymode(path, temporary)
         else:

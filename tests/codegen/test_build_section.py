@@ -39,7 +39,7 @@ def with_build(workspace, name: str, text: str) -> None:
         ("sm80.yaml", "{include: [{pakage: a}]}", "19:20", "unknown key 'pakage' (did you mean"),
         ("sm80.yaml", "{libraries: [-lm]}", "19:21", "'-lm' is not a library: a name, as -l "),
         ("sm80.yaml", "{libraries: [./a.a]}", "19:21", "there is no file kernel_specs/a.a"),
-        ("sm80.yaml", "{libraries: [m, cuda]}", "19:24", "take its functions by driver_function() o"),
+        ("sm80.yaml", "{libraries: [m, cuda]}", "19:24", "take its functions by driver_func"),
         ("sm80.yaml", "{sources: [absent.cu]}", "19:19", "there is no file kernel_specs/demo/abs"),
         ("sm80.yaml", "{sources: [../x.cu]}", "19:19", "must lie in the family's folder"),
         ("sm80.yaml", "{sources: [sm80.cuh]}", "19:19", "a source is one of .cpp, .cc, .cxx, .cu"),

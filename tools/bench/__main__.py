@@ -19,7 +19,7 @@ from runtime import KernelInfo, manifest, packs
 
 from ..families import hook, named
 from ..listing import print_table
-from ..output_file import OutputFile
+from ..output_file import OutputFile, write
 from ..problem import Case, cases, of_case
 from ..selection import of_set
 from . import results
@@ -123,7 +123,7 @@ def _beside_each_other(family: str, set_name: str | None) -> click.Command:
             of_group = [row for row in rows if row.problem.group == group_name]
             print_table(console, results.table(of_group, "GB/s"))
         if json_file is not None:
-            json_file.write_text(results.json_text(rows, device))
+            write(json_file, results.json_text(rows, device))
 
     return command
 

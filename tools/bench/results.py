@@ -3,6 +3,7 @@ plot."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import platform
@@ -16,6 +17,7 @@ from rich.table import Table
 
 from runtime import _native, packs
 
+from ..output_file import write
 from .clocks import Spread
 from .intervals import CONFIDENCE, Interval
 from .measure import Measured
@@ -265,4 +267,6 @@ def write_plot(rows: list[Row], unit: str, file: Path, axis: str) -> None:
         panel.set_xticks(lengths := sorted({row.problem.extent for row in in_group}), lengths)
         panel.minorticks_off()
         panel.legend(fontsize="small")
-    figure.savefig(file)
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format=file.suffix[1:])
+    write(file, drawn.getvalue())

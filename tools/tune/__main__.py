@@ -14,6 +14,8 @@ from rich.console import Console, JustifyMethod
 
 import runtime
 from codegen import completion
+from codegen.ptxas.files import write_text
+from codegen.ptxas.records import ReportError
 from codegen.spec.problems import SpecError, UsageError
 from codegen.words import counted
 from runtime import packs
@@ -122,7 +124,7 @@ def main(
             raise click.UsageError(f"{path.parent} cannot be written: name another file with --out")
         found = tuner.run()
         if json_file is not None:
-            json_file.write_text(json.dumps(t4.document(tuner.outcomes()), indent=1) + "\n")
+            write_text(json_file, json.dumps(t4.document(tuner.outcomes()), indent=1) + "\n")
         if not found:
             raise click.ClickException("nothing was measured")
         kept = rows.write(path, family, target, found, tuner.unmeasured)
@@ -130,7 +132,7 @@ def main(
         raise click.ClickException(str(error)) from None
     except (UsageError, runtime.InvalidArgument) as error:
         raise click.UsageError(str(error)) from None
-    except OSError as error:
+    except (OSError, ReportError) as error:
         raise click.ClickException(
             f"{error}; what was found is in the journal: the same command goes on from there"
         ) from None

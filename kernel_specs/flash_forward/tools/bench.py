@@ -14,7 +14,7 @@ import torch
 from kernelmint.tools.bench import clocks, results
 from kernelmint.tools.bench.measure import measure
 from kernelmint.tools.listing import print_table
-from kernelmint.tools.output_file import OutputFile
+from kernelmint.tools.output_file import OutputFile, write
 from kernelmint.tools.selection import keys_of_set, of_set
 from rich.console import Console
 from rich.progress import Progress
@@ -248,7 +248,7 @@ def main(
             if any(row.contender in progression for row in rows_of_group):
                 console.print(progression_table(rows_of_group, progression, unit))
             if json_file is not None:
-                json_file.write_text(results.json_text(rows, device, goal))
+                write(json_file, results.json_text(rows, device, goal))
     if goal is not None:
         print_table(console, results.goals_table(rows, goal))
     if plot_file is not None:

@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from kernelmint.tools.bench.clocks import Spread
 from kernelmint.tools.bench.intervals import Interval
 from kernelmint.tools.bench.measure import Measured, measure
-from kernelmint.tools.output_file import OutputFile
+from kernelmint.tools.output_file import OutputFile, write
 
 from ..block_sparse import reference as block_sparse
 from .implementations import UnavailableError, load
@@ -267,4 +267,4 @@ def main(
     if json_file is not None:
         machine = {"device": torch.cuda.get_device_name(), "host": platform.machine()}
         report = {"machine": machine, "figures": [asdict(figure) for figure in figures]}
-        json_file.write_text(json.dumps(report, indent=1) + "\n")
+        write(json_file, json.dumps(report, indent=1) + "\n")

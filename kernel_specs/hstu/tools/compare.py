@@ -17,7 +17,7 @@ from typing import Any
 import click
 import torch
 from kernelmint.tools.comparison import Difference, Selections, Tolerance
-from kernelmint.tools.output_file import OutputFile
+from kernelmint.tools.output_file import OutputFile, write
 
 from .. import semantics
 from .cases import CASES, SEED_CASES, Case, draw
@@ -313,7 +313,7 @@ def _mark(passed: bool) -> str:
 
 def _write(path: Path | None, report: dict[str, Any]) -> None:
     if path is not None:
-        path.write_text(json.dumps(report, indent=1, default=str) + "\n")
+        write(path, json.dumps(report, indent=1, default=str) + "\n")
 
 
 if __name__ == "__main__":
