@@ -17,15 +17,15 @@ class _Source:
     module: str
     summary: str
     of_group: str | None = None
-    room: str = "runtime"  # what it cannot do without
+    calls: bool = False  # kernels, which takes PyTorch
 
 
 def _codegen(name: str, summary: str) -> _Source:
-    return _Source("codegen.__main__", summary, name, room="codegen")
+    return _Source("codegen.__main__", summary, name)
 
 
-def _tool(module: str, summary: str, room: str = "runtime") -> _Source:
-    return _Source(f"kernelmint.tools.{module}", summary, room=room)
+def _tool(module: str, summary: str, calls: bool = True) -> _Source:
+    return _Source(f"kernelmint.tools.{module}", summary, calls=calls)
 
 
 _SECTIONS = {
@@ -36,7 +36,7 @@ _SECTIONS = {
         "build": _Source("runtime.ondemand.__main__", "Build kernels into the cache.", "build"),
         "cache": _Source("runtime.ondemand.__main__", "List and prune the cache.", "cache"),
         "ptx-report": _tool(
-            "ptx_report.__main__", "Registers and spills, of a log or as installed.", "codegen"
+            "ptx_report.__main__", "Registers and spills, of a log or as installed.", calls=False
         ),
         "demo": _tool("demo", "Call every attention kernel, and check it."),
     },
@@ -46,7 +46,7 @@ _SECTIONS = {
         "regenerate": _codegen("regenerate", "Write the generated tree."),
         "check": _codegen("check", "Say whether the generated tree is up to date."),
         "dev": _tool("dev", "Run a command again after each edit, with what it uses built anew."),
-        "slim": _tool("slim", "Make a set of the kernels that programs used.", "codegen"),
+        "slim": _tool("slim", "Make a set of the kernels that programs used.", calls=False),
         "schema": _codegen("schema", "Print the JSON Schema of the specs."),
     },
     "Proving and measuring": {
@@ -72,7 +72,8 @@ class _Commands(click.Group):
         if source is None:
             return None
         try:
-            rooms.load(source.room)  # first, since it says what is missing
+            if source.calls:
+                _ = rooms.load("runtime").kernel  # first, since it says what is missing
             command = rooms.load(source.module).main
         except ImportError as error:
             raise click.ClickException(str(error)) from None

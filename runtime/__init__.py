@@ -6,7 +6,7 @@
     runtime.kernel("flash_forward.cpu.f32-d64-r64-c128")(q, k, v)
     runtime.attention(q, k, v, causal=True)           # picks the kernel
 
-docs/runtime.md has the whole of it.
+Without PyTorch, kernels can be listed and built, not called. docs/runtime.md has the whole of it.
 """
 
 from __future__ import annotations
@@ -15,16 +15,7 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-try:
-    importlib.import_module("torch")
-except ModuleNotFoundError as _error:
-    if _error.name != "torch":
-        raise
-    raise ModuleNotFoundError(
-        "runtime calls kernels on PyTorch tensors, and PyTorch is not installed: "
-        'run `pip install "kernelmint[torch]"`',
-        name="torch",
-    ) from None
+from runtime import pytorch as _pytorch
 
 try:
     importlib.import_module("runtime._native")
@@ -34,9 +25,7 @@ except ModuleNotFoundError as _error:
     # A checkout's own folder, which shadows the installed package: its extension will do.
     __path__.append(importlib.import_module("runtime.extension").installed_beside(__path__[0]))
 
-from runtime import choice as _choice
 from runtime import manifest as _manifest
-from runtime import operators as _operators
 from runtime import packs as _packs
 from runtime.errors import (
     BuildError,
@@ -45,18 +34,21 @@ from runtime.errors import (
     PackError,
     TargetUnavailable,
 )
-from runtime.finding import kernel
-from runtime.handle import Kernel
 from runtime.kernel_info import KernelInfo
 from runtime.listing import families, kernels, targets
 from runtime.loading import build, load, load_pack
+from runtime.loading import offer as _offer
+
+if _pytorch.IS_INSTALLED:
+    from runtime.finding import kernel
+    from runtime.handle import Kernel
 
 if len(__path__) > 1:
     _manifest.check_checkout(Path(__file__).resolve().parent)
 
 for _pack in _packs.all_packs():
     try:
-        _operators.register(_pack, _choice.of_call, _choice.describe)
+        _offer(_pack)
     except PackError as _damage:
         _packs.refuse(_pack.families[0], str(_damage))
 
@@ -81,6 +73,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """A family's front, imported when it is first asked for."""
+    if name in __all__ and not _pytorch.IS_INSTALLED:
+        raise _pytorch.missing()
     try:
         function = _packs.front(name)
     except _packs.NoFrontError:

@@ -9,11 +9,13 @@ import platform
 from typing import Any
 
 import click
-import torch
 
 from codegen import home
-from runtime import _native, devices, errors, listing, manifest, packs
+from runtime import _native, devices, errors, listing, manifest, packs, pytorch
 from runtime.ondemand.cache import default_folder
+
+if pytorch.IS_INSTALLED:
+    import torch
 
 
 def _version() -> str:
@@ -21,6 +23,18 @@ def _version() -> str:
         return importlib.metadata.version("kernelmint")
     except importlib.metadata.PackageNotFoundError:
         return "not installed"
+
+
+def _torch() -> dict[str, Any]:
+    """What depends on PyTorch; each None where it is not installed."""
+    if not pytorch.IS_INSTALLED:
+        return dict.fromkeys(("torch", "torch_cuda", "tensors", "threads"))
+    return {
+        "torch": torch.__version__,
+        "torch_cuda": torch.version.cuda,
+        "tensors": "DLPack exchange table" if _native.has_exchange_api() else "Python attributes",
+        "threads": torch.get_num_threads(),
+    }
 
 
 def _cpu_isa() -> str:
@@ -49,14 +63,11 @@ def collect() -> dict[str, Any]:
     return {
         "kernelmint": _version(),
         "python": platform.python_version(),
-        "torch": torch.__version__,
-        "torch_cuda": torch.version.cuda,
+        **_torch(),
         "extension": _native.__file__,
         "abi": _native.abi,
         "compiler": _native.compiler,
-        "tensors": "DLPack exchange table" if _native.has_exchange_api() else "Python attributes",
         "cpu_isa": _cpu_isa(),
-        "threads": torch.get_num_threads(),
         "devices": [dataclasses.asdict(device) for device in devices.properties()],
         "packs": [
             {
@@ -87,16 +98,24 @@ def show(found: dict[str, Any]) -> None:
         ("extension", found["extension"]),
         ("built", f"{found['compiler']}; ABI of packs {found['abi']}"),
         ("python", found["python"]),
-        ("torch", f"{found['torch']}, CUDA {found['torch_cuda'] or 'none'}"),
-        ("tensors by", found["tensors"]),
-        ("CPU", f"{found['cpu_isa']}; {found['threads']} threads"),
-        *(
-            (f"GPU {device.index}", str(device))
-            for device in (devices.Properties(**d) for d in found["devices"])
-        ),
+    ]
+    if found["torch"] is None:
+        rows += [
+            ("PyTorch", "not installed: kernels can be listed and built, not called"),
+            ("CPU", found["cpu_isa"]),
+        ]
+    else:
+        rows += [
+            ("torch", f"{found['torch']}, CUDA {found['torch_cuda'] or 'none'}"),
+            ("tensors by", found["tensors"]),
+            ("CPU", f"{found['cpu_isa']}; {found['threads']} threads"),
+        ]
+    rows += [
+        (f"GPU {device.index}", str(device))
+        for device in (devices.Properties(**d) for d in found["devices"])
     ]
     if not found["devices"]:
-        rows.append(("GPUs", "none"))
+        rows.append(("GPUs", "none" if found["torch"] else "unknown: PyTorch finds them"))
     for pack in found["packs"]:
         settings = pack["settings"]
         compiler = settings.get("c++", "unknown compiler")

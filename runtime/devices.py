@@ -9,10 +9,11 @@ import platform
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from codegen.architectures import parse
-from runtime import _native
+from runtime import _native, pytorch
+
+if pytorch.IS_INSTALLED:
+    import torch
 
 
 def why_not_its_kind(is_cuda: bool, device_type: str) -> str | None:
@@ -23,8 +24,27 @@ def why_not_its_kind(is_cuda: bool, device_type: str) -> str | None:
 
 
 def has_cuda() -> bool:
-    """Whether this PyTorch sees a CUDA device."""
-    return torch.version.hip is None and torch.cuda.is_available()
+    """Whether PyTorch is installed, and sees a CUDA device."""
+    return pytorch.IS_INSTALLED and torch.version.hip is None and torch.cuda.is_available()
+
+
+def why_no_cuda() -> str | None:
+    """Why there is no CUDA device to run a kernel on, or None."""
+    if has_cuda():
+        return None
+    unknown = "" if pytorch.IS_INSTALLED else " (without PyTorch none is found)"
+    return f"no CUDA device{unknown}"
+
+
+def count() -> int:
+    """How many CUDA devices there are, if there are any."""
+    return torch.cuda.device_count()
+
+
+def capability_of(index: int) -> int:
+    """The compute capability of a CUDA device, 90 for 9.0."""
+    major, minor = torch.cuda.get_device_capability(index)
+    return 10 * major + minor
 
 
 @dataclass(frozen=True)
@@ -120,8 +140,7 @@ def why_no_isa(isas: tuple[str, ...]) -> str | None:
 def why_unsuitable(capability: int, exact: bool, index: int) -> str | None:
     """Why the CUDA device `index` runs no kernel of a target, however it was compiled, or None
     where it does. Arguments as for `why_unavailable`."""
-    major, minor = torch.cuda.get_device_capability(index)
-    here = 10 * major + minor
+    here = capability_of(index)
     if here == capability if exact else here >= capability:
         return None
     needed = f"{capability // 10}.{capability % 10}"
@@ -144,15 +163,14 @@ def why_unavailable(
     """
     if why := why_unsuitable(capability, exact, index):
         return why
-    major, minor = torch.cuda.get_device_capability(index)
-    here = 10 * major + minor
+    here = capability_of(index)
     # Machine code alone is shipped: it runs on its own major version, from its minor version up.
     compiled = [
         built.capability
         for built in map(parse, architectures)
         if built is not None and built.capability >= capability
     ]
-    if exact or any(a // 10 == major and a <= here for a in compiled):
+    if exact or any(a // 10 == here // 10 and a <= here for a in compiled):
         return None
     names = ", ".join(f"{a // 10}.{a % 10}" for a in compiled)
     return (

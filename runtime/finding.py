@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import functools
 import math
 import numbers
 import time
@@ -13,7 +12,6 @@ from typing import Any
 
 import torch
 
-from codegen.packs import Pack
 from codegen.space.nearest import nearest
 from codegen.words import counted, display_path
 from runtime import devices, kernel_info, listing, manifest, ondemand, operators, packs, used
@@ -62,7 +60,7 @@ def kernel(key: str | Mapping[str, Any] | object, *, build: bool | None = None) 
     if build:
         fresh = on_demand.build([key])[key]
         if fresh is not part:
-            add_part(key, fresh)
+            listing.add_part(key, fresh)
             found = _kernels[key] = _make(key, None, compiles=False)
     else:
         on_demand.warn_if_stale(key, part)
@@ -97,18 +95,6 @@ def describe(key: str) -> kernel_info.KernelInfo:
     return find(key).info if found is None else found
 
 
-def add_part(key: str, part: Pack) -> None:
-    """Adds a kernel that was built by itself, for `kernel` to take instead of an installed one.
-
-    Raises BuildError where its family's arguments are not those that are known here.
-    """
-    family = key.partition(".")[0]
-    manifest.check_same_family(family, packs.of(family), part)
-    packs.add_part(family, key, part)
-    _next_look[key] = time.monotonic() + _LOOK
-    short_forms.cache_clear()
-
-
 def _make(key: str, build: bool | None, compiles: bool) -> Kernel:
     if key.lstrip().startswith("("):
         key = _key_of_short(key)
@@ -127,7 +113,7 @@ def _make(key: str, build: bool | None, compiles: bool) -> Kernel:
                     f"{key} is not built, and nothing is built while a graph runs: call "
                     f"runtime.kernel({key!r}) before"
                 )
-            add_part(key, part)
+            listing.add_part(key, part)
             info = _info(family, key)
     if info is None:
         raise KernelNotFound(_explain_unknown(key))
@@ -143,6 +129,8 @@ def _make(key: str, build: bool | None, compiles: bool) -> Kernel:
             f"{pack}: {pack.library(family)} lacks {key}, which its manifest names: reinstall it"
         ) from None
     used.note(key)
+    if packs.part(family, key) is not None:
+        _next_look[key] = time.monotonic() + _LOOK
     kernel_class: type[Kernel] = packs.face(pack, family)
     return kernel_class.of_key(key)(info, native, through_operator)
 
@@ -167,24 +155,8 @@ def _abridged(key: str) -> str:
     return key if len(key) <= _COMPARED else f"{key[:_COMPARED]}…"
 
 
-def _plain_short(text: str) -> str:
-    """A short form as it is compared: case, spaces and the order of its features do not count."""
-    head, _, features = "".join(text.lower().split()).partition(":")
-    return f"{head}:{'+'.join(sorted(features.split('+')))}"
-
-
-@functools.cache
-def short_forms() -> dict[str, list[str]]:
-    """The keys of each short form."""
-    found: dict[str, list[str]] = {}
-    for info in kernel_info.infos(manifest.families()):
-        if info.short is not None:
-            found.setdefault(_plain_short(info.short), []).append(info.key)
-    return found
-
-
 def _key_of_short(short: str) -> str:
-    plain, known = _plain_short(short), short_forms()
+    plain, known = listing.plain_short(short), listing.short_forms()
     keys = known.get(plain, [])
     if len(keys) == 1:
         return keys[0]

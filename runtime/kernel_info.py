@@ -6,12 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from codegen.manifest import Family, Target
 from codegen.manifest import Kernel as Generated
 from codegen.packs import Pack
-from runtime import devices, manifest, ondemand, packs
+from runtime import devices, manifest, ondemand, packs, pytorch
 
 
 @dataclass(frozen=True)
@@ -75,14 +73,16 @@ def why_not_built(family: Family, target: Target) -> str | None:
 def why_unavailable(pack: Pack, target: Target, shared_memory: int) -> str | None:
     """Why kernels that a pack holds, whose blocks take so much shared memory, run on none of this
     machine's devices, or None."""
+    if not pytorch.IS_INSTALLED:
+        return "PyTorch is not installed"
     if not target.is_cuda:
         return devices.why_no_isa(pack.isas)
-    if not devices.has_cuda():
-        return "no CUDA device"
+    if why := devices.why_no_cuda():
+        return why
     reasons = [
         devices.why_unavailable(target.capability, target.exact, pack.architectures, index)
         or devices.why_too_large(shared_memory, index)
-        for index in range(torch.cuda.device_count())
+        for index in range(devices.count())
     ]
     return None if None in reasons else reasons[0]
 

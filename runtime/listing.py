@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 from codegen.manifest import Family
+from codegen.packs import Pack
 from codegen.spec.where import of_manifests
 from codegen.words import did_you_mean
 from runtime import manifest, packs
@@ -109,3 +111,30 @@ def check_name(what: str, name: object, known: list[str]) -> None:
         return
     meant = did_you_mean(name, known, list_few=False)
     raise InvalidArgument(f"unknown {what}: {shown(name)}{meant}; known: {', '.join(known)}")
+
+
+def plain_short(text: str) -> str:
+    """A short form as it is compared: case, spaces and the order of its features do not count."""
+    head, _, features = "".join(text.lower().split()).partition(":")
+    return f"{head}:{'+'.join(sorted(features.split('+')))}"
+
+
+@functools.cache
+def short_forms() -> dict[str, list[str]]:
+    """The keys of each short form."""
+    found: dict[str, list[str]] = {}
+    for info in infos(manifest.families()):
+        if info.short is not None:
+            found.setdefault(plain_short(info.short), []).append(info.key)
+    return found
+
+
+def add_part(key: str, part: Pack) -> None:
+    """Adds a kernel that was built by itself, for `kernel` to take instead of an installed one.
+
+    Raises BuildError where its family's arguments are not those that are known here.
+    """
+    family = key.partition(".")[0]
+    manifest.check_same_family(family, packs.of(family), part)
+    packs.add_part(family, key, part)
+    short_forms.cache_clear()

@@ -6,8 +6,20 @@ import os
 from collections.abc import Sequence
 
 from codegen.packs import Pack
-from runtime import choice, finding, listing, manifest, operators, packs
+from runtime import listing, manifest, packs, pytorch
 from runtime.kernel_info import KernelInfo, infos
+
+if pytorch.IS_INSTALLED:
+    from runtime import choice, operators
+
+
+def offer(pack: Pack) -> None:
+    """Registers the operators of a pack's families; there are none without PyTorch.
+
+    Raises PackError for schemas that are none; nothing is registered then.
+    """
+    if pytorch.IS_INSTALLED:
+        operators.register(pack, choice.of_call, choice.describe)
 
 
 def load_pack(folder: str | os.PathLike[str]) -> Pack:
@@ -26,9 +38,9 @@ def load_pack(folder: str | os.PathLike[str]) -> Pack:
     with packs.changing:
         pack = packs.readable(folder)
         if pack not in packs.all_packs():
-            operators.register(pack, choice.of_call, choice.describe)
+            offer(pack)
             packs.register(pack)
-            finding.short_forms.cache_clear()
+            listing.short_forms.cache_clear()
     return pack
 
 
@@ -54,8 +66,8 @@ def load(folder: str | os.PathLike[str]) -> list[KernelInfo]:
         names = on_demand.load(folder)
         for name in names:
             if name not in known:
-                operators.register(packs.of(name), choice.of_call, choice.describe)
-        finding.short_forms.cache_clear()
+                offer(packs.of(name))
+        listing.short_forms.cache_clear()
     return [info for name in names for info in infos([manifest.family(name)])]
 
 
@@ -102,5 +114,5 @@ def build(
         if architectures is None:
             keys = on_demand.runnable(keys)
     for key, part in on_demand.build(keys, architectures).items():
-        finding.add_part(key, part)
+        listing.add_part(key, part)
     return [info for info in infos(map(manifest.family, names)) if info.key in keys]

@@ -16,8 +16,6 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-import torch
-
 from codegen import packs as pack_files
 from codegen.architectures import Architecture, of_target, parse
 from codegen.manifest import Family, Target
@@ -159,11 +157,11 @@ def why_not(target: Target) -> str | None:
     """Why a target's kernels cannot be built for what is here, or None where they can."""
     if not target.is_cuda:
         return None
-    if not devices.has_cuda():
-        return "no CUDA device"
+    if why := devices.why_no_cuda():
+        return why
     reasons = [
         devices.why_unsuitable(target.capability, target.exact, index)
-        for index in range(torch.cuda.device_count())
+        for index in range(devices.count())
     ]
     return None if None in reasons else reasons[0]
 
@@ -186,17 +184,12 @@ def recipe(key: str, architectures: Sequence[str] | None) -> Recipe:
 def _architectures(key: str, wanted: Architecture, named: Sequence[str] | None) -> tuple[str, ...]:
     """The architectures that suit a target: of those named, else of the devices."""
     if named is None:
-        if not devices.has_cuda():
+        if why := devices.why_no_cuda():
             raise TargetUnavailable(
-                f"{key}: no CUDA device to build it for; name an architecture, such as "
+                f"{key}: {why} to build it for; name an architecture, such as "
                 f"runtime.build(…, architectures=['{wanted.capability}'])"
             )
-        numbers = [
-            10 * major + minor
-            for major, minor in map(
-                torch.cuda.get_device_capability, range(torch.cuda.device_count())
-            )
-        ]
+        numbers = [devices.capability_of(index) for index in range(devices.count())]
         shown = f"the devices have {', '.join(f'{n // 10}.{n % 10}' for n in sorted(set(numbers)))}"
     else:
         numbers = []

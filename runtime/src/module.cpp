@@ -54,7 +54,8 @@ NB_MODULE(_native, module) {
 
   // Kernels live as long as the process: PyTorch's operators hold them.
   nb::set_leak_warnings(false);
-  Torch::get();
+  // Read now: at a call, threads would wait for it with Python's lock held. Listing needs none.
+  if (nb::dict(nb::module_::import_("sys").attr("modules")).contains("torch")) Torch::get();
   module.attr("abi") = kAbi;
   module.attr("compiler") = compiler();
   module.def(

@@ -72,13 +72,22 @@ def environment(made, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "bin"
 
 
-def test_without_pytorch_it_generates_and_says_what_else_it_takes(environment, tmp_path) -> None:
+def test_without_pytorch_it_builds_and_says_what_calls_take(
+    environment, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setenv("KERNELMINT_CACHE_DIR", str(tmp_path / "cache"))
     run(environment / "kernelmint", "new", "scale_add", cwd=tmp_path)
     run(environment / "kernelmint", "regenerate", cwd=tmp_path)
     assert "is up to date" in run(environment / "kernelmint", "check", cwd=tmp_path)
+    key = "scale_add.cpu.f32-n8192"
+    assert key in run(environment / "kernelmint", "build", "scale_add", "--key", key, cwd=tmp_path)
+    assert key in run(environment / "kernelmint", "cache", cwd=tmp_path)
+    shown = run(environment / "kernelmint", "info", cwd=tmp_path)
+    assert "PyTorch     not installed" in shown
+    assert "flash_forward     cpu " in shown
     done = subprocess.run(
-        [environment / "kernelmint", "info"], cwd=tmp_path, capture_output=True, text=True,
-        check=False,
+        [environment / "python", "-c", "import kernelmint; kernelmint.attention"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 1
     assert 'run `pip install "kernelmint[torch]"`' in done.stderr

@@ -9,18 +9,22 @@ from pathlib import Path
 
 import pytest
 
+from runtime import _native
+
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARIES = [Path(entry) for entry in sys.path if entry.endswith("-packages")]
 
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of the packages as a wheel installs them, without an extension."""
+    """A folder of the packages as a wheel installs them, without packs."""
     folder = tmp_path_factory.mktemp("site")
     ignored = shutil.ignore_patterns("__pycache__")
     for name in ("codegen", "kernelmint", "runtime"):
         shutil.copytree(ROOT / name, folder / name, ignore=ignored)
-    shutil.copytree(ROOT / "tools", folder / "kernelmint" / "tools", ignore=ignored)
+    for part in ("tools", "runtime/include", "runtime/pack"):
+        shutil.copytree(ROOT / part, folder / "kernelmint" / Path(part).name, ignore=ignored)
+    shutil.copy(_native.__file__, folder / "runtime")
     return folder
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -16,6 +17,9 @@ from kernelmint.__main__ import main
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = main.list_commands(click.Context(main))
 WITHOUT_PYTORCH = (
+    "build",
+    "cache",
+    "info",
     "init",
     "list",
     "explain",
@@ -96,7 +100,11 @@ def test_it_runs_as_a_script_and_as_a_module(command, tmp_path) -> None:
     assert "flash_forward.cpu.f32-d64-r64-c128" in done.stdout.splitlines()
 
 
-def test_what_codegen_offers_needs_no_pytorch(python, without_torch, tmp_path) -> None:
+def test_what_calls_no_kernel_needs_no_pytorch(
+    python, without_torch, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setenv("KERNELMINT_CACHE_DIR", str(tmp_path / "cache"))
+
     def run(*arguments):
         done = python("-m", "kernelmint", *arguments, libraries=[without_torch])
         assert done.returncode == 0, done.stderr
@@ -108,6 +116,10 @@ def test_what_codegen_offers_needs_no_pytorch(python, without_torch, tmp_path) -
     assert "is up to date" in run("check")
     key = run("list").splitlines()[0]
     assert f"{key} is built" in run("explain", key)
+    assert "PyTorch     not installed" in run("info")
+    assert json.loads(run("info", "--json"))["torch"] is None
+    assert key in run("build", "scale_add", "--key", key)
+    assert key in run("cache")
     log = ROOT / "tests/ptx_report/data/nvcc13.5_4arch_warnings.log"
     assert "used_registers" in run("ptx-report", log, "--csv", "/dev/stdout")
 

@@ -44,7 +44,9 @@ def test_importing_it_takes_neither_torch_nor_what_codegen_needs(python, without
     assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
 
 
-@pytest.mark.parametrize("script", ["import runtime", "import kernelmint; kernelmint.attention"])
+@pytest.mark.parametrize(
+    "script", ["from runtime import kernel", "import kernelmint; kernelmint.kernel"]
+)
 def test_without_pytorch_the_command_that_installs_it_is_named(
     python, without_torch, script
 ) -> None:

@@ -21,7 +21,7 @@ from codegen.spec.load_tuning import load_shapes
 from codegen.spec.model import Configuration, Family, Shape, Shapes, Target
 from codegen.spec.problems import SpecError
 from codegen.spec.source import Document
-from runtime import BuildError, finding, manifest, packs
+from runtime import BuildError, listing, manifest, packs
 from runtime.ondemand import kernels as on_demand
 from runtime.ondemand.cache import content
 from runtime.ondemand.specs import Source
@@ -254,7 +254,7 @@ class Tuner:
         try:
             if isinstance(pack, BuildError):
                 raise pack
-            finding.add_part(key, pack)
+            listing.add_part(key, pack)
         except BuildError as error:
             self._unusable.add(key)
             self._say(f"{key}: does not compile: {error}")

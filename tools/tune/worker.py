@@ -25,7 +25,7 @@ import runtime
 from codegen import packs
 from codegen.packs import PackError
 from codegen.spec.model import Shape
-from runtime import InvalidArgument, Kernel, finding
+from runtime import InvalidArgument, Kernel, listing
 
 from ..bench.clocks import Watch
 from ..bench.measure import one_round, timer
@@ -216,7 +216,7 @@ class _Service:
     def _kernel(self, built: Built) -> Kernel:
         """The kernel that was built, even where an installed pack has one of that key."""
         if built.key not in self._kernels:
-            finding.add_part(built.key, packs.read(built.folder))
+            listing.add_part(built.key, packs.read(built.folder))
             self._kernels[built.key] = runtime.kernel(built.key)
         return self._kernels[built.key]
 
