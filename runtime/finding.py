@@ -122,8 +122,9 @@ def _make(key: str, build: bool | None, compiles: bool) -> Kernel:
     pack = packs.of(family, key)
     through_operator = operators.caller(family)
     library = packs.library(pack, family)
+    intercepted = operators.eager_caller(family)
     try:
-        native = library.kernel(key, {**info.parameters, **info.derived}, through_operator)
+        native = library.kernel(key, {**info.parameters, **info.derived}, intercepted)
     except KeyError:
         raise PackError(
             f"{pack}: {pack.library(family)} lacks {key}, which its manifest names: reinstall it"

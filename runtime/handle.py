@@ -149,7 +149,15 @@ class Kernel:
         Returns:
             what the call returns, and the milliseconds it took: on a GPU between two CUDA events on
             the current stream, on the CPU by the clock, argument checks and allocation included.
+
+        Raises:
+            InvalidArgument: torch.compile traces the call, which cannot measure it.
         """
+        if _is_dynamo_compiling():
+            raise InvalidArgument(
+                f"{self.info.key}: timed() waits for the kernel, which a compiled graph cannot; "
+                "call timed() outside of torch.compile"
+            )
         tensors = (a for a in (*arguments, *options.values()) if isinstance(a, torch.Tensor))
         device = next((t.device for t in tensors if t.is_cuda), None)
         if device is not None:

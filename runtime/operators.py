@@ -98,13 +98,17 @@ class _Operator:
         implementations = (self._run, self._fake, False), (self._run_out, self._fake_out, True)
         for text, (run, fake, in_place) in zip(schemas, implementations, strict=False):
             operator = text.partition("(")[0]
-            names = [a.name for a in torch._C.parse_schema(f"{NAMESPACE}::{text}").arguments]
+            arguments = torch._C.parse_schema(f"{NAMESPACE}::{text}").arguments
+            names = [a.name for a in arguments]
+            written = [a.name for a in arguments if a.alias_info and a.alias_info.is_write]
             _library.define(text)  # type: ignore[no-untyped-call]  # PyTorch's
             implementation = _by_name(names, run)
             _library.impl(operator, implementation, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]  # PyTorch's
             _library.impl(
                 operator, self._autograd(operator, in_place), "Autograd", with_keyset=True
             )  # type: ignore[no-untyped-call]  # PyTorch's
+            mapped = _by_name(names, functools.partial(_mapped, operator, written))
+            _library.impl(operator, mapped, "FuncTorchBatched")  # type: ignore[no-untyped-call]  # PyTorch's
             if on_host:  # PyTorch tells the results' device by itself only where there is one
                 torch.library.register_fake(
                     f"{NAMESPACE}::{operator}", _by_name(names, fake), lib=_library
@@ -374,6 +378,124 @@ def register(pack: Pack, find: Find, describe: Callable[[str, Call], KernelInfo]
                 ) from None
     for family, schemas in pack.operators.items():
         _Operator(family, find, describe).define(schemas, family in pack.on_host)
+
+
+def _mapped(operator: str, written: Sequence[str], values: dict[str, Any]) -> Result:
+    """What torch.func.vmap calls of an operator: one call for each of its own."""
+    from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
+
+    functorch = torch._C._functorch
+    level = retrieve_current_functorch_interpreter().level()
+    call = getattr(getattr(torch.ops, NAMESPACE), operator).default
+    axes: dict[str, torch.Tensor] = {}  # those with an axis of vmap's, which is the first then
+    for name, value in values.items():
+        if not isinstance(value, torch.Tensor):
+            continue
+        values[name], axis = functorch._unwrap_batched(value, level)
+        if axis is not None:
+            axes[name] = values[name].movedim(axis, 0)
+    below = torch._C.DispatchKeySet(torch._C.DispatchKey.FuncTorchBatched)
+    with torch._C._ExcludeDispatchKeyGuard(below):
+        if not axes:
+            return call(**values)  # type: ignore[no-any-return]
+        for name in written:
+            if name not in axes and values.get(name) is not None:
+                raise InvalidArgument(
+                    f"{name}: each of vmap's calls writes it, and there is one for all; pass one "
+                    "for each, with an axis in in_dims"
+                )
+        # A kernel's rows may have to be contiguous, which an axis behind others prevents.
+        packed = {name: tensor.contiguous() for name, tensor in axes.items()}
+        count = len(next(iter(packed.values())))
+        if count == 0:
+            raise InvalidArgument(f"{next(iter(axes))}: vmap's axis has no elements")
+        rows = zip(*(tensor.unbind() for tensor in packed.values()), strict=True)
+        found = [call(**{**values, **dict(zip(packed, row, strict=True))}) for row in rows]
+        for name in written:
+            if name in axes and packed[name] is not axes[name]:
+                axes[name].copy_(packed[name])
+        if found[0] is None:
+            return None
+        if isinstance(found[0], torch.Tensor):
+            stacked = [torch.stack(found)]
+        else:
+            stacked = [torch.stack(parts) for parts in zip(*found, strict=True)]
+    return _plain([functorch._add_batch_dim(tensor, 0, level) for tensor in stacked])
+
+
+@functools.cache
+def eager_caller(name: str) -> Callable[..., Result]:
+    """`caller`'s function for calls that nothing compiles: those that a mode, a transform or a
+    tensor subclass must see."""
+    through = caller(name)
+    arguments = manifest.family(name).inputs
+
+    def call(
+        key: str,
+        inputs: Inputs,
+        scalars: tuple[Scalar, ...],
+        requested: tuple[bool, ...],
+        out: Out,
+    ) -> Result:
+        for argument, tensor in zip(arguments, inputs, strict=True):
+            if tensor is not None or not argument.optional:
+                _check_tensor(argument.name, tensor)
+        given = None if out is None else tuple(out) if isinstance(out, (tuple, list)) else (out,)
+        for tensor in given or ():
+            _check_tensor("out", tensor)
+        try:
+            if given is None or not _is_functionalized():
+                return through(key, inputs, scalars, requested, given)
+            # functionalize takes no operator that writes: it sees a result and a copy.
+            made = through(key, inputs, scalars, requested, None)
+            return _copied(given, made)
+        except (TypeError, NotImplementedError) as error:
+            wraps = {type(t).__name__ for t in inputs if _dispatches(t)}
+            if not wraps:
+                raise
+            raise InvalidArgument(
+                f"{key}: {' and '.join(sorted(wraps))}, a tensor subclass with a dispatch of its "
+                f"own, does not take torch.ops.{NAMESPACE}.{name}; pass the plain torch.Tensor "
+                f"that it wraps (PyTorch: {str(error).partition(chr(10))[0]})"
+            ) from error
+
+    return call
+
+
+def _dispatches(tensor: torch.Tensor | None) -> bool:
+    """Whether it is of a subclass with a dispatch of its own."""
+    if tensor is None:
+        return False
+    return type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+
+
+def _is_functionalized() -> bool:
+    functorch = torch._C._functorch
+    return any(
+        interpreter.key() == functorch.TransformType.Functionalize
+        for interpreter in functorch.get_interpreter_stack() or ()
+    )
+
+
+def _check_tensor(name: str, given: Any) -> None:
+    if not isinstance(given, torch.Tensor):
+        raise InvalidArgument(f"{name}: got a {type(given).__name__}, expected a torch.Tensor")
+
+
+def _copied(given: tuple[torch.Tensor, ...], made: Result) -> Result:
+    """`given`, to which results were copied; it has their shapes and dtypes."""
+    results = made if isinstance(made, tuple) else (made,)
+    if len(given) != len(results):
+        raise InvalidArgument(f"out: got {len(given)} tensors, expected {len(results)}")
+    for tensor, result in zip(given, results, strict=True):
+        assert result is not None
+        if (tensor.shape, tensor.dtype) != (result.shape, result.dtype):
+            raise InvalidArgument(
+                f"out: got shape {list(tensor.shape)} of {tensor.dtype}, expected "
+                f"{list(result.shape)} of {result.dtype}"
+            )
+        tensor.copy_(result)
+    return _plain(given)
 
 
 @functools.cache

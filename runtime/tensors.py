@@ -58,10 +58,12 @@ def _check_memory(name: str, tensor: torch.Tensor) -> None:
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         return
     if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
-        raise InvalidArgument(
-            f"{name}: got a {type(tensor).__name__}, a tensor subclass with a dispatch of its own; "
-            "expected a plain torch.Tensor"
-        )
+        if isinstance(tensor, torch._subclasses.FakeTensor):
+            raise InvalidArgument(
+                f"{name}: got a FakeTensor, which has no memory; expected a tensor with data (a "
+                "fake tensor goes with its mode: call this inside it)"
+            )
+        return
     if tensor.numel() and not tensor.data_ptr():
         raise InvalidArgument(f"{name}: got a tensor without memory, expected one with data")
 

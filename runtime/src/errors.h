@@ -14,7 +14,7 @@ struct InvalidArgument : std::runtime_error {
 };
 
 // A tensor that the registered operator takes, and a kernel itself does not: one that a transform
-// of torch.func wraps, or one that asks for a gradient.
+// of torch.func wraps, one that asks for a gradient, or a subclass with a dispatch of its own.
 struct ThroughOperator : InvalidArgument {
   using InvalidArgument::InvalidArgument;
 };

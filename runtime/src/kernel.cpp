@@ -22,6 +22,26 @@ std::string rejected_text(const LaunchResult& result) {
               result.error);
 }
 
+// A span of PyTorch's profiler, if one is active.
+class Profiled {
+ public:
+  Profiled(Torch& torch, const char* name) : span_(torch.profiled(name)) {
+    if (span_.is_valid()) span_.attr("__enter__")();
+  }
+  ~Profiled() {
+    if (!span_.is_valid()) return;
+    PyObject* const left =
+        PyObject_CallMethod(span_.ptr(), "__exit__", "OOO", Py_None, Py_None, Py_None);
+    if (left == nullptr) PyErr_WriteUnraisable(span_.ptr());
+    Py_XDECREF(left);
+  }
+  Profiled(const Profiled&) = delete;
+  Profiled& operator=(const Profiled&) = delete;
+
+ private:
+  nb::object span_;
+};
+
 }  // namespace
 
 Kernel::Kernel(const FamilyEntry& family, const TargetEntry& target, const KernelEntry& entry,
@@ -251,6 +271,7 @@ nb::object Kernel::call(nb::tuple inputs, nb::tuple scalars, nb::tuple requested
 
 nb::object Kernel::run(nb::tuple inputs, nb::tuple scalars, nb::tuple requested, nb::object out) {
   Call call;
+  const Profiled span(call.torch, entry_.key);
   return perform(call, std::move(inputs), std::move(scalars), std::move(requested), std::move(out));
 }
 
@@ -284,12 +305,10 @@ nb::object Kernel::perform(Call& call, nb::tuple inputs, nb::tuple scalars, nb::
   if (has_elements) {
     launch(call);
     for (int n = 0; n < num_mutated_; ++n)
-      if (const int i = mutated_[n]; call.present[i])
-        call.torch.mark_written(call.tensors[i].object);
+      if (const int i = mutated_[n]; call.present[i]) call.torch.mark_written(call.tensors[i]);
     if (!out.is_none())
       for (int n = 0; n < num_outputs_; ++n)
-        if (const int i = outputs_[n]; call.present[i])
-          call.torch.mark_written(call.owned[i].ptr());
+        if (const int i = outputs_[n]; call.present[i]) call.torch.mark_written(call.tensors[i]);
   }
 
   nb::object all = nb::none();

@@ -69,6 +69,7 @@ class Kernel {
   std::string no_gradient(const Call& call, const char* name, const TensorInfo& tensor) const;
   void check_gradient(const Call& call, const TensorArgument& argument,
                       const TensorInfo& tensor) const;
+  void check_writable(const Call& call, const TensorArgument& argument, TensorInfo& tensor) const;
   void check_negative(Call& call, const TensorArgument& argument, const TensorInfo& tensor) const;
   void check_expressions(const Call& call) const;
   void check_requirements(const Call& call, bool of_scalars) const;

@@ -141,6 +141,16 @@ void Kernel::check_gradient(const Call& call, const TensorArgument& argument,
     throw ThroughOperator(wrong);
 }
 
+// As copy_ refuses it: autograd could not tell that its values changed.
+void Kernel::check_writable(const Call& call, const TensorArgument& argument,
+                            TensorInfo& tensor) const {
+  tensor.is_inference = call.torch.is_inference(tensor.object);
+  if (tensor.is_inference && !call.torch.inference_mode_enabled())
+    throw InvalidArgument(text(argument.name,
+                               ": got an inference tensor, which may be written within "
+                               "torch.inference_mode() alone; pass a clone"));
+}
+
 void Kernel::check_negative(Call& call, const TensorArgument& argument,
                             const TensorInfo& tensor) const {
   if (call.torch.has_neg_bit(tensor.object))
@@ -265,6 +275,7 @@ void Kernel::check_output(Call& call, int index, const std::int64_t* shape, PyOb
     throw InvalidArgument(text(argument.name, ": got shape ", shape_of(object), ", expected ",
                                shape_of(shape, argument.rank), " = ", shape_text(argument)));
   check_memory(argument, tensor, index);
+  check_writable(call, argument, tensor);
   check_gradient(call, argument, tensor);
   check_negative(call, argument, tensor);
   check_apart(call, argument, index);
@@ -313,7 +324,10 @@ void Kernel::bind_inputs(Call& call, nb::handle inputs) {
   }
   if (has_input_expressions_) check_expressions(call);
   for (int n = 0; n < num_mutated_; ++n)
-    if (call.present[mutated_[n]]) check_apart(call, family_.tensors[mutated_[n]], mutated_[n]);
+    if (const int i = mutated_[n]; call.present[i]) {
+      check_apart(call, family_.tensors[i], i);
+      check_writable(call, family_.tensors[i], call.tensors[i]);
+    }
   if (asks_device_) find_facts(call);
   check_requirements(call, false);
   for (int n = 0; n < num_inputs_; ++n)  // last: the operator gets what a kernel would take

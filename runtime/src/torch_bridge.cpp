@@ -45,6 +45,7 @@ struct Names {
   PyObject* device = PyUnicode_InternFromString("device");
   PyObject* type = PyUnicode_InternFromString("type");
   PyObject* index = PyUnicode_InternFromString("index");
+  PyObject* is_profiler_enabled = PyUnicode_InternFromString("_is_profiler_enabled");
   PyObject* current_level = PyUnicode_InternFromString("_current_level");
   PyObject* torch_dispatch = PyUnicode_InternFromString("__torch_dispatch__");
 };
@@ -148,6 +149,9 @@ Torch::Torch() : module_(nb::module_::import_("torch")) {
   is_tracing_ = Function(internals.attr("_is_tracing"));
   forward_ad_ = nb::module_::import_("torch.autograd.forward_ad").attr("__dict__");
   is_wrapped_ = internals.attr("_functorch").attr("is_functorch_wrapped_tensor");
+  is_inference_mode_ = module_.attr("is_inference_mode_enabled");
+  profiler_ = nb::module_::import_("torch.autograd.profiler").attr("__dict__");
+  record_function_ = internals.attr("_profiler").attr("_RecordFunctionFast");
   is_grad_enabled_ = module_.attr("is_grad_enabled");
   get_num_threads_ = module_.attr("get_num_threads");
   empty_ = module_.attr("empty");
@@ -241,7 +245,10 @@ void Torch::check_type(PyObject* object, const char* argument) {
     throw InvalidArgument(text(argument, ": got a ", type,
                                ", which has no memory; expected a tensor with data (a fake tensor "
                                "goes with its mode: call this inside it)"));
-  throw InvalidArgument(text(argument, ": got a ", type,
+  if (nb::cast<bool>(nb::handle(object).attr("is_nested")))
+    throw InvalidArgument(
+        text(argument, ": got a nested tensor, expected a dense tensor with data"));
+  throw ThroughOperator(text(argument, ": got a ", type,
                              ", a tensor subclass with a dispatch of its own; expected the plain "
                              "torch.Tensor that it wraps"));
 }
@@ -292,6 +299,17 @@ bool Torch::grad_enabled() {
 bool Torch::requires_grad(PyObject* tensor) { return requires_grad_(tensor).ptr() == Py_True; }
 
 bool Torch::has_neg_bit(PyObject* tensor) { return is_neg_(tensor).ptr() == Py_True; }
+
+bool Torch::is_inference(PyObject* tensor) { return is_inference_(tensor).ptr() == Py_True; }
+
+bool Torch::inference_mode_enabled() {
+  return checked(PyObject_CallNoArgs(is_inference_mode_.ptr())).ptr() == Py_True;
+}
+
+nb::object Torch::profiled(const char* name) {
+  PyObject* is_enabled = PyDict_GetItemWithError(profiler_.ptr(), names().is_profiler_enabled);
+  return is_enabled == Py_True ? record_function_(name) : nb::object();
+}
 
 int Torch::num_threads() {
   const nb::object result = checked(PyObject_CallNoArgs(get_num_threads_.ptr()));
@@ -347,8 +365,8 @@ nb::object Torch::zeros(std::int64_t bytes, dlpack::Device device) {
   return allocate(zeros_, &bytes, 1, Dtype::u8, device);
 }
 
-void Torch::mark_written(PyObject* tensor) {
-  if (is_inference_(tensor).ptr() != Py_True) increment_version_(nb::handle(tensor));
+void Torch::mark_written(const TensorInfo& tensor) {
+  if (!tensor.is_inference) increment_version_(nb::handle(tensor.object));
 }
 
 }  // namespace kernelmint

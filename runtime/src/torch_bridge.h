@@ -25,6 +25,7 @@ struct TensorInfo {
   int rank;
   const std::int64_t* shape;    // null if rank exceeds kMaxRank
   const std::int64_t* strides;  // in elements
+  bool is_inference;            // set where the tensor is written: it keeps no version
   std::int64_t shape_storage[kMaxRank];
   std::int64_t strides_storage[kMaxRank];
 
@@ -93,7 +94,8 @@ class Torch {
   static Torch& get();  // imports torch at the first call
 
   // Fills `info`. Throws InvalidArgument, naming `argument`, for what is not a tensor with memory
-  // of its own: another type, a fake or meta tensor, a subclass that wraps others, a sparse tensor.
+  // of its own: another type, a fake, nested, meta or sparse tensor; ThroughOperator for a subclass
+  // with a dispatch of its own.
   void read(PyObject* object, const char* argument, TensorInfo& info);
 
   // Whether a mode of PyTorch's is active that must see each operator: a dispatch mode (make_fx's,
@@ -105,6 +107,13 @@ class Torch {
   bool grad_enabled();
   bool requires_grad(PyObject* tensor);
   bool has_neg_bit(PyObject* tensor);
+
+  bool is_inference(PyObject* tensor);
+  bool inference_mode_enabled();
+
+  // A context manager that names a span of the profiler's; invalid where none is active.
+  nb::object profiled(const char* name);
+
   int num_threads();
   void* current_stream(int cuda_device);
   DeviceFacts cuda_facts(int device);
@@ -112,8 +121,8 @@ class Torch {
   nb::object empty(const std::int64_t* shape, int rank, Dtype dtype, dlpack::Device device);
   nb::object zeros(std::int64_t bytes, dlpack::Device device);  // u8, one dimension
 
-  // Tells autograd that a kernel wrote into `tensor`.
-  void mark_written(PyObject* tensor);
+  // Tells autograd that a kernel wrote into `tensor`, whose is_inference is set.
+  void mark_written(const TensorInfo& tensor);
 
   bool has_exchange_api() const { return api_ != nullptr; }
   void use_exchange_api(bool use) { use_api_ = use && api_ != nullptr; }
@@ -141,6 +150,7 @@ class Torch {
   nb::object forward_ad_;  // the namespace of torch.autograd.forward_ad
   nb::object is_grad_enabled_, get_num_threads_, empty_, zeros_, increment_version_;
   nb::object current_stream_;
+  nb::object is_inference_mode_, profiler_, record_function_;  // profiler_: its namespace
   nb::object dtypes_[kNumDtypes];
   nb::object cpu_device_;
   nb::object cuda_devices_[64];

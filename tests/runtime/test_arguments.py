@@ -559,5 +559,10 @@ class TestOut:
         call(out=out)
         assert out._version == before + 1
         with torch.inference_mode():
-            out = torch.empty(B, N)
-        call(out=out)  # an inference tensor keeps no version
+            call(out=torch.empty(B, N))  # an inference tensor keeps no version
+
+    def test_an_inference_tensor_is_refused_where_copy_refuses_it(self, call):
+        with torch.inference_mode():
+            out = torch.zeros(B, N)
+        refused(call, "out (z): got an inference tensor, which may be written within", out=out)
+        assert not out.any()

@@ -74,6 +74,13 @@ def test_a_kernel_and_its_out_compile():
     assert torch.equal(outs[0][0], outs[1][0])
 
 
+def test_timed_is_refused_by_name():
+    kernel = runtime.kernel(INFO.key)
+    compiled = torch.compile(lambda q: kernel.timed(q, q, q), fullgraph=True, backend="eager")
+    with pytest.raises(Exception, match=r"timed\(\) waits for the kernel"):
+        compiled(qkv()[0])
+
+
 @pytest.mark.parametrize("options", [{}, {"scale": 0.5, "return_lse": True}])
 def test_opcheck(options):
     opcheck(torch.ops.kernelmint.flash_forward.default, (INFO.key, *qkv()), options)

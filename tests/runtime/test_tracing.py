@@ -6,6 +6,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
 
 import runtime
 from kernel_specs.hstu.hstu_bsa.reference import GateMLP
@@ -114,15 +115,105 @@ def test_a_dispatch_mode_sees_one_call_and_fake_tensors_run_nothing(call, inputs
         assert (result.shape, result.dtype) == (real.shape, real.dtype)
 
 
-@pytest.mark.filterwarnings("ignore:There is a performance drop")
-def test_vmap_and_functionalize():
+@pytest.mark.parametrize("axis", range(5))
+def test_vmap_maps_any_axis_without_a_warning(axis, capfd):
     q, k, v = qkv()
-    many = torch.randn(3, *q.shape)
-    mapped = torch.func.vmap(lambda q: runtime.attention(q, k, v))(many)
-    assert torch.equal(mapped, torch.stack([runtime.attention(q, k, v) for q in many]))
-    assert torch.equal(
-        torch.func.functionalize(runtime.attention)(q, k, v), runtime.attention(q, k, v)
-    )
+    many = torch.stack([q, 2 * q], axis)
+    mapped = torch.func.vmap(runtime.attention, in_dims=(axis, None, None), out_dims=axis)
+    expected = torch.stack([runtime.attention(t, k, v) for t in (q, 2 * q)], axis)
+    assert torch.equal(mapped(many, k, v), expected)
+    captured = capfd.readouterr()
+    assert "performance drop" not in captured.out + captured.err
+
+
+def test_vmap_within_vmap():
+    q, k, v = qkv()
+    many, more = torch.stack([q, 2 * q]), torch.stack([k, 2 * k, 3 * k], 2)
+    inner = torch.func.vmap(runtime.attention, in_dims=(None, 2, None))
+    mapped = torch.func.vmap(inner, in_dims=(0, None, None))(many, more, v)
+    expected = [[runtime.attention(a, b, v) for b in more.unbind(2)] for a in many]
+    assert torch.equal(mapped, torch.stack([torch.stack(row) for row in expected]))
+
+
+def test_vmap_and_functionalize_write_into_out():
+    kernel = runtime.kernel(INFO.key)
+
+    def into(q, k, v, o, lse):
+        kernel(q, k, v, return_lse=True, out=(o, lse))
+        return o + 1
+
+    q, k, v = qkv()
+    many, o, lse = torch.stack([q, 2 * q], 3), torch.zeros(2, *q.shape), torch.zeros(2, 4, 19, 2)
+    result = torch.func.vmap(into, in_dims=(3, None, None, 0, 3))(many, k, v, o, lse)
+    expected = [kernel(t, k, v, return_lse=True) for t in (q, 2 * q)]
+    assert torch.equal(o, torch.stack([e[0] for e in expected]))
+    assert torch.equal(lse, torch.stack([e[1] for e in expected], 3))
+    assert torch.equal(result, o + 1)
+    with pytest.raises(runtime.InvalidArgument, match=r"^o: each of vmap's calls writes it"):
+        torch.func.vmap(into, in_dims=(3, None, None, None, 3))(many, k, v, o[0], lse)
+
+    o, lse = torch.zeros_like(q), torch.zeros(2, 4, 19)
+    assert torch.equal(torch.func.functionalize(into)(q, k, v, o, lse), expected[0][0] + 1)
+    assert same((o, lse), expected[0])
+    graph = make_fx(torch.func.functionalize(into))(q, k, v, o, lse).graph
+    assert operators(graph) == ["kernelmint.flash_forward.default"]
+    with pytest.raises(runtime.InvalidArgument, match=r"^out: got shape"):
+        torch.func.functionalize(into)(q, k, v, o[:1], lse)
+
+
+class Doubled(torch.Tensor):
+    """A subclass with a dispatch of its own: it notes the operators that it is passed to."""
+
+    seen: list
+
+    @staticmethod
+    def __new__(cls, tensor):
+        return torch.Tensor._make_wrapper_subclass(cls, tensor.shape, dtype=tensor.dtype)
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        if "kernelmint" in str(function):
+            cls.seen.append(str(function))
+        take = lambda x: x.tensor if isinstance(x, Doubled) else x  # noqa: E731 - for tree_map
+        wrap = lambda x: Doubled(x) if isinstance(x, torch.Tensor) else x  # noqa: E731
+        result = function(*tree_map(take, args), **tree_map(take, kwargs or {}))
+        return tree_map(wrap, result)
+
+
+@every_call
+def test_a_tensor_subclass_sees_one_operator(call, inputs):
+    Doubled.seen = []
+    tensors = inputs()
+    found = call(*map(Doubled, tensors))
+    assert same(tree_map(lambda t: t.tensor, found), call(*tensors))
+    assert len(Doubled.seen) == 1
+
+
+def test_a_subclass_that_takes_no_operator_is_named():
+    class Closed(torch.Tensor):
+        @classmethod
+        def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+            return NotImplemented
+
+    q, k, v = qkv()
+    closed = torch.Tensor._make_wrapper_subclass(Closed, q.shape, dtype=q.dtype)
+    message = "Closed, a tensor subclass with a dispatch of its own, does not take"
+    with pytest.raises(runtime.InvalidArgument, match=message):
+        runtime.attention(closed, k, v)
+
+
+def test_the_profiler_names_a_call_by_its_key():
+    q, k, v = qkv()
+    kernel = runtime.kernel(INFO.key)
+    with torch.profiler.profile() as profile:
+        kernel(q, k, v)
+        torch.ops.kernelmint.flash_forward(INFO.key, q, k, v)
+        with pytest.raises(runtime.InvalidArgument):
+            kernel(q, k, v[:1])
+    assert [e.count for e in profile.key_averages() if e.key == INFO.key] == [3]
 
 
 def test_derivatives_that_there_are_not_are_refused_with_the_reason():
@@ -202,7 +293,6 @@ RECORDED = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:There is a performance drop")
 @pytest.mark.parametrize("mode", ["fixed", "literal"])
 @pytest.mark.parametrize("record", RECORDED.values(), ids=RECORDED)
 def test_sequences_are_recorded_with_a_stated_length(record, mode):
