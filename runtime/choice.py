@@ -83,7 +83,8 @@ def take(
         KernelNotFound: no kernel suits; the message says for each candidate why.
     """
     if _is_dynamo_compiling():
-        return _in_graphs[_for_any_sizes(family, device, _constants(family, wanted), target)]
+        in_graphs = _for_any_sizes(family, device, _constants(family, wanted), target)
+        return _in_graphs[in_graphs]  # read after it was filled, for Dynamo of PyTorch 2.4
     key = (family, device, target, *wanted, *wanted.values(), *sizes, *sizes.values())
     try:
         found = _taken.get(key)
@@ -108,10 +109,14 @@ def _plain(wanted: Mapping[str, Any]) -> dict[str, Any]:
 def _constants(family: str, wanted: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
     """What is wanted, symbols as the values that they have among those that kernels have. Compared,
     not converted: a graph becomes one for this value."""
-    return tuple(
-        (name, next((known for known in _integers(family, name) if known == value), value))
-        for name, value in wanted.items()
-    )
+    constants = []
+    for name, value in wanted.items():
+        for known in _integers(family, name):  # not next(…): PyTorch 2.4 cannot trace it
+            if known == value:
+                value = known
+                break
+        constants.append((name, value))
+    return tuple(constants)
 
 
 @traced_as_constant

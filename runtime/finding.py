@@ -44,7 +44,8 @@ def kernel(key: str | Mapping[str, Any] | object, *, build: bool | None = None) 
         BuildError: it does not compile.
     """
     if torch.compiler.is_dynamo_compiling():
-        return _kernels[_resolved(key, build)]
+        resolved = _resolved(key, build)
+        return _kernels[resolved]  # read after it was filled, for Dynamo of PyTorch 2.4
     if not isinstance(key, str):
         key = resolve(key)
     found = _kernels.get(key)

@@ -62,6 +62,7 @@ class Kernel:
     __slots__ = ("_native", "_operator", "_run", "info")
 
     info: KernelInfo
+    _key: str  # the same, of the class: Dynamo of PyTorch 2.4 cannot read a slot's
     _native: NativeKernel
     _run: Callable[..., Result]
     _operator: Callable[..., Result]
@@ -81,7 +82,7 @@ class Kernel:
         Python takes the name that it shows from the function, so a call that suits costs no more.
         """
         own = {name: _renamed(getattr(cls, name), key) for name in ("__call__", "trace")}
-        rest = {"__slots__": (), "__module__": cls.__module__, "__doc__": cls.__doc__}
+        rest = {"__slots__": (), "_key": key, "__module__": cls.__module__, "__doc__": cls.__doc__}
         return type(cls.__name__, (cls,), {**own, **rest})
 
     def left_open(self, key: str) -> Kernel:
@@ -102,7 +103,7 @@ class Kernel:
         out: Out,
     ) -> Any:
         if _is_dynamo_compiling():
-            return self._operator(self.info.key, inputs, scalars, requested, out)
+            return self._operator(self._key, inputs, scalars, requested, out)
         return self._run(inputs, scalars, requested, out)
 
     def trace(self, *arguments: Any, **options: Any) -> tuple[Any, dict[str, torch.Tensor]]:

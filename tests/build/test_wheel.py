@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,8 @@ import pytest
 from .few_kernels import PYTHONS, ROOT, run
 
 pytestmark = [pytest.mark.build, pytest.mark.xdist_group("wheel")]
+
+OTHER = os.environ.get("KERNELMINT_OTHER_PYTHON")
 
 ATTEND = """
 import kernelmint, torch
@@ -54,6 +59,16 @@ def test_it_has_a_manylinux_tag_and_serves_later_pythons_from_3_12_on(made) -> N
     assert re.fullmatch(
         rf"kernelmint-[\d.]+-{interpreter}-manylinux_2_\d+_\w+(\.manylinux\w+)*\.whl", wheel.name
     )
+
+
+@pytest.mark.skipif(OTHER is None, reason="KERNELMINT_OTHER_PYTHON names no Python")
+def test_it_serves_the_pytorch_of_another_python(made, tmp_path) -> None:
+    """One that has what Kernelmint requires, and another PyTorch; its version suits the wheel."""
+    wheel, _ = made
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    shutil.copy(Path(__file__).parent / "other_pytorch.py", tmp_path)
+    run(OTHER, tmp_path / "other_pytorch.py", cwd=tmp_path)
 
 
 def test_it_was_checked_and_its_sizes_are_shown(made) -> None:
