@@ -8,9 +8,7 @@ service with timestamps before every line. So a message is looked for at the wor
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Literal, NamedTuple, Protocol
 
 _GAP = 1 << 16  # bytes kept of the text before a message
@@ -51,35 +49,22 @@ _ANSI = re.compile(
 )
 _EDGE = re.compile(rb".{0,40}?\[\d+/\d+\] (.*)")
 _OBJECT_SUFFIXES = (b".o", b".obj", b".cubin", b".fatbin", b".cu")
-# By these a damaged line still shows what it was; the bytes are searched for first.
-_FRAGMENTS = (
-    b"ntry function",
-    b"for 'sm_",
-    b"ropert",
-    b"stack frame",
-    b"spill",
-    b"registers",
-    b"barriers",
-    b"Used ",
-    b"bytes ",
-    b"time = ",
-)
-_LIKE_ENTRY = re.compile(rb"entry function '([^'\n]*)|' for 'sm_\d")
-_LIKE_PROPERTIES = re.compile(
-    rb"Function prop|unction properties|properties for '?_Z|roperties for _Z"
-)
-_LIKE_FRAME = re.compile(rb"bytes (?:stack frame|spill )|spill (?:stores|loads)|stack frame, \d")
-_LIKE_USED = re.compile(
-    rb"Used [^a-zA-Z]|used \d+ [rb]|\d registers\b|registers(?:, |\s*$)|bytes (?:smem|[cl]mem)"
-)
-_LIKE_TIME = re.compile(rb"Compile t|ompile time|= [\d.]+ ms\s*$")
-_LIKE_ANY = (_LIKE_ENTRY, _LIKE_PROPERTIES, _LIKE_FRAME, _LIKE_USED, _LIKE_TIME)
+_GARBLED_ENTRY = re.compile(rb"entry function '([^'\n]+)")
 _BODIES = (
     b"Compiling entry function '",
     b"Function properties for ",
     b"Used ",
     b"used ",
     b"Compile time = ",
+)
+# A line of a message that lost the tool's name, or part of it, still shows what it was.
+_DAMAGED = re.compile(
+    rb"entry function '|' for 'sm_\d"
+    rb"|Function prop|unction properties|properties for '?_Z|roperties for _Z"
+    rb"|bytes (?:stack frame|spill )|spill (?:stores|loads)|stack frame, \d"
+    rb"|Used [^a-zA-Z]|used \d+ [rb]|\d registers\b|registers(?:, |\s*$)|bytes (?:smem|[cl]mem)"
+    rb"|Compile t|ompile time|= [\d.]+ ms\s*$",
+    re.MULTILINE,
 )
 # What is left of a message through which a log was cut.
 _DEBRIS = re.compile(
@@ -122,21 +107,6 @@ class Statistics:
     unknown_samples: list[tuple[str, int, str]] = field(default_factory=list)
     unattached: int = 0  # warnings whose function the log does not hold
     unattached_samples: list[tuple[str, int, str]] = field(default_factory=list)
-
-
-class Unnamed(Enum):
-    """The lines that do not say whose they are."""
-
-    FRAME = "bytes stack frame"
-    USED = "Used"
-    TIME = "Compile time"
-
-
-_LIKE_UNNAMED = {
-    Unnamed.FRAME: _LIKE_FRAME,
-    Unnamed.USED: _LIKE_USED,
-    Unnamed.TIME: _LIKE_TIME,
-}
 
 
 class Tail(NamedTuple):
@@ -204,14 +174,13 @@ class Note(NamedTuple):
 
 
 class Unreadable(NamedTuple):
-    """A message of a kind that is not known, or a damaged line: it opened the record of `entry`,
-    or was of one of `kinds`, as far as it shows."""
+    """A message that is not understood: of a kind that is not known, or a damaged line, which may
+    have opened the record of `entry`."""
 
     line: bytes
     number: int
     is_damaged: bool = True
     entry: str | None = None
-    kinds: Collection[Unnamed] = ()
 
 
 class Gap(NamedTuple):
@@ -318,13 +287,9 @@ class Scanner:
                 lines[index] = b""
                 break
         rest = b"\n".join(lines)
-        if _holds_any(_FRAGMENTS, rest):
-            for index, line in enumerate(lines, number - len(lines) + 1):
-                if any(like.search(line) for like in _LIKE_ANY):
-                    self._garbled(line, index)
         if edge:
             self._taker.take(Begin(True, _object_of(edge[1])))
-        elif _is_marked(rest):
+        elif _is_marked(rest) or _DAMAGED.search(rest):
             self._taker.take(Gap(is_certain=True))
         elif self._taker.has_open_record() and _DEBRIS.search(rest):
             self._taker.take(Gap(is_certain=False))
@@ -343,7 +308,7 @@ class Scanner:
         """One line from the tool's name on."""
         match = _MESSAGE.match(text)
         if match is None:
-            self._garbled(text, number)
+            self._taker.take(Unreadable(text, number))
             return
         self._statistics.messages += 1
         tool, level = match.groups()
@@ -362,20 +327,9 @@ class Scanner:
                 line = f"{level.decode()}: {line}"
             function = name[1] if name else None
             self._taker.take(Note(function, line, is_error, number))
-        elif any(start.startswith(body[:5]) for start in _BODIES) or any(
-            like.search(body) for like in _LIKE_ANY
-        ):
-            self._garbled(text, number)
         else:
-            self._taker.take(Unreadable(text, number, is_damaged=False))
-
-    def _garbled(self, text: bytes, number: int) -> None:
-        entry, kinds = None, []
-        if like := _LIKE_ENTRY.search(text):
-            entry = (like[1] or b"?").decode("utf-8", "replace")
-        else:
-            kinds = [kind for kind, like in _LIKE_UNNAMED.items() if like.search(text)]
-        self._taker.take(Unreadable(text, number, entry=entry, kinds=kinds))
+            is_damaged = any(start.startswith(body[:5]) for start in _BODIES)
+            self._taker.take(Unreadable(text, number, is_damaged))
 
     def _structural(
         self, tool: bytes, body: bytes, number: int, fused: bool, arch: str | None
@@ -386,7 +340,9 @@ class Scanner:
                 symbol = match[1].decode("utf-8", "replace")
                 self._taker.take(Named(symbol, match[2].decode(), "entry", number))
             else:
-                self._garbled(body, number)
+                entry = _GARBLED_ENTRY.search(body)
+                name = entry[1].decode("utf-8", "replace") if entry else "?"
+                self._taker.take(Unreadable(body, number, entry=name))
         elif match := _PROPERTIES.fullmatch(body):
             symbol = (match[1] or match[2]).decode("utf-8", "replace")
             kind: Literal["link", "properties"] = "link" if tool == b"nvlink" else "properties"
@@ -407,7 +363,7 @@ class Scanner:
     def _frame(self, line: bytes, number: int) -> None:
         match = _FRAME.fullmatch(line.rstrip())
         if match is None:
-            self._garbled(line, number)
+            self._taker.take(Unreadable(line, number))
             return
         stack, stores, loads = (int(figure) for figure in match.groups()[:3])
         self._taker.take(Frame(stack, stores, loads, _tail(match[4]), line, number))

@@ -25,7 +25,6 @@ from .events import (
     Scanner,
     Statistics,
     Time,
-    Unnamed,
     Unreadable,
     Used,
 )
@@ -193,19 +192,15 @@ class _Builder:
             self._gap(Gap(is_certain=False))
 
     def _unreadable(self, event: Unreadable) -> None:
-        if event.entry is not None:
-            self._gap(Gap(is_certain=True))
-            record = self._open(event.entry, "kernel", event.number)
-            record.barred = True
-            record.incomplete = "its 'Compiling entry function' line is garbled"
-            self._last = None
-            return
-        self._unknown(event.line, event.number)
         if event.is_damaged:
             self._gap(Gap(is_certain=True))
-        for kind, queue in ((Unnamed.USED, self._used), (Unnamed.TIME, self._times)):
-            if kind in event.kinds:
-                queue.lose_one()
+        if event.entry is None:
+            self._unknown(event.line, event.number)
+            return
+        record = self._open(event.entry, "kernel", event.number)
+        record.barred = True
+        record.incomplete = "its 'Compiling entry function' line is garbled"
+        self._last = None
 
     def _unknown(self, line: bytes, number: int) -> None:
         self.statistics.unknown += 1

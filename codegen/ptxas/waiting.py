@@ -152,11 +152,6 @@ class Queue:
         self._pay(0 if any(map(self._may_be_served, waiting)) else 1)
         return None
 
-    def lose_one(self) -> None:
-        """One of the lines cannot be read."""
-        if self.waiting:
-            self._pay(1)
-
     def settle(self) -> None:
         """Lines are missing here: one from behind proves nothing of those who have theirs."""
         self.waiting = [record for record in self.waiting if id(record) not in self.lent]
