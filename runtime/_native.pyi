@@ -28,6 +28,24 @@ class NativeKernel:
         out: torch.Tensor | tuple[torch.Tensor, ...] | list[torch.Tensor] | None,
     ) -> torch.Tensor | tuple[torch.Tensor, ...] | None: ...
 
+class Selector:
+    def __init__(
+        self,
+        watched: Callable[[], tuple[object, object, object]],
+        find: Callable[..., object],
+        otherwise: Callable[..., object],
+    ) -> None: ...
+    def call(
+        self,
+        inputs: tuple[torch.Tensor | None, ...],
+        scalars: tuple[float | int | bool | str | None, ...],
+        requested: tuple[bool, ...],
+        out: torch.Tensor | tuple[torch.Tensor, ...] | list[torch.Tensor] | None,
+        flags: tuple[float | int | bool | str | None, ...],
+        permuted: bool,
+    ) -> torch.Tensor | tuple[torch.Tensor, ...] | None: ...
+    def forget(self) -> None: ...
+
 class Library:
     def __init__(
         self, path: str | os.PathLike[str], architectures: tuple[str, ...] = ...

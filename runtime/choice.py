@@ -98,6 +98,22 @@ def take(
     return found
 
 
+def forget() -> None:
+    """Packs have changed: what was chosen before may be another kernel now."""
+    for kept in (_chosen, _taken, _in_graphs):
+        kept.clear()
+
+
+packs.when_changed(forget)
+
+
+def deciding(family: str) -> set[str]:
+    """The symbols, optional inputs and scalars that rows of a family name."""
+    names = {name for when, _ in _rows(family) for name in when.names}
+    ranges = (r for target in _by_capability(family) for row in target.tuned for r in row.ranges)
+    return names.union(*(found.symbols for found in ranges))
+
+
 def _plain(wanted: Mapping[str, Any]) -> dict[str, Any]:
     """Parameters as specs write them."""
     return {

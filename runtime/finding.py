@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import math
 import numbers
 import time
@@ -20,6 +21,9 @@ from runtime.handle import Kernel, traced_as_constant
 
 _DTYPE_NAMES = {dtype: name for name, dtype in operators.DTYPES.items()}
 _kernels: dict[str, Kernel] = {}
+_configurations: dict[tuple[object, ...], str] = {}  # keys, by what configurations say
+_MOST_CONFIGURATIONS = 65_536
+packs.when_changed(_configurations.clear)
 _LOOK = 1.0  # seconds between two looks at what a kernel was built from: one outlasts many calls
 _next_look: dict[str, float] = {}  # by the monotonic clock, of kernels that were built on demand
 
@@ -47,7 +51,7 @@ def kernel(key: str | Mapping[str, Any] | object, *, build: bool | None = None) 
         resolved = _resolved(key, build)
         return _kernels[resolved]  # read after it was filled, for Dynamo of PyTorch 2.4
     if not isinstance(key, str):
-        key = resolve(key)
+        key = _key_of(key)
     found = _kernels.get(key)
     if found is None:
         return _kernels.setdefault(key, _make(key, build, compiles=True))
@@ -208,18 +212,44 @@ def _explain_unknown(key: str) -> str:
     return f"{given}: {what}. Nearest built: {', '.join(near) or 'none'}. {now}{_how_to_add(given)}"
 
 
+def _key_of(config: Mapping[str, Any] | object) -> str:
+    """The key of a configuration, kept by what it says."""
+    if type(config) is not dict:
+        config = _values(config)
+    values = config.values()
+    said = (*config, *values, *map(type, values))  # 1 is no True
+    try:
+        key = _configurations.get(said)
+    except TypeError:  # a value without a hash, which no parameter has
+        return resolve(config)
+    if key is None:
+        key = resolve(config)
+        if len(_configurations) >= _MOST_CONFIGURATIONS:
+            _configurations.clear()
+        _configurations[said] = key
+    return key
+
+
+def _values(config: Mapping[str, Any] | object) -> dict[str, Any]:
+    """The parameters of a configuration, by name."""
+    if dataclasses.is_dataclass(config) and not isinstance(config, type):
+        return {name: getattr(config, name) for name in _names_of(type(config))}
+    if isinstance(config, Mapping):
+        return dict(config)
+    raise InvalidArgument(
+        f"kernel: got a {type(config).__name__}, expected a key, a mapping or a dataclass of "
+        "parameters"
+    )
+
+
+@functools.cache
+def _names_of(kind: type) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(kind))
+
+
 def resolve(config: Mapping[str, Any] | object) -> str:
     """The key of a configuration given as a mapping or a dataclass; see `kernel`."""
-    if dataclasses.is_dataclass(config) and not isinstance(config, type):
-        values = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
-    elif isinstance(config, Mapping):
-        values = dict(config)
-    else:
-        raise InvalidArgument(
-            f"kernel: got a {type(config).__name__}, expected a key, a mapping or a dataclass of "
-            "parameters"
-        )
-    wanted = {name: _plain(name, value) for name, value in values.items()}
+    wanted = {name: _plain(name, value) for name, value in _values(config).items()}
     candidates = listing.listed(wanted.pop("family", None), wanted.pop("target", None))
     known = sorted({name for info in candidates for name in info.parameters})
     for name in wanted:

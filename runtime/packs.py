@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -77,6 +77,20 @@ def _registry() -> _Registry:
     return _Registry()
 
 
+_listeners: list[Callable[[], None]] = []
+
+
+def when_changed(forget: Callable[[], None]) -> None:
+    """`forget` is called whenever a pack or a kernel of one is added or taken away."""
+    _listeners.append(forget)
+
+
+def changed() -> None:
+    """Has forgotten what was found among the packs of before."""
+    for forget in _listeners:
+        forget()
+
+
 def all_packs() -> list[Pack]:
     """The usable packs."""
     return list(_registry().packs.values())
@@ -136,16 +150,19 @@ def refuse(family: str, reason: str) -> None:
     pack = _registry().by_family.get(family)
     if pack is not None:
         _registry().refuse(pack, reason)
+        changed()
 
 
 def register(pack: Pack) -> None:
     """Adds a pack, or puts it in the place of the one of its name."""
     _registry().add(pack)
+    changed()
 
 
 def add_part(family: str, key: str, pack: Pack) -> None:
     """Adds a kernel that was built by itself to its family, in the place of an earlier one."""
     _registry().parts.setdefault(family, {})[key] = pack
+    changed()
 
 
 def part(family: str, key: str) -> Pack | None:
@@ -199,6 +216,7 @@ def _library(path: Path, architectures: tuple[str, ...]) -> _native.Library:
     return _native.Library(path, architectures)
 
 
+@functools.cache
 def library(pack: Pack, family: str) -> _native.Library:
     """The loaded library of a family. Raises PackError where it is not the one that pack.json and
     manifest.json speak of."""

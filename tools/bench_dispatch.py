@@ -1,7 +1,9 @@
 """What a call costs before the kernel runs: `python -m tools.bench_dispatch`.
 
-Three CPU tensors with an empty batch, so that everything is checked and allocated and no kernel
-runs. Each row is the least of several repeats; compare rows of one run only.
+Ours and PyTorch's get the same tensors: one row of one batch, so that a call is all overhead, on
+the CPU and on the GPU if there is one. There, nothing waits for the device: a row is the time after
+which the host is free again. The calls take turns, in many short rounds, of which each row is the
+least: compare rows of one run only.
 """
 
 from __future__ import annotations
@@ -11,48 +13,79 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - PyTorch's own name for it
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import runtime
+from runtime import operators
 
-REPEATS = 25
-CALLS = 20_000
+ROUNDS = 100
+CALLS = 200  # a round: fewer than a stream takes before it makes the host wait
+BACKENDS = {
+    "cpu": (SDPBackend.FLASH_ATTENTION,),
+    "cuda": (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION),
+}
+Calls = dict[str, Callable[[], object]]
 
 
-def nanoseconds(call: Callable[[], object]) -> float:
-    """The least mean time of one call over the repeats."""
-    return min(timeit.repeat(call, number=CALLS, repeat=REPEATS)) / CALLS * 1e9
+def microseconds(calls: Calls, device: torch.device) -> dict[str, float]:
+    """The least mean time of each call over the rounds."""
+    best = dict.fromkeys(calls, float("inf"))
+    for _ in range(ROUNDS):
+        for name, call in calls.items():
+            taken = timeit.timeit(call, number=CALLS) / CALLS * 1e6
+            best[name] = min(best[name], taken)
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+    return best
+
+
+def calls_of(key: str, device: torch.device) -> Calls:
+    """Calls of a kernel of flash_forward on one row, and PyTorch's on the same tensors."""
+    kernel = runtime.kernel(key)
+    parameters = kernel.info.parameters
+    d_head, dtype = parameters["d_head"], operators.DTYPES[parameters["dtype"]]
+    q, k, v = torch.randn(3, 1, 1, 1, d_head).to(device, dtype).unbind()
+    out = torch.empty_like(q)
+    operator = torch.ops.kernelmint.flash_forward.default
+    config = {"family": "flash_forward", "target": kernel.info.target, **parameters}
+    return {
+        "torch.empty of the output": lambda: torch.empty(q.shape, dtype=dtype, device=device),
+        "kernel(q, k, v, out=out)": lambda: kernel(q, k, v, out=out),
+        "kernel(q, k, v)": lambda: kernel(q, k, v),
+        "attention": lambda: runtime.attention(q, k, v),
+        "attention, bhsd": lambda: runtime.attention(q, k, v, layout="bhsd"),
+        "forward(key)": lambda: runtime.forward(key, q, k, v),
+        "forward(config)": lambda: runtime.forward(config, q, k, v),
+        "torch.ops.kernelmint.flash_forward": lambda: operator(key, q, k, v),
+        "scaled_dot_product_attention": lambda: F.scaled_dot_product_attention(q, k, v),
+    }
+
+
+def table(target: str, device: torch.device) -> None:
+    """Prints the rows of a target's first kernel."""
+    found = (
+        info
+        for info in runtime.kernels("flash_forward", target, "not causal and not trace")
+        if info.available
+    )
+    if (info := next(found, None)) is None:
+        return
+    calls = calls_of(info.key, device)
+    for backend in BACKENDS[device.type]:
+        print(f"{info.key}, beside {backend.name} of PyTorch {torch.__version__}; microseconds")
+        with sdpa_kernel(backend):
+            for name, taken in microseconds(calls, device).items():
+                print(f"  {name:<38}{taken:>8.2f}")
 
 
 def main() -> None:
-    """Prints the table."""
-    info = next(
-        info
-        for info in runtime.kernels("flash_forward", "cpu", "dtype == 'f32' and not causal")
-        if info.available
-    )
-    kernel = runtime.kernel(info.key)
-    d_head = info.parameters["d_head"]
-    q, k, v = torch.randn(3, 0, 16, 2, d_head).unbind()
-    out = torch.empty_like(q)
-    shape, cpu = tuple(q.shape), torch.device("cpu")
-    a, b, c = torch.randn(3, 1, 1, 1, d_head).unbind()
-    operator = torch.ops.kernelmint.flash_forward.default
-    rows: list[tuple[str, Callable[[], object]]] = [
-        ("an empty function", lambda: None),
-        ("torch.empty of the output", lambda: torch.empty(shape, dtype=torch.float32, device=cpu)),
-        ("kernel(q, k, v)", lambda: kernel(q, k, v)),
-        ("kernel(q, k, v, out=out)", lambda: kernel(q, k, v, out=out)),
-        ("runtime.attention(q, k, v)", lambda: runtime.attention(q, k, v)),
-        ("torch.ops.kernelmint.flash_forward", lambda: operator(info.key, q, k, v)),
-        ("scaled_dot_product_attention, 1 row", lambda: F.scaled_dot_product_attention(a, b, c)),
-    ]
-    print(f"{info.key}, PyTorch {torch.__version__}; nanoseconds a call")
-    times = {}
-    for name, call in rows:
-        times[name] = nanoseconds(call)
-        print(f"  {name:<38}{times[name]:>8.0f}")
-    own = times["kernel(q, k, v)"] - times["torch.empty of the output"]
-    print(f"  {'kernel(q, k, v) less torch.empty':<38}{own:>8.0f}")
+    """Prints the tables."""
+    with torch.no_grad():
+        table("cpu", torch.device("cpu"))
+        if torch.cuda.is_available():
+            for target in runtime.targets():
+                if target != "cpu":
+                    table(target, torch.device("cuda"))
 
 
 if __name__ == "__main__":

@@ -10,10 +10,17 @@ import torch
 
 from runtime import choice, finding, tensors
 from runtime.errors import InvalidArgument, shown
+from runtime.front import Front
 
 from .gradient import operator_name
 
-_FAMILY = "flash_forward"
+_SWAPPED = (0, 2, 1, 3)
+_front = Front(
+    "flash_forward",
+    lambda D: {"d_head": D},
+    flags={"causal": False},
+    permuted=dict.fromkeys(("q", "k", "v", "o"), _SWAPPED),
+)
 
 
 def attention(
@@ -53,26 +60,10 @@ def attention(
         KernelNotFound: no kernel suits; the message says for each candidate why.
         InvalidArgument: an argument is wrong.
     """
-    given = out
-    _check(causal, layout)
+    _check(layout)
     if tensors.is_autocast():
         q, k, v = tensors.autocast(q, k, v)
-    if layout == "bhsd":
-        q, k, v = _swapped("q", q), _swapped("k", k), _swapped("v", v)
-        if isinstance(out, (tuple, list)):
-            given = (_swapped("out", out[0]), *out[1:]) if out else ()
-        elif out is not None:
-            given = _swapped("out", out)
-    wanted, sizes = _call(q, k, causal)
-    kernel = choice.take(_FAMILY, q.device, wanted, sizes)
-    result = kernel(q, k, v, scale=scale, return_lse=return_lse, out=given)
-    if layout == "bshd":
-        return result
-    if isinstance(out, torch.Tensor):
-        return out
-    o = result[0] if return_lse else result
-    o = o.transpose(1, 2) if out is None else out[0]
-    return (o, result[1]) if return_lse else o
+    return _front((q, k, v), (scale,), (return_lse,), out, (causal,), layout == "bhsd")
 
 
 def sdpa(
@@ -156,11 +147,11 @@ def explain_choice(
     Raises:
         InvalidArgument: an argument is wrong.
     """
-    _check(causal, layout)
-    if layout == "bhsd":
-        q, k, v = _swapped("q", q), _swapped("k", k), _swapped("v", v)
-    wanted, sizes = _call(q, k, causal)
-    explained = choice.explain(_FAMILY, q.device, wanted, sizes)
+    _check(layout)
+    swapped = layout == "bhsd"
+    explained = _front.explain((q, k, v), (causal,), swapped)
+    if swapped:
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
     try:
         gradients = f"PyTorch's aten::{operator_name(q, k, v, causal)}"
     except InvalidArgument as error:
@@ -169,29 +160,9 @@ def explain_choice(
     return dataclasses.replace(explained, considered=(*explained.considered, gives))
 
 
-def _check(causal: bool, layout: str) -> None:
+def _check(layout: object) -> None:
     if not isinstance(layout, str) or layout not in ("bshd", "bhsd"):
         raise InvalidArgument(f"layout: got {shown(layout)}, expected 'bshd' or 'bhsd'")
-    if causal is not True and causal is not False:
-        raise InvalidArgument(f"causal: got a {type(causal).__name__}, expected a bool")
-
-
-def _call(q: torch.Tensor, k: torch.Tensor, causal: bool) -> tuple[dict[str, Any], dict[str, int]]:
-    """What is wanted of a kernel, and the family's symbols."""
-    batch, seq_len_q, heads, d_head = tensors.extents("q", q, 4)
-    _, seq_len_k, kv_heads, _ = tensors.extents("k", k, 4)
-    return {"dtype": q.dtype, "d_head": d_head, "causal": causal}, {
-        "B": batch, "Sq": seq_len_q, "Sk": seq_len_k, "H": heads, "Hk": kv_heads, "D": d_head
-    }  # fmt: skip
-
-
-def _swapped(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    tensors.extents(name, tensor, 4)
-    try:
-        return tensor.transpose(1, 2)
-    except (RuntimeError, TypeError) as error:  # without memory, or a subclass that cannot
-        reason = str(error).partition("\n")[0]
-        raise InvalidArgument(f"{name}: cannot be read as [B, S, H, D]: {reason}") from None
 
 
 def forward(

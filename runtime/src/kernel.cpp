@@ -44,6 +44,19 @@ class Profiled {
 
 }  // namespace
 
+void DimensionOrder::apply(TensorInfo& tensor) const {
+  if (rank == 0 || tensor.rank != rank) return;
+  std::int64_t shape[kMaxRank], strides[kMaxRank];
+  for (int i = 0; i < rank; ++i) {
+    shape[dims[i]] = tensor.shape[i];
+    strides[dims[i]] = tensor.strides[i];
+  }
+  std::copy_n(shape, rank, tensor.shape_storage);
+  std::copy_n(strides, rank, tensor.strides_storage);
+  tensor.shape = tensor.shape_storage;
+  tensor.strides = tensor.strides_storage;
+}
+
 Kernel::Kernel(const FamilyEntry& family, const TargetEntry& target, const KernelEntry& entry,
                nb::tuple architectures, nb::dict parameters, nb::object dispatched)
     : family_(family),
@@ -141,8 +154,24 @@ void Kernel::choose_outputs(Call& call, nb::handle requested, nb::handle out) co
 
 void Kernel::allocate(Call& call, int index, const std::int64_t* shape) {
   const TensorArgument& argument = family_.tensors[index];
-  call.owned[index] = call.torch.empty(shape, argument.rank, dtypes_[index], call.device());
+  const DimensionOrder* const order = call.orders == nullptr ? nullptr : &call.orders[index];
+  if (order == nullptr || order->rank == 0) {
+    call.owned[index] = call.torch.empty(shape, argument.rank, dtypes_[index], call.device());
+    call.torch.read(call.owned[index].ptr(), argument.name, call.tensors[index]);
+    return;
+  }
+  std::int64_t strides[kMaxRank], sizes[kMaxRank], steps[kMaxRank];
+  strides[argument.rank - 1] = 1;
+  for (int i = argument.rank - 1; i > 0; --i)
+    strides[i - 1] = strides[i] * std::max<std::int64_t>(shape[i], 1);
+  for (int i = 0; i < argument.rank; ++i) {
+    sizes[i] = shape[order->dims[i]];
+    steps[i] = strides[order->dims[i]];
+  }
+  call.owned[index] =
+      call.torch.empty_strided(sizes, steps, argument.rank, dtypes_[index], call.device());
   call.torch.read(call.owned[index].ptr(), argument.name, call.tensors[index]);
+  order->apply(call.tensors[index]);
 }
 
 bool Kernel::bind_outputs(Call& call) {
@@ -303,6 +332,7 @@ nb::object Kernel::perform(Call& call, nb::tuple inputs, nb::tuple scalars, nb::
   const bool has_elements = bind_outputs(call);
   if (call.wants_trace) allocate_trace(call);
   if (has_elements) {
+    call.is_launched = true;
     launch(call);
     for (int n = 0; n < num_mutated_; ++n)
       if (const int i = mutated_[n]; call.present[i]) call.torch.mark_written(call.tensors[i]);

@@ -11,6 +11,15 @@
 
 namespace kernelmint {
 
+// How the dimensions of a tensor lie that a caller has otherwise than the kernel: its dimension i
+// is the kernel's dims[i]. A rank of 0: as the kernel has them.
+struct DimensionOrder {
+  int rank = 0;
+  int dims[kMaxRank];
+
+  void apply(TensorInfo& tensor) const;  // from the caller's dimensions to the kernel's
+};
+
 class Kernel {
  public:
   // `parameters` (name -> value), derived values included, is shown in messages about expressions.
@@ -41,6 +50,7 @@ class Kernel {
   const char* key() const { return entry_.key; }
 
  private:
+  friend class Selector;  // which has read a call's tensors
   struct Call;
 
   // The steps of a call, in order.

@@ -41,6 +41,9 @@ struct Kernel::Call {
   int num_wanted = 0;             // outputs to return
   nb::object owned[kMaxTensors];  // outputs
   nb::object workspace, zeroed_workspace;
+  bool are_inputs_read = false;            // by who chose the kernel
+  const DimensionOrder* orders = nullptr;  // of each tensor; null: as the kernel has them
+  bool is_launched = false;
   bool wants_trace = false;
   nb::object trace;
   TensorInfo records;

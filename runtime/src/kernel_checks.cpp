@@ -269,6 +269,7 @@ void Kernel::check_output(Call& call, int index, const std::int64_t* shape, PyOb
   const TensorArgument& argument = given_outputs_[index];
   TensorInfo& tensor = call.tensors[index];
   call.torch.read(object, argument.name, tensor);
+  if (call.orders != nullptr) call.orders[index].apply(tensor);
   check_dtype(argument, tensor, dtypes_[index]);
   check_device(call, argument, tensor);
   if (tensor.rank != argument.rank || !std::equal(shape, shape + argument.rank, tensor.shape))
@@ -313,7 +314,7 @@ void Kernel::bind_inputs(Call& call, nb::handle inputs) {
       continue;
     }
     TensorInfo& tensor = call.tensors[i];
-    call.torch.read(object, argument.name, tensor);
+    if (!call.are_inputs_read) call.torch.read(object, argument.name, tensor);
     check_dtype(argument, tensor, dtypes_[i]);
     check_device(call, argument, tensor);
     if (call.first_input < 0 && !argument.on_host) call.first_input = i;

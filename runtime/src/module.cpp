@@ -13,6 +13,7 @@
 #include "library.h"
 #include "pack_library.h"
 #include "processor.h"
+#include "selector.h"
 #include "torch_bridge.h"
 
 namespace nb = nanobind;
@@ -89,4 +90,9 @@ NB_MODULE(_native, module) {
       .def("run", &Kernel::run, "inputs"_a, "scalars"_a, "requested"_a, "out"_a.none())
       .def("trace", &Kernel::trace, "inputs"_a, "scalars"_a, "requested"_a, "out"_a.none())
       .def("call", &Kernel::call, "inputs"_a, "scalars"_a, "requested"_a, "out"_a.none());
+  nb::class_<Selector>(module, "Selector")
+      .def(nb::init<nb::object, nb::object, nb::object>(), "watched"_a, "find"_a, "otherwise"_a)
+      .def("call", &Selector::call, "inputs"_a, "scalars"_a, "requested"_a, "out"_a.none(),
+           "flags"_a, "permuted"_a)
+      .def("forget", &Selector::forget);
 }

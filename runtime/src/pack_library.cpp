@@ -57,7 +57,14 @@ const LibraryEntry* load(const std::string& path) {
 }  // namespace
 
 PackLibrary::PackLibrary(const std::filesystem::path& path, nb::tuple architectures)
-    : entry_(load(path.native())), architectures_(std::move(architectures)) {}
+    : entry_(load(path.native())), architectures_(std::move(architectures)) {
+  const FamilyEntry& family = *entry_->family;
+  for (int t = 0; t < family.num_targets; ++t) {
+    const TargetEntry& target = *family.targets[t];
+    for (std::size_t k = 0; k < target.num_kernels; ++k)
+      kernels_.emplace(target.kernels[k].key, std::pair(&target, &target.kernels[k]));
+  }
+}
 
 std::vector<std::string> PackLibrary::keys() const {
   std::vector<std::string> result;
@@ -70,15 +77,11 @@ std::vector<std::string> PackLibrary::keys() const {
 
 Kernel* PackLibrary::kernel(const std::string& key, nb::dict parameters,
                             nb::object dispatched) const {
-  const FamilyEntry& family = *entry_->family;
-  for (int t = 0; t < family.num_targets; ++t) {
-    const TargetEntry& target = *family.targets[t];
-    for (std::size_t k = 0; k < target.num_kernels; ++k)
-      if (key == target.kernels[k].key)
-        return new Kernel(family, target, target.kernels[k], architectures_, std::move(parameters),
-                          std::move(dispatched));
-  }
-  throw nb::key_error(key.c_str());
+  const auto found = kernels_.find(key);
+  if (found == kernels_.end()) throw nb::key_error(key.c_str());
+  const auto [target, kernel] = found->second;
+  return new Kernel(*entry_->family, *target, *kernel, architectures_, std::move(parameters),
+                    std::move(dispatched));
 }
 
 }  // namespace kernelmint

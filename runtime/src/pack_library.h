@@ -5,6 +5,9 @@
 
 #include <filesystem>
 #include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "kernel.h"
@@ -31,6 +34,7 @@ class PackLibrary {
  private:
   const LibraryEntry* entry_;
   nb::tuple architectures_;
+  std::unordered_map<std::string_view, std::pair<const TargetEntry*, const KernelEntry*>> kernels_;
 };
 
 }  // namespace kernelmint

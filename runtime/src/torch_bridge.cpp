@@ -155,6 +155,7 @@ Torch::Torch() : module_(nb::module_::import_("torch")) {
   is_grad_enabled_ = module_.attr("is_grad_enabled");
   get_num_threads_ = module_.attr("get_num_threads");
   empty_ = module_.attr("empty");
+  empty_strided_ = module_.attr("empty_strided");
   zeros_ = module_.attr("zeros");
   increment_version_ = module_.attr("autograd").attr("graph").attr("increment_version");
   current_stream_ = module_.attr("cuda").attr("current_stream");
@@ -162,6 +163,7 @@ Torch::Torch() : module_(nb::module_::import_("torch")) {
     dtypes_[i] = module_.attr(kDtypes[i].torch_name + std::string("torch.").size());
   cpu_device_ = module_.attr("device")("cpu");
   empty_keywords_ = nb::make_tuple("size", "dtype", "device");
+  strided_keywords_ = nb::make_tuple("size", "dtype", "device", "stride");
 
   nb::object capsule = nb::getattr(module_.attr("Tensor"), "__dlpack_c_exchange_api__", nb::none());
   if (PyCapsule_IsValid(capsule.ptr(), dlpack::kCapsuleName)) {
@@ -347,18 +349,30 @@ DeviceFacts Torch::cuda_facts(int device) {
 }
 
 nb::object Torch::allocate(const nb::object& function, const std::int64_t* shape, int rank,
-                           Dtype dtype, dlpack::Device device) {
-  nb::object size = checked(PyTuple_New(rank));
-  for (int i = 0; i < rank; ++i)
-    NB_TUPLE_SET_ITEM(size.ptr(), i, checked(PyLong_FromLongLong(shape[i])).release().ptr());
-  const nb::object where = device_object(device);
-  PyObject* arguments[] = {size.ptr(), dtypes_[static_cast<int>(dtype)].ptr(), where.ptr()};
+                           Dtype dtype, dlpack::Device device, const std::int64_t* strides) {
+  const auto tuple = [&](const std::int64_t* values) {
+    nb::object result = checked(PyTuple_New(rank));
+    for (int i = 0; i < rank; ++i)
+      NB_TUPLE_SET_ITEM(result.ptr(), i, checked(PyLong_FromLongLong(values[i])).release().ptr());
+    return result;
+  };
+  const nb::object size = tuple(shape), where = device_object(device);
+  const nb::object stride = strides == nullptr ? nb::object() : tuple(strides);
+  PyObject* arguments[] = {size.ptr(), dtypes_[static_cast<int>(dtype)].ptr(), where.ptr(),
+                           stride.ptr()};
   // By keyword: given by position, torch tries the tuple as an int first, which costs a third more.
-  return checked(PyObject_Vectorcall(function.ptr(), arguments, 0, empty_keywords_.ptr()));
+  return checked(
+      PyObject_Vectorcall(function.ptr(), arguments, 0,
+                          (strides == nullptr ? empty_keywords_ : strided_keywords_).ptr()));
 }
 
 nb::object Torch::empty(const std::int64_t* shape, int rank, Dtype dtype, dlpack::Device device) {
   return allocate(empty_, shape, rank, dtype, device);
+}
+
+nb::object Torch::empty_strided(const std::int64_t* shape, const std::int64_t* strides, int rank,
+                                Dtype dtype, dlpack::Device device) {
+  return allocate(empty_strided_, shape, rank, dtype, device, strides);
 }
 
 nb::object Torch::zeros(std::int64_t bytes, dlpack::Device device) {

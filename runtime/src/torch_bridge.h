@@ -103,6 +103,10 @@ class Torch {
   // forward-mode differentiation.
   bool is_intercepted();
 
+  // Whether it is no instance of a subclass that may do otherwise than tensors do.
+  bool is_plain(PyObject* object) const {
+    return Py_TYPE(object) == tensor_type_ || Py_TYPE(object) == parameter_type_;
+  }
   bool is_tensor(PyObject* object) const { return PyObject_TypeCheck(object, tensor_type_) != 0; }
   bool grad_enabled();
   bool requires_grad(PyObject* tensor);
@@ -119,6 +123,8 @@ class Torch {
   DeviceFacts cuda_facts(int device);
 
   nb::object empty(const std::int64_t* shape, int rank, Dtype dtype, dlpack::Device device);
+  nb::object empty_strided(const std::int64_t* shape, const std::int64_t* strides, int rank,
+                           Dtype dtype, dlpack::Device device);
   nb::object zeros(std::int64_t bytes, dlpack::Device device);  // u8, one dimension
 
   // Tells autograd that a kernel wrote into `tensor`, whose is_inference is set.
@@ -135,7 +141,7 @@ class Torch {
   void check_plain(PyObject* object, const char* argument);
   nb::object device_object(dlpack::Device device);
   nb::object allocate(const nb::object& function, const std::int64_t* shape, int rank, Dtype dtype,
-                      dlpack::Device device);
+                      dlpack::Device device, const std::int64_t* strides = nullptr);
 
   nb::object module_;
   PyTypeObject* tensor_type_;
@@ -148,14 +154,15 @@ class Torch {
   Function num_dispatch_modes_, num_function_modes_, is_tracing_;
   nb::object is_wrapped_;
   nb::object forward_ad_;  // the namespace of torch.autograd.forward_ad
-  nb::object is_grad_enabled_, get_num_threads_, empty_, zeros_, increment_version_;
+  nb::object is_grad_enabled_, get_num_threads_, empty_, empty_strided_, zeros_;
+  nb::object increment_version_;
   nb::object current_stream_;
   nb::object is_inference_mode_, profiler_, record_function_;  // profiler_: its namespace
   nb::object dtypes_[kNumDtypes];
   nb::object cpu_device_;
   nb::object cuda_devices_[64];
   DeviceFacts cuda_facts_[64] = {};
-  nb::object empty_keywords_;
+  nb::object empty_keywords_, strided_keywords_;
 };
 
 }  // namespace kernelmint

@@ -22,6 +22,7 @@ def rows(monkeypatch):
     def use(*found):
         parsed = tuple((parse(when, {"Sq": INT}, "bool"), take) for when, take in found)
         monkeypatch.setattr(choice, "_rows", lambda family: parsed)
+        packs.changed()
 
     return use
 
@@ -106,12 +107,13 @@ def tuned(monkeypatch):
         ]
         monkeypatch.setattr(choice, "_by_capability", lambda family: targets)
         choice._tuned_for.cache_clear()
-        for kept in ("_chosen", "_taken", "_in_graphs"):
-            monkeypatch.setattr(choice, kept, {})
+        packs.changed()
 
     use()
     yield use
+    monkeypatch.undo()
     choice._tuned_for.cache_clear()
+    packs.changed()
 
 
 def keys_of_f32():

@@ -202,6 +202,16 @@ def test_forward_takes_a_key_a_mapping_or_a_dataclass(cpu_info):
         assert milliseconds > 0
 
 
+def test_a_configuration_that_was_found_is_not_mistaken_for_a_wrong_one_that_equals_it(cpu_info):
+    right = {"family": "flash_forward", "target": "cpu", **cpu_info.parameters}
+    for _ in range(2):
+        assert runtime.kernel(right).info.key == cpu_info.key
+    with pytest.raises(runtime.InvalidArgument, match="d_head: got a float"):
+        runtime.kernel({**right, "d_head": float(right["d_head"])})
+    with pytest.raises(runtime.InvalidArgument, match="d_head: got a list"):
+        runtime.kernel({**right, "d_head": [right["d_head"]]})
+
+
 def test_a_parameter_that_a_configuration_leaves_out_takes_its_default():
     whole = {"dtype": "bf16", "d_head": 64, "B_r": 64, "B_c": 256, "causal": True, "trace": False}
     key = runtime.kernel({**whole, "target": "cpu"}).info.key

@@ -1,0 +1,261 @@
+"""Calls without a key: the kernel of a family is chosen by what the call says."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from runtime import _native, choice, manifest, packs, tensors
+from runtime.errors import InvalidArgument, unlisted
+from runtime.handle import Inputs, Kernel, Out, Scalar, traced_as_constant
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+_is_dynamo_compiling = torch.compiler.is_dynamo_compiling  # found once: calls are short
+
+
+def _nothing() -> Mapping[str, Any]:
+    return _NOTHING
+
+
+class Front:
+    """What calls one family's kernels without a key.
+
+    What decides (the device, dtypes, and the extents, scalars and flags that `takes` or rows of the
+    family name) is looked up in the extension, so that a call whose like was seen before costs
+    little more than one by key. While something records or transforms the call, and if an argument
+    is wrong, it goes step by step through Python.
+
+    Args:
+        family: its name.
+        takes: the values of parameters that decide, by name, beside the dtypes of tensors: a
+            function whose parameters are named as symbols, as optional inputs (true if they are
+            there), or `device`.
+        flags: parameters whose values callers pass, and their defaults; None, if it is the default,
+            leaves one open.
+        permuted: the other layout: dimension i of what callers have as `name` is the dimension
+            `permuted[name][i]` of the spec's.
+    """
+
+    def __init__(
+        self,
+        family: str,
+        takes: Callable[..., Mapping[str, Any]] = _nothing,
+        *,
+        flags: Mapping[str, Any] = _NOTHING,
+        permuted: Mapping[str, tuple[int, ...]] = _NOTHING,
+    ) -> None:
+        self._family = family
+        self._takes = takes
+        self._named = tuple(inspect.signature(takes).parameters)
+        self._flags = tuple(flags.items())
+        self._permuted = permuted
+        self._selector = _native.Selector(self._watched, self._find, self._otherwise)
+        self._run = self._selector.call  # bound once: calls are short
+        packs.when_changed(self._selector.forget)
+
+    def __call__(
+        self,
+        inputs: Inputs,
+        scalars: tuple[Scalar, ...],
+        requested: tuple[bool, ...],
+        out: Out,
+        flags: tuple[Any, ...] = (),
+        permuted: bool = False,
+    ) -> Any:
+        """Calls the kernel that suits; all arguments are in the order of the spec.
+
+        Args:
+            inputs: tensors, None for what is optional and absent.
+            scalars: None for defaults.
+            requested: whether each optional output is wanted.
+            out: where to write: a tensor, or one for each output that is wanted.
+            flags: as they are named in the constructor.
+            permuted: whether tensors are in the other layout; so are the outputs, then.
+
+        Raises:
+            KernelNotFound: no kernel suits; the message says for each candidate why.
+            InvalidArgument: an argument is wrong.
+        """
+        if _is_dynamo_compiling():
+            return self._otherwise(inputs, scalars, requested, out, flags, permuted)
+        return self._run(inputs, scalars, requested, out, flags, permuted)
+
+    def explain(
+        self, inputs: Inputs, flags: tuple[Any, ...] = (), permuted: bool = False
+    ) -> choice.Explanation:
+        """What is considered for a call, in its order, and what is taken."""
+        asked = self._asked(self._read(inputs) if permuted else inputs, (), flags)
+        return choice.explain(self._family, *asked)
+
+    def _find(
+        self, inputs: Inputs, scalars: tuple[Scalar, ...], flags: tuple[Any, ...], permuted: bool
+    ) -> Kernel:
+        asked = self._asked(self._read(inputs) if permuted else inputs, scalars, flags)
+        return choice.take(self._family, *asked)
+
+    def _otherwise(
+        self,
+        inputs: Inputs,
+        scalars: tuple[Scalar, ...],
+        requested: tuple[bool, ...],
+        out: Out,
+        flags: tuple[Any, ...],
+        permuted: bool,
+    ) -> Any:
+        """The call step by step, for what records or transforms it to see."""
+        if not permuted:
+            kernel = self._find(inputs, scalars, flags, False)
+            return kernel._call(inputs, scalars, requested, out)
+        inputs = self._read(inputs)
+        asked = iter(requested)
+        outputs = [o for o, is_optional in _outputs(self._family) if not is_optional or next(asked)]
+        given = out
+        if isinstance(out, (tuple, list)):
+            given = tuple(map(self._memory, outputs, out))
+        elif out is not None:
+            given = self._memory(outputs[0], out)
+        kernel = self._find(inputs, scalars, flags, False)
+        result = kernel._call(inputs, scalars, requested, given)
+        if out is not None:
+            return tuple(out) if isinstance(out, list) else out
+        if isinstance(result, tuple):
+            return tuple(map(self._as_caller, outputs, result))
+        return self._as_caller(outputs[0], result)
+
+    def _read(self, inputs: Inputs) -> Inputs:
+        return tuple(
+            self._as_spec(name, name, tensor)
+            for (name, *_), tensor in zip(_inputs(self._family), inputs, strict=True)
+        )
+
+    def _memory(self, name: str, tensor: Any) -> Any:
+        return self._as_spec(name, f"out ({name})", tensor)
+
+    def _as_spec(self, name: str, said: str, tensor: Any) -> Any:
+        """A caller's tensor, which messages call `said`, with the spec's order of dimensions."""
+        order = self._permuted.get(name)
+        if order is None or tensor is None:
+            return tensor
+        tensors.extents(said, tensor, len(order))
+        try:
+            return tensor.permute([order.index(i) for i in range(len(order))])
+        except (RuntimeError, TypeError) as error:  # without memory, or a subclass that cannot
+            reason = str(error).partition("\n")[0]
+            raise InvalidArgument(f"{said}: cannot be read in this layout: {reason}") from None
+
+    def _as_caller(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        order = self._permuted.get(name)
+        return tensor if order is None else tensor.permute(order)
+
+    def _asked(
+        self, inputs: Inputs, scalars: tuple[Scalar, ...], flags: tuple[Any, ...]
+    ) -> tuple[torch.device, dict[str, Any], dict[str, Any]]:
+        """The device, what is wanted, and what rows may name beside it."""
+        device: Any = None
+        wanted: dict[str, Any] = {}
+        sizes: dict[str, Any] = {}
+        for (name, dims, is_optional, on_host, dtype), tensor in zip(
+            _inputs(self._family), inputs, strict=True
+        ):
+            if is_optional:
+                sizes[name] = tensor is not None
+                if tensor is None:
+                    continue
+            is_first = device is None and not on_host
+            is_new = any(dim and dim not in sizes for dim in dims)
+            if not (is_first or is_new or (dtype and dtype not in wanted)):
+                continue  # what else it may be is the kernel's to refuse
+            extents = tensors.extents(name, tensor, len(dims))
+            assert tensor is not None
+            for dim, extent in zip(dims, extents, strict=True):
+                if dim:
+                    sizes.setdefault(dim, extent)
+            if dtype:
+                wanted.setdefault(dtype, tensor.dtype)
+            if is_first:
+                device = tensor.device
+        known = {"device": device, **sizes}
+        wanted.update(self._takes(**{name: known.get(name, 0) for name in self._named}))
+        for (name, default), value in zip(self._flags, flags, strict=True):
+            if value is not None or default is not None:
+                _check_flag(self._family, name, value)
+            wanted[name] = value
+        for name, number in zip(_scalars(self._family), scalars, strict=False):
+            if number is not None:
+                sizes[name] = number
+        return device, wanted, sizes
+
+    def _watched(self) -> tuple[list[Any], list[int], dict[int, tuple[int, ...]]]:
+        """What Selector compares."""
+        family = manifest.family(self._family)
+        deciding = {*choice.deciding(self._family), *self._named}
+        known: set[str] = set()  # from inputs that are always there
+        inputs = []
+        for name, dims, is_optional, on_host, dtype in _inputs(self._family):
+            counting = [i for i, dim in enumerate(dims) if dim in deciding - known]
+            (place,) = (i for i, tensor in enumerate(family.tensors) if tensor.name == name)
+            has_dtype = bool(dtype) and dtype not in known
+            inputs.append((place, len(dims), is_optional, on_host, has_dtype, counting))
+            if not is_optional:
+                known |= {*dims, dtype}
+        scalars = [i for i, name in enumerate(_scalars(self._family)) if name in deciding]
+        places = {tensor.name: i for i, tensor in enumerate(family.tensors)}
+        return inputs, scalars, {places[name]: order for name, order in self._permuted.items()}
+
+
+@traced_as_constant
+def _inputs(family: str) -> tuple[tuple[str, tuple[str, ...], bool, bool, str], ...]:
+    """Of each input its name, the symbols that its dimensions are ("" for others), whether it is
+    optional and on the host, and the parameter that is its dtype ("" if none is)."""
+    found = manifest.family(family)
+    parameters = {parameter.name for parameter in found.parameters}
+    return tuple(
+        (
+            tensor.name,
+            tuple(dim if dim in found.symbols else "" for dim in tensor.dims),
+            tensor.optional,
+            tensor.on_host,
+            tensor.dtype if tensor.dtype in parameters else "",
+        )
+        for tensor in found.inputs
+    )
+
+
+@traced_as_constant
+def _outputs(family: str) -> tuple[tuple[str, bool], ...]:
+    """Of each output its name, and whether it is optional."""
+    return tuple((tensor.name, tensor.optional) for tensor in manifest.family(family).outputs)
+
+
+@traced_as_constant
+def _scalars(family: str) -> tuple[str, ...]:
+    return tuple(scalar.name for scalar in manifest.family(family).scalars)
+
+
+@traced_as_constant
+def _flag(family: str, name: str) -> tuple[str, tuple[str, ...]]:
+    """The type of a parameter, and the values of an enum."""
+    found = manifest.family(family)
+    own = (parameter for target in found.targets for parameter in target.parameters)
+    parameter = next(p for p in (*found.parameters, *own) if p.name == name)
+    values = parameter.values if parameter.type == "enum" else ()
+    return parameter.type, tuple(map(str, values or ()))
+
+
+_KINDS: dict[str, type] = {"bool": bool, "int": int, "enum": str}
+
+
+def _check_flag(family: str, name: str, value: Any) -> None:
+    type_name, values = _flag(family, name)
+    kind = _KINDS[type_name]
+    if type(value) is not kind:
+        article = "an" if kind is int else "a"
+        raise InvalidArgument(
+            f"{name}: got a {type(value).__name__}, expected {article} {kind.__name__}"
+        )
+    if values and value not in values:
+        raise InvalidArgument(unlisted(name, str(value), values))

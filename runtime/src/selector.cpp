@@ -1,0 +1,164 @@
+#include "selector.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "kernel_call.h"
+
+namespace kernelmint {
+namespace {
+
+constexpr std::size_t kMostKept = 4096;  // calls that differ; what is seen again is found again
+
+enum class Kind : std::int64_t { none, boolean, integer, number, text };
+
+}  // namespace
+
+bool Selector::Key::operator==(const Key& other) const {
+  return size == other.size &&
+         std::equal(values.begin(), values.begin() + size, other.values.begin());
+}
+
+std::size_t Selector::Hash::operator()(const Key& key) const {
+  std::uint64_t hash = 0x9e3779b97f4a7c15;
+  for (int i = 0; i < key.size; ++i) {
+    hash = (hash ^ static_cast<std::uint64_t>(key.values[i])) * 0xff51afd7ed558ccd;
+    hash ^= hash >> 32;
+  }
+  return hash;
+}
+
+void Selector::watch() {
+  const nb::object found = watched_();
+  inputs_.clear();
+  scalars_.clear();
+  int size = 2;
+  for (nb::handle item : nb::borrow<nb::sequence>(found[0])) {
+    Input input{.tensor = nb::cast<int>(item[0]),
+                .rank = nb::cast<int>(item[1]),
+                .is_optional = nb::cast<bool>(item[2]),
+                .is_on_host = nb::cast<bool>(item[3]),
+                .has_dtype = nb::cast<bool>(item[4]),
+                .dims = {}};
+    for (nb::handle dim : nb::borrow<nb::sequence>(item[5]))
+      input.dims.push_back(nb::cast<int>(dim));
+    size += 1 + static_cast<int>(input.dims.size());
+    inputs_.push_back(std::move(input));
+  }
+  for (nb::handle index : nb::borrow<nb::sequence>(found[1]))
+    scalars_.push_back(nb::cast<int>(index));
+  if (size + 2 * static_cast<int>(scalars_.size()) > Key::kMost / 2)
+    throw nb::value_error("a choice depends on more values than a selector compares");
+  for (const auto& [tensor, order] : nb::borrow<nb::dict>(found[2])) {
+    DimensionOrder& known = orders_[nb::cast<int>(tensor)];
+    known.rank = static_cast<int>(nb::len(order));
+    for (int i = 0; i < known.rank; ++i) known.dims[i] = nb::cast<int>(order[i]);
+  }
+  is_watching_ = true;
+}
+
+void Selector::forget() {
+  is_watching_ = false;
+  kept_.clear();
+}
+
+// Whether the inputs are plain tensors; `key` says what counts of them.
+bool Selector::read(Kernel::Call& call, Key& key, nb::handle inputs) const {
+  bool has_device = false;
+  for (std::size_t n = 0; n < inputs_.size(); ++n) {
+    const Input& input = inputs_[n];
+    PyObject* const object = NB_TUPLE_GET_ITEM(inputs.ptr(), n);
+    if (object == Py_None) {
+      if (!input.is_optional) return false;
+      key.add(-1);
+      continue;
+    }
+    if (!call.torch.is_plain(object)) return false;
+    TensorInfo& tensor = call.tensors[input.tensor];
+    try {
+      call.torch.read(object, "", tensor);
+    } catch (const InvalidArgument&) {
+      return false;
+    }
+    if (tensor.rank != input.rank || tensor.dtype == kUnknownDtype) return false;
+    if (call.orders != nullptr) call.orders[input.tensor].apply(tensor);
+    if (!has_device && !input.is_on_host) {
+      has_device = true;
+      key.add(tensor.device.type);
+      key.add(tensor.device.id);
+    }
+    key.add(input.has_dtype ? tensor.dtype : 0);
+    for (const int dim : input.dims) key.add(tensor.shape[dim]);
+  }
+  call.are_inputs_read = true;
+  return has_device;
+}
+
+// Whether `value` is one that a key can hold.
+bool Selector::add(Key& key, PyObject* value) {
+  if (key.size + 2 > Key::kMost) return false;
+  const auto put = [&](Kind kind, std::int64_t content) {
+    key.add(static_cast<std::int64_t>(kind));
+    key.add(content);
+    return true;
+  };
+  if (value == Py_None) return put(Kind::none, 0);
+  if (PyBool_Check(value)) return put(Kind::boolean, value == Py_True);
+  if (PyLong_CheckExact(value)) {
+    int overflow = 0;
+    const long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
+    return overflow == 0 && put(Kind::integer, number);
+  }
+  if (PyFloat_CheckExact(value))
+    return put(Kind::number, std::bit_cast<std::int64_t>(PyFloat_AsDouble(value)));
+  if (!PyUnicode_CheckExact(value)) return false;
+  // Of equal texts the first, which is kept: its address tells it from others.
+  PyObject* first = PyDict_GetItemWithError(texts_.ptr(), value);
+  if (first == nullptr) {
+    if (texts_.size() >= kMostKept) return false;
+    if (PyDict_SetItem(texts_.ptr(), value, value) != 0) throw nb::python_error();
+    first = value;
+  }
+  return put(Kind::text, std::bit_cast<std::int64_t>(first));
+}
+
+void Selector::keep(const Key& key, nb::object kernel) {
+  if (kept_.size() >= kMostKept) kept_.clear();
+  Kernel* const native = nb::cast<Kernel*>(kernel.attr("_native"));
+  kept_.insert_or_assign(key, Found{std::move(kernel), native});
+}
+
+nb::object Selector::call(nb::tuple inputs, nb::tuple scalars, nb::tuple requested, nb::object out,
+                          nb::tuple flags, bool permuted) {
+  const auto otherwise = [&] {
+    return otherwise_(inputs, scalars, requested, out, flags, permuted);
+  };
+  if (Torch::get().is_intercepted()) return otherwise();
+  if (!is_watching_) watch();
+  Kernel::Call call;
+  if (permuted) call.orders = orders_;
+  Key key;
+  if (inputs.size() != inputs_.size() || !read(call, key, inputs)) return otherwise();
+  key.add(permuted);
+  for (const int i : scalars_)
+    if (!add(key, NB_TUPLE_GET_ITEM(scalars.ptr(), i))) return otherwise();
+  for (std::size_t i = 0; i < flags.size(); ++i)
+    if (!add(key, NB_TUPLE_GET_ITEM(flags.ptr(), i))) return otherwise();
+  const auto at = kept_.find(key);
+  if (at == kept_.end()) {
+    keep(key, find_(inputs, scalars, flags, permuted));
+    return otherwise();
+  }
+  const Found found = at->second;  // which is kept, whatever others forget meanwhile
+  try {
+    return found.kernel->perform(call, inputs, scalars, requested, out);
+  } catch (const ThroughOperator&) {
+    return otherwise();
+  } catch (const InvalidArgument&) {
+    // What is wrong is said of the arguments as the kernel takes them.
+    if (!permuted || call.is_launched) throw;
+    return otherwise();
+  }
+}
+
+}  // namespace kernelmint

@@ -1,0 +1,149 @@
+"""Calls without a key: what was chosen before is found by all that decides, and only by it."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import runtime
+from runtime import choice, packs
+from runtime.front import Front
+
+attention = runtime.attention
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """The calls for which a kernel is chosen; nothing is known when it begins."""
+    calls = []
+    take = choice.take
+
+    def counting(*arguments, **options):
+        calls.append(arguments)
+        return take(*arguments, **options)
+
+    packs.changed()
+    monkeypatch.setattr(choice, "take", counting)
+    return calls
+
+
+def qkv(length=9, d_head=64, dtype=torch.float32, batch=1, heads=2):
+    return torch.randn(3, batch, length, heads, d_head).to(dtype).unbind()
+
+
+def test_a_call_is_chosen_for_once_and_whatever_decides_makes_it_another(counted):
+    attention(*qkv())
+    first = len(counted)
+    for _ in range(3):
+        attention(*qkv())
+    assert len(counted) == first
+    for other in (
+        {"d_head": 128},
+        {"length": 10},
+        {"batch": 2},
+        {"heads": 4},
+        {"dtype": torch.bfloat16},
+    ):
+        before = len(counted)
+        attention(*qkv(**other))
+        assert len(counted) > before, other
+    before = len(counted)
+    attention(*qkv(), causal=True)
+    assert len(counted) > before
+
+
+@pytest.mark.parametrize("layout", ["bshd", "bhsd"])
+def test_a_call_that_was_seen_before_gives_what_the_kernel_gives(layout):
+    def laid(tensor):
+        return tensor.transpose(1, 2) if layout == "bhsd" else tensor
+
+    for seed in range(3):  # the first is chosen for, the others are looked up
+        torch.manual_seed(seed)
+        q, k, v = qkv(length=12)
+        key = runtime.explain_choice(q, k, v, causal=True).key
+        expected, expected_lse = runtime.kernel(key)(q, k, v, return_lse=True)
+        given = [laid(t) for t in (q, k, v)]
+        o, lse = attention(*given, causal=True, layout=layout, return_lse=True)
+        assert torch.equal(laid(o), expected)
+        assert torch.equal(lse, expected_lse)
+        assert laid(o).is_contiguous()  # its memory is [B, S, H, D] in both layouts
+        out = (laid(torch.empty_like(expected)), torch.empty_like(lse))
+        result = attention(*given, causal=True, layout=layout, return_lse=True, out=out)
+        assert result[0] is out[0]
+        assert result[1] is out[1]
+        assert torch.equal(laid(out[0]), expected)
+        only = laid(torch.empty_like(expected))
+        assert attention(*given, causal=True, layout=layout, out=only) is only
+        assert torch.equal(laid(only), expected)
+
+
+def test_an_empty_batch_in_the_other_layout_has_its_shape():
+    for _ in range(2):
+        q = torch.randn(0, 2, 9, 64)
+        assert attention(q, q, q, layout="bhsd").shape == q.shape
+
+
+@pytest.mark.parametrize("layout", ["bshd", "bhsd"])
+def test_a_call_like_one_that_was_right_is_still_checked(layout):
+    q, k, v = qkv()
+    for _ in range(2):
+        attention(q, k, v, layout=layout)
+    for wrong, message in (
+        ((q, k, v.double()), "v: got dtype torch.float64"),
+        ((q, k, v[..., :32]), "v: got shape"),
+        ((q, k[0], v), "k: got shape"),
+        ((q, k, v.to("meta")), "v: got a"),
+        ((q, None, v), "k: got a NoneType"),
+    ):
+        with pytest.raises(runtime.InvalidArgument, match=message):
+            attention(*wrong, layout=layout)
+    with pytest.raises(runtime.InvalidArgument, match=r"out \(o\): got shape|out \(o\): got dtype"):
+        attention(q, k, v, layout=layout, out=torch.empty(1))
+    with pytest.raises(runtime.InvalidArgument, match="causal: got a int"):
+        attention(q, k, v, layout=layout, causal=1)
+
+
+@pytest.mark.parametrize("layout", ["bshd", "bhsd"])
+def test_a_gradient_is_given_however_often_it_was_called_before(layout):
+    q, k, v = qkv()
+    with torch.no_grad():
+        for _ in range(2):
+            attention(q, k, v, layout=layout)
+    parameter = torch.nn.Parameter(q.clone())
+    attention(parameter, k, v, layout=layout).sum().backward()
+    assert parameter.grad is not None
+    given = [t.detach().transpose(1, 2) if layout == "bshd" else t.detach() for t in (q, k, v)]
+    given[0].requires_grad_()
+    F.scaled_dot_product_attention(*given).sum().backward()
+    expected = given[0].grad.transpose(1, 2) if layout == "bshd" else given[0].grad
+    torch.testing.assert_close(parameter.grad, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_what_was_found_is_forgotten_when_packs_change(counted):
+    attention(*qkv())
+    before = len(counted)
+    packs.changed()
+    attention(*qkv())
+    assert len(counted) > before
+
+
+def test_tensors_are_read_without_pytorchs_table_of_functions_too():
+    q, k, v = (t.transpose(1, 2) for t in qkv(length=12))
+    expected = attention(q, k, v, layout="bhsd")
+    runtime._native.use_exchange_api(False)
+    try:
+        for _ in range(2):
+            assert torch.equal(attention(q, k, v, layout="bhsd"), expected)
+    finally:
+        runtime._native.use_exchange_api(True)
+
+
+def test_texts_and_numbers_that_decide_are_told_apart(counted):
+    """A flag is compared by kind and value: True is not 1, and a text is itself."""
+    front = Front("flash_forward", lambda D: {"d_head": D}, flags={"causal": False})
+    q, k, v = qkv()
+    call = (q, k, v), (None,), (False,), None
+    for _ in range(2):
+        front(*call, (False,))
+    for wrong in (0, 0.0, "False", None):
+        with pytest.raises(runtime.InvalidArgument, match="causal: got a"):
+            front(*call, (wrong,))
