@@ -1,9 +1,10 @@
-// Attention of few queries over a cache, bound by how fast keys and values come from memory. A
-// thread block takes a share of all keys (sm80_work.cuh), head after head, and always has the next
-// steps on their way. A warp takes 16 keys of a step at a time and keeps a maximum, a sum and an
-// output of its own, so that within a head nobody waits for anybody. Where a head ends, its warps
-// are added up; of a head that several thread blocks share, each leaves its part, and the one that
-// is last adds them up in their order: results are the same to the last bit, whoever comes last.
+// Attention of few queries over a cache, bound by how fast keys and values come from memory.
+// Persistent thread blocks take a share of all keys each (sm80_scheduler.cuh), head after head, and
+// always have the next steps on their way. A warp takes 16 keys of a step at a time and keeps an
+// online softmax and an output of its own, so that within a head no warp waits for another. At the
+// end of a head its warps are combined; of a head that several thread blocks share (split keys),
+// each stores its part, and the last one combines them in their order: results are the same to the
+// last bit, whichever comes last.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -13,8 +14,8 @@
 
 #include "cuda_launch.cuh"
 #include "dtypes.h"
+#include "flash_decode/sm80_scheduler.cuh"
 #include "flash_decode/sm80_tickets.cuh"
-#include "flash_decode/sm80_work.cuh"
 #include "integers.h"
 #include "ptx/cp_async.cuh"
 #include "ptx/math.cuh"
@@ -56,11 +57,11 @@ class Decode {
         row_statistics_(warp_statistics_ + kWarps * kBlockRows),
         plan_(reinterpret_cast<Plan*>(row_statistics_ + kBlockRows)) {}
 
-  // Each turn requests a step, and the first kStages - 1 do nothing else.
+  // The mainloop. Each turn requests a step, and the first kStages - 1 do nothing else.
   __device__ void run() {
-    const WorkList<Config> list(problem_);
-    if (blockIdx.x >= list.shares()) return;
-    Cursor ahead = list.first_of(blockIdx.x);
+    const Scheduler<Config> scheduler(problem_);
+    if (blockIdx.x >= scheduler.shares()) return;
+    Cursor ahead = scheduler.first_of(blockIdx.x);
     if (threadIdx.x == 0) plan_->at = ahead;
     int requested = 0, free_stage = 0, stage = 0;
     int key = 0, steps = 0, end = 0;  // of what lies together: the next key, steps left, the end
@@ -69,9 +70,9 @@ class Decode {
         if (steps == 0) {
           __syncthreads();
           if (plan_->at.units_left == 0) return;
-          begin_rows(plan_->at);
+          prologue(plan_->at);
           end = end_of(problem_, plan_->at);
-          if (threadIdx.x == 0) plan_->parts = parts_of(list, plan_->at, end);
+          if (threadIdx.x == 0) plan_->parts = parts_of(scheduler, plan_->at, end);
           key = plan_->at.keys.first + plan_->at.step * kKeys;
           steps = end - plan_->at.step;
         }
@@ -84,20 +85,20 @@ class Decode {
         ++requested;
         continue;
       }
-      take(tiles_ + stage * 2 * kTileBytes, plan_->at, key);
+      step(tiles_ + stage * 2 * kTileBytes, plan_->at, key);
       if (++stage == kStages) stage = 0;
       key += kKeys;
       if (--steps == 0) {
-        end_rows(plan_->at, plan_->parts);
+        epilogue(plan_->at, plan_->parts);
         if (threadIdx.x == 0) advance_to<Config>(problem_, plan_->at, end);
       }
     }
   }
 
  private:
-  // Where the parts of a head's rows lie that thread blocks, or units, leave.
+  // The parts of a head's rows that thread blocks, or units, store, and where.
   struct Parts {
-    int count = 1, own = 0;  // 1: nobody else has keys of this head
+    int count = 1, own = 0;  // 1: no other block has keys of this head
     int first_slot = 0, step = 0;
     bool skips = false;  // the first share began with another head, whose part has the slot before
     int* ticket = nullptr;
@@ -112,11 +113,11 @@ class Decode {
     int is_last;
   };
 
-  __device__ Parts parts_of(const WorkList<Config>& list, const Cursor& at, int end) const {
+  __device__ Parts parts_of(const Scheduler<Config>& scheduler, const Cursor& at, int end) const {
     Parts parts;
     if (at.step == 0 && end == at.keys.steps) return parts;
     const unsigned unit = at.keys.units_before(at.step), units = at.keys.units();
-    const unsigned head_begin = list.begin(blockIdx.x + 1) - at.units_left - unit;
+    const unsigned head_begin = scheduler.begin(blockIdx.x + 1) - at.units_left - unit;
     if (args_.batch_invariant) {
       parts.count = static_cast<int>(units);
       parts.own = static_cast<int>(unit);
@@ -125,12 +126,12 @@ class Decode {
       parts.ticket = problem_.tickets + at.batch * problem_.heads +
                      at.kv_head * problem_.row_blocks + at.row_block;
     } else {
-      const unsigned first = list.share_of(head_begin);
-      parts.count = static_cast<int>(list.share_of(head_begin + units - 1) - first) + 1;
+      const unsigned first = scheduler.share_of(head_begin);
+      parts.count = static_cast<int>(scheduler.share_of(head_begin + units - 1) - first) + 1;
       parts.own = static_cast<int>(blockIdx.x - first);
       parts.first_slot = 2 * static_cast<int>(first);
       parts.step = 2;
-      parts.skips = list.begin(first) < head_begin;
+      parts.skips = scheduler.begin(first) < head_begin;
       parts.ticket = problem_.tickets + first;
     }
     return parts;
@@ -201,9 +202,9 @@ class Decode {
     }
   }
 
-  // The queries, in shared memory after the next barrier, and what each row sees. Nobody reads what
-  // was there before.
-  __device__ __forceinline__ void begin_rows(const Cursor& at) {
+  // Of a head: its queries, in shared memory after the next barrier, and what each row sees. What
+  // was there before has been read.
+  __device__ __forceinline__ void prologue(const Cursor& at) {
 #pragma unroll
     for (int i = threadIdx.x; i < kBlockRows * kChunks; i += kThreads) {
       const int row = i / kChunks, column = i % kChunks;
@@ -280,7 +281,7 @@ class Decode {
   }
 
   // The online softmax and both products of a step, for this warp's keys.
-  __device__ __forceinline__ void take(std::uint32_t keys, const Cursor& at, int first_key) {
+  __device__ __forceinline__ void step(std::uint32_t keys, const Cursor& at, int first_key) {
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
     const std::uint32_t values = keys + kTileBytes;
     const bool is_masked = first_key < all_see_from_ || first_key + kKeys > all_see_to_;
@@ -337,8 +338,9 @@ class Decode {
     }
   }
 
-  // Adds up the warps, eight rows at a time; then writes the rows, or this block's part of them.
-  __device__ void end_rows(const Cursor& at, const Parts& parts) {
+  // Of a head: combines the warps, eight rows at a time; then writes the rows, or this block's part
+  // of them.
+  __device__ void epilogue(const Cursor& at, const Parts& parts) {
     const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
     const int rows = min(problem_.rows - at.row_block * kBlockRows, kBlockRows);
     const int kept_rows = min(problem_.rows, kBlockRows);
@@ -388,7 +390,7 @@ class Decode {
       }
       __syncthreads();
     }
-    if (parts.count > 1 && is_last(parts)) merge(at, rows, parts);
+    if (parts.count > 1 && is_last(parts)) combine(at, rows, parts);
   }
 
   // Whether all other parts are there. The ticket is then as it was before them.
@@ -406,9 +408,9 @@ class Decode {
     return last;
   }
 
-  // Adds the parts of a head up: first all rows' maxima and sums, then the outputs with their
+  // Combines the parts of a head: first all rows' maxima and sums, then the outputs with their
   // weights.
-  __device__ void merge(const Cursor& at, int rows, const Parts& parts) {
+  __device__ void combine(const Cursor& at, int rows, const Parts& parts) {
     const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
     const int kept_rows = min(problem_.rows, kBlockRows);
     const auto statistics = [&](int part, int row) {

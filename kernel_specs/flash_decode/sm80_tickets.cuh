@@ -1,6 +1,6 @@
-// Counters in device memory by which thread blocks that share a head find out who is last. A launch
-// finds its own at zero and leaves them so; nothing clears them in between, which would be a kernel
-// of its own, as long as a short decoding.
+// Counters in device memory by which thread blocks that share a head find out which is last. A
+// launch finds its own at zero and leaves them so; nothing clears them in between, which would be a
+// kernel of its own, as long as a short decoding.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "flash_decode/sm80_work.cuh"
+#include "flash_decode/sm80_scheduler.cuh"
 #include "launch_counters.cuh"
 #include "mutex.h"
 

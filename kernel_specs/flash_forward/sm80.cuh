@@ -60,6 +60,7 @@ class Forward {
     output_.zero();
   }
 
+  // Prologue, mainloop from the last block of keys to the first, epilogue.
   __device__ __forceinline__ void run() {
     int block = work_.key_blocks - 1;
     if (block >= 0) {
@@ -80,7 +81,7 @@ class Forward {
   // With a scale of 0 a masked score, -inf, must stay -inf.
   static constexpr float kLeastScale = 1e-30f;
 
-  // One block of keys and values: S = Q K^T, P = softmax(S), O += P V.
+  // The mainloop's body, one block of keys and values: S = Q K^T, P = softmax(S), O += P V.
   template <bool kFirst, bool kMasked>
   __device__ __forceinline__ void step(int block) {
     KERNELMINT_DEVICE_ASSERT(block >= 0 && block < work_.key_blocks);

@@ -1,4 +1,5 @@
-// Keys and values on their way to shared memory, which has room for one block of each.
+// The pipeline of keys and values from global to shared memory, which has room for one block of
+// each.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Which part of the problem a thread has.
+// The query tile that a thread block has, and what of it a thread has.
 #pragma once
 
 #include <cstdint>

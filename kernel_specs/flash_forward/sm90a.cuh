@@ -1,9 +1,10 @@
 // Attention forward for compute capability 9.0: FlashAttention-3 (Shah et al., 2024) on TMA and
-// wgmma. One thread loads, and one to three warpgroups compute 64 query rows each. A
+// wgmma. Thread blocks are persistent and specialised: one thread is the producer, which loads, and
+// one to three warpgroups are consumers, which compute 64 query rows each. In the mainloop a
 // warpgroup's products run beside its own softmax: while it turns the scores of a block of keys
 // into probabilities, the tensor cores multiply those of the block before with V. With two buffers
-// of Q this goes on from tile to tile: a tile's first scores are made with the last product of the
-// tile before, so that the tensor cores never wait for a tile to begin or to end.
+// of Q this goes on from tile to tile: the next tile's prologue, its first scores, runs beside this
+// one's epilogue, its last product, so that the tensor cores never wait for a tile to begin or end.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,7 @@
 #include "flash_forward/sm90a_producer.cuh"
 #include "flash_forward/sm90a_products.cuh"
 #include "flash_forward/sm90a_shared_memory.cuh"
-#include "flash_forward/sm90a_tiles.cuh"
+#include "flash_forward/sm90a_tile_scheduler.cuh"
 #include "flash_forward/sm90a_trace.cuh"
 #include "flash_forward/softmax.cuh"
 #include "ptx/shared_memory.cuh"
@@ -29,14 +30,14 @@
 namespace kernelmint::flash_forward {
 namespace sm90a {
 
-// Whose turn it is to give the tensor cores work, warpgroup after warpgroup, so that one's softmax
-// runs beside another's products. Nobody waits without ping_pong.
+// Ping-pong scheduling: warpgroups take turns to give the tensor cores work, so that one's softmax
+// runs beside another's products. Does nothing without Config::ping_pong.
 template <class Config>
-class Turns {
+class PingPong {
   static constexpr int kThreads = 256;  // of the one that waits and the one that passes
 
  public:
-  __device__ explicit Turns(int warpgroup)
+  __device__ explicit PingPong(int warpgroup)
       : mine_(1 + warpgroup),
         next_(1 + (warpgroup + 1) % Config::n_warpgroups),
         is_first_(warpgroup == 0) {
@@ -59,7 +60,7 @@ class Turns {
   bool is_first_;
 };
 
-// A warpgroup that computes. Scores are made one block of keys ahead of the output.
+// A consumer warpgroup. Scores are made one block of keys ahead of the output.
 template <class Config>
 class Consumer {
   using Shared = SharedMemory<Config>;
@@ -72,7 +73,7 @@ class Consumer {
   __device__ Consumer(const Problem<Args>& problem, const Shared& shared, int warpgroup)
       : shared_(shared),
         warpgroup_(warpgroup),
-        turns_(warpgroup),
+        ping_pong_(warpgroup),
         mask_(problem, warpgroup, threadIdx.x % 128 / 32 * 16 + Scores::first_row(threadIdx.x % 32),
               Scores::first_column(threadIdx.x % 32)),
         split_(problem.split),
@@ -82,9 +83,9 @@ class Consumer {
         softmax_(softmax_scale(problem.args)) {}
 
   __device__ __forceinline__ void run() {
-    walk_tiles<Tile>();
-    if (!Config::trace && split_.tiles > 0) walk_tiles<TilePart>();
-    turns_.end();
+    run_tiles<Tile>();
+    if (!Config::trace && split_.tiles > 0) run_tiles<TilePart>();
+    ping_pong_.end();
     epilogue_.finish();
   }
 
@@ -96,28 +97,35 @@ class Consumer {
   };
 
   template <class AnyTile>
-  __device__ __forceinline__ void walk_tiles() {
+  __device__ __forceinline__ void run_tiles() {
     Walk<AnyTile> tile;
-    take_and_start(tile);
+    prologue(tile);
     while (tile.key_blocks > 0) {
-      pack_probabilities();
-      for_hidden_blocks(tile, [&](int block) { pass_over_values(tile, block); });
-      int block = tile.last_block - 1;
-      if (mask_.is_outside(tile))
-        for (; block >= tile.first_key_block; --block) pass_over(tile, block);
-      if constexpr (Config::causal) {
-        const int last = max(mask_.first_masked_block(tile), tile.first_key_block);
-        for (; block >= last; --block) step<true>(tile, block);
-      }
-      for (; block >= tile.first_key_block; --block) step<false>(tile, block);
+      mainloop(tile);
       if constexpr (Config::overlaps_tiles && std::is_same_v<AnyTile, Tile>)
-        finish_and_start(tile);
+        epilogue_beside_prologue(tile);
       else
-        finish_then_start(tile);
+        epilogue_then_prologue(tile);
     }
-    // Where there is no tile is no Q: the buffer goes on.
+    // Without a tile there is no Q: the buffer goes on.
     queries_.release(shared_, warpgroup_);
     queries_.advance();
+  }
+
+  // All blocks of keys but the first one taken, whose scores the prologue made, and the last
+  // product, which the epilogue makes. Blocks that need masks come first.
+  template <class AnyTile>
+  __device__ __forceinline__ void mainloop(const Walk<AnyTile>& tile) {
+    pack_probabilities();
+    for_hidden_blocks(tile, [&](int block) { skip_values(tile, block); });
+    int block = tile.last_block - 1;
+    if (mask_.is_outside(tile))
+      for (; block >= tile.first_key_block; --block) skip(tile, block);
+    if constexpr (Config::causal) {
+      const int last = max(mask_.first_masked_block(tile), tile.first_key_block);
+      for (; block >= last; --block) step<true>(tile, block);
+    }
+    for (; block >= tile.first_key_block; --block) step<false>(tile, block);
   }
 
   // S = Q K^T of this block and O += P V of the one before, and the softmax of S beside the latter.
@@ -138,33 +146,34 @@ class Consumer {
     if (rescaled) factors.apply(output_);
   }
 
-  // A block of keys that the warpgroup does not look at: its buffers and its turn go on.
+  // A block of keys that the warpgroup skips: its buffers and its turn go on.
   template <class AnyTile>
-  __device__ __forceinline__ void pass_over(const Walk<AnyTile>& tile, int block) {
-    pass_over_keys(tile, block);
+  __device__ __forceinline__ void skip(const Walk<AnyTile>& tile, int block) {
+    skip_keys(tile, block);
     if (!Config::q_in_registers && block == tile.first_key_block)
       queries_.release(shared_, warpgroup_);
-    pass_over_values(tile, block + 1);
+    skip_values(tile, block + 1);
   }
 
-  __device__ __forceinline__ void pass_over_keys(const Tile& tile, int block) {
+  __device__ __forceinline__ void skip_keys(const Tile& tile, int block) {
     keys_.wait_full(shared_);
-    trace_.passed_over_keys(tile, block, left_operand(), keys());
+    trace_.skipped_keys(tile, block, left_operand(), keys());
     keys_.release(shared_);
     keys_.advance();
   }
 
-  __device__ __forceinline__ void pass_over_values(const Tile& tile, int block) {
+  __device__ __forceinline__ void skip_values(const Tile& tile, int block) {
     values_.wait_full(shared_);
-    trace_.passed_over_values(tile, block, values());
+    trace_.skipped_values(tile, block, values());
     values_.release(shared_);
     values_.advance();
-    turns_.wait();
-    turns_.pass();
+    ping_pong_.wait();
+    ping_pong_.pass();
   }
 
-  // The last product of `tile` beside the first scores of the next one, which `tile` becomes.
-  __device__ __forceinline__ void finish_and_start(Walk<Tile>& tile) {
+  // The epilogue of `tile`, its last product, beside the prologue of the next one, its first
+  // scores. `tile` becomes that one.
+  __device__ __forceinline__ void epilogue_beside_prologue(Walk<Tile>& tile) {
     const Tile finished = tile;
     const Softmax softmax = softmax_;
     queries_.advance();
@@ -172,58 +181,59 @@ class Consumer {
     if (tile.key_blocks > 0) {
       request_products();
       ptx::wgmma_wait_group<1>();
-      start(tile);
+      first_softmax(tile);
     } else {
       request_output();
     }
     ptx::wgmma_wait_group<0>();
     complete_output(finished, finished.first_key_block);
-    leave(finished, softmax);
+    store_output(finished, softmax);
     accumulate_ = false;
   }
 
-  // The same where the next tile's Q comes to where this one's was: while it is on its way, O
-  // leaves.
+  // One after the other, if the next tile's Q takes the buffer of this one's: O is stored while
+  // that Q is on its way.
   template <class AnyTile>
-  __device__ __forceinline__ void finish_then_start(Walk<AnyTile>& tile) {
-    turns_.wait();
+  __device__ __forceinline__ void epilogue_then_prologue(Walk<AnyTile>& tile) {
+    ping_pong_.wait();
     request_output();
-    turns_.pass();
+    ping_pong_.pass();
     ptx::wgmma_wait_group<0>();
     complete_output(tile, tile.first_key_block);
-    leave(tile, softmax_);
+    store_output(tile, softmax_);
     accumulate_ = false;
     queries_.advance();
-    take_and_start(tile);
+    prologue(tile);
   }
 
+  // Takes a tile and makes its first scores.
   template <class AnyTile>
-  __device__ __forceinline__ void take_and_start(Walk<AnyTile>& tile) {
+  __device__ __forceinline__ void prologue(Walk<AnyTile>& tile) {
     take(tile);
     if (tile.key_blocks > 0) {
       request_scores();
       ptx::wgmma_wait_group<0>();
-      start(tile);
+      first_softmax(tile);
     }
   }
 
-  // The output of a tile that is finished, or of this thread block's part of it.
-  __device__ __forceinline__ void leave(const Tile& tile, const Softmax& softmax) {
+  // Of a tile that is finished, or of this thread block's part of it.
+  __device__ __forceinline__ void store_output(const Tile& tile, const Softmax& softmax) {
     if constexpr (Config::overlaps_tiles)
       epilogue_.through_shared(tile, output_, softmax);
     else
       epilogue_.to_global(tile, output_, softmax);
   }
-  __device__ __forceinline__ void leave(const TilePart& part, const Softmax& softmax) {
+  __device__ __forceinline__ void store_output(const TilePart& part, const Softmax& softmax) {
     Parts<Config>(split_, warpgroup_).store(part.index, output_, softmax);
   }
 
   __device__ __forceinline__ void request_products() {
     keys_.wait_full(shared_);
-    turns_.wait();
+    ping_pong_.wait();
     multiply_queries_keys<Config>(scores_, left_operand(), keys());
     request_output();
-    turns_.pass();
+    ping_pong_.pass();
   }
 
   __device__ __forceinline__ void request_scores() {
@@ -262,7 +272,7 @@ class Consumer {
 
   // The first scores of a tile, and their softmax.
   template <class AnyTile>
-  __device__ __forceinline__ void start(const Walk<AnyTile>& tile) {
+  __device__ __forceinline__ void first_softmax(const Walk<AnyTile>& tile) {
     const int block = tile.last_block;
     complete_scores<true>(tile, block);
     if (block >= mask_.first_masked_block(tile)) mask_.apply(scores_, tile, block);
@@ -291,7 +301,7 @@ class Consumer {
     shared_.load_tile(slot_.buffer(), tile);
     slot_.advance();
     tile.last_block = mask_.last_block(tile);
-    for_hidden_blocks(tile, [&](int block) { pass_over_keys(tile, block); });
+    for_hidden_blocks(tile, [&](int block) { skip_keys(tile, block); });
   }
 
   // Once for each block of keys that the mask hides from this warpgroup, if not from others.
@@ -320,7 +330,7 @@ class Consumer {
 
   const Shared shared_;
   const int warpgroup_;
-  const Turns<Config> turns_;
+  const PingPong<Config> ping_pong_;
   const Mask<Config> mask_;
   const KeySplit& split_;
   const Epilogue<Config> epilogue_;

@@ -1,11 +1,11 @@
-// How a warpgroup's slab of the output leaves its registers.
+// The epilogue: normalises a warpgroup's slab of the output and stores it.
 #pragma once
 
 #include <cstdint>
 
 #include "flash_forward/sm90a_problem.h"
 #include "flash_forward/sm90a_shared_memory.cuh"
-#include "flash_forward/sm90a_tiles.cuh"
+#include "flash_forward/sm90a_tile_scheduler.cuh"
 #include "ptx/math.cuh"
 #include "ptx/shared_memory.cuh"
 #include "ptx/special_registers.cuh"
@@ -60,8 +60,8 @@ class Epilogue {
     if (is_storer()) ptx::bulk_wait_group_read<0>();
   }
 
-  // To global memory, 16 bytes a lane; of the columns from `first_column` on, if `output` has no
-  // others.
+  // To global memory, 16 bytes a lane; of the columns from `first_column` on, which may be all that
+  // `output` has.
   template <class Output, class Softmax>
   __device__ __forceinline__ void to_global(const Tile& tile, Output& output, Softmax softmax,
                                             int first_column = 0) const {

@@ -66,8 +66,8 @@ LaunchResult encode_queries(MappedTensor& mapped, Layout layout, const PackedRow
                           layout.batch});
 }
 
-// Where tiles are taken in turn by all thread blocks. Without a counter, when graphs hold as many
-// launches as there are counters, the order is fixed: slower for causal masks, else the same.
+// The counter of dynamic scheduling. Without one, when graphs hold as many launches as there are
+// counters, scheduling is static: slower for causal masks, else the same.
 inline cudaError_t find_counter(const LaunchContext& context, TileCounter*& counter) {
   static LaunchCounters owners(kCounters);
   int index = -1;
@@ -108,7 +108,7 @@ int section_heads(const Problem<typename Config::Args>& problem, std::int64_t mu
 
 // Which tiles are split: those that are left when all multiprocessors have had the same number, if
 // that ends sooner. Under a causal mask tiles are of different lengths, and the short ones that
-// come last fill the gaps; but not if each head has one tile.
+// come last fill the gaps, unless each head has one tile.
 template <class Config>
 KeySplit split_keys(const Problem<typename Config::Args>& problem, std::int64_t multiprocessors) {
   // What the second kernel takes, in blocks of keys, is some microseconds.
@@ -156,7 +156,7 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
       .heads_of_a_group = static_cast<int>(args.H / args.Hk / rows.heads)};
   const Layout q(args.q, args.D, args.Sq, args.H, args.B);
   const Layout o(args.o, args.D, args.Sq, args.H, args.B);
-  // A map has no empty extent. Without keys any memory will do: nobody sees what is in it.
+  // A map has no empty extent. Without keys any memory will do: it is not read.
   const auto keys = [&](const ConstTensorView<4>& tensor) {
     return args.Sk > 0 ? Layout(tensor, args.D, args.Sk, args.Hk, args.B)
                        : Layout(args.q, args.D, 1, 1, 1);

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "flash_forward/sm90a_slab.h"
-#include "flash_forward/sm90a_tiles.cuh"
+#include "flash_forward/sm90a_tile_scheduler.cuh"
 #include "flash_forward/softmax.cuh"
 #include "integers.h"
 #include "register_tile.cuh"

@@ -1,4 +1,5 @@
-// Tiles whose keys several thread blocks share: what each of them found, and how it is merged.
+// Split keys: what each of several thread blocks found in its part of a tile's keys, and how these
+// are combined.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +7,7 @@
 
 #include "flash_forward/sm90a_epilogue.cuh"
 #include "flash_forward/sm90a_problem.h"
-#include "flash_forward/sm90a_tiles.cuh"
+#include "flash_forward/sm90a_tile_scheduler.cuh"
 #include "flash_forward/softmax.cuh"
 #include "ptx/dependent_launch.cuh"
 #include "register_tile.cuh"
@@ -58,7 +59,7 @@ class Parts {
 };
 
 // For each warpgroup's slab of each tile whose keys are split, and 32 columns of it: a block of 128
-// threads, who take the parts' values in their order.
+// threads, which take the parts' values in their order.
 template <class Config>
 __global__ void __launch_bounds__(128)
     merge_parts(const __grid_constant__ Problem<typename Config::Args> problem) {
@@ -67,7 +68,7 @@ __global__ void __launch_bounds__(128)
   const int index = blockIdx.x, warpgroup = blockIdx.y, group = blockIdx.z;
   const KeySplit& split = problem.split;
   const Parts<Config> parts(split, warpgroup);
-  // Who has the tile's first block of keys, and who the last.
+  // The thread blocks with the tile's first block of keys, and with its last.
   const int first = index * split.blocks / split.share;
   const int last = ((index + 1) * split.blocks - 1) / split.share;
   OnlineSoftmax<2, true> softmax(softmax_scale(problem.args));

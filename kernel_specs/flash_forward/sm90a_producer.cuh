@@ -1,23 +1,25 @@
-// The threads that move tiles between global and shared memory, so that the others only compute.
+// The producer: a thread that moves tiles from global to shared memory, so that the consumers only
+// compute.
 #pragma once
 
 #include <cstdint>
 
 #include "flash_forward/sm90a_problem.h"
 #include "flash_forward/sm90a_shared_memory.cuh"
-#include "flash_forward/sm90a_tiles.cuh"
+#include "flash_forward/sm90a_tile_scheduler.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/tma.cuh"
 
 namespace kernelmint::flash_forward::sm90a {
 
-// One thread: takes tiles, announces them and requests what they need.
+// One thread: takes tiles from the scheduler, announces them to the consumers and requests what
+// they need.
 template <class Config>
 class Producer {
   using Shared = SharedMemory<Config>;
   using ProblemOfArgs = Problem<typename Config::Args>;
 
-  // Where a box of keys or of values lies.
+  // The coordinates of a box of keys or of values.
   struct Box {
     int row, head, batch;
   };
@@ -28,11 +30,11 @@ class Producer {
 
   __device__ void run() {
     const TileOrder<Config> order(problem_);
-    TileQueue queue;
-    while (queue.next() < order.whole_tiles())
-      load(order[queue.next()], order, [&] { queue.ask(problem_.counter); });
+    TileScheduler scheduler;
+    while (scheduler.next() < order.whole_tiles())
+      load(order[scheduler.next()], order, [&] { scheduler.ask(problem_.counter); });
     end<Tile>();
-    queue.finish(problem_.counter);
+    scheduler.finish(problem_.counter);
     if (problem_.split.tiles == 0) return;
     for (int i = 0; i < 2; ++i) {
       const TilePart part = order.part(i);

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "flash_forward/sm90a_slab.h"
-#include "flash_forward/sm90a_tiles.cuh"
+#include "flash_forward/sm90a_tile_scheduler.cuh"
 #include "integers.h"
 #include "ptx/mbarrier.cuh"
 #include "ptx/shared_memory.cuh"
@@ -30,7 +30,7 @@ class SharedMemory {
  private:
   static constexpr int kSlabs = Config::q_buffers * Config::n_warpgroups;
   static constexpr int kOutputSlabs = Config::overlaps_tiles ? Config::n_warpgroups : 0;
-  // Where a tile was announced is written again when everybody is done with the tile before.
+  // A slot is written again when all consumers are done with the tile before.
   static constexpr int kTileSlots = Config::q_buffers + 1;
   static constexpr int kTileBytes = 32;
 

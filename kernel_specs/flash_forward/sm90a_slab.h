@@ -10,7 +10,7 @@
 namespace kernelmint::flash_forward::sm90a {
 
 // Queries of one head; or, packed, of `heads` heads that share their keys: a slab's row r is query
-// r / heads of head r % heads. Rows past the last whole query are nobody's.
+// r / heads of head r % heads. Rows past the last whole query are unused.
 struct PackedRows {
   static constexpr int kSlabRows = 64;
 
@@ -19,7 +19,7 @@ struct PackedRows {
 
   KERNELMINT_HOST_DEVICE int query(int row) const { return row * reciprocal >> kShift; }
   KERNELMINT_HOST_DEVICE int head(int row) const { return row - query(row) * heads; }
-  // Of the slab's rows, those that are somebody's.
+  // How many of the slab's rows there are queries for.
   KERNELMINT_HOST_DEVICE int used() const { return queries * heads; }
 
   int heads, queries;  // of a slab

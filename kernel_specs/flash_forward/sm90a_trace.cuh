@@ -6,7 +6,7 @@
 
 #include "flash_forward/sm90a_products.cuh"
 #include "flash_forward/sm90a_shared_memory.cuh"
-#include "flash_forward/sm90a_tiles.cuh"
+#include "flash_forward/sm90a_tile_scheduler.cuh"
 #include "flash_forward/softmax.cuh"
 #include "flash_forward/trace.h"
 #include "ptx/math.cuh"
@@ -28,9 +28,9 @@ class Trace {
   template <class... Values>
   __device__ void output(const Values&...) const {}
   template <class... Values>
-  __device__ void passed_over_keys(const Values&...) const {}
+  __device__ void skipped_keys(const Values&...) const {}
   template <class... Values>
-  __device__ void passed_over_values(const Values&...) const {}
+  __device__ void skipped_values(const Values&...) const {}
 };
 
 // A warpgroup's part of the records: its slab of the rows, and a share of K and V.
@@ -94,9 +94,8 @@ class Trace<Config> {
   // A block that the warpgroup does not look at: no row of its slab sees a key of it or of one
   // that came before.
   template <class Queries>
-  __device__ __forceinline__ void passed_over_keys(const Tile& tile, int block,
-                                                   const Queries& queries,
-                                                   std::uint32_t keys) const {
+  __device__ __forceinline__ void skipped_keys(const Tile& tile, int block, const Queries& queries,
+                                               std::uint32_t keys) const {
     Record* record = record_of(tile, block);
     if (record == nullptr) return;
     write_queries(tile, record->Q, queries);
@@ -108,8 +107,8 @@ class Trace<Config> {
     record->L[slab_row() + row] = record->O_scale[slab_row() + row] = 0;
   }
 
-  __device__ __forceinline__ void passed_over_values(const Tile& tile, int block,
-                                                     std::uint32_t values) const {
+  __device__ __forceinline__ void skipped_values(const Tile& tile, int block,
+                                                 std::uint32_t values) const {
     Record* record = record_of(tile, block);
     if (record == nullptr) return;
     write_block(record->V, values);

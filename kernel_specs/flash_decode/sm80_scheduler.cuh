@@ -1,8 +1,8 @@
-// Which keys of which heads a thread block takes. What there is to do is a list: batch entry by
-// batch entry, key head by key head, block of rows by block of rows, the steps of B_c keys that it
-// sees. The list is cut, on the device, from the lengths that lie there, into as many even shares
-// as there are thread blocks that are worth it; so whatever the lengths are, all end at about the
-// same time.
+// The scheduler: which keys of which heads a thread block takes. Its work list goes batch entry by
+// batch entry, key head by key head, block of rows by block of rows, through the steps of B_c keys
+// that these see. The list is cut, on the device, from the lengths that lie there, into as many
+// even shares as there are thread blocks that are worth it; so whatever the lengths are, all end at
+// about the same time.
 #pragma once
 
 #include <cstdint>
@@ -117,7 +117,7 @@ __device__ __forceinline__ void advance(const Problem<typename Config::Args>& pr
   if (++at.step == at.unit_end) next_unit<Config>(problem, at, 1);
 }
 
-// Where what lies together at `at` ends: the unit, or the head, or the share.
+// The end of what lies together at `at`: of the unit, or the head, or the share.
 template <class Args>
 __device__ int end_of(const Problem<Args>& problem, const Cursor& at) {
   if (problem.args.batch_invariant) return at.unit_end;
@@ -135,15 +135,15 @@ __device__ void advance_to(const Problem<typename Config::Args>& problem, Cursor
 }
 
 template <class Config>
-class WorkList {
+class Scheduler {
   using Problem = sm80::Problem<typename Config::Args>;
 
  public:
   // By whole warps.
-  __device__ explicit WorkList(const Problem& problem) : problem_(problem) {
+  __device__ explicit Scheduler(const Problem& problem) : problem_(problem) {
     for (int first = 0; first < problem.args.B; first += 32)
       units_ += __shfl_sync(~0u, look(first).until, 31);
-    // A share has kLeastKeys keys; or fewer, where else multiprocessors had none.
+    // A share has kLeastKeys keys; or fewer, if some multiprocessors would have none.
     constexpr unsigned kLeastSteps = ceil_div(512, Config::B_c);
     const unsigned many = problem.many_shares, few = problem.few_shares;
     shares_ = min(units_ >= many * kLeastSteps ? many : few, units_);
@@ -156,7 +156,7 @@ class WorkList {
   // The share that a unit belongs to.
   __device__ unsigned share_of(unsigned unit) const { return ((unit + 1) * shares_ - 1) / units_; }
 
-  // Where a share begins. By whole warps.
+  // The first step of a share. By whole warps.
   __device__ Cursor first_of(unsigned share) const {
     unsigned unit = begin(share);
     Cursor at;

@@ -1,4 +1,5 @@
-// Which tiles of the output there are, and in which order thread blocks take them.
+// The tile scheduler: which tiles of the output there are, their order, and which one a persistent
+// thread block takes next.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +22,7 @@ struct Tile {
 // need not know costs them nothing.
 struct TilePart : Tile {
   int first_key_block;  // others have those before it, and those from `key_blocks` on
-  int index;            // where what comes of it waits for the tile's others
+  int index;            // of its output and statistics, which wait for the tile's others
 };
 
 // The order of tiles. Those that share keys and values are neighbours, which keeps these in the L2
@@ -90,16 +91,17 @@ class TileOrder {
   const ProblemOfArgs& problem_;
 };
 
-// Which index a thread block takes next; for one thread of it. The blocks' first ones are their
-// own indices; then they go to whoever asks, or, in a fixed order, round.
-class TileQueue {
+// Which index a thread block takes next; for its producer. The first one is the block's own index.
+// Dynamic scheduling then gives the next one to the block that asks first; static scheduling goes
+// round in a fixed order.
+class TileScheduler {
  public:
-  __device__ TileQueue() : next_(blockIdx.x) {}
+  __device__ TileScheduler() : next_(blockIdx.x) {}
 
   __device__ int next() const { return next_; }
 
-  // Late in a tile, so that the longest that is left goes to who is free first; but the answer
-  // takes a while.
+  // Late in a tile, so that the longest that is left goes to the block that is free first; but the
+  // answer takes a while.
   __device__ void ask(TileCounter* counter) {
     next_ = counter != nullptr ? gridDim.x + atomicAdd(&counter->taken, 1u) : next_ + gridDim.x;
   }
