@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from codegen.manifest import Family
 
 GROUP = "kernelmint.packs"
-RECORD = "pack.json"
+PACK_JSON = "pack.json"
 MANIFEST = "manifest.json"
 FORMAT = 1  # of pack.json
 NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
@@ -49,7 +49,7 @@ class Front:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Record:
+class PackJson:
     """What pack.json says, as it says it; Pack has what each means."""
 
     format: int
@@ -169,16 +169,16 @@ def read(folder: Path, distribution: str | None = None, name: str | None = None)
 
     `name` is what messages call it before its own name is known.
     """
-    path = folder / RECORD
+    path = folder / PACK_JSON
     what = describe(name or folder.name, folder, distribution)
     try:
         data = as_json.parse(path.read_text(encoding="utf-8"))
         if isinstance(data, dict) and data.get("format") != FORMAT:
             raise PackError(
-                f"{what}: its {RECORD} has format {str(data.get('format'))[:20]!a}, but this "
+                f"{what}: its {PACK_JSON} has format {str(data.get('format'))[:20]!a}, but this "
                 f"Kernelmint reads format {FORMAT}: upgrade the older of the two"
             )
-        found = as_json.read(Record, data)
+        found = as_json.read(PackJson, data)
         _check(found)
     except FileNotFoundError:
         raise PackError(f"{what}: there is no {path}: reinstall it") from None
@@ -203,26 +203,26 @@ def read(folder: Path, distribution: str | None = None, name: str | None = None)
     )
 
 
-def _check(record: Record) -> None:
+def _check(found: PackJson) -> None:
     """Raises ValueError for invalid names, and operators that are not those of a family."""
-    for name in (record.name, *record.generated):
+    for name in (found.name, *found.generated):
         if not NAME.match(name):
             raise ValueError(f"the name {name!a:.60}: expected lower-case letters, digits and _")
-    for architecture in record.architectures:
+    for architecture in found.architectures:
         if architectures.parse(architecture) is None:
             raise ValueError(f"architectures: got {architecture!a:.60}, expected such as 80 or 90a")
-    if record.operators.keys() != record.generated.keys():
+    if found.operators.keys() != found.generated.keys():
         raise ValueError(
-            f"operators: got those of {', '.join(record.operators)}, expected those of "
-            f"{', '.join(record.generated)}"
+            f"operators: got those of {', '.join(found.operators)}, expected those of "
+            f"{', '.join(found.generated)}"
         )
-    for family, schemas in record.operators.items():
+    for family, schemas in found.operators.items():
         names = [text.partition("(")[0] for text in schemas]
         if names not in ([family], [family, f"{family}_out"]):
             raise ValueError(f"operators.{family}: got {', '.join(names)!a:.60}")
 
 
-def record(
+def pack_json(
     *,
     name: str,
     families: Sequence[Family],
@@ -237,7 +237,7 @@ def record(
 ) -> dict[str, Any]:
     """What `read` reads, of a pack with these of a manifest's families; the rest as in Pack."""
     found: dict[str, Any] = as_json.form(
-        Record(
+        PackJson(
             format=FORMAT,
             name=name,
             fingerprint=fingerprint,

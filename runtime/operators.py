@@ -19,7 +19,7 @@ from torch.autograd import forward_ad
 from codegen import dtypes
 from codegen.manifest import Family, Tensor
 from codegen.manifest import Scalar as ScalarArgument
-from codegen.packs import RECORD, Pack, PackError
+from codegen.packs import PACK_JSON, Pack, PackError
 from codegen.spec import expressions
 from codegen.spec.where import manifest_scope
 from runtime import manifest, packs
@@ -373,7 +373,7 @@ def register(pack: Pack, find: Find, describe: Callable[[str, Call], KernelInfo]
             except RuntimeError as error:
                 said = str(error).strip().partition("\n")[0]
                 raise PackError(
-                    f"{pack}: {pack.folder / RECORD} is damaged (operators.{family}: {said}): "
+                    f"{pack}: {pack.folder / PACK_JSON} is damaged (operators.{family}: {said}): "
                     "reinstall it"
                 ) from None
     for family, schemas in pack.operators.items():

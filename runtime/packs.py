@@ -229,12 +229,12 @@ def library(pack: Pack, family: str) -> _native.Library:
     if loaded.build != pack.fingerprint:
         raise PackError(
             f"{pack}: {path} is of the build {loaded.build} (its sources, compilers and flags), "
-            f"but {pack.folder / packs.RECORD} is of {pack.fingerprint}: reinstall it"
+            f"but {pack.folder / packs.PACK_JSON} is of {pack.fingerprint}: reinstall it"
         )
     if loaded.generated != pack.generated[family]:
         raise PackError(
             f"{pack}: {path} was built from the generated code {loaded.generated}, but "
-            f"{pack.folder / packs.RECORD} names {pack.generated[family]}: reinstall it"
+            f"{pack.folder / packs.PACK_JSON} names {pack.generated[family]}: reinstall it"
         )
     _warn_of_changes(pack)
     return loaded

@@ -30,7 +30,7 @@ print(1e3 * (time.perf_counter() - start), len(runtime.families()))
 def install_copies(site: Path, count: int) -> None:
     """Installs `count` packs into the folder, each with two families named anew."""
     own = next(pack for pack in packs.installed()[0] if len(pack.families) > 1)
-    record = json.loads((own.folder / packs.RECORD).read_text(encoding="utf-8"))
+    record = json.loads((own.folder / packs.PACK_JSON).read_text(encoding="utf-8"))
     for number in range(count):
         name = f"copy_{number}"
         families = {f"{family}_{number}": family for family in own.families[:2]}
@@ -44,7 +44,7 @@ def install_copies(site: Path, count: int) -> None:
             "fronts": [],
         }
         (site / name / "_pack").mkdir(parents=True)
-        (site / name / "_pack" / packs.RECORD).write_text(json.dumps(copy), encoding="utf-8")
+        (site / name / "_pack" / packs.PACK_JSON).write_text(json.dumps(copy), encoding="utf-8")
         info = site / f"{name}-1.0.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")

@@ -47,5 +47,5 @@ include("${KERNELMINT_CMAKE}/flags.cmake")      # what compilers are told
 include("${KERNELMINT_CMAKE}/build.cmake")      # what `build:` of a spec says
 include("${KERNELMINT_CMAKE}/cpu.cmake")        # the CPU's instruction sets
 include("${KERNELMINT_CMAKE}/sources.cmake")    # what a pack carries of its project
-include("${KERNELMINT_CMAKE}/record.cmake")     # what a pack is made of: pack.json
+include("${KERNELMINT_CMAKE}/pack_json.cmake")     # what a pack is made of: pack.json
 include("${KERNELMINT_CMAKE}/pack.cmake")

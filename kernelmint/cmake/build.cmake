@@ -82,9 +82,9 @@ function(kernelmint_named what result)
   set(${result} "${named}" PARENT_SCOPE)
 endfunction()
 
-# What `build:` brings into a pack's fingerprint: options of record.py, the files that are sources, and
+# What `build:` brings into a pack's fingerprint: options of pack_json.py, the files that are sources, and
 # those that are read besides. A folder of foreign headers counts as a whole.
-function(kernelmint_record_builds options sources read)
+function(kernelmint_fingerprint_builds options sources read)
   set(listed)
   foreach(family IN LISTS KERNELMINT_FAMILIES)
     foreach(target IN LISTS KERNELMINT_TARGETS_${family})

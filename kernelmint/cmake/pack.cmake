@@ -6,7 +6,7 @@
 #   [project.entry-points."kernelmint.packs"]
 #   NAME = "<package>._pack"
 #
-# What a spec's `build:` says is compiled, linked and recorded with it. KERNELMINT_GENERATED_DIR, where
+# What a spec's `build:` says is compiled, linked and fingerprinted with it. KERNELMINT_GENERATED_DIR, where
 # it is set, names another tree than GENERATED. NO_SOURCES: an installed pack carries no C++ of its
 # kernels. ALSO_MADE_OF: further files whose hash belongs to the pack's fingerprint.
 macro(kernelmint_add_pack name)
@@ -59,7 +59,7 @@ function(kernelmint_build_pack name destination no_sources also_made_of)
   foreach(family IN LISTS KERNELMINT_FAMILIES)
     set(library ${name}_${family})
     set(own "${KERNELMINT_GENERATED}/${family}")
-    add_library(${library} MODULE "${KERNELMINT_RUNTIME}/pack/library.cpp" "${folder}/record.cpp"
+    add_library(${library} MODULE "${KERNELMINT_RUNTIME}/pack/library.cpp" "${folder}/fingerprint.cpp"
                 "${own}/family.cpp" "${own}/library.cpp")
     kernelmint_set_language(${library})
     set_target_properties(${library} PROPERTIES PREFIX "" OUTPUT_NAME ${family}
@@ -104,7 +104,7 @@ function(kernelmint_build_pack name destination no_sources also_made_of)
     kernelmint_add_family_sources(${library} ${family} "${architectures}" "${folder}/ptxas")
     list(APPEND libraries ${library})
   endforeach()
-  kernelmint_record_pack(${name} "${folder}" "${targets}" ${also_made_of})
+  kernelmint_write_pack_json(${name} "${folder}" "${targets}" ${also_made_of})
 
   # What ptxas made of every kernel of this build, joined on the key.
   string(TOUPPER "${CMAKE_BUILD_TYPE}" config)

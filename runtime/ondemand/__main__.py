@@ -133,9 +133,9 @@ def _built(folder: Path) -> tuple[str, list[str]]:
     if not is_whole(folder):
         return "damaged: built anew when it is asked for", []
     (family,) = manifest.load(folder / packs.MANIFEST).families
-    record = json.loads((folder / packs.RECORD).read_text(encoding="utf-8"))
+    pack = json.loads((folder / packs.PACK_JSON).read_text(encoding="utf-8"))
     keys = [kernel.key for target in family.targets for kernel in target.kernels]
-    built_for = [*record["isas"], *(f"sm_{name}" for name in record["architectures"])]
+    built_for = [*pack["isas"], *(f"sm_{name}" for name in pack["architectures"])]
     return keys[0] if built_for else family.name, built_for
 
 

@@ -326,7 +326,7 @@ class _Job:
         fingerprint = self.cache.identify(self.request.id, read, roots)
         (made / "python").mkdir(parents=True)
         family, recipe = self.request.source.family, self.recipe
-        (self.folder / "record.cpp").write_text(
+        (self.folder / "fingerprint.cpp").write_text(
             "namespace kernelmint {\nextern const char kBuild[];\n"
             f'const char kBuild[] = "{fingerprint}";\n}}\n'
         )
@@ -347,7 +347,7 @@ class _Job:
         linked = {*archives, *traced(output)}
         linked.update(self.commands.libraries(linked))
         names = sorted({*read.files, *map(roots.name, linked)})
-        record = packs.record(
+        described = packs.pack_json(
             name=f"built_{fingerprint[:12]}",
             families=[self.generated.family],
             fingerprint=fingerprint,
@@ -359,7 +359,7 @@ class _Job:
             sources={name: content(roots.path(name)) for name in names if not is_system(name)},
             specs={},
         )
-        (made / packs.RECORD).write_text(json.dumps(record, indent=1) + "\n")
+        (made / packs.PACK_JSON).write_text(json.dumps(described, indent=1) + "\n")
         return made, replace(read, files=tuple(names))
 
     def _load(self, made: Path) -> None:

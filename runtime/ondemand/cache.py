@@ -39,7 +39,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from codegen.packs import RECORD
+from codegen.packs import PACK_JSON
 from runtime.errors import BuildError
 
 _FORMAT = "1"
@@ -454,7 +454,7 @@ def is_whole(folder: Path) -> bool:
     hashes = _read_json(folder / _SEAL)
     return (
         isinstance(hashes, dict)
-        and RECORD in hashes
+        and PACK_JSON in hashes
         and all(content(folder / name) == value for name, value in hashes.items())
     )
 

@@ -140,7 +140,7 @@ class Commands:
         return found
 
     def link(self) -> tuple[str, ...]:
-        """The command that links the objects and record.cpp."""
+        """The command that links the objects and fingerprint.cpp."""
         recipe = self._recipe
         named = [
             f"-l{entry}" if isinstance(entry, str) else str(self._place(entry))
@@ -149,7 +149,7 @@ class Commands:
         system = [flag for flag in recipe.link if flag.startswith("-l")]
         return (
             *(*recipe.compiler.command, "-fPIC", *(f for f in recipe.link if f not in system)),
-            *("-Wl,--version-script=exports.map", "-Wl,--trace", "record.cpp"),
+            *("-Wl,--version-script=exports.map", "-Wl,--trace", "fingerprint.cpp"),
             *(*(f"{unit.name}.o" for unit in self.units), *named),
             *(f"-L{folder}" for folder in (recipe.toolkit.libraries if recipe.toolkit else ())),
             *(*system, "-o", f"pack/{self._name}.so"),

@@ -81,8 +81,8 @@ def _was_built_of(owner: Pack, source: Source) -> bool:
     if owner.distribution is None:
         return False
     name = owner.distribution.rpartition(" ")[0]
-    record = json.loads(distribution(name).read_text("direct_url.json") or "{}")
-    project = urlsplit(record.get("url", ""))
+    origin = json.loads(distribution(name).read_text("direct_url.json") or "{}")
+    project = urlsplit(origin.get("url", ""))
     return project.scheme == "file" and source.root.is_relative_to(url2pathname(project.path))
 
 
@@ -125,7 +125,7 @@ def _write_family(store: Cache, request: str, source: Source, work: Path) -> Ent
         (made / name).write_text(generated.files[name], encoding="utf-8")
     nothing = Dependencies()
     fingerprint = store.identify(request, nothing, Roots({}))
-    record = pack_files.record(
+    described = pack_files.pack_json(
         name=f"{source.family}_specs",
         families=[generated.family],
         fingerprint=fingerprint,
@@ -137,7 +137,7 @@ def _write_family(store: Cache, request: str, source: Source, work: Path) -> Ent
         sources={},
         specs={},
     )
-    (made / pack_files.RECORD).write_text(json.dumps(record, indent=1) + "\n")
+    (made / pack_files.PACK_JSON).write_text(json.dumps(described, indent=1) + "\n")
     return store.publish(request, nothing, Roots({}), fingerprint, made)
 
 

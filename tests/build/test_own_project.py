@@ -119,7 +119,7 @@ def pack_wheel(made: tuple[Path, str], tmp_path_factory: pytest.TempPathFactory)
         for name in ("before", "after")
     )
     # Nothing of the first family changed but the record of the pack that it is in.
-    assert {path.name for path in before if before[path] != after[path]} == {"record.cpp.o"}
+    assert {path.name for path in before if before[path] != after[path]} == {"fingerprint.cpp.o"}
     assert len(after) > len(before) > 5
     project = folder / "my_kernels"
     assert f"2 rows in {project}/kernel_specs/my_kernels_scale_add/cpu.tuned.yaml" in printed

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import runtime
-from codegen.packs import RECORD
+from codegen.packs import PACK_JSON
 from runtime import _native
 
 from .installations import OWN, copy_of, import_copy, install_pack, last_line
@@ -42,9 +42,9 @@ def second_pack(site, rename=None):
     """Kernelmint's own pack, cut in two: flash_forward in `kernelmint`, hstu_bsa in `other`."""
     first, other = site / "kernelmint/_pack", install_pack(site, "other")
     for folder, family in ((first, "flash_forward"), (other, "hstu_bsa")):
-        data = family_of(folder / RECORD, family)
+        data = family_of(folder / PACK_JSON, family)
         data["name"] = folder.parent.name
-        (folder / RECORD).write_text(json.dumps(data))
+        (folder / PACK_JSON).write_text(json.dumps(data))
         manifest = json.loads((folder / "manifest.json").read_text())
         manifest["families"] = [f for f in manifest["families"] if f["name"] == family]
         (folder / "manifest.json").write_text(json.dumps(manifest))
@@ -96,7 +96,7 @@ def test_two_packs_with_one_family_are_an_error_that_names_both(site):
     """Neither is half there; a third pack keeps working."""
     other = second_pack(site)
     third = install_pack(site, "third")
-    edit(third / RECORD, **{**family_of(third / RECORD, "hstu_bsa"), "name": "third"})
+    edit(third / PACK_JSON, **{**family_of(third / PACK_JSON, "hstu_bsa"), "name": "third"})
     listing = fails(site, "import runtime; runtime.kernels()", "the family hstu_bsa is in ")
     assert str(other) in listing
     assert str(third) in listing
@@ -108,7 +108,7 @@ def test_two_packs_with_one_family_are_an_error_that_names_both(site):
 def test_two_packs_of_one_name_are_an_error_that_names_both(site):
     other = second_pack(site)
     third = install_pack(site, "third")
-    edit(third / RECORD, **{**family_of(third / RECORD, "block_sparse"), "name": "other"})
+    edit(third / PACK_JSON, **{**family_of(third / PACK_JSON, "block_sparse"), "name": "other"})
     listing = fails(site, "import runtime; runtime.kernels()", "the name other is that of ")
     assert str(other) in listing
     assert str(third) in listing
@@ -119,7 +119,7 @@ def test_two_packs_of_one_name_are_an_error_that_names_both(site):
 @pytest.mark.parametrize("age", [0, 1000])
 def test_a_pack_of_another_abi_is_an_error_that_names_both_versions(site, age):
     other = second_pack(site)
-    edit(other / RECORD, abi=age)
+    edit(other / PACK_JSON, abi=age)
     mend = "upgrade kernelmint" if age else "rebuild the pack"
     fails(site, OTHERS, f"version {age} of the ABI", f"runtime has version {_native.abi}", mend)
     works(site)
@@ -127,7 +127,7 @@ def test_a_pack_of_another_abi_is_an_error_that_names_both_versions(site, age):
 
 def test_kernels_of_an_instruction_set_that_is_not_here_are_not_available(site):
     """A folder of another machine: its CPU kernels are listed, and refused with the reason."""
-    edit(second_pack(site) / RECORD, isas=["elbrus"])
+    edit(second_pack(site) / PACK_JSON, isas=["elbrus"])
     code = "import runtime; i = runtime.kernels('hstu_bsa', 'cpu')[0]; print(i.available, i.reason)"
     shown = works(site, code)
     assert shown.startswith("False compiled for elbrus, this processor runs baseline")
@@ -182,7 +182,7 @@ def test_a_pack_with_such_a_library_keeps_no_other_from_working(site):
 
 def test_a_library_of_another_build_is_refused_naming_both(site):
     other = second_pack(site)
-    edit(other / RECORD, fingerprint="0123456789abcdef")
+    edit(other / PACK_JSON, fingerprint="0123456789abcdef")
     fails(site, OTHERS, OWN.fingerprint, "0123456789abcdef", "reinstall it")
     works(site)
 
@@ -210,20 +210,20 @@ for damage in {damages!r}:
 """
 
 
-@pytest.mark.parametrize("name", [RECORD, "manifest.json"])
+@pytest.mark.parametrize("name", [PACK_JSON, "manifest.json"])
 def test_damaged_files_are_errors_that_name_the_pack_and_the_file(site, name):
     path = second_pack(site) / name
     shutil.rmtree(site / "other-0.1.0.dist-info")
     lines = works(site, SPOILED.format(damages=DAMAGES, path=str(path))).splitlines()
     assert len(lines) == len(DAMAGES)
     for line in lines:
-        assert line.startswith(f"pack {'_pack' if name == RECORD else 'other'} ({path.parent})")
+        assert line.startswith(f"pack {'_pack' if name == PACK_JSON else 'other'} ({path.parent})")
         assert name in line
         assert line.endswith(("reinstall it", "upgrade the older of the two"))
 
 
 def test_a_pack_that_cannot_be_read_is_an_error_at_listing_time_alone(site):
-    path = second_pack(site) / RECORD
+    path = second_pack(site) / PACK_JSON
     path.write_text("{")
     fails(site, "import runtime; runtime.kernels()", f"pack other (other 0.1.0, {path.parent})")
     works(site)
@@ -282,18 +282,22 @@ SCHEMA = "hstu_bsa(str key, Tensor q) -> Tensor"
 )
 def test_a_damaged_pack_json_is_named_with_its_member_and_hurts_itself_alone(site, values, message):
     other = second_pack(site)
-    edit(other / RECORD, **values)
-    fails(site, "import runtime; runtime.kernels()", str(other / RECORD), message, "reinstall it")
+    edit(other / PACK_JSON, **values)
+    fails(
+        site, "import runtime; runtime.kernels()", str(other / PACK_JSON), message, "reinstall it"
+    )
     works(site)
 
 
 def test_a_family_named_as_another_packs_operator_is_an_error_that_names_both(site):
     """torch.ops.kernelmint has one function of a name."""
     other = second_pack(site)
-    record = json.loads((other / RECORD).read_text())
+    record = json.loads((other / PACK_JSON).read_text())
     name = "flash_forward_out"
     schema = record["operators"]["hstu_bsa"][0].replace("hstu_bsa", name)
-    edit(other / RECORD, generated={name: "1"}, operators={name: [schema]}, fronts=[], targets=[])
+    edit(
+        other / PACK_JSON, generated={name: "1"}, operators={name: [schema]}, fronts=[], targets=[]
+    )
     one, two = "the operator flash_forward_out of flash_forward in pack kernelmint (", str(other)
     fails(site, "import runtime; runtime.kernels()", one, two, "have one name: uninstall one")
     shutil.rmtree(site / "other-0.1.0.dist-info")
@@ -355,7 +359,9 @@ class TestLoadPack:
         assert str(folder) in str(caught.value)
 
     def test_no_pack(self, tmp_path):
-        with pytest.raises(runtime.PackError, match=re.escape(f"there is no {tmp_path / RECORD}")):
+        with pytest.raises(
+            runtime.PackError, match=re.escape(f"there is no {tmp_path / PACK_JSON}")
+        ):
             runtime.load_pack(tmp_path)
 
 
@@ -387,7 +393,7 @@ def test_a_changed_header_of_an_editable_pack_is_named(site, tmp_path):
     project = tmp_path / "project"
     specs = next(iter(OWN.specs.values()))
     shutil.copytree(specs, project / specs.name, ignore=shutil.ignore_patterns("__pycache__"))
-    edit(site / "kernelmint/_pack" / RECORD, specs={specs.name: str(project / specs.name)})
+    edit(site / "kernelmint/_pack" / PACK_JSON, specs={specs.name: str(project / specs.name)})
     quiet = import_copy(site, CALL)
     assert quiet.returncode == 0
     assert "changed since" not in quiet.stderr

@@ -1,6 +1,6 @@
 # Writes pack.json, what a pack is, and the C++ that puts its fingerprint into the pack's libraries:
 # the hash of the sources, compilers, flags and architectures of this build.
-function(kernelmint_record_pack name folder targets)
+function(kernelmint_write_pack_json name folder targets)
   file(GLOB_RECURSE made_of CONFIGURE_DEPENDS
        "${KERNELMINT_RUNTIME}/include/*.h" "${KERNELMINT_RUNTIME}/include/*.cuh"
        "${KERNELMINT_RUNTIME}/pack/*" "${KERNELMINT_CMAKE}/*")
@@ -32,16 +32,16 @@ function(kernelmint_record_pack name folder targets)
       --set "nvcc=${CMAKE_CUDA_COMPILER_VERSION}"
       --set "nvcc flags=${CMAKE_CUDA_FLAGS} ${CMAKE_CUDA_FLAGS_${config}}")
   endif()
-  kernelmint_record_builds(builds sources headers)
+  kernelmint_fingerprint_builds(builds sources headers)
   list(APPEND made_of ${sources})
   add_custom_command(
-    OUTPUT "${folder}/pack.json" "${folder}/record.cpp"
-    COMMAND ${KERNELMINT_PYTHON} "${KERNELMINT_CODEGEN}/build/record.py"
+    OUTPUT "${folder}/pack.json" "${folder}/fingerprint.cpp"
+    COMMAND ${KERNELMINT_PYTHON} "${KERNELMINT_CODEGEN}/build/pack_json.py"
             --name ${name} --folder "${folder}" --root "${CMAKE_CURRENT_SOURCE_DIR}"
             --kernelmint "${KERNELMINT_ROOT}" --manifest "${KERNELMINT_GENERATED}/manifest.json"
             --targets ${targets} --architectures ${KERNELMINT_ARCHITECTURES}
             --isas ${KERNELMINT_CHOSEN_ISAS} ${specs} ${settings} ${builds} -- ${made_of} ${ARGN}
     DEPENDS ${made_of} ${headers} ${ARGN} "${KERNELMINT_GENERATED}/manifest.json"
-            "${KERNELMINT_CODEGEN}/build/record.py" "${KERNELMINT_CODEGEN}/packs.py"
+            "${KERNELMINT_CODEGEN}/build/pack_json.py" "${KERNELMINT_CODEGEN}/packs.py"
     VERBATIM)
 endfunction()

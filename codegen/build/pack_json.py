@@ -1,8 +1,8 @@
 """What a pack is and what it is made of: writes pack.json, and the C++ that names its fingerprint.
 
-    record.py --name PACK --folder DIR --root PROJECT --kernelmint DIR --manifest FILE
-              --targets FAMILY.TARGET ... --architectures ... --isas ... --specs NAME=FOLDER ...
-              --set NAME=VALUE ... --headers NAME FOLDER ... -- SOURCE ...
+    pack_json.py --name PACK --folder DIR --root PROJECT --kernelmint DIR --manifest FILE
+                 --targets FAMILY.TARGET ... --architectures ... --isas ... --specs NAME=FOLDER ...
+                 --set NAME=VALUE ... --headers NAME FOLDER ... -- SOURCE ...
 
 pack.json holds each setting, the hash of each folder of foreign headers and of each source (by its
 path within the project, or within Kernelmint), what was built, and as `fingerprint` the hash of all
@@ -89,7 +89,7 @@ def main(arguments: list[str]) -> None:
     generated = {family.name: family.fingerprint for family in families}
     hashed = json.dumps({**made_of, "generated": generated}, sort_keys=True)
     fingerprint = hashlib.sha256(hashed.encode()).hexdigest()[:32]
-    record = packs.record(
+    described = packs.pack_json(
         name=options.name,
         families=families,
         fingerprint=fingerprint,
@@ -97,8 +97,8 @@ def main(arguments: list[str]) -> None:
         **made_of,
     )
     options.folder.mkdir(parents=True, exist_ok=True)
-    (options.folder / "pack.json").write_text(json.dumps(record, indent=1) + "\n")
-    (options.folder / "record.cpp").write_text(
+    (options.folder / "pack.json").write_text(json.dumps(described, indent=1) + "\n")
+    (options.folder / "fingerprint.cpp").write_text(
         f'#include "generated.h"\n\nconst char kernelmint::kBuild[] = "{fingerprint}";\n'
     )
 
