@@ -98,7 +98,7 @@ def main() -> None:
 @_reports_bad_input
 def regenerate(specs: tuple[Path, ...], out: Path, set_name: str | None, where: str | None) -> None:
     """Writes the generated tree; what has not changed keeps its time."""
-    tree = pipeline.build(specs or (_SPECS,), out, Selection(set_name or "default", where))
+    tree = pipeline.generate(specs or (_SPECS,), out, Selection(set_name or "default", where))
     result = writer.write(out, tree.files)
     kernels = sum(len(t.configurations) for space in tree.spaces for t in space.targets)
     click.echo(
@@ -134,7 +134,7 @@ def check(
         where if where is not None else selection.get("where"),
     )
     folders = specs or tuple(Path(folder) for folder in staleness.shown_spec_dirs(out, recorded))
-    tree = pipeline.build(folders or (_SPECS,), out, chosen)
+    tree = pipeline.generate(folders or (_SPECS,), out, chosen)
     difference = writer.compare(out, tree.files)
     if not difference:
         if as_json:
@@ -309,7 +309,9 @@ def init(name: str, folder: Path | None, family: str | None) -> None:
     root = folder or Path(name)
     for path in scaffold.create_project(name, root, family):
         click.echo(f"wrote {display_path(path)}")
-    tree = pipeline.build((root / "kernel_specs",), root / "generated", Selection("default", None))
+    tree = pipeline.generate(
+        (root / "kernel_specs",), root / "generated", Selection("default", None)
+    )
     written = writer.write(root / "generated", tree.files).written
     click.echo(f"wrote {display_path(root / 'generated')}: {counted(len(written), 'file')}")
     click.echo("next:")

@@ -94,8 +94,8 @@ class Trace:
 
 @dataclass(frozen=True, kw_only=True)
 class Build:
-    """What compiling and linking take beyond the header; codegen/places.py finds what the entries
-    of files and folders name."""
+    """What compiling and linking take beyond the header; codegen/build_paths.py finds the files
+    and folders that its entries name."""
 
     flags: tuple[str, ...] = ()  # words of a command line
     definitions: tuple[str, ...] = ()

@@ -26,7 +26,7 @@ class Tree:
     files: dict[str, str]
 
 
-def build(spec_dirs: Sequence[Path], out: Path, selection: Selection) -> Tree:
+def generate(spec_dirs: Sequence[Path], out: Path, selection: Selection) -> Tree:
     """What `out` must hold. Raises SpecError or UsageError."""
     for folder in (*spec_dirs, out):
         if not str(folder).isprintable():
@@ -45,16 +45,16 @@ def _absent(families: Sequence[Family], spec_dirs: Sequence[Path]) -> Iterator[P
     builds = [family.build for family in families]
     builds += [target.build for family in families for target in family.targets]
     for build in builds:
-        for place in build.places:
-            if place.specs is None:
+        for named in build.paths:
+            if named.specs is None:
                 continue
-            path = folders[place.specs] / place.path
-            if place in build.include and not path.is_dir():
+            path = folders[named.specs] / named.path
+            if named in build.include and not path.is_dir():
                 shown = display_path(Path(os.path.normpath(path)))
-                yield Problem(place.location, f"there is no folder {shown}")
-            elif place not in build.include and not path.is_file():
+                yield Problem(named.location, f"there is no folder {shown}")
+            elif named not in build.include and not path.is_file():
                 shown = display_path(Path(os.path.normpath(path)))
-                yield Problem(place.location, f"there is no file {shown}")
+                yield Problem(named.location, f"there is no file {shown}")
 
 
 def _inputs(spec_dirs: Sequence[Path], out: Path, selection: Selection) -> Inputs:

@@ -29,7 +29,7 @@ class Tolerance:
 
 
 @dataclass(frozen=True)
-class Place:
+class Element:
     """An element, its index decoded by the names of the dimensions."""
 
     index: tuple[int, ...]
@@ -68,8 +68,8 @@ class Difference:
     max_ulp: float  # in units of expected's last place, for its dtype
     range_actual: tuple[float, float]
     range_expected: tuple[float, float]
-    worst: Place | None
-    first: Place | None  # in the order of the indices, that fails; None where all agree
+    worst: Element | None
+    first: Element | None  # in the order of the indices, that fails; None where all agree
     failing: torch.Tensor | None = dataclasses.field(repr=False, default=None)
     """bool, one an element; None where nothing was compared."""
 
@@ -105,7 +105,7 @@ def compare(
     atol_scale: what the tolerance's atol is a multiple of, broadcast: 1, or the magnitude of what
     was added up to each element.
 
-    dims: names of the dimensions, to decode the worst place with. Shapes must be equal, and so must
+    dims: names of the dimensions, for the worst element's index. Shapes must be equal, and so must
     dtypes, but for an fp64 `expected` (an oracle).
     """
     tolerance = tolerance or Tolerance()
@@ -138,9 +138,9 @@ def compare(
     severity = torch.where(counted & ~finite & (x != y), torch.inf, difference)
     names = tuple(dims) if len(dims) == x.dim() else tuple(f"i{i}" for i in range(x.dim()))
 
-    def place(at: int) -> Place:
+    def element(at: int) -> Element:
         index = tuple(int(i) for i in torch.unravel_index(torch.tensor(at), x.shape))
-        return Place(index, names, float(x.flatten()[at]), float(y.flatten()[at]))
+        return Element(index, names, float(x.flatten()[at]), float(y.flatten()[at]))
 
     failing = counted & ~agree
     kept, kept_y = difference[finite], y[finite]
@@ -168,8 +168,8 @@ def compare(
         max_ulp=_or_nan((difference / spacing)[finite], "max"),
         range_actual=_range(x[counted]),
         range_expected=_range(y[counted]),
-        worst=place(int(torch.where(counted, severity, -1.0).argmax())),
-        first=place(int(failing.flatten().int().argmax())) if bool(failing.any()) else None,
+        worst=element(int(torch.where(counted, severity, -1.0).argmax())),
+        first=element(int(failing.flatten().int().argmax())) if bool(failing.any()) else None,
         failing=failing,
     )
 
@@ -237,7 +237,7 @@ def compare_selections(
 ) -> Selections:
     """Compares ranked lists [..., S] (int64, -1: none) by the oracle's ranking [..., C] (fp64).
 
-    The scores at each place of the two lists must agree within gap * (1 + |score|); `absent_rank`
+    The scores at each index of the two lists must agree within gap * (1 + |score|); `absent_rank`
     is what an absent entry counts as. Exactly equal scores leave no freedom: there the rule (lower
     index first) decides, so that any difference is a broken rule.
     """
@@ -275,9 +275,9 @@ def compare_selections(
         names = (
             tuple(dims) if len(dims) == len(index) else tuple(f"i{i}" for i in range(len(index)))
         )
-        place = " ".join(f"{n}={i}" for n, i in zip(names, index, strict=True))
+        index_text = " ".join(f"{n}={i}" for n, i in zip(names, index, strict=True))
         worst = (
-            f"{place}: {a[index].tolist()} (scores {_scores(mine[index])}) against "
+            f"{index_text}: {a[index].tolist()} (scores {_scores(mine[index])}) against "
             f"{b[index].tolist()} (scores {_scores(theirs[index])})"
         )
     return Selections(

@@ -47,7 +47,7 @@ def specs(family: str) -> Path:
     return packs.of(family).specs[manifest.family(family).spec_folder.partition("/")[0]]
 
 
-def place(family: str, file: str) -> Path:
+def path_of(family: str, file: str) -> Path:
     """A file of a family's folder, which may be absent."""
     return specs(family) / manifest.family(family).spec_folder.partition("/")[2] / file
 
@@ -80,7 +80,7 @@ def oracle(family: str, function: str | None = None) -> Callable[..., Any]:
 
 def hook(family: str, name: str, default: Any = None) -> Any:
     """What a family's tools.py has under a name; `default` if it has none, or there is no file."""
-    files = (place(family, HOOKS), place(family, "tools/__init__.py"))
+    files = (path_of(family, HOOKS), path_of(family, "tools/__init__.py"))
     if not any(file.is_file() for file in files):
         return default
     return getattr(_module(family, HOOKS), name, default)
@@ -102,9 +102,9 @@ def command(family: str, name: str) -> click.Command:
         having = ", ".join(offering(name)) or "no family"
         raise click.UsageError(
             f"{family} has no `{name}` of its own (which {having} has): write a click command "
-            f"`{name}` in {place(family, HOOKS)}"
+            f"`{name}` in {path_of(family, HOOKS)}"
         )
-    assert isinstance(found, click.Command), f"{place(family, HOOKS)}: `{name}` is no command"
+    assert isinstance(found, click.Command), f"{path_of(family, HOOKS)}: `{name}` is no command"
     return found
 
 

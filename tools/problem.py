@@ -22,7 +22,7 @@ from runtime import KernelInfo, manifest
 from runtime.operators import DTYPES
 
 from .comparison import Difference, Tolerance, compare
-from .families import HOOKS, hook, oracle, place
+from .families import HOOKS, hook, oracle, path_of
 
 MAKER = "tuning_inputs"
 _ANY_EXTENTS = (1, 7, 130)  # of every open symbol of a family that lists no calls
@@ -281,7 +281,7 @@ def cases(family: str, name: str = "CASES") -> tuple[Case, ...]:
     try:
         return tuple(Case(**entry) for entry in listed)
     except TypeError as error:
-        raise NoProblemError(f"{place(family, HOOKS)}: {name}: {error}") from None
+        raise NoProblemError(f"{path_of(family, HOOKS)}: {name}: {error}") from None
 
 
 def of_case(
@@ -311,7 +311,7 @@ def of_case(
         if maker is None:
             raise NoProblemError(
                 f"{info.family} has no inputs that count: write `counting_inputs(sizes, "
-                f"parameters)` in {place(info.family, HOOKS)}, which returns the input tensors "
+                f"parameters)` in {path_of(info.family, HOOKS)}, which returns the input tensors "
                 "by name"
             )
         made = _problem(family, parameters, case, maker(case.sizes, parameters), device)

@@ -29,7 +29,7 @@ from runtime import KernelInfo, manifest, packs
 from runtime.operators import DTYPES
 
 from .comparison import Difference, refused
-from .families import HOOKS, hook, named, place
+from .families import HOOKS, hook, named, path_of
 from .problem import UNITS, NoProblemError, cases, cases_of, of_case
 from .selection import Selected, select
 from .text import number_lines
@@ -164,7 +164,7 @@ def _check_all(
     units = ", ".join(f"{UNITS[d]:.1e} for {n}" for n, d in DTYPES.items() if d in UNITS)
     rule = f"|output - reference| <= unit * (|reference| + {what}), unit {units}"
     if hook(family, "differences"):
-        rule = f"right by the rule of {place(family, HOOKS)}"
+        rule = f"right by the rule of {path_of(family, HOOKS)}"
     click.echo(
         f"{chosen.description}: {counted(len(runnable), 'kernel')} of {family}; {sizes}; "
         f"{'counting' if counting else f'normal, seed {seed}'}; {rule}"

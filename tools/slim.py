@@ -198,7 +198,7 @@ def main(used: Path, specs: tuple[Path, ...], name: str, out: Path, wheel: Path 
             raise UsageError(f"{display_path(used)}: no key of it is of these specs")
         write_sets(specs, texts)
         click.echo("\n".join(said))
-        tree = pipeline.build(specs, out, Selection(name, None))
+        tree = pipeline.generate(specs, out, Selection(name, None))
         writer.write(out, tree.files)
         count = sum(len(t.configurations) for space in tree.spaces for t in space.targets)
         click.echo(f"{display_path(out)}: {counted(count, 'kernel')}")

@@ -63,10 +63,10 @@ class TableNames(Names):
         if is_name:
             return f"{self.value(name).text} == {self.value(other).text}"
         if name in self.parameters:
-            place = table_number(self.parameters[name][1], other)
+            number = table_number(self.parameters[name][1], other)
         else:
-            place = self.scalars[name][1].values.index(other)
-        return f"{self.value(name).text} == {place}"
+            number = self.scalars[name][1].values.index(other)
+        return f"{self.value(name).text} == {number}"
 
 
 class ConfigNames(Names):

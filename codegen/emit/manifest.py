@@ -14,9 +14,9 @@ from codegen.space.expand import FamilySpace, TargetSpace
 from codegen.spec import keys, short_form
 from codegen.spec.model import (
     Build,
+    BuildPath,
     Configuration,
     Parameter,
-    Place,
     Rule,
     Scalar,
     Target,
@@ -39,21 +39,23 @@ class Inputs:
 def described(
     spaces: Sequence[FamilySpace],
     files: Mapping[str, str],
-    places: Mapping[str, str],
+    file_of: Mapping[str, str],
     inputs: Inputs,
     fingerprints: Mapping[str, str],
 ) -> Manifest:
-    """The manifest: `places` is the file of each key, `fingerprints` by family."""
+    """The manifest: `file_of` is that of each key, `fingerprints` by family."""
     return Manifest(
         selection=inputs.selection,
         spec_dirs=inputs.spec_dirs,
         inputs=dict(inputs.specs),
         outputs={path: sha256(files[path]) for path in sorted(files)},
-        families=tuple(_family(space, places, fingerprints[space.family.name]) for space in spaces),
+        families=tuple(
+            _family(space, file_of, fingerprints[space.family.name]) for space in spaces
+        ),
     )
 
 
-def _family(space: FamilySpace, places: Mapping[str, str], fingerprint: str) -> form.Family:
+def _family(space: FamilySpace, file_of: Mapping[str, str], fingerprint: str) -> form.Family:
     family = space.family
     arguments = {t.name: _tensor(t) for t in family.tensors} | {
         s.name: _scalar(s) for s in family.scalars
@@ -76,7 +78,7 @@ def _family(space: FamilySpace, places: Mapping[str, str], fingerprint: str) -> 
         choices=tuple(
             form.Choice(when=row.when.normal, take=dict(row.take)) for row in family.choices
         ),
-        targets=tuple(_target(chosen, places) for chosen in space.targets),
+        targets=tuple(_target(chosen, file_of) for chosen in space.targets),
     )
 
 
@@ -109,11 +111,11 @@ def _build(build: Build) -> form.Build:
     return form.Build(
         flags=tuple(word for flag in build.flags for word in shlex.split(flag)),
         definitions=build.definitions,
-        include=tuple(place.entry for place in build.include),
+        include=tuple(path.entry for path in build.include),
         libraries=tuple(
-            entry.entry if isinstance(entry, Place) else entry for entry in build.libraries
+            entry.entry if isinstance(entry, BuildPath) else entry for entry in build.libraries
         ),
-        sources=tuple(place.entry for place in build.sources),
+        sources=tuple(path.entry for path in build.sources),
     )
 
 
@@ -161,7 +163,7 @@ def _tuned_row(target: Target, row: TunedRow) -> form.TunedRow:
     )
 
 
-def _target(chosen: TargetSpace, places: Mapping[str, str]) -> form.Target:
+def _target(chosen: TargetSpace, file_of: Mapping[str, str]) -> form.Target:
     target = chosen.target
     return form.Target(
         name=target.name,
@@ -177,7 +179,7 @@ def _target(chosen: TargetSpace, places: Mapping[str, str]) -> form.Target:
         budget=dict(target.budget),
         build=_build(target.build),
         tuned=tuple(_tuned_row(target, row) for row in target.tuned),
-        kernels=tuple(_kernel(c, places[c.key]) for c in chosen.configurations),
+        kernels=tuple(_kernel(c, file_of[c.key]) for c in chosen.configurations),
     )
 
 

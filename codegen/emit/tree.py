@@ -18,7 +18,7 @@ from codegen.emit import target as emit_target
 from codegen.emit.manifest import Inputs, described
 from codegen.emit.render import render, sha256
 from codegen.space.expand import FamilySpace, TargetSpace
-from codegen.spec.model import Build, Place
+from codegen.spec.model import Build, BuildPath
 from codegen.staleness import MANIFEST
 
 
@@ -26,7 +26,7 @@ def emit(spaces: Sequence[FamilySpace], inputs: Inputs) -> dict[str, str]:
     """The whole tree."""
     files: dict[str, str] = {}
     shards: dict[tuple[str, str], list[str]] = {}  # (family, target) -> paths
-    places: dict[str, str] = {}  # key -> path of its shard
+    file_of: dict[str, str] = {}  # key -> path of its shard
     fingerprints: dict[str, str] = {}  # by family
     for space in spaces:
         family = space.family
@@ -50,14 +50,14 @@ def emit(spaces: Sequence[FamilySpace], inputs: Inputs) -> dict[str, str]:
             for path, text, configurations in emit_target.shards(family, chosen):
                 files[path] = text
                 shards.setdefault((folder, target.name), []).append(path)
-                places.update(dict.fromkeys((c.key for c in configurations), path))
+                file_of.update(dict.fromkeys((c.key for c in configurations), path))
         fingerprint = fingerprints[folder] = _fingerprint(files, folder)
         files[f"{folder}/library.cpp"] = render(
             "library.cpp", family.file, family=folder, fingerprint=fingerprint
         )
     source = ", ".join(dict.fromkeys(space.family.file.split("/")[0] for space in spaces))
     files["files.cmake"] = _files_cmake(spaces, shards, inputs, fingerprints, source)
-    files[MANIFEST] = manifest.text(described(spaces, files, places, inputs, fingerprints))
+    files[MANIFEST] = manifest.text(described(spaces, files, file_of, inputs, fingerprints))
     return files
 
 
@@ -136,19 +136,19 @@ def _files_cmake(
 def _settings(build: Build, folders: Mapping[str, str]) -> list[_Setting]:
     """What a build says, by the names that kernelmint/cmake/build.cmake reads."""
 
-    def at(place: Place) -> str:
-        if place.specs is None:
-            return _cmake_text(f"package:{place.package}:{place.path}:{place.pip}")
-        return _cmake_path(f"{folders[place.specs]}/{place.path}")
+    def at(named: BuildPath) -> str:
+        if named.specs is None:
+            return _cmake_text(f"package:{named.package}:{named.path}:{named.pip}")
+        return _cmake_path(f"{folders[named.specs]}/{named.path}")
 
     lists = {
         "FLAGS": [_cmake_words(flag) for flag in build.flags],
         "DEFINITIONS": [_cmake_words(shlex.quote(f"-D{text}")) for text in build.definitions],
-        "INCLUDE": [at(place) for place in build.include],
+        "INCLUDE": [at(named) for named in build.include],
         "LIBRARIES": [
-            at(entry) if isinstance(entry, Place) else entry for entry in build.libraries
+            at(entry) if isinstance(entry, BuildPath) else entry for entry in build.libraries
         ],
-        "SOURCES": [at(place) for place in build.sources],
+        "SOURCES": [at(named) for named in build.sources],
     }
     return [_Setting(name, values) for name, values in lists.items() if values]
 

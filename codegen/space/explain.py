@@ -34,17 +34,17 @@ class Explanation:
         text: for people.
         status: what became of it: one of unknown, excluded, built, generated (not compiled into
             its pack), in_set (not generated), valid (in no set).
-        facts: what else is known, for programs.
+        details: what else is known, for programs.
     """
 
     text: str
     status: str
-    facts: dict[str, Any]
+    details: dict[str, Any]
 
     @property
     def as_json(self) -> dict[str, Any]:
         """What `explain --json` prints."""
-        return {"status": self.status, **self.facts}
+        return {"status": self.status, **self.details}
 
 
 class UnknownKeyError(UsageError):
@@ -53,8 +53,8 @@ class UnknownKeyError(UsageError):
     def __init__(self, key: str, reason: str, near: Sequence[str]) -> None:
         what = f"'{one_line(key)}' is not a valid key: {one_line(reason)}"
         super().__init__("\n".join([what, *_nearest_lines(near)]))
-        facts = {"key": key, "reasons": [reason], "nearest": list(near)}
-        self.explanation = Explanation(str(self), "unknown", facts)
+        details = {"key": key, "reasons": [reason], "nearest": list(near)}
+        self.explanation = Explanation(str(self), "unknown", details)
 
 
 def explain(
@@ -76,7 +76,7 @@ def explain(
         key = keys.key_prefix(target) + keys.tokens_of(target.parameters)(values)
     pack = next((pack for pack in packs if target.family in pack.families), None)
     of_pack = [f"specs of {pack}"] if pack else []
-    facts: dict[str, Any] = {
+    details: dict[str, Any] = {
         "key": key,
         "family": target.family,
         "target": target.name,
@@ -87,22 +87,22 @@ def explain(
         near = _nearest(key, families)
         lines = [f"{key} is excluded:", *(f"  {reason}" for reason in excluded), *of_pack]
         text = "\n".join([*lines, *_nearest_lines(near)])
-        return Explanation(text, "excluded", {**facts, "reasons": excluded, "nearest": near})
+        return Explanation(text, "excluded", {**details, "reasons": excluded, "nearest": near})
     configuration, names = configured(target, values), sets_holding(target, values)
-    facts |= {"derived": configuration.derived, "sets": names}
-    if place := built.get(key):
+    details |= {"derived": configuration.derived, "sets": names}
+    if file := built.get(key):
         sets = f", in set {', '.join(names)}" if names else ""
         lines = [f"  {name} = {_yaml(value)}" for name, value in configuration.everything.items()]
         lines += _restriction(configuration)
         status = "built"
         if pack is None:
-            what = f"is built: {place}{sets}"
+            what = f"is built: {file}{sets}"
         elif f"{target.family}.{target.name}" in pack.targets:
             what = f"is built: in {pack}{sets}"
         else:
             what = f"was generated, but not compiled into {pack}{sets}"
             status = "generated"
-        return Explanation("\n".join([f"{key} {what}", *lines]), status, {**facts, "file": place})
+        return Explanation("\n".join([f"{key} {what}", *lines]), status, {**details, "file": file})
     where, then = "the generated tree; write it with", ""
     if pack:
         where, then = f"{pack}; in the project of that pack, run", " && pip install ."
@@ -116,7 +116,7 @@ def explain(
             f"  {command}",
             *on_demand,
         ]
-        return Explanation("\n".join(lines), "in_set", {**facts, "command": command})
+        return Explanation("\n".join(lines), "in_set", {**details, "command": command})
     entry = ", ".join(f"{name}: {_yaml(value)}" for name, value in target.by_name(values).items())
     rules = [
         f"the set {name} prunes it: {rule.location}: {rule.that.text}: {rule.because}"
@@ -134,8 +134,8 @@ def explain(
         *rules,
         *_restriction(configuration),
     ]
-    facts |= {"reasons": rules, "nearest": near, "command": command}
-    return Explanation("\n".join([*lines, *_nearest_lines(near)]), "valid", facts)
+    details |= {"reasons": rules, "nearest": near, "command": command}
+    return Explanation("\n".join([*lines, *_nearest_lines(near)]), "valid", details)
 
 
 def _restriction(configuration: Configuration) -> list[str]:

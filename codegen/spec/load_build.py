@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from codegen.spec import schema
 from codegen.spec.checks import check_file
-from codegen.spec.model import Build, Place
+from codegen.spec.model import Build, BuildPath
 from codegen.spec.source import Document
 
 _CXX, _CUDA = (".cpp", ".cc", ".cxx"), (".cu",)
@@ -57,7 +57,7 @@ class BuildLoader:
                 self._definition(name, value) for name, value in written.definitions.items()
             ),
             include=tuple(
-                self._place(entry, "build", "include", i) for i, entry in enumerate(written.include)
+                self._path(entry, "build", "include", i) for i, entry in enumerate(written.include)
             ),
             libraries=tuple(self._library(entry, i) for i, entry in enumerate(written.libraries)),
             sources=self._sources(written.sources, is_cuda),
@@ -90,10 +90,10 @@ class BuildLoader:
         self._check_text(str(value), *path)
         return name if value is None else f"{name}={value}"
 
-    def _library(self, entry: str | schema.PackagePath, i: int) -> Place | str:
+    def _library(self, entry: str | schema.PackagePath, i: int) -> BuildPath | str:
         path = ("build", "libraries", i)
         if isinstance(entry, schema.PackagePath) or "/" in entry:
-            return self._place(entry, *path)
+            return self._path(entry, *path)
         if not _LIBRARY.match(entry):
             self.document.report(
                 f"'{entry}' is not a library: a name, as -l takes it, or the path of a file", *path
@@ -106,7 +106,7 @@ class BuildLoader:
             )
         return entry
 
-    def _place(self, entry: str | schema.PackagePath, *path: str | int) -> Place:
+    def _path(self, entry: str | schema.PackagePath, *path: str | int) -> BuildPath:
         location = self.document.locate(*path)
         if isinstance(entry, schema.PackagePath):
             if not _PACKAGE.match(entry.package):
@@ -121,7 +121,7 @@ class BuildLoader:
                 self.document.report(f"'{inner}' leaves the package", *path, "path")
             self._check_text(entry.path, *path, "path")
             pip = entry.pip or entry.package.replace("_", "-")
-            return Place(None, entry.package, inner.as_posix(), pip, location)
+            return BuildPath(None, entry.package, inner.as_posix(), pip, location)
         if Path(entry).is_absolute():
             self.document.report(
                 f"'{entry}' is a path of one machine: write it relative to the folder of specs, or "
@@ -130,9 +130,9 @@ class BuildLoader:
             )
         self._check_text(entry, *path)
         name = PurePosixPath(entry).as_posix()
-        return Place(self.spec_dir.resolve().name, None, name, None, location)
+        return BuildPath(self.spec_dir.resolve().name, None, name, None, location)
 
-    def _sources(self, names: Sequence[str], is_cuda: bool | None) -> tuple[Place, ...]:
+    def _sources(self, names: Sequence[str], is_cuda: bool | None) -> tuple[BuildPath, ...]:
         sources = []
         kinds = (*_CXX, *(() if is_cuda is False else _CUDA))
         for i, name in enumerate(names):
@@ -144,7 +144,7 @@ class BuildLoader:
                 self.document.report(f"'{name}' is listed twice", *path)
             within = (self.folder / name).relative_to(self.spec_dir).as_posix()
             location = self.document.locate(*path)
-            sources.append(Place(self.spec_dir.resolve().name, None, within, None, location))
+            sources.append(BuildPath(self.spec_dir.resolve().name, None, within, None, location))
         return tuple(sources)
 
     def _check_text(self, text: str, *path: str | int) -> None:

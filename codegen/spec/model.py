@@ -237,7 +237,7 @@ class Wgmma:
 
 
 @dataclass(frozen=True)
-class Place:
+class BuildPath:
     """A file or folder that a build reads, of a folder of specs or of a Python package."""
 
     specs: str | None  # the name of the folder of specs that `path` is relative to
@@ -248,7 +248,7 @@ class Place:
 
     @property
     def entry(self) -> dict[str, str]:
-        """Its form in the manifest, which codegen/places.py finds."""
+        """Its form in the manifest, which codegen/build_paths.py finds."""
         if self.specs is not None:
             return {"specs": self.specs, "path": self.path}
         return {"package": self.package or "", "path": self.path, "pip": self.pip or ""}
@@ -260,9 +260,9 @@ class Build:
 
     flags: tuple[str, ...] = ()  # command lines of a compiler: an option each, with its value
     definitions: tuple[str, ...] = ()  # NAME, or NAME=value
-    include: tuple[Place, ...] = ()
-    libraries: tuple[Place | str, ...] = ()  # a str as -l takes it
-    sources: tuple[Place, ...] = ()
+    include: tuple[BuildPath, ...] = ()
+    libraries: tuple[BuildPath | str, ...] = ()  # a str as -l takes it
+    sources: tuple[BuildPath, ...] = ()
 
     def __add__(self, other: Build) -> Build:
         """This one's, then the other's."""
@@ -275,9 +275,9 @@ class Build:
         )
 
     @property
-    def places(self) -> tuple[Place, ...]:
+    def paths(self) -> tuple[BuildPath, ...]:
         """All files and folders that it names."""
-        libraries = (entry for entry in self.libraries if isinstance(entry, Place))
+        libraries = (entry for entry in self.libraries if isinstance(entry, BuildPath))
         return (*self.include, *libraries, *self.sources)
 
 

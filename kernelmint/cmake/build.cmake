@@ -8,7 +8,7 @@ function(kernelmint_find_places places result)
   foreach(place IN LISTS places)
     if(place MATCHES "^package:([^:]*):([^:]*):(.*)$")
       execute_process(
-        COMMAND "${Python_EXECUTABLE}" "${KERNELMINT_CODEGEN}/places.py" "${CMAKE_MATCH_1}"
+        COMMAND "${Python_EXECUTABLE}" "${KERNELMINT_CODEGEN}/build_paths.py" "${CMAKE_MATCH_1}"
                 "${CMAKE_MATCH_2}" "${CMAKE_MATCH_3}"
         OUTPUT_VARIABLE place ERROR_VARIABLE reason RESULT_VARIABLE failed)
       if(failed)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from codegen import home, places
+from codegen import build_paths, home
 from codegen.manifest import Build, Family
 from runtime.errors import BuildError
 from runtime.ondemand import compilers
@@ -50,21 +50,21 @@ class Commands:
         self._own = self._target.build
         self.units = [self._host(), self._kernel(), *self._sources()]
 
-    def _place(self, entry: Mapping[str, str]) -> Path:
+    def _path(self, entry: Mapping[str, str]) -> Path:
         try:
-            return places.find(entry, {self._source.root.name: self._source.root})
-        except places.PlaceNotFoundError as error:
+            return build_paths.find(entry, {self._source.root.name: self._source.root})
+        except build_paths.PathNotFoundError as error:
             raise BuildError(f"{self._source.folder}: {error}") from None
 
     @property
     def foreign(self) -> list[Path]:
         """The folders of foreign headers."""
-        return [self._place(entry) for entry in self._own.include]
+        return [self._path(entry) for entry in self._own.include]
 
     @property
     def archives(self) -> list[Path]:
         """The libraries that are files."""
-        return [self._place(e) for e in self._own.libraries if not isinstance(e, str)]
+        return [self._path(e) for e in self._own.libraries if not isinstance(e, str)]
 
     @property
     def searched(self) -> list[str]:
@@ -86,7 +86,7 @@ class Commands:
         """What `build:` adds to a command of a compiler; `flags` are of one of them."""
         found = [f"-D{definition}" for definition in build.definitions]
         for entry in build.include:
-            found += ["-isystem", str(self._place(entry))]
+            found += ["-isystem", str(self._path(entry))]
         return [*(build.flags if flags else ()), *found]
 
     def _includes(self) -> list[str]:
@@ -126,7 +126,7 @@ class Commands:
         found: list[Unit] = []
         for build in (self._shared, self._own):
             for entry in build.sources:
-                path, name = self._place(entry), f"source{len(found)}"
+                path, name = self._path(entry), f"source{len(found)}"
                 if path.suffix == ".cu":
                     if self._recipe.toolkit is not None:
                         log = os.path.relpath(path, self._source.root)
@@ -143,7 +143,7 @@ class Commands:
         """The command that links the objects and fingerprint.cpp."""
         recipe = self._recipe
         named = [
-            f"-l{entry}" if isinstance(entry, str) else str(self._place(entry))
+            f"-l{entry}" if isinstance(entry, str) else str(self._path(entry))
             for entry in self._own.libraries
         ]
         system = [flag for flag in recipe.link if flag.startswith("-l")]

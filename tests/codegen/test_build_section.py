@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from codegen import places
+from codegen import build_paths
 
 
 def with_build(workspace, name: str, text: str) -> None:
@@ -85,16 +85,18 @@ def test_what_cmake_reads_is_escaped(workspace) -> None:
     assert "set(KERNELMINT_BUILD_FLAGS_demo_sm80\n  \"SHELL:'-Dx y'\"\n)" in text
 
 
-def test_places_are_found_by_the_manifests_entries(tmp_path, monkeypatch) -> None:
+def test_paths_are_found_by_the_manifests_entries(tmp_path, monkeypatch) -> None:
     (tmp_path / "some_headers/include").mkdir(parents=True)
     (tmp_path / "specs").mkdir()
     monkeypatch.syspath_prepend(tmp_path)
     entry = {"package": "some_headers", "path": "include", "pip": "some-headers"}
-    assert places.find(entry, {}) == tmp_path / "some_headers/include"
-    assert places.find({"specs": "specs", "path": "../some_headers"}, {"specs": tmp_path / "specs"})
-    with pytest.raises(places.PlaceNotFoundError, match='pip install "other-headers"'):
-        places.find({"package": "other_headers", "path": "", "pip": "other-headers"}, {})
-    with pytest.raises(places.PlaceNotFoundError, match="has no lib, which"):
-        places.find({**entry, "path": "lib"}, {})
-    with pytest.raises(places.PlaceNotFoundError, match=r"there is no .*/nowhere"):
-        places.find({"specs": "specs", "path": "../nowhere"}, {"specs": tmp_path / "specs"})
+    assert build_paths.find(entry, {}) == tmp_path / "some_headers/include"
+    assert build_paths.find(
+        {"specs": "specs", "path": "../some_headers"}, {"specs": tmp_path / "specs"}
+    )
+    with pytest.raises(build_paths.PathNotFoundError, match='pip install "other-headers"'):
+        build_paths.find({"package": "other_headers", "path": "", "pip": "other-headers"}, {})
+    with pytest.raises(build_paths.PathNotFoundError, match="has no lib, which"):
+        build_paths.find({**entry, "path": "lib"}, {})
+    with pytest.raises(build_paths.PathNotFoundError, match=r"there is no .*/nowhere"):
+        build_paths.find({"specs": "specs", "path": "../nowhere"}, {"specs": tmp_path / "specs"})

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from codegen.manifest import Selection
-from codegen.pipeline import build
+from codegen.pipeline import generate
 from codegen.spec.problems import SpecError
 
 FAMILY = {
@@ -41,7 +41,7 @@ def tree(
         "sets": {"default": {"product": {"dtype": ["bf16", "fp16"], "columns": list(columns)}}},
     }
     (family / f"{target}.yaml").write_text(yaml.safe_dump(spec, sort_keys=False))
-    return build([folder / "specs"], folder / "generated", Selection()).files
+    return generate([folder / "specs"], folder / "generated", Selection()).files
 
 
 def test_each_shape_has_one_wrapper(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def _accepted(specs: Path, limit: float = 30) -> bool:
     that are not one a line, each with its place."""
     try:
         with limited(limit):
-            pipeline.build([specs], specs.parent / "generated", Selection())
+            pipeline.generate([specs], specs.parent / "generated", Selection())
     except SpecError as error:
         lines = [str(problem) for problem in error.problems]
         wrong = [line for line in lines if not _PROBLEM.fullmatch(line)]
@@ -55,7 +55,7 @@ def _accepted(specs: Path, limit: float = 30) -> bool:
 
 def _compiled(folder: Path) -> list[str]:
     """What differs between C++ and Python for the specs in folder/specs."""
-    tree = pipeline.build([folder / "specs"], folder / "generated", Selection())
+    tree = pipeline.generate([folder / "specs"], folder / "generated", Selection())
     for space in tree.spaces:
         header = spec_programs.header(space.targets[0].target)
         (folder / "specs" / space.family.name / "cpu.h").write_text(header)
@@ -156,7 +156,7 @@ def test_a_wrong_value_in_cpp_is_seen(tmp_path: Path) -> None:
         "cpu.h": "",
     }
     _write(tmp_path / "specs/f", files)
-    tree = pipeline.build([tmp_path / "specs"], tmp_path / "generated", Selection())
+    tree = pipeline.generate([tmp_path / "specs"], tmp_path / "generated", Selection())
     assert _compiled(tmp_path) == []
     printed = spec_programs.run(tmp_path, tree.spaces)
     assert "twice 6\n" in printed

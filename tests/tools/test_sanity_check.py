@@ -61,7 +61,7 @@ def test_what_is_right_may_be_the_familys_own_rule(family, monkeypatch) -> None:
     info = next(info for info in runtime.kernels(family, "cpu") if info.available)
     done = run("--kernel", info.key)
     assert done.exit_code == 0, done.output
-    assert f"right by the rule of {families.place(family, 'tools.py')}" in done.output
+    assert f"right by the rule of {families.path_of(family, 'tools.py')}" in done.output
     for output, said in ((0, "  o: worst: "), (1, "  block_indices: ")):
 
         class Off(Wrong):

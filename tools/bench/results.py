@@ -91,16 +91,16 @@ def rows_of(problem: Problem, measured: Measured, kernels: Mapping[str, str]) ->
 
 def machine(device: torch.device) -> dict[str, Any]:
     """What the figures depend on besides the code."""
-    facts: dict[str, Any] = {"torch": torch.__version__, "compiler": _native.compiler}
-    facts["packs"] = {pack.name: dict(pack.settings) for pack in packs.all_packs()}
+    described: dict[str, Any] = {"torch": torch.__version__, "compiler": _native.compiler}
+    described["packs"] = {pack.name: dict(pack.settings) for pack in packs.all_packs()}
     if device.type == "cuda":
-        facts["device"] = torch.cuda.get_device_name(device)
+        described["device"] = torch.cuda.get_device_name(device)
     else:
-        facts["device"] = _processor()
-        facts["threads"] = torch.get_num_threads()
-        facts["cores"] = os.cpu_count()
-        facts["instruction_set"] = _native.active_cpu_isa()
-    return facts
+        described["device"] = _processor()
+        described["threads"] = torch.get_num_threads()
+        described["cores"] = os.cpu_count()
+        described["instruction_set"] = _native.active_cpu_isa()
+    return described
 
 
 def _processor() -> str:
@@ -221,8 +221,8 @@ def json_text(
             if goal_of is not None and row.kernel is not None:
                 found["goal"] = goal_of(row.problem)
         results.append(found)
-    facts = {"confidence": CONFIDENCE, "machine": machine(device)}
-    return json.dumps({**facts, "results": results}, indent=1) + "\n"
+    described = {"confidence": CONFIDENCE, "machine": machine(device)}
+    return json.dumps({**described, "results": results}, indent=1) + "\n"
 
 
 def why_no_plot(file: Path) -> str | None:

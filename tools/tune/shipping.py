@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import runtime
-from codegen import places
+from codegen import build_paths
 from codegen.spec.model import Family
 from runtime.ondemand.cache import Cache, Dependencies, Entry, Roots
 from runtime.ondemand.specs import Source
@@ -38,9 +38,9 @@ def collect(source: Source, family: Family) -> Specs:
     shared = source.root.name == "kernel_specs"
     found = [source.root if shared else source.folder]
     for build in (family.build, *(target.build for target in family.targets)):
-        for place in build.places:
-            if place.specs is not None:
-                found.append(places.find(place.entry, {place.specs: source.root}))
+        for path in build.paths:
+            if path.specs is not None:
+                found.append(build_paths.find(path.entry, {path.specs: source.root}))
     above = Path(os.path.commonpath([source.root.parent, *(path.parent for path in found)]))
     files = {
         path.relative_to(above).as_posix(): path.read_bytes()

@@ -205,12 +205,12 @@ def main(
     if goal is not None:
         for problem in problems:
             goal(problem)  # what has no value is said before anything is measured
-    facts = results.machine(device)
+    machine = results.machine(device)
     # Not a terminal: as wide as the tables are.
     console = Console(width=None if sys.stdout.isatty() else 250)
     console.print(
-        f"{facts['device']}, PyTorch {facts['torch']}"
-        + ("" if on_gpu else f", threads: {facts['threads']}, {facts['instruction_set']}")
+        f"{machine['device']}, PyTorch {machine['torch']}"
+        + ("" if on_gpu else f", threads: {machine['threads']}, {machine['instruction_set']}")
     )
     if on_gpu and not clocks.read(device):
         console.print("clocks and power are not known: NVML (libnvidia-ml.so.1) cannot be used")
