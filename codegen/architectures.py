@@ -1,35 +1,90 @@
-"""Names of CUDA architectures: `sm80` and `sm90a` of targets, `80` and `90a` of builds. Standard
-library only."""
+"""Names of CUDA architectures: `sm80`, `sm90a` and `sm100f` of targets; `80`, `90a` and `100f` of
+builds; `sm_90a` of machine code. Standard library only.
+
+    python codegen/architectures.py --newest|--all NAME ...    what a build is for: 80;90a
+    python codegen/architectures.py TARGET NAME ...            what it is compiled for: 90a-real
+
+for CMake; exit status 1 for what is no name.
+"""
 
 from __future__ import annotations
 
 import re
+import sys
 from typing import NamedTuple
 
-_NAME = re.compile(r"([1-9][0-9]{1,2})(a?)\Z")
+_NAME = re.compile(r"([1-9][0-9]{1,2})([af]?)\Z")
 
 
 class Architecture(NamedTuple):
-    """A compute capability, 80 for 8.0, and whether code for it runs there alone (`a`)."""
+    """A compute capability, 80 for 8.0, and where a target of it runs: on later ones, too; on it
+    alone (`a`); or, of its major version, on later ones (`f`, a family)."""
 
     capability: int
-    exact: bool
+    suffix: str
 
     def __str__(self) -> str:
-        return f"{self.capability}{'a' if self.exact else ''}"
+        return f"{self.capability}{self.suffix}"
 
     def suits(self, capability: int) -> bool:
-        """Whether a target of this name runs on a capability: on it alone, or from it on."""
-        return capability == self.capability if self.exact else capability >= self.capability
+        """Whether a target of this name runs on a capability."""
+        if self.suffix == "a":
+            return capability == self.capability
+        of_family = self.suffix != "f" or capability // 10 == self.capability // 10
+        return of_family and capability >= self.capability
+
+    def on(self, capability: int) -> Architecture:
+        """What a target of this name is compiled for on a capability that suits it."""
+        return self._replace(capability=capability)
+
+    @property
+    def devices(self) -> str:
+        """The compute capabilities that suit, for messages: `8.0 or later`."""
+        major, minor = divmod(self.capability, 10)
+        if self.suffix == "a":
+            return f"exactly {major}.{minor}"
+        return f"{major}.{minor} or later{f' of {major}.x' if self.suffix else ''}"
 
 
 def parse(name: str) -> Architecture | None:
     """The architecture that a build names so: "90a"; None for what names none."""
     found = _NAME.match(name)
-    return Architecture(int(found[1]), bool(found[2])) if found else None
+    return Architecture(int(found[1]), found[2]) if found else None
 
 
 def of_target(name: str) -> Architecture | None:
     """The architecture that a target is named after: "sm90a"; None for the CPU, and for what names
     none."""
     return parse(name.removeprefix("sm")) if name.startswith("sm") else None
+
+
+def of_code(name: str) -> Architecture | None:
+    """The architecture of machine code as nvcc and ptxas name it: "sm_90a"."""
+    return parse(name.removeprefix("sm_"))
+
+
+def main(what: str, names: list[str]) -> int:
+    """The command."""
+    found = []
+    for name in names:
+        named = of_target(name) or parse(name.removesuffix("-real"))
+        if named is None:
+            print(
+                f"CUDA architecture '{name}': expected names such as 80;86;90a;100f (machine code "
+                "only: PTX for later architectures is not shipped)",
+                file=sys.stderr,
+                end="",
+            )
+            return 1
+        found.append(named)
+    if target := of_target(what):
+        suiting = [named.capability for named in found if target.suits(named.capability)]
+        shown = [f"{target.on(capability)}-real" for capability in suiting]
+    else:
+        shown = list(map(str, [max(found)] if what == "--newest" else found))
+    print(*dict.fromkeys(shown), sep=";", end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2:]))

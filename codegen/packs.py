@@ -210,7 +210,9 @@ def _check(found: PackJson) -> None:
             raise ValueError(f"the name {name!a:.60}: expected lower-case letters, digits and _")
     for architecture in found.architectures:
         if architectures.parse(architecture) is None:
-            raise ValueError(f"architectures: got {architecture!a:.60}, expected such as 80 or 90a")
+            raise ValueError(
+                f"architectures: got {architecture!a:.60}, expected such as 80, 90a or 100f"
+            )
     if found.operators.keys() != found.generated.keys():
         raise ValueError(
             f"operators: got those of {', '.join(found.operators)}, expected those of "

@@ -460,11 +460,11 @@ def _why_not(
         if info.built:
             (kernel,) = (kernel for kernel in where.kernels if kernel.key == info.key)
             built_for = packs.of(info.family, info.key).architectures
-            why = devices.why_unavailable(
-                where.capability, where.exact, built_for, index
-            ) or devices.why_too_large(kernel.shared_memory, index)
+            why = devices.why_unavailable(info.target, built_for, index) or devices.why_too_large(
+                kernel.shared_memory, index
+            )
         else:  # built when it is first asked for
-            why = devices.why_unsuitable(where.capability, where.exact, index)
+            why = devices.why_unsuitable(info.target, index)
         if why is not None:
             return why
     own = info.parameters

@@ -9,7 +9,7 @@ import platform
 from dataclasses import dataclass
 from pathlib import Path
 
-from codegen.architectures import parse
+from codegen.architectures import of_target, parse
 from runtime import _native, pytorch
 
 if pytorch.IS_INSTALLED:
@@ -137,40 +137,37 @@ def why_no_isa(isas: tuple[str, ...]) -> str | None:
 
 
 @functools.cache
-def why_unsuitable(capability: int, exact: bool, index: int) -> str | None:
-    """Why the CUDA device `index` runs no kernel of a target, however it was compiled, or None
-    where it does. Arguments as for `why_unavailable`."""
-    here = capability_of(index)
-    if here == capability if exact else here >= capability:
+def why_unsuitable(target: str, index: int) -> str | None:
+    """Why the CUDA device `index` runs no kernel of a target, however it was compiled, or None if
+    it does. Arguments as for `why_unavailable`."""
+    wanted = of_target(target)
+    assert wanted is not None, target
+    if wanted.suits(capability_of(index)):
         return None
-    needed = f"{capability // 10}.{capability % 10}"
-    later = "exactly" if exact else "or later"
-    needed = f"{later} {needed}" if exact else f"{needed} {later}"
-    return f"needs compute capability {needed}, this device is {describe(index)}"
+    return f"needs compute capability {wanted.devices}, this device is {describe(index)}"
 
 
 @functools.cache
-def why_unavailable(
-    capability: int, exact: bool, architectures: tuple[str, ...], index: int
-) -> str | None:
-    """Why the CUDA device `index` cannot run a built target, or None where it can.
+def why_unavailable(target: str, architectures: tuple[str, ...], index: int) -> str | None:
+    """Why the CUDA device `index` cannot run a built target, or None if it can.
 
     Args:
-        capability: the target's least compute capability, 80 for 8.0.
-        exact: whether the target runs on that capability alone (an `a` target).
+        target: a CUDA target's name, "sm80", "sm90a" or "sm100f".
         architectures: what its pack was compiled for: "80", "90a".
         index: a CUDA device ordinal.
     """
-    if why := why_unsuitable(capability, exact, index):
+    if why := why_unsuitable(target, index):
         return why
+    wanted = of_target(target)
+    assert wanted is not None, target
     here = capability_of(index)
     # Machine code alone is shipped: it runs on its own major version, from its minor version up.
     compiled = [
         built.capability
         for built in map(parse, architectures)
-        if built is not None and built.capability >= capability
+        if built is not None and wanted.suits(built.capability)
     ]
-    if exact or any(a // 10 == here // 10 and a <= here for a in compiled):
+    if wanted.suffix == "a" or any(a // 10 == here // 10 and a <= here for a in compiled):
         return None
     names = ", ".join(f"{a // 10}.{a % 10}" for a in compiled)
     return (

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from codegen.architectures import of_target
 from codegen.manifest import Family, Target
 from codegen.manifest import Kernel as Generated
 from codegen.packs import Pack
@@ -65,8 +66,7 @@ def why_not_built(family: Family, target: Target) -> str | None:
         )
     return (
         f"built for compute capability {', '.join(pack.architectures)} only; {rebuild} "
-        f"-C cmake.define.CMAKE_CUDA_ARCHITECTURES={target.capability}"
-        f"{'a' if target.exact else ''}`"
+        f"-C cmake.define.CMAKE_CUDA_ARCHITECTURES={of_target(target.name)}`"
     )
 
 
@@ -80,7 +80,7 @@ def why_unavailable(pack: Pack, target: Target, shared_memory: int) -> str | Non
     if why := devices.why_no_cuda():
         return why
     reasons = [
-        devices.why_unavailable(target.capability, target.exact, pack.architectures, index)
+        devices.why_unavailable(target.name, pack.architectures, index)
         or devices.why_too_large(shared_memory, index)
         for index in range(devices.count())
     ]

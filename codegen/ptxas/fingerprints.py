@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from ..architectures import of_code, of_target
 from .records import Record, ReportError
 from .symbols import key_of_symbol
 
@@ -106,15 +107,15 @@ class Manifest:
         in_sources = {
             (owner, row.arch) for row in rows for owner in self._sources.get(row.source or "", [])
         }
-        built = {_capability(arch) for _, arch in present | shards | in_sources if arch}
-        built |= {_capability(arch) for arch in architectures}
+        names = {arch for _, arch in present | shards | in_sources if arch} | {*architectures}
+        built = {named.capability for name in names if (named := of_code(name))}
         absent = []
         for name, target in self.targets.items():
-            least = target.get("capability", 0)
-            for capability in sorted(built):
-                if not least or (capability != least if target["exact"] else capability < least):
-                    continue
-                arch = f"sm_{capability}{'a' if target['exact'] else ''}"
+            wanted = of_target(name[1])
+            if wanted is None:
+                continue
+            for capability in sorted(filter(wanted.suits, built)):
+                arch = f"sm_{wanted.on(capability)}"
                 for kernel in target["kernels"]:
                     shard = (str(kernel["file"]), arch)
                     stands_in = shard in keyless or (
@@ -129,11 +130,6 @@ class Manifest:
         """The generated sources, relative to the manifest's folder, and those that specs name,
         relative to the specs'."""
         return frozenset((*self._shards, *self._sources))
-
-
-def _capability(arch: str) -> int:
-    """90 of sm_90 and of sm_90a."""
-    return int(re.sub(r"\D", "", arch) or 0)
 
 
 class CodeFingerprint:

@@ -69,7 +69,7 @@ class TargetLoader:
         if written.target != "cpu" and not of_target(written.target):
             document.report(
                 f"unknown target '{written.target}': expected cpu or a minimum architecture "
-                "such as sm80 or sm90a",
+                "such as sm80, sm90a or sm100f",
                 "target",
             )
         elif written.target != document.path.stem:
@@ -235,7 +235,7 @@ class TargetLoader:
                     f"a thread block of compute capability {hardware.shown(best)} has at most "
                     f"{most:,} bytes of shared memory"
                 )
-                if not named.exact:
+                if not named.suffix:
                     because += f", and none from {hardware.shown(named.capability)} on has more"
                 that = parse(f"{needs.shared_memory.operand} <= {most}", constants)
                 yield Rule(that, because, place)

@@ -477,7 +477,7 @@ class Target:
     @property
     def exact_capability(self) -> bool:
         """Whether it runs on that capability alone."""
-        return self.architecture is not None and self.architecture.exact
+        return self.architecture is not None and self.architecture.suffix == "a"
 
 
 @dataclass(frozen=True)

@@ -511,7 +511,7 @@ class Budget(Written):
 class TargetFile(Written):
     """<target>.yaml: how it is computed on one target."""
 
-    target: str = Field(description="cpu, or the least CUDA architecture: sm80, sm90a")
+    target: str = Field(description="cpu, or the least CUDA architecture: sm80, sm90a, sm100f")
     kernel: str = Field(description="header[:kernel]; the kernel if `launch` is given")
     parameters: dict[str, Parameter] = Field(default_factory=dict)
     constraints: list[Rule] = Field(default_factory=list, description="checked at generation")

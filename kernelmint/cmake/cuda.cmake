@@ -39,10 +39,20 @@ set(CMAKE_CUDA_ARCHITECTURES OFF)  # each target names its own
 enable_language(CUDA)
 message(STATUS "Kernelmint: nvcc ${CMAKE_CUDA_COMPILER_VERSION} (${_origin}): ${CMAKE_CUDA_COMPILER}")
 
-# The architectures to build `targets` for, by number: the user's, else those of the GPUs present,
-# else what the targets name, or the newest of it.
+# What codegen/architectures.py prints: names of architectures are parsed there.
+function(kernelmint_architectures result)
+  execute_process(COMMAND ${KERNELMINT_PYTHON} "${KERNELMINT_CODEGEN}/architectures.py" ${ARGN}
+                  OUTPUT_VARIABLE names ERROR_VARIABLE reason RESULT_VARIABLE failed)
+  if(failed)
+    message(FATAL_ERROR "Kernelmint: ${reason}")
+  endif()
+  set(${result} "${names}" PARENT_SCOPE)
+endfunction()
+
+# The architectures to build `targets` for: the user's, else those of the GPUs present, else what the
+# targets name, or the newest of it.
 function(kernelmint_choose_architectures targets result)
-  set(_asked_by)
+  set(_of --all)
   if(KERNELMINT_ASKED AND NOT KERNELMINT_ASKED STREQUAL "native")
     set(_asked ${KERNELMINT_ASKED})
     set(_asked_by "asked for")
@@ -59,51 +69,22 @@ function(kernelmint_choose_architectures targets result)
               "name the architectures: -C cmake.define.CMAKE_CUDA_ARCHITECTURES=\"80;90\"")
     else()
       set(_asked ${targets})
-      list(TRANSFORM _asked REPLACE "^sm" "")
       set(_asked_by "the targets name")
       if(KERNELMINT_WITHOUT_GPU STREQUAL "newest")
-        list(SORT _asked COMPARE NATURAL)
-        list(GET _asked -1 _asked)
+        set(_of --newest)
         set(_asked_by "the newest that the targets name")
       endif()
     endif()
   endif()
-  set(_chosen)  # numbers, or numbers with an `a`
-  foreach(_arch IN LISTS _asked)
-    if(NOT _arch MATCHES "^([1-9][0-9]+)(a?)(-real)?$")
-      message(FATAL_ERROR "Kernelmint: CUDA architecture '${_arch}': expected numbers such as 80;86;90a "
-              "(machine code only: PTX for later architectures is not shipped)")
-    endif()
-    list(APPEND _chosen "${CMAKE_MATCH_1}${CMAKE_MATCH_2}")
-  endforeach()
-  list(REMOVE_DUPLICATES _chosen)
+  kernelmint_architectures(_chosen ${_of} ${_asked})
   message(STATUS "Kernelmint: CUDA architectures ${_asked_by}: ${_chosen}")
-  set(${result} "${_chosen}" PARENT_SCOPE)
-endfunction()
-
-# What `target` is compiled for: `sm80` for every architecture from 8.0 up, `sm90a` for 9.0a alone.
-function(kernelmint_target_architectures target result)
-  string(REGEX REPLACE "^sm([0-9]+)(a?)$" "\\1;\\2" _parts "${target}")
-  list(GET _parts 0 _least)
-  set(_chosen)
-  foreach(_arch IN LISTS KERNELMINT_ARCHITECTURES)
-    string(REPLACE "a" "" _number "${_arch}")
-    if(target MATCHES "a$")
-      if(_number EQUAL _least)
-        list(APPEND _chosen "${_number}a-real")
-      endif()
-    elseif(_number GREATER_EQUAL _least)
-      list(APPEND _chosen "${_number}-real")
-    endif()
-  endforeach()
-  list(REMOVE_DUPLICATES _chosen)
   set(${result} "${_chosen}" PARENT_SCOPE)
 endfunction()
 
 # Adds the shards and the sources of a CUDA target to the library; sets `built` to the architectures
 # that it is built for: none, if none that was asked for suits it.
 function(kernelmint_add_cuda_target library family target shards sources ptxas built)
-  kernelmint_target_architectures(${target} architectures)
+  kernelmint_architectures(architectures ${target} ${KERNELMINT_ARCHITECTURES})
   set(${built} "${architectures}" PARENT_SCOPE)
   if(NOT architectures)
     message(STATUS "Kernelmint: ${family}.${target}: not built, no architecture asked for suits it "

@@ -159,10 +159,7 @@ def why_not(target: Target) -> str | None:
         return None
     if why := devices.why_no_cuda():
         return why
-    reasons = [
-        devices.why_unsuitable(target.capability, target.exact, index)
-        for index in range(devices.count())
-    ]
+    reasons = [devices.why_unsuitable(target.name, index) for index in range(devices.count())]
     return None if None in reasons else reasons[0]
 
 
@@ -196,16 +193,14 @@ def _architectures(key: str, wanted: Architecture, named: Sequence[str] | None) 
         for name in named:
             if (found := parse(name)) is None:
                 raise InvalidArgument(
-                    f"architectures: got {name!r}, expected such as '80' or '90a'"
+                    f"architectures: got {name!r}, expected such as '80', '90a' or '100f'"
                 )
             numbers.append(found.capability)
         shown = f"got {', '.join(named)}"
     suiting = sorted(set(filter(wanted.suits, numbers)))
     if not suiting:
-        least = f"{wanted.capability // 10}.{wanted.capability % 10}"
-        needed = f"{least} {'alone' if wanted.exact else 'or later'}"
-        raise TargetUnavailable(f"{key}: needs compute capability {needed}; {shown}")
-    return tuple(str(wanted._replace(capability=number)) for number in suiting)
+        raise TargetUnavailable(f"{key}: needs compute capability {wanted.devices}; {shown}")
+    return tuple(str(wanted.on(number)) for number in suiting)
 
 
 def _request(key: str, architectures: Sequence[str] | None) -> Request:

@@ -119,10 +119,8 @@ void Kernel::check_device(Call& call, const TensorArgument& argument, const Tens
   if (!is_cuda_) return;
   if (device.id < 64 && (ready_devices_ >> device.id & 1)) [[likely]]
     return;
-  const nb::object reason =
-      nb::module_::import_("runtime.devices")
-          .attr("why_unavailable")(target_.capability, target_.exact_capability, architectures_,
-                                   device.id);
+  const nb::object reason = nb::module_::import_("runtime.devices")
+                                .attr("why_unavailable")(target_.name, architectures_, device.id);
   if (!reason.is_none()) throw TargetUnavailable(text(entry_.key, ": ", to_text(reason)));
   if (device.id < 64) ready_devices_ |= std::uint64_t{1} << device.id;
 }

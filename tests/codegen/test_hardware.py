@@ -99,6 +99,7 @@ def test_what_a_call_decides_is_not_judged_before_it(workspace) -> None:
 
 
 def test_capabilities_of_a_target() -> None:
-    assert hardware.capabilities(Architecture(90, exact=True)) == (90,)
-    assert min(hardware.capabilities(Architecture(89, exact=False))) == 89
-    assert hardware.capabilities(Architecture(91, exact=True)) == ()
+    assert hardware.capabilities(Architecture(90, "a")) == (90,)
+    assert min(hardware.capabilities(Architecture(89, ""))) == 89
+    assert hardware.capabilities(Architecture(91, "a")) == ()
+    assert hardware.capabilities(Architecture(100, "f")) == (100, 103)

@@ -29,34 +29,49 @@ def device(monkeypatch):
 
 def test_an_older_device_is_named_with_what_is_needed(device):
     device((7, 5))
-    assert devices.why_unavailable(80, False, ("80", "90"), 0) == (
+    assert devices.why_unavailable("sm80", ("80", "90"), 0) == (
         "needs compute capability 8.0 or later, this device is 7.5 (Pretended)"
     )
 
 
 def test_an_a_target_runs_on_its_own_capability_alone(device):
     device((10, 0))
-    assert devices.why_unavailable(90, True, ("90a", "100"), 0) == (
+    assert devices.why_unavailable("sm90a", ("90a", "100"), 0) == (
         "needs compute capability exactly 9.0, this device is 10.0 (Pretended)"
     )
     device((9, 0))
-    assert devices.why_unavailable(90, True, ("90a",), 0) is None
+    assert devices.why_unavailable("sm90a", ("90a",), 0) is None
+
+
+def test_an_f_target_runs_on_its_major_version_from_its_minor_version_up(device):
+    for capability in ((10, 0), (10, 3)):
+        device(capability)
+        assert devices.why_unavailable("sm100f", ("100f", "120"), 0) is None
+    device((10, 0))
+    assert devices.why_unavailable("sm103f", ("103f",), 0) == (
+        "needs compute capability 10.3 or later of 10.x, this device is 10.0 (Pretended)"
+    )
+    for capability in ((9, 0), (11, 0), (12, 0)):
+        device(capability)
+        assert devices.why_unsuitable("sm100f", 0).startswith(
+            "needs compute capability 10.0 or later of 10.x, this device is "
+        )
 
 
 @pytest.mark.parametrize("capability", [(8, 0), (8, 6), (8, 9), (9, 0)])
 def test_machine_code_runs_on_its_major_version_from_its_minor_version_up(device, capability):
     device(capability)
-    assert devices.why_unavailable(80, False, ("80", "90"), 0) is None
+    assert devices.why_unavailable("sm80", ("80", "90"), 0) is None
 
 
 def test_a_device_that_nothing_was_compiled_for_is_named_with_the_command(device):
     device((12, 0))
-    assert devices.why_unavailable(80, False, ("80", "90"), 0) == (
+    assert devices.why_unavailable("sm80", ("80", "90"), 0) == (
         "compiled for compute capability 8.0, 9.0, this device is 12.0 (Pretended); rebuild "
         "its pack in its project, `pip install . -C cmake.define.CMAKE_CUDA_ARCHITECTURES=120`"
     )
     device((8, 0))
-    assert devices.why_unavailable(80, False, ("86",), 0).startswith(
+    assert devices.why_unavailable("sm80", ("86",), 0).startswith(
         "compiled for compute capability 8.6,"
     )
 

@@ -276,7 +276,10 @@ SCHEMA = "hstu_bsa(str key, Tensor q) -> Tensor"
         ({"operators": {"flash_forward": []}}, "operators: got those of flash_forward"),
         ({"generated": {"hstu_bsa": 3}}, "generated.hstu_bsa: got 3, expected a string"),
         ({"fronts": [{"family": "hstu_bsa", "module": 1, "function": "f"}]}, "fronts[0].module"),
-        ({"architectures": ["sm_80"]}, "architectures: got 'sm_80', expected such as 80 or 90a"),
+        (
+            {"architectures": ["sm_80"]},
+            "architectures: got 'sm_80', expected such as 80, 90a or 100f",
+        ),
         ({"specs": {"kernel_specs": ["a"]}}, "specs.kernel_specs: got ['a'], expected a string"),
     ],
 )

@@ -6,9 +6,9 @@ cuda_occupancy.h, with which the tests compare every row.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
+from codegen.architectures import of_code
 from codegen.hardware import LIMITS, REGISTERS, REGISTERS_THREAD, THREADS
 
 WARP = 32
@@ -33,8 +33,8 @@ class Occupancy:
 
 def capability(arch: str | None) -> int | None:
     """Compute capability of an architecture such as sm_90a, 90, None where it is not one."""
-    match = re.fullmatch(r"(?:sm_)?(\d\d+)[a-z]?", arch or "")
-    return int(match[1]) if match else None
+    named = of_code(arch or "")
+    return named.capability if named else None
 
 
 def occupancy(

@@ -94,7 +94,6 @@ class Needs:
 
     target: str
     capability: int  # 80 for 8.0, or later; 0 for a CPU
-    exact: bool  # that capability alone
 
 
 def suitable(needs: Needs) -> dict[str, Device]:
@@ -105,7 +104,7 @@ def suitable(needs: Needs) -> dict[str, Device]:
     if not devices.has_cuda():
         raise TuningError(f"{needs.target}: there is no CUDA device here")
     why = {
-        index: devices.why_unsuitable(needs.capability, needs.exact, index)
+        index: devices.why_unsuitable(needs.target, index)
         for index in range(torch.cuda.device_count())
     }
     found = {}

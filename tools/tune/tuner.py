@@ -182,7 +182,7 @@ class Tuner:
 
     def _make_executor(self, source: Source) -> Executor:
         options, target = self._options, self._target
-        needs = Needs(target.name, target.capability, target.exact_capability)
+        needs = Needs(target.name, target.capability)
         if options.ray is None:
             return LocalExecutor(
                 options.family, needs, options.specs, options.device, options.patience
