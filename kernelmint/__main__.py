@@ -41,7 +41,7 @@ _SECTIONS = {
         "demo": _tool("demo", "Call every attention kernel, and check it."),
     },
     "Writing kernels": {
-        "init": _codegen("init", "Start a project: a pack of kernels of one's own."),
+        "init": _codegen("init", "Start a project: a pack of your own kernels."),
         "new": _codegen("new", "Start a family of kernels."),
         "regenerate": _codegen("regenerate", "Write the generated tree."),
         "check": _codegen("check", "Say whether the generated tree is up to date."),

@@ -25,7 +25,7 @@ def load(name: str) -> ModuleType:
 
 
 def check(room: str) -> None:
-    """Raises ImportError, naming the file, if `import room` finds somebody else's module."""
+    """Raises ImportError, naming the file, if `import room` finds another module of that name."""
     found = _found(room)
     if found is None:
         raise ImportError(

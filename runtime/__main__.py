@@ -26,7 +26,7 @@ def _version() -> str:
 
 
 def _torch() -> dict[str, Any]:
-    """What depends on PyTorch; each None where it is not installed."""
+    """What depends on PyTorch; each None if it is not installed."""
     if not pytorch.IS_INSTALLED:
         return dict.fromkeys(("torch", "torch_cuda", "tensors", "threads"))
     return {

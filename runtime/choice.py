@@ -66,7 +66,7 @@ def take(
     sizes: Mapping[str, Any] = _NOTHING,
     target: str | None = None,
 ) -> Kernel:
-    """What `choose` finds, for a front: quick where it was found before, and right in a graph.
+    """What `choose` finds, for a front: quick if it was found before, and right in a graph.
 
     While torch.compile, torch.export or make_fx record the call, sizes may be symbols. If rows
     would take several kernels for other sizes, the kernel that is returned leaves the choice to its
@@ -209,7 +209,7 @@ def choose(
     were tuned (<target>.tuned.yaml): one that is of this device, has the parameters that are wanted
     and covers the sizes decides, if its kernel is available. Then, of the rows of the family's
     choices.yaml whose condition holds, the first that a kernel fits: its values count for what is
-    open, where a target has that parameter. Without rows, and among several that fit, the first
+    open, if a target has that parameter. Without rows, and among several that fit, the first
     kernel: targets of the highest compute capability before others, then as the spec lists them.
 
     Args:
@@ -417,7 +417,7 @@ def _candidates(
 
 
 def _unlisted(family: str, row: TunedRow) -> KernelInfo:
-    """The kernel of a row that no pack lists: it is built on demand, where that is asked for."""
+    """The kernel of a row that no pack lists: it is built on demand, if that is asked for."""
     target = manifest.family(family).target(row.take.split(".")[1])
     why = None
     if not ondemand.wanted(family, None):

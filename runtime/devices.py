@@ -66,7 +66,7 @@ class Properties:
 
 
 def properties() -> list[Properties]:
-    """The CUDA devices of this machine, in PyTorch's order; none where PyTorch has no CUDA."""
+    """The CUDA devices of this machine, in PyTorch's order; none if PyTorch has no CUDA."""
     if not has_cuda():
         return []
     found = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
@@ -110,7 +110,7 @@ def facts(index: int) -> tuple[int, int]:
     )
     if status != 0:
         raise RuntimeError(
-            f"cuda:{index}: the driver gives error {status} where it is asked for the shared "
+            f"cuda:{index}: the driver gives error {status} when asked for the shared "
             "memory that a thread block may have"
         )
     return properties.multi_processor_count, most.value
@@ -126,7 +126,7 @@ def describe(index: int) -> str:
 @functools.cache
 def why_no_isa(isas: tuple[str, ...]) -> str | None:
     """Why this processor runs no CPU kernel of a pack that was compiled for these instruction sets,
-    or None where it does."""
+    or None if it does."""
     here = _native.supported_cpu_isas()
     if any(isa in here for isa in isas):
         return None
@@ -178,7 +178,7 @@ def why_unavailable(target: str, architectures: tuple[str, ...], index: int) -> 
 
 def why_too_large(shared_memory: int, index: int) -> str | None:
     """Why the CUDA device `index` cannot launch a kernel whose blocks take so many bytes of shared
-    memory, or None where it can."""
+    memory, or None if it can."""
     if not shared_memory or shared_memory <= (most := facts(index)[1]):
         return None
     return (

@@ -10,7 +10,7 @@ from pathlib import Path
 def installed_beside(package: str) -> str:
     """The folder of an installed `runtime` with an extension, other than `package`.
 
-    Raises ImportError, with the command that mends it, where there is none.
+    Raises ImportError, with the command that fixes it, if there is none.
     """
     here = Path(package).resolve()
     if (here.parent / "generated/manifest.json").is_file():  # the checkout, to compare with

@@ -37,9 +37,9 @@ def kernel(key: str | Mapping[str, Any] | object, *, build: bool | None = None) 
             among them). A parameter that it leaves out takes its default; without one, any of
             its values, and one kernel must be left.
         build: whether to build a kernel that is in no pack, or not for what is here, from its
-            family's spec, into the cache; of one that was built so, whether to build it anew where
-            its sources have changed. None: kernels of folders that `load` named, and all where
-            KERNELMINT_BUILD is `missing`; where it is `always`, those that packs hold as well.
+            family's spec, into the cache; of one that was built so, whether to build it anew if
+            its sources have changed. None: kernels of folders that `load` named, and all if
+            KERNELMINT_BUILD is `missing`; if it is `always`, those that packs hold as well.
             Under torch.compile it is built while a graph is traced.
 
     Raises:
@@ -75,7 +75,7 @@ def kernel(key: str | Mapping[str, Any] | object, *, build: bool | None = None) 
 
 @traced_as_constant
 def _resolved(key: str | Mapping[str, Any] | object, build: bool | None) -> str:
-    """The key of a kernel, which is resolved and built, where need be, while a graph is traced."""
+    """The key of a kernel, which is resolved and built, if need be, while a graph is traced."""
     found = kernel(key, build=build).info.key
     return key if isinstance(key, str) else found
 
@@ -142,7 +142,7 @@ def _make(key: str, build: bool | None, compiles: bool) -> Kernel:
 
 
 def _info(family: str, key: str) -> kernel_info.KernelInfo | None:
-    """What is known of a key; None where no pack lists it."""
+    """What is known of a key; None if no pack lists it."""
     if packs.owner(family) is None:
         return None
     found = manifest.kernel(family, key)
@@ -298,5 +298,5 @@ def _plain(name: object, value: object) -> Any:
 
 
 def dtype_name(dtype: torch.dtype) -> str | None:
-    """A PyTorch dtype as specs write it, or None where they have none for it."""
+    """A PyTorch dtype as specs write it, or None if they have none for it."""
     return _DTYPE_NAMES.get(dtype)

@@ -110,7 +110,7 @@ class Kernel:
         """Runs a kernel that was built with tracing; returns what a call returns, and the trace.
 
         The trace holds the tensors that the family's `trace:` declares, by name: f32, each of
-        [*grid, *shape], NaN where the kernel writes nothing. Only this method allocates it.
+        [*grid, *shape], NaN if the kernel writes nothing. Only this method allocates it.
 
         Raises:
             InvalidArgument: the kernel is not traced, an argument is wrong, or something records

@@ -19,7 +19,7 @@ class KernelInfo:
 
     Attributes:
         key: its name everywhere: `family.target.` and the tokens of its parameters.
-        short: its short form, `(FP16, 128, 64, 64, 4): async+…`, where its target has one.
+        short: its short form, `(FP16, 128, 64, 64, 4): async+…`, if its target has one.
         family: what it computes.
         target: what it runs on.
         parameters: the configuration, by name; dtypes as bf16, fp16, f32, ….
@@ -31,7 +31,7 @@ class KernelInfo:
         built: whether its pack holds it.
         available: whether it can run here, on this processor or on at least one of this machine's
             CUDA devices: it is built for it, or will be when it is first asked for.
-        reason: why it is not available; None where it is.
+        reason: why it is not available; None if it is.
     """
 
     key: str
@@ -49,7 +49,7 @@ class KernelInfo:
 
 
 def why_not_built(family: Family, target: Target) -> str | None:
-    """Why a pack holds none of a target's kernels, and what would build them; None where they are
+    """Why a pack holds none of a target's kernels, and what would build them; None if they are
     built when they are first asked for."""
     if ondemand.wanted(family.name, None):
         from runtime.ondemand import kernels as on_demand
@@ -62,7 +62,7 @@ def why_not_built(family: Family, target: Target) -> str | None:
     if not pack.architectures:
         return (
             f"built without CUDA; {rebuild} -C cmake.define.KERNELMINT_CUDA=ON` "
-            "(nvcc comes from PyPI where the machine has none)"
+            "(nvcc comes from PyPI if the machine has none)"
         )
     return (
         f"built for compute capability {', '.join(pack.architectures)} only; {rebuild} "
@@ -117,7 +117,7 @@ def infos_of(
     kernels: Iterable[Generated],
     unasked: str | None = None,
 ) -> Iterator[KernelInfo]:
-    """`unasked` is why they are not available, where that is known; else it is found out."""
+    """`unasked` is why they are not available, if that is known; else it is found out."""
     # whether built, why not available: by pack and shared memory
     states: dict[tuple[Pack, int], tuple[bool, str | None]] = {}
     for kernel in kernels:

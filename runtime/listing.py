@@ -64,7 +64,7 @@ def listed(family: str | None, target: str | None) -> list[KernelInfo]:
 
 
 def known_family(name: str) -> Family:
-    """The family of that name. Raises InvalidArgument where there is none, PackError where its pack
+    """The family of that name. Raises InvalidArgument if there is none, PackError if its pack
     cannot be used."""
     if not isinstance(name, str) or packs.owner(name) is None:
         check_name("family", name, families())

@@ -29,7 +29,7 @@ def load_pack(folder: str | os.PathLike[str]) -> Pack:
         folder: a folder with a pack.json: `<package>/_pack` of a distribution.
 
     Returns:
-        the pack; the same as before where it is known already.
+        the pack; the same as before if it is known already.
 
     Raises:
         PackError: it cannot be used, or one of its families is in another pack. Nothing has changed

@@ -28,7 +28,7 @@ class Resources:
 
 
 def check_checkout(package: Path) -> None:
-    """ImportError where the checkout that `package` lies in is not what was installed from it.
+    """ImportError if the checkout that `package` lies in is not what was installed from it.
 
     For the source tree's `runtime` beside an installed extension.
     """
@@ -64,7 +64,7 @@ def _families(pack: Pack) -> dict[str, Family]:
 
 
 def families() -> Iterator[Family]:
-    """The families of all usable packs; one whose files turn out to be damaged is none."""
+    """The families of all usable packs; without those whose files turn out to be damaged."""
     for name in packs.families():
         try:
             resources(packs.of(name))
@@ -82,7 +82,7 @@ def family(name: str) -> Family:
 
 
 def kernel(name: str, key: str) -> tuple[Target, list[manifest.Kernel]] | None:
-    """The target and the kernel of a key of a family, which is known to be there; None where no
+    """The target and the kernel of a key of a family, which is known to be there; None if no
     pack lists it."""
     return _by_key(name, packs.of(name), packs.parts(name)).get(key)
 
@@ -113,18 +113,18 @@ def _merged(name: str, pack: Pack, parts: tuple[Pack, ...]) -> Family:
 
 
 def check_same_family(name: str, known: Pack, new: Pack) -> None:
-    """BuildError where two packs disagree about a family: what it takes, returns and traces."""
+    """BuildError if two packs disagree about a family: what it takes, returns and traces."""
     for what in ("arguments", "symbols", "parameters", "trace"):
         if getattr(_families(known)[name], what) != getattr(_families(new)[name], what):
             raise BuildError(
                 f"the {what} of {name} are not those of {known}: rebuild that pack, or start "
-                "Python anew where it is of a folder that was loaded"
+                "Python anew if it is of a folder that was loaded"
             )
 
 
 @contextlib.contextmanager
 def _readable(pack: Pack, path: Path) -> Iterator[None]:
-    """Raises PackError where the file at `path` is absent, or not what a build writes there."""
+    """Raises PackError if the file at `path` is absent, or not what a build writes there."""
     try:
         yield
     except FileNotFoundError:
@@ -139,7 +139,7 @@ def _readable(pack: Pack, path: Path) -> Iterator[None]:
 
 @functools.cache
 def resources(pack: Pack) -> dict[str, Resources]:
-    """A pack's ptxas.csv, by key; empty where it has no CUDA kernels."""
+    """A pack's ptxas.csv, by key; empty if it has no CUDA kernels."""
     path = pack.ptxas
     found: dict[str, Resources] = {}
     if not path.exists():

@@ -2,8 +2,8 @@
 
 They exist for torch.compile, torch.export and whatever else needs a graph; eager calls go straight
 to the kernel. The first argument of both is the key. <family> always returns every output, as an
-empty tensor where an optional one was not asked for; <family>_out writes into tensors that are
-passed by name, and is absent where a family has no outputs.
+empty tensor if an optional one was not asked for; <family>_out writes into tensors that are
+passed by name, and is absent if a family has no outputs.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class _Operator:
 
     @property
     def _call_scope(self) -> dict[str, expressions.Kind]:
-        """Symbols, and optional tensors, which are true where they are there."""
+        """Symbols, and optional tensors, which are true if they are there."""
         symbols = dict.fromkeys(self.family.symbols, expressions.INT)
         return {**symbols, **dict.fromkeys(self.family.optional_tensors, expressions.BOOL)}
 
@@ -109,7 +109,7 @@ class _Operator:
             )  # type: ignore[no-untyped-call]  # PyTorch's
             mapped = _by_name(names, functools.partial(_mapped, operator, written))
             _library.impl(operator, mapped, "FuncTorchBatched")  # type: ignore[no-untyped-call]  # PyTorch's
-            if on_host:  # PyTorch tells the results' device by itself only where there is one
+            if on_host:  # PyTorch tells the results' device by itself only if there is one
                 torch.library.register_fake(
                     f"{NAMESPACE}::{operator}", _by_name(names, fake), lib=_library
                 )
@@ -145,7 +145,7 @@ class _Operator:
         return call
 
     def _asks_gradient(self, given: Mapping[str, Any], in_place: bool) -> bool:
-        """Whether autograd asks for gradients. Raises InvalidArgument where there is none."""
+        """Whether autograd asks for gradients. Raises InvalidArgument if there is none."""
         gradient = None if in_place else self.family.gradient
         asks = False
         for name, tensor in given.items():
@@ -364,7 +364,7 @@ def register(pack: Pack, find: Find, describe: Callable[[str, Call], KernelInfo]
     """Registers the operators of a pack's families; `find` gives the kernel of a key and a call,
     `describe` what is known of it, built or not.
 
-    Raises PackError for schemas that are none; nothing is registered then.
+    Raises PackError for invalid schemas; nothing is registered then.
     """
     for family, schemas in pack.operators.items():
         for text in schemas:

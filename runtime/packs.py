@@ -65,10 +65,10 @@ class _Registry:
 def _unusable(pack: Pack) -> str | None:
     if pack.abi == _native.abi:
         return None
-    mend = "upgrade kernelmint" if pack.abi > _native.abi else "rebuild the pack, or upgrade it"
+    remedy = "upgrade kernelmint" if pack.abi > _native.abi else "rebuild the pack, or upgrade it"
     return (
         f"{pack}: built for version {pack.abi} of the ABI of packs, but this runtime has version "
-        f"{_native.abi}: {mend}"
+        f"{_native.abi}: {remedy}"
     )
 
 
@@ -107,9 +107,9 @@ def families() -> list[str]:
 
 
 def owner(family: str) -> Pack | None:
-    """The pack that holds a family; None where none does.
+    """The pack that holds a family; None if none does.
 
-    Raises PackError where an unusable pack does.
+    Raises PackError if an unusable pack does.
     """
     found = _registry().by_family.get(family)
     if found is None:
@@ -166,7 +166,7 @@ def add_part(family: str, key: str, pack: Pack) -> None:
 
 
 def part(family: str, key: str) -> Pack | None:
-    """The pack of a kernel that was built by itself; None where there is none."""
+    """The pack of a kernel that was built by itself; None if there is none."""
     return _registry().parts.get(family, {}).get(key)
 
 
@@ -193,7 +193,7 @@ def first_of(changed: list[str], project: Path) -> str:
 
 @functools.cache
 def _warn_of_changes(pack: Pack) -> None:
-    """Says so where the specs of an editable install are not those that its libraries are of."""
+    """Says so if the specs of an editable install are not those that its libraries are of."""
     for name, folder in pack.specs.items():
         if not folder.is_dir() or folder.is_relative_to(pack.folder):
             continue
@@ -218,7 +218,7 @@ def _library(path: Path, architectures: tuple[str, ...]) -> _native.Library:
 
 @functools.cache
 def library(pack: Pack, family: str) -> _native.Library:
-    """The loaded library of a family. Raises PackError where it is not the one that pack.json and
+    """The loaded library of a family. Raises PackError if it is not the one that pack.json and
     manifest.json speak of."""
     path = pack.library(family)
     try:
@@ -304,8 +304,8 @@ class NoFrontError(LookupError):
 
 
 def front(name: str) -> Any:
-    """The public function of a family, by its name. Raises AttributeError where several have it,
-    LookupError where none does."""
+    """The public function of a family, by its name. Raises AttributeError if several have it,
+    LookupError if none does."""
     found = [(pack, front) for pack, front in fronts() if front.function == name]
     if not found:
         raise NoFrontError(name)

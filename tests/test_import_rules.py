@@ -214,5 +214,5 @@ def test_only_runtime_src_and_generated_bindings_include_nanobind() -> None:
 def test_raw_ptx_stands_only_in_runtime_include_ptx() -> None:
     for path in cpp_files("kernel_specs", "runtime"):
         if path.suffix in {".cuh", ".cu"} and path.parent != ROOT / "runtime/include/ptx":
-            # An empty template is no instruction: it only keeps the compiler from reordering.
+            # An empty template is not an instruction: it only keeps the compiler from reordering.
             assert not re.search(r'\basm\s*(volatile\s*)?\(\s*"[^"]', path.read_text()), path

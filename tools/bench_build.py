@@ -2,7 +2,7 @@
 
 One kernel, z = alpha * x + y in f32, built on demand by Kernelmint (what `kernelmint new` writes),
 by apache-tvm-ffi's load_inline, by CuPy's RawModule (on a GPU) and by PyTorch's load_inline, each
-where its package is installed; and an attention kernel of Kernelmint's. On a GPU where there is
+if its package is installed; and an attention kernel of Kernelmint's. On a GPU if there is
 one, then on the CPU.
 
 Each figure is a process of its own, the least of the runs: the seconds from sources to a result,
@@ -239,7 +239,7 @@ def main(
     only: str,
     json_file: Path | None,
 ) -> None:
-    """Prints the table, each figure as it comes; exits with 1 where a contender fails."""
+    """Prints the table, each figure as it comes; exits with 1 if a contender fails."""
     devices = devices or (("cuda", "cpu") if torch.cuda.is_available() else ("cpu",))
     listed = [c for device in devices for c in contenders(device) if only in c.name]
     if not listed:

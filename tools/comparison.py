@@ -22,7 +22,7 @@ _QUANTILE_ELEMENTS = 1 << 24  # torch.quantile takes no more
 
 @dataclass(frozen=True)
 class Tolerance:
-    """Passes where |actual - expected| <= atol + rtol * |expected|."""
+    """Passes if |actual - expected| <= atol + rtol * |expected|."""
 
     rtol: float = 1e-3
     atol: float = 1e-4
@@ -69,13 +69,13 @@ class Difference:
     range_actual: tuple[float, float]
     range_expected: tuple[float, float]
     worst: Element | None
-    first: Element | None  # in the order of the indices, that fails; None where all agree
+    first: Element | None  # in the order of the indices, that fails; None if all agree
     failing: torch.Tensor | None = dataclasses.field(repr=False, default=None)
-    """bool, one an element; None where nothing was compared."""
+    """bool, one an element; None if nothing was compared."""
 
     @property
     def passed(self) -> bool:
-        """Whether all compared elements agree; comparing nothing is no agreement."""
+        """Whether all compared elements agree; comparing nothing is not agreement."""
         return self.problem is None and self.beyond == 0 and self.compared > 0
 
     def as_dict(self) -> dict[str, Any]:

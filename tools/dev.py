@@ -125,7 +125,7 @@ class Session:
         self.seconds = seconds
 
     def build(self) -> bool:
-        """Builds what the last run used, and says what changed; false where it does not compile."""
+        """Builds what the last run used, and says what changed; false if it does not compile."""
         try:
             built = build(self.keys)
         except (runtime.BuildError, runtime.KernelNotFound, runtime.TargetUnavailable) as error:

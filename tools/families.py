@@ -104,7 +104,7 @@ def command(family: str, name: str) -> click.Command:
             f"{family} has no `{name}` of its own (which {having} has): write a click command "
             f"`{name}` in {path_of(family, HOOKS)}"
         )
-    assert isinstance(found, click.Command), f"{path_of(family, HOOKS)}: `{name}` is no command"
+    assert isinstance(found, click.Command), f"{path_of(family, HOOKS)}: `{name}` is not a command"
     return found
 
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 _TERMINAL = 20  # rows; what comes first, the most important, would scroll away
-_FILE = 1000  # nobody reads more, and laying them out takes minutes
+_FILE = 1000  # more are not read, and laying them out takes minutes
 
 Row = tuple[str, Sequence[Text | str]]  # a key and its cells
 

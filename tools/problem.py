@@ -1,4 +1,4 @@
-"""What kernels are held to where they are tuned and checked: inputs, and the right results."""
+"""What kernels are held to when they are tuned and checked: inputs, and the right results."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class Problem:
         """What is wrong with results, or None.
 
         An element is right within unit * (|expected| + the largest |expected|): the second is for
-        sums whose terms are larger than they are. Infinities and NaN are right where expected.
+        sums whose terms are larger than they are. Infinities and NaN are right if expected.
         """
         for i, (got, want) in enumerate(zip(results, self.expected, strict=False)):
             unit = UNITS.get(got.dtype, 0.0)
@@ -180,7 +180,7 @@ def _poison(dtype: torch.dtype) -> float | int:
 
 
 def check(family: Family, parameters: Mapping[str, Any]) -> None:
-    """Raises NoProblemError where no inputs can be made, or nothing says what is right."""
+    """Raises NoProblemError if no inputs can be made, or nothing says what is right."""
     if family.reference is None:
         raise NoProblemError(
             f"{family.name} names no reference, so that nothing says what is right: add "

@@ -6,7 +6,7 @@ The variable KERNELS selects kernels, too (tools/selection.py). What a kernel is
 tools/problem.py; a family's tools.py may list calls of its own.
 
 Runs NVIDIA's four checkers (memcheck, racecheck, initcheck, synccheck) over each kernel on small,
-awkward shapes, and exits with 1 where one of them reports an error. It needs a GPU and
+awkward shapes, and exits with 1 if one of them reports an error. It needs a GPU and
 compute-sanitizer, which comes with the CUDA toolkit. Minutes: racecheck slows a kernel a thousand
 times.
 """
@@ -36,7 +36,7 @@ def chosen(families: Sequence[str], where: str | None) -> list[KernelInfo]:
     """The built CUDA kernels of these families, or of all.
 
     Raises:
-        ValueError, KeyError: a family is not known, or `where` is no expression over its kernels.
+        ValueError, KeyError: an unknown family, or `where` is not an expression over its kernels.
     """
     kernels: list[KernelInfo] = []
     errors = []

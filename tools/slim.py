@@ -38,7 +38,7 @@ Values = tuple[ParameterValue, ...]
 
 
 def read_keys(path: Path) -> list[str]:
-    """The keys of a file that KERNELMINT_RECORD wrote. Raises UsageError where it is none."""
+    """The keys of a file that KERNELMINT_RECORD wrote. Raises UsageError if it is not one."""
     try:
         keys = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
@@ -64,8 +64,8 @@ def by_target(
 
 
 def with_set(text: str, name: str, configurations: Sequence[str]) -> str:
-    """A target's YAML with a set of these configurations, without it where there are none: what
-    stands in it otherwise, comments included, stays as it is. Raises UsageError where its sets are
+    """A target's YAML with a set of these configurations, without it if there are none: what
+    stands in it otherwise, comments included, stays as it is. Raises UsageError if its sets are
     not written in lines."""
     root = yaml.compose(text, yaml.SafeLoader)
     assert isinstance(root, yaml.MappingNode)  # it was loaded before

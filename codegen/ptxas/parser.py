@@ -134,9 +134,9 @@ class _Builder:
         record = self._last  # ptxas writes this line and the one that names its function at once
         if record is None or record.stage != NAMED:
             self._last = None
-            self._belongs_to_nobody(event.line, event.number, is_awaited=False)
+            self._belongs_to_none(event.line, event.number, is_awaited=False)
             return
-        if record.barred:  # of one of two records of a name, nobody knows which
+        if record.barred:  # of one of two records of a name, and not known of which
             self._last = None
             self._unknown(event.line, event.number)
             return
@@ -154,7 +154,7 @@ class _Builder:
             self._last = None
         record = self._last
         if record is None:
-            self._belongs_to_nobody(event.line, event.number, is_awaited)
+            self._belongs_to_none(event.line, event.number, is_awaited)
             return
         record.take(USED_UP, event.tail, used_registers=event.registers)
         if not event.tail.is_clear:
@@ -226,7 +226,7 @@ class _Builder:
     def _queues(self) -> tuple[Queue, ...]:
         return (self._used, self._times, self._links, *self._entered.values())
 
-    def _belongs_to_nobody(self, line: bytes, number: int, is_awaited: bool) -> None:
+    def _belongs_to_none(self, line: bytes, number: int, is_awaited: bool) -> None:
         self._unknown(line, number)
         if not is_awaited:  # the line that names its function is missing
             self._gap(Gap(is_certain=True))

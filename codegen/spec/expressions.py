@@ -143,7 +143,7 @@ class Expression:
 
     @cached_property
     def normal(self) -> str:
-        """The expression in normal form: texts quoted, parentheses where they are needed."""
+        """The expression in normal form: texts quoted, parentheses only if needed."""
         return ast.unparse(self.tree)
 
     @property

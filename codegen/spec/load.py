@@ -223,7 +223,7 @@ class _FamilyLoader:
                 self.family.add(Problem(Location(display_path(path), 1, 1), message))
 
     def _choices(self, family: Family) -> tuple[ChoiceRow, ...]:
-        """The rows of choices.yaml, where the family has one."""
+        """The rows of choices.yaml, if the family has one."""
         if not (self.folder / CHOICES).is_file():
             return ()
         document = Document(self.folder / CHOICES)
@@ -418,7 +418,7 @@ class _FamilyLoader:
 
     def _symbols(self, written: schema.FamilyFile, constants: Container[str]) -> dict[str, Kind]:
         """The symbols that inputs bind: bare names among their extents, in order. What optional
-        inputs alone bind is known only where one of them is passed."""
+        inputs alone bind is known only if one of them is passed."""
         symbols: dict[str, Kind] = {}
         for name, argument in written.arguments.items():
             if not isinstance(argument, schema.TensorInput):
@@ -557,7 +557,7 @@ class _FamilyLoader:
             case schema.TensorInput(tensor=texts):
                 role, key = Role.INPUT, "tensor"
                 own = {s: INT for s, kind in scope.items() if name in kind.given}
-                known = {**scope, **own}  # where it is passed, and its shape is looked at
+                known = {**scope, **own}  # if it is passed, and its shape is looked at
             case schema.TensorOutput(output=texts):
                 role, key = Role.OUTPUT, "output"
                 known = {**scope, **integers(scalars)}
@@ -592,7 +592,7 @@ class _FamilyLoader:
 
     def _check_extent(self, name: str, extent: Expression, scalars: Sequence[Scalar]) -> None:
         """Reports scalars that an output's extent may not name: torch.compile asks for the extent
-        where there is no device."""
+        if there is no device."""
         for scalar in scalars:
             facts = scalar.default.names & {*DEVICE_FACTS} if scalar.default else ()
             if facts and scalar.name in extent.names:

@@ -221,7 +221,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Needs:
-    """What a thread block of a CUDA kernel takes, where a configuration alone decides it: of
+    """What a thread block of a CUDA kernel takes, if a configuration alone decides it: of
     `launch`, else of the derived values `threads` and `smem_bytes`."""
 
     threads: Expression | None

@@ -58,7 +58,7 @@ struct Problem {
       return {b, b * max_length, 0, b * blocks, max_length};
     }
     const std::int64_t first = offsets[b], length = offsets[b + 1] - first;
-    // on a GPU, nobody has checked that no sequence is longer than was announced
+    // on a GPU, it is not checked that no sequence is longer than was announced
     return {b, first, first, first / block_size + b, length < max_length ? length : max_length};
   }
 };

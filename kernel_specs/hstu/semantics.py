@@ -76,7 +76,7 @@ def check_selection(
             "same block, so block_size must be even"
         )
     if flags.use_g_slc and flags.list_layout == "reinterpret":
-        raise ValueError("use_g_slc is no part of the `literal` algorithm")
+        raise ValueError("the `literal` algorithm has no use_g_slc")
 
 
 def check_tensors(

@@ -219,8 +219,8 @@ __device__ __forceinline__ void score_rows(RowScores<Shape>& found,
   if constexpr (kMode.share_time) found.best = found.best.of_lane(lane & ~4);  // an even row's
 }
 
-// Calls `write(s, block)` for the entries of this lane's list that are its to write: -1 is none, or
-// a block that lies ahead of `row`, which is this lane's listed_row.
+// Calls `write(s, block)` for the entries of this lane's list that are its to write: -1 for none,
+// or a block that lies ahead of `row`, which is this lane's listed_row.
 template <class Shape, class Write>
 __device__ __forceinline__ void for_each_entry(const RowScores<Shape>& found, int row, int t,
                                                Write write) {

@@ -139,8 +139,11 @@ def test_rows_are_told_apart() -> None:
     ("arguments", "says"),
     [
         (["--implementations", "torch"], "name at least two"),
-        (["--implementations", "torch,jax"], "'jax' is none of torch, triton, sm80, cpu"),
-        (["--cases", "huge"], "'huge' is none of seed, all, basic"),
+        (
+            ["--implementations", "torch,jax"],
+            "'jax': expected one of torch, triton, sm80, cpu",
+        ),
+        (["--cases", "huge"], "unknown 'huge': expected seed, all, basic"),
         (["--implementations", "torch,sm80"], "sm80 does not run on device cpu"),
     ],
 )

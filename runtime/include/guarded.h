@@ -29,7 +29,7 @@ LaunchResult guarded(const void* args, const LaunchContext& context) noexcept {
   } catch (const std::exception& error) {
     return {message("%s", error.what())};
   } catch (...) {
-    return {"the kernel threw something that is no std::exception"};
+    return {"the kernel threw something that is not a std::exception"};
   }
 }
 

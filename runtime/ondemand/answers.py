@@ -31,9 +31,9 @@ class Answer(NamedTuple):
 
 
 def ask(command: Sequence[str]) -> Answer:
-    """What a compiler answers, by the cache where the compiler is the file that it was.
+    """What a compiler answers, by the cache if the compiler is the file that it was.
 
-    Raises BuildError where it cannot be run, or fails.
+    Raises BuildError if it cannot be run, or fails.
     """
     question, cache = _question(command), Cache(default_folder())
     found = None if question is None else cache.noted(question)
@@ -61,7 +61,7 @@ def is_script(program: str | None) -> bool:
 
 
 def _question(command: Sequence[str]) -> str | None:
-    """A hash of the command and of its program's path, size and time; None where the program may
+    """A hash of the command and of its program's path, size and time; None if the program may
     run another: a script, ccache."""
     program = os.path.realpath(shutil.which(command[0]) or command[0])
     folder, name = os.path.split(program)

@@ -106,7 +106,7 @@ class Request:
 
 
 def find(cache: Cache, request: Request) -> Entry | None:
-    """The pack of a request, where it was built already."""
+    """The pack of a request, if it was built already."""
     return cache.find(request.id, request.roots)
 
 
@@ -116,7 +116,7 @@ def build(
     """The packs of the requests, by key; those that the cache lacks are compiled.
 
     What does not compile is put into `failed`, by key. Without it, raises BuildError for the first;
-    KernelNotFound for what is no valid key.
+    KernelNotFound for an invalid key.
     """
     what = requests[0].key if len(requests) == 1 else f"{len(requests)} kernels"
     found = {r.key: entry for r in requests if (entry := find(cache, r)) is not None}
@@ -196,7 +196,7 @@ class _Processes:
         return self._pool.submit(function, command)
 
     def run(self, command: Sequence[str], folder: Path, lock: int) -> tuple[int, str]:
-        """A command's exit status and output. Raises CancelledError where all are stopped."""
+        """A command's exit status and output. Raises CancelledError if all are stopped."""
         with self._changing, opening:
             if self._stopped:
                 raise concurrent.futures.CancelledError
@@ -394,7 +394,7 @@ class _Job:
             raise _CompilerError(str(error)) from None
 
     def _check_disk(self, error: _CompilerError) -> None:
-        """Raises OSError where a compiler had no space, which no kernel is to blame for."""
+        """Raises OSError if a compiler had no space, which no kernel is to blame for."""
         full = os.strerror(errno.ENOSPC)
         for line in error.output.splitlines():
             if full in line:

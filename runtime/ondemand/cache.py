@@ -60,7 +60,7 @@ _SETTLED = 2_000_000_000  # nanoseconds: file systems' clocks tick, some of them
 
 
 def content(path: str | Path, known: Mapping[str, Sequence[Any]] = MappingProxyType({})) -> str:
-    """The hash of a file's content; empty where it is no file that can be read.
+    """The hash of a file's content; empty if it cannot be read.
 
     A file is not read again while its size, inode and times are those that this process saw, or
     that `known` has. The time of its last change of any kind is one of them, which no program sets;
@@ -98,7 +98,7 @@ def is_system(name: str) -> bool:
 
 
 def _read_json(path: Path) -> Any:
-    """What a file of the cache says; None where it is absent or damaged."""
+    """What a file of the cache says; None if it is absent or damaged."""
     try:
         return json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -179,7 +179,7 @@ class Cache:
     def find(self, request: str, roots: Roots) -> Entry | None:
         """The pack of a request, for the contents that its files have now.
 
-        Raises BuildError where somebody else may have written it.
+        Raises BuildError if another user may have written it.
         """
         for dependencies in self._dependencies(request):
             folder = self._root / "packs" / self.identify(request, dependencies, roots)
@@ -225,7 +225,7 @@ class Cache:
         are told that this one builds `what`; `waiting` is told what this one waits for."""
         folder = self._folder("locks")
         with contextlib.ExitStack() as held:
-            for request in sorted(set(requests)):  # one order: nobody waits in a circle
+            for request in sorted(set(requests)):  # one order: no deadlock
                 held.enter_context(_locked(folder / request, what, waiting))
             yield
 
@@ -266,7 +266,7 @@ class Cache:
 
     @functools.cached_property
     def _system(self) -> Mapping[str, Sequence[Any]]:
-        """What is known of headers that come with compilers: hundreds, and nobody edits them."""
+        """What is known of headers that come with compilers: hundreds, which are not edited."""
         known = _read_json(self._root / "system.json")
         if not isinstance(known, dict):
             return {}
@@ -280,7 +280,7 @@ class Cache:
             self._write_json("system.json", {**self._system, **found})
 
     def _folder(self, *names: str) -> Path:
-        """A folder of the cache, made where it is absent; for this user alone to write, whatever
+        """A folder of the cache, made if it is absent; for this user alone to write, whatever
         the umask is."""
         path = self.folder
         for part in ("", _FORMAT, *names):
@@ -296,11 +296,11 @@ class Cache:
         partial.replace(path)
 
     def noted(self, question: str) -> Any:
-        """The answer that was noted to a question, a hash; None where there is none."""
+        """The answer that was noted to a question, a hash; None if there is none."""
         return _read_json(self._root / "answers" / f"{question}.json")
 
     def note(self, question: str, answer: object) -> None:
-        """Notes an answer, plain data, where the cache can be written."""
+        """Notes an answer, plain data, if the cache can be written."""
         with contextlib.suppress(OSError):
             self._write_json(f"answers/{question}.json", answer)
 
@@ -357,7 +357,7 @@ class Cache:
         return removed
 
     def writable(self) -> Cache:
-        """This cache, or one of this process alone where this one cannot be written: it is said."""
+        """This cache, or one of this process alone if this one cannot be written: it is said."""
         try:
             with self.work():
                 return self
@@ -441,7 +441,7 @@ _SEAL = "contents.json"
 
 
 def _seal(folder: Path) -> None:
-    """Notes the hashes of a pack's files beside them, and lets nobody else write them."""
+    """Notes the hashes of a pack's files beside them; only this user may write them from now on."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != _SEAL)
     hashes = {path.relative_to(folder).as_posix(): content(path) for path in files}
     (folder / _SEAL).write_text(json.dumps(hashes))

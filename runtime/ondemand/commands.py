@@ -18,7 +18,7 @@ from runtime.ondemand.dependencies import libraries, searched
 from runtime.ondemand.specs import Source
 
 # An option that lists dependencies elsewhere than the build looks for them, or fewer of them; and
-# a file of options, which is no dependency.
+# a file of options, which is not a dependency.
 _HIDES_DEPENDENCIES = re.compile(
     r"@.*|-optf.*|--options-file.*|(?:--compiler-options=|-\w+=|-W\w,)?(?:.*,)?-M.*"
     r"|--(?:generate-(?:nonsystem-)?dependenc|dependency-).*"

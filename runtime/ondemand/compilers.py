@@ -121,7 +121,7 @@ def cxx() -> Compiler:
 
 
 def toolkit() -> Toolkit:
-    """nvcc's toolkit. Raises BuildError where there is none."""
+    """nvcc's toolkit. Raises BuildError if there is none."""
     try:
         found = nvcc.find()
     except nvcc.NvccNotFoundError as error:

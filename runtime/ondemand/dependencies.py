@@ -60,7 +60,7 @@ def headers(files: Sequence[str], folders: Iterable[str], roots: Roots) -> Depen
     have been found instead: in the folders that were searched and, of those that people edit, in
     the folders within them.
 
-    Raises BuildError where one of them reads a file that compilers do not list.
+    Raises BuildError if one of them reads a file that compilers do not list.
     """
     searched = {os.path.normpath(folder) for folder in folders}
     own = [path for path in files if not is_system(roots.name(path))]

@@ -32,7 +32,7 @@ def first_error(output: str, header: Path, folders: Sequence[Path]) -> str:
     """The first error of an output, as `file:line:column: error: what`.
 
     One in a file below `folders`, of specs and of foreign headers, comes before others. `header` is
-    that of the kernel: where it lacks what the generated code asks of it, that is said.
+    that of the kernel: if it lacks what the generated code asks of it, that is said.
     """
     shown = display_path(header)
     found = list(_ERROR.finditer(output))

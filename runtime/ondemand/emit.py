@@ -85,7 +85,7 @@ class Spec:
 
 
 def keys_of(families: Sequence[Family], set_name: str, where: str | None) -> list[str]:
-    """The keys of a set that a filter leaves. Raises InvalidArgument where there are none."""
+    """The keys of a set that a filter leaves. Raises InvalidArgument if there are none."""
     try:
         with _reported():
             spaces = expand(families, Selection(set_name, where))

@@ -148,13 +148,13 @@ def _source_of_pack(family: str, pack: Pack) -> Source | None:
 
 
 def source_of(family: str) -> Source | None:
-    """The spec that a family's kernels are built from; None where there is none."""
+    """The spec that a family's kernels are built from; None if there is none."""
     pack = packs.owner(family)
     return None if pack is None else _source_of_pack(family, pack)
 
 
 def why_not(target: Target) -> str | None:
-    """Why a target's kernels cannot be built for what is here, or None where they can."""
+    """Why a target's kernels cannot be built for what is here, or None if they can."""
     if not target.is_cuda:
         return None
     if why := devices.why_no_cuda():
@@ -255,7 +255,7 @@ def build(
 def keys(families: Sequence[str], set_name: str, where: str | None) -> list[str]:
     """The keys of a set of families that a filter leaves, over all targets, in the set's order.
 
-    Raises InvalidArgument where there are none, BuildError where the specs are wrong.
+    Raises InvalidArgument if there are none, BuildError if the specs are wrong.
     """
     from runtime.ondemand.emit import Spec, keys_of  # codegen's libraries
 
@@ -269,7 +269,7 @@ def keys(families: Sequence[str], set_name: str, where: str | None) -> list[str]
 
 
 def runnable(keys: Sequence[str]) -> list[str]:
-    """Those of some kernels whose targets run here. Raises InvalidArgument where none does."""
+    """Those of some kernels whose targets run here. Raises InvalidArgument if none does."""
     why = {
         f"{family}.{target.name}": why_not(target)
         for family in dict.fromkeys(key.partition(".")[0] for key in keys)
@@ -283,7 +283,7 @@ def runnable(keys: Sequence[str]) -> list[str]:
 
 
 def warn_if_stale(key: str, pack: Pack) -> None:
-    """Warns where a source of a kernel has changed since it was built."""
+    """Warns if a source of a kernel has changed since it was built."""
     watched = _watched.get(key)
     if watched is None or watched[0] is not pack:
         return

@@ -32,7 +32,7 @@ class Progress:
             self._text = f"[{done}/{total}] {name}"
 
     def wait_for(self, builder: str) -> None:
-        """It waits until somebody else has built; for nobody any more where that is empty."""
+        """It waits until another process has built; it waits no more if that is empty."""
         self._waiting = f": waiting for {builder}" if builder else ""
 
     def __exit__(

@@ -38,7 +38,7 @@ class Source:
 def find(folder: Path) -> list[Source]:
     """The families in a folder: of specs, of a group, or of one family.
 
-    Raises InvalidArgument where there are none.
+    Raises InvalidArgument if there are none.
     """
     folder = folder.resolve()
     if (folder / _FAMILY).is_file():
@@ -67,14 +67,14 @@ def here(family: str) -> Path | None:
 
 
 def _root_of(family: Path) -> Path:
-    """The folder of specs that a family's folder is in: by convention `kernel_specs`, and where
+    """The folder of specs that a family's folder is in: by convention `kernel_specs`, and if
     there is none of that name, the folder above."""
     above = [parent for parent in list(family.parents)[:2] if parent.name == "kernel_specs"]
     return above[0] if above else family.parent
 
 
 def of_pack(family: str, folder: str, specs: dict[str, Path]) -> Source | None:
-    """The spec that a pack's family was made from, where the pack has it or names it: `folder` is
+    """The spec that a pack's family was made from, if the pack has it or names it: `folder` is
     the family's, "kernel_specs/hstu/block_sparse"."""
     name, _, below = folder.partition("/")
     if name not in specs:

@@ -190,7 +190,7 @@ void Kernel::check_memory(const TensorArgument& argument, const TensorInfo& tens
                                "-byte alignment (", entry_.key, "); pass ", argument.name,
                                ".clone()"));
   if (alignment <= size) return;
-  // A contiguous tensor always passes: rows that are no multiple of the alignment in themselves
+  // A contiguous tensor always passes: rows that are not a multiple of the alignment in themselves
   // ask for no more than what their length divides.
   std::int64_t unit = alignment;
   if (last >= 0)

@@ -24,7 +24,7 @@ class Selector {
   //   dimensions that count). The other layout names tensors: {index: order}, where dimension i of
   //   what is passed is the kernel's dimension order[i];
   // - find(inputs, scalars, flags, permuted): the kernel for what was not seen before;
-  // - otherwise(...), with the arguments of call(): what is no plain call: the tensors are not
+  // - otherwise(...), with the arguments of call(): what is not a plain call: the tensors are not
   //   plain, something records the call, or arguments are wrong.
   Selector(nb::object watched, nb::object find, nb::object otherwise)
       : watched_(std::move(watched)), find_(std::move(find)), otherwise_(std::move(otherwise)) {}

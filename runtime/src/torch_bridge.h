@@ -25,7 +25,7 @@ struct TensorInfo {
   int rank;
   const std::int64_t* shape;    // null if rank exceeds kMaxRank
   const std::int64_t* strides;  // in elements
-  bool is_inference;            // set where the tensor is written: it keeps no version
+  bool is_inference;            // set if the tensor is written: it keeps no version
   std::int64_t shape_storage[kMaxRank];
   std::int64_t strides_storage[kMaxRank];
 
@@ -103,7 +103,7 @@ class Torch {
   // forward-mode differentiation.
   bool is_intercepted();
 
-  // Whether it is no instance of a subclass that may do otherwise than tensors do.
+  // Whether it is not an instance of a subclass that may do otherwise than tensors do.
   bool is_plain(PyObject* object) const {
     return Py_TYPE(object) == tensor_type_ || Py_TYPE(object) == parameter_type_;
   }
@@ -115,7 +115,7 @@ class Torch {
   bool is_inference(PyObject* tensor);
   bool inference_mode_enabled();
 
-  // A context manager that names a span of the profiler's; invalid where none is active.
+  // A context manager that names a span of the profiler's; invalid if none is active.
   nb::object profiled(const char* name);
 
   int num_threads();

@@ -77,7 +77,7 @@ class Environment:
             for line in lines
             for text in (*(b for a, b in (before or {}).items() if line.startswith(a)), line)
         ]
-        # For this processor alone: what the instruction sets are is no matter here.
+        # For this processor alone: which instruction sets does not matter here.
         native = {"CMAKE_ARGS": "-DKERNELMINT_ISAS=native", "PIP_VERBOSE": "1"}
         return self.run("bash", "-e", "-x", "-c", "\n".join(typed), cwd=cwd, **native)
 

@@ -21,7 +21,7 @@ def _fresh_compiler():
 
 
 class Cache:
-    """A paged cache with the sequences' pages strewn over it, and queries; page 0 is nobody's."""
+    """A paged cache with the sequences' pages strewn over it, and queries; page 0 is unused."""
 
     def __init__(self, target, lengths, dtype=torch.float32, page_size=16, heads=4, kv_heads=2):
         pages_of_one = max(-(-max(lengths) // page_size), 1)

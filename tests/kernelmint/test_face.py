@@ -33,7 +33,7 @@ def test_a_name_that_runtime_has_not_is_an_attribute_error() -> None:
 
 
 def test_importing_it_takes_neither_torch_nor_what_codegen_needs(python, without_torch) -> None:
-    """A build backend imports it if there is none of them."""
+    """A build backend imports it without any of them."""
     script = (
         "import sys, kernelmint\n"
         "from kernelmint import rooms\n"

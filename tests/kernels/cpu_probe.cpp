@@ -71,7 +71,7 @@ bool nearest(float x, T got) {
   if (std::isnan(x)) return std::isnan(value_of(got));
   if (std::isinf(x)) return value_of(got) == x;
   constexpr std::uint32_t kInfinity = std::is_same_v<T, fp16> ? 0x7c00 : 0x7f80;
-  const auto magnitude = [&](std::uint32_t bits) {  // infinity stands where the next number would
+  const auto magnitude = [&](std::uint32_t bits) {  // infinity is where the next number would be
     if (bits < kInfinity) return value_of(T{static_cast<std::uint16_t>(bits)});
     return std::ldexp(1.0, std::is_same_v<T, fp16> ? 16 : 128);
   };

@@ -14,7 +14,7 @@ COMPILER = os.environ.get("CXX") or shutil.which("c++")
 # An installed Kernelmint is tested on machines without one, too.
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
 
-# A line for each row of a slab that somebody has, and for each question, what it answers.
+# A line for each row of a slab that is used, and for each question, what it answers.
 PROBE = """
 #include <cstdint>
 #include <cstdio>

@@ -54,7 +54,7 @@ def test_a_library_that_does_not_link_or_load_is_no_kernel(
     build,
 ):
     """Neither for `runtime.build` nor for `kernelmint build`; what the loader says is shown."""
-    if build != "{}":  # found by the linker, and by nobody afterwards
+    if build != "{}":  # found by the linker, and not afterwards
         code = 'extern "C" float factor() { return 1; }'
         command = f"echo '{code}' | c++ -x c++ -shared -fPIC - -o libfactor.so"
         (tmp_path / "lib").mkdir()

@@ -317,7 +317,7 @@ shown = b""
 try:
     while part := os.read(parent, 1000):
         shown += part
-except OSError:  # how Linux ends a terminal that nobody writes to
+except OSError:  # how Linux ends a terminal that no process writes to
     pass
 print(shown.decode())
 """

@@ -229,7 +229,7 @@ def writes(text):
     return [first, named + frame, *others]
 
 
-def test_interleaved_values_are_nobody_s():
+def test_interleaved_values_are_given_to_no_row():
     one_, two = writes(one(b"one")), writes(one(b"two").replace(b"8 bytes stack", b"9 bytes stack"))
     mixed = b"".join(line for pair in zip(one_, two, strict=True) for line in pair)
     records = read(mixed.replace(b"Used 40", b"Used 41", 1))
@@ -241,7 +241,7 @@ def test_interleaved_values_are_nobody_s():
 
 
 def test_a_kernel_compiled_twice_at_once_does_not_hide_that_lines_interleave():
-    """The spill line of one of two records of a name is no gap in the log: the stray line behind
+    """The spill line of one of two records of a name is not a gap in the log: the stray line behind
     it still shows that what was right behind a record may be another's."""
     (entry, named, used, _), (entry_b, named_b, used_b, _) = map(
         writes, (one(b"a"), one(b"b").replace(b"Used 40", b"Used 41"))
@@ -333,7 +333,7 @@ def test_memory_is_bounded(line):
     assert peaks[1] < 1.3 * peaks[0]
 
 
-# Gaps that show: nobody gets what may be another's, and the row says so
+# Gaps that show: no row gets what may be another's, and it says so
 
 MARKS = (
     b"[output clipped, log limit 2MiB reached]",
@@ -465,7 +465,7 @@ def test_the_first_letters_of_a_line_behind_a_time_stamp_are_a_gap():
 
 @pytest.mark.parametrize("stamp", ["", "#9 71.2 ", "2026-11-21T02:40:11.5Z "])
 def test_a_line_behind_an_entry_that_names_no_function_may_be_that_entrys(stamp):
-    """The entry's own `Function properties` are lost without a trace: nobody knows whose it is."""
+    """The entry's own `Function properties` are lost: it is not known whose it is."""
 
     def stamped(text):
         return read("".join(stamp + line for line in text.splitlines(keepends=True)).encode())

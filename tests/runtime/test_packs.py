@@ -120,8 +120,8 @@ def test_two_packs_of_one_name_are_an_error_that_names_both(site):
 def test_a_pack_of_another_abi_is_an_error_that_names_both_versions(site, age):
     other = second_pack(site)
     edit(other / PACK_JSON, abi=age)
-    mend = "upgrade kernelmint" if age else "rebuild the pack"
-    fails(site, OTHERS, f"version {age} of the ABI", f"runtime has version {_native.abi}", mend)
+    remedy = "upgrade kernelmint" if age else "rebuild the pack"
+    fails(site, OTHERS, f"version {age} of the ABI", f"runtime has version {_native.abi}", remedy)
     works(site)
 
 

@@ -1,4 +1,4 @@
-"""What is no dense tensor, or no text, at each public function: refused by the argument's name."""
+"""What is not a dense tensor, or not a text, at each public function: refused by its name."""
 
 from __future__ import annotations
 

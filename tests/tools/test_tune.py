@@ -786,7 +786,7 @@ def test_kinds_of_devices_are_named():
     assert executor.chosen(found[::2], None, "sm80").name == "a"
     with pytest.raises(errors.TuningError, match="several kinds here: 'a', 'b': name one with"):
         executor.chosen(found, None, "sm80")
-    with pytest.raises(errors.TuningError, match="'c': there is none that runs sm80, only 'a'"):
+    with pytest.raises(errors.TuningError, match="'c': no such device runs sm80, only 'a'"):
         executor.chosen(found, "c", "sm80")
 
 
@@ -830,7 +830,7 @@ def test_a_journal_is_read_up_to_a_torn_line_and_goes_on_behind_it(tmp_path):
         "7",
     ],
 )
-def test_a_line_of_the_journal_that_is_no_finding_is_passed_over(tmp_path, line):
+def test_a_line_of_the_journal_that_is_not_a_finding_is_skipped(tmp_path, line):
     path = tmp_path / "journal.jsonl"
     path.write_text(line + '\n{"kind": "rounds", "shape": "s", "times": [{"a": 0.5}]}\n')
     journal = Journal(path, fresh=False)

@@ -36,7 +36,7 @@ class _Families(click.Group):
         family, folder = named(cmd_name)
         found = hook(family, "bench")
         if found is not None:
-            assert isinstance(found, click.Command), f"{family}: `bench` is no command"
+            assert isinstance(found, click.Command), f"{family}: `bench` is not a command"
             return found
         return _beside_each_other(family, "default" if folder else None)
 

@@ -1,4 +1,4 @@
-"""The clocks that times were taken at, where the machine tells."""
+"""The clocks that times were taken at, if the machine tells."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PERIOD = 0.02  # seconds between two readings of a watch; NVML's own figures ch
 
 
 def read(device: torch.device) -> dict[str, int]:
-    """The clocks now, of a CPU those of its first processor; nothing where they cannot be read."""
+    """The clocks now, of a CPU those of its first processor; nothing if they cannot be read."""
     if device.type != "cuda":
         return {"cpu kHz": int(_CPU.read_text())} if _CPU.exists() else {}
     nvml, handle = _nvml(str(torch.cuda.get_device_properties(device).uuid))
@@ -72,7 +72,7 @@ class Watch:
             self._thread.join()
 
     def spreads(self) -> dict[str, Spread]:
-        """What was read, by name, as `read` names it; nothing where nothing can be."""
+        """What was read, by name, as `read` names it; nothing if nothing can be."""
         names = self._readings[0] if self._readings else ()
         found = {
             name: [reading[name] for reading in self._readings if name in reading] for name in names
@@ -93,7 +93,7 @@ class Watch:
 
 @functools.cache
 def _nvml(uuid: str) -> tuple[ctypes.CDLL | None, ctypes.c_void_p]:
-    """NVML, and its handle of a GPU; None where the driver brings none."""
+    """NVML, and its handle of a GPU; None if the driver brings none."""
     handle = ctypes.c_void_p()
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")

@@ -14,7 +14,7 @@ from .clocks import Spread, Watch
 from .intervals import Interval, interval
 
 # More than any GPU's second-level cache holds, and a quarter of a millisecond on an H200: in that
-# time the host queues the call, whose time would otherwise be the host's where the call is short.
+# time the host queues the call, whose time would otherwise be the host's if the call is short.
 _FLUSH_BYTES = 2**30
 _LEAST_TURNS = 3
 

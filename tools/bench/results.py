@@ -57,7 +57,7 @@ class Row:
     turns: int
     clocks: Mapping[str, Spread]  # while this problem was measured
     kernel: str | None = None  # the key of ours
-    peer: str | None = None  # the fastest of the others, or None where nothing else ran
+    peer: str | None = None  # the fastest of the others, or None if nothing else ran
     ratio: Interval | None = None  # how many times as fast as the peer it is; of the peer, None
 
     @property

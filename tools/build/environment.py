@@ -18,7 +18,7 @@ _NEWS = ("Downloading", "Using cached", "Installing", "Successfully")  # the res
 def pip_install(*arguments: str) -> None:
     """Run `pip install`; end the script if it fails, pip having said why.
 
-    What it downloads and installs is said as it does, which takes minutes where PyTorch is new.
+    What it downloads and installs is said as it does, which takes minutes if PyTorch is new.
     """
     command = [sys.executable, "-m", "pip", "install", *arguments]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as pip:
@@ -31,7 +31,7 @@ def pip_install(*arguments: str) -> None:
 
 
 def main() -> None:
-    """Install what the project and its tools require, then nvcc where the machine has none."""
+    """Install what the project and its tools require, then nvcc if the machine has none."""
     print("kernelmint: installing requirements; PyTorch may take a few minutes", flush=True)
     pip_install("-r", "requirements-dev.txt")
     # The headers of examples/cutlass_gemm; the package's Python would draw SciPy and cuda-python.

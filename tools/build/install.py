@@ -3,12 +3,12 @@
     python tools/build/install.py [pip arguments, such as -C cmake.define.KERNELMINT_CUDA=OFF]
 
 It compiles for development: the CPU's kernels for this processor's best instruction set, and
-CUDA's, where there is no GPU, for the newest architecture that a target names. KERNELMINT_ISAS=all
+CUDA's, if there is no GPU, for the newest architecture that a target names. KERNELMINT_ISAS=all
 and KERNELMINT_WITHOUT_GPU=all in the environment compile for all.
 
 pip hides a build's output unless it fails, and then prints all of it. This shows what a person
 waits for (which nvcc, how many kernels, ninja's count), keeps the rest in build/install.log, and
-where the build fails prints the failing object's own output. Standard library only.
+if the build fails prints the failing object's own output. Standard library only.
 """
 
 from __future__ import annotations

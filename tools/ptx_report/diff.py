@@ -20,7 +20,7 @@ LABELS = {
 
 
 def figure(row: Record, name: str) -> int | None:
-    """One of `FIGURES` of a row; None where the row does not hold it."""
+    """One of `FIGURES` of a row; None if the row does not hold it."""
     if name == "c75":
         return len(row.c75)
     if name == "spill_bytes":

@@ -84,7 +84,7 @@ def check_baselines(
 ) -> None:
     """Each row against the committed one of the same key, architecture and compiler.
 
-    Where the baseline knows only other compilers, a difference is a remark: it is ptxas's doing,
+    If the baseline knows only other compilers, a difference is a remark: it is ptxas's doing,
     or cannot be told from it.
     """
     kernels = [row for row in rows if row.key]
@@ -151,7 +151,7 @@ def _target(row: Record) -> tuple[str, ...]:
 
 
 def _family_folders(folder: Path, family: str) -> list[Path]:
-    """Where a folder of families may have this one: in itself, or in the folder of a group."""
+    """If a folder of families may have this one: in itself, or in the folder of a group."""
     return [path for path in (folder / family, *folder.glob(f"*/{family}")) if path.is_dir()]
 
 
@@ -177,7 +177,7 @@ def read_baselines(rows: Iterable[Record], folders: Sequence[Path]) -> dict[Path
 def write_baselines(rows: Iterable[Record], folders: Sequence[Path]) -> list[Path]:
     """Replaces the baselines' rows of these compilers and architectures by `rows`; keeps others.
 
-    What varies from build to build (times, lines, objects) is left out. Raises ReportError where a
+    What varies from build to build (times, lines, objects) is left out. Raises ReportError if a
     row is incomplete or does not say its compiler.
     """
     texts = {}

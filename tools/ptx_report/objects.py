@@ -17,7 +17,7 @@ _FIELD = re.compile(r"([A-Z]+(?:\[\d+\])?):(\d+)")
 
 
 def find_cuobjdump() -> str | None:
-    """cuobjdump on PATH, beside nvcc, under CUDA_HOME, or PyPI's; None where it is nowhere."""
+    """cuobjdump on PATH, beside nvcc, under CUDA_HOME, or PyPI's; None if it is nowhere."""
     candidates = [shutil.which("cuobjdump")]
     if compiler := nvcc.of_machine():
         program = shutil.which(compiler.command[0]) or compiler.command[0]
@@ -33,7 +33,7 @@ def read_object(path: Path) -> list[Record]:
     """Rows of every kernel in an object, shared library or cubin.
 
     `smem` is what the driver allocates: from compute capability 9.0 on with the 1,024 bytes that it
-    reserves. Raises ReportError, also where cuobjdump is missing.
+    reserves. Raises ReportError, also if cuobjdump is missing.
     """
     tool = find_cuobjdump()
     if tool is None:

@@ -52,7 +52,7 @@ def json_text(report: Report, changes: Sequence[Change] | None) -> str:
 
 def markdown_text(report: Report, changes: Sequence[Change] | None) -> str:
     """A table for a pull request's comment: the changes of a `--diff`, else all rows. Worst first,
-    and cut where a comment would be too long."""
+    and cut if a comment would be too long."""
     if changes is not None:
         return _markdown_changes(changes)
     lines = [

@@ -101,7 +101,7 @@ class Report:
 
     def occupancy(self, row: Record) -> Occupancy | None:
         """From ptxas's figures and the spec's `threads` and `smem_bytes` (shared memory asked for
-        at launch); None where one of them is unknown."""
+        at launch); None if one of them is unknown."""
         derived = self.derived(row)
         threads = derived.get("threads")
         if not isinstance(threads, int) or row.used_registers is None or row.kind != "kernel":

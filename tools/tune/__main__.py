@@ -43,7 +43,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--set", "set_name", help="Which set (default: tune, else default).")
 @click.option("--where", help="Only configurations for which this expression holds.")
 @click.option("--shapes", type=_FILE, help="What is measured (default: TARGET.shapes.yaml).")
-@click.option("--device", help="The devices' name, where there are several kinds: NVIDIA H200.")
+@click.option("--device", help="The devices' name, if there are several kinds: NVIDIA H200.")
 @click.option(
     "--ray", metavar="ADDRESS", help="Build and measure on a Ray cluster: HOST:PORT, or auto."
 )
@@ -90,7 +90,7 @@ def main(
 
     FAMILY is a family's name, installed or in kernel_specs here, or the folder of its spec. What is
     measured is kept in the cache of kernels that are built on demand, so that a second run goes on
-    where the first one ended, and times only kernels whose machine code is new.
+    if the first one ended, and times only kernels whose machine code is new.
     """
     # What was found is in the journal: an interrupt ends it at once, as a kill does, before the
     # workers, which are interrupted too, could be taken for kernels that crash.

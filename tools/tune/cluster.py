@@ -59,11 +59,11 @@ def _alive() -> dict[str, _Node]:
 
 
 def _connect(address: str) -> None:
-    """Joins a cluster. Raises TuningError where there is none."""
+    """Joins a cluster. Raises TuningError if there is none."""
     named = re.fullmatch(r"\[?([^/\s\[\]]+)\]?:(\d{1,5})", address)
     if address != "auto" and named is None:  # Ray would start a cluster of its own for some
         raise TuningError(f"--ray {address}: expected HOST:PORT, or auto")
-    # Where something else listens, Ray would try 20 times, for half a minute each.
+    # If something else listens, Ray would try 20 times, for half a minute each.
     os.environ.setdefault("RAY_gcs_server_port_wait_time_s", "2")
     try:
         if named is not None:  # Ray itself would try for minutes
@@ -85,7 +85,7 @@ def _wait(references: Sequence[Any], count: int, timeout: float) -> tuple[list[A
 
 
 def _get(reference: Any, place: str, timeout: float | None = None) -> Any:
-    """What a task returned. Raises what it raised; LostError where it or its node is gone."""
+    """What a task returned. Raises what it raised; LostError if it or its node is gone."""
     try:
         return ray.get(reference, timeout=timeout)
     except GetTimeoutError:
@@ -156,7 +156,7 @@ class RayExecutor:
         return node.gpus if self._is_cuda else min(node.cpus, 1)
 
     def _look(self) -> dict[str, _Node]:
-        """Asks nodes that are new what they are; those that are alive. Raises TuningError where
+        """Asks nodes that are new what they are; those that are alive. Raises TuningError if
         one is not like this machine."""
         nodes = _alive()
         self._found = {name: found for name, found in self._found.items() if name in nodes}
@@ -243,7 +243,7 @@ class RayExecutor:
                     else:
                         yield key, made
                 if running and not ready and not any(n.cpus for n in _alive().values()):
-                    raise self._nobody("builds")
+                    raise self._no_node("builds")
         finally:
             for reference in running:
                 ray.cancel(reference, force=True)
@@ -272,10 +272,10 @@ class RayExecutor:
                 for number in range(count):
                     self._places[f"{node.name} #{number}" if count > 1 else node.name] = node
         if not self._places:
-            raise self._nobody(f"has {self.device.name}")
+            raise self._no_node(f"has {self.device.name}")
         return list(self._places)
 
-    def _nobody(self, what: str) -> TuningError:
+    def _no_node(self, what: str) -> TuningError:
         return TuningError(
             f"--ray {self._address}: no node that {what} is left; what was found is in the "
             "journal: the same command goes on from there"
@@ -302,7 +302,7 @@ class ActorWorker:
         entries: Mapping[str, tuple[str, Entry]],
         lost: Callable[[], object],
     ) -> None:
-        """Takes kernels from `entries`, and calls `lost` where the actor or its node is gone."""
+        """Takes kernels from `entries`, and calls `lost` if the actor or its node is gone."""
         self._place = place
         self._entries = entries
         self._lost = lost
@@ -310,7 +310,7 @@ class ActorWorker:
         self._taken: set[str] = set()
 
     def start(self, actor: Any, arguments: Sequence[Any]) -> None:
-        """Starts the actor. Raises LostError where it does not start in time."""
+        """Starts the actor. Raises LostError if it does not start in time."""
         self._actor = actor.remote()
         try:
             self._get(self._actor.begin.remote(*arguments), _START)

@@ -27,7 +27,7 @@ def code_hash(pack: Pack, family: str) -> str:
     CPU's part.
 
     Other text of the library, such as the hash of its sources, does not count. Raises TuningError
-    where the device's code is compressed.
+    if the device's code is compressed.
     """
     digest = hashlib.sha256()
     identities = (pack.fingerprint, *pack.generated.values())
@@ -39,7 +39,7 @@ def code_hash(pack: Pack, family: str) -> str:
             digest.update(section)
         elif name == _FATBIN:
             cubins = list(_cubins(section))
-            if not cubins:  # nvcc 13.0 compresses them where it is asked to
+            if not cubins:  # nvcc 13.0 compresses them if it is asked to
                 raise TuningError(
                     f"{library}: its device code is compressed, so that it cannot be told from "
                     "another's: build it without --compress-mode (CUDAFLAGS)"
@@ -81,7 +81,7 @@ def toolchain(pack: Pack) -> str:
 
 def offence(pack: Pack, key: str, budget: Mapping[str, int]) -> str | None:
     """Why ptxas's figures rule a kernel out: spills or more beyond its target's budget, or a note
-    of C75xx, which says that wgmma is serialised. None where nothing does."""
+    of C75xx, which says that wgmma is serialised. None if nothing does."""
     if not pack.ptxas.exists():  # on the CPU
         return None
     target = key.rpartition(".")[0]

@@ -35,8 +35,8 @@ class Timed:
 
 
 class Worker(Protocol):
-    """Calls kernels on a device. Each method raises LostError; CandidateError where a kernel cannot
-    be used; InputsError where a shape's inputs or right results cannot be made."""
+    """Calls kernels on a device. Each method raises LostError; CandidateError if a kernel cannot
+    be used; InputsError if a shape's inputs or right results cannot be made."""
 
     def check(self, kernel: Built, shape: Shape, seed: int) -> None:
         """Calls a kernel once on random inputs, and holds it to the oracle."""
@@ -66,7 +66,7 @@ class Executor(Protocol):
         is begun once `goes_on()` is false."""
 
     def places(self) -> list[str]:
-        """Where there are devices now, each named once; at least one. Raises TuningError where
+        """Where there are devices now, each named once; at least one. Raises TuningError if
         there is none."""
 
     def worker(self, place: str) -> Worker:
@@ -97,7 +97,7 @@ class Needs:
 
 
 def suitable(needs: Needs) -> dict[str, Device]:
-    """The devices of this machine that run a target, by PyTorch's names. Raises TuningError where
+    """The devices of this machine that run a target, by PyTorch's names. Raises TuningError if
     there is none."""
     if not needs.capability:
         return {"cpu": Device(devices.name(torch.device("cpu")))}
@@ -130,5 +130,5 @@ def chosen(found: Iterable[Device], name: str | None, target: str) -> Device:
             f"{target} runs on devices of several kinds here: {known}: name one with --device"
         )
     if name is not None and name not in kinds:
-        raise TuningError(f"--device {name!r}: there is none that runs {target}, only {known}")
+        raise TuningError(f"--device {name!r}: no such device runs {target}, only {known}")
     return kinds[name] if name is not None else next(iter(kinds.values()))

@@ -54,11 +54,11 @@ _FINDING: TypeAdapter[_Rounds | _Checked | _Fault | _Lost] = TypeAdapter(
 
 
 class Journal:
-    """A file of findings. Each is written at once, whole; a line that is none, such as the torn
+    """A file of findings. Each is written at once, whole; an invalid line, such as the torn
     last one of a killed writer, is passed over."""
 
     def __init__(self, path: Path, fresh: bool) -> None:
-        """Opens the file, and with `fresh` forgets what it holds. Raises TuningError where another
+        """Opens the file, and with `fresh` forgets what it holds. Raises TuningError if another
         process has it open."""
         self.path = path
         self._lock = threading.Lock()
@@ -81,7 +81,7 @@ class Journal:
             os.write(self._file, b"\n")
 
     def add(self, kind: str, **values: Any) -> None:
-        """Writes a finding. Raises TuningError where there is no space for it."""
+        """Writes a finding. Raises TuningError if there is no space for it."""
         entry = {"kind": kind, **values}
         line = (json.dumps(entry) + "\n").encode()
         with self._lock:

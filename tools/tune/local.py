@@ -46,5 +46,5 @@ class LocalExecutor:
         return self._places
 
     def worker(self, place: str) -> ProcessWorker:
-        """A process, which is replaced where it hangs or crashes."""
+        """A process, which is replaced if it hangs or crashes."""
         return ProcessWorker(Setup(self._family, self._specs, place), self._patience)

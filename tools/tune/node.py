@@ -53,7 +53,7 @@ class Found:
 
 def identity(family: str, is_cuda: bool, installed: bool) -> dict[str, str]:
     """What all nodes must have alike, so that a kernel is the same wherever it is built, and timed
-    in the same way; of the family's specs too where they are those that are installed."""
+    in the same way; of the family's specs too if they are those that are installed."""
     own = Path(__file__).parent
     sources = [*_files(home.INCLUDE), *_files(home.PACK), *sorted(own.glob("*.py"))]
     found = {
@@ -119,7 +119,7 @@ def request(family: str, key: str, code: Sequence[str], is_cuda: bool) -> Reques
 def build(job: Job, key: str, code: Sequence[str], expected: str) -> Packed | BuildError:
     """A kernel's pack, from this node's cache or its compilers; `expected` is the request's hash.
 
-    Raises TuningError where this node would build something else.
+    Raises TuningError if this node would build something else.
     """
     _know(job)
     asked = request(job.family, key, code, job.needs.capability > 0)
@@ -142,7 +142,7 @@ class Measurer:
         self._built: dict[str, Built] = {}
 
     def begin(self, job: Job, name: str, patience: float) -> None:
-        """Looks for a device called `name`. Raises TuningError where it is another."""
+        """Looks for a device called `name`. Raises TuningError if it is another."""
         specs = _know(job)
         place, device = next(iter(suitable(job.needs).items()))
         if device.name != name:

@@ -103,7 +103,7 @@ def plan(
 
 
 def _of_rows(target: Target, shape: Shape, device: Device) -> list[Configuration]:
-    """The kernel that the row of a shape takes on a device, where there is one."""
+    """The kernel that the row of a shape takes on a device, if there is one."""
     return [
         configured(target, row.values)
         for row in target.tuned

@@ -139,7 +139,7 @@ class Race:
         return sorted(times, key=lambda found: (found[0] != winner, found[1]))
 
     def gain(self, one: str, over: str) -> Gain | None:
-        """By how much one is faster than another; None where they were never timed together."""
+        """By how much one is faster than another; None if they were never timed together."""
         by_process: dict[int, list[float]] = {}
         for found in self._rounds:
             if one in found.seconds and over in found.seconds:

@@ -53,7 +53,7 @@ def _milliseconds(seconds: float) -> float:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The rows of a file; none where there is no file. Raises SpecError where it holds none."""
+    """The rows of a file; none if there is no file. Raises SpecError if it holds none."""
     if not path.exists():
         return []
     document = Document(path)

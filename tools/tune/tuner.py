@@ -52,7 +52,7 @@ class Options:
 
     family: str
     target: str
-    specs: str | None = None  # the folder that was loaded, where the family is in no pack
+    specs: str | None = None  # the folder that was loaded, if the family is in no pack
     set_name: str | None = None  # None: `tune`, else `default`
     where: str | None = None
     shapes: Path | None = None  # None: <target>.shapes.yaml beside the spec
@@ -456,7 +456,7 @@ class Tuner:
         ]
 
     def _fault(self, state: _ShapeState, error: CandidateError) -> None:
-        """Records why a kernel is used no more: on this shape where it refuses it, else on all."""
+        """Records why a kernel is used no more: on this shape if it refuses it, else on all."""
         found, everywhere = self._candidates[error.key], error.kind != "constraints"
         self._say(f"{error} ({_shown(state.shape)})")
         self.journal.add(
@@ -487,7 +487,7 @@ class Tuner:
             yield rows.row(self.device.name, state.shape, result, codes, made_by)
 
     def _result(self, state: _ShapeState) -> Result | None:
-        """How a race ended; None where there was none, or nothing is known to be right."""
+        """How a race ended; None if there was none, or nothing is known to be right."""
         if state.race is None or not state.race.remaining or not state.processes:
             return None
         result = state.race.result()
@@ -537,7 +537,7 @@ def _target(family: Family, name: str) -> Target:
         if target.name == name:
             return target
     known = ", ".join(target.name for target in family.targets)
-    raise TuningError(f"{family.name} has no target {name}; there is: {known}")
+    raise TuningError(f"{family.name} has no target {name} (known: {known})")
 
 
 def _shown(shape: Shape) -> str:

@@ -37,7 +37,7 @@ from .executor import Built, Timed
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 _INPUTS = "inputs"  # whose turn it is while they are made, and their right results
 _OF_INPUTS = 10  # times as much patience: a reference computes in fp64, and for people to read
-_PACK = "pack"  # what failed where a kernel's pack cannot be used
+_PACK = "pack"  # what failed if a kernel's pack cannot be used
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Setup:
     """What a worker works on."""
 
     family: str
-    specs: str | None  # the folder that was loaded, where the family is in no pack
+    specs: str | None  # the folder that was loaded, if the family is in no pack
     device: str  # "cpu", "cuda:1"
 
 
@@ -62,7 +62,7 @@ class ProcessWorker:
         self._pipe: Connection | None = None
 
     def check(self, kernel: Built, shape: Shape, seed: int) -> None:
-        """Calls a kernel once on random inputs; raises CandidateError where it is not right."""
+        """Calls a kernel once on random inputs; raises CandidateError if it is not right."""
         self._ask("check", kernel, shape, seed)
 
     def rounds(
@@ -83,7 +83,7 @@ class ProcessWorker:
         if self._process is None:
             self._start()
         assert self._pipe is not None
-        turn = None  # whose it is: a kernel's, by its key, that of the inputs, or nobody's
+        turn = None  # whose it is: a kernel's, by its key, that of the inputs, or None
         try:
             self._pipe.send(request)
             while True:
@@ -214,7 +214,7 @@ class _Service:
         return Timed(found, watch.spreads())
 
     def _kernel(self, built: Built) -> Kernel:
-        """The kernel that was built, even where an installed pack has one of that key."""
+        """The kernel that was built, even if an installed pack has one of that key."""
         if built.key not in self._kernels:
             listing.add_part(built.key, packs.read(built.folder))
             self._kernels[built.key] = runtime.kernel(built.key)

@@ -53,8 +53,8 @@ CASES = {
         Case("small", 1, 64, 4, 16, 32, 16),
         Case("medium", 2, 128, 8, 32, 64, 32),
         Case("large", 4, 256, 8, 32, 64, 32),
-        Case("tail", 1, 250, 8, 32, 64, 32, why="T is no multiple of the block"),
-        Case("tail_small", 2, 85, 4, 16, 32, 16, why="T is no multiple of the block"),
+        Case("tail", 1, 250, 8, 32, 64, 32, why="T is not a multiple of the block"),
+        Case("tail_small", 2, 85, 4, 16, 32, 16, why="T is not a multiple of the block"),
         Case(
             "jagged", 5, 128, 8, 32, 64, 32, lengths=(1, 31, 32, 33, 128), functions=_JAGGED,
             why="lengths 1, BS - 1, BS, BS + 1 and n",

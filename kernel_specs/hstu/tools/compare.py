@@ -34,7 +34,7 @@ def _names(known: tuple[str, ...]) -> Callable[[Any, Any, str], list[str]]:
         names = [name.strip() for name in value.split(",") if name.strip()]
         for name in names:
             if name not in known:
-                raise click.BadParameter(f"{name!r} is none of {', '.join(known)}")
+                raise click.BadParameter(f"unknown {name!r}: expected one of {', '.join(known)}")
         return names
 
     return parse
@@ -48,7 +48,7 @@ def _cases(_context: Any, _parameter: Any, value: str) -> list[Case]:
     chosen = []
     for name in names:
         if name not in CASES:
-            raise click.BadParameter(f"{name!r} is none of seed, all, {', '.join(CASES)}")
+            raise click.BadParameter(f"unknown {name!r}: expected seed, all, {', '.join(CASES)}")
         chosen.append(CASES[name])
     return chosen
 

@@ -63,7 +63,7 @@ class Oracle:
         mode: semantics.Mode,
         valid: torch.Tensor | None = None,
     ) -> None:
-        """tensors: q, k, v, u, g_cmp; valid: bool [B, T], the rows that are no padding."""
+        """tensors: q, k, v, u, g_cmp; valid: bool [B, T], the rows that are not padding."""
         self.flags = semantics.semantics_of(mode)
         self.case = case
         self.valid = valid

@@ -1,4 +1,4 @@
-// A kernel that is no template: axpy.cu defines it.
+// A kernel that is not a template: axpy.cu defines it.
 #pragma once
 
 #include "foreign_axpy/args.h"
