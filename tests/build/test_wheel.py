@@ -40,6 +40,15 @@ print(extension)
 """
 
 
+# Each command's modules are imported when it is looked up.
+ALL_COMMANDS = """
+import click
+from kernelmint.__main__ import main
+context = click.Context(main)
+assert all(main.get_command(context, name) for name in main.list_commands(context))
+"""
+
+
 @pytest.mark.parametrize("minor", PYTHONS)
 def test_a_wheel_installs_and_loads_in_every_python_that_is_there(minor, wheels, tmp_path) -> None:
     run(PYTHONS[minor], "-m", "venv", tmp_path / "environment")
@@ -78,6 +87,18 @@ def test_it_was_checked_and_its_sizes_are_shown(made) -> None:
     assert re.search(r"^ +[\d.]+ MB  \S+\.so$", printed, re.MULTILINE)
 
 
+def test_it_holds_what_an_install_uses_and_its_description_needs_no_neighbours(made) -> None:
+    with zipfile.ZipFile(made[0]) as archive:
+        names = archive.namelist()
+        (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA"))
+        description = archive.read(metadata).decode()
+    unused = r"tools/(build/|bench_)|/test_\w+\.py$|^(docs|examples|tests|generated|runtime/src)/"
+    assert not [name for name in names if re.search(unused, name)]
+    assert {"kernelmint/tools/bench/__main__.py", "kernelmint/include/launch.h"} <= {*names}
+    assert "kernelmint init my_kernels" in description
+    assert not re.findall(r"\]\((?!https?://)[^)]*\)", description)
+
+
 @pytest.fixture(scope="module")
 def environment(made, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The bin folder of a fresh environment with the wheel and what it asks for: no PyTorch."""
@@ -114,6 +135,7 @@ def test_with_pytorch_it_attends_from_any_folder(environment, tmp_path) -> None:
     (site,) = environment.parent.glob("lib/python*/site-packages")
     parent = next(p for p in map(Path, sys.path) if p.name == "site-packages" and p.is_dir())
     (site / "parent.pth").write_text(f"{parent}\n")  # this test's environment has PyTorch
+    run(environment / "python", "-c", ALL_COMMANDS, cwd=tmp_path)
     for folder in (tmp_path, Path("/")):
         assert str(site) in run(environment / "python", "-c", ATTEND, cwd=folder)
         assert "right" in run(environment / "kernelmint", "sanity-check", cwd=folder)
