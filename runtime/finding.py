@@ -199,14 +199,13 @@ def _explain_unknown(key: str) -> str:
         count = sum(info.built for info in listing.kernels(parts[0]))
         what = f"{counted(count, 'kernel')} of {parts[0]} built, and not this one"
     given = _abridged(key)
-    from runtime.ondemand import kernels as on_demand
     from runtime.ondemand.specs import here
 
     now = ""
     if packs.owner(parts[0]) is None:
         folder = repr(display_path(place)) if (place := here(parts[0])) else "folder of specs"
         now = f"kernelmint.load({folder}) adds families whose kernels are built when called. "
-    elif on_demand.source_of(parts[0]) is not None:
+    elif ondemand.source_of(parts[0]) is not None:
         now = f"runtime.kernel({given!r}, build=True) builds it now, if its spec allows it. "
     near = nearest(key, (info.key for info in kernel_info.infos(manifest.families()) if info.built))
     return f"{given}: {what}. Nearest built: {', '.join(near) or 'none'}. {now}{_how_to_add(given)}"

@@ -41,6 +41,100 @@ def modules_of(path: Path) -> set[str]:
     return found
 
 
+def dependencies(root: Path, *rooms: str) -> dict[str, set[str]]:
+    """What each module of these packages needs: what it imports, within functions too, and the
+    modules that it names to have them imported or run, as "a.b" or "a/b.py"."""
+    files = {
+        ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path
+        for room in rooms
+        for path in sorted((root / room).rglob("*.py"))
+    }
+    found: dict[str, set[str]] = {}
+    for module, path in files.items():
+        tree = ast.parse(path.read_text())
+        for node in ast.walk(tree):
+            if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+                node.body = []
+        package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+        named = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                named |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                above = package.split(".")[: len(package.split(".")) + 1 - node.level]
+                names = [*above, node.module] if node.level else [node.module]
+                base = ".".join(filter(None, names))
+                for alias in node.names:
+                    name = f"{base}.{alias.name}"
+                    if not root.joinpath(*name.split(".")).with_suffix(".pyi").is_file():
+                        named.add(name if name in files else base)  # else the extension
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                text = node.value.removesuffix(".py").replace("/", ".")
+                if "." in text and text != module:
+                    named.add(text.removeprefix("kernelmint.") if "tools" in text else text)
+        found[module] = named & files.keys() - {module}
+    return found
+
+
+def circles(graph: dict[str, set[str]]) -> list[set[str]]:
+    """The sets of modules that need each other."""
+
+    def reached(start: str) -> set[str]:
+        seen: set[str] = set()
+        pending = [start]
+        while pending:
+            new = graph[pending.pop()] - seen
+            seen |= new
+            pending += new
+        return seen
+
+    reach = {module: reached(module) for module in graph}
+    mutual = {m: frozenset(o for o in reach[m] if m in reach[o]) for m in graph if m in reach[m]}
+    return [set(found) for found in sorted(set(mutual.values()), key=sorted)]
+
+
+def test_no_module_needs_what_needs_it() -> None:
+    """No circle and no arrow up, late imports and what is run by its path included."""
+    rooms = ("codegen", "runtime", "tools", "kernelmint")  # the lowest first
+    graph = dependencies(ROOT, *rooms)
+    assert circles(graph) == []
+
+    def height(module: str) -> int:
+        installs = module.startswith("tools.build.")  # this project; nothing imports it
+        return len(rooms) if installs else rooms.index(module.split(".")[0])
+
+    upwards = [
+        (module, other)
+        for module, needed in graph.items()
+        for other in needed
+        if height(other) > height(module)
+    ]
+    assert upwards == []
+    assert "codegen.build.nvcc" in graph["kernelmint.backend"]  # runs it by its path
+    assert "runtime.ondemand.kernels" in graph["runtime.finding"]  # in a function
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        "def f():\n    from planted import one",
+        "def f():\n    from . import one",
+        "import importlib\nimportlib.import_module('planted.one')",
+        "import runpy\nrunpy.run_path('planted/one.py')",
+    ],
+)
+def test_a_planted_circle_is_seen(tmp_path, late) -> None:
+    (tmp_path / "planted/inner").mkdir(parents=True)
+    for name, text in (
+        ("__init__", ""), ("one", "from planted.inner import two"),
+        ("inner/__init__", ""), ("inner/two", "from planted import three"), ("three", late),
+    ):  # fmt: skip
+        (tmp_path / f"planted/{name}.py").write_text(text)
+    assert circles(dependencies(tmp_path, "planted")) == [
+        {"planted.one", "planted.inner.two", "planted.three"}
+    ]
+
+
 def packages_of(path: Path) -> set[str]:
     return {module.split(".")[0] for module in modules_of(path)}
 

@@ -1,6 +1,7 @@
 """Kernels that are built when they are first asked for, from specs on disk, into a cache.
 
-Here is whether that is asked for; `kernels` does it, and is imported when it is.
+Here is whether that is asked for, and of which specs; `kernels`, which does it, is imported when it
+is.
 """
 
 from __future__ import annotations
@@ -8,9 +9,11 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from runtime import manifest, packs
 from runtime.errors import InvalidArgument
 
 if TYPE_CHECKING:
+    from codegen.packs import Pack
     from runtime.ondemand.specs import Source
 
 sources: dict[str, Source] = {}  # of the families that `runtime.load` brought
@@ -23,7 +26,7 @@ def wanted(family: str, build: bool | None) -> bool:
     """
     if build is not None:
         return build
-    return family in sources or (_setting() != "" and _has_source(family))
+    return family in sources or (_setting() != "" and source_of(family) is not None)
 
 
 def _setting() -> str:
@@ -36,10 +39,19 @@ def _setting() -> str:
 def always(family: str) -> bool:
     """Whether KERNELMINT_BUILD says to build a family's kernels from its spec as it is now, also
     those that a pack holds."""
-    return _setting() == "always" and _has_source(family)
+    return _setting() == "always" and source_of(family) is not None
 
 
-def _has_source(family: str) -> bool:
-    from runtime.ondemand import kernels
+def source_of(family: str) -> Source | None:
+    """The spec that a family's kernels are built from; None if there is none."""
+    pack = packs.owner(family)
+    return None if pack is None else source_of_pack(family, pack)
 
-    return kernels.source_of(family) is not None
+
+def source_of_pack(family: str, pack: Pack) -> Source | None:
+    """The spec of a pack's family that its kernels are built from; None if there is none."""
+    if family in sources:
+        return sources[family]
+    from runtime.ondemand import specs  # which calls of kernels that are built do not need
+
+    return specs.of_pack(family, manifest.of_pack(pack, family).spec_folder, dict(pack.specs))

@@ -76,7 +76,7 @@ def load(folder: str | os.PathLike[str]) -> list[str]:
 def _was_built_of(owner: Pack, source: Source) -> bool:
     """Whether a pack's family is that of these specs: they are its own, or pip noted that it
     installed the pack from their project (PEP 610)."""
-    if _source_of_pack(source.family, owner) == source:
+    if ondemand.source_of_pack(source.family, owner) == source:
         return True
     if owner.distribution is None:
         return False
@@ -141,18 +141,6 @@ def _write_family(store: Cache, request: str, source: Source, work: Path) -> Ent
     return store.publish(request, nothing, Roots({}), fingerprint, made)
 
 
-def _source_of_pack(family: str, pack: Pack) -> Source | None:
-    if family in ondemand.sources:
-        return ondemand.sources[family]
-    return specs.of_pack(family, manifest.of_pack(pack, family).spec_folder, dict(pack.specs))
-
-
-def source_of(family: str) -> Source | None:
-    """The spec that a family's kernels are built from; None if there is none."""
-    pack = packs.owner(family)
-    return None if pack is None else _source_of_pack(family, pack)
-
-
 def why_not(target: Target) -> str | None:
     """Why a target's kernels cannot be built for what is here, or None if they can."""
     if not target.is_cuda:
@@ -205,7 +193,7 @@ def _architectures(key: str, wanted: Architecture, named: Sequence[str] | None) 
 
 def _request(key: str, architectures: Sequence[str] | None) -> Request:
     family = key.partition(".")[0]
-    source = source_of(family)
+    source = ondemand.source_of(family)
     if source is None:
         raise KernelNotFound(
             f"{key}: {packs.owner(family)} has no specs to build it from; name their folder: "
@@ -261,7 +249,7 @@ def keys(families: Sequence[str], set_name: str, where: str | None) -> list[str]
 
     read = []
     for family in families:
-        source = source_of(family)
+        source = ondemand.source_of(family)
         if source is None:
             raise InvalidArgument(f"{packs.owner(family)} has no specs of {family} to build from")
         read.append(Spec(source).family)

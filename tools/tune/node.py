@@ -14,7 +14,7 @@ import torch
 
 from codegen import home
 from codegen.spec.model import Shape
-from runtime import BuildError, _native, manifest
+from runtime import BuildError, _native, manifest, ondemand
 from runtime.ondemand import compilers
 from runtime.ondemand import kernels as on_demand
 from runtime.ondemand.build import Request
@@ -71,7 +71,7 @@ def identity(family: str, is_cuda: bool, installed: bool) -> dict[str, str]:
         found["compilers and flags"] = digest(recipe.identity)[:8]
     except BuildError as error:
         found["c++"] = str(error)
-    source = on_demand.source_of(family) if installed else None
+    source = ondemand.source_of(family) if installed else None
     if source is not None:
         grouped = source.folder.parent != source.root
         folder = source.folder.parent if grouped else source.folder
@@ -110,7 +110,7 @@ def _know(job: Job) -> str | None:
 
 def request(family: str, key: str, code: Sequence[str], is_cuda: bool) -> Request:
     """A kernel as it is built for `code`."""
-    source = on_demand.source_of(family)
+    source = ondemand.source_of(family)
     assert source is not None  # the tuner has looked
     recipe: Recipe = compilers.cuda(tuple(code)) if is_cuda else compilers.cpu(code[0])
     return Request(key, source, recipe)

@@ -21,7 +21,7 @@ from codegen.spec.load_tuning import load_shapes
 from codegen.spec.model import Configuration, Family, Shape, Shapes, Target
 from codegen.spec.problems import SpecError
 from codegen.spec.source import Document
-from runtime import BuildError, listing, manifest, packs
+from runtime import BuildError, listing, manifest, ondemand, packs
 from runtime.ondemand import kernels as on_demand
 from runtime.ondemand.cache import content
 from runtime.ondemand.specs import Source
@@ -138,7 +138,7 @@ class Tuner:
         self._options = options
         self._say = say
         self._begin = time.monotonic()
-        source = on_demand.source_of(options.family)
+        source = ondemand.source_of(options.family)
         if source is None:
             raise TuningError(
                 f"{packs.owner(options.family)} has no specs of {options.family} to build from"
