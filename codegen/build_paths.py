@@ -12,6 +12,7 @@ only.
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,7 +28,7 @@ def find(entry: Mapping[str, str], specs: Mapping[str, Path]) -> Path:
     if "package" in entry:
         return in_package(entry["package"], entry["path"], entry["pip"])
     path = (specs[entry["specs"]] / entry["path"]).resolve()
-    if not path.exists():
+    if not os.path.exists(path):
         raise PathNotFoundError(f"there is no {path}, which a spec's `build:` names")
     return path
 
@@ -43,7 +44,7 @@ def in_package(package: str, path: str, pip: str) -> Path:
             "an isolated build sees nothing else"
         )
     folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
-    found = next((folder / path for folder in folders if (folder / path).exists()), None)
+    found = next((folder / path for folder in folders if os.path.exists(folder / path)), None)
     if found is None:
         raise PathNotFoundError(
             f"the Python package {package} ({', '.join(map(str, folders)) or 'no folder'}) has no "

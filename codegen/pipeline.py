@@ -49,10 +49,10 @@ def _absent(families: Sequence[Family], spec_dirs: Sequence[Path]) -> Iterator[P
             if named.specs is None:
                 continue
             path = folders[named.specs] / named.path
-            if named in build.include and not path.is_dir():
+            if named in build.include and not os.path.isdir(path):
                 shown = display_path(Path(os.path.normpath(path)))
                 yield Problem(named.location, f"there is no folder {shown}")
-            elif named not in build.include and not path.is_file():
+            elif named not in build.include and not os.path.isfile(path):
                 shown = display_path(Path(os.path.normpath(path)))
                 yield Problem(named.location, f"there is no file {shown}")
 

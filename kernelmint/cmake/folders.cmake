@@ -3,9 +3,9 @@
 # would build stale code.)
 function(kernelmint_check_folders)
   foreach(variable IN LISTS ARGN)
-    if("${${variable}}" MATCHES "[][;\"'`$&\\<>|*?^]")
+    if("${${variable}}" MATCHES "[][\n;\"'`$&\\<>|*?^]")
       message(FATAL_ERROR "Kernelmint: CMake and ninja cannot build if a folder's name holds a "
-              "quote, a bracket or one of ; $ & \\ < > | * ? ^. Rename it, or choose another: "
+              "quote, a bracket, a newline or one of ; $ & \\ < > | * ? ^. Rename it, or choose another: "
               "${variable} is ${${variable}}")
     endif()
   endforeach()
