@@ -50,26 +50,26 @@ class Difference:
     name: str
     problem: str | None  # shapes or dtypes differ; nothing else was compared then
     tolerance: Tolerance
-    compared: int
-    excluded: int  # left out by the caller's mask
-    beyond: int  # fail the joint criterion
-    beyond_rtol: int  # relative difference > rtol
-    beyond_atol: int  # absolute difference > atol
-    nan: tuple[int, int]  # in actual, in expected
-    inf: tuple[int, int]
-    max_abs: float
-    mean_abs: float
-    std_abs: float
-    max_rel: float
-    mean_rel: float
-    p99: float
-    p999: float
-    rms_ratio: float  # rms(actual - expected) / rms(expected)
-    max_ulp: float  # in units of expected's last place, for its dtype
-    range_actual: tuple[float, float]
-    range_expected: tuple[float, float]
-    worst: Element | None
-    first: Element | None  # in the order of the indices, that fails; None if all agree
+    compared: int = 0
+    excluded: int = 0  # left out by the caller's mask
+    beyond: int = 0  # fail the joint criterion
+    beyond_rtol: int = 0  # relative difference > rtol
+    beyond_atol: int = 0  # absolute difference > atol
+    nan: tuple[int, int] = (0, 0)  # in actual, in expected
+    inf: tuple[int, int] = (0, 0)
+    max_abs: float = math.nan
+    mean_abs: float = math.nan
+    std_abs: float = math.nan
+    max_rel: float = math.nan
+    mean_rel: float = math.nan
+    p99: float = math.nan
+    p999: float = math.nan
+    rms_ratio: float = math.nan  # rms(actual - expected) / rms(expected)
+    max_ulp: float = math.nan  # in units of expected's last place, for its dtype
+    range_actual: tuple[float, float] = (math.nan, math.nan)
+    range_expected: tuple[float, float] = (math.nan, math.nan)
+    worst: Element | None = None
+    first: Element | None = None  # in the order of the indices, that fails; None if all agree
     failing: torch.Tensor | None = dataclasses.field(repr=False, default=None)
     """bool, one an element; None if nothing was compared."""
 
@@ -87,7 +87,7 @@ class Difference:
 
 def refused(name: str, problem: str) -> Difference:
     """What cannot be compared element by element, and why it is wrong."""
-    return _nothing_compared(name, problem, Tolerance())
+    return Difference(name, problem, Tolerance())
 
 
 def compare(
@@ -115,7 +115,7 @@ def compare(
     elif actual.dtype != expected.dtype and expected.dtype != torch.float64:
         problem = f"dtype {actual.dtype} against {expected.dtype}"
     if problem is not None:
-        return _nothing_compared(name, problem, tolerance)
+        return Difference(name, problem, tolerance)
 
     x, y = actual.detach().double(), expected.detach().double().to(actual.device)
     counted = torch.ones_like(x, dtype=torch.bool)
@@ -123,7 +123,8 @@ def compare(
         counted &= where.to(x.device)
     compared = int(counted.sum())
     if compared == 0:
-        return _nothing_compared(name, "no element is left to compare", tolerance, x.numel())
+        problem = "no element is left to compare"
+        return Difference(name, problem, tolerance, excluded=x.numel())
     nan = (_count(counted & x.isnan()), _count(counted & y.isnan()))
     inf = (_count(counted & x.isinf()), _count(counted & y.isinf()))
     finite = counted & x.isfinite() & y.isfinite()
@@ -197,14 +198,14 @@ class Selections:
 
     name: str
     problem: str | None
-    rows: int
-    identical: int
-    order_only: int  # the same blocks in another order, their scores within the gap's tolerance
-    tie_explained: int  # other blocks, their scores within the tolerance
-    broken_ties: int  # other blocks or order with exactly equal scores: the tie rule was broken
-    wrong: int  # a gap beyond the tolerance
-    largest_gap: float  # among the explained
-    worst: str | None
+    rows: int = 0
+    identical: int = 0
+    order_only: int = 0  # the same blocks in another order, their scores within the gap's tolerance
+    tie_explained: int = 0  # other blocks, their scores within the tolerance
+    broken_ties: int = 0  # other blocks or order with equal scores: the tie rule was broken
+    wrong: int = 0  # a gap beyond the tolerance
+    largest_gap: float = 0.0  # among the explained
+    worst: str | None = None
     differing: torch.Tensor | None = dataclasses.field(repr=False, default=None)
     """bool, one a row: the sets differ."""
 
@@ -245,14 +246,14 @@ def compare_selections(
         problem = (
             f"{actual.dtype} {list(actual.shape)} against {expected.dtype} {list(expected.shape)}"
         )
-        return Selections(name, problem, 0, 0, 0, 0, 0, 0, 0.0, None)
+        return Selections(name, problem)
     extent = ranking.shape[-1]
     for side in (actual, expected):
         if side.numel() and (int(side.min()) < -1 or int(side.max()) >= extent):
             problem = (
                 f"an index lies outside -1 to {extent - 1}: {int(side.min())}, {int(side.max())}"
             )
-            return Selections(name, problem, 0, 0, 0, 0, 0, 0, 0.0, None)
+            return Selections(name, problem)
     ranking = ranking.double()
     mine, theirs = (
         _ranks(side.to(ranking.device), ranking, absent_rank) for side in (actual, expected)
@@ -293,16 +294,6 @@ def compare_selections(
         worst=worst,
         differing=~same_set,
     )
-
-
-def _nothing_compared(
-    name: str, problem: str, tolerance: Tolerance, excluded: int = 0
-) -> Difference:
-    nan = math.nan
-    return Difference(
-        name, problem, tolerance, 0, excluded, 0, 0, 0, (0, 0), (0, 0), nan, nan, nan, nan, nan,
-        nan, nan, nan, nan, (nan, nan), (nan, nan), None, None,
-    )  # fmt: skip
 
 
 def _ranks(index: torch.Tensor, ranking: torch.Tensor, absent: float) -> torch.Tensor:

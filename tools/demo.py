@@ -21,12 +21,11 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import runtime
 from codegen.words import counted
-from runtime.operators import DTYPES
 
-from .families import oracle
 from .listing import Row, most_rows, print_rest, print_rows
+from .problem import Case, of_case
 
-BATCH, SEQ_LEN, HEADS, KV_HEADS = 2, 500, 8, 2
+CASE = Case({"B": 2, "Sq": 500, "Sk": 500, "H": 8, "Hk": 2})
 MOST = 1.5  # times PyTorch's error
 
 
@@ -51,7 +50,6 @@ def main(everything: bool) -> None:
 def demonstrate(everything: bool) -> int:
     """Run the demonstration; return the exit status."""
     console = Console(highlight=False, soft_wrap=True)
-    reference = oracle("flash_forward")
     kernels = runtime.kernels(family="flash_forward")
     runnable = [info for info in kernels if info.available]
     if not runnable:
@@ -60,29 +58,19 @@ def demonstrate(everything: bool) -> int:
     targets = sorted({info.target for info in runnable})
     console.print(
         f"{len(runnable)} of {counted(len(kernels), 'kernel')} can run here "
-        f"({', '.join(targets)}); "
-        f"q [{BATCH}, {SEQ_LEN}, {HEADS}, d], k and v [{BATCH}, {SEQ_LEN}, {KV_HEADS}, d], random"
+        f"({', '.join(targets)}); q [2, 500, 8, d], k and v [2, 500, 2, d], random"
     )
     headings = ("ms", "max error", "rms error", "PyTorch's max", "rms", "ratio of rms")
     rows: list[tuple[float, Row]] = []
-    generator = torch.Generator().manual_seed(0)
     for info in track(runnable, "calling", console=Console(stderr=True), transient=True):
-        shape = info.parameters
-        device = "cpu" if info.target == "cpu" else "cuda"
-        q, k, v = (
-            torch.randn(BATCH, SEQ_LEN, heads, shape["d_head"], generator=generator)
-            .to(DTYPES[shape["dtype"]])
-            .to(device)
-            for heads in (HEADS, KV_HEADS, KV_HEADS)
-        )
-        want = reference(q, k, v, causal=shape["causal"])
-        out = torch.full_like(q, float("nan"))  # an element left unwritten shows
+        made = of_case(info, CASE, torch.device("cuda" if info.is_cuda else "cpu"))
+        q, k, v = made.tensors.values()
+        (want,), (out,) = made.expected, made.outputs()
         kernel = runtime.kernel(info.key)
         kernel(q, k, v, out=out)
         _, milliseconds = kernel.timed(q, k, v, out=out)
-        ours, theirs = (
-            (result.double() - want).abs() for result in (out, pytorch(q, k, v, shape["causal"]))
-        )
+        theirs = pytorch(q, k, v, info.parameters["causal"])
+        ours, theirs = ((result.double() - want).abs() for result in (out, theirs))
         ratio = (ours.norm() / theirs.norm()).item()
         errors = [f(e) for e in (ours, theirs) for f in (torch.max, root_mean_square)]
         cells = [f"{e.item():.2e}" for e in errors]

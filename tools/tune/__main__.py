@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console, JustifyMethod
@@ -73,18 +74,11 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 def main(
     family: str,
     target: str,
-    set_name: str | None,
-    where: str | None,
-    shapes: Path | None,
-    device: str | None,
-    ray: str | None,
     budget: float | None,
-    seconds: float,
-    patience: float,
-    fresh: bool,
     json_file: Path | None,
     everything: bool,
     out: Path | None,
+    **asked: Any,
 ) -> None:
     """Find the fastest kernels of FAMILY for this machine's devices.
 
@@ -97,20 +91,8 @@ def main(
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         family, specs = named(family)
-        options = Options(
-            family=family,
-            target=target,
-            specs=specs,
-            set_name=set_name,
-            where=where,
-            shapes=shapes,
-            device=device,
-            ray=ray,
-            budget=None if budget is None else 60 * budget,
-            seconds=seconds,
-            patience=patience,
-            fresh=fresh,
-        )
+        seconds = None if budget is None else 60 * budget
+        options = Options(family=family, target=target, specs=specs, budget=seconds, **asked)
         tuner = Tuner(options, lambda line: click.echo(line, err=True))
         path = out or tuner.out
         owner = packs.owner(family)
