@@ -35,6 +35,7 @@ from codegen.spec.load_build import BuildLoader
 from codegen.spec.load_sets import SetLoader
 from codegen.spec.model import (
     Bound,
+    Derived,
     Family,
     Launch,
     Needs,
@@ -66,51 +67,9 @@ class TargetLoader:
     def load(self, written: schema.TargetFile) -> Target:
         """The target; what is wrong goes to the document."""
         document, family = self.document, self.family
-        if written.target != "cpu" and not of_target(written.target):
-            document.report(
-                f"unknown target '{written.target}': expected cpu or a minimum architecture "
-                "such as sm80, sm90a or sm100f",
-                "target",
-            )
-        elif written.target != document.path.stem:
-            document.report(
-                f"target '{written.target}' must be named as its file, {document.path.name}",
-                "target",
-            )
-        own = load_parameters(document, written.parameters)
-        meanings = {
-            **dict.fromkeys((parameter.name for parameter in family.parameters), "a parameter"),
-            **dict.fromkeys((value.name for value in family.derived), "a derived value"),
-            **dict.fromkeys(family.call_scope, "an optional tensor"),
-            **dict.fromkeys(family.symbols, "a symbol"),
-            **dict.fromkeys((scalar.name for scalar in family.scalars), "a scalar"),
-        }
-        for name in written.parameters:
-            if name in meanings:
-                message = f"'{name}' is also {meanings[name]} of the family"
-                document.report(message, "parameters", name, key=True)
-        parameters = family.parameters + own
-        if len(parameters) > MAX_PARAMETERS:
-            message = (
-                f"{len(parameters)} parameters, the family's included; at most {MAX_PARAMETERS}"
-            )
-            document.report(message, "parameters", key=True)
-            raise TooManyProblemsError
-        check_tokens(document, parameters, own)
-        kinds = {parameter.name: parameter.kind for parameter in parameters}
-        shared_kinds = {value.name: value.expression.kind for value in family.derived}
-        derived = family.derived + load_derived(
-            document,
-            written.derived,
-            {**kinds, **shared_kinds},
-            {**meanings, **dict.fromkeys(written.parameters, "a parameter")},
-            len(family.derived),
-        )
-        constants = {**kinds, **{value.name: value.expression.kind for value in derived}}
-        for parameter in parameters:
-            if parameter.type is ParameterType.ENUM and enum_type(parameter.name) in constants:
-                message = f"'{enum_type(parameter.name)}' is the C++ type of '{parameter.name}'"
-                document.report(f"{message}: rename one of them")
+        self._check_name(written)
+        own, parameters = self._parameters(written)
+        derived, constants = self._derived(written, parameters)
         facts = DEVICE_FACTS if written.target != "cpu" else DEVICE_FACTS[:1]
         sizes = {**constants, **family.sizes, **dict.fromkeys(facts, INT)}
         scalars = {scalar.name: scalar.kind for scalar in family.scalars}
@@ -154,6 +113,71 @@ class TargetLoader:
             file=spec_name(self.spec_dir, document.path),
             display=document.name,
         )
+
+    def _check_name(self, written: schema.TargetFile) -> None:
+        if written.target != "cpu" and not of_target(written.target):
+            self.document.report(
+                f"unknown target '{written.target}': expected cpu or a minimum architecture "
+                "such as sm80, sm90a or sm100f",
+                "target",
+            )
+        elif written.target != self.document.path.stem:
+            self.document.report(
+                f"target '{written.target}' must be named as its file, {self.document.path.name}",
+                "target",
+            )
+
+    def _meanings(self) -> dict[str, str]:
+        """What the family's names are, which no target may give another meaning."""
+        family = self.family
+        return {
+            **dict.fromkeys((parameter.name for parameter in family.parameters), "a parameter"),
+            **dict.fromkeys((value.name for value in family.derived), "a derived value"),
+            **dict.fromkeys(family.call_scope, "an optional tensor"),
+            **dict.fromkeys(family.symbols, "a symbol"),
+            **dict.fromkeys((scalar.name for scalar in family.scalars), "a scalar"),
+        }
+
+    def _parameters(
+        self, written: schema.TargetFile
+    ) -> tuple[tuple[Parameter, ...], tuple[Parameter, ...]]:
+        """The target's own parameters; and all, the family's before them."""
+        document, family, meanings = self.document, self.family, self._meanings()
+        own = load_parameters(document, written.parameters)
+        for name in written.parameters:
+            if name in meanings:
+                message = f"'{name}' is also {meanings[name]} of the family"
+                document.report(message, "parameters", name, key=True)
+        parameters = family.parameters + own
+        if len(parameters) > MAX_PARAMETERS:
+            message = (
+                f"{len(parameters)} parameters, the family's included; at most {MAX_PARAMETERS}"
+            )
+            document.report(message, "parameters", key=True)
+            raise TooManyProblemsError
+        check_tokens(document, parameters, own)
+        return own, parameters
+
+    def _derived(
+        self, written: schema.TargetFile, parameters: Sequence[Parameter]
+    ) -> tuple[tuple[Derived, ...], dict[str, Kind]]:
+        """Derived values, the family's before the target's; and the kinds of all constants."""
+        document, family = self.document, self.family
+        kinds = {parameter.name: parameter.kind for parameter in parameters}
+        shared_kinds = {value.name: value.expression.kind for value in family.derived}
+        derived = family.derived + load_derived(
+            document,
+            written.derived,
+            {**kinds, **shared_kinds},
+            {**self._meanings(), **dict.fromkeys(written.parameters, "a parameter")},
+            len(family.derived),
+        )
+        constants = {**kinds, **{value.name: value.expression.kind for value in derived}}
+        for parameter in parameters:
+            if parameter.type is ParameterType.ENUM and enum_type(parameter.name) in constants:
+                message = f"'{enum_type(parameter.name)}' is the C++ type of '{parameter.name}'"
+                document.report(f"{message}: rename one of them")
+        return derived, constants
 
     def _kernel(self, written: schema.TargetFile) -> tuple[str, str | None]:
         header, colon, kernel = written.kernel.partition(":")

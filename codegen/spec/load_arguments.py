@@ -1,0 +1,245 @@
+"""The arguments of a family: its tensors, the symbols of their extents, and its scalars."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from codegen.spec import schema
+from codegen.spec.checks import (
+    check_dtype,
+    load_alignment,
+    load_expression,
+)
+from codegen.spec.expressions import BOOL, DEVICE_FACTS, FUNCTIONS, INT, Expression, Kind
+from codegen.spec.model import (
+    Dim,
+    Role,
+    Rule,
+    Scalar,
+    Tensor,
+    integers,
+)
+from codegen.spec.names import IDENTIFIER, MAX_NAME, SNAKE, enum_type, reserved
+from codegen.spec.source import Document
+from codegen.words import did_you_mean
+
+# runtime/include/registry.h
+MAX_RANK = 8
+MAX_SYMBOLS = 32
+MAX_TENSORS = 32
+MAX_SCALARS = 32
+
+# What is known of the device where any target may run.
+SHARED_FACTS = dict.fromkeys(DEVICE_FACTS[:1], INT)
+
+
+class ArgumentLoader:
+    """Loads `arguments` of a family.yaml; what is wrong goes to the document.
+
+    Attributes:
+        constraints: what the alignment of its tensors asks of a configuration.
+    """
+
+    def __init__(self, document: Document) -> None:
+        self.document = document
+        self.constraints: tuple[Rule, ...] = ()
+
+    def symbols(self, written: schema.FamilyFile, constants: Container[str]) -> dict[str, Kind]:
+        """The symbols that inputs bind: bare names among their extents, in order. What optional
+        inputs alone bind is known only if one of them is passed."""
+        symbols: dict[str, Kind] = {}
+        for name, argument in written.arguments.items():
+            if not isinstance(argument, schema.TensorInput):
+                continue
+            for i, dim in enumerate(argument.tensor):
+                symbol = dim.strip()
+                if not symbol.isidentifier() or symbol in constants:
+                    continue
+                if symbol in symbols:
+                    given = symbols[symbol].given
+                    if given and name not in given:
+                        more = (*given, name) if argument.optional else ()
+                        symbols[symbol] = replace(INT, given=more)
+                    continue
+                path = ("arguments", name, "tensor", i)
+                if symbol in FUNCTIONS or not IDENTIFIER.match(symbol):
+                    self.document.report(f"'{symbol}' cannot be a symbol", *path)
+                elif why := reserved(symbol):
+                    self.document.report(f"symbol '{symbol}' {why}: choose another", *path)
+                elif symbol in written.arguments:
+                    self.document.report(f"symbol '{symbol}' is also an argument's name", *path)
+                symbols[symbol] = replace(INT, given=(name,)) if argument.optional else INT
+        if len(symbols) > MAX_SYMBOLS:
+            self.document.report(f"{len(symbols)} symbols; at most {MAX_SYMBOLS}", "arguments")
+        return symbols
+
+    def load(
+        self, written: schema.FamilyFile, kinds: Mapping[str, Kind], scope: Mapping[str, Kind]
+    ) -> tuple[tuple[Tensor, ...], tuple[Scalar, ...]]:
+        """Tensors and scalars, in order; expressions know `scope`, dtypes `kinds` alone."""
+        tensors: list[Tensor] = []
+        scalars: list[Scalar] = []
+        for name, argument in written.arguments.items():
+            self._check_argument_name(name, kinds)
+            if isinstance(argument, schema.ScalarInput):
+                scalars.append(self._scalar(name, argument, {**scope, **SHARED_FACTS}))
+        for name, argument in written.arguments.items():
+            if not isinstance(argument, schema.ScalarInput):
+                tensors.append(self._tensor(name, argument, kinds, scope, scalars))
+        place = ("arguments",)
+        for scalar in scalars:
+            if scalar.values and enum_type(scalar.name) in {*written.arguments, *scope}:
+                message = f"'{enum_type(scalar.name)}' is the C++ type of '{scalar.name}'"
+                self.document.report(message, *place, scalar.name, key=True)
+        inputs = [tensor for tensor in tensors if tensor.role is Role.INPUT]
+        if all(tensor.optional or tensor.on_host for tensor in inputs):
+            message = (
+                "a family has at least one argument of kind 'tensor:' that is not optional and not "
+                "on the host"
+            )
+            self.document.report(message, *place, key=True)
+        if not any(tensor.role is Role.OUTPUT or tensor.mutated for tensor in tensors):
+            message = (
+                "a family has at least one argument of kind 'output:', or a 'tensor:' with "
+                "'mutated: true'"
+            )
+            self.document.report(message, *place, key=True)
+        for earlier, tensor in pairwise(inputs):
+            if earlier.optional and not tensor.optional:
+                message = (
+                    f"'{tensor.name}' stands behind the optional '{earlier.name}': in Python, what "
+                    "may be left out comes last"
+                )
+                self.document.report(message, *place, tensor.name, key=True)
+        if len(tensors) > MAX_TENSORS:
+            self.document.report(f"{len(tensors)} tensors; at most {MAX_TENSORS}", *place, key=True)
+        if len(scalars) > MAX_SCALARS:
+            self.document.report(f"{len(scalars)} scalars; at most {MAX_SCALARS}", *place, key=True)
+        flags = {
+            f"return_{tensor.name}"
+            for tensor in tensors
+            if tensor.role is Role.OUTPUT and tensor.optional
+        }
+        for name in written.arguments:
+            if name in flags:
+                message = f"'{name}' is what asks for the optional output"
+                self.document.report(message, *place, name, key=True)
+        return tuple(tensors), tuple(scalars)
+
+    def _check_argument_name(self, name: str, kinds: Mapping[str, Kind]) -> None:
+        path = ("arguments", name)
+        if not IDENTIFIER.match(name):
+            self.document.report(f"'{name}' cannot be an argument's name", *path, key=True)
+        elif why := reserved(name):
+            self.document.report(f"argument '{name}' {why}: choose another", *path, key=True)
+        elif name in kinds:
+            self.document.report(f"'{name}' is also a parameter's name", *path, key=True)
+
+    def _scalar(self, name: str, written: schema.ScalarInput, scope: Mapping[str, Kind]) -> Scalar:
+        default, values = None, tuple(written.values or ())
+        if written.scalar == "enum":
+            default = self._enum(name, written, values)
+        elif written.values is not None:
+            message = f"only an enum has values, not a scalar of {written.scalar}"
+            self.document.report(message, "arguments", name, "values", key=True)
+        elif written.default is not None:
+            expects = {"f32": "number", "f64": "number", "bool": "bool"}.get(written.scalar, "int")
+            path = ("arguments", name, "default")
+            default = load_expression(self.document, written.default, scope, expects, *path)
+        return Scalar(name, written.scalar, default, values, " ".join(written.doc.split()))
+
+    def _enum(
+        self, name: str, written: schema.ScalarInput, values: tuple[str, ...]
+    ) -> Expression | None:
+        """The default of an enum, as the place of the value; reports what its values may not be."""
+        document, path = self.document, ("arguments", name)
+        if not values:
+            document.report("an enum lists its values", *path)
+        for i, value in enumerate(values):
+            if not SNAKE.match(value) or len(value) > MAX_NAME:
+                message = (
+                    f"'{value}' cannot be a value: lower-case letters and digits, joined by single "
+                    "underscores"
+                )
+                document.report(message, *path, "values", i)
+            elif value in values[:i]:
+                document.report(f"'{value}' is listed twice", *path, "values", i)
+        if written.default is None:
+            return None
+        if written.default not in values:
+            hint = did_you_mean(written.default, values)
+            message = f"'{written.default}' is not among the values of {name}{hint}"
+            document.report(message, *path, "default")
+            return None
+        place = ast.Constant(values.index(written.default), col_offset=0)
+        return Expression(written.default, place, INT)
+
+    def _tensor(
+        self,
+        name: str,
+        written: schema.TensorInput | schema.TensorOutput,
+        kinds: Mapping[str, Kind],
+        scope: Mapping[str, Kind],
+        scalars: Sequence[Scalar],
+    ) -> Tensor:
+        match written:
+            case schema.TensorInput(tensor=texts):
+                role, key = Role.INPUT, "tensor"
+                own = {s: INT for s, kind in scope.items() if name in kind.given}
+                known = {**scope, **own}  # if it is passed, and its shape is looked at
+            case schema.TensorOutput(output=texts):
+                role, key = Role.OUTPUT, "output"
+                known = {**scope, **integers(scalars)}
+        path = ("arguments", name)
+        if len(texts) > MAX_RANK:
+            self.document.report(f"{len(texts)} extents; at most {MAX_RANK}", *path, key)
+        check_dtype(self.document, written.dtype, kinds, *path, "dtype")
+        dims = []
+        for i, text in enumerate(texts):
+            expression = load_expression(self.document, text, known, "int", *path, key, i)
+            self._check_extent(name, expression, scalars)
+            is_symbol = expression.text not in kinds and scope.get(expression.text) == INT
+            dims.append(Dim(expression, expression.text if is_symbol else None))
+        if written.contiguous and written.strided:
+            message = "a tensor is contiguous or has strides, not both"
+            self.document.report(message, *path, "strided", key=True)
+        strides = "contiguous" if written.contiguous else "any" if written.strided else "rows"
+        aligned = (*path, "alignment")
+        alignment, rules = load_alignment(self.document, written.alignment, kinds, *aligned)
+        self.constraints += rules
+        return Tensor(
+            name,
+            role,
+            tuple(dims),
+            written.dtype,
+            written.optional,
+            isinstance(written, schema.TensorInput) and written.mutated,
+            isinstance(written, schema.TensorInput) and written.device == "host",
+            strides,
+            alignment,
+            " ".join(written.doc.split()),
+        )
+
+    def _check_extent(self, name: str, extent: Expression, scalars: Sequence[Scalar]) -> None:
+        """Reports scalars that an output's extent may not name: torch.compile asks for the extent
+        if there is no device."""
+        for scalar in scalars:
+            facts = scalar.default.names & {*DEVICE_FACTS} if scalar.default else ()
+            if facts and scalar.name in extent.names:
+                message = (
+                    f"'{', '.join(facts)}' is a fact about the device, but an extent of the output "
+                    f"'{name}' depends on '{scalar.name}': torch.compile needs it without a device"
+                )
+                self.document.report(message, "arguments", scalar.name, "default")
+
+
+def optional_tensors(written: schema.FamilyFile) -> dict[str, Kind]:
+    """What expressions may ask for: whether a tensor that may be left out is there."""
+    return {
+        name: BOOL
+        for name, argument in written.arguments.items()
+        if not isinstance(argument, schema.ScalarInput) and argument.optional
+    }

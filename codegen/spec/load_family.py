@@ -1,0 +1,209 @@
+"""One family.yaml: what a family computes, without its targets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
+
+from codegen.manifest import Gradient
+from codegen.spec import schema
+from codegen.spec.checks import (
+    check_file,
+    check_identifier,
+    load_derived,
+    load_expression,
+    load_parameters,
+    load_rules,
+    spec_name,
+)
+from codegen.spec.expressions import Kind
+from codegen.spec.load_arguments import MAX_RANK, SHARED_FACTS, ArgumentLoader, optional_tensors
+from codegen.spec.load_build import BuildLoader
+from codegen.spec.model import (
+    Family,
+    Parameter,
+    ParameterType,
+    RecordTensor,
+    Role,
+    Rule,
+    Tensor,
+    Trace,
+    integers,
+)
+from codegen.spec.names import SNAKE, reserved
+from codegen.spec.source import Document
+from codegen.words import did_you_mean
+
+
+class FamilyLoader:
+    """Loads one family.yaml; what is wrong goes to the document."""
+
+    def __init__(self, document: Document, spec_dir: Path, folder: Path) -> None:
+        self.document = document
+        self.spec_dir = spec_dir
+        self.folder = folder
+
+    def load(self, written: schema.FamilyFile, is_cuda: bool | None) -> Family:
+        """The family; `is_cuda`: whether all its targets are CUDA's, or none; None: some are."""
+        document, arguments = self.document, ArgumentLoader(self.document)
+        self._check_name(written)
+        parameters = load_parameters(document, written.parameters)
+        kinds = {parameter.name: parameter.kind for parameter in parameters}
+        symbols = arguments.symbols(written, {*kinds, *written.derived})
+        meanings = {
+            **dict.fromkeys(kinds, "a parameter"),
+            **dict.fromkeys(symbols, "a symbol"),
+            **dict.fromkeys(written.arguments, "an argument"),
+        }
+        derived = load_derived(document, written.derived, kinds, meanings)
+        constants = {**kinds, **{value.name: value.expression.kind for value in derived}}
+        call_scope = {**symbols, **optional_tensors(written)}
+        scope = {**constants, **call_scope}
+        tensors, scalars = arguments.load(written, constants, scope)
+        numbers = {**scope, **SHARED_FACTS, **{scalar.name: scalar.kind for scalar in scalars}}
+        trace = self._trace(written, parameters, kinds, {**scope, **integers(scalars)})
+        if written.reference is not None:
+            check_file(document, self.folder, written.reference, "reference")
+        file = spec_name(self.spec_dir, document.path)
+        # of a single one, the place of `front` itself
+        fronts = [self._function(file, text, "front", i) for i, text in enumerate(written.front)]
+        return Family(
+            name=written.family,
+            summary=" ".join(written.summary.split()),
+            tensors=tensors,
+            scalars=scalars,
+            argument_order=tuple(written.arguments),
+            symbols=tuple(symbols),
+            call_scope=call_scope,
+            parameters=parameters,
+            derived=derived,
+            constraints=(*arguments.constraints, *((trace.is_whole,) if trace else ())),
+            requires=load_rules(document, written.requires, numbers, "requires"),
+            trace=trace,
+            build=BuildLoader(document, self.spec_dir, self.folder).load(written.build, is_cuda),
+            reference=written.reference,
+            gradient=self._gradient(file, written, tensors),
+            fronts=tuple(fronts),
+            choices=(),
+            targets=(),
+            folder=self.folder.relative_to(self.spec_dir).as_posix(),
+            file=file,
+        )
+
+    def _check_name(self, written: schema.FamilyFile) -> None:
+        document = self.document
+        if written.family != self.folder.name:
+            document.report(
+                f"family '{written.family}' must be named as its folder, '{self.folder.name}'",
+                "family",
+            )
+        elif not SNAKE.match(written.family):
+            document.report(
+                "a family's name is lower-case letters and digits, joined by single underscores",
+                "family",
+            )
+        elif why := reserved(written.family):
+            document.report(f"'{written.family}' {why}: choose another name", "family")
+        group = self.folder.relative_to(self.spec_dir).parent.name
+        if group and not SNAKE.match(group):
+            document.report(
+                f"the folder '{group}' of a group of families is quoted in C++: name it in "
+                "lower-case letters and digits, joined by single underscores",
+                "family",
+            )
+
+    def _trace(
+        self,
+        written: schema.FamilyFile,
+        parameters: Sequence[Parameter],
+        kinds: Mapping[str, Kind],
+        scope: Mapping[str, Kind],
+    ) -> Trace | None:
+        if written.trace is None:
+            return None
+        trace, document, problems = written.trace, self.document, len(self.document.problems)
+        named = {parameter.name: parameter for parameter in parameters}
+        parameter = named.get(trace.parameter)
+        if parameter is None:
+            hint = did_you_mean(trace.parameter, named)
+            message = f"the family has no parameter '{trace.parameter}'{hint}"
+            document.report(message, "trace", "parameter")
+        elif parameter.type is not ParameterType.BOOL or parameter.default is not False:
+            message = f"'{trace.parameter}' must be a bool whose default is false"
+            document.report(message, "trace", "parameter")
+        if "trace" in {*written.arguments, *scope} - kinds.keys():
+            message = "args.trace is where the records go: no argument and no symbol may be 'trace'"
+            document.report(message, "trace", key=True)
+        if len(trace.grid) >= MAX_RANK:
+            message = f"{len(trace.grid)} extents; at most {MAX_RANK - 1}, one is the record's"
+            document.report(message, "trace", "grid")
+        grid = tuple(
+            load_expression(document, text, scope, "int", "trace", "grid", i)
+            for i, text in enumerate(trace.grid)
+        )
+        record = []
+        for name, tensor in trace.record.items():
+            place = ("trace", "record", name)
+            if name in kinds:
+                document.report(f"'{name}' is also a parameter's name", *place, key=True)
+            else:
+                check_identifier(document, name, "a tensor of the record", *place)
+            shape = [
+                load_expression(document, text, kinds, "int", *place, "shape", i)
+                for i, text in enumerate(tensor.shape)
+            ]
+            record.append(RecordTensor(name, tuple(shape), " ".join(tensor.doc.split())))
+        if len(document.problems) > problems:
+            return None
+        shapes = [[extent.operand for extent in tensor.shape] for tensor in record]
+        sizes = " + ".join(" * ".join(shape) for shape in shapes)
+        floats = load_expression(document, sizes, kinds, "int", "trace", "record")
+        extents = dict.fromkeys(extent for shape in shapes for extent in shape)
+        whole = " and ".join(f"{extent} >= 1" for extent in extents)
+        text = f"not {trace.parameter} or {whole}"
+        is_whole = Rule(
+            load_expression(document, text, kinds, "bool", "trace", "record"),
+            "each tensor of a trace's record has at least one element",
+            document.locate("trace", "record", key=True),
+        )
+        return Trace(trace.parameter, grid, tuple(record), floats, is_whole)
+
+    def _function(self, file: str, text: str, *place: str | int) -> tuple[str, str]:
+        """The module, as it is imported, and the function of it that a text such as
+        front.py:function names."""
+        check_file(self.document, self.folder, text, *place)
+        name, _, function = text.partition(":")
+        module = name.removesuffix(".py").split("/")
+        if not name.endswith(".py") or not all(n.isidentifier() for n in (*module, function)):
+            self.document.report(f"got '{text}', expected file.py:function", *place)
+        return ".".join((*PurePosixPath(file).parent.parts, *module)), function
+
+    def _gradient(
+        self, file: str, written: schema.FamilyFile, tensors: Sequence[Tensor]
+    ) -> Gradient | None:
+        gradient = written.gradient
+        if gradient is None:
+            return None
+        if changed := [tensor.name for tensor in tensors if tensor.mutated]:
+            message = f"{', '.join(changed)} changes in place: such a family has no gradient"
+            self.document.report(message, "gradient", key=True)
+        inputs = [t.name for t in tensors if t.role is Role.INPUT]
+        outputs = [t.name for t in tensors if t.role is Role.OUTPUT]
+        optional = [t.name for t in tensors if t.role is Role.OUTPUT and t.optional]
+        for member, names, known, what in (
+            ("inputs", gradient.inputs, inputs, "an input"),
+            ("outputs", gradient.outputs, outputs, "an output"),
+            ("keeps", gradient.keeps, optional, "an optional output"),
+        ):
+            for i, name in enumerate(names):
+                if name not in known:
+                    message = f"'{name}' is not {what}{did_you_mean(name, known)}"
+                    self.document.report(message, "gradient", member, i)
+        module, function = self._function(file, gradient.function, "gradient", "function")
+        return Gradient(
+            module=module,
+            function=function,
+            inputs=tuple(gradient.inputs),
+            outputs=tuple(gradient.outputs),
+            keeps=tuple(gradient.keeps),
+        )
