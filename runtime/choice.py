@@ -25,7 +25,7 @@ from codegen.spec.expressions import (
 from codegen.spec.where import parameter_kind
 from runtime import devices, finding, listing, manifest, ondemand, packs
 from runtime.errors import InvalidArgument, KernelNotFound, text
-from runtime.handle import Kernel, traced_as_constant
+from runtime.handle import Kernel, in_graphs, traced_as_constant
 from runtime.kernel_info import KernelInfo, infos_for
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -83,13 +83,12 @@ def take(
         KernelNotFound: no kernel suits; the message says for each candidate why.
     """
     if _is_dynamo_compiling():
-        in_graphs = _for_any_sizes(family, device, _constants(family, wanted), target)
-        return _in_graphs[in_graphs]  # read after it was filled, for Dynamo of PyTorch 2.4
+        return _in_graph(_for_any_sizes(family, device, _constants(family, wanted), target))
     key = (family, device, target, *wanted, *wanted.values(), *sizes, *sizes.values())
     try:
         found = _taken.get(key)
     except TypeError:  # a symbol has no hash
-        return _in_graphs[_for_any_sizes(family, device, _constants(family, wanted), target)]
+        return _in_graph(_for_any_sizes(family, device, _constants(family, wanted), target))
     if found is None:
         found = choose(family, device, _plain(wanted), sizes, target)
         if len(_taken) >= _MOST_TAKEN:
@@ -146,12 +145,17 @@ def _integers(family: str, name: str) -> tuple[Any, ...]:
     return tuple(dict.fromkeys(value for value in found if type(value) is int))
 
 
+def _in_graph(name: str) -> Kernel:
+    found: Kernel = getattr(in_graphs, name)
+    return found
+
+
 @traced_as_constant
 def _for_any_sizes(
     family: str, device: torch.device, wanted: tuple[tuple[str, Any], ...], target: str | None
 ) -> str:
-    """The key in `_in_graphs` of the kernel that is taken whatever the sizes are; or of one that
-    leaves it to the operator, whose key is then what is wanted, as JSON."""
+    """The kernel that is taken whatever the sizes are, by its name in graphs; or one that leaves it
+    to the operator, whose key is then what is wanted, as JSON."""
     plain = _plain(dict(wanted))
     rows: list[tuple[tuple[int, ...], tuple[int, ...]]]
     rows = [((i,), ()) for i in range(len(_tuned(family, device, plain)))]
@@ -172,7 +176,7 @@ def _for_any_sizes(
         key = json.dumps({"family": family, "target": target, "wanted": plain})
         kernel = kernel.left_open(key)
     _in_graphs[key] = kernel
-    return key
+    return kernel.name_in_graphs()
 
 
 def of_call(key: str, call: Callable[[], tuple[torch.device, Mapping[str, Any]]]) -> Kernel:
@@ -187,7 +191,7 @@ def of_call(key: str, call: Callable[[], tuple[torch.device, Mapping[str, Any]]]
         return take(family, device, wanted, sizes, target)
     if key not in _in_graphs:  # of a graph that another process recorded: any kernel tells shapes
         device = torch.device("cuda" if devices.has_cuda() else "cpu")
-        return _in_graphs[_for_any_sizes(family, device, tuple(wanted.items()), target)]
+        return _in_graph(_for_any_sizes(family, device, tuple(wanted.items()), target))
     return _in_graphs[key]
 
 

@@ -17,7 +17,7 @@ from codegen.space.nearest import nearest
 from codegen.words import counted, display_path
 from runtime import devices, kernel_info, listing, manifest, ondemand, operators, packs, used
 from runtime.errors import InvalidArgument, KernelNotFound, PackError, TargetUnavailable, shown
-from runtime.handle import Kernel, traced_as_constant
+from runtime.handle import Kernel, in_graphs, traced_as_constant
 
 _DTYPE_NAMES = {dtype: name for name, dtype in operators.DTYPES.items()}
 _kernels: dict[str, Kernel] = {}
@@ -48,8 +48,8 @@ def kernel(key: str | Mapping[str, Any] | object, *, build: bool | None = None) 
         BuildError: it does not compile.
     """
     if torch.compiler.is_dynamo_compiling():
-        resolved = _resolved(key, build)
-        return _kernels[resolved]  # read after it was filled, for Dynamo of PyTorch 2.4
+        traced: Kernel = getattr(in_graphs, _resolved(key, build))
+        return traced
     if not isinstance(key, str):
         key = _key_of(key)
     found = _kernels.get(key)
@@ -75,9 +75,8 @@ def kernel(key: str | Mapping[str, Any] | object, *, build: bool | None = None) 
 
 @traced_as_constant
 def _resolved(key: str | Mapping[str, Any] | object, build: bool | None) -> str:
-    """The key of a kernel, which is resolved and built, if need be, while a graph is traced."""
-    found = kernel(key, build=build).info.key
-    return key if isinstance(key, str) else found
+    """A kernel, by its name in graphs: resolved and built, if need be, while one is traced."""
+    return kernel(key, build=build).name_in_graphs()
 
 
 def find(key: str) -> Kernel:

@@ -43,6 +43,14 @@ def traced_as_constant(function: _Function) -> _Function:
     return function
 
 
+class _Graphs:
+    """The kernels of compiled graphs, as attributes: torch.compile reads those anew at each use; of
+    a dict it knows what it held when it was first read."""
+
+
+in_graphs = _Graphs()
+
+
 class Kernel:
     """A kernel of one configuration, resolved and ready to call.
 
@@ -173,6 +181,12 @@ class Kernel:
         begin = time.perf_counter()
         result = self(*arguments, **options)
         return result, 1e3 * (time.perf_counter() - begin)
+
+    def name_in_graphs(self) -> str:
+        """The attribute of `in_graphs` that holds it from now on."""
+        name = f"kernel_{self.info.key.encode().hex()}"
+        setattr(in_graphs, name, self)
+        return name
 
     def __reduce__(self) -> tuple[Callable[[str], Any], tuple[str]]:
         """By key: a copy is the same kernel, and another process looks it up among its own."""

@@ -41,7 +41,7 @@ def decode(
 
     Args:
         q: queries, [B, Sq, H, D], bf16 or fp16, on the CPU also f32; D is a multiple of 8, at most
-            256 on a GPU.
+            256 on a GPU. torch.autocast casts it, the caches and s_aux.
         k_cache: keys, [B, Sk, Hk, D], or pages, [pages, page size, Hk, D]; Hk divides H.
         v_cache: values, like k_cache; their head dimension may be another, Dv.
         seqused_k: how many keys of each cache there are, int32, [B]; all if None.
@@ -66,6 +66,8 @@ def decode(
         KernelNotFound: no kernel suits; the message says for each candidate why.
         InvalidArgument: an argument is wrong.
     """
+    if tensors.is_autocast():
+        q, k_cache, v_cache, s_aux = tensors.autocast(q, k_cache, v_cache, s_aux)
     batch, _, heads, head_dim = tensors.extents("q", q, 4)
     _, _, kv_heads, value_dim = tensors.extents("v_cache", v_cache, 4)
     wide = max(head_dim, value_dim)

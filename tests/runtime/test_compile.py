@@ -42,6 +42,21 @@ def test_one_compiled_function_takes_several_head_dimensions():
         assert torch.equal(compiled(q), runtime.attention(q, q, q))
 
 
+def test_one_graph_takes_several_kernels_that_nothing_called_before(run_python, tmp_path):
+    script = """
+import torch, runtime
+keys = [i.key for i in runtime.kernels("flash_forward", "cpu", "dtype == f32 and d_head == 64")]
+def model(q):
+    for key in keys[:2]:
+        q = runtime.kernel(key)(q, q, q)
+    return runtime.attention(q, q, q) + runtime.attention(q, q, q, causal=True)
+q = torch.randn(1, 5, 2, 64)
+compiled = torch.compile(model, fullgraph=True, backend="aot_eager")(q)
+assert torch.equal(compiled, model(q))
+"""
+    run_python(script, tmp_path)
+
+
 def test_the_default_backend_compiles_it(tmp_path, monkeypatch):
     # A cache of its own: the common one may hold the graph of an operator with other outputs.
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))

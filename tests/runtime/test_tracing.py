@@ -6,7 +6,6 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
 
 import runtime
 from kernel_specs.hstu.hstu_bsa.reference import GateMLP
@@ -159,37 +158,6 @@ def test_vmap_and_functionalize_write_into_out():
     assert operators(graph) == ["kernelmint.flash_forward.default"]
     with pytest.raises(runtime.InvalidArgument, match=r"^out: got shape"):
         torch.func.functionalize(into)(q, k, v, o[:1], lse)
-
-
-class Doubled(torch.Tensor):
-    """A subclass with a dispatch of its own: it notes the operators that it is passed to."""
-
-    seen: list
-
-    @staticmethod
-    def __new__(cls, tensor):
-        return torch.Tensor._make_wrapper_subclass(cls, tensor.shape, dtype=tensor.dtype)
-
-    def __init__(self, tensor):
-        self.tensor = tensor
-
-    @classmethod
-    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
-        if "kernelmint" in str(function):
-            cls.seen.append(str(function))
-        take = lambda x: x.tensor if isinstance(x, Doubled) else x  # noqa: E731 - for tree_map
-        wrap = lambda x: Doubled(x) if isinstance(x, torch.Tensor) else x  # noqa: E731
-        result = function(*tree_map(take, args), **tree_map(take, kwargs or {}))
-        return tree_map(wrap, result)
-
-
-@every_call
-def test_a_tensor_subclass_sees_one_operator(call, inputs):
-    Doubled.seen = []
-    tensors = inputs()
-    found = call(*map(Doubled, tensors))
-    assert same(tree_map(lambda t: t.tensor, found), call(*tensors))
-    assert len(Doubled.seen) == 1
 
 
 def test_a_subclass_that_takes_no_operator_is_named():

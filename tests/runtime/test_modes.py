@@ -1,0 +1,497 @@
+"""Every public function in every mode of PyTorch: the table of docs/runtime.md, cell by cell.
+
+A cell is the function's result by PyTorch's mode against the eager one. A cell that is refused is
+in `REFUSED`, with what the error says.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import io
+import multiprocessing
+import pickle
+import re
+import threading
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_map
+
+import runtime
+from codegen import scaffold
+from kernel_specs.hstu.hstu_bsa.reference import GateMLP
+from runtime import ondemand, packs
+
+DOCS = Path(__file__).parents[2] / "docs/runtime.md"
+GATED = runtime.kernels("block_sparse", "cpu")[0].parameters
+OPTIONS = {name: GATED[name] for name in ("block_count", "block_size", "mode")}
+A, L = GATED["attention_dim"], GATED["linear_dim"]
+LEAST, LENGTH, MOST = GATED["block_size"] + 1, 70, 4096  # in graphs for many lengths
+FAMILY = "scale_add_in_modes"
+
+
+def key(device: str) -> str:
+    target, dtype = ("cpu", "f32") if device == "cpu" else ("sm80", "bf16")
+    where = f"dtype == {dtype} and d_head == 64 and not causal"
+    return runtime.kernels("flash_forward", target, where)[0].key
+
+
+class Attention(torch.nn.Module):
+    def forward(self, q, k, v):
+        return runtime.attention(q, k, v, causal=True)
+
+
+class Sdpa(torch.nn.Module):
+    def forward(self, q, k, v):
+        return runtime.sdpa(q, k, v, is_causal=True)
+
+
+class Decode(torch.nn.Module):
+    def forward(self, q, k, v):
+        return runtime.decode(q, k, v)
+
+
+class BlockSparse(torch.nn.Module):
+    def forward(self, q, k, v, u, g_cmp):
+        return runtime.block_sparse_attention(q, k, v, u, g_cmp, **OPTIONS)
+
+
+class Jagged(torch.nn.Module):
+    """With a stated length; test_tracing.py has what is refused without."""
+
+    def __init__(self, device):
+        super().__init__()
+        torch.manual_seed(1)
+        self.gates = GateMLP(A).requires_grad_(False).to(device)
+        self.register_buffer("mask", torch.zeros(128, 128, dtype=torch.bool, device=device))
+
+    def forward(self, q, v, offsets):
+        return runtime.hstu_attention_with_bsa(
+            2, A, L, q, q, v, v, offsets, self.mask, self.gates, max_length=128, **OPTIONS
+        )
+
+
+class ByKey(torch.nn.Module):
+    def __init__(self, key):
+        super().__init__()
+        self.kernel = runtime.kernel(key)
+
+    def forward(self, *tensors):
+        return self.kernel(*tensors)
+
+
+class Operator(torch.nn.Module):
+    def __init__(self, key):
+        super().__init__()
+        self.key = key
+
+    def forward(self, q, k, v):
+        return torch.ops.kernelmint.flash_forward(self.key, q, k, v, return_lse=True)
+
+
+def _float(device):
+    return {"device": device, "dtype": torch.float32 if device == "cpu" else torch.bfloat16}
+
+
+def _qkv(device, length, *, order=(2, -1, 4, 64)):
+    shape = [length if extent == -1 else extent for extent in order]
+    return tuple(torch.randn(3, *shape, **_float(device)).unbind())
+
+
+def _decoded(device, length):
+    return _qkv(device, 1)[0], *_qkv(device, length)[1:]
+
+
+def _gated(device, length):
+    tensors = (torch.randn(2, length, 4, size, device=device) for size in (A, A, L, L))
+    return *tensors, torch.rand(2, length, 4, device=device)
+
+
+def _jagged(device, length):
+    q, v = (torch.randn(length, 2 * size, device=device) for size in (A, L))
+    return q, v, torch.tensor([0, length // 2, length], device=device)
+
+
+@dataclasses.dataclass(frozen=True)
+class Function:
+    """A public function, and arguments that suit it."""
+
+    make: Callable[[str], torch.nn.Module]  # on a device: what calls it
+    inputs: Callable[[str, int], tuple[torch.Tensor, ...]]  # on a device, of a length
+    axes: tuple[int | None, ...]  # of each input, the one that is as long as that
+
+
+FUNCTIONS = {
+    "`attention`": Function(lambda d: Attention(), _qkv, (1, 1, 1)),
+    "`sdpa`": Function(lambda d: Sdpa(), functools.partial(_qkv, order=(2, 4, -1, 64)), (2, 2, 2)),
+    "`decode`": Function(lambda d: Decode(), _decoded, (None, 1, 1)),
+    "`block_sparse_attention`": Function(lambda d: BlockSparse(), _gated, (1, 1, 1, 1, 1)),
+    "`hstu_attention_with_bsa`": Function(Jagged, _jagged, (0, 0, None)),
+    "a kernel": Function(lambda d: ByKey(key(d)), _qkv, (1, 1, 1)),
+    "its operator": Function(lambda d: Operator(key(d)), _qkv, (1, 1, 1)),
+    "a new family's kernel": Function(
+        lambda d: ByKey(f"{FAMILY}.{'cpu' if d == 'cpu' else 'sm80'}.f32-n8192"),
+        lambda d, length: tuple(torch.randn(2, 3, length, device=d)),
+        (1, 1),
+    ),
+}
+
+
+def same(actual: Any, expected: Any, tolerance: float = 0) -> None:
+    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
+
+
+def _replayed(record: Callable[..., Any], name: str, lengths=(LENGTH,)) -> None:
+    """What `record` makes of a call computes what the call does, for other inputs."""
+    function = FUNCTIONS[name]
+    call = function.make("cpu")
+    recorded = record(call, function.inputs("cpu", LENGTH))
+    for length in lengths:
+        inputs = function.inputs("cpu", length)
+        same(recorded(*inputs), call(*inputs))
+
+
+MANY = (LENGTH, 100, LEAST)
+
+
+def _compiled(name: str, dynamic: bool | None, lengths=MANY) -> None:
+    torch.compiler.reset()
+    options = {"fullgraph": True, "backend": "aot_eager", "dynamic": dynamic}
+    _replayed(lambda call, inputs: torch.compile(call, **options), name, lengths)
+
+
+def _mark_dynamic(name: str) -> None:
+    """One graph for all lengths, whatever rows were tuned."""
+    function = FUNCTIONS[name]
+    torch.compiler.reset()
+    call = function.make("cpu")
+    compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
+    marked = function.inputs("cpu", LENGTH)
+    for tensor, axis in zip(marked, function.axes, strict=True):
+        if axis is not None:
+            torch._dynamo.mark_dynamic(tensor, axis, min=LEAST, max=MOST)
+    same(compiled(*marked), call(*marked))
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for length in MANY:
+            inputs = function.inputs("cpu", length)
+            same(compiled(*inputs), call(*inputs))
+
+
+class Starred(torch.nn.Module):
+    """One signature for all."""
+
+    def __init__(self, call):
+        super().__init__()
+        self.call = call
+
+    def forward(self, *tensors):
+        return self.call(*tensors)
+
+
+def _exported(call, inputs, axes=None, strict=False, length=None):
+    shapes = None
+    if axes is not None:
+        shapes = {"tensors": tuple({} if axis is None else {axis: length} for axis in axes)}
+    return torch.export.export(Starred(call), inputs, dynamic_shapes=shapes, strict=strict)
+
+
+def _export(name: str, length: Any = None, strict: bool = False) -> None:
+    axes = None if length is None else FUNCTIONS[name].axes
+    program = functools.partial(_exported, axes=axes, strict=strict, length=length)
+    lengths = (LENGTH,) if length is None else MANY
+    _replayed(lambda call, inputs: program(call, inputs).module(), name, lengths)
+
+
+class All(torch.nn.Module):
+    """All functions in one model: C++ is compiled once."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = torch.nn.ModuleList(f.make("cpu") for f in FUNCTIONS.values())
+
+    def forward(self, inputs):
+        return [call(*tensors) for call, tensors in zip(self.calls, inputs, strict=True)]
+
+
+def _all_inputs(length):
+    return [function.inputs("cpu", length) for function in FUNCTIONS.values()]
+
+
+@functools.cache
+def _reduced_overhead() -> tuple[list[Any], list[Any]]:
+    torch.compiler.reset()
+    inputs, model = _all_inputs(LENGTH), All()
+    compiled = torch.compile(model, fullgraph=True, mode="reduce-overhead")
+    return compiled(inputs), model(inputs)
+
+
+@functools.cache
+def _packaged(folder: str) -> tuple[list[Any], list[Any]]:
+    """Recorded at one length, run at another."""
+    shapes = [
+        tuple({} if axis is None else {axis: torch.export.Dim.AUTO} for axis in function.axes)
+        for function in FUNCTIONS.values()
+    ]
+    model = All()
+    program = torch.export.export(
+        model, (_all_inputs(LENGTH),), dynamic_shapes=(shapes,), strict=False
+    )
+    path = torch._inductor.aoti_compile_and_package(
+        program,
+        package_path=f"{folder}/all.pt2",
+        inductor_configs={"aot_inductor.compile_wrapper_opt_level": "O0"},
+    )
+    inputs = _all_inputs(100)
+    return torch._inductor.aoti_load_package(path)(inputs), model(inputs)
+
+
+def _one_of(results: tuple[list[Any], list[Any]], name: str) -> None:
+    found, expected = (result[list(FUNCTIONS).index(name)] for result in results)
+    same(found, expected, 1e-5)  # Inductor computes the gates; what is ours is the same
+
+
+def _fake(name: str) -> None:
+    function = FUNCTIONS[name]
+    call, inputs = function.make("cpu"), function.inputs("cpu", LENGTH)
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        fake = call(*map(mode.from_tensor, inputs))
+    described = functools.partial(tree_map, lambda t: (type(t).__name__, t.shape, t.dtype))
+    expected = tree_map(lambda t: ("FakeTensor", t.shape, t.dtype), call(*inputs))
+    assert described(fake) == expected
+
+
+def _mapped(name: str) -> None:
+    function = FUNCTIONS[name]
+    call = function.make("cpu")
+    calls = [function.inputs("cpu", LENGTH) for _ in range(2)]
+    expected = [call(*inputs) for inputs in calls]
+    for axis in (0, 1):
+        many = (torch.stack(tensors, axis) for tensors in zip(*calls, strict=True))
+        found = torch.func.vmap(call, in_dims=axis)(*many)
+        # The model's gates are products that PyTorch computes for all at once.
+        tolerance = 1e-5 if name == "`hstu_attention_with_bsa`" else 0
+        for i, result in enumerate(expected):
+            same(tree_map(lambda t, i=i: t[i], found), result, tolerance)
+
+
+def _autocast(name: str) -> None:
+    """Attention's inputs are cast, as SDPA's; a kernel by key has the dtype of its key."""
+    function = FUNCTIONS[name]
+    call, inputs = function.make("cpu"), function.inputs("cpu", LENGTH)
+    casts = name in ("`attention`", "`sdpa`", "`decode`")
+    with torch.autocast("cpu", torch.bfloat16):
+        found = call(*inputs)
+        if name == "`hstu_attention_with_bsa`":  # its gates are the model's, cast by PyTorch
+            assert [t.dtype for t in found] == [torch.float32] * 3
+            return
+    same(found, call(*(t.bfloat16() if casts else t for t in inputs)))
+
+
+def _in_inference_mode(name: str) -> None:
+    function = FUNCTIONS[name]
+    call, inputs = function.make("cpu"), function.inputs("cpu", LENGTH)
+    expected = call(*inputs)
+    with torch.inference_mode():
+        found = call(*inputs)
+        same(found, expected)
+    assert all(tensor.is_inference() for tensor in torch.utils._pytree.tree_leaves(found))
+
+
+def _saved(module: torch.nn.Module) -> Any:
+    file = io.BytesIO()
+    torch.save(module, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+def _called(name: str, specs: str, inputs: tuple[torch.Tensor, ...]) -> Any:
+    torch.set_num_threads(1)  # OpenMP's threads, which PyTorch uses, are lost in a fork
+    if specs:
+        runtime.load(specs)
+    found = FUNCTIONS[name].make("cpu")(*inputs)
+    return tree_map(lambda t: t.numpy(), found)
+
+
+def _in_process(name: str, method: str, specs: Path) -> None:
+    function = FUNCTIONS[name]
+    inputs = function.inputs("cpu", LENGTH)
+    folder = str(specs) if method == "spawn" else ""
+    found = _workers(method).submit(_called, name, folder, inputs).result(timeout=300)
+    same(tree_map(torch.from_numpy, found), function.make("cpu")(*inputs))
+
+
+@functools.cache
+def _workers(method: str) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(1, mp_context=multiprocessing.get_context(method))
+
+
+def _in_threads(name: str) -> None:
+    function = FUNCTIONS[name]
+    call = function.make("cpu")
+    inputs = [function.inputs("cpu", LENGTH) for _ in range(4)]
+    found: dict[int, Any] = {}
+
+    def work(i: int) -> None:
+        for _ in range(3):
+            found[i] = call(*inputs[i])
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for i, tensors in enumerate(inputs):
+        same(found[i], call(*tensors))
+
+
+class Wrapped(torch.Tensor):
+    """A subclass with a dispatch of its own."""
+
+    @staticmethod
+    def __new__(cls, tensor):
+        return torch.Tensor._make_wrapper_subclass(
+            cls, tensor.shape, strides=tensor.stride(), dtype=tensor.dtype
+        )
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        args, kwargs = tree_map(_unwrapped, (args, kwargs or {}))
+        result = function(*args, **kwargs)
+        return tree_map(lambda x: cls(x) if isinstance(x, torch.Tensor) else x, result)
+
+
+def _unwrapped(value: Any) -> Any:
+    return value.tensor if isinstance(value, Wrapped) else value
+
+
+def _subclass(name: str) -> None:
+    function = FUNCTIONS[name]
+    call, inputs = function.make("cpu"), function.inputs("cpu", LENGTH)
+    found = call(*map(Wrapped, inputs))
+    assert all(isinstance(t, Wrapped) for t in torch.utils._pytree.tree_leaves(found))
+    same(tree_map(_unwrapped, found), call(*inputs))
+
+
+def _captured(name: str) -> None:
+    function = FUNCTIONS[name]
+    call, inputs = function.make("cuda"), function.inputs("cuda", LENGTH)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        call(*inputs)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = call(*inputs)
+    for tensor, fresh in zip(inputs, function.inputs("cuda", LENGTH), strict=True):
+        tensor.copy_(fresh)
+    graph.replay()
+    same(found, call(*inputs))
+
+
+def _on_second_gpu(name: str) -> None:
+    if torch.cuda.device_count() < 2:
+        pytest.skip("one CUDA device")
+    function = FUNCTIONS[name]
+    inputs = function.inputs("cuda:0", LENGTH)
+    expected = function.make("cuda:0")(*inputs)
+    with torch.cuda.device(0):
+        found = function.make("cuda:1")(*(tensor.to("cuda:1") for tensor in inputs))
+    assert all(t.get_device() == 1 for t in torch.utils._pytree.tree_leaves(found))
+    same(tree_map(lambda t: t.to("cuda:0"), found), expected)
+
+
+AUTO = torch.export.Dim.AUTO
+MODES: dict[str, Callable[..., None]] = {
+    "eager": lambda name: _replayed(lambda call, inputs: call, name, MANY),
+    "`torch.compile(fullgraph=True)`": lambda name: _compiled(name, None),
+    "… `dynamic=False`": lambda name: _compiled(name, False, (LENGTH,)),
+    "… `dynamic=True`": lambda name: _compiled(name, True),
+    "… `mark_dynamic(max=4096)`": _mark_dynamic,
+    '… `mode="reduce-overhead"`': lambda name: _one_of(_reduced_overhead(), name),
+    "`torch.export`": _export,
+    "… `strict=True`": lambda name: _export(name, strict=True),
+    "… `Dim(max=4096)`": lambda name: _export(name, torch.export.Dim("n", min=LEAST, max=MOST)),
+    "… `Dim.AUTO`, `strict=True`": lambda name: _export(name, AUTO, strict=True),
+    "AOTInductor, `Dim.AUTO`": lambda name, tmp_path_factory: _one_of(
+        _packaged(str(tmp_path_factory.getbasetemp())), name
+    ),
+    "`make_fx`": lambda name: _replayed(lambda call, inputs: make_fx(call)(*inputs), name),
+    "`torch.jit.trace`": lambda name: _replayed(torch.jit.trace, name, MANY),
+    "`FakeTensorMode`": _fake,
+    "`torch.func.functionalize`": lambda name: _replayed(
+        lambda call, inputs: torch.func.functionalize(call), name
+    ),
+    "`torch.func.vmap`": _mapped,
+    "`torch.autocast`": _autocast,
+    "`torch.inference_mode`": _in_inference_mode,
+    "CUDA graph": _captured,
+    "`copy.deepcopy`": lambda name: _replayed(lambda call, inputs: copy.deepcopy(call), name),
+    "`pickle`": lambda name: _replayed(lambda c, inputs: pickle.loads(pickle.dumps(c)), name),
+    "`torch.save`": lambda name: _replayed(lambda call, inputs: _saved(call), name),
+    "a spawned process": lambda name, specs: _in_process(name, "spawn", specs),
+    "a forked process": lambda name, specs: _in_process(name, "fork", specs),
+    "threads": _in_threads,
+    "tensor subclass": _subclass,
+    "another GPU than the current": _on_second_gpu,
+}
+ON_GPU = ("CUDA graph", "another GPU than the current")
+REFUSED: dict[tuple[str, str], str] = {}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def specs(tmp_path_factory):
+    """A family of `kernelmint new`, which this process forgets afterwards."""
+    folder = tmp_path_factory.mktemp("specs")
+    scaffold.create(FAMILY, folder)
+    runtime.load(folder / FAMILY)
+    yield folder / FAMILY
+    for method in ("spawn", "fork"):
+        _workers(method).shutdown()
+    _workers.cache_clear()
+    torch.compiler.reset()
+    registry = packs._registry()
+    registry.parts.pop(FAMILY, None)
+    ondemand.sources.pop(FAMILY, None)
+    if (pack := registry.by_family.pop(FAMILY, None)) is not None:
+        registry.packs.pop(pack.name)
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize(
+    "mode", [pytest.param(m, marks=pytest.mark.gpu if m in ON_GPU else ()) for m in MODES]
+)
+def test_cell(mode, function, request) -> None:
+    names = [n for n in ("specs", "tmp_path_factory") if n in MODES[mode].__code__.co_varnames]
+    options = {name: request.getfixturevalue(name) for name in names}
+    refused = REFUSED.get((mode, function))
+    if refused is None:
+        MODES[mode](function, **options)
+        return
+    with pytest.raises(Exception, match=re.escape(refused)):
+        MODES[mode](function, **options)
+
+
+def table() -> str:
+    """As docs/runtime.md has it."""
+    lines = [f"| | {' | '.join(FUNCTIONS)} |", f"|---|{'---|' * len(FUNCTIONS)}"]
+    for mode in MODES:
+        cells = ("refused" if (mode, name) in REFUSED else "yes" for name in FUNCTIONS)
+        lines.append(f"| {mode} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def test_the_table_of_the_docs_is_what_is_tested() -> None:
+    assert table() in DOCS.read_text(encoding="utf-8")
