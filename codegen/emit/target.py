@@ -35,15 +35,17 @@ from codegen.spec.names import cpp_name, enum_type
 
 # Neither what including costs nor what a kernel costs is known when files are written. So many
 # files keep a machine's processors busy, and headers are compiled that often, or half as often
-# again, whatever they cost. Beyond the square of it, files and kernels of a file grow alike.
+# again, whatever they cost; a spec that knows says `files`. Beyond the square of it, files and
+# kernels of a file grow alike.
 _FILES = 16
 
 
-def most_kernels(count: int) -> int:
-    """How many kernels a file may hold, if a target has so many: a power of two, so that few
-    changes of a set change it."""
+def most_kernels(count: int, files: int | None) -> int:
+    """How many kernels a file may hold, if a target has so many, in about so many `files` (None:
+    by their number): a power of two, so that few changes of a set change it."""
+    files = files or max(_FILES, math.isqrt(count))
     most = 1
-    while most * max(_FILES, math.isqrt(count)) < count:
+    while most * files < count:
         most *= 2
     return most
 
@@ -269,7 +271,7 @@ def shards(family: Family, chosen: TargetSpace) -> Iterable[tuple[str, str, list
 
 def _numbered(chosen: TargetSpace) -> Iterable[tuple[str, list[Configuration]]]:
     """The number of each file, and its kernels, of which there is at least one."""
-    most = most_kernels(len(chosen.configurations))
+    most = most_kernels(len(chosen.configurations), chosen.target.files)
     parts = sorted(split(chosen.configurations, most), key=lambda part: part[1])
     for splits, bits, held in parts:
         yield f"{bits:0{len(str((1 << splits) - 1))}}", held

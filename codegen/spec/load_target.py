@@ -105,6 +105,7 @@ class TargetLoader:
             wgmma=wgmma,
             requires=load_rules(document, written.requires, {**sizes, **scalars}, "requires"),
             alignment=alignment,
+            files=written.files,
             sets=SetLoader(document, family.parameters, own, constants).load(written.sets),
             short=short_form.load(document, written.short, parameters),
             budget=tuple(budget.items()),

@@ -410,6 +410,7 @@ class Target:
     wgmma: Wgmma | None
     requires: tuple[Rule, ...]
     alignment: Expression | None  # bytes, over constants; None: the element's size
+    files: int | None  # about how many hold the kernels; None: as many as suit their number
     sets: tuple[ConfigurationSet, ...]
     short: ShortForm | None
     budget: tuple[tuple[str, int], ...]

@@ -533,6 +533,11 @@ class TargetFile(Written):
     alignment: Text | None = Field(
         None, description="bytes, over parameters and derived values; default: the element's size"
     )
+    files: int | None = Field(
+        None,
+        ge=1,
+        description="over about how many files the kernels are spread: fewer, if headers cost most",
+    )
     sets: dict[str, SetBody] = Field(description="`default` is what generated/ holds")
     short: ShortForm | None = Field(None, description="names each parameter exactly once")
     budget: Budget | None = None

@@ -23,6 +23,7 @@ _HIDES_DEPENDENCIES = re.compile(
     r"@.*|-optf.*|--options-file.*|(?:--compiler-options=|-\w+=|-W\w,)?(?:.*,)?-M.*"
     r"|--(?:generate-(?:nonsystem-)?dependenc|dependency-).*"
 )
+_UNLISTABLE = re.compile(r"[\n\\]")  # by -MD, so that the list can be read
 HOST = "host.cpp"
 HOST_INCLUDES = "library.cpp"  # of runtime/pack
 
@@ -48,6 +49,12 @@ class Commands:
         self._shard = kernel.file
         self._shared = family.build  # of which the target has all but the sources
         self._own = self._target.build
+        for folder in (source.root, *self.foreign):
+            if _UNLISTABLE.search(str(folder)):
+                raise BuildError(
+                    f"{str(folder)!a}: compilers do not list headers in a folder whose name "
+                    "holds a newline or a backslash: rename it"
+                )
         self.units = [self._host(), self._kernel(), *self._sources()]
 
     def _path(self, entry: Mapping[str, str]) -> Path:

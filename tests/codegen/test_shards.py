@@ -76,3 +76,13 @@ def test_so_many_kernels_are_so_many_files(workspace, configurations, least, mos
     found = files(workspace)
     assert sum(found.values()) == configurations
     assert least <= len(found) <= most
+
+
+@pytest.mark.parametrize(("asked", "least", "most"), [(1, 1, 1), (4, 4, 8), (1000, 110, 110)])
+def test_a_spec_may_say_over_how_many_files(workspace, asked, least, most) -> None:
+    """Of light kernels behind heavy headers, that is nearly how often more it takes to compile."""
+    light(workspace, 110)
+    workspace.edit("sm80.yaml", "sets:", f"files: {asked}\nsets:")
+    found = files(workspace)
+    assert sum(found.values()) == 110
+    assert least <= len(found) <= most

@@ -31,6 +31,19 @@ def built(family, cache, compilations) -> Path:
     return library.parent
 
 
+@pytest.mark.parametrize(
+    ("name", "refused"), [("a\nb", True), ("a\\b", True), ("a\udcff b", False)]
+)
+def test_a_folder_of_any_name_builds_or_is_refused(family, cache, tmp_path, name, refused) -> None:
+    folder = shutil.copytree(family.specs, tmp_path / name / "specs") / family.name
+    runtime.load(folder)
+    if refused:
+        with pytest.raises(runtime.BuildError, match="holds a newline or a backslash: rename it"):
+            runtime.kernel(family.key())
+    else:
+        check_right(runtime.kernel(family.key()))
+
+
 def flip_bit(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
