@@ -188,10 +188,6 @@ Event = Named | Frame | Used | Time | Begin | Note | Unreadable | Gap
 class Taker(Protocol):
     """What is told what a log holds, in its order."""
 
-    @property
-    def source(self) -> str | None:
-        """The object, or the log, that the lines are about."""
-
     def has_open_record(self) -> bool:
         """Whether a record waits for a line other than its compile time."""
 

@@ -8,9 +8,10 @@ import sys
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from .events import Statistics
-from .parser import Readable, parse
+from .parser import CHUNK, parse
 from .records import Record, ReportError
 
 OBJECT_LOG = ".ptxas.log"  # what the build calls the log that it keeps beside each object
@@ -62,9 +63,9 @@ def read_log(path: Path, source: str, statistics: Statistics) -> Iterator[Record
             raw.seek(0)
             if head.startswith(b"\x1f\x8b"):
                 with gzip.open(raw) as stream:
-                    yield from parse(_Text(stream, path), source, statistics)
+                    yield from parse(_chunks(stream, path), source, statistics)
             else:
-                yield from parse(_Text(raw, path), source, statistics)
+                yield from parse(_chunks(raw, path), source, statistics)
     except (OSError, EOFError, zlib.error) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise ReportError(f"{path}: cannot be read: {reason}") from error
@@ -72,22 +73,16 @@ def read_log(path: Path, source: str, statistics: Statistics) -> Iterator[Record
 
 def read_standard_input(statistics: Statistics) -> Iterator[Record]:
     """Records of the log on standard input."""
-    yield from parse(_Text(sys.stdin.buffer, Path("-")), "-", statistics)
+    yield from parse(_chunks(sys.stdin.buffer, Path("-")), "-", statistics)
 
 
-class _Text:
-    """A stream whose first bytes must be text."""
-
-    def __init__(self, stream: Readable, path: Path) -> None:
-        self._stream = stream
-        self._path = path
-        self._first = True
-
-    def read(self, size: int, /) -> bytes:
-        chunk = self._stream.read(size)
-        if self._first and b"\0" in chunk[:4096]:
-            raise ReportError(
-                f"{self._path}: a binary file, neither a log nor an object: give the build's log"
-            )
-        self._first = False
-        return chunk
+def _chunks(stream: BinaryIO | gzip.GzipFile, path: Path) -> Iterator[bytes]:
+    """The bytes of a stream, which must begin with text."""
+    chunk = stream.read(CHUNK)
+    if b"\0" in chunk[:4096]:
+        raise ReportError(
+            f"{path}: a binary file, neither a log nor an object: give the build's log"
+        )
+    while chunk:
+        yield chunk
+        chunk = stream.read(CHUNK)

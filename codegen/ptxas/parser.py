@@ -12,8 +12,8 @@ What ptxas prints for a kernel is named in two of its lines and unnamed in the o
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from .events import (
     Begin,
@@ -34,14 +34,6 @@ from .waiting import ENTERED, FRAMED, NAMED, TIMED, USED, USED_UP, Open, Queue
 CHUNK = 1 << 20
 WINDOW = 4096  # records that a later line can still reach
 _SAMPLES = 100  # lines kept of what was not understood
-
-
-class Readable(Protocol):
-    """What a log is read from."""
-
-    def read(self, size: int, /) -> bytes:
-        """At most `size` bytes; none at the end."""
-        ...
 
 
 class _Builder:
@@ -326,15 +318,15 @@ class Parser:
         return records
 
 
-def parse(stream: Readable, source: str | None, statistics: Statistics) -> Iterator[Record]:
+def parse(chunks: Iterable[bytes], source: str | None, statistics: Statistics) -> Iterator[Record]:
     """The records of one log, in its order.
 
     Args:
-        stream: bytes, read once in chunks.
+        chunks: its bytes, in pieces.
         source: what to call the log if no build tool's line names an object.
         statistics: added to while reading.
     """
     parser = Parser(source, statistics)
-    while chunk := stream.read(CHUNK):
+    for chunk in chunks:
         yield from parser.feed(chunk)
     yield from parser.finish()

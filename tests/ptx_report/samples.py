@@ -60,4 +60,4 @@ def read_file(path):
     """Records and statistics of a sample."""
     statistics = Statistics()
     with path.open("rb") as stream:
-        return list(parse(stream, path.name, statistics)), statistics
+        return list(parse([stream.read()], path.name, statistics)), statistics

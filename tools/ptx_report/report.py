@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from codegen import packs
 from codegen.ptxas import inputs
@@ -30,27 +30,19 @@ from .occupancy import Occupancy, occupancy
 STANDARD_INPUT = "standard input"  # what its name is among the files
 
 _TEXT = Kind("text")
+_OF_TYPE = {int | None: INT, float | None: FLOAT}
 COLUMN_KINDS: dict[str, Kind] = {
-    "spilled": BOOL,
-    "stack_frame": INT,
-    "spill_stores": INT,
-    "spill_loads": INT,
+    **dict.fromkeys(("spilled", "complete"), BOOL),
+    **{
+        name: _OF_TYPE[kind]
+        for name, kind in get_type_hints(Record).items()
+        if kind in _OF_TYPE and name != "line"
+    },
     "spill_bytes": INT,
-    "used_registers": INT,
-    "barriers": INT,
-    "smem": INT,
-    "cmem0": INT,
-    "cumulative_stack": INT,
-    "compile_time_ms": FLOAT,
     "occupancy": FLOAT,
-    "complete": BOOL,
-    "kernel_config": _TEXT,
-    "symbol": _TEXT,
-    "source": _TEXT,
-    "arch": _TEXT,
-    "kind": _TEXT,
-    "family": _TEXT,
-    "target": _TEXT,
+    **dict.fromkeys(
+        ("kernel_config", "symbol", "source", "arch", "kind", "family", "target"), _TEXT
+    ),
 }
 
 
@@ -135,9 +127,7 @@ class Report:
     def values(self, row: Record) -> dict[str, Any]:
         """What `where` knows of a row, by name."""
         values: dict[str, Any] = {
-            name: value
-            for name in COLUMN_KINDS
-            if (value := getattr(row, name, None)) is not None and name not in ("key",)
+            name: value for name in COLUMN_KINDS if (value := getattr(row, name, None)) is not None
         }
         values["complete"] = row.incomplete is None
         if row.spill_stores is not None and row.spill_loads is not None:
