@@ -1,4 +1,4 @@
-"""The dtypes of specs: one table, for Python and for C++. Standard library only.
+"""The dtypes of specs, and those of scalars: one table, for Python and C++. Standard library only.
 
     python -m codegen.dtypes > runtime/include/dtype_list.h
 
@@ -42,6 +42,26 @@ TABLE = (
     Dtype("u64", "uint64", "kUInt", 64),
 )
 DTYPES = tuple(dtype.name for dtype in TABLE)
+
+
+class ScalarType(NamedTuple):
+    """What a scalar argument of a dtype is elsewhere."""
+
+    cpp: str
+    python: str  # and in expressions: float, int or bool
+    schema: (
+        str  # in torch.library's schemas, where integers may change from call to call of a graph
+    )
+
+
+# The dtypes that scalars may have; runtime/src/kernel_scalars.cpp converts them.
+SCALARS = {
+    "f32": ScalarType("float", "float", "float"),
+    "f64": ScalarType("double", "float", "float"),
+    "i32": ScalarType("std::int32_t", "int", "SymInt"),
+    "i64": ScalarType("std::int64_t", "int", "SymInt"),
+    "bool": ScalarType("bool", "bool", "bool"),
+}
 
 
 def header() -> str:

@@ -7,11 +7,8 @@ from collections.abc import Sequence
 from string import ascii_lowercase
 from typing import Any
 
+from codegen.dtypes import SCALARS
 from codegen.spec.model import Family, Role, Scalar, Tensor, Trace
-
-_PYTHON_TYPES = {"f32": "float", "f64": "float", "i32": "int", "i64": "int", "bool": "bool"}
-# In torch.library's schemas, where integers may change from call to call of a compiled graph.
-_SCHEMA_TYPES = {**_PYTHON_TYPES, "i32": "SymInt", "i64": "SymInt", "enum": "str"}
 
 
 def class_name(family: str) -> str:
@@ -76,10 +73,11 @@ def _tuple(names: Sequence[str]) -> str:
 
 
 def _keyword(scalar: Scalar) -> str:
-    kind = _PYTHON_TYPES.get(scalar.dtype)
     if scalar.values:
         texts = ", ".join(f'"{value}"' for value in scalar.values)
         kind = f"Literal[{texts}]"
+    else:
+        kind = SCALARS[scalar.dtype].python
     return f"{scalar.name}: {kind}" + ("" if scalar.default is None else " | None = None")
 
 
@@ -145,7 +143,7 @@ def operators(family: Family) -> list[str]:
     positional = ["str key", *map(argument, inputs)]
     scalars = []
     for scalar in family.scalars:
-        kind = _SCHEMA_TYPES[scalar.dtype]
+        kind = "str" if scalar.values else SCALARS[scalar.dtype].schema
         default = "" if scalar.default is None else "=None"
         scalars.append(f"{kind}{'' if scalar.default is None else '?'} {scalar.name}{default}")
     flags = [f"bool return_{tensor.name}=False" for tensor in outputs if tensor.optional]

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from codegen.dtypes import DTYPES
+from codegen.dtypes import DTYPES, SCALARS
 from codegen.words import did_you_mean
 
 INT64_MAX = 2**63 - 1
@@ -59,7 +59,7 @@ def scalar_kind(dtype: str, values: tuple[str, ...]) -> Kind:
     """What a scalar argument is in an expression; `values` are an enum's."""
     if dtype == "enum":
         return Kind("text", values)
-    return {"f32": FLOAT, "f64": FLOAT, "bool": BOOL}.get(dtype, INT)
+    return {"float": FLOAT, "bool": BOOL, "int": INT}[SCALARS[dtype].python]
 
 
 class ExpressionError(Exception):

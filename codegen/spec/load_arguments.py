@@ -7,6 +7,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+from codegen.dtypes import SCALARS
 from codegen.spec import schema
 from codegen.spec.checks import (
     check_dtype,
@@ -146,7 +147,8 @@ class ArgumentLoader:
             message = f"only an enum has values, not a scalar of {written.scalar}"
             self.document.report(message, "arguments", name, "values", key=True)
         elif written.default is not None:
-            expects = {"f32": "number", "f64": "number", "bool": "bool"}.get(written.scalar, "int")
+            kind = SCALARS[written.scalar].python
+            expects = "number" if kind == "float" else kind
             path = ("arguments", name, "default")
             default = load_expression(self.document, written.default, scope, expects, *path)
         return Scalar(name, written.scalar, default, values, " ".join(written.doc.split()))

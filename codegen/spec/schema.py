@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -20,6 +20,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails, PydanticCustomError
 
+from codegen.dtypes import SCALARS
 from codegen.spec.expressions import INT64_MAX
 from codegen.spec.problems import TooManyProblemsError
 from codegen.spec.source import Document, LocatedMapping
@@ -127,10 +128,16 @@ class TensorOutput(_Tensor):
     optional: bool = Field(False, description="written only if asked for: return_<name>=True")
 
 
+if TYPE_CHECKING:  # mypy takes no Literal of a table's names
+    _ScalarName = str
+else:
+    _ScalarName = Literal[(*SCALARS, "enum")]
+
+
 class ScalarInput(_Documented):
     """A number, or a text of an enum, that the caller passes."""
 
-    scalar: Literal["f32", "f64", "i32", "i64", "bool", "enum"]
+    scalar: _ScalarName
     values: list[str] | None = Field(None, description="an enum's texts", min_length=1)
     default: Text | None = Field(
         None,
