@@ -258,7 +258,7 @@ def explain(key: str, specs: tuple[Path, ...], out: Path, as_json: bool) -> None
 def _built(out: Path) -> dict[str, str]:
     """The file of each key of a generated tree; empty if its manifest cannot be read."""
     try:
-        return manifest.load(out / staleness.MANIFEST).files
+        return manifest.read(out / staleness.MANIFEST).files
     except (OSError, ValueError):
         return {}
 

@@ -64,7 +64,7 @@ def _packs(specs: Path) -> tuple[dict[Pack, Manifest], list[Fault]]:
     usable = {}
     for pack in found:
         try:
-            usable[pack] = manifest.load(pack.manifest)
+            usable[pack] = manifest.read(pack.manifest)
         except (OSError, ValueError) as error:
             reason = f"{pack}: {pack.manifest} is absent or damaged ({error}): reinstall it"
             faults.append(Fault(pack.name, pack.folder, pack.distribution, pack.families, reason))

@@ -93,7 +93,7 @@ class Trace:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Build:
+class BuildSettings:
     """What compiling and linking take beyond the header; codegen/build_paths.py finds the files
     and folders that its entries name."""
 
@@ -104,7 +104,7 @@ class Build:
     sources: tuple[Mapping[str, str], ...] = ()
 
 
-_NO_BUILD = Build()
+_NO_BUILD = BuildSettings()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,7 +193,7 @@ class Target:
     constraints: tuple[Rule, ...]
     requires: tuple[Rule, ...]
     budget: Mapping[str, int]
-    build: Build = left_out(_NO_BUILD)  # noqa: RUF009 - a field
+    build: BuildSettings = left_out(_NO_BUILD)  # noqa: RUF009 - a field
     tuned: tuple[TunedRow, ...] = left_out(())
     kernels: tuple[Kernel, ...]
 
@@ -217,7 +217,7 @@ class Family:
     parameters: tuple[Parameter, ...]  # shared by all targets
     requires: tuple[Rule, ...]
     trace: Trace | None
-    build: Build = left_out(_NO_BUILD)  # noqa: RUF009 - a field
+    build: BuildSettings = left_out(_NO_BUILD)  # noqa: RUF009 - a field
     reference: str | None  # "reference.py:attention", within the folder
     gradient: Gradient | None
     fronts: tuple[Front, ...]
@@ -285,7 +285,7 @@ class Manifest:
         return {kernel.key: kernel.file for _, _, kernel in self.kernels}
 
 
-def load(path: Path) -> Manifest:
+def read(path: Path) -> Manifest:
     """The manifest in a file. Raises OSError, or ValueError if it is not one of this version."""
     return parse(path.read_text(encoding="utf-8"))
 

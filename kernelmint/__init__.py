@@ -35,10 +35,10 @@ def __getattr__(name: str) -> Any:
 
 
 def _of_runtime(name: str) -> Any:
-    runtime = rooms.load("runtime")
+    runtime = rooms.imported("runtime")
     if name == "__all__" or name in runtime.__all__:
         return getattr(runtime, name)
-    packs = rooms.load("runtime.packs")
+    packs = rooms.imported("runtime.packs")
     try:
         return packs.front(name)  # of a family loaded since
     except packs.NoFrontError:
@@ -56,4 +56,4 @@ def _may_be_public(name: str) -> bool:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), "__version__", *rooms.load("runtime").__all__})
+    return sorted({*globals(), "__version__", *rooms.imported("runtime").__all__})

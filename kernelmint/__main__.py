@@ -73,8 +73,8 @@ class _Commands(click.Group):
             return None
         try:
             if source.calls:
-                _ = rooms.load("runtime").kernel  # first, since it says what is missing
-            command = rooms.load(source.module).main
+                _ = rooms.imported("runtime").kernel  # first, since it says what is missing
+            command = rooms.imported(source.module).main
         except ImportError as error:
             raise click.ClickException(str(error)) from None
         if source.of_group is not None:
@@ -91,7 +91,7 @@ class _Commands(click.Group):
         except OSError as error:
             if error.filename is not None:
                 raise
-            raise rooms.load("kernelmint.tools.output_file").cannot_write(error) from None
+            raise rooms.imported("kernelmint.tools.output_file").cannot_write(error) from None
         return found
 
     def resolve_command(

@@ -12,7 +12,7 @@ HOME = Path(__file__).resolve().parents[1]
 ROOMS = ("codegen", "runtime")
 
 
-def load(name: str) -> ModuleType:
+def imported(name: str) -> ModuleType:
     """One of ROOMS, or a module of theirs or of `kernelmint.tools`.
 
     Raises:

@@ -36,7 +36,7 @@ def check_checkout(package: Path) -> None:
     (pack,) = (pack for pack in packs.all_packs() if pack.name == "kernelmint")
     generated = checkout / "generated/manifest.json"
     with _readable(pack, generated):
-        found = manifest.load(generated)
+        found = manifest.read(generated)
     fingerprints = {family.name: family.fingerprint for family in found.families}
     changed = packs.changed_sources(pack, checkout)
     if fingerprints != pack.generated:
@@ -52,7 +52,7 @@ def check_checkout(package: Path) -> None:
 def _families(pack: Pack) -> dict[str, Family]:
     path = pack.manifest
     with _readable(pack, path):
-        found = manifest.load(path)
+        found = manifest.read(path)
     for family in found.families:
         expected = pack.generated.get(family.name)
         if family.fingerprint != expected:

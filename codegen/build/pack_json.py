@@ -69,7 +69,7 @@ def main(arguments: list[str]) -> None:
     )
     if len(options.specs) != len({folder.partition("=")[0] for folder in options.specs}):
         sys.exit(f"pack {options.name}: two folders of specs have one name: {options.specs}")
-    families = manifest.load(options.manifest).families
+    families = manifest.read(options.manifest).families
     made_of: dict[str, Any] = {
         "abi": int(abi),
         "settings": {

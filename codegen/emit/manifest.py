@@ -13,8 +13,8 @@ from codegen.manifest import Manifest, Selection
 from codegen.space.expand import FamilySpace, TargetSpace
 from codegen.spec import keys, short_form
 from codegen.spec.model import (
-    Build,
     BuildPath,
+    BuildSettings,
     Configuration,
     Parameter,
     Rule,
@@ -71,7 +71,7 @@ def _family(space: FamilySpace, file_of: Mapping[str, str], fingerprint: str) ->
         parameters=tuple(map(_parameter, family.parameters)),
         requires=tuple(map(_rule, family.requires)),
         trace=None if family.trace is None else _trace(family.trace),
-        build=_build(family.build),
+        build=_build_settings(family.build),
         reference=family.reference,
         gradient=family.gradient,
         fronts=tuple(form.Front(module=m, function=f) for m, f in family.fronts),
@@ -106,9 +106,9 @@ def _scalar(scalar: Scalar) -> form.Tensor | form.Scalar:
     )
 
 
-def _build(build: Build) -> form.Build:
+def _build_settings(build: BuildSettings) -> form.BuildSettings:
     """A family's `build`, of which its targets have all but the sources, or a target's."""
-    return form.Build(
+    return form.BuildSettings(
         flags=tuple(word for flag in build.flags for word in shlex.split(flag)),
         definitions=build.definitions,
         include=tuple(path.entry for path in build.include),
@@ -177,7 +177,7 @@ def _target(chosen: TargetSpace, file_of: Mapping[str, str]) -> form.Target:
         constraints=tuple(map(_rule, target.constraints)),
         requires=tuple(map(_rule, target.requires)),
         budget=dict(target.budget),
-        build=_build(target.build),
+        build=_build_settings(target.build),
         tuned=tuple(_tuned_row(target, row) for row in target.tuned),
         kernels=tuple(_kernel(c, file_of[c.key]) for c in chosen.configurations),
     )

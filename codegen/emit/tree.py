@@ -18,7 +18,7 @@ from codegen.emit import target as emit_target
 from codegen.emit.manifest import Inputs, described
 from codegen.emit.render import render, sha256
 from codegen.space.expand import FamilySpace, TargetSpace
-from codegen.spec.model import Build, BuildPath
+from codegen.spec.model import BuildPath, BuildSettings
 from codegen.staleness import MANIFEST
 
 
@@ -133,8 +133,8 @@ def _files_cmake(
     )
 
 
-def _settings(build: Build, folders: Mapping[str, str]) -> list[_Setting]:
-    """What a build says, by the names that kernelmint/cmake/build.cmake reads."""
+def _settings(build: BuildSettings, folders: Mapping[str, str]) -> list[_Setting]:
+    """What a build says, by the names that kernelmint/cmake/build_settings.cmake reads."""
 
     def at(named: BuildPath) -> str:
         if named.specs is None:

@@ -11,9 +11,7 @@ from codegen.spec import schema
 from codegen.spec.checks import (
     load_expression,
 )
-from codegen.spec.load_family import FamilyLoader
-from codegen.spec.load_target import TargetLoader
-from codegen.spec.load_tuning import SHAPES, TUNED, load_shapes, load_tuned
+from codegen.spec.family import FamilyLoader
 from codegen.spec.model import (
     ChoiceRow,
     Family,
@@ -23,6 +21,8 @@ from codegen.spec.model import (
 )
 from codegen.spec.problems import Location, Problem, SpecError, TooManyProblemsError
 from codegen.spec.source import Document
+from codegen.spec.target import TargetLoader
+from codegen.spec.tuning import SHAPES, TUNED, load_shapes, load_tuned
 from codegen.words import did_you_mean, display_path
 
 # Beside family.yaml: rows by which a front takes a kernel.

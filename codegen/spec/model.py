@@ -255,7 +255,7 @@ class BuildPath:
 
 
 @dataclass(frozen=True)
-class Build:
+class BuildSettings:
     """What compiling and linking take beyond the header."""
 
     flags: tuple[str, ...] = ()  # command lines of a compiler: an option each, with its value
@@ -264,9 +264,9 @@ class Build:
     libraries: tuple[BuildPath | str, ...] = ()  # a str as -l takes it
     sources: tuple[BuildPath, ...] = ()
 
-    def __add__(self, other: Build) -> Build:
+    def __add__(self, other: BuildSettings) -> BuildSettings:
         """This one's, then the other's."""
-        return Build(
+        return BuildSettings(
             self.flags + other.flags,
             self.definitions + other.definitions,
             self.include + other.include,
@@ -414,7 +414,7 @@ class Target:
     sets: tuple[ConfigurationSet, ...]
     short: ShortForm | None
     budget: tuple[tuple[str, int], ...]
-    build: Build  # the family's, its sources excepted, then the target's
+    build: BuildSettings  # the family's, its sources excepted, then the target's
     file: str  # <spec folder>/<folder>/<target>.yaml, for headers of generated files
     display: str  # the same file, as people reach it
     tuned: tuple[TunedRow, ...] = ()
@@ -505,7 +505,7 @@ class Family:
     constraints: tuple[Rule, ...]  # what its tensors' alignments and its trace take
     requires: tuple[Rule, ...]
     trace: Trace | None
-    build: Build
+    build: BuildSettings
     reference: str | None
     gradient: Gradient | None
     fronts: tuple[tuple[str, str], ...]  # modules, as they are imported, and a function of each

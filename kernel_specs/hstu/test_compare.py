@@ -16,7 +16,7 @@ os.environ.setdefault("TRITON_INTERPRET", "1")  # before Triton is first importe
 from kernel_specs.hstu.tools import compare, faults
 from kernel_specs.hstu.tools.cases import CASES, draw
 from kernel_specs.hstu.tools.compare import main
-from kernel_specs.hstu.tools.implementations import load
+from kernel_specs.hstu.tools.implementations import implementation_of
 from kernel_specs.hstu.tools.judge import Computed, Judge, row_class
 from tools.comparison import Tolerance
 
@@ -80,7 +80,7 @@ TINY = (
 
 @pytest.fixture(scope="module")
 def tables() -> dict[str, list[Judged]]:
-    healthy = load("torch", "cpu")
+    healthy = implementation_of("torch", "cpu")
     return {
         mode: [
             (judge, Computed(function, healthy, judge.inputs, mode))
@@ -114,7 +114,7 @@ def test_each_planted_fault_is_caught_and_nothing_else(
 
 def test_a_fault_is_located_and_fails_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     stale = next(fault for fault in faults.FAULTS if fault.name == "stale_head")
-    loaded = {"torch": load("torch", "cpu"), "triton": faults.plant(stale)}
+    loaded = {"torch": implementation_of("torch", "cpu"), "triton": faults.plant(stale)}
     monkeypatch.setattr(compare, "load", lambda name, device, dot: loaded[name])
     result = invoke("--cases", "small", "--mode", "fixed")
     assert result.exit_code == 1

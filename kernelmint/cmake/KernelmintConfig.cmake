@@ -44,7 +44,7 @@ include("${KERNELMINT_CMAKE}/jobs.cmake")       # a job pool that memory can bea
 include("${KERNELMINT_CMAKE}/ccache.cmake")
 include("${KERNELMINT_CMAKE}/generated.cmake")  # reads a generated tree; refuses a stale one
 include("${KERNELMINT_CMAKE}/flags.cmake")      # what compilers are told
-include("${KERNELMINT_CMAKE}/build.cmake")      # what `build:` of a spec says
+include("${KERNELMINT_CMAKE}/build_settings.cmake")      # what `build:` of a spec says
 include("${KERNELMINT_CMAKE}/cpu.cmake")        # the CPU's instruction sets
 include("${KERNELMINT_CMAKE}/sources.cmake")    # what a pack carries of its project
 include("${KERNELMINT_CMAKE}/pack_json.cmake")     # what a pack is made of: pack.json

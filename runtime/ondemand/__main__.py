@@ -132,7 +132,7 @@ def _entry(usage: Usage) -> dict[str, Any]:
 def _built(folder: Path) -> tuple[str, list[str]]:
     if not is_whole(folder):
         return "damaged: built anew when it is asked for", []
-    (family,) = manifest.load(folder / packs.MANIFEST).families
+    (family,) = manifest.read(folder / packs.MANIFEST).families
     pack = json.loads((folder / packs.PACK_JSON).read_text(encoding="utf-8"))
     keys = [kernel.key for target in family.targets for kernel in target.kernels]
     built_for = [*pack["isas"], *(f"sm_{name}" for name in pack["architectures"])]

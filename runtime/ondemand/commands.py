@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from codegen import build_paths, home
-from codegen.manifest import Build, Family
+from codegen.manifest import BuildSettings, Family
 from runtime.errors import BuildError
 from runtime.ondemand import compilers
 from runtime.ondemand.compilers import Recipe
@@ -89,7 +89,7 @@ class Commands:
             *libraries(names, [*folders, *compilers.library_folders(self._recipe.compiler)], read)
         ]
 
-    def _settings(self, build: Build, flags: bool) -> list[str]:
+    def _settings(self, build: BuildSettings, flags: bool) -> list[str]:
         """What `build:` adds to a command of a compiler; `flags` are of one of them."""
         found = [f"-D{definition}" for definition in build.definitions]
         for entry in build.include:
@@ -119,7 +119,7 @@ class Commands:
         command += [f"-DKERNELMINT_TARGET_{self._target.name}=1", *self._toolkit_includes()]
         return self._unit("host", command, HOST)
 
-    def _device_command(self, build: Build) -> list[str]:
+    def _device_command(self, build: BuildSettings) -> list[str]:
         recipe = self._recipe
         compiler = recipe.toolkit.nvcc if recipe.toolkit else recipe.compiler
         settings = self._settings(build, flags=True)

@@ -127,7 +127,7 @@ def test_cpp_computes_what_python_does(seeds):
     ],
 )
 def test_a_fault_is_seen(monkeypatch, tmp_path, fault, error):
-    monkeypatch.setattr(pipeline, "build", lambda *_: fault())
+    monkeypatch.setattr(pipeline, "generate", lambda *_: fault())
     with pytest.raises(error):
         _accepted(tmp_path, limit=0.05)
 
@@ -140,7 +140,7 @@ def test_a_problem_on_two_lines_is_seen(monkeypatch, tmp_path):
     def refuse(*_: object) -> None:
         raise SpecError([TwoLines(Location("a.yaml", 1, 1), "")])
 
-    monkeypatch.setattr(pipeline, "build", refuse)
+    monkeypatch.setattr(pipeline, "generate", refuse)
     with pytest.raises(AssertionError, match="not one problem a line"):
         _accepted(tmp_path)
 

@@ -17,10 +17,10 @@ from typing import Any
 
 from codegen.packs import Pack
 from codegen.spec.load import load
-from codegen.spec.load_tuning import load_shapes
 from codegen.spec.model import Configuration, Family, Shape, Shapes, Target
 from codegen.spec.problems import SpecError
 from codegen.spec.source import Document
+from codegen.spec.tuning import load_shapes
 from runtime import BuildError, listing, manifest, ondemand, packs
 from runtime.ondemand import kernels as on_demand
 from runtime.ondemand.cache import content

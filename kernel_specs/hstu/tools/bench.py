@@ -27,7 +27,7 @@ from kernelmint.tools.bench.measure import Measured, measure
 from kernelmint.tools.output_file import OutputFile, write
 
 from ..block_sparse import reference as block_sparse
-from .implementations import UnavailableError, load
+from .implementations import UnavailableError, implementation_of
 
 # Rates of an H200 (NVIDIA's data sheet, dense), FLOP/s; three TF32 products make one of fp32.
 RATES = {"ieee": 67e12, "tf32x3": 494.5e12 / 3, "tf32": 494.5e12, "bf16": 989e12}
@@ -171,7 +171,7 @@ def contenders(shape: Shape) -> list[Contender]:
     for target in ("sm80", "triton"):
         for precision in ("tf32x3", "bf16"):
             try:
-                implementation = load(target, "cuda", precision)
+                implementation = implementation_of(target, "cuda", precision)
                 implementation.attention(q, k, v, u, gate, **options, mode="fixed")
             except UnavailableError as error:
                 click.echo(f"{target} {precision}: {error}", err=True)

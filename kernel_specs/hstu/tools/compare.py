@@ -22,7 +22,7 @@ from kernelmint.tools.output_file import OutputFile, write
 from .. import semantics
 from .cases import CASES, SEED_CASES, Case, draw
 from .faults import FAULTS, Fault, plant
-from .implementations import NAMES, Implementation, UnavailableError, load
+from .implementations import NAMES, Implementation, UnavailableError, implementation_of
 from .judge import Computed, Judge, Verdict
 
 RULE = "=" * 80
@@ -104,7 +104,7 @@ def main(
     if len(implementations) < 2:
         raise click.UsageError("--implementations: name at least two")
     try:
-        loaded = [load(name, device, dot) for name in implementations]
+        loaded = [implementation_of(name, device, dot) for name in implementations]
     except UnavailableError as error:
         click.echo(f"✗ {error}", err=True)
         sys.exit(2)
@@ -248,7 +248,7 @@ def _self_test(
     modes: tuple[str, ...], tolerance: Tolerance, seed: int, device: str, report: dict[str, Any]
 ) -> bool:
     click.echo(_heading("Self-test: planted faults"))
-    healthy = load("torch", device)
+    healthy = implementation_of("torch", device)
     functions = ("block_sparse_attn", "hstu_attention_with_bsa")
     rows = []
     for mode in modes:

@@ -49,7 +49,7 @@ class Implementation:
         )  # fmt: skip
 
 
-def load(name: str, device: str, dot: str | None = None) -> Implementation:
+def implementation_of(name: str, device: str, dot: str | None = None) -> Implementation:
     """The implementation of that name; UnavailableError if it cannot run on `device`.
 
     dot: the precision of its matrix products, None for its most exact one.

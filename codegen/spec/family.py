@@ -7,6 +7,8 @@ from pathlib import Path, PurePosixPath
 
 from codegen.manifest import Gradient
 from codegen.spec import schema
+from codegen.spec.arguments import MAX_RANK, SHARED_FACTS, ArgumentLoader, optional_tensors
+from codegen.spec.build_settings import BuildLoader
 from codegen.spec.checks import (
     check_file,
     check_identifier,
@@ -17,8 +19,6 @@ from codegen.spec.checks import (
     spec_name,
 )
 from codegen.spec.expressions import Kind
-from codegen.spec.load_arguments import MAX_RANK, SHARED_FACTS, ArgumentLoader, optional_tensors
-from codegen.spec.load_build import BuildLoader
 from codegen.spec.model import (
     Family,
     Parameter,

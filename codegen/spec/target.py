@@ -9,6 +9,7 @@ from pathlib import Path
 from codegen import hardware
 from codegen.architectures import of_target
 from codegen.spec import schema, short_form
+from codegen.spec.build_settings import BuildLoader
 from codegen.spec.checks import (
     MAX_PARAMETERS,
     check_dtype,
@@ -31,8 +32,6 @@ from codegen.spec.expressions import (
     known_where,
     parse,
 )
-from codegen.spec.load_build import BuildLoader
-from codegen.spec.load_sets import SetLoader
 from codegen.spec.model import (
     Bound,
     Derived,
@@ -48,6 +47,7 @@ from codegen.spec.model import (
 )
 from codegen.spec.names import CPP_KEYWORDS, IDENTIFIER, enum_type
 from codegen.spec.problems import TooManyProblemsError
+from codegen.spec.sets import SetLoader
 from codegen.spec.source import Document
 from codegen.words import did_you_mean
 

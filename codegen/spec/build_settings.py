@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from codegen.spec import schema
 from codegen.spec.checks import check_file
-from codegen.spec.model import Build, BuildPath
+from codegen.spec.model import BuildPath, BuildSettings
 from codegen.spec.source import Document
 
 _CXX, _CUDA = (".cpp", ".cc", ".cxx"), (".cu",)
@@ -38,20 +38,20 @@ class BuildLoader:
         self.spec_dir = spec_dir
         self.folder = folder
 
-    def load(self, written: schema.Build | None, is_cuda: bool | None) -> Build:
+    def load(self, written: schema.Build | None, is_cuda: bool | None) -> BuildSettings:
         """The build; what is wrong goes to the document.
 
         `is_cuda`: whether nvcc compiles the targets that it is of; None: it does some of them.
         """
         if written is None:
-            return Build()
+            return BuildSettings()
         if written.flags and is_cuda is None:
             self.document.report(
                 "nvcc and the C++ compiler take different flags: write them in <target>.yaml",
                 "build",
                 "flags",
             )
-        return Build(
+        return BuildSettings(
             flags=tuple(self._flag(text, i) for i, text in enumerate(written.flags)),
             definitions=tuple(
                 self._definition(name, value) for name, value in written.definitions.items()
