@@ -115,7 +115,7 @@ def test_each_planted_fault_is_caught_and_nothing_else(
 def test_a_fault_is_located_and_fails_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     stale = next(fault for fault in faults.FAULTS if fault.name == "stale_head")
     loaded = {"torch": implementation_of("torch", "cpu"), "triton": faults.plant(stale)}
-    monkeypatch.setattr(compare, "load", lambda name, device, dot: loaded[name])
+    monkeypatch.setattr(compare, "implementation_of", lambda name, device, dot: loaded[name])
     result = invoke("--cases", "small", "--mode", "fixed")
     assert result.exit_code == 1
     assert "✗ output o: MISMATCH" in result.output
