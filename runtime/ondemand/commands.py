@@ -76,7 +76,8 @@ class Commands:
     @property
     def searched(self) -> list[str]:
         """The folders that headers are looked for in."""
-        named = [folder for unit in self.units for folder in searched(unit.command)]
+        commands = (*(unit.command for unit in self.units), self._environment())
+        named = [folder for command in commands for folder in searched(command)]
         return [*named, *compilers.searched(self._recipe.compiler)]
 
     def libraries(self, read: set[str]) -> list[str]:
@@ -104,14 +105,20 @@ class Commands:
         return [w for folder in toolkit.includes for w in ("-isystem", folder)] if toolkit else []
 
     def _unit(self, name: str, command: list[str], source: str, log: str | None = None) -> Unit:
-        for word in command:
+        for word in (*command, *self._environment()):
             if _HIDES_DEPENDENCIES.fullmatch(word):
                 raise BuildError(
-                    f"the option {word} (of the spec's `flags`, CXXFLAGS or CUDAFLAGS) hides what "
-                    "a kernel depends on, and a change of it would go unnoticed: leave it out"
+                    f"the option {word} (of the spec's `flags`, or of CXXFLAGS, CUDAFLAGS, "
+                    "NVCC_PREPEND_FLAGS or NVCC_APPEND_FLAGS) hides what a kernel depends on, and "
+                    "a change of it would go unnoticed: leave it out"
                 )
         files = ("-MD", "-MF", f"{name}.d", "-c", source, "-o", f"{name}.o")
         return Unit(name, (*command, *files), log)
+
+    def _environment(self) -> list[str]:
+        """The words that nvcc takes from the environment."""
+        names = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS") if self._recipe.toolkit else ()
+        return [word for name in names for word in shlex.split(os.environ.get(name, ""))]
 
     def _host(self) -> Unit:
         recipe = self._recipe

@@ -139,13 +139,37 @@ def test_the_compiler_that_nvcc_calls(tmp_path, cache, monkeypatch):
     assert identities[0] != identities[1]
 
 
+@pytest.mark.skipif(NVCC is None, reason="needs nvcc")
+def test_what_the_environment_tells_nvcc(family, cache, tmp_path, monkeypatch):
+    """A header that a folder of NVCC_PREPEND_FLAGS hides; an option that hides dependencies."""
+    first, second = (tmp_path / name for name in ("first", "second"))
+    for folder in (first, second):
+        folder.mkdir()
+    (second / "factor.h").write_text(FOUND.format(1))
+    monkeypatch.setenv("NVCC_PREPEND_FLAGS", f"-I{first} -I{second}")
+    family.edit("#pragma once", "#pragma once\n#include <factor.h>", "sm80.cuh")
+    runtime.load(family.folder)
+    key = f"{family.name}.sm80.f32-t256-n1024"
+
+    def built() -> Path:
+        return kernels.build([key], ["80"])[key].folder
+
+    before = built()
+    assert built() == before
+    (first / "factor.h").write_text(FOUND.format(2))
+    assert built() != before
+    monkeypatch.setenv("NVCC_APPEND_FLAGS", "-MMD")
+    with pytest.raises(runtime.BuildError, match=r"the option -MMD .* hides"):
+        built()
+
+
 @pytest.mark.parametrize(
     ("flags", "build", "before", "message"),
     [
         ("-MMD", "", "", "the option -MMD .* hides what a kernel depends on"),
         ("-Wp,-MMD,x.d", "", "", "the option -Wp,-MMD,x.d .* hides"),
         ("@options", "", "", "the option @options .* hides"),
-        ("", "{flags: [-MMD]}", "", r"cpu\.yaml:\d+:\d+: .*what a file depends on"),
+        ("", "{flags: [-MMD]}", "", r"cpu\.yaml:\d+:\d+: .*asks for a file's dependencies itself"),
         ("", "{flags: ['-include x.h -MMD']}", "", "the option -MMD .* hides"),
         ("", "", 'asm(".incbin \\"/etc/hosts\\"");', r"cpu\.h:3: \.incbin reads a file that"),
     ],
