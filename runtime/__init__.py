@@ -40,7 +40,7 @@ from runtime.loading import build, load, load_pack
 from runtime.loading import offer as _offer
 
 if _pytorch.IS_INSTALLED:
-    from runtime.finding import kernel
+    from runtime.finding import explain, kernel
     from runtime.handle import Kernel
 
 if len(__path__) > 1:
@@ -61,6 +61,7 @@ __all__ = [
     "PackError",
     "TargetUnavailable",
     "build",
+    "explain",
     "families",
     "kernel",
     "kernels",

@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -27,6 +27,9 @@ from runtime import devices, finding, listing, manifest, ondemand, packs
 from runtime.errors import InvalidArgument, KernelNotFound, text
 from runtime.handle import Kernel, in_graphs, traced_as_constant
 from runtime.kernel_info import KernelInfo, infos_for
+
+if TYPE_CHECKING:
+    from runtime.ondemand.kernels import Allowed
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _chosen: dict[tuple[object, ...], Kernel] = {}
@@ -252,7 +255,26 @@ def _first(
         if why is None:
             return _chosen.setdefault(key, finding.kernel(candidate.key))
         refused.setdefault((candidate.target, why), []).append(candidate.key)
-    raise KernelNotFound(_not_found(family, device, wanted, refused))
+    from runtime.ondemand import kernels as on_demand  # compilers, which nothing else needs
+
+    named = {name: value for name, value in wanted.items() if value is not None}
+    allowed = on_demand.allowed(family, _targets_for(family, device, target), named)
+    if allowed is not None and allowed.keys and ondemand.wanted(family, None):
+        built = finding.kernel(allowed.keys[0])
+        return _chosen.setdefault(key, built)
+    raise KernelNotFound(_not_found(family, device, named, refused, allowed))
+
+
+def _targets_for(family: str, device: torch.device, target: str | None) -> list[str]:
+    """The targets whose kernels a device can run, of the highest compute capability first."""
+    index = 0 if device.type != "cuda" else _indexed(device).index
+    return [
+        found.name
+        for found in _by_capability(family)
+        if target in (None, found.name)
+        and devices.why_not_its_kind(found.is_cuda, device.type) is None
+        and not (found.is_cuda and devices.why_unsuitable(found.capability, found.exact, index))
+    ]
 
 
 def explain(
@@ -493,17 +515,37 @@ def _not_found(
     device: torch.device,
     wanted: Mapping[str, Any],
     refused: Mapping[tuple[str, str], list[str]],
+    allowed: Allowed | None,
 ) -> str:
-    settings = ", ".join(
-        f"{name} {text(value)}" for name, value in wanted.items() if value is not None
-    )
-    reasons = "".join(
-        f"\n  {keys[0]}{f' and {len(keys) - 1} more' if len(keys) > 1 else ''}: {why}"
-        for (_, why), keys in refused.items()
-    )
-    found = manifest.family(family)
-    return (
-        f"no {family} kernel for {settings} on {device}:{reasons or ' none was generated'}\n"
-        f"In the project of pack {packs.of(family).name}, add a configuration to "
-        f"{found.spec_folder}; then `{manifest.REGENERATE}` builds it"
-    )
+    """Why no kernel suits: the nearest one first, then the others, then what can be done."""
+    settings = ", ".join(f"{name} {text(value)}" for name, value in wanted.items())
+    parameters = {info.key: info.parameters for info in infos_for(manifest.family(family), "")}
+
+    def distance(entry: tuple[tuple[str, str], list[str]]) -> tuple[bool, int, int]:
+        (target, _), keys = entry
+        own = parameters.get(keys[0], {})
+        other_kind = manifest.family(family).target(target).is_cuda != (device.type == "cuda")
+        return other_kind, *finding.differing(own, wanted)
+
+    reasons = [
+        f"{keys[0]}{f' and {len(keys) - 1} more' if len(keys) > 1 else ''}: {why}"
+        for (_, why), keys in sorted(refused.items(), key=distance)
+    ]
+    nearest = f". Nearest: {reasons[0]}" if reasons else ": none was generated"
+    lines = [f"no {family} kernel for {settings} on {device}{nearest}"]
+    lines += [f"  {reason}" for reason in reasons[1:]]
+    if allowed is None or allowed.keys:
+        add = (
+            f"in the project of pack {packs.of(family).name}, add a configuration to "
+            f"{manifest.family(family).spec_folder}; then `{manifest.REGENERATE}` builds it"
+        )
+        if allowed is None:
+            lines.append(f"If its spec allows one: {add}")
+        else:
+            lines.append(
+                f"runtime.kernel({allowed.keys[0]!r}, build=True) builds one now, and "
+                f"KERNELMINT_BUILD=missing whatever is asked for; or, {add}"
+            )
+    elif allowed.reasons:
+        lines += ["None can be built with these parameters:", *(f"  {r}" for r in allowed.reasons)]
+    return "\n".join(lines)

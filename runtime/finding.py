@@ -16,7 +16,14 @@ import torch
 from codegen.space.nearest import nearest
 from codegen.words import counted, display_path
 from runtime import devices, kernel_info, listing, manifest, ondemand, operators, packs, used
-from runtime.errors import InvalidArgument, KernelNotFound, PackError, TargetUnavailable, shown
+from runtime.errors import (
+    BuildError,
+    InvalidArgument,
+    KernelNotFound,
+    PackError,
+    TargetUnavailable,
+    shown,
+)
 from runtime.handle import Kernel, in_graphs, traced_as_constant
 
 _DTYPE_NAMES = {dtype: name for name, dtype in operators.DTYPES.items()}
@@ -51,7 +58,7 @@ def kernel(key: str | Mapping[str, Any] | object, *, build: bool | None = None) 
         traced: Kernel = getattr(in_graphs, _resolved(key, build))
         return traced
     if not isinstance(key, str):
-        key = _key_of(key)
+        key = _key_of(key, build)
     found = _kernels.get(key)
     if found is None:
         return _kernels.setdefault(key, _make(key, build, compiles=True))
@@ -177,14 +184,7 @@ def _key_of_short(short: str) -> str:
     )
     raise KernelNotFound(
         f"no kernel was generated for {given}. Nearest: {near or 'no kernel has a short form'}. "
-        f"{_how_to_add(given)}"
-    )
-
-
-def _how_to_add(given: str) -> str:
-    return (
-        f"In the project that has its spec, `kernelmint explain '{given}'` says what to add; then "
-        f"`{manifest.REGENERATE}` builds it"
+        f"`kernelmint explain '{given}'` says what became of it"
     )
 
 
@@ -197,20 +197,70 @@ def _explain_unknown(key: str) -> str:
     else:
         count = sum(info.built for info in listing.kernels(parts[0]))
         what = f"{counted(count, 'kernel')} of {parts[0]} built, and not this one"
+    near = nearest(key, (info.key for info in kernel_info.infos(manifest.families()) if info.built))
     given = _abridged(key)
+    return f"{given}: {what}. Nearest built: {', '.join(near) or 'none'}. {_what_to_do(key)}"
+
+
+def _what_to_do(key: str) -> str:
+    """How a kernel that no pack lists can be had, or why it cannot."""
+    from runtime.ondemand import kernels as on_demand
     from runtime.ondemand.specs import here
 
-    now = ""
-    if packs.owner(parts[0]) is None:
-        folder = repr(display_path(place)) if (place := here(parts[0])) else "folder of specs"
-        now = f"kernelmint.load({folder}) adds families whose kernels are built when called. "
-    elif ondemand.source_of(parts[0]) is not None:
-        now = f"runtime.kernel({given!r}, build=True) builds it now, if its spec allows it. "
-    near = nearest(key, (info.key for info in kernel_info.infos(manifest.families()) if info.built))
-    return f"{given}: {what}. Nearest built: {', '.join(near) or 'none'}. {now}{_how_to_add(given)}"
+    family, given = key.partition(".")[0], _abridged(key)
+    add = (
+        f"In the project that has its spec, `kernelmint explain '{given}'` says what to add; then "
+        f"`{manifest.REGENERATE}` builds it"
+    )
+    if packs.owner(family) is None:
+        folder = repr(display_path(place)) if (place := here(family)) else "folder of specs"
+        return f"kernelmint.load({folder}) adds families whose kernels are built when called. {add}"
+    if len(key) > _COMPARED:
+        return "No key is so long"
+    try:
+        explained = on_demand.explain(key)
+    except BuildError as error:
+        return f"Its spec cannot be read: {error}"
+    if explained is None:
+        return add
+    if excluded := explained[1]:
+        return f"It cannot be built: {excluded} (`kernelmint explain '{given}'` says more)"
+    return (
+        f"runtime.kernel({given!r}, build=True) builds it now, and KERNELMINT_BUILD=missing "
+        f"whatever is asked for. {add}"
+    )
 
 
-def _key_of(config: Mapping[str, Any] | object) -> str:
+def explain(key: str) -> str:
+    """What became of a key, as `kernelmint explain` says it: built, excluded and why, or how to
+    have it.
+
+    Args:
+        key: a key of a family that is here, or a short form that names a kernel.
+
+    Raises:
+        InvalidArgument: it is not a text.
+        KernelNotFound: there is no such family, or its pack has no specs.
+        BuildError: its specs cannot be read.
+    """
+    if not isinstance(key, str):
+        raise InvalidArgument(f"key: got a {type(key).__name__}, expected a str")
+    from runtime.ondemand import kernels as on_demand
+
+    if key.lstrip().startswith("("):
+        key = _key_of_short(key)
+    family = key.partition(".")[0]
+    if packs.owner(family) is None:
+        raise KernelNotFound(_explain_unknown(key))
+    found = on_demand.explain(key)
+    if found is None:
+        raise KernelNotFound(
+            f"{_abridged(key)}: {packs.owner(family)} has no specs to explain it by"
+        )
+    return found[0]
+
+
+def _key_of(config: Mapping[str, Any] | object, build: bool | None) -> str:
     """The key of a configuration, kept by what it says."""
     if type(config) is not dict:
         config = _values(config)
@@ -219,9 +269,9 @@ def _key_of(config: Mapping[str, Any] | object) -> str:
     try:
         key = _configurations.get(said)
     except TypeError:  # a value without a hash, which no parameter has
-        return resolve(config)
+        return resolve(config, build)
     if key is None:
-        key = resolve(config)
+        key = resolve(config, build)
         if len(_configurations) >= _MOST_CONFIGURATIONS:
             _configurations.clear()
         _configurations[said] = key
@@ -245,8 +295,9 @@ def _names_of(kind: type) -> tuple[str, ...]:
     return tuple(field.name for field in dataclasses.fields(kind))
 
 
-def resolve(config: Mapping[str, Any] | object) -> str:
-    """The key of a configuration given as a mapping or a dataclass; see `kernel`."""
+def resolve(config: Mapping[str, Any] | object, build: bool | None = None) -> str:
+    """The key of a configuration given as a mapping or a dataclass; see `kernel`. If kernels are
+    to be built, it may be that of one which is not yet."""
     wanted = {name: _plain(name, value) for name, value in _values(config).items()}
     candidates = listing.listed(wanted.pop("family", None), wanted.pop("target", None))
     known = sorted({name for info in candidates for name in info.parameters})
@@ -262,15 +313,48 @@ def resolve(config: Mapping[str, Any] | object) -> str:
     if len(matching) == 1:
         return matching[0].key
     given = ", ".join(f"{name}={value}" for name, value in wanted.items())
+    keys = [info.key for info in matching]
     if not matching:
-        raise KernelNotFound(
-            f"no kernel was generated for {given}. `kernelmint list` shows what is; "
-            f"`kernelmint info` shows what can run here"
-        )
+        keys, why = _buildable(wanted, defaults, build)
+        if len(keys) == 1:
+            return keys[0]
+        if not keys:
+            key_of = {info.key: info.parameters for info in candidates}
+            near = min(key_of, key=lambda key: differing(key_of[key], wanted), default="none")
+            raise KernelNotFound(f"no kernel was generated for {given}. Nearest: {near}. {why}")
     raise KernelNotFound(
-        f"{given} leaves {len(matching)} kernels; name more parameters: "
-        f"{', '.join(info.key for info in matching[:8])}{', …' if len(matching) > 8 else ''}"
+        f"{given} leaves {len(keys)} kernels; name more parameters: "
+        f"{', '.join(keys[:8])}{', …' if len(keys) > 8 else ''}"
     )
+
+
+def differing(own: Mapping[str, Any], wanted: Mapping[str, Any]) -> tuple[int, int]:
+    """How far a kernel's parameters are from others."""
+    pairs = [(own.get(name), value) for name, value in wanted.items() if own.get(name) != value]
+    return len(pairs), sum(abs(a - b) for a, b in pairs if type(a) is type(b) is int)
+
+
+def _buildable(
+    wanted: Mapping[str, Any],
+    defaults: Mapping[tuple[str, str], Mapping[str, Any]],
+    build: bool | None,
+) -> tuple[list[str], str]:
+    """The keys of kernels with the parameters `wanted` that are to be built now, by targets, which
+    are given with what they leave out; and what to do if there are none."""
+    from runtime.ondemand import kernels as on_demand
+
+    keys: list[str] = []
+    reasons: list[str] = []
+    for (family, target), left_out in defaults.items():
+        found = on_demand.allowed(family, [target], {**left_out, **wanted})
+        if found is not None and ondemand.wanted(family, build):
+            keys += found.keys
+        if found is not None and found.keys:
+            reasons.append(f"runtime.kernel({found.keys[0]!r}, build=True) builds one now")
+        elif found is not None:
+            reasons += found.reasons
+    why = "; ".join(dict.fromkeys(reasons)) or "`kernelmint list` shows what was"
+    return keys, why
 
 
 def _defaults(family: str, target: str) -> dict[str, Any]:

@@ -33,6 +33,7 @@ def attention(
     layout: str = "bshd",
     return_lse: bool = False,
     out: torch.Tensor | tuple[torch.Tensor, ...] | None = None,
+    **others: Any,
 ) -> Any:
     """Attention forward, softmax(scale * q k^T) v, with a kernel that suits the arguments.
 
@@ -59,11 +60,31 @@ def attention(
     Raises:
         KernelNotFound: no kernel suits; the message says for each candidate why.
         InvalidArgument: an argument is wrong.
+        TypeError: an argument is unknown; the message says what to pass instead.
     """
+    if others:
+        raise TypeError(_unknown(next(iter(others))))
     _check(layout)
     if tensors.is_autocast():
         q, k, v = tensors.autocast(q, k, v)
     return _front((q, k, v), (scale,), (return_lse,), out, (causal,), layout == "bhsd")
+
+
+# What other functions of attention take, and what to do here.
+_INSTEAD = {
+    "mask": "no kernel takes a mask; pass causal=True for the causal one",
+    "attn_mask": "no kernel takes a mask; pass causal=True for the causal one",
+    "dropout_p": "no kernel drops out",
+    "is_causal": "pass causal=, which aligns bottom-right; kernelmint.sdpa aligns top-left",
+    "softmax_scale": "pass scale=",
+    "window_size": "no kernel has a window; kernelmint.decode has one, for few queries",
+    "enable_gqa": "nothing is needed: heads share keys if k has fewer",
+}
+
+
+def _unknown(name: str) -> str:
+    how = _INSTEAD.get(name, "it takes causal, scale, layout, return_lse and out")
+    return f"attention: unknown argument {name}: {how}"
 
 
 def sdpa(

@@ -3,16 +3,19 @@ runtime that imports codegen's rooms, and so mako, pydantic and yaml: when somet
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from codegen import manifest
 from codegen.emit.manifest import Inputs
 from codegen.emit.tree import emit
 from codegen.manifest import Selection
+from codegen.packs import Pack
 from codegen.space import explain
 from codegen.space.expand import FamilySpace, TargetSpace, configured, exclusions, expand
+from codegen.spec import keys
 from codegen.spec.load import load
 from codegen.spec.model import Family
 from codegen.spec.problems import SpecError, UsageError
@@ -67,6 +70,37 @@ class Spec:
         with _reported():
             chosen = TargetSpace(target, (configured(target, values),))
         return self._emit([chosen])
+
+    def explain(self, key: str, built: Mapping[str, str], pack: Pack | None) -> tuple[str, str]:
+        """What `kernelmint explain` says of a key; and why it cannot be built, or "".
+
+        `built` is the file of each key that was generated, `pack` the installed one of the spec."""
+        try:
+            found = explain.explain(key, [self._family], built, () if pack is None else (pack,))
+        except explain.UnknownKeyError as error:
+            found = error.explanation
+        excluded = found.status in ("unknown", "excluded")
+        return found.text, "; ".join(found.details["reasons"]) if excluded else ""
+
+    def with_parameters(
+        self, target: str, known: Iterable[Mapping[str, Any]], wanted: Mapping[str, Any]
+    ) -> tuple[list[str], list[str]]:
+        """The keys of valid configurations of a target that have these parameters, and the others
+        as known configurations have them; and why there are none of others."""
+        found = next(t for t in self._family.targets if t.name == target)
+        names = [parameter.name for parameter in found.parameters]
+        if absent := [name for name in wanted if name not in names]:
+            return [], [f"target {target} has no parameter {', '.join(absent)}"]
+        key_of = keys.tokens_of(found.parameters)
+        allowed: dict[str, None] = {}
+        reasons: dict[str, None] = {}
+        for configuration in known:
+            values = tuple({**configuration, **wanted}[name] for name in names)
+            if excluded := exclusions(found, values):
+                reasons |= dict.fromkeys(excluded)
+            else:
+                allowed[keys.key_prefix(found) + key_of(values)] = None
+        return list(allowed), list(reasons)
 
     def _spaces(self, set_name: str) -> list[TargetSpace]:
         chosen = {}

@@ -6,13 +6,15 @@ holds already.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import warnings
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib.metadata import distribution
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
@@ -39,6 +41,9 @@ from runtime.ondemand.cache import (
 from runtime.ondemand.compilers import Recipe
 from runtime.ondemand.progress import Progress
 from runtime.ondemand.specs import Source
+
+if TYPE_CHECKING:
+    from runtime.ondemand.emit import Spec
 
 _opened: dict[Path, Pack] = {}
 _watched: dict[str, tuple[Pack, Request]] = {}  # what kernels of this process were built from
@@ -216,6 +221,55 @@ def described(key: str) -> Family:
     from runtime.ondemand.emit import Spec  # codegen's libraries
 
     return Spec(ondemand.sources[key.partition(".")[0]]).kernel(key).family
+
+
+@functools.lru_cache(maxsize=16)
+def _spec(source: Source, written: tuple[tuple[str, str], ...]) -> Spec:
+    from runtime.ondemand.emit import Spec  # codegen's libraries
+
+    return Spec(source)
+
+
+def explain(key: str) -> tuple[str, str] | None:
+    """What `kernelmint explain` says of a key, and why it cannot be built, or ""; None where its
+    family has no spec."""
+    family = key.partition(".")[0]
+    source = ondemand.source_of(family)
+    if source is None:
+        return None
+    built = {k.key: k.file for t in manifest.family(family).targets for k in t.kernels}
+    pack = None if family in ondemand.sources else packs.owner(family)
+    return _spec(source, tuple(source.written())).explain(key, built, pack)
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """What a spec allows of configurations with some parameters."""
+
+    keys: tuple[str, ...]  # those that are as generated kernels are otherwise
+    reasons: tuple[str, ...]  # why there are no others
+
+
+def allowed(family: str, targets: Sequence[str], wanted: Mapping[str, Any]) -> Allowed | None:
+    """The configurations of these targets that have the parameters `wanted`, and are otherwise as
+    generated kernels; None where there is no spec."""
+    source = ondemand.source_of(family)
+    if source is None:
+        return None
+    keys: list[str] = []
+    reasons: list[str] = []
+    try:
+        spec = _spec(source, tuple(source.written()))
+    except BuildError as error:
+        return Allowed((), (str(error),))
+    for name in targets:
+        known = [kernel.parameters for kernel in manifest.family(family).target(name).kernels]
+        # First those that differ in the fewest parameters.
+        known.sort(key=lambda own: sum(own.get(n) != value for n, value in wanted.items()))
+        found, excluded = spec.with_parameters(name, known, wanted)
+        keys += found
+        reasons += excluded
+    return Allowed(tuple(keys), tuple(dict.fromkeys(reasons)))
 
 
 def find(key: str) -> Pack | None:
