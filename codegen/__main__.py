@@ -14,7 +14,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from codegen import completion, installed, manifest, pipeline, scaffold, staleness
+from codegen import archives, completion, installed, manifest, pipeline, scaffold, staleness
 from codegen.manifest import Selection
 from codegen.packs import Fault
 from codegen.space import explain as explanation
@@ -269,6 +269,35 @@ def _of_another_family(key: str, families: Sequence[Family]) -> bool:
         return not any(target.short for family in families for target in family.targets)
     name = key.partition(".")[0]
     return name not in [family.name for family in families] and name in installed.families()
+
+
+@main.command()
+@_specs_option
+@click.option(
+    "--to",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Lay the archives' files there, for KERNELMINT_SOURCES on a machine without a network.",
+)
+@_reports_bad_input
+def sources(specs: tuple[Path, ...], to: Path | None) -> None:
+    """Fetches the archives that the specs' `build:` pins, and says where they are."""
+    builds = [
+        build
+        for family in load(specs or (_SPECS,))
+        for build in (family.build, *(target.build for target in family.targets))
+    ]
+    entries = [place.entry for build in builds for place in build.paths]
+    pins = {(e["archive"], e["sha256"]): None for e in entries if "archive" in e}
+    try:
+        for origin, sha256 in pins:
+            pin = (origin, sha256)
+            path = archives.folder(*pin) if to is None else archives.lay(*pin, to)
+            click.echo(f"{origin}  {display_path(path)}")
+    except archives.ArchiveError as error:
+        raise UsageError(str(error)) from None
+    if not pins:
+        click.echo("no archives: these specs name none", err=True)
 
 
 @main.command()

@@ -2,11 +2,12 @@
 
     {"specs": "kernel_specs", "path": "../third_party/include"}    relative to that folder of specs
     {"package": "cutlass_library", "path": "source/include", "pip": "nvidia-cutlass"}
+    {"archive": "pypi:causal-conv1d==1.7.0", "sha256": "320275…", "path": "csrc"}
 
-    python codegen/build_paths.py PACKAGE PATH PIP
+    python codegen/build_paths.py TEXT
 
-prints the path of the second kind, for CMake; exit status 1 if there is none. Standard library
-only.
+prints the path of one of the others, for CMake, which has them as package:PACKAGE:PATH:PIP and
+archive:SHA256:PATH:ORIGIN; exit status 1 if there is none. Standard library only.
 """
 
 from __future__ import annotations
@@ -16,6 +17,11 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+
+if __name__ == "__main__":  # it is run by its path; modules of its folder are not packages
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from codegen import archives
 
 
 class PathNotFoundError(LookupError):
@@ -27,10 +33,19 @@ def find(entry: Mapping[str, str], specs: Mapping[str, Path]) -> Path:
     name. Raises PathNotFoundError."""
     if "package" in entry:
         return in_package(entry["package"], entry["path"], entry["pip"])
+    if "archive" in entry:
+        return in_archive(entry["sha256"], entry["path"], entry["archive"])
     path = (specs[entry["specs"]] / entry["path"]).resolve()
     if not os.path.exists(path):
         raise PathNotFoundError(f"there is no {path}, which a spec's `build:` names")
     return path
+
+
+def as_text(entry: Mapping[str, str]) -> str:
+    """An entry of a package or an archive as `main` takes it."""
+    if "package" in entry:
+        return f"package:{entry['package']}:{entry['path']}:{entry['pip']}"
+    return f"archive:{entry['sha256']}:{entry['path']}:{entry['archive']}"
 
 
 def in_package(package: str, path: str, pip: str) -> Path:
@@ -53,10 +68,20 @@ def in_package(package: str, path: str, pip: str) -> Path:
     return found.resolve()
 
 
+def in_archive(sha256: str, path: str, origin: str) -> Path:
+    """A file or folder of an archive, which is fetched if it was not yet. Raises
+    PathNotFoundError."""
+    try:
+        return archives.find(origin, sha256, path)
+    except archives.ArchiveError as error:
+        raise PathNotFoundError(str(error)) from None
+
+
 def main(arguments: list[str]) -> int:
     """The command."""
+    kind, *parts = arguments[0].split(":", 3)
     try:
-        print(in_package(*arguments), end="")
+        print({"package": in_package, "archive": in_archive}[kind](*parts), end="")
     except PathNotFoundError as error:
         print(error, file=sys.stderr)
         return 1
@@ -64,6 +89,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    # Modules of this file's folder are not packages.
-    sys.path = [entry for entry in sys.path if Path(entry).resolve() != Path(__file__).parent]
     sys.exit(main(sys.argv[1:]))

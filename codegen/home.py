@@ -1,4 +1,5 @@
-"""Where Kernelmint's own files are: in a checkout, or in an install. The standard library alone.
+"""Where Kernelmint's own files are: in a checkout, or in an install; and where it keeps what it
+built and fetched. The standard library alone.
 
 (`kernelmint/__init__.py` and KernelmintConfig.cmake ask it themselves: the one imports no room, the
 other runs before Python is found.)
@@ -6,6 +7,7 @@ other runs before Python is found.)
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]  # the checkout's, or site-packages
@@ -15,3 +17,12 @@ PACK = ROOT / ("runtime/pack" if IN_CHECKOUT else "kernelmint/pack")  # C++ of e
 SPECS = ROOT / ("kernel_specs" if IN_CHECKOUT else "kernelmint/_pack/kernel_specs")
 GENERATED = ROOT / "generated"
 CMAKE = ROOT / "kernelmint/cmake"
+
+
+def cache_folder() -> Path:
+    """KERNELMINT_CACHE_DIR, else kernelmint below XDG_CACHE_HOME, else ~/.cache/kernelmint."""
+    if named := os.environ.get("KERNELMINT_CACHE_DIR"):
+        return Path(named).absolute()
+    if base := os.environ.get("XDG_CACHE_HOME"):
+        return Path(base).absolute() / "kernelmint"
+    return Path(os.path.expanduser("~")) / ".cache/kernelmint"

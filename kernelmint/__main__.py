@@ -44,6 +44,7 @@ _SECTIONS = {
         "init": _codegen("init", "Start a project: a pack of your own kernels."),
         "new": _codegen("new", "Start a family of kernels."),
         "regenerate": _codegen("regenerate", "Write the generated tree."),
+        "sources": _codegen("sources", "Fetch the archives that specs pin."),
         "check": _codegen("check", "Say whether the generated tree is up to date."),
         "dev": _tool("dev", "Run a command again after each edit, with what it uses built anew."),
         "slim": _tool("slim", "Make a set of the kernels that programs used.", calls=False),

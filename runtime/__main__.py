@@ -11,8 +11,8 @@ from typing import Any
 import click
 
 from codegen import home
+from codegen.home import cache_folder
 from runtime import _native, devices, errors, listing, manifest, packs, pytorch
-from runtime.ondemand.cache import default_folder
 
 if pytorch.IS_INSTALLED:
     import torch
@@ -85,7 +85,7 @@ def collect() -> dict[str, Any]:
             }
             for pack in packs.all_packs()
         ],
-        "cache": str(default_folder()),
+        "cache": str(cache_folder()),
         "faults": [fault.reason for fault in packs.faults()],
         "targets": targets,
     }

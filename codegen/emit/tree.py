@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from codegen import manifest
+from codegen import build_paths, manifest
 from codegen.emit import family as emit_family
 from codegen.emit import target as emit_target
 from codegen.emit.manifest import Inputs, described
@@ -138,7 +138,7 @@ def _settings(build: BuildSettings, folders: Mapping[str, str]) -> list[_Setting
 
     def at(named: BuildPath) -> str:
         if named.specs is None:
-            return _cmake_text(f"package:{named.package}:{named.path}:{named.pip}")
+            return _cmake_text(build_paths.as_text(named.entry))
         return _cmake_path(f"{folders[named.specs]}/{named.path}")
 
     lists = {

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from codegen.spec import schema
 from codegen.spec.checks import check_file
 from codegen.spec.model import BuildPath, BuildSettings
+from codegen.spec.problems import Location
 from codegen.spec.source import Document
+from codegen.words import did_you_mean
 
 _CXX, _CUDA = (".cpp", ".cc", ".cxx"), (".cu",)
 _MACRO = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
 _LIBRARY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_+.-]*\Z")
+_Path = str | schema.PackagePath | schema.ArchivePath
+_SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 _PACKAGE = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
 # What CMake has meanings of its own for: lists, variables.
 _UNSPEAKABLE = re.compile(r"[;$\[\]\x00-\x1f]")
@@ -37,14 +41,25 @@ class BuildLoader:
         self.document = document
         self.spec_dir = spec_dir
         self.folder = folder
+        self.archives: dict[str, Mapping[str, str]] = {}
 
-    def load(self, written: schema.Build | None, is_cuda: bool | None) -> BuildSettings:
+    def load(
+        self,
+        written: schema.Build | None,
+        is_cuda: bool | None,
+        family: BuildSettings | None = None,
+    ) -> BuildSettings:
         """The build; what is wrong goes to the document.
 
         `is_cuda`: whether nvcc compiles the targets that it is of; None: it does some of them.
+        `family`: the build of the target's family, whose archives it may name.
         """
         if written is None:
             return BuildSettings()
+        if family is not None:
+            self.archives.update(family.archives)
+        for name, archive in written.archives.items():
+            self.archives[name] = self._archive(archive, "build", "archives", name)
         if written.flags and is_cuda is None:
             self.document.report(
                 "nvcc and the C++ compiler take different flags: write them in <target>.yaml",
@@ -61,7 +76,35 @@ class BuildLoader:
             ),
             libraries=tuple(self._library(entry, i) for i, entry in enumerate(written.libraries)),
             sources=self._sources(written.sources, is_cuda),
+            archives=self.archives,
         )
+
+    def _archive(self, written: schema.Archive, *path: str | int) -> Mapping[str, str]:
+        """What the manifest's entries of an archive share."""
+        given = tuple(written.model_dump(exclude_none=True))
+        if given == ("folder",):
+            return {"folder": self._relative(written.folder or "", *path, "folder")}
+        if given == ("pypi", "version", "sha256"):
+            origin = f"pypi:{written.pypi}=={written.version}"
+        elif given == ("url", "sha256"):
+            origin = written.url or ""
+        else:
+            self.document.report(
+                "an archive is {pypi, version, sha256}, {url, sha256}, or a {folder}; got "
+                f"{', '.join(given) or 'nothing'}",
+                *path,
+            )
+            origin = ""
+        self._check_text(origin, *path)
+        if written.sha256 is not None and not _SHA256.match(written.sha256):
+            self.document.report(
+                f"got '{written.sha256}', expected the 64 digits that sha256sum prints of the file",
+                *path,
+                "sha256",
+            )
+        if any(character.isspace() for character in origin):
+            self.document.report(f"'{origin}' has a space", *path)
+        return {"archive": origin, "sha256": written.sha256 or ""}
 
     def _flag(self, text: str, i: int) -> str:
         path = ("build", "flags", i)
@@ -90,9 +133,9 @@ class BuildLoader:
         self._check_text(str(value), *path)
         return name if value is None else f"{name}={value}"
 
-    def _library(self, entry: str | schema.PackagePath, i: int) -> BuildPath | str:
+    def _library(self, entry: _Path, i: int) -> BuildPath | str:
         path = ("build", "libraries", i)
-        if isinstance(entry, schema.PackagePath) or "/" in entry:
+        if not isinstance(entry, str) or "/" in entry:
             return self._path(entry, *path)
         if not _LIBRARY.match(entry):
             self.document.report(
@@ -106,45 +149,73 @@ class BuildLoader:
             )
         return entry
 
-    def _path(self, entry: str | schema.PackagePath, *path: str | int) -> BuildPath:
+    def _path(self, entry: _Path, *path: str | int) -> BuildPath:
         location = self.document.locate(*path)
-        if isinstance(entry, schema.PackagePath):
-            if not _PACKAGE.match(entry.package):
-                self.document.report(
-                    f"'{entry.package}' is not the name of a package: folders within it go in "
-                    "`path`",
-                    *path,
-                    "package",
-                )
-            inner = PurePosixPath(entry.path)
-            if inner.is_absolute() or ".." in inner.parts:
-                self.document.report(f"'{inner}' leaves the package", *path, "path")
-            self._check_text(entry.path, *path, "path")
-            pip = entry.pip or entry.package.replace("_", "-")
-            return BuildPath(None, entry.package, inner.as_posix(), pip, location)
-        if Path(entry).is_absolute():
+        if isinstance(entry, str):
+            return self._of_specs(self._relative(entry, *path), location)
+        inner = PurePosixPath(entry.path)
+        what = "package" if isinstance(entry, schema.PackagePath) else "archive"
+        if inner.is_absolute() or ".." in inner.parts:
+            self.document.report(f"'{inner}' leaves the {what}", *path, "path")
+        self._check_text(entry.path, *path, "path")
+        if isinstance(entry, schema.ArchivePath):
+            return self._of_archive(entry, inner.as_posix(), *path)
+        if not _PACKAGE.match(entry.package):
             self.document.report(
-                f"'{entry}' is a path of one machine: write it relative to the folder of specs, or "
-                "name an installed package: {package: …, path: …}",
+                f"'{entry.package}' is not the name of a package: folders within it go in `path`",
                 *path,
+                "package",
             )
-        self._check_text(entry, *path)
-        name = PurePosixPath(entry).as_posix()
-        return BuildPath(self.spec_dir.resolve().name, None, name, None, location)
+        pip = entry.pip or entry.package.replace("_", "-")
+        return BuildPath({"package": entry.package, "path": inner.as_posix(), "pip": pip}, location)
 
-    def _sources(self, names: Sequence[str], is_cuda: bool | None) -> tuple[BuildPath, ...]:
-        sources = []
+    def _of_specs(self, path: str, location: Location) -> BuildPath:
+        return BuildPath({"specs": self.spec_dir.resolve().name, "path": path}, location)
+
+    def _of_archive(self, entry: schema.ArchivePath, inner: str, *path: str | int) -> BuildPath:
+        location = self.document.locate(*path)
+        shared = self.archives.get(entry.archive)
+        if shared is None:
+            hint = did_you_mean(entry.archive, self.archives)
+            self.document.report(
+                f"unknown archive '{entry.archive}'{hint}: `archives` of `build:` names them",
+                *path,
+                "archive",
+            )
+            shared = {"archive": "", "sha256": ""}
+        if "folder" in shared:
+            return self._of_specs((PurePosixPath(shared["folder"]) / inner).as_posix(), location)
+        return BuildPath({**shared, "path": inner}, location)
+
+    def _relative(self, path: str, *steps: str | int) -> str:
+        if Path(path).is_absolute():
+            self.document.report(
+                f"'{path}' is a path of one machine: write it relative to the folder of specs, or "
+                "name an installed package, {package: …, path: …}, or an archive",
+                *steps,
+            )
+        self._check_text(path, *steps)
+        return PurePosixPath(path).as_posix()
+
+    def _sources(
+        self, entries: Sequence[str | schema.ArchivePath], is_cuda: bool | None
+    ) -> tuple[BuildPath, ...]:
+        sources: list[BuildPath] = []
         kinds = (*_CXX, *(() if is_cuda is False else _CUDA))
-        for i, name in enumerate(names):
+        for i, entry in enumerate(entries):
             path = ("build", "sources", i)
-            check_file(self.document, self.folder, name, *path)
-            if not name.endswith(kinds):
+            if isinstance(entry, schema.ArchivePath):
+                place = self._path(entry, *path)
+            else:
+                check_file(self.document, self.folder, entry, *path)
+                within = (self.folder / entry).relative_to(self.spec_dir).as_posix()
+                place = self._of_specs(within, self.document.locate(*path))
+            if not place.path.endswith(kinds):
                 self.document.report(f"a source is one of {', '.join(kinds)}", *path)
-            elif name in names[:i]:
+            elif entry in entries[:i]:
+                name = entry if isinstance(entry, str) else entry.path
                 self.document.report(f"'{name}' is listed twice", *path)
-            within = (self.folder / name).relative_to(self.spec_dir).as_posix()
-            location = self.document.locate(*path)
-            sources.append(BuildPath(self.spec_dir.resolve().name, None, within, None, location))
+            sources.append(place)
         return tuple(sources)
 
     def _check_text(self, text: str, *path: str | int) -> None:

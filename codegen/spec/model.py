@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -238,20 +238,20 @@ class Wgmma:
 
 @dataclass(frozen=True)
 class BuildPath:
-    """A file or folder that a build reads, of a folder of specs or of a Python package."""
+    """A file or folder that a build reads: of a folder of specs, a Python package or an archive."""
 
-    specs: str | None  # the name of the folder of specs that `path` is relative to
-    package: str | None  # else the package, as it is imported
-    path: str
-    pip: str | None  # the requirement that installs the package
+    entry: Mapping[str, str]  # as the manifest has it, and codegen/build_paths.py finds it
     location: Location
 
     @property
-    def entry(self) -> dict[str, str]:
-        """Its form in the manifest, which codegen/build_paths.py finds."""
-        if self.specs is not None:
-            return {"specs": self.specs, "path": self.path}
-        return {"package": self.package or "", "path": self.path, "pip": self.pip or ""}
+    def specs(self) -> str | None:
+        """The name of the folder of specs that `path` is relative to, if it is."""
+        return self.entry.get("specs")
+
+    @property
+    def path(self) -> str:
+        """Its path, there or within the package or archive."""
+        return self.entry["path"]
 
 
 @dataclass(frozen=True)
@@ -263,6 +263,7 @@ class BuildSettings:
     include: tuple[BuildPath, ...] = ()
     libraries: tuple[BuildPath | str, ...] = ()  # a str as -l takes it
     sources: tuple[BuildPath, ...] = ()
+    archives: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # what entries share
 
     def __add__(self, other: BuildSettings) -> BuildSettings:
         """This one's, then the other's."""
@@ -272,6 +273,7 @@ class BuildSettings:
             self.include + other.include,
             self.libraries + other.libraries,
             self.sources + other.sources,
+            {**self.archives, **other.archives},
         )
 
     @property

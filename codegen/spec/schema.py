@@ -221,12 +221,39 @@ class PackagePath(Written):
     )
 
 
+class Archive(Written):
+    """Another project's sources, by pin: fetched once, and checked against the hash."""
+
+    pypi: str | None = Field(None, description="a project, of which it is the source distribution")
+    version: str | None = Field(None, description="of the project")
+    url: str | None = Field(None, description="else where it is")
+    sha256: str | None = Field(None, description="of the archive's file")
+    folder: str | None = Field(
+        None, description="else a folder, relative to the folder of specs: what is in it counts"
+    )
+
+
+class ArchivePath(Written):
+    """A file or folder within an archive that `archives` names."""
+
+    archive: str = Field(description="its name in `archives`")
+    path: str = Field("", description="within the archive, without the folder at its top")
+
+
 def _path_kind(value: Any) -> str:
-    return "<package>" if isinstance(value, dict) else "<path>"
+    if isinstance(value, dict):
+        return "<archive>" if "archive" in value else "<package>"
+    return "<path>"
 
 
 Path = Annotated[
-    Annotated[str, Tag("<path>")] | Annotated[PackagePath, Tag("<package>")],
+    Annotated[str, Tag("<path>")]
+    | Annotated[PackagePath, Tag("<package>")]
+    | Annotated[ArchivePath, Tag("<archive>")],
+    Discriminator(_path_kind),
+]
+Source = Annotated[
+    Annotated[str, Tag("<path>")] | Annotated[ArchivePath, Tag("<archive>")],
     Discriminator(_path_kind),
 ]
 
@@ -240,17 +267,23 @@ class Build(Written):
     definitions: dict[str, MacroValue] = Field(
         default_factory=dict, description="macros: NAME: value, or NAME: without one"
     )
+    archives: dict[str, Archive] = Field(
+        default_factory=dict,
+        description="sources of other projects; those of family.yaml are its targets', too",
+    )
     include: list[Path] = Field(
         default_factory=list,
-        description="folders of headers: relative to the folder of specs, or of a Python package",
+        description="folders of headers: relative to the folder of specs, of a Python package, or "
+        "of an archive",
     )
     libraries: list[Path] = Field(
         default_factory=list,
         description="what is linked: a name, as -l takes it, or a file, as `include` names folders",
     )
-    sources: list[str] = Field(
+    sources: list[Source] = Field(
         default_factory=list,
-        description="files of the family's folder that are compiled once: .cpp, or .cu",
+        description="files of the family's folder, or of an archive, that are compiled once: .cpp, "
+        "or .cu",
     )
 
 

@@ -110,7 +110,7 @@ class TargetLoader:
             short=short_form.load(document, written.short, parameters),
             budget=tuple(budget.items()),
             build=replace(family.build, sources=())
-            + build.load(written.build, written.target != "cpu"),
+            + build.load(written.build, written.target != "cpu", family.build),
             file=spec_name(self.spec_dir, document.path),
             display=document.name,
         )

@@ -1,20 +1,25 @@
 # What `build:` of a family and of its targets says: files.cmake has it as lists,
 # KERNELMINT_FAMILY_BUILD_<what>_<family> and KERNELMINT_BUILD_<what>_<family>_<target>.
 
-# The paths of a list of places; those of packages, package:NAME:PATH:REQUIREMENT, are looked for in
-# the Python that configures.
+# The paths of a list of places; package:NAME:PATH:REQUIREMENT is looked for in the Python that
+# configures, and archive:SHA256:PATH:ORIGIN in the cache, which fetches it.
 function(kernelmint_find_places places result)
   set(found)
   foreach(place IN LISTS places)
-    if(place MATCHES "^package:([^:]*):([^:]*):(.*)$")
+    if(place MATCHES "^(package|archive):([^:]*):([^:]*):")
+      set(kind "${CMAKE_MATCH_1}")
+      set(name "${CMAKE_MATCH_2}/${CMAKE_MATCH_3}")
       execute_process(
-        COMMAND "${Python_EXECUTABLE}" "${KERNELMINT_CODEGEN}/build_paths.py" "${CMAKE_MATCH_1}"
-                "${CMAKE_MATCH_2}" "${CMAKE_MATCH_3}"
+        COMMAND "${Python_EXECUTABLE}" "${KERNELMINT_CODEGEN}/build_paths.py" "${place}"
         OUTPUT_VARIABLE place ERROR_VARIABLE reason RESULT_VARIABLE failed)
       if(failed)
         message(FATAL_ERROR "Kernelmint: ${reason}")
       endif()
-      kernelmint_keep("${place}" "${CMAKE_MATCH_1}/${CMAKE_MATCH_2}" place)
+      if(kind STREQUAL "package")  # which an isolated build has at another path each time
+        file(GLOB_RECURSE within CONFIGURE_DEPENDS "${place}" "${place}/*")
+        set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${within})
+        kernelmint_keep("${place}" "${name}" place)
+      endif()
     endif()
     list(APPEND found "${place}")
   endforeach()
@@ -50,7 +55,7 @@ endfunction()
 # Adds the sources that a family's own `build:` names, CUDA's for all architectures that its targets
 # are compiled for.
 function(kernelmint_add_family_sources library family architectures ptxas)
-  set(cpp ${KERNELMINT_FAMILY_BUILD_SOURCES_${family}})
+  kernelmint_find_places("${KERNELMINT_FAMILY_BUILD_SOURCES_${family}}" cpp)
   set(cuda ${cpp})
   list(FILTER cpp EXCLUDE REGEX "\\.cu$")
   list(FILTER cuda INCLUDE REGEX "\\.cu$")
@@ -83,7 +88,7 @@ function(kernelmint_named what result)
 endfunction()
 
 # What `build:` brings into a pack's fingerprint: options of pack_json.py, the files that are sources, and
-# those that are read besides. A folder of foreign headers counts as a whole.
+# those that are read besides. A folder of foreign headers counts as a whole, an archive by its pin.
 function(kernelmint_fingerprint_builds options sources read)
   set(listed)
   foreach(family IN LISTS KERNELMINT_FAMILIES)
@@ -102,8 +107,17 @@ function(kernelmint_fingerprint_builds options sources read)
       endforeach()
     endforeach()
   endforeach()
+  foreach(what INCLUDE LIBRARIES SOURCES)
+    kernelmint_named(${what} places)
+    foreach(place IN LISTS places)
+      if(place MATCHES "^archive:([^:]*):[^:]*:(.*)$")
+        list(APPEND listed --set "archive ${CMAKE_MATCH_1}=${CMAKE_MATCH_2}")
+      endif()
+    endforeach()
+  endforeach()
   set(headers)
   kernelmint_named(INCLUDE places)
+  list(FILTER places EXCLUDE REGEX "^archive:")
   foreach(place IN LISTS places)
     kernelmint_find_places("${place}" folder)
     file(GLOB_RECURSE within CONFIGURE_DEPENDS "${folder}/*")
@@ -111,8 +125,10 @@ function(kernelmint_fingerprint_builds options sources read)
     list(APPEND listed --headers "${place}" "${folder}")
   endforeach()
   kernelmint_named(SOURCES files)
+  list(FILTER files EXCLUDE REGEX "^archive:")
   kernelmint_named(LIBRARIES libraries)
   list(FILTER libraries INCLUDE REGEX "/")
+  list(FILTER libraries EXCLUDE REGEX "^archive:")
   kernelmint_find_places("${libraries}" libraries)
   set(${options} "${listed}" PARENT_SCOPE)
   set(${sources} ${files} ${libraries} PARENT_SCOPE)

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from codegen import completion, manifest, packs
+from codegen.home import cache_folder
 from codegen.words import counted
 from runtime import loading
 from runtime.errors import (
@@ -21,7 +22,7 @@ from runtime.errors import (
     TargetUnavailable,
 )
 from runtime.ondemand import kernels as on_demand
-from runtime.ondemand.cache import Usage, default_folder, is_whole
+from runtime.ondemand.cache import Usage, is_whole
 
 _UNITS = {"k": 10**3, "M": 10**6, "G": 10**9}
 
@@ -80,7 +81,7 @@ def build(
         used = "" if info.registers is None else f"  {info.registers:4} regs, {info.spills} spilled"
         click.echo(f"{info.key:<{width}}{used}".rstrip())
     seconds = time.monotonic() - begin
-    where_to = folder or default_folder()
+    where_to = folder or cache_folder()
     click.echo(f"{counted(len(built), 'kernel')} in {where_to}, {seconds:.1f} s", err=True)
 
 

@@ -11,8 +11,9 @@ import subprocess
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from codegen.home import cache_folder
 from runtime.errors import BuildError
-from runtime.ondemand.cache import Cache, default_folder, digest
+from runtime.ondemand.cache import Cache, digest
 
 # What changes an answer, or what a compiler or its linker makes, beside the command line.
 ENVIRONMENT = (
@@ -35,7 +36,7 @@ def ask(command: Sequence[str]) -> Answer:
 
     Raises BuildError if it cannot be run, or fails.
     """
-    question, cache = _question(command), Cache(default_folder())
+    question, cache = _question(command), Cache(cache_folder())
     found = None if question is None else cache.noted(question)
     if isinstance(found, list) and len(found) == len(Answer._fields):
         return Answer(*map(str, found))

@@ -46,15 +46,6 @@ _FORMAT = "1"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-def default_folder() -> Path:
-    """KERNELMINT_CACHE_DIR, else kernelmint below XDG_CACHE_HOME, else ~/.cache/kernelmint."""
-    if named := os.environ.get("KERNELMINT_CACHE_DIR"):
-        return Path(named).absolute()
-    if base := os.environ.get("XDG_CACHE_HOME"):
-        return Path(base).absolute() / "kernelmint"
-    return Path(os.path.expanduser("~")) / ".cache/kernelmint"
-
-
 _hashes: dict[str, list[Any]] = {}  # by path: size, times and inode, and the hash of that content
 _SETTLED = 2_000_000_000  # nanoseconds: file systems' clocks tick, some of them once in two seconds
 

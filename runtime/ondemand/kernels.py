@@ -20,6 +20,7 @@ from urllib.request import url2pathname
 
 from codegen import packs as pack_files
 from codegen.architectures import Architecture, of_target, parse
+from codegen.home import cache_folder
 from codegen.manifest import Family, Target
 from codegen.packs import Pack, PackError
 from runtime import _native, devices, manifest, ondemand, packs
@@ -34,7 +35,6 @@ from runtime.ondemand.cache import (
     Entry,
     Roots,
     content,
-    default_folder,
     digest,
     reported,
 )
@@ -51,7 +51,7 @@ _watched: dict[str, tuple[Pack, Request]] = {}  # what kernels of this process w
 
 def cache() -> Cache:
     """The cache of this process."""
-    return Cache(default_folder())
+    return Cache(cache_folder())
 
 
 def load(folder: str | os.PathLike[str]) -> list[str]:

@@ -3,11 +3,13 @@ that are no templates."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shlex
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -45,7 +47,20 @@ def project_in(root: Path) -> PackProject:
     ):
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(text)
-    return PackProject(root, "foreign", (root / "python",))
+    made = PackProject(root, "foreign", (root / "python",))
+    family = root / "kernel_specs/foreign_axpy/family.yaml"
+    family.write_text(family.read_text().replace("{url: , sha256: }", archive_pin(made, "1.0")))
+    return made
+
+
+def archive_pin(project: PackProject, version: str) -> str:
+    """What a spec says of an archive that lies in the project, and is made at the first call."""
+    archive = project.root / f"upstream-{version}.tar.gz"
+    if not archive.exists():
+        with tarfile.open(archive, "w:gz") as packed:
+            packed.add(Path(__file__).with_name("upstream"), f"upstream-{version}")
+    sha256 = hashlib.sha256(archive.read_bytes()).hexdigest()
+    return f"{{url: {archive.as_uri()}, sha256: {sha256}}}"
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +149,7 @@ def test_a_source_is_compiled_once_and_the_library_exports_its_entry_alone(proje
         compiled = [
             line for line in commands.splitlines() if f"/foreign_axpy/{source}.o -c " in line
             or (" -c " in line and f"/foreign_axpy/{source} -o " in line)
+            or (" -c " in line and line.endswith(f"/upstream-1.0/csrc/{source}"))
         ]  # fmt: skip
         assert len(compiled) == 1, source
     library = project.pack / "foreign_axpy.so"
@@ -151,7 +167,7 @@ def shipped(project: PackProject) -> set[str]:
 def test_a_pack_ships_its_specs_and_vendored_headers_and_nothing_that_lies_beside(project) -> None:
     found = {name for name in shipped(project) if "/" in name and not name.startswith("python/")}
     axpy = "kernel_specs/foreign_axpy"
-    sources = ("axpy.cpp", "axpy.cu", "axpy.cuh", "axpy.h", "bias.cpp", "cpu.h", "sm80.cuh")
+    sources = ("axpy.cpp", "axpy.cu", "axpy.cuh", "axpy.h", "cpu.h", "sm80.cuh")
     specs = ("cpu.yaml", "family.yaml", "sm80.yaml")
     assert found == {
         *(f"{axpy}/{name}" for name in (*sources, *specs)),
@@ -223,8 +239,8 @@ def test_all_of_it_belongs_to_the_fingerprint(tmp_path: Path) -> None:
     for path, old, new in (
         (project.root / "python/axpy_headers/include/axpy/combine.h", "+ y", "+ y + 0.f"),
         (project.root / "third_party/offset.h", "0.5f", "0.75f"),
-        (specs / "bias.cpp", "return AXPY_BIAS", "return 0 + AXPY_BIAS"),
         (specs / "family.yaml", "0.25f", "0.125f"),
+        (specs / "family.yaml", archive_pin(project, "1.0"), archive_pin(project, "1.1")),
         (specs / "cpu.yaml", "-ffast-math", "-ffast-math, -fno-math-errno"),
         (specs / "cpu.yaml", "libraries: [m]", "libraries: [m, rt]"),
     ):
@@ -241,6 +257,7 @@ def test_all_of_it_belongs_to_the_fingerprint(tmp_path: Path) -> None:
     assert before["settings"]["foreign_axpy.cpu flags"] == "-ffast-math -include limits.h"
     assert "headers of package:axpy_headers:include:axpy-headers==1.*" in before["settings"]
     assert "headers of third_party" in before["settings"]
+    assert (project.root / "upstream-1.0.tar.gz").as_uri() in before["settings"].values()
     assert "kernel_specs/foreign_axpy/axpy.cpp" in before["sources"]
 
 
@@ -272,7 +289,9 @@ def test_headers_of_a_folder_within_the_specs_are_shipped_too(tmp_path: Path) ->
 def test_the_manifest_says_it_for_whoever_builds_without_cmake(project) -> None:
     (family,) = json.loads((project.pack / "manifest.json").read_text())["families"]
     specs = {"specs": "kernel_specs"}
-    assert family["build"]["sources"] == [{**specs, "path": "foreign_axpy/bias.cpp"}]
+    (source,) = family["build"]["sources"]
+    assert source["archive"] == (project.root / "upstream-1.0.tar.gz").as_uri()
+    assert source["path"] == "csrc/bias.cpp"
     assert {target["name"]: target["build"] for target in family["targets"]} == {
         "cpu": {
             "flags": ["-ffast-math", "-include", "limits.h"],
