@@ -215,6 +215,13 @@ def tuned(tmp_path_factory, worker_id):
 KEY = "tuned_rows.cpu.{}-w{}"
 
 
+@pytest.fixture(scope="module")
+def loaded(tuned):
+    """The family is known in this process: once, since PyTorch never forgets an operator."""
+    place, _, _ = tuned
+    runtime.load(place.folder)
+
+
 def test_the_fastest_right_kernel_of_each_shape_is_written_as_a_row(tuned):
     place, said, _ = tuned
     found = rows.read(place.rows)
@@ -414,11 +421,10 @@ def test_all_results_are_written_as_t4(tuned):
     assert found[64, "hang", 1]["measurements"] == []
 
 
-def test_the_chooser_takes_the_row(tuned, monkeypatch):
+def test_the_chooser_takes_the_row(tuned, loaded, monkeypatch):
     """The first kernel of the default set is the slow one."""
     place, _, _ = tuned
     monkeypatch.setenv("KERNELMINT_CACHE_DIR", str(place.root / "cache"))
-    runtime.load(place.folder)
     cpu, facts = torch.device("cpu"), {"N": 2048}
     assert choice.choose("tuned_rows", cpu, {}, {**facts, "M": 70}).info.parameters["work"] == 1
     assert choice.choose("tuned_rows", cpu, {}, {**facts, "M": 201}).info.parameters["work"] == 32
@@ -629,13 +635,12 @@ class Equal:
 
 
 @pytest.fixture
-def tuner(tuned, tmp_path, monkeypatch):
+def tuner(tuned, loaded, tmp_path, monkeypatch):
     """Makes a Tuner of the family whose kernels are called by a given worker; with the cache of
     what is built, a journal of its own, and no rows, or those that were tuned, of a device."""
     place, _, _ = tuned
     shutil.copytree(place.root / "cache/1", tmp_path / "cache/1")
     monkeypatch.setenv("KERNELMINT_CACHE_DIR", str(tmp_path / "cache"))
-    runtime.load(place.folder)
     journals = []
 
     def make_tuner(worker, rows_of=None, **options):
