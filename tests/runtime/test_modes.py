@@ -320,17 +320,26 @@ def _called(name: str, specs: str, inputs: tuple[torch.Tensor, ...]) -> Any:
     return tree_map(lambda t: t.numpy(), found)
 
 
-def _in_process(name: str, method: str, specs: Path) -> None:
+def _called_in_fork(name: str, specs: str, inputs: tuple[torch.Tensor, ...]) -> Any:
+    _called(name, specs, inputs)  # the parent's threads have run kernels
+    with _workers("fork") as forked:
+        return forked.submit(_called, name, "", inputs).result(timeout=60)
+
+
+def _in_process(name: str, specs: Path, call: Callable[..., Any] = _called) -> None:
     function = FUNCTIONS[name]
     inputs = function.inputs("cpu", LENGTH)
-    folder = str(specs) if method == "spawn" else ""
-    found = _workers(method).submit(_called, name, folder, inputs).result(timeout=300)
+    found = _spawned().submit(call, name, str(specs), inputs).result(timeout=300)
     same(tree_map(torch.from_numpy, found), function.make("cpu")(*inputs))
 
 
-@functools.cache
 def _workers(method: str) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(1, mp_context=multiprocessing.get_context(method))
+
+
+@functools.cache
+def _spawned() -> ProcessPoolExecutor:
+    return _workers("spawn")
 
 
 def _in_threads(name: str) -> None:
@@ -440,8 +449,8 @@ MODES: dict[str, Callable[..., None]] = {
     "`copy.deepcopy`": lambda name: _replayed(lambda call, inputs: copy.deepcopy(call), name),
     "`pickle`": lambda name: _replayed(lambda c, inputs: pickle.loads(pickle.dumps(c)), name),
     "`torch.save`": lambda name: _replayed(lambda call, inputs: _saved(call), name),
-    "a spawned process": lambda name, specs: _in_process(name, "spawn", specs),
-    "a forked process": lambda name, specs: _in_process(name, "fork", specs),
+    "a spawned process": _in_process,
+    "a forked process": lambda name, specs: _in_process(name, specs, _called_in_fork),
     "threads": _in_threads,
     "tensor subclass": _subclass,
     "another GPU than the current": _on_second_gpu,
@@ -457,9 +466,8 @@ def specs(tmp_path_factory):
     scaffold.create(FAMILY, folder)
     runtime.load(folder / FAMILY)
     yield folder / FAMILY
-    for method in ("spawn", "fork"):
-        _workers(method).shutdown()
-    _workers.cache_clear()
+    _spawned().shutdown()
+    _spawned.cache_clear()
     torch.compiler.reset()
     registry = packs._registry()
     registry.parts.pop(FAMILY, None)
