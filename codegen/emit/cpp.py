@@ -7,23 +7,8 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
-from codegen.dtypes import DTYPES, SCALARS, TABLE
+from codegen.dtypes import DTYPES, TABLE
 from codegen.spec.expressions import BOOL, FLOAT, INT, Expression, Kind, constant, names_of
-from codegen.spec.model import Scalar
-from codegen.spec.names import cpp_name, enum_type
-
-
-def scalar_type(scalar: Scalar) -> str:
-    """The type of a scalar, for whoever fills Args."""
-    return f"Args::{enum_type(scalar.name)}" if scalar.values else SCALARS[scalar.dtype].cpp
-
-
-def scalar_declaration(scalar: Scalar) -> str:
-    """The declaration of a scalar in Args, which is that of an enum's type, too."""
-    if not scalar.values:
-        return f"{SCALARS[scalar.dtype].cpp} {scalar.name};"
-    values = ", ".join(cpp_name(value) for value in scalar.values)
-    return f"enum class {enum_type(scalar.name)} {{ {values} }} {scalar.name};"
 
 
 def dtype_enumerator(dtype: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from codegen.dtypes import DTYPES
+from codegen.emit import scalars
 from codegen.emit.cpp import Names, Value, translate
 from codegen.space.product import derivation
 from codegen.spec.expressions import BOOL, DEVICE_FACTS, FLOAT, INT, Expression, Kind
@@ -15,7 +16,6 @@ from codegen.spec.model import (
     ParameterType,
     ParameterValue,
     Rule,
-    Scalar,
     Target,
 )
 from codegen.spec.names import cpp_name, enum_type
@@ -53,7 +53,7 @@ class TableNames(Names):
             return Value(f"scope.parameters[{i}]", parameter.kind)
         if name in self.scalars:
             i, scalar = self.scalars[name]
-            return Value(f"scope.scalars[{i}].{scalar_member(scalar)}", scalar.kind)
+            return Value(f"scope.scalars[{i}].{scalars.member(scalar)}", scalar.kind)
         if name in DEVICE_FACTS:
             return Value(f"scope.device->{name}", INT)
         return Value(name, self.derivation.kind(name))
@@ -65,7 +65,7 @@ class TableNames(Names):
         if name in self.parameters:
             number = table_number(self.parameters[name][1], other)
         else:
-            number = self.scalars[name][1].values.index(other)
+            number = scalars.place(self.scalars[name][1], other)
         return f"{self.value(name).text} == {number}"
 
 
@@ -106,11 +106,6 @@ class ConfigNames(Names):
             return f"static_cast<int>({left}) == static_cast<int>({self.value(other).text})"
         scope = "Config" if name in self.kinds else "Config::Args"
         return f"{left} == {scope}::{enum_type(name)}::{cpp_name(other)}"
-
-
-def scalar_member(scalar: Scalar) -> str:
-    """Which member of ScalarValue (registry.h) holds it."""
-    return "floating" if scalar.kind == FLOAT else "integer"
 
 
 def asks_device(expressions: Iterable[Expression | None]) -> bool:

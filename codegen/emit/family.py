@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from codegen.emit import python_face
+from codegen.emit import python_face, scalars
 from codegen.emit.cpp import (
     comment,
     dtype_enumerator,
-    scalar_declaration,
-    scalar_type,
     translate,
 )
 from codegen.emit.cpp_names import (
@@ -18,7 +16,6 @@ from codegen.emit.cpp_names import (
     asks_device,
     evaluated,
     requirements,
-    scalar_member,
 )
 from codegen.emit.render import render
 from codegen.space.expand import FamilySpace
@@ -53,7 +50,7 @@ def args(family: Family) -> str:
         )
     for scalar in family.scalars:
         members[scalar.name] = _Member(
-            scalar_declaration(scalar), comment(scalar.doc or scalar.dtype)
+            scalars.declaration(scalar), comment(scalar.doc or scalar.dtype)
         )
     arguments = [members[name] for name in family.argument_order]
     return render("args.h", family.file, family=family, arguments=arguments)
@@ -98,10 +95,8 @@ class _TensorRow:
 @dataclass(frozen=True)
 class _ScalarRow:
     name: str
-    dtype: str
-    default: str | None
-    text: str | None
-    values: tuple[str, ...]
+    values: str
+    row: str
     cpp_type: str
     member: str
 
@@ -140,24 +135,16 @@ def family_cpp(space: FamilySpace) -> str:
                 _last_members(tensor, names),
             )
         )
-    scalars = []
+    rows = []
     for scalar in family.scalars:
-        member = scalar_member(scalar)
+        member = scalars.member(scalar)
         default = None
         if scalar.default is not None:
             result = "double" if member == "floating" else "std::int64_t"
             default = evaluated(scalar.default, names, result)
-        scalars.append(
-            _ScalarRow(
-                scalar.name,
-                dtype_enumerator("i32" if scalar.values else scalar.dtype),
-                default,
-                None if scalar.default is None else scalar.default.text,
-                scalar.values,
-                scalar_type(scalar),
-                member,
-            )
-        )
+        row = scalars.row(scalar, default)
+        values, cpp_type = scalars.values_row(scalar), scalars.cpp_type(scalar)
+        rows.append(_ScalarRow(scalar.name, values, row, cpp_type, member))
     return render(
         "family.cpp",
         family.file,
@@ -170,7 +157,7 @@ def family_cpp(space: FamilySpace) -> str:
             ),
         ),
         tensors=tensors,
-        scalars=scalars,
+        scalars=rows,
         requirements=requirements(family.requires, names),
         trace=None if family.trace is None else _trace_row(family, family.trace, names),
     )

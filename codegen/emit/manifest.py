@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from codegen import manifest as form
-from codegen.emit import python_face
+from codegen.emit import python_face, scalars
 from codegen.emit.render import sha256
 from codegen.manifest import Manifest, Selection
 from codegen.space.expand import FamilySpace, TargetSpace
@@ -18,7 +18,6 @@ from codegen.spec.model import (
     Configuration,
     Parameter,
     Rule,
-    Scalar,
     Target,
     Tensor,
     Trace,
@@ -58,7 +57,7 @@ def described(
 def _family(space: FamilySpace, file_of: Mapping[str, str], fingerprint: str) -> form.Family:
     family = space.family
     arguments = {t.name: _tensor(t) for t in family.tensors} | {
-        s.name: _scalar(s) for s in family.scalars
+        s.name: scalars.in_manifest(s) for s in family.scalars
     }
     return form.Family(
         name=family.name,
@@ -92,17 +91,6 @@ def _tensor(tensor: Tensor) -> form.Tensor | form.Scalar:
         mutated=tensor.mutated,
         on_host=tensor.on_host,
         doc=tensor.doc,
-    )
-
-
-def _scalar(scalar: Scalar) -> form.Tensor | form.Scalar:
-    return form.Scalar(
-        name=scalar.name,
-        role="scalar",
-        dtype=scalar.dtype,
-        default=None if scalar.default is None else scalar.default.normal,
-        values=scalar.values,
-        doc=scalar.doc,
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from string import ascii_lowercase
 from typing import Any
 
-from codegen.dtypes import SCALARS
+from codegen.emit import scalars
 from codegen.spec.model import Family, Role, Scalar, Tensor, Trace
 
 
@@ -36,13 +36,14 @@ def values(family: Family) -> dict[str, Any]:
             (returns_any, [f"{flag}: bool"]),
         ]
     names = [tensor.name for tensor in inputs]
+    has_enum = any(scalars.annotation(s).startswith("Literal[") for s in family.scalars)
     return {
         "title": _docstring(f"{family.name}: {family.summary}"),
         "class_name": class_name(family.name),
         "summary": _docstring(family.summary),
         "lines": [_docstring(line) for line in _argument_lines(family)],
         "typing": [
-            *(["Literal"] if overloads or any(scalar.values for scalar in family.scalars) else []),
+            *(["Literal"] if overloads or has_enum else []),
             *(["overload"] if overloads else []),
         ],
         "overloads": overloads,
@@ -73,12 +74,8 @@ def _tuple(names: Sequence[str]) -> str:
 
 
 def _keyword(scalar: Scalar) -> str:
-    if scalar.values:
-        texts = ", ".join(f'"{value}"' for value in scalar.values)
-        kind = f"Literal[{texts}]"
-    else:
-        kind = SCALARS[scalar.dtype].python
-    return f"{scalar.name}: {kind}" + ("" if scalar.default is None else " | None = None")
+    default = "" if scalar.default is None else " | None = None"
+    return f"{scalar.name}: {scalars.annotation(scalar)}{default}"
 
 
 def _docstring(text: str) -> str:
@@ -98,11 +95,7 @@ def _argument_lines(family: Family) -> list[str]:
             note = f" ({', '.join(notes)})" if notes else ""
         doc = f": {tensor.doc}" if tensor.doc else ""
         lines.append(f"{tensor.name}: [{shape}], {tensor.dtype}{note}{doc}")
-    for scalar in family.scalars:
-        default = "required" if scalar.default is None else f"default {scalar.default.text}"
-        doc = f": {scalar.doc}" if scalar.doc else ""
-        kind = f"one of {', '.join(scalar.values)}" if scalar.values else scalar.dtype
-        lines.append(f"{scalar.name}: {kind}, {default}{doc}")
+    lines += map(scalars.described, family.scalars)
     lines += [f"Requires {rule.that.text}: {rule.because}." for rule in family.requires]
     return lines
 
@@ -141,18 +134,14 @@ def operators(family: Family) -> list[str]:
         return f"{kind}? {tensor.name}=None" if tensor.optional else f"{kind} {tensor.name}"
 
     positional = ["str key", *map(argument, inputs)]
-    scalars = []
-    for scalar in family.scalars:
-        kind = "str" if scalar.values else SCALARS[scalar.dtype].schema
-        default = "" if scalar.default is None else "=None"
-        scalars.append(f"{kind}{'' if scalar.default is None else '?'} {scalar.name}{default}")
     flags = [f"bool return_{tensor.name}=False" for tensor in outputs if tensor.optional]
     count = len(outputs)
     returns = "Tensor" if count == 1 else f"({', '.join(['Tensor'] * count)})"
-    keywords = [*scalars, *flags]
+    numbers = list(map(scalars.in_schema, family.scalars))
+    keywords = [*numbers, *flags]
     functional = ", ".join([*positional, *(["*", *keywords] if keywords else [])])
     schemas = [f"{family.name}({functional}) -> {returns}"]
     if outputs:
-        in_place = ", ".join([*positional, "*", *map(argument, outputs), *scalars])
+        in_place = ", ".join([*positional, "*", *map(argument, outputs), *numbers])
         schemas.append(f"{family.name}_out({in_place}) -> ()")
     return schemas

@@ -48,30 +48,12 @@ ${dim_rows(tensor.dims, " " * 9)}\
 
 % for scalar in scalars:
 % if scalar.values:
-constexpr const char* kValuesOf_${scalar.name}[] = {${", ".join(map(literal, scalar.values))}};
+${scalar.values}
 % endif
 % endfor
 constexpr ScalarArgument kScalars[] = {
 % for scalar in scalars:
-% if scalar.values:
-    {.name = ${literal(scalar.name)},
-     .dtype = ${scalar.dtype},
-% if scalar.text is None:
-     .required = true,
-% else:
-     .default_${scalar.member} = ${scalar.default},
-     .text = ${literal(scalar.text)},
-% endif
-     .values = kValuesOf_${scalar.name},
-     .num_values = ${len(scalar.values)}},
-% elif scalar.text is None:
-    {.name = ${literal(scalar.name)}, .dtype = ${scalar.dtype}, .required = true},
-% else:
-    {.name = ${literal(scalar.name)},
-     .dtype = ${scalar.dtype},
-     .default_${scalar.member} = ${scalar.default},
-     .text = ${literal(scalar.text)}},
-% endif
+    ${scalar.row},
 % endfor
 };
 % endif
