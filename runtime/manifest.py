@@ -11,7 +11,7 @@ from pathlib import Path
 from codegen import manifest
 from codegen.manifest import Family, Target
 from codegen.packs import Pack, PackError
-from codegen.ptxas.records import ReportError, read_csv
+from codegen.ptxas.rows import ReportError, read_csv
 from runtime import packs
 from runtime.errors import BuildError
 

@@ -22,7 +22,7 @@ from torch.nn.functional import scaled_dot_product_attention
 import runtime
 from codegen.words import counted
 
-from .listing import Row, most_rows, print_rest, print_rows
+from .listing import Line, most_rows, print_rest, print_rows
 from .problem import Case, of_case
 
 CASE = Case({"B": 2, "Sq": 500, "Sk": 500, "H": 8, "Hk": 2})
@@ -61,7 +61,7 @@ def demonstrate(everything: bool) -> int:
         f"({', '.join(targets)}); q [2, 500, 8, d], k and v [2, 500, 2, d], random"
     )
     headings = ("ms", "max error", "rms error", "PyTorch's max", "rms", "ratio of rms")
-    rows: list[tuple[float, Row]] = []
+    rows: list[tuple[float, Line]] = []
     for info in track(runnable, "calling", console=Console(stderr=True), transient=True):
         made = of_case(info, CASE, torch.device("cuda" if info.is_cuda else "cpu"))
         q, k, v = made.tensors.values()

@@ -12,7 +12,7 @@ from rich.text import Text
 _TERMINAL = 20  # rows; what comes first, the most important, would scroll away
 _FILE = 1000  # more are not read, and laying them out takes minutes
 
-Row = tuple[str, Sequence[Text | str]]  # a key and its cells
+Line = tuple[str, Sequence[Text | str]]  # a key and its cells
 
 
 def most_rows(console: Console, everything: bool) -> int:
@@ -27,7 +27,7 @@ def print_rest(console: Console, count: int, how: str) -> None:
 
 
 def print_rows(
-    console: Console, title: str, columns: Sequence[tuple[str, JustifyMethod]], rows: Sequence[Row]
+    console: Console, title: str, columns: Sequence[tuple[str, JustifyMethod]], rows: Sequence[Line]
 ) -> None:
     """Prints keys with their figures. Columns that no row fills are left out.
 

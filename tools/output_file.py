@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from codegen.ptxas.files import write_bytes
-from codegen.ptxas.records import ReportError
+from codegen.ptxas.rows import ReportError
 
 
 class OutputFile(click.Path):

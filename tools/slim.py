@@ -25,7 +25,7 @@ import yaml
 from codegen import packs, pipeline
 from codegen.manifest import Selection
 from codegen.ptxas.files import write_text
-from codegen.ptxas.records import ReportError
+from codegen.ptxas.rows import ReportError
 from codegen.space import explain
 from codegen.space.expand import exclusions
 from codegen.spec.load import load

@@ -25,14 +25,14 @@ from .events import Statistics
 from .files import check_outputs, write_text
 from .fingerprints import CodeFingerprint, Manifest
 from .inputs import OBJECT_LOG, read_log, source_name
-from .records import Record, ReportError, csv_text
+from .rows import ReportError, Row, csv_text
 
 
 @dataclass(frozen=True)
 class Collected:
     """What logs say of a manifest's kernels: rows, and what a user should know."""
 
-    rows: list[Record]
+    rows: list[Row]
     remarks: list[str]
 
 
@@ -70,7 +70,7 @@ class NoKernelsError(ReportError):
 
 def collect(
     folder: Path, manifest: Manifest, toolchain: str | None, code: CodeFingerprint
-) -> tuple[list[Record], list[str], Statistics]:
+) -> tuple[list[Row], list[str], Statistics]:
     """Rows of every kernel in the logs of `folder`, and what a user should know.
 
     Sorted by key and architecture. Logs of sources that are no longer generated are left over from
@@ -78,7 +78,7 @@ def collect(
     """
     if not folder.is_dir():
         raise ReportError(f"{folder}: no such folder: give the build's folder of ptxas logs")
-    rows: list[Record] = []
+    rows: list[Row] = []
     remarks: list[str] = []
     statistics = Statistics()
     for path in sorted(folder.rglob(f"*{OBJECT_LOG}")):
@@ -106,7 +106,7 @@ def collect(
     return rows, remarks, statistics
 
 
-def _missing(manifest: Manifest, rows: list[Record]) -> list[str]:
+def _missing(manifest: Manifest, rows: list[Row]) -> list[str]:
     lost = Counter((key.rpartition(".")[0], arch) for key, arch in manifest.absent(rows))
     return [
         f"{target} [{arch}]: {count} kernels of the manifest are in no log"

@@ -105,7 +105,7 @@ class Statistics:
 class Tail(NamedTuple):
     """What follows the first field of a line."""
 
-    figures: dict[str, int]  # sizes in bytes and counts, by the names of Record
+    figures: dict[str, int]  # sizes in bytes and counts, by the names of Row
     other: tuple[tuple[str, str], ...]
     is_clear: bool  # whether all of it was understood
 

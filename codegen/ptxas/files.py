@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from .records import ReportError
+from .rows import ReportError
 
 _Identity = tuple[int, int] | str
 

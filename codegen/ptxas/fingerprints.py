@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..architectures import of_code, of_target
-from .records import Record, ReportError
+from .rows import ReportError, Row
 from .symbols import key_of_symbol
 
 _INCLUDE = re.compile(rb'^#\s*include\s*["<]([^">]+)[">]', re.MULTILINE)
@@ -69,7 +69,7 @@ class Manifest:
                     self._shards.setdefault(str(kernel["file"]), []).append(kernel["key"])
         self.spec_dirs += [(path.parent / folder).resolve() for folder in data.get("spec_dirs", ())]
 
-    def attributed(self, rows: Iterable[Record]) -> list[Record]:
+    def attributed(self, rows: Iterable[Row]) -> list[Row]:
         """The rows; a kernel whose symbol names no configuration has the key of its object, if
         that holds one."""
         return [
@@ -79,11 +79,11 @@ class Manifest:
             for row in rows
         ]
 
-    def _keys(self, row: Record) -> list[str]:
+    def _keys(self, row: Row) -> list[str]:
         """The configurations that the object of a row holds."""
         return self._shards.get(row.source or "", [])
 
-    def owners(self, row: Record) -> list[tuple[str, str]]:
+    def owners(self, row: Row) -> list[tuple[str, str]]:
         """Family and target that a row was compiled for: several, if they share its source."""
         key = row.key or key_of_symbol(row.symbol) or next(iter(self._keys(row)), None)
         if key is not None:
@@ -92,7 +92,7 @@ class Manifest:
         return self._sources.get(row.source or "", [])
 
     def absent(
-        self, rows: Iterable[Record], architectures: Iterable[str] = ()
+        self, rows: Iterable[Row], architectures: Iterable[str] = ()
     ) -> list[tuple[str, str]]:
         """(key, architecture) of every kernel that the rows' build must have, and that has no row.
 

@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 from .events import Statistics
 from .parser import CHUNK, parse
-from .records import Record, ReportError
+from .rows import ReportError, Row
 
 OBJECT_LOG = ".ptxas.log"  # what the build calls the log that it keeps beside each object
 _LOGS = (".log", ".txt", ".log.gz", ".txt.gz")
@@ -52,7 +52,7 @@ def is_object(path: Path) -> bool:
         return False
 
 
-def read_log(path: Path, source: str, statistics: Statistics) -> Iterator[Record]:
+def read_log(path: Path, source: str, statistics: Statistics) -> Iterator[Row]:
     """Records of one log file, gzipped or not.
 
     Raises ReportError for a file that cannot be read or is not text.
@@ -71,7 +71,7 @@ def read_log(path: Path, source: str, statistics: Statistics) -> Iterator[Record
         raise ReportError(f"{path}: cannot be read: {reason}") from error
 
 
-def read_standard_input(statistics: Statistics) -> Iterator[Record]:
+def read_standard_input(statistics: Statistics) -> Iterator[Row]:
     """Records of the log on standard input."""
     yield from parse(_chunks(sys.stdin.buffer, Path("-")), "-", statistics)
 

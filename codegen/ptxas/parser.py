@@ -28,7 +28,7 @@ from .events import (
     Unreadable,
     Used,
 )
-from .records import Record
+from .rows import Row
 from .waiting import ENTERED, FRAMED, NAMED, TIMED, USED, USED_UP, Open, Queue
 
 CHUNK = 1 << 20
@@ -42,7 +42,7 @@ class _Builder:
     def __init__(self, source: str | None, statistics: Statistics) -> None:
         self.statistics = statistics
         self.source = source  # the object that the lines are about, if a build tool says so
-        self.finished: list[Record] = []
+        self.finished: list[Row] = []
         self._log = source  # the name of the whole log
         self._window: deque[Open] = deque()
         self._last: Open | None = None  # the record that the last message was about
@@ -302,23 +302,23 @@ class Parser:
         self._builder = _Builder(source, statistics)
         self._scanner = Scanner(self._builder, statistics)
 
-    def feed(self, chunk: bytes) -> Iterator[Record]:
+    def feed(self, chunk: bytes) -> Iterator[Row]:
         """Takes the next bytes; yields what can no longer change."""
         self._scanner.feed(chunk)
         yield from self._finished()
 
-    def finish(self) -> Iterator[Record]:
+    def finish(self) -> Iterator[Row]:
         """Takes the end of the log."""
         self._scanner.finish()
         self._builder.end()
         yield from self._finished()
 
-    def _finished(self) -> list[Record]:
+    def _finished(self) -> list[Row]:
         records, self._builder.finished = self._builder.finished, []
         return records
 
 
-def parse(chunks: Iterable[bytes], source: str | None, statistics: Statistics) -> Iterator[Record]:
+def parse(chunks: Iterable[bytes], source: str | None, statistics: Statistics) -> Iterator[Row]:
     """The records of one log, in its order.
 
     Args:

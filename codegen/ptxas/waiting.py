@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .events import Tail
-from .records import Record
+from .rows import Row
 
 _MAX_WAITING = 256  # records that follow one whose line is missing, until it is given up
 _CODE = re.compile(r"\((C75\d\d)\)")
@@ -29,7 +29,7 @@ class Open:
     """A record under construction.
 
     Attributes:
-        figures: what its lines gave so far, by the names of Record.
+        figures: what its lines gave so far, by the names of Row.
         barred: it takes no further line: the log was cut behind it, or its lines are unknown.
     """
 
@@ -70,9 +70,9 @@ class Open:
         self.withdraw()
         self.barred = True
 
-    def freeze(self) -> Record:
+    def freeze(self) -> Row:
         """The record, as far as its lines were there."""
-        return Record(
+        return Row(
             symbol=self.symbol,
             kind=self.kind,
             arch=self.arch,

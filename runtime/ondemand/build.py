@@ -372,7 +372,7 @@ class _Job:
     def _collect(self, logs: Sequence[str]) -> None:
         """What ptxas made of the kernel, as a build's report collects it."""
         from codegen.ptxas.collect import write_csv  # which takes a warm start longer than the rest
-        from codegen.ptxas.records import ReportError
+        from codegen.ptxas.rows import ReportError
 
         for unit, log in zip(self.commands.units, logs, strict=True):
             if unit.log is not None:

@@ -17,7 +17,7 @@ import torch
 
 import runtime
 from codegen.ptxas.fingerprints import Manifest
-from codegen.ptxas.records import read_csv
+from codegen.ptxas.rows import read_csv
 
 from .pack_project import ROOT, PackProject
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from codegen.ptxas.fingerprints import Manifest
-from codegen.ptxas.records import read_csv
+from codegen.ptxas.rows import read_csv
 
 from .pack_project import ROOT, PackProject
 

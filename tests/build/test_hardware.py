@@ -9,7 +9,7 @@ import pytest
 
 import runtime
 from codegen.ptxas.fingerprints import Manifest
-from codegen.ptxas.records import read_csv
+from codegen.ptxas.rows import read_csv
 from runtime import manifest
 
 from .pack_project import PackProject

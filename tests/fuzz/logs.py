@@ -28,7 +28,7 @@ from pathlib import Path
 from codegen.home import ROOT
 from codegen.ptxas.events import Statistics
 from codegen.ptxas.parser import CHUNK, Parser
-from codegen.ptxas.records import Record, csv_text, read_csv
+from codegen.ptxas.rows import Row, csv_text, read_csv
 
 DATA = ROOT / "tests" / "ptx_report" / "data"
 FIGURES = (
@@ -131,11 +131,11 @@ def _sample(name: str, text: bytes, numbers: Iterator[int]) -> Sample:
     return Sample(name, tuple(records), owners, timed)
 
 
-def read(text: bytes, chunk: int = CHUNK) -> list[Record]:
+def read(text: bytes, chunk: int = CHUNK) -> list[Row]:
     """The rows of a log that is read in chunks of that many bytes."""
     parser = Parser("log", Statistics())
     stream = io.BytesIO(text)
-    rows: list[Record] = []
+    rows: list[Row] = []
     while piece := stream.read(chunk):
         rows += parser.feed(piece)
     return [*rows, *parser.finish()]
@@ -286,7 +286,7 @@ def check(text: bytes, chosen: Sequence[Sample], chunks: Sequence[int]) -> None:
             raise FuzzError("the rows do not come back from their CSV")
 
 
-def _paired(one: list[Record], other: list[Record]) -> Iterator[tuple[object, object]]:
+def _paired(one: list[Row], other: list[Row]) -> Iterator[tuple[object, object]]:
     length = max(len(one), len(other))
     nothing: list[None] = [None] * length
     return zip((one + nothing)[:length], (other + nothing)[:length], strict=True)

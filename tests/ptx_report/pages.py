@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from codegen.ptxas.records import Record
+from codegen.ptxas.rows import Row
 from tests.ptx_report.project import symbol
 from tools.ptx_report.report import Report
 
@@ -26,7 +26,7 @@ def example():
                     "file": "flash_forward/sm80_00.cu",
                 }
                 rows.append(
-                    Record(
+                    Row(
                         symbol(key),
                         arch="sm_80",
                         stack_frame=spills,
@@ -41,7 +41,7 @@ def example():
                     )
                 )
     rows.append(
-        Record(
+        Row(
             "hostile",
             name="<b>&amp;</b><script>alert(1)</script>",
             arch="sm_90",

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from codegen.ptxas import collect
-from codegen.ptxas.records import COLUMNS, Record, csv_text, read_csv
+from codegen.ptxas.rows import COLUMNS, Row, csv_text, read_csv
 from tests.ptx_report.project import KEYS, Project, record, symbol
 from tests.ptx_report.samples import DATA
 from tools.ptx_report.__main__ import main
@@ -174,7 +174,7 @@ def on_a_terminal(columns, *arguments):
 def test_a_terminal_shows_whole_keys_and_the_worst_twenty_rows(tmp_path):
     tail = "causal-r128-c64-w4-async-eager-swz-q2-k2-v1-opt"
     rows = [
-        Record(f"flash_forward.sm80.bf16-d{n}-{tail}", arch="sm_90", used_registers=n)
+        Row(f"flash_forward.sm80.bf16-d{n}-{tail}", arch="sm_90", used_registers=n)
         for n in range(100, 130)
     ]
     keys = [row.symbol for row in reversed(rows)]
@@ -287,7 +287,7 @@ FORMULAS = ["=1+1", "+1+1", "-cmd|' /C calc'!A0", "@SUM(A1)", "'=x", "''-x", "\t
 
 @pytest.mark.parametrize("name", FORMULAS)
 def test_no_spreadsheet_computes_a_cell_and_the_cell_comes_back(tmp_path, name):
-    row = Record(name, warnings=(name,), source=name, line=-1)
+    row = Row(name, warnings=(name,), source=name, line=-1)
     path = tmp_path / "r.csv"
     path.write_text(csv_text([row], [("parameter", ["-1"])]), newline="")
     cells = list(csv.reader(path.open(newline="")))[1]
@@ -308,14 +308,14 @@ def test_no_spreadsheet_computes_a_cell_and_the_cell_comes_back(tmp_path, name):
 )
 def test_a_name_in_markdown_is_code_whatever_it_holds(tmp_path, name, shown):
     log, markdown = tmp_path / "r.csv", tmp_path / "r.md"
-    log.write_text(csv_text([Record(name, used_registers=1)]), newline="")
+    log.write_text(csv_text([Row(name, used_registers=1)]), newline="")
     assert run(log, "--markdown", markdown).exit_code == 0
     assert markdown.read_text().splitlines()[-1].startswith(f"| {shown} | ")
 
 
 def test_text_in_markdown_is_text(tmp_path):
     old, new, markdown = tmp_path / "old.csv", tmp_path / "new.csv", tmp_path / "r.md"
-    row = Record("k", used_registers=1, toolchain="`x` <b> [a](b)", code="1")
+    row = Row("k", used_registers=1, toolchain="`x` <b> [a](b)", code="1")
     old.write_text(csv_text([row]), newline="")
     new.write_text(csv_text([row._replace(used_registers=2, toolchain="y")]), newline="")
     run(new, "--diff", old, "--markdown", markdown)

@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from codegen.ptxas import collect
 from codegen.ptxas.fingerprints import Manifest
-from codegen.ptxas.records import csv_text, read_csv
+from codegen.ptxas.rows import csv_text, read_csv
 from tests.ptx_report.project import KEYS, Project, record, symbol
 from tests.ptx_report.samples import DATA
 from tools.ptx_report.__main__ import main

@@ -13,7 +13,7 @@ from codegen import packs
 from codegen.home import GENERATED, SPECS
 from codegen.ptxas.files import check_outputs, write_text
 from codegen.ptxas.fingerprints import Manifest
-from codegen.ptxas.records import Record, ReportError, csv_text, read_csv
+from codegen.ptxas.rows import ReportError, Row, csv_text, read_csv
 from codegen.words import counted
 
 from ..output_file import cannot_write
@@ -234,7 +234,7 @@ def _parameter_columns(report: Report, wanted: bool) -> list[tuple[str, list[str
     return [(name, [_cell(report, row, name) for row in report.rows]) for name in names]
 
 
-def _cell(report: Report, row: Record, name: str) -> str:
+def _cell(report: Report, row: Row, name: str) -> str:
     value = report.parameters(row).get(name)
     return "" if value is None else str(value)
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from codegen.ptxas.records import Record
+from codegen.ptxas.rows import Row
 
 # What is compared, the gravest first: the first that differs says whether a kernel got worse.
 FIGURES = ("c75", "spill_bytes", "used_registers", "stack_frame", "smem")
@@ -19,7 +19,7 @@ LABELS = {
 }
 
 
-def figure(row: Record, name: str) -> int | None:
+def figure(row: Row, name: str) -> int | None:
     """One of `FIGURES` of a row; None if the row does not hold it."""
     if name == "c75":
         return len(row.c75)
@@ -36,11 +36,11 @@ def figure(row: Record, name: str) -> int | None:
 class Change:
     """A kernel of two reports, or of one of them."""
 
-    old: Record | None
-    new: Record | None
+    old: Row | None
+    new: Row | None
 
     @property
-    def row(self) -> Record:
+    def row(self) -> Row:
         """The new row, the old one of a kernel that is gone."""
         row = self.new or self.old
         assert row is not None
@@ -86,7 +86,7 @@ class Change:
 _ORDER = {"worse": 0, "removed": 1, "added": 2, "better": 3, "same": 4}
 
 
-def compare(old: Iterable[Record], new: Iterable[Record]) -> list[Change]:
+def compare(old: Iterable[Row], new: Iterable[Row]) -> list[Change]:
     """Every kernel of either report, worst first.
 
     Rows meet by name, kernel, architecture and kind; those that repeat (a template instantiated in
@@ -106,8 +106,8 @@ def compare(old: Iterable[Record], new: Iterable[Record]) -> list[Change]:
     return sorted(changes, key=_worst_first)
 
 
-def _grouped(rows: Iterable[Record]) -> dict[tuple[str, ...], list[Record]]:
-    groups: dict[tuple[str, ...], list[Record]] = defaultdict(list)
+def _grouped(rows: Iterable[Row]) -> dict[tuple[str, ...], list[Row]]:
+    groups: dict[tuple[str, ...], list[Row]] = defaultdict(list)
     for row in rows:
         kernel = row.kernel if row.key else ""
         groups[row.kernel_config, kernel, row.arch or "", row.kind].append(row)

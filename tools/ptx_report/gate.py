@@ -11,7 +11,7 @@ from typing import Any
 
 from codegen.ptxas.files import write_text
 from codegen.ptxas.fingerprints import Manifest
-from codegen.ptxas.records import Record, ReportError, csv_text, read_csv
+from codegen.ptxas.rows import ReportError, Row, csv_text, read_csv
 from codegen.words import counted
 
 from .diff import LABELS, Change, compare, figure
@@ -29,7 +29,7 @@ _BUDGETS = {
 class Offence:
     """Why a row fails the check."""
 
-    row: Record
+    row: Row
     reason: str
 
     def __str__(self) -> str:
@@ -47,7 +47,7 @@ class Verdict:
     remarks: list[str] = field(default_factory=list)
 
 
-def check_budgets(rows: Iterable[Record], manifest: Manifest, verdict: Verdict) -> None:
+def check_budgets(rows: Iterable[Row], manifest: Manifest, verdict: Verdict) -> None:
     """Each row, device functions included, against the `budget:` of its target's spec; against
     those of all targets that share its source."""
     for row in rows:
@@ -64,7 +64,7 @@ def check_budgets(rows: Iterable[Record], manifest: Manifest, verdict: Verdict) 
                 verdict.offences.append(Offence(row, reason))
 
 
-def over_budget(row: Record, budget: Mapping[str, int | None], target: str) -> Iterator[str]:
+def over_budget(row: Row, budget: Mapping[str, int | None], target: str) -> Iterator[str]:
     """Why a row is over the budget of a target."""
     for name, most in budget.items():
         value = figure(row, _BUDGETS[name]) if name in _BUDGETS else None
@@ -73,14 +73,14 @@ def over_budget(row: Record, budget: Mapping[str, int | None], target: str) -> I
             yield f"{value} {LABELS[_BUDGETS[name]]}, the budget of {target} is {most}{notes}"
 
 
-def check_presence(absent: Iterable[Record], verdict: Verdict) -> None:
+def check_presence(absent: Iterable[Row], verdict: Verdict) -> None:
     """Every kernel of the manifest must have a row: `absent` have none."""
     for row in absent:
         verdict.offences.append(Offence(row, "in the manifest, and no row: was its log read?"))
 
 
 def check_baselines(
-    rows: Sequence[Record], baselines: Mapping[Path, Sequence[Record]], verdict: Verdict
+    rows: Sequence[Row], baselines: Mapping[Path, Sequence[Row]], verdict: Verdict
 ) -> None:
     """Each row against the committed one of the same key, architecture and compiler.
 
@@ -146,7 +146,7 @@ def _version(toolchain: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", toolchain)]
 
 
-def _target(row: Record) -> tuple[str, ...]:
+def _target(row: Row) -> tuple[str, ...]:
     return tuple(row.kernel_config.split(".", 2)[:2])
 
 
@@ -155,9 +155,9 @@ def _family_folders(folder: Path, family: str) -> list[Path]:
     return [path for path in (folder / family, *folder.glob(f"*/{family}")) if path.is_dir()]
 
 
-def baseline_paths(rows: Iterable[Record], folders: Sequence[Path]) -> dict[Path, list[Record]]:
+def baseline_paths(rows: Iterable[Row], folders: Sequence[Path]) -> dict[Path, list[Row]]:
     """Where the baselines of the rows' targets are (or would be), with the rows of each."""
-    paths: dict[Path, list[Record]] = defaultdict(list)
+    paths: dict[Path, list[Row]] = defaultdict(list)
     for row in rows:
         if row.key is None or row.kind != "kernel":
             continue
@@ -169,12 +169,12 @@ def baseline_paths(rows: Iterable[Record], folders: Sequence[Path]) -> dict[Path
     return dict(paths)
 
 
-def read_baselines(rows: Iterable[Record], folders: Sequence[Path]) -> dict[Path, list[Record]]:
+def read_baselines(rows: Iterable[Row], folders: Sequence[Path]) -> dict[Path, list[Row]]:
     """The committed baselines of the rows' targets; raises ReportError for an unreadable one."""
     return {path: read_csv(path) for path in baseline_paths(rows, folders) if path.exists()}
 
 
-def write_baselines(rows: Iterable[Record], folders: Sequence[Path]) -> list[Path]:
+def write_baselines(rows: Iterable[Row], folders: Sequence[Path]) -> list[Path]:
     """Replaces the baselines' rows of these compilers and architectures by `rows`; keeps others.
 
     What varies from build to build (times, lines, objects) is left out. Raises ReportError if a

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 from codegen.build import nvcc
-from codegen.ptxas.records import Record, ReportError
+from codegen.ptxas.rows import ReportError, Row
 
 _FUNCTION = re.compile(r"\s*Function (\S+):")
 _ARCH = re.compile(r"arch = (sm_\w+)")
@@ -29,7 +29,7 @@ def find_cuobjdump() -> str | None:
     return next((path for path in candidates if path and os.access(path, os.X_OK)), None)
 
 
-def read_object(path: Path) -> list[Record]:
+def read_object(path: Path) -> list[Row]:
     """Rows of every kernel in an object, shared library or cubin.
 
     `smem` is what the driver allocates: from compute capability 9.0 on with the 1,024 bytes that it
@@ -58,9 +58,9 @@ def read_object(path: Path) -> list[Record]:
     return rows
 
 
-def parse_resource_usage(text: str, source: str) -> list[Record]:
+def parse_resource_usage(text: str, source: str) -> list[Row]:
     """Rows of what `cuobjdump --dump-resource-usage` prints."""
-    rows: list[Record] = []
+    rows: list[Row] = []
     arch: str | None = None
     symbol: str | None = None
     for number, line in enumerate(text.splitlines(), 1):
@@ -73,7 +73,7 @@ def parse_resource_usage(text: str, source: str) -> list[Record]:
         elif symbol and (fields := dict(_FIELD.findall(line))):
             numbers = {name: int(value) for name, value in fields.items()}
             rows.append(
-                Record(
+                Row(
                     symbol,
                     "object",
                     arch,

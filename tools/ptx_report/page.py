@@ -8,7 +8,7 @@ from typing import Any
 
 from mako.template import Template
 
-from codegen.ptxas.records import Record
+from codegen.ptxas.rows import Row
 
 from .report import COLUMN_KINDS, Report
 from .table import summary, worst_first
@@ -41,7 +41,7 @@ def html_text(report: Report) -> str:
     )
 
 
-def _row(report: Report, row: Record) -> dict[str, Any]:
+def _row(report: Report, row: Row) -> dict[str, Any]:
     known = report.occupancy(row)
     values: dict[str, Any] = {
         "kernel": row.kernel_config,

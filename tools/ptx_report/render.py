@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from codegen.ptxas.records import COLUMNS, Record
+from codegen.ptxas.rows import COLUMNS, Row
 
 from .diff import FIGURES, LABELS, Change, counts
 from .report import Report
@@ -18,7 +18,7 @@ _MARKUP = re.compile(r"([\\`*\[\]<>|~@&#])")
 _COMMENT = 60_000  # characters; GitHub takes 65,536 in a comment
 
 
-def row_data(report: Report, row: Record) -> dict[str, Any]:
+def row_data(report: Report, row: Row) -> dict[str, Any]:
     """Everything about a row, by column; absent values are null."""
     data: dict[str, Any] = {column: getattr(row, column) for column in COLUMNS}
     data["other"] = dict(row.other)
@@ -122,7 +122,7 @@ def _line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _remarks(row: Record) -> str:
+def _remarks(row: Row) -> str:
     parts = list(row.c75)
     if row.incomplete:
         parts.append(f"incomplete: {row.incomplete}")

@@ -13,7 +13,7 @@ from codegen import packs
 from codegen.ptxas import inputs
 from codegen.ptxas.events import Statistics
 from codegen.ptxas.fingerprints import Manifest
-from codegen.ptxas.records import Record, ReportError, read_csv
+from codegen.ptxas.rows import ReportError, Row, read_csv
 from codegen.spec.expressions import (
     BOOL,
     DTYPE,
@@ -35,7 +35,7 @@ COLUMN_KINDS: dict[str, Kind] = {
     **dict.fromkeys(("spilled", "complete"), BOOL),
     **{
         name: _OF_TYPE[kind]
-        for name, kind in get_type_hints(Record).items()
+        for name, kind in get_type_hints(Row).items()
         if kind in _OF_TYPE and name != "line"
     },
     "spill_bytes": INT,
@@ -50,28 +50,28 @@ COLUMN_KINDS: dict[str, Kind] = {
 class Report:
     """Rows, and what was read to get them."""
 
-    rows: list[Record]
+    rows: list[Row]
     statistics: Statistics = field(default_factory=Statistics)
     inputs: list[str] = field(default_factory=list)  # as the user named them
     files: list[str] = field(default_factory=list)  # what was read for that
     manifest: Manifest | None = None
-    absent: list[Record] = field(default_factory=list)  # kernels of the manifest without a row
+    absent: list[Row] = field(default_factory=list)  # kernels of the manifest without a row
 
     def hold_against(self, manifest: Manifest) -> None:
         """Takes a manifest, and notes which of its kernels are missing."""
         self.manifest = manifest
         self.rows = manifest.attributed(self.rows)
-        self.absent = [Record(key, arch=arch) for key, arch in manifest.absent(self.rows)]
+        self.absent = [Row(key, arch=arch) for key, arch in manifest.absent(self.rows)]
 
-    def parameters(self, row: Record) -> Mapping[str, Any]:
+    def parameters(self, row: Row) -> Mapping[str, Any]:
         """The configuration of our kernel; empty for a foreign one."""
         return self._known(row, "parameters")
 
-    def derived(self, row: Record) -> Mapping[str, Any]:
+    def derived(self, row: Row) -> Mapping[str, Any]:
         """The derived values of our kernel; empty for a foreign one."""
         return self._known(row, "derived")
 
-    def _known(self, row: Record, what: str) -> Mapping[str, Any]:
+    def _known(self, row: Row, what: str) -> Mapping[str, Any]:
         kernel = self.manifest.kernels.get(row.key) if self.manifest and row.key else None
         return kernel[what] if kernel else {}
 
@@ -82,7 +82,7 @@ class Report:
             names.update(dict.fromkeys(self.parameters(row)))
         return list(names)
 
-    def function(self, row: Record) -> str | None:
+    def function(self, row: Row) -> str | None:
         """The kernel's own name, if its configuration has more than one: its key is not enough."""
         key = row.key, row.arch, row.kind
         return row.kernel if row.key and self._rows_by_key[key] > 1 else None
@@ -91,7 +91,7 @@ class Report:
     def _rows_by_key(self) -> Counter[tuple[str | None, str | None, str]]:
         return Counter((row.key, row.arch, row.kind) for row in self.rows)
 
-    def occupancy(self, row: Record) -> Occupancy | None:
+    def occupancy(self, row: Row) -> Occupancy | None:
         """From ptxas's figures and the spec's `threads` and `smem_bytes` (shared memory asked for
         at launch); None if one of them is unknown."""
         derived = self.derived(row)
@@ -118,13 +118,13 @@ class Report:
             lambda what: ReportError(f'--where "{text}"{what}'),
         )
 
-        def holds(row: Record) -> bool:
+        def holds(row: Row) -> bool:
             return where.matches(None, row.kernel_config, self.values(row))
 
         rows = [row for row in self.rows if holds(row)]
         return replace(self, rows=rows, absent=[row for row in self.absent if holds(row)])
 
-    def values(self, row: Record) -> dict[str, Any]:
+    def values(self, row: Row) -> dict[str, Any]:
         """What `where` knows of a row, by name."""
         values: dict[str, Any] = {
             name: value for name in COLUMN_KINDS if (value := getattr(row, name, None)) is not None
@@ -165,7 +165,7 @@ def read(paths: Sequence[str]) -> Report:
     return report
 
 
-def _named(rows: Sequence[Record]) -> list[Record]:
+def _named(rows: Sequence[Row]) -> list[Row]:
     """The rows, the foreign ones with their demangled names."""
     names = demangle(row.symbol for row in rows if row.key is None and row.name is None)
     return [
@@ -174,13 +174,13 @@ def _named(rows: Sequence[Record]) -> list[Record]:
     ]
 
 
-def _read_one(name: str, statistics: Statistics, files: list[str]) -> Iterable[Record]:
+def _read_one(name: str, statistics: Statistics, files: list[str]) -> Iterable[Row]:
     if name == "-":
         files.append(STANDARD_INPUT)
         return list(inputs.read_standard_input(statistics))
     path = Path(name)
     if path.is_dir():
-        rows: list[Record] = []
+        rows: list[Row] = []
         for log in inputs.log_files(path):
             files.append(str(log))
             rows += inputs.read_log(log, inputs.source_name(log, path), statistics)
@@ -217,5 +217,5 @@ def installed() -> Report:
     report.manifest = Manifest(*(pack.manifest for pack in found))
     for pack, own in zip(found, rows, strict=True):
         missing = Manifest(pack.manifest).absent(own, pack.architectures)
-        report.absent += [Record(key, arch=arch) for key, arch in missing]
+        report.absent += [Row(key, arch=arch) for key, arch in missing]
     return report

@@ -8,17 +8,17 @@ from collections.abc import Sequence
 from rich.console import Console, JustifyMethod
 from rich.text import Text
 
-from codegen.ptxas.records import Record
+from codegen.ptxas.rows import Row
 from codegen.words import counted
 
-from ..listing import Row, most_rows, print_rest, print_rows
+from ..listing import Line, most_rows, print_rest, print_rows
 from .diff import FIGURES, LABELS, Change, counts
 from .report import Report
 
 _REST = "--all shows them, --where selects, --csv writes a file"
 
 
-def worst_first(row: Record) -> tuple[object, ...]:
+def worst_first(row: Row) -> tuple[object, ...]:
     """Sort key: spills first, then registers, then the name."""
     spills = (row.spill_stores or 0) + (row.spill_loads or 0)
     registers = row.used_registers or 0
@@ -29,12 +29,12 @@ def _figure(value: int | None, style: str = "") -> Text:
     return Text("" if value is None else f"{value:,}", style=style)
 
 
-def _registers(row: Record) -> Text:
+def _registers(row: Row) -> Text:
     registers = row.used_registers
     return _figure(registers, "yellow" if registers is not None and registers >= 250 else "")
 
 
-def _remarks(row: Record) -> Text:
+def _remarks(row: Row) -> Text:
     parts = [Text(code, style="red") for code in row.c75]
     if row.incomplete:
         parts.append(Text(f"incomplete: {row.incomplete}", style="red"))
@@ -63,7 +63,7 @@ def print_table(report: Report, console: Console, parameters: bool, everything: 
         ("remarks", "left"),
     ]
     shown = heapq.nsmallest(most_rows(console, everything), report.rows, key=worst_first)
-    rows: list[Row] = [
+    rows: list[Line] = [
         (
             row.kernel_config,
             [
@@ -123,7 +123,7 @@ def print_changes(changes: Sequence[Change], console: Console, everything: bool)
             *((LABELS[name], "right") for name in names),
             ("why", "left"),
         ]
-        rows: list[Row] = [
+        rows: list[Line] = [
             (
                 change.row.kernel_config,
                 [

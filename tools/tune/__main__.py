@@ -16,13 +16,13 @@ from rich.console import Console, JustifyMethod
 import runtime
 from codegen import completion
 from codegen.ptxas.files import write_text
-from codegen.ptxas.records import ReportError
+from codegen.ptxas.rows import ReportError
 from codegen.spec.problems import SpecError, UsageError
 from codegen.words import counted
 from runtime import packs
 
 from ..families import named
-from ..listing import Row, print_rest, print_rows
+from ..listing import Line, print_rest, print_rows
 from ..output_file import OutputFile
 from ..problem import NoProblemError
 from . import rows, t4
@@ -139,7 +139,7 @@ def _print_ranking(ranking: Ranking, console: Console, everything: bool) -> None
             named[size.text] = f"{measured}{size.least} to {size.most}"
     title = ", ".join(f"{name} {value}" for name, value in named.items())
     result = ranking.result
-    rows: list[Row] = []
+    rows: list[Line] = []
     for key, seconds in ranking.kernels[: None if everything else _FASTEST]:
         rate = "" if ranking.bytes_moved is None else f"{ranking.bytes_moved / seconds / 1e9:,.2f}"
         tie = "a tie" if result.tie and key == result.runner_up else ""

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterator, Mapping
 
 from codegen.packs import Pack
-from codegen.ptxas.records import read_csv
+from codegen.ptxas.rows import read_csv
 
 from ..ptx_report.gate import over_budget
 from .errors import TuningError

@@ -16,7 +16,7 @@ class ReportError(Exception):
     """Bad input: a sentence for the user, shown without a traceback."""
 
 
-class Record(NamedTuple):
+class Row(NamedTuple):
     """What the tools said of one function for one architecture; None: they do not say."""
 
     symbol: str
@@ -97,7 +97,7 @@ COLUMNS = (
     "toolchain",
     "code",
 )
-_INTEGERS = {name for name, kind in get_type_hints(Record).items() if kind == int | None}
+_INTEGERS = {name for name, kind in get_type_hints(Row).items() if kind == int | None}
 _SEPARATOR = " | "
 # A spreadsheet takes a cell that begins with one of these for a formula, unless it is a number. An
 # apostrophe in front makes it text; so that reading is exact, cells that begin so get one as well.
@@ -105,19 +105,19 @@ _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 _NUMBER = re.compile(r"[+-]?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?")
 
 
-def cells(record: Record) -> dict[str, str]:
-    """The record as CSV cells, by column; an absent value is an empty cell."""
-    row: dict[str, str] = {}
+def cells(row: Row) -> dict[str, str]:
+    """The row as CSV cells, by column; an absent value is an empty cell."""
+    texts: dict[str, str] = {}
     for column in COLUMNS:
-        value = getattr(record, column)
+        value = getattr(row, column)
         if column == "c75":
             value = " ".join(value)
         elif column == "warnings":
             value = _SEPARATOR.join(value)
         elif column == "other":
             value = _SEPARATOR.join(f"{name}={text}" for name, text in value)
-        row[column] = "" if value is None else str(value)
-    return row
+        texts[column] = "" if value is None else str(value)
+    return texts
 
 
 def _as_text(cell: str) -> str:
@@ -130,8 +130,8 @@ def _from_text(cell: str) -> str:
     return cell[1:] if cell.startswith("'") and _as_text(cell[1:]) == cell else cell
 
 
-def csv_text(records: Iterable[Record], extra: Iterable[tuple[str, list[str]]] = ()) -> str:
-    """CSV with `COLUMNS`, then the `extra` columns, each a name and one cell per record.
+def csv_text(rows: Iterable[Row], extra: Iterable[tuple[str, list[str]]] = ()) -> str:
+    """CSV with `COLUMNS`, then the `extra` columns, each a name and one cell per row.
 
     A cell that a spreadsheet would take for a formula has an apostrophe in front; `read_csv` takes
     it away.
@@ -140,14 +140,14 @@ def csv_text(records: Iterable[Record], extra: Iterable[tuple[str, list[str]]] =
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow([*COLUMNS, *(name for name, _ in extra)])
-    for index, record in enumerate(records):
-        row = [*cells(record).values(), *(column[index] for _, column in extra)]
-        writer.writerow(map(_as_text, row))
+    for index, row in enumerate(rows):
+        line = [*cells(row).values(), *(column[index] for _, column in extra)]
+        writer.writerow(map(_as_text, line))
     return out.getvalue()
 
 
-def read_csv(path: Path) -> list[Record]:
-    """Records of a CSV with at least the columns `kernel_config` and `used_registers`.
+def read_csv(path: Path) -> list[Row]:
+    """Rows of a CSV with at least the columns `kernel_config` and `used_registers`.
 
     Raises ReportError if the file cannot be read or a cell is not what its column holds.
     """
@@ -166,12 +166,12 @@ def read_csv(path: Path) -> list[Record]:
                 f"{path}: not a CSV report: its first line must name the columns kernel_config and "
                 "used_registers"
             )
-        return [_record(row, path, rows.line_num) for row in rows]
+        return [_row(row, path, rows.line_num) for row in rows]
     except csv.Error as error:
         raise ReportError(f"{path}:{rows.line_num}: {error}") from error
 
 
-def _record(row: dict[str, str], path: Path, line: int) -> Record:
+def _row(row: dict[str, str], path: Path, line: int) -> Row:
     values: dict[str, object] = {}
     for column in COLUMNS:
         cell = _from_text(row.get(column) or "")
@@ -206,4 +206,4 @@ def _record(row: dict[str, str], path: Path, line: int) -> Record:
     else:
         values["symbol"] = symbol
         values["name"] = config if config != symbol else None
-    return Record(**values)  # type: ignore[arg-type]  # converted above, column by column
+    return Row(**values)  # type: ignore[arg-type]  # converted above, column by column
