@@ -22,7 +22,7 @@ from pathlib import Path
 import click
 import yaml
 
-from codegen import packs, pipeline
+from codegen import packs, pipeline, scaffold
 from codegen.manifest import Selection
 from codegen.ptxas.files import write_text
 from codegen.ptxas.rows import ReportError
@@ -145,7 +145,7 @@ def _build_wheel(folder: Path, tree: Path) -> tuple[Path, int]:
     command = [
         *(sys.executable, "-m", "pip", "wheel", ".", "--no-deps", "--wheel-dir", str(folder)),
         *("-C", f"cmake.define.KERNELMINT_GENERATED_DIR={tree.resolve()}"),
-        *("-C", f"build-dir={folder.resolve()}/build"),
+        *("-C", f"build-dir={folder.resolve()}/build", *scaffold.pip_options()),
     ]
     before = set(folder.glob("*.whl"))
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -87,17 +87,27 @@ def create_project(name: str, folder: Path, family: str | None = None) -> list[P
     return [*written, *create(family, folder / "kernel_specs")]
 
 
-def installing() -> list[str]:
-    """The commands that install a new project, in its folder, with the Kernelmint that is here. Its
-    build is isolated if an index has Kernelmint, which PEP 610's record tells."""
-    install = "pip install -e '.[test]'"
+def pip_options() -> list[str]:
+    """What pip must be told to build a project with the Kernelmint that is here. The build is
+    isolated if an index, or the folder of a wheel, has Kernelmint, which PEP 610's record tells."""
     record = json.loads(_distribution().read_text("direct_url.json") or "{}")
     url = urllib.parse.urlsplit(record.get("url", ""))
     wheel = Path(urllib.request.url2pathname(url.path))
     if not record:
-        return [install]
+        return []
     if "archive_info" in record and url.scheme == "file" and wheel.is_file():
-        return [f"export PIP_FIND_LINKS={shlex.quote(str(wheel.parent))}", install]
+        return ["--find-links", str(wheel.parent)]
+    return ["--no-build-isolation"]
+
+
+def installing() -> list[str]:
+    """The commands that install a new project, in its folder, with the Kernelmint that is here."""
+    install = "pip install -e '.[test]'"
+    match pip_options():
+        case []:
+            return [install]
+        case ["--find-links", folder]:
+            return [f"export PIP_FIND_LINKS={shlex.quote(folder)}", install]
     return [
         "pip install scikit-build-core",
         "python -m kernelmint.backend | xargs -r pip install",

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import zipfile
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
@@ -132,7 +133,7 @@ def pack_wheel(made: tuple[Path, str], tmp_path_factory: pytest.TempPathFactory)
     return kept
 
 
-def test_init_names_the_commands_that_work_with_a_kernelmint_from_a_clone(
+def test_init_and_slim_work_with_a_kernelmint_from_a_clone(
     made: tuple[Path, str], tmp_path: Path
 ) -> None:
     """No index has it, and pip has written down where it comes from."""
@@ -143,6 +144,20 @@ def test_init_names_the_commands_that_work_with_a_kernelmint_from_a_clone(
     named = author.type(["kernelmint init my_kernels"], cwd=tmp_path).partition("next:\n")[2]
     assert "--no-build-isolation" in named
     assert " passed" in author.type(named.splitlines(), cwd=tmp_path)
+
+    project, used = tmp_path / "my_kernels", "my_kernels_scale_add.cpu.f32-n8192"
+    resolve = f"import kernelmint; kernelmint.kernel({used!r})"
+    author.run("python", "-c", resolve, cwd=project, KERNELMINT_RECORD="used.yaml")
+    slim = ("kernelmint", "slim", "used.yaml", "--wheel", "slim")
+    author.run(*slim, cwd=project, CMAKE_ARGS="-DKERNELMINT_ISAS=native -DKERNELMINT_CUDA=OFF")
+    (wheel,) = project.glob("slim/*.whl")
+    (installed,) = project.glob("build/editable/packs/*/my_kernels_scale_add.so")
+    with zipfile.ZipFile(wheel) as archive:
+        manifest = json.loads(archive.read("my_kernels/_pack/manifest.json"))
+        slimmed = archive.getinfo("my_kernels/_pack/my_kernels_scale_add.so").file_size
+    targets = [target for family in manifest["families"] for target in family["targets"]]
+    assert [kernel["key"] for target in targets for kernel in target["kernels"]] == [used]
+    assert slimmed < installed.stat().st_size / 2
 
 
 def test_a_colleague_uses_it_beside_stock_kernelmint(
