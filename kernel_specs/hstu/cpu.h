@@ -266,9 +266,10 @@ class Attention {
       const float* u = p_.u.at(sequence.index, token, h);
       float* o = selected(h);
       for (int i = 0; i < L; i += kLanes) {
-        const F32 both = (load(compressed(h) + i) - splat(x.mean)) * splat(x.factor) +
-                         (load(o + i) - splat(y.mean)) * splat(y.factor);
-        store(o + i, both * load(u + i));
+        const F32 gate = load(u + i);  // of each branch: an infinite one makes NaN of two signs
+        const F32 first = (load(compressed(h) + i) - splat(x.mean)) * splat(x.factor);
+        const F32 second = (load(o + i) - splat(y.mean)) * splat(y.factor);
+        store(o + i, first * gate + second * gate);
       }
     }
   }
