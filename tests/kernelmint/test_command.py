@@ -29,6 +29,7 @@ WITHOUT_PYTORCH = (
     "new",
     "schema",
     "slim",
+    "sources",
 )
 
 
