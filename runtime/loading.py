@@ -16,7 +16,7 @@ if pytorch.IS_INSTALLED:
 def offer(pack: Pack) -> None:
     """Registers the operators of a pack's families; there are none without PyTorch.
 
-    Raises PackError for schemas that are none; nothing is registered then.
+    Raises PackError for invalid schemas; nothing is registered then.
     """
     if pytorch.IS_INSTALLED:
         operators.register(pack, choice.of_call, choice.describe)
