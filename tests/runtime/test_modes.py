@@ -23,12 +23,13 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.library import opcheck
 from torch.utils._pytree import tree_map
 
 import runtime
 from codegen import scaffold
 from kernel_specs.hstu.hstu_bsa.reference import GateMLP
-from runtime import ondemand, packs
+from runtime import manifest, ondemand, packs
 
 DOCS = Path(__file__).parents[2] / "docs/runtime.md"
 GATED = runtime.kernels("block_sparse", "cpu")[0].parameters
@@ -503,3 +504,32 @@ def table() -> str:
 
 def test_the_table_of_the_docs_is_what_is_tested() -> None:
     assert table() in DOCS.read_text(encoding="utf-8")
+
+
+def _rows(device, length):
+    q, k, v, u, g_cmp = (tensor[0] for tensor in _gated(device, length))
+    return q, k, v, u, g_cmp, torch.tensor([0, 30, length], device=device)
+
+
+OPERATORS = {
+    "flash_forward": (_qkv, {"return_lse": True}),
+    "flash_decode": (_decoded, {"return_lse": True}),
+    "block_sparse": (_gated, {}),
+    "hstu_bsa": (_rows, {"max_length": 64}),
+}
+
+
+@pytest.mark.parametrize("family", OPERATORS)
+def test_opcheck_of_every_operator(family) -> None:
+    assert set(OPERATORS) == set(packs.of("flash_forward").families)
+    make, options = OPERATORS[family]
+    where = "dtype == f32" if "flash" in family else None
+    found = next(i for i in runtime.kernels(family, "cpu", where) if i.available)
+    arguments = (found.key, *make("cpu", LENGTH))
+    operator = getattr(torch.ops.kernelmint, family).default
+    opcheck(operator, arguments, options)
+    outputs = manifest.family(family).outputs
+    made = zip(outputs, operator(*arguments, **options), strict=True)
+    scalars = {name: v for name, v in options.items() if not name.startswith("return_")}
+    into = {output.name: torch.empty_like(tensor) for output, tensor in made}
+    opcheck(getattr(torch.ops.kernelmint, f"{family}_out").default, arguments, {**scalars, **into})
