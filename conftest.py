@@ -3,7 +3,6 @@ own, for tests of kernels that the installed build does not have."""
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import os
 import subprocess
@@ -45,8 +44,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """What was built on demand while tests were collected is listed in none."""
-    if "runtime.packs" in sys.modules:
-        sys.modules["runtime.packs"]._registry().parts.clear()
+    _forget_parts()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -55,9 +53,10 @@ def pytest_runtest_setup() -> None:
     torch.manual_seed(0)
 
 
-@contextlib.contextmanager
-def _packs_as_they_were() -> Iterator[None]:
-    """Undoes what is loaded or built on demand meanwhile; calls of it by key still work."""
+@pytest.fixture(autouse=True, scope="module")
+def _no_packs_of_other_modules() -> Iterator[None]:
+    """What a module's tests load is gone when it ends; but for the operators, which PyTorch never
+    forgets, so that within a module a family stays."""
     if "runtime.packs" not in sys.modules:
         yield
         if "runtime.packs" in sys.modules:
@@ -65,21 +64,20 @@ def _packs_as_they_were() -> Iterator[None]:
         return
     registry = sys.modules["runtime.packs"]._registry()
     before = {name: copy.copy(known) for name, known in vars(registry).items()}
-    before["parts"] = {family: dict(parts) for family, parts in registry.parts.items()}
     yield
     vars(registry).update(before)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _no_packs_of_other_modules() -> Iterator[None]:
-    with _packs_as_they_were():
-        yield
-
-
 @pytest.fixture(autouse=True)
-def _no_packs_of_other_tests() -> Iterator[None]:
-    with _packs_as_they_were():
-        yield
+def _no_kernels_of_other_tests() -> Iterator[None]:
+    """What a test builds on demand is not listed in the next; calls of it by key still work."""
+    yield
+    _forget_parts()
+
+
+def _forget_parts() -> None:
+    if "runtime.packs" in sys.modules:
+        sys.modules["runtime.packs"]._registry().parts.clear()
 
 
 @dataclass(frozen=True)
