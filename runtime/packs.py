@@ -240,16 +240,25 @@ def library(pack: Pack, family: str) -> _native.Library:
     return loaded
 
 
-@functools.cache
 def face(pack: Pack, family: str) -> Any:
     """The class of a family's kernels, which was generated for it."""
+    return _of_face(pack, family, "KERNEL_CLASS")
+
+
+@functools.cache
+def _of_face(pack: Pack, family: str, name: str) -> Any:
     path = pack.face(family)
     try:
-        return _module_at(f"kernelmint_faces.{pack.name}.{family}", path).KERNEL_CLASS
+        return getattr(_face(pack, family), name)
     except (OSError, SyntaxError, AttributeError) as error:
         raise PackError(
             f"{pack}: {path} is damaged ({type(error).__name__}: {error}): reinstall it"
         ) from None
+
+
+@functools.cache
+def _face(pack: Pack, family: str) -> ModuleType:
+    return _module_at(f"kernelmint_faces.{pack.name}.{family}", pack.face(family))
 
 
 def _module_at(name: str, path: Path) -> ModuleType:
@@ -315,4 +324,6 @@ def front(name: str) -> Any:
             f"{', '.join(f'{front.family} of {pack}' for pack, front in found)}"
         )
     ((pack, only),) = found
+    if not only.module:  # generated, in the family's face
+        return _of_face(pack, only.family, name)
     return specs_function(pack, only.module, name)

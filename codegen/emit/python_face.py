@@ -8,7 +8,7 @@ from string import ascii_lowercase
 from typing import Any
 
 from codegen.emit import scalars
-from codegen.spec.model import Family, Role, Scalar, Tensor, Trace
+from codegen.spec.model import Family, ParameterType, Role, Scalar, Tensor, Trace
 
 
 def class_name(family: str) -> str:
@@ -39,6 +39,7 @@ def values(family: Family) -> dict[str, Any]:
     has_enum = any(scalars.annotation(s).startswith("Literal[") for s in family.scalars)
     return {
         "title": _docstring(f"{family.name}: {family.summary}"),
+        "family": family.name,
         "class_name": class_name(family.name),
         "summary": _docstring(family.summary),
         "lines": [_docstring(line) for line in _argument_lines(family)],
@@ -59,8 +60,46 @@ def values(family: Family) -> dict[str, Any]:
         "inputs": _tuple(names),
         "scalars": _tuple([scalar.name for scalar in family.scalars]),
         "requested": _tuple([f"return_{tensor.name}" for tensor in optional]),
+        "front": _front(family),
         "trace_lines": [_docstring(line) for line in _trace_lines(family.trace)],
     }
+
+
+def _front(family: Family) -> dict[str, Any] | None:
+    """What of the function that is generated differs from a kernel's call."""
+    front = family.generated_front
+    if front is None:
+        return None
+    names = sorted({name for _, value in front.takes for name in value.names})
+    taken = ", ".join(f'"{name}": {value.python}' for name, value in front.takes)
+    flags = [
+        f"{p.name}: {p.type.value if p.type is not ParameterType.ENUM else 'str'}"
+        f"{' | None' if default is None else ''} = {default!r}"
+        for p, default in front.flags
+    ]
+    environment = sorted(
+        name for name in _CALLED if any(f"{name}(" in value.python for _, value in front.takes)
+    )
+    return {
+        "name": front.name,
+        "rule": f"lambda {', '.join(names)}: {{{taken}}}" if front.takes else "",
+        "functions": [_CALLED[name] for name in environment],
+        "defaults": "{" + ", ".join(f'"{p.name}": {d!r}' for p, d in front.flags) + "}",
+        "flags": flags,
+        "passed": _tuple([p.name for p, _ in front.flags]),
+        "lines": [
+            _docstring(f"{p.name}: {p.doc or 'a parameter of the kernel'}") for p, _ in front.flags
+        ],
+    }
+
+
+# Where functions that expressions call are found; Python has the others.
+_CALLED = {
+    "ceil_div": "ceil_div",
+    "is_pow2": "is_pow2",
+    "log2": "log2",
+    "_power": "power as _power",
+}
 
 
 def _returned(count: int) -> str:

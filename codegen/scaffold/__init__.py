@@ -24,7 +24,6 @@ _TEMPLATES = Path(__file__).parent
 _FAMILY = {
     "family.yaml": "family.yaml",
     "reference.py": "reference.py",
-    "front.py": "front.py",
     "cpu.yaml": "cpu.yaml",
     "cpu.h": "cpu.h",
     "sm80.yaml": "sm80.yaml",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
@@ -21,6 +22,7 @@ from codegen.spec.checks import (
 from codegen.spec.expressions import Kind
 from codegen.spec.model import (
     Family,
+    GeneratedFront,
     Parameter,
     ParameterType,
     RecordTensor,
@@ -66,7 +68,17 @@ class FamilyLoader:
             check_file(document, self.folder, written.reference, "reference")
         file = spec_name(self.spec_dir, document.path)
         # of a single one, the place of `front` itself
-        fronts = [self._function(file, text, "front", i) for i, text in enumerate(written.front)]
+        fronts = []
+        generated: GeneratedFront | None = None
+        for i, front in enumerate(written.front):
+            if isinstance(front, str) and not front.isidentifier():
+                fronts.append(self._function(file, front, "front", i))
+                continue
+            if generated is not None:
+                document.report("one front of a family is generated, not two", "front", i)
+            made = schema.GeneratedFront(name=front) if isinstance(front, str) else front
+            generated = self._generated(made, i, parameters, call_scope, written)
+            fronts.append(("", generated.name))
         return Family(
             name=written.family,
             summary=" ".join(written.summary.split()),
@@ -84,6 +96,7 @@ class FamilyLoader:
             reference=written.reference,
             gradient=self._gradient(file, written, tensors),
             fronts=tuple(fronts),
+            generated_front=generated,
             choices=(),
             targets=(),
             folder=self.folder.relative_to(self.spec_dir).as_posix(),
@@ -167,6 +180,45 @@ class FamilyLoader:
             document.locate("trace", "record", key=True),
         )
         return Trace(trace.parameter, grid, tuple(record), floats, is_whole)
+
+    def _generated(
+        self,
+        front: schema.GeneratedFront,
+        place: int,
+        parameters: Sequence[Parameter],
+        scope: Mapping[str, Kind],
+        written: schema.FamilyFile,
+    ) -> GeneratedFront:
+        known = {p.name: p for p in parameters if p.type is not ParameterType.DTYPE}
+        at = ("front", place)
+        if not front.name.isidentifier() or keyword.iskeyword(front.name):
+            self.document.report(f"got '{front.name}', expected a function's name", *at, "name")
+        for member, names in (("takes", front.takes), ("flags", front.flags)):
+            for name in names:
+                if name not in known:
+                    hint = did_you_mean(name, known)
+                    message = f"the family has no parameter '{name}' beside dtypes{hint}"
+                    self.document.report(message, *at, member, name, key=True)
+        takes = []
+        for name, text in front.takes.items():
+            kind = {ParameterType.BOOL: "bool", ParameterType.INT: "int"}.get(
+                known[name].type if name in known else ParameterType.INT
+            )
+            if kind is None:
+                message = f"'{name}' is an enum, which no expression gives: make it a flag"
+                self.document.report(message, *at, "takes", name)
+                continue
+            takes.append(
+                (name, load_expression(self.document, text, scope, kind, *at, "takes", name))
+            )
+        for name, default in front.flags.items():
+            if name in front.takes or name in written.arguments:
+                what = "taken from the call already" if name in front.takes else "an argument"
+                self.document.report(f"'{name}' is {what}", *at, "flags", name, key=True)
+            elif name in known and default is not None and (wrong := known[name].check(default)):
+                self.document.report(wrong, *at, "flags", name)
+        flags = tuple((known[n], default) for n, default in front.flags.items() if n in known)
+        return GeneratedFront(front.name, tuple(takes), flags)
 
     def _function(self, file: str, text: str, *place: str | int) -> tuple[str, str]:
         """The module, as it is imported, and the function of it that a text such as

@@ -43,6 +43,15 @@ class Role(enum.Enum):
 
 
 @dataclass(frozen=True)
+class GeneratedFront:
+    """A function that chooses a kernel by what a call says."""
+
+    name: str
+    takes: tuple[tuple[str, Expression], ...]  # parameters, over symbols and optional inputs
+    flags: tuple[tuple[Parameter, ParameterValue | None], ...]  # what callers pass, and defaults
+
+
+@dataclass(frozen=True)
 class Parameter:
     """A compile-time choice of a family or of one of its targets."""
 
@@ -510,7 +519,9 @@ class Family:
     build: BuildSettings
     reference: str | None
     gradient: Gradient | None
-    fronts: tuple[tuple[str, str], ...]  # modules, as they are imported, and a function of each
+    # Modules, as they are imported, and a function of each; "": generated, in the family's face.
+    fronts: tuple[tuple[str, str], ...]
+    generated_front: GeneratedFront | None
     choices: tuple[ChoiceRow, ...]
     targets: tuple[Target, ...]
     folder: str  # relative to the spec folder: <family>, or <group>/<family>

@@ -287,6 +287,20 @@ class Build(Written):
     )
 
 
+class GeneratedFront(Written):
+    """A front that is generated: the kernel is chosen by what a call says."""
+
+    name: str = Field(description="the function's")
+    takes: dict[str, Text] = Field(
+        default_factory=dict,
+        description="parameters, each over symbols and optional inputs, true if they are there",
+    )
+    flags: dict[str, Value | None] = Field(
+        default_factory=dict,
+        description="parameters that callers pass, and their defaults; null leaves one open",
+    )
+
+
 class FamilyFile(Written):
     """family.yaml: what is computed."""
 
@@ -307,11 +321,11 @@ class FamilyFile(Written):
     build: Build | None = Field(None, description="of every target")
     reference: str | None = Field(None, description="file.py:function, the PyTorch oracle")
     gradient: Gradient | None = Field(None, description="what gives its gradients, if anything")
-    front: Annotated[list[str], BeforeValidator(_as_list)] = Field(
+    front: Annotated[list[str | GeneratedFront], BeforeValidator(_as_list)] = Field(
         default_factory=list,
-        description="file.py:function, or several: what the family offers Python beyond its "
-        "kernels",
-        json_schema_extra={"type": ["string", "array"]},
+        description="file.py:function, or a name of one that is generated, or several: what the "
+        "family offers Python beyond its kernels",
+        json_schema_extra={"type": ["string", "object", "array"]},
     )
 
 

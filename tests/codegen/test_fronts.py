@@ -106,3 +106,46 @@ def test_a_wrong_gradient_is_located(workspace, text, message) -> None:
     assert result.status == 2
     assert "family.yaml:14:" in result.output
     assert message in result.output
+
+
+def test_a_generated_front_is_in_the_familys_face_and_named_in_the_manifest(workspace) -> None:
+    family = workspace.demo / "family.yaml"
+    family.write_text(family.read_text() + "front: {name: call, flags: {causal: false}}\n")
+    assert workspace.run("regenerate").status == 0
+    tree = workspace.tree()
+    (entry,) = json.loads(tree["manifest.json"])["families"]
+    assert entry["fronts"] == [{"module": "", "function": "call"}]
+    face = tree["python/demo.py"].decode()
+    assert '_front = Front("demo", flags={"causal": False})' in face
+    assert "def call(\n    x: torch.Tensor,\n    *,\n" in face
+    assert "causal: bool = False,\n    return_rows: bool = False,\n" in face
+    compile(face, "demo.py", "exec")
+    plain = family.read_text().partition("front:")[0]
+    family.write_text(plain + "front: {name: call, takes: {causal: N % 2 == 0}}\n")
+    assert workspace.run("regenerate").status == 0
+    assert 'lambda N: {"causal": N % 2 == 0}' in workspace.tree()["python/demo.py"].decode()
+    family.write_text(plain + "front: call\n")
+    assert workspace.run("regenerate").status == 0
+
+
+@pytest.mark.parametrize(
+    ("front", "message"),
+    [
+        ("{name: a-b}", "got 'a-b', expected a function's name"),
+        ("{name: call, takes: {casual: N > 1}}", "no parameter 'casual' beside dtypes (did you"),
+        ("{name: call, takes: {dtype: N}}", "no parameter 'dtype' beside dtypes"),
+        ("{name: call, takes: {causal: K > 1}}", "unknown name 'K'"),
+        ("{name: call, takes: {causal: N}}", "must be true or false"),
+        ("{name: call, flags: {causal: 3}}", "3 is not a bool"),
+        ("{name: call, takes: {causal: N > 1}, flags: {causal: true}}", "taken from the call"),
+        ("[call, other]", "one front of a family is generated, not two"),
+        ("{call: name}", "unknown key 'call'"),
+    ],
+)
+def test_a_wrong_generated_front_is_located(workspace, front, message) -> None:
+    family = workspace.demo / "family.yaml"
+    family.write_text(family.read_text() + f"front: {front}\n")
+    result = workspace.run("list")
+    assert result.status == 2
+    assert "family.yaml:14:" in result.output
+    assert message in result.output

@@ -15,7 +15,7 @@ import torch
 ROOT = Path(__file__).resolve().parents[2]
 FILES = [
     "cpu.h", "cpu.yaml", "family.yaml",
-    "front.py", "reference.py", "sm80.cuh", "sm80.yaml",
+    "reference.py", "sm80.cuh", "sm80.yaml",
     "test_scale_add.py",
 ]  # fmt: skip
 

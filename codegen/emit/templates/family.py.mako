@@ -8,6 +8,12 @@ from typing import ${", ".join(typing)}
 % endif
 import torch
 
+% if front and front["functions"]:
+from codegen.spec.expressions import ${", ".join(front["functions"])}
+% endif
+% if front:
+from runtime.front import Front
+% endif
 from runtime.handle import Kernel
 
 
@@ -96,3 +102,32 @@ class ${class_name}(Kernel):
 
 
 KERNEL_CLASS = ${class_name}
+% if front:
+
+_front = Front("${family}"${", " + front["rule"] if front["rule"] else ""}, flags=${front["defaults"]})
+
+
+def ${front["name"]}(
+% for parameter in positional:
+    ${parameter},
+% endfor
+% if has_keywords or front["flags"]:
+    *,
+% endif
+% for parameter in (*keywords, *front["flags"], *plain_flags):
+    ${parameter},
+% endfor
+% if out:
+    out: torch.Tensor | tuple[torch.Tensor, ...] | None = None,
+% endif
+) -> ${returns_any}:
+    """${summary}
+
+% for line in (*lines, *front["lines"]):
+    ${line}
+% endfor
+
+    The kernel is chosen by what the call says; KernelNotFound if none suits.
+    """
+    return _front(${inputs}, ${scalars}, ${requested}, ${out}, ${front["passed"]})  # type: ignore[no-any-return]
+% endif

@@ -8,4 +8,4 @@ arguments:
 parameters:
   dtype: {type: dtype, values: [bf16, fp16, f32]}
 reference: reference.py:${family}
-front: front.py:${family}
+front: ${family}
