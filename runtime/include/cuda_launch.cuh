@@ -42,7 +42,7 @@ struct CudaLaunch {
   Extents grid;                    // thread blocks
   Extents block;                   // threads of a block
   std::int64_t shared_memory = 0;  // dynamic, bytes of a block
-  Extents cluster;                 // blocks of a cluster, from compute capability 9.0 on; 1: none
+  Extents cluster{};               // blocks of a cluster, from compute capability 9.0 on; 1: none
   // Whether it may start before the kernel ahead of it on the stream has ended, from compute
   // capability 9.0 on: it must then wait for it (ptx/dependent_launch.cuh).
   bool dependent = false;
