@@ -20,6 +20,9 @@ def copy_of(tmp_path, *, extension):
     shutil.copytree(SOURCE, package, ignore=ignored)
     # The runtime reads codegen's expression language, and finds packs with it.
     shutil.copytree(SOURCE.parent / "codegen", tmp_path / "codegen", ignore=ignored)
+    # Building on demand reads the flags of compilers.
+    cmake = "kernelmint/cmake"
+    shutil.copytree(SOURCE.parent / cmake, tmp_path / cmake)
     if extension:
         shutil.copy(_native.__file__, package)
         install_pack(tmp_path, "kernelmint")
