@@ -32,7 +32,7 @@ class _Call:
 # Python's words, with a kernel's key or a public function's name.
 _NAMES_THE_CALL = re.compile(
     r"(\w+\.\w+\.\S+ takes \(.*\): __call__|attention|forward|forward_timed|kernel|kernels"
-    r"|block_sparse_attention|hstu_attention_with_bsa)\(\) .*"
+    r"|block_sparse_attention|hstu_attention_with_bsa)\(\) .*|attention: unknown argument .*"
 )
 
 

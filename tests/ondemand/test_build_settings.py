@@ -32,8 +32,10 @@ def foreign(tmp_path, monkeypatch):
     name = next(_names)
     folder = tmp_path / "kernel_specs" / name
     shutil.copytree(SPECS, folder)
-    for path in folder.iterdir():
-        path.write_text(path.read_text().replace("foreign_axpy", name))
+    shutil.copytree(SPECS.parents[1] / "upstream", tmp_path / "upstream")
+    for path in (*folder.iterdir(), tmp_path / "upstream/csrc/bias.cpp"):
+        text = path.read_text().replace("{url: , sha256: }", "{folder: ../upstream}")
+        path.write_text(text.replace("foreign_axpy", name))
     for path, text in (
         ("python/axpy_headers/__init__.py", "raise RuntimeError('imported')\n"),
         ("python/axpy_headers/include/axpy/combine.h", HEADER),
