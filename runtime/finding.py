@@ -268,7 +268,7 @@ def _key_of(config: Mapping[str, Any] | object, build: bool | None) -> str:
     said = (*config, *values, *map(type, values))  # 1 is no True
     try:
         key = _configurations.get(said)
-    except TypeError:  # a value without a hash, which no parameter has
+    except Exception:  # a value that cannot be hashed or compared, which no parameter has
         return resolve(config, build)
     if key is None:
         key = resolve(config, build)
@@ -298,7 +298,11 @@ def _names_of(kind: type) -> tuple[str, ...]:
 def resolve(config: Mapping[str, Any] | object, build: bool | None = None) -> str:
     """The key of a configuration given as a mapping or a dataclass; see `kernel`. If kernels are
     to be built, it may be that of one which is not yet."""
-    wanted = {name: _plain(name, value) for name, value in _values(config).items()}
+    wanted = {}
+    for name, value in _values(config).items():
+        if not isinstance(name, str):
+            raise InvalidArgument(f"parameter: got a {type(name).__name__}, expected its name")
+        wanted[name] = _plain(name, value)
     candidates = listing.listed(wanted.pop("family", None), wanted.pop("target", None))
     known = sorted({name for info in candidates for name in info.parameters})
     for name in wanted:

@@ -91,6 +91,9 @@ class Spec:
         names = [parameter.name for parameter in found.parameters]
         if absent := [name for name in wanted if name not in names]:
             return [], [f"target {target} has no parameter {', '.join(absent)}"]
+        checked = (p.check(wanted[p.name]) for p in found.parameters if p.name in wanted)
+        if wrong := list(filter(None, checked)):
+            return [], wrong
         key_of = keys.tokens_of(found.parameters)
         allowed: dict[str, None] = {}
         reasons: dict[str, None] = {}

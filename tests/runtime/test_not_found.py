@@ -66,6 +66,25 @@ def test_what_a_spec_allows_names_the_call_that_builds_it():
         assert f"runtime.kernel({key!r}, build=True) builds" in not_found(*call)
 
 
+class Refusing:
+    def __hash__(self):
+        raise ValueError("refused")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({None: 1}, "parameter: got a NoneType, expected its name"),
+        ({"d_head": Refusing()}, "d_head: got a Refusing, expected an int"),
+        ({"d_head": "64"}, "'64' is not an int"),
+    ],
+)
+def test_a_configuration_of_what_no_parameter_is(wrong, message):
+    with pytest.raises((runtime.InvalidArgument, runtime.KernelNotFound)) as caught:
+        runtime.kernel({**CPU, **runtime.kernel(key_of()).info.parameters, **wrong})
+    assert message in str(caught.value)
+
+
 def test_explain_says_what_the_command_says():
     assert runtime.explain(key_of()).startswith(f"{key_of()} is built")
     excluded = runtime.explain(key_of().replace("-d64-", "-d80-"))
