@@ -92,6 +92,8 @@ def take(
         found = _taken.get(key)
     except TypeError:  # a symbol has no hash
         return _in_graph(_for_any_sizes(family, device, _constants(family, wanted), target))
+    except Exception:  # of a value that refuses it, which the kernel refuses in turn
+        return choose(family, device, _plain(wanted), {}, target)
     if found is None:
         found = choose(family, device, _plain(wanted), sizes, target)
         if len(_taken) >= _MOST_TAKEN:

@@ -111,7 +111,7 @@ class Front:
             kernel = self._find(inputs, scalars, flags, False)
             return kernel._call(inputs, scalars, requested, out)
         inputs = self._read(inputs)
-        asked = iter(requested)
+        asked = (wish is True for wish in requested)  # what is no bool is the kernel's to refuse
         outputs = [o for o, is_optional in _outputs(self._family) if not is_optional or next(asked)]
         given = out
         if isinstance(out, (tuple, list)):

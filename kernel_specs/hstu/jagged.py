@@ -71,7 +71,10 @@ class Jagged(NamedTuple):
 
         Copies x_offsets to the host, so on a GPU it waits for what computes them.
         """
-        offsets: list[int] = self.x_offsets.tolist()
+        try:
+            offsets: list[int] = self.x_offsets.tolist()
+        except RuntimeError as error:  # a subclass without values, or a transform's
+            raise ValueError(f"x_offsets: {error}") from None
         if offsets[0] != 0 or offsets[-1] != self.q.shape[0]:
             raise ValueError(
                 f"x_offsets runs from {offsets[0]} to {offsets[-1]}: expected 0 to the number of "

@@ -126,6 +126,9 @@ def test_wrong_arguments():
         runtime.attention(q, k, v, layout="sbhd")
     with pytest.raises(InvalidArgument, match=r"^q: got shape \[37, 4, 64\], expected"):
         runtime.attention(q[0], k, v)
+    for layout in ("bshd", "bhsd"):
+        with pytest.raises(InvalidArgument, match=r"^return_lse: got a Tensor, expected a bool"):
+            runtime.attention(q, q, q, layout=layout, return_lse=q)
     with pytest.raises(InvalidArgument, match=r"^q: got a list"):
         runtime.attention([1], k, v, layout="bhsd")
     with pytest.raises(InvalidArgument, match=r"^k: got dtype torch.float64"):

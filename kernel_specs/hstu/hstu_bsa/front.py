@@ -134,7 +134,11 @@ def hstu_attention_with_bsa(
         raise InvalidArgument(str(error)) from None
     if q.dtype != torch.float32:
         raise InvalidArgument(f"q is {q.dtype}: expected float32")
-    q, k, v, u = jagged.by_heads()
+    try:
+        q, k, v, u = jagged.by_heads()
+    except TypeError as error:  # a subclass of tensors that cannot be viewed
+        reason = str(error).partition("\n")[0]
+        raise InvalidArgument(f"q, k, v or u cannot be read by heads: {reason}") from None
     g_cmp, _, _ = gates(q)
     padded_q, padded_k = jagged.pad(q), jagged.pad(k)
     if mode == "literal":
