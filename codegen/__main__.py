@@ -14,7 +14,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from codegen import archives, completion, installed, manifest, pipeline, scaffold, staleness
+from codegen import completion, installed, manifest, pipeline, scaffold, staleness
 from codegen.manifest import Selection
 from codegen.packs import Fault
 from codegen.space import explain as explanation
@@ -282,6 +282,8 @@ def _of_another_family(key: str, families: Sequence[Family]) -> bool:
 @_reports_bad_input
 def sources(specs: tuple[Path, ...], to: Path | None) -> None:
     """Fetches the archives that the specs' `build:` pins, and says where they are."""
+    from codegen import archives  # what fetches is slow to import
+
     builds = [
         build
         for family in load(specs or (_SPECS,))

@@ -21,8 +21,6 @@ from pathlib import Path
 if __name__ == "__main__":  # it is run by its path; modules of its folder are not packages
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from codegen import archives
-
 
 class PathNotFoundError(LookupError):
     """A file or folder is not there; the message says which, and what to do."""
@@ -71,6 +69,8 @@ def in_package(package: str, path: str, pip: str) -> Path:
 def in_archive(sha256: str, path: str, origin: str) -> Path:
     """A file or folder of an archive, which is fetched if it was not yet. Raises
     PathNotFoundError."""
+    from codegen import archives  # what fetches is slow to import, and rarely asked
+
     try:
         return archives.find(origin, sha256, path)
     except archives.ArchiveError as error:

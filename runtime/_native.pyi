@@ -3,30 +3,35 @@ from collections.abc import Callable
 
 import torch
 
+_Inputs = tuple[torch.Tensor | None, ...]
+_Scalars = tuple[float | int | bool | str | None, ...]
+_Result = torch.Tensor | tuple[torch.Tensor, ...] | None
+_Out = torch.Tensor | tuple[torch.Tensor, ...] | list[torch.Tensor] | None
+
 class NativeKernel:
     @property
     def key(self) -> str: ...
     def run(
         self,
-        inputs: tuple[torch.Tensor | None, ...],
-        scalars: tuple[float | int | bool | str | None, ...],
+        inputs: _Inputs,
+        scalars: _Scalars,
         requested: tuple[bool, ...],
-        out: torch.Tensor | tuple[torch.Tensor, ...] | list[torch.Tensor] | None,
-    ) -> torch.Tensor | tuple[torch.Tensor, ...] | None: ...
+        out: _Out,
+    ) -> _Result: ...
     def trace(
         self,
-        inputs: tuple[torch.Tensor | None, ...],
-        scalars: tuple[float | int | bool | str | None, ...],
+        inputs: _Inputs,
+        scalars: _Scalars,
         requested: tuple[bool, ...],
-        out: torch.Tensor | tuple[torch.Tensor, ...] | list[torch.Tensor] | None,
-    ) -> tuple[torch.Tensor | tuple[torch.Tensor, ...] | None, torch.Tensor]: ...
+        out: _Out,
+    ) -> tuple[_Result, torch.Tensor]: ...
     def call(
         self,
-        inputs: tuple[torch.Tensor | None, ...],
-        scalars: tuple[float | int | bool | str | None, ...],
+        inputs: _Inputs,
+        scalars: _Scalars,
         requested: tuple[bool, ...],
-        out: torch.Tensor | tuple[torch.Tensor, ...] | list[torch.Tensor] | None,
-    ) -> torch.Tensor | tuple[torch.Tensor, ...] | None: ...
+        out: _Out,
+    ) -> _Result: ...
 
 class Selector:
     def __init__(
@@ -37,13 +42,13 @@ class Selector:
     ) -> None: ...
     def call(
         self,
-        inputs: tuple[torch.Tensor | None, ...],
-        scalars: tuple[float | int | bool | str | None, ...],
+        inputs: _Inputs,
+        scalars: _Scalars,
         requested: tuple[bool, ...],
-        out: torch.Tensor | tuple[torch.Tensor, ...] | list[torch.Tensor] | None,
-        flags: tuple[float | int | bool | str | None, ...],
+        out: _Out,
+        flags: _Scalars,
         permuted: bool,
-    ) -> torch.Tensor | tuple[torch.Tensor, ...] | None: ...
+    ) -> _Result: ...
     def forget(self) -> None: ...
 
 class Library:
@@ -61,7 +66,7 @@ class Library:
         self,
         key: str,
         parameters: dict[str, object] = ...,
-        dispatched: Callable[..., torch.Tensor | tuple[torch.Tensor, ...] | None] | None = ...,
+        dispatched: Callable[..., _Result] | None = ...,
     ) -> NativeKernel: ...
 
 abi: int

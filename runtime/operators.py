@@ -397,7 +397,7 @@ def _mapped(operator: str, written: Sequence[str], values: dict[str, Any]) -> Re
     below = torch._C.DispatchKeySet(torch._C.DispatchKey.FuncTorchBatched)
     with torch._C._ExcludeDispatchKeyGuard(below):
         if not axes:
-            return call(**values)  # type: ignore[no-any-return]
+            return call(**values)  # type: ignore[no-any-return]  # operators have no types
         for name in written:
             if name not in axes and values.get(name) is not None:
                 raise InvalidArgument(
@@ -449,7 +449,7 @@ def eager_caller(name: str) -> Callable[..., Result]:
             # functionalize takes no operator that writes: it sees a result and a copy.
             made = through(key, inputs, scalars, requested, None)
             return _copied(given, made)
-        except (TypeError, NotImplementedError) as error:
+        except (TypeError, NotImplementedError) as error:  # PyTorch's, if a subclass takes neither
             wraps = {type(t).__name__ for t in inputs if _dispatches(t)}
             if not wraps:
                 raise

@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import distribution
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
+from urllib.parse import unquote, urlsplit
 
 from codegen import packs as pack_files
 from codegen.architectures import Architecture, of_target, parse
@@ -88,7 +87,7 @@ def _was_built_of(owner: Pack, source: Source) -> bool:
     name = owner.distribution.rpartition(" ")[0]
     origin = json.loads(distribution(name).read_text("direct_url.json") or "{}")
     project = urlsplit(origin.get("url", ""))
-    return project.scheme == "file" and source.root.is_relative_to(url2pathname(project.path))
+    return project.scheme == "file" and source.root.is_relative_to(unquote(project.path))
 
 
 def _family_pack(source: Source) -> Pack:

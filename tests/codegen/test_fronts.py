@@ -63,6 +63,16 @@ def test_a_family_may_have_several_fronts(workspace) -> None:
     assert message in workspace.run("list").output
 
 
+def check_located(workspace, line: str, place: str, message: str) -> None:
+    """A line more at the end of family.yaml is refused there."""
+    family = workspace.demo / "family.yaml"
+    family.write_text(f"{family.read_text()}{line}\n")
+    result = workspace.run("list")
+    assert result.status == 2
+    assert f"family.yaml:{place}" in result.output
+    assert message in result.output
+
+
 @pytest.mark.parametrize(
     ("front", "message"),
     [
@@ -77,12 +87,7 @@ def test_a_family_may_have_several_fronts(workspace) -> None:
     ],
 )
 def test_a_wrong_front_is_located(workspace, front, message) -> None:
-    family = workspace.demo / "family.yaml"
-    family.write_text(family.read_text() + f"front: {front}\n")
-    result = workspace.run("list")
-    assert result.status == 2
-    assert "family.yaml:14:8: " in result.output
-    assert message in result.output
+    check_located(workspace, f"front: {front}", "14:8: ", message)
 
 
 @pytest.mark.parametrize(
@@ -99,13 +104,8 @@ def test_a_wrong_front_is_located(workspace, front, message) -> None:
     ],
 )
 def test_a_wrong_gradient_is_located(workspace, text, message) -> None:
-    family = workspace.demo / "family.yaml"
     (workspace.demo / "gradient.py").write_text("")
-    family.write_text(family.read_text() + f"gradient: {{{text}}}\n")
-    result = workspace.run("list")
-    assert result.status == 2
-    assert "family.yaml:14:" in result.output
-    assert message in result.output
+    check_located(workspace, f"gradient: {{{text}}}", "14:", message)
 
 
 def test_a_generated_front_is_in_the_familys_face_and_named_in_the_manifest(workspace) -> None:
@@ -143,9 +143,4 @@ def test_a_generated_front_is_in_the_familys_face_and_named_in_the_manifest(work
     ],
 )
 def test_a_wrong_generated_front_is_located(workspace, front, message) -> None:
-    family = workspace.demo / "family.yaml"
-    family.write_text(family.read_text() + f"front: {front}\n")
-    result = workspace.run("list")
-    assert result.status == 2
-    assert "family.yaml:14:" in result.output
-    assert message in result.output
+    check_located(workspace, f"front: {front}", "14:", message)

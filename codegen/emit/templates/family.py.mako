@@ -129,5 +129,5 @@ def ${front["name"]}(
 
     The kernel is chosen by what the call says; KernelNotFound if none suits.
     """
-    return _front(${inputs}, ${scalars}, ${requested}, ${out}, ${front["passed"]})  # type: ignore[no-any-return]
+    return _front(${inputs}, ${scalars}, ${requested}, ${out}, ${front["passed"]})  # type: ignore[no-any-return]  # one front serves all families
 % endif
