@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from .errors import TuningError
 from .race import Result
 
 _HEAD = "# Written by `kernelmint tune {family} --target {target}`: docs/tuning.md\n"
+_ROW: dict[str, Any] = {"default_flow_style": True, "sort_keys": False, "width": math.inf}
 
 
 def row(
@@ -91,9 +93,8 @@ def _write(
     measured = {_kind(row) for row in rows}
     spared = {_place(heading) for heading in unmeasured}
     kept = [row for row in read(path) if _kind(row) not in measured or _place(row) in spared]
-    text = yaml.safe_dump(
-        {"tuned": [*kept, *map(dict, rows)]}, default_flow_style=None, sort_keys=False, width=140
-    )
+    lines = ["- " + yaml.safe_dump(dict(row), **_ROW) for row in (*kept, *rows)]
+    text = "tuned:\n" + "".join(lines) if lines else "tuned: []\n"
     if len(text) > MAX_BYTES:
         raise TuningError(
             f"{path}: with {len(kept)} rows that are there and {len(rows)} new ones it would have "
