@@ -1,26 +1,19 @@
-"""`kernelmint compare`: green if all agree, and red for every planted fault."""
+"""`kernelmint compare`: green if all agree, red if not, and what it refuses."""
 
 from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
-from typing import TypeAlias
 
 import pytest
 from click.testing import CliRunner, Result
 
 os.environ.setdefault("TRITON_INTERPRET", "1")  # before Triton is first imported
 
-from kernel_specs.hstu.tools import compare, faults
-from kernel_specs.hstu.tools.cases import CASES, draw
+from kernel_specs.hstu.tools.cases import CASES
 from kernel_specs.hstu.tools.compare import main
-from kernel_specs.hstu.tools.implementations import implementation_of
-from kernel_specs.hstu.tools.judge import Computed, Judge, row_class
-from tools.comparison import Tolerance
-
-Judged: TypeAlias = tuple[Judge, Computed]
+from kernel_specs.hstu.tools.judge import row_class
 
 
 def invoke(*arguments: str) -> Result:
@@ -69,62 +62,6 @@ def test_generated_kernels_agree_with_pytorch_where_positions_share_lists() -> N
     result = invoke("--implementations", "torch,cpu", "--mode", "interleaved")
     assert result.exit_code == 0, result.output
     assert "✓ 8 of 8 pairs agree" in result.output
-
-
-TINY = (
-    replace(CASES["small"], T=64, L=16),
-    replace(CASES["tail_small"], T=45, B=1, L=16, block_size=8),
-    replace(CASES["ties"], T=64, B=1, H=2, L=16, block_size=8),
-)
-
-
-@pytest.fixture(scope="module")
-def tables() -> dict[str, list[Judged]]:
-    healthy = implementation_of("torch", "cpu")
-    return {
-        mode: [
-            (judge, Computed(function, healthy, judge.inputs, mode))
-            for case in TINY
-            for function in case.functions
-            for judge in [Judge(function, draw(case, 42, "cpu"), mode, Tolerance())]
-        ]
-        for mode in ("fixed", "literal")
-    }
-
-
-@pytest.mark.parametrize(
-    ("fault", "mode"),
-    [(None, "fixed"), (None, "literal")]
-    + [(fault, mode) for fault in faults.FAULTS for mode in fault.modes],
-    ids=lambda x: x.name if isinstance(x, faults.Fault) else str(x),
-)
-def test_each_planted_fault_is_caught_and_nothing_else(
-    fault: faults.Fault | None, mode: str, tables: dict[str, list[Judged]]
-) -> None:
-    planted = faults.plant(fault)
-    verdicts = [
-        judge.verdict(
-            ("torch", "planted"),
-            (expected, Computed(judge.function, planted, judge.inputs, mode)),
-        )
-        for judge, expected in tables[mode]
-    ]
-    assert any(not verdict.passed for verdict in verdicts) == (fault is not None)
-
-
-def test_a_fault_is_located_and_fails_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    stale = next(fault for fault in faults.FAULTS if fault.name == "stale_head")
-    loaded = {"torch": implementation_of("torch", "cpu"), "triton": faults.plant(stale)}
-    monkeypatch.setattr(compare, "implementation_of", lambda name, device, dot: loaded[name])
-    result = invoke("--cases", "small", "--mode", "fixed")
-    assert result.exit_code == 1
-    assert "✗ output o: MISMATCH" in result.output
-    assert "beyond atol + rtol * |expected|: " in result.output
-    assert "✓ torch o against fp64 with its own lists: match" in result.output
-    assert "✗ stale_head o against fp64 with its own lists: MISMATCH" in result.output
-    assert "worst at b=0 t=" in result.output
-    assert "share beyond the tolerance, by head: " in result.output
-    assert "✗ 0 of 2 pairs agree" in result.output
 
 
 def test_rows_are_told_apart() -> None:

@@ -21,12 +21,10 @@ from kernelmint.tools.output_file import OutputFile, write
 
 from .. import semantics
 from .cases import CASES, SEED_CASES, Case, draw
-from .faults import FAULTS, Fault, plant
 from .implementations import NAMES, Implementation, UnavailableError, implementation_of
 from .judge import Computed, Judge, Verdict
 
 RULE = "=" * 80
-SELF_TEST_CASES = ("small", "tail_small", "ties")
 
 
 def _names(known: tuple[str, ...]) -> Callable[[Any, Any, str], list[str]]:
@@ -71,7 +69,6 @@ def _cases(_context: Any, _parameter: Any, value: str) -> list[Case]:
 @click.option("--device", default=None, help="cuda if there is one, else cpu")
 @click.option("--dot", default=None, help="precision of the products: each one's most exact")
 @click.option("--json", "json_path", type=OutputFile(), help="write the findings")
-@click.option("--self-test", is_flag=True, help="plant faults; fail unless each is caught")
 def main(
     implementations: list[str],
     mode: str,
@@ -82,7 +79,6 @@ def main(
     device: str | None,
     dot: str | None,
     json_path: Path | None,
-    self_test: bool,
 ) -> None:
     """Exits 0 if all agree, 1 if something differs, 2 if something cannot run."""
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -97,10 +93,6 @@ def main(
         "rtol": rtol,
         "atol": atol,
     }
-    if self_test:
-        caught = _self_test(modes, tolerance, seed, device, report)
-        _write(json_path, report)
-        sys.exit(0 if caught else 1)
     if len(implementations) < 2:
         raise click.UsageError("--implementations: name at least two")
     try:
@@ -242,65 +234,6 @@ def _print_selections(x: Selections) -> None:
             f"  - {x.wrong} are wrong, {x.broken_ties} break the tie rule (lower index first)"
         )
         click.echo(f"  - worst at {x.worst}")
-
-
-def _self_test(
-    modes: tuple[str, ...], tolerance: Tolerance, seed: int, device: str, report: dict[str, Any]
-) -> bool:
-    click.echo(_heading("Self-test: planted faults"))
-    healthy = implementation_of("torch", device)
-    functions = ("block_sparse_attn", "hstu_attention_with_bsa")
-    rows = []
-    for mode in modes:
-        tables = []
-        for i, name in enumerate(SELF_TEST_CASES):
-            inputs = draw(CASES[name], seed + i, device)
-            for function in functions:
-                judge = Judge(function, inputs, mode, tolerance)
-                tables.append((judge, Computed(function, healthy, inputs, mode)))
-        for fault in (None, *FAULTS):
-            if fault is not None and mode not in fault.modes:
-                continue
-            planted = plant(fault)
-            caught: list[str] = []
-            for judge, expected in tables:
-                actual = Computed(judge.function, planted, judge.inputs, mode)
-                verdict = judge.verdict(("torch", "planted"), (expected, actual))
-                caught += [f"{judge.inputs.case.name}: {what}" for what in _failures(verdict)]
-            rows.append(_row(mode, fault, caught))
-    good = all(row["as it should be"] for row in rows)
-    for row in rows:
-        click.echo(
-            f"{_mark(row['as it should be'])} {row['mode']:<8} {row['fault']:<20} "
-            f"{row['caught by'] or 'nothing':<62} {row['what']}"
-        )
-    planted_count = sum(row["fault"] != "(none)" for row in rows)
-    missed = sum(not row["as it should be"] for row in rows)
-    click.echo(
-        f"\n{_mark(good)} {planted_count} faults planted, "
-        f"{'each caught, and nothing else' if good else f'{missed} rows are wrong'}"
-    )
-    report["self_test"] = rows
-    return good
-
-
-def _row(mode: str, fault: Fault | None, caught: list[str]) -> dict[str, Any]:
-    first = caught[0] + (f" (+{len(caught) - 1})" if len(caught) > 1 else "") if caught else ""
-    return {
-        "mode": mode,
-        "fault": fault.name if fault else "(none)",
-        "what": fault.what if fault else "the healthy pipeline must pass",
-        "caught by": first,
-        "findings": caught,
-        "as it should be": bool(caught) == (fault is not None),
-    }
-
-
-def _failures(verdict: Verdict) -> list[str]:
-    found = [x.name for x in verdict.differences if not x.passed]
-    if verdict.selections is not None and not verdict.selections.passed:
-        found.insert(0, verdict.selections.name)
-    return found
 
 
 def _heading(text: str) -> str:

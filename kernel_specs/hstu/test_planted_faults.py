@@ -8,15 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
+import pytest
 import torch
 import torch.nn.functional as F
+from click.testing import CliRunner
 
-from .. import semantics
-from ..block_sparse import reference
-from ..hstu_bsa import reference as jagged
-from .implementations import Implementation
+from kernel_specs.hstu import semantics
+from kernel_specs.hstu.block_sparse import reference
+from kernel_specs.hstu.hstu_bsa import reference as jagged
+from kernel_specs.hstu.tools import compare
+from kernel_specs.hstu.tools.cases import CASES, draw
+from kernel_specs.hstu.tools.implementations import Implementation, implementation_of
+from kernel_specs.hstu.tools.judge import Computed, Judge
+from tools.comparison import Tolerance
+
+Judged: TypeAlias = tuple[Judge, Computed]
 
 
 @dataclass(frozen=True)
@@ -187,3 +195,60 @@ def _tf32(x: torch.Tensor) -> torch.Tensor:
     # round to nearest, ties away from zero, at 10 explicit bits of the significand
     bits = x.contiguous().view(torch.int32)
     return ((bits + 0x1000) & ~0x1FFF).view(torch.float32)
+
+
+TINY = (
+    replace(CASES["small"], T=64, L=16),
+    replace(CASES["tail_small"], T=45, B=1, L=16, block_size=8),
+    replace(CASES["ties"], T=64, B=1, H=2, L=16, block_size=8),
+)
+
+
+@pytest.fixture(scope="module")
+def tables() -> dict[str, list[Judged]]:
+    healthy = implementation_of("torch", "cpu")
+    return {
+        mode: [
+            (judge, Computed(function, healthy, judge.inputs, mode))
+            for case in TINY
+            for function in case.functions
+            for judge in [Judge(function, draw(case, 42, "cpu"), mode, Tolerance())]
+        ]
+        for mode in ("fixed", "literal")
+    }
+
+
+@pytest.mark.parametrize(
+    ("fault", "mode"),
+    [(None, "fixed"), (None, "literal")]
+    + [(fault, mode) for fault in FAULTS for mode in fault.modes],
+    ids=lambda x: x.name if isinstance(x, Fault) else str(x),
+)
+def test_each_planted_fault_is_caught_and_nothing_else(
+    fault: Fault | None, mode: str, tables: dict[str, list[Judged]]
+) -> None:
+    planted = plant(fault)
+    verdicts = [
+        judge.verdict(
+            ("torch", "planted"),
+            (expected, Computed(judge.function, planted, judge.inputs, mode)),
+        )
+        for judge, expected in tables[mode]
+    ]
+    assert any(not verdict.passed for verdict in verdicts) == (fault is not None)
+
+
+def test_a_fault_is_located_and_fails_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    stale = next(fault for fault in FAULTS if fault.name == "stale_head")
+    loaded = {"torch": implementation_of("torch", "cpu"), "triton": plant(stale)}
+    monkeypatch.setattr(compare, "implementation_of", lambda name, device, dot: loaded[name])
+    arguments = ["--device", "cpu", "--cases", "small", "--mode", "fixed"]
+    result = CliRunner().invoke(compare.main, arguments)
+    assert result.exit_code == 1
+    assert "✗ output o: MISMATCH" in result.output
+    assert "beyond atol + rtol * |expected|: " in result.output
+    assert "✓ torch o against fp64 with its own lists: match" in result.output
+    assert "✗ stale_head o against fp64 with its own lists: MISMATCH" in result.output
+    assert "worst at b=0 t=" in result.output
+    assert "share beyond the tolerance, by head: " in result.output
+    assert "✗ 0 of 2 pairs agree" in result.output
