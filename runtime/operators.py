@@ -9,7 +9,7 @@ passed by name, and is absent if a family has no outputs.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +64,19 @@ class _Operator:
         return self.family.outputs
 
     @functools.cached_property
+    def scalar_names(self) -> tuple[str, ...]:
+        return tuple(a.name for a in self.scalars)
+
+    @functools.cached_property
+    def output_names(self) -> tuple[str, ...]:
+        return tuple(a.name for a in self.outputs)
+
+    @functools.cached_property
+    def flags(self) -> tuple[str, ...]:
+        """What asks for each optional output."""
+        return tuple(f"return_{a.name}" for a in self.outputs if a.optional)
+
+    @functools.cached_property
     def shapes(self) -> list[list[expressions.Expression]]:
         """The outputs' extents."""
         names = {**self._constants, **self._call_scope}
@@ -102,45 +115,52 @@ class _Operator:
             names = [a.name for a in arguments]
             written = [a.name for a in arguments if a.alias_info and a.alias_info.is_write]
             _library.define(text)  # type: ignore[no-untyped-call]  # PyTorch's
-            implementation = _by_name(names, run)
-            _library.impl(operator, implementation, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]  # PyTorch's
-            _library.impl(
-                operator, self._autograd(operator, in_place), "Autograd", with_keyset=True
-            )  # type: ignore[no-untyped-call]  # PyTorch's
+            _library.impl(operator, _unpacked(run), "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]  # PyTorch's
+            autograd = self._autograd(operator, run, in_place)
+            _library.impl(operator, autograd, "Autograd", with_keyset=True)  # type: ignore[no-untyped-call]  # PyTorch's
             mapped = _by_name(names, functools.partial(_mapped, operator, written))
             _library.impl(operator, mapped, "FuncTorchBatched")  # type: ignore[no-untyped-call]  # PyTorch's
             if on_host:  # PyTorch tells the results' device by itself only if there is one
                 torch.library.register_fake(
-                    f"{NAMESPACE}::{operator}", _by_name(names, fake), lib=_library
+                    f"{NAMESPACE}::{operator}", _unpacked(fake), lib=_library
                 )
             else:
                 # register_fake looks up the source of its caller, for each operator, and costs as
                 # much again as all the rest of an import.
-                _library.impl(operator, _by_name(names, fake), "Meta")  # type: ignore[no-untyped-call]  # PyTorch's
+                _library.impl(operator, _unpacked(fake), "Meta")  # type: ignore[no-untyped-call]  # PyTorch's
 
-    def _autograd(self, name: str, in_place: bool) -> Callable[..., Any]:
+    def _autograd(self, name: str, run: Callable[..., Any], in_place: bool) -> Callable[..., Any]:
         """What autograd calls of the operator: it differentiates a call or refuses to."""
 
         def call(keys: Any, key: str, *inputs: Any, **options: Any) -> Any:
+            tensors = (*inputs, *map(options.get, self.output_names)) if in_place else inputs
+            is_asked = _may_ask_gradient(tensors)
+            if not is_asked and _is_backend_next(keys.raw_repr()):
+                return run(key, inputs, options)  # as redispatching would, which costs as much
             below = keys & torch._C._after_autograd_keyset
             operator = getattr(getattr(torch.ops, NAMESPACE), name).default
-            run = functools.partial(operator.redispatch, below, key)
+            below_autograd = functools.partial(operator.redispatch, below, key)
             named = {a.name: t for a, t in zip(self.inputs, inputs, strict=False)}
-            given = {**named, **{a.name: options.get(a.name) for a in self.outputs}}
-            if not self._asks_gradient(given, in_place):
-                return run(*inputs, **options)
+            given = {**named, **{name: options.get(name) for name in self.output_names}}
+            if not is_asked or not self._asks_gradient(given, in_place):
+                return below_autograd(*inputs, **options)
             gradient = self.family.gradient
             assert gradient is not None
-            asked, _, _ = self._arguments({"key": key, **named, **options})
-            scalars = {a.name: options.get(a.name) for a in self.scalars}
+            asked, _, scalars = self._arguments(inputs, options)
             present = {name: tensor for name, tensor in named.items() if tensor is not None}
             pack = packs.of(self.name)
             make = packs.specs_function(pack, gradient.module, gradient.function)
-            backward = make(self.describe(key, asked).parameters, present, scalars)
+            backward = make(
+                self.describe(key, asked).parameters,
+                present,
+                dict(zip(self.scalar_names, scalars, strict=True)),
+            )
             options |= {f"return_{name}": True for name in gradient.keeps}
-            flows = tuple(a.name in gradient.outputs for a in self.outputs)
-            call = _Differentiated(functools.partial(run, **options), backward, self, flows)
-            return _plain(_Differentiable.apply(call, *inputs))  # type: ignore[no-untyped-call]  # PyTorch's
+            flows = tuple(name in gradient.outputs for name in self.output_names)
+            differentiated = _Differentiated(
+                functools.partial(below_autograd, **options), backward, self, flows
+            )
+            return _plain(_Differentiable.apply(differentiated, *inputs))  # type: ignore[no-untyped-call]  # PyTorch's
 
         return call
 
@@ -174,12 +194,17 @@ class _Operator:
             )
         return asks
 
-    def _arguments(self, values: dict[str, Any]) -> tuple[Call, Inputs, tuple[Scalar, ...]]:
-        inputs = tuple(values.get(a.name) for a in self.inputs)
-        scalars = tuple(values.get(a.name) for a in self.scalars)
+    def _arguments(
+        self, inputs: Inputs, options: Mapping[str, Any]
+    ) -> tuple[Call, Inputs, tuple[Scalar, ...]]:
+        """A call's arguments, as the dispatcher passes them: without those that are defaults."""
+        if len(inputs) < len(self.inputs):
+            inputs += (None,) * (len(self.inputs) - len(inputs))
+        scalars = tuple(map(options.get, self.scalar_names))
 
         def call() -> tuple[torch.device, dict[str, Any]]:
-            given = {a.name: s for a, s in zip(self.scalars, scalars, strict=True) if s is not None}
+            named = zip(self.scalar_names, scalars, strict=True)
+            given = {name: scalar for name, scalar in named if scalar is not None}
             return self._first(inputs).device, {**given, **self._symbols(inputs)}
 
         return call, inputs, scalars
@@ -207,43 +232,35 @@ class _Operator:
         known = zip(self.inputs, inputs, strict=True)
         return next(t for a, t in known if t is not None and not a.on_host)
 
-    def _run(self, values: dict[str, Any]) -> Result:
-        call, inputs, scalars = self._arguments(values)
-        kernel = self.find(values["key"], call)
+    def _run(self, key: str, given: Inputs, options: Mapping[str, Any]) -> Result:
+        call, inputs, scalars = self._arguments(given, options)
+        kernel = self.find(key, call)
         self._check_family(kernel.info)
-        asked = [not a.optional or values.get(f"return_{a.name}", False) for a in self.outputs]
-        requested = tuple(bool(b) for a, b in zip(self.outputs, asked, strict=True) if a.optional)
-        result = kernel._native.run(inputs, scalars, requested, None)
-        made: Iterator[Any] = iter(result if isinstance(result, tuple) else (result,))
-        parameters = kernel.info.parameters
-        return _plain(
-            [
-                next(made) if b else self._new_empty(inputs, [0], _dtype(a, parameters))
-                for a, b in zip(self.outputs, asked, strict=True)
-            ]
-        )
+        requested = tuple([options.get(name, False) for name in self.flags])
+        return kernel._native.run(inputs, scalars, requested, None)
 
-    def _run_out(self, values: dict[str, Any]) -> None:
-        call, inputs, scalars = self._arguments(values)
-        kernel = self.find(values["key"], call)
+    def _run_out(self, key: str, given: Inputs, options: Mapping[str, Any]) -> None:
+        call, inputs, scalars = self._arguments(given, options)
+        kernel = self.find(key, call)
         self._check_family(kernel.info)
-        written = [values.get(a.name) for a in self.outputs]
+        written = tuple(map(options.get, self.output_names))
         requested = tuple(
-            t is not None for a, t in zip(self.outputs, written, strict=True) if a.optional
+            [t is not None for a, t in zip(self.outputs, written, strict=True) if a.optional]
         )
-        kernel._native.run(inputs, scalars, requested, tuple(t for t in written if t is not None))
+        kernel._native.run(inputs, scalars, requested, tuple([t for t in written if t is not None]))
 
-    def _fake(self, values: dict[str, Any]) -> Result:
-        call, inputs, _ = self._arguments(values)
-        info = self.describe(values["key"], call)
+    def _fake(self, key: str, given: Inputs, options: Mapping[str, Any]) -> Result:
+        call, inputs, scalars = self._arguments(given, options)
+        info = self.describe(key, call)
         self._check_family(info)
         self._check_fake(info, inputs)
         asked = {
-            a.name: not a.optional or values.get(f"return_{a.name}", False) for a in self.outputs
+            a.name: not a.optional or options.get(f"return_{a.name}", False) for a in self.outputs
         }
         scope = {**info.parameters, **info.derived, **asked, **self._symbols(inputs)}
+        values = dict(zip(self.scalar_names, scalars, strict=True))
         for name, default in self.sizes.items():
-            value = values.get(name)
+            value = values[name]
             scope[name] = _extent(default, scope, info) if value is None and default else value
         return _plain(
             [
@@ -256,9 +273,9 @@ class _Operator:
             ]
         )
 
-    def _fake_out(self, values: dict[str, Any]) -> None:
-        call, inputs, _ = self._arguments(values)
-        info = self.describe(values["key"], call)
+    def _fake_out(self, key: str, given: Inputs, options: Mapping[str, Any]) -> None:
+        call, inputs, _ = self._arguments(given, options)
+        info = self.describe(key, call)
         self._check_family(info)
         self._check_fake(info, inputs)
 
@@ -281,6 +298,25 @@ class _Operator:
                 raise InvalidArgument(
                     f"{argument.name}: got dtype {tensor.dtype}, expected {dtype} ({info.key})"
                 )
+
+
+def _may_ask_gradient(tensors: Sequence[torch.Tensor | None]) -> bool:
+    """Whether _asks_gradient has to look: quick, since most calls are not differentiated."""
+    if forward_ad._current_level >= 0:
+        return True
+    if torch.is_grad_enabled():
+        for tensor in tensors:
+            if tensor is not None and tensor.requires_grad:
+                return True
+    return False
+
+
+@functools.cache
+def _is_backend_next(keys: int) -> bool:
+    """Whether of these dispatch keys a kernel of a device follows autograd's: no mode, transform or
+    subclass is between them."""
+    below = torch._C.DispatchKeySet.from_raw_repr(keys) & torch._C._after_autograd_keyset
+    return below.highestPriorityTypeId() in (torch._C.DispatchKey.CPU, torch._C.DispatchKey.CUDA)
 
 
 @dataclass(frozen=True)
@@ -349,6 +385,15 @@ def _plain(results: Sequence[torch.Tensor]) -> Result:
 
 def _dtype(argument: Tensor, parameters: Any) -> torch.dtype:
     return DTYPES[parameters.get(argument.dtype, argument.dtype)]
+
+
+def _unpacked(function: Callable[[str, Inputs, dict[str, Any]], Any]) -> Callable[..., Any]:
+    """Adapts a function of a call's key, inputs and other arguments to the dispatcher's way."""
+
+    def call(key: str, *inputs: torch.Tensor | None, **options: Any) -> Any:
+        return function(key, inputs, options)
+
+    return call
 
 
 def _by_name(names: list[str], function: Callable[[dict[str, Any]], Any]) -> Callable[..., Any]:

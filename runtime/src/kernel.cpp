@@ -291,7 +291,9 @@ nb::object Kernel::call(nb::tuple inputs, nb::tuple scalars, nb::tuple requested
   if (has_operator && Torch::get().is_intercepted()) [[unlikely]]
     return dispatched_(key(), inputs, scalars, requested, out);
   try {
-    return run(inputs, scalars, requested, out);
+    Call call;
+    const Profiled span(call.torch, entry_.key);
+    return perform(call, inputs, scalars, requested, out);
   } catch (const ThroughOperator&) {
     if (!has_operator) throw;
     return dispatched_(key(), inputs, scalars, requested, out);
@@ -300,6 +302,7 @@ nb::object Kernel::call(nb::tuple inputs, nb::tuple scalars, nb::tuple requested
 
 nb::object Kernel::run(nb::tuple inputs, nb::tuple scalars, nb::tuple requested, nb::object out) {
   Call call;
+  call.wants_all = out.is_none();
   const Profiled span(call.torch, entry_.key);
   return perform(call, std::move(inputs), std::move(scalars), std::move(requested), std::move(out));
 }
@@ -341,12 +344,17 @@ nb::object Kernel::perform(Call& call, nb::tuple inputs, nb::tuple scalars, nb::
         if (const int i = outputs_[n]; call.present[i]) call.torch.mark_written(call.tensors[i]);
   }
 
+  const int num_returned = call.wants_all ? num_outputs_ : call.num_wanted;
   nb::object all = nb::none();
   for (int n = 0, next = 0; n < num_outputs_; ++n) {
     const int i = outputs_[n];
-    if (!call.present[i]) continue;
-    if (call.num_wanted == 1) return call.owned[i];
-    if (next == 0) all = nb::steal(PyTuple_New(call.num_wanted));
+    if (!call.present[i]) {
+      if (!call.wants_all) continue;
+      constexpr std::int64_t kNothing = 0;
+      call.owned[i] = call.torch.empty(&kNothing, 1, dtypes_[i], call.device());
+    }
+    if (num_returned == 1) return call.owned[i];
+    if (next == 0) all = nb::steal(PyTuple_New(num_returned));
     NB_TUPLE_SET_ITEM(all.ptr(), next++, call.owned[i].release().ptr());
   }
   return all;

@@ -35,12 +35,12 @@ class Kernel {
   // the kernel on the caller's device and stream. `inputs` and `scalars` are in spec order, an
   // optional input may be None, a scalar of None takes its default; `requested` says for each
   // optional output whether it is wanted; `out` is None, the output's tensor, or a tuple of the
-  // outputs' tensors. Returns the tensor if there is one output, a tuple if there are more,
-  // and None if there is none.
+  // outputs' tensors. Returns the tensor if the family has one output, a tuple if it has more, and
+  // None if it has none; without `out`, an output that is not wanted is an empty tensor.
   nb::object run(nb::tuple inputs, nb::tuple scalars, nb::tuple requested, nb::object out);
 
-  // The same, but through the registered operator while something records or transforms what
-  // PyTorch does.
+  // The same for people: returns the outputs that are wanted, and goes through the registered
+  // operator while something records or transforms what PyTorch does.
   nb::object call(nb::tuple inputs, nb::tuple scalars, nb::tuple requested, nb::object out);
 
   // As run(), of a traced kernel that is asked for its trace. Returns what run() does, and the

@@ -38,7 +38,8 @@ struct Kernel::Call {
   bool is_default[kMaxScalars];
   DeviceFacts facts;              // known if an expression asks for them, and at the launch
   bool present[kMaxTensors];      // of outputs, whether they are asked for; of inputs, passed
-  int num_wanted = 0;             // outputs to return
+  int num_wanted = 0;             // outputs that are asked for
+  bool wants_all = false;         // returns the others too, as empty tensors
   nb::object owned[kMaxTensors];  // outputs
   nb::object workspace, zeroed_workspace;
   bool are_inputs_read = false;            // by who chose the kernel
