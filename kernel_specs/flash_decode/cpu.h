@@ -4,6 +4,8 @@
 // so results depend neither on the number of threads nor on what else is in the batch.
 #pragma once
 
+#include "attention/cpu_scores.h"
+#include "attention/cpu_some.h"
 #include "cpu_convert.h"
 #include "cpu_math.h"
 #include "cpu_vector.h"
@@ -15,30 +17,10 @@
 namespace kernelmint::flash_decode {
 inline namespace KERNELMINT_ISA {
 
-using namespace kernelmint::cpu;
-
-inline constexpr float kNothing = -__builtin_inff();  // the maximum of a row that has seen no key
-inline constexpr float kLog2E = 0x1.715476p0f, kLn2 = 0x1.62e43p-1f;
+using namespace kernelmint::attention;
 
 constexpr std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 constexpr std::int64_t most(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
-
-// The first `count` elements from memory that ends with them; zeros behind.
-template <class T>
-KERNELMINT_ALWAYS_INLINE F32 load_some(const T* from, std::int64_t count) {
-  if (count >= kLanes) return load(from);
-  T padded[kLanes] = {};
-  __builtin_memcpy(padded, from, static_cast<std::size_t>(count) * sizeof(T));
-  return load(padded);
-}
-
-template <class T>
-KERNELMINT_ALWAYS_INLINE void store_some(T* to, F32 v, std::int64_t count) {
-  if (count >= kLanes) return store(to, v);
-  T padded[kLanes];
-  store(padded, v);
-  __builtin_memcpy(to, padded, static_cast<std::size_t>(count) * sizeof(T));
-}
 
 template <class Config>
 class Decode {
@@ -96,13 +78,13 @@ class Decode {
     for (std::int64_t row = 0; row < rows_; ++row) {
       const std::int64_t query = row / group_, head = kv_head * group_ + row % group_;
       const auto of_part = [&](std::int64_t p) { return part(task * parts_ + p, row); };
-      float sink = kNothing;
+      float sink = kNoKey;
       if (args_.s_aux.data != nullptr)
         sink = load_some(args_.s_aux.template at<const T>(head), 1)[0] * kLog2E;
       float maximum = sink;
       for (std::int64_t p = 0; p < parts; ++p)
         maximum = maximum > maximum_of(of_part(p)) ? maximum : maximum_of(of_part(p));
-      const float shift = maximum == kNothing ? 0 : maximum;
+      const float shift = maximum == kNoKey ? 0 : maximum;
       float sum = power(sink - shift);
       for (std::int64_t p = 0; p < parts; ++p) {
         float& weight = maximum_of(of_part(p));
@@ -186,7 +168,7 @@ class Decode {
   float& sum_of(float* part) const { return part[width_ + 1]; }
   void clear(float* part) const {
     for (std::int64_t d = 0; d < width_; d += kLanes) store(part + d, F32{});
-    maximum_of(part) = kNothing;
+    maximum_of(part) = kNoKey;
     sum_of(part) = 0;
   }
 
@@ -207,7 +189,7 @@ class Decode {
         store(&scores[r][i], s);
         greatest = max(greatest, s);
       }
-      const float now = reduce_max(greatest), shift = now == kNothing ? 0 : now;
+      const float now = reduce_max(greatest), shift = now == kNoKey ? 0 : now;
       const float rescale = power(before - shift);
       F32 sum{};
       for (int i = 0; i < block.count; i += kLanes) {
@@ -283,23 +265,15 @@ class Decode {
   // A vector of scores as exponents of 2: scaled, capped, biased; -inf if the row sees nothing.
   KERNELMINT_ALWAYS_INLINE F32 finished(F32 s, const Block& block, int i, const Keys& keys,
                                         std::int64_t row) const {
-    if (args_.softcap > 0) {  // tanh(x) = 1 - 2 / (1 + e^2x), which is 1 long before e^2x is 2^64
-      const F32 twice = rounded_product(s, splat(args_.softmax_scale / args_.softcap * 2 * kLog2E));
-      s = args_.softcap * kLog2E * (1 - 2 / (1 + exp2(-max(splat(-64.0f), -twice))));
-    } else {
-      s = rounded_product(s, splat(args_.softmax_scale * kLog2E));
-    }
     const std::int64_t own = keys.length - args_.Sq + row / group_;
     const std::int64_t distance = own - block.first - i;  // to the first lane's key, which is less
     const I32 ahead = splat(static_cast<std::int32_t>(distance)) - lane_numbers();
-    if (args_.alibi_slopes.data != nullptr) {
-      const std::int64_t head = block.head * group_ + row % group_;
-      const float slope = *args_.alibi_slopes.template at<const float>(block.batch, head) * kLog2E;
-      s -= slope * __builtin_convertvector(ahead < 0 ? -ahead : ahead, F32);
-    }
-    if (args_.window_left >= 0) s = ahead > args_.window_left ? splat(kNothing) : s;
-    if (args_.window_right >= 0) s = -ahead > args_.window_right ? splat(kNothing) : s;
-    return lane_numbers() < block.count - i ? s : splat(kNothing);
+    float slope = 0;
+    if (args_.alibi_slopes.data != nullptr)
+      slope = *args_.alibi_slopes.template at<const float>(block.batch,
+                                                           block.head * group_ + row % group_);
+    s = finished_scores(args_, s, slope, ahead);
+    return lane_numbers() < block.count - i ? s : splat(kNoKey);
   }
 
   // parts[d .. ) += probabilities times the block's values, kVectors vectors of columns; of the

@@ -7,14 +7,12 @@
 
 #include <type_traits>
 
+#include "attention/cpu_hidden_values.h"
+#include "attention/cpu_products.h"
+#include "attention/cpu_softmax.h"
 #include "cpu_scratch.h"
 #include "dtypes.h"
-#include "flash_forward/cpu_direct_products.h"
-#include "flash_forward/cpu_hidden_values.h"
-#include "flash_forward/cpu_softmax.h"
-#include "flash_forward/cpu_tile_products.h"
 #include "flash_forward/cpu_trace.h"
-#include "flash_forward/cpu_vector_products.h"
 #include "integers.h"
 #include "launch.h"
 #include "parallel.h"
@@ -22,21 +20,7 @@
 namespace kernelmint::flash_forward {
 inline namespace KERNELMINT_ISA {
 
-// Tiles if the processor has them and the dtype splits into few enough of what they multiply.
-template <class T, int D, int B_r, int B_c>
-struct ProductsFor {
-  using type = VectorProducts<T, D, B_r, B_c>;
-};
-#if defined(KERNELMINT_AMX_TILES)
-template <int D, int B_r, int B_c>
-struct ProductsFor<bf16, D, B_r, B_c> {
-  using type = TileProducts<bf16, D, B_r, B_c>;
-};
-template <int D, int B_r, int B_c>
-struct ProductsFor<fp16, D, B_r, B_c> {
-  using type = TileProducts<fp16, D, B_r, B_c>;
-};
-#endif
+using namespace kernelmint::attention;
 
 template <class Config>
 class Attention {
@@ -132,7 +116,7 @@ class Attention {
         products.multiply_probabilities_values(first, strip, used);
         if (!hides || worker.hidden.num_keys == 0) continue;
         for (int i = 0; i < strip; ++i) {
-          worker.hidden.add(products, i, visible(i), products.out[first + i]);
+          worker.hidden.add(products, i, 0, visible(i), products.out[first + i]);
         }
       }
       if constexpr (Traced<Config>) trace.results(products, worker.statistics, scale_log2_);
@@ -165,7 +149,6 @@ class Attention {
         store(row + d, load(&products.out[r][d]) / divisor);
       }
       if (args_.lse.data != nullptr) {
-        constexpr float kLn2 = 0x1.62e43p-1f;
         *args_.lse.template at<float>(task.batch, task.head(r), task.query(r)) =
             sum == 0 ? kNoKey : worker.statistics.maximum[r] * kLn2 + __builtin_logf(sum);
       }

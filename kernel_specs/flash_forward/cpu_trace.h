@@ -11,7 +11,7 @@
 namespace kernelmint::flash_forward {
 inline namespace KERNELMINT_ISA {
 
-using namespace kernelmint::cpu;
+using namespace kernelmint::attention;
 
 // The records of one task and one block of keys. What the block does not reach is 0: probabilities
 // of keys that no row of a strip sees, rows past the last query.

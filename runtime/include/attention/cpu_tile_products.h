@@ -6,7 +6,7 @@
 #include "cpu_vector.h"
 #include "integers.h"
 
-namespace kernelmint::flash_forward {
+namespace kernelmint::attention {
 inline namespace KERNELMINT_ISA {
 
 // Clang called the macro __AMXBF16__ at first.
@@ -305,4 +305,4 @@ struct alignas(64) TileProducts {
 #endif
 
 }  // namespace KERNELMINT_ISA
-}  // namespace kernelmint::flash_forward
+}  // namespace kernelmint::attention

@@ -5,7 +5,7 @@
 #include "cpu_vector.h"
 #include "integers.h"
 
-namespace kernelmint::flash_forward {
+namespace kernelmint::attention {
 inline namespace KERNELMINT_ISA {
 
 using namespace kernelmint::cpu;
@@ -129,4 +129,4 @@ struct alignas(64) VectorProducts {
 };
 
 }  // namespace KERNELMINT_ISA
-}  // namespace kernelmint::flash_forward
+}  // namespace kernelmint::attention

@@ -6,7 +6,7 @@
 #include "cpu_vector.h"
 #include "integers.h"
 
-namespace kernelmint::flash_forward {
+namespace kernelmint::attention {
 inline namespace KERNELMINT_ISA {
 
 using namespace kernelmint::cpu;
@@ -100,4 +100,4 @@ struct alignas(64) DirectProducts {
 };
 
 }  // namespace KERNELMINT_ISA
-}  // namespace kernelmint::flash_forward
+}  // namespace kernelmint::attention

@@ -1,16 +1,15 @@
 // The online softmax over one strip of rows (Milakov and Gimelshein 2018, arXiv:1805.02867).
 #pragma once
 
+#include "attention/cpu_scores.h"
 #include "cpu_convert.h"
 #include "cpu_math.h"
 #include "cpu_vector.h"
 
-namespace kernelmint::flash_forward {
+namespace kernelmint::attention {
 inline namespace KERNELMINT_ISA {
 
 using namespace kernelmint::cpu;
-
-inline constexpr float kNoKey = -__builtin_inff();  // the maximum of a row that has seen no key
 
 // What is known of each row so far. Maxima are of scores times scale * log2(e), so exponentials are
 // powers of two. Sums are kept lane by lane and added up once, at the end.
@@ -96,4 +95,4 @@ KERNELMINT_ALWAYS_INLINE void online_softmax(Products& products, RowStatistics<B
 }
 
 }  // namespace KERNELMINT_ISA
-}  // namespace kernelmint::flash_forward
+}  // namespace kernelmint::attention

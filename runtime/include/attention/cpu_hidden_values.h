@@ -5,7 +5,7 @@
 #include "cpu_convert.h"
 #include "cpu_vector.h"
 
-namespace kernelmint::flash_forward {
+namespace kernelmint::attention {
 inline namespace KERNELMINT_ISA {
 
 using namespace kernelmint::cpu;
@@ -44,10 +44,11 @@ struct HiddenValues {
     return finite[0];
   }
 
-  // Adds what row `out` sees of them: those of the first `visible` keys, by their probabilities.
+  // Adds what row `out` sees of them, of keys [begin, end) of the block, by their probabilities.
   template <class Products>
-  void add(const Products& products, int row, int visible, float* out) const {
-    for (int i = 0; i < num_keys && keys[i] < visible; ++i) {
+  void add(const Products& products, int row, int begin, int end, float* out) const {
+    for (int i = 0; i < num_keys && keys[i] < end; ++i) {
+      if (keys[i] < begin) continue;
       const float p = products.probability(row, keys[i]);
       for (int d = 0; d < D; ++d) {
         if (!is_finite(keys[i], d)) out[d] += p * element(keys[i], d);
@@ -63,4 +64,4 @@ struct HiddenValues {
 };
 
 }  // namespace KERNELMINT_ISA
-}  // namespace kernelmint::flash_forward
+}  // namespace kernelmint::attention
