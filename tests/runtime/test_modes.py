@@ -514,6 +514,7 @@ def _rows(device, length):
 OPERATORS = {
     "flash_forward": (_qkv, {"return_lse": True}),
     "flash_decode": (_decoded, {"return_lse": True}),
+    "flash_prefill": (_qkv, {"return_lse": True}),
     "block_sparse": (_gated, {}),
     "hstu_bsa": (_rows, {"max_length": 64}),
 }
