@@ -362,8 +362,7 @@ def _product(found: SizeRange, sizes: Mapping[str, Any]) -> int:
     for symbol in found.symbols:
         if symbol not in sizes:
             raise InvalidArgument(
-                f"a tuned row depends on the size {symbol}, which this front does not tell: it "
-                "belongs among the sizes that runtime.choice.take is given"
+                f"a tuned row depends on the size {symbol}, which this front does not tell"
             )
         value = value * sizes[symbol]
     return value

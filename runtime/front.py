@@ -35,7 +35,7 @@ class Front:
             function whose parameters are named as symbols, as optional inputs (true if they are
             there), or `device`.
         flags: parameters whose values callers pass, and their defaults; None, if it is the default,
-            leaves one open.
+            leaves one open. `target` is that of the kernels.
         permuted: the other layout: dimension i of what callers have as `name` is the dimension
             `permuted[name][i]` of the spec's.
     """
@@ -153,8 +153,8 @@ class Front:
 
     def _asked(
         self, inputs: Inputs, scalars: tuple[Scalar, ...], flags: tuple[Any, ...]
-    ) -> tuple[torch.device, dict[str, Any], dict[str, Any]]:
-        """The device, what is wanted, and what rows may name beside it."""
+    ) -> tuple[torch.device, dict[str, Any], dict[str, Any], str | None]:
+        """The device, what is wanted, what rows may name beside it, and the target."""
         device: Any = None
         wanted: dict[str, Any] = {}
         sizes: dict[str, Any] = {}
@@ -181,13 +181,14 @@ class Front:
         known = {"device": device, **sizes}
         wanted.update(self._takes(**{name: known.get(name, 0) for name in self._named}))
         for (name, default), value in zip(self._flags, flags, strict=True):
-            if value is not None or default is not None:
+            if name != "target" and (value is not None or default is not None):
                 _check_flag(self._family, name, value)
             wanted[name] = value
+        target = wanted.pop("target", None)
         for name, number in zip(_scalars(self._family), scalars, strict=False):
             if number is not None:
                 sizes[name] = number
-        return device, wanted, sizes
+        return device, wanted, sizes, target
 
     def _watched(self) -> tuple[list[Any], list[int], dict[int, tuple[int, ...]]]:
         """What Selector compares."""

@@ -7,11 +7,23 @@ from typing import Any
 import torch
 
 import runtime
-from runtime import choice, tensors
+from runtime import tensors
 from runtime.errors import InvalidArgument, shown
+from runtime.front import Front
 from runtime.handle import traced_as_constant
 
 _FAMILY = "flash_decode"
+
+
+def _takes(device: torch.device, D: int, Dv: int, block_table: bool) -> dict[str, Any]:
+    """What is compiled into kernels for GPUs; those of the CPU take any head dimension."""
+    if device.type != "cuda":
+        return {}
+    wide = max(D, Dv)
+    return {"d_head": next((d for d in _widths() if wide <= d), wide), "paged": block_table}
+
+
+_front = Front(_FAMILY, _takes)
 
 
 def decode(
@@ -68,20 +80,13 @@ def decode(
     """
     if tensors.is_autocast():
         q, k_cache, v_cache, s_aux = tensors.autocast(q, k_cache, v_cache, s_aux)
-    batch, _, heads, head_dim = tensors.extents("q", q, 4)
-    _, _, kv_heads, value_dim = tensors.extents("v_cache", v_cache, 4)
-    wide = max(head_dim, value_dim)
-    wanted: dict[str, Any] = {"dtype": q.dtype}
-    if q.is_cuda:
-        padded = next((d for d in _widths() if wide <= d), wide)
-        wanted |= {"d_head": padded, "paged": block_table is not None}
     left, right = _window(causal, window_size)
     if isinstance(alibi_slopes, torch.Tensor) and alibi_slopes.dim() == 1:
+        batch, _, heads, _ = tensors.extents("q", q, 4)
         alibi_slopes = alibi_slopes.expand(batch, heads)
-    return choice.take(_FAMILY, q.device, wanted, {"B": batch, "Hk": kv_heads})(
-        q, k_cache, v_cache, block_table, seqused_k, leftpad_k, s_aux, alibi_slopes,
-        softmax_scale=softmax_scale, softcap=softcap, window_left=left, window_right=right,
-        batch_invariant=batch_invariant, return_lse=return_lse, out=out,
+    return _front(
+        (q, k_cache, v_cache, block_table, seqused_k, leftpad_k, s_aux, alibi_slopes),
+        (softmax_scale, softcap, left, right, batch_invariant), (return_lse,), out,
     )  # fmt: skip
 
 

@@ -49,7 +49,7 @@ def semantics_of(mode: Mode) -> Semantics:
     """The flags of a named mode, or the flags themselves. ValueError for an unknown name."""
     if isinstance(mode, Semantics):
         return mode
-    if mode not in MODES:
+    if not isinstance(mode, str) or mode not in MODES:
         raise ValueError(f"mode is {mode!r}: expected one of {', '.join(MODES)}")
     return MODES[mode]
 

@@ -172,9 +172,15 @@ def test_equal_blocks_tie_towards_the_lower_index(attention: Attention) -> None:
         ({"block_size": 0}, "block_size is 0"),
         ({"block_count": -1}, "block_count is -1"),
         ({"mode": "exact"}, "expected one of fixed, literal"),
-        ({"g_cmp": torch.zeros(1, 8, 3)}, "first three extents"),
-        ({"q": torch.zeros(1, 8, 2, A, dtype=torch.float64)}, "q is float64: expected float32"),
-        ({"u": torch.zeros(1, 8, 2, L, dtype=torch.bfloat16)}, "u is bfloat16: expected float32"),
+        ({"g_cmp": torch.zeros(1, 8, 3)}, "g_cmp: got shape .* with H = 2 as in q"),
+        (
+            {"q": torch.zeros(1, 8, 2, A, dtype=torch.float64)},
+            "q: got dtype torch.float64, expected",
+        ),
+        (
+            {"u": torch.zeros(1, 8, 2, L, dtype=torch.bfloat16)},
+            "u: got dtype torch.bfloat16, expected",
+        ),
     ],
 )
 def test_bad_input_is_an_invalid_argument(change: dict[str, Any], reason: str) -> None:

@@ -51,6 +51,22 @@ def test_a_call_is_chosen_for_once_and_whatever_decides_makes_it_another(counted
     assert len(counted) > before
 
 
+def test_other_families_are_chosen_for_once_too(counted):
+    q, v, gate = torch.randn(1, 9, 2, 16), torch.randn(1, 9, 2, 32), torch.randn(1, 9, 2)
+    for call in (
+        lambda: runtime.decode(*qkv()),
+        lambda: runtime.block_sparse_attention(q, q, v, v, gate, block_size=16),
+    ):
+        call()
+        first = len(counted)
+        assert first > 0
+        for _ in range(3):
+            call()
+        assert len(counted) == first
+    runtime.block_sparse_attention(q, q, v, v, gate, block_size=16, target="cpu")
+    assert len(counted) > first
+
+
 @pytest.mark.parametrize("layout", ["bshd", "bhsd"])
 def test_a_call_that_was_seen_before_gives_what_the_kernel_gives(layout):
     def laid(tensor):

@@ -7,8 +7,10 @@ import torch
 from runtime import tensors
 from runtime.errors import InvalidArgument
 
-from ..fronts import check_options, choose
-from ..semantics import check_selection, check_tensors, semantics_of
+from ..fronts import flags, front_of
+from ..semantics import check_selection, semantics_of
+
+_front = front_of("block_sparse")
 
 
 def block_sparse_attention(
@@ -50,23 +52,11 @@ def block_sparse_attention(
         InvalidArgument: an argument is wrong.
         KernelNotFound: no kernel suits; the message says for each candidate why.
     """
-    named = {"q": q, "k": k, "v": v, "u": u, "g_cmp": g_cmp}
-    shapes = {
-        name: tensors.extents(name, t, 3 if name == "g_cmp" else 4) for name, t in named.items()
-    }
-    options = {"target": target, "dot": dot, "schedule": schedule}
-    check_options(mode, options, block_count=block_count, block_size=block_size)
-    _, length, heads, attention_dim = shapes["q"]
+    _, length, heads, _ = tensors.extents("q", q, 4)
     try:
-        flags = semantics_of(mode)
-        check_tensors(q, k, v, u, g_cmp, None, (torch.float32,))
-        check_selection(block_count, block_size, heads, length, flags)
+        check_selection(block_count, block_size, heads, length, semantics_of(mode))
     except ValueError as error:
         raise InvalidArgument(str(error)) from None
-    kernel = choose(
-        "block_sparse", q.device, options, {"T": length, "H": heads},
-        attention_dim=int(attention_dim), linear_dim=int(shapes["v"][3]),
-        block_size=block_size, block_count=block_count, mode=mode,
-    )  # fmt: skip
-    o, block_indices = kernel(q, k, v, u, g_cmp)
+    chosen = flags(q, block_count, block_size, mode, target, dot, schedule)
+    o, block_indices = _front((q, k, v, u, g_cmp), (), (), None, chosen)
     return o, block_indices

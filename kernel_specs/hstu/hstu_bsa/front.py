@@ -10,9 +10,11 @@ from runtime import tensors
 from runtime.errors import InvalidArgument
 
 from ..block_sparse.front import block_sparse_attention
-from ..fronts import check_options, choose
+from ..fronts import flags, front_of
 from ..jagged import GateModel, Jagged
 from ..semantics import check_selection, semantics_of
+
+_front = front_of("hstu_bsa")
 
 
 def hstu_attention_with_bsa(
@@ -105,18 +107,13 @@ def hstu_attention_with_bsa(
             "x_offsets: what hstu_attention_with_bsa does depends on its values, which are not "
             "known while a graph is recorded or a transform applied; pass max_length="
         )
-    options = {"target": target, "dot": dot, "schedule": schedule}
-    check_options(
-        mode, options, block_count=block_count, block_size=block_size,
-        num_heads=num_heads, attention_dim=attention_dim, linear_dim=linear_dim,
-        max_length=0 if max_length is None else max_length,
-    )  # fmt: skip
+    if max_length is not None and type(max_length) is not int:
+        raise InvalidArgument(f"max_length: got a {type(max_length).__name__}, expected an int")
     try:
-        flags = semantics_of(mode)
         n = invalid_attn_mask.shape[-1] if invalid_attn_mask.dim() else 0
         jagged = Jagged(num_heads, attention_dim, linear_dim, q, k, v, u, x_offsets, n)
         jagged.check()
-        check_selection(block_count, block_size, num_heads, n, flags)
+        check_selection(block_count, block_size, num_heads, n, semantics_of(mode))
         if max_length is None:
             longest = jagged.longest()
         elif 1 <= max_length <= n:
@@ -148,11 +145,7 @@ def hstu_attention_with_bsa(
             target=target, dot=dot, schedule=schedule,
         )  # fmt: skip
         return jagged.unpad(o).flatten(1), padded_q, padded_k
-    kernel = choose(
-        "hstu_bsa", q.device, options, {"max_length": longest, "H": num_heads},
-        attention_dim=attention_dim, linear_dim=linear_dim,
-        block_size=block_size, block_count=block_count, mode=mode,
-    )  # fmt: skip
-    on_device = x_offsets.to(q.device, torch.int64)
-    o, _ = kernel(q, k, v, u, g_cmp.contiguous(), on_device, max_length=longest)
+    rows = (q, k, v, u, g_cmp.contiguous(), x_offsets.to(q.device, torch.int64))
+    chosen = flags(q, block_count, block_size, mode, target, dot, schedule)
+    o, _ = _front(rows, (longest,), (), None, chosen)
     return o.flatten(1), padded_q, padded_k
