@@ -185,7 +185,6 @@ class Target:
     name: str
     kind: str  # cuda or cpu
     capability: int  # 80 for 8.0; 0 for the CPU
-    exact: bool
     alignment: str | None
     spec: str
     parameters: tuple[Parameter, ...]  # its own, beside the family's

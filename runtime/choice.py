@@ -275,7 +275,7 @@ def _targets_for(family: str, device: torch.device, target: str | None) -> list[
         for found in _by_capability(family)
         if target in (None, found.name)
         and devices.why_not_its_kind(found.is_cuda, device.type) is None
-        and not (found.is_cuda and devices.why_unsuitable(found.capability, found.exact, index))
+        and not (found.is_cuda and devices.why_unsuitable(found.name, index))
     ]
 
 

@@ -157,7 +157,6 @@ def _target(chosen: TargetSpace, file_of: Mapping[str, str]) -> form.Target:
         name=target.name,
         kind="cuda" if target.is_cuda else "cpu",
         capability=target.capability,
-        exact=target.exact_capability,
         alignment=None if target.alignment is None else target.alignment.text,
         spec=target.file,
         parameters=tuple(map(_parameter, target.own_parameters)),

@@ -486,11 +486,6 @@ class Target:
         """The known compute capabilities that it runs on; none for the CPU."""
         return hardware.capabilities(self.architecture) if self.architecture else ()
 
-    @property
-    def exact_capability(self) -> bool:
-        """Whether it runs on that capability alone."""
-        return self.architecture is not None and self.architecture.suffix == "a"
-
 
 @dataclass(frozen=True)
 class ChoiceRow:

@@ -144,9 +144,8 @@ struct KernelEntry {
 };
 
 struct TargetEntry {
-  const char* name;       // "sm80", "sm90a", "cpu"
-  int capability;         // least compute capability, 80 for 8.0; 0 for the CPU
-  bool exact_capability;  // an `a` target runs on that capability alone
+  const char* name;  // "sm80", "sm90a", "cpu"
+  int capability;    // least compute capability, 80 for 8.0; 0 for the CPU
   // Bytes, of the kernel's parameters: data pointers and every stride but the last are multiples,
   // as far as a contiguous tensor's are. Null, or less: an element's own size. A tensor whose last
   // stride is not 1, if it may be, is held to that alone.

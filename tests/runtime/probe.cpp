@@ -204,7 +204,6 @@ constexpr TargetEntry kProbeSm80 = {.name = "sm80",
                                     .num_kernels = 1};
 constexpr TargetEntry kProbeSm999 = {.name = "sm999a",
                                      .capability = 999,
-                                     .exact_capability = true,
                                      .alignment = kAligned<16>,
                                      .kernels = kProbeCuda + 1,
                                      .num_kernels = 1};

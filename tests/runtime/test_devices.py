@@ -137,6 +137,14 @@ def test_a_choice_for_the_cpu_does_not_ask_for_cuda(without_cuda):
         choice.choose("flash_forward", device, {**wanted, "dtype": "f64"}, sizes)
 
 
+def test_what_can_be_built_is_asked_of_targets_that_a_gpu_runs(device):
+    gpu = torch.device("cuda", 0)
+    device((8, 6))
+    assert choice._targets_for("flash_forward", gpu, None) == ["sm80"]
+    device((9, 0))
+    assert choice._targets_for("flash_forward", gpu, None) == ["sm90a", "sm80"]
+
+
 def test_properties_of_the_devices(monkeypatch, capsys):
     """Name, capability, multiprocessors and memory, as `runtime info` shows them."""
     from runtime import __main__ as command

@@ -114,7 +114,6 @@ extern const TargetEntry kTarget_${target.name};
 const TargetEntry kTarget_${target.name} = {
     .name = "${target.name}",
     .capability = ${target.capability},
-    .exact_capability = ${"true" if target.exact_capability else "false"},
     .alignment = ${alignment},
     .requirements = ${"kTargetRequirements" if requirements else "nullptr"},
     .num_requirements = ${len(requirements)},
