@@ -77,7 +77,7 @@ _INSTEAD = {
     "dropout_p": "no kernel drops out",
     "is_causal": "pass causal=, which aligns bottom-right; kernelmint.sdpa aligns top-left",
     "softmax_scale": "pass scale=",
-    "window_size": "no kernel has a window; kernelmint.decode has one, for few queries",
+    "window_size": "kernelmint.flash_attn_func has one",
     "enable_gqa": "nothing is needed: heads share keys if k has fewer",
 }
 

@@ -1,0 +1,366 @@
+"""Attention under FlashAttention's names, by the family that suits a call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+import runtime
+from runtime import choice, tensors
+from runtime.errors import InvalidArgument, shown
+from runtime.handle import traced_as_constant
+
+_FAMILY = "flash_prefill"
+_FEW_ROWS = 16  # of heads that share keys: what flash_decode takes at once
+
+
+def flash_attn_func(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: torch.Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+    *,
+    s_aux: torch.Tensor | None = None,
+    num_splits: int = 0,
+) -> Any:
+    """Attention of sequences of equal lengths, as FlashAttention's function of this name.
+
+    Query i of Sq is at key Sk - Sq + i: masks and distances are aligned bottom-right. A row that
+    sees no key is 0. Gradients are there for what `kernelmint.attention` computes, too: many
+    queries of one of its head dimensions, and no window, cap, sinks or slopes.
+
+    Args:
+        q: queries, [B, Sq, H, D], bf16 or fp16, on the CPU also f32; D is a multiple of 8, at most
+            256. torch.autocast casts it, k, v and s_aux.
+        k: keys, [B, Sk, Hk, D]; Hk divides H.
+        v: values, [B, Sk, Hk, Dv]; Dv is a multiple of 8, at most 256.
+        dropout_p: 0; no kernel drops out.
+        softmax_scale: the factor on q k^T; D ** -0.5 if None.
+        causal: a query sees no key after its own.
+        window_size: how many keys before and after its own a query sees; -1: all.
+        softcap: scores become softcap * tanh(score / softcap); 0: as they are.
+        alibi_slopes: what a score loses for each key of distance, f32, [H] or [B, H].
+        deterministic: False; it is of the backward. Results of the forward repeat bit for bit.
+        return_attn_probs: also return the log-sum-exp, and None in the place of the probabilities.
+        s_aux: a learned logit for each head, a score without a value, [H], of q's dtype.
+        num_splits: 1 makes a row's result depend on its own sequence alone, bit for bit. Into how
+            many parts keys are split is decided on the device, whatever else this says.
+
+    Returns:
+        the output, [B, Sq, H, Dv], of q's dtype; or (output, lse, None), lse float32, [B, H, Sq],
+        natural log, the sink among the scores.
+
+    Raises:
+        KernelNotFound: no kernel suits; the message says for each candidate why.
+        InvalidArgument: an argument is wrong, or asks for what no kernel does.
+    """
+    _refuse(dropout_p, deterministic)
+    o, lse = _attend(
+        q, k, v, s_aux=s_aux, alibi_slopes=alibi_slopes, softmax_scale=softmax_scale,
+        softcap=softcap, window=_window(causal, window_size), num_splits=num_splits,
+        with_lse=return_attn_probs,
+    )  # fmt: skip
+    return (o, lse, None) if return_attn_probs else o
+
+
+def flash_attn_varlen_func(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cu_seqlens_q: torch.Tensor,
+    cu_seqlens_k: torch.Tensor | None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: torch.Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+    block_table: torch.Tensor | None = None,
+    *,
+    seqused_q: torch.Tensor | None = None,
+    seqused_k: torch.Tensor | None = None,
+    leftpad_k: torch.Tensor | None = None,
+    s_aux: torch.Tensor | None = None,
+    num_splits: int = 0,
+) -> Any:
+    """Attention of packed sequences of any lengths, as FlashAttention's function of this name.
+
+    Lengths stay on the device: nothing waits for them. Rows of no sequence become 0.
+
+    Args:
+        q: queries of all sequences, one after the other, [total, H, D].
+        k: keys, [total, Hk, D]; with block_table pages, [pages, page size, Hk, D].
+        v: values, like k; their head dimension may be another.
+        cu_seqlens_q: where each sequence begins, from 0 on, and where the last one ends, int32,
+            [B + 1].
+        cu_seqlens_k: the same of keys; with block_table lengths, or None and seqused_k.
+        max_seqlen_q: the most queries of a sequence. If it is 1, and there are as many queries as
+            sequences, these are taken as a token's decoding; else it is not used.
+        max_seqlen_k: not used.
+        block_table: the pages of each sequence, in order, int32, [B, most pages of one].
+        seqused_q: how many queries of each sequence, at the front, there are, int32, [B].
+        seqused_k: the same of keys.
+        leftpad_k: how many of the keys, at the front, are padding, int32, [B].
+
+    The other arguments, and what is raised: as `flash_attn_func`'s.
+
+    Returns:
+        the output, [total, H, Dv]; or (output, lse, None), lse [H, total].
+    """
+    _refuse(dropout_p, deterministic)
+    total = tensors.extents("q", q, 3)[0]
+    (ends,) = tensors.extents("cu_seqlens_q", cu_seqlens_q, 1)
+    if block_table is None:
+        tensors.check("k", k, 3)
+        tensors.check("v", v, 3)
+        if cu_seqlens_k is None:
+            raise InvalidArgument(
+                "cu_seqlens_k: got None, expected where each sequence's keys begin: only with "
+                "block_table it may be None"
+            )
+        k, v = k[None], v[None]
+    elif cu_seqlens_k is not None:
+        seqused_k = cu_seqlens_k.diff() if seqused_k is None else seqused_k
+        cu_seqlens_k = None
+    options: dict[str, Any] = {
+        "cu_seqlens_k": cu_seqlens_k, "seqused_k": seqused_k, "leftpad_k": leftpad_k,
+        "block_table": block_table, "s_aux": s_aux, "alibi_slopes": alibi_slopes,
+        "softmax_scale": softmax_scale, "softcap": softcap, "num_splits": num_splits,
+        "window": _window(causal, window_size), "with_lse": return_attn_probs,
+    }  # fmt: skip
+    if max_seqlen_q == 1 and total == ends - 1 and block_table is not None and seqused_q is None:
+        o, lse = _attend(q[:, None], k, v, **options)  # one query each
+        o, lse = o[:, 0], None if lse is None else lse[:, :, 0].T
+    else:
+        o, lse = _attend(
+            q[None], k, v, cu_seqlens_q=cu_seqlens_q, seqused_q=seqused_q, **options
+        )  # fmt: skip
+        o, lse = o[0], None if lse is None else lse[0]
+    return (o, lse, None) if return_attn_probs else o
+
+
+def flash_attn_with_kvcache(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    k: torch.Tensor | None = None,
+    v: torch.Tensor | None = None,
+    rotary_cos: torch.Tensor | None = None,
+    rotary_sin: torch.Tensor | None = None,
+    cache_seqlens: int | torch.Tensor | None = None,
+    cache_batch_idx: torch.Tensor | None = None,
+    cache_leftpad: torch.Tensor | None = None,
+    block_table: torch.Tensor | None = None,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    rotary_interleaved: bool = True,
+    alibi_slopes: torch.Tensor | None = None,
+    num_splits: int = 0,
+    return_softmax_lse: bool = False,
+    *,
+    s_aux: torch.Tensor | None = None,
+    page_table: torch.Tensor | None = None,
+) -> Any:
+    """Attention over a cache, which takes the newest keys and values first, as FlashAttention's
+    function of this name.
+
+    Args:
+        q: queries, [B, Sq, H, D].
+        k_cache: keys, [caches, Sk, Hk, D], or pages, [pages, page size, Hk, D].
+        v_cache: values, like k_cache; their head dimension may be another.
+        k: the newest keys, [B, Sn, Hk, D]: written into the cache from `cache_seqlens` on.
+        v: the newest values.
+        rotary_cos: cosines, [positions, half of what is rotated]: q and k are rotated by their
+            positions, q's from `cache_seqlens` on (all by that one if no mask is on).
+        rotary_sin: sines.
+        cache_seqlens: how many keys there are in each cache before the newest, int32, [B], or one
+            number; all that it holds if None.
+        cache_batch_idx: the cache of each batch entry, int32, [B].
+        cache_leftpad: how many keys at the front of each cache are padding, int32, [B].
+        block_table: the pages of each batch entry, in order, int32, [B, most pages of one].
+        rotary_interleaved: columns 2i and 2i + 1 are a pair; else i and i + half.
+        return_softmax_lse: also return the log-sum-exp.
+        page_table: FlashAttention-3's name of block_table.
+
+    The other arguments, and what is raised: as `flash_attn_func`'s.
+
+    Returns:
+        the output, [B, Sq, H, Dv]; or (output, lse), lse [B, H, Sq].
+    """
+    batch, queries, _, _ = tensors.extents("q", q, 4)
+    _, size, _, _ = tensors.extents("k_cache", k_cache, 4)
+    window = _window(causal, window_size)
+    if page_table is not None:
+        if block_table is not None:
+            raise InvalidArgument("page_table: got block_table, too, expected one of them")
+        block_table = page_table
+    if cache_batch_idx is not None:  # a cache is one page
+        if block_table is not None:
+            raise InvalidArgument(
+                "cache_batch_idx: got block_table, too, expected one of them: pages have no caches"
+            )
+        tensors.check("cache_batch_idx", cache_batch_idx, 1)
+        block_table = cache_batch_idx[:, None]
+    if isinstance(cache_seqlens, int):
+        cache_seqlens = torch.full((batch,), cache_seqlens, dtype=torch.int32, device=q.device)
+    if cache_seqlens is not None:
+        tensors.check("cache_seqlens", cache_seqlens, 1)
+    seqused_k = cache_seqlens
+    if (k is None) != (v is None):
+        wrong = "k" if k is None else "v"
+        raise InvalidArgument(f"{wrong}: got None, expected a tensor: keys come with their values")
+    if (rotary_cos is None) != (rotary_sin is None):
+        wrong = "rotary_cos" if rotary_cos is None else "rotary_sin"
+        raise InvalidArgument(
+            f"{wrong}: got None, expected a tensor: cosines come with their sines"
+        )
+    if k is not None and v is not None:
+        new = tensors.extents("k", k, 4)[1]
+        tensors.check("v", v, 4)
+        if cache_seqlens is None:
+            raise InvalidArgument(
+                "cache_seqlens: got None, expected how many keys there are: the newest come behind"
+            )
+        at = cache_seqlens.long()[:, None] + torch.arange(new, device=q.device)
+        if rotary_cos is not None and rotary_sin is not None:
+            turned = at if cache_leftpad is None else at - cache_leftpad[:, None]
+            k = _rotated(k, rotary_cos, rotary_sin, turned, rotary_interleaved)
+            first = turned[:, :1]
+            if window != (-1, -1):
+                first = first + torch.arange(queries, device=q.device)
+            q = _rotated(q, rotary_cos, rotary_sin, first, rotary_interleaved)
+        entry = torch.arange(batch, device=q.device)[:, None]
+        if block_table is not None:
+            entry = block_table.long().gather(1, at // size)
+            at = at % size
+        k_cache[entry, at] = k.to(k_cache.dtype)
+        v_cache[entry, at] = v.to(v_cache.dtype)
+        seqused_k = cache_seqlens + new
+    elif rotary_cos is not None:
+        raise InvalidArgument(
+            "rotary_cos: got a tensor without k, expected the newest keys, too: those of the cache "
+            "are rotated when they are written"
+        )
+    o, lse = _attend(
+        q, k_cache, v_cache, seqused_k=seqused_k, leftpad_k=cache_leftpad, block_table=block_table,
+        s_aux=s_aux, alibi_slopes=alibi_slopes, softmax_scale=softmax_scale, softcap=softcap,
+        window=window, num_splits=num_splits, with_lse=return_softmax_lse,
+    )  # fmt: skip
+    return (o, lse) if return_softmax_lse else o
+
+
+def _attend(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    window: tuple[int, int],
+    num_splits: int,
+    with_lse: bool,
+    cu_seqlens_q: torch.Tensor | None = None,
+    cu_seqlens_k: torch.Tensor | None = None,
+    seqused_q: torch.Tensor | None = None,
+    seqused_k: torch.Tensor | None = None,
+    leftpad_k: torch.Tensor | None = None,
+    block_table: torch.Tensor | None = None,
+    s_aux: torch.Tensor | None = None,
+    alibi_slopes: torch.Tensor | None = None,
+    **scalars: Any,
+) -> tuple[Any, Any]:
+    """Output and log-sum-exp, None if it is not wanted, by the family that is made for the call.
+
+    Few queries go to flash_decode, which spreads the keys of one head over the device and packs the
+    queries that share them into 16 rows; equal lengths without anything else to flash_forward,
+    which has gradients; all others to flash_prefill."""
+    _, queries, heads, head_dim = tensors.extents("q", q, 4)
+    _, _, kv_heads, value_dim = tensors.extents("v", v, 4)
+    of_lengths = (cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k, block_table)
+    packed = cu_seqlens_q is not None or cu_seqlens_k is not None or seqused_q is not None
+    if not packed and queries * heads <= _FEW_ROWS * kv_heads:
+        found = runtime.decode(
+            q, k, v, seqused_k=seqused_k, block_table=block_table, leftpad_k=leftpad_k,
+            causal=False, window_size=window, s_aux=s_aux, alibi_slopes=alibi_slopes,
+            batch_invariant=num_splits == 1, return_lse=with_lse, **scalars,
+        )  # fmt: skip
+        return found if with_lse else (found, None)
+    others = (*of_lengths, s_aux, alibi_slopes)
+    plain = window in ((-1, -1), (-1, 0)) and all(tensor is None for tensor in others)
+    plain = plain and scalars["softcap"] == 0 and head_dim == value_dim
+    if plain and head_dim in _widths("flash_forward", q.is_cuda):
+        found = runtime.attention(
+            q, k, v, causal=window[1] == 0, scale=scalars["softmax_scale"], return_lse=with_lse
+        )
+        return found if with_lse else (found, None)
+    if tensors.is_autocast():
+        q, k, v, s_aux = tensors.autocast(q, k, v, s_aux)
+    if isinstance(alibi_slopes, torch.Tensor) and alibi_slopes.dim() == 1:
+        sequences = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
+        alibi_slopes = alibi_slopes.expand(sequences, heads)
+    wide = max(head_dim, value_dim)
+    padded = next((d for d in _widths(_FAMILY, q.is_cuda) if wide <= d), wide)
+    found = choice.take(_FAMILY, q.device, {"dtype": q.dtype, "d_head": padded})(
+        q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k, block_table, s_aux,
+        alibi_slopes, window_left=window[0], window_right=window[1], return_lse=with_lse, **scalars,
+    )  # fmt: skip
+    return found if with_lse else (found, None)
+
+
+def _rotated(
+    x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, at: torch.Tensor, interleaved: bool
+) -> torch.Tensor:
+    """x, [B, S, heads, D], its first columns rotated in pairs by what is at `at`, [B, S or 1]."""
+    c, s = (t[at].float().unsqueeze(2) for t in (cos, sin))
+    columns = 2 * cos.shape[-1]
+    pair = -1 if interleaved else -2
+    pairs = (columns // 2, 2) if interleaved else (2, columns // 2)
+    a, b = x[..., :columns].float().reshape(*x.shape[:-1], *pairs).unbind(pair)
+    turned = torch.stack((a * c - b * s, a * s + b * c), pair).flatten(-2).to(x.dtype)
+    return torch.cat([turned, x[..., columns:]], -1)
+
+
+def _window(causal: bool, window_size: tuple[int | None, int | None]) -> tuple[int, int]:
+    """How many keys a query sees before and after its own; None is what FlashAttention-4 says."""
+    if not (
+        isinstance(window_size, (tuple, list))
+        and len(window_size) == 2
+        and all(keys is None or isinstance(keys, int) for keys in window_size)
+    ):
+        raise InvalidArgument(
+            f"window_size: got {shown(window_size)}, expected two integers: the keys before and "
+            "after a query's own that it sees, or -1 for all"
+        )
+    if causal is not True and causal is not False:
+        raise InvalidArgument(f"causal: got a {type(causal).__name__}, expected a bool")
+    left, right = (-1 if keys is None else keys for keys in window_size)
+    return left, 0 if causal else right
+
+
+def _refuse(dropout_p: float, deterministic: bool) -> None:
+    if dropout_p != 0:
+        raise InvalidArgument(f"dropout_p: got {shown(dropout_p)}, expected 0: no kernel drops out")
+    if deterministic:
+        raise InvalidArgument(
+            "deterministic: got True, expected False: no backward is; results of the forward "
+            "repeat bit for bit"
+        )
+
+
+@traced_as_constant
+def _widths(family: str, on_cuda: bool) -> tuple[int, ...]:
+    """The head dimensions that are compiled in: those of tensors are padded to the next."""
+    infos = (info for info in runtime.kernels(family) if info.is_cuda == on_cuda)
+    return tuple(sorted({info.parameters["d_head"] for info in infos}))

@@ -1,0 +1,248 @@
+"""FlashAttention's functions on the CPU: its names, its masks, its caches, against the oracle."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import runtime
+from tools.families import oracle
+
+reference: Callable[..., tuple[Tensor, Tensor]] = oracle("flash_prefill")
+
+# As FlashAttention 2.8 has them.
+UPSTREAM = {
+    "flash_attn_func": "q k v dropout_p softmax_scale causal window_size softcap alibi_slopes "
+    "deterministic return_attn_probs",
+    "flash_attn_varlen_func": "q k v cu_seqlens_q cu_seqlens_k max_seqlen_q max_seqlen_k dropout_p "
+    "softmax_scale causal window_size softcap alibi_slopes deterministic return_attn_probs "
+    "block_table",
+    "flash_attn_with_kvcache": "q k_cache v_cache k v rotary_cos rotary_sin cache_seqlens "
+    "cache_batch_idx cache_leftpad block_table softmax_scale causal window_size softcap "
+    "rotary_interleaved alibi_slopes num_splits return_softmax_lse",
+}
+
+
+def random(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(shape).to(dtype)
+
+
+def ints(*values: int) -> Tensor:
+    return torch.tensor(values, dtype=torch.int32)
+
+
+def close(got: Tensor, want: Tensor) -> None:
+    eps = torch.finfo(got.dtype).eps
+    torch.testing.assert_close(got.double(), want, rtol=2 * eps, atol=2 * eps + 2.0**-18)
+
+
+@pytest.mark.parametrize("name", UPSTREAM)
+def test_arguments_have_upstreams_names_and_order(name: str) -> None:
+    parameters = inspect.signature(getattr(runtime, name)).parameters.values()
+    by_place = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    assert by_place == UPSTREAM[name].split()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("queries", [2, 90])
+def test_equal_lengths(queries: int, dtype: torch.dtype) -> None:
+    """Few queries and many: two families, one function."""
+    q = random(2, queries, 4, 72, dtype=dtype)
+    k, v = random(2, 50, 2, 72, dtype=dtype), random(2, 50, 2, 40, dtype=dtype)
+    slopes, sinks = torch.rand(4), random(4, dtype=dtype)
+    o, lse, none = runtime.flash_attn_func(
+        q, k, v, 0.0, 0.1, True, (20, 7), 3.0, slopes, False, True, s_aux=sinks
+    )
+    want, want_lse = reference(
+        q, k, v, softmax_scale=0.1, window_left=20, window_right=0, softcap=3.0, s_aux=sinks,
+        alibi_slopes=slopes.expand(2, 4),
+    )  # fmt: skip
+    close(o, want)
+    assert none is None
+    torch.testing.assert_close(lse.double(), want_lse, rtol=2.0**-20, atol=2.0**-18)
+    assert torch.equal(runtime.flash_attn_func(q, k, v), runtime.flash_attn_func(q, k, v))
+    close(runtime.flash_attn_func(q, k, v), reference(q, k, v)[0])
+
+
+def test_gradients_of_what_has_them() -> None:
+    q, k, v = (random(2, 40, 2, 64).requires_grad_() for _ in "qkv")
+    got = torch.autograd.grad(runtime.flash_attn_func(q, k, v, causal=True).sum(), (q, k, v))
+    want = torch.autograd.grad(runtime.attention(q, k, v, causal=True).sum(), (q, k, v))
+    for a, b in zip(got, want, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_packed_lengths() -> None:
+    q, k, v = random(70, 4, 64), random(100, 2, 64), random(100, 2, 64)
+    places = {"cu_seqlens_q": ints(0, 30, 30, 70), "cu_seqlens_k": ints(0, 60, 80, 100)}
+    o, lse, _ = runtime.flash_attn_varlen_func(
+        q, k, v, *places.values(), 40, 60, causal=True, return_attn_probs=True
+    )
+    want, want_lse = reference(q[None], k[None], v[None], **places, window_right=0)
+    close(o, want[0])
+    torch.testing.assert_close(lse.double(), want_lse[0], rtol=2.0**-20, atol=2.0**-18)
+
+
+@pytest.mark.parametrize("tokens", [1, 20])
+def test_packed_queries_over_pages(tokens: int) -> None:
+    """A page table brings its lengths as upstream's do: as cu_seqlens_k, or as seqused_k."""
+    q = random(2 * tokens, 4, 64)
+    k, v = random(7, 16, 2, 64), random(7, 16, 2, 64)
+    table, lengths = ints(5, 1, 6, 0, 3, 2).view(2, 3), ints(33, 48)
+    places = ints(0, tokens, 2 * tokens)
+    options: dict[str, Any] = {"block_table": table, "causal": True, "return_attn_probs": True}
+    o, lse, _ = runtime.flash_attn_varlen_func(
+        q, k, v, places, ints(0, 33, 81), tokens, 48, **options
+    )
+    again, _, _ = runtime.flash_attn_varlen_func(
+        q, k, v, places, None, tokens, 48, seqused_k=lengths, **options
+    )
+    want, want_lse = reference(
+        q[None], k, v, cu_seqlens_q=places, seqused_k=lengths, block_table=table, window_right=0
+    )
+    close(o, want[0])
+    torch.testing.assert_close(lse.double(), want_lse[0], rtol=2.0**-20, atol=2.0**-18)
+    assert torch.equal(o, again)
+
+
+def rotated(x: Tensor, cos: Tensor, sin: Tensor, first: int, interleaved: bool) -> Tensor:
+    """x, [S, heads, D], as complex numbers times powers of rotations, in fp64."""
+    n, half = x.shape[0], cos.shape[1]
+    turn = torch.complex(cos.double(), sin.double())[first : first + n, None]
+    turned, rest = x[..., : 2 * half].double(), x[..., 2 * half :].double()
+    pairs = turned.unflatten(-1, (half, 2) if interleaved else (2, half))
+    pairs = pairs if interleaved else pairs.transpose(-1, -2)
+    product = torch.view_as_real(torch.view_as_complex(pairs.contiguous()) * turn)
+    product = product if interleaved else product.transpose(-1, -2)
+    return torch.cat([product.flatten(-2), rest], -1)
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("where", ["caches", "pages", "some caches", "padded caches"])
+@pytest.mark.parametrize("queries", [1, 40])
+def test_a_cache_takes_the_newest_keys(queries: int, where: str, interleaved: bool) -> None:
+    """Rotated, in place, each batch entry from its own length on; nothing else is touched."""
+    angles = torch.rand(200, 12)
+    cos, sin = angles.cos(), angles.sin()
+    lengths = [30, 7]
+    q = random(2, queries, 4, 64)
+    new_k, new_v = random(2, queries, 2, 64), random(2, queries, 2, 64)
+    k_cache, v_cache = random(6, 16 if where == "pages" else 80, 2, 64), random(6, 80, 2, 64)
+    options: dict[str, Any] = {}
+    entries = [0, 1]
+    if where == "pages":
+        k_cache, v_cache = random(12, 16, 2, 64), random(12, 16, 2, 64)
+        options["block_table"] = ints(5, 1, 6, 0, 3, 2, 11, 10, 9, 8).view(2, 5)
+    elif where == "some caches":
+        options["cache_batch_idx"] = ints(4, 2)
+        entries = [4, 2]
+    elif where == "padded caches":
+        options["cache_leftpad"] = ints(10, 3)
+        k_cache, v_cache = k_cache[:2], v_cache[:2]
+    else:
+        k_cache, v_cache = k_cache[:2], v_cache[:2]
+    before = k_cache.clone(), v_cache.clone()
+    o = runtime.flash_attn_with_kvcache(
+        q, k_cache, v_cache, new_k, new_v, cos, sin, ints(*lengths), causal=True,
+        rotary_interleaved=interleaved, **options,
+    )  # fmt: skip
+    for b, n in enumerate(lengths):
+        pad = int(options["cache_leftpad"][b]) if where == "padded caches" else 0
+        lines = [t[entries[b]] for t in before]
+        if where == "pages":
+            lines = [t[options["block_table"][b]].flatten(0, 1) for t in before]
+        turned = rotated(new_k[b], cos, sin, n - pad, interleaved)
+        lines[0] = torch.cat([lines[0][:n].double(), turned])[None, pad:]
+        lines[1] = torch.cat([lines[1][:n], new_v[b]])[None, pad:]
+        own = rotated(q[b], cos, sin, n - pad, interleaved)[None]
+        close(o[b], reference(own, *lines, window_right=0)[0][0])
+    changed = (k_cache != before[0]).any(-1).sum(), (v_cache != before[1]).any(-1).sum()
+    assert [int(n) for n in changed] == [2 * 2 * queries] * 2
+
+
+def test_without_a_mask_queries_are_rotated_by_one_position() -> None:
+    """As upstream does it."""
+    angles = torch.rand(50, 32)
+    q, new = random(1, 3, 1, 64), random(1, 1, 1, 64)
+    k_cache, v_cache = random(1, 20, 1, 64), random(1, 20, 1, 64)
+    o = runtime.flash_attn_with_kvcache(
+        q, k_cache, v_cache, new, new, angles.cos(), angles.sin(), 9, rotary_interleaved=False
+    )
+    own = rotated(q[0].transpose(0, 1), angles.cos()[9:10], angles.sin()[9:10], 0, False)
+    close(o, reference(own.transpose(0, 1)[None], k_cache[:, :10], v_cache[:, :10])[0])
+
+
+def test_in_a_compiled_graph() -> None:
+    """One graph, which writes the cache in place."""
+    q, new = random(2, 1, 4, 64), random(2, 1, 2, 64)
+    caches = random(2, 2, 40, 2, 64)
+    packed, places = random(60, 4, 64), ints(0, 25, 60)
+
+    def step(caches: Tensor) -> tuple[Tensor, Tensor]:
+        k, v = caches.unbind()
+        o = runtime.flash_attn_with_kvcache(q, k, v, new, new, cache_seqlens=ints(7, 12))
+        return o, runtime.flash_attn_varlen_func(
+            packed, packed, packed, places, places, 35, 35, causal=True, window_size=(9, 0)
+        )
+
+    expected = caches.clone()
+    want = step(expected)
+    got = torch.compile(step, fullgraph=True, backend="aot_eager")(caches)
+    for a, b in zip(got, want, strict=True):
+        assert torch.equal(a, b)
+    assert torch.equal(caches, expected)
+
+
+CACHE = torch.zeros(2, 20, 2, 64)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("flash_attn_func", {"dropout_p": 0.1}, "dropout_p: got 0.1, expected 0"),
+        ("flash_attn_func", {"deterministic": True}, "deterministic: got True, expected False"),
+        ("flash_attn_func", {"window_size": 5}, "window_size: got 5, expected two integers"),
+        ("flash_attn_func", {"causal": 1}, "causal: got a int, expected a bool"),
+        ("flash_attn_func", {"q": torch.zeros(2, 40, 3, 64)}, "H % Hk == 0"),
+        ("flash_attn_func", {"q": torch.zeros(2, 40, 64)}, "q: got shape"),
+        ("flash_attn_func", {"k": CACHE[..., :60], "q": torch.zeros(2, 40, 2, 60)}, "D % 8"),
+        (
+            "flash_attn_func",
+            {"q": torch.zeros(2, 40, 2, 64, requires_grad=True), "softcap": 1.0},
+            "requires_grad",
+        ),
+        ("flash_attn_varlen_func", {"cu_seqlens_k": None}, "cu_seqlens_k: got None"),
+        ("flash_attn_varlen_func", {"cu_seqlens_k": ints(0, 1, 2, 3)}, "Ck == "),
+        ("flash_attn_varlen_func", {"cu_seqlens_q": torch.zeros(3)}, "cu_seqlens_q"),
+        ("flash_attn_with_kvcache", {"k": CACHE}, "v: got None"),
+        ("flash_attn_with_kvcache", {"k": CACHE, "v": CACHE}, "cache_seqlens: got None"),
+        ("flash_attn_with_kvcache", {"rotary_cos": CACHE}, "rotary_sin: got None"),
+        (
+            "flash_attn_with_kvcache",
+            {"rotary_cos": CACHE, "rotary_sin": CACHE},
+            "rotary_cos: got a tensor without k",
+        ),
+        (
+            "flash_attn_with_kvcache",
+            {"page_table": ints(0)[None], "block_table": ints(0)[None]},
+            "page_table: got block_table, too",
+        ),
+    ],
+)
+def test_what_no_kernel_does_is_refused_by_name(
+    name: str, arguments: dict[str, Any], message: str
+) -> None:
+    tensor = torch.zeros(2, 40, 2, 64)
+    usual: dict[str, Any] = {"q": tensor, "k": CACHE, "v": CACHE}
+    if name == "flash_attn_varlen_func":
+        usual = {"q": tensor[0], "k": CACHE[0], "v": CACHE[0]}
+        usual |= {"cu_seqlens_q": ints(0, 3, 40), "cu_seqlens_k": ints(0, 3, 20)}
+    elif name == "flash_attn_with_kvcache":
+        usual = {"q": tensor, "k_cache": CACHE, "v_cache": CACHE}
+    with pytest.raises(runtime.InvalidArgument, match=message):
+        getattr(runtime, name)(**usual | arguments)
