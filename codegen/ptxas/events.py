@@ -7,6 +7,7 @@ service with timestamps before every line. So a message is looked for at the wor
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
@@ -358,6 +359,7 @@ class Scanner:
         self._taker.take(Frame(stack, stores, loads, _tail(match[4]), line, number))
 
 
+@functools.lru_cache(1024)  # most are alike
 def _tail(text: bytes) -> Tail:
     figures: dict[str, int] = {}
     other: list[tuple[str, str]] = []
