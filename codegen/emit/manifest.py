@@ -18,10 +18,8 @@ from codegen.spec.model import (
     Configuration,
     Parameter,
     Rule,
-    Target,
     Tensor,
     Trace,
-    TunedRow,
 )
 
 
@@ -137,20 +135,6 @@ def _rule(rule: Rule) -> form.Rule:
     return form.Rule(that=rule.that.text, because=rule.because)
 
 
-def _tuned_row(target: Target, row: TunedRow) -> form.TunedRow:
-    return form.TunedRow(
-        device=row.device,
-        parameters=dict(row.parameters),
-        ranges=row.ranges,
-        take=row.take,
-        configuration=target.by_name(row.values),
-        milliseconds=row.milliseconds,
-        runner_up=row.runner_up,
-        runner_up_milliseconds=row.runner_up_milliseconds,
-        tie=row.tie,
-    )
-
-
 def _target(chosen: TargetSpace, file_of: Mapping[str, str]) -> form.Target:
     target = chosen.target
     return form.Target(
@@ -165,7 +149,7 @@ def _target(chosen: TargetSpace, file_of: Mapping[str, str]) -> form.Target:
         requires=tuple(map(_rule, target.requires)),
         budget=dict(target.budget),
         build=_build_settings(target.build),
-        tuned=tuple(_tuned_row(target, row) for row in target.tuned),
+        tuned=target.tuned,
         kernels=tuple(_kernel(c, file_of[c.key]) for c in chosen.configurations),
     )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from codegen import hardware
+from codegen import hardware, manifest
 from codegen.architectures import Architecture, of_target
 from codegen.dtypes import DTYPES
 from codegen.manifest import Gradient, SizeRange
@@ -368,20 +368,17 @@ class Configuration(NamedTuple):
         return cpp_type_name(self.tokens, self.target.taken_names)
 
 
-@dataclass(frozen=True)
-class TunedRow:
-    """A row of <target>.tuned.yaml: a kernel that was measured to be the fastest."""
+@dataclass(frozen=True, kw_only=True)
+class TunedRow(manifest.TunedRow):
+    """A row of <target>.tuned.yaml, with its place."""
 
-    device: str
-    parameters: tuple[tuple[str, ParameterValue], ...]  # what the caller asks for
-    ranges: tuple[SizeRange, ...]
-    take: str  # a key of the target
-    values: tuple[ParameterValue, ...]  # which the key stands for
-    milliseconds: float
-    runner_up: str | None
-    runner_up_milliseconds: float | None
-    tie: bool
+    configuration: Mapping[str, ParameterValue]
     location: Location
+
+    @property
+    def values(self) -> tuple[ParameterValue, ...]:
+        """What its key stands for, in the order of the spec."""
+        return tuple(self.configuration.values())
 
 
 @dataclass(frozen=True)

@@ -53,10 +53,10 @@ def load_tuned(document: Document, family: Family, target: Target) -> tuple[Tune
         rows.append(
             TunedRow(
                 device=row.device,
-                parameters=tuple(row.parameters.items()),
+                parameters=row.parameters,
                 ranges=ranges,
                 take=row.take,
-                values=values,
+                configuration=target.by_name(values),
                 milliseconds=row.milliseconds,
                 runner_up=row.runner_up,
                 runner_up_milliseconds=row.runner_up_milliseconds,

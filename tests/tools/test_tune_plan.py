@@ -61,10 +61,11 @@ def test_rows_are_of_the_shapes_that_are_measured_and_no_two_cover_a_length(name
     measured = {(shape.parameters, shape.ranges) for shape in target.shapes.shapes}
     lengths = {}
     for row in target.tuned:
-        assert (row.parameters, row.ranges) in measured
+        parameters = tuple(row.parameters.items())
+        assert (parameters, row.ranges) in measured
         ranges = {found.symbols: (found.least, found.most) for found in row.ranges}
         assert ranges["Sq",] == ranges["Sk",]
-        lengths.setdefault((row.device, row.parameters), []).append(ranges["Sq",])
+        lengths.setdefault((row.device, parameters), []).append(ranges["Sq",])
     assert lengths
     for found in lengths.values():
         found.sort()
@@ -75,9 +76,9 @@ def test_where_rows_of_sm80_stand_on_hopper_those_of_sm90a_come_first():
     """A row decides before a kernel without one: of the other target, it would slow a call down."""
 
     def places(name):
-        return [(row.device, row.parameters, row.ranges) for row in TARGETS[name].tuned]
+        return [(row.device, *row.parameters.items(), row.ranges) for row in TARGETS[name].tuned]
 
-    on_hopper = {device for device, _, _ in places("sm90a")}
+    on_hopper = {device for device, *_ in places("sm90a")}
     of_sm80 = {place for place in places("sm80") if place[0] in on_hopper}
     assert of_sm80
     assert of_sm80 <= set(places("sm90a"))
@@ -88,7 +89,9 @@ def test_the_kernel_of_a_row_takes_part_before_that_which_is_taken_without_rows(
     target = TARGETS["sm90a"]
     shape = target.shapes.shapes[0]
     (row,) = (
-        r for r in target.tuned if (r.parameters, r.ranges) == (shape.parameters, shape.ranges)
+        r
+        for r in target.tuned
+        if (r.parameters, r.ranges) == (dict(shape.parameters), shape.ranges)
     )
     other = next(
         c
@@ -99,7 +102,9 @@ def test_the_kernel_of_a_row_takes_part_before_that_which_is_taken_without_rows(
     )
     target = dataclasses.replace(
         target,
-        tuned=(dataclasses.replace(row, device="H200", take=other.key, values=other.values),),
+        tuned=(
+            dataclasses.replace(row, device="H200", take=other.key, configuration=other.parameters),
+        ),
     )
     for device, expected in (("H200", [other.key, row.take]), ("H100", [row.take])):
         (shape_plan, *_) = plan(
