@@ -18,6 +18,14 @@ class NativeKernel:
         requested: tuple[bool, ...],
         out: _Out,
     ) -> _Result: ...
+    def launch_times(
+        self,
+        inputs: _Inputs,
+        scalars: _Scalars,
+        requested: tuple[bool, ...],
+        out: _Out,
+        count: int,
+    ) -> _Result: ...
     def trace(
         self,
         inputs: _Inputs,

@@ -37,33 +37,35 @@ struct Layout {
 
 template <class Element, int kOuter>
 LaunchResult encode(MappedTensor& mapped, const Layout& layout,
-                    const TensorMapDimension (&outer)[kOuter]) {
+                    const TensorMapDimension (&outer)[kOuter], int device) {
   if (layout.rows.stride == 0 && layout.rows.extent > 1)
     return {
         "a tensor map has no stride of 0 along the sequence: copy the expanded tensor, "
         "tensor.contiguous()"};
   mapped.head_step = layout.heads.stride != 0;
   mapped.batch_step = layout.batch.stride != 0;
-  return encode_tensor_map<Element>(mapped.map, layout.data, layout.columns, outer);
+  return encode_tensor_map<Element>(mapped.map, layout.data, layout.columns, outer, device);
 }
 
 // K or V, in boxes of `block` rows.
 template <class Element>
-LaunchResult encode_keys(MappedTensor& mapped, Layout layout, int block) {
+LaunchResult encode_keys(MappedTensor& mapped, Layout layout, int block, int device) {
   layout.rows.box = block;
-  return encode<Element>(mapped, layout, {layout.rows, layout.heads, layout.batch});
+  return encode<Element>(mapped, layout, {layout.rows, layout.heads, layout.batch}, device);
 }
 
 // Q or O, in boxes of a slab.
 template <class Element>
-LaunchResult encode_queries(MappedTensor& mapped, Layout layout, const PackedRows& rows) {
+LaunchResult encode_queries(MappedTensor& mapped, Layout layout, const PackedRows& rows,
+                            int device) {
   layout.rows.box = rows.queries;
   const auto [heads, stride, _] = layout.heads;
   return encode<Element>(mapped, layout,
                          {{rows.heads, stride, rows.heads},
                           layout.rows,
                           {heads / rows.heads, rows.heads * stride},
-                          layout.batch});
+                          layout.batch},
+                         device);
 }
 
 // The counter of dynamic scheduling. Without one, when graphs hold as many launches as there are
@@ -161,10 +163,12 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
     return args.Sk > 0 ? Layout(tensor, args.D, args.Sk, args.Hk, args.B)
                        : Layout(args.q, args.D, 1, 1, 1);
   };
-  for (const LaunchResult& result : {encode_queries<Element>(problem.q, q, rows),
-                                     encode_keys<Element>(problem.k, keys(args.k), Config::B_c),
-                                     encode_keys<Element>(problem.v, keys(args.v), Config::B_c),
-                                     encode_queries<Element>(problem.o, o, rows)})
+  const int gpu = context.device;
+  for (const LaunchResult& result :
+       {encode_queries<Element>(problem.q, q, rows, gpu),
+        encode_keys<Element>(problem.k, keys(args.k), Config::B_c, gpu),
+        encode_keys<Element>(problem.v, keys(args.v), Config::B_c, gpu),
+        encode_queries<Element>(problem.o, o, rows, gpu)})
     if (result.error != nullptr) return result;
   if (Config::dynamic) {
     const cudaError_t status = find_counter(context, problem.counter);

@@ -6,6 +6,7 @@
 #include <cuda.h>
 #include <cuda_runtime.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
@@ -21,16 +22,50 @@ struct TensorMapDimension {
   int box = 1;
 };
 
+// All that a map is made of, beside its type.
+template <int kOuter>
+struct TensorMapKey {
+  const void* data;
+  std::int64_t inner, extents[kOuter], strides[kOuter];
+  int boxes[kOuter], device;
+
+  bool operator==(const TensorMapKey&) const = default;
+
+  std::size_t hash() const {  // by the address alone: tensors of a call have their own
+    return reinterpret_cast<std::uintptr_t>(data) / 16 * 0x9e3779b97f4a7c15u >> 32;
+  }
+};
+
 // The map of a tensor of 16-bit elements whose innermost dimension has `inner` elements, stride 1,
-// for boxes of 64 of these. In shared memory such a row of a box takes 128 bytes, swizzled. What a
-// box has outside the tensor is read as zeros and is not written. Strides are multiples of 16
-// bytes, extents at least 1.
+// for boxes of 64 of these, on `device`, the current one. In shared memory such a row of a box
+// takes 128 bytes, swizzled. What a box has outside the tensor is read as zeros and is not written.
+// Strides are multiples of 16 bytes, extents at least 1. Each thread keeps the maps it made last:
+// memory is used again, and the driver takes longer than a comparison.
 template <class Element, int kOuter>
 LaunchResult encode_tensor_map(CUtensorMap& map, const void* data, std::int64_t inner,
-                               const TensorMapDimension (&outer)[kOuter]) {
+                               const TensorMapDimension (&outer)[kOuter], int device) {
   static_assert(std::is_same_v<Element, bf16> || std::is_same_v<Element, fp16>);
+  struct Made {
+    bool is_known;
+    TensorMapKey<kOuter> key;
+    CUtensorMap map;
+  };
+  constexpr std::size_t kKept = 64;
+  static thread_local Made kept[kKept];
   constexpr auto kType = std::is_same_v<Element, bf16> ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
                                                        : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+  TensorMapKey<kOuter> key{.data = data, .inner = inner, .device = device};
+  for (int i = 0; i < kOuter; ++i) {
+    key.extents[i] = outer[i].extent;
+    // Of an extent of 1 the stride is never used, and may be anything.
+    key.strides[i] = outer[i].extent == 1 ? 16 / sizeof(Element) : outer[i].stride;
+    key.boxes[i] = outer[i].box;
+  }
+  Made& made = kept[key.hash() % kKept];
+  if (made.is_known && made.key == key) {
+    map = made.map;
+    return {};
+  }
   static const auto encode =
       driver_function<decltype(cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled", 12000);
   if (encode == nullptr)
@@ -40,11 +75,9 @@ LaunchResult encode_tensor_map(CUtensorMap& map, const void* data, std::int64_t 
   cuuint32_t box[kOuter + 1] = {64};
   cuuint32_t steps[kOuter + 1] = {1};
   for (int i = 0; i < kOuter; ++i) {
-    extents[i + 1] = static_cast<cuuint64_t>(outer[i].extent);
-    // Of an extent of 1 the stride is never used, and may be anything.
-    strides[i] =
-        outer[i].extent == 1 ? 16 : static_cast<cuuint64_t>(outer[i].stride) * sizeof(Element);
-    box[i + 1] = static_cast<cuuint32_t>(outer[i].box);
+    extents[i + 1] = static_cast<cuuint64_t>(key.extents[i]);
+    strides[i] = static_cast<cuuint64_t>(key.strides[i]) * sizeof(Element);
+    box[i + 1] = static_cast<cuuint32_t>(key.boxes[i]);
     steps[i + 1] = 1;
   }
   void* address = const_cast<void*>(data);  // the driver's type knows no map to read from alone
@@ -53,6 +86,7 @@ LaunchResult encode_tensor_map(CUtensorMap& map, const void* data, std::int64_t 
              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
     return {
         "a tensor's strides are beyond what tensor maps take: multiples of 16 bytes below 2^40"};
+  made = {true, key, map};
   return {};
 }
 

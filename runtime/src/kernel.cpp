@@ -276,6 +276,8 @@ void Kernel::launch(Call& call) {
   {
     ReleaseGil released;
     result = launch_(args, context);
+    for (int i = 1; i < call.num_launches && result.error == nullptr; ++i)
+      result = launch_(args, context);
   }
   if (result.error == nullptr) [[likely]]
     return;
@@ -304,6 +306,16 @@ nb::object Kernel::run(nb::tuple inputs, nb::tuple scalars, nb::tuple requested,
   Call call;
   call.wants_all = out.is_none();
   const Profiled span(call.torch, entry_.key);
+  return perform(call, std::move(inputs), std::move(scalars), std::move(requested), std::move(out));
+}
+
+nb::object Kernel::launch_times(nb::tuple inputs, nb::tuple scalars, nb::tuple requested,
+                                nb::object out, int count) {
+  for (int i = 0; i < target_.num_workspaces; ++i)
+    if (target_.workspace[i].zeroed)
+      throw InvalidArgument(text(key(), ": its workspace is zeroed before each launch"));
+  Call call;
+  call.num_launches = count;
   return perform(call, std::move(inputs), std::move(scalars), std::move(requested), std::move(out));
 }
 

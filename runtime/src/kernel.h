@@ -43,6 +43,10 @@ class Kernel {
   // operator while something records or transforms what PyTorch does.
   nb::object call(nb::tuple inputs, nb::tuple scalars, nb::tuple requested, nb::object out);
 
+  // As call(), but launches `count` times: what a launch alone takes, for tools that measure.
+  nb::object launch_times(nb::tuple inputs, nb::tuple scalars, nb::tuple requested, nb::object out,
+                          int count);
+
   // As run(), of a traced kernel that is asked for its trace. Returns what run() does, and the
   // trace's records, [*grid, floats of a record] f32; what the kernel does not write is NaN.
   nb::tuple trace(nb::tuple inputs, nb::tuple scalars, nb::tuple requested, nb::object out);

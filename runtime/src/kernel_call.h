@@ -45,6 +45,7 @@ struct Kernel::Call {
   bool are_inputs_read = false;            // by who chose the kernel
   const DimensionOrder* orders = nullptr;  // of each tensor; null: as the kernel has them
   bool is_launched = false;
+  int num_launches = 1;
   bool wants_trace = false;
   nb::object trace;
   TensorInfo records;

@@ -88,6 +88,8 @@ NB_MODULE(_native, module) {
   nb::class_<Kernel>(module, "NativeKernel")
       .def_prop_ro("key", &Kernel::key)
       .def("run", &Kernel::run, "inputs"_a, "scalars"_a, "requested"_a, "out"_a.none())
+      .def("launch_times", &Kernel::launch_times, "inputs"_a, "scalars"_a, "requested"_a,
+           "out"_a.none(), "count"_a)
       .def("trace", &Kernel::trace, "inputs"_a, "scalars"_a, "requested"_a, "out"_a.none())
       .def("call", &Kernel::call, "inputs"_a, "scalars"_a, "requested"_a, "out"_a.none());
   nb::class_<Selector>(module, "Selector")

@@ -157,7 +157,14 @@ Torch::Torch() : module_(nb::module_::import_("torch")) {
   empty_ = module_.attr("empty");
   empty_strided_ = module_.attr("empty_strided");
   zeros_ = module_.attr("zeros");
-  increment_version_ = module_.attr("autograd").attr("graph").attr("increment_version");
+  // What torch.autograd.graph.increment_version calls with several tensors, if it takes them.
+  increment_version_ = nb::getattr(internals, "_increment_version", nb::none());
+  try {
+    increment_version_(nb::make_tuple(tensor));
+  } catch (const nb::python_error&) {  // PyTorch before 2.6
+    increment_version_ = nb::object();
+    increment_one_version_ = module_.attr("autograd").attr("graph").attr("increment_version");
+  }
   current_stream_ = module_.attr("cuda").attr("current_stream");
   for (int i = 0; i < kNumDtypes; ++i)
     dtypes_[i] = module_.attr(kDtypes[i].torch_name + std::string("torch.").size());
@@ -380,7 +387,11 @@ nb::object Torch::zeros(std::int64_t bytes, dlpack::Device device) {
 }
 
 void Torch::mark_written(const TensorInfo& tensor) {
-  if (!tensor.is_inference) increment_version_(nb::handle(tensor.object));
+  if (tensor.is_inference) return;
+  if (increment_version_.is_valid())
+    increment_version_(nb::make_tuple(nb::handle(tensor.object)));
+  else
+    increment_one_version_(nb::handle(tensor.object));
 }
 
 }  // namespace kernelmint

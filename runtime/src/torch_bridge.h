@@ -155,7 +155,7 @@ class Torch {
   nb::object is_wrapped_;
   nb::object forward_ad_;  // the namespace of torch.autograd.forward_ad
   nb::object is_grad_enabled_, get_num_threads_, empty_, empty_strided_, zeros_;
-  nb::object increment_version_;
+  nb::object increment_version_, increment_one_version_;  // one of them
   nb::object current_stream_;
   nb::object is_inference_mode_, profiler_, record_function_;  // profiler_: its namespace
   nb::object dtypes_[kNumDtypes];

@@ -134,6 +134,54 @@ def test_kernel_resolves_once(cpu_info):
     assert repr(kernel) == f"<FlashForward {cpu_info.key}>"
 
 
+def test_the_first_look_up_of_a_key_does_as_much_among_ten_thousand_kernels(run_python, tmp_path):
+    script = """
+import dataclasses, sys
+import runtime
+from runtime import manifest, packs
+
+keys = [i.key for i in runtime.kernels("flash_forward", "cpu", "dtype == f32") if i.available]
+
+def lines(key):
+    count = 0
+    def trace(frame, event, argument):
+        nonlocal count
+        count += 1
+        return trace
+    sys.settrace(trace)
+    runtime.kernel(key)
+    sys.settrace(None)
+    return count
+
+lines(keys[0])
+few = lines(keys[1])
+found = manifest._families(packs.of("flash_forward"))
+def grown(target):
+    others = [
+        dataclasses.replace(kernel, key=f"{kernel.key}-{i}")
+        for i in range(10_000 // len(target.kernels) + 1)
+        for kernel in target.kernels
+    ]
+    return dataclasses.replace(target, kernels=(*others, *target.kernels))
+family = found["flash_forward"]
+found["flash_forward"] = dataclasses.replace(family, targets=tuple(map(grown, family.targets)))
+for function in (manifest._by_key, manifest._merged):
+    function.cache_clear()
+lines(keys[2])  # of which one reads the manifest
+assert len(runtime.kernels("flash_forward", "cpu")) > 10_000
+assert lines(keys[3]) == few, few
+"""
+    run_python(script, tmp_path)
+
+
+def test_a_bare_launch_is_made_as_often_as_asked(cpu_info):
+    kernel = runtime.kernel(cpu_info.key)
+    q, k, v = qkv(cpu_info)
+    out = torch.full_like(q, float("nan"))
+    kernel._native.launch_times((q, k, v), (None,), (False,), out, 3)
+    assert torch.equal(out, kernel(q, k, v))
+
+
 def test_an_unknown_key_names_what_is_built_the_nearest_and_the_command(cpu_info):
     wanted = cpu_info.key.replace("-c128", "-c160")  # which its spec allows
     with pytest.raises(KernelNotFound) as caught:
