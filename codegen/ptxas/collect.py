@@ -1,7 +1,7 @@
 """Joins the build's ptxas logs with the manifest into one CSV. The standard library alone.
 
     python codegen/ptxas/collect.py LOGDIR --manifest generated/manifest.json --csv OUT \\
-        [--nvcc-version 13.0.88] [--flags="-O3 --use_fast_math"] [--include DIR]...
+        [--units DIR] [--nvcc-version 13.0.88] [--flags="-O3 --use_fast_math"] [--include DIR]...
 
 Exit status: 0; 1 if there are logs and they hold no kernel of the manifest; 2 for bad input. A
 folder without any log is a build without CUDA: its CSV has no rows.
@@ -43,12 +43,15 @@ def write_csv(
     nvcc_version: str | None = None,
     flags: str = "",
     include: Sequence[Path] = (),
+    units: Path | None = None,
 ) -> Collected:
     """Writes the CSV of the logs in `folder`; the other arguments are the command's.
 
     Raises NoKernelsError if there are logs and they hold no kernel, ReportError for bad input.
     """
     manifest = Manifest(manifest_file)
+    if units is not None:
+        manifest.compiled_together(units)
     toolchain = f"nvcc {nvcc_version}" if nvcc_version else None
     code = CodeFingerprint(manifest, [INCLUDE, *include], flags)
     rows, remarks, statistics = collect(folder, manifest, toolchain, code)
@@ -128,6 +131,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--flags", default="", help="compiler flags, for the code's fingerprint")
     parser.add_argument(
         "--include", type=Path, action="append", default=[], help="a folder of foreign headers"
+    )
+    parser.add_argument(
+        "--units", type=Path, help="the folder of files that build/units.py wrote, if it did"
     )
     options = parser.parse_args(arguments)
     try:

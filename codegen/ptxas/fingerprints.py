@@ -40,6 +40,7 @@ class Manifest:
         self.targets: dict[tuple[str, str], Mapping[str, Any]] = {}
         self.spec_dirs: list[Path] = []
         self._shards: dict[str, list[str]] = {}  # keys by file
+        self._units: dict[str, str] = {}  # what is compiled in place of a file
         self._sources: dict[str, list[tuple[str, str]]] = {}  # targets by a source of their own
         for path in paths:
             try:
@@ -68,6 +69,16 @@ class Manifest:
                     }
                     self._shards.setdefault(str(kernel["file"]), []).append(kernel["key"])
         self.spec_dirs += [(path.parent / folder).resolve() for folder in data.get("spec_dirs", ())]
+
+    def compiled_together(self, folder: Path) -> None:
+        """The generated files that files in `folder` include are compiled as those, named relative
+        to it: codegen/build/units.py."""
+        for path in sorted(folder.rglob("*.cu")):
+            unit = path.relative_to(folder).as_posix()
+            for include in _INCLUDE.findall(path.read_bytes()):
+                shard = include.decode()
+                self._shards.setdefault(unit, []).extend(self._shards.pop(shard, ()))
+                self._units[shard] = unit
 
     def attributed(self, rows: Iterable[Row]) -> list[Row]:
         """The rows; a kernel whose symbol names no configuration has the key of its object, if
@@ -117,7 +128,8 @@ class Manifest:
             for capability in sorted(filter(wanted.suits, built)):
                 arch = f"sm_{wanted.on(capability)}"
                 for kernel in target["kernels"]:
-                    shard = (str(kernel["file"]), arch)
+                    file = str(kernel["file"])
+                    shard = (self._units.get(file, file), arch)
                     stands_in = shard in keyless or (
                         shard not in shards and (name, arch) in in_sources
                     )

@@ -81,6 +81,42 @@ function(kernelmint_choose_architectures targets result)
   set(${result} "${_chosen}" PARENT_SCOPE)
 endfunction()
 
+# Sets `shards` to what is compiled for a target: them, or, if headers cost more than kernels, a few
+# files that include them, in `units` beside the folder of logs.
+function(kernelmint_group_shards family target architectures ptxas shards)
+  cmake_path(REPLACE_FILENAME ptxas units OUTPUT_VARIABLE units)
+  kernelmint_find_places("${KERNELMINT_BUILD_INCLUDE_${family}_${target}}" foreign)
+  string(TOUPPER "${CMAKE_BUILD_TYPE}" config)
+  separate_arguments(flags UNIX_COMMAND "${CMAKE_CUDA_FLAGS} ${CMAKE_CUDA_FLAGS_${config}}")
+  set(command ${CMAKE_CUDA_COMPILER} ${flags} -std=c++${KERNELMINT_STANDARD} ${KERNELMINT_FLAGS_cuda}
+      ${KERNELMINT_FLAGS_cuda_host})
+  if(CMAKE_CUDA_HOST_COMPILER)
+    list(APPEND command -ccbin "${CMAKE_CUDA_HOST_COMPILER}")
+  endif()
+  if(KERNELMINT_DEBUG)
+    list(APPEND command -G -DKERNELMINT_DEBUG=1)
+  endif()
+  list(TRANSFORM architectures REPLACE "^(.*)-real$"
+       "--generate-code=arch=compute_\\1,code=[sm_\\1]" OUTPUT_VARIABLE code)
+  set(include ${KERNELMINT_INCLUDES})
+  list(TRANSFORM include PREPEND "-I")
+  list(TRANSFORM foreign PREPEND "-isystem=")
+  execute_process(
+    COMMAND ${KERNELMINT_PYTHON} "${KERNELMINT_CODEGEN}/build/units.py"
+            "${KERNELMINT_GENERATED}/manifest.json" ${family} ${target} "${units}" --
+            ${command} ${code} ${include} ${foreign}
+    OUTPUT_VARIABLE found ERROR_VARIABLE said RESULT_VARIABLE failed)
+  if(failed)
+    message(FATAL_ERROR "Kernelmint: ${said}")
+  endif()
+  if(said)
+    message(STATUS "Kernelmint: ${said}")
+  endif()
+  if(found)
+    set(${shards} "${found}" PARENT_SCOPE)
+  endif()
+endfunction()
+
 # Adds the shards and the sources of a CUDA target to the library; sets `built` to the architectures
 # that it is built for: none, if none that was asked for suits it.
 function(kernelmint_add_cuda_target library family target shards sources ptxas built)
@@ -93,6 +129,7 @@ function(kernelmint_add_cuda_target library family target shards sources ptxas b
   endif()
   if(shards OR sources)
     set(objects ${library}_${target})
+    kernelmint_group_shards(${family} ${target} "${architectures}" "${ptxas}" shards)
     kernelmint_add_cuda_objects(${library} ${objects} "${shards};${sources}" ${target}
                                 "${architectures}" "${ptxas}")
     kernelmint_compile_as(${objects} KERNELMINT_BUILD ${family}_${target} CUDA)
@@ -118,7 +155,8 @@ function(kernelmint_add_cuda_objects library objects sources target architecture
     target_compile_definitions(${objects} PRIVATE KERNELMINT_DEBUG=1)
   endif()
   set(roots)  # what logs are named relative to
-  foreach(root IN LISTS KERNELMINT_GENERATED KERNELMINT_SPEC_DIRS)
+  cmake_path(REPLACE_FILENAME ptxas units OUTPUT_VARIABLE units)
+  foreach(root IN LISTS KERNELMINT_GENERATED KERNELMINT_SPEC_DIRS units)
     list(APPEND roots --root "${root}")
   endforeach()
   set(launcher ${KERNELMINT_PYTHON} "${KERNELMINT_CODEGEN}/build/compile_logged.py"

@@ -115,7 +115,8 @@ function(kernelmint_build_pack name destination no_sources also_made_of)
     OUTPUT "${folder}/ptxas.csv"
     COMMAND "${CMAKE_COMMAND}" -E make_directory "${folder}/ptxas"
     COMMAND ${KERNELMINT_PYTHON} "${KERNELMINT_CODEGEN}/ptxas/collect.py" "${folder}/ptxas"
-            --manifest "${KERNELMINT_GENERATED}/manifest.json" --csv "${folder}/ptxas.csv"
+            --manifest "${KERNELMINT_GENERATED}/manifest.json" --units "${folder}/units"
+            --csv "${folder}/ptxas.csv"
             --nvcc-version "${CMAKE_CUDA_COMPILER_VERSION}"
             "--flags=${CMAKE_CUDA_FLAGS} ${config} debug=$<BOOL:${KERNELMINT_DEBUG}>" ${foreign}
     DEPENDS ${libraries}

@@ -1,0 +1,168 @@
+"""Which generated files of a CUDA target are compiled together, by what including headers costs.
+
+    units.py MANIFEST FAMILY TARGET FOLDER -- COMMAND ...
+
+prints nothing; or, if the headers of the files that the manifest names cost more than their kernels
+do, a CMake list of fewer files that include them, FOLDER/<family>/<target>/<number>.cu, and on
+stderr that it is so. COMMAND is nvcc's, without what the spec's `build:` adds and without a file.
+What was measured is kept beside FOLDER's files, until the command or the list of headers is
+another. Standard library only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+# Including headers so few times costs less than finding out what it costs.
+_FEW = 4
+# Seconds of processor time that nvcc takes to list headers: CUDA's own 0.2, CuTe's with CUB's 2.6.
+# Compiling them takes some seven times as long.
+_LIGHT = 0.7
+
+
+def _await(process: subprocess.Popen[bytes], until: float | None = None) -> float | None:
+    """Processor time of a process and of what it started; None if it fails, or runs for longer."""
+    while True:
+        pid, status, usage = os.wait4(process.pid, 0 if until is None else os.WNOHANG)
+        if pid:
+            process.returncode = os.waitstatus_to_exitcode(status)
+            return usage.ru_utime + usage.ru_stime if status == 0 else None
+        if until is not None and time.monotonic() > until:
+            os.killpg(process.pid, signal.SIGKILL)
+            until = None
+        time.sleep(0.05)
+
+
+def _start(command: Sequence[str]) -> subprocess.Popen[bytes]:
+    """In a session of its own, so that it ends with all that it started."""
+    nothing = subprocess.DEVNULL
+    return subprocess.Popen(command, stdout=nothing, stderr=nothing, start_new_session=True)
+
+
+def compile_times(command: Sequence[str], file: Path, folder: Path) -> list[float] | None:
+    """Seconds of processor time that compiling takes of the headers of a generated file, and of the
+    file; None if it fails, or the file takes more than twice as long: its kernels cost most."""
+    headers = folder / "headers.cu"
+    lines = [line for line in file.read_text().splitlines() if line.startswith("#include ")]
+    headers.write_text("\n".join([*lines, ""]))
+    begin = time.monotonic()
+    running = [
+        _start([*command, "-c", str(source), "-o", str(folder / f"{number}.o")])
+        for number, source in enumerate((headers, file))
+    ]
+    of_headers = _await(running[0])
+    now = time.monotonic()
+    of_file = _await(running[1], 2 * now - begin if of_headers else now)
+    return [of_headers, of_file] if of_headers and of_file else None
+
+
+def number_of_units(files: int, seconds: Sequence[float]) -> int:
+    """How many files to compile in place of so many: a power of two, in each of which the kernels
+    cost about as much as the headers; `files`, if that would be no fewer than half."""
+    of_headers, of_file = seconds
+    units = 1
+    while 2 * units * of_headers <= files * max(0.0, of_file - of_headers):
+        units *= 2
+    return units if 2 * units <= files else files
+
+
+def in_units(files: Sequence[str], units: int) -> dict[int, list[str]]:
+    """The files by unit. Their numbers are the lowest bits of their kernels' hashes, so a file that
+    is split stays in its unit, and no other changes."""
+    found: dict[int, list[str]] = {}
+    for file in files:
+        found.setdefault(int(Path(file).stem.rpartition("_")[2]) % units, []).append(file)
+    return found
+
+
+def _measured(command: Sequence[str], file: Path, folder: Path) -> list[float] | None:
+    """`compile_times`, now or before; None also if headers are light."""
+    before = os.times()
+    listed = subprocess.run([*command, "-M", str(file)], capture_output=True, check=False)
+    after = os.times()
+    spent = sum(after[2:4]) - sum(before[2:4])
+    if listed.returncode or spent < _LIGHT:
+        return None
+    _, _, headers = listed.stdout.decode(errors="surrogateescape").partition(":")
+    of = [*command, *sorted(set(headers.split()) - {"\\", str(file)})]
+    digest = hashlib.sha256("\0".join(of).encode(errors="surrogateescape")).hexdigest()
+    kept = folder / "measured.json"
+    if kept.exists() and (known := json.loads(kept.read_text()))["of"] == digest:
+        return known["seconds"]  # type: ignore[no-any-return]
+    work = folder / "measuring"
+    work.mkdir(parents=True, exist_ok=True)
+    seconds = compile_times(command, file, work)
+    shutil.rmtree(work)
+    kept.write_text(json.dumps({"of": digest, "seconds": seconds}))
+    return seconds
+
+
+def _write(folder: Path, units: dict[int, list[str]]) -> list[Path]:
+    """The files of units, and no other; what is as it was stays untouched."""
+    written = {
+        folder / f"{number}.cu": "".join(f'#include "{file}"\n' for file in files)
+        for number, files in sorted(units.items())
+    }
+    for path in set(folder.glob("*.cu")) - set(written):
+        path.unlink()
+    for path, text in written.items():
+        if not path.exists() or path.read_text() != text:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+    return [*written]
+
+
+def _target(manifest: Path, family: str, name: str) -> dict[str, Any]:
+    families = json.loads(manifest.read_text(encoding="utf-8"))["families"]
+    (targets,) = (entry["targets"] for entry in families if entry["name"] == family)
+    (target,) = (entry for entry in targets if entry["name"] == name)
+    return target  # type: ignore[no-any-return]
+
+
+def main(arguments: list[str]) -> None:
+    """The command."""
+    split = arguments.index("--")
+    parser = argparse.ArgumentParser()
+    parser.add_argument("manifest", type=Path)
+    parser.add_argument("family")
+    parser.add_argument("target")
+    parser.add_argument("folder", type=Path)
+    options = parser.parse_args(arguments[:split])
+    target = _target(options.manifest, options.family, options.target)
+    files = sorted({str(kernel["file"]) for kernel in target["kernels"]})
+    if not files:
+        return
+    build = target.get("build", {"flags": [], "definitions": []})
+    definitions = [f"-D{definition}" for definition in build["definitions"]]
+    command = [*arguments[split + 1 :], *build["flags"], *definitions]
+    folder = options.folder / options.family / options.target
+    first = options.manifest.parent / files[0]
+    seconds = _measured(command, first, folder) if len(files) > _FEW else None
+    units = number_of_units(len(files), seconds) if seconds else len(files)
+    if seconds is None or units == len(files):
+        _write(folder, {})
+        return
+    written = _write(folder, in_units(files, units))
+    print(";".join(map(str, written)), end="")
+    print(
+        f"{options.family}.{options.target}: headers take {seconds[0]:.1f} s of the "
+        f"{seconds[1]:.1f} s of a file, so {len(files)} files are compiled as {len(written)} "
+        f"(`files: {units}` in its spec would spare the measuring)",
+        file=sys.stderr,
+        end="",
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
