@@ -49,6 +49,7 @@ def calls_of(key: str, device: torch.device) -> Calls:
     d_head, dtype = parameters["d_head"], operators.DTYPES[parameters["dtype"]]
     q, k, v = torch.randn(3, 1, 2, 1, d_head).to(device, dtype).unbind()
     out = torch.empty_like(q)
+    bhsd = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
     operator = torch.ops.kernelmint.flash_forward.default
     config = {"family": "flash_forward", "target": kernel.info.target, **parameters}
     launch_times = kernel._native.launch_times
@@ -63,12 +64,12 @@ def calls_of(key: str, device: torch.device) -> Calls:
         "kernel(q, k, v, out=out)": lambda: kernel(q, k, v, out=out),
         "kernel(q, k, v)": lambda: kernel(q, k, v),
         "attention": lambda: runtime.attention(q, k, v),
-        "attention, bhsd": lambda: runtime.attention(q, k, v, layout="bhsd"),
+        "attention, bhsd": lambda: runtime.attention(*bhsd, layout="bhsd"),
         "forward(key)": lambda: runtime.forward(key, q, k, v),
         "forward(config)": lambda: runtime.forward(config, q, k, v),
         "torch.ops.kernelmint.flash_forward": lambda: operator(key, q, k, v),
         "kernel(key), the first look-up": look_up,
-        "scaled_dot_product_attention": lambda: F.scaled_dot_product_attention(q, k, v),
+        "scaled_dot_product_attention": lambda: F.scaled_dot_product_attention(*bhsd),
     }
 
 

@@ -58,6 +58,12 @@ def test_an_f_target_runs_on_its_major_version_from_its_minor_version_up(device)
         )
 
 
+def test_what_no_kernel_suits_is_said_of_a_cuda_device_too(device):
+    device((9, 0))
+    with pytest.raises(runtime.KernelNotFound, match="no flash_forward kernel for d_head 100"):
+        choice.choose("flash_forward", torch.device("cuda", 0), {"d_head": 100, "dtype": "bf16"})
+
+
 @pytest.mark.parametrize("capability", [(8, 0), (8, 6), (8, 9), (9, 0)])
 def test_machine_code_runs_on_its_major_version_from_its_minor_version_up(device, capability):
     device(capability)

@@ -139,7 +139,7 @@ FUNCTIONS = {
     "a kernel": Function(lambda d: ByKey(key(d)), _qkv, (1, 1, 1)),
     "its operator": Function(lambda d: Operator(key(d)), _qkv, (1, 1, 1)),
     "a new family's kernel": Function(
-        lambda d: ByKey(f"{FAMILY}.{'cpu' if d == 'cpu' else 'sm80'}.f32-n8192"),
+        lambda d: ByKey(f"{FAMILY}.{'cpu.f32-n8192' if d == 'cpu' else 'sm80.f32-t256-n1024'}"),
         lambda d, length: tuple(torch.randn(2, 3, length, device=d)),
         (1, 1),
     ),
