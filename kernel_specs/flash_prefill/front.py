@@ -28,14 +28,18 @@ def flash_attn_func(
     deterministic: bool = False,
     return_attn_probs: bool = False,
     *,
+    seqused_q: torch.Tensor | None = None,
+    seqused_k: torch.Tensor | None = None,
+    leftpad_k: torch.Tensor | None = None,
     s_aux: torch.Tensor | None = None,
     num_splits: int = 0,
 ) -> Any:
-    """Attention of sequences of equal lengths, as FlashAttention's function of this name.
+    """Attention of a batch of sequences, as FlashAttention's function of this name.
 
-    Query i of Sq is at key Sk - Sq + i: masks and distances are aligned bottom-right. A row that
-    sees no key is 0. Gradients are there for what `kernelmint.attention` computes, too: many
-    queries of one of its head dimensions, and no window, cap, sinks or slopes.
+    Query i of Sq is at key Sk - Sq + i, both as far as they are used: masks and distances are
+    aligned bottom-right. A row that sees no key is 0. Gradients are there for what
+    `kernelmint.attention` computes, too: many queries of one of its head dimensions, and neither
+    lengths, a window, a cap, sinks nor slopes.
 
     Args:
         q: queries, [B, Sq, H, D], bf16 or fp16, on the CPU also f32; D is a multiple of 8, at most
@@ -50,6 +54,10 @@ def flash_attn_func(
         alibi_slopes: what a score loses for each key of distance, f32, [H] or [B, H].
         deterministic: False; it is of the backward. Results of the forward repeat bit for bit.
         return_attn_probs: also return the log-sum-exp, and None in the place of the probabilities.
+        seqused_q: how many queries of each sequence, at the front, there are, int32, [B]; the rows
+            behind become 0. All if None.
+        seqused_k: how many keys of each sequence there are, int32, [B]; all if None.
+        leftpad_k: how many of the keys, at the front, are padding, int32, [B].
         s_aux: a learned logit for each head, a score without a value, [H], of q's dtype.
         num_splits: 1 makes a row's result depend on its own sequence alone, bit for bit. Into how
             many parts keys are split is decided on the device, whatever else this says.
@@ -64,9 +72,9 @@ def flash_attn_func(
     """
     _refuse(dropout_p, deterministic)
     o, lse = _attend(
-        q, k, v, s_aux=s_aux, alibi_slopes=alibi_slopes, softmax_scale=softmax_scale,
-        softcap=softcap, window=_window(causal, window_size), num_splits=num_splits,
-        with_lse=return_attn_probs,
+        q, k, v, seqused_q=seqused_q, seqused_k=seqused_k, leftpad_k=leftpad_k, s_aux=s_aux,
+        alibi_slopes=alibi_slopes, softmax_scale=softmax_scale, softcap=softcap,
+        window=_window(causal, window_size), num_splits=num_splits, with_lse=return_attn_probs,
     )  # fmt: skip
     return (o, lse, None) if return_attn_probs else o
 

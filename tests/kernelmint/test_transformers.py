@@ -1,0 +1,210 @@
+"""transformers' models of random weights on our kernels, beside transformers' own "eager"."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import runtime
+from kernelmint.integrations import transformers as integration
+
+transformers = pytest.importorskip("transformers", minversion="5")
+if not transformers.utils.is_torch_available():
+    pytest.skip("transformers takes a newer PyTorch", allow_module_level=True)
+
+SIZES = {
+    "vocab_size": 97, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+    "max_position_embeddings": 512, "initializer_range": 0.2, "pad_token_id": 0,
+    "bos_token_id": None, "eos_token_id": None,
+}  # fmt: skip
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("Llama", {}),
+    "qwen": ("Qwen3", {}),
+    "mistral": ("Mistral", {"sliding_window": 16}),
+    "gemma2": ("Gemma2", {"sliding_window": 16, "attn_logit_softcapping": 2.0,
+                          "query_pre_attn_scalar": 16}),
+    "gpt-oss": ("GptOss", {"sliding_window": 16, "num_local_experts": 2,
+                           "num_experts_per_tok": 1}),
+}  # fmt: skip
+LENGTHS = (40, 7, 23)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def active() -> Iterator[None]:
+    integration.activate()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # products this small wait for a second thread longer than they take
+    yield
+    torch.set_num_threads(threads)
+
+
+@functools.cache
+def model(name: str, implementation: str, dtype: torch.dtype = torch.float32) -> Any:
+    kind, options = MODELS[name]
+    config = getattr(transformers, f"{kind}Config")(**SIZES, **options)
+    torch.manual_seed(0)
+    made = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
+    for parameter_name, parameter in made.named_parameters():
+        if "sinks" in parameter_name:
+            torch.nn.init.normal_(parameter)
+    made.set_attn_implementation(implementation)
+    return made.to(dtype)
+
+
+def batch(side: str) -> dict[str, Tensor]:
+    """Sequences of unequal lengths, padded on this side."""
+    ids, mask = torch.randint(1, 97, (3, max(LENGTHS))), torch.ones(3, max(LENGTHS)).long()
+    for row, length in enumerate(LENGTHS):
+        pad = max(LENGTHS) - length
+        hidden = slice(0, pad) if side == "left" else slice(length, None)
+        ids[row, hidden] = mask[row, hidden] = 0
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+@torch.no_grad()
+def logits(name: str, dtype: torch.dtype, **inputs: Any) -> tuple[Tensor, Tensor]:
+    """Ours and eager's."""
+    found = [model(name, i, dtype)(**inputs).logits for i in ("kernelmint", "eager")]
+    return found[0], found[1]
+
+
+def compare(name: str, dtype: torch.dtype, inputs: dict[str, Any], where: Tensor) -> None:
+    """Ours are as near to fp32's as eager's are, and in fp32 the same but for rounding."""
+    got, eager = (t[where] for t in logits(name, dtype, **inputs))
+    if dtype == torch.float32:
+        torch.testing.assert_close(got, eager, rtol=2.0**-14, atol=2.0**-14)
+        return
+    exact = logits(name, torch.float32, **inputs)[1][where]
+    largest = (eager - exact).abs().max()
+    assert (got - exact).abs().max() <= 2 * largest
+
+
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+EACH = pytest.mark.parametrize("name", MODELS)
+
+
+@DTYPES
+@pytest.mark.parametrize("side", ["left", "right"])
+@EACH
+def test_padded_batches(name: str, side: str, dtype: torch.dtype) -> None:
+    inputs = batch(side)
+    compare(name, dtype, inputs, inputs["attention_mask"].bool())
+
+
+@DTYPES
+@EACH
+def test_packed_sequences_by_their_positions(name: str, dtype: torch.dtype) -> None:
+    """(transformers takes gpt-oss's for one sequence, whatever the implementation.)"""
+    positions = torch.cat([torch.arange(n) for n in LENGTHS])[None]
+    inputs = {"input_ids": torch.randint(1, 97, (1, 70)), "position_ids": positions}
+    compare(name, dtype, inputs | {"use_cache": False}, torch.ones(1, 70, dtype=torch.bool))
+
+
+@EACH
+def test_packed_sequences_by_their_places(name: str) -> None:
+    """As a trainer's collator passes them: each is what it is alone."""
+    ids = torch.randint(1, 97, (1, 70))
+    ends = torch.tensor([0, 40, 47, 70], dtype=torch.int32)
+    with torch.no_grad():
+        got = model(name, "kernelmint")(
+            input_ids=ids, position_ids=torch.cat([torch.arange(n) for n in LENGTHS])[None],
+            cu_seq_lens_q=ends, cu_seq_lens_k=ends, max_length_q=40, max_length_k=40,
+            use_cache=False,
+        ).logits  # fmt: skip
+        want = [model(name, "eager")(part).logits for part in ids.split(LENGTHS, 1)]
+    torch.testing.assert_close(got, torch.cat(want, 1), rtol=2.0**-14, atol=2.0**-14)
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@EACH
+def test_the_same_greedy_tokens_for_200_steps(name: str, cache: str) -> None:
+    """Caches of layers with a window slide; a batch of unequal lengths is padded on the left."""
+    inputs = batch("left")
+    tokens = [
+        model(name, implementation).generate(
+            **inputs, do_sample=False, min_new_tokens=200, max_new_tokens=200,
+            cache_implementation=cache, disable_compile=True,
+        )
+        for implementation in ("kernelmint", "eager")
+    ]  # fmt: skip
+    assert tokens[0].shape == (3, 240)
+    assert torch.equal(*tokens)
+
+
+@EACH
+def test_a_prompt_in_chunks_over_a_cache(name: str) -> None:
+    """More than one query over keys that are there already, and beyond a sliding window."""
+    ids = torch.randint(1, 97, (2, 60))
+    whole = logits(name, torch.float32, input_ids=ids)[1]
+    ours = model(name, "kernelmint")
+    cache = transformers.DynamicCache(config=ours.config)
+    with torch.no_grad():
+        parts = [ours(part, past_key_values=cache).logits for part in ids.split(25, 1)]
+    torch.testing.assert_close(torch.cat(parts, 1), whole, rtol=2.0**-14, atol=2.0**-14)
+
+
+def test_a_bidirectional_model() -> None:
+    config = transformers.BertConfig(
+        vocab_size=97, hidden_size=64, intermediate_size=64, num_hidden_layers=2,
+        num_attention_heads=4, initializer_range=0.2,
+    )  # fmt: skip
+    bert = transformers.BertModel(config, add_pooling_layer=False).eval()
+    inputs, found = batch("right"), {}
+    for implementation in ("kernelmint", "eager"):
+        bert.set_attn_implementation(implementation)
+        with torch.no_grad():
+            found[implementation] = bert(**inputs).last_hidden_state
+    torch.testing.assert_close(*found.values(), rtol=2.0**-14, atol=2.0**-14)
+
+
+def test_in_a_compiled_graph() -> None:
+    inputs = batch("left")
+    ours = model("mistral", "kernelmint")
+    with torch.no_grad():
+        want = ours(**inputs, use_cache=False).logits
+        got = torch.compile(ours, backend="aot_eager")(**inputs, use_cache=False).logits
+    torch.testing.assert_close(got, want, rtol=2.0**-14, atol=2.0**-14)
+
+
+def test_training_a_model_without_padding() -> None:
+    """Gradients are there for what kernelmint.attention computes."""
+    config = transformers.LlamaConfig(**SIZES | {"head_dim": 64})
+    llama = transformers.LlamaForCausalLM(config)
+    ids, gradients = torch.randint(1, 97, (2, 40)), []
+    for implementation in ("kernelmint", "eager"):
+        llama.set_attn_implementation(implementation)
+        llama.zero_grad()
+        llama(ids, labels=ids).loss.backward()
+        gradients.append(llama.model.layers[0].self_attn.q_proj.weight.grad.clone())
+    torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-6)
+
+
+def refused(message: str, name: str = "llama", **inputs: Any) -> None:
+    with torch.no_grad(), pytest.raises(runtime.InvalidArgument, match=message):
+        model(name, "kernelmint")(**inputs)
+
+
+def test_a_mask_that_is_no_pattern_is_an_error() -> None:
+    ids = torch.randint(1, 97, (2, 9))
+    refused("mask: got a tensor of torch.float32, .2, 1, 9, 9.", input_ids=ids,
+            attention_mask=torch.zeros(2, 1, 9, 9))  # fmt: skip
+    hole = torch.ones(2, 9).long()
+    hole[1, 4:6] = 0
+    refused("attention_mask: got tokens behind padding", input_ids=ids, attention_mask=hole)
+    chunked = transformers.masking_utils.chunked_causal_mask_function(4, torch.zeros(2).long())
+    with pytest.raises(runtime.InvalidArgument, match="mask: got chunked_overlay, expected causal"):
+        integration.mask(2, 9, 9, mask_function=chunked)
+
+
+def test_dropout_is_refused_by_name() -> None:
+    llama = model("llama", "kernelmint")
+    layer = llama.model.layers[0].self_attn
+    q = torch.randn(1, 4, 9, 16)
+    with pytest.raises(runtime.InvalidArgument, match=r"dropout_p: got 0\.1, expected 0"):
+        integration.attention(layer, q, q[:, :2], q[:, :2], None, dropout=0.1)
