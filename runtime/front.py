@@ -172,10 +172,10 @@ class Front:
             extents = tensors.extents(name, tensor, len(dims))
             assert tensor is not None
             for dim, extent in zip(dims, extents, strict=True):
-                if dim:
-                    sizes.setdefault(dim, extent)
-            if dtype:
-                wanted.setdefault(dtype, tensor.dtype)
+                if dim and dim not in sizes:  # not setdefault: PyTorch 2.4 cannot trace it
+                    sizes[dim] = extent
+            if dtype and dtype not in wanted:
+                wanted[dtype] = tensor.dtype
             if is_first:
                 device = tensor.device
         known = {"device": device, **sizes}

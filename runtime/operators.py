@@ -135,7 +135,9 @@ class _Operator:
         def call(keys: Any, key: str, *inputs: Any, **options: Any) -> Any:
             tensors = (*inputs, *map(options.get, self.output_names)) if in_place else inputs
             is_asked = _may_ask_gradient(tensors)
-            if not is_asked and _is_backend_next(keys.raw_repr()):
+            if not is_asked and (
+                _is_backend_next_of(keys.raw_repr()) if _HAS_NUMBERS else _is_backend_next(keys)
+            ):
                 return run(key, inputs, options)  # as redispatching would, which costs as much
             below = keys & torch._C._after_autograd_keyset
             operator = getattr(getattr(torch.ops, NAMESPACE), name).default
@@ -311,12 +313,19 @@ def _may_ask_gradient(tensors: Sequence[torch.Tensor | None]) -> bool:
     return False
 
 
-@functools.cache
-def _is_backend_next(keys: int) -> bool:
+def _is_backend_next(keys: Any) -> bool:
     """Whether of these dispatch keys a kernel of a device follows autograd's: no mode, transform or
     subclass is between them."""
-    below = torch._C.DispatchKeySet.from_raw_repr(keys) & torch._C._after_autograd_keyset
+    below = keys & torch._C._after_autograd_keyset
     return below.highestPriorityTypeId() in (torch._C.DispatchKey.CPU, torch._C.DispatchKey.CUDA)
+
+
+@functools.cache
+def _is_backend_next_of(keys: int) -> bool:
+    return _is_backend_next(torch._C.DispatchKeySet.from_raw_repr(keys))
+
+
+_HAS_NUMBERS = hasattr(torch._C.DispatchKeySet, "raw_repr")  # PyTorch 2.4 lacks it
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ def _check_memory(name: str, tensor: torch.Tensor) -> None:
                 "fake tensor goes with its mode: call this inside it)"
             )
         return
-    if tensor.numel() and not tensor.data_ptr():
+    if not tensor.data_ptr() and tensor.numel():  # jit.trace warns of what asks for numel()
         raise InvalidArgument(f"{name}: got a tensor without memory, expected one with data")
 
 

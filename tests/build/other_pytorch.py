@@ -20,6 +20,15 @@ def model(q, k, v):
     return runtime.attention(q, k, v, causal=True)
 
 
+def heads_second(q, k, v):
+    swapped = (t.transpose(1, 2) for t in (q, k, v))
+    return runtime.sdpa(*swapped, is_causal=True).transpose(1, 2)
+
+
+def decode(q, k, v):
+    return runtime.decode(q[:, -1:], k, v)
+
+
 class Model(torch.nn.Module):
     def forward(self, q, k, v):
         return kernel(q, k, v)
@@ -58,6 +67,12 @@ check("jit.trace", torch.jit.trace(model, (q, k, v))(q, k, v))
 check("functionalize", torch.func.functionalize(into_out)(q, k, v))
 many = torch.func.vmap(model, in_dims=(2, None, None))(torch.stack([q, q], 2), k, v)
 check("vmap", many, torch.stack([expected, expected]))
+for dynamic in (None, True):
+    torch._dynamo.reset()
+    compiled = torch.compile(heads_second, fullgraph=True, backend="aot_eager", dynamic=dynamic)
+    check(f"compile sdpa dynamic={dynamic}", compiled(q, k, v))
+compiled = torch.compile(decode, fullgraph=True, backend="aot_eager")
+check("compile decode", compiled(q, k, v), decode(q, k, v))
 compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
 check("gradient", gradient(compiled), gradient(model))
 with torch.inference_mode():
