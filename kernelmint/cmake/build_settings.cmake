@@ -9,12 +9,7 @@ function(kernelmint_find_places places result)
     if(place MATCHES "^(package|archive):([^:]*):([^:]*):")
       set(kind "${CMAKE_MATCH_1}")
       set(name "${CMAKE_MATCH_2}/${CMAKE_MATCH_3}")
-      execute_process(
-        COMMAND "${Python_EXECUTABLE}" "${KERNELMINT_CODEGEN}/build_paths.py" "${place}"
-        OUTPUT_VARIABLE place ERROR_VARIABLE reason RESULT_VARIABLE failed)
-      if(failed)
-        message(FATAL_ERROR "Kernelmint: ${reason}")
-      endif()
+      kernelmint_run(place "" "${Python_EXECUTABLE}" "${KERNELMINT_CODEGEN}/build_paths.py" "${place}")
       if(kind STREQUAL "package")  # which an isolated build has at another path each time
         file(GLOB_RECURSE within CONFIGURE_DEPENDS "${place}" "${place}/*")
         set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${within})

@@ -41,11 +41,7 @@ message(STATUS "Kernelmint: nvcc ${CMAKE_CUDA_COMPILER_VERSION} (${_origin}): ${
 
 # What codegen/architectures.py prints: names of architectures are parsed there.
 function(kernelmint_architectures result)
-  execute_process(COMMAND ${KERNELMINT_PYTHON} "${KERNELMINT_CODEGEN}/architectures.py" ${ARGN}
-                  OUTPUT_VARIABLE names ERROR_VARIABLE reason RESULT_VARIABLE failed)
-  if(failed)
-    message(FATAL_ERROR "Kernelmint: ${reason}")
-  endif()
+  kernelmint_run(names "" ${KERNELMINT_PYTHON} "${KERNELMINT_CODEGEN}/architectures.py" ${ARGN})
   set(${result} "${names}" PARENT_SCOPE)
 endfunction()
 

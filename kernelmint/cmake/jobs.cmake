@@ -1,12 +1,7 @@
 # A ninja pool for the kernels: one nvcc can take gigabytes, and the processors outnumber them.
 # How large it is depends on what a compiler took in an earlier build of `folder`.
 function(kernelmint_make_job_pool folder)
-  execute_process(COMMAND ${KERNELMINT_PYTHON} "${KERNELMINT_CODEGEN}/build/jobs.py" "${folder}/ptxas"
-                  OUTPUT_VARIABLE jobs OUTPUT_STRIP_TRAILING_WHITESPACE
-                  RESULT_VARIABLE failed ERROR_VARIABLE reason)
-  if(failed)
-    message(FATAL_ERROR "Kernelmint: ${reason}")
-  endif()
+  kernelmint_run(jobs "" ${KERNELMINT_PYTHON} "${KERNELMINT_CODEGEN}/build/jobs.py" "${folder}/ptxas")
   # Of several packs, the one whose compilers take the most decides.
   get_property(pools GLOBAL PROPERTY JOB_POOLS)
   foreach(pool IN LISTS pools)

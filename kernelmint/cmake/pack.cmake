@@ -6,7 +6,7 @@
 #   [project.entry-points."kernelmint.packs"]
 #   NAME = "<package>._pack"
 #
-# What a spec's `build:` says is compiled, linked and fingerprinted with it. KERNELMINT_GENERATED_DIR, where
+# What a spec's `build:` says is compiled, linked and fingerprinted with it. KERNELMINT_GENERATED_DIR, if
 # it is set, names another tree than GENERATED. NO_SOURCES: an installed pack carries no C++ of its
 # kernels. ALSO_MADE_OF: further files whose hash belongs to the pack's fingerprint.
 macro(kernelmint_add_pack name)
