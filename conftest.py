@@ -77,7 +77,7 @@ def _no_kernels_of_other_tests() -> Iterator[None]:
 
 def _forget_parts() -> None:
     if "runtime.packs" in sys.modules:
-        sys.modules["runtime.packs"]._registry().parts.clear()
+        sys.modules["runtime.packs"]._registry().singles.clear()
 
 
 @dataclass(frozen=True)

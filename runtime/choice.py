@@ -209,12 +209,12 @@ def choose(
     family: str,
     device: torch.device,
     wanted: Mapping[str, Any],
-    facts: Mapping[str, Any] = _NOTHING,
+    sizes: Mapping[str, Any] = _NOTHING,
     target: str | None = None,
 ) -> Kernel:
     """The kernel of `family` that suits a call on `device`; kept for the process.
 
-    It has the parameters `wanted`, where a value of None leaves one open. First come the rows that
+    It has the parameters `wanted`; a value of None leaves one open. First come the rows that
     were tuned (<target>.tuned.yaml): one that is of this device, has the parameters that are wanted
     and covers the sizes decides, if its kernel is available. Then, of the rows of the family's
     choices.yaml whose condition holds, the first that a kernel fits: its values count for what is
@@ -225,15 +225,15 @@ def choose(
         family: a family's name.
         device: where the tensors are.
         wanted: parameters by name, as specs write their values.
-        facts: what rows name beside parameters: symbols and scalars, by name.
+        sizes: what rows name beside parameters: symbols and scalars, by name.
         target: only this target's.
 
     Raises:
         KernelNotFound: no kernel suits; the message says for each candidate why.
     """
     listing.check_name("target", target, listing.targets())
-    covering = _covering(_tuned(family, device, wanted), facts)
-    return _first(family, device, wanted, target, covering, _held(family, wanted, facts))
+    covering = _covering(_tuned(family, device, wanted), sizes)
+    return _first(family, device, wanted, target, covering, _held(family, wanted, sizes))
 
 
 def _first(
@@ -283,17 +283,17 @@ def explain(
     family: str,
     device: torch.device,
     wanted: Mapping[str, Any],
-    facts: Mapping[str, Any] = _NOTHING,
+    sizes: Mapping[str, Any] = _NOTHING,
     target: str | None = None,
 ) -> Explanation:
     """What `choose` considers for these arguments, and why it takes what it takes."""
     wanted = _plain(wanted)
     listing.check_name("target", target, listing.targets())
     name = devices.name(_indexed(device))
-    considered = list(_tuned_rows_considered(family, name, wanted, facts))
+    considered = list(_tuned_rows_considered(family, name, wanted, sizes))
     tuned = _tuned(family, device, wanted)
-    covering = _covering(tuned, facts)
-    held = _held(family, wanted, facts)
+    covering = _covering(tuned, sizes)
+    held = _held(family, wanted, sizes)
     considered += [
         Considered(f"choices.yaml, row {i + 1}: {when.text}", "holds" if i in held else "no")
         for i, (when, _) in enumerate(_rows(family))
@@ -325,7 +325,7 @@ def _measured(row: TunedRow) -> str:
 
 
 def _tuned_rows_considered(
-    family: str, name: str, wanted: Mapping[str, Any], facts: Mapping[str, Any]
+    family: str, name: str, wanted: Mapping[str, Any], sizes: Mapping[str, Any]
 ) -> Iterator[Considered]:
     for found in _by_capability(family):
         passed_over: dict[str, int] = {}
@@ -338,7 +338,7 @@ def _tuned_rows_considered(
                 wrong = [
                     f"{' * '.join(r.symbols)} is {value}, not in [{r.least}, {r.most}]"
                     for r in row.ranges
-                    if not r.least <= (value := _product(r, facts)) <= r.most
+                    if not r.least <= (value := _product(r, sizes)) <= r.most
                 ]
                 what = f"{found.name}.tuned.yaml, row {i + 1}: {row.take}"
                 yield Considered(what, ", ".join(wrong) or "covers the call")
@@ -409,9 +409,9 @@ def _rows(family: str) -> tuple[tuple[Expression, Mapping[str, Any]], ...]:
     return tuple((parse(row.when, kinds, "bool"), row.take) for row in found.choices)
 
 
-def _held(family: str, wanted: Mapping[str, Any], facts: Mapping[str, Any]) -> tuple[int, ...]:
+def _held(family: str, wanted: Mapping[str, Any], sizes: Mapping[str, Any]) -> tuple[int, ...]:
     return tuple(
-        i for i, (when, _) in enumerate(_rows(family)) if _holds(when, {**wanted, **facts})
+        i for i, (when, _) in enumerate(_rows(family)) if _holds(when, {**wanted, **sizes})
     )
 
 

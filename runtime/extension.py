@@ -1,4 +1,4 @@
-"""Where the compiled extension of a checkout's `runtime` folder is, where one is installed."""
+"""Where the compiled extension of a checkout's `runtime` folder is, if one is installed."""
 
 from __future__ import annotations
 

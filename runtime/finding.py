@@ -64,18 +64,18 @@ def kernel(key: str | Mapping[str, Any] | object, *, build: bool | None = None) 
         return _kernels.setdefault(key, _make(key, build, compiles=True))
     if not build and time.monotonic() < _next_look.get(key, math.inf):
         return found
-    part = packs.part(found.info.family, key)
-    if part is None:
+    single = packs.single(found.info.family, key)
+    if single is None:
         return found
     from runtime.ondemand import kernels as on_demand
 
     if build:
         fresh = on_demand.build([key])[key]
-        if fresh is not part:
-            listing.add_part(key, fresh)
+        if fresh is not single:
+            listing.add_single(key, fresh)
             found = _kernels[key] = _make(key, None, compiles=False)
     else:
-        on_demand.warn_if_stale(key, part)
+        on_demand.warn_if_stale(key, single)
         _next_look[key] = time.monotonic() + _LOOK
     return found
 
@@ -118,13 +118,13 @@ def _make(key: str, build: bool | None, compiles: bool) -> Kernel:
         elsewhere = info is not None and info.is_cuda and not devices.has_cuda()
         held = info is not None and info.built and (info.available or elsewhere)
         if not held or ondemand.always(family):
-            part = on_demand.build([key])[key] if compiles else on_demand.find(key)
-            if part is None:
+            single = on_demand.build([key])[key] if compiles else on_demand.find(key)
+            if single is None:
                 raise KernelNotFound(
                     f"{key} is not built, and nothing is built while a graph runs: call "
                     f"runtime.kernel({key!r}) before"
                 )
-            listing.add_part(key, part)
+            listing.add_single(key, single)
             info = _info(family, key)
     if info is None:
         raise KernelNotFound(_explain_unknown(key))
@@ -141,7 +141,7 @@ def _make(key: str, build: bool | None, compiles: bool) -> Kernel:
             f"{pack}: {pack.library(family)} lacks {key}, which its manifest names: reinstall it"
         ) from None
     used.note(key)
-    if packs.part(family, key) is not None:
+    if packs.single(family, key) is not None:
         _next_look[key] = time.monotonic() + _LOOK
     kernel_class: type[Kernel] = packs.face(pack, family)
     return kernel_class.of_key(key)(info, native, through_operator)

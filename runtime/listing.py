@@ -129,12 +129,12 @@ def short_forms() -> dict[str, list[str]]:
     return found
 
 
-def add_part(key: str, part: Pack) -> None:
+def add_single(key: str, single: Pack) -> None:
     """Adds a kernel that was built by itself, for `kernel` to take instead of an installed one.
 
-    Raises BuildError where its family's arguments are not those that are known here.
+    Raises BuildError if its family's arguments are not those that are known here.
     """
     family = key.partition(".")[0]
-    manifest.check_same_family(family, packs.of(family), part)
-    packs.add_part(family, key, part)
+    manifest.check_same_family(family, packs.of(family), single)
+    packs.add_single(family, key, single)
     short_forms.cache_clear()

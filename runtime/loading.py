@@ -113,6 +113,6 @@ def build(
         keys = on_demand.keys(names, set_name, where)
         if architectures is None:
             keys = on_demand.runnable(keys)
-    for key, part in on_demand.build(keys, architectures).items():
-        listing.add_part(key, part)
+    for key, single in on_demand.build(keys, architectures).items():
+        listing.add_single(key, single)
     return [info for info in infos(map(manifest.family, names)) if info.key in keys]

@@ -78,13 +78,13 @@ def families() -> Iterator[Family]:
 def family(name: str) -> Family:
     """The family of that name, which is known to be there: its pack's kernels, and those that were
     built by themselves."""
-    return _merged(name, packs.of(name), packs.parts(name))
+    return _merged(name, packs.of(name), packs.singles(name))
 
 
 def kernel(name: str, key: str) -> tuple[Target, list[manifest.Kernel]] | None:
     """The target and the kernel of a key of a family, which is known to be there; None if no
     pack lists it."""
-    return _by_key(name, packs.of(name), packs.parts(name)).get(key)
+    return _by_key(name, packs.of(name), packs.singles(name)).get(key)
 
 
 def of_pack(pack: Pack, name: str) -> Family:
@@ -94,18 +94,18 @@ def of_pack(pack: Pack, name: str) -> Family:
 
 @functools.lru_cache(maxsize=256)
 def _by_key(
-    name: str, pack: Pack, parts: tuple[Pack, ...]
+    name: str, pack: Pack, singles: tuple[Pack, ...]
 ) -> dict[str, tuple[Target, list[manifest.Kernel]]]:
-    targets = _merged(name, pack, parts).targets
+    targets = _merged(name, pack, singles).targets
     return {kernel.key: (target, [kernel]) for target in targets for kernel in target.kernels}
 
 
 @functools.lru_cache(maxsize=256)
-def _merged(name: str, pack: Pack, parts: tuple[Pack, ...]) -> Family:
+def _merged(name: str, pack: Pack, singles: tuple[Pack, ...]) -> Family:
     found = _families(pack)[name]
     targets = {target.name: target for target in found.targets}
-    for part in parts:
-        for target in _families(part)[name].targets:
+    for single in singles:
+        for target in _families(single)[name].targets:
             known = targets.get(target.name, target)
             kernels = {kernel.key: kernel for kernel in (*known.kernels, *target.kernels)}
             targets[target.name] = replace(known, kernels=tuple(kernels.values()))

@@ -1,4 +1,4 @@
-"""The packs of this process: which families there are, whose they are, and their loaded parts."""
+"""The packs of this process: which families there are, whose they are, and single kernels."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class _Registry:
         self.packs: dict[str, Pack] = {}
         self.faults: list[Fault] = []
         self.by_family: dict[str, Pack] = {}
-        self.parts: dict[str, dict[str, Pack]] = {}  # packs of one kernel, by family and key
+        self.singles: dict[str, dict[str, Pack]] = {}  # packs of single kernels, by family and key
         found, self.faults = packs.installed()
         for pack in found:
             if reason := _unusable(pack):
@@ -122,7 +122,7 @@ def owner(family: str) -> Pack | None:
 def of(family: str, key: str | None = None) -> Pack:
     """The pack of a family that is known to be there; of a key, the one that holds that kernel if
     it was built."""
-    found = (part(family, key) if key is not None else None) or owner(family)
+    found = (single(family, key) if key is not None else None) or owner(family)
     assert found is not None
     return found
 
@@ -159,20 +159,20 @@ def register(pack: Pack) -> None:
     changed()
 
 
-def add_part(family: str, key: str, pack: Pack) -> None:
+def add_single(family: str, key: str, pack: Pack) -> None:
     """Adds a kernel that was built by itself to its family, in the place of an earlier one."""
-    _registry().parts.setdefault(family, {})[key] = pack
+    _registry().singles.setdefault(family, {})[key] = pack
     changed()
 
 
-def part(family: str, key: str) -> Pack | None:
+def single(family: str, key: str) -> Pack | None:
     """The pack of a kernel that was built by itself; None if there is none."""
-    return _registry().parts.get(family, {}).get(key)
+    return _registry().singles.get(family, {}).get(key)
 
 
-def parts(family: str) -> tuple[Pack, ...]:
+def singles(family: str) -> tuple[Pack, ...]:
     """The packs of a family's kernels that were built by themselves."""
-    return tuple(_registry().parts.get(family, {}).values())
+    return tuple(_registry().singles.get(family, {}).values())
 
 
 def changed_sources(pack: Pack, project: Path) -> list[str]:

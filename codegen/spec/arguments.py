@@ -33,7 +33,7 @@ MAX_SYMBOLS = 32
 MAX_TENSORS = 32
 MAX_SCALARS = 32
 
-# What is known of the device where any target may run.
+# What is known of the device if any target may run.
 SHARED_FACTS = dict.fromkeys(DEVICE_FACTS[:1], INT)
 
 

@@ -52,7 +52,7 @@ def attention(
         layout: "bshd" or "bhsd"; the latter is read through strides, nothing is copied.
         return_lse: also return the log-sum-exp of each row of scores: natural log, float32,
             [B, H, Sq] in both layouts.
-        out: if to write: a tensor like q, or (o, lse) with return_lse.
+        out: where to write: a tensor like q, or (o, lse) with return_lse.
 
     Returns:
         the output, like q in shape and dtype; or (output, lse).
@@ -201,7 +201,7 @@ def forward(
         q: queries, [B, Sq, H, D].
         k: keys, [B, Sk, Hk, D].
         v: values, [B, Sk, Hk, D].
-        o: where to write the output, [B, Sq, H, D]; allocated where None.
+        o: where to write the output, [B, Sq, H, D]; allocated if None.
         options: the kernel's other arguments (`scale`, `return_lse`).
 
     Returns:

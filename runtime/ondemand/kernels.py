@@ -230,7 +230,7 @@ def _spec(source: Source, written: tuple[tuple[str, str], ...]) -> Spec:
 
 
 def explain(key: str) -> tuple[str, str] | None:
-    """What `kernelmint explain` says of a key, and why it cannot be built, or ""; None where its
+    """What `kernelmint explain` says of a key, and why it cannot be built, or ""; None if its
     family has no spec."""
     family = key.partition(".")[0]
     source = ondemand.source_of(family)
@@ -251,7 +251,7 @@ class Allowed:
 
 def allowed(family: str, targets: Sequence[str], wanted: Mapping[str, Any]) -> Allowed | None:
     """The configurations of these targets that have the parameters `wanted`, and are otherwise as
-    generated kernels; None where there is no spec."""
+    generated kernels; None if there is no spec."""
     source = ondemand.source_of(family)
     if source is None:
         return None

@@ -102,7 +102,7 @@ def family(tmp_path):
     scaffold.create(made.name, made.specs)
     yield made
     registry = packs._registry()
-    registry.parts.pop(made.name, None)
+    registry.singles.pop(made.name, None)
     ondemand.sources.pop(made.name, None)
     if (pack := registry.by_family.pop(made.name, None)) is not None:
         registry.packs.pop(pack.name)

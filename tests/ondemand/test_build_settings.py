@@ -46,7 +46,7 @@ def foreign(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path / "python")
     yield name, tmp_path
     registry = packs._registry()
-    registry.parts.pop(name, None)
+    registry.singles.pop(name, None)
     ondemand.sources.pop(name, None)
     registry.packs.pop(registry.by_family.pop(name).name)
 

@@ -26,7 +26,7 @@ def built(family, cache, compilations) -> Path:
     runtime.load(family.folder)
     runtime.build(family.name, keys=[family.key()])
     assert len(compilations.take()) == 2
-    packs._registry().parts.pop(family.name)  # as in a new process
+    packs._registry().singles.pop(family.name)  # as in a new process
     (library,) = cache.glob("1/packs/*/*.so")
     return library.parent
 

@@ -400,7 +400,7 @@ def test_a_kernel_of_an_installed_family_that_no_pack_holds(cache, compilations,
         monkeypatch.delenv("KERNELMINT_BUILD")
         assert runtime.kernel(key, build=True) is kernel
     finally:
-        packs._registry().parts.pop("flash_forward")
+        packs._registry().singles.pop("flash_forward")
     monkeypatch.setenv("KERNELMINT_BUILD", "all")
     with pytest.raises(runtime.InvalidArgument, match="KERNELMINT_BUILD=all: expected `missing`,"):
         runtime.kernel("flash_forward.cpu.f32-d64-r64-c16")
@@ -411,7 +411,7 @@ import sys
 import runtime, torch
 key = "flash_forward.cpu.f32-d64-r64-c128"
 runtime.kernel(key)
-print(runtime._packs.part("flash_forward", key) is not None)
+print(runtime._packs.single("flash_forward", key) is not None)
 """
 
 
@@ -467,7 +467,7 @@ def test_cuda_kernels_are_compiled_for_a_named_architecture_without_a_gpu(family
     assert built.key == key
     assert built.registers > 0
     assert built.spills == 0
-    (pack,) = packs.parts(family.name)
+    (pack,) = packs.singles(family.name)
     assert pack.architectures == ("90",)
     with pytest.raises(runtime.TargetUnavailable, match=r"needs compute capability 8\.0 or later"):
         kernels.build([key], ["75"])
@@ -502,4 +502,4 @@ def test_cuda_kernels_are_built_for_the_gpu_and_right(family, cache):
         bound = 2**-8 * (expected.abs() + v.double().abs().mean())
         assert ((kernel(q, k, v, out=nan_like(q)) - expected).abs() <= 2 * bound).all()
     finally:
-        packs._registry().parts.pop("flash_forward")
+        packs._registry().singles.pop("flash_forward")

@@ -471,7 +471,7 @@ def specs(tmp_path_factory):
     _spawned.cache_clear()
     torch.compiler.reset()
     registry = packs._registry()
-    registry.parts.pop(FAMILY, None)
+    registry.singles.pop(FAMILY, None)
     ondemand.sources.pop(FAMILY, None)
     if (pack := registry.by_family.pop(FAMILY, None)) is not None:
         registry.packs.pop(pack.name)

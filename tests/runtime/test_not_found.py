@@ -100,7 +100,7 @@ def test_explain_says_what_the_command_says():
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("KERNELMINT_CACHE_DIR", str(tmp_path / "cache"))
     yield
-    packs._registry().parts.pop("flash_forward", None)
+    packs._registry().singles.pop("flash_forward", None)
     packs.changed()
 
 
@@ -128,7 +128,7 @@ def test_what_is_asked_for_without_a_key_is_built_as_keys_are(cache, monkeypatch
         ("dropout_p", "no kernel drops out"),
         ("is_causal", "pass causal="),
         ("softmax_scale", "pass scale="),
-        ("window_size", "no kernel has a window; kernelmint.decode has one"),
+        ("window_size", "kernelmint.flash_attn_func has one"),
         ("nonsense", "it takes causal, scale, layout, return_lse and out"),
     ],
 )

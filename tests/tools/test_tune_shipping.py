@@ -21,7 +21,7 @@ CALL = """\
 import pickle, sys, torch, runtime
 from runtime.ondemand.kernels import cache
 from tools.tune import shipping
-print(shipping.load(pickle.load(sys.stdin.buffer), cache()))
+print(shipping.unpack_specs(pickle.load(sys.stdin.buffer), cache()))
 x = torch.randn(3, 5)
 y = runtime.kernel("tuned_rows.cpu.plain-w1")(x, out=torch.full_like(x, torch.nan))
 assert torch.allclose(y.double(), 2 * x.double() + 1, rtol=1e-6, atol=1e-6)

@@ -32,7 +32,7 @@ class Occupancy:
 
 
 def capability(arch: str | None) -> int | None:
-    """Compute capability of an architecture such as sm_90a, 90, None where it is not one."""
+    """Compute capability of an architecture such as sm_90a, 90, None if it is not one."""
     named = of_code(arch or "")
     return named.capability if named else None
 

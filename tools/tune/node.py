@@ -25,7 +25,7 @@ from runtime.ondemand.specs import codegen_identity
 
 from .errors import TuningError
 from .executor import Built, Device, Needs, Timed, suitable
-from .shipping import Packed, Specs, load, pack_up, unpack
+from .shipping import Packed, Specs, pack_up, unpack, unpack_specs
 from .worker import ProcessWorker, Setup
 
 # Of a family's installed specs: what kernels are made of, and held to.
@@ -105,7 +105,7 @@ def _know(job: Job) -> str | None:
     if job.specs is None:
         manifest.family(job.family)
         return None
-    return str(load(job.specs, on_demand.cache().writable()))
+    return str(unpack_specs(job.specs, on_demand.cache().writable()))
 
 
 def request(family: str, key: str, code: Sequence[str], is_cuda: bool) -> Request:

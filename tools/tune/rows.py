@@ -18,8 +18,8 @@ from codegen.spec.model import Shape
 from codegen.spec.problems import SpecError
 from codegen.spec.source import MAX_BYTES, Document
 
+from .elimination import Result
 from .errors import TuningError
-from .race import Result
 
 _HEAD = "# Written by `kernelmint tune {family} --target {target}`: docs/tuning.md\n"
 _ROW: dict[str, Any] = {"default_flow_style": True, "sort_keys": False, "width": math.inf}

@@ -54,7 +54,7 @@ def collect(source: Source, family: Family) -> Specs:
     return Specs(digest.hexdigest()[:16], source.folder.relative_to(above).as_posix(), files)
 
 
-def load(specs: Specs, cache: Cache) -> Path:
+def unpack_specs(specs: Specs, cache: Cache) -> Path:
     """Makes the family known here; its folder, in that of the cache."""
     folder = cache.folder / "specs" / specs.id
     if not folder.is_dir():

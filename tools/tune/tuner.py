@@ -1,4 +1,4 @@
-"""The way from a set of configurations to rows: what is left out, built, checked and raced."""
+"""The way from a set of configurations to rows: what is left out, built, checked and timed."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from runtime.ondemand.specs import Source
 from .. import problem
 from . import rows, shipping
 from .code import code_hash, offence, toolchain
+from .elimination import Elimination, Result, Round
 from .errors import CandidateError, InputsError, LostError, TuningError
 from .executor import Built, Executor, Needs, Worker
 from .journal import Journal
 from .local import LocalExecutor
 from .node import Job
 from .plan import ShapePlan, plan
-from .race import Race, Result, Round
 from .t4 import Outcome
 
 # Rounds of each pass at least. A pass has processes of its own: the first screens.
@@ -101,7 +101,7 @@ class _ShapeState:
     """A shape, what is timed on it, and how far that is."""
 
     shape_plan: ShapePlan
-    race: Race | None = None
+    elimination: Elimination | None = None
     passes: dict[str, int] = field(default_factory=dict)  # by key: in how many it was timed
     processes: int = 0
     losses: int = 0
@@ -121,12 +121,12 @@ class _ShapeState:
 
     def waiting(self) -> list[str]:
         """What is to be timed against the best one."""
-        if self.race is None:
+        if self.elimination is None:
             return []
         return [
             key
-            for key in self.race.remaining
-            if key != self.race.best and self.passes.get(key, 0) < len(PASSES)
+            for key in self.elimination.remaining
+            if key != self.elimination.best and self.passes.get(key, 0) < len(PASSES)
         ]
 
 
@@ -209,7 +209,7 @@ class Tuner:
         self._say(planned.summary)
         self._states = [_ShapeState(shape_plan) for shape_plan in planned.shape_plans]
         self._build()
-        self._start_races()
+        self._begin_elimination()
         for number in range(len(PASSES)):
             if not self._pass(number):
                 break
@@ -254,7 +254,7 @@ class Tuner:
         try:
             if isinstance(pack, BuildError):
                 raise pack
-            listing.add_part(key, pack)
+            listing.add_single(key, pack)
         except BuildError as error:
             self._unusable.add(key)
             self._say(f"{key}: does not compile: {error}")
@@ -284,8 +284,8 @@ class Tuner:
             return bool(fault.get("patience", 0.0) >= self._options.patience)
         return True
 
-    def _start_races(self) -> None:
-        """Races over what is built, with the rounds that the journal has of this machine code."""
+    def _begin_elimination(self) -> None:
+        """Begins with what is built, with the rounds that the journal has of this machine code."""
         for state in self._states:
             built = [
                 c.key
@@ -315,8 +315,8 @@ class Tuner:
             incumbents = [c.key for c in state.shape_plan.incumbents if c.key in built]
             incumbent = (incumbents or built)[0]
             built.sort(key=lambda key: (key not in state.passes, key != incumbent))
-            state.race = Race(built, incumbent)
-            state.race.add(known)
+            state.elimination = Elimination(built, incumbent)
+            state.elimination.add(known)
 
     def _is_settled(self, key: str) -> bool:
         """Whether the budget left the time to build a kernel."""
@@ -327,8 +327,8 @@ class Tuner:
         waiting = collections.deque(
             state
             for state in self._states
-            if state.race is not None
-            and (state.waiting() or not state.processes or self._unchecked(state.race, state))
+            if state.elimination is not None
+            and (state.waiting() or not state.processes or self._unchecked(state))
         )
         if not waiting:
             return False
@@ -352,7 +352,7 @@ class Tuner:
                         self._time(worker, place, state)
                     except LostError as error:
                         self._lost(error, state=state)
-                        if state.race is not None:
+                        if state.elimination is not None:
                             waiting.append(state)
                         return
                     timed = next(done)
@@ -391,19 +391,19 @@ class Tuner:
         if state is not None:
             state.losses += 1
             if state.losses >= _MOST_LOSSES:
-                state.problem, state.race = f"{_MOST_LOSSES} times lost: {error}", None
+                state.problem, state.elimination = f"{_MOST_LOSSES} times lost: {error}", None
 
     def _time(self, worker: Worker, place: str, state: _ShapeState) -> None:
         seed = random.SystemRandom().randrange(2**31)
         try:
-            race = state.race
-            assert race is not None
+            elimination = state.elimination
+            assert elimination is not None
             while True:
-                self._check(worker, place, state, race, seed)
-                if not race.remaining:
+                self._check(worker, place, state, seed)
+                if not elimination.remaining:
                     state.problem = _NONE_LEFT
                     return
-                keys = [race.best, *state.waiting()]
+                keys = [elimination.best, *state.waiting()]
                 if self._left() <= 0 or (len(keys) == 1 and state.processes):
                     return  # its times are known
                 least = PASSES[min(state.passes.get(key, 0) for key in keys[1:] or keys)]
@@ -423,17 +423,17 @@ class Tuner:
                 )  # fmt: skip
                 for key in keys:
                     state.passes[key] = state.passes.get(key, 0) + 1
-                race.add(Round(state.processes, seconds) for seconds in timed.rounds)
+                elimination.add(Round(state.processes, seconds) for seconds in timed.rounds)
                 state.processes += 1
                 return
         except InputsError as error:
-            state.problem, state.race = str(error), None
+            state.problem, state.elimination = str(error), None
             self._say(f"{_shown(state.shape)}: {error}")
 
-    def _check(self, worker: Worker, place: str, state: _ShapeState, race: Race, seed: int) -> None:
+    def _check(self, worker: Worker, place: str, state: _ShapeState, seed: int) -> None:
         """Holds kernels to the oracle that were not held to it on this shape, while there is
         time."""
-        while (unchecked := self._unchecked(race, state)) and self._left() > 0:
+        while (unchecked := self._unchecked(state)) and self._left() > 0:
             key, *_ = unchecked
             candidate = self._candidates[key]
             try:
@@ -447,11 +447,11 @@ class Tuner:
                     oracle=self._oracle,
                 )  # fmt: skip
 
-    def _unchecked(self, race: Race, state: _ShapeState) -> list[str]:
+    def _unchecked(self, state: _ShapeState) -> list[str]:
         """What was not held to the oracle on a shape."""
         return [
             key
-            for key in race.remaining
+            for key in (state.elimination.remaining if state.elimination else ())
             if (self._candidates[key].id, state.id) not in self._checked
         ]
 
@@ -469,8 +469,8 @@ class Tuner:
         else:
             state.refused[error.key] = error.kind
         for other in self._states if everywhere else [state]:
-            if other.race is not None:
-                other.race.remove(error.key)
+            if other.elimination is not None:
+                other.elimination.remove(error.key)
 
     def _rows(self) -> Iterator[dict[str, Any]]:
         codes = {key: found.code for key, found in self._candidates.items()}
@@ -487,10 +487,10 @@ class Tuner:
             yield rows.row(self.device.name, state.shape, result, codes, made_by)
 
     def _result(self, state: _ShapeState) -> Result | None:
-        """How a race ended; None if there was none, or nothing is known to be right."""
-        if state.race is None or not state.race.remaining or not state.processes:
+        """How it ended; None if there was none, or nothing is known to be right."""
+        if state.elimination is None or not state.elimination.remaining or not state.processes:
             return None
-        result = state.race.result()
+        result = state.elimination.result()
         is_right = (self._candidates[result.winner].id, state.id) in self._checked
         return result if is_right else None
 
@@ -499,9 +499,9 @@ class Tuner:
         family = manifest.family(self._family.name)
         for state in self._states:
             if (result := self._result(state)) is not None:
-                assert state.race is not None
+                assert state.elimination is not None
                 moved = problem.bytes_moved(family, state.shape)
-                yield Ranking(state.shape, state.race.ranking(), result, moved)
+                yield Ranking(state.shape, state.elimination.ranking(), result, moved)
 
     def outcomes(self) -> Iterator[Outcome]:
         """What became of each configuration on each shape that it suits, for T4."""

@@ -216,7 +216,7 @@ class _Service:
     def _kernel(self, built: Built) -> Kernel:
         """The kernel that was built, even if an installed pack has one of that key."""
         if built.key not in self._kernels:
-            listing.add_part(built.key, packs.read(built.folder))
+            listing.add_single(built.key, packs.read(built.folder))
             self._kernels[built.key] = runtime.kernel(built.key)
         return self._kernels[built.key]
 

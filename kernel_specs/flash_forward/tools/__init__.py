@@ -35,7 +35,6 @@ def _racing(Sq: int, Sk: int, H: int, Hk: int, *without: str) -> dict[str, Any]:
 RACE_CASES = (
     _racing(1, 1, 2, 2),
     _racing(7, 100, 4, 1),
-    _racing(7, 100, 4, 1),
     _racing(130, 65, 2, 1),
     _racing(257, 321, 2, 2),
     _racing(66, 70, 400, 200, "racecheck"),

@@ -18,7 +18,7 @@ def write(folder: Path, name: str, blocks: Blocks, whole: Mapping[tuple[int, str
     """Writes `name`.txt and `name`.npz.
 
     Args:
-        folder: where; it is made where it is not there.
+        folder: where; it is made if it does not exist.
         name: of the files, without a suffix.
         blocks: the steps of each block of queries.
         whole: tensors [Sq, d_head] of a whole head, by head and name: O_full and O_ref.

@@ -63,7 +63,7 @@ def block_sparse_attention(
     """Returns o [B, T, H, L] and block_indices [B, H, T, min(block_count, C)] (int64, -1: none).
 
     q, k: [B, T, H, A]; v, u: [B, T, H, L]; g_cmp, g_slc: [B, T, H]; all fp32, or all fp64.
-    g_slc counts only where the mode's flags say so. ValueError for what does not fit.
+    g_slc counts only if the mode's flags say so. ValueError for what does not fit.
     """
     stages = trace(
         q, k, v, u, g_cmp, g_slc, block_count=block_count, block_size=block_size, mode=mode
