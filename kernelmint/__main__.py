@@ -39,6 +39,9 @@ _SECTIONS = {
             "ptx_report.__main__", "Registers and spills, of a log or as installed.", calls=False
         ),
         "demo": _tool("demo", "Call every attention kernel, and check it."),
+        "hf-folder": _Source(
+            "kernelmint.integrations.hf_folder", "Write what Hugging Face takes for FlashAttention."
+        ),
     },
     "Writing kernels": {
         "init": _codegen("init", "Start a project: a pack of your own kernels."),

@@ -23,6 +23,7 @@ WITHOUT_PYTORCH = (
     "init",
     "list",
     "explain",
+    "hf-folder",
     "ptx-report",
     "regenerate",
     "check",
