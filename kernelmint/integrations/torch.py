@@ -7,7 +7,8 @@
 
 PyTorch lets another flash attention stand in for its own (`torch.nn.attention`'s
 `register_flash_attention_impl`, PyTorch 2.11 and later): this registers ours as "kernelmint".
-SDPA's flash backend is ours then on CUDA devices and on the CPU, for calls that a kernel suits. If
+SDPA's flash backend is ours then on CUDA devices and on the CPU, for calls that a kernel suits; on
+the CPU, where PyTorch has none, `torch.nn.attention.varlen.varlen_attn` is ours, too. If
 PyTorch prefers another backend to flash, as it prefers cuDNN on Hopper, flash comes first in its
 order of preference while ours is active.
 """
@@ -33,12 +34,13 @@ _FAMILY = "flash_forward"
 _CUDA = "_scaled_dot_product_flash_attention"
 _CUDA_BACKWARD = "_scaled_dot_product_flash_attention_backward"
 _CPU = "_scaled_dot_product_flash_attention_for_cpu"
+_VARLEN = "_flash_attention_forward"  # varlen_attn's
 _FLASH = int(torch.nn.attention.SDPBackend.FLASH_ATTENTION.value)
 
 
 @dataclass(frozen=True)
 class Calls:
-    """Forward calls of SDPA's flash backend since `activate`.
+    """Forward calls of SDPA's flash backend, and of varlen_attn on the CPU, since `activate`.
 
     Attributes:
         ours: that a kernel of ours computed.
@@ -89,6 +91,7 @@ class _Slot:
         """Puts ours in the place of PyTorch's."""
         self.library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]  # PyTorch's
         self._replace(_CPU, "CPU", self._forward_on_cpu)
+        self.library.impl(_VARLEN, self._varlen_on_cpu, "CPU")
         if torch.cuda.is_available():
             self._replace(_CUDA, "CUDA", self._forward_on_cuda)
             self._replace(_CUDA_BACKWARD, "CUDA", self._backward_on_cuda)
@@ -110,8 +113,9 @@ class _Slot:
 
     @property
     def changes(self) -> Changes:
+        replaced = [f"aten::{n} ({'CPU' if n == _CPU else 'CUDA'})" for n in self.originals]
         return Changes(
-            tuple(f"aten::{n} ({'CPU' if n == _CPU else 'CUDA'})" for n in self.originals),
+            (*replaced, f"aten::{_VARLEN} (CPU)"),
             None if self.order_before is None else _names(_order()),
             None if self.order_before is None else _names(self.order_before),
         )
@@ -161,6 +165,45 @@ class _Slot:
         o, lse = found
         # laid out as PyTorch's, which compiled graphs rely on: [B, Sq, H]
         return o, lse.transpose(1, 2).contiguous().transpose(1, 2)
+
+    def _varlen_on_cpu(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        cum_seq_q: torch.Tensor | None,
+        cum_seq_k: torch.Tensor | None,
+        max_q: int,
+        max_k: int,
+        dropout_p: float,
+        is_causal: bool,
+        return_debug_mask: bool,
+        *descales: torch.Tensor | None,
+        scale: float | None = None,
+        window_size_left: int | None = None,
+        window_size_right: int | None = None,
+        out: torch.Tensor | None = None,
+        num_splits: int | None = None,
+        compute_auxiliary: bool = True,
+        **lengths: torch.Tensor | None,
+    ) -> Any:
+        if cum_seq_q is None or return_debug_mask or any(t is not None for t in descales):
+            raise runtime.InvalidArgument(
+                f"aten::{_VARLEN}: got equal lengths, return_debug_mask or a descale, expected "
+                "what varlen_attn passes"
+            )
+        left, right = (-1 if n is None else n for n in (window_size_left, window_size_right))
+        with torch.no_grad():  # autograd is above
+            o, lse, _ = runtime.flash_attn_varlen_func(
+                *(query, key, value, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p), scale,
+                causal=is_causal, window_size=(left, right), return_attn_probs=True,
+                num_splits=num_splits or 0, **lengths,
+            )  # fmt: skip
+        self.ours += 1
+        rng_state = torch.empty(2, dtype=torch.uint64)  # dropout's
+        unused = torch.empty((), dtype=torch.uint64)
+        o = o if out is None else out.copy_(o)
+        return o, lse.contiguous(), rng_state, unused, torch.empty(0, dtype=query.dtype)
 
     def _attention(
         self,

@@ -100,6 +100,44 @@ def test_in_a_cuda_graph():
         assert torch.equal(captured, expected)
 
 
+def test_packed_lengths_on_the_cpu():
+    """varlen_attn, which PyTorch has on GPUs alone: windows, grouped heads, pages, the sum too."""
+    varlen = pytest.importorskip("torch.nn.attention.varlen")
+    if not hasattr(varlen, "varlen_attn_out"):
+        pytest.skip("the schema is that of PyTorch 2.13")
+    q, k, v = (torch.randn(100, heads, 64) for heads in (4, 2, 2))
+    places = torch.tensor([0, 60, 60, 100], dtype=torch.int32)
+    lse = varlen.AuxRequest(lse=True)
+    with slot.active():
+        o, sums = varlen.varlen_attn(
+            q, k, v, places, places, 60, 60, return_aux=lse, window_size=(20, 0), enable_gqa=True
+        )
+        table = torch.arange(12, dtype=torch.int32).view(3, 4)
+        used = torch.tensor([60, 0, 40], dtype=torch.int32)
+        pages = torch.randn(2, 12, 16, 2, 64)
+        paged = varlen.varlen_attn(
+            q, *pages, places, None, 60, 64, enable_gqa=True, seqused_k=used, block_table=table,
+        )  # fmt: skip
+        compiled = torch.compile(varlen.varlen_attn, fullgraph=True, backend="aot_eager")
+        again = compiled(q, k, v, places, places, 60, 60, window_size=(20, 0), enable_gqa=True)
+        assert slot.calls().ours == 3
+    assert torch.equal(again, o)
+    for begin, end, pages_of in ((0, 60, pages[:, :4]), (60, 100, pages[:, 8:])):
+        part = slice(begin, end)
+        ahead = torch.arange(end - begin)[:, None] - torch.arange(end - begin)
+        for found, keys, values, seen in (
+            (o, k[part], v[part], (ahead >= 0) & (ahead <= 20)),
+            (paged, *pages_of.flatten(1, 2)[:, : end - begin], torch.ones_like(ahead).bool()),
+        ):
+            heads_first = (t.transpose(0, 1).double() for t in (q[part], keys, values))
+            want = sdpa(*heads_first, attn_mask=seen, enable_gqa=True).transpose(0, 1)
+            close([found[part]], [want])
+    assert sums.shape == (4, 100)
+    assert sums.isfinite().all()
+    with pytest.raises(NotImplementedError):  # PyTorch's own again
+        varlen.varlen_attn(q, q, q, places, places, 60, 60)
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_what_no_kernel_suits_goes_to_pytorch_and_is_counted(device):
     tensors, gradient = inputs(device)
