@@ -149,18 +149,21 @@ def test_a_prompt_in_chunks_over_a_cache(name: str) -> None:
     torch.testing.assert_close(torch.cat(parts, 1), whole, rtol=2.0**-14, atol=2.0**-14)
 
 
-def test_a_bidirectional_model() -> None:
-    config = transformers.BertConfig(
-        vocab_size=97, hidden_size=64, intermediate_size=64, num_hidden_layers=2,
-        num_attention_heads=4, initializer_range=0.2,
+@pytest.mark.parametrize("kind", ["Bert", "ModernBert"])
+def test_bidirectional_models(kind: str) -> None:
+    """Whose sequences are padded on the right; ModernBERT has windows to both sides."""
+    config = getattr(transformers, f"{kind}Config")(
+        vocab_size=97, hidden_size=64, intermediate_size=64, num_hidden_layers=4,
+        num_attention_heads=4, initializer_range=0.2, pad_token_id=0, local_attention=12,
     )  # fmt: skip
-    bert = transformers.BertModel(config, add_pooling_layer=False).eval()
-    inputs, found = batch("right"), {}
+    torch.manual_seed(0)
+    encoder = getattr(transformers, f"{kind}Model")(config).eval()
+    inputs, found = batch("right"), []
     for implementation in ("kernelmint", "eager"):
-        bert.set_attn_implementation(implementation)
+        encoder.set_attn_implementation(implementation)
         with torch.no_grad():
-            found[implementation] = bert(**inputs).last_hidden_state
-    torch.testing.assert_close(*found.values(), rtol=2.0**-14, atol=2.0**-14)
+            found.append(encoder(**inputs).last_hidden_state[inputs["attention_mask"].bool()])
+    torch.testing.assert_close(*found, rtol=2.0**-14, atol=2.0**-14)
 
 
 def test_in_a_compiled_graph() -> None:
@@ -170,6 +173,33 @@ def test_in_a_compiled_graph() -> None:
         want = ours(**inputs, use_cache=False).logits
         got = torch.compile(ours, backend="aot_eager")(**inputs, use_cache=False).logits
     torch.testing.assert_close(got, want, rtol=2.0**-14, atol=2.0**-14)
+
+
+def test_a_step_over_a_static_cache_is_one_graph() -> None:
+    """As generate() compiles it: masks are made outside."""
+    ours, eager, inputs = model("gemma2", "kernelmint"), model("gemma2", "eager"), batch("left")
+    found = []
+    for each, step in (
+        (ours, torch.compile(ours.forward, fullgraph=True, backend="aot_eager")),
+        (eager, eager.forward),
+    ):
+        cache = transformers.StaticCache(config=each.config, max_cache_len=60)
+        mask, tokens = inputs["attention_mask"], torch.ones(3, 1).long()
+        with torch.no_grad():
+            each(**inputs, past_key_values=cache)
+            for _ in range(3):
+                mask = torch.cat([mask, torch.ones(3, 1).long()], 1)
+                positions = mask.sum(1, keepdim=True) - 1
+                masks = transformers.masking_utils.create_masks_for_generate(
+                    config=each.config, inputs_embeds=torch.empty(3, 1, 64), attention_mask=mask,
+                    past_key_values=cache, position_ids=positions,
+                )  # fmt: skip
+                logits = step(
+                    tokens, attention_mask=masks, past_key_values=cache, position_ids=positions
+                ).logits
+                tokens = logits.argmax(-1)
+        found.append(logits)
+    torch.testing.assert_close(*found, rtol=2.0**-14, atol=2.0**-14)
 
 
 def test_training_a_model_without_padding() -> None:
