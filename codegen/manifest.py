@@ -127,6 +127,14 @@ class Gradient:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Shard:
+    """Symbols along which a call falls apart, if the condition holds."""
+
+    along: tuple[str, ...]
+    when: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Choice:
     """A row of choices.yaml: if its condition holds, kernels with these values come first."""
 
@@ -219,6 +227,8 @@ class Family:
     build: BuildSettings = left_out(_NO_BUILD)  # noqa: RUF009 - a field
     reference: str | None  # "reference.py:attention", within the folder
     gradient: Gradient | None
+    shards: tuple[Shard, ...] = left_out(())
+    operations: str | None = left_out(None)  # an expression
     fronts: tuple[Front, ...]
     choices: tuple[Choice, ...]
     targets: tuple[Target, ...]

@@ -9,6 +9,7 @@ passed by name, and is absent if a family has no outputs.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ from codegen.spec.where import manifest_scope
 from runtime import manifest, packs
 from runtime.errors import InvalidArgument
 from runtime.handle import Inputs, Kernel, Out, Result, Scalar
+from runtime.when_imported import when_imported
 
 if TYPE_CHECKING:
     from runtime.kernel_info import KernelInfo
@@ -79,7 +81,7 @@ class _Operator:
     @functools.cached_property
     def shapes(self) -> list[list[expressions.Expression]]:
         """The outputs' extents."""
-        names = {**self._constants, **self._call_scope}
+        names = {**self._constants, **self.call_scope}
         names |= {a.name: expressions.scalar_kind(a.dtype, a.values) for a in self.scalars}
         return [[expressions.parse(d, names, "int") for d in a.dims] for a in self.outputs]
 
@@ -87,15 +89,22 @@ class _Operator:
     def sizes(self) -> dict[str, expressions.Expression | None]:
         """The scalars that the outputs' extents name, and their defaults."""
         named = {name for dims in self.shapes for dim in dims for name in dim.names}
-        names = {**self._constants, **self._call_scope}
+        names = {**self._constants, **self.call_scope}
         return {
             a.name: None if a.default is None else expressions.parse(a.default, names, "int")
             for a in self.scalars
             if a.name in named
         }
 
+    @functools.cached_property
+    def operations(self) -> expressions.Expression | None:
+        """How many a call makes, if the family says."""
+        names = {**self._constants, **self.call_scope}
+        text = self.family.operations
+        return None if text is None else expressions.parse(text, names, "int")
+
     @property
-    def _call_scope(self) -> dict[str, expressions.Kind]:
+    def call_scope(self) -> dict[str, expressions.Kind]:
         """Symbols, and optional tensors, which are true if they are there."""
         symbols = dict.fromkeys(self.family.symbols, expressions.INT)
         return {**symbols, **dict.fromkeys(self.family.optional_tensors, expressions.BOOL)}
@@ -117,6 +126,8 @@ class _Operator:
             _library.define(text)  # type: ignore[no-untyped-call]  # PyTorch's
             _library.impl(operator, _unpacked(run), "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]  # PyTorch's
             autograd = self._autograd(operator, run, in_place)
+            when_imported("torch.utils.flop_counter", functools.partial(self._count, operator))
+            when_imported("torch.distributed.tensor", functools.partial(self._shard, operator))
             _library.impl(operator, autograd, "Autograd", with_keyset=True)  # type: ignore[no-untyped-call]  # PyTorch's
             mapped = _by_name(names, functools.partial(_mapped, operator, written))
             _library.impl(operator, mapped, "FuncTorchBatched")  # type: ignore[no-untyped-call]  # PyTorch's
@@ -128,6 +139,30 @@ class _Operator:
                 # register_fake looks up the source of its caller, for each operator, and costs as
                 # much again as all the rest of an import.
                 _library.impl(operator, _unpacked(fake), "Meta")  # type: ignore[no-untyped-call]  # PyTorch's
+
+    def _count(self, name: str) -> None:
+        from torch.utils.flop_counter import register_flop_formula
+
+        packet = getattr(getattr(torch.ops, NAMESPACE), name)
+        register_flop_formula(packet, get_raw=True)(self._operations)
+
+    def _operations(
+        self, key: str, *given: torch.Tensor | None, out_val: object = None, **options: Any
+    ) -> int:
+        """What FlopCounterMode counts of a call."""
+        if self.operations is None:
+            return 0
+        call, inputs, _ = self._arguments(given, options)
+        info = self.describe(key, call)
+        scope = {**info.parameters, **info.derived, **self.symbols_of(inputs)}
+        return int(_extent(self.operations, scope, info))
+
+    def _shard(self, name: str) -> None:
+        if not hasattr(torch.library, "register_torch_dispatch"):
+            return  # PyTorch 2.4
+        from runtime import sharding
+
+        sharding.register(self, f"{NAMESPACE}::{name}", _library)
 
     def _autograd(self, name: str, run: Callable[..., Any], in_place: bool) -> Callable[..., Any]:
         """What autograd calls of the operator: it differentiates a call or refuses to."""
@@ -146,6 +181,9 @@ class _Operator:
             given = {**named, **{name: options.get(name) for name in self.output_names}}
             if not is_asked or not self._asks_gradient(given, in_place):
                 return below_autograd(*inputs, **options)
+            sharding = sys.modules.get("runtime.sharding")
+            if sharding is not None and sharding.is_sharded(inputs):
+                return sharding.run(self, operator, key, inputs, options)  # parts have gradients
             gradient = self.family.gradient
             assert gradient is not None
             asked, _, scalars = self._arguments(inputs, options)
@@ -207,7 +245,7 @@ class _Operator:
         def call() -> tuple[torch.device, dict[str, Any]]:
             named = zip(self.scalar_names, scalars, strict=True)
             given = {name: scalar for name, scalar in named if scalar is not None}
-            return self._first(inputs).device, {**given, **self._symbols(inputs)}
+            return self._first(inputs).device, {**given, **self.symbols_of(inputs)}
 
         return call, inputs, scalars
 
@@ -217,7 +255,7 @@ class _Operator:
                 f"key: got {info.key}, a kernel of {info.family}, expected one of {self.name}"
             )
 
-    def _symbols(self, inputs: Inputs) -> dict[str, Any]:
+    def symbols_of(self, inputs: Inputs) -> dict[str, Any]:
         """The symbols' values, and whether each input is there."""
         found: dict[str, Any] = {}
         for argument, tensor in zip(self.inputs, inputs, strict=True):
@@ -259,7 +297,7 @@ class _Operator:
         asked = {
             a.name: not a.optional or options.get(f"return_{a.name}", False) for a in self.outputs
         }
-        scope = {**info.parameters, **info.derived, **asked, **self._symbols(inputs)}
+        scope = {**info.parameters, **info.derived, **asked, **self.symbols_of(inputs)}
         values = dict(zip(self.scalar_names, scalars, strict=True))
         for name, default in self.sizes.items():
             value = values[name]

@@ -71,6 +71,8 @@ def _family(space: FamilySpace, file_of: Mapping[str, str], fingerprint: str) ->
         build=_build_settings(family.build),
         reference=family.reference,
         gradient=family.gradient,
+        shards=family.shards,
+        operations=family.operations.normal if family.operations else None,
         fronts=tuple(form.Front(module=m, function=f) for m, f in family.fronts),
         choices=tuple(
             form.Choice(when=row.when.normal, take=dict(row.take)) for row in family.choices

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import keyword
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
-from codegen.manifest import Gradient
+from codegen.manifest import Gradient, Shard
 from codegen.spec import schema
 from codegen.spec.arguments import MAX_RANK, SHARED_FACTS, ArgumentLoader, optional_tensors
 from codegen.spec.build_settings import BuildLoader
@@ -95,6 +95,10 @@ class FamilyLoader:
             build=BuildLoader(document, self.spec_dir, self.folder).load(written.build, is_cuda),
             reference=written.reference,
             gradient=self._gradient(file, written, tensors),
+            shards=self._shards(written, symbols, call_scope, tensors),
+            operations=None
+            if written.operations is None
+            else load_expression(document, written.operations, scope, "int", "operations"),
             fronts=tuple(fronts),
             generated_front=generated,
             choices=(),
@@ -229,6 +233,28 @@ class FamilyLoader:
         if not name.endswith(".py") or not all(n.isidentifier() for n in (*module, function)):
             self.document.report(f"got '{text}', expected file.py:function", *place)
         return ".".join((*PurePosixPath(file).parent.parts, *module)), function
+
+    def _shards(
+        self,
+        written: schema.FamilyFile,
+        symbols: Iterable[str],
+        scope: Mapping[str, Kind],
+        tensors: Sequence[Tensor],
+    ) -> tuple[Shard, ...]:
+        found = []
+        for i, shard in enumerate(written.shards):
+            for n, name in enumerate(shard.along):
+                if name not in symbols:
+                    message = f"'{name}' is not a symbol{did_you_mean(name, symbols)}"
+                    self.document.report(message, "shards", i, "along", n)
+            for tensor in tensors:
+                own = [d for dim in tensor.dims if (d := dim.expression.normal) in shard.along]
+                if tensor.role is Role.OUTPUT and len(own) != 1:
+                    message = f"the output {tensor.name} has {len(own)} of these, expected one"
+                    self.document.report(message, "shards", i, "along")
+            when = load_expression(self.document, shard.when, scope, "bool", "shards", i, "when")
+            found.append(Shard(along=tuple(shard.along), when=when.normal))
+        return tuple(found)
 
     def _gradient(
         self, file: str, written: schema.FamilyFile, tensors: Sequence[Tensor]

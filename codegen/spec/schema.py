@@ -211,6 +211,15 @@ class Gradient(Written):
     )
 
 
+class Shard(Written):
+    """Symbols along which a call falls apart into calls on parts of its tensors."""
+
+    along: list[str] = Field(
+        description="symbols that are divided together: each output has one of them", min_length=1
+    )
+    when: Text = Field("True", description="over the family's symbols and optional inputs")
+
+
 class PackagePath(Written):
     """A file or folder of an installed Python package, which is found when CMake configures."""
 
@@ -321,6 +330,15 @@ class FamilyFile(Written):
     build: Build | None = Field(None, description="of every target")
     reference: str | None = Field(None, description="file.py:function, the PyTorch oracle")
     gradient: Gradient | None = Field(None, description="what gives its gradients, if anything")
+    shards: list[Shard] = Field(
+        default_factory=list,
+        description="how calls of its operators on sharded tensors (DTensor) fall apart",
+    )
+    operations: Text | None = Field(
+        None,
+        description="multiplications and additions of a call, masks aside, over parameters, "
+        "derived values, symbols and optional inputs: what FlopCounterMode counts",
+    )
     front: Annotated[list[str | GeneratedFront], BeforeValidator(_as_list)] = Field(
         default_factory=list,
         description="file.py:function, or a name of one that is generated, or several: what the "

@@ -108,6 +108,20 @@ def test_a_wrong_gradient_is_located(workspace, text, message) -> None:
     check_located(workspace, f"gradient: {{{text}}}", "14:", message)
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("shards: [{along: [q]}]", "'q' is not a symbol"),
+        ("shards: [{along: [N]}]", "the output y has 0 of these, expected one"),
+        ("shards: [{along: [M], when: M}]", "'M' must be true or false"),
+        ("operations: 2 * missing", "unknown name 'missing'"),
+        ("operations: M ** 0.5", "an integer"),
+    ],
+)
+def test_a_wrong_division_or_count_is_located(workspace, text, message) -> None:
+    check_located(workspace, text, "14:", message)
+
+
 def test_a_generated_front_is_in_the_familys_face_and_named_in_the_manifest(workspace) -> None:
     family = workspace.demo / "family.yaml"
     family.write_text(family.read_text() + "front: {name: call, flags: {causal: false}}\n")

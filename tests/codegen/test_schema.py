@@ -29,7 +29,7 @@ def test_every_key_of_every_spec_is_in_the_schema(workspace) -> None:
     definitions = json.loads(workspace.run("schema").stdout)["$defs"]
     assert {
         "family", "arguments", "parameters", "derived", "requires", "trace", "build", "summary",
-        "reference", "gradient", "front",
+        "reference", "gradient", "shards", "operations", "front",
     } == set(definitions["FamilyFile"]["properties"])  # fmt: skip
     assert set(definitions["ChoicesFile"]["properties"]) == {"choices"}
     assert set(definitions["TunedFile"]["properties"]) == {"tuned"}

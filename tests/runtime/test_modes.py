@@ -25,6 +25,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.library import opcheck
 from torch.utils._pytree import tree_map
+from torch.utils.flop_counter import FlopCounterMode
 
 import runtime
 from codegen import scaffold
@@ -534,3 +535,44 @@ def test_opcheck_of_every_operator(family) -> None:
     scalars = {name: v for name, v in options.items() if not name.startswith("return_")}
     into = {output.name: torch.empty_like(tensor) for output, tensor in made}
     opcheck(getattr(torch.ops.kernelmint, f"{family}_out").default, arguments, {**scalars, **into})
+
+
+def _counted(call) -> int:
+    with FlopCounterMode(display=False) as counter:
+        call()
+    return counter.get_total_flops()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_flops_are_counted_as_pytorch_counts_its_own_attention(causal) -> None:
+    q, k = torch.randn(2, 5, 4, 64), torch.randn(2, 5, 2, 64)
+    heads_first = [t.transpose(1, 2).to("meta") for t in (q, q, q)]
+    expected = _counted(
+        lambda: torch.ops.aten._scaled_dot_product_flash_attention(*heads_first, 0.0, causal)
+    )
+    assert _counted(lambda: runtime.attention(q, k, k, causal=causal)) == expected > 0
+    out = torch.empty_like(q)
+    assert _counted(lambda: runtime.attention(q, k, k, causal=causal, out=out)) == expected
+
+
+def test_flops_of_a_cache_in_pages_are_those_of_its_pages() -> None:
+    q, cache = torch.randn(3, 1, 4, 64), torch.randn(8, 16, 2, 64)
+    pages = torch.zeros(3, 5, dtype=torch.int32)
+    found = _counted(lambda: runtime.decode(q, cache, cache, block_table=pages))
+    assert found == 4 * 3 * 4 * 1 * (5 * 16) * 64
+
+
+def test_what_counts_flops_and_what_distributes_may_be_imported_later(run_python, tmp_path) -> None:
+    script = """
+import sys, runtime
+assert not {"torch.utils.flop_counter", "torch.distributed.tensor"} & {*sys.modules}
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+import torch.distributed.tensor
+assert "runtime.sharding" in sys.modules
+q = torch.randn(1, 5, 2, 64)
+with FlopCounterMode(display=False) as counter:
+    runtime.attention(q, q, q)
+assert counter.get_total_flops() == 4 * 2 * 5 * 5 * 64
+"""
+    run_python(script, tmp_path)

@@ -1,0 +1,103 @@
+"""Distributed tensors through the operators, in two real processes on the CPU."""
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import init_device_mesh as device_mesh
+
+import runtime
+
+REFUSED = {
+    "a length": "q: got Shard(dim=1) of [B, Sq, H, D], expected a division along B, or along H "
+    "and Hk: call redistribute() before",
+    "batch and heads": "k: got Shard(dim=2) of [B, Sk, Hk, D], expected a division along B: call",
+    "a sum": "q: got Partial(sum) of [B, Sq, H, D], expected a division along B, or",
+    "a plain tensor": "k: got a Tensor beside distributed tensors; pass a DTensor",
+    "a single head of keys": "Hk: got 1, expected a multiple of 2, among which H and Hk are "
+    "divided",
+    "an output elsewhere": "o: got placements (Replicate(),), expected (Shard(dim=0),), as",
+}
+
+
+def _right(mesh) -> None:
+    q = torch.randn(3, 19, 8, 64)  # an odd batch, heads that share keys
+    k, v = torch.randn(2, 3, 33, 4, 64).unbind()
+    single = runtime.attention(q, k, v, causal=True, return_lse=True)
+    leaves = [t.clone().requires_grad_() for t in (q, k, v)]
+    runtime.attention(*leaves).square().sum().backward()
+    for placement, of_lse in ((Shard(0), Shard(0)), (Shard(2), Shard(1)), (Replicate(),) * 2):
+        parts = [distribute_tensor(t, mesh, [placement]) for t in (q, k, v)]
+        for mode in (torch.enable_grad, torch.inference_mode):
+            with mode():
+                found = runtime.attention(*parts, causal=True, return_lse=True)
+                assert [t.placements for t in found] == [(placement,), (of_lse,)]
+                for part, whole in zip(found, single, strict=True):
+                    assert torch.equal(part.full_tensor(), whole)
+        swapped = (t.transpose(1, 2) for t in parts)
+        heads_first = runtime.attention(*swapped, causal=True, layout="bhsd")
+        assert torch.equal(heads_first.full_tensor().transpose(1, 2), single[0])
+        out = torch.zeros_like(parts[0])
+        runtime.attention(*parts, causal=True, out=out)
+        assert torch.equal(out.full_tensor(), single[0])
+        own = [t.detach().requires_grad_() for t in parts]
+        runtime.attention(*own).square().sum().full_tensor().backward()
+        for part, leaf in zip(own, leaves, strict=True):
+            torch.testing.assert_close(part.grad.full_tensor(), leaf.grad)
+    # What has no dimension that is divided is there for all.
+    sink, pages = torch.randn(8), torch.randperm(6, dtype=torch.int32).view(3, 2)
+    cache = torch.randn(6, 16, 4, 64)
+    expected = runtime.decode(q[:, :1], cache, cache, block_table=pages, s_aux=sink)
+    for batch in (True, False):
+        found = runtime.decode(
+            distribute_tensor(q[:, :1], mesh, [Shard(0 if batch else 2)]),
+            *[distribute_tensor(cache, mesh, [Replicate() if batch else Shard(2)])] * 2,
+            block_table=distribute_tensor(pages, mesh, [Shard(0) if batch else Replicate()]),
+            s_aux=distribute_tensor(sink, mesh, [Replicate() if batch else Shard(0)]),
+        )
+        torch.testing.assert_close(found.full_tensor(), expected)
+
+
+def _refused(mesh) -> dict[str, str]:
+    q, k = torch.randn(4, 19, 8, 64), torch.randn(4, 19, 1, 64)
+    all_of = {s: distribute_tensor(q, mesh, [s]) for s in (Shard(0), Shard(1), Shard(2))}
+    partial = DTensor.from_local(q, mesh, [Partial()])
+    out = distribute_tensor(torch.zeros_like(q), mesh, [Replicate()])
+    few = distribute_tensor(q, mesh, [Shard(2)])
+    calls = {
+        "a length": lambda: runtime.attention(*[all_of[Shard(1)]] * 3),
+        "batch and heads": lambda: runtime.attention(all_of[Shard(0)], *[all_of[Shard(2)]] * 2),
+        "a sum": lambda: runtime.attention(partial, partial, partial),
+        "a plain tensor": lambda: runtime.attention(few, q, q),
+        "a single head of keys": lambda: runtime.attention(
+            few, *[distribute_tensor(k, mesh, [Replicate()])] * 2
+        ),
+        "an output elsewhere": lambda: runtime.attention(*[all_of[Shard(0)]] * 3, out=out),
+    }
+    messages = {}
+    for name, call in calls.items():
+        with pytest.raises(runtime.InvalidArgument) as error:
+            call()
+        messages[name] = str(error.value)
+    return messages
+
+
+def _work(rank, folder) -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    where = f"file://{folder}/group"
+    dist.init_process_group("gloo", rank=rank, world_size=2, init_method=where)
+    mesh = device_mesh("cpu", (2,))
+    _right(mesh)
+    torch.save(_refused(mesh), folder / f"refused{rank}")
+    dist.destroy_process_group()
+
+
+def test_calls_on_parts_give_the_parts_of_the_whole_call_and_others_are_refused(tmp_path) -> None:
+    mp.spawn(_work, (tmp_path,), 2)
+    for rank in range(2):
+        messages = torch.load(tmp_path / f"refused{rank}")
+        assert messages.keys() == REFUSED.keys()
+        for name, text in REFUSED.items():
+            assert messages[name].startswith(text), messages[name]
