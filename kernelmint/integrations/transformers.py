@@ -97,9 +97,10 @@ def mask(
     if not causal and pattern.left != pattern.right:
         raise _unknown(f"a window of {pattern.left} keys before and {pattern.right} after")
     kind = 1 + causal
-    if pattern.sequences is not None:
+    places = None if pattern.sequences is None else _places(pattern.sequences, batch_size)
+    if places is not None and len(places) > batch_size + 1:  # not one sequence in each row
         kind += 2
-        numbers = _places(pattern.sequences, batch_size)[None]
+        numbers = places[None]
     else:
         # Queries of all that are aligned with their keys are at the end of these.
         end = q_offset + q_length - kv_offset if causal or pattern.left >= 0 else kv_length

@@ -215,6 +215,14 @@ def test_training_a_model_without_padding() -> None:
     torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-6)
 
 
+def test_rows_of_one_sequence_each_are_no_packed_sequences() -> None:
+    """torch.compile has transformers look for some in every batch; these have gradients."""
+    packed = transformers.masking_utils.packed_sequence_mask_function(torch.zeros(2, 9).long())
+    causal = transformers.masking_utils.causal_mask_function
+    both = transformers.masking_utils.and_masks(packed, causal)
+    assert integration.mask(2, 9, 9, mask_function=both).shape == (0, 2, 1, 2)
+
+
 def refused(message: str, name: str = "llama", **inputs: Any) -> None:
     with torch.no_grad(), pytest.raises(runtime.InvalidArgument, match=message):
         model(name, "kernelmint")(**inputs)
