@@ -54,36 +54,21 @@ def _reports_bad_input(command: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _specs_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option(
-        "--specs",
-        multiple=True,
-        type=click.Path(path_type=Path),
-        metavar="DIR",
-        help="A folder of families; may be repeated. Default: kernel_specs.",
-    )(command)
-
-
-def _out_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option(
-        "--out",
-        default=_OUT,
-        show_default=True,
-        type=click.Path(path_type=Path),
-        metavar="DIR",
-        help="The generated tree.",
-    )(command)
-
-
-def _selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    command = click.option(
-        "--where",
-        metavar="EXPR",
-        help="Only configurations for which it holds: parameters, derived values, family, target.",
-    )(command)
-    return click.option(
-        "--set", "set_name", metavar="NAME", help="Which set of each target. Default: default."
-    )(command)
+_specs_option = click.option(
+    "--specs", multiple=True, type=click.Path(path_type=Path), metavar="DIR",
+    help="A folder of families; may be repeated. Default: kernel_specs.",
+)  # fmt: skip
+_out_option = click.option(
+    "--out", default=_OUT, show_default=True, type=click.Path(path_type=Path), metavar="DIR",
+    help="The generated tree.",
+)  # fmt: skip
+_set_option = click.option(
+    "--set", "set_name", metavar="NAME", help="Which set of each target. Default: default."
+)
+_where_option = click.option(
+    "--where", metavar="EXPR",
+    help="Only configurations for which it holds: parameters, derived values, family, target.",
+)  # fmt: skip
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -94,7 +79,8 @@ def main() -> None:
 @main.command()
 @_specs_option
 @_out_option
-@_selection_options
+@_set_option
+@_where_option
 @_reports_bad_input
 def regenerate(specs: tuple[Path, ...], out: Path, set_name: str | None, where: str | None) -> None:
     """Writes the generated tree; what has not changed keeps its time."""
@@ -111,7 +97,8 @@ def regenerate(specs: tuple[Path, ...], out: Path, set_name: str | None, where: 
 @main.command()
 @_specs_option
 @_out_option
-@_selection_options
+@_set_option
+@_where_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, without the diff.")
 @click.option("--all", "whole", is_flag=True, help="The whole diff, however long.")
 @_reports_bad_input
@@ -170,7 +157,8 @@ def check(
 
 @main.command("list")
 @_specs_option
-@_selection_options
+@_set_option
+@_where_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON array, with all values.")
 @click.option(
     "--short", is_flag=True, help="Short forms in place of keys, of targets that have it."

@@ -82,13 +82,17 @@ def name(device: torch.device) -> str:
     of processors that this process may use."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
+    return f"{processor()}, {len(os.sched_getaffinity(0))} processors"
+
+
+def processor() -> str:
+    """The model of this machine's processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
     except OSError:
         lines = []
     models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    model = next(models, platform.machine())
-    return f"{model}, {len(os.sched_getaffinity(0))} processors"
+    return next(models, platform.machine())
 
 
 _MAX_SHARED_MEMORY_PER_BLOCK_OPTIN = 97  # a CUdevice_attribute of the driver API

@@ -1,9 +1,8 @@
 """How two results differ: the one comparison that every checking tool uses.
 
 `compare` decides as torch.allclose does, |actual - expected| <= atol + rtol * |expected| at every
-element, NaN never passing, and says all that helps to find a fault. `budget` measures one result
-against an fp64 oracle, so that of a differing pair the wrong one can be named. `compare_selections`
-compares lists of chosen indices by the oracle's scores of what they chose.
+element, NaN never passing, and says all that helps to find a fault. `compare_selections` compares
+lists of chosen indices by the oracle's scores of what they chose.
 """
 
 from __future__ import annotations
@@ -77,6 +76,11 @@ class Difference:
     def passed(self) -> bool:
         """Whether all compared elements agree; comparing nothing is not agreement."""
         return self.problem is None and self.beyond == 0 and self.compared > 0
+
+    @property
+    def share_beyond(self) -> float:
+        """The share of elements that fail."""
+        return self.beyond / self.compared if self.compared else math.nan
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -173,23 +177,6 @@ def compare(
         first=element(int(failing.flatten().int().argmax())) if bool(failing.any()) else None,
         failing=failing,
     )
-
-
-@dataclass(frozen=True)
-class Budget:
-    """The error of one result against an fp64 oracle."""
-
-    max_abs: float
-    rms_ratio: float
-    share_beyond: float  # of elements that fail the tolerance
-    max_ulp: float
-
-
-def budget(against_oracle: Difference) -> Budget:
-    """The error of a result, from its comparison with an fp64 oracle."""
-    x = against_oracle
-    share = x.beyond / x.compared if x.compared else math.nan
-    return Budget(x.max_abs, x.rms_ratio, share, x.max_ulp)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Literal, NamedTuple, overload
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,36 +17,6 @@ from torch import Tensor
 _SCORES_AT_ONCE = 2**25  # fp64 scores held at one time: 256 MiB
 
 
-@overload
-def attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    causal: bool = ...,
-    scale: float | None = ...,
-    return_lse: Literal[False] = ...,
-) -> Tensor: ...
-@overload
-def attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    causal: bool = ...,
-    scale: float | None = ...,
-    return_lse: Literal[True],
-) -> tuple[Tensor, Tensor]: ...
-@overload
-def attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    causal: bool = ...,
-    scale: float | None = ...,
-    return_lse: bool = ...,
-) -> Tensor | tuple[Tensor, Tensor]: ...
 def attention(
     q: Tensor,
     k: Tensor,
@@ -55,7 +25,7 @@ def attention(
     causal: bool = False,
     scale: float | None = None,
     return_lse: bool = False,
-) -> Tensor | tuple[Tensor, Tensor]:
+) -> Any:
     """softmax(scale * q k^T) v in fp64, the definition itself: no tiles, no online softmax.
 
     Args:
@@ -98,44 +68,6 @@ def attention(
         o[..., rows, :] = (scores - seen[..., None]).exp() @ values
     o = o.flatten(1, 2).transpose(1, 2)
     return (o, lse.flatten(1, 2)) if return_lse else o
-
-
-def attention_gradients(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    do: Tensor,
-    *,
-    causal: bool = False,
-    scale: float | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of `attention` in fp64 (FlashAttention, Dao et al. 2022, Appendix B.2).
-
-    Args:
-        q: queries, [B, Sq, H, D]; k and v, causal and scale as `attention` takes them.
-        do: the gradient of the output, [B, Sq, H, D].
-
-    Returns:
-        dq [B, Sq, H, D], dk and dv [B, Sk, Hk, D], fp64.
-    """
-    scale = q.shape[-1] ** -0.5 if scale is None else scale
-    group = q.shape[2] // k.shape[2]
-    queries, gradients = (t.double().transpose(1, 2) for t in (q, do))
-    keys, values = (
-        t.double().repeat_interleave(group, 2).transpose(1, 2) for t in (k, v)
-    )  # [B, H, S, D]
-    scores = scale * (queries @ keys.transpose(-1, -2))
-    if causal:
-        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device)
-        scores.masked_fill_(hidden.triu(k.shape[1] - q.shape[1] + 1), -math.inf)
-    p = torch.softmax(scores, -1).nan_to_num()  # rows that see no key: 0
-    dp = gradients @ values.transpose(-1, -2)
-    ds = scale * p * (dp - (p * dp).sum(-1, keepdim=True))
-    dk, dv = (
-        t.transpose(1, 2).unflatten(2, (-1, group)).sum(3)
-        for t in (ds.transpose(-1, -2) @ queries, p.transpose(-1, -2) @ gradients)
-    )
-    return (ds @ keys).transpose(1, 2), dk, dv
 
 
 class Intermediate(NamedTuple):

@@ -6,6 +6,8 @@ have, as forward and backward each round the probabilities once (bf16: 2 * 2**-8
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -13,7 +15,6 @@ from torch.library import opcheck
 from torch.utils.checkpoint import checkpoint
 
 import runtime
-from tools.families import oracle
 
 CPU = [("cpu", torch.float32), ("cpu", torch.bfloat16), ("cpu", torch.float16)]
 GPU = [
@@ -21,7 +22,28 @@ GPU = [
 ]
 ROUNDINGS = {torch.float32: 2e-6, torch.bfloat16: 2 * 2**-8, torch.float16: 2 * 2**-11}
 LENGTHS = [(70, 70), (33, 129), (129, 33), (1, 64)]
-attention_gradients = oracle("flash_forward", "attention_gradients")
+
+
+def attention_gradients(q, k, v, do, *, causal=False, scale=None):
+    """The gradients of the oracle in fp64 (FlashAttention, Dao et al. 2022, Appendix B.2)."""
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    group = q.shape[2] // k.shape[2]
+    queries, gradients = (t.double().transpose(1, 2) for t in (q, do))
+    keys, values = (
+        t.double().repeat_interleave(group, 2).transpose(1, 2) for t in (k, v)
+    )  # [B, H, S, D]
+    scores = scale * (queries @ keys.transpose(-1, -2))
+    if causal:
+        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device)
+        scores.masked_fill_(hidden.triu(k.shape[1] - q.shape[1] + 1), -math.inf)
+    p = torch.softmax(scores, -1).nan_to_num()  # rows that see no key: 0
+    dp = gradients @ values.transpose(-1, -2)
+    ds = scale * p * (dp - (p * dp).sum(-1, keepdim=True))
+    dk, dv = (
+        t.transpose(1, 2).unflatten(2, (-1, group)).sum(3)
+        for t in (ds.transpose(-1, -2) @ queries, p.transpose(-1, -2) @ gradients)
+    )
+    return (ds @ keys).transpose(1, 2), dk, dv
 
 
 def inputs(device, dtype, lengths=(70, 70), kv_heads=2, d_head=64):

@@ -34,8 +34,6 @@ class Semantics:
     """The ranking score of a block the query may not see."""
     local_rank: float
     """The ranking score of the query's own block."""
-    use_g_slc: bool = False
-    """Whether the selected branch is gated, too."""
 
 
 FIXED = Semantics("transpose", "none", False, -math.inf, math.inf)
@@ -75,8 +73,6 @@ def check_selection(
             f"block_size is {block_size}: time sharing pairs odd positions with even ones of the "
             "same block, so block_size must be even"
         )
-    if flags.use_g_slc and flags.list_layout == "reinterpret":
-        raise ValueError("the `literal` algorithm has no use_g_slc")
 
 
 def check_tensors(
@@ -85,16 +81,13 @@ def check_tensors(
     v: torch.Tensor,
     u: torch.Tensor,
     g_cmp: torch.Tensor,
-    g_slc: torch.Tensor | None,
     dtypes: tuple[torch.dtype, ...],
 ) -> None:
     """Raises ValueError if shapes, dtypes or devices do not fit q, k [B, T, H, A],
-    v, u [B, T, H, L] and the gates [B, T, H]."""
+    v, u [B, T, H, L] and the gate [B, T, H]."""
     named = {"q": q, "k": k, "v": v, "u": u, "g_cmp": g_cmp}
-    if g_slc is not None:
-        named["g_slc"] = g_slc
     for name, tensor in named.items():
-        rank = 3 if name.startswith("g_") else 4
+        rank = 3 if name == "g_cmp" else 4
         if tensor.dim() != rank:
             expected = "[B, T, H]" if rank == 3 else "[B, T, H, head size]"
             raise ValueError(f"{name} has shape {list(tensor.shape)}: expected {expected}")

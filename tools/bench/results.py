@@ -6,7 +6,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import platform
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 from rich.table import Table
 
-from runtime import _native, packs
+from runtime import _native, devices, packs
 
 from ..output_file import write
 from .clocks import Spread
@@ -96,20 +95,11 @@ def machine(device: torch.device) -> dict[str, Any]:
     if device.type == "cuda":
         described["device"] = torch.cuda.get_device_name(device)
     else:
-        described["device"] = _processor()
+        described["device"] = devices.processor()
         described["threads"] = torch.get_num_threads()
         described["cores"] = os.cpu_count()
         described["instruction_set"] = _native.active_cpu_isa()
     return described
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.machine())
 
 
 def table(rows: list[Row], unit: str) -> Table:

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 SCHEMA_VERSION = "1.0.0"
-# What became of a configuration; the first is that of one which was measured.
-INVALIDITIES = ("correct", "timeout", "compile", "runtime", "correctness", "constraints")
 
 
 @dataclass
@@ -19,7 +17,7 @@ class Outcome:
 
     configuration: Mapping[str, Any]
     sizes: Mapping[str, int]
-    invalidity: str = "correct"
+    invalidity: str = "correct"  # or timeout, compile, runtime, correctness or constraints
     seconds: Sequence[float] = field(default_factory=list)
 
 

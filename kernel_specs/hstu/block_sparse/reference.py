@@ -54,7 +54,6 @@ def block_sparse_attention(
     v: torch.Tensor,
     u: torch.Tensor,
     g_cmp: torch.Tensor,
-    g_slc: torch.Tensor | None = None,
     *,
     block_count: int = 4,
     block_size: int = 32,
@@ -62,12 +61,10 @@ def block_sparse_attention(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns o [B, T, H, L] and block_indices [B, H, T, min(block_count, C)] (int64, -1: none).
 
-    q, k: [B, T, H, A]; v, u: [B, T, H, L]; g_cmp, g_slc: [B, T, H]; all fp32, or all fp64.
-    g_slc counts only if the mode's flags say so. ValueError for what does not fit.
+    q, k: [B, T, H, A]; v, u: [B, T, H, L]; g_cmp: [B, T, H]; all fp32, or all fp64. ValueError for
+    what does not fit.
     """
-    stages = trace(
-        q, k, v, u, g_cmp, g_slc, block_count=block_count, block_size=block_size, mode=mode
-    )
+    stages = trace(q, k, v, u, g_cmp, block_count=block_count, block_size=block_size, mode=mode)
     return stages.o, stages.block_indices
 
 
@@ -77,7 +74,6 @@ def trace(
     v: torch.Tensor,
     u: torch.Tensor,
     g_cmp: torch.Tensor,
-    g_slc: torch.Tensor | None = None,
     *,
     block_count: int = 4,
     block_size: int = 32,
@@ -90,11 +86,9 @@ def trace(
     another implementation, so that its selected branch can be judged apart from its choice.
     """
     flags = semantics_of(mode)
-    check_tensors(q, k, v, u, g_cmp, g_slc, (torch.float32, torch.float64))
+    check_tensors(q, k, v, u, g_cmp, (torch.float32, torch.float64))
     _, T, H, A = q.shape
     check_selection(block_count, block_size, H, T, flags)
-    if flags.use_g_slc and g_slc is None:
-        raise ValueError("g_slc is missing: the mode's flags gate the selected branch by it")
     C = -(-T // block_size)
     S = min(block_count, C)
 
@@ -118,8 +112,6 @@ def trace(
         own = block_indices
     lists = arrange(own, flags)
     o_slc_raw = attend_selected(q, k, v, lists, block_size)
-    if flags.use_g_slc and g_slc is not None:
-        o_slc_raw = o_slc_raw * g_slc[..., None]
     o_cmp, o_slc = layer_norm(o_cmp_raw) * u, layer_norm(o_slc_raw) * u
     return Trace(
         k_cmp=k_cmp,

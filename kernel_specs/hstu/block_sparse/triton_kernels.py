@@ -259,9 +259,8 @@ def _normalised(x, width, inside, EPSILON: tl.constexpr):
 
 @triton.jit
 def _combine(
-    o_cmp, partial, rank, g_slc, u, o, T, H, L,
-    S: tl.constexpr, WP: tl.constexpr, M: tl.constexpr, GATED: tl.constexpr,
-    EPSILON: tl.constexpr,
+    o_cmp, partial, rank, u, o, T, H, L,
+    S: tl.constexpr, WP: tl.constexpr, M: tl.constexpr, EPSILON: tl.constexpr,
 ):  # fmt: skip
     # M tokens of one sequence, all heads: LayerNorm of both branches, u, and their sum
     b = tl.program_id(1)
@@ -277,9 +276,6 @@ def _combine(
         entry = ((b * H + h).to(tl.int64)[None, :] * T + t[:, None]) * S + s
         used = tl.load(rank + entry, mask=inside, other=-1) >= 0
         selected += tl.load(partial + entry * L + x[None, :], mask=used, other=0.0).to(tl.float32)
-    if GATED:
-        gate = (b * T + t).to(tl.int64)[:, None] * H + h[None, :]
-        selected = selected * tl.load(g_slc + gate, mask=inside, other=0.0)
     gate_u = tl.load(u + offset, mask=inside, other=0.0)
     o_cmp_u = _normalised(compressed, width, inside, EPSILON) * gate_u
     o_slc_u = _normalised(selected, width, inside, EPSILON) * gate_u
@@ -339,7 +335,6 @@ def block_sparse_attention(
     v: torch.Tensor,
     u: torch.Tensor,
     g_cmp: torch.Tensor,
-    g_slc: torch.Tensor | None = None,
     *,
     block_count: int = 4,
     block_size: int = 32,
@@ -348,12 +343,10 @@ def block_sparse_attention(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """As reference.block_sparse_attention, for contiguous fp32 tensors, dots in `dot` precision."""
     flags = semantics_of(mode)
-    check_tensors(q, k, v, u, g_cmp, g_slc, (torch.float32,))
+    check_tensors(q, k, v, u, g_cmp, (torch.float32,))
     B, T, H, A = q.shape
     L = v.shape[3]
     check_selection(block_count, block_size, H, T, flags)
-    if flags.use_g_slc and g_slc is None:
-        raise ValueError("g_slc is missing: the mode's flags gate the selected branch by it")
     if flags.share == "time":
         raise ValueError("the Triton kernels share lists over heads, not over time")
     q, k, v, u, g_cmp = (x.contiguous() for x in (q, k, v, u, g_cmp))
@@ -425,8 +418,8 @@ def block_sparse_attention(
     combine: Any = _combine
     tokens = 8 if INTERPRETED else 1
     combine[triton.cdiv(T, tokens), B](
-        o_cmp, partial, place, g_slc if flags.use_g_slc else o_cmp, u, o, T, H, L,
-        S=S, WP=int(triton.next_power_of_2(H * L)), M=tokens, GATED=flags.use_g_slc,
+        o_cmp, partial, place, u, o, T, H, L,
+        S=S, WP=int(triton.next_power_of_2(H * L)), M=tokens,
         EPSILON=LAYER_NORM_EPSILON, num_warps=4,
     )  # fmt: skip
     return o, block_indices

@@ -57,8 +57,9 @@ def hstu_attention_with_bsa(
     jagged.longest()  # checks the offsets
     check_selection(block_count, block_size, num_heads, n, semantics_of(mode))
     q, k, v, u = jagged.by_heads()
-    # A gate is a function of its own row; the padding rows' results are dropped.
-    g_cmp, g_slc, _ = gate_model(q)
+    # A gate is a function of its own row; the padding rows' results are dropped. The published code
+    # has no use for the other two.
+    g_cmp, _, _ = gate_model(q)
     padded_q, padded_k = jagged.pad(q), jagged.pad(k)
     o, _ = attention(
         padded_q,
@@ -66,7 +67,6 @@ def hstu_attention_with_bsa(
         jagged.pad(v),
         jagged.pad(u),
         jagged.pad(g_cmp),
-        jagged.pad(g_slc),
         block_count=block_count,
         block_size=block_size,
         mode=mode,

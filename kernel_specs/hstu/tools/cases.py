@@ -75,7 +75,7 @@ class Inputs:
     """The tensors of one case, in fp32; a jagged one holds the rows of all sequences."""
 
     case: Case
-    padded: dict[str, torch.Tensor]  # q, k [B, T, H, A]; v, u [B, T, H, L]; g_cmp, g_slc [B, T, H]
+    padded: dict[str, torch.Tensor]  # q, k [B, T, H, A]; v, u [B, T, H, L]; g_cmp [B, T, H]
     jagged: dict[str, torch.Tensor]  # q, k [sum N, H A]; v, u [sum N, H L]
     gate_model: hstu_bsa.GateMLP
     x_offsets: torch.Tensor  # [B + 1] int64
@@ -96,7 +96,6 @@ def draw(case: Case, seed: int, device: str) -> Inputs:
         "v": normal(B, T, H, L),
         "u": normal(B, T, H, L),
         "g_cmp": normal(B, T, H),
-        "g_slc": normal(B, T, H),
     }
     rows = case.offsets[-1]
     jagged = {

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from kernelmint.tools import comparison
-from kernelmint.tools.comparison import Budget, Difference, Selections, Tolerance
+from kernelmint.tools.comparison import Difference, Selections, Tolerance
 
 from .. import jagged, semantics
 from ..block_sparse import reference
@@ -22,6 +22,7 @@ from .cases import Case, Inputs
 from .implementations import Implementation
 
 OUTPUT_DIMS = ("b", "t", "h", "d")
+_BUDGET = ("max_abs", "rms_ratio", "share_beyond", "max_ulp")  # of an error, in JSON
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Verdict:
     function: str
     differences: tuple[Difference, ...]
     selections: Selections | None
-    budgets: dict[str, Budget]
+    budgets: dict[str, Difference]  # of each result from fp64
     excluded_tokens: float  # the share that was left out of the end-to-end comparison
     places: tuple[str, ...]  # for what failed: row classes and shares by head
 
@@ -48,7 +49,10 @@ class Verdict:
             "passed": self.passed,
             "differences": [difference.as_dict() for difference in self.differences],
             "selections": self.selections.as_dict() if self.selections else None,
-            "budgets": {name: vars(budget) for name, budget in self.budgets.items()},
+            "budgets": {
+                name: {figure: getattr(found, figure) for figure in _BUDGET}
+                for name, found in self.budgets.items()
+            },
             "excluded_tokens": self.excluded_tokens,
         }
 
@@ -168,7 +172,7 @@ def judge_attention(
             tolerance=tolerance, dims=OUTPUT_DIMS, where=kept,
         )  # fmt: skip
         differences.append(against)
-        budgets[name] = comparison.budget(against)
+        budgets[name] = against
         # a rule that both sides break shows only here
         by_oracle = oracle.compare_lists(
             own, oracle.own.block_indices, f"{name} block_indices against fp64"
