@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from codegen.dtypes import DTYPES
 from codegen.emit.cpp import comment, dtype_enumerator, is_wide, number, translate
@@ -176,16 +177,13 @@ def table(family: Family, chosen: TargetSpace) -> str:
     """<target>_table.cpp: the kernels and where their code is."""
     target = chosen.target
     by_name = {parameter.name: parameter for parameter in target.parameters}
-    seen: dict[tuple[str, ParameterValue], str] = {}
+
+    @functools.cache
+    def number_of(name: str, value: ParameterValue) -> str:
+        return str(table_number(by_name[name], value))
 
     def row(configuration: Configuration) -> str:
-        texts = []
-        for entry in zip(target.parameter_names, configuration.values, strict=True):
-            text = seen.get(entry)
-            if text is None:
-                text = seen[entry] = str(table_number(by_name[entry[0]], entry[1]))
-            texts.append(text)
-        return ", ".join(texts)
+        return ", ".join(map(number_of, target.parameter_names, configuration.values))
 
     names = TableNames(family, target)
     dtypes = target.parameter_names
@@ -280,21 +278,17 @@ def _numbered(chosen: TargetSpace) -> Iterable[tuple[str, list[Configuration]]]:
 def _member_writer(target: Target) -> Callable[[Configuration], list[str]]:
     """A function from a configuration to the members of its C++ type; texts are made once."""
     by_name = {parameter.name: parameter for parameter in target.parameters}
-    seen: dict[tuple[str, Any], str] = {}
+    constant = functools.cache(_constant)
+
+    @functools.cache
+    def parameter(name: str, value: ParameterValue) -> str:
+        return _parameter_member(by_name[name], value)
 
     def members(configuration: Configuration) -> list[str]:
-        result = []
-        for entry in zip(target.parameter_names, configuration.values, strict=True):
-            text = seen.get(entry)
-            if text is None:
-                text = seen[entry] = _parameter_member(by_name[entry[0]], entry[1])
-            result.append(text)
-        for constant in zip(target.derived_names, configuration.numbers, strict=True):
-            text = seen.get(constant)
-            if text is None:
-                text = seen[constant] = _constant(*constant)
-            result.append(text)
-        return result
+        return [
+            *map(parameter, target.parameter_names, configuration.values),
+            *map(constant, target.derived_names, configuration.numbers),
+        ]
 
     return members
 
