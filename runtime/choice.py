@@ -190,8 +190,16 @@ def of_call(key: str, call: Callable[[], tuple[torch.device, Mapping[str, Any]]]
     if not key.startswith("{"):
         return finding.find(key)
     device, sizes = call()
-    asked = json.loads(key)
-    family, wanted, target = asked["family"], asked["wanted"], asked["target"]
+    try:
+        asked = json.loads(key)
+        family, wanted, target = asked["family"], dict(asked["wanted"]), asked["target"]
+        known = packs.owner(family) is not None
+    except (ValueError, LookupError, TypeError):
+        known = False
+    if not known:
+        raise InvalidArgument(
+            f"key: got {text(key)}, expected a kernel's key, or what a graph recorded"
+        )
     if device.type != "meta":
         return take(family, device, wanted, sizes, target)
     if key not in _in_graphs:  # of a graph that another process recorded: any kernel tells shapes

@@ -281,6 +281,10 @@ def test_a_graph_with_symbolic_sizes_takes_the_kernel_of_each_length(tuned, reco
 def test_fronts_are_found_through_the_packs():
     found = {front.function: front.module for _, front in packs.fronts()}
     assert found == {
+        **dict.fromkeys(
+            ("flash_attn_func", "flash_attn_varlen_func", "flash_attn_with_kvcache"),
+            "kernel_specs.flash_prefill.front",
+        ),
         "attention": "kernel_specs.flash_forward.front",
         "explain_choice": "kernel_specs.flash_forward.front",
         "sdpa": "kernel_specs.flash_forward.front",
@@ -327,4 +331,14 @@ def test_an_operator_refuses_another_familys_key():
         runtime.InvalidArgument,
         match=rf"key: got {key}, a kernel of hstu_bsa, expected one of flash_forward",
     ):
+        torch.ops.kernelmint.flash_forward(key, q, q, q)
+
+
+@pytest.mark.parametrize(
+    "key", ["{", "{}", '{"family": 1}', '{"family": "x", "wanted": {}, "target": null}']
+)
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_an_operator_refuses_what_no_graph_recorded(key, device):
+    q = torch.ones(1, 3, 1, 64, device=device)
+    with pytest.raises(runtime.InvalidArgument, match=r"^key: got .*, expected a kernel's key"):
         torch.ops.kernelmint.flash_forward(key, q, q, q)
