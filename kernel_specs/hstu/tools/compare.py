@@ -10,7 +10,6 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +26,14 @@ from .judge import Computed, Judge, Verdict
 RULE = "=" * 80
 
 
-def _names(known: tuple[str, ...]) -> Callable[[Any, Any, str], list[str]]:
-    def parse(_context: Any, _parameter: Any, value: str) -> list[str]:
-        names = [name.strip() for name in value.split(",") if name.strip()]
-        for name in names:
-            if name not in known:
-                raise click.BadParameter(f"unknown {name!r}: expected one of {', '.join(known)}")
-        return names
-
-    return parse
+def _implementations(_context: Any, _parameter: Any, value: str) -> list[str]:
+    names = [name.strip() for name in value.split(",") if name.strip()]
+    for name in names:
+        if name not in NAMES:
+            raise click.BadParameter(f"unknown {name!r}: expected one of {', '.join(NAMES)}")
+    if len(names) < 2:
+        raise click.BadParameter("name at least two")
+    return names
 
 
 def _cases(_context: Any, _parameter: Any, value: str) -> list[Case]:
@@ -53,7 +51,7 @@ def _cases(_context: Any, _parameter: Any, value: str) -> list[Case]:
 
 @click.command(help=__doc__)
 @click.option(
-    "--implementations", default="torch,triton", show_default=True, callback=_names(NAMES),
+    "--implementations", default="torch,triton", show_default=True, callback=_implementations,
     help="two or more of " + ", ".join(NAMES) + ": every pair is compared",
 )  # fmt: skip
 @click.option(
@@ -93,30 +91,25 @@ def main(
         "rtol": rtol,
         "atol": atol,
     }
-    if len(implementations) < 2:
-        raise click.UsageError("--implementations: name at least two")
+    results = []
     try:
         loaded = [implementation_of(name, device, dot) for name in implementations]
-    except UnavailableError as error:
-        click.echo(f"✗ {error}", err=True)
-        sys.exit(2)
-    report["TRITON_INTERPRET"] = os.environ.get("TRITON_INTERPRET")
-    click.echo(_heading(f"Block-sparse attention: {', '.join(x.title for x in loaded)}"))
-    click.echo(f"Using device: {device} ({report['device_name'] or 'unnamed'})")
-    click.echo(f"torch {torch.__version__}, seed {seed}, rtol {rtol:g}, atol {atol:g}")
-    results = []
-    for chosen in modes:
-        for i, case in enumerate(cases):
-            for function in case.functions:
-                try:
+        report["TRITON_INTERPRET"] = os.environ.get("TRITON_INTERPRET")
+        click.echo(_heading(f"Block-sparse attention: {', '.join(x.title for x in loaded)}"))
+        click.echo(f"Using device: {device} ({report['device_name'] or 'unnamed'})")
+        click.echo(f"torch {torch.__version__}, seed {seed}, rtol {rtol:g}, atol {atol:g}")
+        for chosen in modes:
+            for i, case in enumerate(cases):
+                for function in case.functions:
                     results += _compare_case(
                         function, case, chosen, loaded, tolerance, seed + i, device
                     )
-                except UnavailableError as error:
-                    click.echo(f"✗ {error}", err=True)
-                    sys.exit(2)
+    except UnavailableError as error:
+        click.echo(f"✗ {error}", err=True)
+        sys.exit(2)
     report["results"] = results
-    _write(json_path, report)
+    if json_path is not None:
+        write(json_path, json.dumps(report, indent=1, default=str) + "\n")
     failed = [x for x in results if not x["passed"]]
     click.echo(_heading("Summary"))
     for x in results:
@@ -190,10 +183,16 @@ def _print_verdict(verdict: Verdict) -> None:
         click.echo(f"  - {line}")
 
 
-def _print_difference(x: Difference) -> None:
+def _is_compared(x: Difference | Selections) -> bool:
+    """Says whether they match; false if nothing else is known of them than a problem."""
     click.echo(f"{_mark(x.passed)} {x.name}: {'match' if x.passed else 'MISMATCH'}")
     if x.problem is not None:
         click.echo(f"  - {x.problem}")
+    return x.problem is None
+
+
+def _print_difference(x: Difference) -> None:
+    if not _is_compared(x):
         return
     click.echo(
         f"  - max_diff={x.max_abs:.6e}, mean_diff={x.mean_abs:.6e}, std_diff={x.std_abs:.6e}"
@@ -221,9 +220,7 @@ def _print_difference(x: Difference) -> None:
 
 
 def _print_selections(x: Selections) -> None:
-    click.echo(f"{_mark(x.passed)} {x.name}: {'match' if x.passed else 'MISMATCH'}")
-    if x.problem is not None:
-        click.echo(f"  - {x.problem}")
+    if not _is_compared(x):
         return
     click.echo(
         f"  - of {x.rows} lists {x.identical} are identical, {x.order_only} differ in order and "
@@ -242,11 +239,6 @@ def _heading(text: str) -> str:
 
 def _mark(passed: bool) -> str:
     return "✓" if passed else "✗"
-
-
-def _write(path: Path | None, report: dict[str, Any]) -> None:
-    if path is not None:
-        write(path, json.dumps(report, indent=1, default=str) + "\n")
 
 
 if __name__ == "__main__":
