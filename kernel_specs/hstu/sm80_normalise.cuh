@@ -83,10 +83,11 @@ __device__ __forceinline__ void store_normalised(float* o, const float4 (&u)[L /
 #pragma unroll
   for (int i = 0; i < L / 32; ++i) {
     const float4 gate = u[i], x = row.compressed[i], y = row.selected[i];
-    store4(o + 32 * i, {((x.x - n.x) * n.y + (y.x - n.z) * n.w) * gate.x,
-                        ((x.y - n.x) * n.y + (y.y - n.z) * n.w) * gate.y,
-                        ((x.z - n.x) * n.y + (y.z - n.z) * n.w) * gate.z,
-                        ((x.w - n.x) * n.y + (y.w - n.z) * n.w) * gate.w});
+    // Each branch by itself: an infinite gate makes NaN of two signs, as in the oracle.
+    store4(o + 32 * i, {(x.x - n.x) * n.y * gate.x + (y.x - n.z) * n.w * gate.x,
+                        (x.y - n.x) * n.y * gate.y + (y.y - n.z) * n.w * gate.y,
+                        (x.z - n.x) * n.y * gate.z + (y.z - n.z) * n.w * gate.z,
+                        (x.w - n.x) * n.y * gate.w + (y.w - n.z) * n.w * gate.w});
   }
 }
 
