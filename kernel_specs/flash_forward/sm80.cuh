@@ -6,18 +6,21 @@
 
 #include <cstdint>
 
+#include "attention/sm80_tiles.cuh"
+#include "attention/softmax.cuh"
 #include "device_assert.cuh"
 #include "flash_forward/sm80_pipeline.cuh"
-#include "flash_forward/sm80_tiles.cuh"
 #include "flash_forward/sm80_trace.cuh"
 #include "flash_forward/sm80_work.cuh"
-#include "flash_forward/softmax.cuh"
 #include "ptx/shared_memory.cuh"
 #include "ptx/special_registers.cuh"
 #include "register_tile.cuh"
 
 namespace kernelmint::flash_forward {
 namespace sm80 {
+
+using namespace attention;
+using namespace attention::sm80;
 
 template <class Config>
 class Forward {

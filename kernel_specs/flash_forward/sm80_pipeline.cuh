@@ -4,10 +4,12 @@
 
 #include <cstdint>
 
-#include "flash_forward/sm80_tiles.cuh"
+#include "attention/sm80_tiles.cuh"
 #include "flash_forward/sm80_work.cuh"
 
 namespace kernelmint::flash_forward::sm80 {
+
+using namespace attention::sm80;
 
 // The blocks of keys and values, from the last to the first, on one of two schedules. Eager
 // (eager_load_blocks), a block is prefetched as soon as its place is free: V while S is made, the

@@ -4,15 +4,18 @@
 
 #include <cstdint>
 
-#include "flash_forward/sm80_tiles.cuh"
+#include "attention/sm80_tiles.cuh"
+#include "attention/softmax.cuh"
 #include "flash_forward/sm80_work.cuh"
-#include "flash_forward/softmax.cuh"
 #include "flash_forward/trace.h"
 #include "ptx/math.cuh"
 #include "ptx/shared_memory.cuh"
 #include "register_tile.cuh"
 
 namespace kernelmint::flash_forward::sm80 {
+
+using namespace attention;
+using namespace attention::sm80;
 
 // One step of one block of threads. Rows past the last query see no key, as in the simulation.
 template <class Config>

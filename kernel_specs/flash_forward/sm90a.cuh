@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "attention/softmax.cuh"
 #include "flash_forward/sm90a_epilogue.cuh"
 #include "flash_forward/sm90a_mask.cuh"
 #include "flash_forward/sm90a_parts.cuh"
@@ -19,7 +20,6 @@
 #include "flash_forward/sm90a_shared_memory.cuh"
 #include "flash_forward/sm90a_tile_scheduler.cuh"
 #include "flash_forward/sm90a_trace.cuh"
-#include "flash_forward/softmax.cuh"
 #include "ptx/shared_memory.cuh"
 #include "ptx/special_registers.cuh"
 #include "ptx/tma.cuh"
@@ -29,6 +29,8 @@
 
 namespace kernelmint::flash_forward {
 namespace sm90a {
+
+using namespace attention;
 
 // Ping-pong scheduling: warpgroups take turns to give the tensor cores work, so that one's softmax
 // runs beside another's products. Does nothing without Config::ping_pong.

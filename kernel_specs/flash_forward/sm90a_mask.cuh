@@ -3,13 +3,15 @@
 
 #include <cstdint>
 
+#include "attention/softmax.cuh"
 #include "flash_forward/sm90a_slab.h"
 #include "flash_forward/sm90a_tile_scheduler.cuh"
-#include "flash_forward/softmax.cuh"
 #include "integers.h"
 #include "register_tile.cuh"
 
 namespace kernelmint::flash_forward::sm90a {
+
+using namespace attention;
 
 // All keys, or under a causal mask those up to its own position, aligned bottom-right. Also keys
 // past the last one, which the last block may hold, are not seen.

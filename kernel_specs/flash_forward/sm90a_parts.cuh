@@ -5,14 +5,16 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "attention/softmax.cuh"
 #include "flash_forward/sm90a_epilogue.cuh"
 #include "flash_forward/sm90a_problem.h"
 #include "flash_forward/sm90a_tile_scheduler.cuh"
-#include "flash_forward/softmax.cuh"
 #include "ptx/dependent_launch.cuh"
 #include "register_tile.cuh"
 
 namespace kernelmint::flash_forward::sm90a {
+
+using namespace attention;
 
 // Outputs of parts, as they are in the registers of a warpgroup, with the maxima and sums of their
 // rows: of a part, for each warpgroup, for each 8 columns and then once more, a float4 of each

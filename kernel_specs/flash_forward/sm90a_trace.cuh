@@ -4,10 +4,10 @@
 
 #include <cstdint>
 
+#include "attention/softmax.cuh"
 #include "flash_forward/sm90a_products.cuh"
 #include "flash_forward/sm90a_shared_memory.cuh"
 #include "flash_forward/sm90a_tile_scheduler.cuh"
-#include "flash_forward/softmax.cuh"
 #include "flash_forward/trace.h"
 #include "ptx/math.cuh"
 #include "ptx/shared_memory.cuh"
@@ -15,6 +15,8 @@
 #include "register_tile.cuh"
 
 namespace kernelmint::flash_forward::sm90a {
+
+using namespace attention;
 
 // Of a configuration that is not traced: nothing.
 template <class Config>

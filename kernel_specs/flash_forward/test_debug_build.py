@@ -72,7 +72,7 @@ def test_a_failed_assertion_names_its_place_and_condition(python) -> None:
     done = python(MISALIGNED)
     assert done.returncode != 0, done.stdout
     message = (
-        r"flash_forward/sm80_tiles\.cuh:\d+: block 0, thread \d+: "
+        r"attention/sm80_tiles\.cuh:\d+: block 0, thread \d+: "
         r"assertion failed: reinterpret_cast<std::uintptr_t>\(source_\) % 16 == 0$"
     )
     assert re.search(message, done.stdout, re.M), done.stdout

@@ -54,4 +54,25 @@ __device__ __forceinline__ float2 unpack<fp16>(std::uint32_t packed) {
   return __half22float2(reinterpret_cast<const __half2&>(packed));
 }
 
+// x y + z of both values of a pair.
+template <class T>
+__device__ __forceinline__ std::uint32_t multiply_add_pairs(std::uint32_t x, std::uint32_t y,
+                                                            std::uint32_t z);
+
+template <>
+__device__ __forceinline__ std::uint32_t multiply_add_pairs<bf16>(std::uint32_t x, std::uint32_t y,
+                                                                  std::uint32_t z) {
+  std::uint32_t sum;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(x), "r"(y), "r"(z));
+  return sum;
+}
+
+template <>
+__device__ __forceinline__ std::uint32_t multiply_add_pairs<fp16>(std::uint32_t x, std::uint32_t y,
+                                                                  std::uint32_t z) {
+  std::uint32_t sum;
+  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(x), "r"(y), "r"(z));
+  return sum;
+}
+
 }  // namespace kernelmint::ptx

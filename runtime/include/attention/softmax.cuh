@@ -7,7 +7,7 @@
 #include "ptx/math.cuh"
 #include "register_tile.cuh"
 
-namespace kernelmint::flash_forward {
+namespace kernelmint::attention {
 
 inline constexpr float kLog2E = 1.4426950408889634f;
 inline constexpr float kLn2 = 0.6931471805599453f;
@@ -262,4 +262,4 @@ class OnlineSoftmax {
   float sum_[kRows];      // this lane's part of it
 };
 
-}  // namespace kernelmint::flash_forward
+}  // namespace kernelmint::attention

@@ -10,7 +10,7 @@
 #include "ptx/special_registers.cuh"
 #include "register_tile.cuh"
 
-namespace kernelmint::flash_forward::sm80 {
+namespace kernelmint::attention::sm80 {
 
 // One operand's share of a warp-wide m16n8k16: a 16x16 tile, as ldmatrix delivers it.
 using Fragment = std::uint32_t[4];
@@ -228,4 +228,4 @@ class FragmentStream {
   Slice<kTiles> slices_[kBuffers][kHeld];
 };
 
-}  // namespace kernelmint::flash_forward::sm80
+}  // namespace kernelmint::attention::sm80
