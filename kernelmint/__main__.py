@@ -55,6 +55,7 @@ _SECTIONS = {
     },
     "Proving and measuring": {
         "sanity-check": _tool("sanity_check", "Hold kernels to their references."),
+        "verify": _tool("verify", "Check each kernel in its own process, and keep what was found."),
         "debug": _tool("debug.__main__", "Say where a kernel diverges from its simulation."),
         "race-check": _tool("race_check", "Run CUDA kernels under compute-sanitizer."),
         "compare": _tool("compare", "Compare a family's implementations."),

@@ -6,13 +6,26 @@ import dataclasses
 import importlib.metadata
 import json
 import platform
+from collections.abc import Iterable
 from typing import Any
 
 import click
 
 from codegen import home
 from codegen.home import cache_folder
-from runtime import _native, devices, errors, listing, manifest, packs, pytorch
+from codegen.manifest import Family
+from codegen.verified import VerifiedError
+from runtime import (
+    KernelInfo,
+    _native,
+    devices,
+    errors,
+    listing,
+    manifest,
+    packs,
+    pytorch,
+    verified,
+)
 
 if pytorch.IS_INSTALLED:
     import torch
@@ -44,6 +57,15 @@ def _cpu_isa() -> str:
         return f"none: {error}"
 
 
+def _verified(family: Family, target: str, infos: Iterable[KernelInfo]) -> dict[str, int]:
+    """How many kernels `kernelmint verify` found right as they are built here, by device; none
+    for a reason, if the rows cannot be read."""
+    try:
+        return verified.where(family, target, {info.key for info in infos if info.built})
+    except (VerifiedError, errors.PackError) as error:
+        return {str(error): 0}
+
+
 def collect() -> dict[str, Any]:
     """Everything `info` shows, in plain data."""
     targets = []
@@ -57,6 +79,7 @@ def collect() -> dict[str, Any]:
                     "generated": len(infos),
                     "built": sum(info.built for info in infos),
                     "available": sum(info.available for info in infos),
+                    "verified": _verified(family, target.name, infos),
                     "reason": next((info.reason for info in infos if info.reason), None),
                 }
             )
@@ -146,6 +169,8 @@ def show(found: dict[str, Any]) -> None:
             f"{row['family']:<18}{row['target']:<10}{row['generated']:>9}{row['built']:>8}"
             f"{row['available']:>11}{'  ' + row['reason'] if row['reason'] else ''}"
         )
+        for device, count in row["verified"].items():
+            click.echo(f"{'':<28}{count:>9} verified on {device}")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

@@ -7,6 +7,7 @@ import enum
 import functools
 import math
 import numbers
+import os
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -130,6 +131,10 @@ def _make(key: str, build: bool | None, compiles: bool) -> Kernel:
         raise KernelNotFound(_explain_unknown(key))
     if not info.built:
         raise TargetUnavailable(f"{key}: {info.reason}")
+    if os.environ.get("KERNELMINT_REQUIRE"):
+        from runtime import verified
+
+        verified.require(info)
     pack = packs.of(family, key)
     through_operator = operators.caller(family)
     library = packs.library(pack, family)

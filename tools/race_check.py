@@ -1,6 +1,6 @@
 """CUDA kernels of every family under compute-sanitizer, on shapes that reach every tail.
 
-    kernelmint race-check [--family NAME]... [--tool racecheck]... [--where EXPR]
+    kernelmint race-check [--family NAME]... [--kernel KEY] [--tool racecheck]... [--where EXPR]
 
 The variable KERNELS selects kernels, too (tools/selection.py). What a kernel is called with is in
 tools/problem.py; a family's tools.py may list calls of its own.
@@ -32,12 +32,14 @@ from .selection import select
 CHECKERS = ("memcheck", "racecheck", "initcheck", "synccheck")
 
 
-def chosen(families: Sequence[str], where: str | None) -> list[KernelInfo]:
-    """The built CUDA kernels of these families, or of all.
+def chosen(families: Sequence[str], where: str | None, key: str | None) -> list[KernelInfo]:
+    """The built CUDA kernels of these families, or of all; or the one of a key.
 
     Raises:
         ValueError, KeyError: an unknown family, or `where` is not an expression over its kernels.
     """
+    if key is not None:
+        return [runtime.kernel(key).info]
     kernels: list[KernelInfo] = []
     errors = []
     for family in [named(family)[0] for family in families] or runtime.families():
@@ -69,11 +71,18 @@ def run_kernels(kernels: Sequence[KernelInfo], checkers: Sequence[str] = CHECKER
 @click.option("--tool", "tools", multiple=True, type=click.Choice(CHECKERS), default=CHECKERS)
 @click.option("--family", "families", multiple=True, help="Only kernels of this family.")
 @click.option("--where", help="Only kernels for which this expression holds.")
+@click.option("--kernel", metavar="KEY", help="Only this kernel.")
 @click.option("--bare", is_flag=True, help="Run the kernels without a checker.")
-def main(tools: tuple[str, ...], families: tuple[str, ...], where: str | None, bare: bool) -> None:
+def main(
+    tools: tuple[str, ...],
+    families: tuple[str, ...],
+    where: str | None,
+    kernel: str | None,
+    bare: bool,
+) -> None:
     """Run the checkers over every CUDA kernel of this build."""
     try:
-        kernels = chosen(families, where)
+        kernels = chosen(families, where, kernel)
     except (ValueError, KeyError) as error:
         raise click.UsageError(str(error.args[0])) from None
     runnable = {info.key for info in kernels if info.available}
@@ -95,6 +104,7 @@ def main(tools: tuple[str, ...], families: tuple[str, ...], where: str | None, b
         command += [sys.executable, "-m", f"{__package__}.race_check", "--bare", f"--tool={tool}"]
         command += [f"--family={family}" for family in families]
         command += [f"--where={where}"] if where else []
+        command += [f"--kernel={kernel}"] if kernel else []
         done = subprocess.run(
             command,
             # One allocation a tensor: what lies beside one is not another's memory.

@@ -94,7 +94,7 @@ def main(
     """Check the built kernels of FAMILY (default: of all families with a reference) that can run
     here against its reference."""
     try:
-        chosen = _chosen(family, kernel, where)
+        chosen = selected_of(family, kernel, where)
         runnable = {
             name: [info for info in selected.kernels if info.available]
             for name, selected in chosen.items()
@@ -129,7 +129,7 @@ def main(
         sys.exit(1)
 
 
-def _chosen(family: str | None, kernel: str | None, where: str | None) -> dict[str, Selected]:
+def selected_of(family: str | None, kernel: str | None, where: str | None) -> dict[str, Selected]:
     """What is checked, by family; nothing of those of which nothing is selected, if others are."""
     if family is not None:
         family, _ = named(family)

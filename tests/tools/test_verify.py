@@ -1,0 +1,158 @@
+"""`kernelmint verify`: each kernel in a process that may die, rows that are kept, and what
+KERNELMINT_REQUIRE=verified refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import runtime
+from codegen import machine_code, scaffold, verified
+from codegen.ptxas.rows import read_csv
+from codegen.verified import Row
+from runtime import packs
+from runtime import verified as found_before
+from runtime.__main__ import collect
+
+RIGHT, WRONG, DEADLY = (f"checked_sum.cpu.{dtype}-n8192" for dtype in ("f32", "bf16", "fp16"))
+FAULTS = """  void combine(const T* x, const T* y, T* z) const {
+    if constexpr (__is_same(T, bf16)) {
+      z[0] = x[0];
+      return;
+    }
+    if constexpr (__is_same(T, fp16)) __builtin_trap();
+"""
+
+
+def run(folder: Path, *command: str, required: bool = False) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "KERNELMINT_CACHE_DIR": str(folder / "cache")}
+    if required:
+        environment["KERNELMINT_REQUIRE"] = "verified"
+    return subprocess.run(
+        [sys.executable, *command], cwd=folder, env=environment, text=True, capture_output=True
+    )
+
+
+def asked_for(folder: Path, key: str) -> str:
+    """What a new process gets that requires verified kernels: "found", or the error."""
+    done = run(
+        folder,
+        "-c",
+        "import sys, runtime\n"
+        "runtime.load('kernel_specs')\n"
+        "try: runtime.kernel(sys.argv[1])\n"
+        "except runtime.TargetUnavailable as error: print(error)\n"
+        "else: print('found')",
+        key,
+        required=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_what_was_found_is_kept_and_can_be_required(tmp_path) -> None:
+    folder = tmp_path / "project"
+    scaffold.create_project("my_kernels", folder, "checked_sum")
+    specs = folder / "kernel_specs/checked_sum"
+    header = specs / "cpu.h"
+    right = header.read_text()
+    plain = "  void combine(const T* x, const T* y, T* z) const {\n"
+    header.write_text(right.replace(plain, FAULTS))
+    verify = ("-m", "kernelmint", "verify", "kernel_specs/checked_sum")
+    done = run(folder, *verify, "--where", "target == 'cpu'", "--json")
+    assert done.returncode == 1, done.stderr
+    found = {row["kernel_config"]: row["outcome"] for row in json.loads(done.stdout)}
+    assert found[RIGHT] == "right"
+    assert found[WRONG].startswith("wrong: z: worst: ")
+    name = signal.Signals(signal.SIGILL).name
+    assert found[DEADLY] == f"failed: it ended its process ({name})"
+    rows = verified.read(specs / "cpu.verified.csv")
+    assert {row.kernel_config: row.outcome for row in rows} == found
+    assert len({row.code for row in rows}) == 3
+
+    assert asked_for(folder, RIGHT) == "found"
+    assert asked_for(folder, WRONG).startswith(f"{WRONG} was found wrong on ")
+    header.write_text(right.replace("splat(args_.alpha)", "splat(1 * args_.alpha + 0)"))
+    assert asked_for(folder, RIGHT).startswith(f"{RIGHT} has not been verified as it is compiled")
+    done = run(folder, *verify, "--kernel", RIGHT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert asked_for(folder, RIGHT) == "found"
+    assert len(verified.read(specs / "cpu.verified.csv")) == 3
+
+    header.write_text(
+        right.replace("combine(x_tail,", "for (volatile int i = 0;;) i;\n combine(x_tail,")
+    )
+    done = run(folder, *verify, "--kernel", RIGHT, "--timeout", "3", "--dry-run")
+    assert done.returncode == 1, done.stderr
+    assert "failed: no answer in 3 s" in done.stdout
+    assert asked_for(folder, RIGHT).startswith(f"{RIGHT} has not been verified")
+
+    (specs / "cpu.verified.csv").write_text("kernel_config\n")
+    assert "cpu.verified.csv:1: expected a header" in asked_for(folder, RIGHT)
+
+
+def test_new_rows_replace_those_of_the_same_device_and_toolchain() -> None:
+    old = Row("f.cpu.a", "avx2", "g++ 12", "0", "this", "reference", "right")
+    new = old._replace(code="1", outcome="wrong: z")
+    others = [
+        old._replace(arch="avx512"),
+        old._replace(toolchain="g++ 13"),
+        old._replace(device="that"),
+    ]
+    rows = verified.merged([old, *others], [new])
+    assert sorted(rows) == sorted([new, *others])
+
+
+def test_the_rows_of_a_file_are_those_that_were_written(tmp_path) -> None:
+    row = Row("f.cpu.a", "avx2", "g++ 12", "0", 'a "device", of commas', "reference", "right")
+    (tmp_path / "rows.csv").write_text(verified.text([row]))
+    assert verified.read(tmp_path / "rows.csv") == [row]
+    assert verified.read(tmp_path / "absent.csv") == []
+
+
+def test_each_cuda_kernel_of_a_library_has_a_hash_of_its_own_machine_code() -> None:
+    pack = packs.of("flash_forward")
+    report = [row for row in read_csv(pack.ptxas) if row.kind == "kernel"]
+    expected = {
+        (row.key, int(str(row.arch)[3:].rstrip("a")))
+        for row in report
+        if (row.key or "").startswith("flash_forward.")
+    }
+    if not expected:
+        pytest.skip("built without CUDA")
+    keys = {row.symbol: row.key for row in report}
+    found = machine_code.of_cuda_kernels(pack.library("flash_forward"), keys.get)
+    assert set(found) == expected
+    assert len(set(found.values())) == len(found)
+
+
+def test_requiring_something_unknown_is_an_error(monkeypatch) -> None:
+    monkeypatch.setenv("KERNELMINT_REQUIRE", "fast")
+    key = next(info.key for info in runtime.kernels("block_sparse", "cpu") if info.available)
+    monkeypatch.setattr("runtime.finding._kernels", {})
+    with pytest.raises(runtime.InvalidArgument, match="KERNELMINT_REQUIRE: got 'fast', expected"):
+        runtime.kernel(key)
+
+
+def test_info_counts_what_was_found_right_as_it_is_compiled_here(monkeypatch, tmp_path) -> None:
+    infos = [info for info in runtime.kernels("block_sparse", "cpu") if info.available]
+    arch, code = found_before.code_of(infos[0])
+    rows = [
+        Row(infos[0].key, arch, "g++ 12", code, "one processor", "reference", "right"),
+        Row(infos[1].key, arch, "g++ 12", code, "one processor", "reference", "wrong: o"),
+        Row(
+            infos[2].key, arch, "g++ 12", "of another build", "one processor", "reference", "right"
+        ),
+    ]
+    (tmp_path / "rows.csv").write_text(verified.text(rows))
+    monkeypatch.setattr(found_before, "file_of", lambda *_: tmp_path / "rows.csv")
+    (target,) = (
+        t for t in collect()["targets"] if (t["family"], t["target"]) == ("block_sparse", "cpu")
+    )
+    assert target["verified"] == {"one processor": 1}

@@ -1,0 +1,256 @@
+"""Each kernel against its family's reference, in a process that may die, and what was found kept.
+
+    kernelmint verify [FAMILY|PACK] [--kernel KEY] [--where EXPR] [--sanitize] [--timeout SECONDS]
+
+What a kernel is called with, and what is right, is as in sanity-check (tools/problem.py). What was
+found is written beside the baselines, `kernel_specs/<family>/<target>.verified.csv`, one row for
+each kernel, architecture, toolchain and device, with the hash of the kernel's machine code, and
+travels with the specs. `kernelmint info` counts them, and with KERNELMINT_REQUIRE=verified a kernel
+whose machine code was not found right is refused.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from multiprocessing.connection import Connection
+from typing import Any
+
+import click
+import torch
+
+import runtime
+from codegen import completion, verified
+from codegen.ptxas.files import write_text
+from codegen.ptxas.rows import ReportError
+from codegen.verified import RIGHT, Row, VerifiedError
+from codegen.words import counted, one_line
+from runtime import KernelInfo, devices, manifest, ondemand, packs
+from runtime import verified as found_before
+
+from .problem import NoProblemError
+from .race_check import CHECKERS
+from .sanity_check import check, selected_of
+
+_PR_SET_PDEATHSIG = 1  # prctl(2)
+_START = (
+    600.0  # seconds for a process to start: importing torch, and what a GPU takes to begin with
+)
+
+
+def verify(key: str, seed: int) -> str:
+    """What is wrong with a kernel on the cases of its family; "right" if nothing is."""
+    info = runtime.kernel(key).info
+    wrong = [d for d in check(info, counting=False, seed=seed) if not d.passed]
+    if info.is_cuda:
+        torch.cuda.synchronize()
+    if not wrong:
+        return RIGHT
+    return f"wrong: {wrong[0].name}: {wrong[0].problem or f'worst: {wrong[0].worst}'}"
+
+
+def serve(folders: Sequence[str], seed: int, pipe: Connection) -> None:
+    """What the process does: verifies the kernels that it is sent, until one breaks it."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    for folder in folders:
+        runtime.load(folder)
+    pipe.send("ready")
+    while True:
+        try:
+            key = pipe.recv()
+        except EOFError:
+            return
+        try:
+            outcome = verify(key, seed)
+        except Exception as error:  # an error of CUDA, for one, which stays in its process
+            pipe.send(f"failed: {type(error).__name__}: {error}")
+            return
+        pipe.send(outcome)
+
+
+class _Process:
+    """A process that verifies kernels; another takes its place if one ends it."""
+
+    def __init__(self, folders: Sequence[str], seed: int, timeout: float) -> None:
+        self._arguments = folders, seed
+        self._timeout = timeout
+        self._process: Any = None
+        self._pipe: Connection | None = None
+
+    def verify(self, key: str) -> str:
+        """What `verify` says, or how it ended the process."""
+        if self._process is None or not self._process.is_alive():
+            self._start()
+        assert self._pipe is not None
+        try:
+            self._pipe.send(key)
+            if self._pipe.poll(self._timeout):
+                outcome: str = self._pipe.recv()
+                if outcome.startswith("failed: "):
+                    self._process.join()
+                return outcome
+            self.stop()
+            return f"failed: no answer in {self._timeout:g} s"
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            return f"failed: it ended its process ({self._end()})"
+
+    def stop(self) -> None:
+        """Ends the process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+
+    def _end(self) -> str:
+        self._process.join()
+        code = self._process.exitcode
+        return signal.Signals(-code).name if code < 0 else f"exit status {code}"
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=serve, args=(*self._arguments, theirs), daemon=True)
+        self._process.start()
+        theirs.close()
+        try:
+            ready = self._pipe.poll(_START) and self._pipe.recv()
+        except EOFError:
+            ready = False
+        if not ready:
+            self.stop()
+            raise click.ClickException("a process to verify in does not start: see above")
+
+
+def sanitized(sanitizer: str, info: KernelInfo, tool: str) -> str:
+    """What a tool of compute-sanitizer says of a kernel; "right" if nothing."""
+    command = [sanitizer, "--tool", tool, "--error-exitcode", "99"]
+    command += ["--kernel-name", "kernel_substring=kernelmint"]
+    command += [sys.executable, "-m", f"{__package__}.race_check", "--bare", f"--tool={tool}"]
+    command += ["--kernel", info.key]
+    done = subprocess.run(
+        command,
+        env={**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if done.returncode == 0 and info.key in done.stdout.splitlines():
+        return RIGHT
+    lines = [line for line in done.stdout.splitlines() if line.startswith("=========")]
+    said = " ".join(line.strip("= ") for line in (lines[1:4] or done.stdout.splitlines()[-3:]))
+    return f"wrong: {tool}: {said}"
+
+
+def _rows(kernels: Sequence[KernelInfo], process: _Process, sanitizer: str | None) -> Iterator[Row]:
+    index = torch.cuda.current_device() if devices.has_cuda() else 0
+    for info in kernels:
+        code = found_before.code_of(info, index)
+        if code is None:
+            raise click.ClickException(
+                f"{info.key}: its device code is compressed, so that it cannot be told from "
+                "another's: build it without --compress-mode (CUDAFLAGS)"
+            )
+        checks, outcome = ["reference"], process.verify(info.key)
+        for tool in CHECKERS if sanitizer and info.is_cuda else ():
+            if outcome == RIGHT:
+                checks.append(tool)
+                outcome = sanitized(sanitizer or "", info, tool)
+        pack = packs.of(info.family, info.key)
+        compiler = "nvcc" if info.is_cuda else "c++"
+        device = torch.device("cuda", index) if info.is_cuda else torch.device("cpu")
+        yield Row(
+            kernel_config=info.key,
+            arch=code[0],
+            toolchain=f"{compiler} {pack.settings[compiler]}"
+            if info.is_cuda
+            else pack.settings[compiler],
+            code=code[1],
+            device=devices.name(device),
+            checks=" ".join(checks),
+            outcome=one_line(outcome),
+        )
+
+
+def _families(name: str | None) -> list[str | None]:
+    """The families of a command line: of a pack, those that name a reference."""
+    pack = next((pack for pack in packs.all_packs() if pack.name == name), None)
+    if pack is None or name in packs.families():
+        return [name]
+    return [family for family in pack.families if manifest.family(family).reference is not None]
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("name", metavar="[FAMILY|PACK]", required=False, shell_complete=completion.families)
+@click.option("--kernel", metavar="KEY", shell_complete=completion.keys, help="Only this kernel.")
+@click.option("--where", metavar="EXPR", help="Only kernels for which this expression holds.")
+@click.option("--sanitize", is_flag=True, help="CUDA kernels also under compute-sanitizer.")
+@click.option("--timeout", default=300.0, show_default=True, help="Seconds for a kernel.")
+@click.option("--seed", default=0, show_default=True, help="Of the inputs.")
+@click.option("--dry-run", is_flag=True, help="Write nothing.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def main(
+    name: str | None,
+    kernel: str | None,
+    where: str | None,
+    sanitize: bool,
+    timeout: float,
+    seed: int,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Verify the built kernels of FAMILY or PACK (default: of all families with a reference) that
+    can run here, each in a process that may die, and keep what was found beside their specs."""
+    sanitizer = shutil.which("compute-sanitizer")
+    if sanitize and sanitizer is None:
+        raise click.ClickException(
+            "compute-sanitizer is not on PATH; it is in the CUDA toolkit's bin folder"
+        )
+    try:
+        selected = [
+            one for family in _families(name) for one in selected_of(family, kernel, where).values()
+        ]
+        kernels = [info for found in selected for info in found.kernels if info.available]
+        folders = {str(source.folder) for source in ondemand.sources.values()}
+        process = _Process(sorted(folders), seed, timeout)
+        if not kernels:
+            reasons = [info.reason for found in selected for info in found.kernels if info.reason]
+            raise click.ClickException(f"nothing can run here: {reasons[0]}")
+        rows = []
+        try:
+            for row in _rows(kernels, process, sanitizer if sanitize else None):
+                rows.append(row)
+                click.echo(
+                    f"{row.kernel_config}  {row.arch} {row.code}  {row.outcome}", err=as_json
+                )
+                if not dry_run:
+                    _keep(row)
+        finally:
+            process.stop()
+    except (ValueError, KeyError, runtime.TargetUnavailable, runtime.BuildError) as error:
+        raise click.UsageError(str(error)) from None
+    except (NoProblemError, VerifiedError, ReportError) as error:
+        raise click.ClickException(str(error)) from None
+    wrong = [row for row in rows if not row.is_right]
+    if as_json:
+        click.echo(json.dumps([row._asdict() for row in rows], indent=1))
+    else:
+        click.echo(f"{counted(len(rows) - len(wrong), 'kernel')} of {len(rows)} right")
+    sys.exit(bool(wrong))
+
+
+def _keep(row: Row) -> None:
+    """Writes a row at once, so that what was found is not lost with what comes after it."""
+    family, target, _ = row.kernel_config.split(".", 2)
+    path = found_before.file_of(manifest.family(family), target)
+    write_text(path, verified.text(verified.merged(verified.read(path), [row])))
+
+
+if __name__ == "__main__":
+    main()
