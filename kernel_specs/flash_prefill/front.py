@@ -7,12 +7,22 @@ from typing import Any
 import torch
 
 import runtime
-from runtime import choice, tensors
+from runtime import tensors
 from runtime.errors import InvalidArgument, shown
+from runtime.front import Front
 from runtime.handle import traced_as_constant
 
 _FAMILY = "flash_prefill"
 _FEW_ROWS = 16  # of heads that share keys: what flash_decode takes at once
+
+
+def _takes(device: torch.device, D: int, Dv: int) -> dict[str, Any]:
+    """The head dimension that is compiled in: those of tensors are padded to it."""
+    wide = max(D, Dv)
+    return {"d_head": next((d for d in _widths(_FAMILY, device.type == "cuda") if wide <= d), wide)}
+
+
+_front = Front(_FAMILY, _takes)
 
 
 def flash_attn_func(
@@ -318,11 +328,10 @@ def _attend(
     if isinstance(alibi_slopes, torch.Tensor) and alibi_slopes.dim() == 1:
         sequences = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
         alibi_slopes = alibi_slopes.expand(sequences, heads)
-    wide = max(head_dim, value_dim)
-    padded = next((d for d in _widths(_FAMILY, q.is_cuda) if wide <= d), wide)
-    found = choice.take(_FAMILY, q.device, {"dtype": q.dtype, "d_head": padded})(
-        q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k, block_table, s_aux,
-        alibi_slopes, window_left=window[0], window_right=window[1], return_lse=with_lse, **scalars,
+    found = _front(
+        (q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k, block_table, s_aux,
+         alibi_slopes),
+        (scalars["softmax_scale"], scalars["softcap"], *window), (with_lse,), None,
     )  # fmt: skip
     return found if with_lse else (found, None)
 
@@ -369,6 +378,6 @@ def _refuse(dropout_p: float, deterministic: bool) -> None:
 
 @traced_as_constant
 def _widths(family: str, on_cuda: bool) -> tuple[int, ...]:
-    """The head dimensions that are compiled in: those of tensors are padded to the next."""
+    """The head dimensions that a family's kernels have."""
     infos = (info for info in runtime.kernels(family) if info.is_cuda == on_cuda)
     return tuple(sorted({info.parameters["d_head"] for info in infos}))
