@@ -141,10 +141,10 @@ class _Operator:
                 _library.impl(operator, _unpacked(fake), "Meta")  # type: ignore[no-untyped-call]  # PyTorch's
 
     def _count(self, name: str) -> None:
-        from torch.utils.flop_counter import register_flop_formula
+        from torch.utils.flop_counter import flop_registry
 
-        packet = getattr(getattr(torch.ops, NAMESPACE), name)
-        register_flop_formula(packet, get_raw=True)(self._operations)
+        # Not register_flop_formula: PyTorch 2.4's takes the overload, which its counter never asks.
+        flop_registry[getattr(getattr(torch.ops, NAMESPACE), name)] = self._operations
 
     def _operations(
         self, key: str, *given: torch.Tensor | None, out_val: object = None, **options: Any

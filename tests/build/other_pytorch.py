@@ -8,6 +8,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import runtime
 
+# once runtime is imported, which registers with it then
+from torch.utils.flop_counter import FlopCounterMode  # isort: skip
+
 q, k, v = torch.randn(3, 2, 19, 4, 64).unbind()
 info = runtime.kernels("flash_forward", "cpu", "dtype == f32 and d_head == 64 and causal")[0]
 kernel = runtime.kernel(info.key)
@@ -80,5 +83,8 @@ with torch.inference_mode():
 with torch.profiler.profile() as profile:
     kernel(q, k, v)
 assert info.key in [event.key for event in profile.key_averages()]
+with FlopCounterMode(display=False) as counter:
+    model(q, k, v)
+assert counter.get_total_flops() == 4 * 2 * 4 * 19 * 19 * 64
 assert copy.deepcopy(kernel) is kernel
 assert pickle.loads(pickle.dumps(kernel)) is kernel
