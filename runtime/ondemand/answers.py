@@ -8,12 +8,13 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from codegen.home import cache_folder
 from runtime.errors import BuildError
-from runtime.ondemand.cache import Cache, digest
+from runtime.ondemand.cache import SETTLED, Cache, content, digest
 
 # What changes an answer, or what a compiler or its linker makes, beside the command line.
 ENVIRONMENT = (
@@ -52,18 +53,29 @@ def ask(command: Sequence[str]) -> Answer:
     return answer
 
 
-def is_script(program: str | None) -> bool:
-    """Whether a program is a text, which may call any other."""
-    try:
-        with open(program or "", "rb") as file:
-            return file.read(2) == b"#!"
-    except OSError:
-        return False
+def contents(programs: Iterable[str]) -> list[str]:
+    """The hashes of the files of programs, by name or path, by the cache while size and times stay;
+    of those that are not there, nothing."""
+    cache, found = Cache(cache_folder()), []
+    for path in filter(None, map(shutil.which, programs)):
+        status = os.stat(path)
+        stamp = [status.st_ctime_ns, status.st_mtime_ns, status.st_size, status.st_ino]
+        question = digest([os.path.realpath(path), stamp])
+        known = cache.noted(question)
+        if not isinstance(known, str):
+            known = content(path)
+            if time.time_ns() - status.st_ctime_ns > SETTLED:
+                cache.note(question, known)
+        found.append(known)
+    return found
 
 
 def _question(command: Sequence[str]) -> str | None:
     """A hash of the command and of its program's path, size and time; None if the program may
-    run another: a script, ccache."""
+    run another: a script, ccache, or a compiler that looks for its programs in folders of the
+    user's."""
+    if os.environ.get("COMPILER_PATH") or os.environ.get("GCC_EXEC_PREFIX"):
+        return None
     program = os.path.realpath(shutil.which(command[0]) or command[0])
     folder, name = os.path.split(program)
     try:

@@ -47,7 +47,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 _hashes: dict[str, list[Any]] = {}  # by path: size, times and inode, and the hash of that content
-_SETTLED = 2_000_000_000  # nanoseconds: file systems' clocks tick, some of them once in two seconds
+SETTLED = 2_000_000_000  # nanoseconds: file systems' clocks tick, some of them once in two seconds
 
 
 def content(path: str | Path, known: Mapping[str, Sequence[Any]] = MappingProxyType({})) -> str:
@@ -70,7 +70,7 @@ def content(path: str | Path, known: Mapping[str, Sequence[Any]] = MappingProxyT
         now = time.time_ns()
         with open(path, "rb") as file:
             value = hashlib.sha256(file.read()).hexdigest()
-        if now - status.st_ctime_ns > _SETTLED:
+        if now - status.st_ctime_ns > SETTLED:
             _hashes[path] = [*stamp, value]
     except OSError:
         return ""

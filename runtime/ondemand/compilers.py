@@ -16,8 +16,8 @@ from pathlib import Path
 from codegen.build import nvcc
 from codegen.home import CMAKE
 from runtime.errors import BuildError
-from runtime.ondemand.answers import ENVIRONMENT, ask, is_script
-from runtime.ondemand.cache import content, digest
+from runtime.ondemand.answers import ENVIRONMENT, ask, contents
+from runtime.ondemand.cache import digest
 
 EXPORTS = CMAKE / "exports.map"
 
@@ -84,8 +84,15 @@ def _compiler(*command: str) -> Compiler:
     said = re.sub(r"^\S+ (?=\()", "", ask((*command, "--version")).output)
     release = re.search(r"release \S+, V(\S+)", said)  # nvcc
     version = release[1] if release else said.partition("\n")[0]
-    scripts = [content(path) for path in map(shutil.which, command) if path and is_script(path)]
-    return Compiler(command, digest([said, scripts]), version)
+    # A script may call any other program, a driver calls these, and any may be replaced.
+    programs = [*command] if release else [*command, *_called(command)]
+    return Compiler(command, digest([said, contents(programs)]), version)
+
+
+def _called(command: tuple[str, ...]) -> list[str]:
+    """The programs that a C++ compiler runs."""
+    names = ("cc1plus", "as", "ld")
+    return [ask((*command, f"-print-prog-name={name}")).output.strip() for name in names]
 
 
 @functools.cache
@@ -147,11 +154,13 @@ def _toolkit(
             f"{shlex.join(command)} --dryrun does not say where its toolkit and its C++ compiler "
             f"are:\n{dry}"
         ) from None
+    names = ("bin/ptxas", "bin/cudafe++", "bin/fatbinary", "nvvm/bin/cicc")
+    programs = contents(str(root / name) for name in names)
     includes = [word.removeprefix("-I") for word in listed if word != "-isystem"]
     # 13.0's nvcc.profile looks for lib64; PyPI's wheels have lib.
     libraries = dict.fromkeys(os.path.normpath(p) for p in (*searched, str(root / "lib")))
     return Toolkit(
-        Compiler(command, digest([compiler.identity, host.identity]), compiler.version),
+        Compiler(command, digest([compiler.identity, host.identity, programs]), compiler.version),
         root,
         tuple(os.path.normpath(path) for path in includes),
         tuple(libraries),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -124,6 +125,62 @@ def test_a_script_that_calls_the_compiler(family, cache, write, tmp_path, monkey
         compilers._cxx.cache_clear()  # as in a new process
         write("")
         assert value(family) == factor
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="clang++ has neither")
+def test_a_program_that_the_compiler_runs_is_replaced(family, cache, write, tmp_path, monkeypatch):
+    """The compiler proper, without a change of the driver or of what that says."""
+    monkeypatch.setenv("CXX", "g++")
+    asked = ["g++", "-print-prog-name=cc1plus"]
+    proper = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    monkeypatch.setenv("COMPILER_PATH", str(tmp_path / "programs"))
+    program = tmp_path / "programs/cc1plus"
+    program.parent.mkdir()
+    write("#ifndef FACTOR\n#define FACTOR 0\n#endif")
+    assert value(family) == 0
+    for factor in (1, 2):
+        program.write_text(f'#!/bin/sh\nexec "{proper}" "$@" -DFACTOR={factor}\n')
+        program.chmod(0o755)
+        compilers._cxx.cache_clear()  # as in a new process
+        assert value(family) == factor
+
+
+@pytest.mark.parametrize("name", ["as", "ld"])
+def test_an_assembler_or_a_linker_that_is_first_on_path(tmp_path, cache, monkeypatch, name):
+    identities = [compilers.cxx().identity]
+    program = tmp_path / name
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    for text in ("exec /usr/bin/false", "exec /usr/bin/true"):
+        program.write_text(f"#!/bin/sh\n{text}\n")
+        program.chmod(0o755)
+        compilers._cxx.cache_clear()
+        identities.append(compilers.cxx().identity)
+    assert len(set(identities)) == 3
+
+
+@pytest.mark.skipif(NVCC is None, reason="needs nvcc")
+@pytest.mark.parametrize("program", ["bin/ptxas", "bin/cudafe++", "nvvm/bin/cicc"])
+def test_a_program_of_the_toolkit_is_replaced(tmp_path, cache, monkeypatch, program):
+    """nvcc's own file and what it says stay."""
+    toolkit = compilers.toolkit().root
+    monkeypatch.setenv("CUDACXX", str(tmp_path / "bin/nvcc"))
+    for name in ("bin", "nvvm/bin"):
+        (tmp_path / name).mkdir(parents=True)
+        for path in (toolkit / name).iterdir():
+            (tmp_path / name / path.name).symlink_to(path)
+    for path in toolkit.iterdir():
+        if not (tmp_path / path.name).exists():
+            (tmp_path / path.name).symlink_to(path)
+    for name in ("nvcc", "nvcc.profile"):  # which looks beside itself
+        (tmp_path / "bin" / name).unlink()
+        shutil.copy(toolkit / "bin" / name, tmp_path / "bin" / name)
+    identities = [compilers.toolkit().nvcc.identity]
+    (tmp_path / program).unlink()
+    (tmp_path / program).write_text(f'#!/bin/sh\nexec "{toolkit / program}" "$@"\n')
+    (tmp_path / program).chmod(0o755)
+    compilers._toolkit.cache_clear()
+    identities.append(compilers.toolkit().nvcc.identity)
+    assert identities[0] != identities[1]
 
 
 @pytest.mark.skipif(NVCC is None, reason="needs nvcc")
