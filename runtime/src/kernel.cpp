@@ -294,7 +294,6 @@ nb::object Kernel::call(nb::tuple inputs, nb::tuple scalars, nb::tuple requested
     return dispatched_(key(), inputs, scalars, requested, out);
   try {
     Call call;
-    const Profiled span(call.torch, entry_.key);
     return perform(call, inputs, scalars, requested, out);
   } catch (const ThroughOperator&) {
     if (!has_operator) throw;
@@ -305,7 +304,6 @@ nb::object Kernel::call(nb::tuple inputs, nb::tuple scalars, nb::tuple requested
 nb::object Kernel::run(nb::tuple inputs, nb::tuple scalars, nb::tuple requested, nb::object out) {
   Call call;
   call.wants_all = out.is_none();
-  const Profiled span(call.torch, entry_.key);
   return perform(call, std::move(inputs), std::move(scalars), std::move(requested), std::move(out));
 }
 
@@ -345,6 +343,7 @@ nb::object Kernel::perform(Call& call, nb::tuple inputs, nb::tuple scalars, nb::
   set_default_scalars(call);
   if (requires_scalars_) check_requirements(call, true);
   const bool has_elements = bind_outputs(call);
+  const Profiled span(call.torch, entry_.key);  // not of a call that goes through the operator yet
   if (call.wants_trace) allocate_trace(call);
   if (has_elements) {
     call.is_launched = true;
