@@ -91,6 +91,7 @@ def take(
     try:
         found = _taken.get(key)
     except TypeError:  # a symbol has no hash
+        listing.check_name("target", target, listing.targets())
         return _in_graph(_for_any_sizes(family, device, _constants(family, wanted), target))
     except Exception:  # of a value that refuses it, which the kernel refuses in turn
         return choose(family, device, _plain(wanted), {}, target)

@@ -30,6 +30,6 @@ def flags(
     schedule: str | None,
 ) -> tuple[Any, ...]:
     """The flags; `dot` "ieee" is what the CPU's products always are."""
-    if dot == "ieee" and q.device.type == "cpu":
+    if isinstance(dot, str) and dot == "ieee" and q.device.type == "cpu":
         dot = None
     return block_count, block_size, mode, target, dot, schedule
