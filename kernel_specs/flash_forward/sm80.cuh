@@ -9,6 +9,7 @@
 #include "attention/sm80_tiles.cuh"
 #include "attention/softmax.cuh"
 #include "device_assert.cuh"
+#include "flash_forward/hidden_values.cuh"
 #include "flash_forward/sm80_pipeline.cuh"
 #include "flash_forward/sm80_trace.cuh"
 #include "flash_forward/sm80_work.cuh"
@@ -137,9 +138,14 @@ class Forward {
 
   // Scores of keys that a row does not see become -inf.
   __device__ __forceinline__ void mask(Scores& scores, int block) const {
+    // Under a causal mask registers are short: not even this one is kept from block to block.
+    constexpr bool kAnew = Config::causal;
+    const int keys_seen = kAnew ? work_.keys_seen(ptx::recomputed(work_.first_row) +
+                                                  work_.warp_row + Scores::first_row(work_.lane)) -
+                                      Scores::first_column(work_.lane)
+                                : keys_seen_;
     unroll<Scores::kLaneRows>([&](int row) {
-      const int seen =
-          keys_seen_ - block * Config::B_c + (Config::causal ? Scores::row_of(row) : 0);
+      const int seen = keys_seen - block * Config::B_c + (Config::causal ? Scores::row_of(row) : 0);
       unroll<Scores::kLaneColumns>([&](int column) {
         if (Scores::column_of(column) >= seen) scores(row, column) = -kInfinity;
       });
@@ -178,6 +184,7 @@ class Forward {
 
   // O = (P V) / l, in the warp's own rows of Q's tile, and from there in whole chunks.
   __device__ __forceinline__ void store_output(const Work<Config>& work) {
+    FiniteCheck<Element> check;
     unroll<Output::kLaneRows>([&](int row) {
       const float factor = softmax_.normalizer(row);
       output_.for_each(row, [&](float& value) { value *= factor; });
@@ -185,6 +192,9 @@ class Forward {
         ptx::store_shared(shared_ + kTileQ + Layout::offset(work.local_row(row), chunk) +
                               2 * Output::first_column(work.lane),
                           output_.template packed_pair<Element>(row, chunk));
+        if constexpr (Config::causal)
+          check.look_at(row * Output::kColumnGroups + chunk,
+                        output_.template packed_pair<Element>(row, chunk));
       });
     });
     __syncwarp();
@@ -198,6 +208,18 @@ class Forward {
             ptx::load_shared_16(shared_ + kTileQ +
                                 Layout::offset(row, work.lane % Layout::kChunks));
     });
+    if constexpr (Config::causal)
+      if (check.fails()) [[unlikely]] {
+        __syncwarp();
+#pragma unroll 1
+        for (int row = 0; row < kRowsPerWarp; ++row) {
+          const int query = work.first_row + work.warp_row + row;
+          if (query >= work.seq_len_q) break;
+          Element* o = args_.o.template at<Element>(work.batch, query, work.head);
+          remake_row<Config, Config::d_head>(args_, work.batch, work.head, query, 0,
+                                             [&](int column, Element x) { o[column] = x; });
+        }
+      }
   }
 
   __device__ void trace_scores(const Scores& scores, int block) const {

@@ -227,7 +227,9 @@ class Consumer {
       epilogue_.to_global(tile, output_, softmax);
   }
   __device__ __forceinline__ void store_output(const TilePart& part, const Softmax& softmax) {
-    Parts<Config>(split_, warpgroup_).store(part.index, output_, softmax);
+    // Under a mask, with two mainloops, registers are short: what follows from it is not kept.
+    const int warpgroup = Config::causal ? ptx::recomputed(warpgroup_) : warpgroup_;
+    Parts<Config>(split_, warpgroup).store(part.index, output_, softmax);
   }
 
   __device__ __forceinline__ void request_products() {

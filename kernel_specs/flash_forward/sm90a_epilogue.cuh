@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "flash_forward/hidden_values.cuh"
 #include "flash_forward/sm90a_problem.h"
 #include "flash_forward/sm90a_shared_memory.cuh"
 #include "flash_forward/sm90a_tile_scheduler.cuh"
@@ -37,13 +38,23 @@ class Epilogue {
     const int lane = thread % 32, row = thread % 128 / 32 * 16 + lane % 16;
     const std::uint32_t slab = shared_.outputs(warpgroup_);
     const std::uint32_t rows = slab + row * Shared::kPanelRowBytes;
+    FiniteCheck<Element> check;
     unroll<Output::kColumns / 16>([&](int i) {
       std::uint32_t fragment[4];
       output.template pack_operand<Element>(0, i, fragment);
+      if constexpr (Config::causal) unroll<4>([&](int j) { check.look_at(j, fragment[j]); });
       const int chunk = (i % 4 * 2 + lane / 16) ^ (row & 7);
       ptx::stmatrix_x4(rows + i / 4 * Shared::kSlabRows * Shared::kPanelRowBytes + chunk * 16,
                        fragment);
     });
+    if constexpr (Config::causal)
+      if (check.fails()) [[unlikely]]
+        remake<Output>(tile, 0, [&](int slab_row, int, int, int column, Element x) {
+          const int chunk = column % 64 / 8 ^ (slab_row & 7);
+          ptx::store_shared(slab + column / 64 * Shared::kSlabRows * Shared::kPanelRowBytes +
+                                slab_row * Shared::kPanelRowBytes + chunk * 16 + column % 8 * 2,
+                            reinterpret_cast<const std::uint16_t&>(x));
+        });
     ptx::fence_async_shared();
     synchronise();
     if (is_storer()) {
@@ -68,6 +79,7 @@ class Epilogue {
     normalise(output, softmax);
     Element* o = args_.o.template as<Element>() + tile.batch * args_.o.stride[0] +
                  first_head(tile) * args_.o.stride[2] + first_column + threadIdx.x % 4 * 8;
+    FiniteCheck<Element> check;
     unroll<Output::kLaneRows>([&](int row) {
       // All of a row at a time: one exchange between lanes hides the latency of another.
       std::uint32_t chunks[Output::kColumns / 32][4];
@@ -75,6 +87,7 @@ class Epilogue {
         unroll<4>(
             [&](int j) { chunks[i][j] = output.template packed_pair<Element>(row, 4 * i + j); });
         transpose_quad(chunks[i]);
+        if constexpr (Config::causal) unroll<4>([&](int j) { check.look_at(j, chunks[i][j]); });
       });
       const auto [query, head, exists] = place_of(tile, row);
       if (!exists) return;
@@ -84,10 +97,34 @@ class Epilogue {
             uint4{chunks[i][0], chunks[i][1], chunks[i][2], chunks[i][3]};
       });
     });
+    if constexpr (Config::causal)
+      if (check.fails()) [[unlikely]]
+        remake<Output>(tile, first_column, [&](int, int query, int head, int column, Element x) {
+          *args_.o.template at<Element>(tile.batch, query, head, first_column + column) = x;
+        });
     store_log_sum_exp(tile, softmax);
   }
 
  private:
+  // Rows of the warp that hidden values reached, of the columns from `first_column` on; calls
+  // store(slab_row, query, head, column, x), with the column counted from there.
+  template <class Output, class Store>
+  __device__ __forceinline__ void remake(const Tile& tile, int first_column,
+                                         const Store& store) const {
+    if (first_query(tile) >= args_.Sq) return;
+    __syncwarp();
+    const int first_row = ptx::reread_thread_index() % 128 / 32 * 16;  // not kept from tile to tile
+#pragma unroll 1
+    for (int slab_row = first_row; slab_row < first_row + 16; ++slab_row) {
+      const int query = first_query(tile) + problem_.rows.query(slab_row);
+      if (slab_row >= problem_.rows.used() || query >= args_.Sq) break;
+      const int head = first_head(tile) + problem_.rows.head(slab_row);
+      remake_row<Config, Output::kColumns>(
+          args_, tile.batch, head, query, first_column,
+          [&](int column, Element x) { store(slab_row, query, head, column, x); });
+    }
+  }
+
   __device__ __forceinline__ static bool is_storer() { return threadIdx.x % 128 == 0; }
 
   // The warpgroup's threads.

@@ -355,6 +355,40 @@ def test_not_a_number_stays_in_its_row(key: str) -> None:
     assert torch.equal(lse, clean_lse)
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("key", [key for key, i in KERNELS.items() if i.parameters["causal"]])
+def test_a_value_behind_the_causal_mask_reaches_no_row(key: str, value: float) -> None:
+    """It reaches the rows that see it, in its column, as in the oracle; a key reaches all columns.
+
+    One head or seven share keys; few rows, as many as keys, and more, so that some see nothing; and
+    few tiles of many keys, which thread blocks share.
+    """
+    p = KERNELS[key].parameters
+    for rows, length, group in ((300, 300, 1), (3, 300, 7), (700, 300, 7), (1000, 1000, 1),
+                                (5, 5001, 7), (60, 9001, 1)):  # fmt: skip
+        shift = length - rows
+        q = torch.randn(1, rows, 2 * group, p["d_head"], device="cuda").to(DTYPES[p["dtype"]])
+        k, v = (torch.randn(1, length, 2, p["d_head"], device="cuda").to(q.dtype) for _ in "kv")
+        clean, clean_lse = call(key, q, k, v)
+        case = make_case(q, k, v, p["causal"])
+        hidden = k.clone()
+        hidden[0, -1, 1, 3] = value
+        o, lse = call(key, q, hidden, v)
+        assert torch.equal(o[:, :-1], clean[:, :-1])
+        assert torch.equal(lse[..., :-1], clean_lse[..., :-1])
+        special = {max(length - 230, 0): 5, length - 2: 40, length - 1: p["d_head"] - 1}
+        for i, column in special.items():
+            v[0, i, 1, column] = value
+        o, lse = call(key, q, k, v)
+        assert torch.equal(o[:, :, :group], clean[:, :, :group])
+        for i, column in special.items():
+            first = max(0, i - shift)
+            assert not o[0, first:, group:, column].isfinite().any()
+            o[0, first:, group:, column] = clean[0, first:, group:, column]
+        assert_right(case, o, lse)
+        assert torch.equal(lse, clean_lse)
+
+
 @pytest.mark.parametrize(("seq_q", "heads"), [(100, 4), (5, 14)])
 @pytest.mark.parametrize("key", KERNELS)
 def test_nothing_outside_the_tensors_is_used(key: str, seq_q: int, heads: int) -> None:
