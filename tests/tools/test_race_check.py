@@ -29,7 +29,9 @@ def test_every_cuda_family_takes_its_cases(family) -> None:
             made = problem.of_case(info, case, torch.device("cpu"))
             outputs = runtime.kernel(info.key)(**made.tensors, **made.scalars)
             for output in outputs if isinstance(outputs, tuple) else (outputs,):
-                assert not output.is_floating_point() or bool(output.isfinite().all())
+                # -inf is the logarithm of a row that sees no key
+                right = output.isfinite() | (output == -torch.inf)
+                assert not output.is_floating_point() or bool(right.all())
 
 
 def test_a_family_without_cases_gets_extents_for_every_open_symbol(monkeypatch) -> None:
