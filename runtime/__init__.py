@@ -79,7 +79,8 @@ def __getattr__(name: str) -> Any:
     try:
         function = _packs.front(name)
     except _packs.NoFrontError:
-        raise AttributeError(f"module 'runtime' has no attribute {name!r}") from None
+        unusable = "".join(f"; {fault.reason}" for fault in _packs.faults()[:1])
+        raise AttributeError(f"module 'runtime' has no attribute {name!r}{unusable}") from None
     globals()[name] = function
     return function
 

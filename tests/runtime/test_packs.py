@@ -2,9 +2,11 @@
 of their own, and the others keep working."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 import runtime
 from codegen.packs import PACK_JSON
 from runtime import _native
+from runtime import packs as runtime_packs
 
 from .installations import OWN, copy_of, import_copy, install_pack, last_line
 
@@ -308,6 +311,31 @@ def test_a_family_named_as_another_packs_operator_is_an_error_that_names_both(si
         site, f"import runtime; runtime.load_pack({str(other)!r})", "flash_forward_out", str(other)
     )
     works(site)
+
+
+def test_a_checkout_is_imported_beside_a_pack_that_clashes_with_its_own(tmp_path):
+    own = next(pack for pack in runtime_packs.all_packs() if pack.name == "kernelmint")
+    record = json.loads((own.folder / "pack.json").read_text())
+    record |= {"name": "other", "fronts": [], "operators": {"flash_forward": ["flash_forward()"]}}
+    record["generated"] = {"flash_forward": "0"}
+    folder, about = tmp_path / "other/_pack", tmp_path / "other-1.dist-info"
+    folder.mkdir(parents=True)
+    about.mkdir()
+    (folder / "pack.json").write_text(json.dumps(record))
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1\n")
+    (about / "entry_points.txt").write_text("[kernelmint.packs]\nother = other._pack\n")
+    code = (
+        "import runtime\ntry: runtime.kernels('flash_forward')\nexcept ImportError as e: print(e)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        text=True,
+        capture_output=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "flash_forward is in pack kernelmint (" in done.stdout
+    assert "and in pack other (" in done.stdout
 
 
 def test_many_threads_load_one_pack(site):
