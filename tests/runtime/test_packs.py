@@ -324,9 +324,13 @@ def test_a_checkout_is_imported_beside_a_pack_that_clashes_with_its_own(tmp_path
     (folder / "pack.json").write_text(json.dumps(record))
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1\n")
     (about / "entry_points.txt").write_text("[kernelmint.packs]\nother = other._pack\n")
-    code = (
-        "import runtime\ntry: runtime.kernels('flash_forward')\nexcept ImportError as e: print(e)"
-    )
+    code = """
+import runtime
+try: runtime.kernels("flash_forward")
+except ImportError as error: print(error)
+try: runtime.attention
+except AttributeError as error: print(error)
+"""
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
@@ -334,7 +338,7 @@ def test_a_checkout_is_imported_beside_a_pack_that_clashes_with_its_own(tmp_path
         capture_output=True,
     )
     assert done.returncode == 0, done.stderr
-    assert "flash_forward is in pack kernelmint (" in done.stdout
+    assert done.stdout.count("flash_forward is in pack kernelmint (") == 2
     assert "and in pack other (" in done.stdout
 
 
