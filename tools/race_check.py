@@ -67,6 +67,22 @@ def run_kernels(kernels: Sequence[KernelInfo], checkers: Sequence[str] = CHECKER
         print(info.key, flush=True)
 
 
+def run_under(sanitizer: str, tool: str, only: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """The kernels that this command's options `only` choose, in a process under a checker."""
+    command = [sanitizer, "--tool", tool, "--error-exitcode", "99"]
+    command += ["--kernel-name", "kernel_substring=kernelmint"]
+    command += [sys.executable, "-m", f"{__package__}.race_check", "--bare", f"--tool={tool}"]
+    return subprocess.run(
+        [*command, *only],
+        # One allocation a tensor: what lies beside one is not another's memory.
+        env={**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+
+
 @click.command()
 @click.option("--tool", "tools", multiple=True, type=click.Choice(CHECKERS), default=CHECKERS)
 @click.option("--family", "families", multiple=True, help="Only kernels of this family.")
@@ -99,21 +115,10 @@ def main(
         )
     failed = []
     for tool in tools:
-        command = [sanitizer, "--tool", tool, "--error-exitcode", "99"]
-        command += ["--kernel-name", "kernel_substring=kernelmint"]
-        command += [sys.executable, "-m", f"{__package__}.race_check", "--bare", f"--tool={tool}"]
-        command += [f"--family={family}" for family in families]
-        command += [f"--where={where}"] if where else []
-        command += [f"--kernel={kernel}"] if kernel else []
-        done = subprocess.run(
-            command,
-            # One allocation a tensor: what lies beside one is not another's memory.
-            env={**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
+        only = [f"--family={family}" for family in families]
+        only += [f"--where={where}"] if where else []
+        only += [f"--kernel={kernel}"] if kernel else []
+        done = run_under(sanitizer, tool, only)
         ran = len(runnable & set(done.stdout.splitlines()))
         clean = done.returncode == 0 and ran == len(runnable)
         verdict = "clean" if clean else "FAILED"

@@ -14,10 +14,8 @@ from __future__ import annotations
 import ctypes
 import json
 import multiprocessing
-import os
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
@@ -36,7 +34,7 @@ from runtime import KernelInfo, devices, manifest, ondemand, packs
 from runtime import verified as found_before
 
 from .problem import NoProblemError
-from .race_check import CHECKERS
+from .race_check import CHECKERS, run_under
 from .sanity_check import check, selected_of
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
@@ -129,18 +127,7 @@ class _Process:
 
 def sanitized(sanitizer: str, info: KernelInfo, tool: str) -> str:
     """What a tool of compute-sanitizer says of a kernel; "right" if nothing."""
-    command = [sanitizer, "--tool", tool, "--error-exitcode", "99"]
-    command += ["--kernel-name", "kernel_substring=kernelmint"]
-    command += [sys.executable, "-m", f"{__package__}.race_check", "--bare", f"--tool={tool}"]
-    command += ["--kernel", info.key]
-    done = subprocess.run(
-        command,
-        env={**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
+    done = run_under(sanitizer, tool, [f"--kernel={info.key}"])
     if done.returncode == 0 and info.key in done.stdout.splitlines():
         return RIGHT
     lines = [line for line in done.stdout.splitlines() if line.startswith("=========")]

@@ -99,7 +99,7 @@ def _measured(command: Sequence[str], file: Path, folder: Path) -> list[float] |
     digest = hashlib.sha256("\0".join(of).encode(errors="surrogateescape")).hexdigest()
     kept = folder / "measured.json"
     if kept.exists() and (known := json.loads(kept.read_text()))["of"] == digest:
-        return known["seconds"]  # type: ignore[no-any-return]
+        return known["seconds"]  # type: ignore[no-any-return]  # JSON has no types
     work = folder / "measuring"
     work.mkdir(parents=True, exist_ok=True)
     seconds = compile_times(command, file, work)
@@ -127,7 +127,7 @@ def _target(manifest: Path, family: str, name: str) -> dict[str, Any]:
     families = json.loads(manifest.read_text(encoding="utf-8"))["families"]
     (targets,) = (entry["targets"] for entry in families if entry["name"] == family)
     (target,) = (entry for entry in targets if entry["name"] == name)
-    return target  # type: ignore[no-any-return]
+    return target  # type: ignore[no-any-return]  # JSON has no types
 
 
 def main(arguments: list[str]) -> None:

@@ -60,7 +60,7 @@ def main(
         with variants[name]():
             try:
                 _step(model, ids)
-            except (RuntimeError, NotImplementedError) as error:
+            except (RuntimeError, NotImplementedError) as error:  # it is for inference
                 print(f"{name} has no backward pass: {error}")
                 without_backward.add(name)
     name = torch.cuda.get_device_name() if device == "cuda" else "CPU"
