@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 import runtime
-from runtime import tensors
+from runtime import packs, tensors
 from runtime.errors import InvalidArgument, shown
 from runtime.front import Front
 from runtime.handle import traced_as_constant
@@ -376,8 +376,16 @@ def _refuse(dropout_p: float, deterministic: bool) -> None:
         )
 
 
+_known_widths: dict[tuple[str, bool], tuple[int, ...]] = {}
+packs.when_changed(_known_widths.clear)
+
+
 @traced_as_constant
 def _widths(family: str, on_cuda: bool) -> tuple[int, ...]:
-    """The head dimensions that a family's kernels have."""
-    infos = (info for info in runtime.kernels(family) if info.is_cuda == on_cuda)
-    return tuple(sorted({info.parameters["d_head"] for info in infos}))
+    """The head dimensions that a family's kernels have; each call asks, so they are kept."""
+    found = _known_widths.get((family, on_cuda))
+    if found is None:
+        infos = (info for info in runtime.kernels(family) if info.is_cuda == on_cuda)
+        found = tuple(sorted({info.parameters["d_head"] for info in infos}))
+        _known_widths[family, on_cuda] = found
+    return found

@@ -104,7 +104,7 @@ def test_packed_lengths_on_the_cpu():
     """varlen_attn, which PyTorch has on GPUs alone: windows, grouped heads, pages, the sum too."""
     varlen = pytest.importorskip("torch.nn.attention.varlen")
     if not hasattr(varlen, "varlen_attn_out"):
-        pytest.skip("the schema is that of PyTorch 2.13")
+        pytest.skip("varlen_attn has another schema before PyTorch 2.13")
     q, k, v = (torch.randn(100, heads, 64) for heads in (4, 2, 2))
     places = torch.tensor([0, 60, 60, 100], dtype=torch.int32)
     lse = varlen.AuxRequest(lse=True)
