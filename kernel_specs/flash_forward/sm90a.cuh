@@ -10,16 +10,17 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "attention/sm90a_warpgroup.cuh"
 #include "attention/softmax.cuh"
+#include "flash_forward/sm90a_announced.cuh"
 #include "flash_forward/sm90a_epilogue.cuh"
 #include "flash_forward/sm90a_mask.cuh"
 #include "flash_forward/sm90a_parts.cuh"
 #include "flash_forward/sm90a_problem.h"
 #include "flash_forward/sm90a_producer.cuh"
-#include "flash_forward/sm90a_products.cuh"
-#include "flash_forward/sm90a_shared_memory.cuh"
 #include "flash_forward/sm90a_tile_scheduler.cuh"
 #include "flash_forward/sm90a_trace.cuh"
+#include "flash_forward/sm90a_wgmma.cuh"
 #include "ptx/shared_memory.cuh"
 #include "ptx/special_registers.cuh"
 #include "ptx/tma.cuh"
@@ -32,57 +33,28 @@ namespace sm90a {
 
 using namespace attention;
 
-// Ping-pong scheduling: warpgroups take turns to give the tensor cores work, so that one's softmax
-// runs beside another's products. Does nothing without Config::ping_pong.
-template <class Config>
-class PingPong {
-  static constexpr int kThreads = 256;  // of the one that waits and the one that passes
-
- public:
-  __device__ explicit PingPong(int warpgroup)
-      : mine_(1 + warpgroup),
-        next_(1 + (warpgroup + 1) % Config::n_warpgroups),
-        is_first_(warpgroup == 0) {
-    if (Config::ping_pong && is_first_) ptx::named_barrier_arrive(mine_, kThreads);
-  }
-
-  __device__ __forceinline__ void wait() const {
-    if constexpr (Config::ping_pong) ptx::named_barrier_sync(mine_, kThreads);
-  }
-  __device__ __forceinline__ void pass() const {
-    if constexpr (Config::ping_pong) ptx::named_barrier_arrive(next_, kThreads);
-  }
-  // Takes back the turn that the last one passed to the first.
-  __device__ __forceinline__ void end() const {
-    if (Config::ping_pong && is_first_) ptx::named_barrier_sync(mine_, kThreads);
-  }
-
- private:
-  int mine_, next_;
-  bool is_first_;
-};
-
 // A consumer warpgroup. Scores are made one block of keys ahead of the output.
 template <class Config>
-class Consumer {
+class Consumer : Warpgroup<Config, SharedMemory<Config>> {
   using Shared = SharedMemory<Config>;
-  using Scores = RegisterTile<16, Config::B_c>;
-  using Output = RegisterTile<16, Config::d_head>;
-  using Softmax = OnlineSoftmax<Output::kLaneRows, true>;
+  using Base = Warpgroup<Config, Shared>;
+  using Base::request_products, Base::request_scores, Base::request_output, Base::exponentiate,
+      Base::pack_probabilities, Base::left_operand, Base::queries, Base::keys, Base::values;
+  using Base::shared_, Base::warpgroup_, Base::ping_pong_, Base::slot_, Base::queries_, Base::keys_,
+      Base::values_, Base::softmax_, Base::accumulate_, Base::scores_, Base::probabilities_,
+      Base::q_, Base::output_;
+  using typename Base::Output, typename Base::Scores, typename Base::Softmax;
   using Args = typename Config::Args;
 
  public:
   __device__ Consumer(const Problem<Args>& problem, const Shared& shared, int warpgroup)
-      : shared_(shared),
-        warpgroup_(warpgroup),
-        ping_pong_(warpgroup),
+      : Base(shared, warpgroup, softmax_scale(problem.args)),
         mask_(problem, warpgroup, threadIdx.x % 128 / 32 * 16 + Scores::first_row(threadIdx.x % 32),
               Scores::first_column(threadIdx.x % 32)),
         split_(problem.split),
         epilogue_(problem, shared, warpgroup),
         trace_(problem.args),
-        is_negative_(problem.args.scale < 0),
-        softmax_(softmax_scale(problem.args)) {}
+        is_negative_(problem.args.scale < 0) {}
 
   __device__ __forceinline__ void run() {
     run_tiles<Tile>();
@@ -232,25 +204,6 @@ class Consumer {
     Parts<Config>(split_, warpgroup).store(part.index, output_, softmax);
   }
 
-  __device__ __forceinline__ void request_products() {
-    keys_.wait_full(shared_);
-    ping_pong_.wait();
-    multiply_queries_keys<Config>(scores_, left_operand(), keys());
-    request_output();
-    ping_pong_.pass();
-  }
-
-  __device__ __forceinline__ void request_scores() {
-    keys_.wait_full(shared_);
-    multiply_queries_keys<Config>(scores_, left_operand(), keys());
-  }
-
-  __device__ __forceinline__ void request_output() {
-    values_.wait_full(shared_);
-    multiply_probabilities_values<Config>(output_, probabilities_, values(), accumulate_);
-    accumulate_ = true;
-  }
-
   template <bool kFirst, class AnyTile>
   __device__ __forceinline__ void complete_scores(const AnyTile& tile, int block) {
     ptx::pin(scores_.accumulator(0));
@@ -287,22 +240,11 @@ class Consumer {
     trace_.statistics(tile, block, before, softmax_);
   }
 
-  __device__ __forceinline__ void exponentiate() {
-    unroll<Config::B_c / 16>([&](int i) { softmax_.exponentiate(scores_, 0, i); });
-  }
-
-  // Once no product reads the registers any more.
-  __device__ __forceinline__ void pack_probabilities() {
-    unroll<Config::B_c / 16>([&](int i) {
-      scores_.template pack_operand<typename Config::dtype>(0, i, probabilities_[i]);
-    });
-  }
-
   template <class AnyTile>
   __device__ __forceinline__ void take(Walk<AnyTile>& tile) {
     queries_.wait_full(shared_, warpgroup_);
     if constexpr (Config::q_in_registers) load_queries<Config>(q_, queries());
-    shared_.load_tile(slot_.buffer(), tile);
+    load_tile(shared_.tile(slot_.buffer()), tile);
     slot_.advance();
     tile.last_block = mask_.last_block(tile);
     for_hidden_blocks(tile, [&](int block) { skip_keys(tile, block); });
@@ -315,41 +257,11 @@ class Consumer {
       for (int block = tile.key_blocks - 1; block > tile.last_block; --block) f(block);
   }
 
-  // Q as the products read it: its registers, or the address of its slab.
-  __device__ __forceinline__ decltype(auto) left_operand() {
-    if constexpr (Config::q_in_registers)
-      return (q_);
-    else
-      return queries();
-  }
-
-  // The tiles at hand, in shared memory.
-  __device__ __forceinline__ std::uint32_t queries() const {
-    return shared_.queries(queries_.buffer(), warpgroup_);
-  }
-  __device__ __forceinline__ std::uint32_t keys() const { return shared_.keys(keys_.buffer()); }
-  __device__ __forceinline__ std::uint32_t values() const {
-    return shared_.values(values_.buffer());
-  }
-
-  const Shared shared_;
-  const int warpgroup_;
-  const PingPong<Config> ping_pong_;
   const Mask<Config> mask_;
   const KeySplit& split_;
   const Epilogue<Config> epilogue_;
   const Trace<Config> trace_;
-  RingPosition<typename Shared::Tiles> slot_;
-  RingPosition<typename Shared::Queries> queries_;
-  RingPosition<typename Shared::Keys> keys_;
-  RingPosition<typename Shared::Values> values_;
   const std::uint32_t is_negative_;  // the scale; one loop for both signs
-  Softmax softmax_;
-  bool accumulate_ = false;
-  Scores scores_;
-  Fragments<Config::B_c> probabilities_;
-  Fragments<Config::d_head> q_;  // with q_in_registers
-  Output output_;
 };
 
 }  // namespace sm90a

@@ -4,8 +4,8 @@
 #include <cstdint>
 
 #include "flash_forward/hidden_values.cuh"
+#include "flash_forward/sm90a_announced.cuh"
 #include "flash_forward/sm90a_problem.h"
-#include "flash_forward/sm90a_shared_memory.cuh"
 #include "flash_forward/sm90a_tile_scheduler.cuh"
 #include "ptx/math.cuh"
 #include "ptx/shared_memory.cuh"
@@ -37,30 +37,29 @@ class Epilogue {
     const int thread = ptx::reread_thread_index();  // addresses are not kept from tile to tile
     const int lane = thread % 32, row = thread % 128 / 32 * 16 + lane % 16;
     const std::uint32_t slab = shared_.outputs(warpgroup_);
-    const std::uint32_t rows = slab + row * Shared::kPanelRowBytes;
+    const std::uint32_t rows = slab + row * kPanelRowBytes;
     FiniteCheck<Element> check;
     unroll<Output::kColumns / 16>([&](int i) {
       std::uint32_t fragment[4];
       output.template pack_operand<Element>(0, i, fragment);
       if constexpr (Config::causal) unroll<4>([&](int j) { check.look_at(j, fragment[j]); });
       const int chunk = (i % 4 * 2 + lane / 16) ^ (row & 7);
-      ptx::stmatrix_x4(rows + i / 4 * Shared::kSlabRows * Shared::kPanelRowBytes + chunk * 16,
-                       fragment);
+      ptx::stmatrix_x4(rows + i / 4 * kSlabRows * kPanelRowBytes + chunk * 16, fragment);
     });
     if constexpr (Config::causal)
       if (check.fails()) [[unlikely]]
         remake<Output>(tile, 0, [&](int slab_row, int, int, int column, Element x) {
           const int chunk = column % 64 / 8 ^ (slab_row & 7);
-          ptx::store_shared(slab + column / 64 * Shared::kSlabRows * Shared::kPanelRowBytes +
-                                slab_row * Shared::kPanelRowBytes + chunk * 16 + column % 8 * 2,
+          ptx::store_shared(slab + column / 64 * kSlabRows * kPanelRowBytes +
+                                slab_row * kPanelRowBytes + chunk * 16 + column % 8 * 2,
                             reinterpret_cast<const std::uint16_t&>(x));
         });
     ptx::fence_async_shared();
     synchronise();
     if (is_storer()) {
       for (int panel = 0; panel < Shared::kPanels; ++panel)
-        ptx::tma_store_5d(problem_.o.map, slab + panel * Shared::kSlabRows * Shared::kPanelRowBytes,
-                          panel * 64, 0, first_query(tile), tile.head, tile.batch);
+        ptx::tma_store_5d(problem_.o.map, slab + panel * kSlabRows * kPanelRowBytes, panel * 64, 0,
+                          first_query(tile), tile.head, tile.batch);
       ptx::bulk_commit_group();
     }
     store_log_sum_exp(tile, softmax);

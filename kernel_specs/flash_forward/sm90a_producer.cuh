@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
+#include "flash_forward/sm90a_announced.cuh"
 #include "flash_forward/sm90a_problem.h"
-#include "flash_forward/sm90a_shared_memory.cuh"
 #include "flash_forward/sm90a_tile_scheduler.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/tma.cuh"
@@ -78,7 +78,7 @@ class Producer {
 
   template <class AnyTile>
   __device__ __forceinline__ void announce(const AnyTile& tile) {
-    shared_.store_tile(slot_.buffer(), tile);
+    store_tile(shared_.tile(slot_.buffer()), tile);
     slot_.advance();
     for (int warpgroup = 0; warpgroup < Config::n_warpgroups; ++warpgroup) {
       const std::uint32_t full =
@@ -100,9 +100,9 @@ class Producer {
     const std::uint64_t policy = cache_policy();
     ptx::mbarrier_arrive_expecting(full, rows.used() * Shared::kRowBytes);
     for (int panel = 0; panel < Shared::kPanels; ++panel)
-      ptx::tma_load_5d(slab + panel * Shared::kSlabRows * Shared::kPanelRowBytes, q.map, full,
-                       policy, panel * 64, 0, tile.first_query + warpgroup * rows.queries,
-                       tile.head * q.head_step, tile.batch * q.batch_step);
+      ptx::tma_load_5d(slab + panel * kSlabRows * kPanelRowBytes, q.map, full, policy, panel * 64,
+                       0, tile.first_query + warpgroup * rows.queries, tile.head * q.head_step,
+                       tile.batch * q.batch_step);
   }
 
   __device__ __forceinline__ void request_keys(const Box& box) {
@@ -124,8 +124,8 @@ class Producer {
     const std::uint64_t policy = cache_policy();
     ptx::mbarrier_arrive_expecting(full, Shared::kBlockBytes);
     for (int panel = 0; panel < Shared::kPanels; ++panel)
-      ptx::tma_load_4d(destination + panel * Config::B_c * Shared::kPanelRowBytes, tensor.map, full,
-                       policy, panel * 64, box.row, box.head * tensor.head_step,
+      ptx::tma_load_4d(destination + panel * Config::B_c * kPanelRowBytes, tensor.map, full, policy,
+                       panel * 64, box.row, box.head * tensor.head_step,
                        box.batch * tensor.batch_step);
   }
 

@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
+#include "attention/sm90a_products.cuh"
 #include "attention/softmax.cuh"
-#include "flash_forward/sm90a_products.cuh"
-#include "flash_forward/sm90a_shared_memory.cuh"
+#include "flash_forward/sm90a_announced.cuh"
 #include "flash_forward/sm90a_tile_scheduler.cuh"
 #include "flash_forward/trace.h"
 #include "ptx/math.cuh"
@@ -104,7 +104,7 @@ class Trace<Config> {
     write_block(record->K, keys);
     zero(record->S_pre_scaling);
     const int row = thread() % 128;
-    if (row >= Shared::kSlabRows) return;
+    if (row >= kSlabRows) return;
     record->M[slab_row() + row] = -kInfinity;
     record->L[slab_row() + row] = record->O_scale[slab_row() + row] = 0;
   }
@@ -133,7 +133,7 @@ class Trace<Config> {
   // The warpgroup's slab, from where TMA left it.
   __device__ void write_queries(const Tile&, float (&to)[Config::B_r][Config::d_head],
                                 std::uint32_t queries) const {
-    copy<Shared::kSlabRows>(to + slab_row(), queries, thread() % 128, 128);
+    copy<kSlabRows>(to + slab_row(), queries, thread() % 128, 128);
   }
 
   __device__ __forceinline__ void write_queries(const Tile& tile,
@@ -157,8 +157,8 @@ class Trace<Config> {
     for (int i = thread; i < kRows * kPairs; i += threads) {
       const int row = i / kPairs, column = i % kPairs * 2;
       const int panel_row = column / 64 * kRows + row, chunk = column % 64 / 8 ^ row % 8;
-      const float2 pair = ptx::unpack<Element>(ptx::load_shared_4(
-          from + panel_row * Shared::kPanelRowBytes + chunk * 16 + column % 8 * 2));
+      const float2 pair = ptx::unpack<Element>(
+          ptx::load_shared_4(from + panel_row * kPanelRowBytes + chunk * 16 + column % 8 * 2));
       to[row][column] = pair.x;
       to[row][column + 1] = pair.y;
     }
@@ -198,14 +198,14 @@ class Trace<Config> {
   template <int kColumns>
   __device__ void zero(float (&to)[Config::B_r][kColumns]) const {
 #pragma unroll 1
-    for (int i = thread() % 128; i < Shared::kSlabRows * kColumns; i += 128)
+    for (int i = thread() % 128; i < kSlabRows * kColumns; i += 128)
       to[slab_row() + i / kColumns][i % kColumns] = 0;
   }
 
   // Among those that compute. Read anew each time: between the hooks all registers are taken.
   __device__ static int thread() { return static_cast<int>(ptx::reread_thread_index()) - 128; }
   // The slab's first row of the tile.
-  __device__ static int slab_row() { return thread() / 128 * Shared::kSlabRows; }
+  __device__ static int slab_row() { return thread() / 128 * kSlabRows; }
 
   // The lane's rows of the tile.
   __device__ int lane_row(int i) const {

@@ -3,26 +3,26 @@
 
 #include <cstdint>
 
-#include "flash_forward/sm90a_slab.h"
-#include "flash_forward/sm90a_tile_scheduler.cuh"
 #include "integers.h"
 #include "ptx/mbarrier.cuh"
 #include "ptx/shared_memory.cuh"
 
-namespace kernelmint::flash_forward::sm90a {
+namespace kernelmint::attention::sm90a {
+
+inline constexpr int kSlabRows = 64;        // rows of a warpgroup
+inline constexpr int kPanelRowBytes = 128;  // of 64 columns
 
 // The map of shared memory. Tiles lie in panels of 64 columns, all rows of one after the other, so
 // that a row of a panel is the 128 bytes that TMA and wgmma swizzle. What the last panel has past
 // the head dimension is loaded as zeros, multiplied by nothing and not stored. Q comes, and O
 // leaves, in slabs of 64 rows, one for each warpgroup.
 //
-// Each ring of buffers has barriers that say that a buffer is full and that it is empty again.
-template <class Config>
+// Each ring of buffers has barriers that say that a buffer is full and that it is empty again. What
+// the producer announces of its tiles, `kTileBytes` each, has a ring of `kTileSlots`.
+template <class Config, int kTileBytes, int kTileSlots>
 class SharedMemory {
  public:
   static constexpr int kPanels = ceil_div(Config::d_head, 64);
-  static constexpr int kPanelRowBytes = 128;
-  static constexpr int kSlabRows = PackedRows::kSlabRows;
   static constexpr int kRowBytes = kPanels * kPanelRowBytes;
   static constexpr int kSlabBytes = kSlabRows * kRowBytes;
   static constexpr int kBlockBytes = Config::B_c * kRowBytes;  // of keys, or of values
@@ -30,9 +30,6 @@ class SharedMemory {
  private:
   static constexpr int kSlabs = Config::q_buffers * Config::n_warpgroups;
   static constexpr int kOutputSlabs = Config::overlaps_tiles ? Config::n_warpgroups : 0;
-  // A slot is written again when all consumers are done with the tile before.
-  static constexpr int kTileSlots = Config::q_buffers + 1;
-  static constexpr int kTileBytes = 32;
 
   static constexpr int kQueries = 0;
   static constexpr int kOutputs = kQueries + kSlabs * kSlabBytes;
@@ -90,28 +87,9 @@ class SharedMemory {
     return base_ + Ring::kEmpty + buffer * Ring::kStride + warpgroup * 8;
   }
 
-  __device__ __forceinline__ void store_tile(int slot, const Tile& tile) const {
-    const std::uint32_t address = base_ + kTiles + slot * kTileBytes;
-    ptx::store_shared(
-        address, uint4{static_cast<unsigned>(tile.first_query), static_cast<unsigned>(tile.head),
-                       static_cast<unsigned>(tile.batch), static_cast<unsigned>(tile.key_blocks)});
-  }
-  __device__ __forceinline__ void store_tile(int slot, const TilePart& part) const {
-    store_tile(slot, static_cast<const Tile&>(part));
-    ptx::store_shared(base_ + kTiles + slot * kTileBytes + 16,
-                      uint4{static_cast<unsigned>(part.first_key_block),
-                            static_cast<unsigned>(part.index), 0, 0});
-  }
-  __device__ __forceinline__ void load_tile(int slot, Tile& tile) const {
-    const uint4 values = ptx::load_shared_16(base_ + kTiles + slot * kTileBytes);
-    tile = {static_cast<int>(values.x), static_cast<int>(values.y), static_cast<int>(values.z),
-            static_cast<int>(values.w)};
-  }
-  __device__ __forceinline__ void load_tile(int slot, TilePart& part) const {
-    load_tile(slot, static_cast<Tile&>(part));
-    const uint4 values = ptx::load_shared_16(base_ + kTiles + slot * kTileBytes + 16);
-    part.first_key_block = static_cast<int>(values.x);
-    part.index = static_cast<int>(values.y);
+  // What is announced of a tile.
+  __device__ __forceinline__ std::uint32_t tile(int slot) const {
+    return base_ + kTiles + slot * kTileBytes;
   }
 
   // By one thread, before all others go on. Readers arrive once a warp: what a warp waited for,
@@ -170,4 +148,4 @@ class RingPosition {
   std::uint32_t parity_ = 0;
 };
 
-}  // namespace kernelmint::flash_forward::sm90a
+}  // namespace kernelmint::attention::sm90a

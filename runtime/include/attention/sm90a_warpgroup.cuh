@@ -1,0 +1,119 @@
+// A consumer warpgroup's products, and the buffers that they read.
+#pragma once
+
+#include <cstdint>
+
+#include "attention/sm90a_products.cuh"
+#include "attention/sm90a_shared_memory.cuh"
+#include "attention/softmax.cuh"
+#include "ptx/warpgroup.cuh"
+#include "register_tile.cuh"
+
+namespace kernelmint::attention::sm90a {
+
+// Ping-pong scheduling: warpgroups take turns to give the tensor cores work, so that one's softmax
+// runs beside another's products. Does nothing without Config::ping_pong.
+template <class Config>
+class PingPong {
+  static constexpr int kThreads = 256;  // of the one that waits and the one that passes
+
+ public:
+  __device__ explicit PingPong(int warpgroup)
+      : mine_(1 + warpgroup),
+        next_(1 + (warpgroup + 1) % Config::n_warpgroups),
+        is_first_(warpgroup == 0) {
+    if (Config::ping_pong && is_first_) ptx::named_barrier_arrive(mine_, kThreads);
+  }
+
+  __device__ __forceinline__ void wait() const {
+    if constexpr (Config::ping_pong) ptx::named_barrier_sync(mine_, kThreads);
+  }
+  __device__ __forceinline__ void pass() const {
+    if constexpr (Config::ping_pong) ptx::named_barrier_arrive(next_, kThreads);
+  }
+  // Takes back the turn that the last one passed to the first.
+  __device__ __forceinline__ void end() const {
+    if (Config::ping_pong && is_first_) ptx::named_barrier_sync(mine_, kThreads);
+  }
+
+ private:
+  int mine_, next_;
+  bool is_first_;
+};
+
+// Scores are made one block of keys ahead of the output. Products are requested, and run beside
+// what follows; their registers must not be read before they are waited for.
+template <class Config, class Shared>
+class Warpgroup {
+ protected:
+  using Scores = RegisterTile<16, Config::B_c>;
+  using Output = RegisterTile<16, Config::d_head>;
+  using Softmax = OnlineSoftmax<Output::kLaneRows, true>;
+
+  __device__ Warpgroup(const Shared& shared, int warpgroup, float scale)
+      : shared_(shared), warpgroup_(warpgroup), ping_pong_(warpgroup), softmax_(scale) {}
+
+  // The scores of the keys at hand, and the output of the values at hand.
+  __device__ __forceinline__ void request_products() {
+    keys_.wait_full(shared_);
+    ping_pong_.wait();
+    multiply_queries_keys<Config>(scores_, left_operand(), keys());
+    request_output();
+    ping_pong_.pass();
+  }
+
+  __device__ __forceinline__ void request_scores() {
+    keys_.wait_full(shared_);
+    multiply_queries_keys<Config>(scores_, left_operand(), keys());
+  }
+
+  __device__ __forceinline__ void request_output() {
+    values_.wait_full(shared_);
+    multiply_probabilities_values<Config>(output_, probabilities_, values(), accumulate_);
+    accumulate_ = true;
+  }
+
+  __device__ __forceinline__ void exponentiate() {
+    unroll<Config::B_c / 16>([&](int i) { softmax_.exponentiate(scores_, 0, i); });
+  }
+
+  // Once no product reads the registers any more.
+  __device__ __forceinline__ void pack_probabilities() {
+    unroll<Config::B_c / 16>([&](int i) {
+      scores_.template pack_operand<typename Config::dtype>(0, i, probabilities_[i]);
+    });
+  }
+
+  // Q as the products read it: its registers, or the address of its slab.
+  __device__ __forceinline__ decltype(auto) left_operand() {
+    if constexpr (Config::q_in_registers)
+      return (q_);
+    else
+      return queries();
+  }
+
+  // The tiles at hand, in shared memory.
+  __device__ __forceinline__ std::uint32_t queries() const {
+    return shared_.queries(queries_.buffer(), warpgroup_);
+  }
+  __device__ __forceinline__ std::uint32_t keys() const { return shared_.keys(keys_.buffer()); }
+  __device__ __forceinline__ std::uint32_t values() const {
+    return shared_.values(values_.buffer());
+  }
+
+  const Shared shared_;
+  const int warpgroup_;
+  const PingPong<Config> ping_pong_;
+  RingPosition<typename Shared::Tiles> slot_;
+  RingPosition<typename Shared::Queries> queries_;
+  RingPosition<typename Shared::Keys> keys_;
+  RingPosition<typename Shared::Values> values_;
+  Softmax softmax_;
+  bool accumulate_ = false;
+  Scores scores_;
+  Fragments<Config::B_c> probabilities_;
+  Fragments<Config::d_head> q_;  // with q_in_registers
+  Output output_;
+};
+
+}  // namespace kernelmint::attention::sm90a
