@@ -11,15 +11,11 @@ whose machine code was not found right is refused.
 
 from __future__ import annotations
 
-import ctypes
 import json
-import multiprocessing
 import shutil
-import signal
 import sys
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
-from typing import Any
 
 import click
 import torch
@@ -34,13 +30,9 @@ from runtime import KernelInfo, devices, manifest, ondemand, packs
 from runtime import verified as found_before
 
 from .problem import NoProblemError
+from .process import NoAnswerError, NotStartedError, Process
 from .race_check import CHECKERS, run_under
 from .sanity_check import check, selected_of
-
-_PR_SET_PDEATHSIG = 1  # prctl(2)
-_START = (
-    600.0  # seconds for a process to start: importing torch, and what a GPU takes to begin with
-)
 
 
 def verify(key: str, seed: int) -> str:
@@ -54,75 +46,33 @@ def verify(key: str, seed: int) -> str:
     return f"wrong: {wrong[0].name}: {wrong[0].problem or f'worst: {wrong[0].worst}'}"
 
 
-def serve(folders: Sequence[str], seed: int, pipe: Connection) -> None:
-    """What the process does: verifies the kernels that it is sent, until one breaks it."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def serve(pipe: Connection, folders: Sequence[str], seed: int) -> None:
+    """What the process does: verifies the kernels that it is sent."""
     for folder in folders:
         runtime.load(folder)
     pipe.send("ready")
     while True:
+        key = pipe.recv()
         try:
-            key = pipe.recv()
-        except EOFError:
-            return
-        try:
-            outcome = verify(key, seed)
+            pipe.send((verify(key, seed), False))
         except Exception as error:  # an error of CUDA, for one, which stays in its process
-            pipe.send(f"failed: {type(error).__name__}: {error}")
-            return
-        pipe.send(outcome)
+            pipe.send((f"failed: {type(error).__name__}: {error}", True))
 
 
-class _Process:
-    """A process that verifies kernels; another takes its place if one ends it."""
-
-    def __init__(self, folders: Sequence[str], seed: int, timeout: float) -> None:
-        self._arguments = folders, seed
-        self._timeout = timeout
-        self._process: Any = None
-        self._pipe: Connection | None = None
-
-    def verify(self, key: str) -> str:
-        """What `verify` says, or how it ended the process."""
-        if self._process is None or not self._process.is_alive():
-            self._start()
-        assert self._pipe is not None
-        try:
-            self._pipe.send(key)
-            if self._pipe.poll(self._timeout):
-                outcome: str = self._pipe.recv()
-                if outcome.startswith("failed: "):
-                    self._process.join()
-                return outcome
-            self.stop()
-            return f"failed: no answer in {self._timeout:g} s"
-        except (EOFError, BrokenPipeError, ConnectionResetError):
-            return f"failed: it ended its process ({self._end()})"
-
-    def stop(self) -> None:
-        """Ends the process."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.join()
-
-    def _end(self) -> str:
-        self._process.join()
-        code = self._process.exitcode
-        return signal.Signals(-code).name if code < 0 else f"exit status {code}"
-
-    def _start(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=serve, args=(*self._arguments, theirs), daemon=True)
-        self._process.start()
-        theirs.close()
-        try:
-            ready = self._pipe.poll(_START) and self._pipe.recv()
-        except EOFError:
-            ready = False
-        if not ready:
-            self.stop()
-            raise click.ClickException("a process to verify in does not start: see above")
+def _verified(process: Process, key: str, timeout: float) -> str:
+    """What `verify` says in a process, or how it ended it."""
+    if not process.is_alive():
+        process.stop()
+    try:
+        process.send(key)
+        outcome, is_broken = process.receive(timeout)
+    except NotStartedError as error:
+        raise click.ClickException(str(error)) from None
+    except NoAnswerError as error:
+        return f"failed: {error}"
+    if is_broken:
+        process.stop()
+    return str(outcome)
 
 
 def sanitized(sanitizer: str, info: KernelInfo, tool: str) -> str:
@@ -135,7 +85,9 @@ def sanitized(sanitizer: str, info: KernelInfo, tool: str) -> str:
     return f"wrong: {tool}: {said}"
 
 
-def _rows(kernels: Sequence[KernelInfo], process: _Process, sanitizer: str | None) -> Iterator[Row]:
+def _rows(
+    kernels: Sequence[KernelInfo], process: Process, timeout: float, sanitizer: str | None
+) -> Iterator[Row]:
     index = torch.cuda.current_device() if devices.has_cuda() else 0
     for info in kernels:
         code = found_before.code_of(info, index)
@@ -144,7 +96,7 @@ def _rows(kernels: Sequence[KernelInfo], process: _Process, sanitizer: str | Non
                 f"{info.key}: its device code is compressed, so that it cannot be told from "
                 "another's: build it without --compress-mode (CUDAFLAGS)"
             )
-        checks, outcome = ["reference"], process.verify(info.key)
+        checks, outcome = ["reference"], _verified(process, info.key, timeout)
         for tool in CHECKERS if sanitizer and info.is_cuda else ():
             if outcome == RIGHT:
                 checks.append(tool)
@@ -205,13 +157,13 @@ def main(
         ]
         kernels = [info for found in selected for info in found.kernels if info.available]
         folders = {str(source.folder) for source in ondemand.sources.values()}
-        process = _Process(sorted(folders), seed, timeout)
+        process = Process(serve, sorted(folders), seed)
         if not kernels:
             reasons = [info.reason for found in selected for info in found.kernels if info.reason]
             raise click.ClickException(f"nothing can run here: {reasons[0]}")
         rows = []
         try:
-            for row in _rows(kernels, process, sanitizer if sanitize else None):
+            for row in _rows(kernels, process, timeout, sanitizer if sanitize else None):
                 rows.append(row)
                 click.echo(
                     f"{row.kernel_config}  {row.arch} {row.code}  {row.outcome}", err=as_json

@@ -71,7 +71,7 @@ def test_what_was_found_is_kept_and_can_be_required(tmp_path) -> None:
     assert found[RIGHT] == "right"
     assert found[WRONG].startswith("wrong: z: worst: ")
     name = signal.Signals(signal.SIGILL).name
-    assert found[DEADLY] == f"failed: it ended its process ({name})"
+    assert found[DEADLY] == f"failed: its process ended: {name}"
     rows = verified.read(specs / "cpu.verified.csv")
     assert {row.kernel_config: row.outcome for row in rows} == found
     assert len({row.code for row in rows}) == 3

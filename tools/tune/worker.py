@@ -6,11 +6,8 @@ what killed it is known.
 
 from __future__ import annotations
 
-import ctypes
 import functools
-import multiprocessing
 import random
-import signal
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -31,10 +28,10 @@ from ..bench.clocks import Watch
 from ..bench.measure import one_round, timer
 from ..families import specs
 from ..problem import NoProblemError, Problem, make
+from ..process import NoAnswerError, Process
 from .errors import CandidateError, InputsError, LostError
 from .executor import Built, Timed
 
-_PR_SET_PDEATHSIG = 1  # prctl(2)
 _INPUTS = "inputs"  # whose turn it is while they are made, and their right results
 _OF_INPUTS = 10  # times as much patience: a reference computes in fp64, and for people to read
 _PACK = "pack"  # what failed if a kernel's pack cannot be used
@@ -50,16 +47,14 @@ class Setup:
 
 
 class ProcessWorker:
-    """A Worker in a process, from this side of the pipe; started when it is first asked
-    something."""
+    """A Worker in a process, from this side of the pipe."""
 
     def __init__(self, setup: Setup, patience: float) -> None:
         """Answers are waited for `patience` seconds from the time that a kernel's turn begins, and
         ten times as long for inputs and right results."""
         self._setup = setup
         self._patience = patience
-        self._process: Any = None
-        self._pipe: Connection | None = None
+        self._process = Process(serve, setup)
 
     def check(self, kernel: Built, shape: Shape, seed: int) -> None:
         """Calls a kernel once on random inputs; raises CandidateError if it is not right."""
@@ -74,24 +69,15 @@ class ProcessWorker:
 
     def stop(self) -> None:
         """Ends the process."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.join()
-            self._process = None
+        self._process.stop()
 
     def _ask(self, *request: Any) -> Any:
-        if self._process is None:
-            self._start()
-        assert self._pipe is not None
         turn = None  # whose it is: a kernel's, by its key, that of the inputs, or None
         try:
-            self._pipe.send(request)
+            self._process.send(request)
             while True:
-                patience = self._patience * (_OF_INPUTS if turn == _INPUTS else 1)
-                if not self._pipe.poll(patience):
-                    self.stop()
-                    raise self._blame(turn, "timeout", f"no answer in {patience:g} s")
-                word, *rest = self._pipe.recv()
+                times = _OF_INPUTS if turn == _INPUTS else 1
+                word, *rest = self._process.receive(times * self._patience)
                 if word == "turn":
                     (turn,) = rest
                 elif word == "done":
@@ -101,12 +87,9 @@ class ProcessWorker:
                     if is_broken:
                         self.stop()
                     raise self._blame(turn, kind, reason)
-        except (EOFError, BrokenPipeError, ConnectionResetError):
-            self._process.join()
-            code = self._process.exitcode
-            self._process = None
-            how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
-            raise self._blame(turn, "runtime", f"its process ended: {how}") from None
+        except NoAnswerError as error:
+            kind = "timeout" if error.timed_out else "runtime"
+            raise self._blame(turn, kind, str(error)) from None
 
     def _blame(self, turn: str | None, kind: str, reason: str) -> Exception:
         """What failed, by whose turn it was."""
@@ -118,35 +101,15 @@ class ProcessWorker:
             return InputsError(f"{turn}: {reason}")
         return CandidateError(turn, kind, reason)
 
-    def _start(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=serve, args=(self._setup, theirs), daemon=True)
-        self._process.start()
-        theirs.close()
-        try:
-            if not self._pipe.poll(600):  # importing torch, and what a GPU takes to begin with
-                self.stop()
-                raise LostError(self._setup.device, "a worker does not start")
-            self._pipe.recv()
-        except EOFError:
-            self.stop()
-            reason = "a worker does not start: its output says why"
-            raise LostError(self._setup.device, reason) from None
 
-
-def serve(setup: Setup, pipe: Connection) -> None:
-    """What the process does: answers until the pipe is closed, and ends when its parent does."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def serve(pipe: Connection, setup: Setup) -> None:
+    """What the process does: answers until the pipe is closed."""
     if setup.specs is not None:
         runtime.load(setup.specs)
     service = _Service(setup, pipe)
     pipe.send(("ready",))
     while True:
-        try:
-            request = pipe.recv()
-        except EOFError:
-            return
+        request = pipe.recv()
         try:
             pipe.send(("done", service.answer(*request)))
         except InvalidArgument as error:
