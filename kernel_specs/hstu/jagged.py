@@ -1,4 +1,4 @@
-"""Sequences of different lengths one behind another: what HSTU's functions are called with."""
+"""What HSTU's functions are called with: padded tensors, or sequences one behind another."""
 
 from __future__ import annotations
 
@@ -12,11 +12,56 @@ Gates: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 GateModel: TypeAlias = Callable[[torch.Tensor], Gates]
 
 
-class Jagged(NamedTuple):
-    """The tensors of sequences one behind another, and how their rows are read.
+class Padded(NamedTuple):
+    """The tensors of block_sparse_attention: q, k [B, T, H, A], v, u [B, T, H, L] and the gate
+    [B, T, H]."""
 
-    q, k: [N, H * A]; v, u: [N, H * L]; x_offsets: [B + 1], sequence b being the rows x_offsets[b]
-    to x_offsets[b + 1]; n: the padded length.
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    u: torch.Tensor
+    g_cmp: torch.Tensor
+
+    def check(self, *dtypes: torch.dtype) -> None:
+        """Raises ValueError if shapes, dtypes or devices do not fit."""
+        q, k, v, u, _ = self
+        for name, tensor in self._asdict().items():
+            rank = 3 if name == "g_cmp" else 4
+            if tensor.dim() != rank:
+                expected = "[B, T, H]" if rank == 3 else "[B, T, H, head size]"
+                raise ValueError(f"{name} has shape {list(tensor.shape)}: expected {expected}")
+            if tensor.dtype not in dtypes:
+                allowed = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+                actual = str(tensor.dtype).removeprefix("torch.")
+                raise ValueError(f"{name} is {actual}: expected {allowed}")
+            if tensor.dtype != q.dtype or tensor.device != q.device:
+                raise ValueError(
+                    f"{name} is {tensor.dtype} on {tensor.device}, q is {q.dtype} on {q.device}: "
+                    "all tensors must agree"
+                )
+            if tensor.shape[:3] != q.shape[:3]:
+                raise ValueError(
+                    f"{name} has shape {list(tensor.shape)}: its first three extents must be q's "
+                    f"[B, T, H] = {list(q.shape[:3])}"
+                )
+        for name, tensor, other, like in (("k", k, "q", q), ("u", u, "v", v)):
+            if tensor.shape != like.shape:
+                raise ValueError(
+                    f"{name} has shape {list(tensor.shape)}, {other} has {list(like.shape)}: they "
+                    "must be equal"
+                )
+        if q.shape[3] < 1 or v.shape[3] < 1 or q.shape[0] < 1:
+            raise ValueError(
+                f"q has shape {list(q.shape)} and v has {list(v.shape)}: no extent may be 0"
+            )
+
+
+class Jagged(NamedTuple):
+    """The arguments of hstu_attention_with_bsa in their order, and how their rows are read.
+
+    q, k: [N, H * A]; v, u: [N, H * L]; x_offsets: [B + 1] (int32 or int64), sequence b being the
+    rows x_offsets[b] to x_offsets[b + 1]; invalid_attn_mask: [..., n, n], of which only the extent
+    n, the padded length, counts; gate_model: q [..., A] -> three gates [...].
     """
 
     num_heads: int
@@ -27,7 +72,14 @@ class Jagged(NamedTuple):
     v: torch.Tensor
     u: torch.Tensor
     x_offsets: torch.Tensor
-    n: int
+    invalid_attn_mask: torch.Tensor
+    gate_model: GateModel
+
+    @property
+    def n(self) -> int:
+        """The padded length."""
+        mask = self.invalid_attn_mask
+        return mask.shape[-1] if mask.dim() else 0
 
     def check(self) -> None:
         """Raises ValueError, with the reason, if the arguments do not fit; reads no memory."""

@@ -13,8 +13,6 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-import torch
-
 LAYER_NORM_EPSILON = 1e-6
 
 
@@ -72,44 +70,4 @@ def check_selection(
         raise ValueError(
             f"block_size is {block_size}: time sharing pairs odd positions with even ones of the "
             "same block, so block_size must be even"
-        )
-
-
-def check_tensors(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    u: torch.Tensor,
-    g_cmp: torch.Tensor,
-    dtypes: tuple[torch.dtype, ...],
-) -> None:
-    """Raises ValueError if shapes, dtypes or devices do not fit q, k [B, T, H, A],
-    v, u [B, T, H, L] and the gate [B, T, H]."""
-    named = {"q": q, "k": k, "v": v, "u": u, "g_cmp": g_cmp}
-    for name, tensor in named.items():
-        rank = 3 if name == "g_cmp" else 4
-        if tensor.dim() != rank:
-            expected = "[B, T, H]" if rank == 3 else "[B, T, H, head size]"
-            raise ValueError(f"{name} has shape {list(tensor.shape)}: expected {expected}")
-        if tensor.dtype not in dtypes:
-            allowed = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
-            actual = str(tensor.dtype).removeprefix("torch.")
-            raise ValueError(f"{name} is {actual}: expected {allowed}")
-        if tensor.dtype != q.dtype or tensor.device != q.device:
-            raise ValueError(
-                f"{name} is {tensor.dtype} on {tensor.device}, q is {q.dtype} on {q.device}: "
-                "all tensors must agree"
-            )
-        if tensor.shape[:3] != q.shape[:3]:
-            raise ValueError(
-                f"{name} has shape {list(tensor.shape)}: its first three extents must be q's "
-                f"[B, T, H] = {list(q.shape[:3])}"
-            )
-    if k.shape != q.shape:
-        raise ValueError(f"k has shape {list(k.shape)}, q has {list(q.shape)}: they must be equal")
-    if u.shape != v.shape:
-        raise ValueError(f"u has shape {list(u.shape)}, v has {list(v.shape)}: they must be equal")
-    if q.shape[3] < 1 or v.shape[3] < 1 or q.shape[0] < 1:
-        raise ValueError(
-            f"q has shape {list(q.shape)} and v has {list(v.shape)}: no extent may be 0"
         )

@@ -14,14 +14,8 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from ..semantics import (
-    LAYER_NORM_EPSILON,
-    Mode,
-    Semantics,
-    check_selection,
-    check_tensors,
-    semantics_of,
-)
+from ..jagged import Padded
+from ..semantics import LAYER_NORM_EPSILON, Mode, Semantics, check_selection, semantics_of
 
 _GATHERED_ELEMENTS = 1 << 27
 """At most so many gathered key and value elements are held at a time."""
@@ -69,12 +63,7 @@ def block_sparse_attention(
 
 
 def trace(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    u: torch.Tensor,
-    g_cmp: torch.Tensor,
-    *,
+    *tensors: torch.Tensor,
     block_count: int = 4,
     block_size: int = 32,
     mode: Mode = "fixed",
@@ -82,11 +71,15 @@ def trace(
 ) -> Trace:
     """All stages of `block_sparse_attention`; for the oracle, pass fp64 tensors (see `to_double`).
 
+    tensors: as in Padded.
+
     block_indices: a selection to use instead of the one computed here (teacher forcing): that of
     another implementation, so that its selected branch can be judged apart from its choice.
     """
     flags = semantics_of(mode)
-    check_tensors(q, k, v, u, g_cmp, (torch.float32, torch.float64))
+    padded = Padded(*tensors)
+    padded.check(torch.float32, torch.float64)
+    q, k, v, u, g_cmp = padded
     _, T, H, A = q.shape
     check_selection(block_count, block_size, H, T, flags)
     C = -(-T // block_size)

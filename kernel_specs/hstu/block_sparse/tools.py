@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ..jagged import Padded
 from ..tools import judge
 from ..tools.bench import main as bench
 from ..tools.compare import main as compare
@@ -21,5 +22,5 @@ CASES = tuple(
 def differences(problem: Any, results: tuple[torch.Tensor, ...]) -> list[Any]:
     """By the oracle's scores of what was selected, and with that selection."""
     o, lists = results
-    tensors = [problem.tensors[name] for name in ("q", "k", "v", "u", "g_cmp")]
+    tensors = [problem.tensors[name] for name in Padded._fields]
     return judge.differences(tensors, o, lists, problem.parameters)

@@ -19,13 +19,8 @@ import torch
 import triton
 import triton.language as tl
 
-from ..semantics import (
-    LAYER_NORM_EPSILON,
-    Mode,
-    check_selection,
-    check_tensors,
-    semantics_of,
-)
+from ..jagged import Padded
+from ..semantics import LAYER_NORM_EPSILON, Mode, check_selection, semantics_of
 
 Dot: TypeAlias = Literal["ieee", "tf32x3", "tf32", "bf16"]
 
@@ -330,12 +325,7 @@ def _padded(size: int) -> int:
 
 
 def block_sparse_attention(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    u: torch.Tensor,
-    g_cmp: torch.Tensor,
-    *,
+    *tensors: torch.Tensor,
     block_count: int = 4,
     block_size: int = 32,
     mode: Mode = "fixed",
@@ -343,13 +333,13 @@ def block_sparse_attention(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """As reference.block_sparse_attention, for contiguous fp32 tensors, dots in `dot` precision."""
     flags = semantics_of(mode)
-    check_tensors(q, k, v, u, g_cmp, (torch.float32,))
+    Padded(*tensors).check(torch.float32)
+    q, k, v, u, g_cmp = (x.contiguous() for x in tensors)
     B, T, H, A = q.shape
     L = v.shape[3]
     check_selection(block_count, block_size, H, T, flags)
     if flags.share == "time":
         raise ValueError("the Triton kernels share lists over heads, not over time")
-    q, k, v, u, g_cmp = (x.contiguous() for x in (q, k, v, u, g_cmp))
     C = -(-T // block_size)
     S = min(block_count, C)
     AP, LP, N = _padded(A), _padded(L), _padded(block_size)

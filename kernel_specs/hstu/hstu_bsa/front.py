@@ -110,8 +110,11 @@ def hstu_attention_with_bsa(
     if max_length is not None and type(max_length) is not int:
         raise InvalidArgument(f"max_length: got a {type(max_length).__name__}, expected an int")
     try:
-        n = invalid_attn_mask.shape[-1] if invalid_attn_mask.dim() else 0
-        jagged = Jagged(num_heads, attention_dim, linear_dim, q, k, v, u, x_offsets, n)
+        jagged = Jagged(
+            num_heads, attention_dim, linear_dim, q, k, v, u, x_offsets, invalid_attn_mask,
+            gate_model,
+        )  # fmt: skip
+        n = jagged.n
         jagged.check()
         check_selection(block_count, block_size, num_heads, n, semantics_of(mode))
         if max_length is None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
 
 from ..block_sparse.reference import block_sparse_attention
-from ..jagged import GateModel, Gates, Jagged
+from ..jagged import Gates, Jagged
 from ..semantics import Mode, check_selection, semantics_of
 
 
@@ -28,17 +29,7 @@ class GateMLP(nn.Module):
 
 
 def hstu_attention_with_bsa(
-    num_heads: int,
-    attention_dim: int,
-    linear_dim: int,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    u: torch.Tensor,
-    x_offsets: torch.Tensor,
-    invalid_attn_mask: torch.Tensor,
-    gate_model: GateModel,
-    *,
+    *arguments: Any,
     block_count: int = 4,
     block_size: int = 32,
     mode: Mode = "fixed",
@@ -46,29 +37,20 @@ def hstu_attention_with_bsa(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Returns attn_output [sum N, H * L] and the zero-padded padded_q, padded_k [B, n, H, A].
 
-    q, k: [sum N, H * A]; v, u: [sum N, H * L]; x_offsets: [B + 1] (int32 or int64), sequence b
-    being the rows x_offsets[b] to x_offsets[b + 1]; invalid_attn_mask: [..., n, n], of which only
-    the extent n counts; gate_model: q [..., A] -> three gates [...]; attention: what
-    computes block-sparse attention over the padded tensors. ValueError for what does not fit.
+    arguments: as in Jagged; attention: what computes block-sparse attention over the padded
+    tensors. ValueError for what does not fit.
     """
-    n = invalid_attn_mask.shape[-1] if invalid_attn_mask.dim() else 0
-    jagged = Jagged(num_heads, attention_dim, linear_dim, q, k, v, u, x_offsets, n)
+    jagged = Jagged(*arguments)
     jagged.check()
     jagged.longest()  # checks the offsets
-    check_selection(block_count, block_size, num_heads, n, semantics_of(mode))
+    check_selection(block_count, block_size, jagged.num_heads, jagged.n, semantics_of(mode))
     q, k, v, u = jagged.by_heads()
     # A gate is a function of its own row; the padding rows' results are dropped. The published code
     # has no use for the other two.
-    g_cmp, _, _ = gate_model(q)
+    g_cmp, _, _ = jagged.gate_model(q)
     padded_q, padded_k = jagged.pad(q), jagged.pad(k)
     o, _ = attention(
-        padded_q,
-        padded_k,
-        jagged.pad(v),
-        jagged.pad(u),
-        jagged.pad(g_cmp),
-        block_count=block_count,
-        block_size=block_size,
-        mode=mode,
-    )
+        padded_q, padded_k, *map(jagged.pad, (v, u, g_cmp)),
+        block_count=block_count, block_size=block_size, mode=mode,
+    )  # fmt: skip
     return jagged.unpad(o).flatten(1), padded_q, padded_k

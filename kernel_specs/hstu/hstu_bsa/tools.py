@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from kernelmint.tools.comparison import refused
 
+from ..jagged import Padded
 from ..tools import judge
 
 __all__ = ["CASES", "differences"]
@@ -29,7 +30,7 @@ def differences(problem: Any, results: tuple[torch.Tensor, ...]) -> list[Any]:
     """Of each sequence, as of block_sparse's batch of one."""
     o, lists = results
     p, found = problem.parameters, []
-    tensors = [problem.tensors[name] for name in ("q", "k", "v", "u", "g_cmp")]
+    tensors = [problem.tensors[name] for name in Padded._fields]
     for start, stop in itertools.pairwise(problem.tensors["x_offsets"].tolist()):
         blocks = min(p["block_count"], -(-(stop - start) // p["block_size"]))
         if bool((lists[start:stop, :, blocks:] != -1).any()):

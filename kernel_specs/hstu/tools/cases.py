@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 
 from ..hstu_bsa import reference as hstu_bsa
+from ..jagged import Jagged, Padded
 
 
 @dataclass(frozen=True)
@@ -72,14 +73,11 @@ SEED_CASES = ("basic", "small", "medium", "large")
 
 @dataclass(frozen=True)
 class Inputs:
-    """The tensors of one case, in fp32; a jagged one holds the rows of all sequences."""
+    """What both functions are called with in one case, in fp32."""
 
     case: Case
-    padded: dict[str, torch.Tensor]  # q, k [B, T, H, A]; v, u [B, T, H, L]; g_cmp [B, T, H]
-    jagged: dict[str, torch.Tensor]  # q, k [sum N, H A]; v, u [sum N, H L]
-    gate_model: hstu_bsa.GateMLP
-    x_offsets: torch.Tensor  # [B + 1] int64
-    mask: torch.Tensor  # [n, n], 1: allowed
+    padded: Padded
+    jagged: Jagged
 
 
 def draw(case: Case, seed: int, device: str) -> Inputs:
@@ -90,36 +88,25 @@ def draw(case: Case, seed: int, device: str) -> Inputs:
         return torch.randn(*shape, generator=generator)
 
     B, T, H, A, L = case.B, case.T, case.H, case.A, case.L
-    padded = {
-        "q": normal(B, T, H, A),
-        "k": normal(B, T, H, A),
-        "v": normal(B, T, H, L),
-        "u": normal(B, T, H, L),
-        "g_cmp": normal(B, T, H),
-    }
+    padded = [normal(B, T, H, size) for size in (A, A, L, L)] + [normal(B, T, H)]
     rows = case.offsets[-1]
-    jagged = {
-        "q": normal(rows, H * A),
-        "k": normal(rows, H * A),
-        "v": normal(rows, H * L),
-        "u": normal(rows, H * L),
-    }
+    jagged = [normal(rows, H * size) for size in (A, A, L, L)]
     if case.data == "ties":
-        padded["q"], padded["k"] = (_tied(padded[name], case.block_size) for name in "qk")
-        jagged["q"], jagged["k"] = (
-            _tied(jagged[name].reshape(B, T, H, A), case.block_size).reshape(rows, H * A)
-            for name in "qk"
-        )
+        padded[:2] = [_tied(x, case.block_size) for x in padded[:2]]
+        jagged[:2] = [
+            _tied(x.reshape(B, T, H, A), case.block_size).reshape(rows, H * A) for x in jagged[:2]
+        ]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         gate_model = hstu_bsa.GateMLP(A)
+    q, k, v, u = (x.to(device) for x in jagged)
+    offsets = torch.tensor(case.offsets, device=device)
+    mask = torch.ones(T, T, dtype=torch.bool, device=device).tril()
+    gate_model = gate_model.to(device).requires_grad_(False)
     return Inputs(
         case,
-        {name: x.to(device) for name, x in padded.items()},
-        {name: x.to(device) for name, x in jagged.items()},
-        gate_model.to(device).requires_grad_(False),
-        torch.tensor(case.offsets, device=device),
-        torch.ones(T, T, dtype=torch.bool, device=device).tril(),
+        Padded(*(x.to(device) for x in padded)),
+        Jagged(H, A, L, q, k, v, u, offsets, mask, gate_model),
     )
 
 

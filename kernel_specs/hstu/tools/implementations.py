@@ -40,13 +40,11 @@ class Implementation:
         self, inputs: Inputs, mode: semantics.Mode
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """attn_output [sum N, H L], padded_q and padded_k [B, n, H, A]."""
-        x, case = inputs.jagged, inputs.case
+        case = inputs.case
         hstu = self.hstu or partial(hstu_bsa.hstu_attention_with_bsa, attention=self.attention)
         return hstu(
-            case.H, case.A, case.L, x["q"], x["k"], x["v"], x["u"], inputs.x_offsets, inputs.mask,
-            inputs.gate_model,
-            block_count=case.block_count, block_size=case.block_size, mode=mode,
-        )  # fmt: skip
+            *inputs.jagged, block_count=case.block_count, block_size=case.block_size, mode=mode
+        )
 
 
 def implementation_of(name: str, device: str, dot: str | None = None) -> Implementation:

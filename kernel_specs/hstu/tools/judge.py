@@ -16,7 +16,7 @@ import torch
 from kernelmint.tools import comparison
 from kernelmint.tools.comparison import Difference, Selections, Tolerance
 
-from .. import jagged, semantics
+from .. import semantics
 from ..block_sparse import reference
 from .cases import Case, Inputs
 from .implementations import Implementation
@@ -123,18 +123,11 @@ def oracle_of(function: str, inputs: Inputs, mode: semantics.Mode) -> Oracle:
 def padded_tensors(function: str, inputs: Inputs) -> tuple[torch.Tensor, ...]:
     """q, k, v, u, g_cmp as block-sparse attention gets them."""
     if function == "block_sparse_attn":
-        return tuple(inputs.padded[name] for name in ("q", "k", "v", "u", "g_cmp"))
-    rows = _rows(inputs)
+        return inputs.padded
+    rows = inputs.jagged
     q, k, v, u = rows.by_heads()
-    g_cmp, _, _ = inputs.gate_model(q)
+    g_cmp, _, _ = rows.gate_model(q)
     return tuple(map(rows.pad, (q, k, v, u, g_cmp)))
-
-
-def _rows(inputs: Inputs) -> jagged.Jagged:
-    case, x = inputs.case, inputs.jagged
-    return jagged.Jagged(
-        case.H, case.A, case.L, x["q"], x["k"], x["v"], x["u"], inputs.x_offsets, case.T
-    )  # fmt: skip
 
 
 def judge_attention(
@@ -200,7 +193,7 @@ def judge_hstu(
     if any(result[0].shape != shape for result in results):
         problem = comparison.compare(results[1][0], results[0][0], name="attn_output")
         return Verdict("hstu_attention_with_bsa", (problem,), None, {}, 0.0, ())
-    padded = [_rows(inputs).pad(result[0].reshape(-1, case.H, case.L)) for result in results]
+    padded = [inputs.jagged.pad(result[0].reshape(-1, case.H, case.L)) for result in results]
     verdict = judge_attention(
         names, (padded[0], padded[1]), lists, oracle, tolerance, "attn_output"
     )
@@ -221,8 +214,8 @@ def judge_hstu(
 def _valid(function: str, inputs: Inputs) -> torch.Tensor | None:
     if function == "block_sparse_attn":
         return None
-    rows = torch.ones(inputs.case.offsets[-1], dtype=torch.bool, device=inputs.x_offsets.device)
-    return _rows(inputs).pad(rows)
+    rows = torch.ones(inputs.case.offsets[-1], dtype=torch.bool, device=inputs.jagged.q.device)
+    return inputs.jagged.pad(rows)
 
 
 class Computed:
