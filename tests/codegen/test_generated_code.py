@@ -83,7 +83,11 @@ sets:
 """
 HEADER = """
 #include <type_traits>
+#include "cpu_scratch.h"
 #include "launch.h"
+namespace kernelmint::odd {
+using cpu::Scratch;  // kernelmint::cpu's, also beside the namespace odd::cpu of a workspace
+}
 namespace kernelmint {
 template <class Config, class Isa>
 LaunchResult launch(const void*, const LaunchContext&) {

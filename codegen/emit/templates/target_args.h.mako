@@ -5,7 +5,15 @@
 #include "${target.family}/args.h"
 #include "dtypes.h"
 
+% if target.name == "cpu":
+namespace kernelmint::cpu {}
+
+% endif
 namespace kernelmint::${target.family}::${target.name} {
+% if target.name == "cpu":
+
+using namespace kernelmint::cpu;  // which this one hides in kernelmint::${target.family}
+% endif
 
 // Scratch memory of a call; a pointer is null if the call needs nothing behind it.
 struct Workspace {
