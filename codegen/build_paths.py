@@ -3,11 +3,13 @@
     {"specs": "kernel_specs", "path": "../third_party/include"}    relative to that folder of specs
     {"package": "cutlass_library", "path": "source/include", "pip": "nvidia-cutlass"}
     {"archive": "pypi:causal-conv1d==1.7.0", "sha256": "320275…", "path": "csrc"}
+    {"shims": "torch", "path": ""}                                 of runtime/include/shims
 
     python codegen/build_paths.py TEXT
 
-prints the path of one of the others, for CMake, which has them as package:PACKAGE:PATH:PIP and
-archive:SHA256:PATH:ORIGIN; exit status 1 if there is none. Standard library only.
+prints the path of one of a package or an archive, for CMake, which has them as
+package:PACKAGE:PATH:PIP and archive:SHA256:PATH:ORIGIN, and shims as shims:NAME; exit status 1 if
+there is none. Standard library only.
 """
 
 from __future__ import annotations
@@ -22,6 +24,9 @@ if __name__ == "__main__":  # it is run by its path; modules of its folder are n
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 
+from codegen import home
+
+
 class PathNotFoundError(LookupError):
     """A file or folder is not there; the message says which, and what to do."""
 
@@ -33,6 +38,8 @@ def find(entry: Mapping[str, str], specs: Mapping[str, Path]) -> Path:
         return in_package(entry["package"], entry["path"], entry["pip"])
     if "archive" in entry:
         return in_archive(entry["sha256"], entry["path"], entry["archive"])
+    if "shims" in entry:
+        return home.INCLUDE / "shims" / entry["shims"]
     path = (specs[entry["specs"]] / entry["path"]).resolve()
     if not os.path.exists(path):
         raise PathNotFoundError(f"there is no {path}, which a spec's `build:` names")
@@ -40,7 +47,9 @@ def find(entry: Mapping[str, str], specs: Mapping[str, Path]) -> Path:
 
 
 def as_text(entry: Mapping[str, str]) -> str:
-    """An entry of a package or an archive as `main` takes it."""
+    """An entry, but for one of specs, as CMake has it."""
+    if "shims" in entry:
+        return f"shims:{entry['shims']}"
     if "package" in entry:
         return f"package:{entry['package']}:{entry['path']}:{entry['pip']}"
     return f"archive:{entry['sha256']}:{entry['path']}:{entry['archive']}"

@@ -17,7 +17,7 @@ from codegen.words import did_you_mean
 _CXX, _CUDA = (".cpp", ".cc", ".cxx"), (".cu",)
 _MACRO = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
 _LIBRARY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_+.-]*\Z")
-_Path = str | schema.PackagePath | schema.ArchivePath
+_Path = str | schema.PackagePath | schema.ArchivePath | schema.Shims
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 _PACKAGE = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
 # What CMake has meanings of its own for: lists, variables.
@@ -153,6 +153,8 @@ class BuildLoader:
         location = self.document.locate(*path)
         if isinstance(entry, str):
             return self._of_specs(self._relative(entry, *path), location)
+        if isinstance(entry, schema.Shims):
+            return BuildPath({"shims": entry.shims, "path": ""}, location)
         inner = PurePosixPath(entry.path)
         what = "package" if isinstance(entry, schema.PackagePath) else "archive"
         if inner.is_absolute() or ".." in inner.parts:

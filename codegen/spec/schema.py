@@ -230,6 +230,12 @@ class PackagePath(Written):
     )
 
 
+class Shims(Written):
+    """Kernelmint's own headers in place of another project's, so that foreign kernels compile."""
+
+    shims: Literal["torch"] = Field(description="of the headers of ATen and c10")
+
+
 class Archive(Written):
     """Another project's sources, by pin: fetched once, and checked against the hash."""
 
@@ -251,20 +257,16 @@ class ArchivePath(Written):
 
 def _path_kind(value: Any) -> str:
     if isinstance(value, dict):
-        return "<archive>" if "archive" in value else "<package>"
+        return next((f"<{kind}>" for kind in ("archive", "shims") if kind in value), "<package>")
     return "<path>"
 
 
-Path = Annotated[
-    Annotated[str, Tag("<path>")]
-    | Annotated[PackagePath, Tag("<package>")]
-    | Annotated[ArchivePath, Tag("<archive>")],
-    Discriminator(_path_kind),
-]
-Source = Annotated[
-    Annotated[str, Tag("<path>")] | Annotated[ArchivePath, Tag("<archive>")],
-    Discriminator(_path_kind),
-]
+_Source = Annotated[str, Tag("<path>")] | Annotated[ArchivePath, Tag("<archive>")]
+_Path = _Source | Annotated[PackagePath, Tag("<package>")]
+_Include = _Path | Annotated[Shims, Tag("<shims>")]
+Source = Annotated[_Source, Discriminator(_path_kind)]
+Path = Annotated[_Path, Discriminator(_path_kind)]
+Include = Annotated[_Include, Discriminator(_path_kind)]
 
 
 class Build(Written):
@@ -280,10 +282,10 @@ class Build(Written):
         default_factory=dict,
         description="sources of other projects; those of family.yaml are its targets', too",
     )
-    include: list[Path] = Field(
+    include: list[Include] = Field(
         default_factory=list,
-        description="folders of headers: relative to the folder of specs, of a Python package, or "
-        "of an archive",
+        description="folders of headers: relative to the folder of specs, of a Python package, of "
+        "an archive, or shims of another project's",
     )
     libraries: list[Path] = Field(
         default_factory=list,
@@ -656,6 +658,9 @@ def _report(document: Document, detail: ErrorDetails) -> None:
         case "union_tag_not_found":
             kinds = ", ".join(f"{kind}:" for kind in ARGUMENT_KINDS)
             message = f"an argument is one of {kinds}"
+        case "union_tag_invalid":
+            kinds = str(context["expected_tags"]).replace("'", "")
+            message = f"got {context['tag']}, expected one of {kinds}"
         case "literal_error":
             expected = str(context["expected"]).replace("'", "").replace(" or ", ", ")
             message = f"unknown value '{data}'{did_you_mean(str(data), expected.split(', '))}"

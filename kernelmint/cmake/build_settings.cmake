@@ -2,7 +2,7 @@
 # KERNELMINT_FAMILY_BUILD_<what>_<family> and KERNELMINT_BUILD_<what>_<family>_<target>.
 
 # The paths of a list of places; package:NAME:PATH:REQUIREMENT is looked for in the Python that
-# configures, and archive:SHA256:PATH:ORIGIN in the cache, which fetches it.
+# configures, archive:SHA256:PATH:ORIGIN in the cache, which fetches it, and shims:NAME lies in the runtime.
 function(kernelmint_find_places places result)
   set(found)
   foreach(place IN LISTS places)
@@ -15,6 +15,8 @@ function(kernelmint_find_places places result)
         set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${within})
         kernelmint_keep("${place}" "${name}" place)
       endif()
+    elseif(place MATCHES "^shims:(.*)$")
+      set(place "${KERNELMINT_RUNTIME}/include/shims/${CMAKE_MATCH_1}")
     endif()
     list(APPEND found "${place}")
   endforeach()
@@ -112,7 +114,7 @@ function(kernelmint_fingerprint_builds options sources read)
   endforeach()
   set(headers)
   kernelmint_named(INCLUDE places)
-  list(FILTER places EXCLUDE REGEX "^archive:")
+  list(FILTER places EXCLUDE REGEX "^(archive|shims):")  # shims are among the runtime's headers
   foreach(place IN LISTS places)
     kernelmint_find_places("${place}" folder)
     file(GLOB_RECURSE within CONFIGURE_DEPENDS "${folder}/*")

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from codegen import home
 from codegen.words import counted, display_path
 
 # g++ and clang++: file:line:column: error: text; nvcc: file(line): error: text, or error #20: text
@@ -23,6 +24,8 @@ _NO_LAUNCH = re.compile(
     r"|undefined reference to `kernelmint::LaunchResult kernelmint::launch<"
     r"|undefined symbol: kernelmint::LaunchResult kernelmint::launch<"
 )
+# ... and of PyTorch's headers, of which some have a shim.
+_NO_HEADER = re.compile(r"fatal error: (?P<name>(?:ATen|c10|torch)/\S+?):")
 _UNDEFINED = re.compile(r"undefined (?:reference to|symbol:) (?P<name>.*)$", re.MULTILINE)
 # ... and of one without the kernel that the generated launch names: nvcc.
 _NO_KERNEL = re.compile(r'namespace "(?P<space>[\w:]+)" has no member "(?P<kernel>\w+)"')
@@ -52,7 +55,16 @@ def first_error(output: str, header: Path, folders: Sequence[Path]) -> str:
         more = len(found) - 1
         others = f" (and {counted(more, 'more error')})" if more else ""
         place = match["place"] or match["line"]
-        return f"{display_path(Path(match['file']))}:{place}: error: {match['text']}{others}"
+        error = f"{display_path(Path(match['file']))}:{place}: error: {match['text']}{others}"
+        if header_of_torch := _NO_HEADER.search(output):
+            name = header_of_torch["name"]
+            has_shim = (home.INCLUDE / "shims/torch" / name).is_file()
+            return f"{error}: " + (
+                "`include: [{shims: torch}]` of the spec's `build:` has it"
+                if has_shim
+                else "Kernelmint has no shim of this header of PyTorch's"
+            )
+        return error
     if match := _UNDEFINED.search(output):
         return (
             f"{shown}: error: undefined: {match['name']}: name the library or the source "

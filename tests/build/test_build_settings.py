@@ -257,6 +257,9 @@ def test_all_of_it_belongs_to_the_fingerprint(tmp_path: Path) -> None:
     assert before["settings"]["foreign_axpy.cpu flags"] == "-ffast-math -include limits.h"
     assert "headers of package:axpy_headers:include:axpy-headers==1.*" in before["settings"]
     assert "headers of third_party" in before["settings"]
+    assert not any("shims" in name for name in before["settings"])  # they are among the sources
+    shim = "include/shims/torch/c10/util/Half.h"
+    assert any(name.endswith(shim) for name in before["sources"])
     assert (project.root / "upstream-1.0.tar.gz").as_uri() in before["settings"].values()
     assert "kernel_specs/foreign_axpy/axpy.cpp" in before["sources"]
 
@@ -299,6 +302,7 @@ def test_the_manifest_says_it_for_whoever_builds_without_cmake(project) -> None:
             "include": [
                 {"package": "axpy_headers", "path": "include", "pip": "axpy-headers==1.*"},
                 {**specs, "path": "../third_party"},
+                {"shims": "torch", "path": ""},
             ],
             "libraries": ["m"],
             "sources": [{**specs, "path": "foreign_axpy/axpy.cpp"}],
@@ -309,6 +313,7 @@ def test_the_manifest_says_it_for_whoever_builds_without_cmake(project) -> None:
             "include": [
                 {"package": "axpy_headers", "path": "include", "pip": "axpy-headers==1.*"},
                 {**specs, "path": "../third_party"},
+                {"shims": "torch", "path": ""},
             ],
             "libraries": [],
             "sources": [{**specs, "path": "foreign_axpy/axpy.cu"}],

@@ -37,6 +37,8 @@ def with_build(workspace, name: str, text: str) -> None:
         ("sm80.yaml", "{include: [{package: a.b}]}", "19:29", "'a.b' is not the name of a package"),
         ("sm80.yaml", "{include: [{package: a, path: ../b}]}", "19:38", "'../b' leaves the packag"),
         ("sm80.yaml", "{include: [{pakage: a}]}", "19:20", "unknown key 'pakage' (did you mean"),
+        ("sm80.yaml", "{include: [{shims: jax}]}", "19:27", "unknown value 'jax' (known: torch)"),
+        ("sm80.yaml", "{libraries: [{shims: torch}]}", "19:21", "got <shims>, expected one of"),
         ("sm80.yaml", f"{{include: [{'a/' * 8000}]}}", "19:19", "there is no folder kernel_spec"),
         ("sm80.yaml", "{libraries: [-lm]}", "19:21", "'-lm' is not a library: a name, as -l "),
         ("sm80.yaml", "{libraries: [./a.a]}", "19:21", "there is no file kernel_specs/a.a"),

@@ -170,6 +170,20 @@ def test_the_first_error_is_named_in_a_foreign_header_too(family, cache, write):
     assert re.match(rf"{foreign}/factor\.h:1:\d+: error: .*unknown_t", str(caught.value))
 
 
+@pytest.mark.parametrize(
+    ("header", "said"),
+    [
+        ("c10/util/Half.h", "`include: [{shims: torch}]` of the spec's `build:` has it"),
+        ("ATen/Context.h", "Kernelmint has no shim of this header of PyTorch's"),
+    ],
+)
+def test_a_header_of_pytorchs_is_known_by_its_name(family, cache, write, header, said):
+    write(f"#include <{header}>", "factor")
+    with pytest.raises(runtime.BuildError, match=re.escape(f"{header}: No such file")) as caught:
+        runtime.kernel(family.key())
+    assert said in str(caught.value)
+
+
 @pytest.mark.parametrize("tile", [1024, 4096], ids=["in a set", "in no set"])
 def test_a_cuda_family_is_traced_where_there_is_no_gpu(family, cache, tile):
     """Shapes need neither a device nor the kernel itself, which is built elsewhere."""

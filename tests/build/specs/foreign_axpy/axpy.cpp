@@ -1,6 +1,7 @@
 #include "foreign_axpy/axpy.h"
 
 #include <axpy/combine.h>
+#include <c10/util/Half.h>
 #include <offset.h>
 
 #if !defined(CHAR_BIT)
@@ -9,7 +10,7 @@
 
 void axpy(float alpha, const float* x, const float* y, float* z, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i)
-    z[i] = combine(alpha, x[i], y[i]) + axpy_bias() + third_party_offset;
+    z[i] = combine(alpha, x[i], y[i]) + at::Half(axpy_bias()) + third_party_offset;
 }
 
 bool axpy_is_fast_math() {

@@ -1,0 +1,26 @@
+// A shim of PyTorch's header: what foreign kernels use of it, without PyTorch. The stream of a call
+// is its LaunchContext's.
+#pragma once
+
+#include <c10/cuda/CUDAException.h>
+
+#include <vector>
+
+namespace at::cuda {
+
+// Of a device; -1: the current one.
+inline const cudaDeviceProp* getDeviceProperties(int device) {
+  static const std::vector<cudaDeviceProp> all = [] {
+    int count = 0;
+    C10_CUDA_CHECK(cudaGetDeviceCount(&count));
+    std::vector<cudaDeviceProp> found(static_cast<std::size_t>(count));
+    for (int i = 0; i < count; ++i) C10_CUDA_CHECK(cudaGetDeviceProperties(&found[i], i));
+    return found;
+  }();
+  if (device == -1) C10_CUDA_CHECK(cudaGetDevice(&device));
+  return &all.at(static_cast<std::size_t>(device));
+}
+
+inline const cudaDeviceProp* getCurrentDeviceProperties() { return getDeviceProperties(-1); }
+
+}  // namespace at::cuda

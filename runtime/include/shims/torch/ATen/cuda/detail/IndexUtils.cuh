@@ -1,0 +1,5 @@
+// A shim of PyTorch's header: what foreign kernels use of it, without PyTorch. (It has no
+// getTensorInfo: a launch makes a TensorInfo of its argument's extents and strides.)
+#pragma once
+
+#include <ATen/cuda/detail/TensorInfo.cuh>
