@@ -34,13 +34,15 @@ _FAMILY = "flash_forward"
 _CUDA = "_scaled_dot_product_flash_attention"
 _CUDA_BACKWARD = "_scaled_dot_product_flash_attention_backward"
 _CPU = "_scaled_dot_product_flash_attention_for_cpu"
+_MATH = "_scaled_dot_product_attention_math"
 _VARLEN = "_flash_attention_forward"  # varlen_attn's
 _FLASH = int(torch.nn.attention.SDPBackend.FLASH_ATTENTION.value)
 
 
 @dataclass(frozen=True)
 class Calls:
-    """Forward calls of SDPA's flash backend, and of varlen_attn on the CPU, since `activate`.
+    """Forward calls of SDPA's flash backend, on the CPU also of its plain operators and of
+    varlen_attn, since `activate`.
 
     Attributes:
         ours: that a kernel of ours computed.
@@ -82,6 +84,7 @@ class _Slot:
     otherwise: Otherwise
     library: Any = None
     originals: dict[str, Any] = field(default_factory=dict)
+    math: Any = None  # PyTorch's
     order_before: list[int] | None = None
     ours: int = 0
     pytorch: Counter[str] = field(default_factory=Counter)
@@ -92,6 +95,9 @@ class _Slot:
         self.library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]  # PyTorch's
         self._replace(_CPU, "CPU", self._forward_on_cpu)
         self.library.impl(_VARLEN, self._varlen_on_cpu, "CPU")
+        self.math = torch.library.get_kernel(f"aten::{_MATH}", "CPU")
+        for key in ("AutogradCPU", "CPU"):  # the first is not there in inference mode
+            self.library.impl(_MATH, self._math_on_cpu, key, with_keyset=True)
         if torch.cuda.is_available():
             self._replace(_CUDA, "CUDA", self._forward_on_cuda)
             self._replace(_CUDA_BACKWARD, "CUDA", self._backward_on_cuda)
@@ -205,6 +211,24 @@ class _Slot:
         o = o if out is None else out.copy_(o)
         return o, lse.contiguous(), rng_state, unused, torch.empty(0, dtype=query.dtype)
 
+    def _math_on_cpu(
+        self,
+        keys: Any,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+        dropout_p: float = 0.0,
+        *arguments: Any,
+        **options: Any,
+    ) -> Any:
+        """PyTorch's, which it takes by itself for what its flash attention lacks."""
+        if torch._C._get_flash_sdp_enabled():  # else the caller chose this one
+            self._leave("dropout is on" if dropout_p else "PyTorch chose SDPBackend.MATH")
+        return self.math.call_boxed(
+            *(keys, query, key, value, attn_mask, dropout_p, *arguments), **options
+        )
+
     def _attention(
         self,
         query: torch.Tensor,
@@ -242,13 +266,17 @@ class _Slot:
             else:
                 self.ours += 1
                 return o, lse
+        self._leave(unsuited)
+        return None
+
+    def _leave(self, unsuited: str) -> None:
+        """Leaves a call to PyTorch's kernel, or refuses it."""
         if self.otherwise == "error":
             raise runtime.InvalidArgument(
                 f"scaled_dot_product_attention: no kernel of Kernelmint suits: {unsuited}; "
                 'activate(otherwise="pytorch") leaves such calls to PyTorch'
             )
         self.pytorch[unsuited] += 1
-        return None
 
     def _backward_on_cuda(
         self, keys: Any, gradient: torch.Tensor, *arguments: Any, scale: float | None = None

@@ -156,14 +156,33 @@ def test_what_no_kernel_suits_goes_to_pytorch_and_is_counted(device):
         (lambda q, k, v: sdpa(q[..., :40], k[..., :40], v[..., :40]), "d_head 40"),
         (lambda q, k, v: sdpa(q, k[:, :, :30], v[:, :, :30], is_causal=True), "aligned top-left"),
         (lambda q, k, v: sdpa(q, k, v, attn_mask=torch.ones(70, 70).bool()), "a mask is given"),
-        (torch.ops.aten._scaled_dot_product_flash_attention_for_cpu, "dropout is on"),
+        (lambda q, k, v: sdpa(q, k, v, dropout_p=0.5), "dropout is on"),
+        (lambda q, k, v: sdpa(q, k, v[..., :32]), "PyTorch chose SDPBackend.MATH"),
     ],
 )
 def test_or_is_refused_by_name(call, reason):
-    (q, k, v), _ = inputs("cpu")
-    options = (0.5,) if reason == "dropout is on" else ()
-    with slot.active("error"), pytest.raises(runtime.InvalidArgument, match=reason):
-        call(q, k, v, *options)
+    tensors, _ = inputs("cpu")
+    with slot.active("error"):
+        for grad_mode in (torch.enable_grad(), torch.no_grad(), torch.inference_mode()):
+            with grad_mode, pytest.raises(runtime.InvalidArgument, match=reason):
+                call(*tensors)
+        assert slot.calls() == slot.Calls(0, {})
+
+
+def test_dropout_on_the_cpu_is_counted_and_is_pytorchs():
+    tensors, gradient = inputs("cpu")
+
+    def attention(q, k, v):
+        torch.manual_seed(0)
+        return sdpa(q, k, v, dropout_p=0.5)
+
+    expected = results(attention, tensors, gradient)
+    with slot.active():
+        for ours, theirs in zip(results(attention, tensors, gradient), expected, strict=True):
+            assert torch.equal(ours, theirs)
+        assert slot.calls() == slot.Calls(0, {"dropout is on": 1})
+        exact(sdpa, tensors, gradient)  # whoever asks for PyTorch's plain operators has them
+        assert slot.calls() == slot.Calls(0, {"dropout is on": 1})
 
 
 @pytest.mark.parametrize("device", DEVICES)
