@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
+from .. import manifest
 from ..architectures import of_code, of_target
 from .rows import ReportError, Row
 from .symbols import key_of_symbol
@@ -36,8 +36,8 @@ class Manifest:
 
     def __init__(self, *paths: Path) -> None:
         self.paths = paths
-        self.kernels: dict[str, Mapping[str, Any]] = {}
-        self.targets: dict[tuple[str, str], Mapping[str, Any]] = {}
+        self.kernels: dict[str, manifest.Kernel] = {}
+        self.targets: dict[tuple[str, str], manifest.Target] = {}
         self.spec_dirs: list[Path] = []
         self._shards: dict[str, list[str]] = {}  # keys by file
         self._units: dict[str, str] = {}  # what is compiled in place of a file
@@ -47,28 +47,21 @@ class Manifest:
                 self._read(path)
             except OSError as error:
                 raise ReportError(f"{path}: cannot be read: {error.strerror or error}") from error
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise ReportError(
-                    f"{path}: not a manifest of codegen ({type(error).__name__}: {error})"
-                ) from error
+            except ValueError as error:
+                raise ReportError(f"{path}: not a manifest of codegen ({error})") from error
 
     def _read(self, path: Path) -> None:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        for family in data["families"]:
-            shared = family.get("build", {}).get("sources", [])
-            for target in family["targets"]:
-                self.targets[family["name"], target["name"]] = target
-                for source in (*shared, *target.get("build", {}).get("sources", [])):
+        found = manifest.read(path)
+        for family in found.families:
+            for target in family.targets:
+                self.targets[family.name, target.name] = target
+                for source in (*family.build.sources, *target.build.sources):
                     owners = self._sources.setdefault(source["path"], [])
-                    owners.append((family["name"], target["name"]))
-                for kernel in target["kernels"]:
-                    self.kernels[kernel["key"]] = {
-                        "parameters": kernel["parameters"],
-                        "derived": kernel.get("derived", {}),
-                        "file": kernel["file"],
-                    }
-                    self._shards.setdefault(str(kernel["file"]), []).append(kernel["key"])
-        self.spec_dirs += [(path.parent / folder).resolve() for folder in data.get("spec_dirs", ())]
+                    owners.append((family.name, target.name))
+        for _, _, kernel in found.kernels:
+            self.kernels[kernel.key] = kernel
+            self._shards.setdefault(kernel.file, []).append(kernel.key)
+        self.spec_dirs += [(path.parent / folder).resolve() for folder in found.spec_dirs]
 
     def compiled_together(self, folder: Path) -> None:
         """The generated files that files in `folder` include are compiled as those, named relative
@@ -127,14 +120,13 @@ class Manifest:
                 continue
             for capability in sorted(filter(wanted.suits, built)):
                 arch = f"sm_{wanted.on(capability)}"
-                for kernel in target["kernels"]:
-                    file = str(kernel["file"])
-                    shard = (self._units.get(file, file), arch)
+                for kernel in target.kernels:
+                    shard = (self._units.get(kernel.file, kernel.file), arch)
                     stands_in = shard in keyless or (
                         shard not in shards and (name, arch) in in_sources
                     )
-                    if (kernel["key"], arch) not in present and not stands_in:
-                        absent.append((str(kernel["key"]), arch))
+                    if (kernel.key, arch) not in present and not stands_in:
+                        absent.append((kernel.key, arch))
         return absent
 
     @cached_property
@@ -166,18 +158,18 @@ class CodeFingerprint:
         kernel = self._manifest.kernels.get(key)
         if kernel is None:
             return None
-        shard = str(kernel["file"])
+        shard = kernel.file
         family, target, _ = key.split(".", 2)
-        build = self._manifest.targets[family, target].get("build", {})
+        build = self._manifest.targets[family, target].build
         if shard not in self._shards:
             self._shards[shard] = self._headers(self._generated / shard)
         everything = [
             key,
-            kernel["parameters"],
-            kernel["derived"],
+            kernel.parameters,
+            kernel.derived,
             self._shards[shard],
             self._flags,
-            *([build["flags"], build["definitions"]] if build else []),
+            *([build.flags, build.definitions] if build != manifest.BuildSettings() else []),
         ]
         return hashlib.sha256(json.dumps(everything, sort_keys=True).encode()).hexdigest()[:12]
 

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import re
 
+from ..architectures import of_target
+
 KEY = re.compile(r"[a-z]\w*\.[a-z]\w*\.[a-z0-9]+(?:-[a-z0-9]+)*")
 _LENGTH = re.compile(r"[1-9][0-9]{0,8}")
 _NAMESPACE = re.compile(r"(?:10kernelmint|(S[0-9A-Z]{0,4}_))7configs|(S[0-9A-Z]{0,4}_)(?=[1-9])")
-_TARGET = re.compile(r"cpu|sm\d+[a-z]?")
 
 
 def key_of_symbol(symbol: str) -> str | None:
@@ -33,7 +34,7 @@ def key_of_symbol(symbol: str) -> str | None:
             continue
         is_spelt = True
         names = _names(symbol, match.end())
-        if names is not None and not (whole and not _TARGET.fullmatch(names[1])):
+        if names is not None and not (whole and names[1] != "cpu" and of_target(names[1]) is None):
             family, target, tokens = names
             key = f"{family}.{target}.{tokens.replace('_', '-')}"
             if KEY.fullmatch(key):

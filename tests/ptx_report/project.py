@@ -1,8 +1,9 @@
 """A small checkout: a manifest, headers, per-object logs, and folders for baselines."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
+
+from codegen import manifest as form
 
 KEYS = (
     "flash_forward.sm80.bf16-d128-causal-r64-c64-w4",
@@ -32,6 +33,16 @@ def record(name, registers=100, spills=0, arch="sm_80", notes=()):
     )
 
 
+def target_of(name, capability, budget, kernels):
+    """What a manifest says of a target, as far as reports need it."""
+    kind = "cuda" if capability else "cpu"
+    return form.Target(
+        name=name, kind=kind, capability=capability, budget=budget, kernels=tuple(kernels),
+        spec=f"kernel_specs/flash_forward/{name}.yaml", alignment=None, parameters=(), derived=(),
+        constraints=(), requires=(),
+    )  # fmt: skip
+
+
 @dataclass
 class Project:
     root: Path
@@ -53,20 +64,25 @@ class Project:
             files[self.root / "generated" / file] = SHARD
             d_head = 128 if "d128" in key else 64
             kernels.append(
-                {
-                    "key": key,
-                    "parameters": {"dtype": "bf16", "d_head": d_head, "causal": "causal" in key},
-                    "derived": {"threads": 128, "smem_bytes": 2 * d_head * 192},
-                    "file": file,
-                }
+                form.Kernel(
+                    key=key,
+                    parameters={"dtype": "bf16", "d_head": d_head, "causal": "causal" in key},
+                    derived={"threads": 128, "smem_bytes": 2 * d_head * 192},
+                    symbol="",
+                    file=file,
+                )
             )
-        target = {"name": "sm80", "kind": "cuda", "capability": 80, "exact": False}
-        target |= {"budget": self.budget, "kernels": kernels}
-        cpu = {"name": "cpu", "kind": "cpu", "capability": 0, "exact": False}
-        cpu |= {"budget": {}, "kernels": []}
-        family = {"name": "flash_forward", "targets": [cpu, target]}
-        manifest = {"version": 1, "spec_dirs": ["../kernel_specs"], "families": [family]}
-        files[self.manifest] = json.dumps(manifest)
+        targets = target_of("cpu", 0, {}, []), target_of("sm80", 80, self.budget, kernels)
+        family = form.Family(
+            name="flash_forward", targets=targets, fingerprint="", folder="flash_forward",
+            summary="", operators=(), symbols=(), arguments=(), parameters=(), requires=(),
+            trace=None, reference=None, gradient=None, fronts=(), choices=(),
+        )  # fmt: skip
+        manifest = form.Manifest(
+            selection=form.Selection(), spec_dirs=("../kernel_specs",), inputs={}, outputs={},
+            families=(family,),
+        )  # fmt: skip
+        files[self.manifest] = form.text(manifest)
         for path, text in files.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)

@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from codegen.ptxas.files import write_text
 from codegen.ptxas.fingerprints import Manifest
@@ -59,8 +58,8 @@ def check_budgets(rows: Iterable[Row], manifest: Manifest, verdict: Verdict) -> 
             reason = f"{row.source}:{row.line}: incomplete, so it cannot be checked: "
             verdict.offences.append(Offence(row, reason + row.incomplete))
         for family, target in owners:
-            budget: Mapping[str, Any] = manifest.targets.get((family, target), {}).get("budget", {})
-            for reason in over_budget(row, budget, f"{family}.{target}"):
+            known = manifest.targets.get((family, target))
+            for reason in over_budget(row, known.budget if known else {}, f"{family}.{target}"):
                 verdict.offences.append(Offence(row, reason))
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from codegen import packs
+from codegen.manifest import Kernel
 from codegen.ptxas import inputs
 from codegen.ptxas.events import Statistics
 from codegen.ptxas.fingerprints import Manifest
@@ -65,15 +66,16 @@ class Report:
 
     def parameters(self, row: Row) -> Mapping[str, Any]:
         """The configuration of our kernel; empty for a foreign one."""
-        return self._known(row, "parameters")
+        kernel = self._known(row)
+        return kernel.parameters if kernel else {}
 
     def derived(self, row: Row) -> Mapping[str, Any]:
         """The derived values of our kernel; empty for a foreign one."""
-        return self._known(row, "derived")
+        kernel = self._known(row)
+        return kernel.derived if kernel else {}
 
-    def _known(self, row: Row, what: str) -> Mapping[str, Any]:
-        kernel = self.manifest.kernels.get(row.key) if self.manifest and row.key else None
-        return kernel[what] if kernel else {}
+    def _known(self, row: Row) -> Kernel | None:
+        return self.manifest.kernels.get(row.key) if self.manifest and row.key else None
 
     def parameter_names(self) -> list[str]:
         """Names of all parameters of the rows, in the order of their specs."""
