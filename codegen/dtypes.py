@@ -15,7 +15,7 @@ class Dtype(NamedTuple):
 
     name: str  # in specs, and of its type in runtime/include/dtypes.h, if C++ has none of that name
     torch: str  # PyTorch's name
-    dlpack: str  # DLPack's code, in runtime/src/dlpack.h
+    dlpack: int  # DLPack's DLDataTypeCode
     bits: int
 
     @property
@@ -25,21 +25,21 @@ class Dtype(NamedTuple):
 
 
 TABLE = (
-    Dtype("bf16", "bfloat16", "kBfloat", 16),
-    Dtype("fp16", "float16", "kFloat", 16),
-    Dtype("f32", "float32", "kFloat", 32),
-    Dtype("f64", "float64", "kFloat", 64),
-    Dtype("i8", "int8", "kInt", 8),
-    Dtype("u8", "uint8", "kUInt", 8),
-    Dtype("i32", "int32", "kInt", 32),
-    Dtype("i64", "int64", "kInt", 64),
-    Dtype("bool", "bool", "kBool", 8),
-    Dtype("e4m3fn", "float8_e4m3fn", "kFloat8E4M3Fn", 8),
-    Dtype("e5m2", "float8_e5m2", "kFloat8E5M2", 8),
-    Dtype("i16", "int16", "kInt", 16),
-    Dtype("u16", "uint16", "kUInt", 16),
-    Dtype("u32", "uint32", "kUInt", 32),
-    Dtype("u64", "uint64", "kUInt", 64),
+    Dtype("bf16", "bfloat16", 4, 16),
+    Dtype("fp16", "float16", 2, 16),
+    Dtype("f32", "float32", 2, 32),
+    Dtype("f64", "float64", 2, 64),
+    Dtype("i8", "int8", 0, 8),
+    Dtype("u8", "uint8", 1, 8),
+    Dtype("i32", "int32", 0, 32),
+    Dtype("i64", "int64", 0, 64),
+    Dtype("bool", "bool", 6, 8),
+    Dtype("e4m3fn", "float8_e4m3fn", 10, 8),
+    Dtype("e5m2", "float8_e5m2", 12, 8),
+    Dtype("i16", "int16", 0, 16),
+    Dtype("u16", "uint16", 1, 16),
+    Dtype("u32", "uint32", 1, 32),
+    Dtype("u64", "uint64", 1, 64),
 )
 DTYPES = tuple(dtype.name for dtype in TABLE)
 

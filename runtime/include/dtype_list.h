@@ -4,19 +4,19 @@
 
 // clang-format off
 #define KERNELMINT_DTYPES(ROW) \
-  ROW(bf16, "torch.bfloat16", kBfloat, 16) \
-  ROW(fp16, "torch.float16", kFloat, 16) \
-  ROW(f32, "torch.float32", kFloat, 32) \
-  ROW(f64, "torch.float64", kFloat, 64) \
-  ROW(i8, "torch.int8", kInt, 8) \
-  ROW(u8, "torch.uint8", kUInt, 8) \
-  ROW(i32, "torch.int32", kInt, 32) \
-  ROW(i64, "torch.int64", kInt, 64) \
-  ROW(boolean, "torch.bool", kBool, 8) \
-  ROW(e4m3fn, "torch.float8_e4m3fn", kFloat8E4M3Fn, 8) \
-  ROW(e5m2, "torch.float8_e5m2", kFloat8E5M2, 8) \
-  ROW(i16, "torch.int16", kInt, 16) \
-  ROW(u16, "torch.uint16", kUInt, 16) \
-  ROW(u32, "torch.uint32", kUInt, 32) \
-  ROW(u64, "torch.uint64", kUInt, 64)
+  ROW(bf16, "torch.bfloat16", 4, 16) \
+  ROW(fp16, "torch.float16", 2, 16) \
+  ROW(f32, "torch.float32", 2, 32) \
+  ROW(f64, "torch.float64", 2, 64) \
+  ROW(i8, "torch.int8", 0, 8) \
+  ROW(u8, "torch.uint8", 1, 8) \
+  ROW(i32, "torch.int32", 0, 32) \
+  ROW(i64, "torch.int64", 0, 64) \
+  ROW(boolean, "torch.bool", 6, 8) \
+  ROW(e4m3fn, "torch.float8_e4m3fn", 10, 8) \
+  ROW(e5m2, "torch.float8_e5m2", 12, 8) \
+  ROW(i16, "torch.int16", 0, 16) \
+  ROW(u16, "torch.uint16", 1, 16) \
+  ROW(u32, "torch.uint32", 1, 32) \
+  ROW(u64, "torch.uint64", 1, 64)
 // clang-format on

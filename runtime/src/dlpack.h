@@ -8,15 +8,6 @@
 namespace kernelmint::dlpack {
 
 enum DeviceType : std::int32_t { kCpu = 1, kCuda = 2 };
-enum TypeCode : std::uint8_t {
-  kInt = 0,
-  kUInt = 1,
-  kFloat = 2,
-  kBfloat = 4,
-  kBool = 6,
-  kFloat8E4M3Fn = 10,
-  kFloat8E5M2 = 12,
-};
 
 struct Device {
   std::int32_t type;

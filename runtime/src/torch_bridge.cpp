@@ -12,11 +12,11 @@ namespace {
 
 struct DtypeRow {
   const char* torch_name;
-  dlpack::TypeCode code;
+  std::uint8_t code;
   std::uint8_t bits;
 };
 
-#define KERNELMINT_ROW(name, torch_name, code, bits) {torch_name, dlpack::code, bits},
+#define KERNELMINT_ROW(name, torch_name, code, bits) {torch_name, code, bits},
 constexpr DtypeRow kDtypes[kNumDtypes] = {KERNELMINT_DTYPES(KERNELMINT_ROW)};
 #undef KERNELMINT_ROW
 
