@@ -44,7 +44,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """What was built on demand while tests were collected is listed in none."""
-    _forget_parts()
+    _forget_singles()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -72,10 +72,10 @@ def _no_packs_of_other_modules() -> Iterator[None]:
 def _no_kernels_of_other_tests() -> Iterator[None]:
     """What a test builds on demand is not listed in the next; calls of it by key still work."""
     yield
-    _forget_parts()
+    _forget_singles()
 
 
-def _forget_parts() -> None:
+def _forget_singles() -> None:
     if "runtime.packs" in sys.modules:
         sys.modules["runtime.packs"]._registry().singles.clear()
 

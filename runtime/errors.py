@@ -46,6 +46,13 @@ def shown(value: object) -> str:
     return _repr.repr(value)
 
 
+def unexpected(name: object, value: object, expected: str) -> InvalidArgument:
+    """What is said of a value whose type is wrong."""
+    kind = type(value).__name__
+    article = "an" if kind[0] in "aeiouAEIOU" else "a"
+    return InvalidArgument(f"{name}: got {article} {kind}, expected {expected}")
+
+
 def unlisted(name: str, value: str, known: Sequence[str]) -> str:
     """What is said of a text that is not among those which an argument takes."""
     meant = did_you_mean(value, known, list_few=False)

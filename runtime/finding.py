@@ -19,11 +19,11 @@ from codegen.words import counted, display_path
 from runtime import devices, kernel_info, listing, manifest, ondemand, operators, packs, used
 from runtime.errors import (
     BuildError,
-    InvalidArgument,
     KernelNotFound,
     PackError,
     TargetUnavailable,
     shown,
+    unexpected,
 )
 from runtime.handle import Kernel, in_graphs, traced_as_constant
 
@@ -249,7 +249,7 @@ def explain(key: str) -> str:
         BuildError: its specs cannot be read.
     """
     if not isinstance(key, str):
-        raise InvalidArgument(f"key: got a {type(key).__name__}, expected a str")
+        raise unexpected("key", key, "a str")
     from runtime.ondemand import kernels as on_demand
 
     if key.lstrip().startswith("("):
@@ -289,10 +289,7 @@ def _values(config: Mapping[str, Any] | object) -> dict[str, Any]:
         return {name: getattr(config, name) for name in _names_of(type(config))}
     if isinstance(config, Mapping):
         return dict(config)
-    raise InvalidArgument(
-        f"kernel: got a {type(config).__name__}, expected a key, a mapping or a dataclass of "
-        "parameters"
-    )
+    raise unexpected("kernel", config, "a key, a mapping or a dataclass of parameters")
 
 
 @functools.cache
@@ -306,7 +303,7 @@ def resolve(config: Mapping[str, Any] | object, build: bool | None = None) -> st
     wanted = {}
     for name, value in _values(config).items():
         if not isinstance(name, str):
-            raise InvalidArgument(f"parameter: got a {type(name).__name__}, expected its name")
+            raise unexpected("parameter", name, "its name")
         wanted[name] = _plain(name, value)
     candidates = listing.listed(wanted.pop("family", None), wanted.pop("target", None))
     known = sorted({name for info in candidates for name in info.parameters})
@@ -383,9 +380,7 @@ def _plain(name: object, value: object) -> Any:
         return value.lower()
     if isinstance(value, numbers.Integral):  # NumPy's too
         return value if isinstance(value, bool) else int(value)
-    raise InvalidArgument(
-        f"{name}: got a {type(value).__name__}, expected an int, a bool, a str, an enum or a dtype"
-    )
+    raise unexpected(name, value, "an int, a bool, a str, an enum or a dtype")
 
 
 def dtype_name(dtype: torch.dtype) -> str | None:

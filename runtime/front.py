@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from runtime import _native, choice, manifest, packs, tensors
-from runtime.errors import InvalidArgument, unlisted
+from runtime import _native, choice, listing, manifest, packs, tensors
+from runtime.errors import InvalidArgument, unexpected, unlisted
 from runtime.handle import Inputs, Kernel, Out, Scalar, traced_as_constant
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -208,6 +208,21 @@ class Front:
         return inputs, scalars, {places[name]: order for name, order in self._permuted.items()}
 
 
+_values: dict[tuple[str, str, bool], tuple[Any, ...]] = {}
+packs.when_changed(_values.clear)
+
+
+@traced_as_constant
+def values_of(family: str, parameter: str, on_cuda: bool) -> tuple[Any, ...]:
+    """The values of a parameter that a family's kernels for such devices have, in order; they are
+    kept, since each call may ask."""
+    asked = family, parameter, on_cuda
+    if asked not in _values:
+        infos = (info for info in listing.listed(family, None) if info.is_cuda == on_cuda)
+        _values[asked] = tuple(sorted({info.parameters[parameter] for info in infos}))
+    return _values[asked]
+
+
 @traced_as_constant
 def _inputs(family: str) -> tuple[tuple[str, tuple[str, ...], bool, bool, str], ...]:
     """Of each input its name, the symbols that its dimensions are ("" for others), whether it is
@@ -254,9 +269,6 @@ def _check_flag(family: str, name: str, value: Any) -> None:
     type_name, values = _flag(family, name)
     kind = _KINDS[type_name]
     if type(value) is not kind:
-        article = "an" if kind is int else "a"
-        raise InvalidArgument(
-            f"{name}: got a {type(value).__name__}, expected {article} {kind.__name__}"
-        )
+        raise unexpected(name, value, f"{'an' if kind is int else 'a'} {kind.__name__}")
     if values and value not in values:
         raise InvalidArgument(unlisted(name, str(value), values))

@@ -10,7 +10,7 @@ from codegen.packs import Pack
 from codegen.spec.where import of_manifests
 from codegen.words import did_you_mean
 from runtime import manifest, packs
-from runtime.errors import InvalidArgument, PackError, shown
+from runtime.errors import InvalidArgument, PackError, shown, unexpected
 from runtime.kernel_info import KernelInfo, infos
 
 
@@ -83,9 +83,7 @@ def _holds(answer: object) -> bool:
 def _filter(text: str, among: set[tuple[str, str]]) -> Callable[[KernelInfo], bool]:
     """A filter that knows the names of these targets, given as (family, target)."""
     if not isinstance(text, str):
-        raise InvalidArgument(
-            f"where: got a {type(text).__name__}, expected an expression or a function"
-        )
+        raise unexpected("where", text, "an expression or a function")
     matches = of_manifests(
         text,
         [
@@ -104,9 +102,7 @@ def check_name(what: str, name: object, known: list[str]) -> None:
     if name is None:
         return
     if not isinstance(name, str):
-        raise InvalidArgument(
-            f"{what}: got a {type(name).__name__}, expected one of {', '.join(known)}"
-        )
+        raise unexpected(what, name, f"one of {', '.join(known)}")
     if name in known:
         return
     meant = did_you_mean(name, known, list_few=False)

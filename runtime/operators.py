@@ -24,7 +24,7 @@ from codegen.packs import PACK_JSON, Pack, PackError
 from codegen.spec import expressions
 from codegen.spec.where import manifest_scope
 from runtime import manifest, packs
-from runtime.errors import InvalidArgument
+from runtime.errors import InvalidArgument, unexpected
 from runtime.handle import Inputs, Kernel, Out, Result, Scalar
 from runtime.when_imported import when_imported
 
@@ -571,7 +571,7 @@ def _is_functionalized() -> bool:
 
 def _check_tensor(name: str, given: Any) -> None:
     if not isinstance(given, torch.Tensor):
-        raise InvalidArgument(f"{name}: got a {type(given).__name__}, expected a torch.Tensor")
+        raise unexpected(name, given, "a torch.Tensor")
 
 
 def _copied(given: tuple[torch.Tensor, ...], made: Result) -> Result:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from runtime.errors import InvalidArgument
+from runtime.errors import InvalidArgument, unexpected
 
 # Found once: calls are short.
 _is_jit_tracing = torch._C._is_tracing
@@ -32,7 +32,7 @@ def _autocast(tensor: Any) -> Any:
 def check(name: str, tensor: Any, rank: int) -> None:
     """Raises InvalidArgument for what is not a dense tensor of `rank` dimensions."""
     if not isinstance(tensor, torch.Tensor):
-        raise InvalidArgument(f"{name}: got a {type(tensor).__name__}, expected a torch.Tensor")
+        raise unexpected(name, tensor, "a torch.Tensor")
     if tensor.is_nested:
         raise InvalidArgument(f"{name}: got a nested tensor, expected a dense tensor with data")
     if tensor.layout != torch.strided:

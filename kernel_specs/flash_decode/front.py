@@ -6,11 +6,9 @@ from typing import Any
 
 import torch
 
-import runtime
 from runtime import tensors
-from runtime.errors import InvalidArgument, shown
-from runtime.front import Front
-from runtime.handle import traced_as_constant
+from runtime.errors import InvalidArgument, shown, unexpected
+from runtime.front import Front, values_of
 
 _FAMILY = "flash_decode"
 
@@ -20,7 +18,8 @@ def _takes(device: torch.device, D: int, Dv: int, block_table: bool) -> dict[str
     if device.type != "cuda":
         return {}
     wide = max(D, Dv)
-    return {"d_head": next((d for d in _widths() if wide <= d), wide), "paged": block_table}
+    widths = values_of(_FAMILY, "d_head", on_cuda=True)
+    return {"d_head": next((d for d in widths if wide <= d), wide), "paged": block_table}
 
 
 _front = Front(_FAMILY, _takes)
@@ -92,7 +91,7 @@ def decode(
 
 def _window(causal: bool, window_size: tuple[int, int]) -> tuple[int, int]:
     if causal is not True and causal is not False:
-        raise InvalidArgument(f"causal: got a {type(causal).__name__}, expected a bool")
+        raise unexpected("causal", causal, "a bool")
     if not (
         isinstance(window_size, (tuple, list))
         and len(window_size) == 2
@@ -103,10 +102,3 @@ def _window(causal: bool, window_size: tuple[int, int]) -> tuple[int, int]:
             "after a query's own that it sees, or -1 for all"
         )
     return window_size[0], 0 if causal else window_size[1]
-
-
-@traced_as_constant
-def _widths() -> tuple[int, ...]:
-    """The head dimensions that are compiled in: those of tensors are padded to the next."""
-    found = (info.parameters.get("d_head") for info in runtime.kernels(_FAMILY))
-    return tuple(sorted({d for d in found if d is not None}))

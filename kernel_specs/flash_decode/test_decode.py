@@ -1,53 +1,39 @@
-"""flash_decode: every kernel that can run here against the fp64 oracle, on fresh random inputs.
-
-Probabilities are rounded to the dtype where tensor cores multiply them, and the result is: an
-element's error is at most the sum of both roundings of all that is added up, and that of scores and
-exponents, which are f32 (CUDA's exponentials are 2 ulp off).
-"""
+"""flash_decode: every kernel that can run here against the fp64 oracle, on fresh random inputs."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 import runtime
+from tests.kernels.lengths import (
+    DTYPES,
+    FEATURES,
+    Features,
+    Inputs,
+    check_in_pairs,
+    keys_of,
+    one_thread,  # noqa: F401 - a fixture
+)
 from tools.families import oracle
 
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "f32": torch.float32}
-INFOS = {info.key: info for info in runtime.kernels("flash_decode") if info.built}
-CUDA = [key for key, info in INFOS.items() if info.is_cuda]
-CPU = [key for key, info in INFOS.items() if not info.is_cuda]
-NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-ON_GPU = [pytest.param(key, marks=[pytest.mark.gpu, NO_GPU]) for key in CUDA]
+pytestmark = pytest.mark.usefixtures("one_thread")
+CPU, ON_GPU = keys_of("flash_decode")
 KERNELS = [*CPU, *ON_GPU]
 PAGE_SIZES = (16, 48, 256)
 LENGTHS = [
     n + d for n in (0, 16, 48, 64, 128, 256, 320, 512, 640) for d in (-1, 0, 1) if n + d >= 0
 ]
 
-reference: Callable[..., tuple[Tensor, Tensor]] = oracle("flash_decode")
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """The oracle's small products wait for a second thread longer than they take."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
 
 def test_kernels_are_there() -> None:
     assert CPU
 
 
-class Cache:
-    """Random queries, keys and values; what no query may see is NaN."""
+class Cache(Inputs):
+    """Random queries, and caches of keys and values."""
 
     def __init__(
         self,
@@ -63,19 +49,18 @@ class Cache:
         page_size: int | None = None,
         spare: int = 3,
     ) -> None:
-        p = INFOS[key].parameters
+        super().__init__(key)
+        p = self.info.parameters
         if p.get("paged"):
             page_size = page_size or 16
-        elif INFOS[key].is_cuda:
+        elif self.info.is_cuda:
             page_size = None
-        self.key, self.dtype = key, DTYPES[p["dtype"]]
-        self.device = torch.device("cuda" if INFOS[key].is_cuda else "cpu")
         d = width or p.get("d_head", 64)
         batch, capacity = len(lengths), max(lengths) + spare
         self.q = self.random(batch, seq_q, heads, d)
         self.k = self.random(batch, capacity, kv_heads, d)
         self.v = self.random(batch, capacity, kv_heads, value_width or d)
-        self.options: dict[str, Any] = {"seqused_k": self.ints(lengths)}
+        self.options["seqused_k"] = self.ints(lengths)
         if pads is not None:
             self.options["leftpad_k"] = self.ints(pads)
         for b, length in enumerate(lengths):
@@ -84,59 +69,8 @@ class Cache:
         if page_size is not None:
             self.lay_in_pages(page_size)
 
-    def random(self, *shape: int) -> Tensor:
-        return torch.randn(shape, device=self.device).to(self.dtype)
-
-    def ints(self, values: list[int]) -> Tensor:
-        return torch.tensor(values, dtype=torch.int32, device=self.device)
-
-    def lay_in_pages(self, size: int) -> None:
-        """Pages in any order, one more than needed, whose entries are NaN."""
-        batch, capacity = self.k.shape[:2]
-        each = -(-capacity // size)
-        order = torch.randperm(batch * each + 1, device=self.device)
-        self.options["block_table"] = order[: batch * each].view(batch, each).int()
-        for name in "kv":
-            flat = getattr(self, name)
-            pages = flat.new_full((batch * each + 1, size, *flat.shape[2:]), float("nan"))
-            padded = flat.new_full((batch, each * size, *flat.shape[2:]), float("nan"))
-            padded[:, :capacity] = flat
-            pages[order[: batch * each]] = padded.view(batch * each, size, *flat.shape[2:])
-            setattr(self, name, pages)
-
-    def call(self, **options: Any) -> tuple[Tensor, Tensor]:
-        """The kernel's output and lse, in memory that held NaN before."""
-        batch, seq_q, heads, _ = self.q.shape
-        nan = {"fill_value": float("nan"), "device": self.device}
-        o = torch.full((batch, seq_q, heads, self.v.shape[3]), dtype=self.dtype, **nan)
-        lse = torch.full((batch, heads, seq_q), **nan)
-        kernel = runtime.kernel(self.key)
-        kernel(self.q, self.k, self.v, **self.options | options, return_lse=True, out=(o, lse))
-        return o, lse
-
     def check(self, **options: Any) -> None:
-        o, lse = self.call(**options)
-        options.pop("batch_invariant", None)
-        options = self.options | options
-        values = torch.cat([self.v, self.v.abs()], 3)
-        both, want_lse = reference(self.q, self.k, values, **options)
-        want, magnitude = both.chunk(2, 3)
-        seen = want_lse.isfinite()
-        largest = max(1.0, options.get("softcap", 0.0), *want_lse[seen].abs().tolist())
-        kind = torch.finfo(self.dtype)
-        in_f32 = 2.0**-20 * largest
-        error = (o.double() - want).abs()
-        of_probabilities = kind.eps / 2 if self.device.type == "cuda" else 0.0
-        # fp16's subnormal probabilities are rounded to multiples of 2^-24.
-        allowed = (
-            kind.eps / 2 * want.abs()
-            + (of_probabilities + in_f32) * magnitude
-            + 2.0**-14 * kind.eps
-        )
-        assert (error <= 1.01 * allowed + 2.0**-20).all(), (error - allowed).max()  # NaN fails
-        assert torch.equal(lse.isneginf(), want_lse.isneginf())
-        assert not o.transpose(1, 2)[want_lse.isneginf()].count_nonzero()
-        assert not seen.any() or (lse - want_lse)[seen].abs().max() <= in_f32
+        super().check(rounds_probabilities=self.info.is_cuda, **options)
 
 
 @pytest.mark.parametrize("page_size", [None, *PAGE_SIZES])
@@ -158,37 +92,20 @@ def test_rows_of_a_key_head(key: str, seq_q: int, heads: int, kv_heads: int) -> 
     Cache(key, [100, 37], seq_q=seq_q, heads=heads, kv_heads=kv_heads).check(window_right=-1)
 
 
-# What may be asked for, beside another: arguments of Cache, and of the call.
-FEATURES: dict[str, tuple[dict[str, Any], Callable[[Cache], dict[str, Any]]]] = {
-    "padding": ({"pads": [3, 90, 0, 30]}, lambda cache: {}),
+OWN: Features[Cache] = {
     "queries": ({"seq_q": 5}, lambda cache: {}),
     "no mask": ({"seq_q": 3}, lambda cache: {"window_right": -1}),
     "left": ({"seq_q": 2}, lambda cache: {"window_left": 40}),
     "right": ({"seq_q": 7}, lambda cache: {"window_right": 2}),
-    "softcap": ({}, lambda cache: {"softcap": 5.0}),
-    "sinks": ({}, lambda cache: {"s_aux": cache.random(cache.q.shape[2])}),
-    "slopes": ({}, lambda cache: {"alibi_slopes": 0.1 * torch.rand(
-        4, cache.q.shape[2], device=cache.device)}),
-    "narrow": ({"width": 40}, lambda cache: {}),
-    "narrow values": ({"value_width": 24}, lambda cache: {}),
     "rows": ({"heads": 10, "kv_heads": 1}, lambda cache: {}),
-    "scale": ({}, lambda cache: {"softmax_scale": -0.5}),
     "invariant": ({}, lambda cache: {"batch_invariant": True}),
     "pages": ({"page_size": 32}, lambda cache: {}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("key", KERNELS)
 def test_features_in_pairs(key: str) -> None:
-    for pair in itertools.combinations(FEATURES, 2):
-        shape: dict[str, Any] = {}
-        for name in pair:
-            shape |= FEATURES[name][0]
-        cache = Cache(key, [130, 90, 0, 61], **shape)
-        options: dict[str, Any] = {}
-        for name in pair:
-            options |= FEATURES[name][1](cache)
-        cache.check(**options)
+    check_in_pairs(lambda **shape: Cache(key, [130, 90, 0, 61], **shape), FEATURES | OWN)
 
 
 @pytest.mark.parametrize("key", KERNELS)
@@ -205,7 +122,7 @@ def test_parts_of_long_caches(key: str) -> None:
 def test_all_of_a_cache_without_lengths(key: str) -> None:
     cache = Cache(key, [300, 300], spare=0)
     del cache.options["seqused_k"]
-    if INFOS[key].parameters.get("paged"):  # pages are full then
+    if cache.info.parameters.get("paged"):  # pages are full then
         cache = Cache(key, [304, 304], spare=0)
         del cache.options["seqused_k"]
     cache.check()
@@ -293,7 +210,7 @@ def test_decode_without_a_key(dtype: torch.dtype) -> None:
         q, k, v, softmax_scale=0.1, causal=False, window_size=(20, 1), alibi_slopes=slopes,
         softcap=3.0, return_lse=True,
     )  # fmt: skip
-    want, want_lse = reference(
+    want, want_lse = oracle("flash_decode")(
         q, k, v, softmax_scale=0.1, window_left=20, window_right=1, softcap=3.0,
         alibi_slopes=slopes.expand(2, 4),
     )  # fmt: skip
@@ -308,7 +225,7 @@ def test_decode_without_a_key(dtype: torch.dtype) -> None:
     [
         ({"window_size": 5}, "window_size: got 5, expected two integers"),
         ({"window_size": (1.5, 0)}, "window_size: got .*, expected two integers"),
-        ({"causal": 1}, "causal: got a int, expected a bool"),
+        ({"causal": 1}, "causal: got an int, expected a bool"),
         ({"softmax_scale": "1"}, "softmax_scale"),
         ({"k_cache": torch.zeros(2, 9, 2)}, "k_cache"),
         ({"v_cache": [1]}, "v_cache"),

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from runtime import choice, finding, tensors
-from runtime.errors import InvalidArgument, shown
+from runtime.errors import InvalidArgument, shown, unexpected
 from runtime.front import Front
 
 from .gradient import operator_name
@@ -126,7 +126,7 @@ def sdpa(
     if dropout_p != 0:
         raise InvalidArgument(f"dropout_p: got {shown(dropout_p)}, expected 0: no kernel drops out")
     if is_causal is not True and is_causal is not False:
-        raise InvalidArgument(f"is_causal: got a {type(is_causal).__name__}, expected a bool")
+        raise unexpected("is_causal", is_causal, "a bool")
     heads, queries = tensors.extents("query", query, 4)[1:3]
     kv_heads, keys = tensors.extents("key", key, 4)[1:3]
     tensors.check("value", value, 4)

@@ -67,7 +67,7 @@ def test_it_has_pytorchs_parameters() -> None:
         ({"attn_mask": torch.ones(70, 70, dtype=torch.bool)}, "attn_mask: got a mask"),
         ({"attn_mask": torch.zeros(70, 70)}, "attn_mask: got a mask"),
         ({"dropout_p": 0.1}, "dropout_p: got 0.1, expected 0"),
-        ({"is_causal": 1}, "is_causal: got a int, expected a bool"),
+        ({"is_causal": 1}, "is_causal: got an int, expected a bool"),
         ({"enable_gqa": False}, "key: got 2 heads, expected 4 as in query; enable_gqa=True"),
     ],
     ids=["bool mask", "float mask", "dropout", "is_causal", "heads"],

@@ -7,10 +7,9 @@ from typing import Any
 import torch
 
 import runtime
-from runtime import packs, tensors
-from runtime.errors import InvalidArgument, shown
-from runtime.front import Front
-from runtime.handle import traced_as_constant
+from runtime import tensors
+from runtime.errors import InvalidArgument, shown, unexpected
+from runtime.front import Front, values_of
 
 _FAMILY = "flash_prefill"
 _FEW_ROWS = 16  # of heads that share keys: what flash_decode takes at once
@@ -19,7 +18,8 @@ _FEW_ROWS = 16  # of heads that share keys: what flash_decode takes at once
 def _takes(device: torch.device, D: int, Dv: int) -> dict[str, Any]:
     """The head dimension that is compiled in: those of tensors are padded to it."""
     wide = max(D, Dv)
-    return {"d_head": next((d for d in _widths(_FAMILY, device.type == "cuda") if wide <= d), wide)}
+    widths = values_of(_FAMILY, "d_head", device.type == "cuda")
+    return {"d_head": next((d for d in widths if wide <= d), wide)}
 
 
 _front = Front(_FAMILY, _takes)
@@ -318,7 +318,7 @@ def _attend(
     others = (*of_lengths, s_aux, alibi_slopes)
     plain = window in ((-1, -1), (-1, 0)) and all(tensor is None for tensor in others)
     plain = plain and scalars["softcap"] == 0 and head_dim == value_dim
-    if plain and head_dim in _widths("flash_forward", q.is_cuda):
+    if plain and head_dim in values_of("flash_forward", "d_head", q.is_cuda):
         found = runtime.attention(
             q, k, v, causal=window[1] == 0, scale=scalars["softmax_scale"], return_lse=with_lse
         )
@@ -361,7 +361,7 @@ def _window(causal: bool, window_size: tuple[int | None, int | None]) -> tuple[i
             "after a query's own that it sees, or -1 for all"
         )
     if causal is not True and causal is not False:
-        raise InvalidArgument(f"causal: got a {type(causal).__name__}, expected a bool")
+        raise unexpected("causal", causal, "a bool")
     left, right = (-1 if keys is None else keys for keys in window_size)
     return left, 0 if causal else right
 
@@ -374,18 +374,3 @@ def _refuse(dropout_p: float, deterministic: bool) -> None:
             "deterministic: got True, expected False: no backward is; results of the forward "
             "repeat bit for bit"
         )
-
-
-_known_widths: dict[tuple[str, bool], tuple[int, ...]] = {}
-packs.when_changed(_known_widths.clear)
-
-
-@traced_as_constant
-def _widths(family: str, on_cuda: bool) -> tuple[int, ...]:
-    """The head dimensions that a family's kernels have; each call asks, so they are kept."""
-    found = _known_widths.get((family, on_cuda))
-    if found is None:
-        infos = (info for info in runtime.kernels(family) if info.is_cuda == on_cuda)
-        found = tuple(sorted({info.parameters["d_head"] for info in infos}))
-        _known_widths[family, on_cuda] = found
-    return found

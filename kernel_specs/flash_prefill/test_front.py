@@ -207,7 +207,7 @@ CACHE = torch.zeros(2, 20, 2, 64)
         ("flash_attn_func", {"dropout_p": 0.1}, "dropout_p: got 0.1, expected 0"),
         ("flash_attn_func", {"deterministic": True}, "deterministic: got True, expected False"),
         ("flash_attn_func", {"window_size": 5}, "window_size: got 5, expected two integers"),
-        ("flash_attn_func", {"causal": 1}, "causal: got a int, expected a bool"),
+        ("flash_attn_func", {"causal": 1}, "causal: got an int, expected a bool"),
         ("flash_attn_func", {"q": torch.zeros(2, 40, 3, 64)}, "H % Hk == 0"),
         ("flash_attn_func", {"q": torch.zeros(2, 40, 64)}, "q: got shape"),
         ("flash_attn_func", {"k": CACHE[..., :60], "q": torch.zeros(2, 40, 2, 60)}, "D % 8"),

@@ -1,53 +1,36 @@
-"""flash_prefill: every kernel that can run here against the fp64 oracle, on fresh random inputs.
-
-An element's error is at most the rounding of the result and, where a product takes probabilities in
-the dtype, theirs, of all that is added up, and that of scores and exponents, which are f32.
-"""
+"""flash_prefill: every kernel that can run here against the fp64 oracle, on fresh random inputs."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-import runtime
-from tools.families import oracle
+from tests.kernels.lengths import (
+    FEATURES,
+    Features,
+    Inputs,
+    check_in_pairs,
+    keys_of,
+    one_thread,  # noqa: F401 - a fixture
+)
 
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "f32": torch.float32}
-INFOS = {info.key: info for info in runtime.kernels("flash_prefill") if info.built}
-CPU = [key for key, info in INFOS.items() if not info.is_cuda]
-NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-ON_GPU = [
-    pytest.param(key, marks=[pytest.mark.gpu, NO_GPU])
-    for key, info in INFOS.items()
-    if info.is_cuda
-]
+pytestmark = pytest.mark.usefixtures("one_thread")
+CPU, ON_GPU = keys_of("flash_prefill")
 KERNELS = [*CPU, *ON_GPU]
 # Around the boundaries of tiles of queries, of steps of keys and of pages.
 BOUNDARIES = [n + d for n in (0, 16, 64, 128, 256) for d in (-1, 0, 1) if n + d >= 0]
-
-reference: Callable[..., tuple[Tensor, Tensor]] = oracle("flash_prefill")
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """The oracle's small products wait for a second thread longer than they take."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def test_kernels_are_there() -> None:
     assert CPU
 
 
-class Sequences:
-    """Random queries, keys and values; what is of no sequence, padding and pages' rest, is NaN."""
+class Sequences(Inputs):
+    """Sequences one behind another, in batches or in pages; padding and pages' rest are NaN."""
 
     def __init__(
         self,
@@ -65,13 +48,10 @@ class Sequences:
         page_size: int | None = None,
         spare: int = 0,
     ) -> None:
-        p = INFOS[key].parameters
-        self.key, self.dtype = key, DTYPES[p["dtype"]]
-        self.device = torch.device("cuda" if INFOS[key].is_cuda else "cpu")
+        super().__init__(key)
         self.queries, self.keys = queries, keys or queries
-        width = width or p["d_head"]
+        width = width or self.info.parameters["d_head"]
         value_width = value_width or width
-        self.options: dict[str, Any] = {}
         self.q = self.lay("q", queries, packed_q, spare, heads, width)
         packed_k = packed_k and page_size is None
         self.k = self.lay("k", self.keys, packed_k, spare, kv_heads, width)
@@ -85,12 +65,6 @@ class Sequences:
                     t[0 if packed_k else b, first : first + pad] = float("nan")
         if page_size is not None:
             self.lay_in_pages(page_size)
-
-    def random(self, *shape: int) -> Tensor:
-        return torch.randn(shape, device=self.device).to(self.dtype)
-
-    def ints(self, values: list[int]) -> Tensor:
-        return torch.tensor(values, dtype=torch.int32, device=self.device)
 
     def lay(
         self, name: str, lengths: list[int], packed: bool, spare: int, heads: int, width: int
@@ -111,49 +85,8 @@ class Sequences:
             self.options[f"seqused_{name}"] = self.ints(lengths)
         return laid
 
-    def lay_in_pages(self, size: int) -> None:
-        """Pages in any order, one more than needed, whose entries are NaN."""
-        batch, capacity = self.k.shape[:2]
-        each = -(-capacity // size)
-        order = torch.randperm(batch * each + 1, device=self.device)
-        self.options["block_table"] = order[: batch * each].view(batch, each).int()
-        for name in "kv":
-            flat = getattr(self, name)
-            pages = flat.new_full((batch * each + 1, size, *flat.shape[2:]), float("nan"))
-            padded = flat.new_full((batch, each * size, *flat.shape[2:]), float("nan"))
-            padded[:, :capacity] = flat
-            pages[order[: batch * each]] = padded.view(batch * each, size, *flat.shape[2:])
-            setattr(self, name, pages)
-
-    def call(self, **options: Any) -> tuple[Tensor, Tensor]:
-        """The kernel's output and lse, in memory that held NaN before."""
-        entries, rows, heads, _ = self.q.shape
-        nan = {"fill_value": float("nan"), "device": self.device}
-        o = torch.full((entries, rows, heads, self.v.shape[3]), dtype=self.dtype, **nan)
-        lse = torch.full((entries, heads, rows), **nan)
-        kernel = runtime.kernel(self.key)
-        kernel(self.q, self.k, self.v, **self.options | options, return_lse=True, out=(o, lse))
-        return o, lse
-
     def check(self, **options: Any) -> None:
-        o, lse = self.call(**options)
-        options = self.options | options
-        values = torch.cat([self.v, self.v.abs()], 3)
-        both, want_lse = reference(self.q, self.k, values, **options)
-        want, magnitude = both.chunk(2, 3)
-        seen = want_lse.isfinite()
-        largest = max(1.0, options.get("softcap", 0.0), *want_lse[seen].abs().tolist())
-        eps = torch.finfo(self.dtype).eps
-        in_f32 = 2.0**-20 * largest
-        error = (o.double() - want).abs()
-        # Tensor cores and AMX tiles take probabilities in the dtype; fp16's subnormal ones are
-        # rounded to multiples of 2^-24.
-        of_probabilities = 0.0 if self.dtype == torch.float32 else eps / 2
-        allowed = eps / 2 * want.abs() + (of_probabilities + in_f32) * magnitude + 2.0**-14 * eps
-        assert (error <= 1.01 * allowed + 2.0**-20).all(), (error - allowed).max()  # NaN fails
-        assert torch.equal(lse.isneginf(), want_lse.isneginf())
-        assert not o.transpose(1, 2)[want_lse.isneginf()].count_nonzero()
-        assert not seen.any() or (lse - want_lse)[seen].abs().max() <= in_f32
+        super().check(rounds_probabilities=self.dtype != torch.float32, **options)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -173,41 +106,21 @@ def test_heads_that_share_keys(key: str, queries: int, heads: int, kv_heads: int
     sequences.check(window_right=0)
 
 
-# What may be asked for, beside another: arguments of Sequences, and of the call.
-FEATURES: dict[str, tuple[dict[str, Any], Callable[[Sequences], dict[str, Any]]]] = {
+OWN: Features[Sequences] = {
     "batched queries": ({"packed_q": False}, lambda s: {}),
     "batched keys": ({"packed_k": False}, lambda s: {}),
     "pages": ({"page_size": 16}, lambda s: {}),
     "spare": ({"spare": 5}, lambda s: {}),
-    "padding": ({"pads": [3, 90, 0, 30]}, lambda s: {}),
     "causal": ({}, lambda s: {"window_right": 0}),
-    "left": ({}, lambda s: {"window_left": 40}),
     "right": ({}, lambda s: {"window_right": 20}),
-    "softcap": ({}, lambda s: {"softcap": 5.0}),
-    "sinks": ({}, lambda s: {"s_aux": s.random(s.q.shape[2])}),
-    "slopes": ({}, lambda s: {"alibi_slopes": 0.1 * torch.rand(
-        4, s.q.shape[2], device=s.device)}),
-    "narrow": ({"width": 40}, lambda s: {}),
-    "narrow values": ({"value_width": 24}, lambda s: {}),
     "heads": ({"heads": 6, "kv_heads": 2}, lambda s: {}),
-    "scale": ({}, lambda s: {"softmax_scale": -0.5}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("key", KERNELS)
 def test_features_in_pairs(key: str) -> None:
-    for pair in itertools.combinations(FEATURES, 2):
-        shape: dict[str, Any] = {}
-        for name in pair:
-            shape |= FEATURES[name][0]
-        sequences = Sequences(key, [130, 90, 0, 61], [130, 150, 20, 40], **shape)
-        options: dict[str, Any] = {}
-        for name in pair:
-            options |= FEATURES[name][1](sequences)
-        try:
-            sequences.check(**options)
-        except AssertionError as error:
-            raise AssertionError(f"{pair}: {error}") from error
+    lengths = [130, 90, 0, 61], [130, 150, 20, 40]
+    check_in_pairs(lambda **shape: Sequences(key, *lengths, **shape), FEATURES | OWN)
 
 
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])

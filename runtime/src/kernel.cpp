@@ -126,7 +126,7 @@ void Kernel::choose_outputs(Call& call, nb::handle requested, nb::handle out) co
       PyObject* asked = NB_TUPLE_GET_ITEM(requested.ptr(), optional++);
       if (!PyBool_Check(asked))
         throw InvalidArgument(
-            text("return_", argument.name, ": got a ", type_text(asked), ", expected a bool"));
+            text("return_", argument.name, ": got ", type_text(asked), ", expected a bool"));
       call.present[i] = asked == Py_True;
     }
     call.num_wanted += call.present[i];

@@ -84,7 +84,7 @@ nb::object Kernel::held_number(const Call& call, const char* name, nb::handle va
                                        value.attr("ndim").equal(nb::int_(0)));
   nb::object number = is_number ? value.attr("item")() : nb::none();
   if (!PyBool_Check(number.ptr()) && !PyLong_Check(number.ptr()) && !PyFloat_Check(number.ptr()))
-    throw InvalidArgument(text(name, ": got a ", type_text(value), ", expected ", expected));
+    throw InvalidArgument(text(name, ": got ", type_text(value), ", expected ", expected));
   return number;
 }
 
@@ -96,7 +96,7 @@ ScalarValue Kernel::converted(const Call& call, const ScalarArgument& argument,
   };
   if (argument.values != nullptr) {
     if (!PyUnicode_Check(value.ptr()))
-      throw InvalidArgument(text(argument.name, ": got a ", type_text(value), ", expected a str"));
+      throw InvalidArgument(text(argument.name, ": got ", type_text(value), ", expected a str"));
     for (int i = 0; i < argument.num_values; ++i)
       if (PyUnicode_CompareWithASCIIString(value.ptr(), argument.values[i]) == 0) {
         result.integer = i;

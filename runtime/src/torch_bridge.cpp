@@ -3,6 +3,7 @@
 #include <nanobind/stl/string.h>
 
 #include <array>
+#include <cstring>
 #include <string>
 
 #include "errors.h"
@@ -85,7 +86,10 @@ std::string to_text(nb::handle object) {
   return nb::cast<std::string>(result);
 }
 
-std::string type_text(nb::handle object) { return to_text(object.type().attr("__name__")); }
+std::string type_text(nb::handle object) {
+  const std::string name = to_text(object.type().attr("__name__"));
+  return (std::strchr("aeiouAEIOU", name[0]) != nullptr ? "an " : "a ") + name;
+}
 
 std::string shown(nb::handle object) {
   return to_text(nb::module_::import_("runtime.errors").attr("shown")(object));
@@ -244,20 +248,19 @@ bool Torch::read_attributes(PyObject* object, TensorInfo& info) try {
 // Subclasses that only add methods (torch.nn.Parameter is one) are tensors like any other.
 void Torch::check_type(PyObject* object, const char* argument) {
   if (!is_tensor(object))
-    throw InvalidArgument(
-        text(argument, ": got a ", type_text(object), ", expected a torch.Tensor"));
+    throw InvalidArgument(text(argument, ": got ", type_text(object), ", expected a torch.Tensor"));
   const nb::object dispatch =
       attribute(reinterpret_cast<PyObject*>(Py_TYPE(object)), names().torch_dispatch);
   if (dispatch.is(dispatch_)) return;
   const std::string type = type_text(object);
   if (type.find("FakeTensor") != std::string::npos)
-    throw InvalidArgument(text(argument, ": got a ", type,
+    throw InvalidArgument(text(argument, ": got ", type,
                                ", which has no memory; expected a tensor with data (a fake tensor "
                                "goes with its mode: call this inside it)"));
   if (nb::cast<bool>(nb::handle(object).attr("is_nested")))
     throw InvalidArgument(
         text(argument, ": got a nested tensor, expected a dense tensor with data"));
-  throw ThroughOperator(text(argument, ": got a ", type,
+  throw ThroughOperator(text(argument, ": got ", type,
                              ", a tensor subclass with a dispatch of its own; expected the plain "
                              "torch.Tensor that it wraps"));
 }

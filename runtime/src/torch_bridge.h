@@ -42,7 +42,7 @@ int size_in_bytes(Dtype dtype);
 // str(object), for messages.
 std::string to_text(nb::handle object);
 
-// The name of the object's type, for messages.
+// The name of the object's type, for messages: "an int".
 std::string type_text(nb::handle object);
 
 // repr(object), for messages: never long, and never an error of its own.

@@ -50,7 +50,7 @@ def test_what_is_no_value_is_an_error_with_those_that_are():
             function="rleu")  # fmt: skip
     refused(f"function: got 'RELU', expected one of {values}", function="RELU")
     refused(f"function: got '\\x00é\\ud800', expected one of {values}", function="\0é\ud800")
-    refused("function: got a int, expected a str", function=1)
+    refused("function: got an int, expected a str", function=1)
     refused("rounding: got None, expected a value: there is no default", rounding=None)
     refused("activation.cpu.default: requires function != square or N <= 100, because squares are "
             "summed in f32; here function = square, N = 101",

@@ -72,10 +72,10 @@ def test_every_dtype_is_told_apart(call, key, dtype):
 
 
 @pytest.mark.parametrize(
-    ("value", "name"), [([1.0], "list"), (None, "NoneType"), (np.zeros((B, N)), "ndarray")]
+    ("value", "name"), [([1.0], "a list"), (None, "a NoneType"), (np.zeros((B, N)), "a ndarray")]
 )
 def test_what_is_no_tensor(call, value, name):
-    refused(call, f"x: got a {name}, expected a torch.Tensor", x=value)
+    refused(call, f"x: got {name}, expected a torch.Tensor", x=value)
 
 
 def test_rank_and_shape(call):
@@ -269,7 +269,7 @@ def test_scalars_that_suit(call):
 
 
 def test_boolean_and_wide_scalars(call):
-    refused(call, "flag: got a int, expected a bool", flag=1)
+    refused(call, "flag: got an int, expected a bool", flag=1)
     refused(call, "wide: got 9223372036854775808, expected a value that 64-bit", wide=2**63)
     assert call(wide=2**63 - 1, flag=False).shape == (B, N)
 
@@ -297,8 +297,11 @@ def test_converting_a_scalar_may_run_anything_before_memory_is_read(call):
         def __bool__(self):
             raise AssertionError("asked")
 
-    for asked in (torch.tensor([1, 2]), 1, None, Asking()):
-        refused(call, f"return_total: got a {type(asked).__name__}, expected a bool", total=asked)
+    for asked, name in (
+        (torch.tensor([1, 2]), "a Tensor"), (1, "an int"), (None, "a NoneType"),
+        (Asking(), "an Asking"),
+    ):  # fmt: skip
+        refused(call, f"return_total: got {name}, expected a bool", total=asked)
 
     class Growing(list):
         def __len__(self):
@@ -449,7 +452,7 @@ class TestOut:
         assert call(out=(out,)) is out
 
     def test_type_shape_dtype_strides_alignment(self, call):
-        refused(call, "out (z): got a int, expected a torch.Tensor", out=3)
+        refused(call, "out (z): got an int, expected a torch.Tensor", out=3)
         refused(call, "out (z): got shape [8, 6], expected [6, 8] = [B, N]", out=torch.empty(N, B))
         refused(call, "out (z): got shape [6], expected [6, 8]", out=torch.empty(B))
         wide = torch.empty(B, N, dtype=torch.float64)

@@ -206,7 +206,7 @@ def test_explain_choice_says_what_was_considered_and_why(tuned):
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"layout": "bhds"}, "layout: got 'bhds', expected"), ({"causal": 1}, "causal: got a int")],
+    [({"layout": "bhds"}, "layout: got 'bhds', expected"), ({"causal": 1}, "causal: got an int")],
 )
 def test_explain_choice_refuses_what_attention_refuses(options, message):
     q = torch.randn(1, 12, 2, 64)

@@ -114,7 +114,7 @@ def test_a_call_like_one_that_was_right_is_still_checked(layout):
             attention(*wrong, layout=layout)
     with pytest.raises(runtime.InvalidArgument, match=r"out \(o\): got shape|out \(o\): got dtype"):
         attention(q, k, v, layout=layout, out=torch.empty(1))
-    with pytest.raises(runtime.InvalidArgument, match="causal: got a int"):
+    with pytest.raises(runtime.InvalidArgument, match="causal: got an int"):
         attention(q, k, v, layout=layout, causal=1)
 
 

@@ -102,7 +102,7 @@ def test_where_leaves_out_kernels_that_lack_a_name():
         ("not " * 5000 + "True", "at most 2000 characters"),
         ("-" * 90 + "1 == 1", "nests at most 60 levels deep"),
         ("d_head == 64 \0", "not an expression"),
-        (3, "where: got a int, expected an expression or a function"),
+        (3, "where: got an int, expected an expression or a function"),
     ],
 )
 def test_a_wrong_filter(where, message):
@@ -123,7 +123,7 @@ def test_an_unknown_family_or_target():
     with pytest.raises(InvalidArgument, match="unknown target: 'sm81'"):
         runtime.kernels(target="sm81")
     for wrong in (3, ["cpu"], torch.zeros(2), {}):
-        with pytest.raises(InvalidArgument, match=r"family: got a \w+, expected one of "):
+        with pytest.raises(InvalidArgument, match=r"family: got an? \w+, expected one of "):
             runtime.kernels(wrong)
 
 
@@ -278,12 +278,12 @@ def test_a_configuration_that_fits_nothing_or_several(cpu_info):
         InvalidArgument, match=r"unknown parameter: 'dhead' \(did you mean 'd_head'"
     ):
         runtime.kernel({"dhead": 64})
-    with pytest.raises(InvalidArgument, match="got a int, expected a key, a mapping or a datacl"):
+    with pytest.raises(InvalidArgument, match="got an int, expected a key, a mapping or a datacl"):
         runtime.kernel(3)
     for value in (None, 64.0, torch.tensor(64), np.arange(2), [64]):
-        with pytest.raises(InvalidArgument, match=r"d_head: got a \w+, expected an int"):
+        with pytest.raises(InvalidArgument, match=r"d_head: got an? \w+, expected an int"):
             runtime.kernel({"d_head": value})
-    with pytest.raises(InvalidArgument, match="parameter: got a int"):
+    with pytest.raises(InvalidArgument, match="parameter: got an int"):
         runtime.kernel({3: 64})
 
 

@@ -92,7 +92,7 @@ def test_explain_says_what_the_command_says():
     assert "the widest panels" in excluded
     assert "is not a valid key" in runtime.explain("flash_forward.cpu.f32-nonsense")
     assert "no family" in not_found(runtime.explain, "flash_foreward.cpu.f32")
-    with pytest.raises(runtime.InvalidArgument, match="key: got a int"):
+    with pytest.raises(runtime.InvalidArgument, match="key: got an int"):
         runtime.explain(3)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from runtime import tensors
-from runtime.errors import InvalidArgument
+from runtime.errors import InvalidArgument, unexpected
 
 from ..block_sparse.front import block_sparse_attention
 from ..fronts import flags, front_of
@@ -94,21 +94,16 @@ def hstu_attention_with_bsa(
     for name, tensor in named.items():
         tensors.check(name, tensor, 1 if name == "x_offsets" else 2)
     if not isinstance(invalid_attn_mask, torch.Tensor) or invalid_attn_mask.is_nested:
-        raise InvalidArgument(
-            f"invalid_attn_mask: got a {type(invalid_attn_mask).__name__}, expected a dense "
-            "torch.Tensor"
-        )
+        raise unexpected("invalid_attn_mask", invalid_attn_mask, "a dense torch.Tensor")
     if not callable(gate_model):
-        raise InvalidArgument(
-            f"gate_model: got a {type(gate_model).__name__}, expected a function of q"
-        )
+        raise unexpected("gate_model", gate_model, "a function of q")
     if max_length is None and not tensors.is_known(x_offsets):
         raise InvalidArgument(
             "x_offsets: what hstu_attention_with_bsa does depends on its values, which are not "
             "known while a graph is recorded or a transform applied; pass max_length="
         )
     if max_length is not None and type(max_length) is not int:
-        raise InvalidArgument(f"max_length: got a {type(max_length).__name__}, expected an int")
+        raise unexpected("max_length", max_length, "an int")
     try:
         jagged = Jagged(
             num_heads, attention_dim, linear_dim, q, k, v, u, x_offsets, invalid_attn_mask,
