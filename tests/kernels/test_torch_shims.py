@@ -89,3 +89,30 @@ def test_philox_begins_at_values_or_at_what_a_graph_fills_in(library) -> None:
     found = torch.zeros(4, dtype=torch.int64)
     library.probe_philox(ctypes.c_void_p(found.data_ptr()))
     assert found.tolist() == [7, 9, 3, 9]
+
+
+KERNELS = """
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+template <class T>
+__global__ void scale(const T* x, const float* weight, T* y) {
+  float sum = 0;
+  for (int i = 0; i < 4; ++i) sum += weight[i] * float(x[threadIdx.x + i]);
+  T zeros[2] = {0};
+  y[threadIdx.x] = T(sum) * x[0] + zeros[1];
+}
+template __global__ void scale(const c10::BFloat16*, const float*, c10::BFloat16*);
+template __global__ void scale(const c10::Half*, const float*, c10::Half*);
+"""
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
+def test_kernels_are_the_machine_code_that_pytorchs_headers_give(tmp_path) -> None:
+    source, cubins = tmp_path / "kernels.cu", []
+    source.write_text(KERNELS)
+    for headers in (SHIMS, Path(torch.__file__).parent / "include"):
+        options = ("-std=c++20", "--expt-relaxed-constexpr", "-arch=sm_80", f"-I{headers}")
+        made = tmp_path / "kernels.cubin"
+        subprocess.run(["nvcc", "-cubin", *options, source, "-o", made], check=True)
+        cubins.append(made.read_bytes())
+    assert cubins[0] == cubins[1]
