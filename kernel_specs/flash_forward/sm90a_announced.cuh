@@ -16,7 +16,9 @@ static_assert(PackedRows::kSlabRows == kSlabRows);
 
 // A slot is written again when all consumers are done with the tile before.
 template <class Config>
-using SharedMemory = attention::sm90a::SharedMemory<Config, 32, Config::q_buffers + 1>;
+using SharedMemory =
+    attention::sm90a::SharedMemory<Config, Config::overlaps_tiles ? Config::n_warpgroups : 0, 32,
+                                   Config::q_buffers + 1>;
 
 __device__ __forceinline__ void store_tile(std::uint32_t slot, const Tile& tile) {
   ptx::store_shared(

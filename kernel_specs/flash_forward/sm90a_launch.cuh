@@ -4,55 +4,17 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 
+#include "attention/sm90a_tensor_maps.cuh"
+#include "attention/sm90a_tile_counter.cuh"
 #include "cuda_launch.cuh"
 #include "flash_forward/sm90a_parts.cuh"
 #include "flash_forward/sm90a_problem.h"
 #include "integers.h"
-#include "launch_counters.cuh"
 #include "tensor_map.h"
 
 namespace kernelmint::flash_forward::sm90a {
-
-inline constexpr std::size_t kCounters = 1 << 16;
-static __device__ TileCounter counters[kCounters];
-
-// Extents and strides of a tensor [B, S, H, D]. An extent whose stride is 0 counts as 1.
-struct Layout {
-  template <class Memory>
-  Layout(const TensorView<4, Memory>& tensor, std::int64_t D, std::int64_t S, std::int64_t H,
-         std::int64_t B)
-      : data(tensor.data),
-        columns(D),
-        rows{S, tensor.stride[1]},
-        heads{tensor.stride[2] != 0 ? H : 1, tensor.stride[2]},
-        batch{tensor.stride[0] != 0 ? B : 1, tensor.stride[0]} {}
-
-  const void* data;
-  std::int64_t columns;
-  TensorMapDimension rows, heads, batch;
-};
-
-template <class Element, int kOuter>
-LaunchResult encode(MappedTensor& mapped, const Layout& layout,
-                    const TensorMapDimension (&outer)[kOuter], int device) {
-  if (layout.rows.stride == 0 && layout.rows.extent > 1)
-    return {
-        "a tensor map has no stride of 0 along the sequence: copy the expanded tensor, "
-        "tensor.contiguous()"};
-  mapped.head_step = layout.heads.stride != 0;
-  mapped.batch_step = layout.batch.stride != 0;
-  return encode_tensor_map<Element>(mapped.map, layout.data, layout.columns, outer, device);
-}
-
-// K or V, in boxes of `block` rows.
-template <class Element>
-LaunchResult encode_keys(MappedTensor& mapped, Layout layout, int block, int device) {
-  layout.rows.box = block;
-  return encode<Element>(mapped, layout, {layout.rows, layout.heads, layout.batch}, device);
-}
 
 // Q or O, in boxes of a slab.
 template <class Element>
@@ -66,21 +28,6 @@ LaunchResult encode_queries(MappedTensor& mapped, Layout layout, const PackedRow
                           {heads / rows.heads, rows.heads * stride},
                           layout.batch},
                          device);
-}
-
-// The counter of dynamic scheduling. Without one, when graphs hold as many launches as there are
-// counters, scheduling is static: slower for causal masks, else the same.
-inline cudaError_t find_counter(const LaunchContext& context, TileCounter*& counter) {
-  static LaunchCounters owners(kCounters);
-  int index = -1;
-  void* first = nullptr;
-  cudaError_t status = owners.index_for(static_cast<cudaStream_t>(context.stream), index);
-  if (status == cudaSuccess) {
-    const RelaxedCapture relaxed;  // the address may have to be loaded first
-    status = cudaGetSymbolAddress(&first, counters);
-  }
-  counter = index < 0 ? nullptr : static_cast<TileCounter*>(first) + index;
-  return status;
 }
 
 // Heads whose tiles are handed out together: a part of all that keeps the multiprocessors busy, and

@@ -1,25 +1,15 @@
 // What the kernel is launched with.
 #pragma once
 
-#include <cuda.h>
 #include <vector_types.h>
 
+#include "attention/sm90a_tensor_maps.cuh"
+#include "attention/sm90a_tile_counter.cuh"
 #include "flash_forward/sm90a_slab.h"
 
 namespace kernelmint::flash_forward::sm90a {
 
-// Thread blocks that are done take their next tile from here. Zero between kernels: the block that
-// ends last leaves it so.
-struct TileCounter {
-  unsigned taken, blocks_done;
-};
-
-// A tensor [B, S, H, D]. Heads, or batch entries, that are one and the same in memory are one in
-// the map, and their index counts nothing.
-struct MappedTensor {
-  CUtensorMap map;
-  int head_step, batch_step;
-};
+using namespace attention::sm90a;
 
 // How the keys of some tiles are split between thread blocks, so that none waits long for the last.
 // Behind the first `whole_tiles` in the order are `tiles` whose blocks of keys, `blocks` each, lie

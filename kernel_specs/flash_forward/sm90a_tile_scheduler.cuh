@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "attention/sm90a_tile_counter.cuh"
 #include "flash_forward/sm90a_problem.h"
 #include "integers.h"
 
@@ -89,32 +90,6 @@ class TileOrder {
   __device__ int tile_queries() const { return Config::n_warpgroups * problem_.rows.queries; }
 
   const ProblemOfArgs& problem_;
-};
-
-// Which index a thread block takes next; for its producer. The first one is the block's own index.
-// Dynamic scheduling then gives the next one to the block that asks first; static scheduling goes
-// round in a fixed order.
-class TileScheduler {
- public:
-  __device__ TileScheduler() : next_(blockIdx.x) {}
-
-  __device__ int next() const { return next_; }
-
-  // Late in a tile, so that the longest that is left goes to the block that is free first; but the
-  // answer takes a while.
-  __device__ void ask(TileCounter* counter) {
-    next_ = counter != nullptr ? gridDim.x + atomicAdd(&counter->taken, 1u) : next_ + gridDim.x;
-  }
-
-  // When there are no more.
-  __device__ static void finish(TileCounter* counter) {
-    if (counter == nullptr) return;
-    __threadfence();
-    if (atomicAdd(&counter->blocks_done, 1u) == gridDim.x - 1) *counter = {0, 0};
-  }
-
- private:
-  int next_;
 };
 
 }  // namespace kernelmint::flash_forward::sm90a

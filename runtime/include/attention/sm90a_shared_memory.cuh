@@ -18,8 +18,9 @@ inline constexpr int kPanelRowBytes = 128;  // of 64 columns
 // leaves, in slabs of 64 rows, one for each warpgroup.
 //
 // Each ring of buffers has barriers that say that a buffer is full and that it is empty again. What
-// the producer announces of its tiles, `kTileBytes` each, has a ring of `kTileSlots`.
-template <class Config, int kTileBytes, int kTileSlots>
+// the producer announces of its tiles, `kTileBytes` each, has a ring of `kTileSlots`. O may leave
+// through `kOutputSlabs`.
+template <class Config, int kOutputSlabs, int kTileBytes, int kTileSlots>
 class SharedMemory {
  public:
   static constexpr int kPanels = ceil_div(Config::d_head, 64);
@@ -29,7 +30,6 @@ class SharedMemory {
 
  private:
   static constexpr int kSlabs = Config::q_buffers * Config::n_warpgroups;
-  static constexpr int kOutputSlabs = Config::overlaps_tiles ? Config::n_warpgroups : 0;
 
   static constexpr int kQueries = 0;
   static constexpr int kOutputs = kQueries + kSlabs * kSlabBytes;

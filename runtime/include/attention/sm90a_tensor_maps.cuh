@@ -1,0 +1,56 @@
+// Tensor maps of what attention reads and writes.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "launch.h"
+#include "tensor_map.h"
+#include "tensor_view.h"
+
+namespace kernelmint::attention::sm90a {
+
+// A tensor [B, S, H, D]. Heads, or batch entries, that are one and the same in memory are one in
+// the map, and their index counts nothing.
+struct MappedTensor {
+  CUtensorMap map;
+  int head_step, batch_step;
+};
+
+// Extents and strides of a tensor [B, S, H, D]. An extent whose stride is 0 counts as 1.
+struct Layout {
+  template <class Memory>
+  Layout(const TensorView<4, Memory>& tensor, std::int64_t D, std::int64_t S, std::int64_t H,
+         std::int64_t B)
+      : data(tensor.data),
+        columns(D),
+        rows{S, tensor.stride[1]},
+        heads{tensor.stride[2] != 0 ? H : 1, tensor.stride[2]},
+        batch{tensor.stride[0] != 0 ? B : 1, tensor.stride[0]} {}
+
+  const void* data;
+  std::int64_t columns;
+  TensorMapDimension rows, heads, batch;
+};
+
+template <class Element, int kOuter>
+LaunchResult encode(MappedTensor& mapped, const Layout& layout,
+                    const TensorMapDimension (&outer)[kOuter], int device) {
+  if (layout.rows.stride == 0 && layout.rows.extent > 1)
+    return {
+        "a tensor map has no stride of 0 along the sequence: copy the expanded tensor, "
+        "tensor.contiguous()"};
+  mapped.head_step = layout.heads.stride != 0;
+  mapped.batch_step = layout.batch.stride != 0;
+  return encode_tensor_map<Element>(mapped.map, layout.data, layout.columns, outer, device);
+}
+
+// K or V, in boxes of `block` rows.
+template <class Element>
+LaunchResult encode_keys(MappedTensor& mapped, Layout layout, int block, int device) {
+  layout.rows.box = block;
+  return encode<Element>(mapped, layout, {layout.rows, layout.heads, layout.batch}, device);
+}
+
+}  // namespace kernelmint::attention::sm90a
