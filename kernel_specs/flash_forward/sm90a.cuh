@@ -33,34 +33,48 @@ namespace sm90a {
 
 using namespace attention;
 
+// What a consumer needs beside its products.
+template <class Config>
+struct Context {
+  using Scores = RegisterTile<16, Config::B_c>;
+  using ProblemOfArgs = Problem<typename Config::Args>;
+
+  __device__ Context(const ProblemOfArgs& problem, const SharedMemory<Config>& shared,
+                     int warpgroup)
+      : mask(problem, warpgroup, threadIdx.x % 128 / 32 * 16 + Scores::first_row(threadIdx.x % 32),
+             Scores::first_column(threadIdx.x % 32)),
+        split(problem.split),
+        epilogue(problem, shared, warpgroup),
+        trace(problem.args) {}
+
+  const Mask<Config> mask;
+  const KeySplit& split;
+  const Epilogue<Config> epilogue;
+  const Trace<Config> trace;
+};
+
 // A consumer warpgroup. Scores are made one block of keys ahead of the output.
 template <class Config>
-class Consumer : Warpgroup<Config, SharedMemory<Config>> {
+class Consumer : Warpgroup<Config, SharedMemory<Config>, Context<Config>> {
   using Shared = SharedMemory<Config>;
-  using Base = Warpgroup<Config, Shared>;
+  using Base = Warpgroup<Config, Shared, Context<Config>>;
   using Base::request_products, Base::request_scores, Base::request_output, Base::exponentiate,
       Base::pack_probabilities, Base::left_operand, Base::queries, Base::keys, Base::values;
   using Base::shared_, Base::warpgroup_, Base::ping_pong_, Base::slot_, Base::queries_, Base::keys_,
-      Base::values_, Base::softmax_, Base::accumulate_, Base::scores_, Base::probabilities_,
-      Base::q_, Base::output_;
+      Base::values_, Base::context_, Base::changes_scores_, Base::softmax_, Base::accumulate_,
+      Base::scores_, Base::probabilities_, Base::q_, Base::output_;
   using typename Base::Output, typename Base::Scores, typename Base::Softmax;
   using Args = typename Config::Args;
 
  public:
   __device__ Consumer(const Problem<Args>& problem, const Shared& shared, int warpgroup)
-      : Base(shared, warpgroup, softmax_scale(problem.args)),
-        mask_(problem, warpgroup, threadIdx.x % 128 / 32 * 16 + Scores::first_row(threadIdx.x % 32),
-              Scores::first_column(threadIdx.x % 32)),
-        split_(problem.split),
-        epilogue_(problem, shared, warpgroup),
-        trace_(problem.args),
-        is_negative_(problem.args.scale < 0) {}
+      : Base(shared, warpgroup, problem, problem.args.scale < 0, softmax_scale(problem.args)) {}
 
   __device__ __forceinline__ void run() {
     run_tiles<Tile>();
-    if (!Config::trace && split_.tiles > 0) run_tiles<TilePart>();
+    if (!Config::trace && context_.split.tiles > 0) run_tiles<TilePart>();
     ping_pong_.end();
-    epilogue_.finish();
+    context_.epilogue.finish();
   }
 
  private:
@@ -93,10 +107,10 @@ class Consumer : Warpgroup<Config, SharedMemory<Config>> {
     pack_probabilities();
     for_hidden_blocks(tile, [&](int block) { skip_values(tile, block); });
     int block = tile.last_block - 1;
-    if (mask_.is_outside(tile))
+    if (context_.mask.is_outside(tile))
       for (; block >= tile.first_key_block; --block) skip(tile, block);
     if constexpr (Config::causal) {
-      const int last = max(mask_.first_masked_block(tile), tile.first_key_block);
+      const int last = max(context_.mask.first_masked_block(tile), tile.first_key_block);
       for (; block >= last; --block) step<true>(tile, block);
     }
     for (; block >= tile.first_key_block; --block) step<false>(tile, block);
@@ -108,12 +122,12 @@ class Consumer : Warpgroup<Config, SharedMemory<Config>> {
     request_products();
     ptx::wgmma_wait_group<1>();
     complete_scores<false>(tile, block);
-    if constexpr (kMasked) mask_.apply(scores_, tile, block);
+    if constexpr (kMasked) context_.mask.apply(scores_, tile, block);
     DeferredFactors<2> factors;
     const Softmax before = softmax_;
     const bool rescaled = softmax_.template update_maximum<false>(scores_, factors);
     exponentiate();
-    trace_.statistics(tile, block, before, softmax_);
+    context_.trace.statistics(tile, block, before, softmax_);
     ptx::wgmma_wait_group<0>();
     complete_output(tile, block + 1);
     pack_probabilities();
@@ -131,14 +145,14 @@ class Consumer : Warpgroup<Config, SharedMemory<Config>> {
 
   __device__ __forceinline__ void skip_keys(const Tile& tile, int block) {
     keys_.wait_full(shared_);
-    trace_.skipped_keys(tile, block, left_operand(), keys());
+    context_.trace.skipped_keys(tile, block, left_operand(), keys());
     keys_.release(shared_);
     keys_.advance();
   }
 
   __device__ __forceinline__ void skip_values(const Tile& tile, int block) {
     values_.wait_full(shared_);
-    trace_.skipped_values(tile, block, values());
+    context_.trace.skipped_values(tile, block, values());
     values_.release(shared_);
     values_.advance();
     ping_pong_.wait();
@@ -194,20 +208,20 @@ class Consumer : Warpgroup<Config, SharedMemory<Config>> {
   // Of a tile that is finished, or of this thread block's part of it.
   __device__ __forceinline__ void store_output(const Tile& tile, const Softmax& softmax) {
     if constexpr (Config::overlaps_tiles)
-      epilogue_.through_shared(tile, output_, softmax);
+      context_.epilogue.through_shared(tile, output_, softmax);
     else
-      epilogue_.to_global(tile, output_, softmax);
+      context_.epilogue.to_global(tile, output_, softmax);
   }
   __device__ __forceinline__ void store_output(const TilePart& part, const Softmax& softmax) {
     // Under a mask, with two mainloops, registers are short: what follows from it is not kept.
     const int warpgroup = Config::causal ? ptx::recomputed(warpgroup_) : warpgroup_;
-    Parts<Config>(split_, warpgroup).store(part.index, output_, softmax);
+    Parts<Config>(context_.split, warpgroup).store(part.index, output_, softmax);
   }
 
   template <bool kFirst, class AnyTile>
   __device__ __forceinline__ void complete_scores(const AnyTile& tile, int block) {
     ptx::pin(scores_.accumulator(0));
-    trace_.scores(tile, block, left_operand(), keys(), scores_);
+    context_.trace.scores(tile, block, left_operand(), keys(), scores_);
     keys_.release(shared_);
     keys_.advance();
     // Registers have surely been read from Q's buffer once a product with them is complete.
@@ -216,13 +230,14 @@ class Consumer : Warpgroup<Config, SharedMemory<Config>> {
       queries_.release(shared_, warpgroup_);
     }
     // The running maximum wants a positive factor.
-    if (ptx::recomputed(is_negative_) != 0) scores_.for_each([](float& score) { score = -score; });
+    if (ptx::recomputed(changes_scores_) != 0)
+      scores_.for_each([](float& score) { score = -score; });
   }
 
   __device__ __forceinline__ void complete_output(const Tile& tile, int block) {
     ptx::pin(output_.accumulator(0));
     pin(probabilities_);
-    trace_.output(tile, block, probabilities_, values(), output_);
+    context_.trace.output(tile, block, probabilities_, values(), output_);
     values_.release(shared_);
     values_.advance();
   }
@@ -232,12 +247,12 @@ class Consumer : Warpgroup<Config, SharedMemory<Config>> {
   __device__ __forceinline__ void first_softmax(const Walk<AnyTile>& tile) {
     const int block = tile.last_block;
     complete_scores<true>(tile, block);
-    if (block >= mask_.first_masked_block(tile)) mask_.apply(scores_, tile, block);
+    if (block >= context_.mask.first_masked_block(tile)) context_.mask.apply(scores_, tile, block);
     softmax_.restart();
     const Softmax before = softmax_;
     softmax_.template update_maximum<true>(scores_, output_);
     exponentiate();
-    trace_.statistics(tile, block, before, softmax_);
+    context_.trace.statistics(tile, block, before, softmax_);
   }
 
   template <class AnyTile>
@@ -246,7 +261,7 @@ class Consumer : Warpgroup<Config, SharedMemory<Config>> {
     if constexpr (Config::q_in_registers) load_queries<Config>(q_, queries());
     load_tile(shared_.tile(slot_.buffer()), tile);
     slot_.advance();
-    tile.last_block = mask_.last_block(tile);
+    tile.last_block = context_.mask.last_block(tile);
     for_hidden_blocks(tile, [&](int block) { skip_keys(tile, block); });
   }
 
@@ -256,12 +271,6 @@ class Consumer : Warpgroup<Config, SharedMemory<Config>> {
     if constexpr (Config::causal)
       for (int block = tile.key_blocks - 1; block > tile.last_block; --block) f(block);
   }
-
-  const Mask<Config> mask_;
-  const KeySplit& split_;
-  const Epilogue<Config> epilogue_;
-  const Trace<Config> trace_;
-  const std::uint32_t is_negative_;  // the scale; one loop for both signs
 };
 
 }  // namespace sm90a

@@ -43,15 +43,24 @@ class PingPong {
 
 // Scores are made one block of keys ahead of the output. Products are requested, and run beside
 // what follows; their registers must not be read before they are waited for.
-template <class Config, class Shared>
+//
+// ptxas names registers by the order of the members.
+template <class Config, class Shared, class Context>
 class Warpgroup {
  protected:
   using Scores = RegisterTile<16, Config::B_c>;
   using Output = RegisterTile<16, Config::d_head>;
   using Softmax = OnlineSoftmax<Output::kLaneRows, true>;
 
-  __device__ Warpgroup(const Shared& shared, int warpgroup, float scale)
-      : shared_(shared), warpgroup_(warpgroup), ping_pong_(warpgroup), softmax_(scale) {}
+  template <class Problem>
+  __device__ Warpgroup(const Shared& shared, int warpgroup, const Problem& problem,
+                       bool changes_scores, float scale)
+      : shared_(shared),
+        warpgroup_(warpgroup),
+        ping_pong_(warpgroup),
+        context_(problem, shared, warpgroup),
+        changes_scores_(changes_scores),
+        softmax_(scale) {}
 
   // The scores of the keys at hand, and the output of the values at hand.
   __device__ __forceinline__ void request_products() {
@@ -104,10 +113,12 @@ class Warpgroup {
   const Shared shared_;
   const int warpgroup_;
   const PingPong<Config> ping_pong_;
+  const Context context_;  // what the family needs beside
   RingPosition<typename Shared::Tiles> slot_;
   RingPosition<typename Shared::Queries> queries_;
   RingPosition<typename Shared::Keys> keys_;
   RingPosition<typename Shared::Values> values_;
+  const std::uint32_t changes_scores_;  // whether products are not scores yet
   Softmax softmax_;
   bool accumulate_ = false;
   Scores scores_;
