@@ -13,6 +13,8 @@
 #include "attention/sm80_tiles.cuh"
 #include "attention/softmax.cuh"
 #include "cuda_launch.cuh"
+#include "flash_prefill/scores.cuh"
+#include "flash_prefill/tile.cuh"
 #include "integers.h"
 #include "ptx/cp_async.cuh"
 #include "ptx/math.cuh"
@@ -23,97 +25,6 @@ namespace kernelmint::flash_prefill::sm80 {
 
 using namespace attention;
 using namespace attention::sm80;
-
-// The tile of queries that a thread block has, of one head. Lengths out of bounds count as the
-// nearest.
-template <class Config>
-struct Tile {
-  static constexpr int kFarthest = 1 << 30;  // no position is beyond
-
-  int sequence;
-  int entry, first_row;                  // of q: a batch entry, and the sequence's first row in it
-  int first_query;                       // of the tile, counted in the sequence
-  int rows, queries;                     // of the sequence; rows behind its queries become 0
-  int key_entry, first_key, begin, end;  // of k: keys [begin, end), from `first_key` on
-  int window_left, window_right;
-
-  // Whether the thread block has a tile.
-  __device__ bool find(const typename Config::Args& args) {
-    const auto reach = [](int keys) { return keys < 0 ? kFarthest : min(keys, kFarthest); };
-    window_left = reach(args.window_left);
-    window_right = reach(args.window_right);
-    const int all_rows = static_cast<int>(args.Tq);
-    const bool packed = args.cu_seqlens_q.data != nullptr;
-    int index = blockIdx.x, tiles = ceil_div<Config::B_r>(all_rows);
-    if (packed) {
-      const int lane = threadIdx.x % 32, sequences = static_cast<int>(args.Cq) - 1;
-      for (int first = 0;; first += 32) {
-        if (first >= sequences) return false;
-        const int count =
-            first + lane < sequences ? ceil_div<Config::B_r>(find_rows(args, first + lane)) : 0;
-        int behind = count;
-        for (int distance = 1; distance < 32; distance *= 2) {
-          const int before = __shfl_up_sync(~0u, behind, distance);
-          if (lane >= distance) behind += before;
-        }
-        const unsigned found = __ballot_sync(~0u, index < behind);
-        if (found != 0) {
-          const int of = __ffs(found) - 1;
-          sequence = first + of;
-          index -= __shfl_sync(~0u, behind - count, of);
-          tiles = __shfl_sync(~0u, count, of);
-          break;
-        }
-        index -= __shfl_sync(~0u, behind, 31);
-      }
-      rows = find_rows(args, sequence);
-      entry = 0;
-      queries = within(number(args.cu_seqlens_q, sequence + 1), first_row, all_rows) - first_row;
-    } else {
-      sequence = entry = index / tiles;
-      index %= tiles;
-      first_row = 0;
-      rows = queries = all_rows;
-    }
-    // Under a causal mask the last ones see most keys: they begin first.
-    first_query = (tiles - 1 - index) * Config::B_r;
-    if (args.seqused_q.data != nullptr)
-      queries = within(number(args.seqused_q, sequence), 0, queries);
-    key_entry = sequence;
-    first_key = begin = 0;
-    end = static_cast<int>(args.Tk);
-    if (args.cu_seqlens_k.data != nullptr) {
-      key_entry = 0;
-      first_key = within(number(args.cu_seqlens_k, sequence), 0, end);
-      end = within(number(args.cu_seqlens_k, sequence + 1), first_key, end) - first_key;
-    } else if (args.block_table.data != nullptr) {
-      end *= static_cast<int>(args.pages);
-    }
-    if (args.seqused_k.data != nullptr) end = within(number(args.seqused_k, sequence), 0, end);
-    if (args.leftpad_k.data != nullptr) begin = within(number(args.leftpad_k, sequence), 0, end);
-    return true;
-  }
-
-  // The key that a query is at, and the keys that it sees: from first_seen to before seen_behind.
-  __device__ __forceinline__ int own_key(int query) const { return query + end - queries; }
-  __device__ __forceinline__ int first_seen(int query) const {
-    return max(own_key(query) - window_left, begin);
-  }
-  __device__ __forceinline__ int seen_behind(int query) const {
-    return min(own_key(query) + window_right + 1, end);
-  }
-
- private:
-  // How many a sequence of packed ones has; the last one has those of no sequence, too.
-  __device__ int find_rows(const typename Config::Args& args, int of) {
-    const int all_rows = static_cast<int>(args.Tq);
-    first_row = within(number(args.cu_seqlens_q, of), 0, all_rows);
-    if (of + 2 == args.Cq) return all_rows - first_row;
-    return within(number(args.cu_seqlens_q, of + 1), first_row, all_rows) - first_row;
-  }
-  __device__ static int number(const ConstTensorView<1>& of, int i) { return *of.at<const i32>(i); }
-  __device__ static int within(int value, int low, int high) { return max(low, min(value, high)); }
-};
 
 // Copies blocks of keys, or of values, to shared memory; rows and columns that do not exist become
 // zero there.
@@ -218,7 +129,7 @@ class Prefill {
         lane_column_(Output::first_column(threadIdx.x % 32)),
         first_key_(tile.first_seen(tile.first_query)),
         end_(tile.seen_behind(min(tile.first_query + Config::B_r, tile.queries) - 1)),
-        changes_scores_(args.softcap > 0 || args.alibi_slopes.data != nullptr),
+        changes_scores_(changes_scores(args)),
         shared_(shared),
         query_addresses_(shared + kTileQ + warp_row_ * Layout::kRowBytes),
         value_addresses_(shared + kTileV),
@@ -246,15 +157,12 @@ class Prefill {
     }
     __syncthreads();  // all have read Q
     softmax_.reduce();
-    if (args_.s_aux.data != nullptr) add_sink();
+    if (args_.s_aux.data != nullptr) add_sink<Element>(softmax_, output_, args_, head_);
     store_log_sum_exp();
     store_output();
   }
 
  private:
-  // With a scale of 0 a masked score, -inf, must stay -inf.
-  static constexpr float kLeastScale = 1e-30f;
-
   __device__ __forceinline__ int kv_head() const {
     return head_ / static_cast<int>(args_.H / args_.Hk);
   }
@@ -315,22 +223,8 @@ class Prefill {
 
   // Products become scores, if not all that is done to them is a factor.
   __device__ __forceinline__ void finish(Scores& scores, int key) const {
-    scores.for_each([&](float& score) { score *= args_.softmax_scale; });
-    if (args_.softcap > 0) {  // tanh(x) = 1 - 2 / (1 + e^2x)
-      const float factor = 2 * kLog2E / args_.softcap;
-      scores.for_each([&](float& score) {
-        score = args_.softcap * (1 - 2 * ptx::reciprocal(1 + ptx::exp2(score * factor)));
-      });
-    }
-    if (args_.alibi_slopes.data != nullptr) {
-      const float slope = *args_.alibi_slopes.template at<const float>(tile_.sequence, head_);
-      unroll<Scores::kLaneRows>([&](int row) {
-        const int ahead = tile_.own_key(query(row)) - key - lane_column_;
-        unroll<Scores::kLaneColumns>([&](int column) {
-          scores(row, column) -= slope * static_cast<float>(abs(ahead - Scores::column_of(column)));
-        });
-      });
-    }
+    change_scores(scores, args_, tile_.sequence, head_,
+                  [&](int row) { return tile_.own_key(query(row)) - key - lane_column_; });
   }
 
   // Scores of keys that a row does not see become -inf.
@@ -409,18 +303,6 @@ class Prefill {
       });
   }
 
-  // A score without a value.
-  __device__ __forceinline__ void add_sink() {
-    constexpr float kLeastNear = 1.f / 4096;  // a maximum nearer to 0 would look like a far row's
-    const float sink = static_cast<float>(*args_.s_aux.template at<const Element>(head_));
-    const float score = fmaxf(sink * kLog2E, kNoMaximum);
-    const float maximum = fabsf(score) < kLeastNear ? kLeastNear : score;
-    unroll<Output::kLaneRows>([&](int row) {
-      const auto factors = softmax_.merge(row, {maximum, ptx::exp2(score - maximum)});
-      output_.for_each(row, [&](float& value) { factors.apply(value, 0); });
-    });
-  }
-
   __device__ __forceinline__ void store_log_sum_exp() const {
     if (args_.lse.data == nullptr || lane_column_ != 0) return;
     float* lse = args_.lse.template at<float>(tile_.entry, head_, tile_.first_row);
@@ -479,7 +361,7 @@ __global__ void __launch_bounds__(Config::threads, Config::resident_blocks)
     flash_prefill_sm80(const __grid_constant__ typename Config::Args args) {
   extern __shared__ __align__(1024) unsigned char shared_memory[];
   Tile<Config> tile;
-  if (!tile.find(args)) return;
+  if (!tile.find(args, blockIdx.x)) return;
   Prefill<Config>(args, tile, ptx::shared_address(shared_memory)).run();
 }
 

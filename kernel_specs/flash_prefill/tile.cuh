@@ -1,0 +1,105 @@
+// The tiles of the queries of all sequences: which rows they have, and which keys these see.
+// Lengths are read here, on the device.
+#pragma once
+
+#include <cstdint>
+
+#include "integers.h"
+#include "tensor_view.h"
+
+namespace kernelmint::flash_prefill {
+
+// The tile of queries that a thread block has. Lengths out of bounds count as the nearest.
+template <class Config>
+struct Tile {
+  static constexpr int kFarthest = 1 << 30;  // no position is beyond
+
+  int sequence;
+  int index, tiles;                      // of the sequence: which it is, and how many there are
+  int entry, first_row;                  // of q: a batch entry, and the sequence's first row in it
+  int first_query;                       // of the tile, counted in the sequence
+  int rows, queries;                     // of the sequence; rows behind its queries become 0
+  int key_entry, first_key, begin, end;  // of k: keys [begin, end), from `first_key` on
+  int window_left, window_right;
+
+  // The `place`-th tile, if there is one; each counts for `heads`, `index` then, too. By a whole
+  // warp. `first_query` is left to the caller.
+  __device__ bool find(const typename Config::Args& args, int place, int heads = 1) {
+    const auto reach = [](int keys) { return keys < 0 ? kFarthest : min(keys, kFarthest); };
+    window_left = reach(args.window_left);
+    window_right = reach(args.window_right);
+    const int all_rows = static_cast<int>(args.Tq);
+    const bool packed = args.cu_seqlens_q.data != nullptr;
+    index = place;
+    tiles = ceil_div<Config::B_r>(all_rows);
+    if (packed) {
+      const int lane = threadIdx.x % 32, sequences = static_cast<int>(args.Cq) - 1;
+      for (int first = 0;; first += 32) {
+        if (first >= sequences) return false;
+        const int count =
+            first + lane < sequences ? ceil_div<Config::B_r>(find_rows(args, first + lane)) : 0;
+        int behind = count * heads;
+        for (int distance = 1; distance < 32; distance *= 2) {
+          const int before = __shfl_up_sync(~0u, behind, distance);
+          if (lane >= distance) behind += before;
+        }
+        const unsigned found = __ballot_sync(~0u, index < behind);
+        if (found != 0) {
+          const int of = __ffs(found) - 1;
+          sequence = first + of;
+          index -= __shfl_sync(~0u, behind - count * heads, of);
+          tiles = __shfl_sync(~0u, count, of);
+          break;
+        }
+        index -= __shfl_sync(~0u, behind, 31);
+      }
+      rows = find_rows(args, sequence);
+      entry = 0;
+      queries = within(number(args.cu_seqlens_q, sequence + 1), first_row, all_rows) - first_row;
+    } else {
+      sequence = entry = index / (tiles * heads);
+      index %= tiles * heads;
+      first_row = 0;
+      rows = queries = all_rows;
+    }
+    // Under a causal mask the last ones see most keys: they begin first.
+    first_query = (tiles - 1 - index / heads) * Config::B_r;
+    if (args.seqused_q.data != nullptr)
+      queries = within(number(args.seqused_q, sequence), 0, queries);
+    key_entry = sequence;
+    first_key = begin = 0;
+    end = static_cast<int>(args.Tk);
+    if (args.cu_seqlens_k.data != nullptr) {
+      key_entry = 0;
+      first_key = within(number(args.cu_seqlens_k, sequence), 0, end);
+      end = within(number(args.cu_seqlens_k, sequence + 1), first_key, end) - first_key;
+    } else if (args.block_table.data != nullptr) {
+      end *= static_cast<int>(args.pages);
+    }
+    if (args.seqused_k.data != nullptr) end = within(number(args.seqused_k, sequence), 0, end);
+    if (args.leftpad_k.data != nullptr) begin = within(number(args.leftpad_k, sequence), 0, end);
+    return true;
+  }
+
+  // The key that a query is at, and the keys that it sees: from first_seen to before seen_behind.
+  __device__ __forceinline__ int own_key(int query) const { return query + end - queries; }
+  __device__ __forceinline__ int first_seen(int query) const {
+    return max(own_key(query) - window_left, begin);
+  }
+  __device__ __forceinline__ int seen_behind(int query) const {
+    return min(own_key(query) + window_right + 1, end);
+  }
+
+ private:
+  // How many a sequence of packed ones has; the last one has those of no sequence, too.
+  __device__ int find_rows(const typename Config::Args& args, int of) {
+    const int all_rows = static_cast<int>(args.Tq);
+    first_row = within(number(args.cu_seqlens_q, of), 0, all_rows);
+    if (of + 2 == args.Cq) return all_rows - first_row;
+    return within(number(args.cu_seqlens_q, of + 1), first_row, all_rows) - first_row;
+  }
+  __device__ static int number(const ConstTensorView<1>& of, int i) { return *of.at<const i32>(i); }
+  __device__ static int within(int value, int low, int high) { return max(low, min(value, high)); }
+};
+
+}  // namespace kernelmint::flash_prefill
