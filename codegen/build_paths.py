@@ -5,11 +5,14 @@
     {"archive": "pypi:causal-conv1d==1.7.0", "sha256": "320275…", "path": "csrc"}
     {"shims": "torch", "path": ""}                                 of runtime/include/shims
 
+With "excerpt", "take" and "kernels", one of a file is the folder of a header of its definitions.
+
     python codegen/build_paths.py TEXT
 
-prints the path of one of a package or an archive, for CMake, which has them as
-package:PACKAGE:PATH:PIP and archive:SHA256:PATH:ORIGIN, and shims as shims:NAME; exit status 1 if
-there is none. Standard library only.
+prints the path of one of a package, an archive or an excerpt, for CMake, which has them as
+package:PACKAGE:PATH:PIP, archive:SHA256:PATH:ORIGIN and excerpt:HEADER:KERNELS:TAKE:FILE (of which
+FILE is such a text or a path), and shims as shims:NAME; exit status 1 if there is none. Standard
+library only.
 """
 
 from __future__ import annotations
@@ -34,6 +37,12 @@ class PathNotFoundError(LookupError):
 def find(entry: Mapping[str, str], specs: Mapping[str, Path]) -> Path:
     """The absolute path of an entry of a manifest's `build`; `specs` are the folders of specs by
     name. Raises PathNotFoundError."""
+    place = named(entry, specs)
+    return _excerpt(place, entry) if "excerpt" in entry else place
+
+
+def named(entry: Mapping[str, str], specs: Mapping[str, Path]) -> Path:
+    """What an entry names: of an excerpt, the file that it is of. Raises PathNotFoundError."""
     if "package" in entry:
         return in_package(entry["package"], entry["path"], entry["pip"])
     if "archive" in entry:
@@ -46,8 +55,14 @@ def find(entry: Mapping[str, str], specs: Mapping[str, Path]) -> Path:
     return path
 
 
-def as_text(entry: Mapping[str, str]) -> str:
-    """An entry, but for one of specs, as CMake has it."""
+def as_text(entry: Mapping[str, str], path: str = "") -> str:
+    """An entry as CMake has it; `path`: where it is, if it is of specs."""
+    if "excerpt" in entry:
+        file = {name: text for name, text in entry.items() if name != "excerpt"}
+        asked = f"{entry['excerpt']}:{entry['kernels']}:{entry['take']}"
+        return f"excerpt:{asked}:{as_text(file, path)}"
+    if "specs" in entry:
+        return path
     if "shims" in entry:
         return f"shims:{entry['shims']}"
     if "package" in entry:
@@ -86,11 +101,31 @@ def in_archive(sha256: str, path: str, origin: str) -> Path:
         raise PathNotFoundError(str(error)) from None
 
 
+def _excerpt(file: Path, entry: Mapping[str, str]) -> Path:
+    from codegen import excerpts  # rarely asked, too
+
+    try:
+        return excerpts.folder(file, entry)
+    except excerpts.ExcerptError as error:
+        raise PathNotFoundError(str(error)) from None
+
+
+def _entry(text: str) -> dict[str, str]:
+    """The inverse of `as_text`."""
+    kind, *parts = text.split(":", 3)
+    if kind == "excerpt":
+        take, _, file = parts[2].partition(":")
+        return {**_entry(file), "excerpt": parts[0], "kernels": parts[1], "take": take}
+    names = {"package": ("package", "path", "pip"), "archive": ("sha256", "path", "archive")}
+    if kind in names:
+        return dict(zip(names[kind], parts, strict=True))
+    return {"specs": "", "path": text}
+
+
 def main(arguments: list[str]) -> int:
     """The command."""
-    kind, *parts = arguments[0].split(":", 3)
     try:
-        print({"package": in_package, "archive": in_archive}[kind](*parts), end="")
+        print(find(_entry(arguments[0]), {"": Path()}), end="")
     except PathNotFoundError as error:
         print(error, file=sys.stderr)
         return 1

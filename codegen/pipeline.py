@@ -49,12 +49,11 @@ def _absent(families: Sequence[Family], spec_dirs: Sequence[Path]) -> Iterator[P
             if named.specs is None:
                 continue
             path = folders[named.specs] / named.path
-            if named in build.include and not os.path.isdir(path):
+            is_folder = named in build.include and not named.is_excerpt
+            if not (os.path.isdir(path) if is_folder else os.path.isfile(path)):
                 shown = display_path(Path(os.path.normpath(path)))
-                yield Problem(named.location, f"there is no folder {shown}")
-            elif named not in build.include and not os.path.isfile(path):
-                shown = display_path(Path(os.path.normpath(path)))
-                yield Problem(named.location, f"there is no file {shown}")
+                what = "folder" if is_folder else "file"
+                yield Problem(named.location, f"there is no {what} {shown}")
 
 
 def _inputs(spec_dirs: Sequence[Path], out: Path, selection: Selection) -> Inputs:

@@ -58,7 +58,8 @@ def main(arguments: list[str]) -> None:
         return Path(os.path.relpath(path, home)).as_posix()
 
     def folder_name(name: str, folder: str) -> str:
-        return name if name.startswith("package:") else os.path.relpath(folder, options.root)
+        is_named = name.startswith(("package:", "excerpt:"))
+        return name if is_named else os.path.relpath(folder, options.root)
 
     sources = [path.resolve() for path in sorted(options.sources)]
     options.root, options.kernelmint = options.root.resolve(), options.kernelmint.resolve()

@@ -139,7 +139,8 @@ def _settings(build: BuildSettings, folders: Mapping[str, str]) -> list[_Setting
     def at(named: BuildPath) -> str:
         if named.specs is None:
             return _cmake_text(build_paths.as_text(named.entry))
-        return _cmake_path(f"{folders[named.specs]}/{named.path}")
+        path = _cmake_path(f"{folders[named.specs]}/{named.path}")
+        return build_paths.as_text(named.entry, path)
 
     lists = {
         "FLAGS": [_cmake_words(flag) for flag in build.flags],

@@ -18,6 +18,8 @@ _CXX, _CUDA = (".cpp", ".cc", ".cxx"), (".cu",)
 _MACRO = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
 _LIBRARY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_+.-]*\Z")
 _Path = str | schema.PackagePath | schema.ArchivePath | schema.Shims
+_HEADER = re.compile(r"\w[\w+-]*(\.\w[\w+-]*)*\Z", re.ASCII)
+_TAKEN = re.compile(r"[A-Za-z_]\w*\Z|operator[-+*/%^&|~!=<>]+\Z", re.ASCII)
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 _PACKAGE = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
 # What CMake has meanings of its own for: lists, variables.
@@ -71,8 +73,12 @@ class BuildLoader:
             definitions=tuple(
                 self._definition(name, value) for name, value in written.definitions.items()
             ),
-            include=tuple(
-                self._path(entry, "build", "include", i) for i, entry in enumerate(written.include)
+            include=(
+                *(
+                    self._path(entry, "build", "include", i)
+                    for i, entry in enumerate(written.include)
+                ),
+                *(self._excerpt(name, entry) for name, entry in written.excerpts.items()),
             ),
             libraries=tuple(self._library(entry, i) for i, entry in enumerate(written.libraries)),
             sources=self._sources(written.sources, is_cuda),
@@ -188,6 +194,17 @@ class BuildLoader:
         if "folder" in shared:
             return self._of_specs((PurePosixPath(shared["folder"]) / inner).as_posix(), location)
         return BuildPath({**shared, "path": inner}, location)
+
+    def _excerpt(self, name: str, written: schema.Excerpt) -> BuildPath:
+        path = ("build", "excerpts", name)
+        if not _HEADER.match(name):
+            self.document.report(f"'{name}' cannot be a header's name", *path, key=True)
+        for i, taken in enumerate(written.take):
+            if not _TAKEN.match(taken):
+                self.document.report(f"'{taken}' is not a name of C++", *path, "take", i)
+        file = self._path(schema.ArchivePath(archive=written.archive, path=written.path), *path)
+        asked = {"excerpt": name, "take": ",".join(written.take), "kernels": written.kernels}
+        return BuildPath({**file.entry, **asked}, file.location)
 
     def _relative(self, path: str, *steps: str | int) -> str:
         if Path(path).is_absolute():

@@ -262,6 +262,11 @@ class BuildPath:
         """Its path, there or within the package or archive."""
         return self.entry["path"]
 
+    @property
+    def is_excerpt(self) -> bool:
+        """Whether it is a folder of a header that is written of definitions of a file."""
+        return "excerpt" in self.entry
+
 
 @dataclass(frozen=True)
 class BuildSettings:

@@ -269,6 +269,19 @@ Path = Annotated[_Path, Discriminator(_path_kind)]
 Include = Annotated[_Include, Discriminator(_path_kind)]
 
 
+class Excerpt(Written):
+    """Definitions of a file of an archive, which the build writes into a header."""
+
+    archive: str = Field(description="its name in `archives`")
+    path: str = Field(description="the file, within the archive without the folder at its top")
+    take: list[str] = Field(
+        min_length=1, description="names of functions, classes, macros, constants"
+    )
+    kernels: Literal["global", "device"] = Field(
+        "global", description="device: its kernels become functions that a kernel of yours calls"
+    )
+
+
 class Build(Written):
     """What compiling and linking take beyond the header."""
 
@@ -286,6 +299,10 @@ class Build(Written):
         default_factory=list,
         description="folders of headers: relative to the folder of specs, of a Python package, of "
         "an archive, or shims of another project's",
+    )
+    excerpts: dict[str, Excerpt] = Field(
+        default_factory=dict,
+        description="headers of definitions of an archive's files, by the name to include",
     )
     libraries: list[Path] = Field(
         default_factory=list,

@@ -2,13 +2,17 @@
 # KERNELMINT_FAMILY_BUILD_<what>_<family> and KERNELMINT_BUILD_<what>_<family>_<target>.
 
 # The paths of a list of places; package:NAME:PATH:REQUIREMENT is looked for in the Python that
-# configures, archive:SHA256:PATH:ORIGIN in the cache, which fetches it, and shims:NAME lies in the runtime.
+# configures, archive:SHA256:PATH:ORIGIN in the cache, which fetches it, shims:NAME lies in the runtime, and
+# excerpt:HEADER:KERNELS:TAKE:FILE is the folder of a header that is written of such a file, or of one by its path.
 function(kernelmint_find_places places result)
   set(found)
   foreach(place IN LISTS places)
-    if(place MATCHES "^(package|archive):([^:]*):([^:]*):")
+    if(place MATCHES "^(package|archive|excerpt):([^:]*):([^:]*):")
       set(kind "${CMAKE_MATCH_1}")
       set(name "${CMAKE_MATCH_2}/${CMAKE_MATCH_3}")
+      if(place MATCHES "^excerpt:[^:]*:[^:]*:[^:]*:(/.*)$")
+        set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${CMAKE_MATCH_1}")
+      endif()
       kernelmint_run(place "" "${Python_EXECUTABLE}" "${KERNELMINT_CODEGEN}/build_paths.py" "${place}")
       if(kind STREQUAL "package")  # which an isolated build has at another path each time
         file(GLOB_RECURSE within CONFIGURE_DEPENDS "${place}" "${place}/*")
@@ -119,6 +123,7 @@ function(kernelmint_fingerprint_builds options sources read)
     kernelmint_find_places("${place}" folder)
     file(GLOB_RECURSE within CONFIGURE_DEPENDS "${folder}/*")
     list(APPEND headers ${within})
+    string(REGEX REPLACE "^(excerpt:[^:]*:[^:]*:[^:]*):/.*" "\\1" place "${place}")
     list(APPEND listed --headers "${place}" "${folder}")
   endforeach()
   kernelmint_named(SOURCES files)

@@ -21,6 +21,7 @@ function(kernelmint_install_specs name destination no_sources)
   foreach(what INCLUDE LIBRARIES)  # sources lie among the specs
     kernelmint_named(${what} places)
     foreach(place IN LISTS places)
+      string(REGEX REPLACE "^excerpt:[^:]*:[^:]*:[^:]*:" "" place "${place}")  # the file that it is of
       foreach(specs IN LISTS KERNELMINT_SPEC_DIRS)
         string(FIND "${place}" "${specs}/" at)
         if(NOT at EQUAL 0)  # a package's, a library's name, or another folder's
@@ -33,7 +34,7 @@ function(kernelmint_install_specs name destination no_sources)
         if(path MATCHES "^\\.\\./")
           message(WARNING "Kernelmint: pack ${name} does not carry ${place}, which lies outside "
                   "${project}: its kernels cannot be built on demand if that is not")
-        elseif(what STREQUAL "INCLUDE")
+        elseif(IS_DIRECTORY "${place}")
           # Foreign headers may have no suffix, and their licence comes along.
           install(DIRECTORY "${place}/" DESTINATION "${destination}/${path}"
                   FILES_MATCHING ${shipped} REGEX "/[^./]+$" ${never})

@@ -312,7 +312,7 @@ class _Job:
 
     def _read(self) -> Dependencies:
         """What the compilers read and looked for, without what codegen wrote."""
-        found = set()
+        found = set(map(str, self.commands.excerpted))
         for unit in self.commands.units:
             for path in listed(self.folder / f"{unit.name}.d"):
                 if not (self.folder / path).resolve().is_relative_to(self.folder.resolve()):

@@ -69,6 +69,13 @@ class Commands:
         return [self._path(entry) for entry in self._own.include]
 
     @property
+    def excerpted(self) -> list[Path]:
+        """The files that excerpts are of, but for those of archives, which do not change."""
+        roots = {self._source.root.name: self._source.root}
+        entries = [e for e in self._own.include if "excerpt" in e and "specs" in e]
+        return [build_paths.named(entry, roots) for entry in entries]
+
+    @property
     def archives(self) -> list[Path]:
         """The libraries that are files."""
         return [self._path(e) for e in self._own.libraries if not isinstance(e, str)]

@@ -242,6 +242,7 @@ def test_all_of_it_belongs_to_the_fingerprint(tmp_path: Path) -> None:
         (specs / "family.yaml", "0.25f", "0.125f"),
         (specs / "family.yaml", archive_pin(project, "1.0"), archive_pin(project, "1.1")),
         (specs / "cpu.yaml", "-ffast-math", "-ffast-math, -fno-math-errno"),
+        (specs / "cpu.yaml", "take: [twice, FACTOR]", "take: [FACTOR, twice]"),
         (specs / "cpu.yaml", "libraries: [m]", "libraries: [m, rt]"),
     ):
         assert old in path.read_text()
@@ -257,6 +258,7 @@ def test_all_of_it_belongs_to_the_fingerprint(tmp_path: Path) -> None:
     assert before["settings"]["foreign_axpy.cpu flags"] == "-ffast-math -include limits.h"
     assert "headers of package:axpy_headers:include:axpy-headers==1.*" in before["settings"]
     assert "headers of third_party" in before["settings"]
+    assert any(name.startswith("headers of excerpt:twice.h:") for name in before["settings"])
     assert not any("shims" in name for name in before["settings"])  # they are among the sources
     shim = "include/shims/torch/c10/util/Half.h"
     assert any(name.endswith(shim) for name in before["sources"])
@@ -303,6 +305,13 @@ def test_the_manifest_says_it_for_whoever_builds_without_cmake(project) -> None:
                 {"package": "axpy_headers", "path": "include", "pip": "axpy-headers==1.*"},
                 {**specs, "path": "../third_party"},
                 {"shims": "torch", "path": ""},
+                {
+                    **{name: source[name] for name in ("archive", "sha256")},
+                    "path": "csrc/twice.cu",
+                    "excerpt": "twice.h",
+                    "take": "twice,FACTOR",
+                    "kernels": "global",
+                },
             ],
             "libraries": ["m"],
             "sources": [{**specs, "path": "foreign_axpy/axpy.cpp"}],

@@ -68,6 +68,16 @@ def test_flags_definitions_headers_libraries_and_sources_count(foreign, cache, c
     z = runtime.kernel(key, build=True)(x, y, alpha=0.3, out=torch.full_like(x, torch.nan))
     assert torch.allclose(z.double(), expected + 2, rtol=1e-6, atol=1e-6)
 
+    excerpted = root / "upstream/csrc/twice.cu"
+    excerpted.write_text(excerpted.read_text().replace("FACTOR 2", "FACTOR 4"))
+    with pytest.warns(RuntimeWarning, match=f"{excerpted} has changed since it was built"):
+        runtime.kernel(key)
+    z = runtime.kernel(key, build=True)(x, y, alpha=0.3, out=torch.full_like(x, torch.nan))
+    assert torch.allclose(z.double(), 2 * (expected + 2), rtol=1e-6, atol=1e-6)
+    excerpted.write_text("\nnamespace {\n")
+    with pytest.raises(runtime.BuildError, match=r"twice\.cu: 'namespace \{' is never closed"):
+        runtime.kernel(key, build=True)
+
     shutil.rmtree(root / "python")
     with pytest.raises(runtime.BuildError, match=r'no Python package axpy_headers.*"axpy-headers'):
         runtime.kernel(f"{name}.cpu.default")

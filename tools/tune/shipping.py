@@ -40,7 +40,7 @@ def collect(source: Source, family: Family) -> Specs:
     for build in (family.build, *(target.build for target in family.targets)):
         for path in build.paths:
             if path.specs is not None:
-                found.append(build_paths.find(path.entry, {path.specs: source.root}))
+                found.append(build_paths.named(path.entry, {path.specs: source.root}))
     above = Path(os.path.commonpath([source.root.parent, *(path.parent for path in found)]))
     files = {
         path.relative_to(above).as_posix(): path.read_bytes()

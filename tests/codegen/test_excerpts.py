@@ -1,0 +1,183 @@
+"""Definitions of a foreign file, without the rest of it: word for word, and only whole ones."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from codegen import build_paths
+from codegen.excerpts import ExcerptError, excerpt
+
+FILE = r"""#include <torch/extension.h>  // which nobody has
+#ifndef SAMPLE_CU
+#define SAMPLE_CU
+#define THREADS 128
+#define BLOCKS(n) \
+  (((n) + THREADS - 1) / THREADS)  // a "quote
+namespace sample { namespace detail {
+enum class Kind : int { kSum, kMax };
+template <class T, class = std::enable_if_t<(sizeof(T) > 1)>>
+struct alignas(16) Pair : Base<T> {
+  T first{}, second{};  /* } not the end */
+};
+template <> struct Pair<char, void> { char only = '}'; };
+constexpr float kScale = 0.5f, kTable[2] = {1, 2};
+using Real = float;
+typedef unsigned long long Wide;
+}  // namespace detail
+static inline Real half(Real x) { return x * detail::kScale; }
+Real half(int x) noexcept { return x / 2.f; }
+Pair operator+(Pair a, Pair b) { return a; }
+#ifdef USE_ROCM
+#define SHUFFLE(x) __shfl(x)
+#else
+#define SHUFFLE(x) \
+  __shfl_sync(~0u, x)
+#endif
+template <class T>
+__global__ void __launch_bounds__(THREADS, 1) scale(const __grid_constant__ Params p, T* y) {
+  const char* text = R"(}} " )" "\"}";
+#if THREADS > 64
+  if (p.n) {
+#else
+  if (!p.n) {
+#endif
+    y[0] = sample::half(y[0]);
+  }
+}
+DECLARE(scale)
+template <class T> void launch(T* y) { scale<T><<<BLOCKS(1), THREADS>>>(Params{1}, y); }
+template void launch<float>(float*);
+template <> void launch<int>(int*) {}
+#ifdef ODD
+void odd(int x) {
+#else
+void odd() {
+#endif
+}
+}  // namespace sample
+extern "C" {
+int plain(void) { return 1'000; }
+}
+PYBIND11_MODULE(sample, m) { m.def("scale", &sample::launch<float>); }
+#endif
+"""
+
+
+def taken(*names: str, as_device: bool = False) -> str:
+    return excerpt(FILE, names, "upstream/sample.cu", as_device)
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "last"),
+    [
+        ("BLOCKS", "#define BLOCKS", "THREADS - 1) / THREADS)  // a \"quote\n"),
+        ("Kind", "enum class Kind", "};\n"),
+        ("kScale", "constexpr float kScale", "{1, 2};\n"),
+        ("Real", "using Real", "float;\n"),
+        ("Wide", "typedef", "Wide;\n"),
+        ("operator+", "Pair operator+", "return a; }\n"),
+        ("scale", "template <class T>\n__global__", "  }\n}\n"),
+        ("plain", "int plain(void)", "1'000; }\n"),
+    ],
+)  # fmt: skip
+def test_a_definition_is_taken_whole_and_word_for_word(name, first, last) -> None:
+    text = taken(name)
+    line, body = text.partition("#line ")[2].split("\n", 1)
+    number, file = line.split(" ", 1)
+    assert file == '"upstream/sample.cu"'
+    body = body[: body.rindex(last) + len(last)]
+    assert body.startswith(first)
+    assert body.rstrip("\n") in FILE
+    assert FILE.splitlines()[int(number) - 1] == body.splitlines()[0]
+
+
+def test_all_of_a_name_in_the_files_order() -> None:
+    text = taken("half", "Pair", "launch")
+    at = [
+        text.index(part)
+        for part in ("struct alignas(16)", "struct Pair<char", "half(Real", "half(int")
+    ]
+    assert at == sorted(at)
+    assert "launch<int>(int*)" in text
+    assert "template void launch<float>" not in text  # no explicit instantiation
+    assert text.count("#line") == 6
+
+
+def test_namespaces_and_conditionals_are_kept_and_a_guard_is_not() -> None:
+    lines = [line for line in taken("Kind").splitlines() if not line.startswith("#line")]
+    assert lines[1:] == ["namespace sample {", "namespace detail {",
+                         "enum class Kind : int { kSum, kMax };", "}", "}"]  # fmt: skip
+    assert taken("SHUFFLE").count("#ifdef USE_ROCM") == 2
+    assert "SAMPLE_CU" not in taken("THREADS", "plain")
+
+
+def test_a_kernel_as_a_device_function() -> None:
+    text = taken("scale", as_device=True)
+    assert "__device__ __forceinline__ void  scale(const  Params p, T* y) {" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("scal", r"upstream/sample\.cu defines no 'scal' \(did you mean 'scale'\?\)"),
+        ("torch", r"defines no 'torch'"),
+        ("odd", r"upstream/sample\.cu:43: 'odd' begins in one branch of a conditional and ends"),
+    ],
+)
+def test_what_cannot_be_taken_is_named(name, message) -> None:
+    with pytest.raises(ExcerptError, match=message):
+        taken(name)
+
+
+@pytest.mark.parametrize("text", ["void f() { (", "void f() { ) }", "namespace a {"])
+def test_a_file_whose_brackets_do_not_close(text) -> None:
+    with pytest.raises(ExcerptError, match=r"x\.cu.*('\(' is never|closes no|'namespace a \{' is)"):
+        excerpt(text, ["f"], "x.cu")
+
+
+def test_the_headers_folder_is_found_by_entry_and_by_cmakes_text(tmp_path, monkeypatch) -> None:
+    """It is written once, read-only, and is the same on every machine."""
+    monkeypatch.setenv("KERNELMINT_CACHE_DIR", str(tmp_path / "cache"))
+    (tmp_path / "up").mkdir()
+    (tmp_path / "up/a.cu").write_text("int one() { return 1; }\nint main() {}\n", newline="\r\n")
+    entry = {"specs": "specs", "path": "../up/a.cu", "excerpt": "one.h", "take": "one",
+             "kernels": "global"}  # fmt: skip
+    found = build_paths.find(entry, {"specs": tmp_path / "specs"})
+    header = found / "one.h"
+    assert header.read_bytes().count(b"\r\n") == 0
+    assert '#line 1 "../up/a.cu"\nint one() { return 1; }\n' in header.read_text()
+    assert str(tmp_path) not in header.read_text()
+    assert not os.access(header, os.W_OK) or os.geteuid() == 0
+    text = build_paths.as_text(entry, str(tmp_path / "up/a.cu"))
+    assert text == f"excerpt:one.h:global:one:{tmp_path}/up/a.cu"
+    command = [sys.executable, build_paths.__file__, text]
+    asked = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert (Path(asked) / "one.h").read_text().endswith("int one() { return 1; }\n")
+    with pytest.raises(build_paths.PathNotFoundError, match=r"\.\./up/a\.cu defines no 'two'"):
+        build_paths.find({**entry, "take": "two"}, {"specs": tmp_path / "specs"})
+
+
+def test_a_compiler_names_the_original_line(tmp_path) -> None:
+    compiler = shutil.which("c++")
+    assert compiler
+    text = excerpt("\n\nint f() {\n  return wrong;\n}\n", ["f"], "upstream/sample.cu")
+    (tmp_path / "f.h").write_text(text)
+    (tmp_path / "f.cpp").write_text('#include "f.h"\n')
+    command = [compiler, "-fsyntax-only", str(tmp_path / "f.cpp")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "upstream/sample.cu:4:" in done.stderr
+
+
+def test_headers_that_people_wrote_are_read() -> None:
+    include = Path(__file__).resolve().parents[2] / "runtime/include"
+    headers = sorted(path for path in include.rglob("*") if path.suffix in (".h", ".cuh"))
+    assert len(headers) > 20
+    for path in headers:
+        with pytest.raises(ExcerptError, match="defines no 'no such name'"):
+            excerpt(path.read_text(), ["no such name"], path.name)
