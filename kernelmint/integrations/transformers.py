@@ -12,10 +12,8 @@ What is neither is an error.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -38,23 +36,23 @@ def activate() -> None:
             "pip install 'transformers>=5'"
         ) from None
     AttentionInterface.register(NAME, attention)
+    AttentionInterface.register(f"paged|{NAME}", paged_attention)
     AttentionMaskInterface.register(NAME, mask)
 
 
-@dataclass(frozen=True)
-class _Pattern:
+class _Pattern(NamedTuple):
     """What queries see: so many keys before and after their own (-1: all), of their sequence."""
 
     left: int = -1
     right: int = -1
-    sequences: torch.Tensor | None = None  # the sequence of each position, [B or 1, S]
+    joined: torch.Tensor | None = None  # whether two neighbours are of one sequence, [B, S - 1]
 
-    def __and__(self, other: _Pattern) -> _Pattern:
+    def both(self, other: _Pattern) -> _Pattern:
         def least(a: int, b: int) -> int:
             return max(a, b) if -1 in (a, b) else min(a, b)
 
-        sequences = self.sequences if other.sequences is None else other.sequences
-        return _Pattern(least(self.left, other.left), least(self.right, other.right), sequences)
+        joined = self.joined if other.joined is None else other.joined
+        return _Pattern(least(self.left, other.left), least(self.right, other.right), joined)
 
 
 def mask(
@@ -66,6 +64,7 @@ def mask(
     mask_function: Callable[..., Any] | None = None,
     attention_mask: torch.Tensor | None = None,
     device: torch.device | str | None = None,
+    use_vmap: bool = False,
     **_: Any,
 ) -> torch.Tensor:
     """What `attention` takes in the place of a mask; transformers calls it once for each pattern.
@@ -79,12 +78,14 @@ def mask(
         mask_function: what transformers made of the layers' pattern; causal if None.
         attention_mask: what is not padding, bool, [B, positions]; all if None.
         device: where the model is.
+        use_vmap: that parts of `mask_function` are the model's or the caller's own.
 
     Returns:
         numbers of each sequence, int32, [n, kind, left + 2, B]: its first key, the end of its keys,
         and, if some sequence ends in padding, how many queries it has. n is 0 if nothing is to be
         said of lengths. `kind` is 1, and 1 more if the pattern is causal. For packed sequences the
-        numbers are where these begin, and where the last one ends, [1, kind + 2, left + 2, N + 1].
+        numbers are where these begin, and where the last one ends, [1, kind + 2, left + 2, N + 1];
+        in a compiled graph, whether there are none, [1, kind + 4, left + 2, 1].
         The second and third extent say the pattern to the host; all along them is the same.
 
     Raises:
@@ -92,15 +93,21 @@ def mask(
     """
     if device is None:
         device = torch.device("cpu") if attention_mask is None else attention_mask.device
-    pattern = _Pattern(right=0) if mask_function is None else _read(mask_function)
+    pattern = _Pattern(right=0)
+    if mask_function is not None:
+        pattern = _read(mask_function, batch_size, q_length, device)
     causal = pattern.right == 0
     if not causal and pattern.left != pattern.right:
         raise _unknown(f"a window of {pattern.left} keys before and {pattern.right} after")
     kind = 1 + causal
-    places = None if pattern.sequences is None else _places(pattern.sequences, batch_size)
-    if places is not None and len(places) > batch_size + 1:  # not one sequence in each row
+    if pattern.joined is not None and torch.compiler.is_compiling():
+        if use_vmap:  # which tensor was looked up cannot be told then
+            raise _unknown("a function of the model's or the caller's own, in a compiled graph")
+        kind += 4
+        numbers = pattern.joined.all().to(torch.int32).view(1, 1)
+    elif pattern.joined is not None and not pattern.joined.all():
         kind += 2
-        numbers = places[None]
+        numbers = _places(pattern.joined)[None]
     else:
         # Queries of all that are aligned with their keys are at the end of these.
         end = q_offset + q_length - kv_offset if causal or pattern.left >= 0 else kv_length
@@ -152,40 +159,97 @@ def _lengths(
     return numbers if is_cut else numbers[:2]
 
 
-def _places(sequences: torch.Tensor, batch_size: int) -> torch.Tensor:
+def _places(joined: torch.Tensor) -> torch.Tensor:
     """Where packed sequences begin, all rows one after the other, and where the last one ends."""
-    rows = sequences.expand(batch_size, -1)
-    begins = torch.ones_like(rows, dtype=torch.bool)
-    begins[:, 1:] = rows[:, 1:] != rows[:, :-1]
+    begins = torch.nn.functional.pad(~joined, (1, 0), value=True)
     places = begins.flatten().nonzero()[:, 0]
-    return torch.nn.functional.pad(places, (0, 1), value=rows.numel()).to(torch.int32)
+    return torch.nn.functional.pad(places, (0, 1), value=begins.numel()).to(torch.int32)
 
 
-def _read(function: Callable[..., Any]) -> _Pattern:
+class _Positions(torch.Tensor):
+    """Stands for positions in a call of a mask function, and notes what they are compared with.
+
+    torch.compile follows such a call, while it does not tell what a function holds.
+    """
+
+    role: str
+    number: int | None  # that was subtracted
+    at: torch.Tensor  # positions, or what was found there
+    seen: list[_Pattern]  # to which all that come of one call add
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        name = _FUNCTIONS.get(function)
+        this: Any = args[0]
+        other: Any = args[1] if len(args) > 1 else None
+        with torch._C.DisableTorchFunctionSubclass():
+            if name == "device":
+                return function(this)
+            if name in ("to", "new_ones"):  # and_masks begins with all that there is
+                return this
+            if name == "getitem":  # (a compiled graph does not pass this here)
+                index = tuple(i.at if isinstance(i, cls) else i for i in other)
+                return _positions("sequence", other[-1].seen, at=this[index])
+            kind = other.role if isinstance(other, cls) else type(other).__name__
+            step = (this.role, name, kind)
+            if step in _MADE:
+                return _positions(_MADE[step], this.seen, number=other)
+            if step == ("key", "le", "query"):
+                this.seen.append(_Pattern(right=0))
+            elif step == ("key", "gt", "query - n"):
+                this.seen.append(_Pattern(left=other.number - 1))
+            elif step == ("distance", "le", "int"):
+                this.seen.append(_Pattern(other, other))
+            elif step == ("sequence", "eq", "sequence"):
+                this.seen.append(_Pattern(joined=this.at == other.at))
+            elif name == "and" and kind == "Tensor" and other.dim() == 2:
+                this.seen.append(_Pattern(joined=other))  # of a compiled graph
+            elif step != ("query", "ge", "int") and (name != "and" or kind == "Tensor"):
+                raise _unknown(f"a pattern that takes {name or function.__name__!r} of positions")
+            return this
+
+
+_FUNCTIONS = {
+    torch.Tensor.device.__get__: "device",
+    torch.Tensor.to: "to",
+    torch.Tensor.new_ones: "new_ones",
+    torch.Tensor.__getitem__: "getitem",
+    torch.Tensor.__and__: "and",
+    **{getattr(torch.Tensor, name): name for name in ("abs", "eq", "ge", "gt", "le", "sub")},
+    **{
+        getattr(torch.Tensor, f"__{name}__"): name
+        for name in ("abs", "eq", "ge", "gt", "le", "sub")
+    },
+}
+_MADE = {
+    ("query", "sub", "int"): "query - n",
+    ("query", "sub", "key"): "distance",
+    ("distance", "abs", "NoneType"): "distance",
+}
+
+
+def _positions(role: str, seen: list[_Pattern], number: Any = None, at: Any = None) -> _Positions:
+    made = (torch.empty(0) if at is None else at).as_subclass(_Positions)
+    made.role, made.seen, made.number, made.at = role, seen, number, at
+    return made
+
+
+def _read(
+    function: Callable[..., Any], batch_size: int, length: int, device: torch.device | str
+) -> _Pattern:
     """What a mask function of transformers.masking_utils lets queries see."""
-    from transformers import masking_utils
-
-    if function is masking_utils.causal_mask_function:
-        return _Pattern(right=0)
-    if function is masking_utils.bidirectional_mask_function:
-        return _Pattern()
-    made_by = getattr(function, "__qualname__", str(function)).partition(".<locals>")[0]
-    if getattr(function, "__module__", None) == masking_utils.__name__:
-        held = inspect.getclosurevars(function).nonlocals
-        if made_by == "and_masks":
-            first, *others = map(_read, held["mask_functions"])
-            for other in others:
-                first &= other
-            return first
-        if made_by == "sliding_window_overlay":
-            return _Pattern(left=held["sliding_window"] - 1)
-        if made_by == "sliding_window_bidirectional_overlay":
-            return _Pattern(held["sliding_window"], held["sliding_window"])
-        if made_by == "packed_sequence_mask_function":
-            return _Pattern(sequences=held["packed_sequence_mask"])
-        if made_by == "remap_positions_for_packed_sequence":
-            return _read(held["mask_function"])
-    raise _unknown(made_by)
+    seen: list[_Pattern] = []
+    rows = torch.arange(batch_size, device=device)[:, None]
+    head = torch.zeros(1, 1, dtype=torch.int64, device=device)
+    at = torch.arange(length, device=device)
+    # Each query beside the key before its own, which tells where a sequence begins.
+    function(rows, head, _positions("query", seen, at=at[1:]), _positions("key", seen, at=at[:-1]))
+    pattern = _Pattern()
+    for each in seen:
+        pattern = pattern.both(each)
+    return pattern
 
 
 def _unknown(what: str) -> runtime.InvalidArgument:
@@ -248,8 +312,16 @@ def attention(
         if attention_mask.dtype != torch.int32 or attention_mask.dim() != 4:
             raise _unknown(f"a tensor of {attention_mask.dtype}, {list(attention_mask.shape)},")
         n, kind, window, _ = attention_mask.shape
-        causal, packed, left = kind % 2 == 0, kind > 2, window - 2
+        causal, packed, left = kind % 2 == 0, 2 < kind < 5, window - 2
         numbers = attention_mask[:, 0, 0] if n else None
+        if kind > 4:
+            if cu_seq_lens_q is None:
+                torch._assert_async(
+                    attention_mask.flatten()[0],
+                    "position_ids: got packed sequences in a compiled graph, expected one sequence "
+                    "in each row; pass cu_seq_lens_q and the rest, too",
+                )
+            numbers = None
     options: dict[str, Any] = {
         "dropout_p": dropout,
         "softmax_scale": scaling,
@@ -274,3 +346,56 @@ def attention(
         q, k, v, cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k, **options
     )
     return o.reshape(*query.shape[:1], query.shape[2], *o.shape[1:]), None
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # the cache is written
+def paged_attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    *,
+    cache: Any,
+    cu_seq_lens_q: torch.Tensor,
+    cu_seq_lens_k: torch.Tensor | dict[str, torch.Tensor],
+    read_index: list[torch.Tensor],
+    write_index: list[torch.Tensor],
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attention of a layer in continuous batching, attn_implementation="paged|kernelmint".
+
+    Args:
+        module: the layer.
+        query: [1, H, total, D], the queries of all requests, one after the other.
+        key: the newest keys, [1, Hk, total, D].
+        value: the newest values, [1, Hk, total, Dv].
+        attention_mask: None.
+        cache: transformers' PagedAttentionCache, which takes them, and gives all of each request.
+        cu_seq_lens_q: where each request's queries begin, and where the last one's end, int32.
+        cu_seq_lens_k: the same of keys, or of those of each kind of layer.
+        read_index, write_index: the cache's.
+
+    The other arguments, and what is raised: as `attention`'s.
+
+    Returns:
+        the output, [1, total, H, Dv], and None in the place of the weights.
+    """
+    keys, values = cache.update(
+        key_states=key, value_states=value, layer_idx=module.layer_idx,
+        read_index=read_index, write_index=write_index,
+    )  # fmt: skip
+    if isinstance(cu_seq_lens_k, dict):
+        cu_seq_lens_k = cu_seq_lens_k["sliding_attention" if sliding_window else "full_attention"]
+    o = runtime.flash_attn_varlen_func(
+        query[0].transpose(0, 1), keys, values, cu_seq_lens_q, cu_seq_lens_k, dropout_p=dropout,
+        softmax_scale=scaling, causal=True, softcap=softcap or 0.0,
+        window_size=(sliding_window - 1 if sliding_window else -1, 0),
+        s_aux=None if s_aux is None else s_aux.to(query.dtype),
+    )  # fmt: skip
+    return o[None], None

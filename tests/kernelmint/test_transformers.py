@@ -30,7 +30,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma2": ("Gemma2", {"sliding_window": 16, "attn_logit_softcapping": 2.0,
                           "query_pre_attn_scalar": 16}),
     "gpt-oss": ("GptOss", {"sliding_window": 16, "num_local_experts": 2,
-                           "num_experts_per_tok": 1}),
+                           "num_experts_per_tok": 2}),  # all: rounding chooses none
 }  # fmt: skip
 LENGTHS = (40, 7, 23)
 
@@ -137,6 +137,74 @@ def test_the_same_greedy_tokens_for_200_steps(name: str, cache: str) -> None:
     assert torch.equal(*tokens)
 
 
+class Forced(transformers.LogitsProcessor):
+    """Makes generate() take these tokens."""
+
+    def __init__(self, tokens: Tensor):
+        self.tokens = tokens
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        chosen = self.tokens[:, input_ids.shape[1], None]
+        return torch.full_like(scores, -torch.inf).scatter(1, chosen, 0.0)
+
+
+@pytest.mark.parametrize("name", ["mistral", "gemma2", "gpt-oss"])
+def test_the_same_tokens_in_bf16_if_rounding_does_not_decide(name: str) -> None:
+    """Along eager's own 200 tokens: ours is eager's wherever eager's best logit leads by more than
+    eager errs anywhere (else eager's own token is a matter of rounding: of 600, 11 to 32 are not
+    fp32's), and is fp32's as often as eager's is, but for 1%."""
+    inputs = batch("left")
+    prompt = inputs["input_ids"].shape[1]
+    options = {"do_sample": False, "min_new_tokens": 200, "max_new_tokens": 200,
+               "output_logits": True, "return_dict_in_generate": True}  # fmt: skip
+    eager = model(name, "eager", torch.bfloat16).generate(**inputs, **options)
+    forced = model(name, "kernelmint", torch.bfloat16).generate(
+        **inputs, **options, logits_processor=[Forced(eager.sequences)]
+    )
+    mask = torch.nn.functional.pad(inputs["attention_mask"], (0, 200), value=1)
+    with torch.no_grad():
+        exact = model(name, "eager")(eager.sequences, attention_mask=mask).logits[
+            :, prompt - 1 : -1
+        ]
+    got, want = (torch.stack(found.logits, 1).float() for found in (forced, eager))
+    error = (want - exact).abs().max()
+    first, second = want.topk(2).values.unbind(-1)
+    decided = first - second > error
+    assert decided.float().mean() > 0.2
+    ours, eagers, exacts = (logits.argmax(-1) for logits in (got, want, exact))
+    assert torch.equal(ours[decided], eagers[decided])
+    assert (ours == exacts).sum() >= (eagers == exacts).sum() - 6
+    assert (got - exact).abs().max() <= 2 * error
+
+
+def test_continuous_batching() -> None:
+    """Requests join and leave; a layer with a window keeps the last keys alone."""
+    for name in ("llama", "mistral"):
+        prompts = [torch.randint(1, 97, (n,)).tolist() for n in (5, 40, 17)]
+        ours = model(name, "kernelmint")
+        with torch.no_grad():
+            want = [
+                model(name, "eager").generate(
+                    torch.tensor([prompt]), max_new_tokens=20, do_sample=False
+                )[0, len(prompt) :].tolist()
+                for prompt in prompts
+            ]  # fmt: skip
+        ours.set_attn_implementation("paged|kernelmint")
+        try:
+            found = ours.generate_batch(
+                prompts,
+                generation_config=transformers.GenerationConfig(
+                    max_new_tokens=20, do_sample=False, eos_token_id=-1, pad_token_id=0
+                ),
+                continuous_batching_config=transformers.ContinuousBatchingConfig(
+                    num_blocks=16, max_batch_tokens=64
+                ),
+            )
+        finally:
+            ours.set_attn_implementation("kernelmint")
+        assert [output.generated_tokens for output in found.values()] == want
+
+
 @EACH
 def test_a_prompt_in_chunks_over_a_cache(name: str) -> None:
     """More than one query over keys that are there already, and beyond a sliding window."""
@@ -166,40 +234,45 @@ def test_bidirectional_models(kind: str) -> None:
     torch.testing.assert_close(*found, rtol=2.0**-14, atol=2.0**-14)
 
 
-def test_in_a_compiled_graph() -> None:
-    inputs = batch("left")
-    ours = model("mistral", "kernelmint")
-    with torch.no_grad():
-        want = ours(**inputs, use_cache=False).logits
-        got = torch.compile(ours, backend="aot_eager")(**inputs, use_cache=False).logits
-    torch.testing.assert_close(got, want, rtol=2.0**-14, atol=2.0**-14)
+def whole(name: str) -> Any:
+    """The whole model as one graph, masks included."""
+    torch.compiler.reset()
+    return torch.compile(model(name, "kernelmint"), fullgraph=True, backend="aot_eager")
 
 
-def test_a_step_over_a_static_cache_is_one_graph() -> None:
-    """As generate() compiles it: masks are made outside."""
-    ours, eager, inputs = model("gemma2", "kernelmint"), model("gemma2", "eager"), batch("left")
-    found = []
-    for each, step in (
-        (ours, torch.compile(ours.forward, fullgraph=True, backend="aot_eager")),
-        (eager, eager.forward),
-    ):
-        cache = transformers.StaticCache(config=each.config, max_cache_len=60)
-        mask, tokens = inputs["attention_mask"], torch.ones(3, 1).long()
-        with torch.no_grad():
-            each(**inputs, past_key_values=cache)
-            for _ in range(3):
-                mask = torch.cat([mask, torch.ones(3, 1).long()], 1)
-                positions = mask.sum(1, keepdim=True) - 1
-                masks = transformers.masking_utils.create_masks_for_generate(
-                    config=each.config, inputs_embeds=torch.empty(3, 1, 64), attention_mask=mask,
-                    past_key_values=cache, position_ids=positions,
-                )  # fmt: skip
-                logits = step(
-                    tokens, attention_mask=masks, past_key_values=cache, position_ids=positions
-                ).logits
-                tokens = logits.argmax(-1)
-        found.append(logits)
+@pytest.mark.parametrize("name", ["llama", "gemma2", "gpt-oss"])
+def test_a_whole_model_over_a_static_cache_is_one_graph(name: str) -> None:
+    """A padded prompt, then a token."""
+    found, prompt = [], batch("left")
+    for call in (whole(name), model(name, "eager")):
+        inputs, made = dict(prompt), []
+        cache = transformers.StaticCache(config=model(name, "eager").config, max_cache_len=60)
+        for _ in range(2):
+            with torch.no_grad():
+                made.append(call(**inputs, past_key_values=cache).logits[:, -1])
+            more = torch.ones(3, 1).long()
+            inputs["attention_mask"] = torch.cat([inputs["attention_mask"], more], 1)
+            inputs["input_ids"] = made[-1].argmax(-1, keepdim=True)
+        found.append(torch.stack(made))
     torch.testing.assert_close(*found, rtol=2.0**-14, atol=2.0**-14)
+
+
+def test_and_without_a_cache() -> None:
+    """Nothing is read: packed sequences are refused when it runs, unless their places are given."""
+    call, inputs = whole("mistral"), batch("left")
+    plain = {"input_ids": inputs["input_ids"]}
+    ends = torch.tensor([0, 60, 120], dtype=torch.int32)
+    packed = {
+        "input_ids": inputs["input_ids"].view(1, 120),
+        "position_ids": torch.arange(60).repeat(2)[None],
+    }
+    places = {"cu_seq_lens_q": ends, "cu_seq_lens_k": ends, "max_length_q": 60, "max_length_k": 60}
+    with torch.no_grad():
+        for given in (plain, packed | places):
+            want = model("mistral", "kernelmint")(**given, use_cache=False).logits
+            torch.testing.assert_close(call(**given, use_cache=False).logits, want)
+        with pytest.raises(RuntimeError, match="position_ids: got packed sequences in a compiled"):
+            call(**packed, use_cache=False)
 
 
 def test_training_a_model_without_padding() -> None:
@@ -236,7 +309,9 @@ def test_a_mask_that_is_no_pattern_is_an_error() -> None:
     hole[1, 4:6] = 0
     refused("attention_mask: got tokens behind padding", input_ids=ids, attention_mask=hole)
     chunked = transformers.masking_utils.chunked_causal_mask_function(4, torch.zeros(2).long())
-    with pytest.raises(runtime.InvalidArgument, match="mask: got chunked_overlay, expected causal"):
+    with pytest.raises(
+        runtime.InvalidArgument, match="mask: got a pattern that takes 'sub' of pos"
+    ):
         integration.mask(2, 9, 9, mask_function=chunked)
 
 
