@@ -414,7 +414,7 @@ def _rows(family: str) -> tuple[tuple[Expression, Mapping[str, Any]], ...]:
     kinds = {parameter.name: parameter_kind(parameter) for parameter in found.parameters}
     kinds |= dict.fromkeys(found.symbols, INT)
     kinds |= dict.fromkeys(found.optional_tensors, BOOL)
-    kinds |= {s.name: scalar_kind(s.dtype, s.values) for s in found.scalars}
+    kinds |= {s.name: scalar_kind(s) for s in found.scalars}
     return tuple((parse(row.when, kinds, "bool"), row.take) for row in found.choices)
 
 

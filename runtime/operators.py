@@ -82,7 +82,7 @@ class _Operator:
     def shapes(self) -> list[list[expressions.Expression]]:
         """The outputs' extents."""
         names = {**self._constants, **self.call_scope}
-        names |= {a.name: expressions.scalar_kind(a.dtype, a.values) for a in self.scalars}
+        names |= {a.name: expressions.scalar_kind(a) for a in self.scalars}
         return [[expressions.parse(d, names, "int") for d in a.dims] for a in self.outputs]
 
     @functools.cached_property

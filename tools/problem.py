@@ -378,9 +378,7 @@ def _extents(
         if isinstance(value, int)
     }
     kinds |= {p.name: parameter_kind(p) for p in family.parameters if p.name in parameters}
-    kinds |= {
-        a.name: scalar_kind(a.dtype, a.values) for a in family.scalars if a.name in case.options
-    }
+    kinds |= {a.name: scalar_kind(a) for a in family.scalars if a.name in case.options}
     absent = dict.fromkeys(family.optional_tensors, False)
     scope = {**dict.fromkeys(absent, BOOL), **kinds, **dict.fromkeys(case.sizes, INT)}
     values = {**absent, **case.options, **parameters, **case.sizes}

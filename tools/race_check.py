@@ -67,6 +67,16 @@ def run_kernels(kernels: Sequence[KernelInfo], checkers: Sequence[str] = CHECKER
         print(info.key, flush=True)
 
 
+def find_sanitizer() -> str:
+    """The command compute-sanitizer. Raises ClickException if there is none."""
+    found = shutil.which("compute-sanitizer")
+    if found is None:
+        raise click.ClickException(
+            "compute-sanitizer is not on PATH; it is in the CUDA toolkit's bin folder"
+        )
+    return found
+
+
 def run_under(sanitizer: str, tool: str, only: Sequence[str]) -> subprocess.CompletedProcess[str]:
     """The kernels that this command's options `only` choose, in a process under a checker."""
     command = [sanitizer, "--tool", tool, "--error-exitcode", "99"]
@@ -108,11 +118,7 @@ def main(
     if bare:
         run_kernels(kernels, tools)
         return
-    sanitizer = shutil.which("compute-sanitizer")
-    if sanitizer is None:
-        raise click.ClickException(
-            "compute-sanitizer is not on PATH; it is in the CUDA toolkit's bin folder"
-        )
+    sanitizer = find_sanitizer()
     failed = []
     for tool in tools:
         only = [f"--family={family}" for family in families]

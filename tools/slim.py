@@ -195,7 +195,7 @@ def main(used: Path, specs: tuple[Path, ...], name: str, out: Path, wheel: Path 
         for key in foreign:
             click.echo(f"not of these specs: {key}", err=True)
         if not found:
-            raise UsageError(f"{display_path(used)}: no key of it is of these specs")
+            raise UsageError(f"{display_path(used)}: none of its keys is of these specs")
         write_sets(specs, texts)
         click.echo("\n".join(said))
         tree = pipeline.generate(specs, out, Selection(name, None))

@@ -12,7 +12,6 @@ whose machine code was not found right is refused.
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
@@ -31,7 +30,7 @@ from runtime import verified as found_before
 
 from .problem import NoProblemError
 from .process import NoAnswerError, NotStartedError, Process
-from .race_check import CHECKERS, run_under
+from .race_check import CHECKERS, find_sanitizer, run_under
 from .sanity_check import check, selected_of
 
 
@@ -97,19 +96,17 @@ def _rows(
                 "another's: build it without --compress-mode (CUDAFLAGS)"
             )
         checks, outcome = ["reference"], _verified(process, info.key, timeout)
-        for tool in CHECKERS if sanitizer and info.is_cuda else ():
-            if outcome == RIGHT:
-                checks.append(tool)
-                outcome = sanitized(sanitizer or "", info, tool)
+        if sanitizer is not None and info.is_cuda:
+            for tool in CHECKERS:
+                if outcome == RIGHT:
+                    checks.append(tool)
+                    outcome = sanitized(sanitizer, info, tool)
         pack = packs.of(info.family, info.key)
-        compiler = "nvcc" if info.is_cuda else "c++"
         device = torch.device("cuda", index) if info.is_cuda else torch.device("cpu")
         yield Row(
             kernel_config=info.key,
             arch=code[0],
-            toolchain=f"{compiler} {pack.settings[compiler]}"
-            if info.is_cuda
-            else pack.settings[compiler],
+            toolchain=f"nvcc {pack.settings['nvcc']}" if info.is_cuda else pack.settings["c++"],
             code=code[1],
             device=devices.name(device),
             checks=" ".join(checks),
@@ -146,11 +143,7 @@ def main(
 ) -> None:
     """Verify the built kernels of FAMILY or PACK (default: of all families with a reference) that
     can run here, each in a process that may die, and keep what was found beside their specs."""
-    sanitizer = shutil.which("compute-sanitizer")
-    if sanitize and sanitizer is None:
-        raise click.ClickException(
-            "compute-sanitizer is not on PATH; it is in the CUDA toolkit's bin folder"
-        )
+    sanitizer = find_sanitizer() if sanitize else None
     try:
         selected = [
             one for family in _families(name) for one in selected_of(family, kernel, where).values()
@@ -163,7 +156,7 @@ def main(
             raise click.ClickException(f"nothing can run here: {reasons[0]}")
         rows = []
         try:
-            for row in _rows(kernels, process, timeout, sanitizer if sanitize else None):
+            for row in _rows(kernels, process, timeout, sanitizer):
                 rows.append(row)
                 click.echo(
                     f"{row.kernel_config}  {row.arch} {row.code}  {row.outcome}", err=as_json

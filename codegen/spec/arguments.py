@@ -111,7 +111,7 @@ class ArgumentLoader:
         for earlier, tensor in pairwise(inputs):
             if earlier.optional and not tensor.optional:
                 message = (
-                    f"'{tensor.name}' stands behind the optional '{earlier.name}': in Python, what "
+                    f"'{tensor.name}' comes after the optional '{earlier.name}': in Python, what "
                     "may be left out comes last"
                 )
                 self.document.report(message, *place, tensor.name, key=True)

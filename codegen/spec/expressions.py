@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 from codegen.dtypes import DTYPES, SCALARS
 from codegen.words import did_you_mean
@@ -55,11 +55,20 @@ INT, BOOL, FLOAT, LIST = Kind("int"), Kind("bool"), Kind("float"), Kind("list")
 DTYPE = Kind("text", DTYPES)
 
 
-def scalar_kind(dtype: str, values: tuple[str, ...]) -> Kind:
-    """What a scalar argument is in an expression; `values` are an enum's."""
-    if dtype == "enum":
-        return Kind("text", values)
-    return {"float": FLOAT, "bool": BOOL, "int": INT}[SCALARS[dtype].python]
+class _Scalar(Protocol):
+    """A scalar argument, of a spec or of a manifest."""
+
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def values(self) -> tuple[str, ...]: ...
+
+
+def scalar_kind(scalar: _Scalar) -> Kind:
+    """What a scalar argument is in an expression."""
+    if scalar.dtype == "enum":
+        return Kind("text", scalar.values)
+    return {"float": FLOAT, "bool": BOOL, "int": INT}[SCALARS[scalar.dtype].python]
 
 
 class ExpressionError(Exception):
@@ -460,7 +469,7 @@ class _Checker:
             else:
                 self.add(b, "'in' takes a list: x in [1, 2]")
         elif left == LIST or right == LIST:
-            self.add(a, "a list stands only to the right of 'in'")
+            self.add(a, "a list is only allowed to the right of 'in'")
         elif left.is_number != right.is_number:
             texts, numbers = (b, a) if left.is_number else (a, b)
             self.add(

@@ -170,7 +170,7 @@ class Scalar:
     @property
     def kind(self) -> Kind:
         """What it is in an expression."""
-        return scalar_kind(self.dtype, self.values)
+        return scalar_kind(self)
 
 
 def integers(scalars: Iterable[Scalar]) -> dict[str, Kind]:

@@ -42,7 +42,7 @@ REFUSED = [
     (
         "what may be left out before what may not",
         [(X, MASK + "  z: {tensor: [M], dtype: f32}\n")],
-        "family.yaml:6:3: 'z' stands behind the optional 'mask': in Python, what may be left out "
+        "family.yaml:6:3: 'z' comes after the optional 'mask': in Python, what may be left out "
         "comes last",
     ),
     (

@@ -74,7 +74,7 @@ def test_what_programs_used_becomes_a_set_and_a_tree(tmp_path, monkeypatch) -> N
     [
         ("{", "used.yaml: "),
         ("a: b", "expected a list of keys"),
-        ("- other.cpu.x", "no key of it is of these specs"),
+        ("- other.cpu.x", "none of its keys is of these specs"),
         ("- flash_forward.cpu.f32-d64-r64-c7", "is excluded:"),
         ("- flash_forward.cpu.x", "is not a valid key"),
     ],
