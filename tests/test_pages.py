@@ -53,3 +53,10 @@ def test_every_link_leads_somewhere(page: Path, link: str) -> None:
 def test_a_dead_anchor_is_seen() -> None:
     assert "two-commands" in set(anchors(ROOT / "README.md"))
     assert "three-commands" not in set(anchors(ROOT / "README.md"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_lines_are_short_but_for_tables_pictures_and_what_programs_print(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    prose = [line for line in text.splitlines() if not line.startswith(("|", "    ", "!["))]
+    assert [line for line in prose if len(line) >= 140] == []
