@@ -46,13 +46,15 @@ class _Pattern(NamedTuple):
     left: int = -1
     right: int = -1
     joined: torch.Tensor | None = None  # whether two neighbours are of one sequence, [B, S - 1]
+    unknown: str = ""  # what a mask function does with positions that is none of these
 
     def both(self, other: _Pattern) -> _Pattern:
         def least(a: int, b: int) -> int:
             return max(a, b) if -1 in (a, b) else min(a, b)
 
         joined = self.joined if other.joined is None else other.joined
-        return _Pattern(least(self.left, other.left), least(self.right, other.right), joined)
+        left, right = least(self.left, other.left), least(self.right, other.right)
+        return _Pattern(left, right, joined, self.unknown or other.unknown)
 
 
 def mask(
@@ -96,6 +98,8 @@ def mask(
     pattern = _Pattern(right=0)
     if mask_function is not None:
         pattern = _read(mask_function, batch_size, q_length, device)
+    if pattern.unknown:
+        raise _unknown(f"a pattern that takes {pattern.unknown!r} of positions")
     causal = pattern.right == 0
     if not causal and pattern.left != pattern.right:
         raise _unknown(f"a window of {pattern.left} keys before and {pattern.right} after")
@@ -166,6 +170,20 @@ def _places(joined: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.pad(places, (0, 1), value=begins.numel()).to(torch.int32)
 
 
+class _Distance:
+    """From queries to keys, in a call of a mask function."""
+
+    def __init__(self, of: _Positions) -> None:
+        self.of = of
+
+    def __abs__(self) -> _Distance:
+        return self
+
+    def __le__(self, most: int) -> _Positions:
+        self.of.seen.append(_Pattern(most, most))
+        return self.of
+
+
 class _Positions(torch.Tensor):
     """Stands for positions in a call of a mask function, and notes what they are compared with.
 
@@ -185,7 +203,7 @@ class _Positions(torch.Tensor):
         this: Any = args[0]
         other: Any = args[1] if len(args) > 1 else None
         with torch._C.DisableTorchFunctionSubclass():
-            if name == "device":
+            if name == "device" or (name is None and function.__name__ == "__get__"):
                 return function(this)
             if name in ("to", "new_ones"):  # and_masks begins with all that there is
                 return this
@@ -194,20 +212,20 @@ class _Positions(torch.Tensor):
                 return _positions("sequence", other[-1].seen, at=this[index])
             kind = other.role if isinstance(other, cls) else type(other).__name__
             step = (this.role, name, kind)
-            if step in _MADE:
-                return _positions(_MADE[step], this.seen, number=other)
+            if step == ("query", "sub", "key"):
+                return _Distance(this)
+            if step == ("query", "sub", "int"):
+                return _positions("query - n", this.seen, number=other)
             if step == ("key", "le", "query"):
                 this.seen.append(_Pattern(right=0))
             elif step == ("key", "gt", "query - n"):
                 this.seen.append(_Pattern(left=other.number - 1))
-            elif step == ("distance", "le", "int"):
-                this.seen.append(_Pattern(other, other))
             elif step == ("sequence", "eq", "sequence"):
                 this.seen.append(_Pattern(joined=this.at == other.at))
             elif name == "and" and kind == "Tensor" and other.dim() == 2:
                 this.seen.append(_Pattern(joined=other))  # of a compiled graph
             elif step != ("query", "ge", "int") and (name != "and" or kind == "Tensor"):
-                raise _unknown(f"a pattern that takes {name or function.__name__!r} of positions")
+                this.seen.append(_Pattern(unknown=name or "another operator"))
             return this
 
 
@@ -217,16 +235,8 @@ _FUNCTIONS = {
     torch.Tensor.new_ones: "new_ones",
     torch.Tensor.__getitem__: "getitem",
     torch.Tensor.__and__: "and",
-    **{getattr(torch.Tensor, name): name for name in ("abs", "eq", "ge", "gt", "le", "sub")},
-    **{
-        getattr(torch.Tensor, f"__{name}__"): name
-        for name in ("abs", "eq", "ge", "gt", "le", "sub")
-    },
-}
-_MADE = {
-    ("query", "sub", "int"): "query - n",
-    ("query", "sub", "key"): "distance",
-    ("distance", "abs", "NoneType"): "distance",
+    **{getattr(torch.Tensor, name): name for name in ("eq", "ge", "gt", "le", "sub")},
+    **{getattr(torch.Tensor, f"__{name}__"): name for name in ("eq", "ge", "gt", "le", "sub")},
 }
 
 

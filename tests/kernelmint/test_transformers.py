@@ -315,6 +315,32 @@ def test_a_mask_that_is_no_pattern_is_an_error() -> None:
         integration.mask(2, 9, 9, mask_function=chunked)
 
 
+def test_patterns_are_read_in_a_compiled_graph_as_elsewhere() -> None:
+    masks = transformers.masking_utils
+    chunked = masks.chunked_causal_mask_function(4, torch.zeros(2).long())
+    refusals = 0
+    for function in (
+        masks.causal_mask_function, masks.bidirectional_mask_function,
+        masks.sliding_window_causal_mask_function(5),
+        masks.sliding_window_bidirectional_mask_function(5), chunked,
+        masks.or_masks(masks.causal_mask_function, masks.blockwise_overlay(torch.zeros(2, 9))),
+    ):  # fmt: skip
+
+        def shape(x: Tensor, function: Any = function) -> Tensor:
+            return x + integration.mask(2, 9, 9, mask_function=function).shape[2]
+
+        compiled = torch.compile(shape, backend="eager", fullgraph=True)
+        try:
+            expected = shape(torch.zeros(()))
+        except runtime.InvalidArgument:
+            refusals += 1
+            with pytest.raises(Exception, match="mask: got a pattern that takes '.*' of positions"):
+                compiled(torch.zeros(()))
+        else:
+            assert compiled(torch.zeros(())) == expected
+    assert refusals == 2
+
+
 def test_dropout_is_refused_by_name() -> None:
     llama = model("llama", "kernelmint")
     layer = llama.model.layers[0].self_attn
