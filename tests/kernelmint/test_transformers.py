@@ -334,7 +334,7 @@ def test_patterns_are_read_in_a_compiled_graph_as_elsewhere() -> None:
             expected = shape(torch.zeros(()))
         except runtime.InvalidArgument:
             refusals += 1
-            with pytest.raises(Exception, match="mask: got a pattern that takes '.*' of positions"):
+            with pytest.raises(Exception, match="mask: got a pattern that takes"):
                 compiled(torch.zeros(()))
         else:
             assert compiled(torch.zeros(())) == expected
