@@ -117,13 +117,38 @@ class Front:
 
 @dataclass(frozen=True, kw_only=True)
 class Gradient:
-    """What gives a family's gradients."""
+    """A function that gives a family's gradients."""
 
     module: str  # as it is imported
     function: str
     inputs: tuple[str, ...]  # that have one
     outputs: tuple[str, ...]  # whose gradients it takes
     keeps: tuple[str, ...]  # optional outputs that it needs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Passed:
+    """What a family that gives gradients is passed as one of its tensors."""
+
+    what: str  # input, output or gradient (of an output) of the other, zeros, or nothing
+    name: str = left_out("")  # of the input or output
+    contiguous: bool = left_out(False)  # it may not be laid out so, but is taken so
+    shape: tuple[str, ...] = left_out(())  # of zeros: expressions over the other's sizes
+    dtype: str = left_out("")  # of zeros: a dtype or a dtype parameter of the other
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeclaredGradient:
+    """A family of the same pack whose kernels give a family's gradients."""
+
+    family: str
+    inputs: tuple[str, ...]  # that have one
+    outputs: tuple[str, ...]  # whose gradients are passed
+    keeps: tuple[str, ...]  # optional outputs that are passed
+    tensors: tuple[Passed, ...]  # in the order of its inputs
+    scalars: tuple[str | None, ...]  # in its order: expressions; None leaves one to its default
+    parameters: Mapping[str, str]  # of the kernel: expressions
+    returns: Mapping[str, str]  # by input: its output, or its tensor that is changed in place
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,7 +251,7 @@ class Family:
     trace: Trace | None
     build: BuildSettings = left_out(_NO_BUILD)  # noqa: RUF009 - a field
     reference: str | None  # "reference.py:attention", within the folder
-    gradient: Gradient | None
+    gradient: Gradient | DeclaredGradient | None
     shards: tuple[Shard, ...] = left_out(())
     operations: str | None = left_out(None)  # an expression
     fronts: tuple[Front, ...]

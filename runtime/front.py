@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -262,12 +262,23 @@ def _flag(family: str, name: str) -> tuple[str, tuple[str, ...]]:
     return parameter.type, tuple(map(str, values or ()))
 
 
-_KINDS: dict[str, type] = {"bool": bool, "int": int, "enum": str}
+# Of parameters' values, beside dtypes.
+KINDS: dict[str, type] = {"bool": bool, "int": int, "enum": str}
+
+
+def of_family(name: str, parameters: Iterable[str]) -> tuple[Front, tuple[Any, ...]]:
+    """What picks a family's kernels as the front that is generated for it does, if one is, and by
+    these parameters: the last of its flags. And the defaults of the others."""
+    is_generated = any(not front.module for front in manifest.family(name).fronts)
+    known = packs.generated_front(name) if is_generated else Front(name)
+    flags = {flag: default for flag, default in known._flags if flag not in parameters}
+    made = Front(name, known._takes, flags={**flags, **dict.fromkeys(parameters)})
+    return made, tuple(flags.values())
 
 
 def _check_flag(family: str, name: str, value: Any) -> None:
     type_name, values = _flag(family, name)
-    kind = _KINDS[type_name]
+    kind = KINDS[type_name]
     if type(value) is not kind:
         raise unexpected(name, value, f"{'an' if kind is int else 'a'} {kind.__name__}")
     if values and value not in values:

@@ -10,7 +10,7 @@ from runtime import listing, manifest, packs, pytorch
 from runtime.kernel_info import KernelInfo, infos
 
 if pytorch.IS_INSTALLED:
-    from runtime import choice, operators
+    from runtime import choice, gradients, operators
 
 
 def offer(pack: Pack) -> None:
@@ -19,7 +19,8 @@ def offer(pack: Pack) -> None:
     Raises PackError for invalid schemas; nothing is registered then.
     """
     if pytorch.IS_INSTALLED:
-        operators.register(pack, choice.of_call, choice.describe)
+        ways = operators.Ways(choice.of_call, choice.describe, gradients.of_call)
+        operators.register(pack, ways)
 
 
 def load_pack(folder: str | os.PathLike[str]) -> Pack:

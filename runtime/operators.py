@@ -18,7 +18,7 @@ import torch
 from torch.autograd import forward_ad
 
 from codegen import dtypes
-from codegen.manifest import Family, Tensor
+from codegen.manifest import DeclaredGradient, Family, Gradient, Tensor
 from codegen.manifest import Scalar as ScalarArgument
 from codegen.packs import PACK_JSON, Pack, PackError
 from codegen.spec import expressions
@@ -31,12 +31,33 @@ from runtime.when_imported import when_imported
 if TYPE_CHECKING:
     from runtime.kernel_info import KernelInfo
 
-# The kernel of an operator's key; the function tells the call's device and sizes.
+# Tells a call's device and sizes.
 Call = Callable[[], tuple[torch.device, Mapping[str, Any]]]
-Find = Callable[[str, Call], Kernel]
 
 NAMESPACE = "kernelmint"
 DTYPES: dict[str, torch.dtype] = {d.name: getattr(torch, d.torch) for d in dtypes.TABLE}
+_Tensors = Mapping[str, torch.Tensor]
+# Of inputs, outputs and the outputs' gradients, by name, and `needed`, the names of the inputs that
+# need one: the inputs' gradients.
+_Backward = Callable[..., _Tensors]
+
+
+@dataclass(frozen=True)
+class Ways:
+    """What operators need of those above them.
+
+    Attributes:
+        find: gives the kernel of a key and a call.
+        describe: what is known of it, built or not.
+        backward: the backward of a call of a family whose spec declares its gradient; see
+            `gradients.of_call`.
+    """
+
+    find: Callable[[str, Call], Kernel]
+    describe: Callable[[str, Call], KernelInfo]
+    backward: Callable[..., _Backward]
+
+
 _library = torch.library.Library(NAMESPACE, "DEF")  # type: ignore[no-untyped-call]  # PyTorch's
 
 
@@ -44,10 +65,11 @@ class _Operator:
     """What the two operators of one family have in common. Its arguments are read when it is first
     called: defining it must be cheap, since an import defines the operators of all packs."""
 
-    def __init__(self, name: str, find: Find, describe: Callable[[str, Call], KernelInfo]) -> None:
+    def __init__(self, name: str, ways: Ways) -> None:
         self.name = name
-        self.find = find
-        self.describe = describe
+        self.find = ways.find
+        self.describe = ways.describe
+        self.backward = ways.backward
 
     @functools.cached_property
     def family(self) -> Family:
@@ -79,11 +101,17 @@ class _Operator:
         return tuple(f"return_{a.name}" for a in self.outputs if a.optional)
 
     @functools.cached_property
+    def saved(self) -> frozenset[str]:
+        """The inputs and outputs that a backward may look at."""
+        gradient = self.family.gradient
+        if isinstance(gradient, DeclaredGradient):
+            return frozenset(p.name for p in gradient.tensors if p.what in ("input", "output"))
+        return frozenset(a.name for a in self.family.tensors)
+
+    @functools.cached_property
     def shapes(self) -> list[list[expressions.Expression]]:
         """The outputs' extents."""
-        names = {**self._constants, **self.call_scope}
-        names |= {a.name: expressions.scalar_kind(a) for a in self.scalars}
-        return [[expressions.parse(d, names, "int") for d in a.dims] for a in self.outputs]
+        return [[expressions.parse(d, self.scope, "int") for d in a.dims] for a in self.outputs]
 
     @functools.cached_property
     def sizes(self) -> dict[str, expressions.Expression | None]:
@@ -102,6 +130,12 @@ class _Operator:
         names = {**self._constants, **self.call_scope}
         text = self.family.operations
         return None if text is None else expressions.parse(text, names, "int")
+
+    @functools.cached_property
+    def scope(self) -> dict[str, expressions.Kind]:
+        """What expressions may name of a call."""
+        scalars = {a.name: expressions.scalar_kind(a) for a in self.scalars}
+        return {**self._constants, **self.call_scope, **scalars}
 
     @property
     def call_scope(self) -> dict[str, expressions.Kind]:
@@ -155,7 +189,7 @@ class _Operator:
         call, inputs, _ = self._arguments(given, options)
         info = self.describe(key, call)
         scope = {**info.parameters, **info.derived, **self.symbols_of(inputs)}
-        return int(_extent(self.operations, scope, info))
+        return int(extent(self.operations, scope, info))
 
     def _shard(self, name: str) -> None:
         if not hasattr(torch.library, "register_torch_dispatch"):
@@ -186,23 +220,42 @@ class _Operator:
                 return sharding.run(self, operator, key, inputs, options)  # parts have gradients
             gradient = self.family.gradient
             assert gradient is not None
-            asked, _, scalars = self._arguments(inputs, options)
-            present = {name: tensor for name, tensor in named.items() if tensor is not None}
-            pack = packs.of(self.name)
-            make = packs.specs_function(pack, gradient.module, gradient.function)
-            backward = make(
-                self.describe(key, asked).parameters,
-                present,
-                dict(zip(self.scalar_names, scalars, strict=True)),
-            )
             options |= {f"return_{name}": True for name in gradient.keeps}
-            flows = tuple(name in gradient.outputs for name in self.output_names)
             differentiated = _Differentiated(
-                functools.partial(below_autograd, **options), backward, self, flows
+                functools.partial(below_autograd, **options),
+                self._backward(gradient, key, inputs, options),
+                self,
             )
             return _plain(_Differentiable.apply(differentiated, *inputs))  # type: ignore[no-untyped-call]  # PyTorch's
 
         return call
+
+    def _backward(
+        self,
+        gradient: Gradient | DeclaredGradient,
+        key: str,
+        given: Inputs,
+        options: Mapping[str, Any],
+    ) -> _Backward:
+        """The backward of a call."""
+        call, inputs, scalars = self._arguments(given, options)
+        info = self.describe(key, call)
+        if isinstance(gradient, DeclaredGradient):
+            return self.backward(self, info, inputs, scalars, self._asked(options))
+        named = zip(self.inputs, inputs, strict=True)
+        make = packs.specs_function(packs.of(self.name), gradient.module, gradient.function)
+        backward = make(
+            info.parameters,
+            {a.name: tensor for a, tensor in named if tensor is not None},
+            dict(zip(self.scalar_names, scalars, strict=True)),
+        )
+        return lambda *tensors, **_: backward(*tensors)
+
+    def _asked(self, options: Mapping[str, Any]) -> dict[str, bool]:
+        """Of each output, whether a call computes it."""
+        return {
+            a.name: not a.optional or options.get(f"return_{a.name}", False) for a in self.outputs
+        }
 
     def _asks_gradient(self, given: Mapping[str, Any], in_place: bool) -> bool:
         """Whether autograd asks for gradients. Raises InvalidArgument if there is none."""
@@ -294,19 +347,17 @@ class _Operator:
         info = self.describe(key, call)
         self._check_family(info)
         self._check_fake(info, inputs)
-        asked = {
-            a.name: not a.optional or options.get(f"return_{a.name}", False) for a in self.outputs
-        }
+        asked = self._asked(options)
         scope = {**info.parameters, **info.derived, **asked, **self.symbols_of(inputs)}
         values = dict(zip(self.scalar_names, scalars, strict=True))
         for name, default in self.sizes.items():
             value = values[name]
-            scope[name] = _extent(default, scope, info) if value is None and default else value
+            scope[name] = extent(default, scope, info) if value is None and default else value
         return _plain(
             [
                 self._new_empty(
                     inputs,
-                    [_extent(dim, scope, info) for dim in dims] if asked[a.name] else [0],
+                    [extent(dim, scope, info) for dim in dims] if asked[a.name] else [0],
                     _dtype(a, info.parameters),
                 )
                 for a, dims in zip(self.outputs, self.shapes, strict=True)
@@ -371,9 +422,8 @@ class _Differentiated:
     """A call that autograd differentiates."""
 
     run: Callable[..., Any]  # of the inputs
-    backward: Callable[..., Mapping[str, torch.Tensor]]  # of inputs, outputs and their gradients
+    backward: _Backward
     operator: _Operator
-    flows: tuple[bool, ...]  # of each output, whether its gradient reaches the inputs
 
 
 class _Differentiable(torch.autograd.Function):
@@ -388,22 +438,25 @@ class _Differentiable(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: tuple[torch.Tensor, ...]) -> None:
         ctx.call, *tensors = inputs
-        ctx.num_inputs = len(tensors)
-        ctx.save_for_backward(*tensors, *output)
-        ctx.mark_non_differentiable(
-            *(tensor for tensor, flows in zip(output, ctx.call.flows, strict=True) if not flows)
-        )
+        operator = ctx.call.operator
+        ctx.names = [a.name for a in operator.inputs[: len(tensors)]]
+        outputs = list(zip(operator.output_names, output, strict=True))
+        known = [*zip(ctx.names, tensors, strict=True), *outputs]
+        ctx.save_for_backward(*(t if name in operator.saved else None for name, t in known))
+        flowing = operator.family.gradient.outputs
+        ctx.mark_non_differentiable(*(tensor for name, tensor in outputs if name not in flowing))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        operator = ctx.call.operator
-        saved = ctx.saved_tensors
-        inputs = dict(zip((a.name for a in operator.inputs), saved, strict=False))
-        present = {name: tensor for name, tensor in inputs.items() if tensor is not None}
-        names = [a.name for a in operator.outputs]
-        outputs = dict(zip(names, saved[ctx.num_inputs :], strict=True))
-        found = ctx.call.backward(present, outputs, dict(zip(names, gradients, strict=True)))
-        return None, *(found.get(a.name) for a in operator.inputs[: ctx.num_inputs])
+        saved, names = ctx.saved_tensors, ctx.call.operator.output_names
+        inputs = zip(ctx.names, saved, strict=False)
+        found = ctx.call.backward(
+            {name: tensor for name, tensor in inputs if tensor is not None},
+            dict(zip(names, saved[len(ctx.names) :], strict=True)),
+            dict(zip(names, gradients, strict=True)),
+            needed=[n for n, asks in zip(ctx.names, ctx.needs_input_grad[1:], strict=True) if asks],
+        )
+        return None, *map(found.get, ctx.names)
 
 
 # Of symbols, which Python's own would compare: a graph would be one for the outcome.
@@ -413,7 +466,8 @@ _OF_SYMBOLS: Mapping[str, Any] = {
 }
 
 
-def _extent(dim: expressions.Expression, scope: Mapping[str, Any], info: KernelInfo) -> Any:
+def extent(dim: expressions.Expression, scope: Mapping[str, Any], info: KernelInfo) -> Any:
+    """The value of an expression over a call of a kernel. Raises InvalidArgument without one."""
     try:
         return dim.evaluate({**scope, **_OF_SYMBOLS})
     except expressions.EVALUATION_ERRORS as error:
@@ -452,9 +506,8 @@ def _by_name(names: list[str], function: Callable[[dict[str, Any]], Any]) -> Cal
     return call
 
 
-def register(pack: Pack, find: Find, describe: Callable[[str, Call], KernelInfo]) -> None:
-    """Registers the operators of a pack's families; `find` gives the kernel of a key and a call,
-    `describe` what is known of it, built or not.
+def register(pack: Pack, ways: Ways) -> None:
+    """Registers the operators of a pack's families.
 
     Raises PackError for invalid schemas; nothing is registered then.
     """
@@ -469,7 +522,7 @@ def register(pack: Pack, find: Find, describe: Callable[[str, Call], KernelInfo]
                     "reinstall it"
                 ) from None
     for family, schemas in pack.operators.items():
-        _Operator(family, find, describe).define(schemas, family in pack.on_host)
+        _Operator(family, ways).define(schemas, family in pack.on_host)
 
 
 def _mapped(operator: str, written: Sequence[str], values: dict[str, Any]) -> Result:

@@ -245,6 +245,11 @@ def face(pack: Pack, family: str) -> Any:
     return _of_face(pack, family, "KERNEL_CLASS")
 
 
+def generated_front(family: str) -> Any:
+    """What the function that is generated for a family calls."""
+    return _of_face(of(family), family, "_front")
+
+
 @functools.cache
 def _of_face(pack: Pack, family: str, name: str) -> Any:
     path = pack.face(family)

@@ -196,7 +196,7 @@ def load_derived(
 
 
 def load_expression(
-    document: Document, text: str, scope: Mapping[str, Kind], expects: str, *path: str | int
+    document: Document, text: str, scope: Mapping[str, Kind], expects: str | Kind, *path: str | int
 ) -> Expression:
     """The expression at `path`; a stand-in if problems were reported."""
     try:

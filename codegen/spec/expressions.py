@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 from codegen.dtypes import DTYPES, SCALARS
 from codegen.words import did_you_mean
@@ -245,24 +245,21 @@ def syntax(text: str) -> ast.expr:
     return tree
 
 
-def parse(text: str, scope: Mapping[str, Kind], expects: str = "number") -> Expression:
+def parse(text: str, scope: Mapping[str, Kind], expects: str | Kind = "number") -> Expression:
     """Checks `text` against the whitelist, the names of `scope` and their kinds.
 
-    `expects` says what the value must be: "bool", "int" (or a bool), "number" (either, or a float).
+    `expects` says what the value must be: "bool", "int" (or a bool), "number" (either, or a float),
+    or of which kind; only Python evaluates an expression that is a text, which lists its values.
     Raises ExpressionError with every problem.
     """
-    tree = _BareConstants(scope).visit(syntax(text))
-    checker = _Checker(scope)
+    if isinstance(expects, Kind) and expects.is_number:
+        expects = "number" if expects == FLOAT else expects.name
+    wanted = {"": expects} if isinstance(expects, Kind) else {}
+    tree = _BareConstants({**scope, **wanted}).visit(syntax(text))
+    checker = _Checker(scope, chooses_texts=bool(wanted))
     kind = checker.visit(tree)
-    if not checker.problems:
-        fits = {
-            "bool": kind == BOOL,
-            "int": kind in (INT, BOOL),
-            "number": kind is not None and kind.is_number,
-        }
-        if not fits[expects]:
-            needed = {"bool": "true or false", "int": "an integer"}.get(expects, "a single number")
-            checker.problems.append((0, f"'{text.strip()}' must be {needed}"))
+    if not checker.problems and (needed := _needed(kind, expects)):
+        checker.problems.append((0, f"'{text.strip()}' must be {needed}"))
     if not checker.problems:
         _check_constants(tree, checker)
     if not checker.problems and _repetition(tree) > _MAX_REPETITION:
@@ -270,6 +267,22 @@ def parse(text: str, scope: Mapping[str, Kind], expects: str = "number") -> Expr
     if checker.problems:
         raise ExpressionError(sorted(set(checker.problems)))
     return Expression(" ".join(text.split()), tree, kind or INT)
+
+
+def _needed(kind: Kind | None, expects: str | Kind) -> str | None:
+    """What an expression must be and is not."""
+    if isinstance(expects, Kind):
+        values = expects.values or ()
+        if _is_text(kind) and set(kind.values or ()) <= set(values):
+            return None
+        return f"one of {', '.join(values)}"
+    known = {
+        "bool": (kind == BOOL, "true or false"),
+        "int": (kind in (INT, BOOL), "an integer"),
+        "number": (kind is not None and kind.is_number, "a single number"),
+    }
+    fits, needed = known[expects]
+    return None if fits else needed
 
 
 def _depth(tree: ast.AST) -> int:
@@ -326,8 +339,9 @@ _Truths = frozenset[frozenset[str]]
 class _Checker:
     """Finds the kind of each node; None if a problem below it was reported."""
 
-    def __init__(self, scope: Mapping[str, Kind]) -> None:
+    def __init__(self, scope: Mapping[str, Kind], chooses_texts: bool = False) -> None:
         self.scope = scope
+        self.chooses_texts = chooses_texts  # `x if c else y` may be one
         self.problems: list[tuple[int, str]] = []
         self.kinds: dict[ast.expr, Kind | None] = {}
         self.truths: _Truths = frozenset()  # where a node stands
@@ -377,14 +391,23 @@ class _Checker:
                 known, kinds = self.truths, []
                 for branch, outcome in ((node.body, True), (node.orelse, False)):
                     self.truths = known | _truths(node.test, outcome)
-                    kinds.append(self._number(branch))
+                    is_text = self.chooses_texts and _is_text(self.visit(branch))
+                    kinds.append(self.visit(branch) if is_text else self._number(branch))
                 self.truths = known
+                if any(map(_is_text, kinds)):
+                    return self._either(node, kinds)
                 return _common(kinds)
             case ast.Call():
                 return self._call(node)
             case _:
                 self.add(node, f"'{ast.unparse(node)}' is not part of the expression language")
                 return None
+
+    def _either(self, node: ast.IfExp, kinds: list[Kind | None]) -> Kind | None:
+        if not all(map(_is_text, kinds)):
+            self.add(node, f"'{ast.unparse(node)}' is a text or a number")
+            return None
+        return Kind("text", tuple(v for kind in kinds if kind for v in kind.values or ()))
 
     def _constant(self, node: ast.Constant) -> Kind | None:
         value = node.value
@@ -517,6 +540,10 @@ class _Checker:
         for arg in node.args:
             self._integer(arg)
         return BOOL if name == "is_pow2" else INT
+
+
+def _is_text(kind: Kind | None) -> TypeGuard[Kind]:
+    return kind is not None and kind.name == "text"
 
 
 def known_where(condition: Expression, scope: Mapping[str, Kind]) -> dict[str, Kind]:

@@ -265,6 +265,8 @@ class FamilyLoader:
         if changed := [tensor.name for tensor in tensors if tensor.mutated]:
             message = f"{', '.join(changed)} changes in place: such a family has no gradient"
             self.document.report(message, "gradient", key=True)
+        if isinstance(gradient, schema.DeclaredGradient):
+            return None  # once the other family is known: codegen/spec/gradient.py
         inputs = [t.name for t in tensors if t.role is Role.INPUT]
         outputs = [t.name for t in tensors if t.role is Role.OUTPUT]
         optional = [t.name for t in tensors if t.role is Role.OUTPUT and t.optional]

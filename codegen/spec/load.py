@@ -12,6 +12,7 @@ from codegen.spec.checks import (
     load_expression,
 )
 from codegen.spec.family import FamilyLoader
+from codegen.spec.gradient import load_gradient
 from codegen.spec.model import (
     ChoiceRow,
     Family,
@@ -33,8 +34,7 @@ def load(spec_dirs: Sequence[Path], only: str | None = None) -> tuple[Family, ..
     """All families of the folders, by name, or the `only` one. Raises SpecError with every problem
     there is."""
     problems: list[Problem] = []
-    families: dict[str, Family] = {}
-    places: dict[str, Location] = {}  # of their names
+    found: list[tuple[Path, Path]] = []
     for spec_dir in spec_dirs:
         place = Location(display_path(spec_dir), 1, 1)
         try:
@@ -44,8 +44,16 @@ def load(spec_dirs: Sequence[Path], only: str | None = None) -> tuple[Family, ..
             continue
         if only is None:
             problems.extend(_unused(spec_dir, folders))
-        for folder in folders:
-            if only not in (None, folder.name):
+        found += [(spec_dir, folder) for folder in folders]
+        if not folders:
+            message = "no families here: expected <family>/family.yaml (see kernelmint new)"
+            problems.append(Problem(place, message))
+    loaders: dict[str, _FolderLoader] = {}
+    families: dict[str, Family] = {}
+
+    def read(name: str | None) -> None:
+        for spec_dir, folder in found:
+            if name not in (None, folder.name):
                 continue
             loader = _FolderLoader(spec_dir, folder)
             family = loader.load()
@@ -57,10 +65,21 @@ def load(spec_dirs: Sequence[Path], only: str | None = None) -> tuple[Family, ..
                 problems.append(Problem(loader.family.locate("family"), message))
             else:
                 families[family.name] = family
-                places[family.name] = loader.family.locate("family")
-        if not folders:
-            message = "no families here: expected <family>/family.yaml (see kernelmint new)"
-            problems.append(Problem(place, message))
+                loaders[family.name] = loader
+
+    read(only)
+    for name, loader in [*loaders.items()]:
+        if isinstance(declared := loader.gradient, schema.DeclaredGradient):
+            if declared.family not in families and only is not None:
+                read(declared.family)
+            if declared.family in families:
+                other = families[declared.family], loaders[declared.family].gradient
+                families[name] = loader.with_gradient(families[name], declared, *other)
+            elif declared.family not in (names := [folder.name for _, folder in found]):
+                message = f"there is no family '{declared.family}'"
+                hint = did_you_mean(declared.family, names)
+                loader.family.report(message + hint, "gradient", "family")
+            problems.extend(loader.problems)
     for name, family in families.items():
         in_place = f"{name}_out"
         if in_place in families and any(t.role is Role.OUTPUT for t in family.tensors):
@@ -68,10 +87,10 @@ def load(spec_dirs: Sequence[Path], only: str | None = None) -> tuple[Family, ..
                 f"family '{in_place}' is named as an operator of the family '{name}', the one that "
                 "writes into tensors passed by name: rename one of them"
             )
-            problems.append(Problem(places[in_place], message))
+            problems.append(Problem(loaders[in_place].family.locate("family"), message))
     if problems:
         raise SpecError(problems)
-    return tuple(families[name] for name in sorted(families))
+    return tuple(families[name] for name in sorted(families) if only in (None, name))
 
 
 def _family_folders(spec_dir: Path) -> list[Path]:
@@ -114,6 +133,7 @@ class _FolderLoader:
         self.folder = folder
         self.family = Document(folder / "family.yaml")
         self.documents = [self.family]
+        self.gradient: schema.Gradient | None = None
 
     @property
     def problems(self) -> list[Problem]:
@@ -135,6 +155,7 @@ class _FolderLoader:
             self.family.report("no target: add cpu.yaml or smNN.yaml beside this file")
         if written is None:
             return None
+        self.gradient = written.gradient
         with suppress(TooManyProblemsError):
             kinds = {document.path.stem != "cpu" for document, _ in targets}
             loader = FamilyLoader(self.family, self.spec_dir, self.folder)
@@ -155,6 +176,22 @@ class _FolderLoader:
         with suppress(TooManyProblemsError):
             family = replace(family, choices=self._choices(family))
         return None if self.problems else family
+
+    def with_gradient(
+        self,
+        family: Family,
+        declared: schema.DeclaredGradient,
+        other: Family,
+        others: schema.Gradient | None,
+    ) -> Family:
+        """The family with the gradient that `other` gives it, which has a gradient of its own."""
+        again = list(others.inputs) if isinstance(others, schema.GradientFunction) else []
+        if isinstance(others, schema.DeclaredGradient):
+            again = list(others.returns)
+        with suppress(TooManyProblemsError):
+            gradient = load_gradient(self.family, declared, family, other, again)
+            family = replace(family, gradient=gradient)
+        return family
 
     def _check_sources(self, targets: Sequence[Target]) -> None:
         """One library holds what all targets compile: no source may be of two of them."""

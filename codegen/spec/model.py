@@ -11,7 +11,7 @@ from typing import NamedTuple
 from codegen import hardware, manifest
 from codegen.architectures import Architecture, of_target
 from codegen.dtypes import DTYPES
-from codegen.manifest import Gradient, Shard, SizeRange
+from codegen.manifest import DeclaredGradient, Gradient, Shard, SizeRange
 from codegen.spec.expressions import BOOL, DTYPE, FLOAT, INT, Expression, Kind, scalar_kind
 from codegen.spec.names import cpp_type_name, enum_type, taken
 from codegen.spec.problems import Location
@@ -515,7 +515,7 @@ class Family:
     trace: Trace | None
     build: BuildSettings
     reference: str | None
-    gradient: Gradient | None
+    gradient: Gradient | DeclaredGradient | None
     shards: tuple[Shard, ...]
     operations: Expression | None
     # Modules, as they are imported, and a function of each; "": generated, in the family's face.

@@ -194,8 +194,8 @@ class Trace(Written):
     )
 
 
-class Gradient(Written):
-    """What gives the family's gradients: PyTorch's operators of it are differentiable then."""
+class GradientFunction(Written):
+    """A function that gives the family's gradients."""
 
     function: str = Field(
         description="file.py:function of a kernel's parameters, the inputs and the scalars: the "
@@ -209,6 +209,32 @@ class Gradient(Written):
         default_factory=list,
         description="optional outputs that it needs: computed whether or not a call asks for them",
     )
+
+
+class DeclaredGradient(Written):
+    """Another family of the folder of specs, whose kernels give this one's gradients."""
+
+    family: str = Field(description="its name")
+    passes: dict[str, Text | None] = Field(
+        default_factory=dict,
+        description="what its arguments and parameters are of this one: an input, an output, "
+        "`gradient of` an output; for scalars and parameters, an expression. By default what has "
+        "the same name; null: nothing",
+    )
+    returns: dict[str, str] = Field(
+        description="the inputs that have a gradient, and its output that is it", min_length=1
+    )
+
+
+def _gradient_kind(value: Any) -> str:
+    return "<family>" if isinstance(value, dict) and "family" in value else "<function>"
+
+
+# What gives the family's gradients: PyTorch's operators of it are differentiable then.
+Gradient = Annotated[
+    Annotated[GradientFunction, Tag("<function>")] | Annotated[DeclaredGradient, Tag("<family>")],
+    Discriminator(_gradient_kind),
+]
 
 
 class Shard(Written):

@@ -26,6 +26,7 @@ import torch
 import torch.nn.attention
 
 import runtime
+from codegen.manifest import Gradient
 from runtime import manifest, packs
 
 NAME = "kernelmint"
@@ -286,7 +287,7 @@ class _Slot:
             q, k, v, o, do = (t.transpose(1, 2) for t in (query, key, value, o, gradient))
             inputs = {"q": q, "k": k, "v": v}
             hook = manifest.family(_FAMILY).gradient
-            assert hook is not None
+            assert isinstance(hook, Gradient)
             with contextlib.suppress(runtime.InvalidArgument):  # there is none: PyTorch's own
                 make = packs.specs_function(packs.of(_FAMILY), hook.module, hook.function)
                 backward = make({"causal": causal}, inputs, {"scale": scale})

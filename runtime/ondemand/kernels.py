@@ -20,7 +20,7 @@ from urllib.parse import unquote, urlsplit
 from codegen import packs as pack_files
 from codegen.architectures import Architecture, of_target, parse
 from codegen.home import cache_folder
-from codegen.manifest import Family, Target
+from codegen.manifest import DeclaredGradient, Family, Target
 from codegen.packs import Pack, PackError
 from runtime import _native, devices, manifest, ondemand, packs
 from runtime.errors import BuildError, InvalidArgument, KernelNotFound, TargetUnavailable
@@ -54,9 +54,14 @@ def cache() -> Cache:
 
 
 def load(folder: str | os.PathLike[str]) -> list[str]:
-    """Adds the families in a folder of specs, as packs that hold no kernel yet; their kernels are
-    built when they are first asked for. Returns their names. See `loading.load`."""
+    """Adds the families in a folder of specs, and those that give their gradients, as packs that
+    hold no kernel yet; their kernels are built when they are first asked for. Returns their names.
+    See `loading.load`."""
     found = [(source, _family_pack(source)) for source in specs.find(Path(folder))]
+    for source, pack in found:  # which grows
+        other = _giving_gradients(source, manifest.of_pack(pack, source.family))
+        if other is not None and other not in [known for known, _ in found]:
+            found.append((other, _family_pack(other)))
     for source, _ in found:
         owner = packs.owner(source.family)
         if owner is not None and not _was_built_of(owner, source):
@@ -75,6 +80,14 @@ def load(folder: str | os.PathLike[str]) -> list[str]:
             packs.register(pack)
         ondemand.sources[source.family] = source
     return [source.family for source, _ in found]
+
+
+def _giving_gradients(source: Source, family: Family) -> Source | None:
+    """The family that gives a family's gradients, if its spec names one."""
+    if not isinstance(family.gradient, DeclaredGradient):
+        return None
+    name = family.gradient.family
+    return next(other for other in specs.find(source.root) if other.family == name)
 
 
 def _was_built_of(owner: Pack, source: Source) -> bool:
@@ -102,7 +115,8 @@ def _family_pack(source: Source) -> Pack:
             _native.abi,
         ]
     )
-    entry = store.find(request, Roots({}))
+    roots = Roots({"specs": source.root})
+    entry = store.find(request, roots)
     if entry is None:
         store, name = store.writable(), source.family
         with (
@@ -111,7 +125,7 @@ def _family_pack(source: Source) -> Pack:
             store.locked([request], name, progress.wait_for),
             store.work() as (work, _),
         ):
-            entry = store.find(request, Roots({})) or _write_family(store, request, source, work)
+            entry = store.find(request, roots) or _write_family(store, request, roots, source, work)
     pack = _opened.get(entry.folder)
     if pack is None or pack.specs != {source.root.name: source.root}:
         pack = replace(pack_files.read(entry.folder), specs={source.root.name: source.root})
@@ -119,7 +133,7 @@ def _family_pack(source: Source) -> Pack:
     return pack
 
 
-def _write_family(store: Cache, request: str, source: Source, work: Path) -> Entry:
+def _write_family(store: Cache, request: str, roots: Roots, source: Source, work: Path) -> Entry:
     from runtime.ondemand.emit import Spec  # codegen's libraries, which take a while to import
 
     generated = Spec(source).whole()
@@ -127,8 +141,10 @@ def _write_family(store: Cache, request: str, source: Source, work: Path) -> Ent
     for name in (pack_files.MANIFEST, f"python/{source.family}.py"):
         (made / name).parent.mkdir(parents=True, exist_ok=True)
         (made / name).write_text(generated.files[name], encoding="utf-8")
-    nothing = Dependencies()
-    fingerprint = store.identify(request, nothing, Roots({}))
+    other = _giving_gradients(source, generated.family)
+    read = () if other is None else (roots.name(str(other.folder / specs.FAMILY)),)
+    dependencies = Dependencies(files=read)
+    fingerprint = store.identify(request, dependencies, roots)
     described = pack_files.pack_json(
         name=f"{source.family}_specs",
         families=[generated.family],
@@ -142,7 +158,7 @@ def _write_family(store: Cache, request: str, source: Source, work: Path) -> Ent
         specs={},
     )
     (made / pack_files.PACK_JSON).write_text(json.dumps(described, indent=1) + "\n")
-    return store.publish(request, nothing, Roots({}), fingerprint, made)
+    return store.publish(request, dependencies, roots, fingerprint, made)
 
 
 def why_not(target: Target) -> str | None:

@@ -11,7 +11,7 @@ from codegen import staleness
 from runtime.errors import InvalidArgument
 from runtime.ondemand.cache import content
 
-_FAMILY = "family.yaml"
+FAMILY = "family.yaml"
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Source:
         group = sorted(self.folder.parent.glob("*.y*ml")) if self.folder.parent != self.root else []
         if target is None:
             return [*own, *group]
-        return [p for p in (*own, *group) if p.name in (_FAMILY, f"{target}.yaml")]
+        return [p for p in (*own, *group) if p.name in (FAMILY, f"{target}.yaml")]
 
     def written(self, target: str | None = None) -> list[tuple[str, str]]:
         """What a kernel's identity has of them: names and hashes."""
@@ -41,18 +41,18 @@ def find(folder: Path) -> list[Source]:
     Raises InvalidArgument if there are none.
     """
     folder = folder.resolve()
-    if (folder / _FAMILY).is_file():
+    if (folder / FAMILY).is_file():
         return [Source(folder.name, _root_of(folder), folder)]
     root = folder if folder.name == "kernel_specs" else None
-    found = [path.parent for path in sorted(folder.glob(f"*/{_FAMILY}"))]
-    grouped = [path.parent for path in sorted(folder.glob(f"*/*/{_FAMILY}"))]
-    grouped = [path for path in grouped if not (path.parent / _FAMILY).is_file()]
+    found = [path.parent for path in sorted(folder.glob(f"*/{FAMILY}"))]
+    grouped = [path.parent for path in sorted(folder.glob(f"*/*/{FAMILY}"))]
+    grouped = [path for path in grouped if not (path.parent / FAMILY).is_file()]
     if root is None and found and not grouped:
         root = _root_of(found[0])
     sources = [Source(path.name, root or folder, path) for path in (*found, *grouped)]
     if not sources:
         raise InvalidArgument(
-            f"{folder}: no families here: expected the folder of a family (it has a {_FAMILY}), of "
+            f"{folder}: no families here: expected the folder of a family (it has a {FAMILY}), of "
             "a group, or of specs"
         )
     return sources
@@ -80,7 +80,7 @@ def of_pack(family: str, folder: str, specs: dict[str, Path]) -> Source | None:
     if name not in specs:
         return None
     place = specs[name].resolve() / below
-    return Source(family, specs[name].resolve(), place) if (place / _FAMILY).is_file() else None
+    return Source(family, specs[name].resolve(), place) if (place / FAMILY).is_file() else None
 
 
 @functools.cache

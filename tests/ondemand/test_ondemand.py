@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -369,6 +370,25 @@ def test_a_folder_without_families_and_a_family_of_another_pack_are_refused(
     ):
         runtime.load(family.specs)
     assert family.name not in runtime.families()
+
+
+def test_a_family_brings_the_one_that_gives_its_gradients_and_follows_its_changes(tmp_path, cache):
+    for name in ("csr_sum", "csr_gather"):
+        shutil.copytree(Path(__file__).parents[1] / "families" / name, tmp_path / "specs" / name)
+    code = """if True:
+        import pathlib, sys, runtime
+        print(*sorted({info.family for info in runtime.load(f"{sys.argv[1]}/csr_sum")}))
+        other = pathlib.Path(sys.argv[1], "csr_gather/family.yaml")
+        other.write_text(other.read_text().replace("rows", "count"))
+        try:
+            runtime.load(f"{sys.argv[1]}/csr_sum")
+        except runtime.BuildError as error:
+            print(error)
+    """
+    lines = in_new_process(code, tmp_path / "specs").stdout.splitlines()
+    assert lines[0] == "csr_gather csr_sum"
+    assert "csr_sum/family.yaml:9:" in lines[1]
+    assert "the family csr_gather needs 'count'" in lines[1]
 
 
 def test_a_folder_of_an_installed_pack_is_its_own_families_alone(cache, monkeypatch):

@@ -1,0 +1,279 @@
+"""`gradient:` of a family.yaml that names another family: what a kernel of it is passed."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Mapping
+
+from codegen.dtypes import TABLE
+from codegen.manifest import DeclaredGradient, Passed
+from codegen.spec import schema
+from codegen.spec.checks import load_expression
+from codegen.spec.expressions import DEVICE_FACTS, INT, Kind
+from codegen.spec.model import Family, Parameter, ParameterType, Role, Scalar, Tensor
+from codegen.spec.source import Document
+from codegen.words import did_you_mean
+
+_OF = "gradient of "
+_FLOATS = {dtype.name for dtype in TABLE if "float" in dtype.torch}
+_STRIDES = ("any", "rows", "contiguous")  # the later, the less a kernel takes
+
+
+def load_gradient(
+    document: Document,
+    written: schema.DeclaredGradient,
+    own: Family,
+    other: Family,
+    again: Iterable[str],
+) -> DeclaredGradient:
+    """What a call of `other` is passed and returns for a call of `own`; problems go to the document
+    of `own`. `again` are the inputs of `other` that have gradients in turn."""
+    return _Loader(document, written, own, other).load(frozenset(again))
+
+
+class _Loader:
+    def __init__(
+        self, document: Document, written: schema.DeclaredGradient, own: Family, other: Family
+    ) -> None:
+        self.document = document
+        self.written = written
+        self.own = own
+        self.other = other
+        self.own_tensors = {tensor.name: tensor for tensor in own.tensors}
+        self.inputs = [t for t in other.tensors if t.role is Role.INPUT]
+        constants = {p.name: p.kind for p in own.parameters}
+        constants |= {value.name: value.expression.kind for value in own.derived}
+        scalars = {scalar.name: scalar.kind for scalar in own.scalars}
+        self.named = {**constants, **dict.fromkeys(own.symbols, INT), **scalars}
+        self.scope = {**constants, **own.call_scope, **scalars}
+        self.sizes: dict[str, str] = {}  # what the other's symbols are of this one
+        self.dtypes: dict[str, str] = {}  # and its dtype parameters
+
+    def load(self, again: frozenset[str]) -> DeclaredGradient:
+        before = len(self.document.problems)
+        choices = [p for p in self.other.parameters if p.type is not ParameterType.DTYPE]
+        parameters = self._undecided(choices)
+        known = [argument.name for argument in self.inputs]
+        known += [scalar.name for scalar in self.other.scalars]
+        known += [parameter.name for parameter in choices]
+        for name in self.written.passes:
+            if name not in known:
+                message = f"{self._other} takes no '{name}'{did_you_mean(name, known)}"
+                self._report(message, "passes", name, key=True)
+        tensors = [self._tensor(argument) for argument in self.inputs]
+        keeps = [p.name for p in tensors if p.what == "output" and self._own(p).optional]
+        for argument, passed in zip(self.inputs, tensors, strict=True):
+            self._check(argument, passed, keeps)
+            own = self.own_tensors.get(passed.name)
+            if own is not None and passed.what != "zeros":
+                self._bind(argument, own)
+        outputs = [p.name for p in tensors if p.what == "gradient"]
+        for argument, passed in zip(self.inputs, tensors, strict=True):
+            if passed.what == "output" and passed.name not in outputs and argument.name in again:
+                self._report(
+                    f"'{argument.name}' of {self._other} has a gradient, which {passed.name} would "
+                    f"lose: pass 'gradient of {passed.name}', too",
+                    "passes", argument.name,
+                )  # fmt: skip
+        if not outputs and len(self.document.problems) == before:
+            self._report(f"nothing is passed a gradient: write {_OF}…", "passes")
+        self._check_returns()
+        return DeclaredGradient(
+            family=self.other.name,
+            inputs=tuple(self.written.returns),
+            outputs=tuple(dict.fromkeys(outputs)),
+            keeps=tuple(dict.fromkeys(keeps)),
+            tensors=tuple(
+                self._zeros(argument) if passed.what == "zeros" else passed
+                for argument, passed in zip(self.inputs, tensors, strict=True)
+            ),
+            scalars=tuple(self._scalar(scalar) for scalar in self.other.scalars),
+            parameters={
+                name: text
+                for name, parameter in parameters.items()
+                if (text := self._value(name, parameter.kind)) is not None
+            },
+            returns=dict(self.written.returns),
+        )
+
+    @property
+    def _other(self) -> str:
+        return f"the family {self.other.name}"
+
+    def _own(self, passed: Passed) -> Tensor:
+        return self.own_tensors[passed.name]
+
+    def _report(self, message: str, *path: str, key: bool = False) -> None:
+        self.document.report(message, "gradient", *path, key=key)
+
+    def _undecided(self, choices: Iterable[Parameter]) -> dict[str, Parameter]:
+        """What a call does not decide already."""
+        front = self.other.generated_front
+        taken = {name for name, _ in front.takes} if front else set()
+        for name in taken & self.written.passes.keys():
+            message = f"'{name}' is taken from the call by the front of {self._other}"
+            self._report(message, "passes", name, key=True)
+        return {p.name: p for p in choices if p.name not in taken}
+
+    def _tensor(self, argument: Tensor) -> Passed:
+        """What an input of the other is passed."""
+        name = argument.name
+        text = self.written.passes.get(name, name if name in self.own_tensors else None)
+        if argument.mutated:
+            if name in self.written.passes:
+                message = f"{self._other} changes '{name}' in place: it is passed zeros"
+                self._report(message, "passes", name, key=True)
+            return Passed(what="zeros")
+        if text is None:
+            if not argument.optional:
+                message = f"{self._other} needs '{name}': say in passes what it is"
+                self._report(message, "passes")
+            return Passed(what="nothing")
+        is_gradient = text.startswith(_OF)
+        wanted = text.removeprefix(_OF).strip()
+        found = self.own_tensors.get(wanted)
+        outputs = [t.name for t in self.own.tensors if t.role is Role.OUTPUT]
+        if found is None or (is_gradient and found.role is not Role.OUTPUT):
+            known = outputs if is_gradient else self.own_tensors
+            what = "an output" if is_gradient else "an input, an output or 'gradient of' an output"
+            message = f"'{wanted}' is not {what}{did_you_mean(wanted, known)}"
+            self._report(message, "passes", name)
+            return Passed(what="nothing")
+        if is_gradient:
+            return Passed(what="gradient", name=wanted)
+        is_stricter = _STRIDES.index(argument.strides) > _STRIDES.index(found.strides)
+        is_input = found.role is Role.INPUT
+        return Passed(
+            what="input" if is_input else "output",
+            name=wanted,
+            contiguous=is_input and is_stricter,
+        )
+
+    def _check(self, argument: Tensor, passed: Passed, keeps: list[str]) -> None:
+        """Reports what a tensor of the other cannot be passed."""
+        if passed.what in ("zeros", "nothing"):
+            return
+        own, path = self._own(passed), ("passes", argument.name)
+        if own.optional and not argument.optional and passed.name not in keeps:
+            self._report(f"'{own.name}' is optional, but '{argument.name}' is not", *path)
+        if own.on_host != argument.on_host:
+            where = "on the host" if own.on_host else "not on the host"
+            self._report(f"'{own.name}' is {where}, unlike '{argument.name}'", *path)
+        if passed.what == "gradient" and not self._values(own.dtype) & _FLOATS:
+            self._report(f"'{own.name}' is {own.dtype}, which has no gradient", *path)
+
+    def _values(self, dtype: str) -> set[str]:
+        """The dtypes that a tensor of this family may have."""
+        for parameter in self.own.parameters:
+            if parameter.name == dtype:
+                return {*map(str, parameter.values)} if parameter.values else {*_FLOATS, dtype}
+        return {dtype}
+
+    def _bind(self, argument: Tensor, own: Tensor) -> None:
+        """What a tensor says of the other's symbols and dtypes; reports what disagrees."""
+        path = ("passes", argument.name)
+        what = f"'{argument.name}' of {self._other}"
+        if len(argument.dims) != len(own.dims):
+            self._report(f"{what} is {_shape(argument)}, but {own.name} is {_shape(own)}", *path)
+            return
+        for dim, given in zip(argument.dims, own.dims, strict=True):
+            if dim.symbol is None:
+                continue
+            text = given.expression.normal
+            known = self.sizes.setdefault(dim.symbol, text)
+            if _differ(known, text):
+                what = f"{dim.symbol} of {self._other}"
+                self._report(f"{what} is {known}, but by {own.name} it is {text}", *path)
+        parameters = [p.name for p in self.other.parameters]
+        if argument.dtype in parameters:
+            known = self.dtypes.setdefault(argument.dtype, own.dtype)
+            if known != own.dtype:
+                what = f"{argument.dtype} of {self._other}"
+                self._report(f"{what} is {known}, but {own.name} is {own.dtype}", *path)
+        elif self._values(own.dtype) != {argument.dtype}:
+            self._report(f"{what} is {argument.dtype}, but {own.name} is {own.dtype}", *path)
+
+    def _zeros(self, argument: Tensor) -> Passed:
+        """A tensor that the other adds to."""
+        shape, unknown = [], []
+        for dim in argument.dims:
+            if dim.expression.names <= self.sizes.keys():
+                tree = ast.parse(dim.expression.normal, mode="eval").body
+                shape.append(ast.unparse(_Renamed(self.sizes).visit(tree)))
+            else:
+                unknown.append(dim.expression.text)
+        dtype = self.dtypes.get(argument.dtype, argument.dtype)
+        if dtype == argument.dtype and dtype in [p.name for p in self.other.parameters]:
+            unknown.append(dtype)
+        for text in unknown:
+            what = f"'{argument.name}' of {self._other} has {text}"
+            self._report(f"{what}, which nothing that is passed says", "passes")
+        return Passed(what="zeros", shape=tuple(shape), dtype=dtype)
+
+    def _scalar(self, scalar: Scalar) -> str | None:
+        text = self._value(scalar.name, scalar.kind)
+        if text is None and scalar.default is None:
+            message = f"{self._other} needs '{scalar.name}': say in passes what it is"
+            self._report(message, "passes")
+        return text
+
+    def _value(self, name: str, kind: Kind) -> str | None:
+        """The expression of a scalar or a parameter of the other; None: it is left open."""
+        text = self.written.passes.get(name, name if name in self.named else None)
+        if text is None:
+            return None
+        path = ("gradient", "passes", name)
+        found = load_expression(self.document, text, self.scope, kind, *path)
+        for scalar in self.own.scalars:
+            facts = scalar.default.names & {*DEVICE_FACTS} if scalar.default else ()
+            if facts and scalar.name in found.names:
+                message = f"the default of '{scalar.name}' is a fact about the device"
+                self._report(f"{message}, which is not known here", "passes", name)
+        return found.normal
+
+    def _check_returns(self) -> None:
+        inputs = [t.name for t in self.own.tensors if t.role is Role.INPUT]
+        given = {t.name: t for t in self.other.tensors if t.role is Role.OUTPUT or t.mutated}
+        for name, returned in self.written.returns.items():
+            path = ("returns", name)
+            if name not in inputs:
+                message = f"'{name}' is not an input{did_you_mean(name, inputs)}"
+                self._report(message, *path, key=True)
+                continue
+            own = self.own_tensors[name]
+            if not self._values(own.dtype) & _FLOATS or own.on_host:
+                what = "on the host" if own.on_host else own.dtype
+                self._report(f"'{name}' is {what}, which has no gradient", *path, key=True)
+            if returned not in given:
+                message = f"{self._other} returns no '{returned}'{did_you_mean(returned, given)}"
+                self._report(message, *path)
+                continue
+            gives = given[returned]
+            pairs = list(zip(gives.dims, own.dims, strict=False))
+            if len(gives.dims) != len(own.dims) or any(
+                dim.symbol and _differ(self.sizes.get(dim.symbol, ""), extent.expression.normal)
+                for dim, extent in pairs
+            ):
+                what = ", ".join(
+                    self.sizes.get(dim.expression.normal, dim.expression.text) for dim in gives.dims
+                )
+                self._report(f"'{returned}' is [{what}], but {name} is {_shape(own)}", *path)
+
+
+class _Renamed(ast.NodeTransformer):
+    """Names to the expressions that they are elsewhere."""
+
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        self.texts = texts
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.parse(self.texts.get(node.id, node.id), mode="eval").body
+
+
+def _differ(a: str, b: str) -> bool:
+    """Whether two extents are surely not one: names and numbers that are not alike."""
+    return a != b and all(text.isidentifier() or text.isdigit() for text in (a, b))
+
+
+def _shape(tensor: Tensor) -> str:
+    return f"[{', '.join(dim.expression.text for dim in tensor.dims)}]"

@@ -1,0 +1,171 @@
+"""Gradients that a family's spec declares: by kernels of another family of its pack, which are
+picked as its front picks them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from codegen.manifest import DeclaredGradient, Family, Passed
+from codegen.spec.expressions import Expression, parse, scalar_kind
+from codegen.spec.where import parameter_kind
+from runtime import manifest
+from runtime.front import KINDS, Front, of_family
+from runtime.handle import Inputs, Scalar
+from runtime.operators import DTYPES, extent
+
+if TYPE_CHECKING:
+    from runtime.kernel_info import KernelInfo
+    from runtime.operators import _Operator
+
+Tensors = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What calls of the family that gives the gradients take."""
+
+    gradient: DeclaredGradient
+    other: Family
+    front: Front
+    flags: tuple[Any, ...]  # the front's own defaults
+    parameters: tuple[tuple[Expression, type], ...]  # of the kernel: the flags behind them
+    scalars: tuple[Expression | None, ...]
+    defaults: Mapping[str, Expression]  # of the scalars that expressions name
+    again: frozenset[str]  # the inputs that have gradients in turn
+
+
+@functools.cache
+def _plan(operator: _Operator) -> _Plan:
+    gradient, scope = operator.family.gradient, operator.scope
+    assert isinstance(gradient, DeclaredGradient)
+    other = manifest.family(gradient.family)
+    parameters = {
+        parameter.name: (parse(text, scope, parameter_kind(parameter)), KINDS[parameter.type])
+        for parameter in other.parameters
+        if (text := gradient.parameters.get(parameter.name)) is not None
+    }
+    scalars = tuple(
+        None if text is None else parse(text, scope, scalar_kind(scalar))
+        for scalar, text in zip(other.scalars, gradient.scalars, strict=True)
+    )
+    found = [expression for expression, _ in parameters.values()]
+    named = {name for e in (*found, *scalars) if e is not None for name in e.names}
+    front, flags = of_family(other.name, parameters)
+    return _Plan(
+        gradient=gradient,
+        other=other,
+        front=front,
+        flags=flags,
+        parameters=tuple(parameters.values()),
+        scalars=scalars,
+        defaults={
+            scalar.name: parse(scalar.default, scope)
+            for scalar in operator.scalars
+            if scalar.name in named and scalar.default is not None
+        },
+        again=frozenset(other.gradient.inputs if other.gradient else ()),
+    )
+
+
+@dataclass(frozen=True)
+class Backward:
+    """The backward of one call.
+
+    Attributes:
+        operator: of the family that was called.
+        info: the kernel that was called.
+        scope: what expressions may name of the call: sizes, scalars, and which tensors there are.
+    """
+
+    operator: _Operator
+    info: KernelInfo
+    scope: Mapping[str, Any]
+
+    def __call__(
+        self, inputs: Tensors, outputs: Tensors, gradients: Tensors, needed: list[str]
+    ) -> Tensors:
+        """The gradients of the inputs that are `needed`, of inputs and outputs that were saved and
+        of the outputs' gradients."""
+        plan = _plan(self.operator)
+        returns = plan.gradient.returns
+        wished = {returns[name] for name in needed}
+        given: dict[str, torch.Tensor | None] = {}
+        for argument, passed in zip(plan.other.inputs, plan.gradient.tensors, strict=True):
+            tensor = None
+            if passed.what == "input":
+                tensor = inputs.get(passed.name)
+            elif passed.what == "output":
+                tensor = outputs[passed.name]
+            elif passed.what == "gradient" and self.scope[passed.name]:
+                tensor = _laid_out(gradients[passed.name])
+            elif passed.what == "zeros" and (argument.name in wished or not argument.optional):
+                tensor = self._zeros(passed, gradients[plan.gradient.outputs[0]])
+            if passed.contiguous and tensor is not None:
+                tensor = tensor.contiguous()
+            given[argument.name] = tensor
+        asking = {name for name, t in given.items() if t is not None and t.requires_grad}
+        is_last = torch.is_grad_enabled() and not asking <= plan.again
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not is_last):
+            result = plan.front(
+                tuple(given.values()),
+                tuple([None if e is None else self._value(e) for e in plan.scalars]),
+                tuple([a.name in wished for a in plan.other.outputs if a.optional]),
+                None,
+                plan.flags + tuple([kind(self._value(e)) for e, kind in plan.parameters]),
+            )
+        computed = [a.name for a in plan.other.outputs if not a.optional or a.name in wished]
+        results = result if isinstance(result, tuple) else (result,)
+        found: dict[str, Any] = {**given, **dict(zip(computed, results, strict=False))}
+        returned = {name: found[returns[name]] for name in needed}  # autograd casts them
+        return self._refusing(returned) if is_last else returned
+
+    def _value(self, expression: Expression) -> Any:
+        return extent(expression, self.scope, self.info)
+
+    def _zeros(self, passed: Passed, like: torch.Tensor) -> torch.Tensor:
+        names = self.operator.scope
+        shape = [self._value(parse(dim, names, "int")) for dim in passed.shape]
+        dtype = self.info.parameters.get(passed.dtype, passed.dtype)
+        return like.new_zeros(shape, dtype=DTYPES[str(dtype)])
+
+    def _refusing(self, found: dict[str, torch.Tensor]) -> Tensors:
+        """The same, which autograd cannot differentiate again, and says so once it is asked to."""
+        message = (
+            f"{self.operator.name}: its gradients are {_plan(self.operator).other.name}'s, which "
+            "has none: they cannot be differentiated again"
+        )
+        refuse = torch._C._functions.DelayedError(message.encode(), len(found))
+        results = refuse(*(tensor.detach().requires_grad_() for tensor in found.values()))
+        results = results if isinstance(results, tuple) else (results,)
+        return dict(zip(found, results, strict=True))
+
+
+def of_call(
+    operator: _Operator,
+    info: KernelInfo,
+    inputs: Inputs,
+    scalars: tuple[Scalar, ...],
+    asked: Mapping[str, bool],
+) -> Backward:
+    """The backward of a call with these arguments; `asked` are the outputs, and whether each is
+    computed."""
+    plan = _plan(operator)
+    scope = {**info.parameters, **info.derived, **operator.symbols_of(inputs), **asked}
+    for scalar, value in zip(operator.scalars, scalars, strict=True):
+        if value is None and scalar.name in plan.defaults:
+            value = extent(plan.defaults[scalar.name], scope, info)
+            value = scalar.values[value] if scalar.values else value
+        scope[scalar.name] = value
+    return Backward(operator, info, scope)
+
+
+def _laid_out(gradient: torch.Tensor) -> torch.Tensor:
+    """As kernels write outputs: what is expanded, or a part of other memory, is copied."""
+    if gradient.is_contiguous() and gradient.storage_offset() == 0:
+        return gradient
+    return gradient.clone(memory_format=torch.contiguous_format)
