@@ -1,0 +1,380 @@
+"""flash-attn's functions. What a call says is brought into the form that upstream's kernels take,
+as its binding does; a front then finds the kernel, and the family's gradient the backward pass."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+import kernelmint
+
+_HEAD_DIMS = (32, 64, 96, 128, 192, 256)
+
+
+@dataclass(frozen=True)
+class _Mask:
+    """Which keys a query sees: -1 is all of a side."""
+
+    left: int
+    right: int
+
+    @property
+    def causal(self) -> bool:
+        return self.left < 0 and self.right == 0
+
+    @property
+    def local(self) -> bool:
+        return self.left >= 0 or self.right > 0
+
+
+def _mask(
+    causal: bool, window: tuple[int, int], seqlen_q: int, seqlen_k: int, biased: bool
+) -> _Mask:
+    left, right = (-1 if side < 0 or side >= seqlen_k else side for side in window)
+    if causal and (seqlen_q > 1 or biased):  # the only query sees all keys either way
+        right = 0
+    return _Mask(left, right)
+
+
+@torch.library.custom_op("flash_attn_pack::philox", mutates_args=())
+def _philox(like: Tensor, count: int) -> Tensor:
+    """The seed and the offset of `count` random numbers a thread, [2] on the CPU, which PyTorch's
+    generator of the device of `like` then leaves out."""
+    index = torch.cuda.current_device() if like.device.index is None else like.device.index
+    generator = torch.cuda.default_generators[index]
+    offset = generator.get_offset()
+    generator.set_offset(offset + math.ceil(count / 4) * 4)
+    seed = generator.initial_seed()
+    return torch.tensor([seed - (1 << 64) if seed >= 1 << 63 else seed, offset])
+
+
+@_philox.register_fake
+def _(like: Tensor, count: int) -> Tensor:
+    return torch.empty(2, dtype=torch.int64)
+
+
+@functools.lru_cache
+def _multiprocessors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def _num_splits(blocks: int, multiprocessors: int, steps: int, most: int = 128) -> int:
+    """The fewest splits whose waves are filled to 85% of what the best number fills."""
+    if blocks >= 0.8 * multiprocessors:
+        return 1
+
+    def efficiency(splits: int) -> float:
+        waves = blocks * splits / multiprocessors
+        return waves / math.ceil(waves)
+
+    def differs(splits: int) -> bool:  # from one split fewer, in steps of a split
+        return splits == 1 or -(-steps // splits) != -(-steps // (splits - 1))
+
+    eligible = [n for n in range(1, min(most, multiprocessors, steps) + 1) if differs(n)]
+    best = max(map(efficiency, eligible), default=0.0)
+    return next((n for n in eligible if efficiency(n) >= 0.85 * best), 1)
+
+
+def _splits(q: Tensor, seqlen_q: int, seqlen_k: int) -> int:
+    """Upstream's choice for q [B, seqlen_q, H, D]."""
+    step = 256 if q.shape[3] <= 64 else 128 if q.shape[3] <= 128 else 64
+    blocks = q.shape[0] * q.shape[2] * -(-seqlen_q // 64)
+    # Twice the multiprocessors: of the kernels' 128 threads they hold two blocks.
+    return _num_splits(blocks, 2 * _multiprocessors(q.device), -(-seqlen_k // step))
+
+
+def _get_block_size_n(device, head_dim: int, is_dropout: bool, is_causal: bool) -> int:
+    """Keys of a step of the forward kernel, which upstream's tests ask."""
+    names = {64: 128 if not is_dropout else 64, 96: 64, 128: 64 if not is_dropout else 32}
+    return 128 if head_dim <= 32 else next((n for d, n in names.items() if head_dim <= d), 64)
+
+
+def _rows(t: Tensor | None) -> Tensor | None:
+    return t if t is None or t.stride(-1) == 1 else t.contiguous()
+
+
+def _padded(t: Tensor) -> Tensor:
+    """Rows of a multiple of 8 elements, each beside the next."""
+    left = -t.shape[-1] % 8
+    return pad(t, (0, left)) if left else t if t.stride(-1) == 1 else t.contiguous()
+
+
+def _slopes(slopes: Tensor | None) -> Tensor | None:
+    return slopes if slopes is None or slopes.dim() == 2 else slopes[None]
+
+
+def _by_groups(q: Tensor, heads: int) -> Tensor:
+    """[B, 1, H, D] -> [B, H / heads, heads, D]: the queries that share a head of keys are rows."""
+    return q.unflatten(2, (heads, -1))[:, 0].transpose(1, 2)
+
+
+def _from_groups(out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+    """What became of them, as [B, 1, H, D] and [B, H, 1]."""
+    return out.transpose(1, 2).flatten(1, 2)[:, None], lse.flatten(1)[..., None]
+
+
+def _even(
+    q: Tensor, k: Tensor, slopes: Tensor | None, mask: _Mask, tiles: tuple[int, int]
+) -> tuple[bool, bool]:
+    """Whether the head dimension is a kernel's, and whether all tiles are whole, too."""
+    columns = q.shape[3] in _HEAD_DIMS and slopes is None
+    whole = q.shape[1] % tiles[0] == 0 and k.shape[1] % tiles[1] == 0
+    return columns, columns and whole and not mask.local and q.shape[3] <= 128
+
+
+def _attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    dropout_p: float,
+    softmax_scale: float | None,
+    causal: bool,
+    window_size: tuple[int, int],
+    softcap: float,
+    alibi_slopes: Tensor | None,
+    deterministic: bool,
+    return_attn_probs: bool,
+    cu_seqlens_q: Tensor | None = None,
+    cu_seqlens_k: Tensor | None = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
+    block_table: Tensor | None = None,
+) -> Tensor | tuple[Tensor, Tensor, Tensor]:
+    """Of q [B, Sq, H, D], k and v [B, Sk, Hk, D]; B is 1 with cu_seqlens."""
+    head_dim = q.shape[-1]
+    scale = head_dim**-0.5 if softmax_scale is None else softmax_scale
+    q, k, v = _padded(q), _padded(k), _padded(v)
+    slopes = _slopes(alibi_slopes)
+    seqlen_q = q.shape[1] if max_seqlen_q is None else max_seqlen_q
+    seqlen_k = k.shape[1] if max_seqlen_k is None else max_seqlen_k
+    if softcap > 0 and dropout_p > 0:
+        raise ValueError("softcap > 0: flash-attn caps no scores with dropout")
+    if seqlen_k == 0:
+        out = q[..., :head_dim] * 0.0
+        lse = q.new_full((q.shape[0], q.shape[2], q.shape[1]), math.inf, dtype=torch.float32)
+        lse = lse if cu_seqlens_q is None else lse[0]
+        return (out, lse, q.new_empty(0)) if return_attn_probs else out
+
+    mask = _mask(causal, window_size, seqlen_q, seqlen_k, slopes is not None)
+    dropout = dropout_p > 0
+    returns_probs = return_attn_probs and dropout
+    is_packed = cu_seqlens_q is not None
+    needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v))
+    # A single query: the queries of a group become rows of one head. (Packed ones that need a
+    # gradient stay as they are: the backward pass takes both packed, or neither.)
+    grouped = (
+        seqlen_q == 1 and q.shape[2] > k.shape[2] and not (mask.causal or mask.local or dropout)
+        and slopes is None and not (is_packed and needs_grad)
+    )  # fmt: skip
+    if grouped:
+        q = _by_groups(q.transpose(0, 1) if is_packed else q, k.shape[2])
+        cu_seqlens_q, seqlen_q = None, q.shape[1]
+
+    splits = 1
+    if not dropout and (grouped or not is_packed):
+        splits = _splits(q, seqlen_q, seqlen_k)
+    common = {
+        "softmax_scale": scale, "softcap": float(softcap),
+        "window_left": mask.left, "window_right": mask.right,
+        "max_seqlen_q": seqlen_q, "max_seqlen_k": seqlen_k,
+        "causal": mask.causal, "local": mask.local, "capped": softcap > 0,
+        "deterministic": deterministic,
+    }  # fmt: skip
+    probs = None
+    if splits > 1 or block_table is not None:
+        even_k, even_mn = _even(q, k, slopes, mask, (64, 256 if q.shape[3] <= 64 else 128))
+        out, lse = kernelmint.flash_attn_split(
+            *(q, k, v, cu_seqlens_q, cu_seqlens_k),
+            block_table=_rows(block_table), alibi_slopes=slopes, num_splits=splits,
+            split=splits > 1, even_k=even_k, even_mn=even_mn and not is_packed, **common,
+        )  # fmt: skip
+    else:
+        sequences = len(cu_seqlens_q) - 1 if cu_seqlens_q is not None else q.shape[0]
+        rng = _philox(q, sequences * q.shape[2] * 32) if dropout else None
+        tiles = (128, 128 if q.shape[3] <= 64 else 64)
+        even_k, even_mn = _even(q, k, slopes, mask, tiles)
+        out, lse, *more = kernelmint.flash_attn_forward(
+            *(q, k, v, cu_seqlens_q, cu_seqlens_k), alibi_slopes=slopes, rng=rng,
+            p_dropout=float(dropout_p), dropout=dropout, dmask=returns_probs,
+            even_k=even_k and not returns_probs,
+            even_mn=even_mn and not (is_packed or returns_probs),
+            return_s_dmask=returns_probs, return_rng_state=dropout, **common,
+        )  # fmt: skip
+        probs = more[0] if returns_probs else None
+    if grouped:
+        out, lse = _from_groups(out, lse)
+        if is_packed:  # each sequence is one query
+            out, lse = out.transpose(0, 1), lse.permute(2, 1, 0)
+    out = out[..., :head_dim]
+    if not return_attn_probs:
+        return out
+    return out, lse[0] if is_packed else lse, q.new_empty(0) if probs is None else probs
+
+
+def flash_attn_func(
+    q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0,
+    alibi_slopes=None, deterministic=False, return_attn_probs=False,
+):  # fmt: skip
+    """Attention of q [B, Sq, H, D] over k and v [B, Sk, Hk, D], in bf16 or fp16.
+
+    Args:
+        dropout_p: how probably a probability is dropped.
+        softmax_scale: the factor on q k^T; D ** -0.5 if None.
+        causal: whether query i sees keys up to Sk - Sq + i alone.
+        window_size: how many keys before and after its own a query sees; -1: all.
+        softcap: scores become softcap * tanh(score / softcap); 0: as they are.
+        alibi_slopes: f32, [H] or [B, H]: what a score loses for each key of distance.
+        deterministic: whether the backward pass adds up dq in the same order each time.
+        return_attn_probs: whether to return the log-sum-exps and, with dropout, the probabilities.
+
+    Returns:
+        out [B, Sq, H, D]; with return_attn_probs also lse [B, H, Sq] and the probabilities
+        [B, H, Sq, Sk], lengths rounded up to 128, negative if dropped; empty without dropout.
+    """
+    return _attention(
+        q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes,
+        deterministic, return_attn_probs,
+    )  # fmt: skip
+
+
+def flash_attn_kvpacked_func(
+    q, kv, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0,
+    alibi_slopes=None, deterministic=False, return_attn_probs=False,
+):  # fmt: skip
+    """flash_attn_func of kv [B, Sk, 2, Hk, D]."""
+    k, v = kv.unbind(2)
+    return _attention(
+        q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes,
+        deterministic, return_attn_probs,
+    )  # fmt: skip
+
+
+def flash_attn_qkvpacked_func(
+    qkv, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0,
+    alibi_slopes=None, deterministic=False, return_attn_probs=False,
+):  # fmt: skip
+    """flash_attn_func of qkv [B, S, 3, H, D]."""
+    q, k, v = qkv.unbind(2)
+    return _attention(
+        q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes,
+        deterministic, return_attn_probs,
+    )  # fmt: skip
+
+
+def flash_attn_varlen_func(
+    q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p=0.0,
+    softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None,
+    deterministic=False, return_attn_probs=False, block_table=None,
+):  # fmt: skip
+    """flash_attn_func of packed sequences: q [total_q, H, D], k and v [total_k, Hk, D], or pages
+    [pages, page_size, Hk, D] with block_table; cu_seqlens [sequences + 1], i32.
+
+    out is [total_q, H, D], lse [H, total_q]."""
+    if block_table is None:
+        k, v = k[None], v[None]
+    found = _attention(
+        q[None], k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes,
+        deterministic, return_attn_probs, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k,
+        block_table,
+    )  # fmt: skip
+    return (found[0][0], *found[1:]) if return_attn_probs else found[0]
+
+
+def flash_attn_varlen_kvpacked_func(
+    q, kv, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p=0.0,
+    softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None,
+    deterministic=False, return_attn_probs=False,
+):  # fmt: skip
+    """flash_attn_varlen_func of kv [total_k, 2, Hk, D]."""
+    k, v = kv.unbind(1)
+    return flash_attn_varlen_func(
+        q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p, softmax_scale,
+        causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
+    )  # fmt: skip
+
+
+def flash_attn_varlen_qkvpacked_func(
+    qkv, cu_seqlens, max_seqlen, dropout_p=0.0, softmax_scale=None, causal=False,
+    window_size=(-1, -1), softcap=0.0, alibi_slopes=None, deterministic=False,
+    return_attn_probs=False,
+):  # fmt: skip
+    """flash_attn_varlen_func of qkv [total, 3, H, D]."""
+    q, k, v = qkv.unbind(1)
+    return flash_attn_varlen_func(
+        q, k, v, cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, dropout_p, softmax_scale, causal,
+        window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
+    )  # fmt: skip
+
+
+def flash_attn_with_kvcache(
+    q, k_cache, v_cache, k=None, v=None, rotary_cos=None, rotary_sin=None, cache_seqlens=None,
+    cache_batch_idx=None, cache_leftpad=None, block_table=None, softmax_scale=None, causal=False,
+    window_size=(-1, -1), softcap=0.0, rotary_interleaved=True, alibi_slopes=None, num_splits=0,
+    return_softmax_lse=False,
+):  # fmt: skip
+    """Attention of q [B, Sq, H, D] over a cache, to which k and v are appended first, in place.
+
+    Args:
+        k_cache, v_cache: [B, Sk, Hk, D], or pages [pages, page_size, Hk, D] with block_table.
+        k, v: [B, Sn, Hk, D], written behind the first cache_seqlens keys.
+        rotary_cos, rotary_sin: [at least Sk, R / 2]: q and k are turned by them, in R columns.
+        cache_seqlens: how many keys each sequence has, an int or i32 [B].
+        cache_batch_idx: which entry of the cache is a sequence's, i32 [B].
+        cache_leftpad: how many keys at the front are padding, i32 [B].
+        block_table: the pages of each sequence, in order, i32 [B, pages].
+        rotary_interleaved: whether columns 0 and 1 are turned together, or 0 and R / 2.
+        num_splits: into how many parts a row of keys is split; 0: as many as fill the device.
+
+    The others are flash_attn_func's. It has no gradient.
+
+    Returns:
+        out [B, Sq, H, D]; with return_softmax_lse also lse [B, H, Sq].
+    """
+    head_dim = q.shape[-1]
+    with torch.no_grad():
+        scale = head_dim**-0.5 if softmax_scale is None else softmax_scale
+        caches = (_padded(k_cache), _padded(v_cache))
+        q = _padded(q)
+        slopes = _slopes(alibi_slopes)
+        if isinstance(cache_seqlens, int):
+            cache_seqlens = torch.full(
+                (q.shape[0],), cache_seqlens, dtype=torch.int32, device=q.device
+            )
+        seqlen_k = k_cache.shape[1] * (1 if block_table is None else block_table.shape[1])
+        mask = _mask(causal, window_size, q.shape[1], seqlen_k, slopes is not None)
+        grouped = (
+            q.shape[1] == 1 and q.shape[2] > k_cache.shape[2] and slopes is None
+            and not (mask.causal or mask.local)
+        )  # fmt: skip
+        if grouped:
+            q = _by_groups(q, k_cache.shape[2])
+        splits = num_splits if num_splits >= 1 else _splits(q, q.shape[1], seqlen_k)
+        even_k, even_mn = _even(q, k_cache, slopes, mask, (64, 256))
+        common = {
+            "cache_seqlens": _rows(cache_seqlens), "leftpad_k": cache_leftpad,
+            "block_table": _rows(block_table), "cache_batch_idx": _rows(cache_batch_idx),
+            "alibi_slopes": slopes, "softmax_scale": scale, "softcap": float(softcap),
+            "window_left": mask.left, "window_right": mask.right, "num_splits": splits,
+            "causal": mask.causal, "local": mask.local, "capped": softcap > 0,
+            "split": splits > 1, "even_k": even_k,
+        }  # fmt: skip
+        if k is None:
+            even_mn = even_mn and cache_seqlens is None
+            out, lse = kernelmint.flash_attn_split(q, *caches, even_mn=even_mn, **common)
+        else:
+            out, lse = kernelmint.flash_attn_append(
+                *(q, *caches, _padded(k), _padded(v)), rotary_cos=rotary_cos,
+                rotary_sin=rotary_sin, rotary_interleaved=rotary_interleaved, **common,
+            )  # fmt: skip
+            for cache, padded in zip((k_cache, v_cache), caches, strict=True):
+                if padded is not cache:  # the head dimension was padded
+                    cache.copy_(padded[..., :head_dim])
+        if grouped:
+            out, lse = _from_groups(out, lse)
+        out = out[..., :head_dim]
+    return (out, lse) if return_softmax_lse else out

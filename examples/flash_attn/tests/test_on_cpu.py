@@ -1,0 +1,277 @@
+"""What needs no GPU: the functions with the fp64 oracles in the kernels' place, each call held to
+what its family's spec requires; and their signatures, which are upstream's."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import math
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from flash_attn_pack import flash_attn_interface as functions
+from torch import Tensor
+
+SPECS = Path(__file__).parents[1] / "kernel_specs"
+sys.path.insert(0, str(SPECS))  # the oracles, as modules of the folder
+
+
+def module(name: str) -> Any:
+    return importlib.import_module(f"flash_attn.{name}")
+
+
+def read(path: str) -> dict[str, Any]:
+    return yaml.safe_load((SPECS / "flash_attn" / path).read_text())
+
+
+WORDS = {"true": True, "false": False, "ceil_div": lambda a, b: -(-a // b)}  # else Python's
+
+
+class Family:
+    """A front whose kernel is an oracle, and which holds calls to the conditions of its spec."""
+
+    def __init__(self, name: str, oracle: Any) -> None:
+        self.spec, self.target = read(f"{name}/family.yaml"), read(f"{name}/sm80.yaml")
+        self.oracle, self.seen = oracle, []
+
+    def __call__(self, *inputs: Tensor | None, **options: Any) -> Any:
+        arguments = self.spec["arguments"]
+        names = [name for name, a in arguments.items() if "tensor" in a]
+        given = dict(zip(names, inputs, strict=False)) | {
+            n: options.pop(n) for n in names if n in options
+        }
+        known: dict[str, Any] = dict(WORDS)
+        for name in names:
+            tensor = given.get(name)
+            known[name] = tensor is not None
+            for dim, extent in zip(
+                arguments[name]["tensor"], () if tensor is None else tensor.shape, strict=False
+            ):
+                if str(dim).isidentifier():
+                    assert known.setdefault(dim, extent) == extent, f"{name}: {dim}"
+        for name, argument in arguments.items():
+            if "scalar" in argument:
+                default = argument.get("default")
+                known[name] = options.get(
+                    name, eval(default, known) if isinstance(default, str) else default
+                )
+            elif argument.get("optional") and "output" in argument:
+                known[name] = options.get(f"return_{name}", False)
+        front = self.spec["front"]
+        flags = {name: options[name] for name in front["flags"]}
+        flags |= {name: eval(text, known) for name, text in front["takes"].items()}
+        kernel = next(
+            product
+            for product in (entry["product"] for entry in self.target["sets"]["all"])
+            if all(
+                flags.get(n, v) in (v if isinstance(v, list) else [v]) for n, v in product.items()
+            )
+        )
+        known |= kernel | flags
+        for rule in self.spec["requires"] + self.target.get("requires", []):
+            assert eval(rule["that"], known), f"{rule} of {flags}"
+        for name in names:
+            tensor = given.get(name)
+            if tensor is not None and tensor.dtype == torch.bfloat16:
+                assert tensor.stride(-1) == 1, name
+        self.seen.append(flags)
+        given = {n: t for n, t in given.items() if t is not None and n != "rng"}
+        scalars = {n: known[n] for n in ("softmax_scale", "softcap", "window_left", "window_right")}
+        dtypes = [a["dtype"] == "dtype" for a in arguments.values() if "output" in a]
+        found = self.oracle(**given, **scalars)
+        found = [
+            t.to(inputs[0].dtype if is_elements else torch.float32)
+            for t, is_elements in zip(found, dtypes, strict=False)
+        ]
+        return tuple(found)
+
+
+def append(q: Tensor, k: Tensor, v: Tensor, k_new: Tensor, v_new: Tensor, **options: Any) -> Any:
+    """As the kernels do, for sequences in their own entries of the cache."""
+    lengths = options.pop("cache_seqlens")
+    for b, length in enumerate(lengths.tolist()):
+        k[b, length : length + k_new.shape[1]] = k_new[b]
+        v[b, length : length + v_new.shape[1]] = v_new[b]
+    split = module("flash_attn_split.reference").split
+    return split(q, k, v, cache_seqlens=lengths + k_new.shape[1], **options)
+
+
+@pytest.fixture(autouse=True)
+def families(monkeypatch) -> SimpleNamespace:
+    oracles = {
+        "flash_attn_forward": module("flash_attn_forward.reference").forward,
+        "flash_attn_split": module("flash_attn_split.reference").split,
+        "flash_attn_append": append,
+    }
+    made = SimpleNamespace(**{name: Family(name, oracle) for name, oracle in oracles.items()})
+    monkeypatch.setattr(functions, "kernelmint", made)
+    monkeypatch.setattr(functions, "_multiprocessors", lambda device: 132)
+    return made
+
+
+def plain(
+    q: Tensor, k: Tensor, v: Tensor, causal: bool = False, window=(-1, -1), **options: Any
+) -> Tensor:
+    options |= {"window_left": window[0], "window_right": 0 if causal else window[1]}
+    attention = module("attention").attention
+    return torch.stack([attention(*one, **options)[0] for one in zip(q, k, v, strict=True)])
+
+
+def tensors(*shapes: tuple[int, ...]) -> list[Tensor]:
+    torch.manual_seed(0)
+    return [torch.randn(shape).bfloat16() for shape in shapes]
+
+
+def close(got: Tensor, want: Tensor) -> bool:
+    return got.shape == want.shape and torch.allclose(got.double(), want, rtol=2**-7, atol=2**-7)
+
+
+@pytest.mark.parametrize(
+    ("sq", "sk", "heads", "head_dim", "options", "kernel"),
+    [
+        (128, 256, (2, 2), 64, {}, {"even_mn": True, "even_k": True}),
+        (200, 70, (64, 2), 64, {"causal": True}, {"even_mn": False, "causal": True}),
+        (70, 130, (2, 2), 59, {"window": (20, 3)}, {"local": True, "even_k": True}),
+        (70, 130, (2, 2), 72, {"causal": True}, {"even_k": False}),
+        (70, 130, (2, 2), 128, {"window": (500, 500)}, {"local": False, "even_k": True}),
+        (1, 300, (8, 2), 64, {"causal": True}, {"causal": False, "split": True}),
+        (1, 300, (8, 2), 64, {"window": (20, 0)}, {"local": True}),
+        (128, 128, (2, 1), 256, {"softcap": 5.0}, {"capped": True, "even_mn": False}),
+        (3, 4000, (2, 2), 96, {"causal": True}, {"split": True, "causal": True}),
+    ],
+)
+def test_a_batch(families, sq, sk, heads, head_dim, options, kernel) -> None:
+    q, k, v = tensors((2, sq, heads[0], head_dim), *[(2, sk, heads[1], head_dim)] * 2)
+    named = {"window_size" if n == "window" else n: value for n, value in options.items()}
+    out, lse, probs = functions.flash_attn_func(q, k, v, return_attn_probs=True, **named)
+    assert close(out, plain(q, k, v, **options))
+    assert lse.shape == (2, heads[0], sq)
+    assert probs.numel() == 0
+    (flags,) = families.flash_attn_forward.seen + families.flash_attn_split.seen
+    assert kernel.items() <= flags.items()
+
+
+def test_packed_tensors_and_slopes() -> None:
+    (qkv,) = tensors((2, 100, 3, 2, 64))
+    slopes = torch.tensor([0.5, 0.25])
+    want = plain(*qkv.unbind(2), causal=True, slopes=slopes)
+    options = {"causal": True, "alibi_slopes": slopes}
+    assert close(functions.flash_attn_qkvpacked_func(qkv, **options), want)
+    assert close(functions.flash_attn_kvpacked_func(qkv[:, :, 0], qkv[:, :, 1:], **options), want)
+    rows = torch.tensor([0, 100, 200], dtype=torch.int32)
+    packed = functions.flash_attn_varlen_qkvpacked_func(qkv.flatten(0, 1), rows, 100, **options)
+    assert close(packed.unflatten(0, (2, 100)), want)
+
+
+@pytest.mark.parametrize("lengths", [(5, 70, 30), (1, 1, 1)])
+def test_sequences_of_any_lengths(lengths) -> None:
+    keys = (80, 70, 256)
+    q, k, v = tensors((sum(lengths), 4, 64), *[(sum(keys), 2, 64)] * 2)
+    cu = [torch.tensor([0, *n]).cumsum(0).int() for n in (lengths, keys)]
+    out, lse, _ = functions.flash_attn_varlen_func(
+        q, k, v, *cu, max(lengths), max(keys), causal=True, return_attn_probs=True
+    )
+    parts = zip(*(t.split(n) for t, n in ((q, lengths), (k, keys), (v, keys))), strict=True)
+    want = torch.cat([plain(*(t[None] for t in part), causal=True)[0] for part in parts])
+    assert close(out, want)
+    assert lse.shape == (4, sum(lengths))
+
+
+@pytest.mark.parametrize("paged", [False, True])
+@pytest.mark.parametrize("queries", [1, 5])
+def test_a_cache_of_keys_is_read_and_appended_to(families, paged, queries) -> None:
+    q, k, v, k_new, v_new = tensors(
+        (2, queries, 4, 64), *[(2, 512, 2, 64)] * 2, *[(2, queries, 2, 64)] * 2
+    )
+    lengths = torch.tensor([7, 300], dtype=torch.int32)
+    k_cache, v_cache = k.clone(), v.clone()
+    out = functions.flash_attn_with_kvcache(
+        q, k_cache, v_cache, k_new, v_new, cache_seqlens=lengths, causal=True
+    )
+    for b, n in enumerate(lengths.tolist()):
+        k[b, n : n + queries], v[b, n : n + queries] = k_new[b], v_new[b]
+        want = plain(q[b, None], k[b, None, : n + queries], v[b, None, : n + queries], causal=True)
+        assert close(out[b, None], want)
+    assert torch.equal(k_cache, k)
+    table = None
+    if paged:
+        table = torch.tensor([[3, 1], [0, 2]], dtype=torch.int32)
+        pages = torch.empty(4, 256, 2, 64).bfloat16()
+        k_cache, v_cache = pages.clone(), pages.clone()
+        for cache, t in ((k_cache, k), (v_cache, v)):
+            cache[table.long()] = t.unflatten(1, (2, 256))
+    again, lse = functions.flash_attn_with_kvcache(
+        q, k_cache, v_cache, cache_seqlens=lengths + queries, block_table=table, causal=True,
+        return_softmax_lse=True,
+    )  # fmt: skip
+    assert torch.equal(again, out)
+    assert lse.shape == (2, 4, queries)
+
+
+def test_no_key_leaves_nothing() -> None:
+    q, k = tensors((2, 3, 2, 64), (2, 0, 2, 64))
+    out, lse, _ = functions.flash_attn_func(q, k, k, return_attn_probs=True)
+    assert not out.any()
+    assert (lse == math.inf).all()
+
+
+def test_dropout_takes_a_cap_from_no_one_and_numbers_from_pytorch(monkeypatch, families) -> None:
+    q, k, v = tensors(*[(2, 64, 2, 64)] * 3)
+    with pytest.raises(ValueError, match="caps no scores with dropout"):
+        functions.flash_attn_func(q, k, v, 0.1, softcap=1.0)
+    asked = []
+    monkeypatch.setattr(
+        functions, "_philox", lambda like, count: asked.append(count) or torch.zeros(2)
+    )
+    functions.flash_attn_func(q, k, v, 0.1)
+    assert asked == [2 * 2 * 32]
+    assert families.flash_attn_forward.seen[0]["dropout"]
+
+
+@pytest.mark.parametrize("heads", [2, 4])
+def test_gradients_are_the_oracles(monkeypatch, heads) -> None:
+    gradients = module("gradients")
+    backward = Family("flash_attn_backward", module("flash_attn_backward.reference").backward)
+    monkeypatch.setattr(gradients.kernelmint, "flash_attn_backward", backward, raising=False)
+    q, k, v = (t.double() for t in tensors((2, 128, 4, 64), *[(2, 256, heads, 64)] * 2))
+    inputs = {"q": q.requires_grad_(), "k": k.requires_grad_(), "v": v.requires_grad_()}
+    scalars = {
+        "softmax_scale": 0.125, "softcap": 0.0, "window_left": -1, "window_right": 0,
+        "max_seqlen_q": 128, "max_seqlen_k": 256, "deterministic": False, "p_dropout": 0.0,
+    }  # fmt: skip
+    out, lse = module("flash_attn_forward.reference").forward(**inputs, **scalars)
+    dout = torch.randn_like(out)
+    want = torch.autograd.grad(out, list(inputs.values()), dout)
+    call = gradients.gradient(
+        {"causal": True, "local": False, "capped": False, "dropout": False}, inputs, scalars
+    )
+    found = call(inputs, {"out_": out, "softmax_lse": lse}, {"out_": dout})
+    for got, expected in zip((found[n] for n in "qkv"), want, strict=True):
+        assert torch.allclose(got, expected)
+    assert backward.seen[0]["even_mn"]
+
+
+def test_signatures_are_upstreams() -> None:
+    """Read from the archive that the specs pin, which is not imported."""
+    from codegen import archives
+
+    pin = read("sm80.yaml")["build"]["archives"]["upstream"]
+    try:
+        folder = archives.folder(f"pypi:{pin['pypi']}=={pin['version']}", pin["sha256"])
+    except archives.ArchiveError as error:
+        pytest.skip(str(error))
+    tree = ast.parse((folder / "flash_attn/flash_attn_interface.py").read_text())
+    public = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name[0] != "_"}
+    ours = {n: f for n, f in vars(functions).items() if n.startswith("flash_attn_") and callable(f)}
+    assert ours.keys() == {name for name in public if name.startswith("flash_attn_")}
+    for name, function in ours.items():
+        parameters = inspect.signature(function).parameters
+        assert list(parameters) == [a.arg for a in public[name].args.args], name
+        defaults = [p.default for p in parameters.values() if p.default is not p.empty]
+        assert defaults == [ast.literal_eval(d) for d in public[name].args.defaults], name
