@@ -67,7 +67,6 @@ format: $(READY)
 bench: build
 	$(BIN)/python -m tools.bench_codegen
 	$(BIN)/python -m tools.bench_dispatch
-	$(BIN)/python -m tools.bench_ptx_report
 	$(BIN)/kernelmint bench flash_forward --target cpu
 
 wheel: regenerate
