@@ -9,6 +9,9 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+import click
+import torch
+
 import runtime
 from runtime import KernelInfo, ondemand
 from runtime.ondemand import kernels as on_demand
@@ -53,6 +56,35 @@ def select(family: str, where: str | None = None) -> Selected:
             "says what is built"
         )
     return Selected(within or "all", built)
+
+
+def for_device(
+    family: str, target: str | None, where: str | None, set_name: str | None
+) -> tuple[torch.device, list[KernelInfo]]:
+    """What is measured: the GPU if there is one, and its kernels; the CPU and its own for the
+    target cpu. Those of a set are built if no pack holds them.
+
+    Raises click.UsageError if there are none.
+    """
+    device = torch.device("cuda" if torch.cuda.is_available() and target != "cpu" else "cpu")
+    try:
+        if set_name is None:
+            found = runtime.kernels(family, target, where)
+        else:  # those of other targets need not be built
+            parts = [f"({where})"] if where else []
+            parts += [f"target == '{target}'"] if target else []
+            found = of_set(family, set_name, " and ".join(parts) or None)
+    except (ValueError, KeyError, runtime.BuildError) as error:
+        raise click.UsageError(str(error.args[0])) from None
+    on_gpu = device.type == "cuda"
+    return device, [info for info in found if info.available and info.is_cuda == on_gpu]
+
+
+def nothing_runs() -> click.UsageError:
+    """What is said if no kernel is left to measure."""
+    return click.UsageError(
+        "no built kernel of that kind runs here; `kernelmint info` says what there is"
+    )
 
 
 def of_set(family: str, set_name: str, where: str | None = None) -> list[KernelInfo]:

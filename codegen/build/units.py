@@ -22,7 +22,10 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # it is run by its path
+
+from codegen import manifest
 
 # Including headers so few times costs less than finding out what it costs.
 _FEW = 4
@@ -123,13 +126,6 @@ def _write(folder: Path, units: dict[int, list[str]]) -> list[Path]:
     return [*written]
 
 
-def _target(manifest: Path, family: str, name: str) -> dict[str, Any]:
-    families = json.loads(manifest.read_text(encoding="utf-8"))["families"]
-    (targets,) = (entry["targets"] for entry in families if entry["name"] == family)
-    (target,) = (entry for entry in targets if entry["name"] == name)
-    return target  # type: ignore[no-any-return]  # JSON has no types
-
-
 def main(arguments: list[str]) -> None:
     """The command."""
     split = arguments.index("--")
@@ -139,13 +135,13 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("target")
     parser.add_argument("folder", type=Path)
     options = parser.parse_args(arguments[:split])
-    target = _target(options.manifest, options.family, options.target)
-    files = sorted({str(kernel["file"]) for kernel in target["kernels"]})
+    (family,) = (f for f in manifest.read(options.manifest).families if f.name == options.family)
+    target = family.target(options.target)
+    files = sorted({kernel.file for kernel in target.kernels})
     if not files:
         return
-    build = target.get("build", {"flags": [], "definitions": []})
-    definitions = [f"-D{definition}" for definition in build["definitions"]]
-    command = [*arguments[split + 1 :], *build["flags"], *definitions]
+    definitions = [f"-D{definition}" for definition in target.build.definitions]
+    command = [*arguments[split + 1 :], *target.build.flags, *definitions]
     folder = options.folder / options.family / options.target
     first = options.manifest.parent / files[0]
     seconds = _measured(command, first, folder) if len(files) > _FEW else None

@@ -134,9 +134,9 @@ def _built(folder: Path) -> tuple[str, list[str]]:
     if not is_whole(folder):
         return "damaged: built anew when it is asked for", []
     (family,) = manifest.read(folder / packs.MANIFEST).families
-    pack = json.loads((folder / packs.PACK_JSON).read_text(encoding="utf-8"))
+    pack = packs.read(folder)
     keys = [kernel.key for target in family.targets for kernel in target.kernels]
-    built_for = [*pack["isas"], *(f"sm_{name}" for name in pack["architectures"])]
+    built_for = [*pack.isas, *(f"sm_{name}" for name in pack.architectures)]
     return keys[0] if built_for else family.name, built_for
 
 

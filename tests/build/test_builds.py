@@ -18,6 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from codegen.build import jobs
+
 pytestmark = pytest.mark.build
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -409,9 +411,6 @@ def test_an_install_mends_what_a_killed_one_left(tmp_path: Path) -> None:
 
 
 def test_the_job_pool_is_bounded_by_memory_and_by_max_jobs(tmp_path: Path) -> None:
-    sys.path.insert(0, str(ROOT / "tools" / "build"))
-    import jobs
-
     assert jobs.jobs(mib_per_job=1 << 40) == 1
     assert jobs.jobs(mib_per_job=1) == len(os.sched_getaffinity(0))
     assert run(sys.executable, "codegen/build/jobs.py", MAX_JOBS="7").stdout.strip() == "7"

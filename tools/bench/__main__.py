@@ -21,7 +21,7 @@ from ..families import hook, named
 from ..listing import print_table
 from ..output_file import OutputFile, write
 from ..problem import Case, cases, of_case
-from ..selection import of_set
+from ..selection import for_device, nothing_runs
 from . import results
 from .measure import measure
 
@@ -94,30 +94,16 @@ def _beside_each_other(family: str, set_name: str | None) -> click.Command:
 
         Those that have the family's parameters in common take turns on the same inputs.
         """
-        device = torch.device("cuda" if torch.cuda.is_available() and target != "cpu" else "cpu")
+        device, kernels = for_device(family, target, where, chosen_set)
         rows: list[results.Row] = []
         try:
-            found = (
-                of_set(family, chosen_set, where)
-                if chosen_set
-                else runtime.kernels(family, where=where)
-            )
-            kernels = [
-                info
-                for info in found
-                if info.available
-                and info.is_cuda == (device.type == "cuda")
-                and target in (None, info.target)
-            ]
             for case in sizes or cases(family)[-1:]:
                 for group in _alike(family, kernels):
                     rows += _measured(group, case, device, seconds)
         except (ValueError, KeyError, runtime.BuildError) as error:
             raise click.UsageError(str(error.args[0])) from None
         if not rows:
-            raise click.UsageError(
-                "no built kernel of that kind runs here; `kernelmint info` says what there is"
-            )
+            raise nothing_runs()
         console = Console(width=None if sys.stdout.isatty() else 250)
         for group_name in dict.fromkeys(row.problem.group for row in rows):
             of_group = [row for row in rows if row.problem.group == group_name]

@@ -15,12 +15,11 @@ from kernelmint.tools.bench import clocks, results
 from kernelmint.tools.bench.measure import measure
 from kernelmint.tools.listing import print_table
 from kernelmint.tools.output_file import OutputFile, write
-from kernelmint.tools.selection import keys_of_set, of_set
+from kernelmint.tools.selection import for_device, keys_of_set, nothing_runs
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-import runtime
 from codegen.spec.expressions import EVALUATION_ERRORS, INT, ExpressionError, parse, reason
 from codegen.spec.where import parameter_kind
 from runtime import manifest
@@ -78,13 +77,6 @@ def _plot(context: click.Context, parameter: click.Parameter, file: Path | None)
     if file is not None and (why := results.why_no_plot(file)):
         raise click.BadParameter(f"{file}: {why}")
     return file
-
-
-def _and(where: str | None, target: str | None) -> str | None:
-    """A filter for what runs: of a set, kernels of other targets need not be built."""
-    parts = [f"({where})"] if where else []
-    parts += [f"target == '{target}'"] if target else []
-    return " and ".join(parts) or None
 
 
 @click.command("flash_forward", context_settings={"help_option_names": ["-h", "--help"]})
@@ -163,30 +155,17 @@ def main(
     """
     if through_attention and set_name is not None:
         raise click.UsageError("--attention measures what runtime.attention chooses, not a set")
-    try:
-        kernels = runtime.kernels(FAMILY, target, None if set_name else where)
-        if set_name is not None:
-            chosen = of_set(FAMILY, set_name, _and(where, target))
-            kernels = [info for info in chosen if target in (None, info.target)]
-    except (KeyError, ValueError, runtime.BuildError) as error:
-        raise click.UsageError(str(error.args[0])) from None
     if processor_time and target != "cpu":
         raise click.UsageError("--processor-time is for --target cpu")
-    on_gpu = torch.cuda.is_available() and target != "cpu"
-    kernels = [
-        info
-        for info in kernels
-        if info.available and info.is_cuda == on_gpu and not info.parameters["trace"]
-    ]
+    device, kernels = for_device(FAMILY, target, where, set_name)
+    on_gpu = device.type == "cuda"
+    kernels = [info for info in kernels if not info.parameters["trace"]]
     for name, wanted in (("dtype", dtypes), ("d_head", d_heads)):
         kernels = [info for info in kernels if not wanted or info.parameters[name] in wanted]
     if causal is not None:
         kernels = [info for info in kernels if info.parameters["causal"] is causal]
     if not kernels:
-        raise click.UsageError(
-            "no built kernel of that kind runs here; `kernelmint info` says what there is"
-        )
-    device = torch.device("cuda" if on_gpu else "cpu")
+        raise nothing_runs()
     unit = "TFLOP/s" if on_gpu else "GFLOP/s"
     if processor_time:
         torch.set_num_threads(1)
