@@ -133,8 +133,11 @@ def _entry(usage: Usage) -> dict[str, Any]:
 def _built(folder: Path) -> tuple[str, list[str]]:
     if not is_whole(folder):
         return "damaged: built anew when it is asked for", []
-    (family,) = manifest.read(folder / packs.MANIFEST).families
-    pack = packs.read(folder)
+    try:
+        (family,) = manifest.read(folder / packs.MANIFEST).families
+        pack = packs.read(folder)
+    except (ValueError, PackError):  # of another form
+        return "built by another version of Kernelmint, which alone uses it", []
     keys = [kernel.key for target in family.targets for kernel in target.kernels]
     built_for = [*pack.isas, *(f"sm_{name}" for name in pack.architectures)]
     return keys[0] if built_for else family.name, built_for

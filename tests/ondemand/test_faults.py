@@ -16,6 +16,7 @@ from click.testing import CliRunner
 import runtime
 from kernelmint.__main__ import main
 from runtime import _native, packs
+from runtime.ondemand import cache as caches
 
 from .test_ondemand import check_right
 
@@ -98,6 +99,19 @@ def test_a_damaged_pack_is_built_anew(family, cache, compilations, built, name):
     check_right(runtime.kernel(family.key()))
     assert len(compilations.take()) == 2
     assert "damaged:" not in CliRunner().invoke(main, ["cache"]).output
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "pack.json"])
+def test_a_pack_of_another_version_is_listed_and_pruned(cache, built, name) -> None:
+    path = built / name
+    changed = re.sub(r'"(version|format)": \d+', r'"\1": 999', path.read_text(), count=1)
+    assert changed != path.read_text()
+    path.write_text(changed)
+    caches._seal(built)
+    listed = CliRunner().invoke(main, ["cache"])
+    assert listed.exit_code == 0, listed.output
+    assert "built by another version of Kernelmint" in listed.output
+    assert "removed 2 packs" in CliRunner().invoke(main, ["cache", "--prune", "0"]).output
 
 
 @pytest.mark.parametrize("text", [b"", b"[1]", b"[[1]]", b'{"a": 5}', b"[" * 10**5, b"\xff"])
