@@ -1,0 +1,16 @@
+"""What the tools know of causal_conv1d_fwd beyond its spec and its reference."""
+
+from __future__ import annotations
+
+__all__ = ["CASES"]
+
+# Whole vectors and not, less and more than a thread block's 1,024 elements.
+CASES = tuple(
+    {
+        "sizes": {"B": 2, "D": 3, "L": length},
+        "options": {"silu": silu},
+        "parameters": {"vectorised": length % 8 == 0},
+    }
+    for length in (1, 8, 1064, 1065)
+    for silu in (False, True)
+)

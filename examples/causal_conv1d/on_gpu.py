@@ -1,0 +1,235 @@
+"""What can be shown on a GPU alone: results beside those of upstream's own build, bit by bit,
+upstream's tests, `kernelmint verify`, and times. It needs this package, einops, pytest, nvcc and a
+C++ compiler, and no network if KERNELMINT_SOURCES names a folder that `kernelmint sources --to
+FOLDER` filled. Kernels that the package does not hold are built.
+
+    python on_gpu.py [--every N]
+
+It exits with 1 if something differs. `kernelmint verify` finds kernels of channellast_bwd wrong
+that read seq_idx: README.md says why.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import causal_conv1d_pack
+import torch
+from torch import Tensor
+from torch.utils import cpp_extension
+from upstream_tests import upstream
+
+HERE = Path(__file__).resolve().parent
+FILES = ("causal_conv1d.cpp", *(f"causal_conv1d_{name}.cu" for name in ("fwd", "bwd", "update")))
+FLAGS = ["-O3", "--use_fast_math", "--expt-relaxed-constexpr", "--expt-extended-lambda"]
+FLAGS += [f"-U__CUDA_NO_{what}__" for what in (
+    "HALF_OPERATORS", "HALF_CONVERSIONS", "BFLOAT16_OPERATORS", "BFLOAT16_CONVERSIONS",
+    "BFLOAT162_OPERATORS", "BFLOAT162_CONVERSIONS",
+)]  # fmt: skip
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+
+
+def built_by_upstream() -> ModuleType:
+    """Its extension, by PyTorch's build, with the flags of its setup.py, for this GPU alone."""
+    begin = time.perf_counter()
+    major, minor = torch.cuda.get_device_capability()
+    os.environ["TORCH_CUDA_ARCH_LIST"] = f"{major}.{minor}"
+    sources = [str(upstream() / "csrc" / name) for name in FILES]
+    found = cpp_extension.load("causal_conv1d_cuda", sources, extra_cuda_cflags=FLAGS)
+    print(f"upstream's extension: built in {time.perf_counter() - begin:.0f} s")
+    return found
+
+
+class Call:
+    """Operands of a call, and what both make of them."""
+
+    def __init__(self, theirs: ModuleType, dtype: torch.dtype, weight_dtype: torch.dtype,
+                 width: int, length: int, channel_last: bool) -> None:  # fmt: skip
+        torch.manual_seed(length)
+        self.theirs = theirs
+        self.x, self.dy = (self._like_x(length, dtype, channel_last) for _ in range(2))
+        self.weight = torch.randn(128, width, device="cuda", dtype=weight_dtype)
+        self.bias = torch.randn(128, device="cuda", dtype=weight_dtype)
+        self.states, self.dstates = (self._like_x(width - 1, dtype, True) for _ in range(2))
+
+    @staticmethod
+    def _like_x(length: int, dtype: torch.dtype, channel_last: bool) -> Tensor:
+        x = torch.randn(3, length, 128, device="cuda", dtype=dtype).transpose(1, 2)
+        return x if channel_last else x.contiguous()
+
+    def by_theirs(self, silu: bool, seq_idx: Tensor | None, with_states: bool) -> list[Tensor]:
+        """y, final states, dx, dstates, dweight and dbias."""
+        states, dstates = (self.states, self.dstates) if with_states else (None, None)
+        y, dx = torch.empty_like(self.x), torch.empty_like(self.x)
+        final, dinitial = (torch.empty_like(self.states) if with_states else None for _ in "ab")
+        sums = [torch.zeros_like(t, dtype=torch.float32) for t in (self.weight, self.bias)]
+        self.theirs.causal_conv1d_fwd(
+            self.x, self.weight, self.bias, seq_idx, states, y, final, silu
+        )
+        self.theirs.causal_conv1d_bwd(
+            self.x, self.weight, self.bias, self.dy, seq_idx, states, dstates, dx, *sums, dinitial,
+            silu,
+        )  # fmt: skip
+        found = [y, dx, *([final, dinitial] if with_states else [])]
+        return [*found, *(s.to(self.weight.dtype) for s in sums)]
+
+    def by_ours(self, silu: bool, seq_idx: Tensor | None, with_states: bool) -> list[Tensor]:
+        """The same."""
+        leaves = [self.x, *([self.states] if with_states else []), self.weight, self.bias]
+        leaves = [t.detach().requires_grad_() for t in leaves]
+        states = leaves[1] if with_states else None
+        activation = "silu" if silu else None
+        found = causal_conv1d_pack.causal_conv1d_fn(
+            leaves[0], *leaves[-2:], seq_idx, states, with_states, None, activation
+        )
+        results, gradients = (found, (self.dy, self.dstates)) if with_states else (found, self.dy)
+        given = torch.autograd.grad(results, leaves, gradients)
+        if not with_states:
+            return [found, *given]
+        return [found[0], given[0], found[1], *given[1:]]
+
+
+def compare(theirs: ModuleType) -> bool:
+    """All but dweight and dbias bit by bit; those, which atomics add up, nearly."""
+    good, count = True, 0
+    kinds = itertools.product(DTYPES, DTYPES, (2, 3, 4), (5, 64, 300), (False, True))
+    for dtype, weight_dtype, width, length, channel_last in kinds:
+        call = Call(theirs, dtype, weight_dtype, width, length, channel_last)
+        ids = (torch.arange(length, device="cuda") // 37).int().expand(3, -1).contiguous()
+        variants = [(False, None, False), (True, None, False)]
+        if channel_last:
+            variants += [(True, ids, False), (True, None, True)]
+        for silu, seq_idx, with_states in variants:
+            results = [by(silu, seq_idx, with_states) for by in (call.by_theirs, call.by_ours)]
+            *exact, dweight, dbias = zip(*results, strict=True)
+            same = all(torch.equal(a, b) for a, b in exact)
+            near = all(torch.allclose(a, b, 1e-2, 1e-2) for a, b in (dweight, dbias))
+            count += 1
+            if not (same and near):
+                good = False
+                print(f"{dtype} {weight_dtype} width {width}, {length}, {channel_last=}, {silu=}, "
+                      f"{seq_idx is not None=}, {with_states=}: {same=} {near=}")  # fmt: skip
+    print(f"forward and backward: {count} calls {'agree' if good else 'DIFFER'}")
+    return good
+
+
+def compare_updates(theirs: ModuleType) -> bool:
+    """y and conv_state, bit by bit."""
+    good, count = True, 0
+    for dtype, weight_dtype, width, length in itertools.product(DTYPES, DTYPES, (2, 3, 4), (1, 5)):
+        call = Call(theirs, dtype, weight_dtype, width, length, True)
+        state = torch.randn(9, 128, width + 2, device="cuda", dtype=dtype)
+        where = torch.tensor([4, -1, 0], dtype=torch.int32, device="cuda")
+        begin = torch.tensor([0, 7, 1000], dtype=torch.int32, device="cuda")
+        for entries, indices, ring in ((9, where, None), (3, None, begin), (3, None, None)):
+            states = [state[:entries].clone() for _ in range(2)]
+            y = torch.empty_like(call.x)
+            theirs.causal_conv1d_update(
+                call.x, states[0], call.weight, call.bias, y, True, ring, indices
+            )
+            got = causal_conv1d_pack.causal_conv1d_update(
+                call.x, states[1], call.weight, call.bias, "silu", ring, indices
+            )
+            count += 1
+            good &= torch.equal(y, got) and torch.equal(*states)
+    print(f"updates: {count} calls {'agree' if good else 'DIFFER'}")
+    return good
+
+
+def compare_compiled() -> bool:
+    """torch.compile's graph beside eager calls, forward and backward."""
+    call, results = Call(None, torch.bfloat16, torch.float32, 4, 256, True), []  # type: ignore[arg-type]
+    eager = causal_conv1d_pack.causal_conv1d_fn
+    for function in (eager, torch.compile(eager, fullgraph=True)):
+        leaves = [t.detach().requires_grad_() for t in (call.x, call.weight, call.bias)]
+        y = function(*leaves, activation="silu")
+        results.append([y, torch.autograd.grad(y, leaves, call.dy)[0]])
+    same = all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+    print(f"compiled: y and dx {'agree' if same else 'DIFFER'}")
+    return same
+
+
+def milliseconds(call: Callable[[], Any], times: int = 30) -> float:
+    """The median of calls on the GPU, L2 overwritten before each."""
+    flush = torch.empty(256 << 20, dtype=torch.int8, device="cuda")
+    found = []
+    for _ in range(times + 3):
+        flush.zero_()
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        call()
+        end.record()
+        end.synchronize()
+        found.append(start.elapsed_time(end))
+    return sorted(found[3:])[times // 2]
+
+
+def microseconds(call: Callable[[], Any], times: int = 2000) -> float:
+    """Of the host, for a call; the least of five loops."""
+    found = []
+    for _ in range(5):
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        for _ in range(times):
+            call()
+        found.append((time.perf_counter() - begin) / times * 1e6)
+    return min(found)
+
+
+def bench(theirs: ModuleType) -> None:
+    """Upstream's extension beside the package's functions, in turns; the least of three medians."""
+    for channel_last, length in itertools.product((False, True), (2048, 2056, 16384)):
+        x = torch.randn(4, length, 4096, device="cuda", dtype=torch.bfloat16).transpose(1, 2)
+        x = x if channel_last else x.contiguous()
+        weight, bias = torch.randn(4096, 4, device="cuda"), torch.randn(4096, device="cuda")
+        y = torch.empty_like(x)
+
+        def one(x=x, weight=weight, bias=bias, y=y) -> Any:
+            return theirs.causal_conv1d_fwd(x, weight, bias, None, None, y, None, True)
+
+        def other(x=x, weight=weight, bias=bias) -> Any:
+            return causal_conv1d_pack.causal_conv1d_fn(x, weight, bias, activation="silu")
+
+        pairs = [[milliseconds(call) for call in (one, other)] for _ in range(3)]
+        a, b = (min(times) for times in zip(*pairs, strict=True))
+        print(f"forward {channel_last=} {length}: {a:.4f} {b:.4f} ms, {a / b:.3f}")
+    x, state = (torch.randn(1, 64, n, device="cuda") for n in (1, 3))
+    weight, y = torch.randn(64, 4, device="cuda"), torch.empty_like(x)
+    a = microseconds(
+        lambda: theirs.causal_conv1d_update(x, state, weight, None, y, True, None, None)
+    )
+    b = microseconds(
+        lambda: causal_conv1d_pack.causal_conv1d_update(x, state, weight, None, "silu")
+    )
+    print(
+        f"update, a call on the host: upstream's binding {a:.1f} us, the function here {b:.1f} us"
+    )
+
+
+def main() -> None:
+    """All of it; exit status 1 if something differs."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--every", default="20", help="each Nth of upstream's tests; 1: all")
+    options = parser.parse_args()
+    os.environ["KERNELMINT_BUILD"] = "missing"
+    print(torch.cuda.get_device_name(), torch.__version__)
+    theirs = built_by_upstream()
+    good = [compare(theirs), compare_updates(theirs), compare_compiled()]
+    bench(theirs)
+    tests = [sys.executable, str(HERE / "upstream_tests.py"), "--every", options.every]
+    verify = [sys.executable, "-m", "kernelmint", "verify", "causal_conv1d_pack"]
+    good += [subprocess.run(command, check=False).returncode == 0 for command in (tests, verify)]
+    sys.exit(not all(good))
+
+
+if __name__ == "__main__":
+    main()
