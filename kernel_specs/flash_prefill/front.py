@@ -47,9 +47,10 @@ def flash_attn_func(
     """Attention of a batch of sequences, as FlashAttention's function of this name.
 
     Query i of Sq is at key Sk - Sq + i, both as far as they are used: masks and distances are
-    aligned bottom-right. A row that sees no key is 0. Gradients are there for what
-    `kernelmint.attention` computes, too: many queries of one of its head dimensions, and neither
-    lengths, a window, a cap, sinks nor slopes.
+    aligned bottom-right. A row that sees no key is 0. Gradients of q, k, v and s_aux are there for
+    what `kernelmint.attention` computes, too (one of its head dimensions, and neither lengths, a
+    window, a cap, sinks nor slopes), and on the CPU for all but softcap, alibi_slopes, block_table
+    and a head dimension of v of its own.
 
     Args:
         q: queries, [B, Sq, H, D], bf16 or fp16, on the CPU also f32; D is a multiple of 8, at most
@@ -308,7 +309,8 @@ def _attend(
     _, _, kv_heads, value_dim = tensors.extents("v", v, 4)
     of_lengths = (cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k, block_table)
     packed = cu_seqlens_q is not None or cu_seqlens_k is not None or seqused_q is not None
-    if not packed and queries * heads <= _FEW_ROWS * kv_heads:
+    few = not packed and queries * heads <= _FEW_ROWS * kv_heads
+    if few and not _asks_gradient(q, k, v, s_aux):
         found = runtime.decode(
             q, k, v, seqused_k=seqused_k, block_table=block_table, leftpad_k=leftpad_k,
             causal=False, window_size=window, s_aux=s_aux, alibi_slopes=alibi_slopes,
@@ -334,6 +336,11 @@ def _attend(
         (scalars["softmax_scale"], scalars["softcap"], *window), (with_lse,), None,
     )  # fmt: skip
     return found if with_lse else (found, None)
+
+
+def _asks_gradient(*given: torch.Tensor | None) -> bool:
+    """Whether autograd asks for gradients, which flash_decode has none of."""
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in given)
 
 
 def _rotated(

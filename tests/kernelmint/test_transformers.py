@@ -275,8 +275,26 @@ def test_and_without_a_cache() -> None:
             call(**packed, use_cache=False)
 
 
+@pytest.mark.parametrize("name", ["llama", "mistral", "gpt-oss"])
+def test_training_on_packed_and_on_padded_sequences(name: str) -> None:
+    """Eager's gradients: with windows, sinks, and of lengths."""
+    positions = torch.cat([torch.arange(n) for n in LENGTHS])[None]
+    packed = {"input_ids": torch.randint(1, 97, (1, 70)), "position_ids": positions}
+    of_tokens = torch.ones(1, 70, dtype=torch.bool)
+    padded = batch("left")
+    for inputs, there in ((packed, of_tokens), (padded, padded["attention_mask"].bool())):
+        gradients = []
+        for implementation in ("kernelmint", "eager"):
+            trained = model(name, implementation)
+            trained.zero_grad()
+            trained(**inputs, use_cache=False).logits[there].logsumexp(-1).mean().backward()
+            named = trained.model.layers[0].self_attn.named_parameters()
+            gradients.append({part: parameter.grad for part, parameter in named})
+        torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-5)
+
+
 def test_training_a_model_without_padding() -> None:
-    """Gradients are there for what kernelmint.attention computes."""
+    """flash_forward's gradients."""
     config = transformers.LlamaConfig(**SIZES | {"head_dim": 64})
     llama = transformers.LlamaForCausalLM(config)
     ids, gradients = torch.randint(1, 97, (2, 40)), []
