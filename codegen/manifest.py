@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -258,22 +259,22 @@ class Family:
     choices: tuple[Choice, ...]
     targets: tuple[Target, ...]
 
-    @property
+    @cached_property
     def tensors(self) -> tuple[Tensor, ...]:
         """The arguments that are tensors."""
         return tuple(a for a in self.arguments if isinstance(a, Tensor))
 
-    @property
+    @cached_property
     def inputs(self) -> tuple[Tensor, ...]:
         """The tensors that are read."""
         return tuple(t for t in self.tensors if t.role == "input")
 
-    @property
+    @cached_property
     def outputs(self) -> tuple[Tensor, ...]:
         """The tensors that are returned."""
         return tuple(t for t in self.tensors if t.role == "output")
 
-    @property
+    @cached_property
     def scalars(self) -> tuple[Scalar, ...]:
         """The other arguments."""
         return tuple(a for a in self.arguments if isinstance(a, Scalar))

@@ -44,7 +44,7 @@ class NativeKernel:
 class Selector:
     def __init__(
         self,
-        watched: Callable[[], tuple[object, object, object]],
+        watched: Callable[[], tuple[object, object, object, object]],
         find: Callable[..., object],
         otherwise: Callable[..., object],
     ) -> None: ...

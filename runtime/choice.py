@@ -30,6 +30,7 @@ from runtime.kernel_info import KernelInfo, infos_for
 
 if TYPE_CHECKING:
     from runtime.ondemand.kernels import Allowed
+    from runtime.operators import Asked
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _chosen: dict[tuple[object, ...], Kernel] = {}
@@ -86,13 +87,13 @@ def take(
         KernelNotFound: no kernel suits; the message says for each candidate why.
     """
     if _is_dynamo_compiling():
-        return _in_graph(_for_any_sizes(family, device, _constants(family, wanted), target))
+        return in_graph(_for_any_sizes(family, device, _constants(family, wanted), target))
     key = (family, device, target, *wanted, *wanted.values(), *sizes, *sizes.values())
     try:
         found = _taken.get(key)
     except TypeError:  # a symbol has no hash
         listing.check_name("target", target, listing.targets())
-        return _in_graph(_for_any_sizes(family, device, _constants(family, wanted), target))
+        return in_graph(_for_any_sizes(family, device, _constants(family, wanted), target))
     except Exception:  # of a value that refuses it, which the kernel refuses in turn
         return choose(family, device, _plain(wanted), {}, target)
     if found is None:
@@ -151,7 +152,8 @@ def _integers(family: str, name: str) -> tuple[Any, ...]:
     return tuple(dict.fromkeys(value for value in found if type(value) is int))
 
 
-def _in_graph(name: str) -> Kernel:
+def in_graph(name: str) -> Kernel:
+    """The kernel of that name in graphs."""
     found: Kernel = getattr(in_graphs, name)
     return found
 
@@ -185,12 +187,25 @@ def _for_any_sizes(
     return kernel.name_in_graphs()
 
 
-def of_call(key: str, call: Callable[[], tuple[torch.device, Mapping[str, Any]]]) -> Kernel:
+def of_graph(key: str) -> Kernel:
+    """The kernel of a key that `take` gave while a graph was recorded."""
+    return _in_graphs[key] if key in _in_graphs else finding.kernel(key)
+
+
+def no_key(key: str) -> InvalidArgument:
+    """Of an operator's key that is none."""
+    return InvalidArgument(
+        f"key: got {text(key)}, expected a kernel's key, or what a graph recorded"
+    )
+
+
+def of_call(key: str, call: Callable[[], Asked]) -> Kernel:
     """The kernel of an operator's key, which is a kernel's or one that leaves the choice to the
-    operator; `call` tells the device and the sizes."""
+    operator; `call` tells what the call says."""
     if not key.startswith("{"):
         return finding.find(key)
-    device, sizes = call()
+    said = call()
+    device, sizes = said.device, said.sizes
     try:
         asked = json.loads(key)
         family, wanted, target = asked["family"], dict(asked["wanted"]), asked["target"]
@@ -198,20 +213,13 @@ def of_call(key: str, call: Callable[[], tuple[torch.device, Mapping[str, Any]]]
     except (ValueError, LookupError, TypeError):
         known = False
     if not known:
-        raise InvalidArgument(
-            f"key: got {text(key)}, expected a kernel's key, or what a graph recorded"
-        )
+        raise no_key(key)
     if device.type != "meta":
         return take(family, device, wanted, sizes, target)
     if key not in _in_graphs:  # of a graph that another process recorded: any kernel tells shapes
         device = torch.device("cuda" if devices.has_cuda() else "cpu")
-        return _in_graph(_for_any_sizes(family, device, tuple(wanted.items()), target))
+        return in_graph(_for_any_sizes(family, device, tuple(wanted.items()), target))
     return _in_graphs[key]
-
-
-def describe(key: str, call: Callable[[], tuple[torch.device, Mapping[str, Any]]]) -> KernelInfo:
-    """What is known of the kernel of an operator's key, which need not be built."""
-    return of_call(key, call).info if key.startswith("{") else finding.describe(key)
 
 
 def choose(

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+import json
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from runtime import _native, choice, listing, manifest, packs, tensors
+from codegen.dtypes import SCALARS
+from codegen.spec.expressions import layout
+from runtime import _native, choice, finding, listing, manifest, packs, tensors
 from runtime.errors import InvalidArgument, unexpected, unlisted
 from runtime.handle import Inputs, Kernel, Out, Scalar, traced_as_constant
+
+if TYPE_CHECKING:
+    from runtime.kernel_info import KernelInfo
+    from runtime.operators import Asked
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling  # found once: calls are short
@@ -32,8 +40,9 @@ class Front:
     Args:
         family: its name.
         takes: the values of parameters that decide, by name, beside the dtypes of tensors: a
-            function whose parameters are named as symbols, as optional inputs (true if they are
-            there), or `device`.
+            function whose parameters are named as symbols, as optional tensors (true if they are
+            there), as scalars (None if they are left out), as the inputs' dtypes, as
+            `codegen.spec.expressions.layout` reads them, or `device`.
         flags: parameters whose values callers pass, and their defaults; None, if it is the default,
             leaves one open. `target` is that of the kernels.
         permuted: the other layout: dimension i of what callers have as `name` is the dimension
@@ -51,9 +60,11 @@ class Front:
         self._family = family
         self._takes = takes
         self._named = tuple(inspect.signature(takes).parameters)
+        known = [(name, layout(name)) for name in self._named]
+        self._layouts = tuple((name, *found) for name, found in known if found)
         self._flags = tuple(flags.items())
         self._permuted = permuted
-        self._selector = _native.Selector(self._watched, self._find, self._otherwise)
+        self._selector = _native.Selector(self._watched, self.find, self._otherwise)
         self._run = self._selector.call  # bound once: calls are short
         packs.when_changed(self._selector.forget)
 
@@ -88,14 +99,29 @@ class Front:
         self, inputs: Inputs, flags: tuple[Any, ...] = (), permuted: bool = False
     ) -> choice.Explanation:
         """What is considered for a call, in its order, and what is taken."""
-        asked = self._asked(self._read(inputs) if permuted else inputs, (), flags)
+        asked = self._asked(self._read(inputs) if permuted else inputs, (), (), flags)
         return choice.explain(self._family, *asked)
 
-    def _find(
-        self, inputs: Inputs, scalars: tuple[Scalar, ...], flags: tuple[Any, ...], permuted: bool
+    def find(
+        self,
+        inputs: Inputs,
+        scalars: tuple[Scalar, ...],
+        requested: tuple[bool, ...],
+        flags: tuple[Any, ...],
+        permuted: bool = False,
     ) -> Kernel:
-        asked = self._asked(self._read(inputs) if permuted else inputs, scalars, flags)
-        return choice.take(self._family, *asked)
+        """The kernel that a call of these arguments takes; see `__call__`."""
+        if permuted:
+            inputs = self._read(inputs)
+        if self._layouts and (_is_dynamo_compiling() or any(map(_is_opaque, inputs))):
+            # How tensors lie is known when the graph runs: its operator chooses then, among what
+            # is built now. Any of them tells shapes.
+            for is_aligned in (True, False):
+                asked = self._asked(inputs, scalars, requested, flags, is_aligned)
+                found = choice.take(self._family, *asked)
+            names = tuple([name for name, _ in self._flags])
+            return choice.in_graph(_at_run(self._family, found._key, names, flags))
+        return choice.take(self._family, *self._asked(inputs, scalars, requested, flags))
 
     def _otherwise(
         self,
@@ -108,7 +134,7 @@ class Front:
     ) -> Any:
         """The call step by step, for what records or transforms it to see."""
         if not permuted:
-            kernel = self._find(inputs, scalars, flags, False)
+            kernel = self.find(inputs, scalars, requested, flags)
             return kernel._call(inputs, scalars, requested, out)
         inputs = self._read(inputs)
         asked = (wish is True for wish in requested)  # what is no bool is the kernel's to refuse
@@ -118,7 +144,7 @@ class Front:
             given = tuple(map(self._memory, outputs, out))
         elif out is not None:
             given = self._memory(outputs[0], out)
-        kernel = self._find(inputs, scalars, flags, False)
+        kernel = self.find(inputs, scalars, requested, flags)
         result = kernel._call(inputs, scalars, requested, given)
         if out is not None:
             return tuple(out) if isinstance(out, list) else out
@@ -152,9 +178,15 @@ class Front:
         return tensor if order is None else tensor.permute(order)
 
     def _asked(
-        self, inputs: Inputs, scalars: tuple[Scalar, ...], flags: tuple[Any, ...]
+        self,
+        inputs: Inputs,
+        scalars: tuple[Scalar, ...],
+        requested: tuple[bool, ...],
+        flags: tuple[Any, ...],
+        is_aligned: bool | None = None,
     ) -> tuple[torch.device, dict[str, Any], dict[str, Any], str | None]:
-        """The device, what is wanted, what rows may name beside it, and the target."""
+        """The device, what is wanted, what rows may name beside it, and the target; `is_aligned`:
+        what counts as the alignment of tensors whose memory is not there yet."""
         device: Any = None
         wanted: dict[str, Any] = {}
         sizes: dict[str, Any] = {}
@@ -178,19 +210,47 @@ class Front:
                 wanted[dtype] = tensor.dtype
             if is_first:
                 device = tensor.device
-        known = {"device": device, **sizes}
-        wanted.update(self._takes(**{name: known.get(name, 0) for name in self._named}))
+        for name, number in zip(_scalars(self._family), scalars, strict=False):
+            if number is not None:
+                sizes[name] = number
+        for name, wish in zip(_optional_outputs(self._family), requested, strict=False):
+            sizes[name] = wish is True
+        wanted.update(self._takes(**self._known(device, wanted, sizes, inputs, is_aligned)))
         for (name, default), value in zip(self._flags, flags, strict=True):
             if name != "target" and (value is not None or default is not None):
                 _check_flag(self._family, name, value)
             wanted[name] = value
         target = wanted.pop("target", None)
-        for name, number in zip(_scalars(self._family), scalars, strict=False):
-            if number is not None:
-                sizes[name] = number
         return device, wanted, sizes, target
 
-    def _watched(self) -> tuple[list[Any], list[int], dict[int, tuple[int, ...]]]:
+    def _known(
+        self,
+        device: Any,
+        dtypes: Mapping[str, Any],
+        sizes: Mapping[str, Any],
+        inputs: Inputs,
+        is_aligned: bool | None,
+    ) -> dict[str, Any]:
+        """What `takes` is called with."""
+        known: dict[str, Any] = {"device": device}
+        for name in self._named:
+            if name in dtypes:
+                known[name] = _dtype_name(dtypes[name])
+            elif name in sizes:
+                known[name] = sizes[name]
+        for name, python, values, is_required in _numbers(self._family, self._named):
+            known[name] = _number(name, known.get(name), python, values, is_required)
+        for name, what, argument, number in self._layouts:
+            tensor = inputs[_place(self._family, argument)]
+            if tensor is None:
+                known[name] = 0
+            elif what == "stride":
+                known[name] = tensor.stride(number)
+            else:
+                known[name] = _is_aligned(tensor, number) if is_aligned is None else is_aligned
+        return {name: known.get(name, 0) for name in self._named}
+
+    def _watched(self) -> tuple[list[Any], list[int], list[int], dict[int, tuple[int, ...]]]:
         """What Selector compares."""
         family = manifest.family(self._family)
         deciding = {*choice.deciding(self._family), *self._named}
@@ -200,12 +260,20 @@ class Front:
             counting = [i for i, dim in enumerate(dims) if dim in deciding - known]
             (place,) = (i for i, tensor in enumerate(family.tensors) if tensor.name == name)
             has_dtype = bool(dtype) and dtype not in known
-            inputs.append((place, len(dims), is_optional, on_host, has_dtype, counting))
+            asked = [(what, number) for _, what, of, number in self._layouts if of == name]
+            strides = [number for what, number in asked if what == "stride"]
+            aligned = [number for what, number in asked if what == "aligned"]
+            inputs.append(
+                (place, len(dims), is_optional, on_host, has_dtype, counting, strides, aligned)
+            )
             if not is_optional:
                 known |= {*dims, dtype}
         scalars = [i for i, name in enumerate(_scalars(self._family)) if name in deciding]
+        outputs = _optional_outputs(self._family)
+        requested = [i for i, name in enumerate(outputs) if name in deciding]
         places = {tensor.name: i for i, tensor in enumerate(family.tensors)}
-        return inputs, scalars, {places[name]: order for name, order in self._permuted.items()}
+        orders = {places[name]: order for name, order in self._permuted.items()}
+        return inputs, scalars, requested, orders
 
 
 _values: dict[tuple[str, str, bool], tuple[Any, ...]] = {}
@@ -248,6 +316,72 @@ def _outputs(family: str) -> tuple[tuple[str, bool], ...]:
 
 
 @traced_as_constant
+def _optional_outputs(family: str) -> tuple[str, ...]:
+    return tuple(name for name, is_optional in _outputs(family) if is_optional)
+
+
+@traced_as_constant
+def _place(family: str, name: str) -> int:
+    return [tensor.name for tensor in manifest.family(family).inputs].index(name)
+
+
+@traced_as_constant
+def _numbers(
+    family: str, named: tuple[str, ...]
+) -> tuple[tuple[str, str, tuple[str, ...], bool], ...]:
+    """Of each scalar that is named its name, its type, an enum's values, and whether it must be
+    passed."""
+    return tuple(
+        (s.name, "str" if s.values else SCALARS[s.dtype].python, s.values, s.default is None)
+        for s in manifest.family(family).scalars
+        if s.name in named
+    )
+
+
+_NUMBERS = (bool, int, float, torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+def _number(name: str, value: Any, python: str, values: tuple[str, ...], is_required: bool) -> Any:
+    """A scalar for the rule that decides; what no kernel takes is refused as kernels do."""
+    if value is None:
+        if is_required:
+            raise InvalidArgument(f"{name}: got None, expected a value: there is no default")
+        return None
+    if values and isinstance(value, str):
+        if value not in values:
+            raise InvalidArgument(unlisted(name, value, values))
+        return value
+    if not values and isinstance(value, _NUMBERS):
+        return value
+    if not values and getattr(value, "ndim", None) == 0 and not getattr(value, "is_cuda", False):
+        return value.item()  # a tensor's on the CPU, or NumPy's
+    raise unexpected(name, value, f"{'an' if python == 'int' else 'a'} {python}")
+
+
+@traced_as_constant
+def _dtype_name(dtype: torch.dtype) -> str | None:
+    return finding.dtype_name(dtype)
+
+
+def _is_opaque(tensor: torch.Tensor | None) -> bool:
+    """Whether a tensor tells of no memory where it is: a subclass with a dispatch of its own, or
+    what a transform of torch.func wraps."""
+    if not isinstance(tensor, torch.Tensor):
+        return False
+    if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        return True
+    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
+
+
+def _is_aligned(tensor: torch.Tensor, least: int) -> bool:
+    """As Selector compares it: whether the address and all strides but those of 1 are multiples of
+    so many bytes; the strides of extents of 1 do not count."""
+    size, strides = tensor.element_size(), zip(tensor.shape, tensor.stride(), strict=True)
+    steps = [size * stride for extent, stride in strides if extent > 1 and stride != 1]
+    return all(number % least == 0 for number in (tensor.data_ptr(), *steps))
+
+
+@traced_as_constant
 def _scalars(family: str) -> tuple[str, ...]:
     return tuple(scalar.name for scalar in manifest.family(family).scalars)
 
@@ -266,7 +400,8 @@ def _flag(family: str, name: str) -> tuple[str, tuple[str, ...]]:
 KINDS: dict[str, type] = {"bool": bool, "int": int, "enum": str}
 
 
-def of_family(name: str, parameters: Iterable[str]) -> tuple[Front, tuple[Any, ...]]:
+@functools.cache
+def of_family(name: str, parameters: tuple[str, ...]) -> tuple[Front, tuple[Any, ...]]:
     """What picks a family's kernels as the front that is generated for it does, if one is, and by
     these parameters: the last of its flags. And the defaults of the others."""
     is_generated = any(not front.module for front in manifest.family(name).fronts)
@@ -274,6 +409,43 @@ def of_family(name: str, parameters: Iterable[str]) -> tuple[Front, tuple[Any, .
     flags = {flag: default for flag, default in known._flags if flag not in parameters}
     made = Front(name, known._takes, flags={**flags, **dict.fromkeys(parameters)})
     return made, tuple(flags.values())
+
+
+packs.when_changed(of_family.cache_clear)
+
+
+def of_call(key: str, call: Callable[[], Asked]) -> Kernel:
+    """The kernel of an operator's key: a kernel's, one that leaves the choice to the operator, or
+    one by which it asks the family's front; `call` tells what the call says."""
+    if not key.startswith('{"front"'):
+        return choice.of_call(key, call)
+    said = call()
+    try:
+        asked = json.loads(key)
+        family, flags = asked["front"], dict(asked["flags"])
+        known = packs.owner(family) is not None
+    except (ValueError, LookupError, TypeError):
+        known = False
+    if not known:
+        raise choice.no_key(key)
+    if said.device.type == "meta":  # any kernel tells shapes
+        return choice.of_graph(asked["kernel"])
+    front, others = of_family(family, tuple(flags))
+    return front.find(said.inputs, said.scalars, said.requested, (*others, *flags.values()))
+
+
+def describe(key: str, call: Callable[[], Asked]) -> KernelInfo:
+    """What is known of the kernel of an operator's key, which need not be built."""
+    return of_call(key, call).info if key.startswith("{") else finding.describe(key)
+
+
+@traced_as_constant
+def _at_run(family: str, kernel: str, names: tuple[str, ...], flags: tuple[Any, ...]) -> str:
+    """A kernel whose operator asks the family's front when it runs, by its name in graphs."""
+    known = choice.of_graph(kernel)
+    flagged = dict(zip(names, flags, strict=True))
+    key = json.dumps({"front": family, "kernel": known.info.key, "flags": flagged})
+    return known.left_open(key).name_in_graphs()
 
 
 def _check_flag(family: str, name: str, value: Any) -> None:

@@ -55,7 +55,7 @@ def _plan(operator: _Operator) -> _Plan:
     )
     found = [expression for expression, _ in parameters.values()]
     named = {name for e in (*found, *scalars) if e is not None for name in e.names}
-    front, flags = of_family(other.name, parameters)
+    front, flags = of_family(other.name, tuple(parameters))
     return _Plan(
         gradient=gradient,
         other=other,

@@ -31,8 +31,19 @@ from runtime.when_imported import when_imported
 if TYPE_CHECKING:
     from runtime.kernel_info import KernelInfo
 
-# Tells a call's device and sizes.
-Call = Callable[[], tuple[torch.device, Mapping[str, Any]]]
+
+@dataclass(frozen=True)
+class Asked:
+    """What a call of an operator says: its device, symbols and scalars by name, and arguments."""
+
+    device: torch.device
+    sizes: Mapping[str, Any]
+    inputs: Inputs
+    scalars: tuple[Scalar, ...]
+    requested: tuple[bool, ...]  # of each optional output
+
+
+Call = Callable[[], Asked]
 
 NAMESPACE = "kernelmint"
 DTYPES: dict[str, torch.dtype] = {d.name: getattr(torch, d.torch) for d in dtypes.TABLE}
@@ -295,10 +306,17 @@ class _Operator:
             inputs += (None,) * (len(self.inputs) - len(inputs))
         scalars = tuple(map(options.get, self.scalar_names))
 
-        def call() -> tuple[torch.device, dict[str, Any]]:
+        def call() -> Asked:
             named = zip(self.scalar_names, scalars, strict=True)
             given = {name: scalar for name, scalar in named if scalar is not None}
-            return self._first(inputs).device, {**given, **self.symbols_of(inputs)}
+            wishes = {
+                a.name: bool(options.get(f"return_{a.name}")) or options.get(a.name) is not None
+                for a in self.outputs
+                if a.optional
+            }
+            sizes = {**given, **self.symbols_of(inputs), **wishes}
+            device = self._first(inputs).device
+            return Asked(device, sizes, inputs, scalars, tuple(wishes.values()))
 
         return call, inputs, scalars
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Sequence
 from string import ascii_lowercase
 from typing import Any
 
 from codegen.emit import scalars
+from codegen.spec import expressions
+from codegen.spec.expressions import BOOL, Expression
 from codegen.spec.model import Family, ParameterType, Role, Scalar, Tensor, Trace
 
 
@@ -70,15 +73,17 @@ def _front(family: Family) -> dict[str, Any] | None:
     front = family.generated_front
     if front is None:
         return None
-    names = sorted({name for _, value in front.takes for name in value.names})
-    taken = ", ".join(f'"{name}": {value.python}' for name, value in front.takes)
+    rules = {name: _decided(value, family.scalars) for name, value in front.takes}
+    trees = [ast.parse(text, mode="eval").body for text in rules.values()]
+    names = sorted({name for tree in trees for name in expressions.names_of(tree)})
+    taken = ", ".join(f'"{name}": {text}' for name, text in rules.items())
     flags = [
         f"{p.name}: {p.type.value if p.type is not ParameterType.ENUM else 'str'}"
         f"{' | None' if default is None else ''} = {default!r}"
         for p, default in front.flags
     ]
     environment = sorted(
-        name for name in _CALLED if any(f"{name}(" in value.python for _, value in front.takes)
+        name for name in _CALLED if any(f"{name}(" in text for text in rules.values())
     )
     return {
         "name": front.name,
@@ -91,6 +96,33 @@ def _front(family: Family) -> dict[str, Any] | None:
             _docstring(f"{p.name}: {p.doc or 'a parameter of the kernel'}") for p, _ in front.flags
         ],
     }
+
+
+def _decided(value: Expression, scalars: Sequence[Scalar]) -> str:
+    """A parameter's value in Python, by scalars that are None if they are left out."""
+    defaults = {
+        scalar.name: ast.Constant(scalar.values[int(scalar.default.normal)])
+        if scalar.values
+        else ast.parse(scalar.default.python, mode="eval").body
+        for scalar in scalars
+        if scalar.default is not None
+    }
+    text = ast.unparse(_Defaults(defaults).visit(ast.parse(value.python, mode="eval")))
+    is_plain = isinstance(value.tree, ast.Name) or value.kind != BOOL
+    return text if is_plain else f"True if {text} else False"  # a symbol's, too, when it is traced
+
+
+class _Defaults(ast.NodeTransformer):
+    """`alpha` to `alpha if alpha is not None else <its default>`."""
+
+    def __init__(self, defaults: dict[str, ast.expr]) -> None:
+        self.defaults = defaults
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        if node.id not in self.defaults:
+            return node
+        is_given = ast.Compare(node, [ast.IsNot()], [ast.Constant(None)])
+        return ast.IfExp(is_given, node, self.defaults[node.id])
 
 
 # Where functions that expressions call are found; Python has the others.

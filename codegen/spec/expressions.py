@@ -71,6 +71,27 @@ def scalar_kind(scalar: _Scalar) -> Kind:
     return {"float": FLOAT, "bool": BOOL, "int": INT}[SCALARS[scalar.dtype].python]
 
 
+# What a front's rule may ask of how an input lies in memory: `stride(x, 1)`, in elements, and
+# `aligned(x, 16)`: whether its address and its strides, but those of 1, are multiples of 16 bytes.
+_LAYOUTS = {
+    "stride": "stride takes an input and one of its dimensions, as in stride(x, 0)",
+    "aligned": "aligned takes an input and a power of two of bytes, as in aligned(x, 16)",
+}
+
+
+def layout_name(function: str, tensor: str, number: int) -> str:
+    """The name that such a call has in a scope, and once it is parsed."""
+    return f"_{function}_{number}_{tensor}"
+
+
+def layout(name: str) -> tuple[str, str, int] | None:
+    """The function, the tensor and the number of such a name; None for others."""
+    if not name.startswith("_"):
+        return None
+    _, function, number, tensor = name.split("_", 3)
+    return function, tensor, int(number)
+
+
 class ExpressionError(Exception):
     """What is wrong with an expression: (offset into its text, message) for each problem."""
 
@@ -198,10 +219,12 @@ class _PowerCalls(ast.NodeTransformer):
 class _BareConstants(ast.NodeTransformer):
     """`dtype == bf16` to `dtype == "bf16"`: values need no quotes if no name hides them.
 
-    `true` and `false` are what YAML calls True and False.
+    `true` and `false` are what YAML calls True and False. And what is asked of a tensor's memory
+    to the name of the answer.
     """
 
     def __init__(self, scope: Mapping[str, Kind]) -> None:
+        self.scope = scope
         self.values = {v for kind in scope.values() for v in kind.values or ()} - scope.keys()
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
@@ -210,6 +233,16 @@ class _BareConstants(ast.NodeTransformer):
         if node.id in ("true", "false"):
             return ast.copy_location(ast.Constant(node.id == "true"), node)
         return node
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        match node:
+            case ast.Call(
+                func=ast.Name(id=function),
+                args=[ast.Name(id=tensor), ast.Constant(value=int(number))],
+                keywords=[],
+            ) if (name := layout_name(function, tensor, number)) in self.scope:
+                return ast.copy_location(ast.Name(name, ast.Load()), node)
+        return self.generic_visit(node)
 
 
 def names_of(tree: ast.expr) -> list[str]:
@@ -442,7 +475,7 @@ class _Checker:
         elif node.id in DEVICE_FACTS:
             self.add(node, f"'{node.id}' is a fact about the device, which is not known here")
         else:
-            hint = did_you_mean(node.id, self.scope)
+            hint = did_you_mean(node.id, [n for n in self.scope if layout(n) is None])
             self.add(node, f"unknown name '{node.id}'{hint}")
         return None
 
@@ -523,7 +556,10 @@ class _Checker:
     def _call(self, node: ast.Call) -> Kind | None:
         if not isinstance(node.func, ast.Name) or node.func.id not in FUNCTIONS:
             name = ast.unparse(node.func)
-            self.add(node, f"unknown function '{name}'{did_you_mean(name, FUNCTIONS)}")
+            if name in _LAYOUTS and any(map(layout, self.scope)):
+                self.add(node, _LAYOUTS[name])
+            else:
+                self.add(node, f"unknown function '{name}'{did_you_mean(name, FUNCTIONS)}")
             return None
         name = node.func.id
         if node.keywords or any(isinstance(arg, ast.Starred) for arg in node.args):

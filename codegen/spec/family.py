@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import keyword
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from codegen.manifest import Gradient, Shard
@@ -11,6 +12,7 @@ from codegen.spec import schema
 from codegen.spec.arguments import MAX_RANK, SHARED_FACTS, ArgumentLoader, optional_tensors
 from codegen.spec.build_settings import BuildLoader
 from codegen.spec.checks import (
+    MAX_ALIGNMENT,
     check_file,
     check_identifier,
     load_derived,
@@ -19,7 +21,7 @@ from codegen.spec.checks import (
     load_rules,
     spec_name,
 )
-from codegen.spec.expressions import Kind
+from codegen.spec.expressions import BOOL, DEVICE_FACTS, INT, Kind, layout_name
 from codegen.spec.model import (
     Family,
     GeneratedFront,
@@ -28,6 +30,7 @@ from codegen.spec.model import (
     RecordTensor,
     Role,
     Rule,
+    Scalar,
     Tensor,
     Trace,
     integers,
@@ -77,7 +80,7 @@ class FamilyLoader:
             if generated is not None:
                 document.report("one front of a family is generated, not two", "front", i)
             made = schema.GeneratedFront(name=front) if isinstance(front, str) else front
-            generated = self._generated(made, i, parameters, call_scope, written)
+            generated = self._generated(made, i, parameters, call_scope, tensors, scalars)
             fronts.append(("", generated.name))
         return Family(
             name=written.family,
@@ -190,10 +193,19 @@ class FamilyLoader:
         front: schema.GeneratedFront,
         place: int,
         parameters: Sequence[Parameter],
-        scope: Mapping[str, Kind],
-        written: schema.FamilyFile,
+        call_scope: Mapping[str, Kind],
+        tensors: Sequence[Tensor],
+        scalars: Sequence[Scalar],
     ) -> GeneratedFront:
-        known = {p.name: p for p in parameters if p.type is not ParameterType.DTYPE}
+        inputs = [tensor for tensor in tensors if tensor.role is Role.INPUT]
+        dtypes = {tensor.dtype for tensor in inputs}
+        known = {p.name: p for p in parameters if p.name not in dtypes}
+        scope = {
+            **call_scope,
+            **{p.name: p.kind for p in parameters if p.name in dtypes},
+            **{scalar.name: scalar.kind for scalar in scalars},
+            **{name: kind for tensor in inputs for name, kind in _layouts(tensor).items()},
+        }
         at = ("front", place)
         if not front.name.isidentifier() or keyword.iskeyword(front.name):
             self.document.report(f"got '{front.name}', expected a function's name", *at, "name")
@@ -201,22 +213,23 @@ class FamilyLoader:
             for name in names:
                 if name not in known:
                     hint = did_you_mean(name, known)
-                    message = f"the family has no parameter '{name}' beside dtypes{hint}"
+                    message = f"the family has no parameter '{name}' beside inputs' dtypes{hint}"
                     self.document.report(message, *at, member, name, key=True)
         takes = []
         for name, text in front.takes.items():
-            kind = {ParameterType.BOOL: "bool", ParameterType.INT: "int"}.get(
-                known[name].type if name in known else ParameterType.INT
-            )
-            if kind is None:
-                message = f"'{name}' is an enum, which no expression gives: make it a flag"
-                self.document.report(message, *at, "takes", name)
-                continue
-            takes.append(
-                (name, load_expression(self.document, text, scope, kind, *at, "takes", name))
-            )
+            kind = known[name].kind if name in known else INT
+            value = load_expression(self.document, text, scope, kind, *at, "takes", name)
+            takes.append((name, value))
+            for scalar in scalars:
+                facts = scalar.default.names & {*DEVICE_FACTS} if scalar.default else ()
+                if facts and scalar.name in value.names:
+                    message = f"the default of '{scalar.name}' is a fact about the device"
+                    self.document.report(f"{message}: it decides no kernel", *at, "takes", name)
+        arguments = {t.name for t in tensors} | {scalar.name for scalar in scalars}
         for name, default in front.flags.items():
-            if name in front.takes or name in written.arguments:
+            if name in known and known[name].type is ParameterType.DTYPE:
+                self.document.report(f"'{name}' is a dtype", *at, "flags", name, key=True)
+            elif name in front.takes or name in arguments:
                 what = "taken from the call already" if name in front.takes else "an argument"
                 self.document.report(f"'{name}' is {what}", *at, "flags", name, key=True)
             elif name in known and default is not None and (wrong := known[name].check(default)):
@@ -287,3 +300,16 @@ class FamilyLoader:
             outputs=tuple(gradient.outputs),
             keeps=tuple(gradient.keeps),
         )
+
+
+def _layouts(tensor: Tensor) -> dict[str, Kind]:
+    """What a front's rule may ask of how an input lies in memory."""
+    given = (tensor.name,) if tensor.optional else ()
+    strides = {
+        layout_name("stride", tensor.name, i): replace(INT, given=given)
+        for i in range(len(tensor.dims))
+    }
+    powers = [2**i for i in range(1, MAX_ALIGNMENT.bit_length())]
+    return strides | {
+        layout_name("aligned", tensor.name, power): replace(BOOL, given=given) for power in powers
+    }

@@ -347,7 +347,8 @@ class GeneratedFront(Written):
     name: str = Field(description="the function's")
     takes: dict[str, Text] = Field(
         default_factory=dict,
-        description="parameters, each over symbols and optional inputs, true if they are there",
+        description="parameters, each over symbols, scalars, dtypes, optional tensors, true if "
+        "they are there, and stride(x, 0) and aligned(x, 16) of inputs",
     )
     flags: dict[str, Value | None] = Field(
         default_factory=dict,

@@ -12,6 +12,20 @@ constexpr std::size_t kMostKept = 4096;  // calls that differ; what is seen agai
 
 enum class Kind : std::int64_t { none, boolean, integer, number, text };
 
+std::vector<int> numbers(nb::handle list) {
+  std::vector<int> result;
+  for (nb::handle item : nb::borrow<nb::sequence>(list)) result.push_back(nb::cast<int>(item));
+  return result;
+}
+
+bool is_aligned(const TensorInfo& tensor, int bytes) {
+  const std::int64_t size = size_in_bytes(static_cast<Dtype>(tensor.dtype));
+  auto bits = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(tensor.data));
+  for (int i = 0; i < tensor.rank; ++i)
+    if (tensor.shape[i] > 1 && tensor.strides[i] != 1) bits |= size * tensor.strides[i];
+  return bits % bytes == 0;
+}
+
 }  // namespace
 
 bool Selector::Key::operator==(const Key& other) const {
@@ -31,7 +45,6 @@ std::size_t Selector::Hash::operator()(const Key& key) const {
 void Selector::watch() {
   const nb::object found = watched_();
   inputs_.clear();
-  scalars_.clear();
   int size = 2;
   for (nb::handle item : nb::borrow<nb::sequence>(found[0])) {
     Input input{.tensor = nb::cast<int>(item[0]),
@@ -39,17 +52,18 @@ void Selector::watch() {
                 .is_optional = nb::cast<bool>(item[2]),
                 .is_on_host = nb::cast<bool>(item[3]),
                 .has_dtype = nb::cast<bool>(item[4]),
-                .dims = {}};
-    for (nb::handle dim : nb::borrow<nb::sequence>(item[5]))
-      input.dims.push_back(nb::cast<int>(dim));
-    size += 1 + static_cast<int>(input.dims.size());
+                .dims = numbers(item[5]),
+                .strides = numbers(item[6]),
+                .alignments = numbers(item[7])};
+    size +=
+        1 + static_cast<int>(input.dims.size() + input.strides.size() + input.alignments.size());
     inputs_.push_back(std::move(input));
   }
-  for (nb::handle index : nb::borrow<nb::sequence>(found[1]))
-    scalars_.push_back(nb::cast<int>(index));
-  if (size + 2 * static_cast<int>(scalars_.size()) > Key::kMost / 2)
+  scalars_ = numbers(found[1]);
+  requested_ = numbers(found[2]);
+  if (size + static_cast<int>(2 * scalars_.size() + requested_.size()) > Key::kMost / 2)
     throw nb::value_error("a choice depends on more values than a selector compares");
-  for (const auto& [tensor, order] : nb::borrow<nb::dict>(found[2])) {
+  for (const auto& [tensor, order] : nb::borrow<nb::dict>(found[3])) {
     DimensionOrder& known = orders_[nb::cast<int>(tensor)];
     known.rank = static_cast<int>(nb::len(order));
     for (int i = 0; i < known.rank; ++i) known.dims[i] = nb::cast<int>(order[i]);
@@ -89,6 +103,8 @@ bool Selector::read(Kernel::Call& call, Key& key, nb::handle inputs) const {
     }
     key.add(input.has_dtype ? tensor.dtype : 0);
     for (const int dim : input.dims) key.add(tensor.shape[dim]);
+    for (const int dim : input.strides) key.add(tensor.strides[dim]);
+    for (const int bytes : input.alignments) key.add(is_aligned(tensor, bytes));
   }
   call.are_inputs_read = true;
   return has_device;
@@ -142,11 +158,12 @@ nb::object Selector::call(nb::tuple inputs, nb::tuple scalars, nb::tuple request
   key.add(permuted);
   for (const int i : scalars_)
     if (!add(key, NB_TUPLE_GET_ITEM(scalars.ptr(), i))) return otherwise();
+  for (const int i : requested_) key.add(NB_TUPLE_GET_ITEM(requested.ptr(), i) == Py_True);
   for (std::size_t i = 0; i < flags.size(); ++i)
     if (!add(key, NB_TUPLE_GET_ITEM(flags.ptr(), i))) return otherwise();
   const auto at = kept_.find(key);
   if (at == kept_.end()) {
-    keep(key, find_(inputs, scalars, flags, permuted));
+    keep(key, find_(inputs, scalars, requested, flags, permuted));
     return otherwise();
   }
   const Found found = at->second;  // which is kept, whatever others forget meanwhile

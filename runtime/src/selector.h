@@ -19,11 +19,13 @@ class Selector {
  public:
   // The functions are called
   // - watched(): when calls begin, or begin again after forget(): what a choice depends on, as a
-  //   list of inputs, a list of the scalars' indices, and the other layout. An input is (index
-  //   among the family's tensors, rank, is optional, is on the host, whether its dtype counts, the
-  //   dimensions that count). The other layout names tensors: {index: order}, where dimension i of
-  //   what is passed is the kernel's dimension order[i];
-  // - find(inputs, scalars, flags, permuted): the kernel for what was not seen before;
+  //   list of inputs, the indices of scalars, those of optional outputs, and the other layout. An
+  //   input is (index among the family's tensors, rank, is optional, is on the host, whether its
+  //   dtype counts, the dimensions whose extents count, those whose strides do, the bytes of which
+  //   counts whether its address and its strides, but those of 1, are multiples). The other layout
+  //   names tensors: {index: order}, where dimension i of what is passed is the kernel's dimension
+  //   order[i];
+  // - find(inputs, scalars, requested, flags, permuted): the kernel for what was not seen before;
   // - otherwise(...), with the arguments of call(): what is not a plain call: the tensors are not
   //   plain, something records the call, or arguments are wrong.
   Selector(nb::object watched, nb::object find, nb::object otherwise)
@@ -41,7 +43,7 @@ class Selector {
   struct Input {
     int tensor, rank;
     bool is_optional, is_on_host, has_dtype;
-    std::vector<int> dims;
+    std::vector<int> dims, strides, alignments;
   };
   struct Key {
     static constexpr int kMost = 96;
@@ -67,7 +69,7 @@ class Selector {
   nb::object watched_, find_, otherwise_;
   bool is_watching_ = false;
   std::vector<Input> inputs_;
-  std::vector<int> scalars_;
+  std::vector<int> scalars_, requested_;
   DimensionOrder orders_[kMaxTensors];
   nb::dict texts_;
   std::unordered_map<Key, Found, Hash> kept_;

@@ -137,7 +137,14 @@ def test_a_generated_front_is_in_the_familys_face_and_named_in_the_manifest(work
     plain = family.read_text().partition("front:")[0]
     family.write_text(plain + "front: {name: call, takes: {causal: N % 2 == 0}}\n")
     assert workspace.run("regenerate").status == 0
-    assert 'lambda N: {"causal": N % 2 == 0}' in workspace.tree()["python/demo.py"].decode()
+    rule = 'lambda N: {"causal": True if N % 2 == 0 else False}'
+    assert rule in workspace.tree()["python/demo.py"].decode()
+    rule = "alpha > 1 and aligned(x, 16) and dtype == f32"
+    family.write_text(plain + f"front:\n  name: call\n  takes:\n    causal: {rule}\n")
+    assert workspace.run("regenerate").status == 0
+    face = workspace.tree()["python/demo.py"].decode()
+    assert "lambda N, _aligned_16_x, alpha, dtype: {" in face
+    assert "(alpha if alpha is not None else 1.0 * _power(N, -0.5)) > 1" in face
     family.write_text(plain + "front: call\n")
     assert workspace.run("regenerate").status == 0
 
@@ -146,8 +153,24 @@ def test_a_generated_front_is_in_the_familys_face_and_named_in_the_manifest(work
     ("front", "message"),
     [
         ("{name: a-b}", "got 'a-b', expected a function's name"),
-        ("{name: call, takes: {casual: N > 1}}", "no parameter 'casual' beside dtypes (did you"),
-        ("{name: call, takes: {dtype: N}}", "no parameter 'dtype' beside dtypes"),
+        (
+            "{name: call, takes: {casual: N > 1}}",
+            "no parameter 'casual' beside inputs' dtypes (did",
+        ),
+        ("{name: call, takes: {dtype: N}}", "no parameter 'dtype' beside inputs' dtypes"),
+        (
+            "{name: call, takes: {causal: 'stride(x, 2) == 1'}}",
+            "stride takes an input and one of its",
+        ),
+        (
+            "{name: call, takes: {causal: 'aligned(x, 3)'}}",
+            "aligned takes an input and a power of two",
+        ),
+        (
+            "{name: call, takes: {causal: 'aligned(y, 4)'}}",
+            "aligned takes an input and a power of two",
+        ),
+        ("{name: call, takes: {causal: dtype == f3}}", "unknown name 'f3'"),
         ("{name: call, takes: {causal: K > 1}}", "unknown name 'K'"),
         ("{name: call, takes: {causal: N}}", "must be true or false"),
         ("{name: call, flags: {causal: 3}}", "3 is not a bool"),

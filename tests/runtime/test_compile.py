@@ -126,4 +126,4 @@ def test_an_extent_without_a_value_is_refused_by_the_fake_as_by_the_call():
     with pytest.raises(
         runtime.InvalidArgument, match="N // M: division by zero; here M = 0, N = 3"
     ):
-        operators._extent(extent, {"N": 3, "M": 0}, INFO)
+        operators.extent(extent, {"N": 3, "M": 0}, INFO)

@@ -1,0 +1,117 @@
+"""What generated fronts decide by: extents, dtypes, scalars, flags, and how tensors lie."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import runtime
+
+pytestmark = pytest.mark.usefixtures("families")
+
+NAMES = ("double", "width", "silu", "channel_last", "vectorised", "mode")
+PLAIN, DROPPED, KEPT = range(3)
+
+
+def x(B=2, D=4, L=8, dtype=torch.float32, past=0):
+    """A tensor that begins `past` elements after a multiple of 1024 bytes."""
+    buffer = torch.zeros(B * D * L + 1024, dtype=dtype)
+    first = -buffer.data_ptr() // buffer.element_size() % (1024 // buffer.element_size()) + past
+    return buffer[first : first + B * D * L].view(B, D, L)
+
+
+def told(*given, w=None, index=None, call=None, **options):
+    (tensor,) = given
+    w = torch.zeros(tensor.shape[1], 2) if w is None else w
+    found = (call or runtime.told)(tensor, w, index, **options)
+    which = found[0] if isinstance(found, tuple) else found
+    return dict(zip(NAMES, which.tolist(), strict=True))
+
+
+USUAL = {
+    "double": 1, "width": 2, "silu": 0, "channel_last": 0, "vectorised": 1, "mode": PLAIN
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("call", "differs"),
+    [
+        (lambda: told(x()), {}),
+        (lambda: told(x(), w=torch.zeros(4, 3)), {"width": 4}),
+        (lambda: told(x(dtype=torch.bfloat16)), {"double": 0}),
+        (lambda: told(x(), activation="silu"), {"silu": 1}),
+        (lambda: told(x(), activation="none"), {}),
+        (lambda: told(x(), p=0.5), {"mode": DROPPED}),
+        (lambda: told(x(), p=torch.tensor(0.5)), {"mode": DROPPED}),
+        (lambda: told(x(), p=np.float32(0.5)), {"mode": DROPPED}),
+        (lambda: told(x(), p=0), {}),
+        (lambda: told(x(D=8)), {"mode": DROPPED}),  # its default
+        (lambda: told(x(D=8), p=0.0), {}),
+        (lambda: told(x(), p=0.5, return_rest=True), {"mode": KEPT}),
+        (lambda: told(x(D=8, L=4).transpose(1, 2)), {"channel_last": 1}),
+        (lambda: told(x(past=1)), {"vectorised": 0}),
+        (lambda: told(x(past=4)), {}),
+        (lambda: told(x(L=6)), {"vectorised": 0}),  # its rows are 24 bytes apart
+        (lambda: told(x(L=6)[:, :1], w=torch.zeros(1, 2)), {}),  # batches are 96
+        (lambda: told(x(), index=torch.zeros(8, dtype=torch.int32)), {"vectorised": 0}),
+    ],
+)
+def test_whatever_the_rule_names_decides(call, differs):
+    for _ in range(2):  # the first time it is chosen, then looked up
+        assert call() == {**USUAL, **differs}
+
+
+def test_what_decides_is_compared_at_each_call():
+    """One call after another, in which one thing changes."""
+    one, other = x(), x(past=1)
+    for _ in range(2):
+        assert told(one)["vectorised"] == 1
+        assert told(other)["vectorised"] == 0
+        assert told(one, p=0.5)["mode"] == DROPPED
+        assert told(one, return_rest=True)["mode"] == KEPT
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"activation": "selu"}, "activation: got 'selu'"),
+        ({"activation": 1}, "activation: got an int, expected a str"),
+        ({"p": "a"}, "p: got a str, expected a float"),
+        ({"p": torch.zeros(2)}, "p: got a Tensor, expected a float"),
+    ],
+)
+def test_a_wrong_scalar_that_decides_is_refused_by_name(options, message):
+    with pytest.raises(runtime.InvalidArgument, match=message):
+        told(x(), **options)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_compiled_graphs_choose_by_how_tensors_lie_when_they_run(dynamic):
+    torch.compiler.reset()
+    compiled = torch.compile(
+        lambda *given, **options: runtime.told(*given, **options),
+        fullgraph=True, backend="aot_eager", dynamic=dynamic,
+    )  # fmt: skip
+    assert told(x(), call=compiled) == USUAL
+    assert told(x(past=1), call=compiled) == {**USUAL, "vectorised": 0}
+    assert told(x(L=6), call=compiled) == {**USUAL, "vectorised": 0}
+    given = {"w": torch.zeros(4, 3), "activation": "silu", "p": 0.5}
+    differs = {"width": 4, "silu": 1, "mode": DROPPED}
+    assert told(x(), call=compiled, **given) == {**USUAL, **differs}
+    turned = x(D=8, L=4).transpose(1, 2)
+    assert told(turned, call=compiled) == {**USUAL, "channel_last": 1}
+
+
+def test_other_ways_to_record_a_call_do_so_too():
+    class Told(torch.nn.Module):
+        def forward(self, x, w):
+            return runtime.told(x, w)
+
+    exported = torch.export.export(Told(), (x(), torch.zeros(4, 2))).module()
+    for past, vectorised in ((0, 1), (1, 0)):
+        given = x(past=past)
+        found = exported(given, torch.zeros(4, 2))
+        assert dict(zip(NAMES, found.tolist(), strict=True))["vectorised"] == vectorised
+    mapped = torch.vmap(runtime.told, in_dims=(0, None))(torch.stack([x(), x()]), torch.zeros(4, 2))
+    assert mapped[:, 0].tolist() == [1, 1]
