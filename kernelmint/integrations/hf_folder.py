@@ -25,6 +25,20 @@ _MODULE = '''"""FlashAttention's functions; `kernelmint hf-folder` wrote this.""
 from kernelmint import flash_attn_func, flash_attn_varlen_func, flash_attn_with_kvcache
 
 __all__ = ["flash_attn_func", "flash_attn_varlen_func", "flash_attn_with_kvcache"]
+
+
+def _refuse(*args, **kwargs):
+    raise NotImplementedError(
+        "kernelmint: got a call of FlashAttention's inner functions, which context parallelism "
+        "takes, expected one of its public ones"
+    )
+
+
+class flash_attn_interface:
+    """What diffusers looks up beside them."""
+
+    _flash_attn_forward = _flash_attn_backward = staticmethod(_refuse)
+    _flash_attn_varlen_forward = _flash_attn_varlen_backward = staticmethod(_refuse)
 '''
 
 
