@@ -37,6 +37,7 @@ _chosen: dict[tuple[object, ...], Kernel] = {}
 _taken: dict[tuple[object, ...], Kernel] = {}
 _in_graphs: dict[str, Kernel] = {}
 _MOST_TAKEN = 4096  # calls of different sizes that are kept at one time
+_MOST_SAID = 8  # reasons why kernels do not suit; a family may have 1,000 kernels
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling  # found once: calls are short
 
 
@@ -499,10 +500,11 @@ def _why_not(
     if not info.built and info.reason is not None:
         return info.reason
     if info.is_cuda:
-        where = manifest.family(info.family).target(info.target)
         index = torch.cuda.current_device() if device.index is None else device.index
         if info.built:
-            (kernel,) = (kernel for kernel in where.kernels if kernel.key == info.key)
+            listed = manifest.kernel(info.family, info.key)
+            assert listed is not None
+            _, (kernel,) = listed
             built_for = packs.of(info.family, info.key).architectures
             why = devices.why_unavailable(info.target, built_for, index) or devices.why_too_large(
                 kernel.shared_memory, index
@@ -551,7 +553,9 @@ def _not_found(
     ]
     nearest = f". Nearest: {reasons[0]}" if reasons else ": none was generated"
     lines = [f"no {family} kernel for {settings} on {device}{nearest}"]
-    lines += [f"  {reason}" for reason in reasons[1:]]
+    lines += [f"  {reason}" for reason in reasons[1:_MOST_SAID]]
+    if len(reasons) > _MOST_SAID:
+        lines.append(f"  and {len(reasons) - _MOST_SAID} other reasons, of kernels farther away")
     if allowed is None or allowed.keys:
         add = (
             f"in the project of pack {packs.of(family).name}, add a configuration to "

@@ -219,7 +219,14 @@ def _request(key: str, architectures: Sequence[str] | None) -> Request:
             f"{key}: {packs.owner(family)} has no specs to build it from; name their folder: "
             "runtime.load(folder)"
         )
-    return Request(key, source, recipe(key, architectures))
+    try:
+        return Request(key, source, recipe(key, architectures))
+    except BuildError as error:
+        raise BuildError(
+            f"{key}: no pack holds it, and it cannot be built here: {error}. Where it can, "
+            f"`kernelmint build {family} --key {key}` builds it, and `kernelmint slim` makes a "
+            "wheel of it"
+        ) from None
 
 
 def _open(request: Request, entry: Entry) -> Pack:

@@ -115,3 +115,29 @@ def test_other_ways_to_record_a_call_do_so_too():
         assert dict(zip(NAMES, found.tolist(), strict=True))["vectorised"] == vectorised
     mapped = torch.vmap(runtime.told, in_dims=(0, None))(torch.stack([x(), x()]), torch.zeros(4, 2))
     assert mapped[:, 0].tolist() == [1, 1]
+
+
+def test_what_the_pack_lacks_is_refused_or_built_and_recorded(tmp_path, monkeypatch):
+    """Its set has weights of f32 alone; the spec allows more."""
+    key = "told.cpu.f32-bf16-f32-w2-vec-plain"
+    w = torch.zeros(4, 2, dtype=torch.bfloat16)
+    monkeypatch.setenv("KERNELMINT_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("KERNELMINT_RECORD", str(tmp_path / "used.yaml"))
+    monkeypatch.delenv("KERNELMINT_BUILD", raising=False)
+    with pytest.raises(runtime.KernelNotFound) as refused:
+        told(x(), w=w)
+    said = str(refused.value).splitlines()
+    assert "wdtype is f32, not bf16" in said[0]
+    assert len(said) < 12
+    assert f"runtime.kernel('{key}', build=True) builds one now" in said[-1]
+
+    monkeypatch.setenv("KERNELMINT_BUILD", "missing")
+    with monkeypatch.context() as without_compiler:
+        without_compiler.setenv("PATH", "")
+        without_compiler.delenv("CXX", raising=False)
+        with pytest.raises(runtime.BuildError, match=f"^{key}: no pack holds it") as refused:
+            told(x(), w=w)
+        assert f"`kernelmint build told --key {key}` builds it" in str(refused.value)
+    for _ in range(2):
+        assert told(x(), w=w) == {**USUAL, "double": 0}
+    assert f"- {key}\n" in (tmp_path / "used.yaml").read_text()
