@@ -95,10 +95,17 @@ struct Channel {
 
   // y[l], before silu.
   void convolve(const S* x, std::int64_t length, S* y) const {
+    if (sequence == nullptr) {
+      for (std::int64_t l = 0; l < length; ++l) {
+        S sum = bias;
+        for (int w = 0; w < W; ++w) sum += weight[w] * x[l + w];
+        y[l] = sum;
+      }
+      return;
+    }
     for (std::int64_t l = 0; l < length; ++l) {
-      S sum = sequence != nullptr && sequence[l] < 0 ? 0 : bias;
-      for (int w = 0; w < W; ++w) sum += sees(l, w) ? weight[w] * x[l + w] : 0;
-      y[l] = sum;
+      y[l] = sequence[l] < 0 ? 0 : bias;
+      for (int w = 0; w < W; ++w) y[l] += sees(l, w) ? weight[w] * x[l + w] : 0;
     }
   }
 
