@@ -227,6 +227,12 @@ class _BareConstants(ast.NodeTransformer):
         self.scope = scope
         self.values = {v for kind in scope.values() for v in kind.values or ()} - scope.keys()
 
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        function, node.func = node.func, ast.Constant(None)
+        self.generic_visit(node)
+        node.func = function  # `max(a, b)`, beside a value that is called max
+        return node
+
     def visit_Name(self, node: ast.Name) -> ast.expr:
         if node.id in self.values:
             return ast.copy_location(ast.Constant(node.id), node)

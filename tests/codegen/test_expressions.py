@@ -399,3 +399,11 @@ def test_a_cpp_literal_is_one_line_of_printable_text(text) -> None:
     written = literal(text)
     assert written.splitlines() == [written] or any(c in written for c in "\x85\u2028\u2029")
     assert "??" not in written.replace("\\?", "")
+
+
+def test_a_value_that_is_called_as_a_function_hides_no_function():
+    """`reduce == max`, and `max(a, b)` beside it."""
+    scope = {"a": INT, "b": INT, "reduce": Kind("text", ("min", "max"))}
+    expression = parse("max(a, b) if reduce == max else min(a, b)", scope)
+    assert expression.evaluate({"a": 1, "b": 2, "reduce": "max"}) == 2
+    assert expression.evaluate({"a": 1, "b": 2, "reduce": "min"}) == 1

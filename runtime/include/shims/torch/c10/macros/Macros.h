@@ -11,7 +11,9 @@
 #else
 #define C10_HOST
 #define C10_DEVICE
-#define C10_HOST_DEVICE
+// A CPU's kernels are compiled once for each instruction set and linked together: inline functions
+// that were left as calls would be those of any of them.
+#define C10_HOST_DEVICE __attribute__((always_inline))
 #endif
 #define C10_ALWAYS_INLINE [[gnu::always_inline]] inline
 #define C10_UNUSED [[maybe_unused]]

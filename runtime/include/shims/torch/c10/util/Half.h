@@ -51,8 +51,7 @@ struct alignas(2) Half : kernelmint::torch_shim::Arithmetic<Half> {
   }
 #if defined(__CUDACC__)
   C10_HOST_DEVICE Half(const __half& value) : x(__builtin_bit_cast(std::uint16_t, value)) {}
-  // Explicit: else comparing two would be ambiguous with the operators of __half.
-  explicit C10_HOST_DEVICE operator __half() const { return __builtin_bit_cast(__half, x); }
+  C10_HOST_DEVICE operator __half() const { return __builtin_bit_cast(__half, x); }
 #endif
 
   std::uint16_t x;

@@ -32,6 +32,12 @@ namespace kernelmint::torch_shim {
   }                                                                \
   friend C10_HOST_DEVICE T& operator sign## = (T & a, const T& b) { return a = a sign b; }
 
+// Exact matches, so that CUDA's types, to which T converts, make no comparison ambiguous.
+#define KERNELMINT_COMPARISON(sign)                                   \
+  friend C10_HOST_DEVICE bool operator sign(const T& a, const T& b) { \
+    return static_cast<float>(a) sign static_cast<float>(b);          \
+  }
+
 // The operators of T.
 template <class T>
 struct Arithmetic {
@@ -40,8 +46,15 @@ struct Arithmetic {
   KERNELMINT_OPERATOR(*)
   KERNELMINT_OPERATOR(/)
   friend C10_HOST_DEVICE T operator-(const T& a) { return -static_cast<float>(a); }
+  KERNELMINT_COMPARISON(==)
+  KERNELMINT_COMPARISON(!=)
+  KERNELMINT_COMPARISON(<)
+  KERNELMINT_COMPARISON(<=)
+  KERNELMINT_COMPARISON(>)
+  KERNELMINT_COMPARISON(>=)
 };
 #undef KERNELMINT_OPERATOR
+#undef KERNELMINT_COMPARISON
 
 // std::numeric_limits of a T with kDigits bits of precision, by the bits of its values.
 template <class T, int kDigits, std::uint16_t kMin, std::uint16_t kMax, std::uint16_t kEpsilon,
