@@ -1,0 +1,143 @@
+"""This pack beside upstream's own build, on one device: results bit for bit, and times.
+
+    python compare.py [--device cuda] [--no-times]      with torch_scatter installed, too
+
+Results are compared over random inputs, all functions, reductions and dtypes. On a GPU sums by
+atomics have no order, so those of segment_coo and scatter are compared within a rounding of each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import scatter_pack
+import torch
+import torch_scatter
+
+DTYPES = [torch.half, torch.bfloat16, torch.float, torch.double, torch.int, torch.long]
+
+
+def random_case(seed: int, dtype: torch.dtype, device: str) -> dict[str, torch.Tensor]:
+    """A src of rank 1 to 3, an index that ascends, its pointers, and one that does not."""
+    torch.manual_seed(seed)
+    rank, at = [(1, 0), (2, 0), (2, 1), (3, 1)][seed % 4]
+    shape = [int(torch.randint(1, 40, ())) for _ in range(rank)]
+    shape[at] = int(torch.randint(1, 300, ()))
+    src = torch.randn(shape) * 8
+    rows = int(torch.randint(1, 30, ()))
+    index = torch.randint(0, rows, shape[: at + 1]).sort(-1).values
+    index[..., -1] = rows - 1
+    counts = torch.zeros(*index.shape[:-1], rows, dtype=torch.long)
+    counts.scatter_add_(-1, index, torch.ones_like(index))
+    indptr = torch.cat([torch.zeros_like(counts[..., :1]), counts.cumsum(-1)], -1)
+    found = {"src": src.to(dtype), "index": index, "indptr": indptr}
+    found["any"] = torch.randint(0, rows, shape)
+    found["any"].flatten()[0] = rows - 1
+    found["values"] = torch.randn([*shape[:at], rows, *shape[at + 1 :]]).mul(8).to(dtype)
+    found["dim"] = torch.tensor(at)
+    return {name: tensor.to(device) for name, tensor in found.items()}
+
+
+def calls(module: Any, case: dict[str, torch.Tensor]) -> dict[str, Callable[[], Any]]:
+    """Every function of upstream's kernels on a case."""
+    src, index, indptr, dim = case["src"], case["index"], case["indptr"], int(case["dim"])
+    found: dict[str, Callable[[], Any]] = {}
+    for reduce in ("sum", "mean", "min", "max"):
+        csr, coo = (getattr(module, f"segment_{reduce}_{kind}") for kind in ("csr", "coo"))
+        found[f"segment_{reduce}_csr"] = lambda f=csr: f(src, indptr)
+        found[f"segment_{reduce}_coo"] = lambda f=coo: f(src, index)
+    for reduce in ("sum", "mean", "mul", "min", "max"):
+        any_order = getattr(module, f"scatter_{reduce}")
+        found[f"scatter_{reduce}"] = lambda f=any_order: f(src, case["any"], dim)
+    found["gather_csr"] = lambda: module.gather_csr(case["values"], indptr)
+    found["gather_coo"] = lambda: module.gather_coo(case["values"], index)
+    return found
+
+
+def difference(name: str, ours: Any, theirs: Any, device: str) -> str | None:
+    """What differs, if anything does."""
+    pairs = zip(ours, theirs, strict=True) if isinstance(ours, tuple) else [(ours, theirs)]
+    for i, (a, b) in enumerate(pairs):
+        if a.dtype != b.dtype or a.shape != b.shape:
+            return f"{name}[{i}]: {a.dtype} {tuple(a.shape)}, {b.dtype} {tuple(b.shape)}"
+        has_order = device == "cpu" or "csr" in name or "gather" in name or "m" not in name[8:9]
+        if not torch.equal(a.nan_to_num(), b.nan_to_num()) and (
+            has_order or not a.is_floating_point() or not torch.allclose(a, b, rtol=1e-2, atol=1e-2)
+        ):
+            return f"{name}[{i}]: {int((a != b).sum())} of {a.numel()} values differ"
+    return None
+
+
+def compare(device: str) -> int:
+    """Prints what differs, and how many results were compared; the number that differ."""
+    counted, wrong = 0, 0
+    for dtype in DTYPES:
+        for seed in range(24):
+            case = random_case(seed, dtype, device)
+            ours, theirs = calls(scatter_pack, case), calls(torch_scatter, case)
+            for name in ours:
+                counted += 1
+                if said := difference(name, ours[name](), theirs[name](), device):
+                    wrong += 1
+                    print(f"{dtype}, case {seed}: {said}")
+    print(f"{counted} results, {counted - wrong} the same bit for bit")
+    return wrong
+
+
+def seconds(call: Callable[[], Any], device: str) -> float:
+    """Of one call."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    call()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def times(device: str) -> None:
+    """A table: microseconds of a call on 8 values, and of large inputs, in turns, the least."""
+    for elements, rows, columns, repeat in ((8, 4, 1, 2000), (1_000_000, 50_000, 1, 15),
+                                            (200_000, 10_000, 64, 15)):  # fmt: skip
+        src = (
+            torch.randn(elements, columns).squeeze(-1)
+            if columns == 1
+            else torch.randn(elements, columns)
+        )
+        index = torch.randint(0, rows, (elements,)).sort().values
+        index[-1] = rows - 1
+        indptr = torch.cat([torch.zeros(1, dtype=torch.long), index.bincount().cumsum(0)])
+        case = {
+            "src": src, "index": index, "indptr": indptr, "dim": torch.tensor(0),
+            "any": index[torch.randperm(elements)].reshape(-1, *[1] * (src.dim() - 1)),
+            "values": torch.randn(rows, *src.shape[1:]),
+        }  # fmt: skip
+        case["any"] = case["any"].expand_as(src)
+        case = {name: tensor.to(device) for name, tensor in case.items()}
+        ours, theirs = calls(scatter_pack, case), calls(torch_scatter, case)
+        for name in ours:
+            both: list[list[float]] = [[], []]
+            for _ in range(repeat):
+                for found, call in zip(both, (ours[name], theirs[name]), strict=True):
+                    found.append(seconds(call, device))
+            least = [min(found) * 1e6 for found in both]
+            medians = [statistics.median(found) * 1e6 for found in both]
+            print(
+                f"{elements} x {columns} -> {rows}  {name:18} ours {least[0]:10.1f} us, upstream "
+                f"{least[1]:10.1f} us (medians {medians[0]:.1f}, {medians[1]:.1f})"
+            )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--no-times", action="store_true")
+    options = parser.parse_args()
+    wrong = compare(options.device)
+    if not options.no_times:
+        times(options.device)
+    raise SystemExit(1 if wrong else 0)

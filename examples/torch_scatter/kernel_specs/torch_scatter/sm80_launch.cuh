@@ -1,0 +1,71 @@
+// What the launches for GPUs share: upstream's kernels, as functions that kernels of a
+// configuration call, and the passes around them, which upstream leaves to PyTorch's operators.
+#pragma once
+
+#include <ATen/cuda/detail/IndexUtils.cuh>
+#include <cassert>
+
+#include "cuda_launch.cuh"
+#include "integers.h"
+#include "torch_scatter/elements.h"
+
+// clang-format off: upstream's, each after what it needs
+#include "atomics.cuh"
+#include "index_info.cuh"
+#include "scatter_reducer.cuh"
+#include "scatter_warp.cuh"
+#include "scatter_csr.cuh"
+#include "scatter_coo.cuh"
+#include "scatter_any.cuh"
+// clang-format on
+
+namespace kernelmint::torch_scatter {
+
+#include "torch_scatter/reduction.h"
+
+constexpr int kThreads = 256;
+using Info = at::cuda::detail::TensorInfo<std::int64_t, int>;
+
+inline CudaLaunch one_thread_each(std::int64_t count) {
+  return {.grid = {ceil_div(count, kThreads)}, .block = {kThreads}};
+}
+
+// An index as upstream's kernels take it, of the first dimensions of its view.
+template <int kDims, class View>
+Info info_of(const View& view, const std::int64_t (&extents)[kDims]) {
+  int sizes[kDims], strides[kDims];
+  for (int i = 0; i < kDims; ++i) {
+    sizes[i] = static_cast<int>(extents[i]);
+    strides[i] = static_cast<int>(view.stride[i]);
+  }
+  return Info(static_cast<std::int64_t*>(const_cast<void*>(view.data)), kDims, sizes, strides);
+}
+
+template <class Config>
+constexpr bool has_arg() {
+  return reduction_of<Config>() == MIN || reduction_of<Config>() == MAX;
+}
+
+// Before values are reduced into a result: what it begins with, and that there is no arg.
+template <class Config>
+__global__ void begin_result(const typename Config::Args args, std::int64_t size) {
+  using T = element_t<typename Config::dtype>;
+  const std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i >= size) return;
+  T* result = args.result.template as<T>();
+  result[i] = args.initial.data != nullptr ? args.initial.template as<const T>()[i]
+                                           : Reducer<T, reduction_of<Config>()>::init();
+  if constexpr (has_arg<Config>()) args.arg.template as<std::int64_t>()[i] = args.E;
+}
+
+// Afterwards: what is still as it was filled becomes 0.
+template <class Config>
+__global__ void end_result(const typename Config::Args args, std::int64_t size) {
+  using T = element_t<typename Config::dtype>;
+  const std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i >= size) return;
+  T* result = args.result.template as<T>();
+  if (result[i] == Reducer<T, reduction_of<Config>()>::init()) result[i] = T(0);
+}
+
+}  // namespace kernelmint::torch_scatter

@@ -1,0 +1,41 @@
+"""The oracle of torch_scatter_segment_csr."""
+
+from __future__ import annotations
+
+import torch
+
+
+def segment_csr(
+    src: torch.Tensor, indptr: torch.Tensor, reduce: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The reduction in fp64 (integers: i64) of src [B, E, K] between indptr [B, P], [B, P - 1, K],
+    and where in E the least or greatest is; E for no values, and for sum and mean."""
+    batches, extent, columns = src.shape
+    wide = src.double() if src.is_floating_point() else src.long()
+    result = wide.new_zeros(batches, max(indptr.shape[1] - 1, 0), columns)
+    arg = torch.full_like(result, extent, dtype=torch.int64)
+    for b in range(batches):
+        for row, (first, last) in enumerate(zip(indptr[b], indptr[b, 1:], strict=False)):
+            values = wide[b, first:last]
+            if len(values):
+                result[b, row], arg[b, row] = reduced(values, reduce, int(first), extent)
+    return result, arg
+
+
+def reduced(
+    values: torch.Tensor, reduce: str, first: int, none: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of values [n, K], which begin at `first`: the reduction [K] and where it is."""
+    nowhere = torch.full_like(values[0], none, dtype=torch.int64)
+    if reduce == "sum":
+        return values.sum(0), nowhere
+    if reduce == "mul":
+        return values.prod(0), nowhere
+    if reduce == "mean":
+        sums = values.sum(0)
+        exact = sums / len(values)
+        return exact if values.is_floating_point() else exact.trunc().to(values.dtype), nowhere
+    found = values.min(0) if reduce == "min" else values.max(0)
+    # Of several, the first.
+    at = (values == found.values).to(torch.int8).argmax(0)
+    return found.values, at + first
