@@ -3,7 +3,6 @@ as its binding does; a front then finds the kernel, and the family's gradient th
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass
 
@@ -58,7 +57,7 @@ def _(like: Tensor, count: int) -> Tensor:
     return torch.empty(2, dtype=torch.int64)
 
 
-@functools.lru_cache
+@torch.compiler.assume_constant_result
 def _multiprocessors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
@@ -68,16 +67,16 @@ def _num_splits(blocks: int, multiprocessors: int, steps: int, most: int = 128) 
     if blocks >= 0.8 * multiprocessors:
         return 1
 
-    def efficiency(splits: int) -> float:
+    filled = []  # what part of the last wave is busy, 0 if one split fewer takes as many steps
+    for splits in range(1, min(most, multiprocessors, steps) + 1):
         waves = blocks * splits / multiprocessors
-        return waves / math.ceil(waves)
-
-    def differs(splits: int) -> bool:  # from one split fewer, in steps of a split
-        return splits == 1 or -(-steps // splits) != -(-steps // (splits - 1))
-
-    eligible = [n for n in range(1, min(most, multiprocessors, steps) + 1) if differs(n)]
-    best = max(map(efficiency, eligible), default=0.0)
-    return next((n for n in eligible if efficiency(n) >= 0.85 * best), 1)
+        differs = splits == 1 or -(-steps // splits) != -(-steps // (splits - 1))
+        filled.append(waves / math.ceil(waves) if differs else 0.0)
+    best = max(filled)
+    for splits, part in enumerate(filled, 1):
+        if part > 0 and part >= 0.85 * best:
+            return splits
+    return 1
 
 
 def _splits(q: Tensor, seqlen_q: int, seqlen_k: int) -> int:

@@ -234,29 +234,6 @@ def test_dropout_takes_a_cap_from_no_one_and_numbers_from_pytorch(monkeypatch, f
     assert families.flash_attn_forward.seen[0]["dropout"]
 
 
-@pytest.mark.parametrize("heads", [2, 4])
-def test_gradients_are_the_oracles(monkeypatch, heads) -> None:
-    gradients = module("gradients")
-    backward = Family("flash_attn_backward", module("flash_attn_backward.reference").backward)
-    monkeypatch.setattr(gradients.kernelmint, "flash_attn_backward", backward, raising=False)
-    q, k, v = (t.double() for t in tensors((2, 128, 4, 64), *[(2, 256, heads, 64)] * 2))
-    inputs = {"q": q.requires_grad_(), "k": k.requires_grad_(), "v": v.requires_grad_()}
-    scalars = {
-        "softmax_scale": 0.125, "softcap": 0.0, "window_left": -1, "window_right": 0,
-        "max_seqlen_q": 128, "max_seqlen_k": 256, "deterministic": False, "p_dropout": 0.0,
-    }  # fmt: skip
-    out, lse = module("flash_attn_forward.reference").forward(**inputs, **scalars)
-    dout = torch.randn_like(out)
-    want = torch.autograd.grad(out, list(inputs.values()), dout)
-    call = gradients.gradient(
-        {"causal": True, "local": False, "capped": False, "dropout": False}, inputs, scalars
-    )
-    found = call(inputs, {"out_": out, "softmax_lse": lse}, {"out_": dout})
-    for got, expected in zip((found[n] for n in "qkv"), want, strict=True):
-        assert torch.allclose(got, expected)
-    assert backward.seen[0]["even_mn"]
-
-
 def test_signatures_are_upstreams() -> None:
     """Read from the archive that the specs pin, which is not imported."""
     from codegen import archives

@@ -38,18 +38,15 @@ def backward(
     rng_state: Tensor | None = None,
     **options: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """dq, and of each query head dk and dv; and the sums of dout * out_, as the kernels lay them:
+    """dq, dk and dv, and the sums of dout * out_, as the kernels lay them:
     each sequence's rows are followed by some that nothing is said of, here 0."""
-    group = q.shape[2] // k.shape[2]
-    q, k, v = (t.detach().double() for t in (q, k, v))
-    k, v = (t.repeat_interleave(group, dim=2) for t in (k, v))
     with torch.enable_grad():
-        inputs = [t.requires_grad_() for t in (q, k, v)]
+        q, k, v = leaves = [t.detach().double().requires_grad_() for t in (q, k, v)]
         found, _ = forward(
             q, k, v, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
             alibi_slopes=alibi_slopes, **options,
         )  # fmt: skip
-        gradients = torch.autograd.grad(found, inputs, dout.double())
+        gradients = torch.autograd.grad(found, leaves, dout.double())
     sums = (dout.double() * out_.double()).sum(-1).transpose(1, 2)
     if cu_seqlens_q is None:
         return *gradients, torch.nn.functional.pad(sums, (0, -sums.shape[2] % 128))

@@ -30,6 +30,23 @@ __global__ void flash_attn_convert_dq(const ::flash::Flash_bwd_params params, co
   ::flash::convert_dQ<BackwardTraits<Config>>(params, parts);
 }
 
+// dk and dv of the heads of keys: what the heads of queries that share one add to it.
+template <class Config>
+__global__ void flash_attn_sum_groups(const typename Config::Args args) {
+  using T = typename Config::dtype;
+  const std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  const std::int64_t head = i / args.D, column = i % args.D, group = args.H / args.Hk;
+  if (head >= args.Bk * args.Sk * args.Hk) return;
+  const bool is_k = blockIdx.y == 0;
+  const T* parts = static_cast<const T*>(is_k ? args.workspace.dk_parts : args.workspace.dv_parts);
+  float sum = 0;
+  for (std::int64_t part = head * group; part < (head + 1) * group; ++part)
+    sum += static_cast<float>(parts[part * args.D + column]);
+  const std::int64_t row = head / args.Hk;
+  *(is_k ? args.dk : args.dv).template at<T>(row / args.Sk, row % args.Sk, head % args.Hk, column) =
+      static_cast<T>(sum);
+}
+
 }  // namespace kernelmint::flash_attn
 
 namespace kernelmint {
@@ -51,6 +68,14 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
                   params.dk_head_stride);
   flash_attn::set(args.dv, params.dv_ptr, params.dv_batch_stride, params.dv_row_stride,
                   params.dv_head_stride);
+  const bool is_grouped = args.H != args.Hk;
+  if (is_grouped) {
+    params.dk_ptr = args.workspace.dk_parts;
+    params.dv_ptr = args.workspace.dv_parts;
+    params.dk_head_stride = params.dv_head_stride = args.D;
+    params.dk_row_stride = params.dv_row_stride = args.H * args.D;
+    params.dk_batch_stride = params.dv_batch_stride = args.Sk * args.H * args.D;
+  }
   params.dsoftmax_sum = args.softmax_d.data;
   params.rng_state = flash_attn::pointer<std::uint64_t>(args.rng_state.data);
   params.deterministic = args.deterministic;
@@ -78,8 +103,12 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
                                                             context, params);
   if (result.error != nullptr) return result;
   by_rows.shared_memory = Traits::kSmemdQSize;
-  return launch_cuda<&flash_attn::flash_attn_convert_dq<Config>>(by_rows, context, params,
-                                                                 static_cast<int>(parts));
+  result = launch_cuda<&flash_attn::flash_attn_convert_dq<Config>>(by_rows, context, params,
+                                                                   static_cast<int>(parts));
+  if (result.error != nullptr || !is_grouped) return result;
+  const std::int64_t elements = args.Bk * args.Sk * args.Hk * args.D;
+  return launch_cuda<&flash_attn::flash_attn_sum_groups<Config>>(
+      {.grid = {ceil_div(elements, 256), 2}, .block = {256}}, context, args);
 }
 
 }  // namespace kernelmint
