@@ -227,12 +227,6 @@ class _BareConstants(ast.NodeTransformer):
         self.scope = scope
         self.values = {v for kind in scope.values() for v in kind.values or ()} - scope.keys()
 
-    def visit_Call(self, node: ast.Call) -> ast.expr:
-        function, node.func = node.func, ast.Constant(None)
-        self.generic_visit(node)
-        node.func = function  # `max(a, b)`, beside a value that is called max
-        return node
-
     def visit_Name(self, node: ast.Name) -> ast.expr:
         if node.id in self.values:
             return ast.copy_location(ast.Constant(node.id), node)
@@ -243,12 +237,15 @@ class _BareConstants(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.AST:
         match node:
             case ast.Call(
-                func=ast.Name(id=function),
+                func=ast.Name(id=asked),
                 args=[ast.Name(id=tensor), ast.Constant(value=int(number))],
                 keywords=[],
-            ) if (name := layout_name(function, tensor, number)) in self.scope:
+            ) if (name := layout_name(asked, tensor, number)) in self.scope:
                 return ast.copy_location(ast.Name(name, ast.Load()), node)
-        return self.generic_visit(node)
+        function, node.func = node.func, ast.Constant(None)
+        self.generic_visit(node)
+        node.func = function  # `max(a, b)`, beside a value that is called max
+        return node
 
 
 def names_of(tree: ast.expr) -> list[str]:
