@@ -37,7 +37,7 @@ _chosen: dict[tuple[object, ...], Kernel] = {}
 _taken: dict[tuple[object, ...], Kernel] = {}
 _in_graphs: dict[str, Kernel] = {}
 _MOST_TAKEN = 4096  # calls of different sizes that are kept at one time
-_MOST_SAID = 8  # reasons why kernels do not suit; a family may have 1,000 kernels
+_MOST_SAID = 8  # reasons why kernels do not suit, and one for each target
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling  # found once: calls are short
 
 
@@ -547,15 +547,18 @@ def _not_found(
         other_kind = manifest.family(family).target(target).is_cuda != (device.type == "cuda")
         return other_kind, *finding.differing(own, wanted)
 
-    reasons = [
-        f"{keys[0]}{f' and {len(keys) - 1} more' if len(keys) > 1 else ''}: {why}"
-        for (_, why), keys in sorted(refused.items(), key=distance)
-    ]
+    reasons: list[str] = []
+    targets: set[str] = set()
+    for (target, why), keys in sorted(refused.items(), key=distance):
+        if len(reasons) < _MOST_SAID or target not in targets:
+            more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
+            reasons.append(f"{keys[0]}{more}: {why}")
+        targets.add(target)
     nearest = f". Nearest: {reasons[0]}" if reasons else ": none was generated"
     lines = [f"no {family} kernel for {settings} on {device}{nearest}"]
-    lines += [f"  {reason}" for reason in reasons[1:_MOST_SAID]]
-    if len(reasons) > _MOST_SAID:
-        lines.append(f"  and {len(reasons) - _MOST_SAID} other reasons, of kernels farther away")
+    lines += [f"  {reason}" for reason in reasons[1:]]
+    if len(refused) > len(reasons):
+        lines.append(f"  and {len(refused) - len(reasons)} other reasons, of kernels farther away")
     if allowed is None or allowed.keys:
         add = (
             f"in the project of pack {packs.of(family).name}, add a configuration to "

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from codegen.dtypes import SCALARS
-from codegen.spec.expressions import layout
+from codegen.spec.expressions import EVALUATION_ERRORS, layout, reason
 from runtime import _native, choice, finding, listing, manifest, packs, tensors
 from runtime.errors import InvalidArgument, unexpected, unlisted
 from runtime.handle import Inputs, Kernel, Out, Scalar, traced_as_constant
@@ -215,13 +215,26 @@ class Front:
                 sizes[name] = number
         for name, wish in zip(_optional_outputs(self._family), requested, strict=False):
             sizes[name] = wish is True
-        wanted.update(self._takes(**self._known(device, wanted, sizes, inputs, is_aligned)))
+        wanted.update(self._decided(self._known(device, wanted, sizes, inputs, is_aligned)))
         for (name, default), value in zip(self._flags, flags, strict=True):
             if name != "target" and (value is not None or default is not None):
                 _check_flag(self._family, name, value)
             wanted[name] = value
         target = wanted.pop("target", None)
         return device, wanted, sizes, target
+
+    def _decided(self, known: Mapping[str, Any]) -> Mapping[str, Any]:
+        if _is_dynamo_compiling():
+            return self._takes(**known)
+        try:
+            return self._takes(**known)
+        except InvalidArgument:
+            raise
+        except EVALUATION_ERRORS as error:
+            named = ", ".join(f"{name} = {value}" for name, value in known.items())
+            raise InvalidArgument(
+                f"{self._family}: what takes a kernel has no value: {reason(error)}; here {named}"
+            ) from None
 
     def _known(
         self,

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import runtime
+from runtime.front import Front
 
 pytestmark = pytest.mark.usefixtures("families")
 
@@ -84,6 +85,13 @@ def test_what_decides_is_compared_at_each_call():
 def test_a_wrong_scalar_that_decides_is_refused_by_name(options, message):
     with pytest.raises(runtime.InvalidArgument, match=message):
         told(x(), **options)
+
+
+def test_a_rule_without_a_value_is_refused():
+    front = Front("told", lambda D: {"width": 8 // (D - 4)})
+    message = "told: what takes a kernel has no value: division by zero; here D = 4"
+    with pytest.raises(runtime.InvalidArgument, match=message):
+        front((x(), torch.zeros(4, 2), None), (None, None), (False,), None)
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
