@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
+
+from ..made import indices, source
+
+
+def tuning_inputs(
+    sizes: Mapping[str, int], parameters: Mapping[str, Any], generator: torch.Generator
+) -> dict[str, torch.Tensor]:
+    """What kernels are checked with."""
+    src = source(sizes, "N", parameters, generator)
+    return {"src": src, "index": indices(sizes, sizes["N"], generator).sort(1).values}
 
 
 def gather_coo(src: torch.Tensor, index: torch.Tensor) -> torch.Tensor:

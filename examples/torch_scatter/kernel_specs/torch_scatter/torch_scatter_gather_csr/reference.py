@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
+
+from ..made import pointers, source
+
+EXTENT = 70  # of the cases in tools.py
+
+
+def tuning_inputs(
+    sizes: Mapping[str, int], parameters: Mapping[str, Any], generator: torch.Generator
+) -> dict[str, torch.Tensor]:
+    """What kernels are checked with."""
+    src = source(sizes, "N", parameters, generator)
+    return {"src": src, "indptr": pointers(sizes, EXTENT, generator, whole=True)}
 
 
 def gather_csr(src: torch.Tensor, indptr: torch.Tensor, E: int) -> torch.Tensor:

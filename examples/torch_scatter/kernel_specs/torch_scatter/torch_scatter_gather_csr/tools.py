@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+from .reference import EXTENT
+
 __all__ = ["CASES"]
 
 CASES = tuple(
-    {
-        "sizes": {"B": 2, "N": 4, "K": columns, "P": 5},
-        "values": {"indptr": ((0, 2, 5, 5, 9), (0, 1, 4, 8, 9))},
-        "options": {"E": 9},
-    }
+    {"sizes": {"B": 2, "N": 9, "K": columns, "P": 10}, "options": {"E": EXTENT}}
     for columns in (1, 130)
 )

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-__all__ = ["CASES"]
+from .reference import ROWS
 
-_INDEX = (((3,), (0,), (1,), (1,), (0,), (3,), (1,), (3,), (0,)),)
+__all__ = ["CASES"]
 
 CASES = tuple(
     {
         "parameters": {"reduce": reduce},
-        "sizes": {"B": 1, "E": 9, "K": 1, "N0": 4},
-        "values": {"index": _INDEX},
-        "options": {"N": 4} | ({} if reduce == "mul" else {"return_arg": True}),
+        "sizes": {"B": 2, "E": 60, "K": columns, "N0": ROWS},
+        "options": {"N": ROWS} | ({"return_arg": True} if reduce in ("min", "max") else {}),
     }
     for reduce in ("mul", "min", "max")
+    for columns in (1, 130)
 )

@@ -2,7 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
+
+from ..made import indices, source
+
+ROWS = 9  # of the cases in tools.py
+
+
+def tuning_inputs(
+    sizes: Mapping[str, int], parameters: Mapping[str, Any], generator: torch.Generator
+) -> dict[str, torch.Tensor]:
+    """What kernels are checked with."""
+    src = source(sizes, "E", parameters, generator)
+    index = indices(sizes, ROWS, generator).sort(1).values
+    return {"src": src, "index": index}
 
 
 def segment_coo(

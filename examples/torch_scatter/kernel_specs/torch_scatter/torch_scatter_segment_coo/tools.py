@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+from .reference import ROWS
+
 __all__ = ["CASES"]
 
-_INDEX = ((0, 0, 1, 1, 1, 3, 3, 3, 3), (1, 1, 2, 2, 2, 2, 2, 3, 3))
-
-# Rows of no value, one and several; a thread an index (K of 1), and several a thread.
 CASES = tuple(
     {
         "parameters": {"reduce": reduce},
-        "sizes": {"B": 2, "E": 9, "K": columns, "N0": 4},
-        "values": {"index": _INDEX},
-        "options": {"N": 4} | ({"return_arg": True} if reduce in ("min", "max") else {}),
+        "sizes": {"B": 2, "E": 60, "K": columns, "N0": ROWS},
+        "options": {"N": ROWS} | ({"return_arg": True} if reduce in ("min", "max") else {}),
     }
     for reduce in ("sum", "mean", "min", "max")
     for columns in (1, 130)

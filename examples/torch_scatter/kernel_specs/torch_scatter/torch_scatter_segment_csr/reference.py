@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
+
+from ..made import pointers, source
+
+
+def tuning_inputs(
+    sizes: Mapping[str, int], parameters: Mapping[str, Any], generator: torch.Generator
+) -> dict[str, torch.Tensor]:
+    """What kernels are checked with."""
+    src = source(sizes, "E", parameters, generator)
+    return {"src": src, "indptr": pointers(sizes, sizes["E"], generator, whole=False)}
 
 
 def segment_csr(
