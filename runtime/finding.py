@@ -87,6 +87,9 @@ def _resolved(key: str | Mapping[str, Any] | object, build: bool | None) -> str:
     return kernel(key, build=build).name_in_graphs()
 
 
+known = _kernels.get
+
+
 def find(key: str) -> Kernel:
     """The kernel of a key for an operator, which may run within a graph: nothing is compiled."""
     found = _kernels.get(key)

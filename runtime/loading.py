@@ -10,7 +10,7 @@ from runtime import listing, manifest, packs, pytorch
 from runtime.kernel_info import KernelInfo, infos
 
 if pytorch.IS_INSTALLED:
-    from runtime import front, gradients, operators
+    from runtime import finding, front, gradients, operators
 
 
 def offer(pack: Pack) -> None:
@@ -19,7 +19,7 @@ def offer(pack: Pack) -> None:
     Raises PackError for invalid schemas; nothing is registered then.
     """
     if pytorch.IS_INSTALLED:
-        ways = operators.Ways(front.of_call, front.describe, gradients.of_call)
+        ways = operators.Ways(finding.known, front.of_call, front.describe, gradients.of_call)
         operators.register(pack, ways)
 
 

@@ -58,12 +58,14 @@ class Ways:
     """What operators need of those above them.
 
     Attributes:
+        known: gives the kernel of a key that was found before, or None.
         find: gives the kernel of a key and a call.
         describe: what is known of it, built or not.
         backward: the backward of a call of a family whose spec declares its gradient; see
             `gradients.of_call`.
     """
 
+    known: Callable[[str], Kernel | None]
     find: Callable[[str, Call], Kernel]
     describe: Callable[[str, Call], KernelInfo]
     backward: Callable[..., _Backward]
@@ -78,6 +80,7 @@ class _Operator:
 
     def __init__(self, name: str, ways: Ways) -> None:
         self.name = name
+        self.known = ways.known
         self.find = ways.find
         self.describe = ways.describe
         self.backward = ways.backward
@@ -118,6 +121,11 @@ class _Operator:
         if isinstance(gradient, DeclaredGradient):
             return frozenset(p.name for p in gradient.tensors if p.what in ("input", "output"))
         return frozenset(a.name for a in self.family.tensors)
+
+    @functools.cached_property
+    def defaults(self) -> tuple[tuple[None, ...], tuple[bool, ...]]:
+        """Of a call without options: its scalars, and whether it asks for each optional output."""
+        return (None,) * len(self.scalars), (False,) * len(self.flags)
 
     @functools.cached_property
     def shapes(self) -> list[list[expressions.Expression]]:
@@ -344,16 +352,25 @@ class _Operator:
         return next(t for a, t in known if t is not None and not a.on_host)
 
     def _run(self, key: str, given: Inputs, options: Mapping[str, Any]) -> Result:
-        call, inputs, scalars = self._arguments(given, options)
-        kernel = self.find(key, call)
-        self._check_family(kernel.info)
-        requested = tuple([options.get(name, False) for name in self.flags])
+        kernel, inputs = self._kernel(key, given, options)
+        scalars, requested = self.defaults
+        if options:
+            scalars = tuple(map(options.get, self.scalar_names))
+            requested = tuple([options.get(name, False) for name in self.flags])
         return kernel._native.run(inputs, scalars, requested, None)
 
-    def _run_out(self, key: str, given: Inputs, options: Mapping[str, Any]) -> None:
-        call, inputs, scalars = self._arguments(given, options)
-        kernel = self.find(key, call)
+    def _kernel(self, key: str, given: Inputs, options: Mapping[str, Any]) -> tuple[Kernel, Inputs]:
+        """The kernel of a call, and all its inputs. Most calls' key is known: these are quick."""
+        kernel = self.known(key)
+        if kernel is None or len(given) < len(self.inputs):
+            call, given, _ = self._arguments(given, options)
+            kernel = kernel or self.find(key, call)
         self._check_family(kernel.info)
+        return kernel, given
+
+    def _run_out(self, key: str, given: Inputs, options: Mapping[str, Any]) -> None:
+        kernel, inputs = self._kernel(key, given, options)
+        scalars = tuple(map(options.get, self.scalar_names))
         written = tuple(map(options.get, self.output_names))
         requested = tuple(
             [t is not None for a, t in zip(self.outputs, written, strict=True) if a.optional]
