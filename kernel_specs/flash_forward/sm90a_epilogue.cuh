@@ -181,23 +181,6 @@ class Epilogue {
     return {query, rows.head(slab_row), slab_row < rows.used() && query < args_.Sq};
   }
 
-  // Of the four lanes that share a row, lane i gets the i-th value of each.
-  __device__ __forceinline__ static void transpose_quad(std::uint32_t (&values)[4]) {
-    unroll<2>([&](int level) {
-      const int distance = 1 << level;
-      const bool upper = threadIdx.x & distance;
-      unroll<2>([&](int i) {
-        const int low = level == 0 ? 2 * i : i, high = low + distance;
-        const std::uint32_t received =
-            __shfl_xor_sync(~0u, upper ? values[low] : values[high], distance);
-        if (upper)
-          values[low] = received;
-        else
-          values[high] = received;
-      });
-    });
-  }
-
   const Problem<Args>& problem_;
   const Args& args_;
   const Shared shared_;

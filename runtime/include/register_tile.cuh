@@ -14,6 +14,23 @@ __device__ __forceinline__ void unroll(const F& f) {
   for (int i = 0; i < kCount; ++i) f(i);
 }
 
+// Of the four lanes that share a row, lane i gets the i-th value of each.
+__device__ __forceinline__ void transpose_quad(std::uint32_t (&values)[4]) {
+  unroll<2>([&](int level) {
+    const int distance = 1 << level;
+    const bool upper = threadIdx.x & distance;
+    unroll<2>([&](int i) {
+      const int low = level == 0 ? 2 * i : i, high = low + distance;
+      const std::uint32_t received =
+          __shfl_xor_sync(~0u, upper ? values[low] : values[high], distance);
+      if (upper)
+        values[low] = received;
+      else
+        values[high] = received;
+    });
+  });
+}
+
 // Rows x Columns floats of one warp, where mma.sync m16n8 and wgmma m64nN leave their results (PTX
 // ISA, "Matrix Fragments for mma.m16n8k16" and "Register Fragments for wgmma.mma_async.m64nNk16",
 // of whose 64 rows a warp has 16). Of every 16 rows and 8 columns, lane l holds rows l/4 and

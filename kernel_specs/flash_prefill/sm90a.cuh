@@ -1,0 +1,388 @@
+// Attention of sequences of any lengths for compute capability 9.0: flash_forward's warpgroups, on
+// TMA and wgmma, over the queries of all sequences as one list of tiles.
+//
+// Lengths are read on the device alone, by the producer, which finds tile after tile. It walks the
+// blocks of keys that a tile's window holds, from the last to the first. What is not asked for
+// costs a branch that all threads of a warpgroup take.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+
+#include "attention/sm90a_tensor_maps.cuh"
+#include "attention/sm90a_tile_counter.cuh"
+#include "attention/sm90a_warpgroup.cuh"
+#include "attention/softmax.cuh"
+#include "cuda_launch.cuh"
+#include "flash_prefill/scores.cuh"
+#include "flash_prefill/sm90a_epilogue.cuh"
+#include "flash_prefill/sm90a_producer.cuh"
+#include "flash_prefill/sm90a_tile.cuh"
+#include "flash_prefill/sm90a_wgmma.cuh"
+#include "integers.h"
+#include "ptx/shared_memory.cuh"
+#include "ptx/special_registers.cuh"
+#include "ptx/tma.cuh"
+#include "ptx/warpgroup.cuh"
+#include "ptx/wgmma.cuh"
+#include "register_tile.cuh"
+
+namespace kernelmint::flash_prefill {
+namespace sm90a {
+
+// What a consumer needs beside its products.
+template <class Config>
+struct Context {
+  __device__ Context(const Problem<typename Config::Args>& problem, const SharedMemory<Config>&,
+                     int)
+      : args(problem.args) {}
+
+  const typename Config::Args& args;
+};
+
+// A consumer warpgroup. Scores are made one block of keys ahead of the output.
+template <class Config>
+class Consumer : Warpgroup<Config, SharedMemory<Config>, Context<Config>> {
+  using Shared = SharedMemory<Config>;
+  using Base = Warpgroup<Config, Shared, Context<Config>>;
+  using Base::request_products, Base::request_scores, Base::request_output, Base::exponentiate,
+      Base::pack_probabilities, Base::left_operand, Base::queries, Base::values;
+  using Base::shared_, Base::warpgroup_, Base::ping_pong_, Base::slot_, Base::queries_, Base::keys_,
+      Base::values_, Base::context_, Base::changes_scores_, Base::softmax_, Base::accumulate_,
+      Base::scores_, Base::probabilities_, Base::q_, Base::output_;
+  using typename Base::Output, typename Base::Scores, typename Base::Softmax;
+  using Args = typename Config::Args;
+
+ public:
+  __device__ Consumer(const Problem<Args>& problem, const Shared& shared, int warpgroup)
+      : Base(shared, warpgroup, problem,
+             changes_scores(problem.args) || problem.args.softmax_scale < 0,
+             changes_scores(problem.args) ? 1
+                                          : fmaxf(fabsf(problem.args.softmax_scale), kLeastScale)) {
+  }
+
+  __device__ __forceinline__ void run() {
+    Walk tile;
+    prologue(tile);
+    while (tile.last_block >= 0) {
+      mainloop(tile);
+      if constexpr (Config::overlaps_tiles)
+        epilogue_beside_prologue(tile);
+      else
+        epilogue_then_prologue(tile);
+    }
+    // Without a tile there is no Q: the buffer goes on.
+    queries_.release(shared_, warpgroup_);
+    queries_.advance();
+    ping_pong_.end();
+  }
+
+ private:
+  // A tile that is walked. The rest of what is known of it is read again where it is needed.
+  struct Walk {
+    std::uint32_t slot;  // where it is announced
+    int first_block,
+        last_block;     // of keys, that the warpgroup looks at; the last -1: no more tiles
+    int hidden_blocks;  // behind the last, which others look at
+    // Blocks that all rows of the slab see whole, from the first to before the other; they may be
+    // none. Of a slab without queries all blocks are `kOutside`.
+    int first_whole, whole_behind;
+  };
+  static constexpr int kOutside = -1;  // as whole_behind
+
+  // All blocks of keys but the first one taken, whose scores the prologue made, and the last
+  // product, which the epilogue makes.
+  __device__ __forceinline__ void mainloop(const Walk& tile) {
+    pack_probabilities();
+    for (int i = 0; i < tile.hidden_blocks; ++i) skip_values();
+    int block = tile.last_block - 1;
+    if (tile.whole_behind == kOutside)
+      for (; block >= tile.first_block; --block) skip(tile, block);
+    for (; block >= tile.first_block; --block) {
+      if (block >= tile.first_whole && block < tile.whole_behind)
+        step<false>(tile, block);
+      else
+        step<true>(tile, block);
+    }
+  }
+
+  // S = Q K^T of this block and O += P V of the one before, and the softmax of S beside the latter.
+  template <bool kMasked>
+  __device__ __forceinline__ void step(const Walk& tile, int block) {
+    if (is_masked_) clean_values(tile, block + 1);
+    request_products();
+    ptx::wgmma_wait_group<1>();
+    complete_scores<false>(tile, block);
+    if constexpr (kMasked) mask(tile, block);
+    is_masked_ = kMasked;
+    DeferredFactors<2> factors;
+    const bool rescaled = softmax_.template update_maximum<false>(scores_, factors);
+    exponentiate();
+    ptx::wgmma_wait_group<0>();
+    complete_output();
+    pack_probabilities();
+    if (rescaled) factors.apply(output_);
+  }
+
+  // A block of keys that the warpgroup skips: its buffers and its turn go on.
+  __device__ __forceinline__ void skip(const Walk& tile, int block) {
+    skip_keys();
+    if (!Config::q_in_registers && block == tile.first_block) queries_.release(shared_, warpgroup_);
+    skip_values();
+  }
+
+  __device__ __forceinline__ void skip_keys() {
+    keys_.wait_full(shared_);
+    keys_.release(shared_);
+    keys_.advance();
+  }
+
+  __device__ __forceinline__ void skip_values() {
+    values_.wait_full(shared_);
+    values_.release(shared_);
+    values_.advance();
+    ping_pong_.wait();
+    ping_pong_.pass();
+  }
+
+  // The epilogue of `tile`, its last product, beside the prologue of the next one, its first
+  // scores. `tile` becomes that one.
+  __device__ __forceinline__ void epilogue_beside_prologue(Walk& tile) {
+    const std::uint32_t finished = tile.slot;
+    const Softmax softmax = softmax_;
+    if (is_masked_) clean_values(tile, tile.first_block);
+    queries_.advance();
+    take(tile);
+    if (tile.last_block >= 0) {
+      request_products();
+      ptx::wgmma_wait_group<1>();
+      first_softmax(tile);
+    } else {
+      request_output();
+    }
+    ptx::wgmma_wait_group<0>();
+    complete_output();
+    store_output(finished, softmax);
+    accumulate_ = false;
+  }
+
+  // One after the other, if the next tile's Q takes the buffer of this one's: O is stored while
+  // that Q is on its way.
+  __device__ __forceinline__ void epilogue_then_prologue(Walk& tile) {
+    if (is_masked_) clean_values(tile, tile.first_block);
+    ping_pong_.wait();
+    request_output();
+    ping_pong_.pass();
+    ptx::wgmma_wait_group<0>();
+    complete_output();
+    store_output(tile.slot, softmax_);
+    accumulate_ = false;
+    queries_.advance();
+    prologue(tile);
+  }
+
+  // Takes a tile and makes its first scores.
+  __device__ __forceinline__ void prologue(Walk& tile) {
+    take(tile);
+    if (tile.last_block >= 0) {
+      request_scores();
+      ptx::wgmma_wait_group<0>();
+      first_softmax(tile);
+    }
+  }
+
+  __device__ __forceinline__ void store_output(std::uint32_t slot, const Softmax& softmax) {
+    Epilogue<Config>(context_.args, slot, warpgroup_).store(output_, softmax);
+  }
+
+  template <bool kFirst>
+  __device__ __forceinline__ void complete_scores(const Walk& tile, int block) {
+    ptx::pin(scores_.accumulator(0));
+    keys_.release(shared_);
+    keys_.advance();
+    // Registers have surely been read from Q's buffer once a product with them is complete.
+    if (Config::q_in_registers ? kFirst : block == tile.first_block) {
+      if constexpr (Config::q_in_registers) ptx::fence_async_shared();
+      queries_.release(shared_, warpgroup_);
+    }
+    if (ptx::recomputed(changes_scores_) != 0) change(tile, block);
+  }
+
+  __device__ __forceinline__ void complete_output() {
+    ptx::pin(output_.accumulator(0));
+    pin(probabilities_);
+    values_.release(shared_);
+    values_.advance();
+  }
+
+  // The first scores of a tile, and their softmax.
+  __device__ __forceinline__ void first_softmax(const Walk& tile) {
+    const int block = tile.last_block;
+    complete_scores<true>(tile, block);
+    is_masked_ = block >= tile.whole_behind || block < tile.first_whole;
+    if (is_masked_) mask(tile, block);
+    softmax_.restart();
+    softmax_.template update_maximum<true>(scores_, output_);
+    exponentiate();
+  }
+
+  __device__ __forceinline__ void take(Walk& walk) {
+    queries_.wait_full(shared_, warpgroup_);
+    if constexpr (Config::q_in_registers) load_queries<Config>(q_, queries());
+    walk.slot = shared_.tile(slot_.buffer());
+    slot_.advance();
+    const Announced tile = load_tile<0, 4>(walk.slot);
+    walk.first_block = tile.first_key_block;
+    walk.last_block = tile.key_blocks - 1;
+    const Seen seen(context_.args, tile);
+    const int first = tile.first_query + warpgroup_ * kSlabRows;
+    const int last = min(first + kSlabRows, tile.queries) - 1;
+    const bool is_outside = first > last;
+    walk.first_whole = ceil_div(max(seen.first(last), 0), Config::B_c);
+    walk.whole_behind = is_outside ? kOutside : max(seen.behind(first), 0) / Config::B_c;
+    // No more blocks may be passed over than have come.
+    const int behind = ceil_div(max(seen.behind(last), 0), Config::B_c);
+    if (!is_outside && behind <= walk.last_block)
+      walk.last_block = max(behind - 1, max(tile.key_blocks - Config::stages, walk.first_block));
+    walk.hidden_blocks = tile.key_blocks - 1 - walk.last_block;
+    for (int i = 0; i < walk.hidden_blocks; ++i) skip_keys();
+  }
+
+  // The query of the lane's row `row`.
+  __device__ __forceinline__ int query_of(const Announced& tile, int row) const {
+    const int thread = threadIdx.x % 128;
+    return tile.first_query + warpgroup_ * kSlabRows + thread / 32 * 16 +
+           Scores::first_row(thread % 32) + Scores::row_of(row);
+  }
+
+  // Products become scores, if not all that is done to them is a factor; the running maximum wants
+  // a positive one.
+  __device__ __forceinline__ void change(const Walk& walk, int block) {
+    if (!changes_scores(context_.args)) {
+      scores_.for_each([](float& score) { score = -score; });
+      return;
+    }
+    const Announced tile = load_tile<0, 3>(walk.slot);
+    const int first_key = block * Config::B_c + Scores::first_column(threadIdx.x % 32);
+    change_scores(scores_, context_.args, tile.sequence, tile.head, [&](int row) {
+      return query_of(tile, row) + tile.end - tile.queries - first_key;
+    });
+  }
+
+  // Scores of keys that a row does not see become -inf.
+  __device__ __forceinline__ void mask(const Walk& walk, int block) {
+    const Announced tile = load_tile<1, 2>(walk.slot);
+    const Seen seen(context_.args, tile);
+    const int first_key = block * Config::B_c + Scores::first_column(threadIdx.x % 32);
+    // Of every 8 columns a lane has two: how many of its columns lie before a key.
+    const auto columns_before = [&](int key) {
+      const int columns = max(key - first_key, 0);
+      return columns / 8 * 2 + min(columns % 8, 2);
+    };
+    const auto lower_bits = [](int count) {
+      count = min(max(count, 0), 32);
+      return count == 0 ? 0 : ~0u >> (32 - count);
+    };
+    unroll<Scores::kLaneRows>([&](int row) {
+      const int query = query_of(tile, row);
+      const int from = columns_before(seen.first(query)), to = columns_before(seen.behind(query));
+      unroll<ceil_div(Scores::kLaneColumns, 32)>([&](int word) {
+        const std::uint32_t bits = lower_bits(to - 32 * word) & ~lower_bits(from - 32 * word);
+        unroll<32>([&](int i) {
+          const int column = 32 * word + i;
+          if (column < Scores::kLaneColumns && (bits >> i & 1) == 0)
+            scores_(row, column) = -kInfinity;
+        });
+      });
+    });
+  }
+
+  // 0 times a value that is not finite is NaN. Values of keys that are none of the sequence's,
+  // which may be anything, become 0 in shared memory; those of the sequence that a row does not see
+  // are left to the epilogue. All warpgroups write the same.
+  __device__ __forceinline__ void clean_values(const Walk& walk, int block) {
+    const Announced tile = load_tile<2, 1>(walk.slot);
+    const int first_key = block * Config::B_c;
+    if (first_key >= tile.begin && first_key + Config::B_c <= tile.end) return;
+    values_.wait_full(shared_);
+#pragma unroll 1
+    for (int i = threadIdx.x % 128; i < Config::B_c * Shared::kPanels; i += 128) {
+      const int key = first_key + i % Config::B_c;
+      if (key >= tile.begin && key < tile.end) continue;
+      const std::uint32_t row = values() + i * kPanelRowBytes;
+      unroll<kPanelRowBytes / 16>([&](int chunk) { ptx::store_shared(row + 16 * chunk, uint4{}); });
+    }
+    ptx::fence_async_shared();
+    ptx::named_barrier_sync(1 + Config::n_warpgroups + warpgroup_, 128);
+  }
+
+  bool is_masked_;  // the block whose probabilities are at hand
+};
+
+}  // namespace sm90a
+
+template <class Config>
+__global__ void __launch_bounds__(Config::threads, 1)
+    flash_prefill_sm90a(const __grid_constant__ sm90a::Problem<typename Config::Args> problem) {
+  extern __shared__ __align__(1024) unsigned char shared_memory[];
+  const sm90a::SharedMemory<Config> shared(ptx::shared_address(shared_memory));
+  const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);
+  if (threadIdx.x == 0) shared.initialise_barriers();
+  if (threadIdx.x == 32) {
+    ptx::prefetch_tensor_map(problem.q.map);
+    ptx::prefetch_tensor_map(problem.k.map);
+    ptx::prefetch_tensor_map(problem.v.map);
+  }
+  __syncthreads();
+  if (warpgroup == 0) {
+    ptx::decrease_registers<Config::producer_registers>();
+    if (threadIdx.x < 32) sm90a::Producer<Config>(problem, shared).run();
+  } else {
+    ptx::increase_registers<Config::consumer_registers>();
+    sm90a::Consumer<Config>(problem, shared, warpgroup - 1).run();
+  }
+}
+
+}  // namespace kernelmint::flash_prefill
+
+namespace kernelmint {
+
+template <class Config, class Isa>
+LaunchResult launch(const void* pointer, const LaunchContext& context) {
+  using namespace flash_prefill::sm90a;
+  using Element = typename Config::dtype;
+  const auto& args = *static_cast<const typename Config::Args*>(pointer);
+  if (args.Nq == 0 || args.Tq == 0 || args.H == 0) return {};
+  const DeviceScope device(context.device);
+  if (device.error != nullptr) return {device.error};
+  Problem<typename Config::Args> problem{.args = args};
+  const bool has_pages = args.block_table.data != nullptr;
+  problem.box_rows = has_pages ? std::gcd(static_cast<int>(args.Tk), Config::B_c) : Config::B_c;
+  // A map has no empty extent. Without keys any memory will do: what is read is not used.
+  const bool has_keys = args.Nk > 0 && args.Tk > 0;
+  const auto keys = [&](const ConstTensorView<4>& tensor, std::int64_t columns) {
+    return has_keys ? Layout(tensor, columns, args.Tk, args.Hk, args.Nk)
+                    : Layout(args.q, args.D, 1, 1, 1);
+  };
+  const Layout q(args.q, args.D, args.Tq, args.H, args.Nq);
+  for (const LaunchResult& result :
+       {encode_keys<Element>(problem.q, q, kSlabRows, context.device),
+        encode_keys<Element>(problem.k, keys(args.k, args.D), problem.box_rows, context.device),
+        encode_keys<Element>(problem.v, keys(args.v, args.Dv), problem.box_rows, context.device)})
+    if (result.error != nullptr) return result;
+  const cudaError_t status = find_counter(context, problem.counter);
+  if (status != cudaSuccess) return {cudaGetErrorString(status)};
+  // As many tiles as there can be, whatever the lengths are.
+  const std::int64_t row_tiles = args.cu_seqlens_q.data != nullptr
+                                     ? (args.Tq + (args.Cq - 1) * (Config::B_r - 1)) / Config::B_r
+                                     : args.Nq * ceil_div(args.Tq, std::int64_t{Config::B_r});
+  const std::int64_t blocks = std::min<std::int64_t>(row_tiles * args.H, context.facts.sm_count);
+  return launch_cuda<&flash_prefill::flash_prefill_sm90a<Config>>(
+      {.grid = {blocks}, .block = {Config::threads}, .shared_memory = Config::smem_bytes}, context,
+      problem);
+}
+
+}  // namespace kernelmint
