@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-import runtime
+import kernelmint
 
 Tensors = Mapping[str, torch.Tensor]
 Backward = Callable[[Tensors, Tensors, Tensors], Tensors]
@@ -24,5 +24,5 @@ def between(values: torch.Tensor, indptr: torch.Tensor, extent: int) -> torch.Te
     """Each of the values [B, N, K] between its pointers, [B, extent, K]; 0 elsewhere."""
     found = values.new_zeros(values.shape[0], extent, values.shape[2])
     if found.numel() and values.numel():
-        runtime.torch_scatter_gather_csr(values.contiguous(), indptr, E=extent, out=found)
+        kernelmint.torch_scatter_gather_csr(values.contiguous(), indptr, E=extent, out=found)
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import runtime
+import kernelmint
 
 from .. import gradients
 from ..gradients import Backward, Tensors
@@ -16,11 +16,11 @@ def segment_coo(parameters: Mapping[str, Any], inputs: Tensors, scalars: Any) ->
 
     def backward(inputs: Tensors, outputs: Tensors, given: Tensors) -> Tensors:
         src, index, gradient = inputs["src"], inputs["index"], given["result"].contiguous()
-        found = runtime.torch_scatter_gather_coo(gradient, index)
+        found = kernelmint.torch_scatter_gather_coo(gradient, index)
         if parameters["reduce"] == "mean":
             ones = src.new_ones(*src.shape[:2], 1)
-            counts = runtime.torch_scatter_segment_coo(ones, index, N=gradient.shape[1])
-            found = found / runtime.torch_scatter_gather_coo(counts, index)
+            counts = kernelmint.torch_scatter_segment_coo(ones, index, N=gradient.shape[1])
+            found = found / kernelmint.torch_scatter_gather_coo(counts, index)
         return {"src": found}
 
     return gradients.of_arg if parameters["reduce"] in ("min", "max") else backward
