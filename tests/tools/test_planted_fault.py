@@ -84,11 +84,11 @@ TARGETS = {
         first_of_set="    configurations:\n      - product: {d_head: 128, causal: false, dyn",
         twin="      - {dtype: bf16, d_head: 128, causal: false, trace: true}\n",
         header="sm90a.cuh",
-        right="    if constexpr (kMasked) mask_.apply(scores_, tile, block);",
+        right="    if constexpr (kMasked) context_.mask.apply(scores_, tile, block);",
         faulty=(
             "    if (Config::fault && block == 1)\n"
             "      scores_.for_each([](float& score) { score *= 1.01f; });\n"
-            "    if constexpr (kMasked) mask_.apply(scores_, tile, block);"
+            "    if constexpr (kMasked) context_.mask.apply(scores_, tile, block);"
         ),
         first="[ML]",
         where="trace and target == 'sm90a'",
