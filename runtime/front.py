@@ -26,7 +26,7 @@ _is_dynamo_compiling = torch.compiler.is_dynamo_compiling  # found once: calls a
 
 
 def _nothing() -> Mapping[str, Any]:
-    return _NOTHING
+    return {}  # PyTorch 2.4 cannot trace what _NOTHING is
 
 
 class Front:

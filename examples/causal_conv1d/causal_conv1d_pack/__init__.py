@@ -158,7 +158,11 @@ def _is_silu(activation: str | None) -> bool:
 
 def _is_deterministic() -> bool:
     """Of the gradients, as causal-conv1d has it."""
-    return {"1": True, "0": False}.get(
-        os.environ.get("CAUSAL_CONV1D_DETERMINISTIC", "")[:1],
-        torch.are_deterministic_algorithms_enabled(),
-    )
+    said = {"1": True, "0": False}.get(_said_deterministic())
+    return torch.are_deterministic_algorithms_enabled() if said is None else said
+
+
+@torch.compiler.assume_constant_result
+def _said_deterministic() -> str:
+    """A compiled graph keeps it; PyTorch 2.4 cannot trace it."""
+    return os.environ.get("CAUSAL_CONV1D_DETERMINISTIC", "")[:1]
