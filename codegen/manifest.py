@@ -150,6 +150,7 @@ class DeclaredGradient:
     scalars: tuple[str | None, ...]  # in its order: expressions; None leaves one to its default
     parameters: Mapping[str, str]  # of the kernel: expressions
     returns: Mapping[str, str]  # by input: its output, or its tensor that is changed in place
+    requires: tuple[Rule, ...] = left_out(())  # of a call that is differentiated
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from codegen.manifest import DeclaredGradient, Family, Passed
 from codegen.spec.expressions import Expression, parse, scalar_kind
 from codegen.spec.where import parameter_kind
 from runtime import manifest
+from runtime.errors import InvalidArgument
 from runtime.front import KINDS, Front, of_family
 from runtime.handle import Inputs, Scalar
 from runtime.operators import DTYPES, extent
@@ -37,6 +38,7 @@ class _Plan:
     scalars: tuple[Expression | None, ...]
     defaults: Mapping[str, Expression]  # of the scalars that expressions name
     again: frozenset[str]  # the inputs that have gradients in turn
+    requires: tuple[tuple[Expression, str], ...]  # of a call, and why
 
 
 @functools.cache
@@ -53,7 +55,8 @@ def _plan(operator: _Operator) -> _Plan:
         None if text is None else parse(text, scope, scalar_kind(scalar))
         for scalar, text in zip(other.scalars, gradient.scalars, strict=True)
     )
-    found = [expression for expression, _ in parameters.values()]
+    requires = tuple((parse(rule.that, scope, "bool"), rule.because) for rule in gradient.requires)
+    found = [expression for expression, _ in (*parameters.values(), *requires)]
     named = {name for e in (*found, *scalars) if e is not None for name in e.names}
     front, flags = of_family(other.name, tuple(parameters))
     return _Plan(
@@ -69,6 +72,7 @@ def _plan(operator: _Operator) -> _Plan:
             if scalar.name in named and scalar.default is not None
         },
         again=frozenset(other.gradient.inputs if other.gradient else ()),
+        requires=requires,
     )
 
 
@@ -153,7 +157,7 @@ def of_call(
     asked: Mapping[str, bool],
 ) -> Backward:
     """The backward of a call with these arguments; `asked` are the outputs, and whether each is
-    computed."""
+    computed. Raises InvalidArgument if the call has no gradient."""
     plan = _plan(operator)
     scope = {**info.parameters, **info.derived, **operator.symbols_of(inputs), **asked}
     for scalar, value in zip(operator.scalars, scalars, strict=True):
@@ -161,6 +165,11 @@ def of_call(
             value = extent(plan.defaults[scalar.name], scope, info)
             value = scalar.values[value] if scalar.values else value
         scope[scalar.name] = value
+    for that, because in plan.requires:
+        if not extent(that, scope, info):
+            raise InvalidArgument(
+                f"{operator.name}: its gradient requires {that.text}, because {because}"
+            )
     return Backward(operator, info, scope)
 
 

@@ -49,10 +49,11 @@ def args(family: Family) -> str:
             comment(f"{shape_text(tensor)} {tensor.dtype}{role}{optional}{doc}"),
         )
     for scalar in family.scalars:
-        members[scalar.name] = _Member(
-            scalars.declaration(scalar), comment(scalar.doc or scalar.dtype)
-        )
-    arguments = [members[name] for name in family.argument_order]
+        if not scalar.of_gradient:
+            members[scalar.name] = _Member(
+                scalars.declaration(scalar), comment(scalar.doc or scalar.dtype)
+            )
+    arguments = [members[name] for name in family.argument_order if name in members]
     return render("args.h", family.file, family=family, arguments=arguments)
 
 
@@ -99,6 +100,7 @@ class _ScalarRow:
     row: str
     cpp_type: str
     member: str
+    of_gradient: bool
 
 
 @dataclass(frozen=True)
@@ -144,7 +146,7 @@ def family_cpp(space: FamilySpace) -> str:
             default = evaluated(scalar.default, names, result)
         row = scalars.row(scalar, default)
         values, cpp_type = scalars.values_row(scalar), scalars.cpp_type(scalar)
-        rows.append(_ScalarRow(scalar.name, values, row, cpp_type, member))
+        rows.append(_ScalarRow(scalar.name, values, row, cpp_type, member, scalar.of_gradient))
     return render(
         "family.cpp",
         family.file,

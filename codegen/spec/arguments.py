@@ -151,7 +151,8 @@ class ArgumentLoader:
             expects = "number" if kind == "float" else kind
             path = ("arguments", name, "default")
             default = load_expression(self.document, written.default, scope, expects, *path)
-        return Scalar(name, written.scalar, default, values, " ".join(written.doc.split()))
+        doc = " ".join(written.doc.split())
+        return Scalar(name, written.scalar, default, values, written.gradient, doc)
 
     def _enum(
         self, name: str, written: schema.ScalarInput, values: tuple[str, ...]

@@ -97,7 +97,7 @@ class FamilyLoader:
             trace=trace,
             build=BuildLoader(document, self.spec_dir, self.folder).load(written.build, is_cuda),
             reference=written.reference,
-            gradient=self._gradient(file, written, tensors),
+            gradient=self._gradient(file, written, tensors, scalars),
             shards=self._shards(written, symbols, call_scope, tensors),
             operations=None
             if written.operations is None
@@ -270,10 +270,19 @@ class FamilyLoader:
         return tuple(found)
 
     def _gradient(
-        self, file: str, written: schema.FamilyFile, tensors: Sequence[Tensor]
+        self,
+        file: str,
+        written: schema.FamilyFile,
+        tensors: Sequence[Tensor],
+        scalars: Sequence[Scalar],
     ) -> Gradient | None:
         gradient = written.gradient
         if gradient is None:
+            for scalar in scalars:
+                if scalar.of_gradient:
+                    message = f"'{scalar.name}' is of gradients, which the family has none of"
+                    place = "arguments", scalar.name, "gradient"
+                    self.document.report(message, *place, key=True)
             return None
         if changed := [tensor.name for tensor in tensors if tensor.mutated]:
             message = f"{', '.join(changed)} changes in place: such a family has no gradient"

@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Mapping
 
+from codegen import manifest
 from codegen.dtypes import TABLE
 from codegen.manifest import DeclaredGradient, Passed
 from codegen.spec import schema
-from codegen.spec.checks import load_expression
-from codegen.spec.expressions import DEVICE_FACTS, INT, Kind
+from codegen.spec.checks import load_expression, load_rules
+from codegen.spec.expressions import DEVICE_FACTS, INT, Expression, Kind
 from codegen.spec.model import Family, Parameter, ParameterType, Role, Scalar, Tensor
 from codegen.spec.source import Document
 from codegen.words import did_you_mean
@@ -94,6 +95,7 @@ class _Loader:
                 if (text := self._value(name, parameter.kind)) is not None
             },
             returns=dict(self.written.returns),
+            requires=self._requires(),
         )
 
     @property
@@ -103,7 +105,7 @@ class _Loader:
     def _own(self, passed: Passed) -> Tensor:
         return self.own_tensors[passed.name]
 
-    def _report(self, message: str, *path: str, key: bool = False) -> None:
+    def _report(self, message: str, *path: str | int, key: bool = False) -> None:
         self.document.report(message, "gradient", *path, key=key)
 
     def _undecided(self, choices: Iterable[Parameter]) -> dict[str, Parameter]:
@@ -222,14 +224,25 @@ class _Loader:
         text = self.written.passes.get(name, name if name in self.named else None)
         if text is None:
             return None
-        path = ("gradient", "passes", name)
-        found = load_expression(self.document, text, self.scope, kind, *path)
+        found = load_expression(self.document, text, self.scope, kind, "gradient", "passes", name)
+        self._check_known(found, "passes", name)
+        return found.normal
+
+    def _requires(self) -> tuple[manifest.Rule, ...]:
+        """What a call must be to have a gradient."""
+        place = ("gradient", "requires")
+        rules = load_rules(self.document, self.written.requires, self.scope, *place)
+        for i, rule in enumerate(rules):
+            self._check_known(rule.that, "requires", i, "that")
+        return tuple(manifest.Rule(that=r.that.normal, because=r.because) for r in rules)
+
+    def _check_known(self, expression: Expression, *path: str | int) -> None:
+        """Reports what an expression names that only a kernel knows."""
         for scalar in self.own.scalars:
             facts = scalar.default.names & {*DEVICE_FACTS} if scalar.default else ()
-            if facts and scalar.name in found.names:
+            if facts and scalar.name in expression.names:
                 message = f"the default of '{scalar.name}' is a fact about the device"
-                self._report(f"{message}, which is not known here", "passes", name)
-        return found.normal
+                self._report(f"{message}, which is not known here", *path)
 
     def _check_returns(self) -> None:
         inputs = [t.name for t in self.own.tensors if t.role is Role.INPUT]

@@ -165,6 +165,7 @@ class Scalar:
     dtype: str
     default: Expression | None  # of an enum, its place among the values
     values: tuple[str, ...]  # of an enum
+    of_gradient: bool  # what gives the gradients takes it: kernels do not have it
     doc: str
 
     @property
@@ -529,6 +530,6 @@ class Family:
     @property
     def sizes(self) -> dict[str, Kind]:
         """What may say how large a workspace or a launch is, beside constants: symbols, optional
-        tensors, and scalars other than floats."""
-        scalars = {s.name: s.kind for s in self.scalars if s.kind != FLOAT}
+        tensors, and the kernels' scalars other than floats."""
+        scalars = {s.name: s.kind for s in self.scalars if s.kind != FLOAT and not s.of_gradient}
         return {**self.call_scope, **scalars}

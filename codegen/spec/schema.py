@@ -143,6 +143,7 @@ class ScalarInput(_Documented):
         None,
         description="an expression, or one of an enum's values; absent: the caller must pass it",
     )
+    gradient: bool = Field(False, description="what gives the gradients takes it, no kernel here")
 
 
 # Members of unions have tags in angle brackets, which no key of the YAML can equal.
@@ -223,6 +224,9 @@ class DeclaredGradient(Written):
     )
     returns: dict[str, str] = Field(
         description="the inputs that have a gradient, and its output that is it", min_length=1
+    )
+    requires: list[Rule] = Field(
+        default_factory=list, description="checked at a call that is differentiated"
     )
 
 

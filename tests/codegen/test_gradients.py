@@ -21,6 +21,7 @@ arguments:
   alpha: {scalar: f32, default: "N ** -0.5"}
   parts: {scalar: i32, default: sm_count}
   mode:  {scalar: enum, values: [sum, mean, max], default: sum}
+  exact: {scalar: bool, default: false, gradient: true}
 parameters:
   dtype:  {type: dtype, values: [bf16, f32]}
   causal: {type: bool}
@@ -93,36 +94,60 @@ def test_the_manifest_has_what_a_call_is_passed(pair) -> None:
     assert demo["gradient"]["parameters"] == {"causal": "alpha > 1"}
 
 
+def test_kernels_do_not_have_what_the_gradient_alone_takes(pair) -> None:
+    assert pair.run("regenerate").status == 0
+    tree = {path: file.decode() for path, file in pair.tree().items()}
+    assert "exact" not in tree["demo/args.h"]
+    assert "args.exact" not in tree["demo/family.cpp"]
+    assert "exact: bool | None = None" in tree["python/demo.py"]
+    pair.edit(
+        "cpu.yaml", "kernel: cpu.h", "kernel: cpu.h\nworkspace: {m: {shape: [exact], dtype: f32}}"
+    )
+    assert "unknown name 'exact'" in pair.run("list").output
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("demo_gradient", "demo_gradent", "19:11: there is no family 'demo_gradent' (did you mean"),
-        ("length: N", "lenth: N, length: N", "20:31: the family demo_gradient takes no 'lenth'"),
-        (", length: N", "", "20:11: the family demo_gradient needs 'length': say in passes"),
-        ("dy: gradient of y, ", "", "20:11: the family demo_gradient needs 'dy': say in passes"),
-        ("gradient of y", "gradient of x", "20:16: 'x' is not an output"),
-        ("gradient of y", "gradient of most", "20:16: 'most' is i64, which has no gradient"),
-        ("gradient of y", "z", "20:16: 'z' is not an input, an output or 'gradient of' an output"),
-        ("gradient of y", "y", "20:11: nothing is passed a gradient"),
-        ("gradient of y", "gradient of rows", "20:16: 'dy' of the family demo_gradient is [M, K]"),
-        ("length: N", "length: N, rows: half", "20:48: 'half' is optional, but 'rows' is not"),
-        ("length: N", "length: N, most: index, bias: half", "20:61: N of the family"),
+        ("demo_gradient", "demo_gradent", "20:11: there is no family 'demo_gradent' (did you mean"),
+        ("length: N", "lenth: N, length: N", "21:31: the family demo_gradient takes no 'lenth'"),
+        (", length: N", "", "21:11: the family demo_gradient needs 'length': say in passes"),
+        ("dy: gradient of y, ", "", "21:11: the family demo_gradient needs 'dy': say in passes"),
+        ("gradient of y", "gradient of x", "21:16: 'x' is not an output"),
+        ("gradient of y", "gradient of most", "21:16: 'most' is i64, which has no gradient"),
+        ("gradient of y", "z", "21:16: 'z' is not an input, an output or 'gradient of' an output"),
+        ("gradient of y", "y", "21:11: nothing is passed a gradient"),
+        ("gradient of y", "gradient of rows", "21:16: 'dy' of the family demo_gradient is [M, K]"),
+        ("length: N", "length: N, rows: half", "21:48: 'half' is optional, but 'rows' is not"),
+        ("length: N", "length: N, most: index, bias: half", "21:61: N of the family"),
         ("length: N", "length: N, bias: half", "dtype of the family demo_gradient is dtype, but"),
         ("length: N", "length: N, most: half", "'most' of the family demo_gradient is i64, but ha"),
-        ("length: N", "length: N, rows: sizes", "20:48: 'sizes' is on the host, unlike 'rows'"),
+        ("length: N", "length: N, rows: sizes", "21:48: 'sizes' is on the host, unlike 'rows'"),
         ("length: N", "length: N, dbias: bias", "changes 'dbias' in place: it is passed zeros"),
-        ("length: N", "length: alpha", "20:39: 'alpha' must be an integer"),
+        ("length: N", "length: alpha", "21:39: 'alpha' must be an integer"),
         ("length: N", "length: parts", "the default of 'parts' is a fact about the device"),
-        ("length: N", "length: n", "20:39: unknown name 'n'"),
+        ("length: N", "length: n", "21:39: unknown name 'n'"),
         ("length: N", "length: N, mode: 3", "'3' must be one of sum, mean, max"),
-        ("length: N", "length: N, wide: true", "20:42: 'wide' is taken from the call by the front"),
+        ("length: N", "length: N, wide: true", "21:42: 'wide' is taken from the call by the front"),
         ("length: N", "length: N, dtype: f32", "takes no 'dtype'"),
-        ("x: dx", "z: dx", "21:13: 'z' is not an input"),
-        ("x: dx", "x: dy", "21:16: the family demo_gradient returns no 'dy' (known: dbias, dx)"),
-        ("x: dx", "index: dx", "21:13: 'index' is i64, which has no gradient"),
-        ("bias: dbias", "half: dbias", "21:26: 'dbias' is [N], but half is [M]"),
-        ("x: dx, bias: dbias", "", "21:12: must not be empty"),
+        ("x: dx", "z: dx", "22:13: 'z' is not an input"),
+        ("x: dx", "x: dy", "22:16: the family demo_gradient returns no 'dy' (known: dbias, dx)"),
+        ("x: dx", "index: dx", "22:13: 'index' is i64, which has no gradient"),
+        ("bias: dbias", "half: dbias", "22:26: 'dbias' is [N], but half is [M]"),
+        ("x: dx, bias: dbias", "", "22:12: must not be empty"),
+        ("bias: dbias}", "bias: dbias}\n  requires: [{that: n > 1, because: y}]", "name 'n'"),
+        (
+            "bias: dbias}",
+            "bias: dbias}\n  requires: [{that: parts > 1, because: y}]",
+            "23:21: the default of 'parts' is a fact about the device",
+        ),
         ("family: demo_gradient", "family: demo_gradient\n  inputs: [x]", "unknown key 'inputs'"),
+        (
+            "gradient:\n  family: demo_gradient\n  passes: {dy: gradient of y, length: N}\n"
+            "  returns: {x: dx, bias: dbias}\n",
+            "",
+            "15:41: 'exact' is of gradients, which the family has none of",
+        ),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_located(pair, old, new, message) -> None:

@@ -75,6 +75,23 @@ def test_what_decides_and_scales_the_call_does_so_in_its_backward(one_more, acti
     assert gradcheck(lambda *a: runtime.kernel(info.key)(*a, **options), (x, weight, bias))
 
 
+def test_the_gradient_may_take_what_no_kernel_of_the_call_does():
+    inputs = norm_inputs()
+    compiled = torch.compile(row_norm, fullgraph=True, backend="aot_eager")
+    for call in (row_norm, compiled):
+        y = call(*inputs, activation="relu", slope=0.5)
+        torch.testing.assert_close(y, expected(*inputs, activation="relu"))
+        wanted = torch.nn.functional.leaky_relu(expected(*inputs), 0.5)
+        torch.testing.assert_close(
+            torch.autograd.grad(y.sum(), inputs), torch.autograd.grad(wanted.sum(), inputs)
+        )
+    with torch.no_grad():
+        row_norm(*inputs, slope=-1.0)
+    refused = "row_norm: its gradient requires slope >= 0, because what lies below 0 pulls"
+    with pytest.raises(runtime.InvalidArgument, match=refused):
+        row_norm(*inputs, slope=-1.0)
+
+
 def test_they_have_the_inputs_dtype():
     """The weight's is summed in f64."""
     inputs = norm_inputs(torch.float32)
@@ -151,7 +168,7 @@ def test_checkpointing_and_autocast_have_them(reentrant):
 
 def test_the_operators_have_them():
     inputs = norm_inputs()
-    opcheck(torch.ops.kernelmint.row_norm.default, ("row_norm.cpu.f64", *inputs))
+    opcheck(torch.ops.kernelmint.row_norm.default, ("row_norm.cpu.f64", *inputs), {"slope": 0.5})
     gather = torch.ops.kernelmint.csr_gather.default
     opcheck(gather, ("csr_gather.cpu.f64", leaf(3, 2), STARTS), {"rows": 5})
     exported = torch.export.export(_Norm(), inputs).module()

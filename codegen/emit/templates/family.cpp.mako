@@ -95,7 +95,9 @@ void fill(void* out, [[maybe_unused]] const BoundTensor* tensors,
   args.${tensor.name} = {tensors[${i}].data, {${", ".join(f"tensors[{i}].strides[{d}]" for d in range(len(tensor.dims)))}}};
 % endfor
 % for i, scalar in enumerate(scalars):
+% if not scalar.of_gradient:
   args.${scalar.name} = static_cast<${scalar.cpp_type}>(scalars[${i}].${scalar.member});
+% endif
 % endfor
 % for i, symbol in enumerate(family.symbols):
   args.${symbol} = symbols[${i}];

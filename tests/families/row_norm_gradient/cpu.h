@@ -18,7 +18,7 @@ LaunchResult launch(const void* pointer, const LaunchContext& /*context*/) {
     const auto dy = [&](std::int64_t n) -> double {
       const bool is_cut =
           args.activation == Args::activation_type::relu && *args.y.template at<const T>(m, n) <= 0;
-      return is_cut ? 0 : *args.dy.template at<const T>(m, n);
+      return *args.dy.template at<const T>(m, n) * (is_cut ? args.slope : 1.0);
     };
     double dot = 0;
     for (std::int64_t n = 0; n < args.N; ++n) {
