@@ -6,7 +6,7 @@ only.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -110,10 +110,12 @@ _NO_BUILD = BuildSettings()
 
 @dataclass(frozen=True, kw_only=True)
 class Front:
-    """A function that a family offers Python beyond its kernels, and the module it is in."""
+    """A function that a family offers Python beyond its kernels, and the module it is in; "" for
+    one that is generated."""
 
     module: str
     function: str
+    takes: tuple[str, ...] = left_out(())  # parameters that it decides; some targets may lack them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -289,6 +291,19 @@ class Family:
     def spec_folder(self) -> str:
         """The folder of its spec, as its author has it: "kernel_specs/hstu/block_sparse"."""
         return PurePosixPath(self.targets[0].spec).parent.as_posix()
+
+    @cached_property
+    def _taken(self) -> frozenset[str]:
+        return frozenset(name for front in self.fronts for name in front.takes)
+
+    def asked_of(self, parameters: Container[str], wanted: Mapping[str, Any]) -> dict[str, Any]:
+        """What is wanted of a target with these parameters: neither what is left open, nor what a
+        front's rule decides of other targets'."""
+        return {
+            name: value
+            for name, value in wanted.items()
+            if value is not None and (name in parameters or name not in self._taken)
+        }
 
     def target(self, name: str) -> Target:
         """The target of that name, which is known to be there."""

@@ -514,7 +514,7 @@ def _why_not(
         if why is not None:
             return why
     own = info.parameters
-    asked = {name: value for name, value in wanted.items() if value is not None}
+    asked = manifest.family(info.family).asked_of(own, wanted)
     wrong = [
         f"{name} is {own[name]}, not {text(value)}"
         if name in own

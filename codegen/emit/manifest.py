@@ -53,7 +53,8 @@ def described(
 
 
 def _family(space: FamilySpace, file_of: Mapping[str, str], fingerprint: str) -> form.Family:
-    family = space.family
+    family, front = space.family, space.family.generated_front
+    taken = tuple(name for name, _ in front.takes) if front else ()
     arguments = {t.name: _tensor(t) for t in family.tensors} | {
         s.name: scalars.in_manifest(s) for s in family.scalars
     }
@@ -73,7 +74,9 @@ def _family(space: FamilySpace, file_of: Mapping[str, str], fingerprint: str) ->
         gradient=family.gradient,
         shards=family.shards,
         operations=family.operations.normal if family.operations else None,
-        fronts=tuple(form.Front(module=m, function=f) for m, f in family.fronts),
+        fronts=tuple(
+            form.Front(module=m, function=f, takes=taken if not m else ()) for m, f in family.fronts
+        ),
         choices=tuple(
             form.Choice(when=row.when.normal, take=dict(row.take)) for row in family.choices
         ),

@@ -31,6 +31,7 @@ from codegen.spec.model import (
     Role,
     Rule,
     Scalar,
+    Target,
     Tensor,
     Trace,
     integers,
@@ -72,16 +73,11 @@ class FamilyLoader:
         file = spec_name(self.spec_dir, document.path)
         # of a single one, the place of `front` itself
         fronts = []
-        generated: GeneratedFront | None = None
         for i, front in enumerate(written.front):
             if isinstance(front, str) and not front.isidentifier():
                 fronts.append(self._function(file, front, "front", i))
-                continue
-            if generated is not None:
-                document.report("one front of a family is generated, not two", "front", i)
-            made = schema.GeneratedFront(name=front) if isinstance(front, str) else front
-            generated = self._generated(made, i, parameters, call_scope, tensors, scalars)
-            fronts.append(("", generated.name))
+            else:
+                fronts.append(("", front if isinstance(front, str) else front.name))
         return Family(
             name=written.family,
             summary=" ".join(written.summary.split()),
@@ -103,7 +99,7 @@ class FamilyLoader:
             if written.operations is None
             else load_expression(document, written.operations, scope, "int", "operations"),
             fronts=tuple(fronts),
-            generated_front=generated,
+            generated_front=None,
             choices=(),
             targets=(),
             folder=self.folder.relative_to(self.spec_dir).as_posix(),
@@ -188,48 +184,62 @@ class FamilyLoader:
         )
         return Trace(trace.parameter, grid, tuple(record), floats, is_whole)
 
+    def front(
+        self, written: schema.FamilyFile, family: Family, targets: Iterable[Target]
+    ) -> GeneratedFront | None:
+        """The front that is generated, if one is; what is wrong goes to the document."""
+        places = [i for i, (module, _) in enumerate(family.fronts) if not module]
+        for i in places[1:]:
+            self.document.report("one front of a family is generated, not two", "front", i)
+        for i in places[:1]:
+            front = written.front[i]
+            made = schema.GeneratedFront(name=front) if isinstance(front, str) else front
+            return self._generated(made, i, family, targets)
+        return None
+
     def _generated(
-        self,
-        front: schema.GeneratedFront,
-        place: int,
-        parameters: Sequence[Parameter],
-        call_scope: Mapping[str, Kind],
-        tensors: Sequence[Tensor],
-        scalars: Sequence[Scalar],
+        self, front: schema.GeneratedFront, place: int, family: Family, targets: Iterable[Target]
     ) -> GeneratedFront:
-        inputs = [tensor for tensor in tensors if tensor.role is Role.INPUT]
+        inputs = [tensor for tensor in family.tensors if tensor.role is Role.INPUT]
         dtypes = {tensor.dtype for tensor in inputs}
-        known = {p.name: p for p in parameters if p.name not in dtypes}
+        known = {p.name: p for p in family.parameters if p.name not in dtypes}
+        own = [parameter for target in targets for parameter in target.own_parameters]
         scope = {
-            **call_scope,
-            **{p.name: p.kind for p in parameters if p.name in dtypes},
-            **{scalar.name: scalar.kind for scalar in scalars},
+            **family.call_scope,
+            **{p.name: p.kind for p in family.parameters if p.name in dtypes},
+            **{scalar.name: scalar.kind for scalar in family.scalars},
             **{name: kind for tensor in inputs for name, kind in _layouts(tensor).items()},
         }
         at = ("front", place)
         if not front.name.isidentifier() or keyword.iskeyword(front.name):
             self.document.report(f"got '{front.name}', expected a function's name", *at, "name")
-        for member, names in (("takes", front.takes), ("flags", front.flags)):
+        taken = {**known, **{parameter.name: parameter for parameter in own}}
+        for member, names, those in (("takes", front.takes, taken), ("flags", front.flags, known)):
             for name in names:
-                if name not in known:
-                    hint = did_you_mean(name, known)
-                    message = f"the family has no parameter '{name}' beside inputs' dtypes{hint}"
+                if name not in those:
+                    hint = did_you_mean(name, those)
+                    whose = "the targets have" if those is taken else "the family has"
+                    message = f"{whose} no parameter '{name}' beside inputs' dtypes{hint}"
                     self.document.report(message, *at, member, name, key=True)
         takes = []
         for name, text in front.takes.items():
-            kind = known[name].kind if name in known else INT
+            kinds = {p.kind for p in (*known.values(), *own) if p.name == name}
+            if len(kinds) > 1:
+                message = f"targets differ in the values of '{name}'"
+                self.document.report(message, *at, "takes", name, key=True)
+                continue
+            kind = taken[name].kind if name in taken else INT
             value = load_expression(self.document, text, scope, kind, *at, "takes", name)
             takes.append((name, value))
-            for scalar in scalars:
+            for scalar in family.scalars:
                 facts = scalar.default.names & {*DEVICE_FACTS} if scalar.default else ()
                 if facts and scalar.name in value.names:
                     message = f"the default of '{scalar.name}' is a fact about the device"
                     self.document.report(f"{message}: it decides no kernel", *at, "takes", name)
-        arguments = {t.name for t in tensors} | {scalar.name for scalar in scalars}
         for name, default in front.flags.items():
             if name in known and known[name].type is ParameterType.DTYPE:
                 self.document.report(f"'{name}' is a dtype", *at, "flags", name, key=True)
-            elif name in front.takes or name in arguments:
+            elif name in front.takes or name in family.argument_order:
                 what = "taken from the call already" if name in front.takes else "an argument"
                 self.document.report(f"'{name}' is {what}", *at, "flags", name, key=True)
             elif name in known and default is not None and (wrong := known[name].check(default)):

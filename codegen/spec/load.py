@@ -166,6 +166,8 @@ class _FolderLoader:
                     if target is not None:
                         place = self.spec_dir, self.folder
                         loaded.append(TargetLoader(document, family, *place).load(target))
+            if len(loaded) == len(targets):
+                family = replace(family, generated_front=loader.front(written, family, loaded))
         if self.problems:
             return None
         order = sorted(loaded, key=lambda target: (target.capability, target.name))

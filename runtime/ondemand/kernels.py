@@ -284,11 +284,14 @@ def allowed(family: str, targets: Sequence[str], wanted: Mapping[str, Any]) -> A
         spec = _spec(source, tuple(source.written()))
     except BuildError as error:
         return Allowed((), (str(error),))
-    for name in targets:
-        known = [kernel.parameters for kernel in manifest.family(family).target(name).kernels]
+    whole = manifest.family(family)
+    for target in map(whole.target, targets):
+        names = {p.name for p in (*whole.parameters, *target.parameters)}
+        asked = whole.asked_of(names, wanted)
+        known = [kernel.parameters for kernel in target.kernels]
         # First those that differ in the fewest parameters.
-        known.sort(key=lambda own: sum(own.get(n) != value for n, value in wanted.items()))
-        found, excluded = spec.with_parameters(name, known, wanted)
+        known.sort(key=lambda own: sum(own.get(n) != value for n, value in asked.items()))
+        found, excluded = spec.with_parameters(target.name, known, asked)
         keys += found
         reasons += excluded
     return Allowed(tuple(keys), tuple(dict.fromkeys(reasons)))

@@ -149,6 +149,22 @@ def test_a_generated_front_is_in_the_familys_face_and_named_in_the_manifest(work
     assert workspace.run("regenerate").status == 0
 
 
+def test_a_front_decides_parameters_of_targets(workspace) -> None:
+    family = workspace.demo / "family.yaml"
+    family.write_text(
+        family.read_text() + "front: {name: call, takes: {tile: 32 if N < 9 else 64}}\n"
+    )
+    assert workspace.run("regenerate").status == 0
+    tree = workspace.tree()
+    assert 'lambda N: {"tile": +(32 if N < 9 else 64)}' in tree["python/demo.py"].decode()
+    (entry,) = json.loads(tree["manifest.json"])["families"]
+    assert entry["fronts"] == [{"module": "", "function": "call", "takes": ["tile"]}]
+    workspace.edit("family.yaml", "tile: 32 if N < 9 else 64", "mode: N > 1")
+    workspace.edit("cpu.yaml", "token: t}\n", "token: t}\n  mode: {type: bool, default: false}\n")
+    said = workspace.run("list").output
+    assert "family.yaml:14:8: targets differ in the values of 'mode'" in said
+
+
 @pytest.mark.parametrize(
     ("front", "message"),
     [

@@ -9,6 +9,8 @@ import torch
 import runtime
 from runtime.front import Front
 
+from .conftest import TARGETS, device
+
 pytestmark = pytest.mark.usefixtures("families")
 
 NAMES = ("double", "width", "silu", "channel_last", "vectorised", "mode")
@@ -123,6 +125,14 @@ def test_other_ways_to_record_a_call_do_so_too():
         assert dict(zip(NAMES, found.tolist(), strict=True))["vectorised"] == vectorised
     mapped = torch.vmap(runtime.told, in_dims=(0, None))(torch.stack([x(), x()]), torch.zeros(4, 2))
     assert mapped[:, 0].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_parameter_that_a_target_lacks_is_not_asked_of_it(target):
+    """The CPU's kernels have no `threads`, by which the front picks those of a GPU."""
+    for length, copies in ((9, 1), (101, 2), (9, 1)):
+        x = torch.zeros(length, dtype=torch.int32, device=device(target))
+        assert runtime.histogram(x, bins=3).tolist() == [length, 0, 0] * copies
 
 
 def test_what_the_pack_lacks_is_refused_or_built_and_recorded(tmp_path, monkeypatch):

@@ -14,8 +14,6 @@ from causal_conv1d_pack import (
 from torch import Tensor
 from torch.nn import functional
 
-import kernelmint
-
 DEVICES = ["cpu"] + ["cuda"] * torch.cuda.is_available()
 DTYPES = {"cpu": torch.float64, "cuda": torch.float32}
 NEAR = {torch.float64: 1e-12, torch.float32: 1e-4}
@@ -157,10 +155,6 @@ def test_a_compiled_step_is_one_graph(device: str, channel_last: bool) -> None:
 def test_rows_that_do_not_begin_at_multiples_of_16_bytes(device: str) -> None:
     """Which upstream reads by vectors of 16 bytes all the same."""
     x, weight = torch.randn(2, 16, 33, device=device)[..., 1:25], torch.randn(16, 4, device=device)
-    if device == "cuda":
-        with pytest.raises(kernelmint.InvalidArgument, match="16"):
-            causal_conv1d_fn(x, weight, activation="silu")
-        return
     want, _ = conv1d(x, weight, weight.new_zeros(16), activation="silu")
     got = causal_conv1d_fn(x, weight, activation="silu")
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
