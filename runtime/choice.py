@@ -12,19 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from codegen.manifest import SizeRange, Target, TunedRow
+from codegen.dtypes import SCALARS
+from codegen.manifest import Family, Scalar, SizeRange, Target, TunedRow
 from codegen.spec.expressions import (
     BOOL,
     EVALUATION_ERRORS,
     INT,
     Expression,
+    Kind,
     parse,
     reason,
     scalar_kind,
 )
 from codegen.spec.where import parameter_kind
 from runtime import devices, finding, listing, manifest, ondemand, packs
-from runtime.errors import InvalidArgument, KernelNotFound, text
+from runtime.errors import InvalidArgument, KernelNotFound, text, unexpected, unlisted
 from runtime.handle import Kernel, in_graphs, traced_as_constant
 from runtime.kernel_info import KernelInfo, infos_for
 
@@ -96,7 +98,7 @@ def take(
         listing.check_name("target", target, listing.targets())
         return in_graph(_for_any_sizes(family, device, _constants(family, wanted), target))
     except Exception:  # of a value that refuses it, which the kernel refuses in turn
-        return choose(family, device, _plain(wanted), {}, target)
+        return choose(family, device, _plain(wanted), sizes, target)
     if found is None:
         found = choose(family, device, _plain(wanted), sizes, target)
         if len(_taken) >= _MOST_TAKEN:
@@ -115,8 +117,11 @@ packs.when_changed(forget)
 
 
 def deciding(family: str) -> set[str]:
-    """The symbols, optional inputs and scalars that rows of a family name."""
-    names = {name for when, _ in _rows(family) for name in when.names}
+    """The symbols, optional inputs and scalars that rows of a family name, and defaults of these
+    scalars."""
+    expressions = [when for when, _ in _rows(family)]
+    expressions += [default for _, default in _scalars(family) if default]
+    names = {name for expression in expressions for name in expression.names}
     ranges = (r for target in _by_capability(family) for row in target.tuned for r in row.ranges)
     return names.union(*(found.symbols for found in ranges))
 
@@ -421,23 +426,71 @@ def _rows(family: str) -> tuple[tuple[Expression, Mapping[str, Any]], ...]:
     """The family's rows of choices.yaml: (condition, values to take)."""
     found = manifest.family(family)
     kinds = {parameter.name: parameter_kind(parameter) for parameter in found.parameters}
-    kinds |= dict.fromkeys(found.symbols, INT)
-    kinds |= dict.fromkeys(found.optional_tensors, BOOL)
-    kinds |= {s.name: scalar_kind(s) for s in found.scalars}
+    kinds |= {**_call_scope(found), **{s.name: scalar_kind(s) for s in found.scalars}}
     return tuple((parse(row.when, kinds, "bool"), row.take) for row in found.choices)
 
 
-def _held(family: str, wanted: Mapping[str, Any], sizes: Mapping[str, Any]) -> tuple[int, ...]:
+@functools.cache
+def _scalars(family: str) -> tuple[tuple[Scalar, Expression | None], ...]:
+    """The scalars that rows of choices.yaml name, each with its default."""
+    found = manifest.family(family)
+    named = {name for when, _ in _rows(family) for name in when.names}
     return tuple(
-        i for i, (when, _) in enumerate(_rows(family)) if _holds(when, {**wanted, **sizes})
+        (scalar, None if scalar.default is None else parse(scalar.default, _call_scope(found)))
+        for scalar in found.scalars
+        if scalar.name in named
     )
 
 
-def _holds(when: Expression, values: Mapping[str, Any]) -> bool:
+def _call_scope(found: Family) -> dict[str, Kind]:
+    return {**dict.fromkeys(found.symbols, INT), **dict.fromkeys(found.optional_tensors, BOOL)}
+
+
+def _held(family: str, wanted: Mapping[str, Any], sizes: Mapping[str, Any]) -> tuple[int, ...]:
+    """The rows of choices.yaml whose condition holds."""
+    known = {**wanted, **sizes}
+    for scalar, default in _scalars(family):
+        value = number(
+            scalar.name, known.get(scalar.name), python_type(scalar), scalar.values, default is None
+        )
+        if value is None and default is not None:
+            value = _value(default, known)
+            value = scalar.values[value] if scalar.values else value
+        known[scalar.name] = value
+    return tuple(i for i, (when, _) in enumerate(_rows(family)) if _value(when, known))
+
+
+def python_type(scalar: Scalar) -> str:
+    """What callers pass: str, int, float or bool."""
+    return "str" if scalar.values else SCALARS[scalar.dtype].python
+
+
+_NUMBERS = (bool, int, float, torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+def number(name: str, value: Any, python: str, values: tuple[str, ...], is_required: bool) -> Any:
+    """A scalar for what decides; what no kernel takes is refused as kernels do."""
+    if value is None:
+        if is_required:
+            raise InvalidArgument(f"{name}: got None, expected a value: there is no default")
+        return None
+    if values and isinstance(value, str):
+        if value not in values:
+            raise InvalidArgument(unlisted(name, value, values))
+        return value
+    if not values and isinstance(value, _NUMBERS):
+        return value
+    if not values and getattr(value, "ndim", None) == 0 and not getattr(value, "is_cuda", False):
+        return value.item()  # a tensor's on the CPU, or NumPy's
+    raise unexpected(name, value, f"{'an' if python == 'int' else 'a'} {python}")
+
+
+def _value(expression: Expression, values: Mapping[str, Any]) -> Any:
     try:
-        return bool(when.evaluate(values))
+        return expression.evaluate(values)
     except EVALUATION_ERRORS as error:
-        raise InvalidArgument(f"choices.yaml: {when.text} has no value: {reason(error)}") from None
+        why = f"{expression.text} has no value: {reason(error)}"
+        raise InvalidArgument(f"choices.yaml: {why}") from None
 
 
 def _candidates(

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from codegen.dtypes import SCALARS
 from codegen.spec.expressions import EVALUATION_ERRORS, layout, reason
 from runtime import _native, choice, finding, listing, manifest, packs, tensors
 from runtime.errors import InvalidArgument, unexpected, unlisted
@@ -252,7 +251,7 @@ class Front:
             elif name in sizes:
                 known[name] = sizes[name]
         for name, python, values, is_required in _numbers(self._family, self._named):
-            known[name] = _number(name, known.get(name), python, values, is_required)
+            known[name] = choice.number(name, known.get(name), python, values, is_required)
         for name, what, argument, number in self._layouts:
             tensor = inputs[_place(self._family, argument)]
             if tensor is None:
@@ -345,30 +344,10 @@ def _numbers(
     """Of each scalar that is named its name, its type, an enum's values, and whether it must be
     passed."""
     return tuple(
-        (s.name, "str" if s.values else SCALARS[s.dtype].python, s.values, s.default is None)
-        for s in manifest.family(family).scalars
-        if s.name in named
+        (scalar.name, choice.python_type(scalar), scalar.values, scalar.default is None)
+        for scalar in manifest.family(family).scalars
+        if scalar.name in named
     )
-
-
-_NUMBERS = (bool, int, float, torch.SymInt, torch.SymFloat, torch.SymBool)
-
-
-def _number(name: str, value: Any, python: str, values: tuple[str, ...], is_required: bool) -> Any:
-    """A scalar for the rule that decides; what no kernel takes is refused as kernels do."""
-    if value is None:
-        if is_required:
-            raise InvalidArgument(f"{name}: got None, expected a value: there is no default")
-        return None
-    if values and isinstance(value, str):
-        if value not in values:
-            raise InvalidArgument(unlisted(name, value, values))
-        return value
-    if not values and isinstance(value, _NUMBERS):
-        return value
-    if not values and getattr(value, "ndim", None) == 0 and not getattr(value, "is_cuda", False):
-        return value.item()  # a tensor's on the CPU, or NumPy's
-    raise unexpected(name, value, f"{'an' if python == 'int' else 'a'} {python}")
 
 
 @traced_as_constant

@@ -9,6 +9,7 @@ from codegen.dtypes import DTYPES
 from codegen.spec import keys, schema
 from codegen.spec.expressions import (
     BOOL,
+    DEVICE_FACTS,
     DTYPE,
     FUNCTIONS,
     INT,
@@ -17,7 +18,7 @@ from codegen.spec.expressions import (
     Kind,
     parse,
 )
-from codegen.spec.model import Derived, Parameter, ParameterType, Rule
+from codegen.spec.model import Derived, Parameter, ParameterType, Rule, Scalar
 from codegen.spec.names import FILE, IDENTIFIER, MAX_NAME, TOKEN, reserved
 from codegen.spec.problems import Problem, TooManyProblemsError
 from codegen.spec.source import Document
@@ -205,6 +206,17 @@ def load_expression(
         for offset, message in error.problems:
             document.report(message, *path, offset=offset)
         return Expression(text, parse("0", {}).tree, BOOL if expects == "bool" else INT)
+
+
+def check_defaults(
+    document: Document, expression: Expression, scalars: Iterable[Scalar], *path: str | int
+) -> None:
+    """Reports the scalars that an expression names whose defaults only a kernel's call knows."""
+    for scalar in scalars:
+        facts = scalar.default.names & {*DEVICE_FACTS} if scalar.default else ()
+        if facts and scalar.name in expression.names:
+            message = f"the default of '{scalar.name}' is a fact about the device"
+            document.report(f"{message}, which is not known here", *path)
 
 
 def load_alignment(

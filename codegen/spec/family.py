@@ -13,6 +13,7 @@ from codegen.spec.arguments import MAX_RANK, SHARED_FACTS, ArgumentLoader, optio
 from codegen.spec.build_settings import BuildLoader
 from codegen.spec.checks import (
     MAX_ALIGNMENT,
+    check_defaults,
     check_file,
     check_identifier,
     load_derived,
@@ -21,7 +22,7 @@ from codegen.spec.checks import (
     load_rules,
     spec_name,
 )
-from codegen.spec.expressions import BOOL, DEVICE_FACTS, INT, Kind, layout_name
+from codegen.spec.expressions import BOOL, INT, Kind, layout_name
 from codegen.spec.model import (
     Family,
     GeneratedFront,
@@ -231,11 +232,7 @@ class FamilyLoader:
             kind = taken[name].kind if name in taken else INT
             value = load_expression(self.document, text, scope, kind, *at, "takes", name)
             takes.append((name, value))
-            for scalar in family.scalars:
-                facts = scalar.default.names & {*DEVICE_FACTS} if scalar.default else ()
-                if facts and scalar.name in value.names:
-                    message = f"the default of '{scalar.name}' is a fact about the device"
-                    self.document.report(f"{message}: it decides no kernel", *at, "takes", name)
+            check_defaults(self.document, value, family.scalars, *at, "takes", name)
         for name, default in front.flags.items():
             if name in known and known[name].type is ParameterType.DTYPE:
                 self.document.report(f"'{name}' is a dtype", *at, "flags", name, key=True)

@@ -9,8 +9,8 @@ from codegen import manifest
 from codegen.dtypes import TABLE
 from codegen.manifest import DeclaredGradient, Passed
 from codegen.spec import schema
-from codegen.spec.checks import load_expression, load_rules
-from codegen.spec.expressions import DEVICE_FACTS, INT, Expression, Kind
+from codegen.spec.checks import check_defaults, load_expression, load_rules
+from codegen.spec.expressions import INT, Kind
 from codegen.spec.model import Family, Parameter, ParameterType, Role, Scalar, Tensor
 from codegen.spec.source import Document
 from codegen.words import did_you_mean
@@ -225,7 +225,7 @@ class _Loader:
         if text is None:
             return None
         found = load_expression(self.document, text, self.scope, kind, "gradient", "passes", name)
-        self._check_known(found, "passes", name)
+        check_defaults(self.document, found, self.own.scalars, "gradient", "passes", name)
         return found.normal
 
     def _requires(self) -> tuple[manifest.Rule, ...]:
@@ -233,16 +233,8 @@ class _Loader:
         place = ("gradient", "requires")
         rules = load_rules(self.document, self.written.requires, self.scope, *place)
         for i, rule in enumerate(rules):
-            self._check_known(rule.that, "requires", i, "that")
+            check_defaults(self.document, rule.that, self.own.scalars, *place, i, "that")
         return tuple(manifest.Rule(that=r.that.normal, because=r.because) for r in rules)
-
-    def _check_known(self, expression: Expression, *path: str | int) -> None:
-        """Reports what an expression names that only a kernel knows."""
-        for scalar in self.own.scalars:
-            facts = scalar.default.names & {*DEVICE_FACTS} if scalar.default else ()
-            if facts and scalar.name in expression.names:
-                message = f"the default of '{scalar.name}' is a fact about the device"
-                self._report(f"{message}, which is not known here", *path)
 
     def _check_returns(self) -> None:
         inputs = [t.name for t in self.own.tensors if t.role is Role.INPUT]

@@ -8,9 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from codegen.spec import schema
-from codegen.spec.checks import (
-    load_expression,
-)
+from codegen.spec.checks import check_defaults, load_expression
 from codegen.spec.family import FamilyLoader
 from codegen.spec.gradient import load_gradient
 from codegen.spec.model import (
@@ -246,6 +244,7 @@ class _FolderLoader:
         rows = []
         for i, row in enumerate(written.choices if written else ()):
             when = load_expression(document, row.when, scope, "bool", "choices", i, "when")
+            check_defaults(document, when, family.scalars, "choices", i, "when")
             for name, value in row.take.items():
                 self._check_choice(document, family, i, name, value)
             rows.append(ChoiceRow(when, tuple(row.take.items())))

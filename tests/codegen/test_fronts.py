@@ -37,6 +37,7 @@ def test_the_manifest_names_the_front_and_holds_the_rows(workspace) -> None:
         ("N <= 64", "K <= 64", "choices.yaml:2:12: unknown name 'K'"),
         ("N <= 64", "N <=", "not an expression"),
         ("N <= 64 and not causal", "N", "'N' must be true or false"),
+        ("N <= 64", "parts <= 64", "2:12: the default of 'parts' is a fact about the device"),
         ("tile: 32", "tyle: 32", "choices.yaml:2:43: no target has a parameter 'tyle' (did you"),
         ("mode: auto", "mode: none", "choices.yaml:3:19: 'none' is not among the values of mode"),
         ("tile: 32", "tile: yes", "choices.yaml:2:49: "),
@@ -45,6 +46,9 @@ def test_the_manifest_names_the_front_and_holds_the_rows(workspace) -> None:
     ],
 )
 def test_a_wrong_row_is_located(workspace, old, new, message) -> None:
+    workspace.edit(
+        "family.yaml", "parameters:", "  parts: {scalar: i32, default: sm_count}\nparameters:"
+    )
     (workspace.demo / "choices.yaml").write_text(CHOICES.replace(old, new))
     result = workspace.run("list")
     assert result.status == 2

@@ -43,8 +43,10 @@ USUAL = {
         (lambda: told(x()), {}),
         (lambda: told(x(), w=torch.zeros(4, 3)), {"width": 4}),
         (lambda: told(x(dtype=torch.bfloat16)), {"double": 0}),
-        (lambda: told(x(), activation="silu"), {"silu": 1}),
+        (lambda: told(x(), activation="silu"), {"silu": 1}),  # by rows, as the next ones
         (lambda: told(x(), activation="none"), {}),
+        (lambda: told(x(), p=2.0), {"silu": 1, "mode": DROPPED}),
+        (lambda: told(x(D=10)), {"silu": 1, "mode": DROPPED}),  # by p's default
         (lambda: told(x(), p=0.5), {"mode": DROPPED}),
         (lambda: told(x(), p=torch.tensor(0.5)), {"mode": DROPPED}),
         (lambda: told(x(), p=np.float32(0.5)), {"mode": DROPPED}),
