@@ -116,6 +116,7 @@ def flash_attn_varlen_func(
     leftpad_k: torch.Tensor | None = None,
     s_aux: torch.Tensor | None = None,
     num_splits: int = 0,
+    out: torch.Tensor | None = None,
 ) -> Any:
     """Attention of packed sequences of any lengths, as FlashAttention's function of this name.
 
@@ -135,6 +136,7 @@ def flash_attn_varlen_func(
         seqused_q: how many queries of each sequence, at the front, there are, int32, [B].
         seqused_k: the same of keys.
         leftpad_k: how many of the keys, at the front, are padding, int32, [B].
+        out: where to write the output, [total, H, Dv]; not if gradients are asked for.
 
     The other arguments, and what is raised: as `flash_attn_func`'s.
 
@@ -163,11 +165,13 @@ def flash_attn_varlen_func(
         "window": _window(causal, window_size), "with_lse": return_attn_probs,
     }  # fmt: skip
     if max_seqlen_q == 1 and total == ends - 1 and block_table is not None and seqused_q is None:
-        o, lse = _attend(q[:, None], k, v, **options)  # one query each
+        given = None if out is None else out[:, None]
+        o, lse = _attend(q[:, None], k, v, out=given, **options)  # one query each
         o, lse = o[:, 0], None if lse is None else lse[:, :, 0].T
     else:
+        given = None if out is None else out[None]
         o, lse = _attend(
-            q[None], k, v, cu_seqlens_q=cu_seqlens_q, seqused_q=seqused_q, **options
+            q[None], k, v, cu_seqlens_q=cu_seqlens_q, seqused_q=seqused_q, out=given, **options
         )  # fmt: skip
         o, lse = o[0], None if lse is None else lse[0]
     return (o, lse, None) if return_attn_probs else o
@@ -301,6 +305,7 @@ def _attend(
     block_table: torch.Tensor | None = None,
     s_aux: torch.Tensor | None = None,
     alibi_slopes: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,
     **scalars: Any,
 ) -> tuple[Any, Any]:
     """Output and log-sum-exp, None if it is not wanted, by the family that is made for the call.
@@ -313,14 +318,17 @@ def _attend(
     of_lengths = (cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k, block_table)
     packed = cu_seqlens_q is not None or cu_seqlens_k is not None or seqused_q is not None
     few = not packed and queries * heads <= _FEW_ROWS * kv_heads
+    into: Any = out
+    if out is not None and with_lse:
+        into = (out, q.new_empty((q.shape[0], heads, queries), dtype=torch.float32))
     if few and not _asks_gradient(q, k, v, s_aux):
         found = runtime.decode(
             q, k, v, seqused_k=seqused_k, block_table=block_table, leftpad_k=leftpad_k,
             causal=False, window_size=window, s_aux=s_aux, alibi_slopes=alibi_slopes,
-            batch_invariant=num_splits == 1, return_lse=with_lse, **scalars,
+            batch_invariant=num_splits == 1, return_lse=with_lse, out=into, **scalars,
         )  # fmt: skip
         return found if with_lse else (found, None)
-    others = (*of_lengths, s_aux, alibi_slopes)
+    others = (*of_lengths, s_aux, alibi_slopes, out)
     plain = window in ((-1, -1), (-1, 0)) and all(tensor is None for tensor in others)
     plain = plain and scalars["softcap"] == 0 and head_dim == value_dim
     if plain and head_dim in values_of("flash_forward", "d_head", q.is_cuda):
@@ -336,7 +344,7 @@ def _attend(
     found = _front(
         (q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k, block_table, s_aux,
          alibi_slopes),
-        (scalars["softmax_scale"], scalars["softcap"], *window), (with_lse,), None,
+        (scalars["softmax_scale"], scalars["softcap"], *window), (with_lse,), into,
     )  # fmt: skip
     return found if with_lse else (found, None)
 

@@ -108,6 +108,15 @@ def test_packed_queries_over_pages(tokens: int) -> None:
     close(o, want[0])
     torch.testing.assert_close(lse.double(), want_lse[0], rtol=2.0**-20, atol=2.0**-18)
     assert torch.equal(o, again)
+    for with_lse in (False, True):
+        out = torch.full_like(q, 7)
+        options["return_attn_probs"] = with_lse
+        found = runtime.flash_attn_varlen_func(
+            q, k, v, places, None, tokens, 48, seqused_k=lengths, out=out, **options
+        )
+        assert (found[0] if with_lse else found).data_ptr() == out.data_ptr()
+        assert torch.equal(out, o)
+    torch.testing.assert_close(found[1], lse, rtol=0, atol=0)
 
 
 def rotated(x: Tensor, cos: Tensor, sin: Tensor, first: int, interleaved: bool) -> Tensor:

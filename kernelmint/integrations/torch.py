@@ -204,12 +204,11 @@ class _Slot:
             o, lse, _ = runtime.flash_attn_varlen_func(
                 *(query, key, value, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p), scale,
                 causal=is_causal, window_size=(left, right), return_attn_probs=True,
-                num_splits=num_splits or 0, **lengths,
+                num_splits=num_splits or 0, out=out, **lengths,
             )  # fmt: skip
         self.ours += 1
         rng_state = torch.empty(2, dtype=torch.uint64)  # dropout's
         unused = torch.empty((), dtype=torch.uint64)
-        o = o if out is None else out.copy_(o)
         return o, lse.contiguous(), rng_state, unused, torch.empty(0, dtype=query.dtype)
 
     def _math_on_cpu(
