@@ -16,6 +16,7 @@ from codegen.dtypes import SCALARS
 from codegen.manifest import Family, Scalar, SizeRange, Target, TunedRow
 from codegen.spec.expressions import (
     BOOL,
+    COMPUTE_CAPABILITY,
     EVALUATION_ERRORS,
     INT,
     Expression,
@@ -256,7 +257,7 @@ def choose(
     """
     listing.check_name("target", target, listing.targets())
     covering = _covering(_tuned(family, device, wanted), sizes)
-    return _first(family, device, wanted, target, covering, _held(family, wanted, sizes))
+    return _first(family, device, wanted, target, covering, _held(family, device, wanted, sizes))
 
 
 def _first(
@@ -316,7 +317,7 @@ def explain(
     considered = list(_tuned_rows_considered(family, name, wanted, sizes))
     tuned = _tuned(family, device, wanted)
     covering = _covering(tuned, sizes)
-    held = _held(family, wanted, sizes)
+    held = _held(family, device, wanted, sizes)
     considered += [
         Considered(f"choices.yaml, row {i + 1}: {when.text}", "holds" if i in held else "no")
         for i, (when, _) in enumerate(_rows(family))
@@ -427,6 +428,7 @@ def _rows(family: str) -> tuple[tuple[Expression, Mapping[str, Any]], ...]:
     found = manifest.family(family)
     kinds = {parameter.name: parameter_kind(parameter) for parameter in found.parameters}
     kinds |= {**_call_scope(found), **{s.name: scalar_kind(s) for s in found.scalars}}
+    kinds[COMPUTE_CAPABILITY] = INT
     return tuple((parse(row.when, kinds, "bool"), row.take) for row in found.choices)
 
 
@@ -446,9 +448,13 @@ def _call_scope(found: Family) -> dict[str, Kind]:
     return {**dict.fromkeys(found.symbols, INT), **dict.fromkeys(found.optional_tensors, BOOL)}
 
 
-def _held(family: str, wanted: Mapping[str, Any], sizes: Mapping[str, Any]) -> tuple[int, ...]:
+def _held(
+    family: str, device: torch.device, wanted: Mapping[str, Any], sizes: Mapping[str, Any]
+) -> tuple[int, ...]:
     """The rows of choices.yaml whose condition holds."""
-    known = {**wanted, **sizes}
+    if not _rows(family):
+        return ()
+    known = {COMPUTE_CAPABILITY: compute_capability(device), **wanted, **sizes}
     for scalar, default in _scalars(family):
         value = number(
             scalar.name, known.get(scalar.name), python_type(scalar), scalar.values, default is None
@@ -458,6 +464,12 @@ def _held(family: str, wanted: Mapping[str, Any], sizes: Mapping[str, Any]) -> t
             value = scalar.values[value] if scalar.values else value
         known[scalar.name] = value
     return tuple(i for i, (when, _) in enumerate(_rows(family)) if _value(when, known))
+
+
+@traced_as_constant
+def compute_capability(device: torch.device) -> int:
+    """86 for 8.6; 0 for what is not CUDA's."""
+    return devices.capability_of(_indexed(device).index) if device.type == "cuda" else 0
 
 
 def python_type(scalar: Scalar) -> str:

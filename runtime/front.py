@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from codegen.spec.expressions import EVALUATION_ERRORS, layout, reason
+from codegen.spec.expressions import COMPUTE_CAPABILITY, EVALUATION_ERRORS, layout, reason
 from runtime import _native, choice, finding, listing, manifest, packs, tensors
 from runtime.errors import InvalidArgument, unexpected, unlisted
 from runtime.handle import Inputs, Kernel, Out, Scalar, traced_as_constant
@@ -41,7 +41,7 @@ class Front:
         takes: the values of parameters that decide, by name, beside the dtypes of tensors: a
             function whose parameters are named as symbols, as optional tensors (true if they are
             there), as scalars (None if they are left out), as the inputs' dtypes, as
-            `codegen.spec.expressions.layout` reads them, or `device`.
+            `codegen.spec.expressions.layout` reads them, `device` or `compute_capability`.
         flags: parameters whose values callers pass, and their defaults; None, if it is the default,
             leaves one open. `target` is that of the kernels.
         permuted: the other layout: dimension i of what callers have as `name` is the dimension
@@ -245,6 +245,8 @@ class Front:
     ) -> dict[str, Any]:
         """What `takes` is called with."""
         known: dict[str, Any] = {"device": device}
+        if COMPUTE_CAPABILITY in self._named:
+            known[COMPUTE_CAPABILITY] = choice.compute_capability(device)
         for name in self._named:
             if name in dtypes:
                 known[name] = _dtype_name(dtypes[name])

@@ -26,6 +26,8 @@ from codegen.words import did_you_mean
 INT64_MAX = 2**63 - 1
 # What a call's expressions may ask of its device: DeviceFacts of runtime/include/launch.h.
 DEVICE_FACTS = ("sm_count", "max_shared_memory")
+# And what decides a kernel may: 86 for 8.6, 0 for the CPU.
+COMPUTE_CAPABILITY = "compute_capability"
 
 _MAX_LENGTH = 2000
 _MAX_DEPTH = 60

@@ -22,7 +22,7 @@ from codegen.spec.checks import (
     load_rules,
     spec_name,
 )
-from codegen.spec.expressions import BOOL, INT, Kind, layout_name
+from codegen.spec.expressions import BOOL, COMPUTE_CAPABILITY, INT, Kind, layout_name
 from codegen.spec.model import (
     Family,
     GeneratedFront,
@@ -206,6 +206,7 @@ class FamilyLoader:
         known = {p.name: p for p in family.parameters if p.name not in dtypes}
         own = [parameter for target in targets for parameter in target.own_parameters]
         scope = {
+            COMPUTE_CAPABILITY: INT,
             **family.call_scope,
             **{p.name: p.kind for p in family.parameters if p.name in dtypes},
             **{scalar.name: scalar.kind for scalar in family.scalars},

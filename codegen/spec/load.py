@@ -9,6 +9,7 @@ from pathlib import Path
 
 from codegen.spec import schema
 from codegen.spec.checks import check_defaults, load_expression
+from codegen.spec.expressions import COMPUTE_CAPABILITY, INT
 from codegen.spec.family import FamilyLoader
 from codegen.spec.gradient import load_gradient
 from codegen.spec.model import (
@@ -237,6 +238,7 @@ class _FolderLoader:
         self.documents.append(document)
         written: schema.ChoicesFile | None = schema.validate(document, schema.ChoicesFile)
         scope = {
+            COMPUTE_CAPABILITY: INT,
             **{parameter.name: parameter.kind for parameter in family.parameters},
             **family.call_scope,
             **{scalar.name: scalar.kind for scalar in family.scalars},

@@ -8,7 +8,7 @@ import re
 from collections.abc import Container, Iterable
 
 from codegen.dtypes import DTYPES
-from codegen.spec.expressions import DEVICE_FACTS
+from codegen.spec.expressions import COMPUTE_CAPABILITY, DEVICE_FACTS
 
 IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*_?\Z")
 SNAKE = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*\Z")
@@ -62,7 +62,7 @@ def reserved(name: str) -> str | None:
         return "is a C++ keyword"
     if keyword.iskeyword(name):
         return "is a Python keyword"
-    if name in DEVICE_FACTS:
+    if name in (*DEVICE_FACTS, COMPUTE_CAPABILITY):
         return "is what expressions call a fact about the device"
     if name in _RESERVED:
         return "is reserved in generated code"

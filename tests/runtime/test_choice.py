@@ -20,7 +20,8 @@ def rows(monkeypatch):
     """Replaces flash_forward's rows; `rows(("Sq <= 64", {…}), …)`."""
 
     def use(*found):
-        parsed = tuple((parse(when, {"Sq": INT}, "bool"), take) for when, take in found)
+        names = {"Sq": INT, "compute_capability": INT}
+        parsed = tuple((parse(when, names, "bool"), take) for when, take in found)
         monkeypatch.setattr(choice, "_rows", lambda family: parsed)
         packs.changed()
 
@@ -55,6 +56,15 @@ def test_the_row_that_decided_is_named(rows):
     assert found.considered[-1] == choice.Considered(
         found.key, "taken: the first that fits row 3 of choices.yaml"
     )
+
+
+def test_a_row_may_be_of_some_devices(rows, monkeypatch):
+    rows(("compute_capability in [86, 89]", {"B_r": 64}), ("compute_capability == 0", {"B_r": 7}))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (8, 6 + 3 * index))
+    monkeypatch.setattr(devices, "name", str)
+    for device, held in ((CPU, ["no", "holds"]), (torch.device("cuda", 1), ["holds", "no"])):
+        found = choice.explain("flash_forward", device, F32, {"Sq": 9})
+        assert [entry.verdict for entry in found.considered[:2]] == held
 
 
 def test_what_is_wanted_comes_before_what_a_row_takes(rows):

@@ -169,6 +169,33 @@ def test_packed_tensors_and_slopes() -> None:
     assert close(packed.unflatten(0, (2, 100)), want)
 
 
+@pytest.mark.parametrize(
+    ("capability", "head_dim", "causal", "dropout", "tiles"),
+    [
+        (80, 96, True, False, (128, 64, 4)),
+        (86, 96, True, True, (64, 64, 4)),
+        (86, 96, False, False, (128, 64, 4)),
+        (90, 128, False, False, (128, 64, 4)),
+        (89, 128, True, False, (64, 64, 4)),
+        (89, 128, False, False, (128, 32, 4)),
+        (89, 128, True, True, (128, 32, 4)),
+        (80, 256, False, True, (128, 64, 8)),
+        (86, 256, False, True, (64, 64, 4)),
+        (90, 256, True, False, (64, 64, 4)),
+    ],
+)
+def test_each_device_takes_upstreams_tiles(capability, head_dim, causal, dropout, tiles) -> None:
+    """As flash_fwd_launch_template.h has them."""
+    call = {"head_dim": head_dim, "causal": causal, "dropout": dropout}
+    rows = read("flash_attn_forward/choices.yaml")["choices"]
+    known = {**call, "compute_capability": capability}
+    row = next(row for row in rows if eval(row.get("when", "True"), known))
+    products = [entry["product"] for entry in read("flash_attn_forward/sm80.yaml")["sets"]["all"]]
+    wanted = {**call, **row["take"]}
+    kernel = next(p for p in products if all(p.get(n, v) == v for n, v in wanted.items()))
+    assert (kernel["tile_m"], kernel["tile_n"], kernel["warps"]) == tiles
+
+
 @pytest.mark.parametrize("lengths", [(5, 70, 30), (1, 1, 1)])
 def test_sequences_of_any_lengths(lengths) -> None:
     keys = (80, 70, 256)
