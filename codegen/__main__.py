@@ -11,20 +11,28 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import click
-from rich.console import Console
+try:
+    import click
+    from rich.console import Console
 
-from codegen import completion, installed, manifest, pipeline, scaffold, staleness
-from codegen.manifest import Selection
-from codegen.packs import Fault
-from codegen.space import explain as explanation
-from codegen.space.expand import expand
-from codegen.spec import schema, short_form
-from codegen.spec.load import load
-from codegen.spec.model import Family
-from codegen.spec.problems import SpecError, UsageError
-from codegen.tree import writer
-from codegen.words import counted, display_path
+    from codegen import completion, installed, manifest, pipeline, scaffold, staleness
+    from codegen.manifest import Selection
+    from codegen.packs import Fault
+    from codegen.space import explain as explanation
+    from codegen.space.expand import expand
+    from codegen.spec import schema, short_form
+    from codegen.spec.load import load
+    from codegen.spec.model import Family
+    from codegen.spec.problems import SpecError, UsageError
+    from codegen.tree import writer
+    from codegen.words import counted, display_path
+except ModuleNotFoundError as error:
+    if str(error.name).startswith("codegen"):
+        raise
+    sys.exit(
+        f"kernelmint: {sys.executable} lacks the package {error.name}: run `make build`, or "
+        "`pip install -e .`, and name that environment's Python"
+    )
 
 STALE = 1
 BAD_INPUT = 2
