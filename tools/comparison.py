@@ -72,6 +72,10 @@ class Difference:
     failing: torch.Tensor | None = dataclasses.field(repr=False, default=None)
     """bool, one an element; None if nothing was compared."""
 
+    def __str__(self) -> str:
+        """`o: worst: b=0 t=17 h=3 d=5: 0.1 against 0.2`."""
+        return f"{self.name}: {self.problem or f'worst: {self.worst}'}"
+
     @property
     def passed(self) -> bool:
         """Whether all compared elements agree; comparing nothing is not agreement."""

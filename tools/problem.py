@@ -101,23 +101,45 @@ class Problem:
             raise NoProblemError(f"{name}: it returns {found_shapes}, expected {wanted}")
         return expected
 
-    def differences(self, out: tuple[Tensor, ...]) -> list[Difference]:
-        """Of each result from what is expected, once a kernel has written `out`.
+    @functools.cached_property
+    def _magnitudes(self) -> Sequence[Tensor]:
+        """Of each expected tensor, what its sums are made of."""
+        magnitude = hook(self.family.name, "magnitude")
+        return self.by(magnitude) if magnitude else [*map(_largest, self.expected)]
+
+    def prepare(self) -> None:
+        """Computes what is expected, unless the family has a rule of its own."""
+        if not hook(self.family.name, "differences"):
+            _ = self.expected, self._magnitudes
+
+    def check(self, kernel: Callable[..., Any]) -> list[Difference]:
+        """Calls a kernel once; of each of its results the difference from what is expected. The
+        inputs are the same afterwards.
 
         An element is right within unit * (|expected| + magnitude): that of the family's hook
-        `magnitude`, or the largest |expected|. A reference may return the tensors that kernels
-        change in place, too, behind the outputs. The hook `differences` is asked instead, if there
-        is one.
+        `magnitude`, or the largest |expected|; infinities and NaN are right if expected. A
+        reference may return the tensors that kernels change in place, too, behind the outputs. The
+        hook `differences` is asked instead, if there is one.
         """
-        if judge := hook(self.family.name, "differences"):
-            return list(judge(self, out))
+        self.prepare()  # before the kernel changes an input
+        given = {name: self.tensors[name].clone() for name in self.changed}
+        out = self.outputs()
+        kernel(**self.arguments(out))
+        try:
+            if judge := hook(self.family.name, "differences"):
+                return list(judge(self, out))
+            return self._differences(out)
+        finally:
+            self.tensors |= given
+
+    def _differences(self, out: tuple[Tensor, ...]) -> list[Difference]:
         outputs = [a.name for a in _outputs(self.family, self.scalars)]
         dims = {argument.name: argument.dims for argument in self.family.tensors}
         results = dict(zip(outputs, out, strict=True)) | {n: self.tensors[n] for n in self.changed}
-        magnitude = hook(self.family.name, "magnitude")
-        scales = self.by(magnitude) if magnitude else map(_largest, self.expected)
         found = []
-        for (name, got), want, scale in zip(results.items(), self.expected, scales, strict=False):
+        for (name, got), want, scale in zip(
+            results.items(), self.expected, self._magnitudes, strict=False
+        ):
             if want.numel() == 0:
                 continue
             unit, want = UNITS.get(got.dtype, 0.0), want.double()
@@ -135,32 +157,8 @@ class Problem:
 
     def arguments(self, out: tuple[Tensor, ...]) -> dict[str, Any]:
         """What a kernel is called with."""
-        return {**self.tensors, **self.scalars, "out": out if len(out) > 1 else out[0]}
-
-    def wrong(self, results: tuple[Tensor, ...]) -> str | None:
-        """What is wrong with results, or None.
-
-        An element is right within unit * (|expected| + the largest |expected|): the second is for
-        sums whose terms are larger than they are. Infinities and NaN are right if expected.
-        """
-        for i, (got, want) in enumerate(zip(results, self.expected, strict=False)):
-            unit = UNITS.get(got.dtype, 0.0)
-            if want.numel() == 0:
-                continue
-            want, largest = want.double(), _largest(want)
-            worst = (got.double() - want).abs()
-            right = torch.where(
-                want.isfinite(),
-                worst <= unit * (want.abs() + largest),
-                (got == want) | (got.isnan() & want.isnan()),
-            )
-            if not bool(right.all()):
-                count = int((~right).sum())
-                return (
-                    f"output {i}: {count} of {right.numel()} elements are wrong, by up to "
-                    f"{float(worst[~right].nan_to_num(torch.inf, torch.inf).max()):.3g}"
-                )
-        return None
+        written = {"out": out if len(out) > 1 else out[0]} if out else {}
+        return {**self.tensors, **self.scalars, **written}
 
 
 def _largest(expected: Tensor) -> Tensor:

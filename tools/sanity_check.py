@@ -41,12 +41,7 @@ def check(info: KernelInfo, *, counting: bool, seed: int) -> list[Difference]:
     found = []
     for case in cases_of(info):
         problem = of_case(info, case, device, counting=counting, seed=seed)
-        out = problem.outputs()
-        if not hook(info.family, "differences"):
-            _ = problem.expected  # before the kernel changes an input
-        arguments = problem.arguments(out) if out else problem.tensors | problem.scalars
-        runtime.kernel(info.key)(**arguments)
-        found += problem.differences(out)
+        found += problem.check(runtime.kernel(info.key))
     return found or [refused(info.key, "no element was compared")]
 
 
@@ -183,7 +178,7 @@ def _check_all(
         click.echo(f"{info.key}\n  {figures}" if narrow else f"{info.key:{width}}  {figures}")
         failed += [info.key] if wrong else []
         for difference in wrong:
-            click.echo(f"  {difference.name}: {difference.problem or f'worst: {difference.worst}'}")
+            click.echo(f"  {difference}")
             if difference.failing is not None:
                 click.echo(where_it_differs(difference))
     left = len(chosen.kernels) - len(runnable)

@@ -40,9 +40,7 @@ def verify(key: str, seed: int) -> str:
     wrong = [d for d in check(info, counting=False, seed=seed) if not d.passed]
     if info.is_cuda:
         torch.cuda.synchronize()
-    if not wrong:
-        return RIGHT
-    return f"wrong: {wrong[0].name}: {wrong[0].problem or f'worst: {wrong[0].worst}'}"
+    return f"wrong: {wrong[0]}" if wrong else RIGHT
 
 
 def serve(pipe: Connection, folders: Sequence[str], seed: int) -> None:

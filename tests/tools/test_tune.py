@@ -260,7 +260,7 @@ def test_what_is_wrong_hangs_or_crashes_is_recorded_and_skipped(tuned):
     place, said, _ = tuned
     faults = {entry["key"]: entry["reason"] for entry in place.entries("fault")}
     assert set(faults) == {KEY.format(mode, 1) for mode in ("wrong", "hang", "crash")}
-    assert "131072 of 131072 elements are wrong, by up to 0.5" in faults[KEY.format("wrong", 1)]
+    assert "131072 of 131072 elements are wrong: y: worst: " in faults[KEY.format("wrong", 1)]
     assert faults[KEY.format("hang", 1)] == "no answer in 4 s"
     assert faults[KEY.format("crash", 1)] == "its process ended: SIGSEGV"
     assert all(f"{key}: {reason}" in said for key, reason in faults.items())
@@ -945,19 +945,23 @@ def test_two_tunings_of_two_devices_may_write_their_rows_at_once(tmp_path):
     [
         ([1.0, -torch.inf, torch.nan, 1024.0], None),
         ([1.0, -torch.inf, torch.nan, 1032.0], None),  # within 2^-8 of 1024 twice
-        ([1.0, -torch.inf, torch.nan, 1040.0], "1 of 4 elements are wrong, by up to 16"),
-        ([1.0, torch.inf, torch.nan, 1024.0], "1 of 4 elements are wrong, by up to inf"),
-        ([1.0, 5.0, torch.nan, 1024.0], "1 of 4 elements are wrong, by up to inf"),
-        ([1.0, -torch.inf, 0.0, torch.nan], "2 of 4 elements are wrong, by up to inf"),
+        ([1.0, -torch.inf, torch.nan, 1040.0], (1, "i0=3: 1040 against 1024")),
+        ([1.0, torch.inf, torch.nan, 1024.0], (1, "i0=1: inf against -inf")),
+        ([1.0, 5.0, torch.nan, 1024.0], (1, "i0=1: 5 against -inf")),
+        ([1.0, -torch.inf, 0.0, torch.nan], (2, "i0=2: 0 against nan")),
     ],
 )
 def test_infinities_are_right_where_they_are_expected_and_forgive_nothing_else(results, reason):
     found = problem.Problem(
-        runtime.manifest.family("flash_forward"), {}, {}, {}, (), torch.device("cpu")
+        runtime.manifest.family("flash_prefill"), {}, {}, {}, (), torch.device("cpu")
     )
     found.expected = (torch.tensor([1.0, -torch.inf, torch.nan, 1024.0], dtype=torch.float64),)
-    wrong = found.wrong((torch.tensor(results).bfloat16(),))
-    assert wrong == (None if reason is None else f"output 0: {reason}")
+    found.shapes = ((torch.bfloat16, [4]),)
+    (difference,) = found.check(lambda out: out.copy_(torch.tensor(results)))
+    assert difference.passed == (reason is None)
+    if reason is not None:
+        count, worst = reason
+        assert (difference.beyond, str(difference)) == (count, f"o: worst: {worst}")
 
 
 def test_a_family_whose_inputs_cannot_be_random_says_what_to_write():

@@ -144,20 +144,19 @@ class _Service:
         return self._check(*request) if what == "check" else self._rounds(*request)
 
     def _check(self, built: Built, shape: Shape, seed: int) -> None:
-        problem, out = self._problem_of(shape, seed, solved=True)
+        problem = self._problem_of(shape, seed, solved=True)
         self._pipe.send(("turn", built.key))
-        self._kernel(built)(**problem.arguments(out))
-        if self._device.type == "cuda":
-            torch.cuda.synchronize()
-        if wrong := problem.wrong(out):
-            raise _WrongError(f"{wrong} (seed {seed})")
+        for found in problem.check(self._kernel(built)):
+            if not found.passed:
+                count = f"{found.beyond} of {found.compared} elements are wrong"
+                raise _WrongError(f"{count}: {found} (seed {seed})")
 
     def _rounds(
         self, kernels: Sequence[Built], shape: Shape, seed: int, least: int, seconds: float
     ) -> Timed:
         keys = [built.key for built in kernels]
-        problem, out = self._problem_of(shape, seed)
-        arguments = problem.arguments(out)
+        problem = self._problem_of(shape, seed)
+        arguments = problem.arguments(problem.outputs())
         calls: dict[str, Callable[[], Any]] = {}
         for built in kernels:
             self._pipe.send(("turn", built.key))
@@ -183,10 +182,8 @@ class _Service:
             self._kernels[built.key] = runtime.kernel(built.key)
         return self._kernels[built.key]
 
-    def _problem_of(
-        self, shape: Shape, seed: int, solved: bool = False
-    ) -> tuple[Problem, tuple[torch.Tensor, ...]]:
-        """The inputs, and memory for the results; with `solved`, what is expected is known too.
+    def _problem_of(self, shape: Shape, seed: int, solved: bool = False) -> Problem:
+        """The inputs; with `solved`, what is expected is known too.
 
         Raises InputsError, whatever the family's own Python raises.
         """
@@ -198,14 +195,13 @@ class _Service:
                 known = None
                 known = shape, seed, make(self._setup.family, shape, self._device, seed)
             if solved:
-                _ = known[2].expected
-            out = known[2].outputs()
+                known[2].prepare()
         except NoProblemError as error:
             raise InputsError(str(error)) from None
         except Exception as error:  # of the family's own functions, or of PyTorch
             raise InputsError(_told(error, specs(self._setup.family))) from None
         self._problem = known
-        return known[2], out
+        return known[2]
 
 
 def _told(error: Exception, folder: Path) -> str:
