@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from codegen.dtypes import DTYPES
 from codegen.emit import scalars
-from codegen.emit.cpp import Names, Value, translate
+from codegen.emit.cpp import Names, Value, literal, translate
 from codegen.space.product import derivation
 from codegen.spec.expressions import BOOL, DEVICE_FACTS, FLOAT, INT, Expression, Kind
 from codegen.spec.model import (
@@ -132,22 +131,13 @@ def table_number(parameter: Parameter, value: ParameterValue) -> int:
     return int(value)
 
 
-@dataclass(frozen=True)
-class _Requirement:
-    function: str
-    text: str
-    because: str
-    needs_scalars: bool
-
-
-def requirements(rules: Sequence[Rule], names: TableNames) -> list[_Requirement]:
+def requirements(rules: Sequence[Rule], names: TableNames) -> list[str]:
     """Rules as rows of a table of Requirement (registry.h)."""
-    return [
-        _Requirement(
-            evaluated(rule.that, names, "std::int64_t"),
-            rule.that.text,
-            rule.because,
-            not rule.that.names.isdisjoint(names.scalars),
-        )
-        for rule in rules
-    ]
+    rows = []
+    for rule in rules:
+        members = [f".holds = {evaluated(rule.that, names, 'std::int64_t')}"]
+        members += [f".text = {literal(rule.that.text)}", f".because = {literal(rule.because)}"]
+        if not rule.that.names.isdisjoint(names.scalars):
+            members.append(".needs_scalars = true")
+        rows.append("{" + ",\n     ".join(members) + "}")
+    return rows

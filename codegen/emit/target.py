@@ -6,8 +6,6 @@ import functools
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
 
 from codegen.dtypes import DTYPES
 from codegen.emit.cpp import comment, dtype_enumerator, is_wide, number, translate
@@ -31,6 +29,7 @@ from codegen.spec.model import (
     ParameterValue,
     Target,
     Wgmma,
+    Workspace,
 )
 from codegen.spec.names import cpp_name, enum_type
 
@@ -78,23 +77,13 @@ def split(
                 parts.append((splits + 1, number | bit << splits, rest))
 
 
-@dataclass(frozen=True)
-class _Member:
-    declaration: str
-    comment: str
-
-
 def args(target: Target) -> str:
     """<target>_args.h: the family's Args and the target's workspace."""
-    members = [
-        _Member(f"{_pointer(part.dtype)} {part.name};", comment(part.note))
-        for part in target.workspace
-    ]
-    return render("target_args.h", target.file, target=target, members=members)
+    return render("target_args.h", target.file, target=target, pointer=_pointer, comment=comment)
 
 
-def _pointer(dtype: str) -> str:
-    return f"{dtype if dtype in DTYPES else 'void'}*"  # void: a dtype parameter's
+def _pointer(part: Workspace) -> str:
+    return f"{part.dtype if part.dtype in DTYPES else 'void'}*"  # void: a dtype parameter's
 
 
 def _args_type(target: Target) -> str:
@@ -156,23 +145,6 @@ def wgmma(chosen: TargetSpace, spec: Wgmma) -> str:
     )
 
 
-class _TableRow(NamedTuple):
-    key: str
-    type_name: str
-    parameters: str
-
-
-@dataclass(frozen=True)
-class _WorkspaceRow:
-    name: str
-    dtype_parameter: int | None
-    dtype: str | None  # if it is not a parameter's
-    elements: str
-    zeroed: bool
-    note: str
-    pointer: str
-
-
 def table(family: Family, chosen: TargetSpace) -> str:
     """<target>_table.cpp: the kernels and where their code is."""
     target = chosen.target
@@ -182,74 +154,37 @@ def table(family: Family, chosen: TargetSpace) -> str:
     def number_of(name: str, value: ParameterValue) -> str:
         return str(table_number(by_name[name], value))
 
-    def row(configuration: Configuration) -> str:
-        return ", ".join(map(number_of, target.parameter_names, configuration.values))
+    def parameters_of(kernel: Configuration) -> str:
+        return ", ".join(map(number_of, target.parameter_names, kernel.values))
 
     names = TableNames(family, target)
-    dtypes = target.parameter_names
-    workspace = [
-        _WorkspaceRow(
-            part.name,
-            dtypes.index(part.dtype) if part.dtype in dtypes else None,
-            None if part.dtype in dtypes else dtype_enumerator(part.dtype),
-            evaluated(part.elements, names, "std::int64_t"),
-            part.zeroed,
-            part.note,
-            _pointer(part.dtype),
-        )
-        for part in target.workspace
-    ]
+    asked = [*(rule.that for rule in target.requires), *(p.elements for p in target.workspace)]
     return render(
         "table.cpp",
         target.file,
         family=target.family,
         target=target,
-        is_cuda=target.is_cuda,
-        alignment=(
-            evaluated(target.alignment, names, "std::int64_t") if target.alignment else "nullptr"
-        ),
-        num_parameters=len(target.parameters),
-        rows=[_TableRow(c.key, c.type_name, row(c)) for c in chosen.configurations],
-        workspace=workspace,
+        kernels=chosen.configurations,
+        parameters_of=parameters_of,
+        value=lambda expression: evaluated(expression, names, "std::int64_t"),
+        dtype_enumerator=dtype_enumerator,
+        pointer=_pointer,
         args_type=_args_type(target),
         args_header=_args_header(target),
         traced_args_type=_traced_args_type(target),
         trace_rank=len(family.trace.grid) if family.trace else 0,
         has_traced=any(_is_traced(family, c) for c in chosen.configurations),
         requirements=requirements(target.requires, names),
-        asks_device=asks_device(
-            [
-                *(rule.that for rule in target.requires),
-                *(part.elements for part in target.workspace),
-            ]
-        ),
+        asks_device=asks_device(asked),
     )
-
-
-class _ShardConfiguration(NamedTuple):
-    key: str
-    type_name: str
-    args_type: str
-    members: list[str]
 
 
 def shards(family: Family, chosen: TargetSpace) -> Iterable[tuple[str, str, list[Configuration]]]:
     """Path, text and configurations of each shard that holds any."""
     target = chosen.target
-    members = _member_writer(target)
     header = target.header if target.launch is None else f"{target.family}/{target.name}_launch.cuh"
-    args_type, traced_args_type = _args_type(target), _traced_args_type(target)
+    members, plain, traced = _member_writer(target), _args_type(target), _traced_args_type(target)
     for name, held in _numbered(chosen):
-        path = f"{target.family}/{target.name}_{name}.{'cu' if target.is_cuda else 'cpp'}"
-        configurations = [
-            _ShardConfiguration(
-                c.key,
-                c.type_name,
-                traced_args_type if _is_traced(family, c) else args_type,
-                members(c),
-            )
-            for c in held
-        ]
         has_traced = any(_is_traced(family, c) for c in held)
         text = render(
             "shard.cu",
@@ -259,11 +194,13 @@ def shards(family: Family, chosen: TargetSpace) -> Iterable[tuple[str, str, list
                 *([f"{target.family}/trace.h"] if has_traced else []),
                 header,
             ],
-            family=target.family,
-            target=target.name,
+            target=target,
             isa="cuda" if target.is_cuda else "KERNELMINT_ISA",
-            configurations=configurations,
+            configurations=held,
+            args_type=lambda c: traced if _is_traced(family, c) else plain,
+            members=members,
         )
+        path = f"{target.family}/{target.name}_{name}.{'cu' if target.is_cuda else 'cpp'}"
         yield path, text, held
 
 

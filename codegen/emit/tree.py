@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from codegen import build_paths, manifest
@@ -17,7 +16,7 @@ from codegen.emit import family as emit_family
 from codegen.emit import target as emit_target
 from codegen.emit.manifest import Inputs, described
 from codegen.emit.render import render, sha256
-from codegen.space.expand import FamilySpace, TargetSpace
+from codegen.space.expand import FamilySpace
 from codegen.spec.model import BuildPath, BuildSettings
 from codegen.staleness import MANIFEST
 
@@ -68,31 +67,6 @@ def _fingerprint(files: Mapping[str, str], family: str) -> str:
     return sha256(listed)[:32]
 
 
-@dataclass(frozen=True)
-class _Setting:
-    """A list of CMake's that says what `build:` says; its values are escaped."""
-
-    name: str
-    values: list[str]
-
-
-@dataclass(frozen=True)
-class _TargetFiles:
-    name: str
-    is_cuda: bool
-    kernels: int
-    sources: list[str]
-    build: list[_Setting]
-
-
-@dataclass(frozen=True)
-class _FamilyFiles:
-    name: str
-    fingerprint: str
-    targets: list[_TargetFiles]
-    build: list[_Setting]
-
-
 def _files_cmake(
     spaces: Sequence[FamilySpace],
     shards: Mapping[tuple[str, str], list[str]],
@@ -101,40 +75,23 @@ def _files_cmake(
     source: str,
 ) -> str:
     folders = dict(zip(inputs.spec_names, inputs.spec_dirs, strict=True))
-
-    def target_files(chosen: TargetSpace) -> _TargetFiles:
-        target = chosen.target
-        paths = shards[target.family, target.name]
-        count = len(chosen.configurations)
-        build = _settings(target.build, folders)
-        return _TargetFiles(target.name, target.is_cuda, count, paths, build)
-
-    families = [
-        _FamilyFiles(
-            space.family.name,
-            fingerprints[space.family.name],
-            [target_files(chosen) for chosen in space.targets],
-            _settings(space.family.build, folders),
-        )
-        for space in spaces
-    ]
-    cuda = {
-        (chosen.target.capability, chosen.target.name): None
-        for space in spaces
-        for chosen in space.targets
-        if chosen.target.is_cuda
-    }
+    targets = [chosen.target for space in spaces for chosen in space.targets]
+    cuda = {(target.capability, target.name) for target in targets if target.is_cuda}
     return render(
         "files.cmake",
         source,
         spec_dirs=[_cmake_path(folder) for folder in inputs.spec_dirs],
-        families=families,
+        spaces=spaces,
+        shards=shards,
+        fingerprints=fingerprints,
+        settings=lambda build: _settings(build, folders),
         cuda_targets=[name for _, name in sorted(cuda)],
     )
 
 
-def _settings(build: BuildSettings, folders: Mapping[str, str]) -> list[_Setting]:
-    """What a build says, by the names that kernelmint/cmake/build_settings.cmake reads."""
+def _settings(build: BuildSettings, folders: Mapping[str, str]) -> list[tuple[str, list[str]]]:
+    """What a build says, by the names that kernelmint/cmake/build_settings.cmake reads: lists of
+    escaped values."""
 
     def at(named: BuildPath) -> str:
         if named.specs is None:
@@ -151,7 +108,7 @@ def _settings(build: BuildSettings, folders: Mapping[str, str]) -> list[_Setting
         ],
         "SOURCES": [at(named) for named in build.sources],
     }
-    return [_Setting(name, values) for name, values in lists.items() if values]
+    return [(name, values) for name, values in lists.items() if values]
 
 
 def _cmake_words(words: str) -> str:

@@ -7,8 +7,8 @@
 namespace kernelmint::${family.name} {
 
 struct Args {
-% for argument in arguments:
-  ${argument.declaration}  // ${argument.comment}
+% for declaration, comment in arguments:
+  ${declaration}  // ${comment}
 % endfor
 % if family.symbols:
   std::int64_t ${", ".join(family.symbols)};

@@ -16,73 +16,66 @@ static_assert(std::is_trivially_copyable_v<Args> && sizeof(Args) <= kMaxArgsByte
 constexpr const char* kSymbols[] = {${", ".join(literal(symbol) for symbol in family.symbols)}};
 
 % endif
-<%def name="dim_rows(dims, indent)">\
-% for dim in dims:
-% if dim.function is None:
-${indent}{.symbol = ${dim.symbol}, .text = ${literal(dim.text)}},
+<%def name="dim_rows(extents, indent)">\
+% for extent in extents:
+% if extent.text in family.symbols:
+${indent}{.symbol = ${family.symbols.index(extent.text)}, .text = ${literal(extent.text)}},
 % else:
-${indent}{.value = ${dim.function},
-${indent} .text = ${literal(dim.text)}},
+${indent}{.value = ${value(extent)},
+${indent} .text = ${literal(extent.text)}},
 % endif
 % endfor
 </%def>\
 constexpr TensorArgument kTensors[] = {
-% for tensor in tensors:
+% for tensor in family.tensors:
     {.name = ${literal(tensor.name)},
-     .role = Role::${tensor.role},
+     .role = Role::${tensor.role.value},
 % if tensor.optional:
      .optional = true,
 % endif
-% if tensor.dtype is None:
-     .dtype_parameter = ${tensor.dtype_parameter},
+% if tensor.dtype in parameters:
+     .dtype_parameter = ${parameters.index(tensor.dtype)},
 % else:
-     .dtype = ${tensor.dtype},
+     .dtype = ${dtype_enumerator(tensor.dtype)},
 % endif
      .rank = ${len(tensor.dims)},
      .dims = {
-${dim_rows(tensor.dims, " " * 9)}\
-     }${"".join(f",\n     .{member} = {value}" for member, value in tensor.last)}},
+${dim_rows([dim.expression for dim in tensor.dims], " " * 9)}\
+     }${"".join(f",\n     .{member} = {text}" for member, text in last_members(tensor))}},
 % endfor
 };
-% if scalars:
+% if family.scalars:
 
-% for scalar in scalars:
+% for scalar in family.scalars:
 % if scalar.values:
-${scalar.values}
+${scalars.values_row(scalar)}
 % endif
 % endfor
 constexpr ScalarArgument kScalars[] = {
-% for scalar in scalars:
-    ${scalar.row},
+% for scalar in family.scalars:
+    ${scalar_row(scalar)},
 % endfor
 };
 % endif
 % if requirements:
 
 constexpr Requirement kRequirements[] = {
-% for requirement in requirements:
-    {.holds = ${requirement.function},
-     .text = ${literal(requirement.text)},
-% if requirement.needs_scalars:
-     .because = ${literal(requirement.because)},
-     .needs_scalars = true},
-% else:
-     .because = ${literal(requirement.because)}},
-% endif
+% for row in requirements:
+    ${row},
 % endfor
 };
 % endif
-% if trace:
+% if family.trace:
 
 constexpr TraceEntry kTrace = {
-    .parameter = ${trace.parameter},
+    .parameter = ${parameters.index(family.trace.parameter)},
     .records = {.name = "trace",
                 .role = Role::output,
                 .optional = true,
                 .dtype = Dtype::f32,
-                .rank = ${len(trace.dims)},
+                .rank = ${len(family.trace.grid) + 1},
                 .dims = {
-${dim_rows(trace.dims, " " * 20)}\
+${dim_rows([*family.trace.grid, family.trace.floats], " " * 20)}\
                 }},
 };
 % endif
@@ -91,12 +84,12 @@ void fill(void* out, [[maybe_unused]] const BoundTensor* tensors,
           [[maybe_unused]] const std::int64_t* symbols,
           [[maybe_unused]] const ScalarValue* scalars) {
   auto& args = *static_cast<Args*>(out);
-% for i, tensor in enumerate(tensors):
+% for i, tensor in enumerate(family.tensors):
   args.${tensor.name} = {tensors[${i}].data, {${", ".join(f"tensors[{i}].strides[{d}]" for d in range(len(tensor.dims)))}}};
 % endfor
-% for i, scalar in enumerate(scalars):
+% for i, scalar in enumerate(family.scalars):
 % if not scalar.of_gradient:
-  args.${scalar.name} = static_cast<${scalar.cpp_type}>(scalars[${i}].${scalar.member});
+  args.${scalar.name} = static_cast<${scalars.cpp_type(scalar)}>(scalars[${i}].${scalars.member(scalar)});
 % endif
 % endfor
 % for i, symbol in enumerate(family.symbols):
@@ -106,7 +99,7 @@ void fill(void* out, [[maybe_unused]] const BoundTensor* tensors,
 
 }  // namespace
 
-% for target in family.targets:
+% for target in targets:
 #if defined(KERNELMINT_TARGET_${target})
 extern const TargetEntry kTarget_${target};
 #endif
@@ -114,7 +107,7 @@ extern const TargetEntry kTarget_${target};
 
 namespace {
 constexpr const TargetEntry* kTargets[] = {
-% for target in family.targets:
+% for target in targets:
 #if defined(KERNELMINT_TARGET_${target})
     &kTarget_${target},
 #endif
@@ -128,16 +121,16 @@ const FamilyEntry kFamily = {
     .symbols = ${"kSymbols" if family.symbols else "nullptr"},
     .num_symbols = ${len(family.symbols)},
     .tensors = kTensors,
-    .num_tensors = ${len(tensors)},
-    .scalars = ${"kScalars" if scalars else "nullptr"},
-    .num_scalars = ${len(scalars)},
+    .num_tensors = ${len(family.tensors)},
+    .scalars = ${"kScalars" if family.scalars else "nullptr"},
+    .num_scalars = ${len(family.scalars)},
     .requirements = ${"kRequirements" if requirements else "nullptr"},
     .num_requirements = ${len(requirements)},
-% if family.asks_device:
+% if asks_device:
     .asks_device = true,
 % endif
     .fill = fill,
-    .trace = ${"&kTrace" if trace else "nullptr"},
+    .trace = ${"&kTrace" if family.trace else "nullptr"},
     .targets = kTargets,
     .num_targets = static_cast<int>(sizeof(kTargets) / sizeof(kTargets[0])) - 1,
 };

@@ -5,28 +5,30 @@ set(KERNELMINT_SPEC_DIRS
 % endfor
 )
 set(KERNELMINT_CUDA_TARGETS${"".join(" " + name for name in cuda_targets)})
-set(KERNELMINT_FAMILIES ${" ".join(family.name for family in families)})
-% for family in families:
+set(KERNELMINT_FAMILIES ${" ".join(space.family.name for space in spaces)})
+% for space in spaces:
+<% family = space.family %>\
 
-set(KERNELMINT_FINGERPRINT_${family.name} "${family.fingerprint}")
-% for setting in family.build:
-set(KERNELMINT_FAMILY_BUILD_${setting.name}_${family.name}
-% for value in setting.values:
+set(KERNELMINT_FINGERPRINT_${family.name} "${fingerprints[family.name]}")
+% for name, values in settings(family.build):
+set(KERNELMINT_FAMILY_BUILD_${name}_${family.name}
+% for value in values:
   "${value}"
 % endfor
 )
 % endfor
-set(KERNELMINT_TARGETS_${family.name} ${" ".join(target.name for target in family.targets)})
-% for target in family.targets:
-set(KERNELMINT_KERNELS_${family.name}_${target.name} ${target.kernels})
+set(KERNELMINT_TARGETS_${family.name} ${" ".join(chosen.target.name for chosen in space.targets)})
+% for chosen in space.targets:
+<% target = chosen.target %>\
+set(KERNELMINT_KERNELS_${family.name}_${target.name} ${len(chosen.configurations)})
 set(KERNELMINT_SOURCES_${family.name}_${target.name}
-% for path in target.sources:
+% for path in shards[family.name, target.name]:
   ${path}
 % endfor
 )
-% for setting in target.build:
-set(KERNELMINT_BUILD_${setting.name}_${family.name}_${target.name}
-% for value in setting.values:
+% for name, values in settings(target.build):
+set(KERNELMINT_BUILD_${name}_${family.name}_${target.name}
+% for value in values:
   "${value}"
 % endfor
 )

@@ -1,14 +1,14 @@
 #include <cmath>
 #include <cstdint>
-% if workspace or has_traced:
+% if target.workspace or has_traced:
 #include <type_traits>
 % endif
 
 #include "arithmetic.h"
-% if not is_cuda:
+% if not target.is_cuda:
 #include "cpu_isa.h"
 % endif
-% if workspace or has_traced:
+% if target.workspace or has_traced:
 #include "${args_header}"
 % endif
 #include "guarded.h"
@@ -17,8 +17,8 @@
 % endif
 
 namespace kernelmint::configs::${family}::${target.name} {
-% for row in rows:
-struct ${row.type_name};
+% for kernel in kernels:
+struct ${kernel.type_name};
 % endfor
 }  // namespace kernelmint::configs::${family}::${target.name}
 
@@ -27,44 +27,44 @@ namespace {
 
 namespace configs = kernelmint::configs::${family}::${target.name};
 
-% if num_parameters:
-constexpr std::int64_t kParameters[][${num_parameters}] = {
-% for row in rows:
-    {${row.parameters}},
+% if target.parameters:
+constexpr std::int64_t kParameters[][${len(target.parameters)}] = {
+% for kernel in kernels:
+    {${parameters_of(kernel)}},
 % endfor
 };
 
 % endif
 constexpr KernelEntry kKernels[] = {
-% for i, row in enumerate(rows):
-    {.key = "${row.key}",
-% if num_parameters:
+% for i, kernel in enumerate(kernels):
+    {.key = "${kernel.key}",
+% if target.parameters:
      .parameters = kParameters[${i}],
 % endif
-% if is_cuda:
-     .cuda = &guarded<launch<configs::${row.type_name}, isa::cuda>>},
+% if target.is_cuda:
+     .cuda = &guarded<launch<configs::${kernel.type_name}, isa::cuda>>},
 % else:
-     .baseline = KERNELMINT_BASELINE(configs::${row.type_name}),
-     .avx2 = KERNELMINT_AVX2(configs::${row.type_name}),
-     .avx512 = KERNELMINT_AVX512(configs::${row.type_name}),
-     .amx = KERNELMINT_AMX(configs::${row.type_name})},
+     .baseline = KERNELMINT_BASELINE(configs::${kernel.type_name}),
+     .avx2 = KERNELMINT_AVX2(configs::${kernel.type_name}),
+     .avx512 = KERNELMINT_AVX512(configs::${kernel.type_name}),
+     .amx = KERNELMINT_AMX(configs::${kernel.type_name})},
 % endif
 % endfor
 };
-% if workspace:
+% if target.workspace:
 
 static_assert(std::is_trivially_copyable_v<${args_type}> && sizeof(${args_type}) <= kMaxArgsBytes,
               "the arguments exceed what a kernel launch can pass");
 
 constexpr WorkspaceEntry kWorkspace[] = {
-% for part in workspace:
+% for part in target.workspace:
     {.name = ${literal(part.name)},
-% if part.dtype is None:
-     .dtype_parameter = ${part.dtype_parameter},
+% if part.dtype in target.parameter_names:
+     .dtype_parameter = ${target.parameter_names.index(part.dtype)},
 % else:
-     .dtype = ${part.dtype},
+     .dtype = ${dtype_enumerator(part.dtype)},
 % endif
-     .elements = ${part.elements},
+     .elements = ${value(part.elements)},
 % if part.zeroed:
      .text = ${literal(part.note)},
      .zeroed = true},
@@ -76,8 +76,8 @@ constexpr WorkspaceEntry kWorkspace[] = {
 
 void bind_workspace(void* args, void* const* parts) {
   static_cast<${args_type}*>(args)->workspace = {
-% for i, part in enumerate(workspace):
-      static_cast<${part.pointer}>(parts[${i}]),
+% for i, part in enumerate(target.workspace):
+      static_cast<${pointer(part)}>(parts[${i}]),
 % endfor
   };
 }
@@ -95,15 +95,8 @@ void bind_trace(void* args, void* records, [[maybe_unused]] const std::int64_t* 
 % if requirements:
 
 constexpr Requirement kTargetRequirements[] = {
-% for requirement in requirements:
-    {.holds = ${requirement.function},
-     .text = ${literal(requirement.text)},
-% if requirement.needs_scalars:
-     .because = ${literal(requirement.because)},
-     .needs_scalars = true},
-% else:
-     .because = ${literal(requirement.because)}},
-% endif
+% for row in requirements:
+    ${row},
 % endfor
 };
 % endif
@@ -114,18 +107,18 @@ extern const TargetEntry kTarget_${target.name};
 const TargetEntry kTarget_${target.name} = {
     .name = "${target.name}",
     .capability = ${target.capability},
-    .alignment = ${alignment},
+    .alignment = ${value(target.alignment) if target.alignment else "nullptr"},
     .requirements = ${"kTargetRequirements" if requirements else "nullptr"},
     .num_requirements = ${len(requirements)},
 % if asks_device:
     .asks_device = true,
 % endif
-    .workspace = ${"kWorkspace" if workspace else "nullptr"},
-    .num_workspaces = ${len(workspace)},
-    .bind_workspace = ${"bind_workspace" if workspace else "nullptr"},
+    .workspace = ${"kWorkspace" if target.workspace else "nullptr"},
+    .num_workspaces = ${len(target.workspace)},
+    .bind_workspace = ${"bind_workspace" if target.workspace else "nullptr"},
     .bind_trace = ${"bind_trace" if has_traced else "nullptr"},
     .kernels = kKernels,
-    .num_kernels = ${len(rows)},
+    .num_kernels = ${len(kernels)},
 };
 
 }  // namespace kernelmint::${family}

@@ -17,8 +17,8 @@ using namespace kernelmint::cpu;  // which this one hides in kernelmint::${targe
 
 // Scratch memory of a call; a pointer is null if the call needs nothing behind it.
 struct Workspace {
-% for member in members:
-  ${member.declaration}  // ${member.comment}
+% for part in target.workspace:
+  ${pointer(part)} ${part.name};  // ${comment(part.note)}
 % endfor
 };
 

@@ -8,20 +8,20 @@ namespace kernelmint::${family} {
 
 // Whether a configuration is traced.
 template <class Config>
-concept Traced = Config::${parameter};
+concept Traced = Config::${trace.parameter};
 
 // What a traced kernel writes for each of [${grid}].
 template <class Config>
 struct TraceRecord {
-% for tensor in record:
-  float ${tensor.declaration};${f"  // {tensor.comment}" if tensor.comment else ""}
+% for declaration, comment in record:
+  float ${declaration};${f"  // {comment}" if comment else ""}
 % endfor
 };
 
 // The arguments of a traced kernel; trace.data is null if the caller asks for no trace.
 template <class Args>
 struct TracedArgs : Args {
-  TensorView<${rank}> trace;  // of TraceRecord
+  TensorView<${len(trace.grid)}> trace;  // of TraceRecord
 };
 
 }  // namespace kernelmint::${family}
