@@ -17,6 +17,7 @@ An installed distribution names its packs in the entry points `kernelmint.packs`
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from codegen import architectures, as_json
+from codegen.as_json import named
 
 if TYPE_CHECKING:
     from codegen.manifest import Family
@@ -48,17 +50,35 @@ class Front:
     function: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)  # one object a pack: keys of caches
 class PackJson:
-    """What pack.json says, as it says it; Pack has what each means."""
+    """What pack.json says.
 
-    format: int
+    Attributes:
+        format: FORMAT.
+        name: its name, as its author chose it.
+        fingerprint: the hash of all that its libraries are made of; each holds it too.
+        operators: the schemas of each family's operators: the one that returns the outputs and,
+            if there are any, the one that writes into tensors passed by name.
+        on_host: the families with inputs that are on the host, whatever the target.
+        fronts: the families' public functions.
+        spec_folders: the folders of specs, by name, as seen from the pack's.
+        abi: the version of the ABI between libraries and runtime.
+        generated: the fingerprint of each family's generated code.
+        settings: compilers and flags.
+        architectures: what the CUDA kernels were compiled for: "80", "90a".
+        isas: the instruction sets that the CPU kernels were compiled for.
+        targets: what was built, as "family.target".
+        sources: the hash of each source, by its path in the project that built the pack.
+    """
+
+    format: int = FORMAT
     name: str
     fingerprint: str
     operators: Mapping[str, tuple[str, ...]]
     on_host: tuple[str, ...]
     fronts: tuple[Front, ...]
-    specs: Mapping[str, str]
+    spec_folders: Mapping[str, str] = named("specs")
     abi: int
     generated: Mapping[str, str]
     settings: Mapping[str, str]
@@ -68,44 +88,22 @@ class PackJson:
     sources: Mapping[str, str]
 
 
-@dataclass(frozen=True, eq=False)  # one object a pack: keys of caches
-class Pack:
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Pack(PackJson):
     """A pack whose pack.json was read.
 
     Attributes:
-        name: its name, as its author chose it.
         folder: where its files are.
         distribution: what installed it, "my-kernels 0.1"; None if it was named by its folder.
-        fingerprint: the hash of all that its libraries are made of; each holds it too.
-        abi: the version of the ABI between libraries and runtime.
-        generated: the fingerprint of each family's generated code.
-        targets: what was built, as "family.target".
-        architectures: what the CUDA kernels were compiled for: "80", "90a".
-        isas: the instruction sets that the CPU kernels were compiled for.
-        settings: compilers and flags.
-        sources: the hash of each source, by its path in the project that built the pack.
-        operators: the schemas of each family's operators: the one that returns the outputs and,
-            if there are any, the one that writes into tensors passed by name.
-        on_host: the families with inputs that are on the host, whatever the target.
-        fronts: the families' public functions.
-        specs: the folders of specs, by name.
     """
 
-    name: str
     folder: Path
     distribution: str | None
-    fingerprint: str
-    abi: int
-    generated: Mapping[str, str]
-    targets: frozenset[str]
-    architectures: tuple[str, ...]
-    isas: tuple[str, ...]
-    settings: Mapping[str, str]
-    sources: Mapping[str, str]
-    operators: Mapping[str, tuple[str, ...]]
-    on_host: frozenset[str]
-    fronts: tuple[Front, ...]
-    specs: Mapping[str, Path]
+
+    @property
+    def specs(self) -> dict[str, Path]:
+        """The folders of specs, by name."""
+        return {name: self.folder / place for name, place in self.spec_folders.items()}
 
     @property
     def families(self) -> tuple[str, ...]:
@@ -184,23 +182,7 @@ def read(folder: Path, distribution: str | None = None, name: str | None = None)
         raise PackError(f"{what}: there is no {path}: reinstall it") from None
     except (OSError, ValueError) as error:
         raise PackError(f"{what}: {path} is damaged ({error}): reinstall it") from None
-    return Pack(
-        name=found.name,
-        folder=folder,
-        distribution=distribution,
-        fingerprint=found.fingerprint,
-        abi=found.abi,
-        generated=found.generated,
-        targets=frozenset(found.targets),
-        architectures=found.architectures,
-        isas=found.isas,
-        settings=found.settings,
-        sources=found.sources,
-        operators=found.operators,
-        on_host=frozenset(found.on_host),
-        fronts=found.fronts,
-        specs={name: folder / place for name, place in found.specs.items()},
-    )
+    return Pack(**vars(found), folder=folder, distribution=distribution)
 
 
 def _check(found: PackJson) -> None:
@@ -224,43 +206,21 @@ def _check(found: PackJson) -> None:
             raise ValueError(f"operators.{family}: got {', '.join(names)!a:.60}")
 
 
-def pack_json(
-    *,
-    name: str,
-    families: Sequence[Family],
-    fingerprint: str,
-    abi: int,
-    targets: Sequence[str],
-    architectures: Sequence[str],
-    isas: Sequence[str],
-    settings: Mapping[str, str],
-    sources: Mapping[str, str],
-    specs: Mapping[str, str],
-) -> dict[str, Any]:
-    """What `read` reads, of a pack with these of a manifest's families; the rest as in Pack."""
-    found: dict[str, Any] = as_json.form(
-        PackJson(
-            format=FORMAT,
-            name=name,
-            fingerprint=fingerprint,
-            operators={family.name: family.operators for family in families},
-            on_host=tuple(f.name for f in families if any(t.on_host for t in f.tensors)),
-            fronts=tuple(
-                Front(family=family.name, module=front.module, function=front.function)
-                for family in families
-                for front in family.fronts
-            ),
-            specs=specs,
-            abi=abi,
-            generated={family.name: family.fingerprint for family in families},
-            settings=settings,
-            architectures=tuple(architectures),
-            isas=tuple(isas),
-            targets=tuple(targets),
-            sources=sources,
-        )
+def write(folder: Path, families: Sequence[Family], **others: Any) -> None:
+    """Writes what `read` reads, of a pack with these of a manifest's families; `others` are what
+    PackJson has besides."""
+    found = PackJson(
+        operators={family.name: family.operators for family in families},
+        on_host=tuple(f.name for f in families if any(t.on_host for t in f.tensors)),
+        fronts=tuple(
+            Front(family=family.name, module=front.module, function=front.function)
+            for family in families
+            for front in family.fronts
+        ),
+        generated={family.name: family.fingerprint for family in families},
+        **others,
     )
-    return found
+    (folder / PACK_JSON).write_text(json.dumps(as_json.form(found), indent=1) + "\n")
 
 
 def installed() -> tuple[list[Pack], list[Fault]]:

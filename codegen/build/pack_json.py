@@ -90,15 +90,12 @@ def main(arguments: list[str]) -> None:
     generated = {family.name: family.fingerprint for family in families}
     hashed = json.dumps({**made_of, "generated": generated}, sort_keys=True)
     fingerprint = hashlib.sha256(hashed.encode()).hexdigest()[:32]
-    described = packs.pack_json(
-        name=options.name,
-        families=families,
-        fingerprint=fingerprint,
-        specs=dict(folder.split("=", 1) for folder in options.specs),
-        **made_of,
-    )
+    specs = dict(folder.split("=", 1) for folder in options.specs)
     options.folder.mkdir(parents=True, exist_ok=True)
-    (options.folder / "pack.json").write_text(json.dumps(described, indent=1) + "\n")
+    packs.write(
+        options.folder, families, name=options.name, fingerprint=fingerprint, spec_folders=specs,
+        **made_of,
+    )  # fmt: skip
     (options.folder / "fingerprint.cpp").write_text(
         f'#include "generated.h"\n\nconst char kernelmint::kBuild[] = "{fingerprint}";\n'
     )

@@ -9,7 +9,6 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import errno
-import json
 import os
 import shlex
 import shutil
@@ -347,9 +346,10 @@ class _Job:
         linked = {*archives, *traced(output)}
         linked.update(self.commands.libraries(linked))
         names = sorted({*read.files, *map(roots.name, linked)})
-        described = packs.pack_json(
+        packs.write(
+            made,
+            [self.generated.family],
             name=f"built_{fingerprint[:12]}",
-            families=[self.generated.family],
             fingerprint=fingerprint,
             abi=_native.abi,
             targets=[f"{family}.{self.request.target}"],
@@ -357,9 +357,8 @@ class _Job:
             isas=recipe.isas,
             settings=settings,
             sources={name: content(roots.path(name)) for name in names if not is_system(name)},
-            specs={},
+            spec_folders={},
         )
-        (made / packs.PACK_JSON).write_text(json.dumps(described, indent=1) + "\n")
         return made, replace(read, files=tuple(names))
 
     def _load(self, made: Path) -> None:

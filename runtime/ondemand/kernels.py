@@ -128,7 +128,8 @@ def _family_pack(source: Source) -> Pack:
             entry = store.find(request, roots) or _write_family(store, request, roots, source, work)
     pack = _opened.get(entry.folder)
     if pack is None or pack.specs != {source.root.name: source.root}:
-        pack = replace(pack_files.read(entry.folder), specs={source.root.name: source.root})
+        folders = {source.root.name: str(source.root)}
+        pack = replace(pack_files.read(entry.folder), spec_folders=folders)
         _opened[entry.folder] = pack
     return pack
 
@@ -145,19 +146,12 @@ def _write_family(store: Cache, request: str, roots: Roots, source: Source, work
     read = () if other is None else (roots.name(str(other.folder / specs.FAMILY)),)
     dependencies = Dependencies(files=read)
     fingerprint = store.identify(request, dependencies, roots)
-    described = pack_files.pack_json(
-        name=f"{source.family}_specs",
-        families=[generated.family],
-        fingerprint=fingerprint,
-        abi=_native.abi,
-        targets=[],
-        architectures=[],
-        isas=[],
-        settings={},
-        sources={},
-        specs={},
-    )
-    (made / pack_files.PACK_JSON).write_text(json.dumps(described, indent=1) + "\n")
+    nothing: dict[str, Any] = dict.fromkeys(("targets", "architectures", "isas"), ())
+    nothing |= {name: {} for name in ("settings", "sources", "spec_folders")}
+    pack_files.write(
+        made, [generated.family], name=f"{source.family}_specs", fingerprint=fingerprint,
+        abi=_native.abi, **nothing,
+    )  # fmt: skip
     return store.publish(request, dependencies, roots, fingerprint, made)
 
 
