@@ -38,7 +38,7 @@ class Element:
 
     def __str__(self) -> str:
         """`b=0 t=17 h=3 d=5: 0.1 against 0.2`."""
-        where = " ".join(f"{n}={i}" for n, i in zip(self.names, self.index, strict=True))
+        where = _place(self.names, self.index)
         return f"{where}: {self.actual:.9g} against {self.expected:.9g}"
 
 
@@ -85,12 +85,6 @@ class Difference:
     def share_beyond(self) -> float:
         """The share of elements that fail."""
         return self.beyond / self.compared if self.compared else math.nan
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        found = dataclasses.asdict(dataclasses.replace(self, failing=None))
-        del found["failing"]
-        return {**found, "passed": self.passed}
 
 
 def refused(name: str, problem: str) -> Difference:
@@ -145,7 +139,7 @@ def compare(
     )  # equal infinities agree, NaN does not
     # An element that is not finite on one side only is the worst there can be.
     severity = torch.where(counted & ~finite & (x != y), torch.inf, difference)
-    names = tuple(dims) if len(dims) == x.dim() else tuple(f"i{i}" for i in range(x.dim()))
+    names = _names(dims, x)
 
     def element(at: int) -> Element:
         index = tuple(int(i) for i in torch.unravel_index(torch.tensor(at), x.shape))
@@ -205,16 +199,12 @@ class Selections:
         """Whether no row is wrong."""
         return self.problem is None and self.wrong == 0 and self.broken_ties == 0
 
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return {
-            **{
-                field.name: getattr(self, field.name)
-                for field in dataclasses.fields(self)
-                if field.name != "differing"
-            },
-            "passed": self.passed,
-        }
+
+def as_dict(found: Difference | Selections) -> dict[str, Any]:
+    """For JSON: all but the tensors."""
+    plain = dataclasses.asdict(found)
+    kept = {name: value for name, value in plain.items() if name not in ("failing", "differing")}
+    return kept | {"passed": found.passed}
 
 
 def compare_selections(
@@ -262,16 +252,12 @@ def compare_selections(
     bad = wrong | broken
     if bool(bad.any()):
         where = torch.where(bad[..., None], distance, -1.0).amax(-1)
-        at = torch.unravel_index(where.argmax(), where.shape)
-        index = tuple(int(i) for i in at)
-        names = (
-            tuple(dims) if len(dims) == len(index) else tuple(f"i{i}" for i in range(len(index)))
+        index = tuple(map(int, torch.unravel_index(where.argmax(), where.shape)))
+        chosen, wanted = (
+            f"{side[index].tolist()} (scores {_scores(ranks[index])})"
+            for side, ranks in ((a, mine), (b, theirs))
         )
-        index_text = " ".join(f"{n}={i}" for n, i in zip(names, index, strict=True))
-        worst = (
-            f"{index_text}: {a[index].tolist()} (scores {_scores(mine[index])}) against "
-            f"{b[index].tolist()} (scores {_scores(theirs[index])})"
-        )
+        worst = f"{_place(_names(dims, where), index)}: {chosen} against {wanted}"
     return Selections(
         name=name,
         problem=None,
@@ -293,6 +279,14 @@ def _ranks(index: torch.Tensor, ranking: torch.Tensor, absent: float) -> torch.T
 
 def _scores(ranks: torch.Tensor) -> str:
     return "[" + ", ".join(f"{score:.9g}" for score in ranks.tolist()) + "]"
+
+
+def _names(dims: Sequence[str], x: torch.Tensor) -> tuple[str, ...]:
+    return tuple(dims) if len(dims) == x.dim() else tuple(f"i{i}" for i in range(x.dim()))
+
+
+def _place(names: Sequence[str], index: Sequence[int]) -> str:
+    return " ".join(f"{name}={i}" for name, i in zip(names, index, strict=True))
 
 
 def _count(mask: torch.Tensor) -> int:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib
 import json
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -21,8 +21,6 @@ from typing import Any
 import click
 import torch
 import torch.nn.functional as F
-from kernelmint.tools.bench.clocks import Spread
-from kernelmint.tools.bench.intervals import Interval
 from kernelmint.tools.bench.measure import Measured, measure
 from kernelmint.tools.output_file import OutputFile, write
 
@@ -88,56 +86,39 @@ class Contender:
         return (1e3 * moving, "bytes") if moving > computing else (1e3 * computing, "FLOP")
 
 
-@dataclass(frozen=True)
-class Figure:
-    """One result."""
-
-    name: str
-    shape: Shape
-    milliseconds: Interval
-    floor: float
-    bound: str
-    graph: bool  # timed as the replay of a CUDA graph
-    clocks: Mapping[str, Spread]
-
-
-def run(
-    shapes: list[Shape],
-    seconds: float = 0.3,
-    say: Callable[[str], None] = print,
-    without: tuple[str, ...] = (),
-) -> list[Figure]:
-    """Times every contender on every shape; needs a CUDA device.
-
-    without: contenders whose names contain one of these are left out.
-    """
+def run(shapes: list[Shape], seconds: float, without: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Times every contender on every shape, but those whose names contain one of `without`; the
+    figures. Needs a CUDA device."""
     bandwidth = copy_bandwidth()
-    say(
+    click.echo(
         f"{torch.cuda.get_device_name()}, torch {torch.__version__}; a copy moves "
         f"{bandwidth / 1e12:.2f} TB/s"
     )
     figures = []
     for shape in shapes:
-        say(
+        click.echo(
             f"\nB {shape.B}, T {shape.T}, H {shape.H}, A {shape.A}, L {shape.L}, "
             f"block {shape.block_size}, S {shape.block_count}"
         )
-        say(f"{'':<34}{'ms':>9}{'':8}{'floor':>9}  {'bound':<7}{'x floor':>8}")
+        click.echo(f"{'':<34}{'ms':>9}{'':8}{'floor':>9}  {'bound':<7}{'x floor':>8}")
         for contender in contenders(shape):
             if any(part in contender.name for part in without):
                 continue
             try:
                 measured, graph = time_call(contender.call, seconds)
             except torch.OutOfMemoryError:
-                say(f"{contender.name:<34}{'out of memory':>26}")
+                click.echo(f"{contender.name:<34}{'out of memory':>26}")
                 torch.cuda.empty_cache()
                 continue
             floor, bound = contender.floor(bandwidth)
             milliseconds = measured.seconds("").scaled(1e3)
-            figures.append(
-                Figure(contender.name, shape, milliseconds, floor, bound, graph, measured.clocks)
-            )
-            say(
+            figures.append({
+                "name": contender.name, "shape": asdict(shape),
+                "milliseconds": asdict(milliseconds), "floor": floor, "bound": bound,
+                "graph": graph,  # timed as the replay of a CUDA graph
+                "clocks": {name: asdict(spread) for name, spread in measured.clocks.items()},
+            })  # fmt: skip
+            click.echo(
                 f"{contender.name:<34}{milliseconds.median:>9.4f} ±{milliseconds.reach:.4f}"
                 f"{floor:>9.4f}  {bound:<7}{milliseconds.median / floor:>8.1f}"
                 f"{'' if graph else '  (no graph)'}"
@@ -159,14 +140,9 @@ def contenders(shape: Shape) -> list[Contender]:
     options = {"block_count": shape.block_count, "block_size": shape.block_size}
     found = []
 
-    def add_sparse(name: str, dot: str, call: Callable[..., Any]) -> None:
-        found.append(
-            Contender(
-                name,
-                lambda: call(q, k, v, u, gate, **options),
-                shape.sparse_flops(), shape.sparse_bytes(), RATES[dot],
-            )
-        )  # fmt: skip
+    def add_sparse(name: str, dot: str, attention: Callable[..., Any]) -> None:
+        call = partial(attention, q, k, v, u, gate, **options)
+        found.append(Contender(name, call, shape.sparse_flops(), shape.sparse_bytes(), RATES[dot]))
 
     for target in ("sm80", "triton"):
         for precision in ("tf32x3", "bf16"):
@@ -263,8 +239,8 @@ def main(
         raise click.UsageError("this benchmark needs a CUDA device")
     sizes = [pair.split("x") for pair in dims.split(",")]
     shapes = [Shape(batch, T, heads, int(A), int(L)) for A, L in sizes for T in lengths]
-    figures = run(shapes, seconds, click.echo, without)
+    figures = run(shapes, seconds, without)
     if json_file is not None:
         machine = {"device": torch.cuda.get_device_name(), "host": platform.machine()}
-        report = {"machine": machine, "figures": [asdict(figure) for figure in figures]}
+        report = {"machine": machine, "figures": figures}
         write(json_file, json.dumps(report, indent=1) + "\n")

@@ -137,7 +137,7 @@ def _compare_case(
         click.echo(f"\nRunning the {one.title} implementation...")
         results[one.name] = Computed(function, one, inputs, mode)
         click.echo(f"✓ {one.title} implementation done")
-        for label, tensor in results[one.name].labelled():
+        for label, tensor in results[one.name].returned.items():
             click.echo(f"  - {label}_{one.name} shape: {tensor.shape}")
     judge = Judge(function, inputs, mode, tolerance)
     found = []

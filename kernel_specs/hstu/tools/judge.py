@@ -9,7 +9,7 @@ couples all heads of a token, so a token is left out as a whole.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from ..block_sparse import reference
 from .cases import Case, Inputs
 from .implementations import Implementation
 
+JAGGED = "hstu_attention_with_bsa"  # the function that has jagged sequences
 OUTPUT_DIMS = ("b", "t", "h", "d")
 _BUDGET = ("max_abs", "rms_ratio", "share_beyond", "max_ulp")  # of an error, in JSON
 
@@ -47,8 +48,8 @@ class Verdict:
         return {
             "function": self.function,
             "passed": self.passed,
-            "differences": [difference.as_dict() for difference in self.differences],
-            "selections": self.selections.as_dict() if self.selections else None,
+            "differences": [*map(comparison.as_dict, self.differences)],
+            "selections": self.selections and comparison.as_dict(self.selections),
             "budgets": {
                 name: {figure: getattr(found, figure) for figure in _BUDGET}
                 for name, found in self.budgets.items()
@@ -115,14 +116,9 @@ class Oracle:
         )
 
 
-def oracle_of(function: str, inputs: Inputs, mode: semantics.Mode) -> Oracle:
-    """The oracle of block_sparse_attn, or of hstu_attention_with_bsa's padded form."""
-    return Oracle(padded_tensors(function, inputs), inputs.case, mode, _valid(function, inputs))
-
-
 def padded_tensors(function: str, inputs: Inputs) -> tuple[torch.Tensor, ...]:
     """q, k, v, u, g_cmp as block-sparse attention gets them."""
-    if function == "block_sparse_attn":
+    if function != JAGGED:
         return inputs.padded
     rows = inputs.jagged
     q, k, v, u = rows.by_heads()
@@ -130,116 +126,30 @@ def padded_tensors(function: str, inputs: Inputs) -> tuple[torch.Tensor, ...]:
     return tuple(map(rows.pad, (q, k, v, u, g_cmp)))
 
 
-def judge_attention(
-    names: tuple[str, str],
-    outputs: tuple[torch.Tensor, torch.Tensor],
-    lists: tuple[torch.Tensor, torch.Tensor],
-    oracle: Oracle,
-    tolerance: Tolerance,
-    output: str = "o",
-) -> Verdict:
-    """Compares o and block_indices of two implementations; names[0] is the expected side."""
-    selections = oracle.compare_lists(lists[1], lists[0], "block_indices")
-    where, excluded = None, 0.0
-    if selections.differing is not None:
-        used = reference.arrange(selections.differing[..., None], oracle.flags)[..., 0]
-        agreeing = ~used.any(1)
-        excluded = 1.0 - float(agreeing.double().mean())
-        where = agreeing[:, :, None, None]
-    if oracle.valid is not None:
-        valid = oracle.valid[:, :, None, None]
-        where = valid if where is None else where & valid
-    differences = [
-        comparison.compare(
-            outputs[1], outputs[0], name=f"output {output}", tolerance=tolerance,
-            dims=OUTPUT_DIMS, where=where,
-        )
-    ]  # fmt: skip
-    budgets = {}
-    for name, o, own in zip(names, outputs, lists, strict=True):
-        if o.shape != oracle.own.o.shape or not oracle.accepts(own):
-            continue
-        kept = None if oracle.valid is None else oracle.valid[:, :, None, None]
-        against = comparison.compare(
-            o, oracle.forced(own), name=f"{name} {output} against fp64 with its own lists",
-            tolerance=tolerance, dims=OUTPUT_DIMS, where=kept,
-        )  # fmt: skip
-        differences.append(against)
-        budgets[name] = against
-        # a rule that both sides break shows only here
-        by_oracle = oracle.compare_lists(
-            own, oracle.own.block_indices, f"{name} block_indices against fp64"
-        )
-        if selections.passed and not by_oracle.passed:
-            selections = by_oracle
-    places = _places(differences, oracle, outputs[1])
-    return Verdict("block_sparse_attn", tuple(differences), selections, budgets, excluded, places)
-
-
-def judge_hstu(
-    names: tuple[str, str],
-    results: tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]],
-    lists: tuple[torch.Tensor, torch.Tensor],
-    inputs: Inputs,
-    oracle: Oracle,
-    tolerance: Tolerance,
-) -> Verdict:
-    """Compares attn_output as `judge_attention` does, and the padded copies bit for bit.
-
-    lists: what each side selects for the padded tensors.
-    """
-    case = inputs.case
-    shape = (case.offsets[-1], case.H * case.L)
-    if any(result[0].shape != shape for result in results):
-        problem = comparison.compare(results[1][0], results[0][0], name="attn_output")
-        return Verdict("hstu_attention_with_bsa", (problem,), None, {}, 0.0, ())
-    padded = [inputs.jagged.pad(result[0].reshape(-1, case.H, case.L)) for result in results]
-    verdict = judge_attention(
-        names, (padded[0], padded[1]), lists, oracle, tolerance, "attn_output"
-    )
-    copies = tuple(
-        comparison.compare(
-            results[1][i], results[0][i], name=f"{name} (bit for bit)",
-            tolerance=Tolerance(0.0, 0.0), dims=("b", "t", "h", "a"),
-        )
-        for i, name in ((1, "padded_q"), (2, "padded_k"))
-    )  # fmt: skip
-    return replace(
-        verdict,
-        function="hstu_attention_with_bsa",
-        differences=(*verdict.differences, *copies),
-    )
-
-
-def _valid(function: str, inputs: Inputs) -> torch.Tensor | None:
-    if function == "block_sparse_attn":
-        return None
-    rows = torch.ones(inputs.case.offsets[-1], dtype=torch.bool, device=inputs.jagged.q.device)
-    return inputs.jagged.pad(rows)
-
-
 class Computed:
-    """What one implementation returns for one function, and what it selects."""
+    """What one implementation makes of one function's inputs.
+
+    Attributes:
+        lists: what it selects for the padded tensors.
+        returned: the tensors that it returns, by name; the output is the first.
+        o: the output, [B, T, H, L], if it has the right shape.
+    """
 
     def __init__(self, function: str, one: Implementation, inputs: Inputs, mode: str) -> None:
         case = inputs.case
-        o, self.lists = one.attention(
+        self.o, self.lists = one.attention(
             *padded_tensors(function, inputs),
             block_count=case.block_count,
             block_size=case.block_size,
             mode=mode,
         )
-        self.function = function
-        self.outputs: tuple[torch.Tensor, ...] = (o,)
-        if function == "hstu_attention_with_bsa":
-            self.outputs = one.run_hstu(inputs, mode)
-
-    def labelled(self) -> list[tuple[str, torch.Tensor]]:
-        """The returned tensors, by name."""
-        if self.function == "block_sparse_attn":
-            return [("o", self.outputs[0]), ("block_indices", self.lists)]
-        labels = ("attn_output", "padded_q", "padded_k")
-        return list(zip(labels, self.outputs, strict=True))
+        self.returned = {"o": self.o, "block_indices": self.lists}
+        if function == JAGGED:
+            self.o, *copies = one.run_hstu(inputs, mode)
+            names = ("attn_output", "padded_q", "padded_k")
+            self.returned = dict(zip(names, (self.o, *copies), strict=True))
+            if self.o.shape == (case.offsets[-1], case.H * case.L):
+                self.o = inputs.jagged.pad(self.o.reshape(-1, case.H, case.L))
 
 
 class Judge:
@@ -249,16 +159,62 @@ class Judge:
         self.function = function
         self.inputs = inputs
         self.tolerance = tolerance
-        self.oracle = oracle_of(function, inputs, mode)
+        valid = None
+        if function == JAGGED:
+            q = inputs.jagged.q
+            valid = inputs.jagged.pad(torch.ones(len(q), dtype=torch.bool, device=q.device))
+        self.oracle = Oracle(padded_tensors(function, inputs), inputs.case, mode, valid)
 
     def verdict(self, names: tuple[str, str], pair: tuple[Computed, Computed]) -> Verdict:
-        """Compares pair[1] with pair[0]."""
-        lists = (pair[0].lists, pair[1].lists)
-        if self.function == "block_sparse_attn":
-            outputs = (pair[0].outputs[0], pair[1].outputs[0])
-            return judge_attention(names, outputs, lists, self.oracle, self.tolerance)
-        outputs_of = (pair[0].outputs, pair[1].outputs)
-        return judge_hstu(names, outputs_of, lists, self.inputs, self.oracle, self.tolerance)
+        """Compares pair[1] with pair[0], the expected side: outputs and lists, and the padded
+        copies bit for bit."""
+        oracle, tolerance = self.oracle, self.tolerance
+        expected, actual = pair
+        output, *copies = expected.returned
+        for one in pair:
+            if one.o.shape != oracle.own.o.shape:
+                problem = f"shape {list(one.o.shape)}, expected {list(oracle.own.o.shape)}"
+                refused = comparison.refused(f"output {output}", problem)
+                return Verdict(self.function, (refused,), None, {}, 0.0, ())
+        selections = oracle.compare_lists(actual.lists, expected.lists, "block_indices")
+        valid = None if oracle.valid is None else oracle.valid[:, :, None, None]
+        where, excluded = valid, 0.0
+        if selections.differing is not None:
+            used = reference.arrange(selections.differing[..., None], oracle.flags)[..., 0]
+            agreeing = ~used.any(1)
+            excluded = 1.0 - float(agreeing.double().mean())
+            where = agreeing[:, :, None, None]
+            where = where if valid is None else where & valid
+
+        def compare(o: Any, against: Any, name: str, where: torch.Tensor | None) -> Difference:
+            return comparison.compare(
+                o, against, name=name, tolerance=tolerance, dims=OUTPUT_DIMS, where=where
+            )
+
+        differences = [compare(actual.o, expected.o, f"output {output}", where)]
+        budgets = {}
+        for name, one in zip(names, pair, strict=True):
+            if not oracle.accepts(one.lists):
+                continue
+            title = f"{name} {output} against fp64 with its own lists"
+            budgets[name] = compare(one.o, oracle.forced(one.lists), title, valid)
+            differences.append(budgets[name])
+            # a rule that both sides break shows only here
+            by_oracle = oracle.compare_lists(
+                one.lists, oracle.own.block_indices, f"{name} block_indices against fp64"
+            )
+            if selections.passed and not by_oracle.passed:
+                selections = by_oracle
+        places = _places(differences, oracle, actual.o)
+        if self.function == JAGGED:
+            differences += [
+                comparison.compare(
+                    actual.returned[name], expected.returned[name], name=f"{name} (bit for bit)",
+                    tolerance=Tolerance(0.0, 0.0), dims=("b", "t", "h", "a"),
+                )
+                for name in copies
+            ]  # fmt: skip
+        return Verdict(self.function, tuple(differences), selections, budgets, excluded, places)
 
 
 def row_class(t: int, case: Case) -> str:
@@ -284,8 +240,8 @@ def _places(differences: list[Difference], oracle: Oracle, o: torch.Tensor) -> t
             f"{difference.name}: worst at row t={t} of block {t // case.block_size}, "
             f"{row_class(t, case)}"
         )
-    if not lines or o.shape != oracle.own.o.shape:
-        return tuple(lines)
+    if not lines:
+        return ()
     tolerance = differences[0].tolerance
     expected = oracle.own.o
     beyond = ~((o - expected).abs() <= tolerance.atol + tolerance.rtol * expected.abs())
