@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import enum
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar, cast
 
 from codegen import manifest as form
 from codegen.emit import python_face, scalars
@@ -12,6 +15,7 @@ from codegen.emit.render import sha256
 from codegen.manifest import Manifest, Selection
 from codegen.space.expand import FamilySpace, TargetSpace
 from codegen.spec import keys, short_form
+from codegen.spec.expressions import Expression
 from codegen.spec.model import (
     BuildPath,
     BuildSettings,
@@ -21,6 +25,8 @@ from codegen.spec.model import (
     Tensor,
     Trace,
 )
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -58,22 +64,16 @@ def _family(space: FamilySpace, file_of: Mapping[str, str], fingerprint: str) ->
     arguments = {t.name: _tensor(t) for t in family.tensors} | {
         s.name: scalars.in_manifest(s) for s in family.scalars
     }
-    return form.Family(
-        name=family.name,
+    return _like(
+        form.Family,
+        family,
         fingerprint=fingerprint,
-        folder=family.folder,
-        summary=family.summary,
         operators=tuple(python_face.operators(family)),
-        symbols=family.symbols,
         arguments=tuple(arguments[name] for name in family.argument_order),
         parameters=tuple(map(_parameter, family.parameters)),
         requires=tuple(map(_rule, family.requires)),
         trace=None if family.trace is None else _trace(family.trace),
         build=_build_settings(family.build),
-        reference=family.reference,
-        gradient=family.gradient,
-        shards=family.shards,
-        operations=family.operations.normal if family.operations else None,
         fronts=tuple(
             form.Front(module=m, function=f, takes=taken if not m else ()) for m, f in family.fronts
         ),
@@ -84,17 +84,23 @@ def _family(space: FamilySpace, file_of: Mapping[str, str], fingerprint: str) ->
     )
 
 
+def _like(kind: type[T], of: Any, /, **others: Any) -> T:
+    """What the manifest holds of a part of the model: its members of the same names, expressions as
+    texts; `others` are those that are not."""
+    names = {field.name for field in dataclasses.fields(cast("Any", kind))} - others.keys()
+    return kind(**{name: _plain(getattr(of, name)) for name in names}, **others)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_plain, value))
+    if isinstance(value, Expression):
+        return value.normal
+    return value.value if isinstance(value, enum.Enum) else value
+
+
 def _tensor(tensor: Tensor) -> form.Tensor | form.Scalar:
-    return form.Tensor(
-        name=tensor.name,
-        role=tensor.role.value,
-        dims=tuple(dim.expression.normal for dim in tensor.dims),
-        dtype=tensor.dtype,
-        optional=tensor.optional,
-        mutated=tensor.mutated,
-        on_host=tensor.on_host,
-        doc=tensor.doc,
-    )
+    return _like(form.Tensor, tensor, dims=tuple(dim.expression.normal for dim in tensor.dims))
 
 
 def _build_settings(build: BuildSettings) -> form.BuildSettings:
@@ -111,29 +117,12 @@ def _build_settings(build: BuildSettings) -> form.BuildSettings:
 
 
 def _trace(trace: Trace) -> form.Trace:
-    return form.Trace(
-        parameter=trace.parameter,
-        grid=tuple(extent.normal for extent in trace.grid),
-        record=tuple(
-            form.RecordTensor(
-                name=tensor.name,
-                shape=tuple(extent.normal for extent in tensor.shape),
-                doc=tensor.doc,
-            )
-            for tensor in trace.record
-        ),
-    )
+    record = tuple(_like(form.RecordTensor, tensor) for tensor in trace.record)
+    return _like(form.Trace, trace, record=record)
 
 
 def _parameter(parameter: Parameter) -> form.Parameter:
-    return form.Parameter(
-        name=parameter.name,
-        type=parameter.type.value,
-        token=parameter.token,
-        values=parameter.values,
-        default=parameter.default,
-        doc=parameter.doc,
-    )
+    return _like(form.Parameter, parameter)
 
 
 def _rule(rule: Rule) -> form.Rule:
@@ -142,10 +131,10 @@ def _rule(rule: Rule) -> form.Rule:
 
 def _target(chosen: TargetSpace, file_of: Mapping[str, str]) -> form.Target:
     target = chosen.target
-    return form.Target(
-        name=target.name,
+    return _like(
+        form.Target,
+        target,
         kind="cuda" if target.is_cuda else "cpu",
-        capability=target.capability,
         alignment=None if target.alignment is None else target.alignment.text,
         spec=target.file,
         parameters=tuple(map(_parameter, target.own_parameters)),
@@ -154,7 +143,6 @@ def _target(chosen: TargetSpace, file_of: Mapping[str, str]) -> form.Target:
         requires=tuple(map(_rule, target.requires)),
         budget=dict(target.budget),
         build=_build_settings(target.build),
-        tuned=target.tuned,
         kernels=tuple(_kernel(c, file_of[c.key]) for c in chosen.configurations),
     )
 
