@@ -12,8 +12,6 @@ from torch.nn.functional import pad
 
 import kernelmint
 
-_HEAD_DIMS = (32, 64, 96, 128, 192, 256)
-
 
 @dataclass(frozen=True)
 class _Mask:
@@ -117,15 +115,6 @@ def _from_groups(out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
     return out.transpose(1, 2).flatten(1, 2)[:, None], lse.flatten(1)[..., None]
 
 
-def _even(
-    q: Tensor, k: Tensor, slopes: Tensor | None, mask: _Mask, tiles: tuple[int, int]
-) -> tuple[bool, bool]:
-    """Whether the head dimension is a kernel's, and whether all tiles are whole, too."""
-    columns = q.shape[3] in _HEAD_DIMS and slopes is None
-    whole = q.shape[1] % tiles[0] == 0 and k.shape[1] % tiles[1] == 0
-    return columns, columns and whole and not mask.local and q.shape[3] <= 128
-
-
 def _attention(
     q: Tensor,
     k: Tensor,
@@ -181,28 +170,21 @@ def _attention(
         "softmax_scale": scale, "softcap": float(softcap),
         "window_left": mask.left, "window_right": mask.right,
         "max_seqlen_q": seqlen_q, "max_seqlen_k": seqlen_k,
-        "causal": mask.causal, "local": mask.local, "capped": softcap > 0,
         "deterministic": deterministic,
     }  # fmt: skip
     probs = None
     if splits > 1 or block_table is not None:
-        even_k, even_mn = _even(q, k, slopes, mask, (64, 256 if q.shape[3] <= 64 else 128))
         out, lse = kernelmint.flash_attn_split(
             *(q, k, v, cu_seqlens_q, cu_seqlens_k),
-            block_table=_rows(block_table), alibi_slopes=slopes, num_splits=splits,
-            split=splits > 1, even_k=even_k, even_mn=even_mn and not is_packed, **common,
+            block_table=_rows(block_table), alibi_slopes=slopes, num_splits=splits, **common,
         )  # fmt: skip
     else:
         sequences = len(cu_seqlens_q) - 1 if cu_seqlens_q is not None else q.shape[0]
         rng = _philox(q, sequences * q.shape[2] * 32) if dropout else None
-        tiles = (128, 128 if q.shape[3] <= 64 else 64)
-        even_k, even_mn = _even(q, k, slopes, mask, tiles)
         out, lse, *more = kernelmint.flash_attn_forward(
             *(q, k, v, cu_seqlens_q, cu_seqlens_k), alibi_slopes=slopes, rng=rng,
-            p_dropout=float(dropout_p), dropout=dropout, dmask=returns_probs,
-            even_k=even_k and not returns_probs,
-            even_mn=even_mn and not (is_packed or returns_probs),
-            return_s_dmask=returns_probs, return_rng_state=dropout, **common,
+            p_dropout=float(dropout_p), return_s_dmask=returns_probs, return_rng_state=dropout,
+            **common,
         )  # fmt: skip
         probs = more[0] if returns_probs else None
     if grouped:
@@ -353,18 +335,14 @@ def flash_attn_with_kvcache(
         if grouped:
             q = _by_groups(q, k_cache.shape[2])
         splits = num_splits if num_splits >= 1 else _splits(q, q.shape[1], seqlen_k)
-        even_k, even_mn = _even(q, k_cache, slopes, mask, (64, 256))
         common = {
             "cache_seqlens": _rows(cache_seqlens), "leftpad_k": cache_leftpad,
             "block_table": _rows(block_table), "cache_batch_idx": _rows(cache_batch_idx),
             "alibi_slopes": slopes, "softmax_scale": scale, "softcap": float(softcap),
             "window_left": mask.left, "window_right": mask.right, "num_splits": splits,
-            "causal": mask.causal, "local": mask.local, "capped": softcap > 0,
-            "split": splits > 1, "even_k": even_k,
         }  # fmt: skip
         if k is None:
-            even_mn = even_mn and cache_seqlens is None
-            out, lse = kernelmint.flash_attn_split(q, *caches, even_mn=even_mn, **common)
+            out, lse = kernelmint.flash_attn_split(q, *caches, **common)
         else:
             out, lse = kernelmint.flash_attn_append(
                 *(q, *caches, _padded(k), _padded(v)), rotary_cos=rotary_cos,

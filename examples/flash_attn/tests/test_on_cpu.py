@@ -63,9 +63,7 @@ class Family:
                 )
             elif argument.get("optional") and "output" in argument:
                 known[name] = options.get(f"return_{name}", False)
-        front = self.spec["front"]
-        flags = {name: options[name] for name in front["flags"]}
-        flags |= {name: eval(text, known) for name, text in front["takes"].items()}
+        flags = {n: eval(text, known) for n, text in self.spec["front"]["takes"].items()}
         kernel = next(
             product
             for product in (entry["product"] for entry in self.target["sets"]["all"])
