@@ -5,9 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 from .symbols import KEY, kernel_of_symbol, key_of_symbol
 
@@ -71,6 +71,18 @@ class Row(NamedTuple):
             return None
         return bool(self.spill_stores or self.spill_loads)
 
+    @property
+    def spill_bytes(self) -> int | None:
+        """Stored and loaded; None if either is unknown."""
+        if self.spill_stores is None or self.spill_loads is None:
+            return None
+        return self.spill_stores + self.spill_loads
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """The C75xx codes, and what is missing."""
+        return (*self.c75, *([f"incomplete: {self.incomplete}"] if self.incomplete else []))
+
 
 # The first fourteen are a contract; what follows may grow.
 COLUMNS = (
@@ -97,7 +109,6 @@ COLUMNS = (
     "toolchain",
     "code",
 )
-_INTEGERS = {name for name, kind in get_type_hints(Row).items() if kind == int | None}
 _SEPARATOR = " | "
 # A spreadsheet takes a cell that begins with one of these for a formula, unless it is a number. An
 # apostrophe in front makes it text; so that reading is exact, cells that begin so get one as well.
@@ -105,19 +116,30 @@ _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 _NUMBER = re.compile(r"[+-]?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?")
 
 
-def cells(row: Row) -> dict[str, str]:
-    """The row as CSV cells, by column; an absent value is an empty cell."""
-    texts: dict[str, str] = {}
-    for column in COLUMNS:
-        value = getattr(row, column)
-        if column == "c75":
-            value = " ".join(value)
-        elif column == "warnings":
-            value = _SEPARATOR.join(value)
-        elif column == "other":
-            value = _SEPARATOR.join(f"{name}={text}" for name, text in value)
-        texts[column] = "" if value is None else str(value)
-    return texts
+def _pairs(cell: str) -> tuple[tuple[str, str], ...]:
+    items = (item.partition("=") for item in cell.split(_SEPARATOR))
+    return tuple((name, text) for name, _, text in items)
+
+
+# What writes the value of a column, and what reads its cell.
+_TUPLES: dict[str, tuple[Callable[[Any], str], Callable[[str], object]]] = {
+    "c75": (" ".join, lambda cell: tuple(cell.split())),
+    "warnings": (_SEPARATOR.join, lambda cell: tuple(cell.split(_SEPARATOR))),
+    "other": (lambda pairs: _SEPARATOR.join(map("=".join, pairs)), _pairs),
+}
+_NUMBERS = {int | None: int, float | None: float}
+_READERS: dict[str, Callable[[str], object]] = {
+    **{n: _NUMBERS[kind] for n, kind in get_type_hints(Row).items() if kind in _NUMBERS},
+    **{column: read for column, (_, read) in _TUPLES.items()},
+}
+
+
+def _cell(row: Row, column: str) -> str:
+    """A value as a CSV cell; an absent one is empty."""
+    value = getattr(row, column)
+    if column in _TUPLES:
+        return _TUPLES[column][0](value)
+    return "" if value is None else str(value)
 
 
 def _as_text(cell: str) -> str:
@@ -141,7 +163,8 @@ def csv_text(rows: Iterable[Row], extra: Iterable[tuple[str, list[str]]] = ()) -
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow([*COLUMNS, *(name for name, _ in extra)])
     for index, row in enumerate(rows):
-        line = [*cells(row).values(), *(column[index] for _, column in extra)]
+        line = [_cell(row, column) for column in COLUMNS]
+        line += [column[index] for _, column in extra]
         writer.writerow(map(_as_text, line))
     return out.getvalue()
 
@@ -178,19 +201,7 @@ def _row(row: dict[str, str], path: Path, line: int) -> Row:
         if column in ("kernel_config", "spilled") or not cell:
             continue
         try:
-            if column in _INTEGERS:
-                values[column] = int(cell)
-            elif column == "compile_time_ms":
-                values[column] = float(cell)
-            elif column == "c75":
-                values[column] = tuple(cell.split())
-            elif column == "warnings":
-                values[column] = tuple(cell.split(_SEPARATOR))
-            elif column == "other":
-                pairs = (item.partition("=") for item in cell.split(_SEPARATOR))
-                values[column] = tuple((name, text) for name, _, text in pairs)
-            else:
-                values[column] = cell
+            values[column] = _READERS.get(column, str)(cell)
         except ValueError as error:
             raise ReportError(
                 f"{path}:{line}: {column} is {cell!r}, which is not a number"

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from codegen.ptxas.rows import Row
 
 # What is compared, the gravest first: the first that differs says whether a kernel got worse.
-FIGURES = ("c75", "spill_bytes", "used_registers", "stack_frame", "smem")
 LABELS = {
     "c75": "C75xx notes",
     "spill_bytes": "spill bytes",
@@ -17,18 +16,12 @@ LABELS = {
     "stack_frame": "stack bytes",
     "smem": "shared memory bytes",
 }
+FIGURES = tuple(LABELS)
 
 
 def figure(row: Row, name: str) -> int | None:
     """One of `FIGURES` of a row; None if the row does not hold it."""
-    if name == "c75":
-        return len(row.c75)
-    if name == "spill_bytes":
-        if row.spill_stores is None or row.spill_loads is None:
-            return None
-        return row.spill_stores + row.spill_loads
-    value = getattr(row, name)
-    assert value is None or isinstance(value, int)
+    value: int | None = len(row.c75) if name == "c75" else getattr(row, name)
     return value
 
 

@@ -159,11 +159,8 @@ class Missing extends Error {}
 const truth = x => typeof x === "boolean" ? x : Boolean(x);
 const number = x => { if (typeof x === "string" || Array.isArray(x)) throw Error(`<%text>${x} is not a number</%text>`); return Number(x); };
 const same = (a, b) => typeof a === "string" || typeof b === "string" ? a === b : Number(a) === Number(b);
-const floor = (a, b) => { if (!b) throw Error("division by zero"); return Math.floor(a / b); };
-const BINARY = [
-  {"+": (a, b) => a + b, "-": (a, b) => a - b},
-  {"*": (a, b) => a * b, "/": (a, b) => { if (!b) throw Error("division by zero"); return a / b; }, "//": floor, "%": (a, b) => a - b * floor(a, b)},
-];
+const quotient = (a, b) => { if (!b) throw Error("division by zero"); return a / b; };
+const floor = (a, b) => Math.floor(quotient(a, b));
 const COMPARE = {
   "==": same, "!=": (a, b) => !same(a, b), "<": (a, b) => number(a) < number(b), ">": (a, b) => number(a) > number(b),
   "<=": (a, b) => number(a) <= number(b), ">=": (a, b) => number(a) >= number(b),
@@ -185,6 +182,13 @@ function expression(text) {
     due(end);
     return found;
   };
+  // Operators from the left on, between operands that `inner` reads; each makes a function of a row of two.
+  const chain = (inner, operators) => () => {
+    let left = inner(), operator;
+    while ((operator = take(...Object.keys(operators)))) left = operators[operator](left, inner());
+    return left;
+  };
+  const ofNumbers = of => (a, b) => row => of(number(a(row)), number(b(row)));
   function atom() {
     const token = tokens[at++];
     if (token === undefined) throw Error("an expression ends too early");
@@ -192,40 +196,31 @@ function expression(text) {
     if (token === "[") { const items = listed("]"); return row => items.map(item => item(row)); }
     if (/^\d/.test(token)) return () => Number(token);
     if (/^["']/.test(token)) return () => token.slice(1, -1);
-    if (token === "True" || token === "true") return () => true;
-    if (token === "False" || token === "false") return () => false;
+    if (/^[Tt]rue$/.test(token)) return () => true;
+    if (/^[Ff]alse$/.test(token)) return () => false;
     if (token in FUNCTIONS) { due("("); const given = listed(")"); return row => FUNCTIONS[token](...given.map(x => number(x(row)))); }
     if (data.names.includes(token)) return row => { if (token in row.v) return row.v[token]; throw new Missing(); };
     if (texts.has(token) || DTYPES.has(token)) return () => token;
     throw Error(`<%text>unknown name '${token}'</%text>`);
   }
-  function power() {
-    const base = atom();
-    if (!take("**")) return base;
-    const exponent = unary();
-    return row => number(base(row)) ** number(exponent(row));
-  }
   function unary() {
     if (take("-")) { const inner = unary(); return row => -number(inner(row)); }
-    return take("+") ? unary() : power();
+    if (take("+")) return unary();
+    const base = atom();
+    return take("**") ? ofNumbers((a, b) => a ** b)(base, unary()) : base;
   }
-  function binary(level) {
-    if (level === BINARY.length) return unary();
-    let left = binary(level + 1), operator;
-    while ((operator = take(...Object.keys(BINARY[level])))) {
-      const one = left, other = binary(level + 1), of = BINARY[level][operator];
-      left = row => of(number(one(row)), number(other(row)));
-    }
-    return left;
-  }
+  const product = chain(unary, {
+    "*": ofNumbers((a, b) => a * b), "/": ofNumbers(quotient), "//": ofNumbers(floor), "%": ofNumbers((a, b) => a - b * floor(a, b)),
+  });
+  const sum = chain(product, {"+": ofNumbers((a, b) => a + b), "-": ofNumbers((a, b) => a - b)});
   function comparison() {
-    const operands = [binary(0)], operators = [];
+    const operands = [sum()], operators = [];
     for (;;) {
       let operator = take("==", "!=", "<=", ">=", "<", ">", "in");
       if (!operator && tokens[at] === "not" && tokens[at + 1] === "in") { at += 2; operator = "not in"; }
       if (!operator) break;
       operators.push(COMPARE[operator]);
-      operands.push(binary(0));
+      operands.push(sum());
     }
     if (!operators.length) return operands[0];
     return row => operators.every((compare, i) => compare(operands[i](row), operands[i + 1](row)));
@@ -235,15 +230,12 @@ function expression(text) {
     const inner = not();
     return row => !truth(inner(row));
   }
-  function joined(word, inner, how) {
-    const parts = [inner()];
-    while (take(word)) parts.push(inner());
-    return parts.length === 1 ? parts[0] : row => parts[how](part => truth(part(row)));
-  }
+  const conjunction = chain(not, {and: (a, b) => row => truth(a(row)) && truth(b(row))});
+  const disjunction = chain(conjunction, {or: (a, b) => row => truth(a(row)) || truth(b(row))});
   function choice() {
-    const value = joined("or", () => joined("and", not, "every"), "some");
+    const value = disjunction();
     if (!take("if")) return value;
-    const condition = joined("or", () => joined("and", not, "every"), "some");
+    const condition = disjunction();
     due("else");
     const other = choice();
     return row => truth(condition(row)) ? value(row) : other(row);

@@ -57,7 +57,7 @@ def _row(report: Report, row: Row) -> dict[str, Any]:
         "occupancy": known and round(100 * known.fraction),
         "limiters": known and " and ".join(known.limiters),
         "ms": row.compile_time_ms,
-        "notes": [*row.c75, *([f"incomplete: {row.incomplete}"] if row.incomplete else [])],
+        "notes": [*row.remarks],
         "warnings": list(row.warnings),
         "source": row.source and f"{row.source}:{row.line}",
         "symbol": row.symbol,

@@ -65,7 +65,7 @@ def markdown_text(report: Report, changes: Sequence[Change] | None) -> str:
             row.stack_frame,
             row.smem,
             report.occupancy(row),
-            _remarks(row),
+            ", ".join(row.remarks),
         )
         for row in sorted(report.rows, key=worst_first)
     ]
@@ -120,13 +120,6 @@ def _code(text: str) -> str:
 
 def _line(text: str) -> str:
     return " ".join(text.split())
-
-
-def _remarks(row: Row) -> str:
-    parts = list(row.c75)
-    if row.incomplete:
-        parts.append(f"incomplete: {row.incomplete}")
-    return ", ".join(parts)
 
 
 def _fit(header: str, lines: Sequence[str]) -> str:

@@ -15,13 +15,7 @@ from codegen.ptxas import inputs
 from codegen.ptxas.events import Statistics
 from codegen.ptxas.fingerprints import Manifest
 from codegen.ptxas.rows import ReportError, Row, read_csv
-from codegen.spec.expressions import (
-    BOOL,
-    DTYPE,
-    FLOAT,
-    INT,
-    Kind,
-)
+from codegen.spec.expressions import BOOL, DTYPE, FLOAT, INT, Kind
 from codegen.spec.where import Where
 
 from .demangle import demangle
@@ -132,8 +126,6 @@ class Report:
             name: value for name in COLUMN_KINDS if (value := getattr(row, name, None)) is not None
         }
         values["complete"] = row.incomplete is None
-        if row.spill_stores is not None and row.spill_loads is not None:
-            values["spill_bytes"] = row.spill_stores + row.spill_loads
         if known := self.occupancy(row):
             values["occupancy"] = known.fraction
         if row.key:

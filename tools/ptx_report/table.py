@@ -35,9 +35,7 @@ def _registers(row: Row) -> Text:
 
 
 def _remarks(row: Row) -> Text:
-    parts = [Text(code, style="red") for code in row.c75]
-    if row.incomplete:
-        parts.append(Text(f"incomplete: {row.incomplete}", style="red"))
+    parts = [Text(remark, style="red") for remark in row.remarks]
     others = len(row.warnings) - sum("(C75" in warning for warning in row.warnings)
     if others:
         parts.append(Text(counted(others, "warning"), style="yellow"))
