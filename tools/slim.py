@@ -101,15 +101,6 @@ def with_set(text: str, name: str, configurations: Sequence[str]) -> str:
     return "".join([*lines[:at], *written, *lines[at:]])
 
 
-def _yaml(value: ParameterValue) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _entry(target: Target, values: Values) -> str:
-    named = target.by_name(values)
-    return f"{{{', '.join(f'{name}: {_yaml(value)}' for name, value in named.items())}}}"
-
-
 def write_sets(specs: Sequence[Path], texts: Mapping[Path, str]) -> None:
     """Writes these files of the specs, or none of them if they could not be loaded then. Raises
     UsageError."""
@@ -188,7 +179,7 @@ def main(used: Path, specs: tuple[Path, ...], name: str, out: Path, wheel: Path 
             configurations = found.get(target, [])
             if not configurations and all(s.name != name for s in target.sets):
                 continue
-            entries = [_entry(target, values) for values in configurations]
+            entries = [explain.entry(target, values) for values in configurations]
             path = Path(target.display)
             texts[path] = with_set(path.read_text(encoding="utf-8"), name, entries)
             said.append(f"{target.display}: set {name} with {counted(len(entries), 'kernel')}")

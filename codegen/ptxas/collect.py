@@ -13,7 +13,6 @@ import argparse
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 if not __package__:  # run by its path: it and the modules beside it are a package nonetheless
@@ -28,14 +27,6 @@ from .inputs import OBJECT_LOG, read_log, source_name
 from .rows import ReportError, Row, csv_text
 
 
-@dataclass(frozen=True)
-class Collected:
-    """What logs say of a manifest's kernels: rows, and what a user should know."""
-
-    rows: list[Row]
-    remarks: list[str]
-
-
 def write_csv(
     folder: Path,
     manifest_file: Path,
@@ -44,8 +35,9 @@ def write_csv(
     flags: str = "",
     include: Sequence[Path] = (),
     units: Path | None = None,
-) -> Collected:
-    """Writes the CSV of the logs in `folder`; the other arguments are the command's.
+) -> tuple[list[Row], list[str]]:
+    """Writes the CSV of the logs in `folder`; the other arguments are the command's. Its rows, and
+    what a user should know.
 
     Raises NoKernelsError if there are logs and they hold no kernel, ReportError for bad input.
     """
@@ -64,7 +56,7 @@ def write_csv(
         )
         raise NoKernelsError("\nptx-report: ".join(remarks))
     write_text(csv, csv_text(rows))
-    return Collected(rows, remarks)
+    return rows, remarks
 
 
 class NoKernelsError(ReportError):
@@ -137,15 +129,15 @@ def main(arguments: list[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     try:
-        found = write_csv(**vars(options))
+        rows, remarks = write_csv(**vars(options))
     except ReportError as error:
         print(f"ptx-report: {error}", file=sys.stderr)
         return 1 if isinstance(error, NoKernelsError) else 2
-    for remark in found.remarks:
+    for remark in remarks:
         print(f"ptx-report: {remark}", file=sys.stderr)
-    kernels = {row.key for row in found.rows if row.key}
-    spilled = sum(bool(row.spilled) for row in found.rows)
-    counts = f"kernels: {len(kernels)}, rows: {len(found.rows)}, with spills: {spilled}"
+    kernels = {row.key for row in rows if row.key}
+    spilled = sum(bool(row.spilled) for row in rows)
+    counts = f"kernels: {len(kernels)}, rows: {len(rows)}, with spills: {spilled}"
     print(f"ptx-report: {counts}: {options.csv}")
     return 0
 

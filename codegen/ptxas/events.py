@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 _GAP = 1 << 16  # bytes kept of the text before a message
 _LONGEST_LINE = 1 << 21  # bytes; what is longer is read in pieces of that size
@@ -186,21 +187,19 @@ class Gap(NamedTuple):
 Event = Named | Frame | Used | Time | Begin | Note | Unreadable | Gap
 
 
-class Taker(Protocol):
-    """What is told what a log holds, in its order."""
-
-    def has_open_record(self) -> bool:
-        """Whether a record waits for a line other than its compile time."""
-
-    def take(self, event: Event) -> None:
-        """Takes the next one."""
-
-
 class Scanner:
-    """Takes the bytes of one log in chunks, and tells `taker` what they hold."""
+    """Takes the bytes of one log in chunks, and tells what they hold."""
 
-    def __init__(self, taker: Taker, statistics: Statistics) -> None:
-        self._taker = taker
+    def __init__(
+        self,
+        take: Callable[[Event], None],
+        has_open_record: Callable[[], bool],
+        statistics: Statistics,
+    ) -> None:
+        """Calls `take` with each event, in the log's order; `has_open_record` says whether a record
+        waits for a line other than its compile time."""
+        self._take = take
+        self._has_open_record = has_open_record
         self._statistics = statistics
         self._rest = bytearray()  # an unfinished line
         self._gap = b""  # the end of the text since the last message
@@ -278,11 +277,11 @@ class Scanner:
                 break
         rest = b"\n".join(lines)
         if edge:
-            self._taker.take(Begin(True, _object_of(edge[1])))
+            self._take(Begin(True, _object_of(edge[1])))
         elif (_MARK_WORD.search(rest) and _MARK.search(rest)) or _DAMAGED.search(rest):
-            self._taker.take(Gap(is_certain=True))
-        elif self._taker.has_open_record() and _DEBRIS.search(rest):
-            self._taker.take(Gap(is_certain=False))
+            self._take(Gap(is_certain=True))
+        elif self._has_open_record() and _DEBRIS.search(rest):
+            self._take(Gap(is_certain=False))
 
     def _message_of(self, data: bytes, at: int, line_end: int, number: int) -> int:
         """Takes the message at `at`; if two writers met in its line, up to the second one's.
@@ -298,7 +297,7 @@ class Scanner:
         """One line from the tool's name on."""
         match = _MESSAGE.match(text)
         if match is None:
-            self._taker.take(Unreadable(text, number))
+            self._take(Unreadable(text, number))
             return
         self._statistics.messages += 1
         tool, level = match.groups()
@@ -316,10 +315,10 @@ class Scanner:
             if is_error:
                 line = f"{level.decode()}: {line}"
             function = name[1] if name else None
-            self._taker.take(Note(function, line, is_error, number))
+            self._take(Note(function, line, is_error, number))
         else:
             is_damaged = any(start.startswith(body[:5]) for start in _BODIES)
-            self._taker.take(Unreadable(text, number, is_damaged))
+            self._take(Unreadable(text, number, is_damaged))
 
     def _structural(
         self, tool: bytes, body: bytes, number: int, fused: bool, arch: str | None
@@ -328,24 +327,24 @@ class Scanner:
         if body.startswith(b"Compiling entry function"):
             if match := _ENTRY.fullmatch(body):
                 symbol = match[1].decode("utf-8", "replace")
-                self._taker.take(Named(symbol, match[2].decode(), "entry", number))
+                self._take(Named(symbol, match[2].decode(), "entry", number))
             else:
                 entry = _GARBLED_ENTRY.search(body)
                 name = entry[1].decode("utf-8", "replace") if entry else "?"
-                self._taker.take(Unreadable(body, number, entry=name))
+                self._take(Unreadable(body, number, entry=name))
         elif match := _PROPERTIES.fullmatch(body):
             symbol = (match[1] or match[2]).decode("utf-8", "replace")
             kind: Literal["link", "properties"] = "link" if tool == b"nvlink" else "properties"
-            self._taker.take(Named(symbol, arch, kind, number))
+            self._take(Named(symbol, arch, kind, number))
         elif match := _USED.fullmatch(body):
             if fused:
                 return False
             tail, by_linker = _tail(match[2]), tool == b"nvlink"
-            self._taker.take(Used(int(match[1]), tail, by_linker, body, number))
+            self._take(Used(int(match[1]), tail, by_linker, body, number))
         elif match := _TIME.fullmatch(body):
-            self._taker.take(Time(float(match[1]), body, number))
+            self._take(Time(float(match[1]), body, number))
         elif _UNIT.fullmatch(body):
-            self._taker.take(Begin(False, None))
+            self._take(Begin(False, None))
         else:
             return False
         return True
@@ -353,10 +352,10 @@ class Scanner:
     def _frame(self, line: bytes, number: int) -> None:
         match = _FRAME.fullmatch(line.rstrip())
         if match is None:
-            self._taker.take(Unreadable(line, number))
+            self._take(Unreadable(line, number))
             return
         stack, stores, loads = (int(figure) for figure in match.groups()[:3])
-        self._taker.take(Frame(stack, stores, loads, _tail(match[4]), line, number))
+        self._take(Frame(stack, stores, loads, _tail(match[4]), line, number))
 
 
 @functools.lru_cache(1024)  # most are alike

@@ -36,13 +36,14 @@ WINDOW = 4096  # records that a later line can still reach
 _SAMPLES = 100  # lines kept of what was not understood
 
 
-class _Builder:
-    """Makes records of events; those that can no longer change are `finished`."""
+class Parser:
+    """Takes the bytes of one log in chunks, and makes records of what they say."""
 
     def __init__(self, source: str | None, statistics: Statistics) -> None:
         self.statistics = statistics
         self.source = source  # the object that the lines are about, if a build tool says so
-        self.finished: list[Row] = []
+        self._scanner = Scanner(self._take, self._has_open_record, statistics)
+        self._finished: list[Row] = []
         self._log = source  # the name of the whole log
         self._window: deque[Open] = deque()
         self._last: Open | None = None  # the record that the last message was about
@@ -68,19 +69,23 @@ class _Builder:
             Begin: self._begin,
         }
 
-    def end(self) -> None:
-        """The log ends here."""
+    def feed(self, chunk: bytes) -> list[Row]:
+        """Takes the next bytes; the records that can no longer change, in the log's order."""
+        self._scanner.feed(chunk)
+        finished, self._finished = self._finished, []
+        return finished
+
+    def finish(self) -> list[Row]:
+        """Takes the end of the log; the other records."""
+        self._scanner.finish()
         self._settle_notes()
         self._end_unit()
-        self.finished += [record.freeze() for record in self._window]
-        self._window.clear()
+        return [*self._finished, *(record.freeze() for record in self._window)]
 
-    # As events.Taker says.
-
-    def has_open_record(self) -> bool:
+    def _has_open_record(self) -> bool:
         return bool(self._used.waiting or self._links.waiting or self._entered)
 
-    def take(self, event: Event) -> None:
+    def _take(self, event: Event) -> None:
         self._takers[type(event)](event)
 
     def _named(self, event: Named) -> None:
@@ -210,7 +215,7 @@ class _Builder:
     def _bar(self) -> None:
         """No record from before takes a line from behind."""
         self._last = None
-        if self._times.waiting or self.has_open_record():
+        if self._times.waiting or self._has_open_record():
             for queue in self._queues():
                 for record in queue.waiting:
                     record.barred = True
@@ -251,7 +256,7 @@ class _Builder:
                 del self._unit[record.symbol]
             if record.stage == ENTERED:
                 self._entered.pop(record.symbol, None)
-            self.finished.append(record.freeze())
+            self._finished.append(record.freeze())
 
     def _settle_notes(self) -> None:
         """Notes before a line of the same run: to the function they name, else to the run."""
@@ -293,29 +298,6 @@ class _Builder:
         self.statistics.unattached += 1
         if len(self.statistics.unattached_samples) < _SAMPLES:
             self.statistics.unattached_samples.append((self._log or "-", number, text))
-
-
-class Parser:
-    """Feeds on chunks of one log and yields its records in the log's order."""
-
-    def __init__(self, source: str | None, statistics: Statistics) -> None:
-        self._builder = _Builder(source, statistics)
-        self._scanner = Scanner(self._builder, statistics)
-
-    def feed(self, chunk: bytes) -> Iterator[Row]:
-        """Takes the next bytes; yields what can no longer change."""
-        self._scanner.feed(chunk)
-        yield from self._finished()
-
-    def finish(self) -> Iterator[Row]:
-        """Takes the end of the log."""
-        self._scanner.finish()
-        self._builder.end()
-        yield from self._finished()
-
-    def _finished(self) -> list[Row]:
-        records, self._builder.finished = self._builder.finished, []
-        return records
 
 
 def parse(chunks: Iterable[bytes], source: str | None, statistics: Statistics) -> Iterator[Row]:

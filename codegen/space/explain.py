@@ -117,7 +117,6 @@ def explain(
             *on_demand,
         ]
         return Explanation("\n".join(lines), "in_set", {**details, "command": command})
-    entry = ", ".join(f"{name}: {_yaml(value)}" for name, value in target.by_name(values).items())
     rules = [
         f"the set {name} prunes it: {rule.location}: {rule.that.text}: {rule.because}"
         for name, rule in pruned(target, values)
@@ -127,7 +126,7 @@ def explain(
         f"{key} is valid, but in no set; add to a set of "
         f"{f'{target.file} in the project of {pack}' if pack else target.display}, "
         "such as default:",
-        f"  - {{{entry}}}",
+        f"  - {entry(target, values)}",
         "then run",
         f"  {command}",
         *on_demand,
@@ -199,6 +198,12 @@ def _nearest(key: str, families: Sequence[Family]) -> list[str]:
 
 def _nearest_lines(near: Sequence[str]) -> list[str]:
     return ["the nearest keys of the default sets:", *(f"  {name}" for name in near)]
+
+
+def entry(target: Target, values: Sequence[ParameterValue]) -> str:
+    """A configuration as an entry of a set."""
+    named = target.by_name(tuple(values)).items()
+    return f"{{{', '.join(f'{name}: {_yaml(value)}' for name, value in named)}}}"
 
 
 def _yaml(value: Any) -> str:

@@ -8,7 +8,6 @@ import statistics
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 import torch
 
@@ -61,12 +60,7 @@ class Watch:
             self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ended.set()
         if self._thread.ident is not None:
             self._thread.join()

@@ -42,13 +42,15 @@ FAMILY = "flash_forward"
 def _sizes(
     context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
 ) -> tuple[tuple[int, int], ...]:
-    sizes = [re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", value) for value in values]
-    for value, size in zip(values, sizes, strict=True):
+    found = []
+    for value in values:
+        size = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", value)
         if size is None:
             raise click.BadParameter(
                 f"{value!r} is not a size: expected batch x length, such as 16x1024"
             )
-    return tuple((int(size[1]), int(size[2])) for size in sizes if size)
+        found.append((int(size[1]), int(size[2])))
+    return tuple(found)
 
 
 def _goal(

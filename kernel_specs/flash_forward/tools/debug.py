@@ -9,8 +9,8 @@ docs/debugging.md has the whole of it.
 
 from __future__ import annotations
 
+import itertools
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -25,46 +25,33 @@ from runtime import KernelInfo
 from ..reference import attention
 from . import files
 from .divergence import Divergence, Rows, first_divergence
-from .trace import STEP, Step, simulated, softmax_form, traced
+from .trace import STEP, simulated, softmax_form, traced
 
 
-@dataclass(frozen=True)
 class _Sides:
     """What the simulation and the kernel made of the same inputs, by head and block of queries."""
 
-    info: KernelInfo
-    heads: tuple[int, ...]
-    blocks: tuple[int, ...]
-    seq_len: int
-    expected: dict[tuple[int, int], list[Step]]
-    actual: dict[tuple[int, int], list[Step]]
-    o: Tensor  # [1, Sq, H, D], the kernel's
-    reference: Tensor  # [1, Sq, H, D], the oracle's
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         info: KernelInfo,
         q: Tensor,
         k: Tensor,
         v: Tensor,
         heads: tuple[int, ...],
         blocks: tuple[int, ...],
-    ) -> _Sides:
+    ) -> None:
         """Runs both."""
-        parameters = info.parameters
-        expected = {
-            (head, block): simulated(q, k, v, info, head, block)
-            for head in heads
-            for block in blocks
+        self.info, self.heads, self.blocks, self.seq_len = info, heads, blocks, q.shape[1]
+        self.expected = {
+            place: simulated(q, k, v, info, *place) for place in itertools.product(heads, blocks)
         }
         run = traced(runtime.kernel(info.key), q, k, v)
-        actual = {
+        self.actual = {
             place: list(run.steps(*place, [s.block for s in steps if s.name == STEP[0]]))
-            for place, steps in expected.items()
+            for place, steps in self.expected.items()
         }
-        reference = attention(q.cpu(), k.cpu(), v.cpu(), causal=parameters["causal"])
-        return cls(info, heads, blocks, q.shape[1], expected, actual, run.o, reference)
+        self.o = run.o  # [1, Sq, H, D], the kernel's
+        self.reference = attention(q.cpu(), k.cpu(), v.cpu(), causal=info.parameters["causal"])
 
     @property
     def rows(self) -> Tensor:
@@ -172,7 +159,7 @@ def main(
         f"{info.key}: q {list(q.shape)}, k and v {list(k.shape)}, "
         f"{'counting' if counting else f'normal, seed {seed}'}"
     )
-    sides = _Sides.of(info, q, k, v, chosen_heads, blocks)
+    sides = _Sides(info, q, k, v, chosen_heads, blocks)
     sides.write(out)
     divergences = sides.compare()
     if divergences:
