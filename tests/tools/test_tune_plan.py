@@ -25,24 +25,24 @@ DEVICES = {
 @pytest.mark.parametrize("name", TARGETS)
 def test_each_shape_has_all_kernels_of_its_parameters_but_traced_ones(name):
     target = TARGETS[name]
-    found = plan(FAMILY, target, target.shapes, DEVICES[name], "default", None)
-    assert [shape_plan.shape for shape_plan in found.shape_plans] == list(target.shapes.shapes)
-    for shape_plan in found.shape_plans:
+    shape_plans, _ = plan(FAMILY, target, target.shapes, DEVICES[name], "default", None)
+    assert [shape_plan.shape for shape_plan in shape_plans] == list(target.shapes.shapes)
+    for shape_plan in shape_plans:
         wanted = dict(shape_plan.shape.parameters).items()
         assert shape_plan.incumbents[-1] == shape_plan.configurations[0]
         assert shape_plan.costly == ()
         assert all(wanted <= c.parameters.items() for c in shape_plan.configurations)
         assert not any(c.parameters["trace"] for c in shape_plan.configurations)
-    times = sum(len(shape_plan.configurations) for shape_plan in found.shape_plans)
-    assert times >= len(found.shape_plans)
+    times = sum(len(shape_plan.configurations) for shape_plan in shape_plans)
+    assert times >= len(shape_plans)
 
 
 @pytest.mark.parametrize(("name", "keys"), [("cpu", 64), ("sm80", 32), ("sm90a", 64)])
 def test_what_is_taken_now_takes_part_whatever_is_asked_for(name, keys):
     """If anything does."""
     target = TARGETS[name]
-    first = plan(FAMILY, target, target.shapes, DEVICES[name], "default", None).shape_plans
-    found = plan(FAMILY, target, target.shapes, DEVICES[name], "tune", f"B_c == {keys}").shape_plans
+    first, _ = plan(FAMILY, target, target.shapes, DEVICES[name], "default", None)
+    found, _ = plan(FAMILY, target, target.shapes, DEVICES[name], "tune", f"B_c == {keys}")
     added = 0
     for shape_plan, of_default in zip(found, first, strict=True):
         assert shape_plan.incumbents == of_default.incumbents
@@ -95,9 +95,9 @@ def test_the_kernel_of_a_row_takes_part_before_that_which_is_taken_without_rows(
     )
     other = next(
         c
-        for c in plan(FAMILY, target, target.shapes, DEVICES["sm90a"], "tune", None)
-        .shape_plans[0]
-        .configurations
+        for c in plan(FAMILY, target, target.shapes, DEVICES["sm90a"], "tune", None)[0][
+            0
+        ].configurations
         if c.key != row.take
     )
     target = dataclasses.replace(
@@ -107,9 +107,9 @@ def test_the_kernel_of_a_row_takes_part_before_that_which_is_taken_without_rows(
         ),
     )
     for device, expected in (("H200", [other.key, row.take]), ("H100", [row.take])):
-        (shape_plan, *_) = plan(
+        (shape_plan, *_), _ = plan(
             FAMILY, target, target.shapes, Device(device, 90, H200), "default", None
-        ).shape_plans
+        )
         assert [c.key for c in shape_plan.incumbents] == expected
         assert set(expected) <= {c.key for c in shape_plan.configurations}
 
@@ -122,7 +122,7 @@ def test_the_cost_model_leaves_out_what_it_says():
     shapes = dataclasses.replace(
         target.shapes, shapes=(dataclasses.replace(shape, sizes=sizes),), within=1.25
     )
-    (shape_plan,) = plan(FAMILY, target, shapes, DEVICES["cpu"], "tune", None).shape_plans
+    (shape_plan,), _ = plan(FAMILY, target, shapes, DEVICES["cpu"], "tune", None)
 
     def rows(length, block):
         return -(-length // block) * block
@@ -152,9 +152,7 @@ def test_what_a_device_has_too_little_shared_memory_for_is_not_timed(tmp_path):
     timed = {}
     for capability in (80, 89):
         device = Device("a GPU", capability)
-        (shape_plan,) = plan(
-            family, target, target.shapes, device, None, "mode == plain"
-        ).shape_plans
+        (shape_plan,), _ = plan(family, target, target.shapes, device, None, "mode == plain")
         timed[capability] = [c.parameters["work"] for c in shape_plan.configurations]
         assert [c.parameters["work"] for c in shape_plan.incumbents] == [
             {80: 128, 89: 32}[capability]

@@ -125,7 +125,7 @@ class RayExecutor:
         """Tunes for the devices called `device`, or for the only ones. Raises TuningError."""
         self._address = address
         self._job = job
-        self._is_cuda = job.needs.capability > 0
+        self._is_cuda = job.target != "cpu"
         self._patience = patience
         self._identity = on_node.identity(job.family, self._is_cuda, job.specs is None)
         self._alike: set[str] = set()  # nodes that were found to be like this machine
@@ -143,7 +143,7 @@ class RayExecutor:
             what = "GPU" if self._is_cuda else "CPU"
             why = reasons[0] if reasons else f"it takes a {what}, and no node {verb}"
             raise TuningError(f"--ray {address}: {why}")
-        self.device = chosen((entry.device for entry in found), device, job.needs.target)
+        self.device = chosen((entry.device for entry in found), device, job.target)
         self._code = next(entry.code for entry in found if entry.device.name == self.device.name)
 
     @property

@@ -88,24 +88,15 @@ class Device:
     facts: Mapping[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Needs:
-    """What a target needs."""
-
-    target: str
-    capability: int  # 80 for 8.0, or later; 0 for a CPU
-
-
-def suitable(needs: Needs) -> dict[str, Device]:
+def suitable(target: str) -> dict[str, Device]:
     """The devices of this machine that run a target, by PyTorch's names. Raises TuningError if
     there is none."""
-    if not needs.capability:
+    if target == "cpu":
         return {"cpu": Device(devices.name(torch.device("cpu")))}
     if not devices.has_cuda():
-        raise TuningError(f"{needs.target}: there is no CUDA device here")
+        raise TuningError(f"{target}: there is no CUDA device here")
     why = {
-        index: devices.why_unsuitable(needs.target, index)
-        for index in range(torch.cuda.device_count())
+        index: devices.why_unsuitable(target, index) for index in range(torch.cuda.device_count())
     }
     found = {}
     for index in (index for index, reason in why.items() if reason is None):
@@ -117,7 +108,7 @@ def suitable(needs: Needs) -> dict[str, Device]:
             {"sm_count": sm_count, "max_shared_memory": shared_memory},
         )
     if not found:
-        raise TuningError(f"{needs.target}: {next(iter(why.values()))}")
+        raise TuningError(f"{target}: {next(iter(why.values()))}")
     return found
 
 

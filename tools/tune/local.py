@@ -10,7 +10,7 @@ from runtime import BuildError
 from runtime.ondemand import kernels as on_demand
 
 from .errors import LostError
-from .executor import Needs, chosen, suitable
+from .executor import chosen, suitable
 from .worker import ProcessWorker, Setup
 
 
@@ -20,14 +20,14 @@ class LocalExecutor:
     at_once = 2 * (os.cpu_count() or 1)
 
     def __init__(
-        self, family: str, needs: Needs, specs: str | None, device: str | None, patience: float
+        self, family: str, target: str, specs: str | None, device: str | None, patience: float
     ) -> None:
         """Tunes for the devices called `device`, or for the only ones. Raises TuningError."""
         self._family = family
         self._specs = specs
         self._patience = patience
-        found = suitable(needs)
-        self.device = chosen(found.values(), device, needs.target)
+        found = suitable(target)
+        self.device = chosen(found.values(), device, target)
         self._places = [place for place, kind in found.items() if kind.name == self.device.name]
 
     def build(

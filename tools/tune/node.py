@@ -24,7 +24,7 @@ from runtime.ondemand.compilers import Recipe
 from runtime.ondemand.specs import codegen_identity
 
 from .errors import TuningError
-from .executor import Built, Device, Needs, Timed, suitable
+from .executor import Built, Device, Timed, suitable
 from .shipping import Packed, Specs, pack_up, unpack, unpack_specs
 from .worker import ProcessWorker, Setup
 
@@ -38,7 +38,7 @@ class Job:
     """What is tuned."""
 
     family: str
-    needs: Needs
+    target: str
     specs: Specs | None  # None: every node has the family installed
 
 
@@ -92,11 +92,11 @@ def introduce(job: Job) -> Found | str:
     """The device that this process has; or why none suits."""
     _know(job)
     try:
-        device = next(iter(suitable(job.needs).values()))
+        device = next(iter(suitable(job.target).values()))
     except TuningError as error:
         return str(error)
     architectures = None if device.capability is None else [str(device.capability)]
-    recipe = on_demand.recipe(f"{job.family}.{job.needs.target}.", architectures)
+    recipe = on_demand.recipe(f"{job.family}.{job.target}.", architectures)
     return Found(device, recipe.isas or recipe.architectures)
 
 
@@ -122,7 +122,7 @@ def build(job: Job, key: str, code: Sequence[str], expected: str) -> Packed | Bu
     Raises TuningError if this node would build something else.
     """
     _know(job)
-    asked = request(job.family, key, code, job.needs.capability > 0)
+    asked = request(job.family, key, code, job.target != "cpu")
     if asked.id != expected:
         raise TuningError(f"{key}: its compilers, flags or specs changed since it was first asked")
     try:
@@ -144,7 +144,7 @@ class Measurer:
     def begin(self, job: Job, name: str, patience: float) -> None:
         """Looks for a device called `name`. Raises TuningError if it is another."""
         specs = _know(job)
-        place, device = next(iter(suitable(job.needs).items()))
+        place, device = next(iter(suitable(job.target).items()))
         if device.name != name:
             raise TuningError(
                 f"it gave {device.name}, expected {name}: the GPUs of one node must be of one kind"

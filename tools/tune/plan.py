@@ -33,14 +33,6 @@ class ShapePlan:
     incumbents: tuple[Configuration, ...]
 
 
-@dataclass(frozen=True)
-class Plan:
-    """The plans of all shapes, and in words what was left of the set."""
-
-    shape_plans: tuple[ShapePlan, ...]
-    summary: str
-
-
 def plan(
     family: Family,
     target: Target,
@@ -48,9 +40,9 @@ def plan(
     device: Device,
     set_name: str | None,
     where: str | None,
-) -> Plan:
+) -> tuple[list[ShapePlan], str]:
     """The configurations of a set for which `where` holds, by shape, less what cannot run on the
-    device, and what costs too much.
+    device, and what costs too much; and in words what was left of the set.
 
     Args:
         family: of the kernels.
@@ -99,7 +91,7 @@ def plan(
     if shapes.cost:
         cost = shapes.cost.text
         summary += f" (estimates of at most {shapes.within:g} times the least, {cost})"
-    return Plan(tuple(shape_plans), summary)
+    return shape_plans, summary
 
 
 def _of_rows(target: Target, shape: Shape, device: Device) -> list[Configuration]:

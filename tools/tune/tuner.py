@@ -31,7 +31,7 @@ from . import rows, shipping
 from .code import code_hash, offence, toolchain
 from .elimination import Elimination, Result, Round
 from .errors import CandidateError, InputsError, LostError, TuningError
-from .executor import Built, Executor, Needs, Worker
+from .executor import Built, Executor, Worker
 from .journal import Journal
 from .local import LocalExecutor
 from .node import Job
@@ -181,11 +181,10 @@ class Tuner:
         return shapes
 
     def _make_executor(self, source: Source) -> Executor:
-        options, target = self._options, self._target
-        needs = Needs(target.name, target.capability)
+        options, target = self._options, self._target.name
         if options.ray is None:
             return LocalExecutor(
-                options.family, needs, options.specs, options.device, options.patience
+                options.family, target, options.specs, options.device, options.patience
             )
         try:
             from .cluster import RayExecutor
@@ -197,17 +196,17 @@ class Tuner:
                 "and on the nodes"
             ) from None
         specs = None if options.specs is None else shipping.collect(source, self._family)
-        job = Job(options.family, needs, specs)
+        job = Job(options.family, target, specs)
         return RayExecutor(options.ray, job, options.device, options.patience)
 
     def run(self) -> list[dict[str, Any]]:
         """Tunes; the rows. What the budget leaves no time for has none, or is called a tie."""
         options = self._options
-        planned = plan(
+        shape_plans, summary = plan(
             self._family, self._target, self._shapes, self.device, options.set_name, options.where
         )
-        self._say(planned.summary)
-        self._states = [_ShapeState(shape_plan) for shape_plan in planned.shape_plans]
+        self._say(summary)
+        self._states = [_ShapeState(shape_plan) for shape_plan in shape_plans]
         self._build()
         self._begin_elimination()
         for number in range(len(PASSES)):
