@@ -149,7 +149,7 @@ def _make(key: str, build: bool | None, compiles: bool) -> Kernel:
             f"{pack}: {pack.library(family)} lacks {key}, which its manifest names: reinstall it"
         ) from None
     used.note(key)
-    if packs.single(family, key) is not None:
+    if pack is not packs.owner(family):
         _next_look[key] = time.monotonic() + _LOOK
     kernel_class: type[Kernel] = packs.face(pack, family)
     return kernel_class.of_key(key)(info, native, through_operator)

@@ -204,7 +204,6 @@ def _renamed(method: FunctionType, key: str) -> FunctionType:
     """A copy that error messages call by the key and what it takes."""
     copy = FunctionType(method.__code__, method.__globals__, method.__name__, method.__defaults__)
     copy.__kwdefaults__, copy.__annotations__ = method.__kwdefaults__, method.__annotations__
-    copy.__module__, copy.__doc__ = method.__module__, method.__doc__
     copy.__qualname__ = f"{key} takes {_plain_signature(method)}: {method.__name__}"
     return copy
 

@@ -87,9 +87,10 @@ def why_unavailable(pack: Pack, target: Target, shared_memory: int) -> str | Non
     return None if None in reasons else reasons[0]
 
 
-def _state(family: Family, target: Target, kernel: Generated) -> tuple[bool, str | None]:
+def _state(
+    pack: Pack, family: Family, target: Target, kernel: Generated
+) -> tuple[bool, str | None]:
     """Whether a kernel's pack holds its code, and why it cannot run here."""
-    pack = packs.of(family.name, kernel.key)
     if f"{family.name}.{target.name}" not in pack.targets:
         return False, why_not_built(family, target)
     return True, why_unavailable(pack, target, kernel.shared_memory)
@@ -124,7 +125,7 @@ def infos_of(
         pack = packs.of(family.name, kernel.key)
         state = pack, kernel.shared_memory
         if state not in states:
-            states[state] = (False, unasked) if unasked else _state(family, target, kernel)
+            states[state] = (False, unasked) if unasked else _state(pack, family, target, kernel)
         built, reason = states[state]
         used = manifest.resources(pack).get(kernel.key)
         yield KernelInfo(

@@ -29,6 +29,7 @@ std::string attribute_text(PyObject* tensor, const char* name);
 // What one call has found so far; arrays are indexed as the family's tensors and scalars are.
 struct Kernel::Call {
   Torch& torch = Torch::get();
+  const bool is_grad_enabled = torch.grad_enabled();
   TensorInfo tensors[kMaxTensors];
   BoundTensor bound[kMaxTensors];
   std::int64_t symbols[kMaxSymbols];

@@ -127,7 +127,7 @@ void Kernel::check_device(Call& call, const TensorArgument& argument, const Tens
 
 std::string Kernel::no_gradient(const Call& call, const char* name,
                                 const TensorInfo& tensor) const {
-  if (!call.torch.requires_grad(tensor.object) || !call.torch.grad_enabled()) return {};
+  if (!call.is_grad_enabled || !call.torch.requires_grad(tensor.object)) return {};
   return text(name, ": requires_grad is set and grad mode is on, but ", family_.name,
               " has no gradient for it; call it under torch.no_grad() or pass ", name, ".detach()");
 }
@@ -149,8 +149,12 @@ void Kernel::check_writable(const Call& call, const TensorArgument& argument,
                                "torch.inference_mode() alone; pass a clone"));
 }
 
+// PyTorch negates lazily what is the imaginary part of a conjugate, whose elements are apart. Most
+// tensors' are not, which is told without asking PyTorch.
 void Kernel::check_negative(Call& call, const TensorArgument& argument,
                             const TensorInfo& tensor) const {
+  const int last = tensor.rank - 1;
+  if (last >= 0 && tensor.shape[last] > 1 && tensor.strides[last] == 1) return;
   if (call.torch.has_neg_bit(tensor.object))
     throw InvalidArgument(
         text(argument.name,

@@ -83,6 +83,7 @@ class Attribute {
   Attribute() = default;
   Attribute(const nb::object& instance, const char* name);
   nb::object operator()(PyObject* self) const;
+  bool is_there(PyObject* self) const;  // whether getting it raises no error
 
  private:
   nb::object descriptor_;
@@ -102,6 +103,7 @@ class Torch {
   // FakeTensorMode, …), a function mode (make_fx before autograd pushes one), torch.jit.trace, or
   // forward-mode differentiation.
   bool is_intercepted();
+  bool is_forward_differentiated();
 
   // Whether it is not an instance of a subclass that may do otherwise than tensors do.
   bool is_plain(PyObject* object) const {
@@ -147,8 +149,8 @@ class Torch {
   PyTypeObject* tensor_type_;
   PyTypeObject* parameter_type_;
   nb::object dispatch_;  // torch.Tensor.__torch_dispatch__
-  Method is_neg_, is_inference_;
-  Attribute requires_grad_;
+  Method is_neg_;
+  Attribute requires_grad_, version_;
   const dlpack::ExchangeApi* api_ = nullptr;
   bool use_api_ = false;
   Function num_dispatch_modes_, num_function_modes_, is_tracing_;

@@ -51,6 +51,20 @@ def refused(message, *tensors, vector=1, least=1, **options):
         run(vector, least)(*tensors, **options)
 
 
+def test_lazily_negated_views():
+    """PyTorch's are the imaginary parts of conjugates."""
+    x, w, bias, factor = inputs()
+    negative = torch.randn(M, N, dtype=torch.complex64).conj().imag
+    assert negative.is_neg()
+    refused("x: got a lazily negated view", negative, w, bias, factor)
+    near(
+        run()(negative.resolve_neg(), w, bias, factor),
+        expected(negative.resolve_neg(), w, bias, factor),
+    )
+    rows = torch.empty(M, dtype=torch.complex64).conj().imag
+    refused("out (y): got a lazily negated view", x, w, bias, factor, out=(rows, torch.empty(())))
+
+
 @pytest.mark.parametrize("vector", [1, 16])
 def test_a_last_dimension_with_a_stride(vector):
     """Whole vectors are asked of no tensor that has none."""

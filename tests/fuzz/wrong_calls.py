@@ -207,7 +207,7 @@ _TENSORS: list[Callable[[torch.Tensor], Any]] = [
     lambda t: torch.Tensor._make_wrapper_subclass(_Dispatching, t.shape, dtype=t.dtype),
     lambda t: torch.nn.Parameter(t.float()),
     lambda t: t.float().requires_grad_(),
-    lambda t: torch._neg_view(t.float()),
+    lambda t: torch.complex(t.float(), t.float()).conj().imag,
     lambda t: t.to(torch.complex64).conj(),
     lambda t: torch._efficientzerotensor(t.shape, dtype=t.dtype),
     lambda t: t[:0],
