@@ -59,6 +59,16 @@ class Selector:
     ) -> _Result: ...
     def forget(self) -> None: ...
 
+class OperatorCall:
+    def __init__(
+        self,
+        described: Callable[[], tuple[str, int, tuple[str, ...], tuple[str, ...], tuple[str, ...]]],
+        known: Callable[[str], object],
+        is_device_next: Callable[[int], bool] | None,
+        otherwise: Callable[..., object],
+    ) -> None: ...
+    def call(self, *arguments: object, **options: object) -> object: ...
+
 class Library:
     def __init__(
         self, path: str | os.PathLike[str], architectures: tuple[str, ...] = ...

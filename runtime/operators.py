@@ -24,6 +24,7 @@ from codegen.packs import PACK_JSON, Pack, PackError
 from codegen.spec import expressions
 from codegen.spec.where import manifest_scope
 from runtime import manifest, packs
+from runtime._native import OperatorCall
 from runtime.errors import InvalidArgument, unexpected
 from runtime.handle import Inputs, Kernel, Out, Result, Scalar
 from runtime.when_imported import when_imported
@@ -110,22 +111,12 @@ class _Operator:
         return tuple(a.name for a in self.outputs)
 
     @functools.cached_property
-    def flags(self) -> tuple[str, ...]:
-        """What asks for each optional output."""
-        return tuple(f"return_{a.name}" for a in self.outputs if a.optional)
-
-    @functools.cached_property
     def saved(self) -> frozenset[str]:
         """The inputs and outputs that a backward may look at."""
         gradient = self.family.gradient
         if isinstance(gradient, DeclaredGradient):
             return frozenset(p.name for p in gradient.tensors if p.what in ("input", "output"))
         return frozenset(a.name for a in self.family.tensors)
-
-    @functools.cached_property
-    def defaults(self) -> tuple[tuple[None, ...], tuple[bool, ...]]:
-        """Of a call without options: its scalars, and whether it asks for each optional output."""
-        return (None,) * len(self.scalars), (False,) * len(self.flags)
 
     @functools.cached_property
     def shapes(self) -> list[list[expressions.Expression]]:
@@ -177,8 +168,13 @@ class _Operator:
             names = [a.name for a in arguments]
             written = [a.name for a in arguments if a.alias_info and a.alias_info.is_write]
             _library.define(text)  # type: ignore[no-untyped-call]  # PyTorch's
-            _library.impl(operator, _unpacked(run), "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]  # PyTorch's
-            autograd = self._autograd(operator, run, in_place)
+            described = functools.partial(self._described, in_place)
+            plainly = functools.partial(OperatorCall, described, self.known)
+            below = plainly(None, _unpacked(run)).call
+            _library.impl(operator, below, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]  # PyTorch's
+            autograd = self._autograd(operator, in_place)
+            if _HAS_NUMBERS:
+                autograd = plainly(_is_device_next, autograd).call
             when_imported("torch.utils.flop_counter", functools.partial(self._count, operator))
             when_imported("torch.distributed.tensor", functools.partial(self._shard, operator))
             _library.impl(operator, autograd, "Autograd", with_keyset=True)  # type: ignore[no-untyped-call]  # PyTorch's
@@ -217,22 +213,22 @@ class _Operator:
 
         sharding.register(self, f"{NAMESPACE}::{name}", _library)
 
-    def _autograd(self, name: str, run: Callable[..., Any], in_place: bool) -> Callable[..., Any]:
+    def _described(self, in_place: bool) -> tuple[Any, ...]:
+        """What OperatorCall needs to know of the arguments."""
+        asking = [a.name if in_place else f"return_{a.name}" for a in self.outputs if a.optional]
+        outputs = self.output_names if in_place else ()
+        return self.name, len(self.inputs), self.scalar_names, tuple(asking), outputs
+
+    def _autograd(self, name: str, in_place: bool) -> Callable[..., Any]:
         """What autograd calls of the operator: it differentiates a call or refuses to."""
 
         def call(keys: Any, key: str, *inputs: Any, **options: Any) -> Any:
-            tensors = (*inputs, *map(options.get, self.output_names)) if in_place else inputs
-            is_asked = _may_ask_gradient(tensors)
-            if not is_asked and (
-                _is_backend_next_of(keys.raw_repr()) if _HAS_NUMBERS else _is_backend_next(keys)
-            ):
-                return run(key, inputs, options)  # as redispatching would, which costs as much
             below = keys & torch._C._after_autograd_keyset
             operator = getattr(getattr(torch.ops, NAMESPACE), name).default
             below_autograd = functools.partial(operator.redispatch, below, key)
             named = {a.name: t for a, t in zip(self.inputs, inputs, strict=False)}
             given = {**named, **{name: options.get(name) for name in self.output_names}}
-            if not is_asked or not self._asks_gradient(given, in_place):
+            if not self._asks_gradient(given, in_place):
                 return below_autograd(*inputs, **options)
             sharding = sys.modules.get("runtime.sharding")
             if sharding is not None and sharding.is_sharded(inputs):
@@ -352,30 +348,18 @@ class _Operator:
         return next(t for a, t in known if t is not None and not a.on_host)
 
     def _run(self, key: str, given: Inputs, options: Mapping[str, Any]) -> Result:
-        kernel, inputs = self._kernel(key, given, options)
-        scalars, requested = self.defaults
-        if options:
-            scalars = tuple(map(options.get, self.scalar_names))
-            requested = tuple([options.get(name, False) for name in self.flags])
-        return kernel._native.run(inputs, scalars, requested, None)
+        call, inputs, scalars = self._arguments(given, options)
+        return self._kernel(key, call)._native.run(inputs, scalars, call().requested, None)
 
-    def _kernel(self, key: str, given: Inputs, options: Mapping[str, Any]) -> tuple[Kernel, Inputs]:
-        """The kernel of a call, and all its inputs. Most calls' key is known: these are quick."""
-        kernel = self.known(key)
-        if kernel is None or len(given) < len(self.inputs):
-            call, given, _ = self._arguments(given, options)
-            kernel = kernel or self.find(key, call)
+    def _kernel(self, key: str, call: Call) -> Kernel:
+        kernel = self.known(key) or self.find(key, call)
         self._check_family(kernel.info)
-        return kernel, given
+        return kernel
 
     def _run_out(self, key: str, given: Inputs, options: Mapping[str, Any]) -> None:
-        kernel, inputs = self._kernel(key, given, options)
-        scalars = tuple(map(options.get, self.scalar_names))
-        written = tuple(map(options.get, self.output_names))
-        requested = tuple(
-            [t is not None for a, t in zip(self.outputs, written, strict=True) if a.optional]
-        )
-        kernel._native.run(inputs, scalars, requested, tuple([t for t in written if t is not None]))
+        call, inputs, scalars = self._arguments(given, options)
+        written = tuple(t for t in map(options.get, self.output_names) if t is not None)
+        self._kernel(key, call)._native.run(inputs, scalars, call().requested, written)
 
     def _fake(self, key: str, given: Inputs, options: Mapping[str, Any]) -> Result:
         call, inputs, scalars = self._arguments(given, options)
@@ -426,27 +410,11 @@ class _Operator:
                 )
 
 
-def _may_ask_gradient(tensors: Sequence[torch.Tensor | None]) -> bool:
-    """Whether _asks_gradient has to look: quick, since most calls are not differentiated."""
-    if forward_ad._current_level >= 0:
-        return True
-    if torch.is_grad_enabled():
-        for tensor in tensors:
-            if tensor is not None and tensor.requires_grad:
-                return True
-    return False
-
-
-def _is_backend_next(keys: Any) -> bool:
+def _is_device_next(keys: int) -> bool:
     """Whether of these dispatch keys a kernel of a device follows autograd's: no mode, transform or
     subclass is between them."""
-    below = keys & torch._C._after_autograd_keyset
+    below = torch._C.DispatchKeySet.from_raw_repr(keys) & torch._C._after_autograd_keyset
     return below.highestPriorityTypeId() in (torch._C.DispatchKey.CPU, torch._C.DispatchKey.CUDA)
-
-
-@functools.cache
-def _is_backend_next_of(keys: int) -> bool:
-    return _is_backend_next(torch._C.DispatchKeySet.from_raw_repr(keys))
 
 
 _HAS_NUMBERS = hasattr(torch._C.DispatchKeySet, "raw_repr")  # PyTorch 2.4 lacks it

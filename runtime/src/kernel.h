@@ -52,6 +52,7 @@ class Kernel {
   nb::tuple trace(nb::tuple inputs, nb::tuple scalars, nb::tuple requested, nb::object out);
 
   const char* key() const { return entry_.key; }
+  const char* family() const { return family_.name; }
 
  private:
   friend class Selector;  // which has read a call's tensors

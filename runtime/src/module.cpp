@@ -11,6 +11,7 @@
 #include "errors.h"
 #include "kernel.h"
 #include "library.h"
+#include "operator_call.h"
 #include "pack_library.h"
 #include "processor.h"
 #include "selector.h"
@@ -97,4 +98,8 @@ NB_MODULE(_native, module) {
       .def("call", &Selector::call, "inputs"_a, "scalars"_a, "requested"_a, "out"_a.none(),
            "flags"_a, "permuted"_a)
       .def("forget", &Selector::forget);
+  nb::class_<OperatorCall>(module, "OperatorCall")
+      .def(nb::init<nb::object, nb::object, nb::object, nb::object>(), "described"_a, "known"_a,
+           "is_device_next"_a.none(), "otherwise"_a)
+      .def("call", &OperatorCall::call);
 }
