@@ -127,6 +127,7 @@ class Gradient:
     inputs: tuple[str, ...]  # that have one
     outputs: tuple[str, ...]  # whose gradients it takes
     keeps: tuple[str, ...]  # optional outputs that it needs
+    when: str = left_out("True")  # for which calls: an expression
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,6 +154,14 @@ class DeclaredGradient:
     parameters: Mapping[str, str]  # of the kernel: expressions
     returns: Mapping[str, str]  # by input: its output, or its tensor that is changed in place
     requires: tuple[Rule, ...] = left_out(())  # of a call that is differentiated
+    when: str = left_out("True")  # for which calls: an expression
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gradients:
+    """Several, of which a call has the first whose condition holds."""
+
+    cases: tuple[Gradient | DeclaredGradient, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,7 +264,7 @@ class Family:
     trace: Trace | None
     build: BuildSettings = left_out(_NO_BUILD)  # noqa: RUF009 - a field
     reference: str | None  # "reference.py:attention", within the folder
-    gradient: Gradient | DeclaredGradient | None
+    gradient: Gradient | DeclaredGradient | Gradients | None
     shards: tuple[Shard, ...] = left_out(())
     operations: str | None = left_out(None)  # an expression
     fronts: tuple[Front, ...]
@@ -281,6 +290,13 @@ class Family:
     def scalars(self) -> tuple[Scalar, ...]:
         """The other arguments."""
         return tuple(a for a in self.arguments if isinstance(a, Scalar))
+
+    @property
+    def gradients(self) -> tuple[Gradient | DeclaredGradient, ...]:
+        """What gives its gradients: of a call, the first whose condition holds."""
+        if isinstance(self.gradient, Gradients):
+            return self.gradient.cases
+        return () if self.gradient is None else (self.gradient,)
 
     @property
     def optional_tensors(self) -> tuple[str, ...]:

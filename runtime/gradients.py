@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from codegen.manifest import DeclaredGradient, Family, Passed
+from codegen.manifest import DeclaredGradient, Family
 from codegen.spec.expressions import Expression, parse, scalar_kind
 from codegen.spec.where import parameter_kind
 from runtime import manifest
@@ -36,14 +36,17 @@ class _Plan:
     flags: tuple[Any, ...]  # the front's own defaults
     parameters: tuple[tuple[Expression, type], ...]  # of the kernel: the flags behind them
     scalars: tuple[Expression | None, ...]
-    defaults: Mapping[str, Expression]  # of the scalars that expressions name
+    shapes: Mapping[str, list[Expression]]  # of zeros
+    named: frozenset[str]  # by expressions
     again: frozenset[str]  # the inputs that have gradients in turn
     requires: tuple[tuple[Expression, str], ...]  # of a call, and why
 
 
 @functools.cache
-def _plan(operator: _Operator) -> _Plan:
-    gradient, scope = operator.family.gradient, operator.scope
+def _plan(operator: _Operator, when: str) -> _Plan:
+    """That of its gradient for such calls."""
+    scope = operator.scope
+    gradient = next(g for g in operator.family.gradients if g.when == when)
     assert isinstance(gradient, DeclaredGradient)
     other = manifest.family(gradient.family)
     parameters = {
@@ -56,8 +59,12 @@ def _plan(operator: _Operator) -> _Plan:
         for scalar, text in zip(other.scalars, gradient.scalars, strict=True)
     )
     requires = tuple((parse(rule.that, scope, "bool"), rule.because) for rule in gradient.requires)
+    shapes = {
+        argument.name: [parse(dim, scope, "int") for dim in passed.shape]
+        for argument, passed in zip(other.inputs, gradient.tensors, strict=True)
+    }
     found = [expression for expression, _ in (*parameters.values(), *requires)]
-    named = {name for e in (*found, *scalars) if e is not None for name in e.names}
+    found += [dim for shape in shapes.values() for dim in shape]
     front, flags = of_family(other.name, tuple(parameters))
     return _Plan(
         gradient=gradient,
@@ -66,12 +73,11 @@ def _plan(operator: _Operator) -> _Plan:
         flags=flags,
         parameters=tuple(parameters.values()),
         scalars=scalars,
-        defaults={
-            scalar.name: parse(scalar.default, scope)
-            for scalar in operator.scalars
-            if scalar.name in named and scalar.default is not None
-        },
-        again=frozenset(other.gradient.inputs if other.gradient else ()),
+        shapes=shapes,
+        named=frozenset(name for e in (*found, *scalars) if e is not None for name in e.names),
+        again=frozenset.intersection(*(frozenset(g.inputs) for g in other.gradients))
+        if other.gradients
+        else frozenset(),
         requires=requires,
     )
 
@@ -82,11 +88,13 @@ class Backward:
 
     Attributes:
         operator: of the family that was called.
+        plan: what gives its gradients takes.
         info: the kernel that was called.
         scope: what expressions may name of the call: sizes, scalars, and which tensors there are.
     """
 
     operator: _Operator
+    plan: _Plan
     info: KernelInfo
     scope: Mapping[str, Any]
 
@@ -95,7 +103,7 @@ class Backward:
     ) -> Tensors:
         """The gradients of the inputs that are `needed`, of inputs and outputs that were saved and
         of the outputs' gradients."""
-        plan = _plan(self.operator)
+        plan = self.plan
         returns = plan.gradient.returns
         wished = {returns[name] for name in needed}
         given: dict[str, torch.Tensor | None] = {}
@@ -108,7 +116,9 @@ class Backward:
             elif passed.what == "gradient" and self.scope[passed.name]:
                 tensor = _laid_out(gradients[passed.name])
             elif passed.what == "zeros" and (argument.name in wished or not argument.optional):
-                tensor = self._zeros(passed, gradients[plan.gradient.outputs[0]])
+                shape = [self._value(dim) for dim in plan.shapes[argument.name]]
+                dtype = DTYPES[str(self.info.parameters.get(passed.dtype, passed.dtype))]
+                tensor = gradients[plan.gradient.outputs[0]].new_zeros(shape, dtype=dtype)
             if passed.contiguous and tensor is not None:
                 tensor = tensor.contiguous()
             given[argument.name] = tensor
@@ -131,16 +141,10 @@ class Backward:
     def _value(self, expression: Expression) -> Any:
         return extent(expression, self.scope, self.info)
 
-    def _zeros(self, passed: Passed, like: torch.Tensor) -> torch.Tensor:
-        names = self.operator.scope
-        shape = [self._value(parse(dim, names, "int")) for dim in passed.shape]
-        dtype = self.info.parameters.get(passed.dtype, passed.dtype)
-        return like.new_zeros(shape, dtype=DTYPES[str(dtype)])
-
     def _refusing(self, found: dict[str, torch.Tensor]) -> Tensors:
         """The same, which autograd cannot differentiate again, and says so once it is asked to."""
         message = (
-            f"{self.operator.name}: its gradients are {_plan(self.operator).other.name}'s, which "
+            f"{self.operator.name}: its gradients are {self.plan.other.name}'s, which "
             "has none: they cannot be differentiated again"
         )
         refuse = torch._C._functions.DelayedError(message.encode(), len(found))
@@ -151,6 +155,7 @@ class Backward:
 
 def of_call(
     operator: _Operator,
+    gradient: DeclaredGradient,
     info: KernelInfo,
     inputs: Inputs,
     scalars: tuple[Scalar, ...],
@@ -158,19 +163,14 @@ def of_call(
 ) -> Backward:
     """The backward of a call with these arguments; `asked` are the outputs, and whether each is
     computed. Raises InvalidArgument if the call has no gradient."""
-    plan = _plan(operator)
-    scope = {**info.parameters, **info.derived, **operator.symbols_of(inputs), **asked}
-    for scalar, value in zip(operator.scalars, scalars, strict=True):
-        if value is None and scalar.name in plan.defaults:
-            value = extent(plan.defaults[scalar.name], scope, info)
-            value = scalar.values[value] if scalar.values else value
-        scope[scalar.name] = value
+    plan = _plan(operator, gradient.when)
+    scope = operator.values_of(info, inputs, scalars, asked, plan.named)
     for that, because in plan.requires:
         if not extent(that, scope, info):
             raise InvalidArgument(
                 f"{operator.name}: its gradient requires {that.text}, because {because}"
             )
-    return Backward(operator, info, scope)
+    return Backward(operator, plan, info, scope)
 
 
 def _laid_out(gradient: torch.Tensor) -> torch.Tensor:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -111,28 +111,26 @@ class _Operator:
         return tuple(a.name for a in self.outputs)
 
     @functools.cached_property
-    def saved(self) -> frozenset[str]:
-        """The inputs and outputs that a backward may look at."""
-        gradient = self.family.gradient
-        if isinstance(gradient, DeclaredGradient):
-            return frozenset(p.name for p in gradient.tensors if p.what in ("input", "output"))
-        return frozenset(a.name for a in self.family.tensors)
-
     @functools.cached_property
     def shapes(self) -> list[list[expressions.Expression]]:
         """The outputs' extents."""
         return [[expressions.parse(d, self.scope, "int") for d in a.dims] for a in self.outputs]
 
     @functools.cached_property
-    def sizes(self) -> dict[str, expressions.Expression | None]:
-        """The scalars that the outputs' extents name, and their defaults."""
-        named = {name for dims in self.shapes for dim in dims for name in dim.names}
-        names = {**self._constants, **self.call_scope}
-        return {
-            a.name: None if a.default is None else expressions.parse(a.default, names, "int")
-            for a in self.scalars
-            if a.name in named
-        }
+    def sizes(self) -> frozenset[str]:
+        """What the outputs' extents name."""
+        return frozenset(name for dims in self.shapes for dim in dims for name in dim.names)
+
+    @functools.cached_property
+    def scalar_defaults(self) -> dict[str, expressions.Expression]:
+        names = {**self.scope, **dict.fromkeys(expressions.DEVICE_FACTS, expressions.INT)}
+        found = ((a.name, a.default) for a in self.scalars)
+        return {name: expressions.parse(text, names) for name, text in found if text is not None}
+
+    @functools.cached_property
+    def conditions(self) -> tuple[expressions.Expression, ...]:
+        """For which calls each of its gradients is."""
+        return tuple(expressions.parse(g.when, self.scope, "bool") for g in self.family.gradients)
 
     @functools.cached_property
     def operations(self) -> expressions.Expression | None:
@@ -228,22 +226,40 @@ class _Operator:
             below_autograd = functools.partial(operator.redispatch, below, key)
             named = {a.name: t for a, t in zip(self.inputs, inputs, strict=False)}
             given = {**named, **{name: options.get(name) for name in self.output_names}}
-            if not self._asks_gradient(given, in_place):
+            asks = torch.is_grad_enabled() and any(
+                t is not None and t.requires_grad for t in inputs
+            )
+            gradient = self._gradient(key, inputs, options) if asks and not in_place else None
+            if not self._asks_gradient(given, gradient, in_place):
                 return below_autograd(*inputs, **options)
             sharding = sys.modules.get("runtime.sharding")
             if sharding is not None and sharding.is_sharded(inputs):
                 return sharding.run(self, operator, key, inputs, options)  # parts have gradients
-            gradient = self.family.gradient
             assert gradient is not None
             options |= {f"return_{name}": True for name in gradient.keeps}
             differentiated = _Differentiated(
                 functools.partial(below_autograd, **options),
                 self._backward(gradient, key, inputs, options),
                 self,
+                gradient,
             )
             return _plain(_Differentiable.apply(differentiated, *inputs))  # type: ignore[no-untyped-call]  # PyTorch's
 
         return call
+
+    def _gradient(
+        self, key: str, given: Inputs, options: Mapping[str, Any]
+    ) -> Gradient | DeclaredGradient | None:
+        """What gives a call's gradients: the first whose condition holds."""
+        gradients = self.family.gradients
+        if not gradients or gradients[0].when == "True":
+            return next(iter(gradients), None)
+        call, inputs, scalars = self._arguments(given, options)
+        info = self.describe(key, call)
+        named = frozenset().union(*(condition.names for condition in self.conditions))
+        scope = self.values_of(info, inputs, scalars, self._asked(options), named)
+        cases = zip(self.conditions, gradients, strict=True)
+        return next((gradient for when, gradient in cases if extent(when, scope, info)), None)
 
     def _backward(
         self,
@@ -256,7 +272,7 @@ class _Operator:
         call, inputs, scalars = self._arguments(given, options)
         info = self.describe(key, call)
         if isinstance(gradient, DeclaredGradient):
-            return self.backward(self, info, inputs, scalars, self._asked(options))
+            return self.backward(self, gradient, info, inputs, scalars, self._asked(options))
         named = zip(self.inputs, inputs, strict=True)
         make = packs.specs_function(packs.of(self.name), gradient.module, gradient.function)
         backward = make(
@@ -272,9 +288,13 @@ class _Operator:
             a.name: not a.optional or options.get(f"return_{a.name}", False) for a in self.outputs
         }
 
-    def _asks_gradient(self, given: Mapping[str, Any], in_place: bool) -> bool:
+    def _asks_gradient(
+        self,
+        given: Mapping[str, Any],
+        gradient: Gradient | DeclaredGradient | None,
+        in_place: bool,
+    ) -> bool:
         """Whether autograd asks for gradients. Raises InvalidArgument if there is none."""
-        gradient = None if in_place else self.family.gradient
         asks = False
         for name, tensor in given.items():
             if tensor is None:
@@ -288,7 +308,7 @@ class _Operator:
                     )
             if torch.is_grad_enabled() and tensor.requires_grad:
                 if gradient is None or name not in gradient.inputs:
-                    how = " when it writes into out" if in_place and self.family.gradient else ""
+                    how = " when it writes into out" if in_place and self.family.gradients else ""
                     raise InvalidArgument(
                         f"{name}: requires_grad is set and grad mode is on, but "
                         f"{self.family.name} has no gradient for it{how}; call it under "
@@ -342,6 +362,24 @@ class _Operator:
                     found.setdefault(dim, extent)
         return found
 
+    def values_of(
+        self,
+        info: KernelInfo,
+        inputs: Inputs,
+        scalars: tuple[Scalar, ...],
+        asked: Mapping[str, bool],
+        named: Container[str],
+    ) -> dict[str, Any]:
+        """What expressions may name of a call: of scalars that were left out, the defaults of those
+        that are `named`. `asked` are the outputs, and whether each is computed."""
+        scope = {**info.parameters, **info.derived, **asked, **self.symbols_of(inputs)}
+        for scalar, value in zip(self.scalars, scalars, strict=True):
+            if value is None and scalar.name in named and scalar.name in self.scalar_defaults:
+                value = extent(self.scalar_defaults[scalar.name], scope, info)
+                value = scalar.values[value] if scalar.values else value
+            scope[scalar.name] = value
+        return scope
+
     def _first(self, inputs: Inputs) -> torch.Tensor:
         """The first input on the call's device: those that are not on the host are."""
         known = zip(self.inputs, inputs, strict=True)
@@ -367,11 +405,7 @@ class _Operator:
         self._check_family(info)
         self._check_fake(info, inputs)
         asked = self._asked(options)
-        scope = {**info.parameters, **info.derived, **asked, **self.symbols_of(inputs)}
-        values = dict(zip(self.scalar_names, scalars, strict=True))
-        for name, default in self.sizes.items():
-            value = values[name]
-            scope[name] = extent(default, scope, info) if value is None and default else value
+        scope = self.values_of(info, inputs, scalars, asked, self.sizes)
         return _plain(
             [
                 self._new_empty(
@@ -427,6 +461,15 @@ class _Differentiated:
     run: Callable[..., Any]  # of the inputs
     backward: _Backward
     operator: _Operator
+    gradient: Gradient | DeclaredGradient
+
+    @property
+    def saved(self) -> frozenset[str]:
+        """The inputs and outputs that the backward may look at."""
+        if isinstance(self.gradient, DeclaredGradient):
+            passed = self.gradient.tensors
+            return frozenset(p.name for p in passed if p.what in ("input", "output"))
+        return frozenset(a.name for a in self.operator.family.tensors)
 
 
 class _Differentiable(torch.autograd.Function):
@@ -445,8 +488,9 @@ class _Differentiable(torch.autograd.Function):
         ctx.names = [a.name for a in operator.inputs[: len(tensors)]]
         outputs = list(zip(operator.output_names, output, strict=True))
         known = [*zip(ctx.names, tensors, strict=True), *outputs]
-        ctx.save_for_backward(*(t if name in operator.saved else None for name, t in known))
-        flowing = operator.family.gradient.outputs
+        saved = ctx.call.saved
+        ctx.save_for_backward(*(t if name in saved else None for name, t in known))
+        flowing = ctx.call.gradient.outputs
         ctx.mark_non_differentiable(*(tensor for name, tensor in outputs if name not in flowing))
 
     @staticmethod

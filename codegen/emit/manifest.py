@@ -77,6 +77,9 @@ def _family(space: FamilySpace, file_of: Mapping[str, str], fingerprint: str) ->
         fronts=tuple(
             form.Front(module=m, function=f, takes=taken if not m else ()) for m, f in family.fronts
         ),
+        gradient=form.Gradients(cases=family.gradients)
+        if len(family.gradients) > 1
+        else next(iter(family.gradients), None),
         choices=tuple(
             form.Choice(when=row.when.normal, take=dict(row.take)) for row in family.choices
         ),

@@ -94,7 +94,7 @@ class FamilyLoader:
             trace=trace,
             build=BuildLoader(document, self.spec_dir, self.folder).load(written.build, is_cuda),
             reference=written.reference,
-            gradient=self._gradient(file, written, tensors, scalars),
+            gradients=self._gradients(file, written, tensors, scalars),
             shards=self._shards(written, symbols, call_scope, tensors),
             operations=None
             if written.operations is None
@@ -248,12 +248,15 @@ class FamilyLoader:
     def _function(self, file: str, text: str, *place: str | int) -> tuple[str, str]:
         """The module, as it is imported, and the function of it that a text such as
         front.py:function names."""
-        check_file(self.document, self.folder, text, *place)
+        folder, above = self.folder, PurePosixPath(file).parent
+        if text.startswith("../") and folder.parent != self.spec_dir:  # of its group
+            text, folder, above = text[3:], folder.parent, above.parent
+        check_file(self.document, folder, text, *place)
         name, _, function = text.partition(":")
         module = name.removesuffix(".py").split("/")
         if not name.endswith(".py") or not all(n.isidentifier() for n in (*module, function)):
             self.document.report(f"got '{text}', expected file.py:function", *place)
-        return ".".join((*PurePosixPath(file).parent.parts, *module)), function
+        return ".".join((*above.parts, *module)), function
 
     def _shards(
         self,
@@ -277,46 +280,50 @@ class FamilyLoader:
             found.append(Shard(along=tuple(shard.along), when=when.normal))
         return tuple(found)
 
-    def _gradient(
+    def _gradients(
         self,
         file: str,
         written: schema.FamilyFile,
         tensors: Sequence[Tensor],
         scalars: Sequence[Scalar],
-    ) -> Gradient | None:
-        gradient = written.gradient
-        if gradient is None:
-            for scalar in scalars:
-                if scalar.of_gradient:
-                    message = f"'{scalar.name}' is of gradients, which the family has none of"
-                    place = "arguments", scalar.name, "gradient"
-                    self.document.report(message, *place, key=True)
-            return None
-        if changed := [tensor.name for tensor in tensors if tensor.mutated]:
+    ) -> tuple[Gradient, ...]:
+        """The functions that give gradients. Other families that do are found once they are known:
+        codegen/spec/gradient.py."""
+        for scalar in scalars if written.gradient is None else ():
+            if scalar.of_gradient:
+                message = f"'{scalar.name}' is of gradients, which the family has none of"
+                self.document.report(message, "arguments", scalar.name, "gradient", key=True)
+        changed = [tensor.name for tensor in tensors if tensor.mutated]
+        if changed and written.gradient is not None:
             message = f"{', '.join(changed)} changes in place: such a family has no gradient"
             self.document.report(message, "gradient", key=True)
-        if isinstance(gradient, schema.DeclaredGradient):
-            return None  # once the other family is known: codegen/spec/gradient.py
         inputs = [t.name for t in tensors if t.role is Role.INPUT]
         outputs = [t.name for t in tensors if t.role is Role.OUTPUT]
         optional = [t.name for t in tensors if t.role is Role.OUTPUT and t.optional]
-        for member, names, known, what in (
-            ("inputs", gradient.inputs, inputs, "an input"),
-            ("outputs", gradient.outputs, outputs, "an output"),
-            ("keeps", gradient.keeps, optional, "an optional output"),
-        ):
-            for i, name in enumerate(names):
-                if name not in known:
-                    message = f"'{name}' is not {what}{did_you_mean(name, known)}"
-                    self.document.report(message, "gradient", member, i)
-        module, function = self._function(file, gradient.function, "gradient", "function")
-        return Gradient(
-            module=module,
-            function=function,
-            inputs=tuple(gradient.inputs),
-            outputs=tuple(gradient.outputs),
-            keeps=tuple(gradient.keeps),
-        )
+        found = []
+        for place, gradient in written.gradients:
+            if not isinstance(gradient, schema.GradientFunction):
+                continue
+            for member, names, known, what in (
+                ("inputs", gradient.inputs, inputs, "an input"),
+                ("outputs", gradient.outputs, outputs, "an output"),
+                ("keeps", gradient.keeps, optional, "an optional output"),
+            ):
+                for i, name in enumerate(names):
+                    if name not in known:
+                        message = f"'{name}' is not {what}{did_you_mean(name, known)}"
+                        self.document.report(message, *place, member, i)
+            module, function = self._function(file, gradient.function, *place, "function")
+            found.append(
+                Gradient(
+                    module=module,
+                    function=function,
+                    inputs=tuple(gradient.inputs),
+                    outputs=tuple(gradient.outputs),
+                    keeps=tuple(gradient.keeps),
+                )
+            )
+        return tuple(found)
 
 
 def _layouts(tensor: Tensor) -> dict[str, Kind]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from codegen import manifest
 from codegen.dtypes import TABLE
 from codegen.manifest import DeclaredGradient, Passed
 from codegen.spec import schema
 from codegen.spec.checks import check_defaults, load_expression, load_rules
-from codegen.spec.expressions import INT, Kind
+from codegen.spec.expressions import Kind
 from codegen.spec.model import Family, Parameter, ParameterType, Role, Scalar, Tensor
 from codegen.spec.source import Document
 from codegen.words import did_you_mean
@@ -22,6 +22,7 @@ _STRIDES = ("any", "rows", "contiguous")  # the later, the less a kernel takes
 
 def load_gradient(
     document: Document,
+    place: Sequence[str | int],
     written: schema.DeclaredGradient,
     own: Family,
     other: Family,
@@ -29,24 +30,36 @@ def load_gradient(
 ) -> DeclaredGradient:
     """What a call of `other` is passed and returns for a call of `own`; problems go to the document
     of `own`. `again` are the inputs of `other` that have gradients in turn."""
-    return _Loader(document, written, own, other).load(frozenset(again))
+    return _Loader(document, place, written, own, other).load(frozenset(again))
+
+
+def load_condition(
+    document: Document, place: Sequence[str | int], written: schema.Gradient, own: Family
+) -> str:
+    """For which calls of `own` it gives the gradients."""
+    when = load_expression(document, written.when, _scope(own), "bool", *place, "when")
+    check_defaults(document, when, own.scalars, *place, "when")
+    return when.normal
 
 
 class _Loader:
     def __init__(
-        self, document: Document, written: schema.DeclaredGradient, own: Family, other: Family
+        self,
+        document: Document,
+        place: Sequence[str | int],
+        written: schema.DeclaredGradient,
+        own: Family,
+        other: Family,
     ) -> None:
         self.document = document
+        self.place = place
         self.written = written
         self.own = own
         self.other = other
         self.own_tensors = {tensor.name: tensor for tensor in own.tensors}
         self.inputs = [t for t in other.tensors if t.role is Role.INPUT]
-        constants = {p.name: p.kind for p in own.parameters}
-        constants |= {value.name: value.expression.kind for value in own.derived}
-        scalars = {scalar.name: scalar.kind for scalar in own.scalars}
-        self.named = {**constants, **dict.fromkeys(own.symbols, INT), **scalars}
-        self.scope = {**constants, **own.call_scope, **scalars}
+        self.scope = _scope(own)
+        self.named = self.scope.keys() - {t.name for t in own.tensors}
         self.sizes: dict[str, str] = {}  # what the other's symbols are of this one
         self.dtypes: dict[str, str] = {}  # and its dtype parameters
 
@@ -106,7 +119,7 @@ class _Loader:
         return self.own_tensors[passed.name]
 
     def _report(self, message: str, *path: str | int, key: bool = False) -> None:
-        self.document.report(message, "gradient", *path, key=key)
+        self.document.report(message, *self.place, *path, key=key)
 
     def _undecided(self, choices: Iterable[Parameter]) -> dict[str, Parameter]:
         """What a call does not decide already."""
@@ -224,16 +237,17 @@ class _Loader:
         text = self.written.passes.get(name, name if name in self.named else None)
         if text is None:
             return None
-        found = load_expression(self.document, text, self.scope, kind, "gradient", "passes", name)
-        check_defaults(self.document, found, self.own.scalars, "gradient", "passes", name)
+        path = (*self.place, "passes", name)
+        found = load_expression(self.document, text, self.scope, kind, *path)
+        check_defaults(self.document, found, self.own.scalars, *path)
         return found.normal
 
     def _requires(self) -> tuple[manifest.Rule, ...]:
         """What a call must be to have a gradient."""
-        place = ("gradient", "requires")
-        rules = load_rules(self.document, self.written.requires, self.scope, *place)
+        path = (*self.place, "requires")
+        rules = load_rules(self.document, self.written.requires, self.scope, *path)
         for i, rule in enumerate(rules):
-            check_defaults(self.document, rule.that, self.own.scalars, *place, i, "that")
+            check_defaults(self.document, rule.that, self.own.scalars, *path, i, "that")
         return tuple(manifest.Rule(that=r.that.normal, because=r.because) for r in rules)
 
     def _check_returns(self) -> None:
@@ -263,6 +277,16 @@ class _Loader:
                     self.sizes.get(dim.expression.normal, dim.expression.text) for dim in gives.dims
                 )
                 self._report(f"'{returned}' is [{what}], but {name} is {_shape(own)}", *path)
+
+
+def _scope(own: Family) -> dict[str, Kind]:
+    """What expressions may name of a call."""
+    return {
+        **{p.name: p.kind for p in own.parameters},
+        **{value.name: value.expression.kind for value in own.derived},
+        **own.call_scope,
+        **{scalar.name: scalar.kind for scalar in own.scalars},
+    }
 
 
 class _Renamed(ast.NodeTransformer):

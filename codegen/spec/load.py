@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from codegen import manifest
 from codegen.spec import schema
 from codegen.spec.checks import check_defaults, load_expression
 from codegen.spec.expressions import COMPUTE_CAPABILITY, INT
 from codegen.spec.family import FamilyLoader
-from codegen.spec.gradient import load_gradient
+from codegen.spec.gradient import load_condition, load_gradient
 from codegen.spec.model import (
     ChoiceRow,
     Family,
@@ -20,6 +21,7 @@ from codegen.spec.model import (
     Target,
 )
 from codegen.spec.problems import Location, Problem, SpecError, TooManyProblemsError
+from codegen.spec.schema import DeclaredGradient
 from codegen.spec.source import Document
 from codegen.spec.target import TargetLoader
 from codegen.spec.tuning import SHAPES, TUNED, load_shapes, load_tuned
@@ -68,17 +70,11 @@ def load(spec_dirs: Sequence[Path], only: str | None = None) -> tuple[Family, ..
 
     read(only)
     for name, loader in [*loaders.items()]:
-        if isinstance(declared := loader.gradient, schema.DeclaredGradient):
-            if declared.family not in families and only is not None:
-                read(declared.family)
-            if declared.family in families:
-                other = families[declared.family], loaders[declared.family].gradient
-                families[name] = loader.with_gradient(families[name], declared, *other)
-            elif declared.family not in (names := [folder.name for _, folder in found]):
-                message = f"there is no family '{declared.family}'"
-                hint = did_you_mean(declared.family, names)
-                loader.family.report(message + hint, "gradient", "family")
-            problems.extend(loader.problems)
+        for other in [g.family for _, g in loader.gradients if isinstance(g, DeclaredGradient)]:
+            if other not in families and only is not None:
+                read(other)
+        families[name] = loader.with_gradients(families, loaders, [f.name for _, f in found])
+        problems.extend(loader.problems)
     for name, family in families.items():
         in_place = f"{name}_out"
         if in_place in families and any(t.role is Role.OUTPUT for t in family.tensors):
@@ -132,7 +128,7 @@ class _FolderLoader:
         self.folder = folder
         self.family = Document(folder / "family.yaml")
         self.documents = [self.family]
-        self.gradient: schema.Gradient | None = None
+        self.gradients: list[tuple[tuple[str | int, ...], schema.Gradient]] = []
 
     @property
     def problems(self) -> list[Problem]:
@@ -154,7 +150,7 @@ class _FolderLoader:
             self.family.report("no target: add cpu.yaml or smNN.yaml beside this file")
         if written is None:
             return None
-        self.gradient = written.gradient
+        self.gradients = written.gradients
         with suppress(TooManyProblemsError):
             kinds = {document.path.stem != "cpu" for document, _ in targets}
             loader = FamilyLoader(self.family, self.spec_dir, self.folder)
@@ -178,21 +174,42 @@ class _FolderLoader:
             family = replace(family, choices=self._choices(family))
         return None if self.problems else family
 
-    def with_gradient(
+    @property
+    def differentiable(self) -> set[str]:
+        """The inputs that have gradients."""
+        return {
+            name
+            for _, gradient in self.gradients
+            for name in (
+                gradient.returns if isinstance(gradient, DeclaredGradient) else gradient.inputs
+            )
+        }
+
+    def with_gradients(
         self,
-        family: Family,
-        declared: schema.DeclaredGradient,
-        other: Family,
-        others: schema.Gradient | None,
+        families: Mapping[str, Family],
+        loaders: Mapping[str, _FolderLoader],
+        names: Sequence[str],
     ) -> Family:
-        """The family with the gradient that `other` gives it, which has a gradient of its own."""
-        again = list(others.inputs) if isinstance(others, schema.GradientFunction) else []
-        if isinstance(others, schema.DeclaredGradient):
-            again = list(others.returns)
+        """The family with its gradients, which other families give; `names`: those that there are,
+        `families`: those of them without problems."""
+        document, family = self.family, families[self.folder.name]
+        functions = iter(family.gradients)
+        found: list[manifest.Gradient | manifest.DeclaredGradient] = []
         with suppress(TooManyProblemsError):
-            gradient = load_gradient(self.family, declared, family, other, again)
-            family = replace(family, gradient=gradient)
-        return family
+            for place, written in self.gradients:
+                when = load_condition(document, place, written, family)
+                if not isinstance(written, DeclaredGradient):
+                    found.append(replace(next(functions), when=when))
+                elif written.family in families:
+                    other, again = families[written.family], loaders[written.family].differentiable
+                    gradient = load_gradient(document, place, written, family, other, again)
+                    found.append(replace(gradient, when=when))
+                elif written.family not in names:
+                    hint = did_you_mean(written.family, names)
+                    message = f"there is no family '{written.family}'{hint}"
+                    document.report(message, *place, "family")
+        return replace(family, gradients=tuple(found))
 
     def _check_sources(self, targets: Sequence[Target]) -> None:
         """One library holds what all targets compile: no source may be of two of them."""

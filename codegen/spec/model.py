@@ -516,7 +516,7 @@ class Family:
     trace: Trace | None
     build: BuildSettings
     reference: str | None
-    gradient: Gradient | DeclaredGradient | None
+    gradients: tuple[Gradient | DeclaredGradient, ...]
     shards: tuple[Shard, ...]
     operations: Expression | None
     # Modules, as they are imported, and a function of each; "": generated, in the family's face.

@@ -195,7 +195,15 @@ class Trace(Written):
     )
 
 
-class GradientFunction(Written):
+class _OneGradient(Written):
+    when: Text = Field(
+        "True",
+        description="for which calls, over symbols, scalars, parameters and optional tensors; of "
+        "several gradients a call has the first whose condition holds",
+    )
+
+
+class GradientFunction(_OneGradient):
     """A function that gives the family's gradients."""
 
     function: str = Field(
@@ -212,7 +220,7 @@ class GradientFunction(Written):
     )
 
 
-class DeclaredGradient(Written):
+class DeclaredGradient(_OneGradient):
     """Another family of the folder of specs, whose kernels give this one's gradients."""
 
     family: str = Field(description="its name")
@@ -238,6 +246,10 @@ def _gradient_kind(value: Any) -> str:
 Gradient = Annotated[
     Annotated[GradientFunction, Tag("<function>")] | Annotated[DeclaredGradient, Tag("<family>")],
     Discriminator(_gradient_kind),
+]
+_Gradients = Annotated[
+    Annotated[list[Gradient], Tag("<list>")] | Annotated[Gradient, Tag("<one>")],
+    Discriminator(lambda value: "<list>" if isinstance(value, list) else "<one>"),
 ]
 
 
@@ -379,7 +391,7 @@ class FamilyFile(Written):
     trace: Trace | None = Field(None, description="what its traced kernels write, if asked to")
     build: Build | None = Field(None, description="of every target")
     reference: str | None = Field(None, description="file.py:function, the PyTorch oracle")
-    gradient: Gradient | None = Field(None, description="what gives its gradients, if anything")
+    gradient: _Gradients | None = Field(None, description="what gives its gradients, if anything")
     shards: list[Shard] = Field(
         default_factory=list,
         description="how calls of its operators on sharded tensors (DTensor) fall apart",
@@ -395,6 +407,13 @@ class FamilyFile(Written):
         "family offers Python beyond its kernels",
         json_schema_extra={"type": ["string", "object", "array"]},
     )
+
+    @property
+    def gradients(self) -> list[tuple[tuple[str | int, ...], Gradient]]:
+        """Each of what gives gradients, and its place."""
+        if isinstance(self.gradient, list):
+            return [(("gradient", i), one) for i, one in enumerate(self.gradient)]
+        return [] if self.gradient is None else [(("gradient",), self.gradient)]
 
 
 class Choice(Written):

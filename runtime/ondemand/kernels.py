@@ -59,9 +59,9 @@ def load(folder: str | os.PathLike[str]) -> list[str]:
     See `loading.load`."""
     found = [(source, _family_pack(source)) for source in specs.find(Path(folder))]
     for source, pack in found:  # which grows
-        other = _giving_gradients(source, manifest.of_pack(pack, source.family))
-        if other is not None and other not in [known for known, _ in found]:
-            found.append((other, _family_pack(other)))
+        for other in _giving_gradients(source, manifest.of_pack(pack, source.family)):
+            if other not in [known for known, _ in found]:
+                found.append((other, _family_pack(other)))
     for source, _ in found:
         owner = packs.owner(source.family)
         if owner is not None and not _was_built_of(owner, source):
@@ -82,12 +82,10 @@ def load(folder: str | os.PathLike[str]) -> list[str]:
     return [source.family for source, _ in found]
 
 
-def _giving_gradients(source: Source, family: Family) -> Source | None:
-    """The family that gives a family's gradients, if its spec names one."""
-    if not isinstance(family.gradient, DeclaredGradient):
-        return None
-    name = family.gradient.family
-    return next(other for other in specs.find(source.root) if other.family == name)
+def _giving_gradients(source: Source, family: Family) -> list[Source]:
+    """The families that give a family's gradients, if its spec names some."""
+    names = {g.family for g in family.gradients if isinstance(g, DeclaredGradient)}
+    return [other for other in specs.find(source.root) if other.family in names] if names else []
 
 
 def _was_built_of(owner: Pack, source: Source) -> bool:
@@ -142,8 +140,8 @@ def _write_family(store: Cache, request: str, roots: Roots, source: Source, work
     for name in (pack_files.MANIFEST, f"python/{source.family}.py"):
         (made / name).parent.mkdir(parents=True, exist_ok=True)
         (made / name).write_text(generated.files[name], encoding="utf-8")
-    other = _giving_gradients(source, generated.family)
-    read = () if other is None else (roots.name(str(other.folder / specs.FAMILY)),)
+    others = _giving_gradients(source, generated.family)
+    read = tuple(roots.name(str(other.folder / specs.FAMILY)) for other in others)
     dependencies = Dependencies(files=read)
     fingerprint = store.identify(request, dependencies, roots)
     nothing: dict[str, Any] = dict.fromkeys(("targets", "architectures", "isas"), ())

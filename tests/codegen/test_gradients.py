@@ -106,6 +106,30 @@ def test_kernels_do_not_have_what_the_gradient_alone_takes(pair) -> None:
     assert "unknown name 'exact'" in pair.run("list").output
 
 
+def test_of_several_each_has_its_condition_and_its_place(pair) -> None:
+    (pair.demo / "gradient.py").write_text("")
+    one = "{family: demo_gradient, passes: {dy: gradient of y, length: N}, returns: {x: dx}"
+    text = pair.demo.joinpath("family.yaml").read_text().partition("gradient:\n")[0]
+    family = f"""{text}gradient:
+  - {one}, when: mode == mean and not causal}}
+  - {{when: N > 2, function: gradient.py:backward, inputs: [x], outputs: [y]}}
+"""
+    (pair.demo / "family.yaml").write_text(family)
+    assert pair.run("regenerate").status == 0
+    demo, _ = json.loads(pair.tree()["manifest.json"])["families"]
+    named, function = demo["gradient"]["cases"]
+    assert (named["family"], named["when"]) == ("demo_gradient", "mode == 'mean' and (not causal)")
+    assert (function["function"], function["when"]) == ("backward", "N > 2")
+    for old, new, message in (
+        ("N > 2", "M > n", "21:16: unknown name 'n'"),
+        ("N > 2", "N", "21:12: 'N' must be true or false"),
+        ("dy: gradient of y, ", "", "20:37: the family demo_gradient needs 'dy'"),
+        ("inputs: [x]", "inputs: [z]", "21:60: 'z' is not an input"),
+    ):
+        (pair.demo / "family.yaml").write_text(family.replace(old, new))
+        assert f"demo/family.yaml:{message}" in pair.run("list").output
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

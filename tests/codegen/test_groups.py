@@ -63,6 +63,20 @@ def test_yaml_below_a_family_is_none_of_its_specs(workspace) -> None:
     assert family.folder == "demo"
 
 
+def test_a_function_may_be_the_groups(grouped) -> None:
+    specs = grouped.root / "kernel_specs"
+    (specs / "some/gradients.py").write_text("")
+    with (specs / "some/demo/family.yaml").open("a") as file:
+        file.write("gradient: {function: ../gradients.py:of_y, inputs: [x], outputs: [y]}\n")
+    (family,) = load([specs])
+    assert [g.module for g in family.gradients] == ["kernel_specs.some.gradients"]
+    (specs / "some/demo").rename(specs / "demo")
+    (specs / "some/gradients.py").rename(specs / "gradients.py")
+    (specs / "some/shared.h").unlink()
+    result = grouped.run("list")
+    assert "'../gradients.py' must lie in the family's folder" in result.stderr
+
+
 def test_a_groups_folder_has_a_name_that_cpp_can_quote(grouped) -> None:
     specs = grouped.root / "kernel_specs"
     (specs / "some").rename(specs / "so me")

@@ -59,6 +59,18 @@ def test_two_families_are_each_others():
             assert check(lambda src, k=kernel, o=options: k(src, STARTS, **o), leaf(rows, 3))
 
 
+def test_a_call_has_the_first_gradient_whose_condition_holds():
+    squares = runtime.kernel("csr_sum.cpu.f64-squared")
+    for check in (gradcheck, gradgradcheck):
+        assert check(lambda src: squares(src, STARTS), leaf(5, 3))
+    compiled = torch.compile(squares, fullgraph=True, backend="aot_eager")
+    src = leaf(5, 3)
+    (found,) = torch.autograd.grad(compiled(src, STARTS).sum(), src)
+    torch.testing.assert_close(found, 2 * src)
+    with pytest.raises(runtime.InvalidArgument, match="csr_sum has no gradient for it"):
+        runtime.kernel("csr_sum.cpu.f32-squared")(leaf(5, 3, dtype=torch.float32), STARTS)
+
+
 @pytest.mark.parametrize("one_more", [False, True])
 @pytest.mark.parametrize("activation", ["none", "relu"])
 @pytest.mark.parametrize("gain", [None, 0.3])

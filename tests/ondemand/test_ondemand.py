@@ -387,7 +387,7 @@ def test_a_family_brings_the_one_that_gives_its_gradients_and_follows_its_change
     """
     lines = in_new_process(code, tmp_path / "specs").stdout.splitlines()
     assert lines[0] == "csr_gather csr_sum"
-    assert "csr_sum/family.yaml:9:" in lines[1]
+    assert "csr_sum/family.yaml:11:" in lines[1]
     assert "the family csr_gather needs 'count'" in lines[1]
 
 

@@ -118,7 +118,9 @@ def _gather_csr(src: torch.Tensor, indptr: torch.Tensor, out: torch.Tensor | Non
     if src.numel() == 0:
         return src.narrow(dim, 0, 0) if out is None else out
     extent = int(indptr.flatten()[-1]) if out is None else out.shape[dim]
-    result = kernelmint.torch_scatter_gather_csr(folded(src, dim), pointers, E=extent)
+    result = kernelmint.torch_scatter_gather_csr(
+        folded(src, dim), pointers, E=extent, zeroed=out is not None
+    )
     return written(out, unfolded(result, src, dim))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import scatter_pack
 import torch
+from torch.autograd import gradcheck, gradgradcheck
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 INDPTR = torch.tensor([[0, 2, 5, 5, 9]])
@@ -35,6 +36,16 @@ def test_three_ways_to_one_result_and_gradient(device, reduce) -> None:
     for result, gradient in found[1:]:
         torch.testing.assert_close(result, found[0][0])
         torch.testing.assert_close(gradient, found[0][1])
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean", "min", "max"])
+def test_gradients_are_right_and_have_gradients(reduce) -> None:
+    src = torch.randn(2, 9, 2, dtype=torch.float64, requires_grad=True)
+    some = torch.tensor([[1, 2, 5, 5, 8]])  # and what these leave out has a gradient of 0
+    calls = {**CALLS, "some": lambda src, reduce: scatter_pack.segment_csr(src, some, None, reduce)}
+    for call in calls.values():
+        assert gradcheck(lambda src, c=call: c(src, reduce), src)
+        assert gradgradcheck(lambda src, c=call: c(src, reduce), src)
 
 
 @pytest.mark.parametrize("device", DEVICES)

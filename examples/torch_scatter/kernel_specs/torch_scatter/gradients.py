@@ -1,8 +1,9 @@
-"""What the families' gradients share."""
+"""Gradients that no kernel here gives: of means and products, and of the least and greatest."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 
@@ -12,17 +13,40 @@ Tensors = Mapping[str, torch.Tensor]
 Backward = Callable[[Tensors, Tensors, Tensors], Tensors]
 
 
-def of_arg(inputs: Tensors, outputs: Tensors, gradients: Tensors) -> Tensors:
-    """Of a least or greatest: the gradient [B, N, K] goes to where it was."""
-    src = inputs["src"]
-    found = src.new_zeros(src.shape[0], src.shape[1] + 1, src.shape[2])  # the last: of no values
-    found.scatter_(1, outputs["arg"], gradients["result"])
-    return {"src": found[:, :-1]}
+def of_mean(parameters: Mapping[str, Any], inputs: Tensors, scalars: Any) -> Backward:
+    """The gradient [B, N, K] over how many values a mean is of, at each of them."""
+
+    def backward(inputs: Tensors, outputs: Tensors, given: Tensors) -> Tensors:
+        src, gradient = inputs["src"], given["result"]
+        if "indptr" in inputs:
+            counts = inputs["indptr"].diff(dim=1)[:, :, None].to(src.dtype)
+            where, options = inputs["indptr"], {"E": src.shape[1], "zeroed": True}
+            gather = kernelmint.torch_scatter_gather_csr
+        else:
+            ones, where, options = src.new_ones(*src.shape[:2], 1), inputs["index"], {}
+            counts = kernelmint.torch_scatter_segment_coo(ones, where, N=gradient.shape[1])
+            gather = kernelmint.torch_scatter_gather_coo
+        return {"src": gather((gradient / counts.clamp(1)).contiguous(), where, **options)}
+
+    return backward
 
 
-def between(values: torch.Tensor, indptr: torch.Tensor, extent: int) -> torch.Tensor:
-    """Each of the values [B, N, K] between its pointers, [B, extent, K]; 0 elsewhere."""
-    found = values.new_zeros(values.shape[0], extent, values.shape[2])
-    if found.numel() and values.numel():
-        kernelmint.torch_scatter_gather_csr(values.contiguous(), indptr, E=extent, out=found)
-    return found
+def of_product(parameters: Mapping[str, Any], inputs: Tensors, scalars: Any) -> Backward:
+    """As upstream has it: the product by the value, and 0 for 0 / 0."""
+
+    def backward(inputs: Tensors, outputs: Tensors, given: Tensors) -> Tensors:
+        found = (given["result"] * outputs["result"]).gather(1, inputs["index"]) / inputs["src"]
+        return {"src": found.masked_fill(found.isnan(), 0)}
+
+    return backward
+
+
+def of_arg(parameters: Mapping[str, Any], inputs: Tensors, scalars: Any) -> Backward:
+    """The gradient [B, N, K] goes to where the least or greatest was."""
+
+    def backward(inputs: Tensors, outputs: Tensors, given: Tensors) -> Tensors:
+        batches, extent, columns = inputs["src"].shape
+        found = given["result"].new_zeros(batches, extent + 1, columns)  # the last: of no values
+        return {"src": found.scatter_(1, outputs["arg"], given["result"])[:, :-1]}
+
+    return backward

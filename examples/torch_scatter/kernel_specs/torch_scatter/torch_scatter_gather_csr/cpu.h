@@ -11,6 +11,7 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
   using T = typename Config::dtype;
   const auto& args = *static_cast<const typename Config::Args*>(pointer);
   Fault fault;
+  if (args.zeroed) __builtin_memset(args.result.data, 0, args.B * args.E * args.K * sizeof(T));
   for_rows(args.B, args.N, args.B * args.E * args.K, context.num_threads,
            [&](std::int64_t b, std::int64_t first, std::int64_t last) {
              for (std::int64_t row = first; row < last; ++row) {

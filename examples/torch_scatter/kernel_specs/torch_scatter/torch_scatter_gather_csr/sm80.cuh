@@ -35,6 +35,14 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
   const std::int64_t extents[] = {args.B, args.P};
   const Info indptr = info_of(args.indptr, extents);
   const std::size_t rows = args.B * args.N;
+  if (args.zeroed) {
+    const DeviceScope device(context.device);
+    if (device.error != nullptr) return {device.error};
+    const std::size_t bytes = args.B * args.E * args.K * sizeof(typename Config::dtype);
+    const auto stream = static_cast<cudaStream_t>(context.stream);
+    if (cudaMemsetAsync(args.result.data, 0, bytes, stream) != cudaSuccess)
+      return {"the result cannot be set to zero"};
+  }
   if (rows == 0) return {};
   if (args.K == 1)
     return launch_cuda<&gather_csr_sm80<Config>>(one_thread_each(kThreadsOfRow * rows), context,
