@@ -111,7 +111,6 @@ class _Operator:
         return tuple(a.name for a in self.outputs)
 
     @functools.cached_property
-    @functools.cached_property
     def shapes(self) -> list[list[expressions.Expression]]:
         """The outputs' extents."""
         return [[expressions.parse(d, self.scope, "int") for d in a.dims] for a in self.outputs]
