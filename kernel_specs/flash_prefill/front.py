@@ -51,9 +51,8 @@ def flash_attn_func(
 
     Query i of Sq is at key Sk - Sq + i, both as far as they are used: masks and distances are
     aligned bottom-right. A row that sees no key is 0. Gradients of q, k, v and s_aux are there for
-    what `kernelmint.attention` computes, too (one of its head dimensions, and neither lengths, a
-    window, a cap, sinks nor slopes), and on the CPU for all but softcap, alibi_slopes, block_table
-    and a head dimension of v of its own.
+    all but softcap, alibi_slopes, block_table and a head dimension of v of its own; on GPUs they
+    have not been run yet, but for what `kernelmint.attention` computes, too.
 
     Args:
         q: queries, [B, Sq, H, D], bf16 or fp16, on the CPU also f32; D is a multiple of 8, at most

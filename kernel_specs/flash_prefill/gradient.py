@@ -1,13 +1,14 @@
-"""The gradients of sequences of any lengths, on the CPU: PyTorch's own operator, for each sequence,
-on our output and its log-sum-exp.
+"""The gradients of sequences of any lengths, by PyTorch's own operators, on our output and its
+log-sum-exp, until kernels of ours replace them.
 
-That operator takes a mask, which windows and other numbers of queries than keys become, of one
-sequence at a time. Until kernels of ours replace it.
+On the CPU its operator takes one sequence at a time, and a mask, which windows and other numbers of
+queries than keys become. On GPUs it is FlashAttention-2's, which takes packed sequences.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib.util
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -38,7 +39,7 @@ def prefill_gradient(
         f"a head dimension of v, {v.shape[3]}, that is not q's, {q.shape[3]},": (
             q.shape[3] != v.shape[3]
         ),
-        f"a tensor on {q.device}": q.device.type != "cpu",
+        f"a tensor on {q.device}": q.is_cuda and not _is_there(),
     }
     for reason, is_so in reasons.items():
         if is_so:
@@ -52,14 +53,100 @@ def prefill_gradient(
     scale = scalars["softmax_scale"]
 
     def backward(inputs: Tensors, outputs: Tensors, gradients: Tensors) -> Tensors:
-        lengths = [inputs.get(name) for name in _LENGTHS]
-        dq, dk, dv, ds = _operator()(
-            gradients["o"], inputs["q"], inputs["k"], inputs["v"], outputs["o"], outputs["lse"],
-            inputs.get("s_aux"), *lengths, *window, scale,
+        do, o, lse = gradients["o"], outputs["o"], outputs["lse"]
+        run: Any = packed_backward if do.is_cuda else _operator()
+        each = run(
+            do, *(inputs[name] for name in "qkv"), o, lse,
+            *(inputs.get(name) for name in _LENGTHS), *window, scale,
         )  # fmt: skip
-        return {"q": dq, "k": dk, "v": dv, **({"s_aux": ds} if "s_aux" in inputs else {})}
+        found = dict(zip("qkv", each, strict=True))
+        if "s_aux" in inputs:
+            found["s_aux"] = _of_sinks(inputs["s_aux"], do, o, lse)
+        return found
 
     return backward
+
+
+@functools.cache
+def _is_there() -> bool:
+    """Whether PyTorch's operator is known to take [H, total] log-sum-exps: its varlen_attn, of 2.10
+    and later, gives it such."""
+    return importlib.util.find_spec("torch.nn.attention.varlen") is not None
+
+
+def _of_sinks(
+    s_aux: torch.Tensor, do: torch.Tensor, o: torch.Tensor, lse: torch.Tensor
+) -> torch.Tensor:
+    """A sink's probability is of no value: only the sum of all probabilities' gradients is left."""
+    share = (s_aux.float()[:, None] - lse).exp()  # [N, H, Tq]; 0 in rows of no sequence
+    share = share.masked_fill(lse.isneginf(), 0.0)
+    each = (do.float() * o).sum(-1).transpose(1, 2)
+    return -(share * each).sum((0, 2)).to(s_aux.dtype)
+
+
+def packed_backward(
+    do: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    o: torch.Tensor,
+    lse: torch.Tensor,
+    cu_seqlens_q: torch.Tensor | None,
+    cu_seqlens_k: torch.Tensor | None,
+    seqused_q: torch.Tensor | None,
+    seqused_k: torch.Tensor | None,
+    leftpad_k: torch.Tensor | None,
+    window_left: int,
+    window_right: int,
+    scale: float | None,
+) -> tuple[torch.Tensor, ...]:
+    """dq, dk and dv by aten::_flash_attention_backward, which reads no length on the host.
+
+    It takes sequences that follow one another, so what is used of none is a sequence, too, before
+    each and behind the last. In its rows the log-sum-exp is inf, as in all that see no key: their
+    probabilities are 0, but where the padding is NaN. So their gradients are overwritten.
+    """
+    if not q.numel() or not k.numel():
+        return torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
+    count = q.shape[0] if cu_seqlens_q is None else len(cu_seqlens_q) - 1
+    bounds_q = _bounds(count, q, cu_seqlens_q, seqused_q, None)
+    bounds_k = _bounds(count, k, cu_seqlens_k, seqused_k, leftpad_k)
+    sums = lse.transpose(0, 1).flatten(1)  # [H, total]
+    unused = torch.empty(0, dtype=torch.uint64, device=q.device)  # dropout's
+    dq, dk, dv = torch.ops.aten._flash_attention_backward(
+        *(t.flatten(0, 1) for t in (do, q, k, v, o)),
+        sums.masked_fill(sums.isneginf(), float("inf")),
+        *(bounds_q, bounds_k, q.shape[1], k.shape[1], 0.0, False, unused, unused),
+        scale=scale, window_size_left=window_left, window_size_right=window_right,
+    )  # fmt: skip
+    rows = torch.arange(len(dk), dtype=torch.int32, device=k.device)
+    is_unused = torch.bucketize(rows, bounds_k[1:], right=True) % 2 == 0
+    dq.masked_fill_(sums.isneginf().T.unsqueeze(2), 0)
+    for gradient in (dk, dv):
+        gradient.masked_fill_(is_unused[:, None, None], 0)
+    return dq.view(q.shape), dk.view(k.shape), dv.view(v.shape)
+
+
+def _bounds(
+    count: int,
+    rows: torch.Tensor,
+    cu_seqlens: torch.Tensor | None,
+    seqused: torch.Tensor | None,
+    leftpad: torch.Tensor | None,
+) -> torch.Tensor:
+    """Where the parts of a list of rows begin, and where the last one ends, int32, [2 count + 2]:
+    one that is not used, one that is, and so on."""
+    total = rows.shape[0] * rows.shape[1]
+    places = cu_seqlens
+    if places is None:
+        places = torch.arange(count + 1, dtype=torch.int32, device=rows.device) * rows.shape[1]
+    begins, ends = places[:-1], places[1:]
+    if seqused is not None:
+        ends = begins + seqused.clamp(min=0).minimum(ends - begins)
+    if leftpad is not None:
+        begins = begins + leftpad.clamp(min=0).minimum(ends - begins)
+    bounds = torch.stack((begins, ends), 1).flatten().clamp(0, total)
+    return torch.nn.functional.pad(torch.nn.functional.pad(bounds, (1, 0)), (0, 1), value=total)
 
 
 @functools.cache
@@ -67,18 +154,14 @@ def _operator() -> Any:
     """An operator, so that compiled graphs do not look into it: it reads lengths."""
     name = "kernelmint::flash_prefill_backward_for_cpu"
     schema = (
-        "(Tensor do, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, Tensor? s_aux, "
+        "(Tensor do, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, "
         + "".join(f"Tensor? {length}, " for length in _LENGTHS)
-        + "int window_left, int window_right, float? scale) -> (Tensor, Tensor, Tensor, Tensor)"
+        + "int window_left, int window_right, float? scale) -> (Tensor, Tensor, Tensor)"
     )
     made = torch.library.custom_op(
         name, _backward, mutates_args=(), device_types="cpu", schema=schema
     )
-    made.register_fake(
-        lambda do, q, k, v, o, lse, s_aux, *rest: tuple(
-            torch.empty_like(q if t is None else t) for t in (q, k, v, s_aux)
-        )
-    )
+    made.register_fake(lambda do, q, k, v, *rest: tuple(torch.empty_like(t) for t in (q, k, v)))
     return made
 
 
@@ -89,7 +172,6 @@ def _backward(
     v: torch.Tensor,
     o: torch.Tensor,
     lse: torch.Tensor,
-    s_aux: torch.Tensor | None,
     cu_seqlens_q: torch.Tensor | None,
     cu_seqlens_k: torch.Tensor | None,
     seqused_q: torch.Tensor | None,
@@ -115,13 +197,7 @@ def _backward(
         )
         for whole, at, part in zip((dq, dk, dv), (rows, keys, keys), parts, strict=True):
             whole[at] = part
-    if s_aux is None:
-        return dq, dk, dv, torch.empty_like(q)
-    # A sink's probability is of no value: only the sum of all probabilities' gradients is left.
-    share = (s_aux.float()[:, None] - lse).exp()  # [N, H, Tq]; 0 in rows of no sequence
-    share = share.masked_fill(lse.isneginf(), 0.0)
-    each = (do.float() * o).sum(-1).transpose(1, 2)
-    return dq, dk, dv, -(share * each).sum((0, 2)).to(s_aux.dtype)
+    return dq, dk, dv
 
 
 def _spans(

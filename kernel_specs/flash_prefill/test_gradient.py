@@ -1,11 +1,14 @@
-"""Gradients of sequences of any lengths on the CPU, against the fp64 oracle's.
+"""Gradients of sequences of any lengths, against the fp64 oracle's.
 
 The relative error of a whole gradient is held to 2 roundings of the dtype that operands and results
-have, as flash_forward's is.
+have, as flash_forward's is. On a machine without a GPU, what is made of PyTorch's operator for GPUs
+is held to the same, by a stand-in for that operator.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -13,11 +16,13 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import runtime
+from runtime import packs
 
 from .reference import prefill
 
 ROUNDINGS = {torch.float32: 2e-6, torch.bfloat16: 2 * 2**-8, torch.float16: 2 * 2**-11}
 PLACES = torch.tensor([0, 60, 60, 61, 100], dtype=torch.int32)
+ON_GPU = pytest.param("cuda", marks=pytest.mark.gpu)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -32,9 +37,10 @@ def ints(*values: int) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.int32)
 
 
-def inputs(dtype=torch.float32, rows=(100,), keys=(100,), d_head=40, kv_heads=2):
+def inputs(dtype=torch.float32, rows=(100,), keys=(100,), d_head=40, kv_heads=2, device="cpu"):
     shapes = ((*rows, 4, d_head), *2 * ((*keys, kv_heads, d_head),), (4,))
-    return [torch.randn(shape, dtype=dtype, requires_grad=True) for shape in shapes]
+    made = (torch.randn(shape).to(device, dtype) for shape in shapes)
+    return [tensor.requires_grad_() for tensor in made]
 
 
 def check(function: Any, leaves: list[torch.Tensor], **options: Any) -> None:
@@ -42,12 +48,14 @@ def check(function: Any, leaves: list[torch.Tensor], **options: Any) -> None:
     o = function(*leaves)
     do = torch.randn_like(o)
     found = torch.autograd.grad(o, leaves, do)
-    q, k, v, s_aux = exact = [t.detach().double().requires_grad_() for t in leaves]
+    q, k, v, *sinks = exact = [t.detach().double().requires_grad_() for t in leaves]
+    if sinks:
+        options["s_aux"] = sinks[0]
     if q.dim() == 3:
         q, k, v = q[None], k[None], v[None]
-    expected = prefill(q, k, v, s_aux=s_aux, **options)[0].view(o.shape)
+    expected = prefill(q, k, v, **options)[0].view(o.shape)
     wanted = torch.autograd.grad(expected, exact, do.double())
-    for name, ours, true in zip(("q", "k", "v", "s_aux"), found, wanted, strict=True):
+    for name, ours, true in zip(("q", "k", "v", "s_aux"), found, wanted, strict=False):
         assert (ours.shape, ours.dtype) == (true.shape, leaves[0].dtype)
         error = ((ours - true).norm() / true.norm().clamp_min(1e-30)).item()
         assert error < ROUNDINGS[ours.dtype], (name, error)
@@ -57,43 +65,149 @@ WINDOWS = [(-1, -1), (-1, 0), (9, 0), (5, 20)]
 
 
 def packed(window, options):
-    def call(q, k, v, s_aux):
+    def call(q, k, v, s_aux=None):
+        there = {name: tensor.to(q.device) for name, tensor in options.items()}
         return runtime.flash_attn_varlen_func(
-            q, k, v, PLACES, options["cu_seqlens_k"], 60, 60, softmax_scale=0.2,
-            window_size=window, s_aux=s_aux, seqused_q=options.get("seqused_q"),
-            seqused_k=options.get("seqused_k"), leftpad_k=options.get("leftpad_k"),
+            q, k, v, PLACES.to(q.device), there.pop("cu_seqlens_k"), 60, 60, softmax_scale=0.2,
+            window_size=window, s_aux=s_aux, **there,
         )  # fmt: skip
 
     named = {"window_left": window[0], "window_right": window[1], "softmax_scale": 0.2}
     return call, {"cu_seqlens_q": PLACES, **options, **named}
 
 
+USED = {"seqused_q": ints(50, 0, 1, 20), "seqused_k": ints(33, 10, 0, 30)}
+OTHER_KEYS = {"cu_seqlens_k": ints(0, 33, 43, 43, 100)}
+LENGTHS = [
+    {"cu_seqlens_k": PLACES},
+    {**OTHER_KEYS, "leftpad_k": ints(3, 0, 0, 50)},
+    {**OTHER_KEYS, **USED},
+]
+
+
+def packed_inputs(lengths, dtype=torch.float32, device="cpu"):
+    """Of these lengths; what is used of no sequence is NaN."""
+    leaves = inputs(dtype, device=device)
+    with torch.no_grad():
+        if "seqused_q" in lengths:
+            for part in (slice(50, 60), slice(81, 100)):
+                leaves[0][part] = torch.nan
+            for tensor in leaves[1:3]:
+                tensor[73:] = torch.nan
+    return leaves
+
+
+@pytest.mark.parametrize("device", ["cpu", ON_GPU])
 @pytest.mark.parametrize("dtype", ROUNDINGS, ids=str)
 @pytest.mark.parametrize("window", WINDOWS, ids=str)
-def test_packed_sequences(window, dtype):
+def test_packed_sequences(window, dtype, device):
     """Empty ones, of other numbers of queries than keys (so of rows that see none), parts used."""
-    used = {"seqused_q": ints(50, 0, 1, 20), "seqused_k": ints(33, 10, 0, 30)}
-    for options in (
-        {"cu_seqlens_k": PLACES},
-        {"cu_seqlens_k": ints(0, 33, 43, 43, 100), "leftpad_k": ints(3, 0, 0, 50)},
-        {"cu_seqlens_k": ints(0, 33, 43, 43, 100), **used},
-    ):
-        call, options = packed(window, options)
-        check(call, inputs(dtype), **options)
+    if device == "cuda" and dtype == torch.float32:
+        pytest.skip("no kernel takes f32 on GPUs")
+    for lengths in LENGTHS:
+        call, options = packed(window, lengths)
+        check(call, packed_inputs(lengths, dtype, device), **options)
 
 
+def check_padded_batch(causal, rows=30, dtype=torch.float32, device="cpu"):
+    leftpad, used = (ints(*each).to(device) for each in ((0, 7), (25, 30)))
+    leaves = inputs(dtype, rows=(2, rows), keys=(2, 30), device=device)
+    with torch.no_grad():
+        for padded in leaves[1:3]:
+            padded[0, 25:] = padded[1, :7] = torch.nan
+    check(
+        lambda q, k, v, s_aux: runtime.flash_attn_func(
+            q, k, v, causal=causal, s_aux=s_aux, leftpad_k=leftpad, seqused_k=used
+        ),
+        leaves,
+        leftpad_k=leftpad, seqused_k=used, window_right=0 if causal else -1,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("device", ["cpu", ON_GPU])
 @pytest.mark.parametrize("causal", [False, True])
-def test_batches_of_a_padded_length_and_of_few_queries(causal):
+def test_batches_of_a_padded_length_and_of_few_queries(causal, device):
     """(Few queries are flash_decode's if nothing asks for gradients.)"""
+    dtype = torch.bfloat16 if device == "cuda" else torch.float32
     for rows in (30, 2):
-        leftpad, used = ints(0, 7), ints(25, 30)
-        check(
-            lambda q, k, v, s_aux: runtime.flash_attn_func(
-                q, k, v, causal=causal, s_aux=s_aux, leftpad_k=leftpad, seqused_k=used  # noqa: B023
-            ),
-            inputs(rows=(2, rows), keys=(2, 30)),
-            leftpad_k=leftpad, seqused_k=used, window_right=0 if causal else -1,
-        )  # fmt: skip
+        check_padded_batch(causal, rows, dtype, device)
+
+
+def flash_attention_2s(
+    do, q, k, v, o, lse, cu_q, cu_k, max_q, max_k, dropout, causal, rng_state, unused, *,
+    scale=None, window_size_left=None, window_size_right=None,
+):  # fmt: skip
+    """What PyTorch's operator for GPUs computes, one sequence after the other, in fp64.
+
+    As its source says: [H, total] log-sum-exps, masks aligned bottom-right, sequences that follow
+    one another, of at most max_q and max_k rows; others' gradients are not written.
+    """
+    assert (cu_q.dtype, cu_k.dtype) == (torch.int32, torch.int32)
+    assert lse.shape == (q.shape[1], q.shape[0])
+    assert lse.is_contiguous()
+    assert (dropout, causal) == (0.0, False)
+    group = q.shape[1] // k.shape[1]
+    scale = q.shape[2] ** -0.5 if scale is None else scale
+    found = [torch.full_like(t, torch.nan) for t in (q, k, v)]
+    for rows, keys in zip(pairwise(cu_q.tolist()), pairwise(cu_k.tolist()), strict=True):
+        rows, keys = slice(*rows), slice(*keys)
+        queries, count = rows.stop - rows.start, keys.stop - keys.start
+        if queries > max_q or count > max_k:
+            continue
+        do_, q_, o_ = (t[rows].transpose(0, 1).double() for t in (do, q, o))
+        k_, v_ = (t[keys].repeat_interleave(group, 1).transpose(0, 1).double() for t in (k, v))
+        ahead = torch.arange(count) - torch.arange(queries)[:, None] - (count - queries)
+        hidden = (ahead < -window_size_left) & (window_size_left >= 0)
+        hidden |= (ahead > window_size_right) & (window_size_right >= 0)
+        scores = (scale * q_ @ k_.mT).masked_fill(hidden, -torch.inf)
+        p = (scores - lse[:, rows, None]).exp()
+        ds = scale * p * (do_ @ v_.mT - (do_ * o_).sum(-1, keepdim=True))
+        grouped = (t.unflatten(0, (-1, group)).sum(1) for t in (ds.mT @ q_, p.mT @ do_))
+        for whole, at, part in zip(found, (rows, keys, keys), (ds @ k_, *grouped), strict=True):
+            whole[at] = part.transpose(0, 1)
+    return tuple(found)
+
+
+def gradient_module() -> Any:
+    return packs.specs_module(packs.of("flash_prefill"), "kernel_specs.flash_prefill.gradient")
+
+
+@pytest.fixture
+def as_on_gpus(monkeypatch) -> Iterator[None]:
+    """Calls on the CPU have gradients as those on GPUs have."""
+    module = gradient_module()
+    monkeypatch.setattr(module, "_operator", lambda: module.packed_backward)
+    library = torch.library.Library("aten", "IMPL")
+    library.impl("_flash_attention_backward", flash_attention_2s, "CPU")
+    yield
+    library._destroy()
+
+
+@pytest.mark.parametrize("window", WINDOWS, ids=str)
+def test_what_gpus_are_asked_for(as_on_gpus, window):
+    for lengths in LENGTHS:
+        call, options = packed(window, lengths)
+        leaves = packed_inputs(lengths)
+        for tensors in (leaves, leaves[:3]):
+            check(call, tensors, **options)
+    check_padded_batch(causal=window == (-1, 0))
+    leaves = inputs(keys=(0,))[:3]
+    none = torch.zeros(2, dtype=torch.int32)
+    o = runtime.flash_attn_varlen_func(*leaves, ints(0, 100), none, 100, 0)
+    assert not any(t.any() for t in torch.autograd.grad(o.sum(), leaves))
+
+
+def test_gpus_operator_takes_what_it_is_given():
+    """PyTorch's schema and its shapes, without a GPU."""
+    with torch.device("meta"):
+        q, o, do = (torch.empty(1, 100, 4, 40, dtype=torch.bfloat16) for _ in range(3))
+        k, v = (torch.empty(1, 90, 2, 40, dtype=torch.bfloat16) for _ in range(2))
+        lse, places = torch.empty(1, 4, 100), torch.empty(5, dtype=torch.int32)
+        used = torch.empty(4, dtype=torch.int32)
+        lengths = (places, places, used, used, used)
+        found = gradient_module().packed_backward(do, q, k, v, o, lse, *lengths, 9, 0, None)
+    for gradient, tensor in zip(found, (q, k, v), strict=True):
+        assert (gradient.shape, gradient.dtype) == (tensor.shape, tensor.dtype)
 
 
 def test_compiled_and_checkpointed():
