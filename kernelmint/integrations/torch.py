@@ -7,9 +7,9 @@
 
 PyTorch lets another flash attention stand in for its own (`torch.nn.attention`'s
 `register_flash_attention_impl`, PyTorch 2.11 and later): this registers ours as "kernelmint".
-SDPA's flash backend is ours then on CUDA devices and on the CPU, for calls that a kernel suits; on
-the CPU, where PyTorch has none, `torch.nn.attention.varlen.varlen_attn` is ours, too. If
-PyTorch prefers another backend to flash, as it prefers cuDNN on Hopper, flash comes first in its
+SDPA's flash backend and `torch.nn.attention.varlen.varlen_attn` are ours then on CUDA devices, for
+calls that a kernel suits, and on the CPU, where PyTorch has no varlen_attn of its own. If PyTorch
+prefers another backend to flash, as it prefers cuDNN on Hopper, flash comes first in its
 order of preference while ours is active.
 """
 
@@ -37,13 +37,15 @@ _CUDA_BACKWARD = "_scaled_dot_product_flash_attention_backward"
 _CPU = "_scaled_dot_product_flash_attention_for_cpu"
 _MATH = "_scaled_dot_product_attention_math"
 _VARLEN = "_flash_attention_forward"  # varlen_attn's
+_VARLEN_BACKWARD = "_flash_attention_backward"
+_NOT_SUITED = (runtime.KernelNotFound, runtime.TargetUnavailable, runtime.InvalidArgument)
 _FLASH = int(torch.nn.attention.SDPBackend.FLASH_ATTENTION.value)
 
 
 @dataclass(frozen=True)
 class Calls:
-    """Forward calls of SDPA's flash backend, on the CPU also of its plain operators and of
-    varlen_attn, since `activate`.
+    """Forward calls of SDPA's flash backend and of varlen_attn, on the CPU also of SDPA's plain
+    operators, since `activate`.
 
     Attributes:
         ours: that a kernel of ours computed.
@@ -95,13 +97,15 @@ class _Slot:
         """Puts ours in the place of PyTorch's."""
         self.library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]  # PyTorch's
         self._replace(_CPU, "CPU", self._forward_on_cpu)
-        self.library.impl(_VARLEN, self._varlen_on_cpu, "CPU")
+        self.library.impl(_VARLEN, self._varlen, "CPU")
+        self.library.impl(_VARLEN_BACKWARD, self._varlen_backward_on_cpu, "CPU")
         self.math = torch.library.get_kernel(f"aten::{_MATH}", "CPU")
         for key in ("AutogradCPU", "CPU"):  # the first is not there in inference mode
             self.library.impl(_MATH, self._math_on_cpu, key, with_keyset=True)
         if torch.cuda.is_available():
             self._replace(_CUDA, "CUDA", self._forward_on_cuda)
             self._replace(_CUDA_BACKWARD, "CUDA", self._backward_on_cuda)
+            self._replace(_VARLEN, "CUDA", self._varlen_on_cuda)
             self.order_before = _order()
             order = [_FLASH, *(backend for backend in self.order_before if backend != _FLASH)]
             torch._C._set_sdp_priority_order(order)
@@ -173,7 +177,15 @@ class _Slot:
         # laid out as PyTorch's, which compiled graphs rely on: [B, Sq, H]
         return o, lse.transpose(1, 2).contiguous().transpose(1, 2)
 
-    def _varlen_on_cpu(
+    def _varlen_on_cuda(self, keys: Any, *arguments: Any, **options: Any) -> Any:
+        if arguments[3] is not None:  # else SDPA's own, of equal lengths
+            try:
+                return self._varlen(*arguments, **options)
+            except _NOT_SUITED as error:
+                self._leave(_first_line(error))
+        return self.originals[_VARLEN].call_boxed(keys, *arguments, **options)
+
+    def _varlen(
         self,
         query: torch.Tensor,
         key: torch.Tensor,
@@ -207,9 +219,39 @@ class _Slot:
                 num_splits=num_splits or 0, out=out, **lengths,
             )  # fmt: skip
         self.ours += 1
-        rng_state = torch.empty(2, dtype=torch.uint64)  # dropout's
-        unused = torch.empty((), dtype=torch.uint64)
-        return o, lse.contiguous(), rng_state, unused, torch.empty(0, dtype=query.dtype)
+        lse = lse.masked_fill(lse.isneginf(), torch.inf)  # so is PyTorch's of rows without keys
+        rng_state = torch.empty(2, dtype=torch.uint64, device=query.device)  # dropout's
+        unused = torch.empty((), dtype=torch.uint64, device=query.device)
+        return o, lse.contiguous(), rng_state, unused, query.new_empty(0)
+
+    def _varlen_backward_on_cpu(
+        self,
+        gradient: torch.Tensor,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        o: torch.Tensor,
+        lse: torch.Tensor,
+        cum_seq_q: torch.Tensor,
+        cum_seq_k: torch.Tensor,
+        max_q: int,
+        max_k: int,
+        dropout_p: float,
+        is_causal: bool,
+        *_: torch.Tensor,
+        scale: float | None = None,
+        window_size_left: int | None = None,
+        window_size_right: int | None = None,
+    ) -> tuple[torch.Tensor, ...]:
+        inputs = {"q": query[None], "k": key[None], "v": value[None]}
+        inputs |= {"cu_seqlens_q": cum_seq_q, "cu_seqlens_k": cum_seq_k}
+        scalars = {
+            "softmax_scale": scale, "softcap": 0.0, "window_left": window_size_left,
+            "window_right": 0 if is_causal else window_size_right,
+        }  # fmt: skip
+        backward = _gradient("flash_prefill", {}, inputs, scalars)
+        found = backward(inputs, {"o": o[None], "lse": lse[None]}, {"o": gradient[None]})
+        return tuple(found[name][0] for name in "qkv")
 
     def _math_on_cpu(
         self,
@@ -285,14 +327,25 @@ class _Slot:
         if not dropout_p and not (causal and query.shape[2] != key.shape[2]):
             q, k, v, o, do = (t.transpose(1, 2) for t in (query, key, value, o, gradient))
             inputs = {"q": q, "k": k, "v": v}
-            hook = manifest.family(_FAMILY).gradient
-            assert isinstance(hook, Gradient)
             with contextlib.suppress(runtime.InvalidArgument):  # there is none: PyTorch's own
-                make = packs.specs_function(packs.of(_FAMILY), hook.module, hook.function)
-                backward = make({"causal": causal}, inputs, {"scale": scale})
+                backward = _gradient(_FAMILY, {"causal": causal}, inputs, {"scale": scale})
                 found = backward(inputs, {"o": o, "lse": lse}, {"o": do})
                 return tuple(found[name].transpose(1, 2) for name in ("q", "k", "v"))
         return self.originals[_CUDA_BACKWARD].call_boxed(keys, gradient, *arguments, scale=scale)
+
+
+def _gradient(
+    family: str,
+    parameters: Mapping[str, Any],
+    inputs: Mapping[str, torch.Tensor],
+    scalars: Mapping[str, Any],
+) -> Callable[..., Mapping[str, torch.Tensor]]:
+    """The backward of one call; see `gradient:` of the family's spec."""
+    hook = manifest.family(family).gradient
+    assert isinstance(hook, Gradient)
+    make = packs.specs_function(packs.of(family), hook.module, hook.function)
+    found: Callable[..., Mapping[str, torch.Tensor]] = make(parameters, inputs, scalars)
+    return found
 
 
 def _first_line(error: Exception) -> str:

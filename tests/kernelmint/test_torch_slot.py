@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -100,42 +101,83 @@ def test_in_a_cuda_graph():
         assert torch.equal(captured, expected)
 
 
-def test_packed_lengths_on_the_cpu():
+@pytest.mark.parametrize("device", DEVICES)
+def test_packed_lengths(device):
     """varlen_attn, which PyTorch has on GPUs alone: windows, grouped heads, pages, the sum too."""
     varlen = pytest.importorskip("torch.nn.attention.varlen")
     if not hasattr(varlen, "varlen_attn_out"):
         pytest.skip("varlen_attn has another schema before PyTorch 2.13")
-    q, k, v = (torch.randn(100, heads, 64) for heads in (4, 2, 2))
-    places = torch.tensor([0, 60, 60, 100], dtype=torch.int32)
-    lse = varlen.AuxRequest(lse=True)
-    with slot.active():
-        o, sums = varlen.varlen_attn(
-            q, k, v, places, places, 60, 60, return_aux=lse, window_size=(20, 0), enable_gqa=True
+    dtype = torch.float32 if device == "cpu" else torch.bfloat16
+    q, k, v = tensors = [
+        torch.randn(100, heads, 64, device=device, dtype=dtype, requires_grad=True)
+        for heads in (4, 2, 2)
+    ]
+    gradient = torch.randn_like(q)
+    places = torch.tensor([0, 60, 60, 100], dtype=torch.int32, device=device)
+
+    def attention(q, k, v):
+        return varlen.varlen_attn(
+            q, k, v, places, places, 60, 60, window_size=(20, 0), enable_gqa=True
         )
-        table = torch.arange(12, dtype=torch.int32).view(3, 4)
-        used = torch.tensor([60, 0, 40], dtype=torch.int32)
-        pages = torch.randn(2, 12, 16, 2, 64)
-        paged = varlen.varlen_attn(
-            q, *pages, places, None, 60, 64, enable_gqa=True, seqused_k=used, block_table=table,
-        )  # fmt: skip
-        compiled = torch.compile(varlen.varlen_attn, fullgraph=True, backend="aot_eager")
-        again = compiled(q, k, v, places, places, 60, 60, window_size=(20, 0), enable_gqa=True)
-        assert slot.calls().ours == 3
-    assert torch.equal(again, o)
-    for begin, end, pages_of in ((0, 60, pages[:, :4]), (60, 100, pages[:, 8:])):
-        part = slice(begin, end)
-        ahead = torch.arange(end - begin)[:, None] - torch.arange(end - begin)
-        for found, keys, values, seen in (
-            (o, k[part], v[part], (ahead >= 0) & (ahead <= 20)),
-            (paged, *pages_of.flatten(1, 2)[:, : end - begin], torch.ones_like(ahead).bool()),
-        ):
-            heads_first = (t.transpose(0, 1).double() for t in (q[part], keys, values))
-            want = sdpa(*heads_first, attn_mask=seen, enable_gqa=True).transpose(0, 1)
-            close([found[part]], [want])
+
+    def plain(q, k, v, begin, end, window=20):
+        ahead = torch.arange(end - begin, device=device)
+        ahead = ahead[:, None] - ahead
+        seen = (ahead >= 0) & (ahead <= window) if window else None
+        q, k, v = (t.transpose(0, 1) for t in (q[begin:end], k, v))
+        return sdpa(q, k, v, attn_mask=seen, enable_gqa=True).transpose(0, 1)
+
+    def both(q, k, v):
+        return torch.cat([plain(q, k[a:b], v[a:b], a, b) for a, b in ((0, 60), (60, 100))])
+
+    with slot.active():
+        found = results(attention, tensors, gradient)
+        aux = varlen.AuxRequest(lse=True)
+        with torch.no_grad():
+            _, sums = varlen.varlen_attn(
+                *(q, k, v, places, places, 60, 60), return_aux=aux, enable_gqa=True
+            )
+            table = torch.arange(12, dtype=torch.int32, device=device).view(3, 4)
+            used = torch.tensor([60, 0, 40], dtype=torch.int32, device=device)
+            pages = torch.randn(2, 12, 16, 2, 64, device=device, dtype=dtype)
+            paged = varlen.varlen_attn(
+                q, *pages, places, None, 60, 64, enable_gqa=True, seqused_k=used, block_table=table
+            )
+        compiled = torch.compile(attention, fullgraph=True, backend="aot_eager")
+        again = results(compiled, tensors, gradient)
+        assert slot.calls() == slot.Calls(4, {})
+    close(found, exact(both, tensors, gradient))
+    assert torch.equal(again[0], found[0])
+    close(again, exact(both, tensors, gradient))
+    for begin, end, of in ((0, 60, pages[:, :4]), (60, 100, pages[:, 8:])):
+        keys = of.flatten(1, 2)[:, : end - begin].double()
+        close([paged[begin:end]], [plain(q.detach().double(), *keys, begin, end, window=None)])
     assert sums.shape == (4, 100)
     assert sums.isfinite().all()
-    with pytest.raises(NotImplementedError):  # PyTorch's own again
-        varlen.varlen_attn(q, q, q, places, places, 60, 60)
+    if device == "cpu":
+        with pytest.raises(NotImplementedError):  # PyTorch's own again
+            varlen.varlen_attn(q, q, q, places, places, 60, 60)
+
+
+def test_packed_lengths_that_go_to_pytorchs_on_gpus():
+    """What decides, without one: equal lengths are SDPA's own; what no kernel suits is counted."""
+    ours = slot._Slot("pytorch")
+    pytorchs = SimpleNamespace(call_boxed=lambda keys, *arguments, **options: "PyTorch's")
+    ours.originals[slot._VARLEN] = pytorchs
+    q = torch.randn(100, 2, 64)
+    places = torch.tensor([0, 60, 100], dtype=torch.int32)
+
+    def call(places, dropout=0.0):
+        return ours._varlen_on_cuda(
+            "keys", q, q, q, places, places, 60, 60, dropout, False, False, scale=None
+        )
+
+    assert call(None) == "PyTorch's"
+    assert (ours.ours, ours.pytorch) == (0, {})
+    assert call(places, dropout=0.5) == "PyTorch's"
+    assert list(ours.pytorch) == ["dropout_p: got 0.5, expected 0: no kernel drops out"]
+    assert call(places)[0].shape == q.shape
+    assert ours.ours == 1
 
 
 @pytest.mark.parametrize("device", DEVICES)
