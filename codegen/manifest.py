@@ -60,6 +60,7 @@ class Tensor:
     optional: bool  # an input that may be None, or an output that the caller asks for
     mutated: bool  # an input that kernels change
     on_host: bool  # an input in the CPU's memory, whatever the target
+    like: str = left_out("")  # of an output, the input as whose dimensions its own lie in memory
     doc: str
 
 
@@ -297,6 +298,12 @@ class Family:
         if isinstance(self.gradient, Gradients):
             return self.gradient.cases
         return () if self.gradient is None else (self.gradient,)
+
+    @property
+    def likes(self) -> dict[int, int]:
+        """The tensors that lie in memory as others do, by their places."""
+        places = {tensor.name: place for place, tensor in enumerate(self.tensors)}
+        return {places[t.name]: places[t.like] for t in self.tensors if t.like}
 
     @property
     def optional_tensors(self) -> tuple[str, ...]:

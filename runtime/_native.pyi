@@ -85,6 +85,7 @@ class Library:
         key: str,
         parameters: dict[str, object] = ...,
         dispatched: Callable[..., _Result] | None = ...,
+        likes: dict[int, int] = ...,
     ) -> NativeKernel: ...
 
 abi: int

@@ -143,7 +143,8 @@ def _make(key: str, build: bool | None, compiles: bool) -> Kernel:
     library = packs.library(pack, family)
     intercepted = operators.eager_caller(family)
     try:
-        native = library.kernel(key, {**info.parameters, **info.derived}, intercepted)
+        values = {**info.parameters, **info.derived}
+        native = library.kernel(key, values, intercepted, manifest.family(family).likes)
     except KeyError:
         raise PackError(
             f"{pack}: {pack.library(family)} lacks {key}, which its manifest names: reinstall it"

@@ -411,6 +411,7 @@ class _Operator:
                     inputs,
                     [extent(dim, scope, info) for dim in dims] if asked[a.name] else [0],
                     _dtype(a, info.parameters),
+                    a.like if asked[a.name] else "",
                 )
                 for a, dims in zip(self.outputs, self.shapes, strict=True)
             ]
@@ -422,9 +423,22 @@ class _Operator:
         self._check_family(info)
         self._check_fake(info, inputs)
 
-    def _new_empty(self, inputs: Inputs, shape: list[Any], dtype: torch.dtype) -> torch.Tensor:
+    def _new_empty(
+        self, inputs: Inputs, shape: list[Any], dtype: torch.dtype, like: str
+    ) -> torch.Tensor:
         """An output on the call's device."""
-        return self._first(inputs).new_empty(shape, dtype=dtype)
+        first = self._first(inputs)
+        if not like:
+            return first.new_empty(shape, dtype=dtype)
+        named = zip(self.inputs, inputs, strict=True)
+        strides = next(t.stride() for a, t in named if a.name == like and t is not None)
+        # As Kernel::allocate: those of 0 first, then the greatest.
+        inner = sorted(range(len(shape)), key=lambda i: (bool(strides[i]), -strides[i]))
+        step, found = 1, [1] * len(shape)
+        for i in reversed(inner):
+            found[i] = step
+            step *= _OF_SYMBOLS["max"](shape[i], 1)
+        return first.new_empty_strided(shape, found, dtype=dtype)
 
     def _check_fake(self, info: KernelInfo, inputs: Inputs) -> None:
         """Checks what must not wait for the run: what the outputs' shapes come from."""

@@ -78,7 +78,10 @@ def run(operator: _Operator, function: Any, key: str, inputs: Any, options: dict
     result = function(key, *parts, **{**options, **{n: local[n] for n in written}})
     if result is None:
         return None
-    whole = [t if t is None else torch.empty(t.shape, dtype=t.dtype, device="meta") for t in inputs]
+    whole = [
+        t if t is None else torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta")
+        for t in inputs
+    ]
     shapes = function(key, *whole, **options)
     made = [
         DTensor.from_local(

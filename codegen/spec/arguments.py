@@ -33,6 +33,8 @@ MAX_SYMBOLS = 32
 MAX_TENSORS = 32
 MAX_SCALARS = 32
 
+STRIDES = ("any", "rows", "contiguous")  # the later, the less a kernel takes
+
 # What is known of the device if any target may run.
 SHARED_FACTS = dict.fromkeys(DEVICE_FACTS[:1], INT)
 
@@ -108,6 +110,9 @@ class ArgumentLoader:
                 "'mutated: true'"
             )
             self.document.report(message, *place, key=True)
+        for tensor in tensors:
+            if tensor.like:
+                self._check_like(tensor, inputs)
         for earlier, tensor in pairwise(inputs):
             if earlier.optional and not tensor.optional:
                 message = (
@@ -223,8 +228,27 @@ class ArgumentLoader:
             isinstance(written, schema.TensorInput) and written.device == "host",
             strides,
             alignment,
+            written.like if isinstance(written, schema.TensorOutput) else "",
             " ".join(written.doc.split()),
         )
+
+    def _check_like(self, output: Tensor, inputs: Sequence[Tensor]) -> None:
+        """Reports an output that cannot lie in memory as an input does."""
+        known = {t.name: t for t in inputs if not t.optional}
+        other = known.get(output.like)
+        place = ("arguments", output.name, "like")
+        if other is None:
+            hint = did_you_mean(output.like, known)
+            self.document.report(
+                f"'{output.like}' is not an input that is always there{hint}", *place
+            )
+        elif [d.expression.normal for d in other.dims] != [
+            d.expression.normal for d in output.dims
+        ]:
+            self.document.report(f"'{other.name}' has other extents", *place)
+        elif STRIDES.index(output.strides) > STRIDES.index(other.strides):
+            message = f"'{other.name}' may have strides that '{output.name}' may not"
+            self.document.report(message, *place)
 
     def _check_extent(self, name: str, extent: Expression, scalars: Sequence[Scalar]) -> None:
         """Reports scalars that an output's extent may not name: torch.compile asks for the extent

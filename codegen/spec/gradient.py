@@ -9,6 +9,7 @@ from codegen import manifest
 from codegen.dtypes import TABLE
 from codegen.manifest import DeclaredGradient, Passed
 from codegen.spec import schema
+from codegen.spec.arguments import STRIDES
 from codegen.spec.checks import check_defaults, load_expression, load_rules
 from codegen.spec.expressions import Kind
 from codegen.spec.model import Family, Parameter, ParameterType, Role, Scalar, Tensor
@@ -17,7 +18,6 @@ from codegen.words import did_you_mean
 
 _OF = "gradient of "
 _FLOATS = {dtype.name for dtype in TABLE if "float" in dtype.torch}
-_STRIDES = ("any", "rows", "contiguous")  # the later, the less a kernel takes
 
 
 def load_gradient(
@@ -156,12 +156,12 @@ class _Loader:
             return Passed(what="nothing")
         if is_gradient:
             return Passed(what="gradient", name=wanted)
-        is_stricter = _STRIDES.index(argument.strides) > _STRIDES.index(found.strides)
+        is_stricter = STRIDES.index(argument.strides) > STRIDES.index(found.strides)
         is_input = found.role is Role.INPUT
         return Passed(
             what="input" if is_input else "output",
             name=wanted,
-            contiguous=is_input and is_stricter,
+            contiguous=(is_input or bool(found.like)) and is_stricter,
         )
 
     def _check(self, argument: Tensor, passed: Passed, keeps: list[str]) -> None:

@@ -134,6 +134,7 @@ class Tensor:
     on_host: bool  # it is in the CPU's memory, whatever the target
     strides: str  # of the enum Strides, runtime/include/registry.h
     alignment: Expression | None  # bytes, over the family's constants; None: the target's
+    like: str  # of an output, the input as whose dimensions its own lie in memory; "": in order
     doc: str
 
 

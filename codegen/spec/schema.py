@@ -126,6 +126,7 @@ class TensorOutput(_Tensor):
 
     output: list[Text] = Field(description="its extents")
     optional: bool = Field(False, description="written only if asked for: return_<name>=True")
+    like: str = Field("", description="the input whose dimensions' order in memory it has")
 
 
 if TYPE_CHECKING:  # mypy takes no Literal of a table's names

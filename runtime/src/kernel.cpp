@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <numeric>
 
 #include "gil.h"
 #include "kernel_call.h"
@@ -58,7 +59,7 @@ void DimensionOrder::apply(TensorInfo& tensor) const {
 }
 
 Kernel::Kernel(const FamilyEntry& family, const TargetEntry& target, const KernelEntry& entry,
-               nb::tuple architectures, nb::dict parameters, nb::object dispatched)
+               nb::tuple architectures, nb::dict parameters, nb::object dispatched, nb::dict likes)
     : family_(family),
       target_(target),
       entry_(entry),
@@ -69,6 +70,9 @@ Kernel::Kernel(const FamilyEntry& family, const TargetEntry& target, const Kerne
       is_traced_(family.trace != nullptr && entry.parameters[family.trace->parameter] != 0),
       dispatched_(std::move(dispatched)) {
   launch_ = is_cuda_ ? entry.cuda : select(entry);
+  std::fill_n(likes_, kMaxTensors, std::int8_t{-1});
+  for (const auto& [output, input] : likes)
+    likes_[nb::cast<int>(output)] = nb::cast<std::int8_t>(input);
   for (int i = 0; i < family.num_tensors; ++i) {
     const TensorArgument& argument = family.tensors[i];
     dtypes_[i] = argument.dtype_parameter < 0
@@ -153,25 +157,36 @@ void Kernel::choose_outputs(Call& call, nb::handle requested, nb::handle out) co
 }
 
 void Kernel::allocate(Call& call, int index, const std::int64_t* shape) {
-  const TensorArgument& argument = family_.tensors[index];
+  const int rank = family_.tensors[index].rank;
+  const char* const name = family_.tensors[index].name;
   const DimensionOrder* const order = call.orders == nullptr ? nullptr : &call.orders[index];
-  if (order == nullptr || order->rank == 0) {
-    call.owned[index] = call.torch.empty(shape, argument.rank, dtypes_[index], call.device());
-    call.torch.read(call.owned[index].ptr(), argument.name, call.tensors[index]);
+  const bool is_permuted = order != nullptr && order->rank != 0;
+  if (!is_permuted && likes_[index] < 0) {
+    call.owned[index] = call.torch.empty(shape, rank, dtypes_[index], call.device());
+    call.torch.read(call.owned[index].ptr(), name, call.tensors[index]);
     return;
   }
-  std::int64_t strides[kMaxRank], sizes[kMaxRank], steps[kMaxRank];
-  strides[argument.rank - 1] = 1;
-  for (int i = argument.rank - 1; i > 0; --i)
-    strides[i - 1] = strides[i] * std::max<std::int64_t>(shape[i], 1);
-  for (int i = 0; i < argument.rank; ++i) {
-    sizes[i] = shape[order->dims[i]];
-    steps[i] = strides[order->dims[i]];
+  int inner[kMaxRank];  // the dimensions, the last of which lies closest together
+  std::iota(inner, inner + rank, 0);
+  if (likes_[index] >= 0) {  // as runtime/operators.py
+    const std::int64_t* const like = call.tensors[likes_[index]].strides;
+    std::stable_sort(inner, inner + rank, [&](int a, int b) {
+      return like[a] != like[b] && (like[a] == 0 || (like[b] != 0 && like[a] > like[b]));
+    });
   }
-  call.owned[index] =
-      call.torch.empty_strided(sizes, steps, argument.rank, dtypes_[index], call.device());
-  call.torch.read(call.owned[index].ptr(), argument.name, call.tensors[index]);
-  order->apply(call.tensors[index]);
+  std::int64_t strides[kMaxRank], sizes[kMaxRank], steps[kMaxRank], step = 1;
+  for (int i = rank - 1; i >= 0; --i) {
+    strides[inner[i]] = step;
+    step *= std::max<std::int64_t>(shape[inner[i]], 1);
+  }
+  for (int i = 0; i < rank; ++i) {
+    const int dim = is_permuted ? order->dims[i] : i;
+    sizes[i] = shape[dim];
+    steps[i] = strides[dim];
+  }
+  call.owned[index] = call.torch.empty_strided(sizes, steps, rank, dtypes_[index], call.device());
+  call.torch.read(call.owned[index].ptr(), name, call.tensors[index]);
+  if (is_permuted) order->apply(call.tensors[index]);
 }
 
 bool Kernel::bind_outputs(Call& call) {

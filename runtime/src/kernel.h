@@ -27,9 +27,10 @@ class Kernel {
   // processor has. `architectures` are what the target was compiled for, as runtime.devices takes
   // them. `dispatched` is called with the key and call()'s arguments if a mode of PyTorch's is
   // active: it goes through the registered operator, which the mode can see. None: there is no
-  // operator.
+  // operator. `likes`: by the places of outputs, those of the inputs as whose dimensions theirs lie
+  // in memory.
   Kernel(const FamilyEntry& family, const TargetEntry& target, const KernelEntry& entry,
-         nb::tuple architectures, nb::dict parameters, nb::object dispatched);
+         nb::tuple architectures, nb::dict parameters, nb::object dispatched, nb::dict likes);
 
   // Checks the arguments against the family's tables, allocates what was not passed in, and runs
   // the kernel on the caller's device and stream. `inputs` and `scalars` are in spec order, an
@@ -120,6 +121,7 @@ class Kernel {
   std::uint8_t inputs_[kMaxTensors], mutated_[kMaxTensors], outputs_[kMaxTensors];  // which ones
   int num_requested_ = 0;  // outputs that are optional
   Dtype dtypes_[kMaxTensors];
+  std::int8_t likes_[kMaxTensors];        // the inputs as whose dimensions outputs' lie in memory
   int alignments_[kMaxTensors];           // bytes
   std::string given_names_[kMaxTensors];  // "out (o)": what the caller gave as an output
   TensorArgument given_outputs_[kMaxTensors];

@@ -85,7 +85,7 @@ NB_MODULE(_native, module) {
       .def_prop_ro("family", &PackLibrary::family)
       .def("keys", &PackLibrary::keys)
       .def("kernel", &PackLibrary::kernel, "key"_a, "parameters"_a = nb::dict(),
-           "dispatched"_a = nb::none(), nb::rv_policy::take_ownership);
+           "dispatched"_a = nb::none(), "likes"_a = nb::dict(), nb::rv_policy::take_ownership);
   nb::class_<Kernel>(module, "NativeKernel")
       .def_prop_ro("key", &Kernel::key)
       .def("run", &Kernel::run, "inputs"_a, "scalars"_a, "requested"_a, "out"_a.none())

@@ -75,13 +75,13 @@ std::vector<std::string> PackLibrary::keys() const {
   return result;
 }
 
-Kernel* PackLibrary::kernel(const std::string& key, nb::dict parameters,
-                            nb::object dispatched) const {
+Kernel* PackLibrary::kernel(const std::string& key, nb::dict parameters, nb::object dispatched,
+                            nb::dict likes) const {
   const auto found = kernels_.find(key);
   if (found == kernels_.end()) throw nb::key_error(key.c_str());
   const auto [target, kernel] = found->second;
   return new Kernel(*entry_->family, *target, *kernel, architectures_, std::move(parameters),
-                    std::move(dispatched));
+                    std::move(dispatched), std::move(likes));
 }
 
 }  // namespace kernelmint

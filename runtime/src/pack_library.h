@@ -29,7 +29,8 @@ class PackLibrary {
   std::vector<std::string> keys() const;
 
   // The kernel of a key, which must be one of keys().
-  Kernel* kernel(const std::string& key, nb::dict parameters, nb::object dispatched) const;
+  Kernel* kernel(const std::string& key, nb::dict parameters, nb::object dispatched,
+                 nb::dict likes) const;
 
  private:
   const LibraryEntry* entry_;

@@ -118,6 +118,24 @@ REFUSED = [
         "family.yaml:4:55: a tensor is contiguous or has strides, not both",
     ),
     (
+        "an output like none of the inputs",
+        [('N, 2)"], dtype: dtype}', 'N, 2)"], dtype: dtype, like: z}')],
+        "family.yaml:5:58: 'z' is not an input that is always there",
+    ),
+    (
+        "an output like an input of other extents",
+        [('N, 2)"], dtype: dtype}', 'N, 2)"], dtype: dtype, like: x}')],
+        "family.yaml:5:58: 'x' has other extents",
+    ),
+    (
+        "an output like an input with other strides",
+        [
+            ("doc: the input", "strided: true"),
+            ("{output: [M], dtype: f32, ", "{output: [M, N], like: x, dtype: f32, "),
+        ],
+        "family.yaml:6:32: 'x' may have strides that 'rows' may not",
+    ),
+    (
         "an invalid alignment",
         [("doc: the input", "alignment: 12")],
         "family.yaml:4:48: an alignment is a power of two, at most 1024",

@@ -51,6 +51,46 @@ def refused(message, *tensors, vector=1, least=1, **options):
         run(vector, least)(*tensors, **options)
 
 
+@pytest.mark.parametrize("call", ["by key", "front", "compiled", "exported", "meta"])
+def test_an_output_lies_in_memory_as_an_input_does(call):
+    weight = torch.randn(4)
+    kernel_of_key = runtime.kernel("row_norm.cpu.f32")
+    calls = {
+        "by key": kernel_of_key,
+        "front": runtime.row_norm,
+        "compiled": torch.compile(runtime.row_norm, fullgraph=True, backend="aot_eager"),
+    }
+    turned = torch.randn(4, 6).t()
+    cases = {  # x, and its result's strides
+        "contiguous": (torch.randn(6, 4), (4, 1)),
+        "transposed": (turned, (1, 6)),
+        "with gaps": (torch.randn(6, 4, 2)[:, :, 0], (4, 1)),
+        "transposed, with gaps": (torch.randn(4, 12)[:, ::2].t(), (1, 6)),
+        "one row for all": (torch.randn(4).expand(6, 4), (4, 1)),
+        "one row": (torch.randn(1, 4), (4, 1)),
+    }
+    for name, (x, strides) in cases.items():
+        if call == "exported":
+            module = torch.export.export(_Norm(), (x, weight)).module()
+            y = module(x, weight)
+        elif call == "meta":
+            y, *_ = torch.ops.kernelmint.row_norm(
+                "row_norm.cpu.f32", x.to("meta"), weight.to("meta")
+            )
+        else:
+            y = calls[call](x, weight)
+        assert y.stride() == strides, name
+        if call != "meta":
+            wanted = kernel_of_key(x.contiguous(), weight)
+            assert torch.equal(y, wanted), name
+            assert torch.equal(kernel_of_key(x, weight, out=torch.empty(6, 4)[: len(x)]), wanted)
+
+
+class _Norm(torch.nn.Module):
+    def forward(self, x, weight):
+        return runtime.row_norm(x, weight)
+
+
 def test_lazily_negated_views():
     """PyTorch's are the imaginary parts of conjugates."""
     x, w, bias, factor = inputs()

@@ -130,7 +130,6 @@ def causal_conv1d_update(
             cache_seqlens,
             conv_state_indices,
             silu=silu,
-            out=None if x.is_contiguous() else torch.empty_like(x),
         )
 
 
