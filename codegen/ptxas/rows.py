@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
-from .symbols import KEY, kernel_of_symbol, key_of_symbol
+from .symbols import KEY, arguments_of_symbol, kernel_of_symbol, key_of_symbol
 
 
 class ReportError(Exception):
@@ -61,8 +61,14 @@ class Row(NamedTuple):
 
     @property
     def kernel(self) -> str:
-        """The function's own name, which tells apart the kernels of one configuration."""
+        """The function's own name."""
         return kernel_of_symbol(self.symbol)
+
+    @property
+    def instance(self) -> str:
+        """With the template arguments beside the configuration: what tells apart its kernels."""
+        arguments = arguments_of_symbol(self.symbol, self.key) if self.key else []
+        return f"{self.kernel}<{', '.join(arguments)}>" if arguments else self.kernel
 
     @property
     def spilled(self) -> bool | None:

@@ -17,6 +17,9 @@ from ..architectures import of_target
 KEY = re.compile(r"[a-z]\w*\.[a-z]\w*\.[a-z0-9]+(?:-[a-z0-9]+)*")
 _LENGTH = re.compile(r"[1-9][0-9]{0,8}")
 _NAMESPACE = re.compile(r"(?:10kernelmint|(S[0-9A-Z]{0,4}_))7configs|(S[0-9A-Z]{0,4}_)(?=[1-9])")
+# What is spelt beside names: substitutions, template parameters, arrays, codes of a letter or two.
+_CODE = re.compile(r"S[0-9A-Z]*_|T[0-9]*_|A[0-9]*_|[DS][a-z]|[A-Za-z_]")
+_TYPES = {"b": "bool", "d": "double", "f": "float", "i": "int"}
 
 
 def key_of_symbol(symbol: str) -> str | None:
@@ -24,7 +27,7 @@ def key_of_symbol(symbol: str) -> str | None:
     start = symbol.find("10kernelmint")
     if start < 0:
         return None
-    own = _own_names(symbol)
+    own, _ = _own_names(symbol)
     is_spelt = False  # whether kernelmint::configs has been named
     for match in _NAMESPACE.finditer(symbol, start):
         parent, whole = match.groups()
@@ -45,18 +48,71 @@ def key_of_symbol(symbol: str) -> str | None:
 def kernel_of_symbol(symbol: str) -> str:
     """The function's own name, without namespaces, template arguments and parameters; for a
     symbol that is not mangled, or not in a plain way, all of it."""
-    own = _own_names(symbol)
+    own, _ = _own_names(symbol)
     return own[-1] if own else symbol
 
 
-def _own_names(symbol: str) -> list[str]:
-    """The namespaces of a function and its name: what S_, S0_, ... stand for, as far as they go."""
+def arguments_of_symbol(symbol: str, key: str) -> list[str]:
+    """The function's template arguments beside the configuration of that key, types without their
+    namespaces. Empty for a symbol that is not mangled in a plain way."""
+    tokens = key.rpartition(".")[2].replace("-", "_")
+    own, at = _own_names(symbol)
+    arguments = []
+    try:
+        if not own or symbol[at] != "I":
+            return []
+        at += 1
+        while symbol[at] != "E":
+            begin = at
+            at, text = _read(symbol, begin)
+            if text and f"{len(tokens)}{tokens}" not in symbol[begin:at]:
+                arguments.append(text)
+    except (IndexError, ValueError, RecursionError):
+        return []
+    return arguments
+
+
+def _read(symbol: str, at: int) -> tuple[int, str]:
+    """Where what is spelt at `at` ends, a template argument or a part of one, and it for people."""
+    if length := _LENGTH.match(symbol, at):
+        at = length.end() + int(length[0])
+        text, is_template = symbol[length.end() : at], symbol[at] == "I"
+    elif code := _CODE.match(symbol, at):
+        at, text = code.end(), _TYPES.get(code[0], code[0])
+        is_template = text[0] == "S" and symbol[at] == "I"
+        if text == "L":  # a type, then a value
+            begin, kind = _read(symbol, at)
+            at = symbol.index("E", begin) + 1
+            value = symbol[begin : at - 1].replace("n", "-")
+            return at, str(value == "1").lower() if kind == "bool" else value
+        if text[0] in "AKORV":  # before a type
+            return _read(symbol, at)
+        if text == "P":
+            at, text = _read(symbol, at)
+            return at, f"{text}*"
+        if text in ("F", "I", "J", "N", "X"):  # several, up to an E
+            parts = []
+            while symbol[at] != "E":
+                at, part = _read(symbol, at)
+                parts.append(part)
+            return at + 1, parts[-1] if text == "N" else ", ".join(parts)
+    else:
+        raise ValueError(symbol)
+    if is_template:
+        at, arguments = _read(symbol, at)
+        text += f"<{arguments}>"
+    return at, text
+
+
+def _own_names(symbol: str) -> tuple[list[str], int]:
+    """The namespaces of a function and its name, which are what S_, S0_, ... stand for, as far as
+    they go; and where they end."""
     at = 3 if symbol.startswith("_ZN") else 2 if symbol.startswith("_Z") else len(symbol)
     names = []
     while length := _LENGTH.match(symbol, at):
         at = length.end() + int(length[0])
         names.append(symbol[length.end() : at])
-    return names
+    return names, at
 
 
 def _may_be(substitution: str, own: list[str], path: list[str]) -> bool:

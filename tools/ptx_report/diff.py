@@ -83,7 +83,8 @@ def compare(old: Iterable[Row], new: Iterable[Row]) -> list[Change]:
     """Every kernel of either report, worst first.
 
     Rows meet by name, kernel, architecture and kind; those that repeat (a template instantiated in
-    two objects) meet in the order of their objects.
+    two objects, or for two sets of arguments) meet in the
+    order of their objects and arguments.
     """
     before, after = _grouped(old), _grouped(new)
     changes = []
@@ -105,7 +106,8 @@ def _grouped(rows: Iterable[Row]) -> dict[tuple[str, ...], list[Row]]:
         kernel = row.kernel if row.key else ""
         groups[row.kernel_config, kernel, row.arch or "", row.kind].append(row)
     for group in groups.values():
-        group.sort(key=lambda row: row.source or "")
+        if len(group) > 1:
+            group.sort(key=lambda row: (row.source or "", row.instance))
     return groups
 
 

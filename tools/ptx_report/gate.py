@@ -32,7 +32,7 @@ class Offence:
     reason: str
 
     def __str__(self) -> str:
-        function = f"{self.row.kernel}, " if self.row.key not in (None, self.row.symbol) else ""
+        function = f"{self.row.instance}, " if self.row.key not in (None, self.row.symbol) else ""
         arch = self.row.arch or "architecture unknown"
         return f"{self.row.kernel_config} [{function}{arch}]: {self.reason}"
 

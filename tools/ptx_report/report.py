@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -79,13 +79,19 @@ class Report:
         return list(names)
 
     def function(self, row: Row) -> str | None:
-        """The kernel's own name, if its configuration has more than one: its key is not enough."""
-        key = row.key, row.arch, row.kind
-        return row.kernel if row.key and self._rows_by_key[key] > 1 else None
+        """What tells the kernels of a configuration apart, if it has more than one: the name, or
+        the template's arguments, too."""
+        own = self._kernels[row.key, row.arch, row.kind]
+        if row.key is None or own.total() < 2:
+            return None
+        return row.kernel if own[row.kernel] == 1 else row.instance
 
     @cached_property
-    def _rows_by_key(self) -> Counter[tuple[str | None, str | None, str]]:
-        return Counter((row.key, row.arch, row.kind) for row in self.rows)
+    def _kernels(self) -> dict[tuple[str | None, str | None, str], Counter[str]]:
+        found = defaultdict[tuple[str | None, str | None, str], Counter[str]](Counter)
+        for row in self.rows:
+            found[row.key, row.arch, row.kind][row.kernel] += 1
+        return found
 
     def occupancy(self, row: Row) -> Occupancy | None:
         """From ptxas's figures and the spec's `threads` and `smem_bytes` (shared memory asked for

@@ -35,6 +35,9 @@ template <class T, class C>
 __global__ void with_parameters(T*, const C*) {}
 template <class... C>
 __global__ void pack() {}
+enum class Kind { one, two };
+template <class C, int N, bool B, class T, Kind K>
+__global__ void instance(T*) {}
 namespace deep::deeper {
 template <class A, class B, class C>
 __global__ void third(A*, B) {}
@@ -72,6 +75,8 @@ template __global__ void other::second<Loose, Config>();
 template __global__ void other::second<Crowd, Config>();
 template __global__ void other::with_parameters<other::Own, Config>(other::Own*, const Config*);
 template __global__ void other::pack<Config, Tag>();
+template __global__ void other::instance<Config, 3, true, float, other::Kind::two>(float*);
+template __global__ void other::instance<Config, -12, false, Box<Tag>, other::Kind::one>(Box<Tag>*);
 template __global__ void other::deep::deeper::third<Tag, other::Holder<Box<float*>>, Config>(
     Tag*, other::Holder<Box<float*>>);
 template __global__ void in_no_namespace<Config>();
