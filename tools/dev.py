@@ -15,7 +15,6 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -23,6 +22,7 @@ import click
 import runtime
 from codegen.words import counted, display_path
 from runtime import manifest, packs
+from runtime.manifest import Resources
 from runtime.ondemand import kernels as on_demand
 
 from .slim import read_keys
@@ -31,34 +31,24 @@ _INTERVAL = 0.2  # seconds between two looks at the files
 _IGNORED = {"__pycache__", ".pytest_cache"}
 
 
-@dataclass(frozen=True)
-class Figures:
-    """What ptxas gave a kernel; None on the CPU."""
-
-    registers: int | None
-    spills: int | None
-
-    def changes(self, before: Figures | None) -> str:
-        """``28 registers (was 24), 0 bytes spilled``."""
-        if self.registers is None:
-            return "built"
-        was = before or self
-        parts = (
-            (self.registers, was.registers, "registers"),
-            (self.spills, was.spills, "bytes spilled"),
-        )
-        return ", ".join(
-            f"{now} {what}" + (f" (was {then})" if now != then else "") for now, then, what in parts
-        )
+def changes(now: Resources | None, before: Resources | None) -> str:
+    """``28 registers (was 24), 0 bytes spilled``."""
+    if now is None:  # on the CPU
+        return "built"
+    was = before or now
+    parts = (
+        (now.registers, was.registers, "registers"),
+        (now.spills, was.spills, "bytes spilled"),
+    )
+    return ", ".join(
+        f"{value} {what}" + (f" (was {then})" if value != then else "")
+        for value, then, what in parts
+    )
 
 
-def build(keys: Sequence[str]) -> dict[str, Figures]:
-    """Builds kernels as their specs are now; their figures. Raises BuildError."""
-    found = {}
-    for key, pack in on_demand.build(keys).items():
-        used = manifest.resources(pack).get(key)
-        found[key] = Figures(used.registers if used else None, used.spills if used else None)
-    return found
+def build(keys: Sequence[str]) -> dict[str, Resources | None]:
+    """Builds kernels as their specs are now; what ptxas gave each. Raises BuildError."""
+    return {k: manifest.resources(pack).get(k) for k, pack in on_demand.build(keys).items()}
 
 
 def state(folders: Sequence[Path]) -> dict[str, tuple[int, int]]:
@@ -98,7 +88,7 @@ class Session:
         self.command = command
         self.folders = folders
         self.keys: list[str] = []
-        self.figures: dict[str, Figures] = {}
+        self.figures: dict[str, Resources | None] = {}
         self.seconds: float | None = None
 
     def run(self) -> None:
@@ -132,7 +122,7 @@ class Session:
             click.echo(str(error))
             return False
         for key, figures in built.items():
-            click.echo(f"  {key}: {figures.changes(self.figures.get(key))}")
+            click.echo(f"  {key}: {changes(figures, self.figures.get(key))}")
         self.figures = built
         return True
 

@@ -21,7 +21,6 @@ import resource
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 
@@ -40,40 +39,6 @@ def worth_showing(line: bytes) -> bool:
     if not text or b"bytes stack frame" in text:
         return False
     return not text.startswith(b"ptxas info") or b"(C75" in text
-
-
-def cost_path(log: Path) -> Path:
-    """What the compilation of a log took."""
-    return log.with_name(log.name.removesuffix(".ptxas.log") + ".cost.json")
-
-
-@dataclass(frozen=True)
-class Compilation:
-    """How a command went, and what it took; `mib` is the most memory of one of its processes."""
-
-    status: int
-    output: bytes
-    seconds: float
-    mib: int
-    is_replayed: bool  # by ccache, so what it took says nothing
-
-
-def compile_measured(command: list[str], statistics: Path) -> Compilation:
-    """Run the compiler; ccache, if it takes part, writes into `statistics` what it did."""
-    begin = time.monotonic()
-    done = subprocess.run(
-        command,
-        env={**os.environ, "CCACHE_STATSLOG": str(statistics)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        check=False,
-    )
-    seconds = time.monotonic() - begin
-    # The only child of this process, and what it started.
-    mib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024
-    said = statistics.read_text() if statistics.exists() else ""
-    statistics.unlink(missing_ok=True)
-    return Compilation(done.returncode, done.stdout, seconds, mib, "cache_hit" in said)
 
 
 def replace(path: Path, content: bytes) -> None:
@@ -96,18 +61,31 @@ def main(arguments: list[str]) -> int:
         return subprocess.run(command, check=False).returncode
     log = log_path(options.log_dir, options.root, options.target, command)
     log.parent.mkdir(parents=True, exist_ok=True)
-    done = compile_measured(command, log.with_name(f"{log.name}.{os.getpid()}.ccache"))
-    replace(log, done.output)
-    if done.status == 0 and not done.is_replayed:
-        cost = {"seconds": round(done.seconds, 2), "mib": done.mib}
-        replace(cost_path(log), json.dumps(cost).encode())
-    shown = done.output.splitlines(keepends=True)
-    if done.status == 0:
+    statistics = log.with_name(f"{log.name}.{os.getpid()}.ccache")  # ccache's, if it takes part
+    begin = time.monotonic()
+    done = subprocess.run(
+        command,
+        env={**os.environ, "CCACHE_STATSLOG": str(statistics)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+    )
+    seconds = round(time.monotonic() - begin, 2)
+    replace(log, done.stdout)
+    is_replayed = statistics.exists() and "cache_hit" in statistics.read_text()
+    statistics.unlink(missing_ok=True)
+    if done.returncode == 0 and not is_replayed:
+        # The only child of this process, and what it started.
+        mib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024
+        cost = log.with_name(log.name.removesuffix(".ptxas.log") + ".cost.json")
+        replace(cost, json.dumps({"seconds": seconds, "mib": mib}).encode())
+    shown = done.stdout.splitlines(keepends=True)
+    if done.returncode == 0:
         shown = [line for line in shown if worth_showing(line)]
     sys.stderr.buffer.write(b"".join(shown))
-    if done.status != 0:
+    if done.returncode != 0:
         sys.stderr.write(f"kernelmint: compiling failed; the whole log is {log}\n")
-    return done.status
+    return done.returncode
 
 
 if __name__ == "__main__":

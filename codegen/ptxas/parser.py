@@ -233,7 +233,8 @@ class Parser:
         if self._notes:
             self._settle_notes()
         record = Open(symbol, self.source, number, kind)
-        self._add_pending_notes(record)
+        for _, text in self._pending.pop(symbol, ()):
+            record.note(text)
         if kind == "kernel":
             self.statistics.entries += 1
             self._unit[symbol] = record
@@ -243,10 +244,6 @@ class Parser:
         self._window.append(record)
         self._trim()
         return record
-
-    def _add_pending_notes(self, record: Open) -> None:
-        for _, text in self._pending.pop(record.symbol, ()):
-            record.note(text)
 
     def _trim(self) -> None:
         """The oldest records can no longer change."""

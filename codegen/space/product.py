@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import TracebackType
@@ -256,35 +256,27 @@ def derivation(of: Target | Family) -> Derivation:
     return Derivation(of.derived)
 
 
-class _RuleAlone:
-    """A rule over the values that a choice gives to the parameters it rests on."""
-
-    def __init__(self, target: Target, choice: Choice, rule: Rule) -> None:
-        self._rule = rule
-        self._derived = derivation(target).needed_for(rule.that.names)
-        needed = derivation(target).rests_on(rule.that.names)
-        self._axes = {
-            parameter.name: axis
-            for parameter, axis in zip(target.parameters, choice.values, strict=True)
-            if parameter.name in needed
-        }
-        size = rule.that.size + sum(d.expression.size for d in self._derived)
-        self.steps = math.prod(map(len, self._axes.values())) * (_COMBINATION + size)
-
-    def ever_holds(self) -> bool:
-        return any(map(self._holds, self._combinations()))
-
-    def _combinations(self) -> Iterator[dict[str, Any]]:
-        for values in itertools.product(*self._axes.values()):
-            yield dict(zip(self._axes, values, strict=True))
-
-    def _holds(self, scope: dict[str, Any]) -> bool:
+def _ever_holds(target: Target, choice: Choice, rule: Rule, most: int) -> tuple[bool, int]:
+    """Whether a rule holds for some of the values that a choice gives to the parameters it rests
+    on, and the steps that took; true and none if they would be more than `most`."""
+    derived_values = derivation(target).needed_for(rule.that.names)
+    needed = derivation(target).rests_on(rule.that.names)
+    named = zip(target.parameters, choice.values, strict=True)
+    axes = {parameter.name: axis for parameter, axis in named if parameter.name in needed}
+    size = rule.that.size + sum(derived.expression.size for derived in derived_values)
+    steps = math.prod(map(len, axes.values())) * (_COMBINATION + size)
+    if steps > most:
+        return True, 0
+    for values in itertools.product(*axes.values()):
+        scope: dict[str, Any] = dict(zip(axes, values, strict=True))
         try:
-            for derived in self._derived:
+            for derived in derived_values:
                 scope[derived.name] = derived.expression.evaluate(scope)
-            return bool(self._rule.that.evaluate(scope))
+            if rule.that.evaluate(scope):
+                return True, steps
         except EVALUATION_ERRORS:
-            return False  # for values that another rule excludes
+            continue  # for values that another rule excludes
+    return False, steps
 
 
 def _nothing_left(target: Target, choice: Choice, rules: Sequence[Rule]) -> list[Problem]:
@@ -293,11 +285,9 @@ def _nothing_left(target: Target, choice: Choice, rules: Sequence[Rule]) -> list
     line = choice.location.line
     left = _MAX_EXPLANATION
     for rule in rules:
-        alone = _RuleAlone(target, choice, rule)
-        if alone.steps > left:
-            continue
-        left -= alone.steps
-        if alone.ever_holds():
+        holds, steps = _ever_holds(target, choice, rule, left)
+        left -= steps
+        if holds:
             continue
         what = "the configuration" if choice.strict else "everything that the product"
         message = f"'{rule.that.text}' excludes {what} on line {line}"

@@ -8,7 +8,8 @@ import subprocess
 import sys
 import threading
 
-from tools.dev import Figures
+from runtime.manifest import Resources
+from tools.dev import changes
 
 RUN = """
 import sys, torch, runtime
@@ -19,11 +20,11 @@ print("computed", runtime.kernel(sys.argv[2])(x, y, alpha=3.0)[0, 0].item(), flu
 
 
 def test_figures_say_what_changed() -> None:
-    before = Figures(24, 0)
-    assert Figures(28, 8).changes(before) == "28 registers (was 24), 8 bytes spilled (was 0)"
-    assert Figures(24, 0).changes(before) == "24 registers, 0 bytes spilled"
-    assert Figures(24, 0).changes(None) == "24 registers, 0 bytes spilled"
-    assert Figures(None, None).changes(None) == "built"
+    before = Resources(24, 0)
+    assert changes(Resources(28, 8), before) == "28 registers (was 24), 8 bytes spilled (was 0)"
+    assert changes(Resources(24, 0), before) == "24 registers, 0 bytes spilled"
+    assert changes(Resources(24, 0), None) == "24 registers, 0 bytes spilled"
+    assert changes(None, None) == "built"
 
 
 @contextlib.contextmanager

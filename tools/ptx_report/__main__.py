@@ -13,7 +13,7 @@ from codegen import packs
 from codegen.home import GENERATED, SPECS
 from codegen.ptxas.files import check_outputs, write_text
 from codegen.ptxas.fingerprints import Manifest
-from codegen.ptxas.rows import ReportError, Row, csv_text, read_csv
+from codegen.ptxas.rows import ReportError, csv_text, read_csv
 from codegen.words import counted
 
 from ..output_file import cannot_write
@@ -231,12 +231,8 @@ def _print_verdict(verdict: gate.Verdict) -> int:
 
 def _parameter_columns(report: Report, wanted: bool) -> list[tuple[str, list[str]]]:
     names = report.parameter_names() if wanted else []
-    return [(name, [_cell(report, row, name) for row in report.rows]) for name in names]
-
-
-def _cell(report: Report, row: Row, name: str) -> str:
-    value = report.parameters(row).get(name)
-    return "" if value is None else str(value)
+    values = [report.parameters(row) for row in report.rows]
+    return [(name, [str(known.get(name, "")) for known in values]) for name in names]
 
 
 if __name__ == "__main__":
