@@ -509,14 +509,30 @@ class _Differentiable(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         saved, names = ctx.saved_tensors, ctx.call.operator.output_names
-        inputs = zip(ctx.names, saved, strict=False)
-        found = ctx.call.backward(
-            {name: tensor for name, tensor in inputs if tensor is not None},
-            dict(zip(names, saved[len(ctx.names) :], strict=True)),
-            dict(zip(names, gradients, strict=True)),
-            needed=[n for n, asks in zip(ctx.names, ctx.needs_input_grad[1:], strict=True) if asks],
-        )
-        return None, *map(found.get, ctx.names)
+        inputs = {n: t for n, t in zip(ctx.names, saved, strict=False) if t is not None}
+        outputs = dict(zip(names, saved[len(ctx.names) :], strict=True))
+        needed = [n for n, asks in zip(ctx.names, ctx.needs_input_grad[1:], strict=True) if asks]
+
+        def call(*given: torch.Tensor) -> _Tensors:
+            return ctx.call.backward(  # type: ignore[no-any-return]  # autograd's has no types
+                inputs, outputs, dict(zip(names, given, strict=True)), needed=needed
+            )
+
+        return None, *map(_each(call, gradients).get, ctx.names)
+
+
+def _each(call: Callable[..., _Tensors], gradients: Sequence[torch.Tensor]) -> _Tensors:
+    """What a backward gives of the outputs' gradients, those of is_grads_batched one by one."""
+    batched = [t for t in gradients if torch._C._functorch.is_legacy_batchedtensor(t)]
+    if not batched:
+        return call(*gradients)
+    # The axis of a level is the first then; a tensor without it is as often there as is asked.
+    level = next(i for i in range(1, 65) if len(torch._remove_batch_dim(batched[0], i, 0, 0)))
+    count = len(torch._remove_batch_dim(batched[0], level, 0, 0))
+    parts = (torch._remove_batch_dim(t, level, count, 0).unbind() for t in gradients)
+    found = [_each(call, part) for part in zip(*parts, strict=True)]
+    stacked = {name: torch.stack([one[name] for one in found]) for name in found[0]}
+    return {name: torch._add_batch_dim(t, 0, level) for name, t in stacked.items()}
 
 
 # Of symbols, which Python's own would compare: a graph would be one for the outcome.

@@ -195,6 +195,24 @@ class _Norm(torch.nn.Module):
         return row_norm(x, weight, bias)
 
 
+def test_many_gradients_at_once():
+    inputs = norm_inputs()
+    many = torch.randn(3, 4, 6, dtype=torch.float64)
+    for call in (row_norm, expected):
+        y = call(*inputs, activation="relu")
+        found = torch.autograd.grad(y, inputs, many, is_grads_batched=True, retain_graph=True)
+        one = torch.autograd.grad(y, inputs, many[1])
+        torch.testing.assert_close([t[1] for t in found], list(one))
+    squares = runtime.kernel("csr_sum.cpu.f64-squared")
+    src = leaf(5, 3)
+    for derivative in (torch.autograd.functional.jacobian, torch.autograd.functional.hessian):
+        found, wanted = (
+            derivative(lambda src: squares(src, STARTS).square().sum(), src, vectorize=at_once)
+            for at_once in (True, False)
+        )
+        torch.testing.assert_close(found, wanted)
+
+
 def test_second_derivatives_are_refused_by_name_if_there_are_none():
     x, weight, _ = norm_inputs()
     (dx,) = torch.autograd.grad(row_norm(x, weight).sum(), x, create_graph=True)
