@@ -15,7 +15,7 @@
 namespace kernelmint::flash_attn {
 
 // nvcc 13.0 compiles a kernel otherwise if "cutlass" is in its name, as it is in upstream's: so the
-// kernels here have Traits, whose name has an element's, among their template arguments.
+// kernels here have an Element among their template arguments, which they do not need.
 template <class T>
 using Element = std::conditional_t<std::is_same_v<T, bf16>, cutlass::bfloat16_t, cutlass::half_t>;
 

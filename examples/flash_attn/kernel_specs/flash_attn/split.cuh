@@ -13,9 +13,9 @@ using SplitTraits =
     Flash_fwd_kernel_traits<Config::head_dim, Config::tile_m, Config::tile_n, Config::warps, false,
                             false, Element<typename Config::dtype>>;
 
-template <class Config, bool kAppend, class Traits = SplitTraits<Config>>
+template <class Config, bool kAppend, class = Element<typename Config::dtype>>
 __global__ void flash_attn_split(const __grid_constant__::flash::Flash_fwd_params params) {
-  ::flash::compute_attn_splitkv<Traits, Config::causal, Config::local, Config::alibi,
+  ::flash::compute_attn_splitkv<SplitTraits<Config>, Config::causal, Config::local, Config::alibi,
                                 Config::even_mn, Config::even_k, Config::capped, Config::split,
                                 kAppend>(params);
 }
@@ -26,10 +26,10 @@ constexpr int kCombinedRows = Config::head_dim % 128 == 0  ? 4
                               : Config::head_dim % 64 == 0 ? 8
                                                            : 16;
 
-template <class Config, int kLogSplits, class Traits = SplitTraits<Config>>
+template <class Config, int kLogSplits, class = Element<typename Config::dtype>>
 __global__ void flash_attn_combine(const __grid_constant__::flash::Flash_fwd_params params) {
-  ::flash::combine_attn_seqk_parallel<Traits, kCombinedRows<Config>, kLogSplits, Config::even_k>(
-      params);
+  ::flash::combine_attn_seqk_parallel<SplitTraits<Config>, kCombinedRows<Config>, kLogSplits,
+                                      Config::even_k>(params);
 }
 
 // Adds up the splits, by the kernel for the least power of two that is as many.

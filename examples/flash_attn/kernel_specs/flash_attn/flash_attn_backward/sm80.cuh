@@ -13,21 +13,21 @@ using BackwardTraits = Flash_bwd_kernel_traits<Config::head_dim, Config::tile_m,
                                                Config::atoms_dq, Config::v_in_registers,
                                                Config::one_buffer, Element<typename Config::dtype>>;
 
-template <class Config, bool kClear, class Traits = BackwardTraits<Config>>
+template <class Config, bool kClear, class = Element<typename Config::dtype>>
 __global__ void flash_attn_dot_do_o(const ::flash::Flash_bwd_params params) {
-  ::flash::compute_dot_do_o<kClear, Traits>(params);
+  ::flash::compute_dot_do_o<kClear, BackwardTraits<Config>>(params);
 }
 
-template <class Config, class Traits = BackwardTraits<Config>>
+template <class Config, class = Element<typename Config::dtype>>
 __global__ void flash_attn_backward(const __grid_constant__::flash::Flash_bwd_params params) {
-  ::flash::compute_dq_dk_dv_seqk_parallel<Traits, Config::dropout, Config::causal, Config::local,
-                                          Config::alibi, Config::even_mn, Config::even_k,
-                                          Config::capped>(params);
+  ::flash::compute_dq_dk_dv_seqk_parallel<BackwardTraits<Config>, Config::dropout, Config::causal,
+                                          Config::local, Config::alibi, Config::even_mn,
+                                          Config::even_k, Config::capped>(params);
 }
 
-template <class Config, class Traits = BackwardTraits<Config>>
+template <class Config, class = Element<typename Config::dtype>>
 __global__ void flash_attn_convert_dq(const ::flash::Flash_bwd_params params, const int parts) {
-  ::flash::convert_dQ<Traits>(params, parts);
+  ::flash::convert_dQ<BackwardTraits<Config>>(params, parts);
 }
 
 // dk and dv of the heads of keys: what the heads of queries that share one add to it.

@@ -12,10 +12,11 @@ using ForwardTraits =
     Flash_fwd_kernel_traits<Config::head_dim, Config::tile_m, Config::tile_n, Config::warps, false,
                             false, Element<typename Config::dtype>>;
 
-template <class Config, class Traits = ForwardTraits<Config>>
+template <class Config, class = Element<typename Config::dtype>>
 __global__ void flash_attn_forward(const __grid_constant__::flash::Flash_fwd_params params) {
-  ::flash::compute_attn<Traits, Config::dropout, Config::causal, Config::local, Config::alibi,
-                        Config::even_mn, Config::even_k, Config::capped, Config::dmask>(params);
+  ::flash::compute_attn<ForwardTraits<Config>, Config::dropout, Config::causal, Config::local,
+                        Config::alibi, Config::even_mn, Config::even_k, Config::capped,
+                        Config::dmask>(params);
 }
 
 }  // namespace kernelmint::flash_attn
