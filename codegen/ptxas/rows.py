@@ -65,10 +65,9 @@ class Row(NamedTuple):
         return kernel_of_symbol(self.symbol)
 
     @property
-    def instance(self) -> str:
-        """With the template arguments beside the configuration: what tells apart its kernels."""
-        arguments = arguments_of_symbol(self.symbol, self.key) if self.key else []
-        return f"{self.kernel}<{', '.join(arguments)}>" if arguments else self.kernel
+    def arguments(self) -> list[str]:
+        """Of our kernels, the template arguments beside the configuration."""
+        return arguments_of_symbol(self.symbol, self.key) if self.key else []
 
     @property
     def spilled(self) -> bool | None:

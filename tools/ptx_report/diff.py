@@ -107,7 +107,7 @@ def _grouped(rows: Iterable[Row]) -> dict[tuple[str, ...], list[Row]]:
         groups[row.kernel_config, kernel, row.arch or "", row.kind].append(row)
     for group in groups.values():
         if len(group) > 1:
-            group.sort(key=lambda row: (row.source or "", row.instance))
+            group.sort(key=lambda row: (row.source or "", row.arguments))
     return groups
 
 

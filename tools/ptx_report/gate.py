@@ -32,9 +32,10 @@ class Offence:
     reason: str
 
     def __str__(self) -> str:
-        function = f"{self.row.instance}, " if self.row.key not in (None, self.row.symbol) else ""
-        arch = self.row.arch or "architecture unknown"
-        return f"{self.row.kernel_config} [{function}{arch}]: {self.reason}"
+        row = self.row
+        parts = [] if row.key in (None, row.symbol) else [row.kernel, *row.arguments]
+        parts.append(row.arch or "architecture unknown")
+        return f"{row.kernel_config} [{', '.join(parts)}]: {self.reason}"
 
 
 @dataclass

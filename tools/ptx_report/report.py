@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -79,18 +78,21 @@ class Report:
         return list(names)
 
     def function(self, row: Row) -> str | None:
-        """What tells the kernels of a configuration apart, if it has more than one: the name, or
-        the template's arguments, too."""
-        own = self._kernels[row.key, row.arch, row.kind]
-        if row.key is None or own.total() < 2:
+        """What tells the kernels of a configuration apart, if it has more than one: the name, and
+        of a template those of its arguments that differ."""
+        kernels = self._kernels[row.key, row.arch, row.kind]
+        if row.key is None or len(kernels) < 2:
             return None
-        return row.kernel if own[row.kernel] == 1 else row.instance
+        same = [other.arguments for other in kernels if other.kernel == row.kernel]
+        own = row.arguments if len(same) > 1 else []
+        telling = [own[i] for i in range(len(own)) if any(o[i : i + 1] != [own[i]] for o in same)]
+        return f"{row.kernel}<{', '.join(telling)}>" if telling else row.kernel
 
     @cached_property
-    def _kernels(self) -> dict[tuple[str | None, str | None, str], Counter[str]]:
-        found = defaultdict[tuple[str | None, str | None, str], Counter[str]](Counter)
+    def _kernels(self) -> dict[tuple[str | None, str | None, str], list[Row]]:
+        found: dict[tuple[str | None, str | None, str], list[Row]] = {}
         for row in self.rows:
-            found[row.key, row.arch, row.kind][row.kernel] += 1
+            found.setdefault((row.key, row.arch, row.kind), []).append(row)
         return found
 
     def occupancy(self, row: Row) -> Occupancy | None:
