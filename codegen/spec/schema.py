@@ -364,8 +364,9 @@ class GeneratedFront(Written):
     name: str = Field(description="the function's")
     takes: dict[str, Text] = Field(
         default_factory=dict,
-        description="parameters, each over symbols, scalars, dtypes, optional tensors, true if "
-        "they are there, and stride(x, 0) and aligned(x, 16) of inputs",
+        description="the family's or targets' parameters, each over symbols, scalars, dtypes, "
+        "optional tensors, true if they are there, stride(x, 0) and aligned(x, 16) of inputs, and "
+        "the device's compute_capability",
     )
     flags: dict[str, Value | None] = Field(
         default_factory=dict,
@@ -420,7 +421,11 @@ class FamilyFile(Written):
 class Choice(Written):
     """A row of choices.yaml."""
 
-    when: Text = Field("True", description="over the family's symbols, scalars and parameters")
+    when: Text = Field(
+        "True",
+        description="over the family's symbols, scalars, optional tensors and parameters, and the "
+        "device's compute_capability",
+    )
     take: dict[str, Value] = Field(description="values of parameters that the caller leaves open")
 
 
