@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import subprocess
@@ -11,7 +12,11 @@ import pytest
 import yaml
 
 from codegen import archives, home
+from codegen.manifest import Selection
 from codegen.ptxas.rows import read_csv
+from codegen.space.expand import expand
+from codegen.spec.expressions import layout_name
+from codegen.spec.load import load
 
 from .pack_project import ROOT
 
@@ -41,6 +46,23 @@ def test_the_sets_hold_what_upstream_instantiates(name, sm80, cpu) -> None:
     counts |= {f"causal_conv1d_{family}.sm80": count for family, count in sm80.items()}
     said = run("codegen", "list", "--set", name).splitlines()[-1].split(", ")
     assert sorted(said) == sorted(f"{n} {kernels}" for kernels, n in counts.items() if n)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_calls_ask_for_each_of_these_kernels_and_for_no_other(name) -> None:
+    (family,) = load([EXAMPLE / "kernel_specs"], only=f"causal_conv1d_{name}")
+    takes = dict(family.generated_front.takes)
+    (space,) = expand([family], Selection("all"))
+    kernels = (c.parameters for t in space.targets for c in t.configurations)
+    asked = set()
+    bools = ("silu", "deterministic", "seq_idx", "dfinal_states", "cache_seqlens", "aligned")
+    for width, length, dtype in itertools.product((2, 3, 4), (12, 128, 129), ("f32", "bf16")):
+        for values in itertools.product((False, True), repeat=len(bools)):
+            said = dict(zip(bools, values, strict=True))
+            layouts = {layout_name("aligned", x, 16): said["aligned"] for x in ("x", "dy")}
+            known = {"W": width, "L": length, "dtype": dtype, **said, **layouts}
+            asked.add(tuple(rule.evaluate(known) for rule in takes.values()))
+    assert asked == {tuple(map(parameters.get, takes)) for parameters in kernels}
 
 
 def test_its_functions_and_their_gradients_are_right_on_the_cpu(tmp_path) -> None:

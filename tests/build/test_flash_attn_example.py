@@ -6,13 +6,17 @@ import os
 import shutil
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
 import yaml
 
 from codegen import archives, home
+from codegen.manifest import Selection
 from codegen.ptxas.rows import read_csv
+from codegen.space.expand import expand
+from codegen.spec.load import load
 
 from .pack_project import ROOT
 
@@ -52,6 +56,30 @@ def run(*command: str | Path, **environment: str) -> str:
 def test_the_sets_hold_what_upstream_instantiates(name, count) -> None:
     said = run("codegen", "list", "--set", name).splitlines()[-1]
     assert said == ", ".join(f"{n} flash_attn_{family}.sm80" for family, n in count.items())
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_calls_ask_for_each_of_these_kernels_and_for_no_other(name) -> None:
+    (family,) = load([EXAMPLE / "kernel_specs"], only=f"flash_attn_{name}")
+    takes = dict(family.generated_front.takes)
+    (space,) = expand([family], Selection("all"))
+    kernels = (c.parameters for t in space.targets for c in t.configurations)
+    absent = dict.fromkeys(("cu_seqlens_q", "cu_seqlens_k", "cache_seqlens"), False)
+    asked = set()
+    for head_dim, (left, right), slopes, cap, (p, probabilities), splits, (sq, sk) in product(
+        (24, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256),
+        ((-1, -1), (-1, 0), (20, 0), (20, 3), (-1, 5)), (False, True), (0.0, 5.0),
+        ((0.0, False), (0.1, False), (0.1, True)), (1, 3), ((128, 256), (70, 130)),
+    ):  # fmt: skip
+        if cap and p:
+            continue  # which is refused
+        known = {
+            "D": head_dim, "window_left": left, "window_right": right, "alibi_slopes": slopes,
+            "softcap": cap, "p_dropout": p, "s_dmask": probabilities, "num_splits": splits,
+            "Sq": sq, "Sk": sk, "max_seqlen_k": sk, **absent,
+        }  # fmt: skip
+        asked.add(tuple(rule.evaluate(known) for rule in takes.values()))
+    assert asked == {tuple(map(parameters.get, takes)) for parameters in kernels}
 
 
 def test_its_functions_are_upstreams_and_ask_for_kernels_that_fit(upstream) -> None:
