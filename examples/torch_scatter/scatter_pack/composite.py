@@ -2,7 +2,7 @@
 
 import torch
 
-from scatter_pack.layout import broadcast, written
+from scatter_pack.layout import broadcast, extent_of, written
 from scatter_pack.scatter import scatter_max, scatter_sum
 
 
@@ -69,12 +69,8 @@ def _logsumexp(
     if not src.is_floating_point():
         raise ValueError(f"scatter_logsumexp: got {src.dtype}, expected a floating dtype")
     index = broadcast(index, src, dim)
-    if out is not None:
-        dim_size = out.shape[dim]
-    elif dim_size is None:
-        dim_size = int(index.max()) + 1
     shape = list(src.shape)
-    shape[dim] = dim_size
+    shape[dim] = dim_size = extent_of(index, out, dim, dim_size)
     greatest = scatter_max(src, index, dim, src.new_full(shape, float("-inf")))[0]
     shifted = src - greatest.gather(dim, index)
     shifted = shifted.masked_fill(shifted.isnan(), float("-inf"))

@@ -1,34 +1,61 @@
 """Tensors of any rank as the kernels have them: [B, E, K], which is all before a dimension, it, and
-all behind it; and back."""
+all behind it; and back. One dimension alone, as most have, is told apart: each step in Python takes
+as long as a small kernel."""
 
-from __future__ import annotations
-
-import torch
+from torch import Tensor
 
 
-def folded(tensor: torch.Tensor, dim: int) -> torch.Tensor:
-    """A tensor as [B, E, K] around its dimension `dim`, contiguous."""
+def folded(tensor: Tensor, dim: int) -> Tensor:
+    """A tensor as [B, E, K] around its dimension `dim`."""
+    if tensor.dim() == 1:
+        return tensor.reshape(1, -1, 1)
     before, behind = tensor.shape[:dim].numel(), tensor.shape[dim + 1 :].numel()
-    return tensor.reshape(before, tensor.shape[dim], behind).contiguous()
+    return tensor.reshape(before, tensor.shape[dim], behind)
 
 
-def index_of(index: torch.Tensor, src: torch.Tensor, name: str) -> tuple[torch.Tensor, int]:
+def index_of(index: Tensor, src: Tensor, name: str) -> tuple[Tensor, int]:
     """An index or pointers [..., E] as [B, E], and its last dimension's place in src. Its other
     dimensions are src's, or 1."""
     dim = index.dim() - 1
     if src.dim() <= dim:
         raise ValueError(f"{name}: got {index.dim()} dimensions, src has {src.dim()}")
+    if dim == 0:
+        return index[None], 0
     index = index.expand(*src.shape[:dim], index.shape[-1])
     return index.reshape(src.shape[:dim].numel(), index.shape[-1]), dim
 
 
-def unfolded(folded: torch.Tensor, like: torch.Tensor, dim: int) -> torch.Tensor:
+def extent_of(index: Tensor, out: Tensor | None, dim: int, dim_size: int | None) -> int:
+    """A result's extent along `dim`: that of `out`, what is asked for, or what the index needs."""
+    if out is not None:
+        return out.shape[dim]
+    if dim_size is not None or index.numel() == 0:
+        return dim_size or 0
+    return int(index if index.numel() == 1 else index.max()) + 1
+
+
+def unfolded(folded: Tensor, like: Tensor, dim: int) -> Tensor:
     """[B, N, K] with the other dimensions of `like`."""
+    if like.dim() == 1:
+        return folded.reshape(-1)
     return folded.reshape(*like.shape[:dim], folded.shape[1], *like.shape[dim + 1 :])
 
 
-def broadcast(index: torch.Tensor, src: torch.Tensor, dim: int) -> torch.Tensor:
+def reduced(
+    found: Tensor | tuple[Tensor, Tensor], index: Tensor, src: Tensor, dim: int, out: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """What a kernel found, with the other dimensions of src: the result, in `out` if it is given,
+    and where its values are; the index, which nothing reads, if it does not say."""
+    if isinstance(found, Tensor):
+        return written(out, unfolded(found, src, dim)), index
+    result, arg = found
+    return written(out, unfolded(result, src, dim)), unfolded(arg, src, dim)
+
+
+def broadcast(index: Tensor, src: Tensor, dim: int) -> Tensor:
     """An index of the values of src along `dim`, of src's shape."""
+    if index.shape == src.shape:
+        return index
     dim = dim if dim >= 0 else src.dim() + dim
     if index.dim() == 1:
         index = index.reshape(*[1] * dim, -1)
@@ -36,6 +63,6 @@ def broadcast(index: torch.Tensor, src: torch.Tensor, dim: int) -> torch.Tensor:
     return index.expand(src.shape)
 
 
-def written(out: torch.Tensor | None, result: torch.Tensor) -> torch.Tensor:
+def written(out: Tensor | None, result: Tensor) -> Tensor:
     """The result, in `out` if it is given."""
     return result if out is None else out.copy_(result)

@@ -2,55 +2,36 @@
 scatter_add_, as they are upstream."""
 
 import torch
+from torch import Tensor
 
 import kernelmint
-from scatter_pack.layout import broadcast, folded, unfolded, written
+from scatter_pack.layout import broadcast, extent_of, folded, reduced
 
 
 @torch.jit.ignore
 def _scatter(
-    src: torch.Tensor,
-    index: torch.Tensor,
-    dim: int,
-    out: torch.Tensor | None,
-    dim_size: int | None,
-    reduce: str,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    src: Tensor, index: Tensor, dim: int, out: Tensor | None, dim_size: int | None, reduce: str
+) -> tuple[Tensor, Tensor]:
     dim = dim if dim >= 0 else src.dim() + dim
-    if out is not None:
-        dim_size = out.shape[dim]
-    elif dim_size is None:
-        dim_size = int(index.max()) + 1 if index.numel() else 0
-    shape = src.shape[:dim].numel(), src.shape[dim], src.shape[dim + 1 :].numel()
-    has_arg = reduce != "mul"
     found = kernelmint.torch_scatter_scatter(
-        folded(src, dim),
-        broadcast(index, src, dim).reshape(shape),
-        None if out is None else folded(out.detach().clone(), dim),
-        N=dim_size,
+        folded(src, dim).contiguous(),
+        folded(broadcast(index, src, dim), dim),
+        None if out is None else folded(out.detach().clone(), dim).contiguous(),
+        N=extent_of(index, out, dim, dim_size),
         reduce=reduce,
-        return_arg=has_arg,
+        return_arg=reduce != "mul",
     )
-    result, arg = found if has_arg else (found, index)
-    result = written(out, unfolded(result, src, dim))
-    return result, unfolded(arg, src, dim) if has_arg else arg
+    return reduced(found, index, src, dim, out)
 
 
 @torch.jit.ignore
 def _sum(
-    src: torch.Tensor,
-    index: torch.Tensor,
-    dim: int,
-    out: torch.Tensor | None,
-    dim_size: int | None,
-    mean: bool,
-) -> torch.Tensor:
+    src: Tensor, index: Tensor, dim: int, out: Tensor | None, dim_size: int | None, mean: bool
+) -> Tensor:
     places = broadcast(index, src, dim)
     if out is None:
-        if dim_size is None:
-            dim_size = int(index.max()) + 1 if index.numel() else 0
         shape = list(src.shape)
-        shape[dim] = dim_size
+        shape[dim] = extent_of(index, out, dim, dim_size)
         out = src.new_zeros(shape)
     out = out.scatter_add_(dim, places, src)
     if not mean:
@@ -65,85 +46,75 @@ def _sum(
 
 
 def scatter_sum(
-    src: torch.Tensor,
-    index: torch.Tensor,
+    src: Tensor,
+    index: Tensor,
     dim: int = -1,
-    out: torch.Tensor | None = None,
+    out: Tensor | None = None,
     dim_size: int | None = None,
-) -> torch.Tensor:
+) -> Tensor:
     """The sums of the values of src that share an index along `dim`; added to `out`, if given. The
     index has src's shape, or can be broadcast to it."""
     return _sum(src, index, dim, out, dim_size, False)
 
 
-def scatter_add(
-    src: torch.Tensor,
-    index: torch.Tensor,
-    dim: int = -1,
-    out: torch.Tensor | None = None,
-    dim_size: int | None = None,
-) -> torch.Tensor:
-    """scatter_sum."""
-    return _sum(src, index, dim, out, dim_size, False)
-
-
 def scatter_mul(
-    src: torch.Tensor,
-    index: torch.Tensor,
+    src: Tensor,
+    index: Tensor,
     dim: int = -1,
-    out: torch.Tensor | None = None,
+    out: Tensor | None = None,
     dim_size: int | None = None,
-) -> torch.Tensor:
+) -> Tensor:
     """As scatter_sum, the products."""
     return _scatter(src, index, dim, out, dim_size, "mul")[0]
 
 
 def scatter_mean(
-    src: torch.Tensor,
-    index: torch.Tensor,
+    src: Tensor,
+    index: Tensor,
     dim: int = -1,
-    out: torch.Tensor | None = None,
+    out: Tensor | None = None,
     dim_size: int | None = None,
-) -> torch.Tensor:
+) -> Tensor:
     """As scatter_sum, the means; of integers, rounded down."""
     return _sum(src, index, dim, out, dim_size, True)
 
 
 def scatter_min(
-    src: torch.Tensor,
-    index: torch.Tensor,
+    src: Tensor,
+    index: Tensor,
     dim: int = -1,
-    out: torch.Tensor | None = None,
+    out: Tensor | None = None,
     dim_size: int | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[Tensor, Tensor]:
     """As scatter_sum, the least values, 0 of none, and where they are."""
     return _scatter(src, index, dim, out, dim_size, "min")
 
 
 def scatter_max(
-    src: torch.Tensor,
-    index: torch.Tensor,
+    src: Tensor,
+    index: Tensor,
     dim: int = -1,
-    out: torch.Tensor | None = None,
+    out: Tensor | None = None,
     dim_size: int | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[Tensor, Tensor]:
     """As scatter_sum, the greatest values, 0 of none, and where they are."""
     return _scatter(src, index, dim, out, dim_size, "max")
 
 
 def scatter(
-    src: torch.Tensor,
-    index: torch.Tensor,
+    src: Tensor,
+    index: Tensor,
     dim: int = -1,
-    out: torch.Tensor | None = None,
+    out: Tensor | None = None,
     dim_size: int | None = None,
     reduce: str = "sum",
-) -> torch.Tensor:
+) -> Tensor:
     """scatter_<reduce>, of min and max the values alone."""
-    if reduce == "sum" or reduce == "add":
-        return _sum(src, index, dim, out, dim_size, False)
-    if reduce == "mean":
-        return _sum(src, index, dim, out, dim_size, True)
+    if reduce in ("sum", "add", "mean"):
+        return _sum(src, index, dim, out, dim_size, reduce == "mean")
     if reduce not in ("mul", "min", "max"):
         raise ValueError(f"reduce: got '{reduce}', expected sum, add, mul, mean, min or max")
     return _scatter(src, index, dim, out, dim_size, reduce)[0]
+
+
+scatter_add = scatter_sum

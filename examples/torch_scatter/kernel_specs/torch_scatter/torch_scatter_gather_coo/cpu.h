@@ -16,8 +16,12 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
              for (std::int64_t e = first; e < last; ++e) {
                const std::int64_t row = *args.index.template at<const std::int64_t>(b, e);
                if (row < 0 || row >= args.N) return fault.report(row);
-               __builtin_memcpy(args.result.template at<T>(b, e),
-                                args.src.template at<const T>(b, row), args.K * sizeof(T));
+               T* result = args.result.template at<T>(b, e);
+               const T* src = args.src.template at<const T>(b, row);
+               if (args.K == 1)
+                 *result = *src;
+               else
+                 __builtin_memcpy(result, src, args.K * sizeof(T));
              }
            });
   return fault.result("index", 0, args.N - 1);

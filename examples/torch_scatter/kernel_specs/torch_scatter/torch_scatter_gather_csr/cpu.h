@@ -1,6 +1,8 @@
 // Values copied between pointers on the CPU: a task takes some rows of a batch.
 #pragma once
 
+#include <algorithm>
+
 #include "torch_scatter/cpu_rows.h"
 
 namespace kernelmint {
@@ -19,6 +21,10 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
                const std::int64_t end = *args.indptr.template at<const std::int64_t>(b, row + 1);
                if (begin < 0 || end > args.E) return fault.report(begin < 0 ? begin : end);
                const T* src = args.src.template at<const T>(b, row);
+               if (args.K == 1 && begin < end) {
+                 std::fill_n(args.result.template at<T>(b, begin), end - begin, *src);
+                 continue;
+               }
                for (std::int64_t e = begin; e < end; ++e)
                  __builtin_memcpy(args.result.template at<T>(b, e), src, args.K * sizeof(T));
              }

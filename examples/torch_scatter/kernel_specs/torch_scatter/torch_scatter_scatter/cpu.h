@@ -15,8 +15,10 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
   const auto& args = *static_cast<const typename Config::Args*>(pointer);
   Fault fault;
   const T* all = args.src.template as<const T>();
-  for_rows(args.B, args.K, args.B * args.E * args.K, context.num_threads,
+  constexpr std::int64_t kTogether = 16;  // columns, which share cache lines
+  for_rows(args.B, ceil_div(args.K, kTogether), args.B * args.E * args.K, context.num_threads,
            [&](std::int64_t b, std::int64_t first, std::int64_t last) {
+             first *= kTogether, last = smaller(last * kTogether, args.K);
              T* result = reinterpret_cast<T*>(args.result.template at<typename Config::dtype>(b));
              const T* initial = args.initial.template as<const T>() + b * args.N * args.K;
              const bool is_given = args.initial.data != nullptr;
