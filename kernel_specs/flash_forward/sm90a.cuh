@@ -59,7 +59,8 @@ class Consumer : Warpgroup<Config, SharedMemory<Config>, Context<Config>> {
   using Shared = SharedMemory<Config>;
   using Base = Warpgroup<Config, Shared, Context<Config>>;
   using Base::request_products, Base::request_scores, Base::request_output, Base::exponentiate,
-      Base::pack_probabilities, Base::left_operand, Base::queries, Base::keys, Base::values;
+      Base::pack_probabilities, Base::complete_output, Base::skip, Base::skip_keys,
+      Base::skip_values, Base::left_operand, Base::queries, Base::keys;
   using Base::shared_, Base::warpgroup_, Base::ping_pong_, Base::slot_, Base::queries_, Base::keys_,
       Base::values_, Base::context_, Base::changes_scores_, Base::softmax_, Base::accumulate_,
       Base::scores_, Base::probabilities_, Base::q_, Base::output_;
@@ -132,31 +133,6 @@ class Consumer : Warpgroup<Config, SharedMemory<Config>, Context<Config>> {
     complete_output(tile, block + 1);
     pack_probabilities();
     if (rescaled) factors.apply(output_);
-  }
-
-  // A block of keys that the warpgroup skips: its buffers and its turn go on.
-  template <class AnyTile>
-  __device__ __forceinline__ void skip(const Walk<AnyTile>& tile, int block) {
-    skip_keys(tile, block);
-    if (!Config::q_in_registers && block == tile.first_key_block)
-      queries_.release(shared_, warpgroup_);
-    skip_values(tile, block + 1);
-  }
-
-  __device__ __forceinline__ void skip_keys(const Tile& tile, int block) {
-    keys_.wait_full(shared_);
-    context_.trace.skipped_keys(tile, block, left_operand(), keys());
-    keys_.release(shared_);
-    keys_.advance();
-  }
-
-  __device__ __forceinline__ void skip_values(const Tile& tile, int block) {
-    values_.wait_full(shared_);
-    context_.trace.skipped_values(tile, block, values());
-    values_.release(shared_);
-    values_.advance();
-    ping_pong_.wait();
-    ping_pong_.pass();
   }
 
   // The epilogue of `tile`, its last product, beside the prologue of the next one, its first
@@ -232,14 +208,6 @@ class Consumer : Warpgroup<Config, SharedMemory<Config>, Context<Config>> {
     // The running maximum wants a positive factor.
     if (ptx::recomputed(changes_scores_) != 0)
       scores_.for_each([](float& score) { score = -score; });
-  }
-
-  __device__ __forceinline__ void complete_output(const Tile& tile, int block) {
-    ptx::pin(output_.accumulator(0));
-    pin(probabilities_);
-    context_.trace.output(tile, block, probabilities_, values(), output_);
-    values_.release(shared_);
-    values_.advance();
   }
 
   // The first scores of a tile, and their softmax.

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "attention/sm90a_products.cuh"
+#include "attention/sm90a_warpgroup.cuh"
 #include "attention/softmax.cuh"
 #include "flash_forward/sm90a_announced.cuh"
 #include "flash_forward/sm90a_tile_scheduler.cuh"
@@ -18,21 +19,10 @@ namespace kernelmint::flash_forward::sm90a {
 
 using namespace attention;
 
-// Of a configuration that is not traced: nothing.
 template <class Config>
-class Trace {
+class Trace : public NoTrace {
  public:
   explicit __device__ Trace(const typename Config::Args&) {}
-  template <class... Values>
-  __device__ void scores(const Values&...) const {}
-  template <class... Values>
-  __device__ void statistics(const Values&...) const {}
-  template <class... Values>
-  __device__ void output(const Values&...) const {}
-  template <class... Values>
-  __device__ void skipped_keys(const Values&...) const {}
-  template <class... Values>
-  __device__ void skipped_values(const Values&...) const {}
 };
 
 // A warpgroup's part of the records: its slab of the rows, and a share of K and V.

@@ -41,6 +41,7 @@ struct Context {
       : args(problem.args) {}
 
   const typename Config::Args& args;
+  const NoTrace trace{};
 };
 
 // A consumer warpgroup. Scores are made one block of keys ahead of the output.
@@ -49,7 +50,8 @@ class Consumer : Warpgroup<Config, SharedMemory<Config>, Context<Config>> {
   using Shared = SharedMemory<Config>;
   using Base = Warpgroup<Config, Shared, Context<Config>>;
   using Base::request_products, Base::request_scores, Base::request_output, Base::exponentiate,
-      Base::pack_probabilities, Base::left_operand, Base::queries, Base::values;
+      Base::pack_probabilities, Base::complete_output, Base::skip, Base::skip_keys,
+      Base::skip_values, Base::queries, Base::values;
   using Base::shared_, Base::warpgroup_, Base::ping_pong_, Base::slot_, Base::queries_, Base::keys_,
       Base::values_, Base::context_, Base::changes_scores_, Base::softmax_, Base::accumulate_,
       Base::scores_, Base::probabilities_, Base::q_, Base::output_;
@@ -84,7 +86,7 @@ class Consumer : Warpgroup<Config, SharedMemory<Config>, Context<Config>> {
   // A tile that is walked. The rest of what is known of it is read again where it is needed.
   struct Walk {
     std::uint32_t slot;  // where it is announced
-    int first_block,
+    int first_key_block,
         last_block;     // of keys, that the warpgroup looks at; the last -1: no more tiles
     int hidden_blocks;  // behind the last, which others look at
     // Blocks that all rows of the slab see whole, from the first to before the other; they may be
@@ -97,11 +99,11 @@ class Consumer : Warpgroup<Config, SharedMemory<Config>, Context<Config>> {
   // product, which the epilogue makes.
   __device__ __forceinline__ void mainloop(const Walk& tile) {
     pack_probabilities();
-    for (int i = 0; i < tile.hidden_blocks; ++i) skip_values();
+    for (int i = 0; i < tile.hidden_blocks; ++i) skip_values(tile, 0);
     int block = tile.last_block - 1;
     if (tile.whole_behind == kOutside)
-      for (; block >= tile.first_block; --block) skip(tile, block);
-    for (; block >= tile.first_block; --block) {
+      for (; block >= tile.first_key_block; --block) skip(tile, block);
+    for (; block >= tile.first_key_block; --block) {
       if (block >= tile.first_whole && block < tile.whole_behind)
         step<false>(tile, block);
       else
@@ -122,30 +124,9 @@ class Consumer : Warpgroup<Config, SharedMemory<Config>, Context<Config>> {
     const bool rescaled = softmax_.template update_maximum<false>(scores_, factors);
     exponentiate();
     ptx::wgmma_wait_group<0>();
-    complete_output();
+    complete_output(tile, block + 1);
     pack_probabilities();
     if (rescaled) factors.apply(output_);
-  }
-
-  // A block of keys that the warpgroup skips: its buffers and its turn go on.
-  __device__ __forceinline__ void skip(const Walk& tile, int block) {
-    skip_keys();
-    if (!Config::q_in_registers && block == tile.first_block) queries_.release(shared_, warpgroup_);
-    skip_values();
-  }
-
-  __device__ __forceinline__ void skip_keys() {
-    keys_.wait_full(shared_);
-    keys_.release(shared_);
-    keys_.advance();
-  }
-
-  __device__ __forceinline__ void skip_values() {
-    values_.wait_full(shared_);
-    values_.release(shared_);
-    values_.advance();
-    ping_pong_.wait();
-    ping_pong_.pass();
   }
 
   // The epilogue of `tile`, its last product, beside the prologue of the next one, its first
@@ -153,7 +134,7 @@ class Consumer : Warpgroup<Config, SharedMemory<Config>, Context<Config>> {
   __device__ __forceinline__ void epilogue_beside_prologue(Walk& tile) {
     const std::uint32_t finished = tile.slot;
     const Softmax softmax = softmax_;
-    if (is_masked_) clean_values(tile, tile.first_block);
+    if (is_masked_) clean_values(tile, tile.first_key_block);
     queries_.advance();
     take(tile);
     if (tile.last_block >= 0) {
@@ -164,7 +145,7 @@ class Consumer : Warpgroup<Config, SharedMemory<Config>, Context<Config>> {
       request_output();
     }
     ptx::wgmma_wait_group<0>();
-    complete_output();
+    complete_output(tile, 0);
     store_output(finished, softmax);
     accumulate_ = false;
   }
@@ -172,12 +153,12 @@ class Consumer : Warpgroup<Config, SharedMemory<Config>, Context<Config>> {
   // One after the other, if the next tile's Q takes the buffer of this one's: O is stored while
   // that Q is on its way.
   __device__ __forceinline__ void epilogue_then_prologue(Walk& tile) {
-    if (is_masked_) clean_values(tile, tile.first_block);
+    if (is_masked_) clean_values(tile, tile.first_key_block);
     ping_pong_.wait();
     request_output();
     ping_pong_.pass();
     ptx::wgmma_wait_group<0>();
-    complete_output();
+    complete_output(tile, 0);
     store_output(tile.slot, softmax_);
     accumulate_ = false;
     queries_.advance();
@@ -204,18 +185,11 @@ class Consumer : Warpgroup<Config, SharedMemory<Config>, Context<Config>> {
     keys_.release(shared_);
     keys_.advance();
     // Registers have surely been read from Q's buffer once a product with them is complete.
-    if (Config::q_in_registers ? kFirst : block == tile.first_block) {
+    if (Config::q_in_registers ? kFirst : block == tile.first_key_block) {
       if constexpr (Config::q_in_registers) ptx::fence_async_shared();
       queries_.release(shared_, warpgroup_);
     }
     if (ptx::recomputed(changes_scores_) != 0) change(tile, block);
-  }
-
-  __device__ __forceinline__ void complete_output() {
-    ptx::pin(output_.accumulator(0));
-    pin(probabilities_);
-    values_.release(shared_);
-    values_.advance();
   }
 
   // The first scores of a tile, and their softmax.
@@ -235,7 +209,7 @@ class Consumer : Warpgroup<Config, SharedMemory<Config>, Context<Config>> {
     walk.slot = shared_.tile(slot_.buffer());
     slot_.advance();
     const Announced tile = load_tile<0, 4>(walk.slot);
-    walk.first_block = tile.first_key_block;
+    walk.first_key_block = tile.first_key_block;
     walk.last_block = tile.key_blocks - 1;
     const Seen seen(context_.args, tile);
     const int first = tile.first_query + warpgroup_ * kSlabRows;
@@ -246,9 +220,10 @@ class Consumer : Warpgroup<Config, SharedMemory<Config>, Context<Config>> {
     // No more blocks may be passed over than have come.
     const int behind = ceil_div(max(seen.behind(last), 0), Config::B_c);
     if (!is_outside && behind <= walk.last_block)
-      walk.last_block = max(behind - 1, max(tile.key_blocks - Config::stages, walk.first_block));
+      walk.last_block =
+          max(behind - 1, max(tile.key_blocks - Config::stages, walk.first_key_block));
     walk.hidden_blocks = tile.key_blocks - 1 - walk.last_block;
-    for (int i = 0; i < walk.hidden_blocks; ++i) skip_keys();
+    for (int i = 0; i < walk.hidden_blocks; ++i) skip_keys(walk, 0);
   }
 
   // The query of the lane's row `row`.

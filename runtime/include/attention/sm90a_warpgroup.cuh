@@ -41,6 +41,20 @@ class PingPong {
   bool is_first_;
 };
 
+// Of a configuration that is not traced: nothing.
+struct NoTrace {
+  template <class... Values>
+  __device__ void scores(const Values&...) const {}
+  template <class... Values>
+  __device__ void statistics(const Values&...) const {}
+  template <class... Values>
+  __device__ void output(const Values&...) const {}
+  template <class... Values>
+  __device__ void skipped_keys(const Values&...) const {}
+  template <class... Values>
+  __device__ void skipped_values(const Values&...) const {}
+};
+
 // Scores are made one block of keys ahead of the output. Products are requested, and run beside
 // what follows; their registers must not be read before they are waited for.
 //
@@ -91,6 +105,43 @@ class Warpgroup {
     unroll<Config::B_c / 16>([&](int i) {
       scores_.template pack_operand<typename Config::dtype>(0, i, probabilities_[i]);
     });
+  }
+
+  // Once the product that read P is complete.
+  template <class Tile>
+  __device__ __forceinline__ void complete_output(const Tile& tile, int block) {
+    ptx::pin(output_.accumulator(0));
+    pin(probabilities_);
+    context_.trace.output(tile, block, probabilities_, values(), output_);
+    values_.release(shared_);
+    values_.advance();
+  }
+
+  // A block of keys that the warpgroup skips: its buffers and its turn go on.
+  template <class Tile>
+  __device__ __forceinline__ void skip(const Tile& tile, int block) {
+    skip_keys(tile, block);
+    if (!Config::q_in_registers && block == tile.first_key_block)
+      queries_.release(shared_, warpgroup_);
+    skip_values(tile, block + 1);
+  }
+
+  template <class Tile>
+  __device__ __forceinline__ void skip_keys(const Tile& tile, int block) {
+    keys_.wait_full(shared_);
+    context_.trace.skipped_keys(tile, block, left_operand(), keys());
+    keys_.release(shared_);
+    keys_.advance();
+  }
+
+  template <class Tile>
+  __device__ __forceinline__ void skip_values(const Tile& tile, int block) {
+    values_.wait_full(shared_);
+    context_.trace.skipped_values(tile, block, values());
+    values_.release(shared_);
+    values_.advance();
+    ping_pong_.wait();
+    ping_pong_.pass();
   }
 
   // Q as the products read it: its registers, or the address of its slab.
