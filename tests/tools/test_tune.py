@@ -499,6 +499,12 @@ def test_what_the_reference_raises_and_a_process_that_is_gone_are_no_kernels_fau
         with pytest.raises(errors.LostError, match=r"^cpu: its process ended: SIGKILL$"):
             process.check(built, shape, seed=1)
         reference = place.folder / "reference.py"
+        rule = place.folder / "tools.py"
+        rule.write_text("def differences(problem, results):\n    return problem.no_such_name\n")
+        said = r"^the inputs: AttributeError: .* has no attribute 'no_such_name'"
+        with pytest.raises(errors.InputsError, match=said):
+            process.check(built, shape, seed=1)
+        rule.unlink()
         reference.write_text("def tuned_rows(x):\n    return x.no_such_name\n")
         said = rf"^the inputs: {reference}:2: AttributeError: .* has no attribute 'no_such_name'"
         with pytest.raises(errors.InputsError, match=said):
