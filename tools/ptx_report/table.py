@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rich.console import Console, JustifyMethod
 from rich.text import Text
@@ -25,8 +25,8 @@ def worst_first(row: Row) -> tuple[object, ...]:
     return (-spills, -registers, row.kernel_config, row.kernel, row.arch or "")
 
 
-def _figure(value: int | None, style: str = "") -> Text:
-    return Text("" if value is None else f"{value:,}", style=style)
+def _figure(value: float | None, style: str = "") -> Text:
+    return Text("" if value is None else f"{value:,.0f}", style=style)
 
 
 def _registers(row: Row) -> Text:
@@ -42,47 +42,33 @@ def _remarks(row: Row) -> Text:
     return Text(", ").join(parts)
 
 
+_COLUMNS: tuple[tuple[str, JustifyMethod, Callable[[Report, Row], Text | str]], ...] = (
+    ("arch", "left", lambda report, row: row.arch or ""),
+    ("kind", "left", lambda report, row: "" if row.kind == "kernel" else row.kind),
+    ("regs", "right", lambda report, row: _registers(row)),
+    ("spill st", "right", lambda report, row: _spill(row.spill_stores)),
+    ("spill ld", "right", lambda report, row: _spill(row.spill_loads)),
+    ("stack", "right", lambda report, row: _figure(row.stack_frame)),
+    ("smem", "right", lambda report, row: _figure(row.smem)),
+    ("bar", "right", lambda report, row: _figure(row.barriers)),
+    ("ms", "right", lambda report, row: _figure(row.compile_time_ms)),
+    ("occupancy", "left", lambda report, row: str(report.occupancy(row) or "")),
+    ("function", "left", lambda report, row: report.function(row) or ""),
+    ("remarks", "left", lambda report, row: _remarks(row)),
+)
+
+
 def print_table(report: Report, console: Console, parameters: bool, everything: bool) -> None:
     """The rows, worst first."""
     names = report.parameter_names() if parameters else []
-    columns: list[tuple[str, JustifyMethod]] = [
-        *((name, "right") for name in names),
-        ("arch", "left"),
-        ("kind", "left"),
-        ("regs", "right"),
-        ("spill st", "right"),
-        ("spill ld", "right"),
-        ("stack", "right"),
-        ("smem", "right"),
-        ("bar", "right"),
-        ("ms", "right"),
-        ("occupancy", "left"),
-        ("function", "left"),
-        ("remarks", "left"),
-    ]
     shown = heapq.nsmallest(most_rows(console, everything), report.rows, key=worst_first)
-    rows: list[Line] = [
-        (
-            row.kernel_config,
-            [
-                *(str(report.parameters(row).get(name, "")) for name in names),
-                row.arch or "",
-                "" if row.kind == "kernel" else row.kind,
-                _registers(row),
-                _spill(row.spill_stores),
-                _spill(row.spill_loads),
-                _figure(row.stack_frame),
-                _figure(row.smem),
-                _figure(row.barriers),
-                "" if row.compile_time_ms is None else f"{row.compile_time_ms:,.0f}",
-                str(report.occupancy(row) or ""),
-                report.function(row) or "",
-                _remarks(row),
-            ],
-        )
-        for row in shown
-    ]
+    rows: list[Line] = []
+    for row in shown:
+        values = [str(report.parameters(row).get(name, "")) for name in names]
+        rows.append((row.kernel_config, [*values, *(cell(report, row) for *_, cell in _COLUMNS)]))
     if rows:
+        columns: list[tuple[str, JustifyMethod]] = [(name, "right") for name in names]
+        columns += [(heading, justify) for heading, justify, _ in _COLUMNS]
         print_rows(console, "kernel", columns, rows)
     print_rest(console, len(report.rows) - len(rows), _REST)
     console.print(summary(report), highlight=False, soft_wrap=True)
