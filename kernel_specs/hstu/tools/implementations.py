@@ -11,6 +11,8 @@ from typing import Any, TypeAlias
 
 import torch
 
+import runtime
+
 from .. import semantics
 from ..block_sparse import reference as block_sparse
 from ..hstu_bsa import reference as hstu_bsa
@@ -86,10 +88,6 @@ def _triton(device: str, dot: str | None) -> Implementation:
 def _generated(target: str, device: str, dot: str | None) -> Implementation:
     if (target == "cpu") != (device == "cpu"):
         raise UnavailableError(f"the generated target {target} does not run on device {device}")
-    try:
-        runtime: Any = importlib.import_module("runtime")
-    except ImportError as error:
-        raise UnavailableError(f"the runtime cannot be imported: {error}") from None
 
     def asked(front: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
