@@ -48,6 +48,25 @@ def _dot(a, b, DOT: tl.constexpr):
 
 
 @triton.jit
+def _load_rows(pointer, row, inside, size, column):
+    # [rows, columns]; 0 where a row is not inside, or a column is none of `size`
+    return tl.load(
+        pointer + row[:, None] * size + column[None, :],
+        mask=inside[:, None] & (column < size)[None, :],
+        other=0.0,
+    )
+
+
+@triton.jit
+def _store_rows(pointer, row, inside, size, column, values):
+    tl.store(
+        pointer + row[:, None] * size + column[None, :],
+        values,
+        mask=inside[:, None] & (column < size)[None, :],
+    )
+
+
+@triton.jit
 def _pool(x, out, T, H, D, C, BS: tl.constexpr, N: tl.constexpr, DP: tl.constexpr):
     # one block of one head: the mean of x[b, c * BS : (c + 1) * BS, h]
     c = tl.program_id(0)
@@ -80,9 +99,7 @@ def _score(
     a = tl.arange(0, AP)
     x = tl.arange(0, LP)
     row = (b * T + t).to(tl.int64) * H + h
-    query = tl.load(
-        q + row[:, None] * A + a[None, :], mask=(t < T)[:, None] & (a < A)[None, :], other=0.0
-    )
+    query = _load_rows(q, row, t < T, A, a)
     current = t // BS
     out = tl.zeros((M, LP), dtype=tl.float32)
     # A candidate is one integer: its score, as an integer that sorts like the float, above the
@@ -97,16 +114,8 @@ def _score(
     for first in range(0, last, N):
         c = first + tl.arange(0, N)
         cmp_row = bh.to(tl.int64) * C + c
-        keys = tl.load(
-            k_cmp + cmp_row[:, None] * A + a[None, :],
-            mask=(c < C)[:, None] & (a < A)[None, :],
-            other=0.0,
-        )
-        values = tl.load(
-            v_cmp + cmp_row[:, None] * L + x[None, :],
-            mask=(c < C)[:, None] & (x < L)[None, :],
-            other=0.0,
-        )
+        keys = _load_rows(k_cmp, cmp_row, c < C, A, a)
+        values = _load_rows(v_cmp, cmp_row, c < C, L, x)
         logits = _dot(query * scale, tl.trans(keys), DOT)
         seen = (c[None, :] + 1) * BS - 1 <= t[:, None]
         if OPEN_FIRST_ROWS:
@@ -131,25 +140,18 @@ def _score(
         best = merged
 
     gate = tl.load(g_cmp + row, mask=t < T, other=0.0)
-    tl.store(
-        o_cmp + row[:, None] * L + x[None, :],
-        out * gate[:, None],
-        mask=(t < T)[:, None] & (x < L)[None, :],
-    )
+    _store_rows(o_cmp, row, t < T, L, x, out * gate[:, None])
     index = 0x7FFFFFFF - (best & 0x7FFFFFFF)
     absent = (index > current[:, None]) | ((best >> 32) <= _ORDERED_NEGATIVE_INFINITY)
     chosen = tl.where(absent, -1, index)
-    inside = (t < T)[:, None] & (slot < S)[None, :]
+    target = bh.to(tl.int64) * T + t
     if SHARE_HEADS:  # an even head's list is also the next head's
         if h % 2 == 0:
-            target = (bh.to(tl.int64) * T + t) * S
-            tl.store(block_indices + target[:, None] + slot[None, :], chosen, mask=inside)
+            _store_rows(block_indices, target, t < T, S, slot, chosen)
             if h + 1 < H:
-                target = ((bh + 1).to(tl.int64) * T + t) * S
-                tl.store(block_indices + target[:, None] + slot[None, :], chosen, mask=inside)
+                _store_rows(block_indices, target + T, t < T, S, slot, chosen)
     else:
-        target = (bh.to(tl.int64) * T + t) * S
-        tl.store(block_indices + target[:, None] + slot[None, :], chosen, mask=inside)
+        _store_rows(block_indices, target, t < T, S, slot, chosen)
 
 
 @triton.jit
@@ -216,32 +218,18 @@ def _selected(
         x = tl.arange(0, LP)
         n = tl.arange(0, N)
         row = (b * T + t).to(tl.int64) * H + h
-        query = tl.load(
-            q + row[:, None] * A + a[None, :], mask=inside[:, None] & (a < A)[None, :], other=0.0
-        )
+        query = _load_rows(q, row, inside, A, a)
         j = (c * BS + n).to(tl.int32)
         inside_block = (n < BS) & (j < T)
         key_row = (b * T + j).to(tl.int64) * H + h
-        keys = tl.load(
-            k + key_row[:, None] * A + a[None, :],
-            mask=inside_block[:, None] & (a < A)[None, :],
-            other=0.0,
-        )
-        values = tl.load(
-            v + key_row[:, None] * L + x[None, :],
-            mask=inside_block[:, None] & (x < L)[None, :],
-            other=0.0,
-        )
+        keys = _load_rows(k, key_row, inside_block, A, a)
+        values = _load_rows(v, key_row, inside_block, L, x)
         logits = _dot(query, tl.trans(keys), DOT)
         allowed = inside_block[None, :] & (j[None, :] <= t[:, None])
         weights = tl.where(allowed, _silu(logits) / scale, 0.0)
         out = _dot(weights, values, DOT)
-        target = (bh.to(tl.int64) * T * S + entry) * L
-        tl.store(
-            partial + target[:, None] + x[None, :],
-            out.to(partial.dtype.element_ty),
-            mask=inside[:, None] & (x < L)[None, :],
-        )
+        target = bh.to(tl.int64) * T * S + entry
+        _store_rows(partial, target, inside, L, x, out.to(partial.dtype.element_ty))
 
 
 @triton.jit
@@ -290,33 +278,19 @@ def _dense(
     a = tl.arange(0, AP)
     x = tl.arange(0, LP)
     row = (b * T + t).to(tl.int64) * H + h
-    query = tl.load(
-        q + row[:, None] * A + a[None, :], mask=(t < T)[:, None] & (a < A)[None, :], other=0.0
-    )
+    query = _load_rows(q, row, t < T, A, a)
     out = tl.zeros((M, LP), dtype=tl.float32)
     head_k = k + (b.to(tl.int64) * T * H + h) * A
     head_v = v + (b.to(tl.int64) * T * H + h) * L
     for begin in range(0, tl.minimum(tile * M + M, T), N):
         j = begin + tl.arange(0, N)
-        keys = tl.load(
-            head_k + j.to(tl.int64)[:, None] * H * A + a[None, :],
-            mask=(j < T)[:, None] & (a < A)[None, :],
-            other=0.0,
-        )
-        values = tl.load(
-            head_v + j.to(tl.int64)[:, None] * H * L + x[None, :],
-            mask=(j < T)[:, None] & (x < L)[None, :],
-            other=0.0,
-        )
+        keys = _load_rows(head_k, j.to(tl.int64) * H, j < T, A, a)
+        values = _load_rows(head_v, j.to(tl.int64) * H, j < T, L, x)
         weights = _silu(_dot(query, tl.trans(keys), DOT))
         if begin + N > tile * M:
             weights = tl.where(j[None, :] <= t[:, None], weights, 0.0)
         out += _dot(weights, values, DOT)
-    tl.store(
-        o + row[:, None] * L + x[None, :],
-        (out * inverse_n).to(o.dtype.element_ty),
-        mask=(t < T)[:, None] & (x < L)[None, :],
-    )
+    _store_rows(o, row, t < T, L, x, (out * inverse_n).to(o.dtype.element_ty))
 
 
 def _padded(size: int) -> int:
