@@ -20,7 +20,7 @@ from tests.kernels.lengths import (
 from tools.families import oracle
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-CPU, ON_GPU = keys_of("flash_decode")
+CPU, ON_GPU = keys_of("flash_decode", "*.sm80.bf16-d64-paged-*")
 KERNELS = [*CPU, *ON_GPU]
 PAGE_SIZES = (16, 48, 256)
 LENGTHS = [
@@ -136,6 +136,19 @@ def test_lengths_out_of_bounds_count_as_the_nearest(key: str) -> None:
     got = cache.call(seqused_k=cache.ints([1000, -5]))
     for a, b in zip(got, want, strict=True):
         assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("key", KERNELS)
+def test_what_a_window_hides_reaches_nothing(key: str) -> None:
+    cache = Cache(key, [200, 150], heads=6, kv_heads=2)
+    window = {"window_left": 30, "window_right": 0}
+    want, _ = cache.call(**window)
+    pages, hidden = cache.options.get("block_table"), 168
+    for t in (cache.k, cache.v):
+        entry, row = (0, hidden) if pages is None else divmod(hidden, t.shape[1])
+        t[entry if pages is None else pages[0, entry], row] = float("nan")
+    got, _ = cache.call(**window)
+    assert torch.equal(got, want)
 
 
 @pytest.mark.parametrize("key", KERNELS)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from fnmatch import fnmatch
 from typing import Any, TypeVar
 
 import pytest
@@ -17,16 +18,23 @@ from torch import Tensor
 
 import runtime
 from runtime import KernelInfo
+from tests.emulated import kernels as emulated
 from tools.families import oracle
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "f32": torch.float32}
 
 
-def keys_of(family: str) -> tuple[list[str], list[Any]]:
-    """The built kernels of a family: the CPU's, and those that need a GPU, as parameters."""
+EMULATED = "emulated "  # before the key of a CUDA kernel that the emulator is to run
+
+
+def keys_of(family: str, *emulated: str) -> tuple[list[str], list[Any]]:
+    """The built kernels of a family: the CPU's, and those that need a GPU, as parameters. Of these
+    `emulated`, the first of each pattern, are among the former, too."""
     infos = [info for info in runtime.kernels(family) if info.built]
-    cuda = [pytest.param(info.key, marks=pytest.mark.gpu) for info in infos if info.is_cuda]
-    return [info.key for info in infos if not info.is_cuda], cuda
+    of_gpu = [info.key for info in infos if info.is_cuda]
+    firsts = [key for p in emulated if (key := next((k for k in of_gpu if fnmatch(k, p)), None))]
+    here = [info.key for info in infos if not info.is_cuda] + [EMULATED + key for key in firsts]
+    return here, [pytest.param(key, marks=pytest.mark.gpu) for key in of_gpu]
 
 
 class Inputs:
@@ -37,10 +45,13 @@ class Inputs:
     v: Tensor
 
     def __init__(self, key: str) -> None:
-        self.kernel = runtime.kernel(key)
-        self.info: KernelInfo = self.kernel.info
+        is_emulated = key.startswith(EMULATED)
+        self.kernel: Callable[..., Any] = (
+            emulated.Kernel(key.removeprefix(EMULATED)) if is_emulated else runtime.kernel(key)
+        )
+        self.info: KernelInfo = self.kernel.info  # type: ignore[attr-defined]  # both have it
         self.dtype = DTYPES[self.info.parameters["dtype"]]
-        self.device = torch.device("cuda" if self.info.is_cuda else "cpu")
+        self.device = torch.device("cuda" if self.info.is_cuda and not is_emulated else "cpu")
         self.options: dict[str, Any] = {}
 
     def random(self, *shape: int) -> Tensor:

@@ -1,0 +1,142 @@
+"""CUDA kernels as functions on CPU tensors: compiled with the emulator in the place of a GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import itertools
+import re
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+import runtime
+from codegen.dtypes import SCALARS
+from codegen.spec import expressions
+from runtime import manifest
+from runtime.ondemand import compilers
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+_C_TYPES = {"float": ctypes.c_float, "double": ctypes.c_double, "bool": ctypes.c_bool,
+            "std::int32_t": ctypes.c_int32, "std::int64_t": ctypes.c_int64}  # fmt: skip
+# Of C++, so that shared memory has the name and the namespace that a kernel gives it.
+_SOURCE = """\
+#include "{family}/{shard}"
+#include "emulator.cpp"
+
+#define MEMORY extern unsigned char shared_memory[] __attribute__((alias("emulated_shared_memory")))
+namespace kernelmint::{family} {{ MEMORY; }}
+namespace kernelmint::{family}::{target} {{ MEMORY; }}
+
+extern "C" const char* launch(const void* args, std::size_t size, int sm_count, unsigned seed) {{
+  using Config = kernelmint::configs::{family}::{target}::{configuration};
+  if (size != sizeof(Config::Args)) return "the arguments have another size";
+  constexpr auto kLaunch = &kernelmint::launch<Config, kernelmint::isa::cuda>;
+  return emulator_launch(kLaunch, args, sm_count, seed);
+}}
+"""
+
+
+class EmulatorError(RuntimeError):
+    """A launch that waits without end, or does what no GPU lets it."""
+
+
+def keys(family: str) -> list[str]:
+    """The CUDA kernels that were built, which is when there is a toolkit."""
+    return [info.key for info in runtime.kernels(family) if info.built and info.is_cuda]
+
+
+class Kernel:
+    """A kernel as `runtime.kernel` gives it, but for tensors of the CPU.
+
+    Args:
+        key: a kernel's key.
+        faults: by file, what to replace in it, and by what.
+    """
+
+    def __init__(self, key: str, faults: dict[str, tuple[str, str]] | None = None) -> None:
+        (self.info,) = (info for info in runtime.kernels(key.partition(".")[0]) if info.key == key)
+        self._library = _library(key, tuple((faults or {}).items()))
+        self._seeds = itertools.count()
+
+    def __call__(self, *given: Tensor, out: Tensor | tuple[Tensor, ...], **options: Any) -> None:
+        """Runs it, as if there were three multiprocessors. `given` are the first inputs; `out` is
+        what options ask for, as `return_lse=True` does."""
+        family = manifest.family(self.info.family)
+        tensors = {a.name: t for a, t in zip(family.inputs, given, strict=False)}
+        tensors |= {n: t for n, t in options.items() if isinstance(t, Tensor)}
+        asked = [a for a in family.outputs if not a.optional or options.get(f"return_{a.name}")]
+        written = (out,) if isinstance(out, Tensor) else out
+        tensors |= {a.name: t for a, t in zip(asked, written, strict=True)}
+        sizes = dict.fromkeys(family.symbols, 0)
+        values: list[Any] = []
+        kinds: list[Any] = []
+        for argument in family.tensors:
+            rank, tensor = max(len(argument.dims), 1), tensors.get(argument.name)
+            kinds += [ctypes.c_void_p, ctypes.c_int64 * rank]
+            if tensor is None:
+                values += [None, (0,) * rank]
+                continue
+            values += [tensor.data_ptr(), tensor.stride()]
+            dims = zip(argument.dims, tensor.shape, strict=True)
+            sizes |= {symbol: extent for symbol, extent in dims if symbol in sizes}
+        known = dict.fromkeys(sizes, expressions.INT)
+        for scalar in family.scalars:
+            value = options.get(scalar.name)
+            if value is None:
+                assert scalar.default is not None
+                value = expressions.parse(scalar.default, known).evaluate(sizes)
+            kinds.append(_C_TYPES[SCALARS[scalar.dtype].cpp])
+            values.append(value)
+        kinds += [ctypes.c_int64] * len(sizes)
+        values += sizes.values()
+        structure = type("Args", (ctypes.Structure,), {
+            "_fields_": [(f"_{i}", kind) for i, kind in enumerate(kinds)]
+        })  # fmt: skip
+        arguments = structure(*values)
+        size = ctypes.c_size_t(ctypes.sizeof(arguments))
+        error = self._library.launch(ctypes.byref(arguments), size, 3, next(self._seeds))
+        if error is not None:
+            raise EmulatorError(error.decode())
+
+
+@functools.cache
+def _library(key: str, faults: tuple[tuple[str, tuple[str, str]], ...]) -> ctypes.CDLL:
+    family, target, _ = key.split(".")
+    shards = (ROOT / "generated" / family).glob(f"{target}_*.cu")
+    named = re.compile(rf'struct (\w+) {{[^}}]*key\[\] = "{re.escape(key)}"')
+    shard, found = next((s, f) for s in shards if (f := named.search(s.read_text())))
+    with tempfile.TemporaryDirectory(prefix="emulated-") as name:
+        folder = Path(name)
+        before, include = folder / "before", folder / "include"
+        include.mkdir()
+        for header in (ROOT / "runtime/include").iterdir():
+            if header.name != "ptx":
+                (include / header.name).symlink_to(header)
+        instructions = [path.name for path in (ROOT / "runtime/include/ptx").iterdir()]
+        names = [f"{family}/{target}_wgmma.cuh", *(f"ptx/{name}" for name in instructions)]
+        replaced = dict.fromkeys(names, '#include "ptx.h"\n')
+        for name, (text, instead) in faults:
+            (path,) = (p for p in (ROOT / "kernel_specs" / name, include / name) if p.exists())
+            assert path.read_text().count(text) == 1
+            replaced[name] = path.read_text().replace(text, instead)
+        for name, text in replaced.items():
+            (before / name).parent.mkdir(parents=True, exist_ok=True)
+            (before / name).write_text(text)
+        source, made = folder / "kernel.cpp", folder / "kernel.so"
+        source.write_text(
+            _SOURCE.format(family=family, target=target, shard=shard.name, configuration=found[1])
+        )
+        folders = [before, include, HERE, ROOT / "generated", ROOT / "kernel_specs"]
+        includes = [f"-I{path}" for path in (*folders, *compilers.toolkit().includes)]
+        command = [*compilers.cxx().command, "-std=c++20", "-O2", "-fno-strict-aliasing", "-w"]
+        command += ["-include", "emulator.h", *includes, "-fPIC", "-shared", "-o", str(made)]
+        result = subprocess.run([*command, str(source)], capture_output=True, text=True)
+        assert result.returncode == 0, result.stderr[:5000]
+        library = ctypes.CDLL(str(made))
+    library.launch.restype = ctypes.c_char_p
+    return library
