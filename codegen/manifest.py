@@ -299,7 +299,7 @@ class Family:
             return self.gradient.cases
         return () if self.gradient is None else (self.gradient,)
 
-    @property
+    @cached_property
     def likes(self) -> dict[int, int]:
         """The tensors that lie in memory as others do, by their places."""
         places = {tensor.name: place for place, tensor in enumerate(self.tensors)}

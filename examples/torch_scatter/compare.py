@@ -2,8 +2,9 @@
 
     python compare.py [--device cuda] [--no-times]      with torch_scatter installed, too
 
-Results are compared over random inputs, all functions, reductions and dtypes. On a GPU sums by
-atomics have no order, so those of segment_coo and scatter are compared within a rounding of each.
+Results are compared over random inputs, all functions, reductions and dtypes, and their gradients.
+On a GPU sums by atomics have no order, so those of segment_coo and scatter are compared within a
+rounding of each.
 """
 
 from __future__ import annotations
@@ -72,6 +73,17 @@ def difference(name: str, ours: Any, theirs: Any, device: str) -> str | None:
     return None
 
 
+def gradient(name: str, call: Callable[[], Any], case: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Of what a function takes values from, for some gradient of its result."""
+    leaf = case["values" if name.startswith("gather") else "src"].requires_grad_()
+    found = call()
+    result = found[0] if isinstance(found, tuple) else found
+    weights = torch.linspace(-2, 2, result.numel()).reshape(result.shape).to(result)
+    (of_leaf,) = torch.autograd.grad(result, leaf, weights)
+    leaf.requires_grad_(False)
+    return of_leaf
+
+
 def compare(device: str) -> int:
     """Prints what differs, and how many results were compared; the number that differ."""
     counted, wrong = 0, 0
@@ -80,11 +92,16 @@ def compare(device: str) -> int:
             case = random_case(seed, dtype, device)
             ours, theirs = calls(scatter_pack, case), calls(torch_scatter, case)
             for name in ours:
-                counted += 1
-                if said := difference(name, ours[name](), theirs[name](), device):
-                    wrong += 1
-                    print(f"{dtype}, case {seed}: {said}")
-    print(f"{counted} results, {counted - wrong} the same bit for bit")
+                pairs = [(name, ours[name](), theirs[name]())]
+                if dtype.is_floating_point:
+                    both = (gradient(name, calls[name], case) for calls in (ours, theirs))
+                    pairs.append((f"{name}, its gradient", *both))
+                for what, our, their in pairs:
+                    counted += 1
+                    if said := difference(what, our, their, device):
+                        wrong += 1
+                        print(f"{dtype}, case {seed}: {said}")
+    print(f"{counted} results and gradients, {counted - wrong} the same bit for bit")
     return wrong
 
 
