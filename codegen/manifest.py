@@ -16,7 +16,9 @@ from codegen import as_json
 from codegen.as_json import left_out, named
 from codegen.staleness import VERSION
 
-_ROWS = ("kernels", "tuned")  # lists of many items, a line each
+_HOLDERS = (dict, list, tuple)
+_NESTED = ("families", "targets")
+_WIDTH = 100  # characters
 
 Value = bool | int | float | str
 
@@ -378,17 +380,24 @@ def text(manifest: Manifest) -> str:
     return _text(as_json.form(manifest), "\n") + "\n"
 
 
-def _text(value: Any, line: str, rows: bool = False) -> str:
-    """JSON, an indented line for each member; of `rows` one for each whole item, since there are
-    many kernels and the encoder that indents is slow. `line` begins a line at the value's depth."""
+def _text(value: Any, line: str, is_nested: bool = False) -> str:
+    """JSON. What holds plain values is on one line if it fits; else an object has a line for each
+    member, and a list for each item, which is whole unless it is a family or a target. `line`
+    begins a line at the value's depth."""
+    if not isinstance(value, _HOLDERS):
+        return _line(value)
+    members = value.values() if isinstance(value, dict) else value
+    is_plain = not any(isinstance(member, _HOLDERS) for member in members)
+    if is_plain and len(whole := _line(value)) <= _WIDTH:
+        return whole
     inner = line + " "
-    if not value or not isinstance(value, dict | list | tuple):
-        return json.dumps(value, ensure_ascii=False)
-    if not isinstance(value, dict):
-        items = [json.dumps(v, ensure_ascii=False) if rows else _text(v, inner) for v in value]
-        return f"[{inner}{f',{inner}'.join(items)}{line}]"
-    members = [
-        f"{json.dumps(name)}: {_text(member, inner, rows=name in _ROWS)}"
-        for name, member in value.items()
-    ]
-    return f"{{{inner}{f',{inner}'.join(members)}{line}}}"
+    if isinstance(value, dict):
+        items = [f"{_line(n)}: {_text(m, inner, n in _NESTED)}" for n, m in value.items()]
+    else:
+        items = [_text(item, inner) if is_nested else _line(item) for item in value]
+    opening, closing = "{}" if isinstance(value, dict) else "[]"
+    return f"{opening}{inner}{f',{inner}'.join(items)}{line}{closing}"
+
+
+def _line(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
