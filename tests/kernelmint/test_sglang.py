@@ -1,6 +1,7 @@
 """SGLang's attention on the CPU: the class alone, by batches and pools as SGLang makes them.
 
-If SGLang can be imported, its base class and its modes are taken; else stand-ins for them.
+If SGLang can be imported, its base class, its modes and its pool are taken; else stand-ins for
+them.
 """
 
 from __future__ import annotations
@@ -120,6 +121,15 @@ class Pool:
         self.k[at.loc], self.v[at.loc] = k, v
 
 
+def a_pool(size: int, dtype: torch.dtype, page: int) -> Any:
+    if not IS_INSTALLED:
+        return Pool(size, dtype)
+    made = importlib.import_module(_POOL).MHATokenToKVPool
+    return made(
+        size - page, page, dtype, HK, D, 4, "cpu", False, v_head_dim=DV, enable_alt_stream=False
+    )
+
+
 class WindowedPool(Pool):
     """The cache of a layer with a window, which has slots of its own."""
 
@@ -155,7 +165,7 @@ class Batch:
     def run(self, ours: ModuleType, mode: str, layer: Any, windowed: bool, **options: Any) -> Any:
         modes = sys.modules[_BATCH].ForwardMode
         size = self.slots * self.page
-        pool = WindowedPool(size, self.dtype, self.page) if windowed else Pool(size, self.dtype)
+        pool = (WindowedPool if windowed else a_pool)(size, self.dtype, self.page)
         runner = SimpleNamespace(
             use_mla_backend=False, page_size=self.page, token_to_kv_pool=pool,
             req_to_token_pool=SimpleNamespace(req_to_token=self.req_to_token),
