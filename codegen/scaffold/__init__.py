@@ -15,7 +15,6 @@ from pathlib import Path
 from mako.template import Template
 
 from codegen.emit.python_face import class_name
-from codegen.packs import NAME
 from codegen.spec.names import SNAKE, reserved
 from codegen.spec.problems import UsageError
 from codegen.words import display_path
@@ -47,13 +46,7 @@ def create(family: str, specs: Path) -> list[Path]:
 
     Refuses to overwrite anything.
     """
-    if not SNAKE.match(family):
-        raise UsageError(
-            f"'{family}' cannot be a family's name: lower-case letters and digits, "
-            "joined by single underscores"
-        )
-    if why := reserved(family):
-        raise UsageError(f"'{family}' {why}: choose another name")
+    _check("a family's", family)
     values = {"family": family, "class_name": class_name(family)}
     return _write("family", _FAMILY, specs / family, values)
 
@@ -64,13 +57,7 @@ def create_project(name: str, folder: Path, family: str | None = None) -> list[P
 
     Returns its files. Refuses to overwrite anything.
     """
-    if not NAME.match(name) or not SNAKE.match(name):
-        raise UsageError(
-            f"'{name}' cannot be a package's name: lower-case letters and digits, joined by single "
-            "underscores"
-        )
-    if why := reserved(name):
-        raise UsageError(f"'{name}' {why}: choose another name")
+    _check("a package's", name)
     function = family or "scale_add"
     family = family or f"{name}_scale_add"
     if name == family:
@@ -84,6 +71,16 @@ def create_project(name: str, folder: Path, family: str | None = None) -> list[P
     }
     written = _write("project", _PROJECT, folder, values)
     return [*written, *create(family, folder / "kernel_specs")]
+
+
+def _check(whose: str, name: str) -> None:
+    if not SNAKE.match(name):
+        raise UsageError(
+            f"'{name}' cannot be {whose} name: lower-case letters and digits, joined by single "
+            "underscores"
+        )
+    if why := reserved(name):
+        raise UsageError(f"'{name}' {why}: choose another name")
 
 
 def pip_options() -> list[str]:

@@ -53,7 +53,7 @@ def write(out: Path, files: Mapping[str, str]) -> Written:
     """Makes the tree `out` hold `files`; leaves alone what codegen did not make."""
     with _reported("write", out):
         out.mkdir(parents=True, exist_ok=True)
-        with _locked(out):
+        with locked(out):
             return _write(out, files)
 
 
@@ -109,8 +109,8 @@ def _reported(verb: str, out: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _locked(out: Path) -> Iterator[None]:
-    """One run at a time; the lock goes with the process that holds it."""
+def locked(out: Path) -> Iterator[None]:
+    """One writer of a folder at a time; the lock goes with the process that holds it."""
     folder = os.open(out, os.O_RDONLY)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)

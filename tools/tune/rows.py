@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import math
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from codegen.spec import schema
 from codegen.spec.model import Shape
 from codegen.spec.problems import SpecError
 from codegen.spec.source import MAX_BYTES, Document
+from codegen.tree.writer import locked
 
 from .elimination import Result
 from .errors import TuningError
@@ -75,34 +74,20 @@ def write(
     """Writes the rows, and keeps those of other devices and other parameters that are there, and
     those that are headed as `unmeasured` says; how many it keeps. Another tuning may write to the
     file at the same time."""
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
-        return _write(path, family, target, rows, unmeasured)
-    finally:
-        os.close(folder)  # and with it the lock
-
-
-def _write(
-    path: Path,
-    family: str,
-    target: str,
-    rows: Sequence[Mapping[str, Any]],
-    unmeasured: Sequence[Mapping[str, Any]],
-) -> int:
-    measured = {_kind(row) for row in rows}
-    spared = {_place(heading) for heading in unmeasured}
-    kept = [row for row in read(path) if _kind(row) not in measured or _place(row) in spared]
-    lines = ["- " + yaml.safe_dump(dict(row), **_ROW) for row in (*kept, *rows)]
-    text = "tuned:\n" + "".join(lines) if lines else "tuned: []\n"
-    if len(text) > MAX_BYTES:
-        raise TuningError(
-            f"{path}: with {len(kept)} rows that are there and {len(rows)} new ones it would have "
-            f"{len(text):,} bytes, and codegen reads {MAX_BYTES:,}: write the new ones to another "
-            "file (--out), and leave some out"
-        )
-    write_text(path, _HEAD.format(family=family, target=target) + text)
-    return len(kept)
+    with locked(path.parent):
+        measured = {_kind(row) for row in rows}
+        spared = {_place(heading) for heading in unmeasured}
+        kept = [row for row in read(path) if _kind(row) not in measured or _place(row) in spared]
+        lines = ["- " + yaml.safe_dump(dict(row), **_ROW) for row in (*kept, *rows)]
+        text = "tuned:\n" + "".join(lines) if lines else "tuned: []\n"
+        if len(text) > MAX_BYTES:
+            raise TuningError(
+                f"{path}: with {len(kept)} rows that are there and {len(rows)} new ones it would "
+                f"have {len(text):,} bytes, and codegen reads {MAX_BYTES:,}: write the new ones to "
+                "another file (--out), and leave some out"
+            )
+        write_text(path, _HEAD.format(family=family, target=target) + text)
+        return len(kept)
 
 
 def _kind(row: Mapping[str, Any]) -> tuple[object, ...]:
