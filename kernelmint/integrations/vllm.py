@@ -97,13 +97,10 @@ class Metadata:
     Attributes:
         parts: requests of one query, which flash_decode takes, and the others.
         causal: a query sees no key after its own.
-        slot_mapping: where each token's key and value go in the cache; layers of encoders and
-            decoders read it.
     """
 
     parts: list[_Part]
     causal: bool
-    slot_mapping: torch.Tensor
 
 
 class Builder(AttentionMetadataBuilder):  # type: ignore[misc]
@@ -135,7 +132,7 @@ class Builder(AttentionMetadataBuilder):  # type: ignore[misc]
         if count < batch.num_reqs and count < end:
             others = slice(count, batch.num_reqs)
             parts.append(self._part(batch, others, slice(count, end), None))
-        return Metadata(parts, batch.causal, batch.slot_mapping)
+        return Metadata(parts, batch.causal)
 
     @staticmethod
     def _part(batch: Any, requests: slice, tokens: slice, max_query_len: int | None) -> _Part:

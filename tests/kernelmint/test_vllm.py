@@ -124,7 +124,6 @@ class Batch:
             num_actual_tokens=int(self.starts[-1]),
             max_query_len=max(self.new),
             block_table_tensor=self.table,
-            slot_mapping=None,
             causal=True,
         )
 
