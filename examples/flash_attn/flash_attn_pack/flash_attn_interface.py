@@ -38,10 +38,15 @@ def _mask(
     return _Mask(left, right)
 
 
-@torch.library.custom_op("flash_attn_pack::philox", mutates_args=())
+# The schema is said since PyTorch 2.4 does not read it from annotations that are texts.
+@torch.library.custom_op(
+    "flash_attn_pack::philox", mutates_args=(), schema="(Tensor like, int count) -> Tensor"
+)
 def _philox(like: Tensor, count: int) -> Tensor:
     """The seed and the offset of `count` random numbers a thread, [2] on the CPU, which PyTorch's
     generator of the device of `like` then leaves out."""
+    if like.device.type != "cuda":  # which the front refuses
+        return torch.zeros(2, dtype=torch.int64)
     index = torch.cuda.current_device() if like.device.index is None else like.device.index
     generator = torch.cuda.default_generators[index]
     offset = generator.get_offset()
@@ -57,6 +62,8 @@ def _(like: Tensor, count: int) -> Tensor:
 
 @torch.compiler.assume_constant_result
 def _multiprocessors(device: torch.device) -> int:
+    if device.type != "cuda":  # which the front refuses
+        return 1
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 

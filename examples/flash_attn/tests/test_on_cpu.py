@@ -259,6 +259,15 @@ def test_dropout_takes_a_cap_from_no_one_and_numbers_from_pytorch(monkeypatch, f
     assert families.flash_attn_forward.seen[0]["dropout"]
 
 
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_tensors_on_a_cpu_are_refused_with_what_runs_them(monkeypatch, dropout) -> None:
+    monkeypatch.undo()  # the families themselves
+    functions.kernelmint.load(SPECS / "flash_attn/flash_attn_forward")
+    q, k, v = tensors(*[(2, 64, 2, 64)] * 3)
+    with pytest.raises(functions.kernelmint.KernelNotFound, match="runs on a CUDA device"):
+        functions.flash_attn_func(q.bfloat16(), k.bfloat16(), v.bfloat16(), dropout, causal=True)
+
+
 def test_signatures_are_upstreams() -> None:
     """Read from the archive that the specs pin, which is not imported."""
     from codegen import archives
