@@ -7,9 +7,13 @@ import shutil
 import sys
 
 import pytest
+import torch
 
+import runtime
 from codegen import archives
 from codegen.ptxas.rows import read_csv
+from tests.emulated.kernels import Kernel
+from tools import problem
 
 from .pack_project import ROOT, PackProject
 
@@ -67,6 +71,15 @@ def test_the_functions_of_the_cpu_and_their_gradients(project) -> None:
     code = code.replace("EXAMPLE", repr(str(EXAMPLE)))
     done = project.run(sys.executable, "-c", code)
     assert done.returncode == 0, done.stdout
+
+
+def test_a_kernel_for_gpus_in_the_emulator(project) -> None:
+    runtime.load_pack(project.pack)
+    key = "torch_scatter_segment_csr.sm80.fp16-max"
+    kernel = Kernel(key, project=project.root)
+    for case in problem.cases_of(kernel.info):
+        for difference in problem.of_case(kernel.info, case, torch.device("cpu")).check(kernel):
+            assert difference.passed, difference
 
 
 def test_nothing_of_upstream_is_in_the_pack(project) -> None:

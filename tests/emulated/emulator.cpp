@@ -56,6 +56,7 @@ struct Barrier {
 
 std::mt19937 generator(0);
 Barrier barriers[16];
+std::vector<Fibre> fibres;
 std::vector<Action> copies;  // asynchronous ones, on their way
 unsigned long progress;
 std::string error;
@@ -77,7 +78,7 @@ void finish_a_copy() {
   note_progress();
 }
 
-std::string waiting(const std::vector<Fibre>& fibres) {
+std::string waiting() {
   std::string result;
   for (std::size_t i = 0; i < fibres.size(); i += 32)
     if (const Fibre& fibre = fibres[i]; !fibre.is_done)
@@ -86,8 +87,8 @@ std::string waiting(const std::vector<Fibre>& fibres) {
   return result;
 }
 
-void run_block(std::vector<char>& stacks, int threads) {
-  std::vector<Fibre> fibres(static_cast<std::size_t>(threads));
+void run_block(std::vector<char>& stacks, std::size_t threads) {
+  fibres.assign(threads, {});
   for (std::size_t i = 0; i < fibres.size(); ++i) {
     char* const end = stacks.data() + (i + 1) * kStackBytes;
     auto** top = reinterpret_cast<void**>(reinterpret_cast<std::uintptr_t>(end) / 16 * 16) - 2;
@@ -107,7 +108,7 @@ void run_block(std::vector<char>& stacks, int threads) {
       for (std::size_t i = 32 * warp; i < 32 * warp + 32; ++i) {
         if (fibres[i].is_done) continue;
         current = &fibres[i];
-        threadIdx = {fibres[i].thread, 0, 0};
+        threadIdx = {fibres[i].thread % blockDim.x, fibres[i].thread / blockDim.x, 0};
         emulator_switch(&scheduler, current->stack_pointer);
         if (!error.empty()) return;
       }
@@ -118,7 +119,7 @@ void run_block(std::vector<char>& stacks, int threads) {
     } else if (!copies.empty()) {
       finish_a_copy();
     } else if (is_quiet) {
-      return fail("block %u waits without end%s", blockIdx.x, waiting(fibres).c_str());
+      return fail("block %u waits without end%s", blockIdx.x, waiting().c_str());
     } else {
       is_quiet = true;
     }
@@ -137,6 +138,12 @@ kernelmint::Allocation allocate(void*, std::size_t bytes) {
 }  // namespace
 
 void note_progress() { ++progress; }
+
+int still_running(int size) {
+  const auto first = fibres.begin() + current->thread / size * size;
+  return size - static_cast<int>(std::count_if(first, first + size,
+                                               [](const Fibre& fibre) { return fibre.is_done; }));
+}
 
 void later(Action copy) { copies.push_back(std::move(copy)); }
 
@@ -183,19 +190,20 @@ std::uint32_t address_of(const void* pointer) {
 
 void run(dim3 grid, dim3 block, const Action& kernel) {
   static std::vector<char> stacks;
-  if (block.y * block.z != 1 || block.x % 32 != 0)
-    return fail("blocks of one dimension and whole warps are emulated");
-  stacks.resize(std::max(stacks.size(), block.x * kStackBytes + 16));
+  const std::size_t threads = std::size_t{block.x} * block.y;
+  if (block.z != 1 || threads % 32 != 0)
+    return fail("blocks of two dimensions and whole warps are emulated");
+  stacks.resize(std::max(stacks.size(), threads * kStackBytes + 16));
   entry = &kernel;
   gridDim = {grid.x, grid.y, grid.z};
-  blockDim = {block.x, 1, 1};
+  blockDim = {block.x, block.y, 1};
   for (unsigned i = 0; i < grid.x * grid.y * grid.z && error.empty(); ++i) {
     blockIdx = {i % grid.x, i / grid.x % grid.y, i / grid.x / grid.y};
     std::fill(std::begin(emulated_shared_memory), std::end(emulated_shared_memory), 0x42);
     for (Barrier& barrier : barriers) barrier = {};
     for (Crew& crew : warps) crew.arrived = 0;
     for (Crew& crew : warpgroups) crew.arrived = 0;
-    run_block(stacks, static_cast<int>(block.x));
+    run_block(stacks, threads);
   }
   copies.clear();
 }

@@ -92,7 +92,8 @@ extern Crew warps[32], warpgroups[8];
 
 // Lets others run; called in a loop, until what is waited for is there.
 void wait(const char* what, long which = 0);
-void note_progress();  // something has changed that others may wait for
+void note_progress();         // something has changed that others may wait for
+int still_running(int size);  // of as many threads, the current one among them
 void later(Action copy);
 void arrive(int barrier, int threads, bool waits);
 // Ends the launch with an error. What called it stands still.
@@ -101,7 +102,8 @@ unsigned char* shared(std::uint32_t address, std::size_t bytes);  // aligned to 
 std::uint32_t address_of(const void* pointer);
 void run(dim3 grid, dim3 block, const Action& kernel);
 
-// Each of `size` threads gives a value, and the last one has `act` make of them what each gets.
+// Each of `size` threads, but those that have ended, gives a value, and the last one has `act` make
+// of them what each gets.
 template <class Got, class Given, class F>
 Got together(Crew& crew, int size, const char* what, const Given& given, const F& act) {
   static_assert(sizeof(Given) <= 32 && sizeof(Got) <= 32);
@@ -109,13 +111,17 @@ Got together(Crew& crew, int size, const char* what, const Given& given, const F
   std::memcpy(crew.given[place], &given, sizeof given);
   crew.fibres[place] = current;
   const unsigned generation = crew.generation;
-  if (++crew.arrived == size) {
+  ++crew.arrived;
+  while (crew.generation == generation) {
+    if (crew.arrived < still_running(size)) {
+      wait(what);
+      continue;
+    }
     act(crew);
     crew.arrived = 0;
     ++crew.generation;
     note_progress();
   }
-  while (crew.generation == generation) wait(what);
   Got got;
   std::memcpy(&got, crew.got[place], sizeof got);
   return got;
@@ -182,7 +188,9 @@ inline int __all_sync(unsigned mask, int predicate) {
 inline void __syncwarp(unsigned = ~0u) {
   emulator::by_warp<int>("__syncwarp", 0, [](int, const auto&) { return 0; });
 }
-inline void __syncthreads() { emulator::arrive(0, static_cast<int>(blockDim.x), true); }
+inline void __syncthreads() {
+  emulator::arrive(0, static_cast<int>(blockDim.x * blockDim.y), true);
+}
 inline int __syncthreads_or(int predicate) {
   static int any = 0;
   any |= predicate;
@@ -199,6 +207,10 @@ inline int __ffs(int x) { return __builtin_ffs(x); }
 inline int __popc(unsigned x) { return std::popcount(x); }
 inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
 inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
+inline int __float_as_int(float x) { return std::bit_cast<int>(x); }
+inline float __int_as_float(int x) { return std::bit_cast<float>(x); }
+inline long long __double_as_longlong(double x) { return std::bit_cast<long long>(x); }
+inline double __longlong_as_double(long long x) { return std::bit_cast<double>(x); }
 inline float __fmul_rn(float x, float y) { return x * y; }
 inline float __frcp_rn(float x) { return 1 / x; }
 inline float __log2f(float x) { return std::log2(x); }
@@ -207,7 +219,28 @@ inline float __log2f(float x) { return std::log2(x); }
 template <class T, class U>
 T atomicAdd(T* at, U value) {
   const T before = *at;
-  *at = static_cast<T>(before + value);
+  if constexpr (std::is_same_v<T, __half>)
+    *at = static_cast<float>(before) + static_cast<float>(value);
+  else
+    *at = static_cast<T>(before + value);
+  return before;
+}
+template <class T, class U, class V>
+T atomicCAS(T* at, U expected, V value) {
+  const T before = *at;
+  if (before == static_cast<T>(expected)) *at = static_cast<T>(value);
+  return before;
+}
+template <class T, class U>
+T atomicMin(T* at, U value) {
+  const T before = *at;
+  *at = static_cast<T>(value) < before ? static_cast<T>(value) : before;
+  return before;
+}
+template <class T, class U>
+T atomicMax(T* at, U value) {
+  const T before = *at;
+  *at = before < static_cast<T>(value) ? static_cast<T>(value) : before;
   return before;
 }
 template <class T>

@@ -8,13 +8,17 @@ import itertools
 import re
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor
 
 import runtime
+from codegen import build_paths
 from codegen.dtypes import SCALARS
+from codegen.manifest import Scalar
 from codegen.spec import expressions
 from runtime import manifest
 from runtime.ondemand import compilers
@@ -56,11 +60,17 @@ class Kernel:
     Args:
         key: a kernel's key.
         faults: by file, what to replace in it, and by what.
+        project: the folder that has its specs and what was generated.
     """
 
-    def __init__(self, key: str, faults: dict[str, tuple[str, str]] | None = None) -> None:
+    def __init__(
+        self,
+        key: str,
+        faults: Mapping[str, tuple[str, str]] = MappingProxyType({}),
+        project: Path = ROOT,
+    ) -> None:
         (self.info,) = (info for info in runtime.kernels(key.partition(".")[0]) if info.key == key)
-        self._library = _library(key, tuple((faults or {}).items()))
+        self._library = _library(key, tuple(faults.items()), project)
         self._seeds = itertools.count()
 
     def __call__(self, *given: Tensor, out: Tensor | tuple[Tensor, ...], **options: Any) -> None:
@@ -73,25 +83,27 @@ class Kernel:
         written = (out,) if isinstance(out, Tensor) else out
         tensors |= {a.name: t for a, t in zip(asked, written, strict=True)}
         sizes = dict.fromkeys(family.symbols, 0)
-        values: list[Any] = []
-        kinds: list[Any] = []
         for argument in family.tensors:
+            if (tensor := tensors.get(argument.name)) is not None:
+                dims = zip(argument.dims, tensor.shape, strict=True)
+                sizes |= {symbol: extent for symbol, extent in dims if symbol in sizes}
+        known = dict.fromkeys(sizes, expressions.INT)
+        kinds: list[Any] = []
+        values: list[Any] = []
+        for argument in family.arguments:  # which is how they lie in Args
+            if isinstance(argument, Scalar):
+                value = options.get(argument.name)
+                if value is None:
+                    assert argument.default is not None
+                    value = expressions.parse(argument.default, known).evaluate(sizes)
+                kinds.append(_C_TYPES[SCALARS[argument.dtype].cpp])
+                values.append(value)
+                continue
             rank, tensor = max(len(argument.dims), 1), tensors.get(argument.name)
             kinds += [ctypes.c_void_p, ctypes.c_int64 * rank]
-            if tensor is None:
-                values += [None, (0,) * rank]
-                continue
-            values += [tensor.data_ptr(), tensor.stride()]
-            dims = zip(argument.dims, tensor.shape, strict=True)
-            sizes |= {symbol: extent for symbol, extent in dims if symbol in sizes}
-        known = dict.fromkeys(sizes, expressions.INT)
-        for scalar in family.scalars:
-            value = options.get(scalar.name)
-            if value is None:
-                assert scalar.default is not None
-                value = expressions.parse(scalar.default, known).evaluate(sizes)
-            kinds.append(_C_TYPES[SCALARS[scalar.dtype].cpp])
-            values.append(value)
+            values += (
+                [None, (0,) * rank] if tensor is None else [tensor.data_ptr(), tensor.stride()]
+            )
         kinds += [ctypes.c_int64] * len(sizes)
         values += sizes.values()
         structure = type("Args", (ctypes.Structure,), {
@@ -105,9 +117,12 @@ class Kernel:
 
 
 @functools.cache
-def _library(key: str, faults: tuple[tuple[str, tuple[str, str]], ...]) -> ctypes.CDLL:
+def _library(
+    key: str, faults: tuple[tuple[str, tuple[str, str]], ...], project: Path
+) -> ctypes.CDLL:
     family, target, _ = key.split(".")
-    shards = (ROOT / "generated" / family).glob(f"{target}_*.cu")
+    specs, generated = project / "kernel_specs", project / "generated"
+    shards = (generated / family).glob(f"{target}_*.cu")
     named = re.compile(rf'struct (\w+) {{[^}}]*key\[\] = "{re.escape(key)}"')
     shard, found = next((s, f) for s in shards if (f := named.search(s.read_text())))
     with tempfile.TemporaryDirectory(prefix="emulated-") as name:
@@ -121,7 +136,7 @@ def _library(key: str, faults: tuple[tuple[str, tuple[str, str]], ...]) -> ctype
         names = [f"{family}/{target}_wgmma.cuh", *(f"ptx/{name}" for name in instructions)]
         replaced = dict.fromkeys(names, '#include "ptx.h"\n')
         for name, (text, instead) in faults:
-            (path,) = (p for p in (ROOT / "kernel_specs" / name, include / name) if p.exists())
+            (path,) = (p for p in (specs / name, include / name) if p.exists())
             assert path.read_text().count(text) == 1
             replaced[name] = path.read_text().replace(text, instead)
         for name, text in replaced.items():
@@ -131,7 +146,9 @@ def _library(key: str, faults: tuple[tuple[str, tuple[str, str]], ...]) -> ctype
         source.write_text(
             _SOURCE.format(family=family, target=target, shard=shard.name, configuration=found[1])
         )
-        folders = [before, include, HERE, ROOT / "generated", ROOT / "kernel_specs"]
+        (of,) = (t for t in manifest.family(family).targets if t.name == target)
+        others = [build_paths.find(e, {"kernel_specs": specs}) for e in of.build.include]
+        folders = [before, include, HERE, generated, specs, *others]
         includes = [f"-I{path}" for path in (*folders, *compilers.toolkit().includes)]
         command = [*compilers.cxx().command, "-std=c++20", "-O2", "-fno-strict-aliasing", "-w"]
         command += ["-include", "emulator.h", *includes, "-fPIC", "-shared", "-o", str(made)]

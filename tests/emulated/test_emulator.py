@@ -36,7 +36,7 @@ def test_a_kernel_is_right(key: str) -> None:
 
 FAULTS = {
     "values are read before they are there": (
-        WARPGROUP, "    values_.wait_full(shared_);\n", ""),
+        WARPGROUP, "    values_.wait_full(shared_);\n    multiply", "    multiply"),
     "buffers are written while they are read": (
         "flash_prefill/sm90a_producer.cuh", "    ring.wait_empty(shared_);\n", ""),
     "scores are read before they are there": (

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import torch
+from kernelmint.tools.comparison import Difference
+from kernelmint.tools.problem import Problem
+
+from .. import made
 from .reference import ROWS
 
-__all__ = ["CASES"]
+__all__ = ["CASES", "differences"]
 
 CASES = tuple(
     {
@@ -15,3 +20,8 @@ CASES = tuple(
     for reduce in ("mul", "min", "max")
     for columns in (1, 130)
 )
+
+
+def differences(problem: Problem, out: tuple[torch.Tensor, ...]) -> list[Difference]:
+    """What the results are off by."""
+    return made.differences(problem, out, problem.tensors["index"])

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import torch
+from kernelmint.tools.comparison import Difference
+from kernelmint.tools.problem import Problem
+
+from .. import made
 from .reference import ROWS
 
-__all__ = ["CASES"]
+__all__ = ["CASES", "differences"]
 
 CASES = tuple(
     {
@@ -15,3 +20,9 @@ CASES = tuple(
     for reduce in ("sum", "mean", "min", "max")
     for columns in (1, 130)
 )
+
+
+def differences(problem: Problem, out: tuple[torch.Tensor, ...]) -> list[Difference]:
+    """What the results are off by."""
+    src, index = problem.tensors["src"], problem.tensors["index"]
+    return made.differences(problem, out, index[:, :, None].expand(src.shape))

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-__all__ = ["CASES"]
+import torch
+from kernelmint.tools.comparison import Difference
+from kernelmint.tools.problem import Problem
+
+from .. import made
+
+__all__ = ["CASES", "differences"]
 
 # A thread a row (K of 1), and one an element.
 CASES = tuple(
@@ -14,3 +20,11 @@ CASES = tuple(
     for reduce in ("sum", "mean", "min", "max")
     for columns in (1, 130)
 )
+
+
+def differences(problem: Problem, out: tuple[torch.Tensor, ...]) -> list[Difference]:
+    """What the results are off by."""
+    src, ends = problem.tensors["src"], problem.tensors["indptr"][:, 1:].contiguous()
+    places = torch.arange(src.shape[1], device=src.device).expand(len(src), -1).contiguous()
+    rows = torch.searchsorted(ends, places, right=True)
+    return made.differences(problem, out, rows[:, :, None].expand(src.shape))
