@@ -62,6 +62,7 @@ def test_a_row_may_be_of_some_devices(rows, monkeypatch):
     rows(("compute_capability in [86, 89]", {"B_r": 64}), ("compute_capability == 0", {"B_r": 7}))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (8, 6 + 3 * index))
     monkeypatch.setattr(devices, "name", str)
+    monkeypatch.setattr(devices, "why_unavailable", lambda *_: "there is none")
     for device, held in ((CPU, ["no", "holds"]), (torch.device("cuda", 1), ["holds", "no"])):
         found = choice.explain("flash_forward", device, F32, {"Sq": 9})
         assert [entry.verdict for entry in found.considered[:2]] == held
