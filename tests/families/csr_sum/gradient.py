@@ -14,7 +14,8 @@ def of_squares(
     parameters: Mapping[str, Any], inputs: Tensors, scalars: Mapping[str, Any]
 ) -> Callable[[Tensors, Tensors, Tensors], Tensors]:
     def backward(inputs: Tensors, outputs: Tensors, gradients: Tensors) -> Tensors:
-        spread = gradients["sums"].repeat_interleave(inputs["starts"].diff(), 0)
+        counts, size = inputs["starts"].diff(), inputs["src"].shape[0]
+        spread = gradients["sums"].repeat_interleave(counts, 0, output_size=size)
         return {"src": 2 * inputs["src"] * spread}
 
     return backward
