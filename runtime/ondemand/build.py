@@ -17,7 +17,7 @@ import subprocess
 import sys
 import sysconfig
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -153,7 +153,7 @@ def _compile_all(
         contextlib.closing(_Processes(most)) as processes,
         concurrent.futures.ThreadPoolExecutor(most) as kernels,
     ):
-        pending: dict[concurrent.futures.Future[tuple[str, Entry]], str] = {}
+        pending: dict[_Kernel, str] = {}
         try:
             for request in requests:
                 if request.source not in specs:
@@ -161,7 +161,7 @@ def _compile_all(
                 generated = specs[request.source].kernel(request.key)
                 job = _Job(cache, request, generated, processes)
                 pending[kernels.submit(job.run)] = request.key
-            for future in concurrent.futures.as_completed(pending):
+            for future in _completed(pending):
                 try:
                     key, entry = future.result()
                 except BuildError as error:
@@ -177,6 +177,18 @@ def _compile_all(
             processes.stop()
             raise
     return done
+
+
+_Kernel = concurrent.futures.Future[tuple[str, Entry]]
+
+
+def _completed(kernels: Iterable[_Kernel]) -> Iterator[_Kernel]:
+    """Each when it is done. Waits are short: a signal that comes just before one does not end it,
+    and is seen after it."""
+    waiting = set(kernels)
+    while waiting:
+        done, waiting = concurrent.futures.wait(waiting, 0.2, concurrent.futures.FIRST_COMPLETED)
+        yield from done
 
 
 class _Processes:
