@@ -29,10 +29,12 @@ try:
 except ModuleNotFoundError as error:
     if str(error.name).startswith("codegen"):
         raise
-    sys.exit(
+    print(
         f"kernelmint: {sys.executable} lacks the package {error.name}: run `make build`, or "
-        "`pip install -e .`, and name that environment's Python"
+        "`pip install -e .`, and name that environment's Python",
+        file=sys.stderr,
     )
+    sys.exit(2)  # not 1: nothing is known to be stale
 
 STALE = 1
 BAD_INPUT = 2

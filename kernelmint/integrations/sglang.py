@@ -35,6 +35,7 @@ class _Metadata:
     """A batch, as all layers see it; `_windowed` is of layers whose cache holds a window."""
 
     query_starts: torch.Tensor
+    most_queries: int | None  # of a request; None: unknown
     lengths: torch.Tensor
     pages: torch.Tensor
     pages_windowed: torch.Tensor | None
@@ -87,6 +88,7 @@ class Backend(AttentionBackend):  # type: ignore[misc]  # SGLang's types are not
         to_windowed = getattr(self._caches, "translate_loc_from_full_to_swa", None)
         self.forward_metadata = _Metadata(
             query_starts=starts,
+            most_queries=1 if mode.is_decode() else None,
             lengths=batch.seq_lens.int(),
             pages=self._pages(firsts),
             pages_windowed=to_windowed and self._pages(to_windowed(firsts)),
@@ -106,6 +108,7 @@ class Backend(AttentionBackend):  # type: ignore[misc]  # SGLang's types are not
         layer: Any,
         forward_batch: Any,
         save_kv_cache: bool = True,
+        sinks: torch.Tensor | None = None,
         **options: Any,
     ) -> torch.Tensor:
         """Attention of new tokens, which goes into the cache first.
@@ -117,41 +120,15 @@ class Backend(AttentionBackend):  # type: ignore[misc]  # SGLang's types are not
             layer: SGLang's RadixAttention.
             forward_batch: the batch.
             save_kv_cache: whether k and v are written into the cache.
-            options: `sinks`, [H]; no other.
+            sinks: [H].
+            options: None each.
 
         Returns:
             [tokens, H * Dv].
 
         Raises:
-            NotImplementedError: the layer, or an option, is none that a kernel computes.
+            NotImplementedError: no kernel computes the layer, or an option.
         """
-        return self._forward(q, k, v, layer, forward_batch, save_kv_cache, None, **options)
-
-    def forward_decode(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor | None,
-        v: torch.Tensor | None,
-        layer: Any,
-        forward_batch: Any,
-        save_kv_cache: bool = True,
-        **options: Any,
-    ) -> torch.Tensor:
-        """The same of one new token of each request."""
-        return self._forward(q, k, v, layer, forward_batch, save_kv_cache, 1, **options)
-
-    def _forward(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor | None,
-        v: torch.Tensor | None,
-        layer: Any,
-        forward_batch: Any,
-        save_kv_cache: bool,
-        most_queries: int | None,
-        sinks: torch.Tensor | None = None,
-        **options: Any,
-    ) -> torch.Tensor:
         unknown = [name for name, value in options.items() if value is not None]
         if unknown:
             raise _refused(f"{unknown[0]} for attention", "sinks or nothing")
@@ -176,12 +153,14 @@ class Backend(AttentionBackend):  # type: ignore[misc]  # SGLang's types are not
             pages = batch.pages_windowed
         o = runtime.flash_attn_varlen_func(
             q.view(-1, layer.tp_q_head_num, layer.qk_head_dim), k_pages, v_pages,
-            batch.query_starts, None, most_queries, softmax_scale=layer.scaling, causal=True,
+            batch.query_starts, None, batch.most_queries, softmax_scale=layer.scaling, causal=True,
             window_size=(layer.sliding_window_size if windowed else -1, 0),
             softcap=layer.logit_cap, block_table=pages, seqused_k=batch.lengths,
             s_aux=None if sinks is None else sinks.to(q.dtype),
         )  # fmt: skip
         return torch.flatten(o, 1)
+
+    forward_decode = forward_extend  # the batch says which it is
 
 
 def _refused(what: str, instead: str) -> NotImplementedError:

@@ -103,7 +103,7 @@ class Metadata:
     causal: bool
 
 
-class Builder(AttentionMetadataBuilder):  # type: ignore[misc]
+class Builder(AttentionMetadataBuilder):  # type: ignore[misc]  # as Backend
     """Makes `Metadata`; requests of one query come first in vLLM's batches, since it asks so."""
 
     reorder_batch_threshold = 1
@@ -146,7 +146,7 @@ class Builder(AttentionMetadataBuilder):  # type: ignore[misc]
         )
 
 
-class Attention(AttentionImpl):  # type: ignore[misc]
+class Attention(AttentionImpl):  # type: ignore[misc]  # as Backend
     """One layer's attention."""
 
     def __init__(
