@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-__all__ = ["CASES"]
+from ..flash_prefill.tools.bench import command
+
+__all__ = ["CASES", "bench"]
+
+bench = command("flash_decode")
 
 _SIZES = {"B": 2, "Sq": 2, "H": 4, "Hk": 2, "D": 64, "Dv": 64}
 

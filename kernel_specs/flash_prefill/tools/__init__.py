@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["CASES"]
+from .bench import bench
+
+__all__ = ["CASES", "bench"]
 
 _SIZES = {"H": 4, "Hk": 2, "D": 64, "Dv": 64, "Cq": 4, "Ck": 4, "pages": 1}
 
