@@ -12,20 +12,25 @@ from runtime.errors import InvalidArgument, shown, unexpected
 from runtime.front import Front, values_of
 
 _FAMILY = "flash_prefill"
+_PAGES = 16  # keys that every target reads of a page at once
 _FEW_ROWS = 16  # of heads that share keys: what flash_decode takes at once
 
 
 def _takes(device: torch.device, D: int, Dv: int) -> dict[str, Any]:
     """The head dimension that is compiled in: those of tensors are padded to it."""
     wide = max(D, Dv)
-    is_cuda = device.type == "cuda"
-    widths = values_of(_FAMILY, "d_head", is_cuda)
-    taken = {"d_head": next((d for d in widths if wide <= d), wide)}
-    # The kernels of sm90a compile, but have not run on a GPU yet: they are called by key alone.
-    return {**taken, "target": "sm80"} if is_cuda else taken
+    widths = values_of(_FAMILY, "d_head", device.type == "cuda")
+    return {"d_head": next((d for d in widths if wide <= d), wide)}
+
+
+def _takes_any_pages(device: torch.device, D: int, Dv: int) -> dict[str, Any]:
+    """The same, of the target that reads pages of any size."""
+    target = {"target": "sm80"} if device.type == "cuda" else {}
+    return {**_takes(device, D, Dv), **target}
 
 
 _front = Front(_FAMILY, _takes)
+_any_pages = Front(_FAMILY, _takes_any_pages)  # not by Tk: without pages it is another in each call
 
 
 def flash_attn_func(
@@ -51,8 +56,7 @@ def flash_attn_func(
 
     Query i of Sq is at key Sk - Sq + i, both as far as they are used: masks and distances are
     aligned bottom-right. A row that sees no key is 0. Gradients of q, k, v and s_aux are there for
-    all but softcap, alibi_slopes, block_table and a head dimension of v of its own; on GPUs they
-    have not been run yet, but for what `kernelmint.attention` computes, too.
+    all but softcap, alibi_slopes, block_table and a head dimension of v of its own.
 
     Args:
         q: queries, [B, Sq, H, D], bf16 or fp16, on the CPU also f32; D is a multiple of 8, at most
@@ -340,7 +344,8 @@ def _attend(
     if isinstance(alibi_slopes, torch.Tensor) and alibi_slopes.dim() == 1:
         sequences = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
         alibi_slopes = alibi_slopes.expand(sequences, heads)
-    found = _front(
+    front = _front if block_table is None or k.shape[1] % _PAGES == 0 else _any_pages
+    found = front(
         (q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k, block_table, s_aux,
          alibi_slopes),
         (scalars["softmax_scale"], scalars["softcap"], *window), (with_lse,), into,
