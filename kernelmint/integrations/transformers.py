@@ -87,7 +87,7 @@ def mask(
         and, if some sequence ends in padding, how many queries it has. n is 0 if nothing is to be
         said of lengths. `kind` is 1, and 1 more if the pattern is causal. For packed sequences the
         numbers are where these begin, and where the last one ends, [1, kind + 2, left + 2, N + 1];
-        in a compiled graph, whether there are none, [1, kind + 4, left + 2, 1].
+        in a graph, whether there are none, [1, kind + 4, left + 2, 1].
         The second and third extent say the pattern to the host; all along them is the same.
 
     Raises:
@@ -104,8 +104,8 @@ def mask(
     if not causal and pattern.left != pattern.right:
         raise _unknown(f"a window of {pattern.left} keys before and {pattern.right} after")
     kind = 1 + causal
-    if pattern.joined is not None and torch.compiler.is_compiling():
-        if use_vmap:  # which tensor was looked up cannot be told then
+    if pattern.joined is not None and _is_recorded(device):
+        if use_vmap and torch.compiler.is_compiling():  # what was looked up cannot be told then
             raise _unknown("a function of the model's or the caller's own, in a compiled graph")
         kind += 4
         numbers = pattern.joined.all().to(torch.int32).view(1, 1)
@@ -121,6 +121,13 @@ def mask(
     return numbers[:, None, None].expand(-1, kind, pattern.left + 2, -1)
 
 
+def _is_recorded(device: torch.device | str) -> bool:
+    """Whether a graph is being made, by torch.compile or of CUDA: it reads nothing."""
+    if torch.compiler.is_compiling():
+        return True
+    return torch.device(device).type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
 def _lengths(
     batch_size: int,
     q_length: int,
@@ -134,7 +141,7 @@ def _lengths(
     if attention_mask is None:
         if isinstance(end, int) and end == kv_length:
             return torch.empty(0, batch_size, dtype=torch.int32, device=device)
-        last = torch.as_tensor(end, dtype=torch.int32, device=device).expand(batch_size)
+        last = torch.zeros(batch_size, dtype=torch.int32, device=device) + end
         return torch.stack([torch.zeros_like(last), last])
     there = attention_mask[:, kv_offset : kv_offset + kv_length].to(device=device, dtype=torch.bool)
     slots = torch.arange(there.shape[1], device=device)
@@ -151,7 +158,7 @@ def _lengths(
         'alone; pad on the left to generate (padding_side="left"), or use another '
         "attn_implementation"
     )
-    if torch.compiler.is_compiling():  # which reads nothing
+    if _is_recorded(device):
         torch._assert_async(whole, message)
         return numbers if q_length > 1 else numbers[:2]
     known = torch.stack([whole, ends_in_padding, (first != 0).any(), (last != kv_length).any()])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -105,8 +106,8 @@ def test_in_a_cuda_graph():
 def test_packed_lengths(device):
     """varlen_attn, which PyTorch has on GPUs alone: windows, grouped heads, pages, the sum too."""
     varlen = pytest.importorskip("torch.nn.attention.varlen")
-    if not hasattr(varlen, "varlen_attn_out"):
-        pytest.skip("varlen_attn has another schema before PyTorch 2.13")
+    takes = inspect.signature(varlen.varlen_attn).parameters  # fewer before PyTorch 2.13
+    grouped = {"enable_gqa": True} if "enable_gqa" in takes else {}
     dtype = torch.float32 if device == "cpu" else torch.bfloat16
     q, k, v = tensors = [
         torch.randn(100, heads, 64, device=device, dtype=dtype, requires_grad=True)
@@ -116,9 +117,7 @@ def test_packed_lengths(device):
     places = torch.tensor([0, 60, 60, 100], dtype=torch.int32, device=device)
 
     def attention(q, k, v):
-        return varlen.varlen_attn(
-            q, k, v, places, places, 60, 60, window_size=(20, 0), enable_gqa=True
-        )
+        return varlen.varlen_attn(q, k, v, places, places, 60, 60, window_size=(20, 0), **grouped)
 
     def plain(q, k, v, begin, end, window=20):
         ahead = torch.arange(end - begin, device=device)
@@ -135,21 +134,24 @@ def test_packed_lengths(device):
         aux = varlen.AuxRequest(lse=True)
         with torch.no_grad():
             _, sums = varlen.varlen_attn(
-                *(q, k, v, places, places, 60, 60), return_aux=aux, enable_gqa=True
+                *(q, k, v, places, places, 60, 60), return_aux=aux, **grouped
             )
             table = torch.arange(12, dtype=torch.int32, device=device).view(3, 4)
             used = torch.tensor([60, 0, 40], dtype=torch.int32, device=device)
             pages = torch.randn(2, 12, 16, 2, 64, device=device, dtype=dtype)
-            paged = varlen.varlen_attn(
-                q, *pages, places, None, 60, 64, enable_gqa=True, seqused_k=used, block_table=table
-            )
+            if "block_table" in takes:
+                paged = varlen.varlen_attn(
+                    *(q, *pages, places, None, 60, 64), **grouped,
+                    seqused_k=used, block_table=table,
+                )  # fmt: skip
         compiled = torch.compile(attention, fullgraph=True, backend="aot_eager")
         again = results(compiled, tensors, gradient)
-        assert slot.calls() == slot.Calls(4, {})
+        assert slot.calls() == slot.Calls(3 + ("block_table" in takes), {})
     close(found, exact(both, tensors, gradient))
     assert torch.equal(again[0], found[0])
     close(again, exact(both, tensors, gradient))
-    for begin, end, of in ((0, 60, pages[:, :4]), (60, 100, pages[:, 8:])):
+    spans = ((0, 60, pages[:, :4]), (60, 100, pages[:, 8:]))
+    for begin, end, of in spans if "block_table" in takes else ():
         keys = of.flatten(1, 2)[:, : end - begin].double()
         close([paged[begin:end]], [plain(q.detach().double(), *keys, begin, end, window=None)])
     assert sums.shape == (4, 100)
