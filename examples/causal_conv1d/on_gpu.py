@@ -3,20 +3,23 @@ upstream's tests, `kernelmint verify`, and times. It needs this package, einops,
 C++ compiler, and no network if KERNELMINT_SOURCES names a folder that `kernelmint sources --to
 FOLDER` filled. Kernels that the package does not hold are built.
 
-    python on_gpu.py [--every N]
+    python on_gpu.py [--every N] [build compare compiled bench tests verify]
 
-It exits with 1 if something differs. `kernelmint verify` finds kernels of channellast_bwd wrong
-that read seq_idx: README.md says why.
+The words are steps; all of them by default, and one that fails does not stop the next. It exits
+with 1 if something differs. `kernelmint verify` finds kernels of channellast_bwd wrong that read
+seq_idx: README.md says why.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import os
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -38,32 +41,37 @@ FLAGS += [f"-U__CUDA_NO_{what}__" for what in (
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
+@functools.cache
 def built_by_upstream() -> ModuleType:
-    """Its extension, by PyTorch's build, with the flags of its setup.py, for this GPU alone."""
+    """Its extension, by PyTorch's build, with the flags of its setup.py, for this GPU alone; into
+    TORCH_EXTENSIONS_DIR, from where it is loaded the next time."""
     begin = time.perf_counter()
     major, minor = torch.cuda.get_device_capability()
     os.environ["TORCH_CUDA_ARCH_LIST"] = f"{major}.{minor}"
     sources = [str(upstream() / "csrc" / name) for name in FILES]
-    found = cpp_extension.load("causal_conv1d_cuda", sources, extra_cuda_cflags=FLAGS)
-    print(f"upstream's extension: built in {time.perf_counter() - begin:.0f} s")
+    found = cpp_extension.load(
+        "causal_conv1d_cuda", sources, extra_cflags=["-O3"], extra_cuda_cflags=FLAGS
+    )
+    print(f"upstream's extension: built, or found, in {time.perf_counter() - begin:.1f} s")
     return found
 
 
 class Call:
     """Operands of a call, and what both make of them."""
 
-    def __init__(self, theirs: ModuleType, dtype: torch.dtype, weight_dtype: torch.dtype,
-                 width: int, length: int, channel_last: bool) -> None:  # fmt: skip
+    def __init__(self, theirs: ModuleType | None, dtype: torch.dtype, weight_dtype: torch.dtype,
+                 width: int, length: int, channel_last: bool,
+                 size: tuple[int, int] = (3, 128)) -> None:  # fmt: skip
         torch.manual_seed(length)
-        self.theirs = theirs
+        self.theirs, self.size = theirs, size
         self.x, self.dy = (self._like_x(length, dtype, channel_last) for _ in range(2))
-        self.weight = torch.randn(128, width, device="cuda", dtype=weight_dtype)
-        self.bias = torch.randn(128, device="cuda", dtype=weight_dtype)
+        self.weight = torch.randn(size[1], width, device="cuda", dtype=weight_dtype)
+        self.bias = torch.randn(size[1], device="cuda", dtype=weight_dtype)
         self.states, self.dstates = (self._like_x(width - 1, dtype, True) for _ in range(2))
 
-    @staticmethod
-    def _like_x(length: int, dtype: torch.dtype, channel_last: bool) -> Tensor:
-        x = torch.randn(3, length, 128, device="cuda", dtype=dtype).transpose(1, 2)
+    def _like_x(self, length: int, dtype: torch.dtype, channel_last: bool) -> Tensor:
+        batch, dim = self.size
+        x = torch.randn(batch, length, dim, device="cuda", dtype=dtype).transpose(1, 2)
         return x if channel_last else x.contiguous()
 
     def by_theirs(self, silu: bool, seq_idx: Tensor | None, with_states: bool) -> list[Tensor]:
@@ -98,9 +106,9 @@ class Call:
         return [found[0], given[0], found[1], *given[1:]]
 
 
-def compare(theirs: ModuleType) -> bool:
+def compare() -> bool:
     """All but dweight and dbias bit by bit; those, which atomics add up, nearly."""
-    good, count = True, 0
+    theirs, good, count = built_by_upstream(), True, 0
     kinds = itertools.product(DTYPES, DTYPES, (2, 3, 4), (5, 64, 300), (False, True))
     for dtype, weight_dtype, width, length, channel_last in kinds:
         call = Call(theirs, dtype, weight_dtype, width, length, channel_last)
@@ -122,9 +130,9 @@ def compare(theirs: ModuleType) -> bool:
     return good
 
 
-def compare_updates(theirs: ModuleType) -> bool:
+def compare_updates() -> bool:
     """y and conv_state, bit by bit."""
-    good, count = True, 0
+    theirs, good, count = built_by_upstream(), True, 0
     for dtype, weight_dtype, width, length in itertools.product(DTYPES, DTYPES, (2, 3, 4), (1, 5)):
         call = Call(theirs, dtype, weight_dtype, width, length, True)
         state = torch.randn(9, 128, width + 2, device="cuda", dtype=dtype)
@@ -147,7 +155,7 @@ def compare_updates(theirs: ModuleType) -> bool:
 
 def compare_compiled() -> bool:
     """torch.compile's graph beside eager calls, forward and backward."""
-    call, results = Call(None, torch.bfloat16, torch.float32, 4, 256, True), []  # type: ignore[arg-type]
+    call, results = Call(None, torch.bfloat16, torch.float32, 4, 256, True), []
     eager = causal_conv1d_pack.causal_conv1d_fn
     for function in (eager, torch.compile(eager, fullgraph=True)):
         leaves = [t.detach().requires_grad_() for t in (call.x, call.weight, call.bias)]
@@ -159,11 +167,12 @@ def compare_compiled() -> bool:
 
 
 def milliseconds(call: Callable[[], Any], times: int = 30) -> float:
-    """The median of calls on the GPU, L2 overwritten before each."""
+    """The median of calls on the GPU, L2 overwritten before each, which it finds in its queue."""
     flush = torch.empty(256 << 20, dtype=torch.int8, device="cuda")
     found = []
     for _ in range(times + 3):
         flush.zero_()
+        torch.cuda._sleep(1_000_000)  # half a millisecond, in which the host gets ahead
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
         call()
@@ -185,50 +194,102 @@ def microseconds(call: Callable[[], Any], times: int = 2000) -> float:
     return min(found)
 
 
-def bench(theirs: ModuleType) -> None:
-    """Upstream's extension beside the package's functions, in turns; the least of three medians."""
-    for channel_last, length in itertools.product((False, True), (2048, 2056, 16384)):
-        x = torch.randn(4, length, 4096, device="cuda", dtype=torch.bfloat16).transpose(1, 2)
-        x = x if channel_last else x.contiguous()
-        weight, bias = torch.randn(4096, 4, device="cuda"), torch.randn(4096, device="cuda")
-        y = torch.empty_like(x)
+def in_turns(one: Callable[[], Any], other: Callable[[], Any], what: str) -> None:
+    """Prints the least of three medians of each, and the ratio."""
+    pairs = [[milliseconds(call) for call in (one, other)] for _ in range(3)]
+    a, b = (min(times) for times in zip(*pairs, strict=True))
+    print(f"{what}: upstream {a:.4f} ms, here {b:.4f} ms, {a / b:.3f}")
 
-        def one(x=x, weight=weight, bias=bias, y=y) -> Any:
+
+def bench() -> bool:
+    """Upstream's extension beside the kernels here, in turns; then what calls cost the host."""
+    theirs = built_by_upstream()
+    for channel_last, length in itertools.product((False, True), (2048, 2056, 16384)):
+        call = Call(theirs, torch.bfloat16, torch.float32, 4, length, channel_last, (4, 4096))
+        x, weight, bias, dy = call.x, call.weight, call.bias, call.dy
+        y, dx = torch.empty_like(x), torch.empty_like(x)
+        sums = [torch.zeros_like(t) for t in (weight, bias)]
+
+        def fwd(x=x, weight=weight, bias=bias, y=y) -> Any:
             return theirs.causal_conv1d_fwd(x, weight, bias, None, None, y, None, True)
 
-        def other(x=x, weight=weight, bias=bias) -> Any:
+        def fwd_here(x=x, weight=weight, bias=bias) -> Any:
             return causal_conv1d_pack.causal_conv1d_fn(x, weight, bias, activation="silu")
 
-        pairs = [[milliseconds(call) for call in (one, other)] for _ in range(3)]
-        a, b = (min(times) for times in zip(*pairs, strict=True))
-        print(f"forward {channel_last=} {length}: {a:.4f} {b:.4f} ms, {a / b:.3f}")
+        def bwd(x=x, weight=weight, bias=bias, dy=dy, dx=dx, sums=sums) -> Any:
+            for one in sums:
+                one.zero_()
+            return theirs.causal_conv1d_bwd(
+                x, weight, bias, dy, None, None, None, dx, *sums, None, True
+            )
+
+        leaves = [t.detach().requires_grad_() for t in (x, weight, bias)]
+        result = causal_conv1d_pack.causal_conv1d_fn(*leaves, activation="silu")
+
+        def bwd_here(result=result, leaves=leaves, dy=dy) -> Any:
+            return torch.autograd.grad(result, leaves, dy, retain_graph=True)
+
+        in_turns(fwd, fwd_here, f"forward {channel_last=} {length}")
+        in_turns(bwd, bwd_here, f"backward {channel_last=} {length}")
     x, state = (torch.randn(1, 64, n, device="cuda") for n in (1, 3))
     weight, y = torch.randn(64, 4, device="cuda"), torch.empty_like(x)
-    a = microseconds(
-        lambda: theirs.causal_conv1d_update(x, state, weight, None, y, True, None, None)
-    )
-    b = microseconds(
-        lambda: causal_conv1d_pack.causal_conv1d_update(x, state, weight, None, "silu")
-    )
-    print(
-        f"update, a call on the host: upstream's binding {a:.1f} us, the function here {b:.1f} us"
-    )
+    sys.modules["causal_conv1d_cuda"] = theirs
+    sys.path.insert(0, str(upstream()))
+    import causal_conv1d  # upstream's functions, on its extension
+
+    calls: dict[str, tuple[Callable[[], Any], ...]] = {
+        "update": (
+            lambda: theirs.causal_conv1d_update(x, state, weight, None, y, True, None, None),
+            lambda: causal_conv1d.causal_conv1d_update(x, state, weight, None, "silu"),
+            lambda: causal_conv1d_pack.causal_conv1d_update(x, state, weight, None, "silu"),
+        ),
+        "forward": (
+            lambda: theirs.causal_conv1d_fwd(x, weight, None, None, None, y, None, True),
+            lambda: causal_conv1d.causal_conv1d_fn(x, weight, activation="silu"),
+            lambda: causal_conv1d_pack.causal_conv1d_fn(x, weight, activation="silu"),
+        ),
+    }
+    for name, ways in calls.items():
+        binding, function, here = (microseconds(way) for way in ways)
+        print(f"{name}, a call on the host: upstream's binding {binding:.1f} us, its function "
+              f"{function:.1f} us, the function here {here:.1f} us")  # fmt: skip
+    return True
+
+
+def run(*command: str) -> bool:
+    """Whether a command of this Python succeeds."""
+    return subprocess.run([sys.executable, *command], check=False).returncode == 0
 
 
 def main() -> None:
-    """All of it; exit status 1 if something differs."""
+    """Steps, all of them by default; exit status 1 if something differs or fails."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--every", default="20", help="each Nth of upstream's tests; 1: all")
+    asked: dict[str, Callable[[], bool]] = {
+        "build": lambda: bool(built_by_upstream()),
+        "compare": compare,
+        "updates": compare_updates,
+        "compiled": compare_compiled,
+        "bench": bench,
+        "tests": lambda: run(str(HERE / "upstream_tests.py"), "--every", options.every),
+        "verify": lambda: run("-m", "kernelmint", "verify", "causal_conv1d_pack"),
+    }
+    parser.add_argument("steps", nargs="*", default=list(asked), metavar="STEP")
     options = parser.parse_args()
-    os.environ["KERNELMINT_BUILD"] = "missing"
-    print(torch.cuda.get_device_name(), torch.__version__)
-    theirs = built_by_upstream()
-    good = [compare(theirs), compare_updates(theirs), compare_compiled()]
-    bench(theirs)
-    tests = [sys.executable, str(HERE / "upstream_tests.py"), "--every", options.every]
-    verify = [sys.executable, "-m", "kernelmint", "verify", "causal_conv1d_pack"]
-    good += [subprocess.run(command, check=False).returncode == 0 for command in (tests, verify)]
-    sys.exit(not all(good))
+    if unknown := set(options.steps) - set(asked):
+        parser.error(f"got {', '.join(sorted(unknown))}, expected some of {', '.join(asked)}")
+    os.environ.setdefault("KERNELMINT_BUILD", "missing")
+    print(torch.cuda.get_device_name(), torch.__version__, flush=True)
+    good = True
+    for step in options.steps:
+        try:
+            right = asked[step]()
+        except Exception:  # the next step is to be seen, too
+            traceback.print_exc()
+            right = False
+        print(f"{step}: {'ok' if right else 'FAILED'}", flush=True)
+        good &= right
+    sys.exit(not good)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
 """causal-conv1d's own tests, of its source distribution, against this package.
 
-    python upstream_tests.py [--device cpu] [--most ELEMENTS] [--every N] [pytest's arguments]
+    python upstream_tests.py [--device cpu] [--most ELEMENTS] [--every N] [--first I] [of pytest's]
 
 They are fetched (or found in KERNELMINT_SOURCES) and run as they are, but for their import lines:
 the functions are this package's, their references upstream's. They ask for the device "cuda";
 `--device cpu` changes that word, too. `--most` leaves out those with more elements, dim * seqlen,
-and `--every` takes each Nth. What they are held to needs einops.
+and `--every` takes each Nth, from the first or the Ith on. What they are held to needs einops.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ SPEC = HERE / "kernel_specs/causal_conv1d/sm80.yaml"
 
 
 class Some:
-    """Every Nth of the tests that have at most so many elements."""
+    """Every Nth of the tests that have at most so many elements, from the Ith on."""
 
-    def __init__(self, most: int, every: int) -> None:
-        self._most, self._every = most, every
+    def __init__(self, most: int, every: int, first: int) -> None:
+        self._most, self._every, self._first = most, every, first
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[Any]) -> None:
         """pytest's hook."""
@@ -40,7 +40,8 @@ class Some:
             values = item.callspec.params if hasattr(item, "callspec") else {}
             return int(values.get("dim", 4096 + 32) * values.get("seqlen", 1))
 
-        kept = [item for item in items if elements(item) <= self._most][:: self._every]
+        kept = [item for item in items if elements(item) <= self._most]
+        kept = kept[self._first :: self._every]
         chosen = set(map(id, kept))
         config.hook.pytest_deselected(items=[item for item in items if id(item) not in chosen])
         items[:] = kept
@@ -85,6 +86,7 @@ def main() -> int:
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--most", type=int, default=1 << 60)
     parser.add_argument("--every", type=int, default=1)
+    parser.add_argument("--first", type=int, default=0)
     options, rest = parser.parse_known_args()
     let_references_be_imported()
     text = with_references((upstream() / "tests/test_causal_conv1d.py").read_text())
@@ -94,7 +96,8 @@ def main() -> int:
         test = Path(folder) / "test_causal_conv1d.py"
         test.write_text(text)
         arguments = ["-q", "-p", "no:cacheprovider", f"--rootdir={folder}", str(test), *rest]
-        return int(pytest.main(arguments, plugins=[Some(options.most, options.every)]))
+        some = Some(options.most, options.every, options.first)
+        return int(pytest.main(arguments, plugins=[some]))
 
 
 if __name__ == "__main__":
