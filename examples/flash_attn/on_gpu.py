@@ -1,27 +1,39 @@
 """What can be shown on a GPU alone: upstream's own tests, results beside those of PyTorch's
-FlashAttention-2, `kernelmint verify`, and times. It needs this package, einops and pytest, and no
-network if KERNELMINT_SOURCES names a folder that `kernelmint sources --to FOLDER` filled.
+FlashAttention-2 and of upstream's binding, `kernelmint verify`, and times. It needs this package,
+einops, pytest, nvcc and a C++ compiler, and no network if KERNELMINT_SOURCES names a folder that
+`kernelmint sources --to FOLDER` filled.
 
-    python on_gpu.py [--tests N] [--seed N]
+    python on_gpu.py [--tests N] [--seed N] [build pytorch upstream compiled bench tests verify]
 
-Tests whose kernel is neither built nor can be built here are counted as left out, with the reason.
+The words are steps; all of them by default, and one that fails does not stop the next. Of upstream
+the binding is built, and its files of a few kernels, which its own switches keep to calls without
+ALiBi, caps, dropout, windows and head dimensions between; and a file whole, for the time.
+Upstream's tests are drawn from the cases whose kernels the package's `default` set has, and a few
+others: those whose kernel is not built are counted as left out, with the reason.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.resources
+import importlib.util
 import itertools
 import os
 import subprocess
 import sys
+import sysconfig
 import tempfile
-from collections.abc import Callable
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import ModuleType
 
 import flash_attn_pack
 import torch
 import yaml
+from torch.utils import cpp_extension
 
 from codegen import archives
 
@@ -32,16 +44,39 @@ from flash_attn_pack.flash_attn_interface import *
 from flash_attn_pack.flash_attn_interface import _get_block_size_n
 """
 CONFTEST = """
+import itertools
 import random
 import pytest
 import kernelmint
 
-def pytest_collection_modifyitems(items):
-    by_test = {}
-    for item in items:
-        by_test.setdefault(item.originalname, []).append(item)
-    generator = random.Random(SEED)
-    items[:] = [i for t in by_test.values() for i in generator.sample(t, min(TESTS, len(t)))]
+generator = random.Random(SEED)
+DEFAULT = {"d": (64, 128), "alibi": (False,), "local": (False,), "dropout_p": (0.0,),
+           "softcap": (0.0,)}
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_generate_tests(metafunc):
+    # Some of the cases, which are too many to make them all: 1,000,000.
+    marks = [m for m in metafunc.definition.own_markers if m.name == "parametrize"]
+    if not marks:
+        return
+    metafunc.definition.own_markers[:] = [
+        m for m in metafunc.definition.own_markers if m.name != "parametrize"
+    ]
+    names = [[n.strip() for n in m.args[0].split(",")] for m in marks]
+    values = [[v if len(n) > 1 else (v,) for v in m.args[1]] for n, m in zip(names, marks)]
+
+    def drawn(choices, count):
+        cases = [[generator.choice(c) for c in choices] for _ in range(4 * count)]
+        unique = {repr(c): c for c in cases}
+        return [tuple(itertools.chain(*c)) for c in unique.values()][:count]
+
+    def is_default(n, v):
+        return all(value in DEFAULT.get(name, (value,)) for name, value in zip(n, v))
+
+    chosen = [[v for v in some if is_default(n, v)] or some for n, some in zip(names, values)]
+    cases = drawn(chosen, TESTS) + drawn(values, TESTS // 10)
+    cases = list({repr(c): c for c in cases}.values())
+    metafunc.parametrize(list(itertools.chain(*names)), cases)
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_call(item):
@@ -50,6 +85,16 @@ def pytest_runtest_call(item):
     if isinstance(error, (kernelmint.KernelNotFound, kernelmint.BuildError)):
         outcome.force_exception(pytest.skip.Exception(str(error).splitlines()[0]))
 """
+FLAGS = ["-O3", "-std=c++17", "--use_fast_math", "--expt-relaxed-constexpr"]
+FLAGS += ["--expt-extended-lambda", *(f"-U__CUDA_NO_{what}__" for what in (
+    "HALF_OPERATORS", "HALF_CONVERSIONS", "HALF2_OPERATORS", "BFLOAT16_CONVERSIONS",
+))]  # fmt: skip
+SWITCHES = [f"-DFLASHATTENTION_DISABLE_{what}" for what in (
+    "ALIBI", "SOFTCAP", "DROPOUT", "LOCAL", "UNEVEN_K",
+)]  # fmt: skip
+KINDS = ((64, ""), (64, "_causal"), (128, "_causal"))  # head dimension, mask
+FILES = [f"flash_{way}_hdim{d}_bf16{mask}_sm80.cu" for way in ("bwd", "fwd") for d, mask in KINDS]
+WHOLE = "flash_fwd_hdim64_bf16_causal_sm80.cu"
 
 
 def upstream() -> Path:
@@ -77,7 +122,8 @@ def run_upstreams_tests(tests: int, seed: int) -> bool:
             folder.joinpath("tests/test_flash_attn.py").read_bytes()
         )
         command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", work]
-        environment = {**os.environ, "PYTHONPATH": work}
+        path = os.pathsep.join(filter(None, (work, os.environ.get("PYTHONPATH"))))
+        environment = {**os.environ, "PYTHONPATH": path}
         return subprocess.run(command, env=environment, cwd=work, check=False).returncode == 0
 
 
@@ -111,21 +157,28 @@ def passes(q, k, v, dout, causal: bool, dropout: float = 0.0) -> tuple[Callable,
     return theirs, ours
 
 
-def compare_with_pytorch() -> bool:
+def same_results(what: str, runs: Sequence[Callable]) -> bool:
     """Bits of out, lse, dk and dv; dq is added up in no order, so its largest difference."""
+    results = []
+    for run in runs:
+        forward, backward = run()
+        results.append([*forward, *backward()])
+    names = ("out", "lse", "dq", "dk", "dv")
+    equal = {n: torch.equal(a, b) for n, a, b in zip(names, *results, strict=True)}
+    differ = [(a.float() - b.float()).abs().max().item() for a, b in zip(*results, strict=True)]
+    far = ", ".join(f"{n} {d:.1e}" for n, d in zip(names, differ, strict=True))
+    print(f"{what}: equal {equal}; differences {far}", flush=True)
+    return all(equal[n] for n in names if n != "dq")
+
+
+def compare_with_pytorch() -> bool:
+    """As same_results says, over shapes, dtypes and masks."""
     good = True
     shapes = ((2, 1024, 8, 64), (2, 1024, 8, 128), (2, 1000, 8, 128), (4, 70, 3, 64))
     dtypes = (torch.bfloat16, torch.float16)
     for shape, dtype, causal in itertools.product(shapes, dtypes, (False, True)):
-        results = []
-        for run in passes(*inputs(*shape, dtype), causal):
-            forward, backward = run()
-            results.append([*forward, *backward()])
-        names = ("out", "lse", "dq", "dk", "dv")
-        equal = {n: torch.equal(a, b) for n, a, b in zip(names, *results, strict=True)}
-        dq = (results[0][2].float() - results[1][2].float()).abs().max().item()
-        print(f"{shape} {dtype} causal={causal}: equal {equal}, dq differs by {dq:.2e}")
-        good &= all(equal[n] for n in names if n != "dq")
+        what = f"PyTorch {shape} {dtype} causal={causal}"
+        good &= same_results(what, passes(*inputs(*shape, dtype), causal))
     return good
 
 
@@ -145,12 +198,119 @@ def compare_compiled() -> bool:
     return all(equal)
 
 
-def milliseconds(call: Callable, times: int = 30) -> float:
-    """The median of calls, L2 overwritten before each."""
+def binding_folder() -> Path:
+    """Where upstream's binding is built."""
+    root = os.environ.get("TORCH_EXTENSIONS_DIR", "~/.cache/torch_extensions")
+    folder = Path(root).expanduser() / "flash_attn_2_cuda"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def build_upstream() -> bool:
+    """Its binding and FILES as one extension, and the seconds of each file, and of WHOLE."""
+    csrc, folder = upstream() / "csrc", binding_folder()
+    headers = [csrc / "flash_attn", csrc / "flash_attn/src", csrc / "cutlass/include"]
+    headers += [*map(Path, cpp_extension.include_paths("cuda"))]
+    headers.append(Path(sysconfig.get_path("include")))
+    common = [*(f"-I{path}" for path in headers), "-DTORCH_EXTENSION_NAME=flash_attn_2_cuda"]
+    home = Path(cpp_extension.CUDA_HOME or "/usr/local/cuda")
+
+    def compiled(name: str, switches: Sequence[str], to: str) -> Path | None:
+        begin, to_file = time.perf_counter(), folder / f"{to}.o"
+        if name.endswith(".cu"):
+            source = headers[1] / name
+            command = [str(home / "bin/nvcc"), *FLAGS, *switches, "-arch=sm_90", "-Xcompiler=-fPIC"]
+        else:
+            source = headers[0] / name
+            command = ["c++", "-O3", "-std=c++17", "-fPIC"]
+        command = [*command, "-w", *common, "-c", str(source), "-o", str(to_file)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        how = "" if done.returncode == 0 else f": FAILED: {done.stderr[-2000:]}"
+        which = ", its switches on" if switches else ""
+        print(f"upstream's {name}{which}: {time.perf_counter() - begin:.1f} s{how}", flush=True)
+        return to_file if done.returncode == 0 else None
+
+    jobs = [("flash_api.cpp", (), "api"), *((name, SWITCHES, name) for name in FILES)]
+    with ThreadPoolExecutor(int(os.environ.get("MAX_JOBS", os.cpu_count() or 1))) as pool:
+        running = [pool.submit(compiled, *job) for job in jobs]
+        whole = pool.submit(compiled, WHOLE, (), "whole")
+        objects = [job.result() for job in running]
+        if None not in objects:
+            libraries = [f"-L{path}" for path in cpp_extension.library_paths("cuda")]
+            libraries += [f"-l{name}" for name in (
+                "c10", "c10_cuda", "torch_cpu", "torch_cuda", "torch", "torch_python", "cudart",
+            )]  # fmt: skip
+            # What FILES lack is missed when it is called.
+            link = ["c++", "-shared", "-Wl,-z,lazy", *map(str, objects), *libraries]
+            link += ["-o", str(folder / "flash_attn_2_cuda.so")]
+            subprocess.run(link, check=True)
+            print("upstream's binding is linked", flush=True)
+        return None not in [*objects, whole.result()]
+
+
+def upstreams_binding() -> ModuleType:
+    """What build_upstream left."""
+    path = binding_folder() / "flash_attn_2_cuda.so"
+    spec = importlib.util.spec_from_file_location("flash_attn_2_cuda", path)
+    assert spec is not None
+    assert spec.loader is not None
+    before = sys.getdlopenflags()
+    sys.setdlopenflags(os.RTLD_LAZY)
+    try:
+        module = importlib.util.module_from_spec(spec)
+    finally:
+        sys.setdlopenflags(before)
+    spec.loader.exec_module(module)
+    return module
+
+
+def passes_of_binding(binding: ModuleType, q, k, v, dout, causal: bool) -> Callable:
+    """The passes of upstream's binding, as `passes` has them."""
+    scale, right = q.shape[-1] ** -0.5, 0 if causal else -1
+
+    def theirs() -> tuple[list, Callable]:
+        out, lse, _, rng = binding.fwd(
+            q, k, v, None, None, 0.0, scale, causal, -1, right, 0.0, False, None
+        )
+        return [out, lse], lambda: binding.bwd(
+            dout, q, k, v, out, lse, None, None, None, None, 0.0, scale, causal, -1, right, 0.0,
+            False, None, rng,
+        )[:3]  # fmt: skip
+
+    return theirs
+
+
+def compare_with_upstream() -> bool:
+    """As with PyTorch; then times of the GPU, and of the host for a call."""
+    binding, good = upstreams_binding(), True
+    for (head_dim, mask), seqlen in itertools.product(KINDS, (1024, 1000)):
+        tensors = inputs(4, seqlen, 16, head_dim, torch.bfloat16)
+        ours = passes(*tensors, bool(mask))[1]
+        theirs = passes_of_binding(binding, *tensors, bool(mask))
+        what = f"d={head_dim} causal={bool(mask)} {seqlen}"
+        good &= same_results(f"upstream {what}", [theirs, ours])
+    for (head_dim, mask), seqlen in itertools.product(KINDS, (1024, 4096)):
+        tensors = inputs(4, seqlen, 16, head_dim, torch.bfloat16)
+        ours = passes(*tensors, bool(mask))[1]
+        theirs = passes_of_binding(binding, *tensors, bool(mask))
+        in_turns(f"upstream d={head_dim} causal={bool(mask)} {seqlen}", theirs, ours)
+    q, k, v, _ = inputs(1, 128, 2, 64, torch.bfloat16)
+    scale = 64**-0.5
+    a = microseconds(lambda: binding.fwd(
+        q, k, v, None, None, 0.0, scale, False, -1, -1, 0.0, False, None
+    ))  # fmt: skip
+    b = microseconds(lambda: flash_attn_pack.flash_attn_func(q, k, v))
+    print(f"forward, a call on the host: upstream's binding {a:.1f} us, the function here {b:.1f}")
+    return good
+
+
+def milliseconds(call: Callable, times: int = 20) -> float:
+    """The median of calls, L2 overwritten before each, which the GPU finds in its queue."""
     flush = torch.empty(256 << 20, dtype=torch.int8, device="cuda")
     found = []
     for _ in range(times + 3):
         flush.zero_()
+        torch.cuda._sleep(1_000_000)  # half a millisecond, in which the host gets ahead
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
         call()
@@ -160,31 +320,65 @@ def milliseconds(call: Callable, times: int = 30) -> float:
     return sorted(found[3:])[times // 2]
 
 
-def bench() -> None:
-    """Ours beside PyTorch's, in turns; the least of three medians."""
+def microseconds(call: Callable, times: int = 1000) -> float:
+    """Of the host, for a call; the least of five loops."""
+    found = []
+    for _ in range(5):
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        for _ in range(times):
+            call()
+        found.append((time.perf_counter() - begin) / times * 1e6)
+    return min(found)
+
+
+def in_turns(what: str, theirs: Callable, ours: Callable) -> None:
+    """Prints times of their passes and of ours, in turns; the least of three medians."""
+    forwards = [lambda run=run: run()[0] for run in (theirs, ours)]
+    backwards = [theirs()[1], ours()[1]]
+    for name, calls in (("forward", forwards), ("backward", backwards)):
+        a, b = (min(t) for t in zip(*[map(milliseconds, calls) for _ in range(3)], strict=True))
+        print(f"{name}, {what}: theirs {a:.4f} ms, here {b:.4f} ms, {a / b:.3f}", flush=True)
+
+
+def bench() -> bool:
+    """Ours beside PyTorch's."""
     for head_dim, causal, seqlen in itertools.product((64, 128), (False, True), (1024, 4096)):
         tensors = inputs(4, seqlen, 16, head_dim, torch.bfloat16)
-        theirs, ours = passes(*tensors, causal)
-        forwards = [lambda run=run: run()[0] for run in (theirs, ours)]
-        backwards = [theirs()[1], ours()[1]]
-        for name, calls in (("forward", forwards), ("backward", backwards)):
-            a, b = (min(t) for t in zip(*[map(milliseconds, calls) for _ in range(3)], strict=True))
-            print(f"{name} d={head_dim} causal={causal} {seqlen}: {a:.4f} {b:.4f} ms {a / b:.3f}")
+        in_turns(f"PyTorch d={head_dim} causal={causal} {seqlen}", *passes(*tensors, causal))
+    return True
 
 
 def main() -> None:
-    """All of it; exit status 1 if something differs."""
+    """Steps, all of them by default; exit status 1 if something differs or fails."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--tests", type=int, default=60, help="cases of each of upstream's tests")
     parser.add_argument("--seed", type=int, default=0, help="which ones")
-    options = parser.parse_args()
-    print(torch.cuda.get_device_name(), torch.__version__)
-    good = [compare_with_pytorch(), compare_compiled()]
     verify = [sys.executable, "-m", "kernelmint", "verify", "flash_attn_pack"]
-    good.append(subprocess.run(verify, check=False).returncode == 0)
-    good.append(run_upstreams_tests(options.tests, options.seed))
-    bench()
-    sys.exit(not all(good))
+    asked: dict[str, Callable[[], bool]] = {
+        "build": build_upstream,
+        "pytorch": compare_with_pytorch,
+        "upstream": compare_with_upstream,
+        "compiled": compare_compiled,
+        "bench": bench,
+        "tests": lambda: run_upstreams_tests(options.tests, options.seed),
+        "verify": lambda: subprocess.run(verify, check=False).returncode == 0,
+    }
+    parser.add_argument("steps", nargs="*", default=list(asked), metavar="STEP")
+    options = parser.parse_args()
+    if unknown := set(options.steps) - set(asked):
+        parser.error(f"got {', '.join(sorted(unknown))}, expected some of {', '.join(asked)}")
+    print(torch.cuda.get_device_name(), torch.__version__, flush=True)
+    good = True
+    for step in options.steps:
+        try:
+            right = asked[step]()
+        except Exception:  # the next step is to be seen, too
+            traceback.print_exc()
+            right = False
+        print(f"{step}: {'ok' if right else 'FAILED'}", flush=True)
+        good &= right
+    sys.exit(not good)
 
 
 if __name__ == "__main__":
