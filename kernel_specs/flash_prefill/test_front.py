@@ -221,11 +221,11 @@ def test_in_a_compiled_graph() -> None:
     """One graph, which writes the cache in place."""
     q, new = random(2, 1, 4, 64), random(2, 1, 2, 64)
     caches = random(2, 2, 40, 2, 64)
-    packed, places = random(60, 4, 64), ints(0, 25, 60)
+    packed, places, used = random(60, 4, 64), ints(0, 25, 60), ints(7, 12)
 
     def step(caches: Tensor) -> tuple[Tensor, Tensor]:
         k, v = caches.unbind()
-        o = runtime.flash_attn_with_kvcache(q, k, v, new, new, cache_seqlens=ints(7, 12))
+        o = runtime.flash_attn_with_kvcache(q, k, v, new, new, cache_seqlens=used)
         return o, runtime.flash_attn_varlen_func(
             packed, packed, packed, places, places, 35, 35, causal=True, window_size=(9, 0)
         )
