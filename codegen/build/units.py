@@ -1,10 +1,11 @@
 """Which generated files of a CUDA target are compiled together, by what including headers costs.
 
-    units.py MANIFEST FAMILY TARGET FOLDER -- COMMAND ...
+    units.py MANIFEST FAMILY TARGET FOLDER --jobs N -- COMMAND ...
 
-prints nothing; or, if the headers of the files that the manifest names cost more than their kernels
-do, a CMake list of fewer files that include them, FOLDER/<family>/<target>/<number>.cu, and on
-stderr that it is so. COMMAND is nvcc's, without what the spec's `build:` adds and without a file.
+prints nothing; or, if the manifest names more files than N compilers take at once, and their
+headers cost more than their kernels do, a CMake list of fewer files that include them,
+FOLDER/<family>/<target>/<number>.cu, and on stderr that it is so. COMMAND is nvcc's, without what
+the spec's `build:` adds and without a file.
 What was measured is kept beside FOLDER's files, until the command or the list of headers is
 another. Standard library only.
 """
@@ -134,6 +135,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("family")
     parser.add_argument("target")
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--jobs", type=int, required=True)
     options = parser.parse_args(arguments[:split])
     (family,) = (f for f in manifest.read(options.manifest).families if f.name == options.family)
     target = family.target(options.target)
@@ -144,7 +146,9 @@ def main(arguments: list[str]) -> None:
     command = [*arguments[split + 1 :], *target.build.flags, *definitions]
     folder = options.folder / options.family / options.target
     first = options.manifest.parent / files[0]
-    seconds = _measured(command, first, folder) if len(files) > _FEW else None
+    # Files that are compiled all at once take no longer than one, which measuring does.
+    is_many = len(files) > max(_FEW, options.jobs)
+    seconds = _measured(command, first, folder) if is_many else None
     units = number_of_units(len(files), seconds) if seconds else len(files)
     if seconds is None or units == len(files):
         _write(folder, {})

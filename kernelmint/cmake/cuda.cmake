@@ -99,8 +99,8 @@ function(kernelmint_group_shards family target architectures ptxas shards)
   list(TRANSFORM foreign PREPEND "-isystem=")
   execute_process(
     COMMAND ${KERNELMINT_PYTHON} "${KERNELMINT_CODEGEN}/build/units.py"
-            "${KERNELMINT_GENERATED}/manifest.json" ${family} ${target} "${units}" --
-            ${command} ${code} ${include} ${foreign}
+            "${KERNELMINT_GENERATED}/manifest.json" ${family} ${target} "${units}"
+            --jobs ${KERNELMINT_JOBS} -- ${command} ${code} ${include} ${foreign}
     OUTPUT_VARIABLE found ERROR_VARIABLE said RESULT_VARIABLE failed)
   if(failed)
     message(FATAL_ERROR "Kernelmint: ${said}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -69,7 +68,8 @@ def compiled(project: PackProject, *ninja: str) -> list[str]:
 
 @pytest.mark.build
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
-def test_light_kernels_behind_a_heavy_header_are_compiled_together(tmp_path: Path) -> None:
+def test_light_kernels_behind_a_heavy_header_are_compiled_together(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("MAX_JOBS", "2")
     project = PackProject(tmp_path, "own")
     write(project, kernels=6, macros=600_000)
     printed = project.build(CUDA)
@@ -85,6 +85,12 @@ def test_light_kernels_behind_a_heavy_header_are_compiled_together(tmp_path: Pat
     write(project, kernels=7, macros=600_000)
     assert project.configure(CUDA).returncode == 0
     assert compiled(project, "-v") == [unit]
+
+    # Files that are compiled all at once are compiled by themselves.
+    monkeypatch.setenv("MAX_JOBS", "7")
+    assert project.configure(CUDA).returncode == 0
+    assert len(compiled(project, "-t", "commands")) == 7
+    monkeypatch.setenv("MAX_JOBS", "2")
 
     # Once headers are light, each file is compiled by itself, and no log counts twice.
     write(project, kernels=7, macros=0)
