@@ -17,6 +17,7 @@
 #include "flash_decode/sm80_scheduler.cuh"
 #include "flash_decode/sm80_tickets.cuh"
 #include "integers.h"
+#include "ptx/atomic.cuh"
 #include "ptx/cp_async.cuh"
 #include "ptx/math.cuh"
 #include "ptx/mma.cuh"
@@ -32,7 +33,8 @@ __device__ __forceinline__ float weight(float a, float b) {
   return ptx::exp2(a - (b == -INFINITY ? 0.0f : b));
 }
 
-template <class Config>
+// `kAlike`: all caches hold the same number of keys, so that the host has made the list.
+template <class Config, bool kAlike>
 class Decode {
   using T = typename Config::dtype;
   using Problem = sm80::Problem<typename Config::Args>;
@@ -52,46 +54,42 @@ class Decode {
         args_(problem.args),
         tiles_(ptx::shared_address(shared)),
         sums_(reinterpret_cast<float*>(shared + 2 * kStages * kTileBytes)),
-        queries_(ptx::shared_address(sums_)),
-        warp_statistics_(reinterpret_cast<float2*>(sums_ + kWarps * kHalfRows * kD)),
+        queries_(tiles_ + kStages * (2 * kTileBytes) + kWarps * kHalfRows * kD * 4),
+        warp_statistics_(reinterpret_cast<float2*>(sums_ + kWarps * kHalfRows * kD +
+                                                   kStages * kBlockRows * kD / 2)),
         row_statistics_(warp_statistics_ + kWarps * kBlockRows),
-        plan_(reinterpret_cast<Plan*>(row_statistics_ + kBlockRows)) {}
+        plan_(reinterpret_cast<Plan*>(row_statistics_ + kBlockRows)),
+        policy_(problem.evicts_first ? ptx::make_cache_policy<ptx::CachePolicy::kEvictFirst>()
+                                     : ptx::make_cache_policy<ptx::CachePolicy::kEvictNormal>()) {}
 
-  // The mainloop. Each turn requests a step, and the first kStages - 1 do nothing else.
+  // The first steps are requested before all else that there is to do.
   __device__ void run() {
-    const Scheduler<Config> scheduler(problem_);
+    const Scheduler<Config, kAlike> scheduler(problem_);
     if (blockIdx.x >= scheduler.shares()) return;
-    Cursor ahead = scheduler.first_of(blockIdx.x);
-    if (threadIdx.x == 0) plan_->at = ahead;
-    int requested = 0, free_stage = 0, stage = 0;
-    int key = 0, steps = 0, end = 0;  // of what lies together: the next key, steps left, the end
+    const Cursor start = scheduler.first_of(blockIdx.x);
+    Cursor ahead = start;
+#pragma unroll
+    for (int stage = 0; stage < kStages - 1; ++stage) request(ahead, stage);
+    if (threadIdx.x == 0) plan_->at = start;
+    int free_stage = kStages - 1, stage = 0;
     while (true) {
-      if (requested == kStages - 1) {
-        if (steps == 0) {
-          __syncthreads();
-          if (plan_->at.units_left == 0) return;
-          prologue(plan_->at);
-          end = end_of(problem_, plan_->at);
-          if (threadIdx.x == 0) plan_->parts = parts_of(scheduler, plan_->at, end);
-          key = plan_->at.keys.first + plan_->at.step * kKeys;
-          steps = end - plan_->at.step;
-        }
+      __syncthreads();
+      if (plan_->at.units_left == 0) return;
+      prologue(plan_->at);
+      const int end = end_of(problem_, plan_->at);
+      if (threadIdx.x == 0) plan_->parts = parts_of(scheduler, plan_->at, end);
+      int key = plan_->at.keys.first + plan_->at.step * kKeys;
+      for (int steps = end - plan_->at.step; steps > 0; --steps) {
         ptx::cp_async_wait_group<kStages - 2>();
         __syncthreads();
+        request(ahead, free_stage);
+        if (++free_stage == kStages) free_stage = 0;
+        step(tiles_ + stage * 2 * kTileBytes, plan_->at, key);
+        if (++stage == kStages) stage = 0;
+        key += kKeys;
       }
-      request(ahead, free_stage);
-      if (++free_stage == kStages) free_stage = 0;
-      if (requested < kStages - 1) {
-        ++requested;
-        continue;
-      }
-      step(tiles_ + stage * 2 * kTileBytes, plan_->at, key);
-      if (++stage == kStages) stage = 0;
-      key += kKeys;
-      if (--steps == 0) {
-        epilogue(plan_->at, plan_->parts);
-        if (threadIdx.x == 0) advance_to<Config>(problem_, plan_->at, end);
-      }
+      epilogue(plan_->at, plan_->parts);
+      if (threadIdx.x == 0) advance_to<Config, kAlike>(problem_, plan_->at, end);
     }
   }
 
@@ -113,11 +111,12 @@ class Decode {
     int is_last;
   };
 
-  __device__ Parts parts_of(const Scheduler<Config>& scheduler, const Cursor& at, int end) const {
+  __device__ Parts parts_of(const Scheduler<Config, kAlike>& scheduler, const Cursor& at,
+                            int end) const {
     Parts parts;
     if (at.step == 0 && end == at.keys.steps) return parts;
     const unsigned unit = at.keys.units_before(at.step), units = at.keys.units();
-    const unsigned head_begin = scheduler.begin(blockIdx.x + 1) - at.units_left - unit;
+    const unsigned head_begin = scheduler.head_begin(at, unit);
     if (args_.batch_invariant) {
       parts.count = static_cast<int>(units);
       parts.own = static_cast<int>(unit);
@@ -154,19 +153,54 @@ class Decode {
       const int column = static_cast<int>(threadIdx.x) % kChunks;
       const int row = static_cast<int>(threadIdx.x) / kChunks;
       const std::uint32_t keys = tiles_ + stage * 2 * kTileBytes, values = keys + kTileBytes;
-      const bool has_key = column * 8 < args_.D, has_value = column * 8 < args_.Dv;
+      const bool has_key = column * 8 < problem_.key_width;
+      const bool has_value = column * 8 < problem_.value_width;
       const int key = ahead.keys.first + ahead.step * kKeys + row;
       copy<kKeys / kRowsAtOnce>(ahead, key, args_.k_cache, [&](int i, const T* k, bool exists) {
-        ptx::cp_async_16_or_zero(chunk(keys, row + i * kRowsAtOnce, column), k + column * 8,
-                                 exists && has_key);
+        read(chunk(keys, row + i * kRowsAtOnce, column), k + column * 8, exists && has_key);
       });
       copy<kKeys / kRowsAtOnce>(ahead, key, args_.v_cache, [&](int i, const T* v, bool exists) {
-        ptx::cp_async_16_or_zero(chunk(values, row + i * kRowsAtOnce, column), v + column * 8,
-                                 exists && has_value);
+        read(chunk(values, row + i * kRowsAtOnce, column), v + column * 8, exists && has_value);
       });
-      advance<Config>(problem_, ahead);
+      if (ahead.is_new) {
+        ahead.is_new = false;
+        request_queries(ahead);
+      }
+      advance<Config, kAlike>(problem_, ahead);
     }
     ptx::cp_async_commit_group();
+  }
+
+  __device__ __forceinline__ void read(std::uint32_t destination, const T* source,
+                                       bool exists) const {
+    if constexpr (Config::paged)
+      ptx::cp_async_16_or_zero(destination, source, exists);
+    else
+      ptx::cp_async_16_or_zero(destination, source, exists, policy_);
+  }
+
+  // Requests a head's queries, with its first step.
+  __device__ __forceinline__ void request_queries(const Cursor& at) {
+    const std::uint32_t queries = queries_of(at);
+#pragma unroll
+    for (int first = 0; first < kBlockRows * kChunks; first += kThreads) {
+      const int i = first + static_cast<int>(threadIdx.x);
+      if (kBlockRows * kChunks % kThreads != 0 && i >= kBlockRows * kChunks) break;
+      const int row = i / kChunks, column = i % kChunks;
+      const int index = at.row_block * kBlockRows + row;
+      const bool exists = index < problem_.rows && column * 8 < problem_.key_width;
+      const int existing = exists ? index : 0;
+      ptx::cp_async_16_or_zero(
+          chunk(queries, row, column),
+          args_.q.template at<const T>(at.batch, problem_.query_of(existing),
+                                       problem_.head_of(at.kv_head, existing)) +
+              (exists ? column * 8 : 0),
+          exists);
+    }
+  }
+
+  __device__ std::uint32_t queries_of(const Cursor& at) const {
+    return queries_ + at.heads * (kBlockRows * kRowBytes);
   }
 
   // Calls `to_shared` for `kRows` rows of a cache, kRowsAtOnce apart, from `key` on.
@@ -202,19 +236,8 @@ class Decode {
     }
   }
 
-  // Of a head: its queries, in shared memory after the next barrier, and what each row sees. What
-  // was there before has been read.
+  // Of a head: what each row sees.
   __device__ __forceinline__ void prologue(const Cursor& at) {
-#pragma unroll
-    for (int i = threadIdx.x; i < kBlockRows * kChunks; i += kThreads) {
-      const int row = i / kChunks, column = i % kChunks;
-      const int index = at.row_block * kBlockRows + row;
-      uint4 q = {};
-      if (index < problem_.rows && column * 8 < args_.D)
-        q = __ldg(reinterpret_cast<const uint4*>(args_.q.template at<const T>(
-            at.batch, problem_.query_of(index), problem_.head_of(at.kv_head, index), column * 8)));
-      ptx::store_shared(chunk(queries_, row, column), q);
-    }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       maximum_[half] = -INFINITY;
@@ -283,7 +306,7 @@ class Decode {
   // The online softmax and both products of a step, for this warp's keys.
   __device__ __forceinline__ void step(std::uint32_t keys, const Cursor& at, int first_key) {
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-    const std::uint32_t values = keys + kTileBytes;
+    const std::uint32_t values = keys + kTileBytes, queries = queries_of(at);
     const bool is_masked = first_key < all_see_from_ || first_key + kKeys > all_see_to_;
 #pragma unroll
     for (int group = 0; group < kKeys / 16 / kWarps; ++group) {
@@ -292,7 +315,7 @@ class Decode {
 #pragma unroll
       for (int slice = 0; slice < kSlices; ++slice) {
         std::uint32_t q[4];
-        ptx::ldmatrix_x4(q, chunk(queries_, lane % 16, slice * 2 + lane / 16));
+        ptx::ldmatrix_x4(q, chunk(queries, lane % 16, slice * 2 + lane / 16));
         std::uint32_t k[4];  // keys 0-7 and 8-15, each by columns 0-7 and 8-15
         ptx::ldmatrix_x4(k, chunk(keys, row + lane / 16 * 8 + lane % 8, slice * 2 + lane / 8 % 2));
         ptx::mma_m16n8k16<T>(scores[0], q, k[0], k[1]);
@@ -351,7 +374,6 @@ class Decode {
       if (lane % 4 == 0)
         warp_statistics_[warp * kBlockRows + lane_row(half)] = {maximum_[half], sum_[half]};
     }
-    __syncthreads();  // all warps have read the queries
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       if (half * kHalfRows >= rows) break;
@@ -395,17 +417,15 @@ class Decode {
 
   // Whether all other parts are there. The ticket is then as it was before them.
   __device__ bool is_last(const Parts& parts) {
-    __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) {
-      const bool is_last = atomicAdd(parts.ticket, 1) == parts.count - 1;
+      const int before = ptx::atomic_add_acquire_release(parts.ticket, 1);
+      const bool is_last = before == parts.count - 1;
       if (is_last) *parts.ticket = 0;
       plan_->is_last = is_last;
     }
     __syncthreads();
-    const bool last = plan_->is_last != 0;
-    if (last) __threadfence();
-    return last;
+    return plan_->is_last != 0;
   }
 
   // Combines the parts of a head: first all rows' maxima and sums, then the outputs with their
@@ -423,7 +443,7 @@ class Decode {
           problem_.outputs + (std::int64_t{parts.slot(part)} * kept_rows + row) * kD + column));
     };
     // What the thread begins with is on its way while the weights are made.
-    constexpr int kAhead = 8;
+    constexpr int kAhead = 16;
     float4 ahead[kAhead];
     const int first_row = min(thread / (kD / 4), rows - 1), first_column = thread % (kD / 4) * 4;
 #pragma unroll
@@ -508,22 +528,23 @@ class Decode {
   const Problem& problem_;
   const typename Config::Args& args_;
   const std::uint32_t tiles_;
-  // [kWarps][kHalfRows][kD]: outputs that are added up; or parts' weights, or, before, the queries.
+  // [kWarps][kHalfRows][kD]: outputs that are added up; or parts' weights.
   float* const sums_;
-  const std::uint32_t queries_;    // [kBlockRows][kD], in the place of sums_
+  const std::uint32_t queries_;    // [kStages][kBlockRows][kD], of heads that are on their way
   float2* const warp_statistics_;  // [kWarps][kBlockRows]: maximum and sum
   float2* const row_statistics_;   // [kBlockRows]: maximum and what the output is multiplied by
   Plan* const plan_;
+  const std::uint64_t policy_;
   float output_[kD / 8][4];
   float maximum_[2], sum_[2];
   int all_see_from_, all_see_to_;
 };
 
-template <class Config>
+template <class Config, bool kAlike>
 __global__ void __launch_bounds__(Config::threads, Config::resident_blocks)
     flash_decode_sm80(const __grid_constant__ Problem<typename Config::Args> problem) {
   extern __shared__ __align__(1024) unsigned char shared_memory[];
-  Decode<Config>(problem, shared_memory).run();
+  Decode<Config, kAlike>(problem, shared_memory).run();
 }
 
 }  // namespace kernelmint::flash_decode::sm80
@@ -549,20 +570,32 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
             .value = args.B,
             .least = 1,
             .most = kMostListed / kMostUnits / heads};
+  // As many shares for each head, or heads for each share, if nearly all thread blocks have one.
   const auto whole_heads = [&](std::int64_t shares) {
-    const std::int64_t even = shares / all_heads * all_heads;
-    return static_cast<int>(8 * even >= 7 * shares ? even : shares);
+    std::int64_t even = shares / all_heads * all_heads;
+    if (shares < all_heads) even = ceil_div(all_heads, ceil_div(all_heads, shares));
+    const bool is_whole = shares >= all_heads || all_heads % even == 0;
+    return static_cast<int>(is_whole && 8 * even >= 7 * shares ? even : shares);
   };
+  // A cache that is read once leaves in L2 what was there, if little of that has to go in any case.
+  const std::int64_t bytes = args.B * args.P * args.Hk * (args.D + args.Dv) * 2;
+  const std::int64_t little = (all_heads > context.facts.sm_count ? 256 : 160) << 20;
+  const bool evicts_first = !Config::paged && rows_of_head <= kBlockRows && bytes <= little;
   const std::int64_t thread_blocks =
       std::min({all_heads * steps, context.facts.sm_count * Config::resident_blocks,
                 std::int64_t{kMostThreadBlocks}});
   Problem<typename Config::Args> problem{
-      .args = args,
-      .group = static_cast<int>(group),
-      .group_reciprocal = ceil_div(std::uint64_t{1} << 32, static_cast<std::uint64_t>(group)),
-      .rows = static_cast<int>(rows_of_head),
+      .alike = {},
+      .key_width = static_cast<int>(args.D),
+      .value_width = static_cast<int>(args.Dv),
       .row_blocks = static_cast<int>(ceil_div(rows_of_head, kBlockRows)),
+      .kv_heads = static_cast<int>(args.Hk),
       .heads = static_cast<int>(heads),
+      .rows = static_cast<int>(rows_of_head),
+      .group = static_cast<int>(group),
+      .evicts_first = evicts_first,
+      .group_reciprocal = ceil_div(std::uint64_t{1} << 32, static_cast<std::uint64_t>(group)),
+      .args = args,
       .unit = static_cast<int>(ceil_div(all_heads * steps, std::int64_t{kMostListed})),
       .few_shares = whole_heads(std::min(thread_blocks, context.facts.sm_count)),
       .many_shares = whole_heads(thread_blocks),
@@ -571,6 +604,11 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
       .scale = args.softmax_scale * (args.softcap > 0 ? 2 * kLog2E / args.softcap : kLog2E),
       .softcap = args.softcap * kLog2E};
   if (args.batch_invariant) problem.few_shares = problem.many_shares;
+  bool is_alike = false;
+  if constexpr (!Config::paged) {
+    if (args.seqused_k.data == nullptr && args.leftpad_k.data == nullptr)
+      is_alike = make_list<Config>(problem, args.B);
+  }
   // As many parts as there can be: by units, or by thread blocks, two of each.
   const std::int64_t parts = args.batch_invariant
                                  ? all_heads * std::min<std::int64_t>(steps, kMostUnits)
@@ -592,9 +630,12 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
     status = Tickets::of_device(context.device).find(stream, problem.tickets);
   }
   if (status != cudaSuccess) return {cudaGetErrorString(status)};
-  return launch_cuda<&flash_decode_sm80<Config>>(
-      {.grid = {thread_blocks}, .block = {Config::threads}, .shared_memory = Config::smem_bytes},
-      context, problem);
+  const CudaLaunch how = {
+      .grid = {thread_blocks}, .block = {Config::threads}, .shared_memory = Config::smem_bytes};
+  if constexpr (!Config::paged) {
+    if (is_alike) return launch_cuda<&flash_decode_sm80<Config, true>>(how, context, problem);
+  }
+  return launch_cuda<&flash_decode_sm80<Config, false>>(how, context, problem);
 }
 
 }  // namespace kernelmint

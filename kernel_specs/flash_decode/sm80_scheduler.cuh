@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "attributes.h"
 #include "dtypes.h"
 #include "integers.h"
 
@@ -15,18 +16,60 @@ namespace kernelmint::flash_decode::sm80 {
 inline constexpr int kBlockRows = 16;      // of an mma: queries of heads that share keys
 inline constexpr int kFarthest = 1 << 30;  // a window without an end; positions are below
 inline constexpr int kMostThreadBlocks = 1024;
-inline constexpr int kMostUnits = 32;  // of a head, if results do not depend on the batch
+inline constexpr int kMostUnits = 32;            // of a head, if results do not depend on the batch
+inline constexpr unsigned kMostAlike = 1 << 20;  // units that the host makes the list of
 inline constexpr unsigned kMostListed = 1 << 22;  // units in all: times a share, they are 32 bits
 
-// The arguments, and what the host makes of them.
+// What is to be seen of a cache.
+struct Keys {
+  int length;  // keys that there are, padding included
+  int first;   // that some query sees; all from there on are seen by some
+  int steps;   // one at least, so that what sees nothing is written, too
+  int unit;    // steps that stay together
+
+  // Whole units before a step, and in all; a division that is rarely needed.
+  KERNELMINT_HOST_DEVICE unsigned units_before(int step) const {
+    return unit == 1 ? step : step / unit;
+  }
+  KERNELMINT_HOST_DEVICE unsigned units() const { return units_before(steps + unit - 1); }
+};
+
+// floor(n / divisor) of n < kMostAlike, by a divisor below 2^22 that the host knows.
+constexpr std::uint64_t reciprocal_of(std::uint64_t divisor) {
+  return ((std::uint64_t{1} << 42) + divisor - 1) / divisor;
+}
+__device__ __forceinline__ unsigned quotient(unsigned n, std::uint64_t reciprocal) {
+  const std::uint64_t low = std::uint64_t{n} * static_cast<std::uint32_t>(reciprocal);
+  return (n * static_cast<std::uint32_t>(reciprocal >> 32) +
+          static_cast<std::uint32_t>(low >> 32)) >>
+         10;
+}
+
+// The list as the host makes it, if all caches hold the same number of keys: below kMostAlike.
+struct Alike {
+  Keys keys;
+  unsigned shares, units;
+  unsigned units_of_share, units_left;  // units / shares, and the rest
+  unsigned units_of_head;
+  // If shares are whole heads, they are dealt out like cards: what lies together is read at the
+  // same time, by neighbours. Else a share's heads follow each other.
+  bool is_dealt;
+  int batches_on, heads_on;                             // from a head of a share to its next
+  std::uint64_t by_shares, by_units_of_head, by_heads;  // reciprocals
+};
+
+// The arguments, and what the host makes of them. What each thread block begins with lies together.
 template <class Args>
 struct Problem {
-  Args args;
-  int group;                       // query heads that share a key head
+  Alike alike;
+  int key_width, value_width;  // D and Dv
+  int row_blocks;              // of kBlockRows
+  int kv_heads, heads;         // key heads; times row blocks
+  int rows;                    // queries times group: row r is query r / group of head r % group
+  int group;                   // query heads that share a key head
+  bool evicts_first;           // whether what is read of caches leaves L2 before all else
   std::uint64_t group_reciprocal;  // 2^32 / group, rounded up
-  int rows;                       // queries times group: row r is query r / group of head r % group
-  int row_blocks;                 // of kBlockRows
-  int heads;                      // key heads times row blocks
+  Args args;
   int unit;                       // steps that stay together, if there are many; else 1
   int few_shares, many_shares;    // how many there may be; of whole heads if that costs little
   int window_left, window_right;  // kFarthest: without an end
@@ -46,36 +89,34 @@ struct Problem {
   }
 };
 
-// What is to be seen of a cache.
-struct Keys {
-  int length;  // keys that there are, padding included
-  int first;   // that some query sees; all from there on are seen by some
-  int steps;   // one at least, so that what sees nothing is written, too
-  int unit;    // steps that stay together
-
-  // Whole units before a step, and in all; a division that is rarely needed.
-  __device__ unsigned units_before(int step) const { return unit == 1 ? step : step / unit; }
-  __device__ unsigned units() const { return units_before(steps + unit - 1); }
-};
+// Of a cache of `length` keys, the first `padding` of which do not count.
+template <class Config>
+KERNELMINT_HOST_DEVICE Keys keys_of(const Problem<typename Config::Args>& problem, int length,
+                                    int padding) {
+  constexpr int kLeastUnit = ceil_div(512, Config::B_c);
+  const auto& args = problem.args;
+  const int seen = length - static_cast<int>(args.Sq) - problem.window_left;
+  Keys keys;
+  keys.length = length;
+  keys.first = padding > seen ? padding : seen;
+  const int steps = ceil_div<Config::B_c>(length - keys.first);
+  keys.steps = steps > 1 ? steps : 1;
+  // By its own length alone: so that no other batch entry changes where a sum begins.
+  const int unit = ceil_div<kMostUnits>(keys.steps);
+  keys.unit = !args.batch_invariant ? problem.unit : unit > kLeastUnit ? unit : kLeastUnit;
+  return keys;
+}
 
 template <class Config>
 __device__ Keys keys_of(const Problem<typename Config::Args>& problem, int batch) {
-  constexpr int kLeastUnit = ceil_div(512, Config::B_c);
   const auto& args = problem.args;
   const int capacity = static_cast<int>(Config::paged ? args.pages * args.P : args.P);
-  Keys keys;
-  keys.length = capacity;
+  int length = capacity, padding = 0;
   if (args.seqused_k.data != nullptr)
-    keys.length = min(max(*args.seqused_k.template at<const i32>(batch), 0), capacity);
-  int padding = 0;
+    length = min(max(*args.seqused_k.template at<const i32>(batch), 0), capacity);
   if (args.leftpad_k.data != nullptr)
-    padding = min(max(*args.leftpad_k.template at<const i32>(batch), 0), keys.length);
-  keys.first = max(padding, keys.length - static_cast<int>(args.Sq) - problem.window_left);
-  keys.steps = max(ceil_div<Config::B_c>(keys.length - keys.first), 1);
-  // By its own length alone: so that no other batch entry changes where a sum begins.
-  keys.unit =
-      args.batch_invariant ? max(kLeastUnit, ceil_div<kMostUnits>(keys.steps)) : problem.unit;
-  return keys;
+    padding = min(max(*args.leftpad_k.template at<const i32>(batch), 0), length);
+  return keys_of<Config>(problem, length, padding);
 }
 
 // A step of the list, and how much of the thread block's share is left from it on.
@@ -84,27 +125,31 @@ struct Cursor {
   Keys keys;
   int step, unit_end;  // both within the head
   int units_left;
+  int heads;    // that this block was at before, modulo `stages`
+  bool is_new;  // it is the first step of a head or of the share, and not requested yet
 };
 
-// Whether all caches hold the same number of keys.
-template <class Args>
-__device__ bool are_alike(const Problem<Args>& problem) {
-  return problem.args.seqused_k.data == nullptr && problem.args.leftpad_k.data == nullptr;
-}
-
 // `at` is at the end of a unit, and has `units` behind it.
-template <class Config>
+template <class Config, bool kAlike>
 __device__ __forceinline__ void next_unit(const Problem<typename Config::Args>& problem, Cursor& at,
                                           int units) {
   at.units_left -= units;
   if (at.units_left > 0 && at.step == at.keys.steps) {
     at.step = 0;
+    at.is_new = true;
+    if (++at.heads == Config::stages) at.heads = 0;
     if (++at.row_block == problem.row_blocks) {
       at.row_block = 0;
-      if (++at.kv_head == problem.args.Hk) {
-        at.kv_head = 0;
+      if constexpr (kAlike) {
+        at.batch += problem.alike.batches_on;
+        at.kv_head += problem.alike.heads_on;
+      } else {
+        ++at.kv_head;
+      }
+      if (at.kv_head >= problem.kv_heads) {
+        at.kv_head -= problem.kv_heads;
         ++at.batch;
-        if (!are_alike(problem)) at.keys = keys_of<Config>(problem, at.batch);
+        if constexpr (!kAlike) at.keys = keys_of<Config>(problem, at.batch);
       }
     }
   }
@@ -112,9 +157,9 @@ __device__ __forceinline__ void next_unit(const Problem<typename Config::Args>& 
 }
 
 // The next step.
-template <class Config>
+template <class Config, bool kAlike>
 __device__ __forceinline__ void advance(const Problem<typename Config::Args>& problem, Cursor& at) {
-  if (++at.step == at.unit_end) next_unit<Config>(problem, at, 1);
+  if (++at.step == at.unit_end) next_unit<Config, kAlike>(problem, at, 1);
 }
 
 // The end of what lies together at `at`: of the unit, or the head, or the share.
@@ -127,64 +172,112 @@ __device__ int end_of(const Problem<Args>& problem, const Cursor& at) {
 }
 
 // What comes behind it.
-template <class Config>
+template <class Config, bool kAlike>
 __device__ void advance_to(const Problem<typename Config::Args>& problem, Cursor& at, int end) {
   const int units = static_cast<int>(at.keys.units_before(end - at.step + at.keys.unit - 1));
   at.step = end;
-  next_unit<Config>(problem, at, units);
+  next_unit<Config, kAlike>(problem, at, units);
 }
 
+// How many shares a list of so many units has: a share has 512 keys; or fewer, if some
+// multiprocessors would have none.
 template <class Config>
+KERNELMINT_HOST_DEVICE unsigned shares_for(const Problem<typename Config::Args>& problem,
+                                           unsigned units) {
+  constexpr unsigned kLeastSteps = ceil_div(512, Config::B_c);
+  const unsigned many = problem.many_shares, few = problem.few_shares;
+  const unsigned shares = units >= many * kLeastSteps ? many : few;
+  return shares < units ? shares : units;
+}
+
+// Makes the list of `batch` caches that are all as full as can be. False if it is too long for
+// that.
+template <class Config>
+bool make_list(Problem<typename Config::Args>& problem, std::int64_t batch) {
+  Alike& alike = problem.alike;
+  alike.keys = keys_of<Config>(problem, static_cast<int>(problem.args.P), 0);
+  alike.units_of_head = alike.keys.units();
+  const std::uint64_t units =
+      static_cast<std::uint64_t>(batch) * problem.heads * alike.units_of_head;
+  if (units >= kMostAlike) return false;
+  alike.units = static_cast<unsigned>(units);
+  alike.shares = shares_for<Config>(problem, alike.units);
+  alike.units_of_share = alike.units / alike.shares;
+  alike.units_left = alike.units % alike.shares;
+  alike.is_dealt = problem.row_blocks == 1 && alike.units_left == 0 &&
+                   alike.units_of_share % alike.units_of_head == 0;
+  const int heads_apart = alike.is_dealt ? static_cast<int>(alike.shares) : 1;
+  alike.batches_on = heads_apart / problem.heads;
+  alike.heads_on = heads_apart % problem.heads;
+  alike.by_shares = reciprocal_of(alike.shares);
+  alike.by_units_of_head = reciprocal_of(alike.units_of_head);
+  alike.by_heads = reciprocal_of(static_cast<std::uint64_t>(problem.heads));
+  return true;
+}
+
+template <class Config, bool kAlike>
 class Scheduler {
   using Problem = sm80::Problem<typename Config::Args>;
 
  public:
   // By whole warps.
-  __device__ explicit Scheduler(const Problem& problem) : problem_(problem) {
-    for (int first = 0; first < problem.args.B; first += 32)
-      units_ += __shfl_sync(~0u, look(first).until, 31);
-    // A share has kLeastKeys keys; or fewer, if some multiprocessors would have none.
-    constexpr unsigned kLeastSteps = ceil_div(512, Config::B_c);
-    const unsigned many = problem.many_shares, few = problem.few_shares;
-    shares_ = min(units_ >= many * kLeastSteps ? many : few, units_);
+  __device__ __forceinline__ explicit Scheduler(const Problem& problem)
+      : problem_(problem), units_(problem.alike.units), shares_(problem.alike.shares) {
+    if constexpr (!kAlike) {
+      units_ = 0;
+      for (int first = 0; first < problem.args.B; first += 32)
+        units_ += __shfl_sync(~0u, look(first).until, 31);
+      shares_ = shares_for<Config>(problem, units_);
+    }
   }
 
   __device__ unsigned shares() const { return shares_; }
 
   // The first unit of a share.
-  __device__ unsigned begin(unsigned share) const { return share * units_ / shares_; }
+  __device__ __forceinline__ unsigned begin(unsigned share) const {
+    const Alike& alike = problem_.alike;
+    if constexpr (kAlike)
+      return share * alike.units_of_share + quotient(share * alike.units_left, alike.by_shares);
+    return share * units_ / shares_;
+  }
+  // The first unit of the head at `at`, `unit` units of which are before it.
+  __device__ unsigned head_begin(const Cursor& at, unsigned unit) const {
+    if constexpr (kAlike)
+      return (at.batch * problem_.heads + at.kv_head * problem_.row_blocks + at.row_block) *
+             problem_.alike.units_of_head;
+    return begin(blockIdx.x + 1) - at.units_left - unit;
+  }
   // The share that a unit belongs to.
   __device__ unsigned share_of(unsigned unit) const { return ((unit + 1) * shares_ - 1) / units_; }
 
   // The first step of a share. By whole warps.
-  __device__ Cursor first_of(unsigned share) const {
-    unsigned unit = begin(share);
+  __device__ __forceinline__ Cursor first_of(unsigned share) const {
+    const unsigned unit = begin(share);
     Cursor at;
-    at.units_left = static_cast<int>(begin(share + 1) - unit);
-    Entry entry{};
-    unsigned later = 0;
-    int first = 0;
-    for (;; first += 32) {
-      entry = look(first);
-      later = __ballot_sync(~0u, entry.until > unit);
-      if (later != 0) break;
-      unit -= __shfl_sync(~0u, entry.until, 31);
+    unsigned head = 0, unit_of_head = 0;  // of the batch entry; of the head
+    if constexpr (kAlike) {
+      const Alike& alike = problem_.alike;
+      const unsigned heads = alike.is_dealt ? share : quotient(unit, alike.by_units_of_head);
+      at.batch = static_cast<int>(quotient(heads, alike.by_heads));
+      at.keys = alike.keys;
+      head = heads - at.batch * problem_.heads;
+      unit_of_head = alike.is_dealt ? 0 : unit - heads * alike.units_of_head;
+    } else {
+      unit_of_head = find(unit, at);
+      head = unit_of_head / at.keys.units();
+      unit_of_head -= head * at.keys.units();
     }
-    const int found = __ffs(static_cast<int>(later)) - 1;
-    unit -= __shfl_sync(~0u, entry.until - entry.units, found);
-    at.batch = first + found;
-    at.keys = {__shfl_sync(~0u, entry.keys.length, found),
-               __shfl_sync(~0u, entry.keys.first, found), __shfl_sync(~0u, entry.keys.steps, found),
-               __shfl_sync(~0u, entry.keys.unit, found)};
-    const unsigned units = at.keys.units(), head = unit / units;
     at.kv_head = static_cast<int>(head);
     at.row_block = 0;
     if (problem_.row_blocks > 1) {
       at.kv_head = static_cast<int>(head) / problem_.row_blocks;
       at.row_block = static_cast<int>(head) % problem_.row_blocks;
     }
-    at.step = static_cast<int>(unit - head * units) * at.keys.unit;
+    at.step = static_cast<int>(unit_of_head) * at.keys.unit;
     at.unit_end = min(at.step + at.keys.unit, at.keys.steps);
+    at.units_left = static_cast<int>(begin(share + 1) - unit);
+    at.heads = 0;
+    at.is_new = true;
     return at;
   }
 
@@ -216,8 +309,27 @@ class Scheduler {
     return entry;
   }
 
+  // Finds the batch entry that a unit of the list belongs to, and returns which unit of it that is.
+  __device__ unsigned find(unsigned unit, Cursor& at) const {
+    Entry entry{};
+    unsigned later = 0;
+    int first = 0;
+    for (;; first += 32) {
+      entry = look(first);
+      later = __ballot_sync(~0u, entry.until > unit);
+      if (later != 0) break;
+      unit -= __shfl_sync(~0u, entry.until, 31);
+    }
+    const int found = __ffs(static_cast<int>(later)) - 1;
+    at.batch = first + found;
+    at.keys = {__shfl_sync(~0u, entry.keys.length, found),
+               __shfl_sync(~0u, entry.keys.first, found), __shfl_sync(~0u, entry.keys.steps, found),
+               __shfl_sync(~0u, entry.keys.unit, found)};
+    return unit - __shfl_sync(~0u, entry.until - entry.units, found);
+  }
+
   const Problem& problem_;
-  unsigned units_ = 0, shares_;
+  unsigned units_, shares_;
 };
 
 }  // namespace kernelmint::flash_decode::sm80

@@ -10,6 +10,7 @@ import torch
 import runtime
 from tests.kernels.lengths import (
     DTYPES,
+    EMULATED,
     FEATURES,
     Features,
     Inputs,
@@ -20,7 +21,7 @@ from tests.kernels.lengths import (
 from tools.families import oracle
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-CPU, ON_GPU = keys_of("flash_decode", "*.sm80.bf16-d64-paged-*")
+CPU, ON_GPU = keys_of("flash_decode", "*.sm80.bf16-d64-paged-*", "*.sm80.bf16-d64-c*-s5")
 KERNELS = [*CPU, *ON_GPU]
 PAGE_SIZES = (16, 48, 256)
 LENGTHS = [
@@ -118,14 +119,37 @@ def test_parts_of_long_caches(key: str) -> None:
         cache.check(batch_invariant=invariant, window_left=1000, s_aux=cache.random(6))
 
 
+@pytest.mark.parametrize(
+    ("batch", "length", "seq_q", "heads", "kv_heads"),
+    [
+        (2, 304, 1, 4, 2),
+        (3, 1, 3, 6, 2),  # keys that no query sees before the last one
+        (1, 1000, 1, 8, 1),  # a head that all share
+        (2, 129, 5, 20, 1),  # seven blocks of rows
+        (3, 320, 1, 8, 4),  # whole heads for each thread block of three multiprocessors,
+        (64, 1040, 1, 8, 8),  # and of 132
+        (40, 16, 2, 4, 2),
+    ],
+)
 @pytest.mark.parametrize("key", KERNELS)
-def test_all_of_a_cache_without_lengths(key: str) -> None:
-    cache = Cache(key, [300, 300], spare=0)
-    del cache.options["seqused_k"]
+def test_all_of_a_cache_without_lengths(
+    key: str, batch: int, length: int, seq_q: int, heads: int, kv_heads: int
+) -> None:
+    """For which a GPU's kernels find what there is to do in another way."""
+    if batch == 64 and key.startswith(EMULATED):
+        pytest.skip("many seconds for what (3, 320, ...) covers on three multiprocessors")
+    shape = {"seq_q": seq_q, "heads": heads, "kv_heads": kv_heads, "spare": 0}
+    cache = Cache(key, [length] * batch, **shape)
     if cache.info.parameters.get("paged"):  # pages are full then
-        cache = Cache(key, [304, 304], spare=0)
-        del cache.options["seqused_k"]
-    cache.check()
+        cache = Cache(key, [-(-length // 16) * 16] * batch, **shape)
+    del cache.options["seqused_k"]
+    want = cache.call()
+    for options in ({}, {"window_left": 40}, {"s_aux": cache.random(heads), "softcap": 3.0}):
+        for invariant in (False, True):
+            cache.check(batch_invariant=invariant, **options)
+    for _ in range(2):
+        for got, wanted in zip(cache.call(), want, strict=True):
+            assert torch.equal(got, wanted)
 
 
 @pytest.mark.parametrize("key", KERNELS)

@@ -106,6 +106,10 @@ inline void stmatrix_x4(std::uint32_t address, const std::uint32_t (&fragment)[4
   });
 }
 
+// atomic.cuh
+
+inline int atomic_add_acquire_release(int* counter, int value) { return atomicAdd(counter, value); }
+
 // cp_async.cuh
 
 inline void cp_async_16_or_zero(std::uint32_t destination, const void* source, bool valid) {
@@ -119,6 +123,10 @@ inline void cp_async_16_or_zero(std::uint32_t destination, const void* source, b
     else
       std::memset(to, 0, 16);
   });
+}
+inline void cp_async_16_or_zero(std::uint32_t destination, const void* source, bool valid,
+                                std::uint64_t) {
+  cp_async_16_or_zero(destination, source, valid);
 }
 inline void cp_async_16(std::uint32_t destination, const void* source) {
   cp_async_16_or_zero(destination, source, true);
@@ -199,7 +207,7 @@ inline void mbarrier_wait(std::uint32_t barrier, std::uint32_t parity) {
 
 // tma.cuh
 
-enum class CachePolicy { kEvictFirst, kEvictLast };
+enum class CachePolicy { kEvictFirst, kEvictNormal, kEvictLast };
 template <CachePolicy>
 std::uint64_t make_cache_policy() {
   return 0;

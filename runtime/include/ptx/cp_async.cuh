@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "ptx/cache_policy.cuh"
+
 namespace kernelmint::ptx {
 
 __device__ __forceinline__ void cp_async_16(std::uint32_t destination, const void* source) {
@@ -18,6 +20,15 @@ __device__ __forceinline__ void cp_async_16_or_zero(std::uint32_t destination, c
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(destination), "l"(source),
                "r"(valid ? 16 : 0)
                : "memory");
+}
+
+// The same, with a cache policy.
+__device__ __forceinline__ void cp_async_16_or_zero(std::uint32_t destination, const void* source,
+                                                    bool valid, std::uint64_t policy) {
+  asm volatile(
+      "cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(destination),
+      "l"(source), "r"(valid ? 16 : 0), "l"(policy)
+      : "memory");
 }
 
 // Ends a group of this thread's copies, which may be empty.

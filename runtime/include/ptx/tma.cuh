@@ -7,20 +7,9 @@
 
 #include <cstdint>
 
+#include "ptx/cache_policy.cuh"
+
 namespace kernelmint::ptx {
-
-// How the L2 cache treats what a copy reads.
-enum class CachePolicy { kEvictFirst, kEvictLast };
-
-template <CachePolicy kPolicy>
-__device__ __forceinline__ std::uint64_t make_cache_policy() {
-  std::uint64_t policy;
-  if constexpr (kPolicy == CachePolicy::kEvictFirst)
-    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  else
-    asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
 
 __device__ __forceinline__ void prefetch_tensor_map(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");

@@ -1,0 +1,22 @@
+// How the L2 cache treats what a copy reads: PTX ISA, "createpolicy".
+#pragma once
+
+#include <cstdint>
+
+namespace kernelmint::ptx {
+
+enum class CachePolicy { kEvictFirst, kEvictNormal, kEvictLast };
+
+template <CachePolicy kPolicy>
+__device__ __forceinline__ std::uint64_t make_cache_policy() {
+  std::uint64_t policy;
+  if constexpr (kPolicy == CachePolicy::kEvictFirst)
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  else if constexpr (kPolicy == CachePolicy::kEvictNormal)
+    asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+  else
+    asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
+}  // namespace kernelmint::ptx
