@@ -569,7 +569,7 @@ def _why_not(
         if info.built:
             listed = manifest.kernel(info.family, info.key)
             assert listed is not None
-            _, (kernel,) = listed
+            _, _, (kernel,) = listed
             built_for = packs.of(info.family, info.key).architectures
             why = devices.why_unavailable(info.target, built_for, index) or devices.why_too_large(
                 kernel.shared_memory, index

@@ -23,9 +23,26 @@ def why_not_its_kind(is_cuda: bool, device_type: str) -> str | None:
     return f"runs on {'a CUDA device' if is_cuda else 'the CPU'}"
 
 
+_found_cuda = False
+
+
+def _forget_cuda() -> None:
+    """In a forked process, which may be unable to use the devices of its parent."""
+    global _found_cuda
+    _found_cuda = False
+
+
+os.register_at_fork(after_in_child=_forget_cuda)
+
+
 def has_cuda() -> bool:
-    """Whether PyTorch is installed, and sees a CUDA device."""
-    return pytorch.IS_INSTALLED and torch.version.hip is None and torch.cuda.is_available()
+    """Whether PyTorch is installed, and sees a CUDA device. One that was seen stays."""
+    global _found_cuda
+    if not _found_cuda:
+        _found_cuda = (
+            pytorch.IS_INSTALLED and torch.version.hip is None and torch.cuda.is_available()
+        )
+    return _found_cuda
 
 
 def why_no_cuda() -> str | None:

@@ -7,7 +7,6 @@ import enum
 import functools
 import math
 import numbers
-import os
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +15,17 @@ import torch
 
 from codegen.space.nearest import nearest
 from codegen.words import counted, display_path
-from runtime import devices, kernel_info, listing, manifest, ondemand, operators, packs, used
+from runtime import (
+    _native,
+    devices,
+    kernel_info,
+    listing,
+    manifest,
+    ondemand,
+    operators,
+    packs,
+    used,
+)
 from runtime.errors import (
     BuildError,
     KernelNotFound,
@@ -134,7 +143,7 @@ def _make(key: str, build: bool | None, compiles: bool) -> Kernel:
         raise KernelNotFound(_explain_unknown(key))
     if not info.built:
         raise TargetUnavailable(f"{key}: {info.reason}")
-    if os.environ.get("KERNELMINT_REQUIRE"):
+    if _native.is_set("KERNELMINT_REQUIRE"):
         from runtime import verified
 
         verified.require(info)
@@ -161,10 +170,8 @@ def _info(family: str, key: str) -> kernel_info.KernelInfo | None:
     if packs.owner(family) is None:
         return None
     found = manifest.kernel(family, key)
-    if found is None:
-        return None
     # Of this one alone: whether others are available may take starting CUDA.
-    return next(kernel_info.infos_of(manifest.family(family), *found))
+    return None if found is None else next(kernel_info.infos_of(*found))
 
 
 # How much of a key or a short form that names no kernel is compared and shown: comparing costs the

@@ -83,9 +83,9 @@ def family(name: str) -> Family:
     return _merged(name, packs.of(name), packs.singles(name))
 
 
-def kernel(name: str, key: str) -> tuple[Target, list[manifest.Kernel]] | None:
-    """The target and the kernel of a key of a family, which is known to be there; None if no
-    pack lists it."""
+def kernel(name: str, key: str) -> tuple[Family, Target, list[manifest.Kernel]] | None:
+    """The family, which is known to be there, the target and the kernel of a key; None if no pack
+    lists it."""
     return _by_key(name, packs.of(name), packs.singles(name)).get(key)
 
 
@@ -97,9 +97,9 @@ def of_pack(pack: Pack, name: str) -> Family:
 @functools.lru_cache(maxsize=256)
 def _by_key(
     name: str, pack: Pack, singles: tuple[Pack, ...]
-) -> dict[str, tuple[Target, list[manifest.Kernel]]]:
-    targets = _merged(name, pack, singles).targets
-    return {kernel.key: (target, [kernel]) for target in targets for kernel in target.kernels}
+) -> dict[str, tuple[Family, Target, list[manifest.Kernel]]]:
+    found = _merged(name, pack, singles)
+    return {k.key: (found, target, [k]) for target in found.targets for k in target.kernels}
 
 
 @functools.lru_cache(maxsize=256)

@@ -6,6 +6,8 @@ import fcntl
 import os
 import warnings
 
+from runtime import _native
+
 VARIABLE = "KERNELMINT_RECORD"
 _HEAD = "# The kernels that programs resolved; `kernelmint slim` makes a set of them.\n"
 
@@ -15,9 +17,9 @@ def note(key: str) -> None:
 
     What the file system refuses is a warning: the kernel is as good without.
     """
-    path = os.environ.get(VARIABLE)
-    if not path:
+    if not _native.is_set(VARIABLE):
         return
+    path = os.environ[VARIABLE]
     try:
         with open(path, "a+", encoding="utf-8") as file:
             fcntl.flock(file, fcntl.LOCK_EX)

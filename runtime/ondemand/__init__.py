@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from runtime import manifest, packs
+from runtime import _native, manifest, packs
 from runtime.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -30,8 +30,10 @@ def wanted(family: str, build: bool | None) -> bool:
 
 
 def _setting() -> str:
-    value = os.environ.get("KERNELMINT_BUILD", "")
-    if value not in ("", "missing", "always"):
+    if not _native.is_set("KERNELMINT_BUILD"):
+        return ""
+    value = os.environ["KERNELMINT_BUILD"]
+    if value not in ("missing", "always"):
         raise InvalidArgument(f"KERNELMINT_BUILD={value}: expected `missing`, `always`, or nothing")
     return value
 

@@ -4,6 +4,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstdlib>
 #include <exception>
 #include <string>
 #include <vector>
@@ -71,6 +72,15 @@ NB_MODULE(_native, module) {
         return result;
       },
       "The instruction sets that this processor runs, the least first.");
+  module.def(
+      "is_set",
+      [](const char* variable) {
+        const char* const value = std::getenv(variable);
+        return value != nullptr && *value != '\0';
+      },
+      "variable"_a,
+      "Whether an environment variable is there and not empty: os.environ takes ten times as long "
+      "to say that one is not.");
   module.def("has_exchange_api", [] { return Torch::get().has_exchange_api(); });
   module.def(
       "use_exchange_api", [](bool use) { Torch::get().use_exchange_api(use); }, "use"_a,
