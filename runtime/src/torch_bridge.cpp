@@ -2,6 +2,7 @@
 
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <string>
@@ -180,6 +181,7 @@ Torch::Torch() : module_(nb::module_::import_("torch")) {
   for (int i = 0; i < kNumDtypes; ++i)
     dtypes_[i] = module_.attr(kDtypes[i].torch_name + std::string("torch.").size());
   cpu_device_ = module_.attr("device")("cpu");
+  memory_.emplace(internals);
   empty_keywords_ = nb::make_tuple("size", "dtype", "device");
   strided_keywords_ = nb::make_tuple("size", "dtype", "device", "stride");
 
@@ -389,11 +391,20 @@ nb::object Torch::allocate(const nb::object& function, const std::int64_t* shape
 }
 
 nb::object Torch::empty(const std::int64_t* shape, int rank, Dtype dtype, dlpack::Device device) {
+  std::int64_t strides[kMaxRank], step = 1;
+  for (int i = rank - 1; i >= 0; --i) {
+    strides[i] = step;
+    step *= std::max<std::int64_t>(shape[i], 1);
+  }
+  nb::object made = memory_->empty_strided(shape, strides, rank, dtype, device);
+  if (made.is_valid()) return made;
   return allocate(empty_, shape, rank, dtype, device);
 }
 
 nb::object Torch::empty_strided(const std::int64_t* shape, const std::int64_t* strides, int rank,
                                 Dtype dtype, dlpack::Device device) {
+  nb::object made = memory_->empty_strided(shape, strides, rank, dtype, device);
+  if (made.is_valid()) return made;
   return allocate(empty_strided_, shape, rank, dtype, device, strides);
 }
 

@@ -5,10 +5,12 @@
 #include <nanobind/nanobind.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "dlpack.h"
 #include "registry.h"
+#include "torch_memory.h"
 
 namespace kernelmint {
 
@@ -165,6 +167,7 @@ class Torch {
   nb::object cuda_devices_[64];
   DeviceFacts cuda_facts_[64] = {};
   nb::object empty_keywords_, strided_keywords_;
+  std::optional<TorchMemory> memory_;
 };
 
 }  // namespace kernelmint

@@ -1,0 +1,69 @@
+#include "torch_memory.h"
+
+#include <dlfcn.h>
+
+#include <string>
+
+#include "gil.h"
+#include "torch_bridge.h"
+
+namespace kernelmint {
+namespace {
+
+template <class Function>
+Function symbol(void* library, const std::string& name) {
+  return reinterpret_cast<Function>(dlsym(library, name.c_str()));
+}
+
+}  // namespace
+
+TorchMemory::TorchMemory(nb::handle internals) {
+  dtypes_.fill(-1);
+  void* const library = dlopen("libtorch_cpu.so", RTLD_NOW | RTLD_NOLOAD);  // never closed
+  if (library == nullptr) return;
+  const auto cpu = symbol<Code>(library, "aoti_torch_device_type_cpu");
+  const auto cuda = symbol<Code>(library, "aoti_torch_device_type_cuda");
+  delete_ = symbol<Delete>(library, "aoti_torch_delete_tensor_object");
+  is_deterministic_ = nb::getattr(internals, "_get_deterministic_algorithms", nb::none());
+  wrap_ = nb::getattr(nb::getattr(internals, "_aoti", nb::none()),
+                      "alloc_tensor_by_stealing_from_void_ptr", nb::none());
+  // Before PyTorch kept the text of an error for who asks, it wrote it to stderr.
+  const bool is_silent = dlsym(library, "torch_exception_get_what") != nullptr;
+  if (cpu == nullptr || cuda == nullptr || delete_ == nullptr || is_deterministic_.is_none() ||
+      wrap_.is_none() || !is_silent)
+    return;
+  cpu_ = cpu();
+  cuda_ = cuda();
+  for (int i = 0; i < kNumDtypes; ++i) {
+    const std::string name = torch_name(static_cast<Dtype>(i)) + std::string("torch.").size();
+    if (const auto code = symbol<Code>(library, "aoti_torch_dtype_" + name)) dtypes_[i] = code();
+  }
+  empty_strided_ = symbol<EmptyStrided>(library, "aoti_torch_empty_strided");
+}
+
+nb::object TorchMemory::empty_strided(const std::int64_t* shape, const std::int64_t* strides,
+                                      int rank, Dtype dtype, dlpack::Device device) const {
+  const std::int32_t code = dtypes_[static_cast<int>(dtype)];
+  if (empty_strided_ == nullptr || code < 0) return {};
+  const auto is_deterministic = nb::steal(PyObject_CallNoArgs(is_deterministic_.ptr()));
+  if (!is_deterministic.is_valid()) throw nb::python_error();
+  if (is_deterministic.ptr() == Py_True) return {};  // torch.empty fills it then
+  Handle made = nullptr;
+  bool is_made;
+  {
+    ReleaseGil released;
+    is_made = empty_strided_(rank, shape, strides, code,
+                             device.type == dlpack::kCuda ? cuda_ : cpu_, device.id, &made) == 0;
+  }
+  if (!is_made) return {};
+  const auto capsule = nb::steal(PyCapsule_New(made, nullptr, nullptr));
+  if (!capsule.is_valid()) {
+    delete_(made);
+    throw nb::python_error();
+  }
+  auto tensor = nb::steal(PyObject_CallOneArg(wrap_.ptr(), capsule.ptr()));  // which takes it
+  if (!tensor.is_valid()) throw nb::python_error();
+  return tensor;
+}
+
+}  // namespace kernelmint
