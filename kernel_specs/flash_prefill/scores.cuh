@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attention/softmax.cuh"
+#include "attributes.h"
 #include "ptx/math.cuh"
 #include "register_tile.cuh"
 #include "tensor_view.h"
@@ -12,7 +13,7 @@ using namespace attention;
 
 // Whether more than a factor makes scores of products.
 template <class Args>
-__device__ __forceinline__ bool changes_scores(const Args& args) {
+KERNELMINT_HOST_DEVICE inline bool changes_scores(const Args& args) {
   return args.softcap > 0 || args.alibi_slopes.data != nullptr;
 }
 

@@ -45,29 +45,34 @@ struct Context {
 };
 
 // A consumer warpgroup. Scores are made one block of keys ahead of the output.
-template <class Config>
+//
+// Registers are short: what is known of a tile is read again where it is needed, and whatever is
+// done to scores beside a factor has a kernel of its own, with `kChangesScores`.
+template <class Config, bool kChangesScores>
 class Consumer : Warpgroup<Config, SharedMemory<Config>, Context<Config>> {
   using Shared = SharedMemory<Config>;
   using Base = Warpgroup<Config, Shared, Context<Config>>;
   using Base::request_products, Base::request_scores, Base::request_output, Base::exponentiate,
-      Base::pack_probabilities, Base::complete_output, Base::skip, Base::skip_keys,
-      Base::skip_values, Base::queries, Base::values;
-  using Base::shared_, Base::warpgroup_, Base::ping_pong_, Base::slot_, Base::queries_, Base::keys_,
-      Base::values_, Base::context_, Base::changes_scores_, Base::softmax_, Base::accumulate_,
-      Base::scores_, Base::probabilities_, Base::q_, Base::output_;
+      Base::pack_probabilities, Base::complete_output, Base::skip_keys, Base::skip_values,
+      Base::queries, Base::values;
+  using Base::shared_, Base::warpgroup_, Base::ping_pong_, Base::queries_, Base::keys_,
+      Base::values_, Base::context_, Base::softmax_, Base::accumulate_, Base::scores_, Base::q_,
+      Base::output_;
   using typename Base::Output, typename Base::Scores, typename Base::Softmax;
   using Args = typename Config::Args;
 
+  // Whether the tile after waits for this one's buffer of Q. Else it is given back after the walk.
+  static constexpr bool kReleasesInStep = !Config::q_in_registers && Config::q_buffers == 1;
+
  public:
   __device__ Consumer(const Problem<Args>& problem, const Shared& shared, int warpgroup)
-      : Base(shared, warpgroup, problem,
-             changes_scores(problem.args) || problem.args.softmax_scale < 0,
+      : Base(shared, warpgroup, problem, kChangesScores,
              changes_scores(problem.args) ? 1
                                           : fmaxf(fabsf(problem.args.softmax_scale), kLeastScale)) {
   }
 
   __device__ __forceinline__ void run() {
-    Walk tile;
+    Walk tile{.slot = shared_.tile(Shared::Tiles::kBuffers - 1)};
     prologue(tile);
     while (tile.last_block >= 0) {
       mainloop(tile);
@@ -83,43 +88,57 @@ class Consumer : Warpgroup<Config, SharedMemory<Config>, Context<Config>> {
   }
 
  private:
-  // A tile that is walked. The rest of what is known of it is read again where it is needed.
+  // A tile that is walked.
   struct Walk {
-    std::uint32_t slot;  // where it is announced
-    int first_key_block,
-        last_block;     // of keys, that the warpgroup looks at; the last -1: no more tiles
-    int hidden_blocks;  // behind the last, which others look at
-    // Blocks that all rows of the slab see whole, from the first to before the other; they may be
-    // none. Of a slab without queries all blocks are `kOutside`.
-    int first_whole, whole_behind;
+    std::uint32_t slot;   // where it is announced
+    int last_block;       // of keys, that the warpgroup looks at; -1: no more tiles
+    bool is_masked;       // whether not all rows see all of that block
+    int first_key_block;  // with kReleasesInStep
   };
-  static constexpr int kOutside = -1;  // as whole_behind
+
+  // Blocks of keys of a slab: all rows see those from `first_whole` to before `whole_behind` whole;
+  // if there are none, both are `first`.
+  struct Edges {
+    int first, first_whole, whole_behind;
+    bool is_outside;  // no row is a query
+  };
 
   // All blocks of keys but the first one taken, whose scores the prologue made, and the last
-  // product, which the epilogue makes.
+  // product, which the epilogue makes. Those that not all rows see whole are at the ends.
   __device__ __forceinline__ void mainloop(const Walk& tile) {
     pack_probabilities();
-    for (int i = 0; i < tile.hidden_blocks; ++i) skip_values(tile, 0);
     int block = tile.last_block - 1;
-    if (tile.whole_behind == kOutside)
-      for (; block >= tile.first_key_block; --block) skip(tile, block);
-    for (; block >= tile.first_key_block; --block) {
-      if (block >= tile.first_whole && block < tile.whole_behind)
-        step<false>(tile, block);
-      else
-        step<true>(tile, block);
+    for (int i = hidden_blocks(tile); i > 0; --i) skip_values(tile, 0);
+    if (edges(tile).is_outside) {
+      const bool is_one = block < edges(tile).first;
+      for (; block >= edges(tile).first; --block) {
+        skip_keys(tile, block);
+        skip_values(tile, block + 1);
+      }
+      if (kReleasesInStep && !is_one) queries_.release(shared_, warpgroup_);
     }
+    clean_values(tile, block + 1);
+    for (;;) {
+      const Edges at = edges(tile);
+      if (block < at.first) break;
+      int end = block >= at.whole_behind  ? at.whole_behind
+                : block >= at.first_whole ? block + 1
+                                          : at.first;
+      for (; block >= end; --block) step<true>(tile, block);
+      end = edges(tile).first_whole;
+      for (; block >= end; --block) step<false>(tile, block);
+    }
+    if constexpr (!Config::q_in_registers && !kReleasesInStep)
+      queries_.release(shared_, warpgroup_);
   }
 
   // S = Q K^T of this block and O += P V of the one before, and the softmax of S beside the latter.
   template <bool kMasked>
   __device__ __forceinline__ void step(const Walk& tile, int block) {
-    if (is_masked_) clean_values(tile, block + 1);
     request_products();
     ptx::wgmma_wait_group<1>();
     complete_scores<false>(tile, block);
     if constexpr (kMasked) mask(tile, block);
-    is_masked_ = kMasked;
     DeferredFactors<2> factors;
     const bool rescaled = softmax_.template update_maximum<false>(scores_, factors);
     exponentiate();
@@ -127,6 +146,7 @@ class Consumer : Warpgroup<Config, SharedMemory<Config>, Context<Config>> {
     complete_output(tile, block + 1);
     pack_probabilities();
     if (rescaled) factors.apply(output_);
+    if constexpr (kMasked) clean_values(tile, block);
   }
 
   // The epilogue of `tile`, its last product, beside the prologue of the next one, its first
@@ -134,7 +154,6 @@ class Consumer : Warpgroup<Config, SharedMemory<Config>, Context<Config>> {
   __device__ __forceinline__ void epilogue_beside_prologue(Walk& tile) {
     const std::uint32_t finished = tile.slot;
     const Softmax softmax = softmax_;
-    if (is_masked_) clean_values(tile, tile.first_key_block);
     queries_.advance();
     take(tile);
     if (tile.last_block >= 0) {
@@ -153,7 +172,6 @@ class Consumer : Warpgroup<Config, SharedMemory<Config>, Context<Config>> {
   // One after the other, if the next tile's Q takes the buffer of this one's: O is stored while
   // that Q is on its way.
   __device__ __forceinline__ void epilogue_then_prologue(Walk& tile) {
-    if (is_masked_) clean_values(tile, tile.first_key_block);
     ping_pong_.wait();
     request_output();
     ping_pong_.pass();
@@ -184,20 +202,21 @@ class Consumer : Warpgroup<Config, SharedMemory<Config>, Context<Config>> {
     ptx::pin(scores_.accumulator(0));
     keys_.release(shared_);
     keys_.advance();
-    // Registers have surely been read from Q's buffer once a product with them is complete.
-    if (Config::q_in_registers ? kFirst : block == tile.first_key_block) {
-      if constexpr (Config::q_in_registers) ptx::fence_async_shared();
+    if constexpr (Config::q_in_registers && kFirst) {
+      // Registers have surely been read from Q's buffer once a product with them is complete.
+      ptx::fence_async_shared();
       queries_.release(shared_, warpgroup_);
+    } else if constexpr (kReleasesInStep) {
+      if (block == tile.first_key_block) queries_.release(shared_, warpgroup_);
     }
-    if (ptx::recomputed(changes_scores_) != 0) change(tile, block);
+    if constexpr (kChangesScores) change(tile, block);
   }
 
   // The first scores of a tile, and their softmax.
   __device__ __forceinline__ void first_softmax(const Walk& tile) {
     const int block = tile.last_block;
     complete_scores<true>(tile, block);
-    is_masked_ = block >= tile.whole_behind || block < tile.first_whole;
-    if (is_masked_) mask(tile, block);
+    if (tile.is_masked) mask(tile, block);
     softmax_.restart();
     softmax_.template update_maximum<true>(scores_, output_);
     exponentiate();
@@ -206,29 +225,45 @@ class Consumer : Warpgroup<Config, SharedMemory<Config>, Context<Config>> {
   __device__ __forceinline__ void take(Walk& walk) {
     queries_.wait_full(shared_, warpgroup_);
     if constexpr (Config::q_in_registers) load_queries<Config>(q_, queries());
-    walk.slot = shared_.tile(slot_.buffer());
-    slot_.advance();
-    const Announced tile = load_tile<0, 4>(walk.slot);
-    walk.first_key_block = tile.first_key_block;
+    const bool is_last = walk.slot == shared_.tile(Shared::Tiles::kBuffers - 1);
+    walk.slot = is_last ? shared_.tile(0) : walk.slot + sizeof(Announced);
+    const Announced tile = load_tile<0, 3>(walk.slot);
+    if constexpr (kReleasesInStep) walk.first_key_block = tile.first_key_block;
     walk.last_block = tile.key_blocks - 1;
     const Seen seen(context_.args, tile);
     const int first = tile.first_query + warpgroup_ * kSlabRows;
     const int last = min(first + kSlabRows, tile.queries) - 1;
-    const bool is_outside = first > last;
-    walk.first_whole = ceil_div(max(seen.first(last), 0), Config::B_c);
-    walk.whole_behind = is_outside ? kOutside : max(seen.behind(first), 0) / Config::B_c;
     // No more blocks may be passed over than have come.
     const int behind = ceil_div(max(seen.behind(last), 0), Config::B_c);
-    if (!is_outside && behind <= walk.last_block)
+    if (first <= last && behind <= walk.last_block)
       walk.last_block =
-          max(behind - 1, max(tile.key_blocks - Config::stages, walk.first_key_block));
-    walk.hidden_blocks = tile.key_blocks - 1 - walk.last_block;
-    for (int i = 0; i < walk.hidden_blocks; ++i) skip_keys(walk, 0);
+          max(behind - 1, max(tile.key_blocks - Config::stages, tile.first_key_block));
+    const Edges at = edges(walk);
+    walk.is_masked = walk.last_block >= at.whole_behind || walk.last_block < at.first_whole;
+    for (int i = hidden_blocks(walk); i > 0; --i) skip_keys(walk, 0);
+  }
+
+  // Blocks behind the last one, which other warpgroups look at.
+  __device__ __forceinline__ int hidden_blocks(const Walk& walk) const {
+    return load_tile<0, 1>(walk.slot).key_blocks - 1 - walk.last_block;
+  }
+
+  __device__ __forceinline__ Edges edges(const Walk& walk) const {
+    const Announced tile = load_tile<0, 3>(ptx::recomputed(walk.slot));
+    const Seen seen(context_.args, tile);
+    const int first = tile.first_query + warpgroup_ * kSlabRows;
+    const int last = min(first + kSlabRows, tile.queries) - 1;
+    Edges found{tile.first_key_block, ceil_div(max(seen.first(last), 0), Config::B_c),
+                max(seen.behind(first), 0) / Config::B_c, first > last};
+    found.first_whole = max(found.first_whole, found.first);
+    if (found.first_whole >= found.whole_behind)
+      found.first_whole = found.whole_behind = found.first;
+    return found;
   }
 
   // The query of the lane's row `row`.
   __device__ __forceinline__ int query_of(const Announced& tile, int row) const {
-    const int thread = threadIdx.x % 128;
+    const int thread = ptx::reread_thread_index() % 128;
     return tile.first_query + warpgroup_ * kSlabRows + thread / 32 * 16 +
            Scores::first_row(thread % 32) + Scores::row_of(row);
   }
@@ -251,7 +286,8 @@ class Consumer : Warpgroup<Config, SharedMemory<Config>, Context<Config>> {
   __device__ __forceinline__ void mask(const Walk& walk, int block) {
     const Announced tile = load_tile<1, 2>(walk.slot);
     const Seen seen(context_.args, tile);
-    const int first_key = block * Config::B_c + Scores::first_column(threadIdx.x % 32);
+    const int first_key =
+        block * Config::B_c + Scores::first_column(ptx::reread_thread_index() % 32);
     // Of every 8 columns a lane has two: how many of its columns lie before a key.
     const auto columns_before = [&](int key) {
       const int columns = max(key - first_key, 0);
@@ -281,25 +317,32 @@ class Consumer : Warpgroup<Config, SharedMemory<Config>, Context<Config>> {
   __device__ __forceinline__ void clean_values(const Walk& walk, int block) {
     const Announced tile = load_tile<2, 1>(walk.slot);
     const int first_key = block * Config::B_c;
-    if (first_key >= tile.begin && first_key + Config::B_c <= tile.end) return;
+    const int begin = tile.begin - first_key, end = max(tile.end - first_key, 0);
+    if (begin <= 0 && end >= Config::B_c) return;
     values_.wait_full(shared_);
+    const std::uint32_t thread = ptx::reread_thread_index() % 128;
 #pragma unroll 1
-    for (int i = threadIdx.x % 128; i < Config::B_c * Shared::kPanels; i += 128) {
-      const int key = first_key + i % Config::B_c;
-      if (key >= tile.begin && key < tile.end) continue;
-      const std::uint32_t row = values() + i * kPanelRowBytes;
-      unroll<kPanelRowBytes / 16>([&](int chunk) { ptx::store_shared(row + 16 * chunk, uint4{}); });
+    for (int panel = 0; panel < Shared::kPanels; ++panel) {
+      const std::uint32_t rows = values() + panel * Config::B_c * kPanelRowBytes;
+      const std::uint32_t behind = rows + Config::B_c * kPanelRowBytes;
+#pragma unroll 1
+      for (std::uint32_t at = rows + end * kPanelRowBytes + thread * 16; at < behind;
+           at += 128 * 16)
+        ptx::store_shared(at, uint4{});
+#pragma unroll 1
+      for (std::uint32_t at = rows + thread * 16;
+           static_cast<int>(at - rows) < min(begin, Config::B_c) * kPanelRowBytes; at += 128 * 16)
+        ptx::store_shared(at, uint4{});
     }
     ptx::fence_async_shared();
     ptx::named_barrier_sync(1 + Config::n_warpgroups + warpgroup_, 128);
   }
-
-  bool is_masked_;  // the block whose probabilities are at hand
 };
 
 }  // namespace sm90a
 
-template <class Config>
+// Two kernels: one multiplies scores by a factor, the other does whatever else may be asked for.
+template <class Config, bool kChangesScores>
 __global__ void __launch_bounds__(Config::threads, 1)
     flash_prefill_sm90a(const __grid_constant__ sm90a::Problem<typename Config::Args> problem) {
   extern __shared__ __align__(1024) unsigned char shared_memory[];
@@ -317,7 +360,7 @@ __global__ void __launch_bounds__(Config::threads, 1)
     if (threadIdx.x < 32) sm90a::Producer<Config>(problem, shared).run();
   } else {
     ptx::increase_registers<Config::consumer_registers>();
-    sm90a::Consumer<Config>(problem, shared, warpgroup - 1).run();
+    sm90a::Consumer<Config, kChangesScores>(problem, shared, warpgroup - 1).run();
   }
 }
 
@@ -355,9 +398,11 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
                                      ? (args.Tq + (args.Cq - 1) * (Config::B_r - 1)) / Config::B_r
                                      : args.Nq * ceil_div(args.Tq, std::int64_t{Config::B_r});
   const std::int64_t blocks = std::min<std::int64_t>(row_tiles * args.H, context.facts.sm_count);
-  return launch_cuda<&flash_prefill::flash_prefill_sm90a<Config>>(
-      {.grid = {blocks}, .block = {Config::threads}, .shared_memory = Config::smem_bytes}, context,
-      problem);
+  const CudaLaunch how{
+      .grid = {blocks}, .block = {Config::threads}, .shared_memory = Config::smem_bytes};
+  if (flash_prefill::changes_scores(args) || args.softmax_scale < 0)
+    return launch_cuda<&flash_prefill::flash_prefill_sm90a<Config, true>>(how, context, problem);
+  return launch_cuda<&flash_prefill::flash_prefill_sm90a<Config, false>>(how, context, problem);
 }
 
 }  // namespace kernelmint

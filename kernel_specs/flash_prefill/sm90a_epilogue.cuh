@@ -1,6 +1,7 @@
 // The epilogue: normalises a warpgroup's slab of the output and stores it, and the log-sum-exp.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "attention/finite_check.cuh"
@@ -9,6 +10,7 @@
 #include "flash_prefill/sm90a_tile.cuh"
 #include "ptx/math.cuh"
 #include "ptx/special_registers.cuh"
+#include "ptx/wgmma.cuh"
 #include "register_tile.cuh"
 
 namespace kernelmint::flash_prefill::sm90a {
@@ -85,13 +87,12 @@ class Remake {
 
   // The row of a key, or of its value.
   __device__ const Element* row_of(const ConstTensorView<4>& view, int key) const {
-    const int kv_head = tile_.head / static_cast<int>(args_.H / args_.Hk);
     if (args_.block_table.data == nullptr)
-      return view.template at<const Element>(tile_.key_entry, tile_.first_key + key, kv_head);
+      return view.template at<const Element>(tile_.key_entry, tile_.first_key + key, tile_.kv_head);
     const int size = static_cast<int>(args_.Tk), page = key / size;
     return view.template at<const Element>(
         *args_.block_table.template at<const i32>(tile_.sequence, page), key - page * size,
-        kv_head);
+        tile_.kv_head);
   }
 
   __device__ float score_of(const Element* q, int query, int key) const {
@@ -136,28 +137,55 @@ class Epilogue {
     const int column = threadIdx.x % 4 * 8;
     Element* o = args_.o.template at<Element>(tile.entry, tile.first_row + query_of(tile, 0),
                                               tile.head, column);
+    normalise(tile, output, softmax);
     FiniteCheck<Element> check;
+    // Some of a row at a time: one exchange between lanes hides the latency of another.
+    constexpr int kGroup = std::min(Output::kColumns / 32, 4);
     unroll<Output::kLaneRows>([&](int row) {
-      const int query = query_of(tile, row);
-      const float factor = query < tile.queries ? softmax.normalizer(row) : 0;
-      output.for_each(row, [&](float& value) { value = factor == 0 ? 0 : value * factor; });
-      unroll<Output::kColumns / 32>([&](int i) {
-        std::uint32_t chunk[4];
-        unroll<4>([&](int j) { chunk[j] = output.template packed_pair<Element>(row, 4 * i + j); });
-        transpose_quad(chunk);
-        unroll<4>([&](int j) { check.look_at(j, chunk[j]); });
-        if (query < tile.rows && column + i * 32 < args_.Dv)
-          *reinterpret_cast<uint4*>(o + Rows::row_of(row) * args_.o.stride[1] + i * 32) =
-              uint4{chunk[0], chunk[1], chunk[2], chunk[3]};
+      unroll<Output::kColumns / 32 / kGroup>([&](int group) {
+        std::uint32_t chunks[kGroup][4];
+        unroll<kGroup>([&](int i) {
+          unroll<4>([&](int j) {
+            chunks[i][j] = output.template packed_pair<Element>(row, 4 * (kGroup * group + i) + j);
+          });
+          transpose_quad(chunks[i]);
+          unroll<4>([&](int j) { check.look_at(j, chunks[i][j]); });
+        });
+        if (query_of(tile, row) >= tile.rows) return;
+        Element* columns = o + Rows::row_of(row) * args_.o.stride[1] + kGroup * group * 32;
+        unroll<kGroup>([&](int i) {
+          if (column + (kGroup * group + i) * 32 < args_.Dv)
+            *reinterpret_cast<uint4*>(columns + i * 32) =
+                uint4{chunks[i][0], chunks[i][1], chunks[i][2], chunks[i][3]};
+        });
       });
     });
     if (check.fails()) [[unlikely]] {
       __syncwarp();
       Remake<Config>(args_, slot_).rows(tile.first_query + first_row_);
+      // An instruction that takes whole warps. Without it ptxas holds that the loops above may
+      // leave the warp's threads apart, and pays for that in every step of the mainloop.
+      ptx::wgmma_fence();
     }
   }
 
  private:
+  template <class Output, class Softmax>
+  __device__ __forceinline__ void normalise(const Announced& tile, Output& output,
+                                            const Softmax& softmax) const {
+    // As flash_forward's: OnlineSoftmax's normalizer has branches for extreme sums.
+    const auto factor_of = [&](int row) {
+      const float sum = softmax.row(row).sum;
+      return sum == 0 || query_of(tile, row) >= tile.queries ? 0.f : ptx::reciprocal(sum);
+    };
+    const float factors[] = {factor_of(0), factor_of(1)};
+    if (__any_sync(~0u, factors[0] == 0 || factors[1] == 0))
+      unroll<2>([&](int row) {
+        if (factors[row] == 0) output.for_each(row, [](float& value) { value = 0; });
+      });
+    unroll<2>([&](int row) { output.for_each(row, [&](float& value) { value *= factors[row]; }); });
+  }
+
   template <class Softmax>
   __device__ __forceinline__ void store_log_sum_exp(const Announced& tile,
                                                     const Softmax& softmax) const {

@@ -14,10 +14,10 @@ class Producer {
   using Args = typename Config::Args;
   using Shared = SharedMemory<Config>;
 
-  // A block of keys of a sequence.
+  // A block of keys of a tile.
   struct Block {
     int index;  // -1: none
-    int head, sequence, entry, first_key, end;
+    std::uint32_t slot;
   };
 
  public:
@@ -25,24 +25,26 @@ class Producer {
       : problem_(problem), args_(problem.args), shared_(shared) {}
 
   __device__ void run() {
-    TileCounter* const counter = problem_.counter;
     TileScheduler scheduler;
-    Announced tile;
-    int next = scheduler.next();
-    while (find(next, tile)) {
-      load(tile, [&] {
-        if (is_leader()) scheduler.ask(counter);
-        next = __shfl_sync(~0u, scheduler.next(), 0);
-      });
-    }
+    announce(scheduler);
+    while (is_there_) load(scheduler);
     if (!Config::overlaps_tiles) request_last_values();
-    announce({});
+    request_queries(shared_.tile(slot_.buffer()));
     request_last_values();
-    if (is_leader()) scheduler.finish(counter);
+    if (is_leader()) scheduler.finish(problem_.counter);
   }
 
  private:
   __device__ static bool is_leader() { return threadIdx.x == 0; }
+
+  // Announces the scheduler's next tile, or that there are no more.
+  __device__ __forceinline__ void announce(const TileScheduler& scheduler) {
+    Announced tile;
+    is_there_ = find(__shfl_sync(~0u, scheduler.next(), 0), tile);
+    if (!is_there_) tile = {};
+    if (is_leader()) store_tile(shared_.tile(slot_.buffer()), tile);
+    __syncwarp();
+  }
 
   // The tile `index` of all, each head's by itself.
   __device__ __forceinline__ bool find(int index, Announced& found) const {
@@ -60,6 +62,7 @@ class Producer {
     const int within = tile.index - first_head * tile.tiles;
     const int heads = min(section, all_heads - first_head);
     found.head = first_head + within % heads;
+    found.kv_head = found.head / group;
     found.first_query = (tile.tiles - 1 - within / heads) * Config::B_r;
     found.sequence = tile.sequence;
     found.entry = tile.entry;
@@ -85,21 +88,27 @@ class Producer {
     return true;
   }
 
-  // Announces a tile and requests what it needs, but for its last values. Calls `at_last_block`
-  // when it is there.
-  template <class F>
-  __device__ __forceinline__ void load(const Announced& tile, const F& at_last_block) {
+  // Requests what the announced tile needs, but for its last values. The next tile is found while
+  // the last blocks wait for empty buffers: the answers of the scheduler, and of memory, take a
+  // while.
+  __device__ __forceinline__ void load(TileScheduler& scheduler) {
     // If tiles do not overlap, the last product of one precedes the next one's scores.
     if (!Config::overlaps_tiles) request_last_values();
-    announce(tile);
-    const int kv_head = tile.head / static_cast<int>(args_.H / args_.Hk);
-    Block keys{tile.key_blocks - 1, kv_head,        tile.sequence,
-               tile.key_entry,      tile.first_key, tile.end};
-    for (; keys.index >= tile.first_key_block; --keys.index) {
-      if (keys.index == tile.first_key_block) at_last_block();
+    Block keys{0, shared_.tile(slot_.buffer())};
+    request_queries(keys.slot);
+    slot_.advance();
+    int first, last;
+    {
+      const Announced tile = load_tile<0, 1>(keys.slot);
+      first = tile.first_key_block;
+      last = tile.key_blocks - 1;
+    }
+    for (keys.index = last; keys.index >= first; --keys.index) {
       request<typename Shared::Keys>(problem_.k, keys_, shared_.keys(keys_.buffer()), keys);
       request_last_values();
       last_values_ = keys;
+      if (keys.index == min(first + 2, last) && is_leader()) scheduler.ask(problem_.counter);
+      if (keys.index == min(first + 1, last)) announce(scheduler);
     }
   }
 
@@ -110,14 +119,13 @@ class Producer {
     last_values_.index = -1;
   }
 
-  __device__ __forceinline__ void announce(const Announced& tile) {
-    if (is_leader()) store_tile(shared_.tile(slot_.buffer()), tile);
-    slot_.advance();
+  __device__ __forceinline__ void request_queries(std::uint32_t slot) {
     for (int warpgroup = 0; warpgroup < Config::n_warpgroups; ++warpgroup) {
       const std::uint32_t full =
           shared_.template full<typename Shared::Queries>(queries_.buffer(), warpgroup);
       queries_.wait_empty(shared_, warpgroup);
       if (!is_leader()) continue;
+      const Announced tile = load_tile<0, 2>(slot);
       if (tile.key_blocks == 0) {
         ptx::mbarrier_arrive(full);
         continue;
@@ -145,19 +153,20 @@ class Producer {
     ring.advance();
     const int first = threadIdx.x * problem_.box_rows;  // of the block
     if (first >= Config::B_c) return;
-    int row = block.index * Config::B_c + first, entry = block.entry;
+    const Announced tile = load_tile<0, 4>(block.slot);
+    int row = block.index * Config::B_c + first, entry = tile.key_entry;
     if (args_.block_table.data != nullptr) {
       const int size = static_cast<int>(args_.Tk), page = static_cast<unsigned>(row) / size;
       // Keys that are not there are masked: any page will do.
-      entry = row < block.end ? *args_.block_table.template at<const i32>(block.sequence, page) : 0;
+      entry = row < tile.end ? *args_.block_table.template at<const i32>(tile.sequence, page) : 0;
       row -= page * size;
     } else {
-      row += block.first_key;
+      row += tile.first_key;
     }
     for (int panel = 0; panel < Shared::kPanels; ++panel)
       ptx::tma_load_4d(destination + panel * Config::B_c * kPanelRowBytes + first * kPanelRowBytes,
                        tensor.map, full, cache_policy(), panel * 64, row,
-                       block.head * tensor.head_step, entry * tensor.batch_step);
+                       tile.kv_head * tensor.head_step, entry * tensor.batch_step);
   }
 
   // Made anew each time: this warp has few registers.
@@ -168,8 +177,9 @@ class Producer {
   const Problem<Args>& problem_;
   const Args& args_;
   const Shared shared_;
-  Block last_values_{-1, 0, 0, 0, 0, 0};  // still to be requested: scores are made a block ahead
-  RingPosition<typename Shared::Tiles> slot_;
+  Block last_values_{-1, 0};  // still to be requested: scores are made a block ahead
+  bool is_there_;             // what is announced, a tile
+  RingPosition<typename Shared::Tiles> slot_;  // of what is announced
   RingPosition<typename Shared::Queries> queries_;
   RingPosition<typename Shared::Keys> keys_;
   RingPosition<typename Shared::Values> values_;

@@ -35,7 +35,7 @@ struct Announced {
   int head, sequence;
   int entry, first_row, first_query, rows;
   int queries, begin, end, key_entry;
-  int first_key, _[3];
+  int first_key, kv_head, _[2];
 };
 
 // A slot is written again when all consumers are done with it: one that stores a tile's output has

@@ -19,7 +19,7 @@ from tests.kernels.lengths import (
 )
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-CPU, ON_GPU = keys_of("flash_prefill", "*.sm90a.*-d64-*")
+CPU, ON_GPU = keys_of("flash_prefill", "*.sm90a.*-d64-*", "*.sm90a.*-qr-*")
 KERNELS = [*CPU, *ON_GPU]
 # Around the boundaries of tiles of queries, of steps of keys and of pages.
 BOUNDARIES = [n + d for n in (0, 16, 64, 128, 256) for d in (-1, 0, 1) if n + d >= 0]

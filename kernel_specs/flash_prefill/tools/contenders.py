@@ -94,8 +94,11 @@ def flash_attention_2(operands: Operands) -> Call | None:
 
 
 def flash_attention_3(operands: Operands) -> Call | None:
-    """PyPI's fa3-fwd, which chooses its splits; None if it is not installed."""
+    """PyPI's fa3-fwd, which chooses its splits; None if it is not installed, and of windows and
+    fp16, which its wheels are built without (fa3_fwd_config.py: DISABLE_LOCAL, DISABLE_FP16)."""
     if importlib.util.find_spec("fa3_fwd") is None:
+        return None
+    if operands.problem.window >= 0 or operands.problem.dtype == "fp16":
         return None
     importlib.import_module("fa3_fwd._C")  # registers the operator
     given: dict[str, Any] = {
@@ -103,8 +106,6 @@ def flash_attention_3(operands: Operands) -> Call | None:
         "window_size_left": operands.window[0], "window_size_right": operands.window[1],
         "num_splits": 0,
     }  # fmt: skip
-    if operands.problem.window >= 0:
-        given["is_causal"] = False
     if operands.used is not None and operands.problem.cached:
         given["seqused_k"] = operands.used
     if not operands.problem.cached:
@@ -117,7 +118,8 @@ def flash_attention_3(operands: Operands) -> Call | None:
 
 
 def cudnn(operands: Operands) -> Call | None:
-    """PyTorch's cuDNN backend: batches if lengths are equal, else nested tensors."""
+    """PyTorch's cuDNN backend: batches if lengths are equal. Else what is packed, as it does nested
+    tensors; it makes a plan at each such call, 40 ms, so that a CUDA graph repeats the kernel."""
     problem = operands.problem
     if problem.window >= 0:
         return None
@@ -130,14 +132,13 @@ def cudnn(operands: Operands) -> Call | None:
         q, k, v = operands.batches(operands.q, operands.k, operands.v)
         causal = problem.causal
     else:
-        if problem.heads != problem.kv_heads:
-            return None
-        ends = operands.ends.long()
-        q, k, v = (
-            torch.nested.nested_tensor_from_jagged(t, ends).transpose(1, 2)
-            for t in (operands.q, operands.k, operands.v)
-        )
-        causal = problem.causal
+        ends, most = operands.ends, operands.most
+        return _repeated(
+            lambda: torch.ops.aten._cudnn_attention_forward(
+                operands.q, operands.k, operands.v, None, ends, ends, most, most, False, 0.0,
+                problem.causal, False,
+            )
+        )  # fmt: skip
     grouped = problem.heads != problem.kv_heads
 
     def call() -> Any:
@@ -145,6 +146,16 @@ def cudnn(operands: Operands) -> Call | None:
             return scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=grouped)
 
     return call
+
+
+def _repeated(call: Call) -> Call:
+    """What `call` launches, by a CUDA graph."""
+    call()  # what is made at a first call is not captured
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    return graph.replay
 
 
 @functools.cache
@@ -212,8 +223,8 @@ OTHERS: dict[str, Callable[[Operands], Call | None]] = {
 
 def contender(name: str, operands: Operands) -> Call | None:
     """A call of that name; None if it is not there, or refuses."""
-    call = OTHERS[name](operands)
     try:
+        call = OTHERS[name](operands)
         if call is not None:
             call()
     except (RuntimeError, TypeError, ValueError, NotImplementedError):
