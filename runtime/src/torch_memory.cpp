@@ -61,7 +61,8 @@ nb::object TorchMemory::empty_strided(const std::int64_t* shape, const std::int6
     delete_(made);
     throw nb::python_error();
   }
-  auto tensor = nb::steal(PyObject_CallOneArg(wrap_.ptr(), capsule.ptr()));  // which takes it
+  PyObject* const arguments[] = {capsule.ptr()};
+  auto tensor = nb::steal(PyObject_Vectorcall(wrap_.ptr(), arguments, 1, nullptr));  // takes it
   if (!tensor.is_valid()) throw nb::python_error();
   return tensor;
 }
