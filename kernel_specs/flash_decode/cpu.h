@@ -203,22 +203,50 @@ class Decode {
         for (std::int64_t d = 0; d < width_; d += kLanes)
           store(of_row + d, load(of_row + d) * rescale);
     }
-    multiply_columns<kRows, kRows == 1 ? 8 : kVectorRegisters / 8>(block, scores, task, first_row,
-                                                                   0);
+    const Seen seen = seen_of(block, keys, first_row);
+    if (kRows == 1 || seen == seen_of(block, keys, first_row + kRows - 1)) {
+      multiply_columns<kRows, kRows == 1 ? 8 : kVectorRegisters / 8>(block, seen, scores, task,
+                                                                     first_row, 0);
+      return;
+    }
+    for (int r = 0; r < kRows; ++r) {
+      multiply_columns<1, 8>(block, seen_of(block, keys, first_row + r),
+                             reinterpret_cast<const float (&)[1][kKeys]>(scores[r]), task,
+                             first_row + r, 0);
+    }
+  }
+
+  // The keys of a block that a row sees, [begin, end). Values of others are not multiplied: 0 times
+  // one that is not finite is NaN.
+  struct Seen {
+    int begin, end;
+
+    bool operator==(const Seen&) const = default;
+  };
+
+  KERNELMINT_ALWAYS_INLINE Seen seen_of(const Block& block, const Keys& keys,
+                                        std::int64_t row) const {
+    const std::int64_t own = keys.length - args_.Sq + row / group_ - block.first;
+    Seen seen{0, block.count};
+    if (args_.window_left >= 0)
+      seen.begin = static_cast<int>(most(least(own - args_.window_left, block.count), 0));
+    if (args_.window_right >= 0)
+      seen.end = static_cast<int>(most(least(own + args_.window_right + 1, block.count), 0));
+    return seen;
   }
 
   // From column `d` on: as many vectors of columns together as fit, then fewer.
   template <int kRows, int kVectors>
-  KERNELMINT_ALWAYS_INLINE void multiply_columns(const Block& block,
+  KERNELMINT_ALWAYS_INLINE void multiply_columns(const Block& block, Seen seen,
                                                  const float (&probabilities)[kRows][kKeys],
                                                  std::int64_t task, std::int64_t first_row,
                                                  std::int64_t d) const {
     for (; d + kVectors * kLanes <= args_.Dv; d += kVectors * kLanes)
-      multiply_values<kRows, kVectors, false>(block, probabilities, task, first_row, d);
+      multiply_values<kRows, kVectors, false>(block, seen, probabilities, task, first_row, d);
     if constexpr (kVectors > 1) {
-      multiply_columns<kRows, kVectors / 2>(block, probabilities, task, first_row, d);
+      multiply_columns<kRows, kVectors / 2>(block, seen, probabilities, task, first_row, d);
     } else if (d < args_.Dv) {
-      multiply_values<kRows, 1, true>(block, probabilities, task, first_row, d);
+      multiply_values<kRows, 1, true>(block, seen, probabilities, task, first_row, d);
     }
   }
 
@@ -279,12 +307,12 @@ class Decode {
   // parts[d .. ) += probabilities times the block's values, kVectors vectors of columns; of the
   // last one, if kIsSome, as many as there are.
   template <int kRows, int kVectors, bool kIsSome>
-  KERNELMINT_ALWAYS_INLINE void multiply_values(const Block& block,
+  KERNELMINT_ALWAYS_INLINE void multiply_values(const Block& block, Seen seen,
                                                 const float (&probabilities)[kRows][kKeys],
                                                 std::int64_t task, std::int64_t first_row,
                                                 std::int64_t d) const {
     F32 sums[kRows][kVectors] = {};
-    for (int key = 0; key < block.count; ++key) {
+    for (int key = seen.begin; key < seen.end; ++key) {
       const T* values = block.values[key] + d;
 #pragma GCC unroll 8
       for (int i = 0; i < kVectors; ++i) {

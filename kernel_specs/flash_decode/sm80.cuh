@@ -303,6 +303,51 @@ class Decode {
     }
   }
 
+  // 0 times a value that is not finite is NaN: of 16 keys that some rows see only in part, from
+  // `key` on, rows that see such a value have it added here, and the products find zeros in its
+  // place. No other warp reads these values, which lie from row `first` of a tile on.
+  __device__ __forceinline__ void take_out_hidden_values(std::uint32_t values, int first,
+                                                         const Cursor& at, int key) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const auto is_finite = [](float x) { return x * 0 == 0; };
+    std::uint32_t zeros = 0;  // times 0 a value that is not finite is NaN
+#pragma unroll 1
+    for (int i = lane; i < 16 * kChunks; i += 32) {
+      const uint4 x = ptx::load_shared_16(chunk(values, first + i / kChunks, i % kChunks));
+      for (const std::uint32_t pair : {x.x, x.y, x.z, x.w})
+        zeros = ptx::multiply_add_pairs<T>(pair, 0, zeros);
+    }
+    const float2 both = ptx::unpack<T>(zeros);
+    if (!__any_sync(~0u, !is_finite(both.x) || !is_finite(both.y))) return;
+#pragma unroll 1
+    for (int i = 0; i < 16; ++i) {
+#pragma unroll
+      for (int tile = 0; tile < kD / 8; ++tile) {
+        const float2 pair = ptx::unpack<T>(
+            ptx::load_shared_4(chunk(values, first + i, tile) + lane % 4 * sizeof(pair.x)));
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int distance = key + i - position(at, at.row_block * kBlockRows + lane_row(half));
+          if (distance < -problem_.window_left || distance > problem_.window_right) continue;
+          if (!is_finite(pair.x)) output_[tile][2 * half] += pair.x;
+          if (!is_finite(pair.y)) output_[tile][2 * half + 1] += pair.y;
+        }
+      }
+    }
+    __syncwarp();
+    const auto finite = [&](std::uint32_t pair) {
+      const float2 x = ptx::unpack<T>(pair);
+      return (is_finite(x.x) ? pair & 0xffffu : 0) | (is_finite(x.y) ? pair & 0xffff0000u : 0);
+    };
+#pragma unroll 1
+    for (int i = lane; i < 16 * kChunks; i += 32) {
+      const std::uint32_t address = chunk(values, first + i / kChunks, i % kChunks);
+      const uint4 x = ptx::load_shared_16(address);
+      ptx::store_shared(address, uint4{finite(x.x), finite(x.y), finite(x.z), finite(x.w)});
+    }
+    __syncwarp();
+  }
+
   // The online softmax and both products of a step, for this warp's keys.
   __device__ __forceinline__ void step(std::uint32_t keys, const Cursor& at, int first_key) {
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -351,6 +396,8 @@ class Decode {
       for (auto& tile : output_)
 #pragma unroll
         for (int i = 0; i < 4; ++i) tile[i] *= rescale[i / 2];
+      if (is_masked && args_.Sq > 1) [[unlikely]]
+        take_out_hidden_values(values, row, at, first_key + row);
 #pragma unroll
       for (int slice = 0; slice < kSlices; ++slice) {
         std::uint32_t v[4];  // columns 0-7 and 8-15, each by keys 0-7 and 8-15

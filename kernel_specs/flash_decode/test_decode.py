@@ -175,6 +175,28 @@ def test_what_a_window_hides_reaches_nothing(key: str) -> None:
     assert torch.equal(got, want)
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("key", KERNELS)
+def test_a_value_reaches_the_queries_that_see_its_key_alone(key: str, value: float) -> None:
+    """Of several that a call has. 0 times a value that is not finite is NaN."""
+    cache = Cache(key, [200, 150], seq_q=5, heads=6, kv_heads=2, page_size=256)
+    pages = cache.options.get("block_table")
+    for window in ({}, {"window_left": 3}, {"window_left": 20, "window_right": 1}):
+        left, right = window.get("window_left", 200), window.get("window_right", 0)
+        want, _ = cache.call(**window)
+        for hidden in (199, 197, 180, 190):  # query i is at key 195 + i
+            entry = cache.v[0 if pages is None else pages[0, 0]]
+            before = entry[hidden, 1, 7].clone()
+            entry[hidden, 1, 7] = value
+            got, _ = cache.call(**window)
+            entry[hidden, 1, 7] = before
+            changed = torch.zeros_like(got, dtype=torch.bool)
+            for i in range(5):
+                changed[0, i, 3:, 7] = 195 + i - left <= hidden <= 195 + i + right
+            assert torch.equal(got.isfinite(), ~changed)
+            assert torch.equal(got[~changed], want[~changed])
+
+
 @pytest.mark.parametrize("key", KERNELS)
 def test_results_repeat_bit_for_bit(key: str) -> None:
     cache = Cache(key, [4000, 77, 900], heads=8, kv_heads=2)
