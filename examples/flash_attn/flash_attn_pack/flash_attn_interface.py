@@ -112,6 +112,21 @@ def _slopes(slopes: Tensor | None) -> Tensor | None:
     return slopes if slopes is None or slopes.dim() == 2 else slopes[None]
 
 
+class _NotDifferentiable(torch.autograd.Function):
+    """out, which has no gradient with regard to q, k and v: a backward pass says so."""
+
+    @staticmethod
+    def forward(ctx, out: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return out.view_as(out)
+
+    @staticmethod
+    def backward(ctx, *gradients: Tensor):
+        raise RuntimeError(
+            "flash_attn_varlen_func: flash-attn has no backward pass of pages; gather them, and "
+            "call it without block_table, or call it in torch.no_grad()"
+        )
+
+
 def _by_groups(q: Tensor, heads: int) -> Tensor:
     """[B, 1, H, D] -> [B, H / heads, heads, D]: the queries that share a head of keys are rows."""
     return q.unflatten(2, (heads, -1))[:, 0].transpose(1, 2)
@@ -160,6 +175,10 @@ def _attention(
     returns_probs = return_attn_probs and dropout
     is_packed = cu_seqlens_q is not None
     needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v))
+    leaves = None
+    if needs_grad and block_table is not None:
+        leaves, needs_grad = (q, k, v), False
+        q, k, v = (t.detach() for t in leaves)
     # A single query: the queries of a group become rows of one head. (Packed ones that need a
     # gradient stay as they are: the backward pass takes both packed, or neither.)
     grouped = (
@@ -199,6 +218,8 @@ def _attention(
         if is_packed:  # each sequence is one query
             out, lse = out.transpose(0, 1), lse.permute(2, 1, 0)
     out = out[..., :head_dim]
+    if leaves is not None:
+        out = _NotDifferentiable.apply(out, *leaves)
     if not return_attn_probs:
         return out
     return out, lse[0] if is_packed else lse, q.new_empty(0) if probs is None else probs

@@ -239,6 +239,24 @@ def test_a_cache_of_keys_is_read_and_appended_to(families, paged, queries) -> No
     assert lse.shape == (2, 4, queries)
 
 
+def test_pages_of_what_asks_for_a_gradient_are_read_and_only_a_backward_pass_refuses() -> None:
+    q, pages = tensors((7, 2, 64), (4, 256, 2, 64))
+    lengths = torch.tensor([0, 3, 7], dtype=torch.int32), torch.tensor([0, 300, 500]).int()
+    table = torch.tensor([[3, 1], [0, 2]], dtype=torch.int32)
+
+    def call() -> Tensor:
+        return functions.flash_attn_varlen_func(
+            q, pages, pages, *lengths, 4, 300, causal=True, block_table=table
+        )
+
+    want = call()
+    q.requires_grad_()
+    out = call()
+    assert torch.equal(out, want)
+    with pytest.raises(RuntimeError, match="no backward pass of pages"):
+        out.sum().backward()
+
+
 def test_no_key_leaves_nothing() -> None:
     q, k = tensors((2, 3, 2, 64), (2, 0, 2, 64))
     out, lse, _ = functions.flash_attn_func(q, k, k, return_attn_probs=True)
