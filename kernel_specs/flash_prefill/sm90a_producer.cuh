@@ -50,8 +50,7 @@ class Producer {
   __device__ __forceinline__ bool find(int index, Announced& found) const {
     const int all_heads = static_cast<int>(args_.H);
     Tile<Config> tile;
-    if (!tile.find(args_, index, all_heads)) return false;
-    if (args_.cu_seqlens_q.data == nullptr && tile.sequence >= args_.Nq) return false;
+    if (!tile.template find<true>(args_, index, all_heads)) return false;
     // Heads whose keys and values the L2 cache holds take turns. Under a causal mask the last
     // queries see most keys: they begin first.
     constexpr int kCacheBytes = 32 << 20, kKeyBytes = 2 * 2 * Config::d_head;

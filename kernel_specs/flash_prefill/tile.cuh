@@ -24,6 +24,7 @@ struct Tile {
 
   // The `place`-th tile, if there is one; each counts for `heads`, `index` then, too. By a whole
   // warp. `first_query` is left to the caller.
+  template <bool kMayBeNone = false>
   __device__ bool find(const typename Config::Args& args, int place, int heads = 1) {
     const auto reach = [](int keys) { return keys < 0 ? kFarthest : min(keys, kFarthest); };
     window_left = reach(args.window_left);
@@ -58,6 +59,7 @@ struct Tile {
       queries = within(number(args.cu_seqlens_q, sequence + 1), first_row, all_rows) - first_row;
     } else {
       sequence = entry = index / (tiles * heads);
+      if (kMayBeNone && sequence >= args.Nq) return false;
       index %= tiles * heads;
       first_row = 0;
       rows = queries = all_rows;

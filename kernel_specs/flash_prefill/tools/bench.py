@@ -64,7 +64,9 @@ def command(family: str) -> click.Command:
         """
         device, kernels = for_device(family, target, where, chosen_set)
         made = decoding if cached else packed
-        problems = [problem for d_head in d_heads for problem in made(d_head)]
+        problems = [
+            problem for d_head in d_heads for problem in made(d_head, device.type == "cuda")
+        ]
         problems = [p for p in problems if only is None or re.search(only, f"{p.group} {p.size}")]
         if not problems:
             raise click.BadParameter(f"no size matches {only!r}", param_hint="--size")

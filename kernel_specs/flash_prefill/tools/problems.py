@@ -94,28 +94,33 @@ def mixed(count: int = 16, least: int = 128, most: int = 8192) -> tuple[int, ...
     return tuple(row[(7 * i) % count] for i in range(count))
 
 
-def packed(d_head: int) -> list[Problem]:
-    """Sequences of mixed lengths, and windows of 1,024 in 16k."""
-    heads = 2048 // d_head
+def packed(d_head: int, on_gpu: bool) -> list[Problem]:
+    """Sequences of mixed lengths, and windows of 1,024 in 16k; on a CPU fewer and shorter ones."""
+    heads = 2048 // d_head if on_gpu else 4
     shapes = [(heads, heads), (heads, heads // 4)]
+    whole = mixed() if on_gpu else mixed(4, 64, 1024)
+    windows = ((16384,), (16384,) * 4) if on_gpu else ((4096,),)
     found = [
-        Problem("bf16", d_head, *shape, causal, -1, mixed())
+        Problem("bf16", d_head, *shape, causal, -1, whole)
         for shape in shapes
         for causal in (False, True)
     ]
     found += [
         Problem("bf16", d_head, *shape, True, 1023, lengths)
         for shape in shapes
-        for lengths in ((16384,), (16384,) * 4)
+        for lengths in windows
     ]
     return found
 
 
-def decoding(d_head: int) -> list[Problem]:
-    """One query a head over caches of 1k to 128k keys, as far as they are at most 70 GB, and over
-    mixed ones."""
-    lengths = [(keys << 10,) * batch for batch in (1, 8, 64) for keys in (1, 4, 8, 16, 64, 128)]
-    lengths += [mixed(8, 256, 32768), mixed(64, 256, 32768)]
+def decoding(d_head: int, on_gpu: bool) -> list[Problem]:
+    """One query a head over caches of equal and of mixed lengths; on a GPU up to 128k keys, as far
+    as a cache is at most 70 GB."""
+    batches, thousands, longest = (
+        ((1, 8, 64), (1, 4, 8, 16, 64, 128), 32768) if on_gpu else ((1, 4), (1, 4, 16), 4096)
+    )
+    lengths = [(keys << 10,) * batch for batch in batches for keys in thousands]
+    lengths += [mixed(batch, longest // 128, longest) for batch in batches[1:]]
     found = [
         Problem("bf16", d_head, *heads, False, -1, cached, cached=1)
         for heads in ((32, 8), (64, 8), (32, 32))
