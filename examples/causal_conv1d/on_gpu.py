@@ -6,8 +6,7 @@ FOLDER` filled. Kernels that the package does not hold are built.
     python on_gpu.py [--every N] [build compare compiled bench tests verify]
 
 The words are steps; all of them by default, and one that fails does not stop the next. It exits
-with 1 if something differs. `kernelmint verify` finds kernels of channellast_bwd wrong that read
-seq_idx: README.md says why.
+with 1 if something differs.
 """
 
 from __future__ import annotations
