@@ -8,21 +8,18 @@ einops, pytest, nvcc and a C++ compiler, and no network if KERNELMINT_SOURCES na
 The words are steps; all of them by default, and one that fails does not stop the next. Of upstream
 the binding is built, and its files of a few kernels, which its own switches keep to calls without
 ALiBi, caps, dropout, windows and head dimensions between; and a file whole, for the time.
-Upstream's tests are drawn from the cases whose kernels the package's `default` set has, and a few
-others: those whose kernel is not built are counted as left out, with the reason.
+Upstream's tests are drawn from the cases whose kernels the package holds (upstream_tests.py).
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.resources
 import importlib.util
 import itertools
 import os
 import subprocess
 import sys
 import sysconfig
-import tempfile
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -32,59 +29,9 @@ from types import ModuleType
 
 import flash_attn_pack
 import torch
-import yaml
 from torch.utils import cpp_extension
+from upstream_tests import upstream
 
-from codegen import archives
-
-# As the archive's package would be, but for what it compiles: its other modules are its own.
-PACKAGE = "from flash_attn_pack import *\n__path__.append({upstream!r})\n"
-INTERFACE = """
-from flash_attn_pack.flash_attn_interface import *
-from flash_attn_pack.flash_attn_interface import _get_block_size_n
-"""
-CONFTEST = """
-import itertools
-import random
-import pytest
-import kernelmint
-
-generator = random.Random(SEED)
-DEFAULT = {"d": (64, 128), "alibi": (False,), "local": (False,), "dropout_p": (0.0,),
-           "softcap": (0.0,)}
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_generate_tests(metafunc):
-    # Some of the cases, which are too many to make them all: 1,000,000.
-    marks = [m for m in metafunc.definition.own_markers if m.name == "parametrize"]
-    if not marks:
-        return
-    metafunc.definition.own_markers[:] = [
-        m for m in metafunc.definition.own_markers if m.name != "parametrize"
-    ]
-    names = [[n.strip() for n in m.args[0].split(",")] for m in marks]
-    values = [[v if len(n) > 1 else (v,) for v in m.args[1]] for n, m in zip(names, marks)]
-
-    def drawn(choices, count):
-        cases = [[generator.choice(c) for c in choices] for _ in range(4 * count)]
-        unique = {repr(c): c for c in cases}
-        return [tuple(itertools.chain(*c)) for c in unique.values()][:count]
-
-    def is_default(n, v):
-        return all(value in DEFAULT.get(name, (value,)) for name, value in zip(n, v))
-
-    chosen = [[v for v in some if is_default(n, v)] or some for n, some in zip(names, values)]
-    cases = drawn(chosen, TESTS) + drawn(values, TESTS // 10)
-    cases = list({repr(c): c for c in cases}.values())
-    metafunc.parametrize(list(itertools.chain(*names)), cases)
-
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_call(item):
-    outcome = yield
-    error = outcome.excinfo and outcome.excinfo[1]
-    if isinstance(error, (kernelmint.KernelNotFound, kernelmint.BuildError)):
-        outcome.force_exception(pytest.skip.Exception(str(error).splitlines()[0]))
-"""
 FLAGS = ["-O3", "-std=c++17", "--use_fast_math", "--expt-relaxed-constexpr"]
 FLAGS += ["--expt-extended-lambda", *(f"-U__CUDA_NO_{what}__" for what in (
     "HALF_OPERATORS", "HALF_CONVERSIONS", "HALF2_OPERATORS", "BFLOAT16_CONVERSIONS",
@@ -95,36 +42,6 @@ SWITCHES = [f"-DFLASHATTENTION_DISABLE_{what}" for what in (
 KINDS = ((64, ""), (64, "_causal"), (128, "_causal"))  # head dimension, mask
 FILES = [f"flash_{way}_hdim{d}_bf16{mask}_sm80.cu" for way in ("bwd", "fwd") for d, mask in KINDS]
 WHOLE = "flash_fwd_hdim64_bf16_causal_sm80.cu"
-
-
-def upstream() -> Path:
-    """The archive that the specs pin."""
-    specs = importlib.resources.files(flash_attn_pack) / "_pack/kernel_specs/flash_attn/sm80.yaml"
-    if not specs.is_file():  # an editable install's are the project's
-        specs = Path(__file__).parent / "kernel_specs/flash_attn/sm80.yaml"
-    pin = yaml.safe_load(specs.read_text())["build"]["archives"]["upstream"]
-    return archives.folder(f"pypi:{pin['pypi']}=={pin['version']}", pin["sha256"])
-
-
-def run_upstreams_tests(tests: int, seed: int) -> bool:
-    """Its test file as it is, `tests` of each function's cases."""
-    folder = upstream()
-    with tempfile.TemporaryDirectory() as work:
-        package = Path(work) / "flash_attn"
-        package.mkdir()
-        package.joinpath("__init__.py").write_text(
-            PACKAGE.format(upstream=str(folder / "flash_attn"))
-        )
-        package.joinpath("flash_attn_interface.py").write_text(INTERFACE)
-        conftest = CONFTEST.replace("SEED", str(seed)).replace("TESTS", str(tests))
-        Path(work, "conftest.py").write_text(conftest)
-        Path(work, "test_flash_attn.py").write_bytes(
-            folder.joinpath("tests/test_flash_attn.py").read_bytes()
-        )
-        command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", work]
-        path = os.pathsep.join(filter(None, (work, os.environ.get("PYTHONPATH"))))
-        environment = {**os.environ, "PYTHONPATH": path}
-        return subprocess.run(command, env=environment, cwd=work, check=False).returncode == 0
 
 
 def inputs(batch: int, seqlen: int, heads: int, head_dim: int, dtype: torch.dtype) -> list:
@@ -361,11 +278,13 @@ def main() -> None:
         "upstream": compare_with_upstream,
         "compiled": compare_compiled,
         "bench": bench,
-        "tests": lambda: run_upstreams_tests(options.tests, options.seed),
+        "tests": lambda: subprocess.run(tests, check=False).returncode == 0,
         "verify": lambda: subprocess.run(verify, check=False).returncode == 0,
     }
     parser.add_argument("steps", nargs="*", default=list(asked), metavar="STEP")
     options = parser.parse_args()
+    tests = [sys.executable, str(Path(__file__).parent / "upstream_tests.py")]
+    tests += [f"--most={options.tests}", f"--seed={options.seed}"]
     if unknown := set(options.steps) - set(asked):
         parser.error(f"got {', '.join(sorted(unknown))}, expected some of {', '.join(asked)}")
     print(torch.cuda.get_device_name(), torch.__version__, flush=True)

@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 from kernelmint.tools import same_code
-from on_gpu import upstream
+from upstream_tests import upstream
 
 SPECS = Path(__file__).parent / "kernel_specs"
 FLAGS = ("-O3", "-std=c++17", "--use_fast_math")
