@@ -56,13 +56,12 @@ nb::object TorchMemory::empty_strided(const std::int64_t* shape, const std::int6
                              device.type == dlpack::kCuda ? cuda_ : cpu_, device.id, &made) == 0;
   }
   if (!is_made) return {};
+  // What wraps a handle copies it, whatever its name says: it is deleted here in any case.
   const auto capsule = nb::steal(PyCapsule_New(made, nullptr, nullptr));
-  if (!capsule.is_valid()) {
-    delete_(made);
-    throw nb::python_error();
-  }
   PyObject* const arguments[] = {capsule.ptr()};
-  auto tensor = nb::steal(PyObject_Vectorcall(wrap_.ptr(), arguments, 1, nullptr));  // takes it
+  auto tensor = nb::steal(
+      capsule.is_valid() ? PyObject_Vectorcall(wrap_.ptr(), arguments, 1, nullptr) : nullptr);
+  delete_(made);
   if (!tensor.is_valid()) throw nb::python_error();
   return tensor;
 }

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.profiler import profile
 
 import runtime
@@ -42,6 +43,14 @@ def test_outputs_are_tensors_as_torch_empty_makes_them(deterministic: bool) -> N
         assert (tensor._version, tensor.requires_grad, tensor.is_leaf) == (0, False, True)
         assert not tensor.is_inference()
         tensor.resize_(7).requires_grad_()
+
+
+def test_memory_is_freed_with_the_last_tensor(deterministic: bool) -> None:
+    tensors = call()
+    watched = [StorageWeakRef(tensor.untyped_storage()) for tensor in tensors]
+    assert not any(storage.expired() for storage in watched)
+    del tensors
+    assert all(storage.expired() for storage in watched)
 
 
 def test_outputs_in_inference_mode_are_inference_tensors(deterministic: bool) -> None:
