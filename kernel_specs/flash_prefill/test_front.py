@@ -76,6 +76,7 @@ def test_arguments_have_upstreams_names_and_order(name: str) -> None:
 def test_equal_lengths(queries: int, dtype: torch.dtype) -> None:
     """Few queries and many: two families, one function."""
     if on_gpu() and dtype == torch.float32:
+        # Tensor cores multiply 16 bits: the dtypes of sm80's and sm90a's specs are bf16 and fp16.
         pytest.skip("no kernel takes f32 on GPUs")
     q = random(2, queries, 4, 72, dtype=dtype)
     k, v = random(2, 50, 2, 72, dtype=dtype), random(2, 50, 2, 40, dtype=dtype)

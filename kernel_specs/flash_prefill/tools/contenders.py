@@ -7,9 +7,11 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import textwrap
 from collections.abc import Callable
 from typing import Any
 
+import click
 import torch
 from kernelmint.tools.bench.measure import Call
 from torch import Tensor
@@ -202,11 +204,19 @@ OTHERS: dict[str, Callable[[Operands], Call | None]] = {
 
 
 def contender(name: str, operands: Operands) -> Call | None:
-    """A call of that name; None if it is not there, or refuses."""
+    """A call of that name; None if it is not there, or refuses, which is said on stderr.
+
+    PyTorch's operators refuse by RuntimeError ("No available kernel", an argument that an older
+    schema lacks, a device without the operator, no memory left), its Python functions by
+    ValueError. What else is raised is an error of the call itself.
+    """
     try:
         call = OTHERS[name](operands)
         if call is not None:
             call()
-    except (RuntimeError, TypeError, ValueError, NotImplementedError):
-        return None  # "No available kernel", an argument it lacks
+    except (RuntimeError, ValueError) as error:
+        reason = textwrap.shorten(str(error), 160, placeholder=" ...")
+        problem = operands.problem
+        click.echo(f"{problem.group}, {problem.size}: {name} is left out: {reason}", err=True)
+        return None
     return call
