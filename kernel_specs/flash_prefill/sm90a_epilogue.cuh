@@ -9,8 +9,8 @@
 #include "flash_prefill/scores.cuh"
 #include "flash_prefill/sm90a_tile.cuh"
 #include "ptx/math.cuh"
+#include "ptx/shared_memory.cuh"
 #include "ptx/special_registers.cuh"
-#include "ptx/wgmma.cuh"
 #include "register_tile.cuh"
 
 namespace kernelmint::flash_prefill::sm90a {
@@ -164,8 +164,10 @@ class Epilogue {
       __syncwarp();
       Remake<Config>(args_, slot_).rows(tile.first_query + first_row_);
       // An instruction that takes whole warps. Without it ptxas holds that the loops above may
-      // leave the warp's threads apart, and pays for that in every step of the mainloop.
-      ptx::wgmma_fence();
+      // leave the warp's threads apart, and pays for that in every step of the mainloop. None of
+      // wgmma's: these take the whole warpgroup, whose other warps may not come here.
+      std::uint32_t unused[4];
+      ptx::ldmatrix_x4(unused, slot_);
     }
   }
 
