@@ -51,8 +51,8 @@ struct Alike {
   unsigned shares, units;
   unsigned units_of_share, units_left;  // units / shares, and the rest
   unsigned units_of_head;
-  // If shares are whole heads, they are dealt out like cards: what lies together is read at the
-  // same time, by neighbours. Else a share's heads follow each other.
+  // If shares are whole heads, more than two each, they are dealt out like cards: what lies
+  // together is read at the same time, by neighbours. Else a share's heads follow each other.
   bool is_dealt;
   int batches_on, heads_on;                             // from a head of a share to its next
   std::uint64_t by_shares, by_units_of_head, by_heads;  // reciprocals
@@ -205,7 +205,8 @@ bool make_list(Problem<typename Config::Args>& problem, std::int64_t batch) {
   alike.units_of_share = alike.units / alike.shares;
   alike.units_left = alike.units % alike.shares;
   alike.is_dealt = problem.row_blocks == 1 && alike.units_left == 0 &&
-                   alike.units_of_share % alike.units_of_head == 0;
+                   alike.units_of_share % alike.units_of_head == 0 &&
+                   alike.units_of_share > 2 * alike.units_of_head;
   const int heads_apart = alike.is_dealt ? static_cast<int>(alike.shares) : 1;
   alike.batches_on = heads_apart / problem.heads;
   alike.heads_on = heads_apart % problem.heads;

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
+import torch
 from click.testing import CliRunner, Result
-
-os.environ.setdefault("TRITON_INTERPRET", "1")  # before Triton is first imported
 
 from kernel_specs.hstu.tools.cases import CASES
 from kernel_specs.hstu.tools.compare import main
@@ -38,6 +36,9 @@ def test_the_output_has_the_form_that_was_described() -> None:
         assert line in result.output
 
 
+@pytest.mark.skipif(
+    torch.cuda.is_available(), reason="Triton compiles for the GPU in this process, not for the CPU"
+)
 def test_triton_agrees_with_pytorch_in_both_modes(tmp_path: Path) -> None:
     pytest.importorskip("triton")
     path = tmp_path / "found.json"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -10,8 +9,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-os.environ.setdefault("TRITON_INTERPRET", "1")  # before Triton is first imported
 
 import runtime
 from kernel_specs.hstu.block_sparse import reference
@@ -34,8 +31,11 @@ def triton_attention(*tensors: torch.Tensor, **options: Any) -> tuple[torch.Tens
     pytest.importorskip("triton")
     from kernel_specs.hstu.block_sparse import triton_kernels
 
-    o, lists = triton_kernels.block_sparse_attention(*tensors, **options, dot="ieee")
-    return o, lists
+    device = "cpu" if triton_kernels.INTERPRETED else "cuda"
+    o, lists = triton_kernels.block_sparse_attention(
+        *(tensor.to(device) for tensor in tensors), **options, dot="ieee"
+    )
+    return o.cpu(), lists.cpu()
 
 
 IMPLEMENTATIONS = pytest.mark.parametrize(

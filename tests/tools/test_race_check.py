@@ -74,7 +74,7 @@ def test_an_unknown_family_is_a_usage_error() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("family", CUDA_FAMILIES)
 def test_every_cuda_kernel_runs_its_cases(family, capsys) -> None:
-    kernels = [info for info in race_check.chosen([family], None) if info.available]
+    kernels = [info for info in race_check.chosen([family], None, None) if info.available]
     race_check.run_kernels(kernels)
     assert capsys.readouterr().out.split() == [info.key for info in kernels]
     assert torch.cuda.is_available()
