@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -42,9 +43,11 @@ from codegen import archives
 HERE = Path(__file__).resolve().parent
 HALF = [f"-U__CUDA_NO_{what}__" for what in (
     "HALF_OPERATORS", "HALF_CONVERSIONS", "HALF2_OPERATORS", "BFLOAT16_OPERATORS",
-    "BFLOAT16_CONVERSIONS", "BFLOAT162_OPERATORS",
+    "BFLOAT16_CONVERSIONS", "BFLOAT162_OPERATORS", "BFLOAT162_CONVERSIONS",
 )]  # fmt: skip
 _DEVICE = "cuda" if torch.version.cuda else "cpu"  # whose headers and libraries PyTorch has
+# What PyTorch's build adds to flags that name no standard.
+_STANDARD = re.findall(r"'(-std=c\+\+\d+)'", Path(cpp_extension.__file__).read_text())[-1]
 EXTENDED = ["--expt-relaxed-constexpr", "--expt-extended-lambda", "--use_fast_math"]
 
 
@@ -129,12 +132,13 @@ import torch
 import kernelmint
 specs, key, architecture = sys.argv[1:]
 load = time.perf_counter()
-kernelmint.build(specs, keys=[key], architectures=[architecture])
+has_gpu = torch.cuda.is_available()
+kernelmint.build(specs, keys=[key], architectures=None if has_gpu else [architecture])
 built = time.perf_counter()
 what = "not called: no GPU"
-if torch.cuda.is_available():
+if has_gpu:
     from kernelmint.tools.problem import cases_of, of_case
-    kernel = kernelmint.kernel(key, build=True)
+    kernel = kernelmint.kernel(key)
     problem = of_case(kernel.info, cases_of(kernel.info)[0], torch.device("cuda"))
     wrong = [d for d in problem.check(kernel) if not d.passed]
     torch.cuda.synchronize()
@@ -195,12 +199,12 @@ def compile_command(
     common = [*(f"-I{path}" for path in include), "-DTORCH_EXTENSION_NAME=upstream"]
     common += ["-DTORCH_API_INCLUDE_EXTENSION_H", "-w", "-c", str(folder / file), "-o", str(to)]
     if file.endswith(".cu"):
-        standard = [] if any(f.startswith("-std") for f in example.flags) else ["-std=c++17"]
+        standard = [] if any(f.startswith("-std") for f in example.flags) else [_STANDARD]
         default = [f for f in cpp_extension.COMMON_NVCC_FLAGS if f not in example.flags]
         flags = [*default, *example.flags, *standard, *(f for f in cpp if f.startswith("-D"))]
         flags += [f"-gencode=arch=compute_{architecture},code=sm_{architecture}"]
         return [os.environ.get("CUDACXX", "nvcc"), *flags, "-Xcompiler=-fPIC", *common]
-    return ["c++", *cpp, "-std=c++17", "-fPIC", *common]
+    return ["c++", *cpp, _STANDARD, "-fPIC", *common]
 
 
 def link_command(objects: Sequence[Path], to: Path) -> list[str]:
