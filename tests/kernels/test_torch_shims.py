@@ -63,6 +63,29 @@ def test_numbers_are_pytorchs(library, name) -> None:
     assert limits.tolist() == [info.tiny, info.max, info.min, info.eps, torch.inf, least]
 
 
+@pytest.mark.parametrize(
+    ("sizes", "strides", "excluded", "collapsed", "place"),
+    [
+        ([4, 5, 6], [30, 6, 1], -1, ([120], [1]), -1),
+        ([4, 5, 6], [30, 6, 1], 2, ([20, 6], [6, 1]), 1),
+        ([4, 5, 6], [30, 6, 1], 0, ([4, 30], [30, 1]), 0),
+        ([1, 5, 1], [9, 2, 7], -1, ([5], [2]), -1),
+        ([1, 5], [9, 2], 1, ([5], [2]), 0),
+        ([3, 1], [9, 2], 1, ([3, 1], [9, 2]), 1),
+        ([4, 5, 6], [0, 1, 0], -1, ([4, 5, 6], [0, 1, 0]), -1),  # as of expand
+        ([4, 5, 6], [0, 0, 1], -1, ([20, 6], [0, 1]), -1),
+        ([1, 1], [5, 3], -1, ([1], [1]), 0),
+    ],
+)
+def test_dimensions_that_lie_as_one_are_joined(
+    library, sizes, strides, excluded, collapsed, place
+) -> None:
+    dims = ctypes.c_int(len(sizes))
+    held = [(ctypes.c_int * len(sizes))(*numbers) for numbers in (sizes, strides)]
+    assert library.probe_collapse(ctypes.byref(dims), *held, excluded) == place
+    assert tuple(list(numbers[: dims.value]) for numbers in held) == collapsed
+
+
 def text(function, *arguments) -> str:
     buffer = ctypes.create_string_buffer(500)
     function(*arguments, buffer)

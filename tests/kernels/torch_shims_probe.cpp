@@ -4,6 +4,8 @@
 #include <c10/util/Exception.h>
 #include <c10/util/Half.h>
 
+#include <ATen/cuda/detail/TensorInfo.cuh>
+#include <algorithm>
 #include <cstring>
 #include <type_traits>
 
@@ -56,13 +58,21 @@ extern "C" void probe_check(int rows, char* text) {
   }
 }
 
+extern "C" int probe_collapse(int* dims, int* sizes, int* strides, int excluded) {
+  at::cuda::detail::TensorInfo<float, int> info(nullptr, *dims, sizes, strides);
+  const int place = info.collapseDims(excluded);
+  *dims = info.dims;
+  std::copy_n(info.sizes, info.dims, sizes);
+  std::copy_n(info.strides, info.dims, strides);
+  return place;
+}
+
 #if defined(__CUDACC__)
 #include <ATen/cuda/CUDAContext.h>
 #include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <c10/cuda/CUDAException.h>
 
 #include <ATen/cuda/detail/IndexUtils.cuh>
-#include <ATen/cuda/detail/TensorInfo.cuh>
 #include <ATen/cuda/detail/UnpackRaw.cuh>
 
 static_assert(std::is_convertible_v<at::Half, __half>);  // as an argument of atomicAdd

@@ -1,5 +1,6 @@
 // What the launches for GPUs share: upstream's kernels, as functions that kernels of a
 // configuration call, and the passes around them, which upstream leaves to PyTorch's operators.
+// Kernels take what upstream's take, in its order, and so are its machine code (same_code.py).
 #pragma once
 
 #include <ATen/cuda/detail/IndexUtils.cuh>
@@ -30,15 +31,34 @@ inline CudaLaunch one_thread_each(std::int64_t count) {
   return {.grid = {ceil_div(count, kThreads)}, .block = {kThreads}};
 }
 
-// An index as upstream's kernels take it, of the first dimensions of its view.
+// An index as upstream's kernels take it, of the first dimensions of its view; `kept` is one that
+// they read the extent of. Each dimension beyond the first costs them a division an element, so
+// what can be one dimension is.
 template <int kDims, class View>
-Info info_of(const View& view, const std::int64_t (&extents)[kDims]) {
+Info info_of(const View& view, const std::int64_t (&extents)[kDims], int kept = -1) {
   int sizes[kDims], strides[kDims];
   for (int i = 0; i < kDims; ++i) {
     sizes[i] = static_cast<int>(extents[i]);
     strides[i] = static_cast<int>(view.stride[i]);
   }
-  return Info(static_cast<std::int64_t*>(const_cast<void*>(view.data)), kDims, sizes, strides);
+  Info info(static_cast<std::int64_t*>(const_cast<void*>(view.data)), kDims, sizes, strides);
+  info.collapseDims(kept);
+  return info;
+}
+
+// The passes around a kernel: kEach elements a thread, a block's next to each other.
+constexpr int kEach = 4;
+
+inline CudaLaunch some_each_thread(std::int64_t count) {
+  return {.grid = {ceil_div(count, kEach * kThreads)}, .block = {kThreads}};
+}
+
+template <class Each>
+__device__ void for_some(std::int64_t count, const Each& each) {
+  const std::int64_t first = std::int64_t{blockIdx.x} * (kEach * kThreads) + threadIdx.x;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i)
+    if (first + i * kThreads < count) each(first + i * kThreads);
 }
 
 template <class Config>
@@ -50,22 +70,22 @@ constexpr bool has_arg() {
 template <class Config>
 __global__ void begin_result(const typename Config::Args args, std::int64_t size) {
   using T = element_t<typename Config::dtype>;
-  const std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (i >= size) return;
   T* result = args.result.template as<T>();
-  result[i] = args.initial.data != nullptr ? args.initial.template as<const T>()[i]
-                                           : Reducer<T, reduction_of<Config>()>::init();
-  if constexpr (has_arg<Config>()) args.arg.template as<std::int64_t>()[i] = args.E;
+  for_some(size, [&](std::int64_t i) {
+    result[i] = args.initial.data != nullptr ? args.initial.template as<const T>()[i]
+                                             : Reducer<T, reduction_of<Config>()>::init();
+    if constexpr (has_arg<Config>()) args.arg.template as<std::int64_t>()[i] = args.E;
+  });
 }
 
 // Afterwards: what is still as it was filled becomes 0.
 template <class Config>
 __global__ void end_result(const typename Config::Args args, std::int64_t size) {
   using T = element_t<typename Config::dtype>;
-  const std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (i >= size) return;
   T* result = args.result.template as<T>();
-  if (result[i] == Reducer<T, reduction_of<Config>()>::init()) result[i] = T(0);
+  for_some(size, [&](std::int64_t i) {
+    if (result[i] == Reducer<T, reduction_of<Config>()>::init()) result[i] = T(0);
+  });
 }
 
 }  // namespace kernelmint::torch_scatter

@@ -7,21 +7,16 @@ namespace kernelmint::torch_scatter {
 
 constexpr int kThreadsOfRow = 4;
 
-template <class Config>
-__global__ void __launch_bounds__(kThreads)
-    gather_csr_sm80(const typename Config::Args args, const Info indptr, std::size_t rows) {
-  using T = element_t<typename Config::dtype>;
-  gather_csr_kernel<T, kThreadsOfRow>(args.src.template as<const T>(), indptr,
-                                      args.result.template as<T>(), rows, args.E);
+template <class Config, class T = element_t<typename Config::dtype>>
+__global__ void gather_csr_sm80(const T* src, const Info indptr, T* result, std::size_t rows,
+                                std::size_t E) {
+  gather_csr_kernel<T, kThreadsOfRow>(src, indptr, result, rows, E);
 }
 
-template <class Config>
-__global__ void __launch_bounds__(kThreads)
-    gather_csr_broadcast_sm80(const typename Config::Args args, const Info indptr,
-                              std::size_t rows) {
-  using T = element_t<typename Config::dtype>;
-  gather_csr_broadcast_kernel<T>(args.src.template as<const T>(), indptr,
-                                 args.result.template as<T>(), rows, args.K, args.E);
+template <class Config, class T = element_t<typename Config::dtype>>
+__global__ void gather_csr_broadcast_sm80(const T* src, const Info indptr, T* result,
+                                          std::size_t rows, std::size_t K, std::size_t E) {
+  gather_csr_broadcast_kernel<T>(src, indptr, result, rows, K, E);
 }
 
 }  // namespace kernelmint::torch_scatter
@@ -31,9 +26,12 @@ namespace kernelmint {
 template <class Config, class Isa>
 LaunchResult launch(const void* pointer, const LaunchContext& context) {
   using namespace torch_scatter;
+  using T = element_t<typename Config::dtype>;
   const auto& args = *static_cast<const typename Config::Args*>(pointer);
+  const auto* src = args.src.template as<const T>();
+  auto* result = args.result.template as<T>();
   const std::int64_t extents[] = {args.B, args.P};
-  const Info indptr = info_of(args.indptr, extents);
+  const Info indptr = info_of(args.indptr, extents, 1);
   const std::size_t rows = args.B * args.N;
   if (args.zeroed) {
     const DeviceScope device(context.device);
@@ -46,9 +44,9 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
   if (rows == 0) return {};
   if (args.K == 1)
     return launch_cuda<&gather_csr_sm80<Config>>(one_thread_each(kThreadsOfRow * rows), context,
-                                                 args, indptr, rows);
+                                                 src, indptr, result, rows, args.E);
   return launch_cuda<&gather_csr_broadcast_sm80<Config>>(one_thread_each(rows * args.K), context,
-                                                         args, indptr, rows);
+                                                         src, indptr, result, rows, args.K, args.E);
 }
 
 }  // namespace kernelmint

@@ -6,41 +6,37 @@
 
 namespace kernelmint::torch_scatter {
 
-template <class Config>
-__global__ void __launch_bounds__(kThreads)
-    segment_coo_sm80(const typename Config::Args args, const Info index) {
-  using T = element_t<typename Config::dtype>;
-  segment_coo_kernel<T, reduction_of<Config>(), true>(args.src.template as<const T>(), index,
-                                                      args.result.template as<T>(), args.B * args.E,
-                                                      args.N);
+template <class Config, class T = element_t<typename Config::dtype>>
+__global__ void segment_coo_sm80(const T* src, const Info index, T* result, std::size_t E,
+                                 std::size_t N) {
+  segment_coo_kernel<T, reduction_of<Config>(), true>(src, index, result, E, N);
 }
 
 // kIndices of the index a thread.
-template <class Config, int kIndices>
-__global__ void __launch_bounds__(kThreads)
-    segment_coo_broadcast_sm80(const typename Config::Args args, const Info index) {
-  using T = element_t<typename Config::dtype>;
-  segment_coo_broadcast_kernel<T, reduction_of<Config>(), kIndices>(
-      args.src.template as<const T>(), index, args.result.template as<T>(), args.B * args.E, args.K,
-      args.N);
+template <class Config, int kIndices, class T = element_t<typename Config::dtype>>
+__global__ void segment_coo_broadcast_sm80(const T* src, const Info index, T* result, std::size_t E,
+                                           std::size_t K, std::size_t N) {
+  segment_coo_broadcast_kernel<T, reduction_of<Config>(), kIndices>(src, index, result, E, K, N);
 }
 
-template <class Config>
-__global__ void __launch_bounds__(kThreads)
-    segment_coo_arg_sm80(const typename Config::Args args, const Info index) {
-  using T = element_t<typename Config::dtype>;
-  segment_coo_arg_broadcast_kernel<T>(
-      args.src.template as<const T>(), index, args.result.template as<T>(),
-      args.arg.template as<std::int64_t>(), args.B * args.E, args.K, args.N);
+template <class Config, class T = element_t<typename Config::dtype>>
+__global__ void segment_coo_arg_sm80(const T* src, const Info index, T* result, std::int64_t* arg,
+                                     std::size_t E, std::size_t N) {
+  segment_coo_arg_kernel<T>(src, index, result, arg, E, N);
 }
 
-// How many values a row has, in upstream's dtype: that of src.
-template <class Config>
-__global__ void __launch_bounds__(kThreads)
-    count_coo_sm80(const typename Config::Args args, const Info index,
-                   element_t<typename Config::dtype>* counts) {
-  using T = element_t<typename Config::dtype>;
-  segment_coo_kernel<T, SUM, false>(nullptr, index, counts, args.B * args.E, args.N);
+template <class Config, class T = element_t<typename Config::dtype>>
+__global__ void segment_coo_arg_broadcast_sm80(const T* src, const Info index, T* result,
+                                               std::int64_t* arg, std::size_t E, std::size_t K,
+                                               std::size_t N) {
+  segment_coo_arg_broadcast_kernel<T>(src, index, result, arg, E, K, N);
+}
+
+// How many values a row has, in upstream's dtype: that of src, which is not read.
+template <class Config, class T = element_t<typename Config::dtype>>
+__global__ void count_coo_sm80(const T* src, const Info index, T* counts, std::size_t E,
+                               std::size_t N) {
+  segment_coo_kernel<T, SUM, false>(src, index, counts, E, N);
 }
 
 template <class Config>
@@ -63,10 +59,12 @@ __global__ void __launch_bounds__(kThreads)
 template <class Config, int kIndices>
 LaunchResult launch_broadcast(const typename Config::Args& args, const LaunchContext& context,
                               const Info& index) {
+  using T = element_t<typename Config::dtype>;
   return launch_cuda<&segment_coo_broadcast_sm80<Config, kIndices>>(
       {.grid = {ceil_div(args.B * ceil_div(args.E, kIndices), 8), ceil_div(args.K, 32)},
        .block = {32, 8}},
-      context, args, index);
+      context, args.src.template as<const T>(), index, args.result.template as<T>(),
+      args.B * args.E, args.K, args.N);
 }
 
 }  // namespace kernelmint::torch_scatter
@@ -78,17 +76,20 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
   using namespace torch_scatter;
   using T = element_t<typename Config::dtype>;
   const auto& args = *static_cast<const typename Config::Args*>(pointer);
-  const std::int64_t size = args.B * args.N * args.K;
+  const auto* src = args.src.template as<const T>();
+  auto* result = args.result.template as<T>();
+  const std::int64_t size = args.B * args.N * args.K, indices = args.B * args.E;
+  const std::int64_t extents[] = {args.B, args.E};
+  const Info index = info_of(args.index, extents, 1);
   LaunchResult done =
-      launch_cuda<&begin_result<Config>>(one_thread_each(size), context, args, size);
+      launch_cuda<&begin_result<Config>>(some_each_thread(size), context, args, size);
   if (done.error != nullptr) return done;
   if (args.E > 0) {
-    const std::int64_t extents[] = {args.B, args.E};
-    const Info index = info_of(args.index, extents);
-    const CudaLaunch each = one_thread_each(args.B * args.E);
+    const CudaLaunch each = one_thread_each(indices);
     const float average = static_cast<float>(args.E) / static_cast<float>(args.N);
     if (args.K == 1)
-      done = launch_cuda<&segment_coo_sm80<Config>>(each, context, args, index);
+      done = launch_cuda<&segment_coo_sm80<Config>>(each, context, src, index, result, indices,
+                                                    args.N);
     else if (average <= 8)
       done = launch_broadcast<Config, 4>(args, context, index);
     else if (average <= 16)
@@ -107,8 +108,8 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
       const auto stream = static_cast<cudaStream_t>(context.stream);
       if (cudaMemsetAsync(counts.data, 0, bytes, stream) != cudaSuccess)
         return {"the counts cannot be set to zero"};
-      done = launch_cuda<&count_coo_sm80<Config>>(each, context, args, index,
-                                                  static_cast<T*>(counts.data));
+      done = launch_cuda<&count_coo_sm80<Config>>(each, context, src, index,
+                                                  static_cast<T*>(counts.data), indices, args.N);
       if (done.error != nullptr) return done;
       return launch_cuda<&divide_coo_sm80<Config>>(one_thread_each(size), context, args,
                                                    static_cast<T*>(counts.data));
@@ -116,11 +117,15 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
   }
   if constexpr (has_arg<Config>()) {
     if (args.initial.data == nullptr)
-      done = launch_cuda<&end_result<Config>>(one_thread_each(size), context, args, size);
+      done = launch_cuda<&end_result<Config>>(some_each_thread(size), context, args, size);
     if (done.error != nullptr || args.E == 0) return done;
-    const std::int64_t extents[] = {args.B, args.E};
-    return launch_cuda<&segment_coo_arg_sm80<Config>>(one_thread_each(args.B * args.E * args.K),
-                                                      context, args, info_of(args.index, extents));
+    auto* arg = args.arg.template as<std::int64_t>();
+    const CudaLaunch each = one_thread_each(indices * args.K);
+    if (args.K == 1)
+      return launch_cuda<&segment_coo_arg_sm80<Config>>(each, context, src, index, result, arg,
+                                                        indices, args.N);
+    return launch_cuda<&segment_coo_arg_broadcast_sm80<Config>>(each, context, src, index, result,
+                                                                arg, indices, args.K, args.N);
   }
   return done;
 }

@@ -18,6 +18,27 @@ struct TensorInfo {
     for (int i = 0; i < dims; ++i) strides[i] = from_strides[i];
   }
 
+  // Leaves out dimensions of extent 1 and joins those that lie as one, but for dimension
+  // `excluded`; its new place, -1 of none, 0 of a point.
+  int collapseDims(int excluded = -1) {
+    int kept = 0, place = -1;
+    for (int i = 0; i < dims; ++i) {
+      const Index size = sizes[i], stride = strides[i];
+      if (i != excluded && size == 1) continue;
+      const bool is_joined =
+          i != excluded && kept > 0 && kept - 1 != place && strides[kept - 1] == size * stride;
+      if (is_joined)
+        sizes[kept - 1] *= size;
+      else
+        sizes[kept++] = size;
+      strides[kept - 1] = stride;
+      if (i == excluded) place = kept - 1;
+    }
+    if (kept == 0) place = 0, kept = 1, sizes[0] = strides[0] = 1;
+    dims = kept;
+    return place;
+  }
+
   T* data = nullptr;
   Index sizes[MAX_TENSORINFO_DIMS];
   Index strides[MAX_TENSORINFO_DIMS];
