@@ -45,7 +45,8 @@ class Front:
         flags: parameters whose values callers pass, and their defaults; None, if it is the default,
             leaves one open. `target` is that of the kernels.
         permuted: the other layout: dimension i of what callers have as `name` is the dimension
-            `permuted[name][i]` of the spec's.
+            `permuted[name][i]` of the spec's. Those of the spec's that are in none are of extent
+            1: `{"x": (1,)}` takes an x [E] as [1, E, 1].
     """
 
     def __init__(
@@ -167,14 +168,30 @@ class Front:
             return tensor
         tensors.extents(said, tensor, len(order))
         try:
-            return tensor.permute([order.index(i) for i in range(len(order))])
+            tensor = tensor.permute([order.index(i) for i in sorted(order)])
+            for i in range(_rank(self._family, name)):
+                if i not in order:
+                    tensor = tensor.unsqueeze(i)
+            return tensor
         except (RuntimeError, TypeError) as error:  # without memory, or a subclass that cannot
             reason = str(error).partition("\n")[0]
             raise InvalidArgument(f"{said}: cannot be read in this layout: {reason}") from None
 
     def _as_caller(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         order = self._permuted.get(name)
-        return tensor if order is None else tensor.permute(order)
+        if order is None:
+            return tensor
+        for i in reversed(range(tensor.dim())):
+            if i in order:
+                continue
+            if tensor.shape[i] != 1:
+                raise InvalidArgument(
+                    f"{self._family}: {name} has {tensor.shape[i]} in dimension {i}, which this "
+                    "layout leaves out"
+                )
+            tensor = tensor.squeeze(i)
+        kept = sorted(order)
+        return tensor.permute([kept.index(i) for i in order])
 
     def _asked(
         self,
@@ -286,7 +303,10 @@ class Front:
         outputs = _optional_outputs(self._family)
         requested = [i for i, name in enumerate(outputs) if name in deciding]
         places = {tensor.name: i for i, tensor in enumerate(family.tensors)}
-        orders = {places[name]: order for name, order in self._permuted.items()}
+        orders = {
+            places[name]: (order, _rank(self._family, name))
+            for name, order in self._permuted.items()
+        }
         return inputs, scalars, requested, orders
 
 
@@ -337,6 +357,12 @@ def _optional_outputs(family: str) -> tuple[str, ...]:
 @traced_as_constant
 def _place(family: str, name: str) -> int:
     return [tensor.name for tensor in manifest.family(family).inputs].index(name)
+
+
+@traced_as_constant
+def _rank(family: str, name: str) -> int:
+    """A tensor's, in the spec."""
+    return next(len(t.dims) for t in manifest.family(family).tensors if t.name == name)
 
 
 @traced_as_constant

@@ -1,8 +1,8 @@
 """This pack beside upstream's own build, on one device: results bit for bit, and times.
 
-    python compare.py [--device cuda] [--no-times]      with torch_scatter installed, too
+    python compare.py [--device cuda] [--no-times] [--dtypes float …] [--only gather …]
 
-Results are compared over random inputs, all functions, reductions and dtypes, and their gradients.
+with torch_scatter installed, too, or what upstream_build.py makes of it on PYTHONPATH. Results are compared over random inputs, all functions, reductions and dtypes, and their gradients.
 On a GPU atomics have no order, so inputs are drawn there that have one result in any: sums of small
 integers, products of powers of two, and no two equal values along what is reduced.
 """
@@ -13,13 +13,15 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import scatter_pack
 import torch
 import torch_scatter
 
-DTYPES = [torch.half, torch.bfloat16, torch.float, torch.double, torch.int, torch.long]
+DTYPES = ["half", "bfloat16", "float", "double", "int", "long"]
+CALLS = 20  # in a graph
 
 
 def random_case(seed: int, dtype: torch.dtype, device: str) -> dict[str, torch.Tensor]:
@@ -89,6 +91,11 @@ def calls(module: Any, case: dict[str, torch.Tensor]) -> dict[str, Callable[[], 
     return found
 
 
+def named(calls: dict[str, Callable[[], Any]], only: list[str]) -> list[str]:
+    """The functions whose names have one of the words; all, if there are none."""
+    return [name for name in calls if not only or any(word in name for word in only)]
+
+
 def difference(name: str, ours: Any, theirs: Any) -> str | None:
     """What differs, if anything does."""
     pairs = zip(ours, theirs, strict=True) if isinstance(ours, tuple) else [(ours, theirs)]
@@ -114,14 +121,14 @@ def gradient(name: str, call: Callable[[], Any], case: dict[str, torch.Tensor]) 
     return of_leaf
 
 
-def compare(device: str) -> int:
+def compare(device: str, dtypes: list[str], only: list[str]) -> int:
     """Prints what differs, and how many results were compared; the number that differ."""
     counted, wrong = 0, 0
-    for dtype in DTYPES:
+    for dtype in (getattr(torch, name) for name in dtypes):
         for seed in range(24):
             case = random_case(seed, dtype, device)
             ours, theirs = calls(scatter_pack, case), calls(torch_scatter, case)
-            for name in ours:
+            for name in named(ours, only):
                 pairs = [(name, ours[name](), theirs[name]())]
                 if dtype.is_floating_point:
                     both = (gradient(name, calls[name], case) for calls in (ours, theirs))
@@ -152,7 +159,8 @@ def of_host(call: Callable[[], Any], times: int = 100) -> float:
 
 
 def on_gpu(call: Callable[[], Any]) -> float:
-    """Seconds of a call on the GPU, which finds all of it in its queue."""
+    """Seconds of a call on the GPU, which finds all of it in its queue; but for what waits for the
+    GPU, whose host's time after that counts."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda._sleep(1_000_000)  # half a millisecond, in which the host gets ahead
     start.record()
@@ -162,9 +170,46 @@ def on_gpu(call: Callable[[], Any]) -> float:
     return start.elapsed_time(end) / 1e3
 
 
-def times(device: str) -> None:
-    """A table: microseconds of a call on 8 values, and of large inputs, in turns, the least. With a
-    GPU, the first are the host's, the others the GPU's."""
+def in_graph(call: Callable[[], Any]) -> Callable[[], float]:
+    """What gives a call's seconds on the GPU alone: of many behind each other in a graph."""
+    call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(CALLS):
+            call()
+    return lambda: on_gpu(graph.replay) / CALLS
+
+
+def without_waiting(case: dict[str, torch.Tensor]) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    """gather_csr, ours and upstream's, with a result whose extent no one asks the GPU for."""
+    values, indptr, E = case["values"], case["indptr"], case["src"].shape[0]
+    out, rank = torch.empty_like(case["src"]), values.dim()
+    call = scatter_pack.segment._GATHER_CSR[rank]
+    return (
+        lambda: call((values, indptr), (E, False), (), None, (), True),
+        lambda: torch_scatter.gather_csr(values, indptr, out),
+    )
+
+
+def timed(what: str, measured: list[Callable[[], float]], repeat: int) -> None:
+    """A line: ours and upstream's, in turns."""
+    both: list[list[float]] = [[], []]
+    for _ in range(repeat):
+        for found, measure in zip(both, measured, strict=True):
+            found.append(measure() * 1e6)
+    (ours, theirs), medians = map(min, both), map(statistics.median, both)
+    print(
+        f"{what:55} ours {ours:9.2f} us, upstream {theirs:9.2f} us, {ours / theirs:.3f} (medians "
+        "{:.2f}, {:.2f})".format(*medians),
+        flush=True,
+    )
+
+
+def times(device: str, only: list[str]) -> None:
+    """A table: microseconds of a call on 8 values, and of large inputs, the least. With a GPU, the
+    first are the host's; of the others, what the GPU's kernels take; and of gather_csr, which asks
+    the GPU for an extent, a whole call as well."""
     for elements, rows, columns, repeat in ((8, 4, 1, 2000), (1_000_000, 50_000, 1, 15),
                                             (200_000, 10_000, 64, 15)):  # fmt: skip
         src = (
@@ -183,26 +228,26 @@ def times(device: str) -> None:
         case["any"] = case["any"].expand_as(src)
         case = {name: tensor.to(device) for name, tensor in case.items()}
         ours, theirs = calls(scatter_pack, case), calls(torch_scatter, case)
-        for name in ours:
-            both: list[list[float]] = [[], []]
-            measured = seconds if device == "cpu" else on_gpu if elements > 8 else of_host
-            for _ in range(repeat if measured is not of_host else 10):
-                for found, call in zip(both, (ours[name], theirs[name]), strict=True):
-                    found.append(measured(call))
-            least = [min(found) * 1e6 for found in both]
-            medians = [statistics.median(found) * 1e6 for found in both]
-            print(
-                f"{elements} x {columns} -> {rows}  {name:18} ours {least[0]:10.1f} us, upstream "
-                f"{least[1]:10.1f} us (medians {medians[0]:.1f}, {medians[1]:.1f})"
-            )
+        for name in named(ours, only):
+            what, both = f"{elements} x {columns} -> {rows}  {name}", (ours[name], theirs[name])
+            if device == "cpu" or elements == 8:
+                one, turns = (seconds, repeat) if device == "cpu" else (of_host, 20)
+                timed(f"{what}, host", [partial(one, call) for call in both], turns)
+                continue
+            if name == "gather_csr":
+                timed(f"{what}, whole call", [partial(on_gpu, call) for call in both], 30)
+                both = without_waiting(case)
+            timed(f"{what}, GPU", [in_graph(call) for call in both], 30)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--no-times", action="store_true")
+    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=DTYPES)
+    parser.add_argument("--only", nargs="+", default=[], help="functions with a word in their name")
     options = parser.parse_args()
-    wrong = compare(options.device)
+    wrong = compare(options.device, options.dtypes, options.only)
     if not options.no_times:
-        times(options.device)
+        times(options.device, options.only)
     raise SystemExit(1 if wrong else 0)

@@ -45,17 +45,22 @@ class Profiled {
 
 }  // namespace
 
-void DimensionOrder::apply(TensorInfo& tensor) const {
-  if (rank == 0 || tensor.rank != rank) return;
+bool DimensionOrder::apply(TensorInfo& tensor) const {
+  if (rank == 0) return true;
+  if (tensor.rank != rank) return false;
   std::int64_t shape[kMaxRank], strides[kMaxRank];
+  std::fill_n(shape, kernel_rank, 1);
+  std::fill_n(strides, kernel_rank, 1);
   for (int i = 0; i < rank; ++i) {
     shape[dims[i]] = tensor.shape[i];
     strides[dims[i]] = tensor.strides[i];
   }
-  std::copy_n(shape, rank, tensor.shape_storage);
-  std::copy_n(strides, rank, tensor.strides_storage);
+  std::copy_n(shape, kernel_rank, tensor.shape_storage);
+  std::copy_n(strides, kernel_rank, tensor.strides_storage);
   tensor.shape = tensor.shape_storage;
   tensor.strides = tensor.strides_storage;
+  tensor.rank = kernel_rank;
+  return true;
 }
 
 Kernel::Kernel(const FamilyEntry& family, const TargetEntry& target, const KernelEntry& entry,
@@ -179,12 +184,18 @@ void Kernel::allocate(Call& call, int index, const std::int64_t* shape) {
     strides[inner[i]] = step;
     step *= std::max<std::int64_t>(shape[inner[i]], 1);
   }
-  for (int i = 0; i < rank; ++i) {
+  const int num_dims = is_permuted ? order->rank : rank;
+  for (int i = 0; i < num_dims; ++i) {
     const int dim = is_permuted ? order->dims[i] : i;
     sizes[i] = shape[dim];
     steps[i] = strides[dim];
   }
-  call.owned[index] = call.torch.empty_strided(sizes, steps, rank, dtypes_[index], call.device());
+  for (int dim = 0; num_dims < rank && dim < rank; ++dim)
+    if (shape[dim] != 1 && std::count(order->dims, order->dims + num_dims, dim) == 0)
+      throw InvalidArgument(text(entry_.key, ": the output ", name, " would have ", shape[dim],
+                                 " in dimension ", dim, ", which this layout leaves out"));
+  call.owned[index] =
+      call.torch.empty_strided(sizes, steps, num_dims, dtypes_[index], call.device());
   call.torch.read(call.owned[index].ptr(), name, call.tensors[index]);
   if (is_permuted) order->apply(call.tensors[index]);
 }

@@ -12,12 +12,14 @@
 namespace kernelmint {
 
 // How the dimensions of a tensor lie that a caller has otherwise than the kernel: its dimension i
-// is the kernel's dims[i]. A rank of 0: as the kernel has them.
+// is the kernel's dims[i]; what the kernel has beside them is of extent 1. A rank of 0: as the
+// kernel has them.
 struct DimensionOrder {
-  int rank = 0;
+  int rank = 0, kernel_rank = 0;
   int dims[kMaxRank];
 
-  void apply(TensorInfo& tensor) const;  // from the caller's dimensions to the kernel's
+  // From the caller's dimensions to the kernel's; whether the tensor has the caller's rank.
+  bool apply(TensorInfo& tensor) const;
 };
 
 class Kernel {

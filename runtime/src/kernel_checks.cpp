@@ -271,7 +271,9 @@ void Kernel::check_output(Call& call, int index, const std::int64_t* shape, PyOb
   const TensorArgument& argument = given_outputs_[index];
   TensorInfo& tensor = call.tensors[index];
   call.torch.read(object, argument.name, tensor);
-  if (call.orders != nullptr) call.orders[index].apply(tensor);
+  if (call.orders != nullptr && !call.orders[index].apply(tensor))
+    throw InvalidArgument(text(argument.name, ": got shape ", shape_of(object), ", expected ",
+                               call.orders[index].rank, " dimensions"));
   check_dtype(argument, tensor, dtypes_[index]);
   check_device(call, argument, tensor);
   if (tensor.rank != argument.rank || !std::equal(shape, shape + argument.rank, tensor.shape))

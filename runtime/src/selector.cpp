@@ -65,8 +65,10 @@ void Selector::watch() {
     throw nb::value_error("a choice depends on more values than a selector compares");
   for (const auto& [tensor, order] : nb::borrow<nb::dict>(found[3])) {
     DimensionOrder& known = orders_[nb::cast<int>(tensor)];
-    known.rank = static_cast<int>(nb::len(order));
-    for (int i = 0; i < known.rank; ++i) known.dims[i] = nb::cast<int>(order[i]);
+    const std::vector<int> dims = numbers(order[0]);
+    known.rank = static_cast<int>(dims.size());
+    known.kernel_rank = nb::cast<int>(order[1]);
+    std::copy(dims.begin(), dims.end(), known.dims);
   }
   is_watching_ = true;
 }
@@ -94,8 +96,8 @@ bool Selector::read(Kernel::Call& call, Key& key, nb::handle inputs) const {
     } catch (const InvalidArgument&) {
       return false;
     }
+    if (call.orders != nullptr && !call.orders[input.tensor].apply(tensor)) return false;
     if (tensor.rank != input.rank || tensor.dtype == kUnknownDtype) return false;
-    if (call.orders != nullptr) call.orders[input.tensor].apply(tensor);
     if (!has_device && !input.is_on_host) {
       has_device = true;
       key.add(tensor.device.type);

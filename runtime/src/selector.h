@@ -23,8 +23,8 @@ class Selector {
   //   input is (index among the family's tensors, rank, is optional, is on the host, whether its
   //   dtype counts, the dimensions whose extents count, those whose strides do, the bytes of which
   //   counts whether its address and its strides, but those of 1, are multiples). The other layout
-  //   names tensors: {index: order}, where dimension i of what is passed is the kernel's dimension
-  //   order[i];
+  //   names tensors: {index: (order, rank)}, where dimension i of what is passed is the kernel's
+  //   dimension order[i], of as many as `rank`;
   // - find(inputs, scalars, requested, flags, permuted): the kernel for what was not seen before;
   // - otherwise(...), with the arguments of call(): what is not a plain call: the tensors are not
   //   plain, something records the call, or arguments are wrong.

@@ -134,6 +134,63 @@ def test_a_gradient_is_given_however_often_it_was_called_before(layout):
     torch.testing.assert_close(parameter.grad, expected, atol=1e-5, rtol=1e-4)
 
 
+@pytest.fixture
+def one_sequence():
+    """flash_forward for q [Sq, H, D] and the like: a layout that leaves out the batch."""
+    dims = {**dict.fromkeys(("q", "k", "v", "o"), (1, 2, 3)), "lse": (1, 2)}
+    front = Front("flash_forward", lambda D: {"d_head": D}, flags={"causal": False}, permuted=dims)
+
+    def call(q, k, v, out=None):
+        return front((q, k, v), (None,), (True,), out, (True,), True)
+
+    return call
+
+
+def test_a_layout_may_leave_out_dimensions(one_sequence):
+    q, k, v = (tensor.transpose(1, 2) for tensor in qkv())
+    expected = [part[0] for part in attention(q, k, v, causal=True, return_lse=True)]
+    q, k, v = (tensor[0] for tensor in (q, k, v))
+    for _ in range(2):  # the second call finds its kernel in the extension
+        for got, want in zip(one_sequence(q, k, v), expected, strict=True):
+            assert got.shape == want.shape
+            assert torch.equal(got, want)
+    out = tuple(torch.full_like(part, torch.nan) for part in expected)
+    assert one_sequence(q, k, v, out)[0] is out[0]
+    assert torch.equal(out[0], expected[0])
+    assert torch.equal(out[1], expected[1])
+    compiled = torch.compile(one_sequence, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(q, k, v)[0], expected[0])
+
+
+def test_a_layout_that_leaves_out_dimensions_has_gradients(one_sequence):
+    q, k, v = (tensor[0].requires_grad_() for tensor in qkv())
+    gradients = []
+    for call in (one_sequence, lambda *a: attention(*(x[None] for x in a), causal=True)):
+        found = call(q, k, v)
+        result = found[0] if isinstance(found, tuple) else found
+        gradients.append(torch.autograd.grad(result.square().sum(), (q, k, v)))
+    for got, want in zip(*gradients, strict=True):
+        assert torch.equal(got, want)
+
+
+def test_what_does_not_suit_a_layout_that_leaves_out_dimensions_is_refused(one_sequence):
+    q, k, v = (tensor[0] for tensor in qkv())
+    good = one_sequence(q, k, v)
+    with pytest.raises(runtime.InvalidArgument, match=r"q: got shape .* 3 dimensions"):
+        one_sequence(q[None], k, v)
+    with pytest.raises(runtime.InvalidArgument, match=r"out \(o\): got shape .* 3 dimensions"):
+        one_sequence(q, k, v, (good[0][None].clone(), good[1].clone()))
+    batches = Front(
+        "flash_forward",
+        lambda D: {"d_head": D},
+        flags={"causal": False},
+        permuted={"o": (1, 2, 3)},
+    )
+    for _ in range(2):
+        with pytest.raises(runtime.InvalidArgument, match=r"2 in dimension 0, which .* leaves out"):
+            batches(qkv(batch=2), (None,), (False,), None, (False,), True)
+
+
 def test_what_was_found_is_forgotten_when_packs_change(counted):
     attention(*qkv())
     before = len(counted)

@@ -1,14 +1,36 @@
 """Tensors of any rank as the kernels have them: [B, E, K], which is all before a dimension, it, and
-all behind it; and back. One dimension alone, as most have, is told apart: each step in Python takes
-as long as a small kernel."""
+all behind it; and back. Vectors and rows along the first dimension, which most calls have, are
+taken as they are: a view that is made in Python takes a third of a small kernel's call."""
+
+from typing import Any
 
 from torch import Tensor
+
+from runtime.front import Front
+
+
+def by_rank(
+    family: str, index: str, *tensors: str, rows: tuple[int, ...] = (1,), **flags: Any
+) -> dict[int, Front]:
+    """What calls a family along the first dimension of `tensors` of rank 1 and 2, as its other
+    layout.
+
+    Args:
+        family: its name.
+        index: its index or pointers, a vector.
+        tensors: its others.
+        rows: the dimensions of the index beside tensors of rank 2, as the kernels have them.
+        flags: the family's.
+    """
+    vectors, matrices = (dict.fromkeys(tensors, dims) for dims in ((1,), (1, 2)))
+    return {
+        1: Front(family, flags=flags, permuted={index: (1,), **vectors}),
+        2: Front(family, flags=flags, permuted={index: rows, **matrices}),
+    }
 
 
 def folded(tensor: Tensor, dim: int) -> Tensor:
     """A tensor as [B, E, K] around its dimension `dim`."""
-    if tensor.dim() == 1:
-        return tensor.reshape(1, -1, 1)
     before, behind = tensor.shape[:dim].numel(), tensor.shape[dim + 1 :].numel()
     return tensor.reshape(before, tensor.shape[dim], behind)
 
@@ -36,20 +58,26 @@ def extent_of(index: Tensor, out: Tensor | None, dim: int, dim_size: int | None)
 
 def unfolded(folded: Tensor, like: Tensor, dim: int) -> Tensor:
     """[B, N, K] with the other dimensions of `like`."""
-    if like.dim() == 1:
-        return folded.reshape(-1)
     return folded.reshape(*like.shape[:dim], folded.shape[1], *like.shape[dim + 1 :])
 
 
 def reduced(
     found: Tensor | tuple[Tensor, Tensor], index: Tensor, src: Tensor, dim: int, out: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """What a kernel found, with the other dimensions of src: the result, in `out` if it is given,
-    and where its values are; the index, which nothing reads, if it does not say."""
+    """What a kernel found, with the other dimensions of src; see `of_found`."""
     if isinstance(found, Tensor):
-        return written(out, unfolded(found, src, dim)), index
+        return of_found(unfolded(found, src, dim), index, out)
     result, arg = found
-    return written(out, unfolded(result, src, dim)), unfolded(arg, src, dim)
+    return of_found((unfolded(result, src, dim), unfolded(arg, src, dim)), index, out)
+
+
+def of_found(
+    found: Tensor | tuple[Tensor, Tensor], index: Tensor, out: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """The result, in `out` if it is given, and where its values are; the index, which nothing
+    reads, if a kernel does not say."""
+    result, arg = (found, index) if isinstance(found, Tensor) else found
+    return written(out, result), arg
 
 
 def broadcast(index: Tensor, src: Tensor, dim: int) -> Tensor:

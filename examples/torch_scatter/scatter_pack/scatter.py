@@ -5,7 +5,11 @@ import torch
 from torch import Tensor
 
 import kernelmint
-from scatter_pack.layout import broadcast, extent_of, folded, reduced
+from scatter_pack.layout import broadcast, by_rank, extent_of, folded, of_found, reduced
+
+_SCATTER = by_rank(
+    "torch_scatter_scatter", "index", "src", "initial", "result", "arg", rows=(1, 2), reduce="mul"
+)
 
 
 @torch.jit.ignore
@@ -13,13 +17,18 @@ def _scatter(
     src: Tensor, index: Tensor, dim: int, out: Tensor | None, dim_size: int | None, reduce: str
 ) -> tuple[Tensor, Tensor]:
     dim = dim if dim >= 0 else src.dim() + dim
+    extent, has_arg = extent_of(index, out, dim, dim_size), reduce != "mul"
+    if dim == 0 and (call := _SCATTER.get(src.dim())) is not None:
+        initial = None if out is None else out.detach().clone().contiguous()
+        inputs = src.contiguous(), broadcast(index, src, dim), initial
+        return of_found(call(inputs, (extent,), (has_arg,), None, (reduce,), True), index, out)
     found = kernelmint.torch_scatter_scatter(
         folded(src, dim).contiguous(),
         folded(broadcast(index, src, dim), dim),
         None if out is None else folded(out.detach().clone(), dim).contiguous(),
-        N=extent_of(index, out, dim, dim_size),
+        N=extent,
         reduce=reduce,
-        return_arg=reduce != "mul",
+        return_arg=has_arg,
     )
     return reduced(found, index, src, dim, out)
 

@@ -7,14 +7,33 @@ import torch
 from torch import Tensor
 
 import kernelmint
-from scatter_pack.layout import extent_of, folded, index_of, reduced, unfolded, written
+from scatter_pack.layout import (
+    by_rank,
+    extent_of,
+    folded,
+    index_of,
+    of_found,
+    reduced,
+    unfolded,
+    written,
+)
+
+_REDUCED = ("src", "result", "arg")
+_CSR = by_rank("torch_scatter_segment_csr", "indptr", *_REDUCED, reduce="sum")
+_COO = by_rank("torch_scatter_segment_coo", "index", "initial", *_REDUCED, reduce="sum")
+_GATHER_CSR = by_rank("torch_scatter_gather_csr", "indptr", "src", "result")
+_GATHER_COO = by_rank("torch_scatter_gather_coo", "index", "src", "result")
 
 
 @torch.jit.ignore
 def _csr(src: Tensor, indptr: Tensor, out: Tensor | None, reduce: str) -> tuple[Tensor, Tensor]:
+    has_arg = reduce in ("min", "max")
+    if indptr.dim() == 1 and (call := _CSR.get(src.dim())) is not None:
+        found = call((src.contiguous(), indptr), (), (has_arg,), None, (reduce,), True)
+        return of_found(found, indptr, out)
     pointers, dim = index_of(indptr, src, "indptr")
     found = kernelmint.torch_scatter_segment_csr(
-        folded(src, dim).contiguous(), pointers, reduce=reduce, return_arg=reduce in ("min", "max")
+        folded(src, dim).contiguous(), pointers, reduce=reduce, return_arg=has_arg
     )
     return reduced(found, pointers, src, dim, out)
 
@@ -23,32 +42,45 @@ def _csr(src: Tensor, indptr: Tensor, out: Tensor | None, reduce: str) -> tuple[
 def _coo(
     src: Tensor, index: Tensor, out: Tensor | None, dim_size: int | None, reduce: str
 ) -> tuple[Tensor, Tensor]:
+    if out is None and dim_size is None:
+        dim_size = extent_of(index[..., -1:], out, index.dim() - 1, dim_size)
+    has_arg = reduce in ("min", "max")
+    if index.dim() == 1 and (call := _COO.get(src.dim())) is not None:
+        initial = None if out is None else out.detach().clone().contiguous()
+        inputs, extent = (src.contiguous(), index, initial), extent_of(index, out, 0, dim_size)
+        return of_found(call(inputs, (extent,), (has_arg,), None, (reduce,), True), index, out)
     places, dim = index_of(index, src, "index")
     found = kernelmint.torch_scatter_segment_coo(
         folded(src, dim).contiguous(),
         places,
         None if out is None else folded(out.detach().clone(), dim).contiguous(),
-        N=extent_of(index[..., -1:], out, dim, dim_size),
+        N=extent_of(index, out, dim, dim_size),
         reduce=reduce,
-        return_arg=reduce in ("min", "max"),
+        return_arg=has_arg,
     )
     return reduced(found, places, src, dim, out)
 
 
 @torch.jit.ignore
 def _gather_csr(src: Tensor, indptr: Tensor, out: Tensor | None) -> Tensor:
-    pointers, dim = index_of(indptr, src, "indptr")
+    call = _GATHER_CSR.get(src.dim()) if indptr.dim() == 1 else None
+    pointers, dim = (indptr, 0) if call is not None else index_of(indptr, src, "indptr")
     if src.numel() == 0:
         return src.narrow(dim, 0, 0) if out is None else out
-    extent = int(indptr.flatten()[-1]) if out is None else out.shape[dim]
-    result = kernelmint.torch_scatter_gather_csr(
-        folded(src, dim).contiguous(), pointers, E=extent, zeroed=out is not None
-    )
+    values = src.contiguous() if call is not None else folded(src, dim).contiguous()
+    last = indptr if call is not None else indptr.flatten()
+    # A GPU has nothing to do from where this has waited for it until the kernel is launched.
+    extent, zeroed = (int(last[-1]), False) if out is None else (out.shape[dim], True)
+    if call is not None:
+        return written(out, call((values, pointers), (extent, zeroed), (), None, (), True))
+    result = kernelmint.torch_scatter_gather_csr(values, pointers, E=extent, zeroed=zeroed)
     return written(out, unfolded(result, src, dim))
 
 
 @torch.jit.ignore
 def _gather_coo(src: Tensor, index: Tensor, out: Tensor | None) -> Tensor:
+    if index.dim() == 1 and (call := _GATHER_COO.get(src.dim())) is not None:
+        return written(out, call((src.contiguous(), index), (), (), None, (), True))
     places, dim = index_of(index, src, "index")
     result = kernelmint.torch_scatter_gather_coo(folded(src, dim).contiguous(), places)
     return written(out, unfolded(result, src, dim))
