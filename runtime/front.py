@@ -281,7 +281,9 @@ class Front:
                 known[name] = _is_aligned(tensor, number) if is_aligned is None else is_aligned
         return {name: known.get(name, 0) for name in self._named}
 
-    def _watched(self) -> tuple[list[Any], list[int], list[int], dict[int, tuple[int, ...]]]:
+    def _watched(
+        self,
+    ) -> tuple[list[Any], list[int], list[int], dict[int, tuple[tuple[int, ...], int]]]:
         """What Selector compares."""
         family = manifest.family(self._family)
         deciding = {*choice.deciding(self._family), *self._named}

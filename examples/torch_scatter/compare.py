@@ -2,8 +2,9 @@
 
     python compare.py [--device cuda] [--no-times] [--dtypes float …] [--only gather …]
 
-with torch_scatter installed, too, or what upstream_build.py makes of it on PYTHONPATH. Results are compared over random inputs, all functions, reductions and dtypes, and their gradients.
-On a GPU atomics have no order, so inputs are drawn there that have one result in any: sums of small
+It needs torch_scatter, too: installed, or what upstream_build.py makes of it on PYTHONPATH. Results
+are compared over random inputs, all functions, reductions and dtypes, and their gradients. On a GPU
+atomics have no order, so inputs are drawn there that have one result in any: sums of small
 integers, products of powers of two, and no two equal values along what is reduced.
 """
 
