@@ -100,7 +100,8 @@ class _Slot:
         self.library.impl(_VARLEN, self._varlen, "CPU")
         self.library.impl(_VARLEN_BACKWARD, self._varlen_backward_on_cpu, "CPU")
         self.math = torch.library.get_kernel(f"aten::{_MATH}", "CPU")
-        for key in ("AutogradCPU", "CPU"):  # the first is not there in inference mode
+        # Inference mode has no autograd, and vmap takes the operator apart before it.
+        for key in ("FuncTorchVmapMode", "AutogradCPU", "CPU"):
             self.library.impl(_MATH, self._math_on_cpu, key, with_keyset=True)
         if torch.cuda.is_available():
             self._replace(_CUDA, "CUDA", self._forward_on_cuda)
@@ -265,7 +266,8 @@ class _Slot:
         **options: Any,
     ) -> Any:
         """PyTorch's, which it takes by itself for what its flash attention lacks."""
-        if torch._C._get_flash_sdp_enabled():  # else the caller chose this one
+        # Else the caller chose this one; within vmap it is every device's.
+        if torch._C._get_flash_sdp_enabled() and query.device.type == "cpu":
             self._leave("dropout is on" if dropout_p else "PyTorch chose SDPBackend.MATH")
         return self.math.call_boxed(
             *(keys, query, key, value, attn_mask, dropout_p, *arguments), **options

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import subprocess
 import sys
@@ -227,6 +228,31 @@ def test_dropout_on_the_cpu_is_counted_and_is_pytorchs():
         assert slot.calls() == slot.Calls(0, {"dropout is on": 1})
         exact(sdpa, tensors, gradient)  # whoever asks for PyTorch's plain operators has them
         assert slot.calls() == slot.Calls(0, {"dropout is on": 1})
+
+
+@pytest.mark.parametrize("randomness", ["different", "same"])
+def test_dropout_within_vmap_is_as_without_it(randomness):
+    tensors = torch.randn(3, 3, 2, 4, 20, 64)
+
+    @functools.partial(torch.func.vmap, randomness=randomness)
+    def attention(q, k, v):
+        return sdpa(q, k, v, dropout_p=0.5)
+
+    def seeded():
+        torch.manual_seed(0)
+        return attention(*tensors)
+
+    expected = seeded()
+    with slot.active():
+        assert torch.equal(seeded(), expected)
+        assert slot.calls() == slot.Calls(0, {"dropout is on": 1})
+        with sdpa_kernel(SDPBackend.MATH):  # whoever asks for it has it
+            seeded()
+        attention(*tensors.to("meta"))
+        assert slot.calls() == slot.Calls(0, {"dropout is on": 1})
+    with slot.active("error"), pytest.raises(runtime.InvalidArgument, match="dropout is on"):
+        seeded()
+    assert torch.equal(seeded(), expected)
 
 
 @pytest.mark.parametrize("device", DEVICES)
