@@ -30,7 +30,7 @@ Scalar = float | int | bool | str | None
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-_is_dynamo_compiling = torch.compiler.is_dynamo_compiling  # found once: calls are short
+is_dynamo_compiling = torch.compiler.is_dynamo_compiling  # found once: calls are short
 
 
 def traced_as_constant(function: _Function) -> _Function:
@@ -110,7 +110,7 @@ class Kernel:
         requested: tuple[bool, ...],
         out: Out,
     ) -> Any:
-        if _is_dynamo_compiling():
+        if is_dynamo_compiling():
             return self._operator(self._key, inputs, scalars, requested, out)
         return self._run(inputs, scalars, requested, out)
 
@@ -162,7 +162,7 @@ class Kernel:
         Raises:
             InvalidArgument: torch.compile traces the call, which cannot measure it.
         """
-        if _is_dynamo_compiling():
+        if is_dynamo_compiling():
             raise InvalidArgument(
                 f"{self.info.key}: timed() waits for the kernel, which a compiled graph cannot; "
                 "call timed() outside of torch.compile"

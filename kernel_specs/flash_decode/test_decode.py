@@ -137,7 +137,7 @@ def test_all_of_a_cache_without_lengths(
 ) -> None:
     """For which a GPU's kernels find what there is to do in another way."""
     if batch == 64 and key.startswith(EMULATED):
-        # The emulator takes its time by thread blocks: 512 heads' for one multiprocessor each.
+        # The emulator runs one thread block after the other.
         pytest.skip("many seconds for what (3, 320, ...) covers on three multiprocessors")
     shape = {"seq_q": seq_q, "heads": heads, "kv_heads": kv_heads, "spare": 0}
     cache = Cache(key, [length] * batch, **shape)

@@ -37,7 +37,10 @@ void OperatorCall::describe() {
 }
 
 bool OperatorCall::is_device_next(nb::handle keys) {
-  const auto number = nb::cast<std::uint64_t>(keys.attr("raw_repr")());
+  PyObject* const self = keys.ptr();
+  static PyObject* const name = PyUnicode_InternFromString("raw_repr");
+  const auto number =
+      nb::cast<std::uint64_t>(checked(PyObject_VectorcallMethod(name, &self, 1, nullptr)));
   if (std::ranges::find(plain_keys_, number) != plain_keys_.end()) [[likely]]
     return true;
   if (!nb::cast<bool>(is_device_next_(number))) return false;
@@ -64,9 +67,10 @@ nb::object OperatorCall::call(nb::args arguments, nb::kwargs options) {
   const std::size_t first = is_below_autograd() ? 0 : 1;
   const auto otherwise = [&] { return otherwise_(*arguments, **options); };
   if (arguments.size() != first + 1 + num_inputs_) return otherwise();
-  const nb::object kernel = known_(nb::handle(item(arguments, first)));
+  const nb::object kernel = call_with(known_, item(arguments, first));
   if (kernel.is_none()) return otherwise();
-  const auto native = nb::cast<Kernel*>(kernel.attr("_native"));
+  static PyObject* const name = PyUnicode_InternFromString("_native");
+  const auto native = nb::cast<Kernel*>(checked(PyObject_GetAttr(kernel.ptr(), name)));
   if (native->family() != family_) return otherwise();
   const auto inputs =
       nb::steal<nb::tuple>(PyTuple_GetSlice(arguments.ptr(), static_cast<Py_ssize_t>(first + 1),

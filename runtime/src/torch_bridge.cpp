@@ -1,5 +1,6 @@
 #include "torch_bridge.h"
 
+#include <dlfcn.h>
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
@@ -57,18 +58,6 @@ const Names& names() {
   return *instance;
 }
 
-nb::object checked(PyObject* result) {
-  if (result == nullptr) throw nb::python_error();
-  return nb::steal(result);
-}
-
-// The C function behind an object, if it is one that takes no arguments; else null.
-PyCFunction function_without_arguments(const nb::object& object) {
-  const bool is_one =
-      PyCFunction_CheckExact(object.ptr()) && PyCFunction_GetFlags(object.ptr()) == METH_NOARGS;
-  return is_one ? PyCFunction_GetFunction(object.ptr()) : nullptr;
-}
-
 nb::object attribute(PyObject* object, PyObject* name) {
   return checked(PyObject_GetAttr(object, name));
 }
@@ -103,43 +92,6 @@ std::string take_python_error() {
   return message.substr(0, message.find('\n'));
 }
 
-Function::Function(nb::object callee) : callee_(std::move(callee)) {
-  function_ = function_without_arguments(callee_);
-  if (function_ != nullptr) self_ = PyCFunction_GetSelf(callee_.ptr());
-}
-
-nb::object Function::operator()() const {
-  return checked(function_ != nullptr ? function_(self_, nullptr)
-                                      : PyObject_CallNoArgs(callee_.ptr()));
-}
-
-Method::Method(const nb::object& instance, const char* name)
-    : method_(instance.type().attr(name)),
-      function_(function_without_arguments(instance.attr(name))) {}
-
-nb::object Method::operator()(PyObject* self) const {
-  return checked(function_ != nullptr ? function_(self, nullptr)
-                                      : PyObject_Vectorcall(method_.ptr(), &self, 1, nullptr));
-}
-
-Attribute::Attribute(const nb::object& instance, const char* name)
-    : descriptor_(instance.type().attr(name)),
-      get_(reinterpret_cast<descrgetfunc>(
-          PyType_GetSlot(Py_TYPE(descriptor_.ptr()), Py_tp_descr_get))) {
-  if (get_ == nullptr) throw nb::type_error("a tensor's attribute is not a descriptor");
-}
-
-nb::object Attribute::operator()(PyObject* self) const {
-  return checked(get_(descriptor_.ptr(), self, reinterpret_cast<PyObject*>(Py_TYPE(self))));
-}
-
-bool Attribute::is_there(PyObject* self) const {
-  PyObject* const found = get_(descriptor_.ptr(), self, reinterpret_cast<PyObject*>(Py_TYPE(self)));
-  if (found == nullptr) PyErr_Clear();
-  Py_XDECREF(found);
-  return found != nullptr;
-}
-
 Torch& Torch::get() {
   static Torch* instance = new Torch;  // never destroyed: Python may be gone by then
   return *instance;
@@ -161,11 +113,11 @@ Torch::Torch() : module_(nb::module_::import_("torch")) {
   is_tracing_ = Function(internals.attr("_is_tracing"));
   forward_ad_ = nb::module_::import_("torch.autograd.forward_ad").attr("__dict__");
   is_wrapped_ = internals.attr("_functorch").attr("is_functorch_wrapped_tensor");
-  is_inference_mode_ = module_.attr("is_inference_mode_enabled");
+  is_inference_mode_ = Function(module_.attr("is_inference_mode_enabled"));
   profiler_ = nb::module_::import_("torch.autograd.profiler").attr("__dict__");
   record_function_ = internals.attr("_profiler").attr("_RecordFunctionFast");
-  is_grad_enabled_ = module_.attr("is_grad_enabled");
-  get_num_threads_ = module_.attr("get_num_threads");
+  is_grad_enabled_ = Function(module_.attr("is_grad_enabled"));
+  get_num_threads_ = Function(module_.attr("get_num_threads"));
   empty_ = module_.attr("empty");
   empty_strided_ = module_.attr("empty_strided");
   zeros_ = module_.attr("zeros");
@@ -181,7 +133,10 @@ Torch::Torch() : module_(nb::module_::import_("torch")) {
   for (int i = 0; i < kNumDtypes; ++i)
     dtypes_[i] = module_.attr(kDtypes[i].torch_name + std::string("torch.").size());
   cpu_device_ = module_.attr("device")("cpu");
-  memory_.emplace(internals);
+  void* const library = dlopen("libtorch_cpu.so", RTLD_NOW | RTLD_NOLOAD);  // never closed
+  memory_.emplace(library, internals);
+  if (library != nullptr)
+    grad_mode_ = reinterpret_cast<bool (*)()>(dlsym(library, "aoti_torch_grad_mode_is_enabled"));
   empty_keywords_ = nb::make_tuple("size", "dtype", "device");
   strided_keywords_ = nb::make_tuple("size", "dtype", "device", "stride");
 
@@ -318,7 +273,7 @@ bool Torch::is_forward_differentiated() {
 }
 
 bool Torch::grad_enabled() {
-  return checked(PyObject_CallNoArgs(is_grad_enabled_.ptr())).ptr() == Py_True;
+  return grad_mode_ != nullptr ? grad_mode_() : is_grad_enabled_().ptr() == Py_True;
 }
 
 bool Torch::requires_grad(PyObject* tensor) { return requires_grad_(tensor).ptr() == Py_True; }
@@ -328,19 +283,14 @@ bool Torch::has_neg_bit(PyObject* tensor) { return is_neg_(tensor).ptr() == Py_T
 // An inference tensor has no version, which takes half as long to ask for as is_inference() does.
 bool Torch::is_inference(PyObject* tensor) { return !version_.is_there(tensor); }
 
-bool Torch::inference_mode_enabled() {
-  return checked(PyObject_CallNoArgs(is_inference_mode_.ptr())).ptr() == Py_True;
-}
+bool Torch::inference_mode_enabled() { return is_inference_mode_().ptr() == Py_True; }
 
 nb::object Torch::profiled(const char* name) {
   PyObject* is_enabled = PyDict_GetItemWithError(profiler_.ptr(), names().is_profiler_enabled);
   return is_enabled == Py_True ? record_function_(name) : nb::object();
 }
 
-int Torch::num_threads() {
-  const nb::object result = checked(PyObject_CallNoArgs(get_num_threads_.ptr()));
-  return static_cast<int>(PyLong_AsLong(result.ptr()));
-}
+int Torch::num_threads() { return static_cast<int>(PyLong_AsLong(get_num_threads_().ptr())); }
 
 void* Torch::current_stream(int cuda_device) {
   if (use_api_) {
@@ -415,7 +365,7 @@ nb::object Torch::zeros(std::int64_t bytes, dlpack::Device device) {
 void Torch::mark_written(const TensorInfo& tensor) {
   if (tensor.is_inference) return;
   if (increment_version_.is_valid())
-    increment_version_(nb::make_tuple(nb::handle(tensor.object)));
+    call_with(increment_version_, checked(PyTuple_Pack(1, tensor.object)).ptr());
   else
     increment_one_version_(nb::handle(tensor.object));
 }

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "dlpack.h"
+#include "python_function.h"
 #include "registry.h"
 #include "torch_memory.h"
 
@@ -53,44 +54,6 @@ std::string shown(nb::handle object);
 // The first line of the Python error that is set, which is cleared. What is no Exception, such as a
 // KeyboardInterrupt, is thrown on.
 std::string take_python_error();
-
-// A function of Python's without arguments, and a method without any but self: straight to the C
-// function if there is one, since looking it up takes longer than it does.
-class Function {
- public:
-  Function() = default;
-  explicit Function(nb::object callee);
-  nb::object operator()() const;
-
- private:
-  nb::object callee_;
-  PyCFunction function_ = nullptr;
-  PyObject* self_ = nullptr;
-};
-
-class Method {
- public:
-  Method() = default;
-  Method(const nb::object& instance, const char* name);  // of the instance's type
-  nb::object operator()(PyObject* self) const;
-
- private:
-  nb::object method_;
-  PyCFunction function_ = nullptr;
-};
-
-// An attribute that is a descriptor of the instance's type.
-class Attribute {
- public:
-  Attribute() = default;
-  Attribute(const nb::object& instance, const char* name);
-  nb::object operator()(PyObject* self) const;
-  bool is_there(PyObject* self) const;  // whether getting it raises no error
-
- private:
-  nb::object descriptor_;
-  descrgetfunc get_ = nullptr;
-};
 
 class Torch {
  public:
@@ -157,11 +120,13 @@ class Torch {
   bool use_api_ = false;
   Function num_dispatch_modes_, num_function_modes_, is_tracing_;
   nb::object is_wrapped_;
-  nb::object forward_ad_;  // the namespace of torch.autograd.forward_ad
-  nb::object is_grad_enabled_, get_num_threads_, empty_, empty_strided_, zeros_;
+  nb::object forward_ad_;          // the namespace of torch.autograd.forward_ad
+  bool (*grad_mode_)() = nullptr;  // PyTorch's C function; null: it has none
+  Function is_grad_enabled_, get_num_threads_, is_inference_mode_;
+  nb::object empty_, empty_strided_, zeros_;
   nb::object increment_version_, increment_one_version_;  // one of them
   nb::object current_stream_;
-  nb::object is_inference_mode_, profiler_, record_function_;  // profiler_: its namespace
+  nb::object profiler_, record_function_;  // profiler_: its namespace
   nb::object dtypes_[kNumDtypes];
   nb::object cpu_device_;
   nb::object cuda_devices_[64];

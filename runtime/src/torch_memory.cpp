@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <string>
 
 #include "gil.h"
@@ -17,19 +18,20 @@ Function symbol(void* library, const std::string& name) {
 
 }  // namespace
 
-TorchMemory::TorchMemory(nb::handle internals) {
+TorchMemory::TorchMemory(void* library, nb::handle internals) {
   dtypes_.fill(-1);
-  void* const library = dlopen("libtorch_cpu.so", RTLD_NOW | RTLD_NOLOAD);  // never closed
   if (library == nullptr) return;
   const auto cpu = symbol<Code>(library, "aoti_torch_device_type_cpu");
   const auto cuda = symbol<Code>(library, "aoti_torch_device_type_cuda");
   delete_ = symbol<Delete>(library, "aoti_torch_delete_tensor_object");
-  is_deterministic_ = nb::getattr(internals, "_get_deterministic_algorithms", nb::none());
+  const nb::object is_deterministic =
+      nb::getattr(internals, "_get_deterministic_algorithms", nb::none());
+  is_deterministic_ = Function(is_deterministic);
   wrap_ = nb::getattr(nb::getattr(internals, "_aoti", nb::none()),
                       "alloc_tensor_by_stealing_from_void_ptr", nb::none());
   // Before PyTorch kept the text of an error for who asks, it wrote it to stderr.
   const bool is_silent = dlsym(library, "torch_exception_get_what") != nullptr;
-  if (cpu == nullptr || cuda == nullptr || delete_ == nullptr || is_deterministic_.is_none() ||
+  if (cpu == nullptr || cuda == nullptr || delete_ == nullptr || is_deterministic.is_none() ||
       wrap_.is_none() || !is_silent)
     return;
   cpu_ = cpu();
@@ -45,17 +47,21 @@ nb::object TorchMemory::empty_strided(const std::int64_t* shape, const std::int6
                                       int rank, Dtype dtype, dlpack::Device device) const {
   const std::int32_t code = dtypes_[static_cast<int>(dtype)];
   if (empty_strided_ == nullptr || code < 0) return {};
-  const auto is_deterministic = nb::steal(PyObject_CallNoArgs(is_deterministic_.ptr()));
-  if (!is_deterministic.is_valid()) throw nb::python_error();
-  if (is_deterministic.ptr() == Py_True) return {};  // torch.empty fills it then
+  if (is_deterministic_().ptr() == Py_True) return {};  // torch.empty fills it then
   Handle made = nullptr;
-  bool is_made;
-  {
-    ReleaseGil released;
-    is_made = empty_strided_(rank, shape, strides, code,
-                             device.type == dlpack::kCuda ? cuda_ : cpu_, device.id, &made) == 0;
-  }
-  if (!is_made) return {};
+  const bool is_cuda = device.type == dlpack::kCuda;
+  const auto make = [&] {
+    return empty_strided_(rank, shape, strides, code, is_cuda ? cuda_ : cpu_, device.id, &made) ==
+           0;
+  };
+  const auto make_unlocked = [&] {
+    const ReleaseGil released;
+    return make();
+  };
+  // A GPU's memory may have to be asked for from the driver, which waits for the device. What has
+  // no elements has no memory, and a host's is asked for as fast as the lock is given and taken.
+  const bool has_elements = std::find(shape, shape + rank, 0) == shape + rank;
+  if (!(is_cuda && has_elements ? make_unlocked() : make())) return {};
   // What wraps a handle copies it, whatever its name says: it is deleted here in any case.
   const auto capsule = nb::steal(PyCapsule_New(made, nullptr, nullptr));
   PyObject* const arguments[] = {capsule.ptr()};

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "dlpack.h"
+#include "python_function.h"
 #include "registry.h"
 
 namespace kernelmint {
@@ -16,13 +17,13 @@ namespace nb = nanobind;
 
 class TorchMemory {
  public:
-  // Finds the functions in the libtorch that this process has loaded. One that lacks some, such as
-  // those that write their errors to stderr, makes no tensors here.
-  explicit TorchMemory(nb::handle internals);  // torch._C
+  // Finds the functions in the libtorch that this process has loaded, null if it is not found. One
+  // that lacks some, such as those that write their errors to stderr, makes no tensors here.
+  TorchMemory(void* library, nb::handle internals);  // torch._C
 
   // A tensor of PyTorch's own; invalid if PyTorch is better asked by torch.empty: it has no such
   // functions, does not know the dtype, has to fill new memory, or failed, which torch.empty's
-  // error then explains. Python's lock is released meanwhile.
+  // error then explains. Python's lock is released meanwhile if that may take long.
   nb::object empty_strided(const std::int64_t* shape, const std::int64_t* strides, int rank,
                            Dtype dtype, dlpack::Device device) const;
 
@@ -39,7 +40,8 @@ class TorchMemory {
   Delete delete_ = nullptr;
   std::int32_t cpu_ = 0, cuda_ = 0;
   std::array<std::int32_t, kNumDtypes> dtypes_;  // PyTorch's numbers; -1: it has none
-  nb::object is_deterministic_, wrap_;
+  Function is_deterministic_;
+  nb::object wrap_;
 };
 
 }  // namespace kernelmint

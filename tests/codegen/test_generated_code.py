@@ -404,11 +404,14 @@ def generated_module(odd, monkeypatch):
     """The family's Python module, over a base class that records its calls."""
 
     class Kernel:
+        def _run(self, *arguments: object) -> object:
+            return "run", arguments
+
         def _call(self, *arguments: object) -> object:
-            return arguments
+            return "traced", arguments
 
     package, base = types.ModuleType("runtime"), types.ModuleType("runtime.handle")
-    base.Kernel = Kernel
+    base.Kernel, base.is_dynamo_compiling = Kernel, bool
     monkeypatch.setitem(sys.modules, "runtime", package)
     monkeypatch.setitem(sys.modules, "runtime.handle", base)
     spec = importlib.util.spec_from_file_location("odd", odd.out / "python/odd.py")
@@ -417,7 +420,7 @@ def generated_module(odd, monkeypatch):
     return module
 
 
-def test_the_python_class_has_the_specs_signature(generated_module) -> None:
+def test_the_python_class_has_the_specs_signature(generated_module, monkeypatch) -> None:
     parameters = inspect.signature(generated_module.KERNEL_CLASS.__call__).parameters
     assert list(parameters) == [
         "self", "x", "idx", "point", "scale", "must", "count", "exact", "return_z", "return_w",
@@ -427,8 +430,11 @@ def test_the_python_class_has_the_specs_signature(generated_module) -> None:
     assert keyword_only == list(parameters)[4:]
     required = [n for n in keyword_only if parameters[n].default is inspect.Parameter.empty]
     assert required == ["must"]
-    called = generated_module.KERNEL_CLASS()("x", "i", "p", must=2.0, return_w=True, out="o")
-    assert called == (("x", "i", "p"), (None, 2.0, None, None), (False, True), "o")
+    arguments = ("x", "i", "p"), (None, 2.0, None, None), (False, True), "o"
+    for is_traced, way in ((False, "run"), (True, "traced")):
+        monkeypatch.setattr(generated_module, "is_dynamo_compiling", lambda it=is_traced: it)
+        called = generated_module.KERNEL_CLASS()("x", "i", "p", must=2.0, return_w=True, out="o")
+        assert called == (way, arguments)
     assert 'Quotes " and a backslash \\ and */ and ${nothing} \\' in generated_module.__doc__
 
 

@@ -14,7 +14,7 @@ from codegen.spec.expressions import ${", ".join(front["functions"])}
 % if front:
 from runtime.front import Front
 % endif
-from runtime.handle import Kernel
+from runtime.handle import Kernel, is_dynamo_compiling
 
 
 class ${class_name}(Kernel):
@@ -68,7 +68,9 @@ class ${class_name}(Kernel):
 % endif
     ) -> ${returns_any}:
         """${call_summary}"""
-        return self._call(${inputs}, ${scalars}, ${requested}, ${out})
+        if is_dynamo_compiling():
+            return self._call(${inputs}, ${scalars}, ${requested}, ${out})
+        return self._run(${inputs}, ${scalars}, ${requested}, ${out})
 % if trace_lines:
 
     def trace(

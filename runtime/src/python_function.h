@@ -1,0 +1,53 @@
+// Functions of Python's that calls ask, each by its shortest way.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace kernelmint {
+
+namespace nb = nanobind;
+
+// The object, or the Python error that is set, thrown.
+nb::object checked(PyObject* result);
+
+nb::object call_with(const nb::object& callee, PyObject* argument);
+
+// A function of Python's without arguments, and a method without any but self: straight to the C
+// function if there is one, since looking it up takes longer than it does.
+class Function {
+ public:
+  Function() = default;
+  explicit Function(nb::object callee);
+  nb::object operator()() const;
+
+ private:
+  nb::object callee_;
+  PyCFunction function_ = nullptr;
+  PyObject* self_ = nullptr;
+};
+
+class Method {
+ public:
+  Method() = default;
+  Method(const nb::object& instance, const char* name);  // of the instance's type
+  nb::object operator()(PyObject* self) const;
+
+ private:
+  nb::object method_;
+  PyCFunction function_ = nullptr;
+};
+
+// An attribute that is a descriptor of the instance's type.
+class Attribute {
+ public:
+  Attribute() = default;
+  Attribute(const nb::object& instance, const char* name);
+  nb::object operator()(PyObject* self) const;
+  bool is_there(PyObject* self) const;  // whether getting it raises no error
+
+ private:
+  nb::object descriptor_;
+  descrgetfunc get_ = nullptr;
+};
+
+}  // namespace kernelmint
