@@ -10,7 +10,7 @@ set -e
 cd "$(dirname "$0")"
 KERNELMINT_SOURCES=$(realpath "${KERNELMINT_SOURCES:-sources}")
 export KERNELMINT_SOURCES
-work=${WORK:-$(mktemp -d)}
+work=$(realpath -m "${WORK:-$(mktemp -d)}")
 mkdir -p "$work/pack" "$work/theirs" "$work/ours"
 cp compare.py upstream_build.py "$work" # not beside scatter_pack's source, which would be imported
 cp -r CMakeLists.txt README.md pyproject.toml kernel_specs scatter_pack "$work/pack"
