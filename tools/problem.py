@@ -80,11 +80,15 @@ class Problem:
         return self.by(oracle(self.family.name))
 
     def by(self, reference: Callable[..., Any]) -> tuple[Tensor, ...]:
-        """What a function with the reference's parameters makes of the inputs."""
+        """What a function with the reference's parameters makes of the inputs. Scalars and
+        parameters of the kernel that it does not name are none of its, unless it takes `**`."""
         name = f"{self.family.spec_folder}/{self.family.reference}"
         accepted = inspect.signature(reference).parameters
-        others = {k: v for k, v in (self.scalars | self.parameters).items() if k in accepted}
-        if unknown := [k for k in self.tensors if k not in accepted]:
+        takes_all = any(p.kind is p.VAR_KEYWORD for p in accepted.values())
+        others = self.scalars | self.parameters
+        if not takes_all:
+            others = {k: v for k, v in others.items() if k in accepted}
+        if unknown := [k for k in self.tensors if k not in accepted and not takes_all]:
             raise NoProblemError(
                 f"{name}: it has no parameter {', '.join(unknown)}: its parameters are named as "
                 "the family's arguments"

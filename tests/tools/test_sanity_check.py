@@ -47,6 +47,27 @@ def test_results_as_json(monkeypatch) -> None:
     assert found["mismatched"] >= 1 + 64 + 450
 
 
+def test_a_reference_gets_what_it_names_and_by_two_stars_everything() -> None:
+    info = runtime.kernel(KEY).info
+    case = problem.cases(FAMILY)[0]
+    made = problem.of_case(info, case, torch.device("cpu"))
+    assert {"softmax_scale", "causal"} & (made.scalars.keys() | made.parameters.keys())
+    got: dict[str, object] = {}
+
+    def naming(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> object:
+        got.update(causal=causal)
+        return made.expected
+
+    def taking_all(**given: object) -> object:
+        got.update(given)
+        return made.expected
+
+    made.by(naming)
+    assert got.keys() == {"causal"}
+    made.by(taking_all)
+    assert got.keys() == made.tensors.keys() | made.scalars.keys() | made.parameters.keys()
+
+
 def test_a_kernel_of_another_family_is_refused() -> None:
     other = runtime.kernels("block_sparse", "cpu")[0].key
     done = run("flash_forward", "--kernel", other)
