@@ -42,6 +42,9 @@ _NOT_NAMES = (
     *("__block_size__", "__maxnreg__"),
 )
 
+# What may end a type, where a parameter has no name.
+_TYPES = ("bool", "char", "double", "float", "int", "long", "short", "signed", "unsigned")
+
 _AFTER_CALLS = ("template", "namespace", "using", "typedef")
 
 
@@ -159,11 +162,54 @@ def _as_device(body: str) -> str:
             skipped = None if token.text == ")" and not skipped else skipped
         elif token.text == "__launch_bounds__":
             skipped = 0
-        elif token.text == "__global__":
-            found.append("__device__ __forceinline__")
         elif token.text != "__grid_constant__":
-            found.append(token.text)
-    return "".join(found)
+            found.append(token)
+    texts = [token.text for token in found]
+    for kernel, text in enumerate(texts):
+        if text == "__global__":
+            texts[kernel] = "__device__ __forceinline__"
+            for place in _const_values(found, kernel):
+                texts[place] = f"&{texts[place]}"
+    return "".join(texts)
+
+
+def _const_values(tokens: Sequence[_Token], kernel: int) -> Iterator[int]:
+    """The places of the names of a kernel's parameters that are const values. As references they
+    stay in the memory of the parameters of the kernel that calls; nvcc copies values, and compiles
+    what reads the copy otherwise."""
+    depth, parameter = 0, list[int]()  # within no further brackets
+    for place in range(kernel + 1, len(tokens)):
+        token = tokens[place]
+        if token.kind in ("space", "comment", "directive"):
+            continue
+        if depth == 0:
+            if token.text in ("{", ";"):
+                return
+            depth = int(token.text == "(")
+            continue
+        if depth == 1 and token.text in (",", ")"):
+            if _is_const_value([tokens[i] for i in parameter]):
+                yield parameter[-1]
+            if token.text == ")":
+                return
+            parameter = []
+            continue
+        if depth == 1:
+            parameter.append(place)
+        depth += (token.text in "([{<") - (token.text in ")]}>")
+
+
+def _is_const_value(parameter: Sequence[_Token]) -> bool:
+    """Whether it says const, a type and a name."""
+    texts = [token.text for token in parameter]
+    return (
+        len(texts) > 2
+        and texts[0] == "const"
+        and parameter[-1].kind == "word"
+        and texts[-1] not in _TYPES
+        and texts[-2] not in ("::", "typename", *_CLASSES)
+        and not {"*", "&", "&&", "[", "=", "."} & set(texts)
+    )
 
 
 class _Reader:

@@ -119,7 +119,18 @@ def test_namespaces_and_conditionals_are_kept_and_a_guard_is_not() -> None:
 
 def test_a_kernel_as_a_device_function() -> None:
     text = taken("scale", as_device=True)
-    assert "__device__ __forceinline__ void  scale(const  Params p, T* y) {" in text
+    assert "__device__ __forceinline__ void  scale(const  Params &p, T* y) {" in text
+
+
+def test_const_values_of_a_device_function_are_references_to_the_kernels() -> None:
+    parameters = (
+        "const a::B<T*, int> b /* , */, const T *p, T *const q, const int n, C c, const D &d, "
+        "const unsigned int, const a::E, const F f = F(1, 2), const typename G::type g"
+    )
+    text = f"template <int kN = (2)> __global__ void k({parameters}) {{ const int i = f(n, 1); }}"
+    want = parameters.replace("> b", "> &b").replace("int n", "int &n").replace("type g", "type &g")
+    assert want in excerpt(text, ["k"], "k.cu", as_device=True)
+    assert "const int i = f(n, 1);" in excerpt(text, ["k"], "k.cu", as_device=True)
 
 
 @pytest.mark.parametrize(
