@@ -15,7 +15,7 @@ mkdir -p "$work/pack" "$work/theirs" "$work/ours"
 cp compare.py upstream_build.py "$work" # not beside scatter_pack's source, which would be imported
 cp -r CMakeLists.txt README.md pyproject.toml kernel_specs scatter_pack "$work/pack"
 cd "$work"
-export PYTHONPATH=$work/ours:$work/theirs
+export PYTHONPATH=$work/ours:$work/theirs${PYTHONPATH:+:$PYTHONPATH}
 is_there() { python -c "import $1" 2>/dev/null; }
 if ! is_there torch_scatter; then
   archive=$KERNELMINT_SOURCES/torch_scatter-2.1.2.tar.gz
