@@ -23,7 +23,7 @@ if ! is_there torch_scatter; then
 fi
 if ! is_there scatter_pack._pack; then
   (cd pack && kernelmint regenerate --where "target == 'sm80' and dtype == 'f32'" &&
-    pip install -q --no-build-isolation --no-deps --no-index --target "$work/ours" --upgrade .)
+    python -m pip install -q --no-build-isolation --no-deps --no-index --target "$work/ours" --upgrade .)
 fi
 wait
 is_there torch_scatter || { tail -30 theirs.log; exit 1; }
