@@ -314,13 +314,11 @@ def test_a_cpu_call_allocates_no_scratch_of_a_gpu() -> None:
     kernel(*tensors)
     with torch.profiler.profile(profile_memory=True) as profile:
         o, lists = kernel(*tensors)
-    allocated = sum(
-        event.self_cpu_memory_usage
-        for event in profile.key_averages()
-        if event.self_cpu_memory_usage > 0
-    )
+    changes = [event.self_cpu_memory_usage for event in profile.events()]
+    allocated = sum(change for change in changes if change > 0)
     means = 4 * H * (T // SIZE) * (A + L)
     assert allocated == o.nbytes + lists.nbytes + means + o.nbytes  # the compressed branch is as o
+    assert sum(changes) == o.nbytes + lists.nbytes  # scratch memory is given back
 
 
 def test_a_schedule_is_refused_where_there_is_none() -> None:

@@ -2,16 +2,20 @@
 all behind it; and back. Vectors and rows along the first dimension, which most calls have, are
 taken as they are: a view that is made in Python takes a third of a small kernel's call."""
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
 
-from runtime.front import Front
+from kernelmint.rooms import imported
+
+# What generated fronts call, too. By a plain import, another module called runtime could be taken.
+_Front = imported("runtime.front").Front
 
 
 def by_rank(
     family: str, index: str, *tensors: str, rows: tuple[int, ...] = (1,), **flags: Any
-) -> dict[int, Front]:
+) -> dict[int, Callable[..., Any]]:
     """What calls a family along the first dimension of `tensors` of rank 1 and 2, as its other
     layout.
 
@@ -24,8 +28,8 @@ def by_rank(
     """
     vectors, matrices = (dict.fromkeys(tensors, dims) for dims in ((1,), (1, 2)))
     return {
-        1: Front(family, flags=flags, permuted={index: (1,), **vectors}),
-        2: Front(family, flags=flags, permuted={index: rows, **matrices}),
+        1: _Front(family, flags=flags, permuted={index: (1,), **vectors}),
+        2: _Front(family, flags=flags, permuted={index: rows, **matrices}),
     }
 
 
