@@ -1,14 +1,11 @@
-"""Seconds of compiling: the moved examples' kernels beside upstream's files.
+"""Seconds from an edit: the moved examples' kernels beside upstream's files.
 
-    python seconds.py edited [flash_attn causal_conv1d torch_scatter]
-    python seconds.py files [causal_conv1d torch_scatter]
+    python seconds.py [flash_attn causal_conv1d torch_scatter]
 
-`edited`: from a comment that is added to a kernel's header to its first right call, in a process
-of its own; and upstream's file that holds the kernel, compiled with the flags of its setup.py, and
-linked alone. All of it at once, a process each. `files`: upstream's extensions, all files at once:
-the longest is what their build takes at least; torch-scatter's setup.py compiles one after the
-other, so that it takes the sum. Wall time, and in brackets processor time. Both compile for the GPU
-that is here, or without one for `--architecture`, and then call nothing.
+From a comment that is added to a kernel's header to its first right call, in a process of its own;
+and upstream's file that holds the kernel, compiled with the flags of its setup.py, and linked
+alone. All of it at once, a process each. Wall time, and in brackets processor time. For the GPU
+that is here, or without one for `--architecture`, and then nothing is called.
 
 It needs nvcc, a C++ compiler and PyTorch's headers, and no network if KERNELMINT_SOURCES names a
 folder that `kernelmint sources --to FOLDER` filled. The examples' packs may not be installed, since
@@ -18,7 +15,6 @@ kernels of their folders are built.
 from __future__ import annotations
 
 import argparse
-import itertools
 import os
 import re
 import shutil
@@ -29,7 +25,7 @@ import sysconfig
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,7 +57,6 @@ class Example:
         file: upstream's that instantiates the kernel.
         include: upstream's folders of headers.
         flags: of nvcc, of its setup.py.
-        extensions: the files of each of upstream's extensions, beside the flags of its C++ files.
     """
 
     key: str
@@ -69,22 +64,6 @@ class Example:
     file: str
     include: tuple[str, ...]
     flags: tuple[str, ...]
-    extensions: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]
-
-
-def _of_scatter() -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
-    flags = ("-O3", "-Wno-sign-compare", "-DAT_PARALLEL_OPENMP", "-fopenmp", "-DWITH_PYTHON")
-    found = {}
-    for name, device in itertools.product(
-        ("scatter", "segment_csr", "segment_coo", "version"), ("cuda", "cpu")
-    ):
-        files = [f"csrc/{name}.cpp"]
-        if name != "version":
-            files.append(f"csrc/cpu/{name}_cpu.cpp")
-            files += [f"csrc/cuda/{name}_cuda.cu"] if device == "cuda" else []
-        with_cuda = ("-DWITH_CUDA",) if device == "cuda" else ()
-        found[f"_{name}_{device}"] = (tuple(files), (*flags, *with_cuda))
-    return found
 
 
 EXAMPLES = {
@@ -94,7 +73,6 @@ EXAMPLES = {
         "csrc/flash_attn/src/flash_fwd_hdim64_bf16_causal_sm80.cu",
         ("csrc/flash_attn", "csrc/flash_attn/src", "csrc/cutlass/include"),
         ("-O3", "-std=c++17", *HALF[:3], HALF[4], *EXTENDED),
-        {},
     ),
     "causal_conv1d": Example(
         "causal_conv1d_fwd.sm80.bf16-f32-w4-vec",
@@ -102,15 +80,6 @@ EXAMPLES = {
         "csrc/causal_conv1d_fwd.cu",
         ("csrc",),
         ("-O3", *HALF[:2], *HALF[3:], *EXTENDED, "--ptxas-options=-v", "-lineinfo"),
-        {
-            "causal_conv1d_cuda": (
-                (
-                    "csrc/causal_conv1d.cpp",
-                    *(f"csrc/causal_conv1d_{n}.cu" for n in ("fwd", "bwd", "update")),
-                ),
-                ("-O3",),
-            )
-        },
     ),
     "torch_scatter": Example(
         "torch_scatter_segment_csr.sm80.f32-sum",
@@ -118,7 +87,6 @@ EXAMPLES = {
         "csrc/cuda/segment_csr_cuda.cu",
         ("csrc",),
         ("-O3", "--expt-relaxed-constexpr"),
-        _of_scatter(),
     ),
 }
 
@@ -190,21 +158,24 @@ def run(command: Sequence[str], *, timeout: float, **environment: str) -> Run:
     return Run(wall, used.ru_utime + used.ru_stime, said, status != 0)
 
 
-def compile_command(
-    example: Example, folder: Path, file: str, to: Path, architecture: str, cpp: Sequence[str] = ()
-) -> list[str]:
-    """What compiles one of upstream's files."""
+def compile_command(example: Example, folder: Path, to: Path, architecture: str) -> list[str]:
+    """What compiles upstream's file."""
     include = [*(str(folder / path) for path in example.include)]
     include += [*cpp_extension.include_paths(_DEVICE), sysconfig.get_path("include")]
     common = [*(f"-I{path}" for path in include), "-DTORCH_EXTENSION_NAME=upstream"]
-    common += ["-DTORCH_API_INCLUDE_EXTENSION_H", "-w", "-c", str(folder / file), "-o", str(to)]
-    if file.endswith(".cu"):
-        standard = [] if any(f.startswith("-std") for f in example.flags) else [_STANDARD]
-        default = [f for f in cpp_extension.COMMON_NVCC_FLAGS if f not in example.flags]
-        flags = [*default, *example.flags, *standard, *(f for f in cpp if f.startswith("-D"))]
-        flags += [f"-gencode=arch=compute_{architecture},code=sm_{architecture}"]
-        return [os.environ.get("CUDACXX", "nvcc"), *flags, "-Xcompiler=-fPIC", *common]
-    return ["c++", *cpp, _STANDARD, "-fPIC", *common]
+    common += [
+        "-DTORCH_API_INCLUDE_EXTENSION_H",
+        "-w",
+        "-c",
+        str(folder / example.file),
+        "-o",
+        str(to),
+    ]
+    standard = [] if any(f.startswith("-std") for f in example.flags) else [_STANDARD]
+    default = [f for f in cpp_extension.COMMON_NVCC_FLAGS if f not in example.flags]
+    flags = [*default, *example.flags, *standard]
+    flags += [f"-gencode=arch=compute_{architecture},code=sm_{architecture}"]
+    return [os.environ.get("CUDACXX", "nvcc"), *flags, "-Xcompiler=-fPIC", *common]
 
 
 def link_command(objects: Sequence[Path], to: Path) -> list[str]:
@@ -241,7 +212,7 @@ def edited_upstream(name: str, architecture: str, timeout: float) -> str:
     folder = upstream(name)
     with tempfile.TemporaryDirectory() as work:
         to, library = Path(work, "file.o"), Path(work, "library.so")
-        compiling = compile_command(example, folder, example.file, to, architecture)
+        compiling = compile_command(example, folder, to, architecture)
         took = run(compiling, timeout=timeout)
         linked = "" if took.failed else f"; its link {run(link_command([to], library), timeout=60)}"
     return f"{name}, upstream's {example.file}: {took}{linked}"
@@ -254,41 +225,16 @@ def edited(names: Sequence[str], architecture: str, timeout: float) -> list[str]
         return list(pool.map(lambda way: way[0](way[1], architecture, timeout), ways))
 
 
-def files(names: Sequence[str], architecture: str, timeout: float) -> list[str]:
-    """Upstream's files, all at once."""
-    jobs = []
-    with tempfile.TemporaryDirectory() as work:
-        for name in names:
-            folder = upstream(name)
-            for extension, (sources, cpp) in EXAMPLES[name].extensions.items():
-                for source in sources:
-                    to = Path(work, f"{len(jobs)}.o")
-                    command = compile_command(EXAMPLES[name], folder, source, to, architecture, cpp)
-                    jobs.append((name, f"{extension}, {source}", command))
-        with ThreadPoolExecutor(len(jobs)) as pool:
-            took = list(pool.map(lambda job: run(job[2], timeout=timeout), jobs))
-    lines = [f"{n}, {what}: {one}" for (n, what, _), one in zip(jobs, took, strict=True)]
-    for name in names:
-        own = [one for (n, *_), one in zip(jobs, took, strict=True) if n == name]
-        how = " FAILED, or not ended" if any(one.failed for one in own) else ""
-        lines.append(f"{name}: {len(own)} files, the longest {max(o.wall for o in own):.1f} s, all "
-                     f"of them {sum(o.wall for o in own):.1f} s "
-                     f"({sum(o.processor for o in own):.1f}){how}")  # fmt: skip
-    return lines
-
-
 def main() -> None:
     """The command; exit status 1 if something failed."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("what", choices=("edited", "files"))
     parser.add_argument("names", nargs="*", metavar="EXAMPLE")
     parser.add_argument("--architecture", default="", help="such as 90")
     parser.add_argument("--timeout", type=float, default=600, help="seconds of a process")
     options = parser.parse_args()
-    known = [n for n, e in EXAMPLES.items() if options.what == "edited" or e.extensions]
-    names = options.names or known
-    if unknown := set(names) - set(known):
-        parser.error(f"got {', '.join(sorted(unknown))}, expected some of {', '.join(known)}")
+    names = options.names or list(EXAMPLES)
+    if unknown := set(names) - set(EXAMPLES):
+        parser.error(f"got {', '.join(sorted(unknown))}, expected some of {', '.join(EXAMPLES)}")
     architecture = options.architecture
     if not architecture:
         if not torch.cuda.is_available():
@@ -296,8 +242,7 @@ def main() -> None:
         architecture = "{}{}".format(*torch.cuda.get_device_capability())
     for name in names:
         upstream(name)  # unpacked before anything is measured
-    ways = {"edited": edited, "files": files}
-    lines = ways[options.what](names, architecture, options.timeout)
+    lines = edited(names, architecture, options.timeout)
     print("\n".join(lines))
     sys.exit(any("FAILED" in line or "WRONG" in line for line in lines))
 

@@ -169,7 +169,7 @@ class Some:
         if time.monotonic() - self._begin > self._options.seconds:
             item.session.shouldstop = "no time is left"
             self._reason = "not reached"
-            pytest.skip("no time is left")
+            pytest.skip("no time is left")  # pytest stops behind it; counted as not reached
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
@@ -177,7 +177,7 @@ class Some:
         outcome: Any = yield
         error = outcome.excinfo and outcome.excinfo[1]
         if isinstance(error, (kernelmint.KernelNotFound, kernelmint.BuildError)):
-            self._reason = "no kernel"
+            self._reason = "no kernel"  # skipped for pytest, in the table a column of its own
             outcome.force_exception(pytest.skip.Exception(" ".join(str(error).split())[:400]))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
