@@ -643,7 +643,7 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
       .evicts_first = evicts_first,
       .group_reciprocal = ceil_div(std::uint64_t{1} << 32, static_cast<std::uint64_t>(group)),
       .args = args,
-      .unit = static_cast<int>(ceil_div(all_heads * steps, std::int64_t{kMostListed})),
+      .unit = static_cast<int>(ceil_div(all_heads * steps, std::int64_t{kMostAlike - 1})),
       .few_shares = whole_heads(std::min(thread_blocks, context.facts.sm_count)),
       .many_shares = whole_heads(thread_blocks),
       .window_left = reach(args.window_left),
