@@ -40,6 +40,7 @@ from runtime.loading import build, load, load_pack
 from runtime.loading import offer as _offer
 
 if _pytorch.IS_INSTALLED:
+    from runtime.choice import sm_count
     from runtime.finding import explain, kernel
     from runtime.handle import Kernel
 
@@ -67,6 +68,7 @@ __all__ = [
     "kernels",
     "load",
     "load_pack",
+    "sm_count",
     "targets",
     *sorted({front.function for _, front in _packs.fronts()}),
 ]

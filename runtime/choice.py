@@ -472,6 +472,18 @@ def compute_capability(device: torch.device) -> int:
     return devices.capability_of(_indexed(device).index) if device.type == "cuda" else 0
 
 
+@traced_as_constant
+def sm_count(device: torch.device) -> int:
+    """How many multiprocessors a CUDA device has; the number of PyTorch's threads on the CPU.
+
+    It is what specs call `sm_count`, kept since each call may ask. A compiled graph holds the value
+    that it had when the graph was traced.
+    """
+    if device.type == "cuda":
+        return devices.facts(_indexed(device).index)[0]
+    return torch.get_num_threads()
+
+
 def python_type(scalar: Scalar) -> str:
     """What callers pass: str, int, float or bool."""
     return "str" if scalar.values else SCALARS[scalar.dtype].python

@@ -3,11 +3,17 @@ FlashAttention-2 and of upstream's binding, `kernelmint verify`, and times. It n
 einops, pytest, nvcc and a C++ compiler, and no network if KERNELMINT_SOURCES names a folder that
 `kernelmint sources --to FOLDER` filled.
 
-    python on_gpu.py [--tests N] [--seed N] [build pytorch upstream compiled bench tests verify]
+    python on_gpu.py [--tests N] [--seed N] [--only TEXT]
+                     [build pytorch upstream calls compiled bench tests verify]
 
 The words are steps; all of them by default, and one that fails does not stop the next. Of upstream
 the binding is built, and its files of a few kernels, which its own switches keep to calls without
 ALiBi, caps, dropout, windows and head dimensions between; and a file whole, for the time.
+
+    python on_gpu.py --only fwd_hdim64_bf16_sm80 build calls
+
+is what a call costs the host, with as little of upstream's build as that needs.
+
 Upstream's tests are drawn from the cases whose kernels the package holds (upstream_tests.py).
 """
 
@@ -31,6 +37,8 @@ import flash_attn_pack
 import torch
 from torch.utils import cpp_extension
 from upstream_tests import upstream
+
+import kernelmint
 
 FLAGS = ["-O3", "-std=c++17", "--use_fast_math", "--expt-relaxed-constexpr"]
 FLAGS += ["--expt-extended-lambda", *(f"-U__CUDA_NO_{what}__" for what in (
@@ -123,8 +131,9 @@ def binding_folder() -> Path:
     return folder
 
 
-def build_upstream() -> bool:
-    """Its binding and FILES as one extension, and the seconds of each file, and of WHOLE."""
+def build_upstream(only: str) -> bool:
+    """Its binding and FILES as one extension, and the seconds of each file, and of WHOLE; of both,
+    those whose name has `only` in it."""
     csrc, folder = upstream() / "csrc", binding_folder()
     headers = [csrc / "flash_attn", csrc / "flash_attn/src", csrc / "cutlass/include"]
     headers += [*map(Path, cpp_extension.include_paths("cuda"))]
@@ -147,22 +156,23 @@ def build_upstream() -> bool:
         print(f"upstream's {name}{which}: {time.perf_counter() - begin:.1f} s{how}", flush=True)
         return to_file if done.returncode == 0 else None
 
-    jobs = [("flash_api.cpp", (), "api"), *((name, SWITCHES, name) for name in FILES)]
+    files = [name for name in FILES if only in name]
+    jobs = [("flash_api.cpp", (), "api"), *((name, SWITCHES, name) for name in files)]
+    jobs += [(WHOLE, (), "whole")] if only in WHOLE else []
     with ThreadPoolExecutor(int(os.environ.get("MAX_JOBS", os.cpu_count() or 1))) as pool:
-        running = [pool.submit(compiled, *job) for job in jobs]
-        whole = pool.submit(compiled, WHOLE, (), "whole")
-        objects = [job.result() for job in running]
-        if None not in objects:
+        objects = list(pool.map(lambda job: compiled(*job), jobs))
+        if built := None not in objects:
+            objects = [path for path in objects if path.name != "whole.o"]
             libraries = [f"-L{path}" for path in cpp_extension.library_paths("cuda")]
             libraries += [f"-l{name}" for name in (
                 "c10", "c10_cuda", "torch_cpu", "torch_cuda", "torch", "torch_python", "cudart",
             )]  # fmt: skip
-            # What FILES lack is missed when it is called.
+            # What these lack is missed when it is called.
             link = ["c++", "-shared", "-Wl,-z,lazy", *map(str, objects), *libraries]
             link += ["-o", str(folder / "flash_attn_2_cuda.so")]
             subprocess.run(link, check=True)
             print("upstream's binding is linked", flush=True)
-        return None not in [*objects, whole.result()]
+        return built
 
 
 def upstreams_binding() -> ModuleType:
@@ -198,7 +208,7 @@ def passes_of_binding(binding: ModuleType, q, k, v, dout, causal: bool) -> Calla
 
 
 def compare_with_upstream() -> bool:
-    """As with PyTorch; then times of the GPU, and of the host for a call."""
+    """As with PyTorch; then times of the GPU."""
     binding, good = upstreams_binding(), True
     for (head_dim, mask), seqlen in itertools.product(KINDS, (1024, 1000)):
         tensors = inputs(4, seqlen, 16, head_dim, torch.bfloat16)
@@ -211,14 +221,39 @@ def compare_with_upstream() -> bool:
         ours = passes(*tensors, bool(mask))[1]
         theirs = passes_of_binding(binding, *tensors, bool(mask))
         in_turns(f"upstream d={head_dim} causal={bool(mask)} {seqlen}", theirs, ours)
-    q, k, v, _ = inputs(1, 128, 2, 64, torch.bfloat16)
-    scale = 64**-0.5
-    a = microseconds(lambda: binding.fwd(
-        q, k, v, None, None, 0.0, scale, False, -1, -1, 0.0, False, None
-    ))  # fmt: skip
-    b = microseconds(lambda: flash_attn_pack.flash_attn_func(q, k, v))
-    print(f"forward, a call on the host: upstream's binding {a:.1f} us, the function here {b:.1f}")
     return good
+
+
+def upstreams_function(binding: ModuleType) -> Callable:
+    """Its flash_attn_func, of its own Python around its binding."""
+    sys.modules["flash_attn_2_cuda"] = binding
+    path = upstream() / "flash_attn/flash_attn_interface.py"
+    spec = importlib.util.spec_from_file_location("upstreams_interface", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.flash_attn_func
+
+
+def compare_calls() -> bool:
+    """Prints the microseconds of the host for a call on 128 tokens, the least of some, in turns."""
+    q, k, v, _ = inputs(1, 128, 2, 64, torch.bfloat16)
+    binding = upstreams_binding()
+    function = upstreams_function(binding)
+    options = (0.0, 64**-0.5, False, -1, -1, 0.0, False, None)
+    kernel = kernelmint.kernel("flash_attn_forward.sm80.bf16-d64-ek-emn-m128-n128-w4")
+    calls: dict[str, Callable] = {
+        "upstream's binding": lambda: binding.fwd(q, k, v, None, None, *options),
+        "upstream's function": lambda: function(q, k, v),
+        "the function here": lambda: flash_attn_pack.flash_attn_func(q, k, v),
+        "the front": lambda: kernelmint.flash_attn_forward(q, k, v),
+        "the kernel": lambda: kernel(q, k, v),
+    }
+    rounds = [[microseconds(call) for call in calls.values()] for _ in range(3)]
+    for name, times in zip(calls, zip(*rounds, strict=True), strict=True):
+        print(f"a forward call on the host, {name}: {min(times):.1f} us", flush=True)
+    return True
 
 
 def milliseconds(call: Callable, times: int = 20) -> float:
@@ -271,11 +306,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--tests", type=int, default=60, help="cases of each of upstream's tests")
     parser.add_argument("--seed", type=int, default=0, help="which ones")
+    parser.add_argument("--only", default="", help="build those of upstream's files: fwd_hdim64")
     verify = [sys.executable, "-m", "kernelmint", "verify", "flash_attn_pack"]
     asked: dict[str, Callable[[], bool]] = {
-        "build": build_upstream,
+        "build": lambda: build_upstream(options.only),
         "pytorch": compare_with_pytorch,
         "upstream": compare_with_upstream,
+        "calls": compare_calls,
         "compiled": compare_compiled,
         "bench": bench,
         "tests": lambda: subprocess.run(tests, check=False).returncode == 0,

@@ -323,6 +323,16 @@ def test_few_blocks_are_taken_by_tiles_and_many_by_blocks():
         assert chosen.info.parameters["schedule"] == schedule
 
 
+def test_sm_count_is_the_devices_and_a_constant_of_graphs(monkeypatch):
+    monkeypatch.setattr(devices, "facts", lambda index: (100 + index, 0))
+    assert runtime.sm_count(torch.device("cuda:1")) == 101
+    assert runtime.sm_count(CPU) == torch.get_num_threads()
+    compiled = torch.compile(
+        lambda x: x * runtime.sm_count(x.device), fullgraph=True, backend="eager"
+    )
+    assert compiled(torch.ones(())).item() == torch.get_num_threads()
+
+
 def test_a_front_that_fails_when_it_is_imported_says_why(monkeypatch):
     """A KeyError of its module is not the runtime's lookup of a name."""
 

@@ -3,8 +3,8 @@ as its binding does; a front then finds the kernel, and the family's gradient th
 
 from __future__ import annotations
 
+import functools
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -13,29 +13,15 @@ from torch.nn.functional import pad
 import kernelmint
 
 
-@dataclass(frozen=True)
-class _Mask:
-    """Which keys a query sees: -1 is all of a side."""
-
-    left: int
-    right: int
-
-    @property
-    def causal(self) -> bool:
-        return self.left < 0 and self.right == 0
-
-    @property
-    def local(self) -> bool:
-        return self.left >= 0 or self.right > 0
-
-
-def _mask(
-    causal: bool, window: tuple[int, int], seqlen_q: int, seqlen_k: int, biased: bool
-) -> _Mask:
-    left, right = (-1 if side < 0 or side >= seqlen_k else side for side in window)
+def _window(
+    window: tuple[int, int], causal: bool, seqlen_q: int, seqlen_k: int, biased: bool
+) -> tuple[int, int]:
+    """Which keys before and after its own a query sees: -1 is all of a side."""
+    left, right = window
+    left = -1 if left < 0 or left >= seqlen_k else left
     if causal and (seqlen_q > 1 or biased):  # the only query sees all keys either way
-        right = 0
-    return _Mask(left, right)
+        return left, 0
+    return left, -1 if right < 0 or right >= seqlen_k else right
 
 
 # The schema is said since PyTorch 2.4 does not read it from annotations that are texts.
@@ -60,21 +46,12 @@ def _(like: Tensor, count: int) -> Tensor:
     return torch.empty(2, dtype=torch.int64)
 
 
-@torch.compiler.assume_constant_result
-def _multiprocessors(device: torch.device) -> int:
-    if device.type != "cuda":  # which the front refuses
-        return 1
-    return torch.cuda.get_device_properties(device).multi_processor_count
-
-
-def _num_splits(blocks: int, multiprocessors: int, steps: int, most: int = 128) -> int:
-    """The fewest splits whose waves are filled to 85% of what the best number fills."""
-    if blocks >= 0.8 * multiprocessors:
-        return 1
-
+def _best_splits(blocks: int, resident: int, steps: int) -> int:
+    """The fewest splits of `steps` whose waves, of `resident` thread blocks each, are filled to 85%
+    of what the best number fills."""
     filled = []  # what part of the last wave is busy, 0 if one split fewer takes as many steps
-    for splits in range(1, min(most, multiprocessors, steps) + 1):
-        waves = blocks * splits / multiprocessors
+    for splits in range(1, min(128, resident, steps) + 1):
+        waves = blocks * splits / resident
         differs = splits == 1 or -(-steps // splits) != -(-steps // (splits - 1))
         filled.append(waves / math.ceil(waves) if differs else 0.0)
     best = max(filled)
@@ -84,12 +61,20 @@ def _num_splits(blocks: int, multiprocessors: int, steps: int, most: int = 128) 
     return 1
 
 
-def _splits(q: Tensor, seqlen_q: int, seqlen_k: int) -> int:
-    """Upstream's choice for q [B, seqlen_q, H, D]."""
-    step = 256 if q.shape[3] <= 64 else 128 if q.shape[3] <= 128 else 64
-    blocks = q.shape[0] * q.shape[2] * -(-seqlen_q // 64)
-    # Twice the multiprocessors: of the kernels' 128 threads they hold two blocks.
-    return _num_splits(blocks, 2 * _multiprocessors(q.device), -(-seqlen_k // step))
+_best_splits_known = functools.lru_cache(_best_splits)
+
+
+def _splits(q: Tensor, batch: int, seqlen_q: int, heads: int, head_dim: int, seqlen_k: int) -> int:
+    """Upstream's choice for q [batch, seqlen_q, heads, head_dim]."""
+    step = 256 if head_dim <= 64 else 128 if head_dim <= 128 else 64
+    blocks = batch * heads * -(-seqlen_q // 64)
+    if seqlen_k <= step or blocks == 0:
+        return 1
+    resident = 2 * kernelmint.sm_count(q.device)  # blocks of 128 threads, of which an SM holds two
+    if blocks >= 0.8 * resident:
+        return 1
+    best = _best_splits if torch.compiler.is_compiling() else _best_splits_known
+    return best(blocks, resident, -(-seqlen_k // step))
 
 
 def _get_block_size_n(device, head_dim: int, is_dropout: bool, is_causal: bool) -> int:
@@ -127,14 +112,19 @@ class _NotDifferentiable(torch.autograd.Function):
         )
 
 
+def _needs_grad(*tensors: Tensor | None) -> bool:
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+
+
 def _by_groups(q: Tensor, heads: int) -> Tensor:
     """[B, 1, H, D] -> [B, H / heads, heads, D]: the queries that share a head of keys are rows."""
-    return q.unflatten(2, (heads, -1))[:, 0].transpose(1, 2)
+    return q.reshape(q.shape[0], heads, -1, q.shape[3]).transpose(1, 2)
 
 
 def _from_groups(out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
     """What became of them, as [B, 1, H, D] and [B, H, 1]."""
-    return out.transpose(1, 2).flatten(1, 2)[:, None], lse.flatten(1)[..., None]
+    batch, _, _, head_dim = out.shape
+    return out.transpose(1, 2).reshape(batch, 1, -1, head_dim), lse.reshape(batch, -1, 1)
 
 
 def _attention(
@@ -156,73 +146,76 @@ def _attention(
     block_table: Tensor | None = None,
 ) -> Tensor | tuple[Tensor, Tensor, Tensor]:
     """Of q [B, Sq, H, D], k and v [B, Sk, Hk, D]; B is 1 with cu_seqlens."""
-    head_dim = q.shape[-1]
+    # A call is short: tensors are asked for as little as may be, and views made if they differ.
+    batch, seqlen_q, heads, head_dim = q.shape
     scale = head_dim**-0.5 if softmax_scale is None else softmax_scale
-    q, k, v = _padded(q), _padded(k), _padded(v)
     slopes = _slopes(alibi_slopes)
-    seqlen_q = q.shape[1] if max_seqlen_q is None else max_seqlen_q
-    seqlen_k = k.shape[1] if max_seqlen_k is None else max_seqlen_k
-    if softcap > 0 and dropout_p > 0:
+    is_padded = head_dim % 8 != 0
+    if is_padded or not (q.is_contiguous() and k.is_contiguous() and v.is_contiguous()):
+        q, k, v = _padded(q), _padded(k), _padded(v)
+    is_packed = cu_seqlens_q is not None
+    seqlen_q, seqlen_k = (max_seqlen_q, max_seqlen_k) if is_packed else (seqlen_q, k.shape[1])
+    dropout = dropout_p > 0
+    if dropout and softcap > 0:
         raise ValueError("softcap > 0: flash-attn caps no scores with dropout")
     if seqlen_k == 0:
         out = q[..., :head_dim] * 0.0
-        lse = q.new_full((q.shape[0], q.shape[2], q.shape[1]), math.inf, dtype=torch.float32)
-        lse = lse if cu_seqlens_q is None else lse[0]
+        lse = q.new_full((batch, heads, q.shape[1]), math.inf, dtype=torch.float32)
+        lse = lse[0] if is_packed else lse
         return (out, lse, q.new_empty(0)) if return_attn_probs else out
 
-    mask = _mask(causal, window_size, seqlen_q, seqlen_k, slopes is not None)
-    dropout = dropout_p > 0
-    returns_probs = return_attn_probs and dropout
-    is_packed = cu_seqlens_q is not None
-    needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v))
+    left, right = _window(window_size, causal, seqlen_q, seqlen_k, slopes is not None)
     leaves = None
-    if needs_grad and block_table is not None:
-        leaves, needs_grad = (q, k, v), False
-        q, k, v = (t.detach() for t in leaves)
-    # A single query: the queries of a group become rows of one head. (Packed ones that need a
-    # gradient stay as they are: the backward pass takes both packed, or neither.)
+    # A single query: the queries of a group become rows of one head.
     grouped = (
-        seqlen_q == 1 and q.shape[2] > k.shape[2] and not (mask.causal or mask.local or dropout)
-        and slopes is None and not (is_packed and needs_grad)
+        seqlen_q == 1 and left < 0 and right < 0 and not dropout and slopes is None
+        and heads > (heads_k := k.shape[2])
     )  # fmt: skip
+    if is_packed and (grouped or block_table is not None) and _needs_grad(q, k, v):
+        if block_table is not None:
+            leaves = q, k, v
+            q, k, v = (t.detach() for t in leaves)
+        else:  # the backward pass takes queries and keys packed, or neither
+            grouped = False
     if grouped:
-        q = _by_groups(q.transpose(0, 1) if is_packed else q, k.shape[2])
-        cu_seqlens_q, seqlen_q = None, q.shape[1]
+        q = _by_groups(q.transpose(0, 1) if is_packed else q, heads_k)
+        cu_seqlens_q = None
+        batch, seqlen_q, heads, _ = q.shape
 
     splits = 1
-    if not dropout and (grouped or not is_packed):
-        splits = _splits(q, seqlen_q, seqlen_k)
-    common = {
-        "softmax_scale": scale, "softcap": float(softcap),
-        "window_left": mask.left, "window_right": mask.right,
-        "max_seqlen_q": seqlen_q, "max_seqlen_k": seqlen_k,
-        "deterministic": deterministic,
-    }  # fmt: skip
-    probs = None
+    if not dropout and cu_seqlens_q is None:
+        splits = _splits(q, batch, seqlen_q, heads, head_dim, seqlen_k)
+    returns_probs = return_attn_probs and dropout
     if splits > 1 or block_table is not None:
         out, lse = kernelmint.flash_attn_split(
-            *(q, k, v, cu_seqlens_q, cu_seqlens_k),
-            block_table=_rows(block_table), alibi_slopes=slopes, num_splits=splits, **common,
+            q, k, v, cu_seqlens_q, cu_seqlens_k, block_table=_rows(block_table),
+            alibi_slopes=slopes, softmax_scale=scale, softcap=float(softcap),
+            window_left=left, window_right=right, deterministic=deterministic,
+            max_seqlen_q=seqlen_q, max_seqlen_k=seqlen_k, num_splits=splits,
         )  # fmt: skip
     else:
-        sequences = len(cu_seqlens_q) - 1 if cu_seqlens_q is not None else q.shape[0]
-        rng = _philox(q, sequences * q.shape[2] * 32) if dropout else None
+        rng = None
+        if dropout:
+            sequences = batch if cu_seqlens_q is None else len(cu_seqlens_q) - 1
+            rng = _philox(q, sequences * heads * 32)
         out, lse, *more = kernelmint.flash_attn_forward(
-            *(q, k, v, cu_seqlens_q, cu_seqlens_k), alibi_slopes=slopes, rng=rng,
-            p_dropout=float(dropout_p), return_s_dmask=returns_probs, return_rng_state=dropout,
-            **common,
+            q, k, v, cu_seqlens_q, cu_seqlens_k, alibi_slopes=slopes, rng=rng,
+            softmax_scale=scale, p_dropout=float(dropout_p), softcap=float(softcap),
+            window_left=left, window_right=right, deterministic=deterministic,
+            max_seqlen_q=seqlen_q, max_seqlen_k=seqlen_k,
+            return_s_dmask=returns_probs, return_rng_state=dropout,
         )  # fmt: skip
-        probs = more[0] if returns_probs else None
     if grouped:
         out, lse = _from_groups(out, lse)
         if is_packed:  # each sequence is one query
             out, lse = out.transpose(0, 1), lse.permute(2, 1, 0)
-    out = out[..., :head_dim]
+    if is_padded:
+        out = out[..., :head_dim]
     if leaves is not None:
         out = _NotDifferentiable.apply(out, *leaves)
     if not return_attn_probs:
         return out
-    return out, lse[0] if is_packed else lse, q.new_empty(0) if probs is None else probs
+    return out, lse[0] if is_packed else lse, more[0] if returns_probs else q.new_empty(0)
 
 
 def flash_attn_func(
@@ -344,42 +337,46 @@ def flash_attn_with_kvcache(
     Returns:
         out [B, Sq, H, D]; with return_softmax_lse also lse [B, H, Sq].
     """
-    head_dim = q.shape[-1]
-    with torch.no_grad():
-        scale = head_dim**-0.5 if softmax_scale is None else softmax_scale
-        caches = (_padded(k_cache), _padded(v_cache))
-        q = _padded(q)
-        slopes = _slopes(alibi_slopes)
-        if isinstance(cache_seqlens, int):
-            cache_seqlens = torch.full(
-                (q.shape[0],), cache_seqlens, dtype=torch.int32, device=q.device
-            )
-        seqlen_k = k_cache.shape[1] * (1 if block_table is None else block_table.shape[1])
-        mask = _mask(causal, window_size, q.shape[1], seqlen_k, slopes is not None)
-        grouped = (
-            q.shape[1] == 1 and q.shape[2] > k_cache.shape[2] and slopes is None
-            and not (mask.causal or mask.local)
-        )  # fmt: skip
-        if grouped:
-            q = _by_groups(q, k_cache.shape[2])
-        splits = num_splits if num_splits >= 1 else _splits(q, q.shape[1], seqlen_k)
-        common = {
-            "cache_seqlens": _rows(cache_seqlens), "leftpad_k": cache_leftpad,
-            "block_table": _rows(block_table), "cache_batch_idx": _rows(cache_batch_idx),
-            "alibi_slopes": slopes, "softmax_scale": scale, "softcap": float(softcap),
-            "window_left": mask.left, "window_right": mask.right, "num_splits": splits,
-        }  # fmt: skip
-        if k is None:
-            out, lse = kernelmint.flash_attn_split(q, *caches, **common)
-        else:
-            out, lse = kernelmint.flash_attn_append(
-                *(q, *caches, _padded(k), _padded(v)), rotary_cos=rotary_cos,
-                rotary_sin=rotary_sin, rotary_interleaved=rotary_interleaved, **common,
+    if _needs_grad(q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, alibi_slopes):
+        with torch.no_grad():
+            return flash_attn_with_kvcache(
+                q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, cache_batch_idx,
+                cache_leftpad, block_table, softmax_scale, causal, window_size, softcap,
+                rotary_interleaved, alibi_slopes, num_splits, return_softmax_lse,
             )  # fmt: skip
-            for cache, padded in zip((k_cache, v_cache), caches, strict=True):
-                if padded is not cache:  # the head dimension was padded
-                    cache.copy_(padded[..., :head_dim])
-        if grouped:
-            out, lse = _from_groups(out, lse)
+    batch, seqlen_q, heads, head_dim = q.shape
+    _, seqlen_k, heads_k, _ = k_cache.shape
+    scale = head_dim**-0.5 if softmax_scale is None else softmax_scale
+    slopes, q, keys, values = _slopes(alibi_slopes), _padded(q), _padded(k_cache), _padded(v_cache)
+    if isinstance(cache_seqlens, int):
+        cache_seqlens = torch.full((batch,), cache_seqlens, dtype=torch.int32, device=q.device)
+    if block_table is not None:
+        seqlen_k *= block_table.shape[1]
+    left, right = _window(window_size, causal, seqlen_q, seqlen_k, slopes is not None)
+    grouped = seqlen_q == 1 and heads > heads_k and left < 0 and right < 0 and slopes is None
+    if grouped:
+        q = _by_groups(q, heads_k)
+        seqlen_q, heads = heads // heads_k, heads_k
+    if num_splits < 1:
+        num_splits = _splits(q, batch, seqlen_q, heads, head_dim, seqlen_k)
+    common = {
+        "cache_seqlens": _rows(cache_seqlens), "leftpad_k": cache_leftpad,
+        "block_table": _rows(block_table), "cache_batch_idx": _rows(cache_batch_idx),
+        "alibi_slopes": slopes, "softmax_scale": scale, "softcap": float(softcap),
+        "window_left": left, "window_right": right, "num_splits": num_splits,
+    }  # fmt: skip
+    if k is None:
+        out, lse = kernelmint.flash_attn_split(q, keys, values, **common)
+    else:
+        out, lse = kernelmint.flash_attn_append(
+            q, keys, values, _padded(k), _padded(v), rotary_cos=rotary_cos, rotary_sin=rotary_sin,
+            rotary_interleaved=rotary_interleaved, **common,
+        )  # fmt: skip
+        for cache, padded in ((k_cache, keys), (v_cache, values)):
+            if padded is not cache:  # the head dimension was padded
+                cache.copy_(padded[..., :head_dim])
+    if grouped:
+        out, lse = _from_groups(out, lse)
+    if head_dim % 8:
         out = out[..., :head_dim]
     return (out, lse) if return_softmax_lse else out

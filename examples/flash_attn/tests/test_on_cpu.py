@@ -17,6 +17,7 @@ import torch
 import yaml
 from flash_attn_pack import flash_attn_interface as functions
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 SPECS = Path(__file__).parents[1] / "kernel_specs"
 sys.path.insert(0, str(SPECS))  # the oracles, as modules of the folder
@@ -109,7 +110,7 @@ def families(monkeypatch) -> SimpleNamespace:
     }
     made = SimpleNamespace(**{name: Family(name, oracle) for name, oracle in oracles.items()})
     monkeypatch.setattr(functions, "kernelmint", made)
-    monkeypatch.setattr(functions, "_multiprocessors", lambda device: 132)
+    made.sm_count = lambda device: 132
     return made
 
 
@@ -153,6 +154,48 @@ def test_a_batch(families, sq, sk, heads, head_dim, options, kernel) -> None:
     assert probs.numel() == 0
     (flags,) = families.flash_attn_forward.seen + families.flash_attn_split.seen
     assert kernel.items() <= flags.items()
+
+
+class Operators(TorchDispatchMode):
+    """What PyTorch is asked to do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None) -> Any:
+        self.seen.append(str(function))
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(128, 128), (1, 4000)])
+def test_nothing_but_the_kernel_is_called_for_tensors_that_it_takes(
+    monkeypatch, families, queries, keys
+) -> None:
+    """Each view would cost as much as a tenth of the call."""
+    q, k, v = tensors((1, queries, 2, 64), *[(1, keys, 2, 64)] * 2)
+    lengths = torch.tensor([keys], dtype=torch.int32)
+    found = torch.zeros(1, queries, 2, 64), torch.zeros(1, 2, queries)
+    for name in ("flash_attn_forward", "flash_attn_split"):
+        monkeypatch.setattr(families, name, lambda *inputs, **options: found)
+    with Operators() as operators:
+        assert functions.flash_attn_func(q, k, v, causal=True) is found[0]
+        assert functions.flash_attn_with_kvcache(q, k, v, cache_seqlens=lengths) is found[0]
+    assert not operators.seen
+
+
+def test_keys_are_split_as_upstream_splits_them() -> None:
+    """num_splits_heuristic of its flash_api.cpp, for 2 * 132 thread blocks at once."""
+    q = torch.empty(1, 1, 1, 64)
+
+    def splits(batch: int, queries: int, keys: int) -> int:
+        return functions._splits(q, batch, queries, 8, 64, keys)
+
+    # The last: of 29 splits 232 blocks are 88% of a wave; of 33 all of it, but those are more.
+    assert [splits(1, 1, keys) for keys in (256, 257, 2048, 1 << 20)] == [1, 2, 8, 29]
+    assert splits(26, 1, 4096) == 6  # 208 blocks are 79% of a wave, 1,248 are 95% of five
+    assert splits(27, 1, 4096) == 1  # 216 are above 80%
+    assert splits(0, 1, 4096) == 1
 
 
 def test_packed_tensors_and_slopes() -> None:
