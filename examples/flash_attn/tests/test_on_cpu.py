@@ -4,9 +4,11 @@ what its family's spec requires; and their signatures, which are upstream's."""
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import inspect
 import math
+import random
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,6 +31,18 @@ def module(name: str) -> Any:
 
 def read(path: str) -> dict[str, Any]:
     return yaml.safe_load((SPECS / "flash_attn" / path).read_text())
+
+
+@functools.cache
+def archive() -> Path:
+    """The folder of the archive that the specs pin."""
+    from codegen import archives
+
+    pin = read("sm80.yaml")["build"]["archives"]["upstream"]
+    try:
+        return archives.folder(f"pypi:{pin['pypi']}=={pin['version']}", pin["sha256"])
+    except archives.ArchiveError as error:
+        pytest.skip(str(error))
 
 
 WORDS = {"true": True, "false": False, "ceil_div": lambda a, b: -(-a // b)}  # else Python's
@@ -77,11 +91,11 @@ class Family:
             assert eval(rule["that"], known), f"{rule} of {flags}"
         for name in names:
             tensor = given.get(name)
-            if tensor is not None and tensor.dtype == torch.bfloat16:
+            if tensor is not None and tensor.is_floating_point():
                 assert tensor.stride(-1) == 1, name
         self.seen.append(flags)
         given = {n: t for n, t in given.items() if t is not None and n != "rng"}
-        scalars = {n: known[n] for n in ("softmax_scale", "softcap", "window_left", "window_right")}
+        scalars = {name: known[name] for name, a in arguments.items() if "scalar" in a}
         dtypes = [a["dtype"] == "dtype" for a in arguments.values() if "output" in a]
         found = self.oracle(**given, **scalars)
         found = [
@@ -91,14 +105,12 @@ class Family:
         return tuple(found)
 
 
-def append(q: Tensor, k: Tensor, v: Tensor, k_new: Tensor, v_new: Tensor, **options: Any) -> Any:
-    """As the kernels do, for sequences in their own entries of the cache."""
-    lengths = options.pop("cache_seqlens")
-    for b, length in enumerate(lengths.tolist()):
-        k[b, length : length + k_new.shape[1]] = k_new[b]
-        v[b, length : length + v_new.shape[1]] = v_new[b]
-    split = module("flash_attn_split.reference").split
-    return split(q, k, v, cache_seqlens=lengths + k_new.shape[1], **options)
+def append(q: Tensor, k: Tensor, v: Tensor, *new: Tensor, **options: Any) -> Any:
+    """The oracle, which returns the cache, as a kernel, which writes it."""
+    *found, keys, values = module("flash_attn_append.reference").append(q, k, v, *new, **options)
+    k.copy_(keys)
+    v.copy_(values)
+    return found
 
 
 @pytest.fixture(autouse=True)
@@ -282,6 +294,83 @@ def test_a_cache_of_keys_is_read_and_appended_to(families, paged, queries) -> No
     assert lse.shape == (2, 4, queries)
 
 
+@functools.cache
+def upstreams(path: str, *names: str) -> dict[str, Any]:
+    """Functions of a file of the archive, as they are, without decorators, on the CPU."""
+    einops = pytest.importorskip("einops")
+    tree = ast.parse((archive() / path).read_text().replace('device = "cuda"', 'device = "cpu"'))
+    chosen = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name in names]
+    for function in chosen:
+        function.decorator_list = []
+    scope = {"torch": torch, "math": math, "pytest": pytest}
+    scope |= {"rearrange": einops.rearrange, "repeat": einops.repeat}
+    exec(compile(ast.Module(chosen, []), path, "exec"), scope)
+    return scope
+
+
+def rotate(
+    x: Tensor, cos: Tensor, sin: Tensor, seqlen_offsets: Tensor, interleaved: bool
+) -> Tensor:
+    """Upstream's apply_rotary_emb by its formula, at a place of each sequence's own."""
+    formula = upstreams("flash_attn/layers/rotary.py", "rotate_half", "apply_rotary_emb_torch")
+    at = seqlen_offsets.long()[:, None] + torch.arange(x.shape[1])
+    turned = formula["apply_rotary_emb_torch"](
+        x.float(), cos[at].float(), sin[at].float(), interleaved
+    )
+    return turned.to(x.dtype)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_cache_is_what_upstreams_own_test_holds_kernels_to(seed) -> None:
+    """test_flash_attn_kvcache, whose formula is upstream's, with the oracles for kernels."""
+    names = ("attn_bias_from_alibi_slopes", "construct_local_mask", "attention_ref")
+    scope = upstreams(
+        "tests/test_flash_attn.py", *names, "_generate_block_kvcache", "test_flash_attn_kvcache"
+    )
+    scope["apply_rotary_emb"] = rotate
+    scope["flash_attn_with_kvcache"] = functions.flash_attn_with_kvcache
+    drawn = random.Random(seed)
+    seqlen_q, seqlen_k = drawn.choice([(1, 128), (1, 339), (3, 300), (64, 339), (100, 128)])
+    causal, where = (
+        drawn.random() < 0.5,
+        drawn.choice(["", "", "index", "padding", "both", "pages"]),
+    )
+    scope["test_flash_attn_kvcache"](
+        seqlen_q, seqlen_k, drawn.choice([32, 59, 64, 128]),
+        has_batch_idx=where in ("index", "both"), has_leftpad=where in ("padding", "both"),
+        paged_kv_block_size=256 if where == "pages" else None,
+        rotary_fraction=drawn.choice([0.0, 0.5, 1.0]), rotary_interleaved=drawn.random() < 0.5,
+        seqlen_new_eq_seqlen_q=drawn.random() < 0.5, causal=causal,
+        local=not causal and drawn.random() < 0.5, alibi=drawn.random() < 0.3, new_kv=True,
+        mha_type=drawn.choice(["mha", "mqa", "gqa"]), num_splits=drawn.choice([0, 1, 3]),
+        dtype=torch.float16,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("variant", range(4))
+def test_the_calls_that_appending_is_verified_with_suit_its_spec(families, variant) -> None:
+    """And what is turned is exact, whatever a kernel computes it in."""
+    made = module("flash_attn_append.reference")
+    all_cases = module("flash_attn_append.tools").CASES
+    cases = [c for c in all_cases[variant::4] if c["parameters"]["head_dim"] == 64]
+    assert len(cases) == 2 * 3 * 2**3  # splits, masks; caps, slopes, head dimensions below 64
+    for case in cases:
+        parameters = {**case["parameters"], "dtype": "bf16"}
+        inputs = made.tuning_inputs(case["sizes"], parameters, torch.Generator().manual_seed(0))
+        inputs |= {n: torch.tensor(v, dtype=torch.int32) for n, v in case["values"].items()}
+        families.flash_attn_append(
+            *(inputs.pop(name) for name in ("q", "k", "v", "k_new", "v_new", "cache_seqlens")),
+            **inputs, **case["options"],
+        )  # fmt: skip
+        asked = {n: parameters[n] for n in ("causal", "local", "capped", "alibi", "split")}
+        assert asked.items() <= families.flash_attn_append.seen[-1].items()
+        if "rotary_cos" in inputs:
+            cos, sin = (inputs[name].double() for name in ("rotary_cos", "rotary_sin"))
+            key = inputs["rotary_cos"].new_tensor(7 / 4).expand(len(cos), 1, 2 * cos.shape[1])
+            turned = [made.turned(t, cos, sin, True) for t in (key, key.double())]
+            assert torch.equal(turned[0].double(), turned[1])
+
+
 def test_pages_of_what_asks_for_a_gradient_are_read_and_only_a_backward_pass_refuses() -> None:
     q, pages = tensors((7, 2, 64), (4, 256, 2, 64))
     lengths = torch.tensor([0, 3, 7], dtype=torch.int32), torch.tensor([0, 300, 500]).int()
@@ -331,14 +420,7 @@ def test_tensors_on_a_cpu_are_refused_with_what_runs_them(monkeypatch, dropout) 
 
 def test_signatures_are_upstreams() -> None:
     """Read from the archive that the specs pin, which is not imported."""
-    from codegen import archives
-
-    pin = read("sm80.yaml")["build"]["archives"]["upstream"]
-    try:
-        folder = archives.folder(f"pypi:{pin['pypi']}=={pin['version']}", pin["sha256"])
-    except archives.ArchiveError as error:
-        pytest.skip(str(error))
-    tree = ast.parse((folder / "flash_attn/flash_attn_interface.py").read_text())
+    tree = ast.parse((archive() / "flash_attn/flash_attn_interface.py").read_text())
     public = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name[0] != "_"}
     ours = {n: f for n, f in vars(functions).items() if n.startswith("flash_attn_") and callable(f)}
     assert ours.keys() == {name for name in public if name.startswith("flash_attn_")}
