@@ -40,6 +40,7 @@ class NativeKernel:
         requested: tuple[bool, ...],
         out: _Out,
     ) -> _Result: ...
+    def serve(self, kernel: object) -> None: ...
 
 class Selector:
     def __init__(

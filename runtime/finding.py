@@ -162,7 +162,9 @@ def _make(key: str, build: bool | None, compiles: bool) -> Kernel:
     if pack is not packs.owner(family):
         _next_look[key] = time.monotonic() + _LOOK
     kernel_class: type[Kernel] = packs.face(pack, family)
-    return kernel_class.of_key(key)(info, native, through_operator)
+    made = kernel_class.of_key(key)(info, native, through_operator)
+    native.serve(made)  # plain calls; others go the way of the generated method
+    return made
 
 
 def _info(family: str, key: str) -> kernel_info.KernelInfo | None:

@@ -43,6 +43,10 @@ class Profiled {
   nb::object span_;
 };
 
+// Of generated kernels' objects, once one is served.
+const Attribute* native_slot = nullptr;
+Vectorcall python_call = nullptr;  // of a function of Python's, unless it is set to another
+
 }  // namespace
 
 bool DimensionOrder::apply(TensorInfo& tensor) const {
@@ -126,13 +130,13 @@ void Kernel::output_shape(const Call& call, const TensorArgument& argument,
   }
 }
 
-void Kernel::choose_outputs(Call& call, nb::handle requested, nb::handle out) const {
+void Kernel::choose_outputs(Call& call, PyObject* const* requested, PyObject* out) const {
   for (int n = 0, optional = 0; n < num_outputs_; ++n) {
     const int i = outputs_[n];
     const TensorArgument& argument = family_.tensors[i];
     call.present[i] = true;
     if (argument.optional) {
-      PyObject* asked = NB_TUPLE_GET_ITEM(requested.ptr(), optional++);
+      PyObject* asked = requested[optional++];
       if (!PyBool_Check(asked))
         throw InvalidArgument(
             text("return_", argument.name, ": got ", type_text(asked), ", expected a bool"));
@@ -140,12 +144,10 @@ void Kernel::choose_outputs(Call& call, nb::handle requested, nb::handle out) co
     }
     call.num_wanted += call.present[i];
   }
-  if (out.is_none()) return;
+  if (out == Py_None) return;
   // The items themselves, not what a subclass makes of them: no Python code runs here.
-  const bool is_tuple = PyTuple_Check(out.ptr()), is_list = PyList_Check(out.ptr());
-  const Py_ssize_t given = is_tuple  ? PyTuple_Size(out.ptr())
-                           : is_list ? PyList_Size(out.ptr())
-                                     : 1;
+  const bool is_tuple = PyTuple_Check(out), is_list = PyList_Check(out);
+  const Py_ssize_t given = is_tuple ? PyTuple_Size(out) : is_list ? PyList_Size(out) : 1;
   if (given != call.num_wanted) {
     std::string needed;
     for (int n = 0; n < num_outputs_; ++n)
@@ -156,9 +158,9 @@ void Kernel::choose_outputs(Call& call, nb::handle requested, nb::handle out) co
   }
   for (int n = 0, next = 0; n < num_outputs_; ++n)
     if (const int i = outputs_[n]; call.present[i])
-      call.owned[i] = nb::borrow(is_tuple  ? PyTuple_GetItem(out.ptr(), next++)
-                                 : is_list ? PyList_GetItem(out.ptr(), next++)
-                                           : out.ptr());
+      call.owned[i] = nb::borrow(is_tuple  ? PyTuple_GetItem(out, next++)
+                                 : is_list ? PyList_GetItem(out, next++)
+                                           : out);
 }
 
 void Kernel::allocate(Call& call, int index, const std::int64_t* shape) {
@@ -320,7 +322,7 @@ nb::object Kernel::call(nb::tuple inputs, nb::tuple scalars, nb::tuple requested
     return dispatched_(key(), inputs, scalars, requested, out);
   try {
     Call call;
-    return perform(call, inputs, scalars, requested, out);
+    return perform(call, values_of(inputs, scalars, requested, out));
   } catch (const ThroughOperator&) {
     if (!has_operator) throw;
     return dispatched_(key(), inputs, scalars, requested, out);
@@ -330,7 +332,7 @@ nb::object Kernel::call(nb::tuple inputs, nb::tuple scalars, nb::tuple requested
 nb::object Kernel::run(nb::tuple inputs, nb::tuple scalars, nb::tuple requested, nb::object out) {
   Call call;
   call.wants_all = out.is_none();
-  return perform(call, std::move(inputs), std::move(scalars), std::move(requested), std::move(out));
+  return perform(call, values_of(inputs, scalars, requested, out));
 }
 
 nb::object Kernel::launch_times(nb::tuple inputs, nb::tuple scalars, nb::tuple requested,
@@ -340,7 +342,7 @@ nb::object Kernel::launch_times(nb::tuple inputs, nb::tuple scalars, nb::tuple r
       throw InvalidArgument(text(key(), ": its workspace is zeroed before each launch"));
   Call call;
   call.num_launches = count;
-  return perform(call, std::move(inputs), std::move(scalars), std::move(requested), std::move(out));
+  return perform(call, values_of(inputs, scalars, requested, out));
 }
 
 nb::tuple Kernel::trace(nb::tuple inputs, nb::tuple scalars, nb::tuple requested, nb::object out) {
@@ -351,18 +353,67 @@ nb::tuple Kernel::trace(nb::tuple inputs, nb::tuple scalars, nb::tuple requested
                                "outside of make_fx, torch.jit.trace, torch.func and modes"));
   Call call;
   call.wants_trace = true;
-  nb::object result =
-      perform(call, std::move(inputs), std::move(scalars), std::move(requested), std::move(out));
+  nb::object result = perform(call, values_of(inputs, scalars, requested, out));
   return nb::make_tuple(result, call.trace);
 }
 
-nb::object Kernel::perform(Call& call, nb::tuple inputs, nb::tuple scalars, nb::tuple requested,
-                           nb::object out) {
-  if (static_cast<int>(inputs.size()) != num_inputs_ ||
-      static_cast<int>(scalars.size()) != family_.num_scalars ||
-      static_cast<int>(requested.size()) != num_requested_)
-    throw nb::type_error("inputs, scalars and requested must match the family's arguments");
+void Kernel::serve(nb::object kernel) {
+  const nb::object method = kernel.type().attr("__call__");
+  const Signature& signature = Signature::of(method);
+  if (signature.size() != num_inputs_ + family_.num_scalars + num_requested_ + (num_outputs_ > 0))
+    throw nb::type_error("__call__ must take the family's arguments");
+  if (native_slot == nullptr) native_slot = new Attribute(kernel, "_native");
+  const Vectorcall before = set_vectorcall(method, &take_call);
+  if (before == nullptr) return;
+  if (before != &take_call) python_call = before;
+  method_ = method.ptr();
+  signature_ = &signature;
+}
 
+PyObject* Kernel::take_call(PyObject* method, PyObject* const* arguments, std::size_t flags,
+                            PyObject* names) try {
+  const auto otherwise = [&] { return python_call(method, arguments, flags, names); };
+  const Py_ssize_t count = PyVectorcall_NARGS(flags);
+  if (count == 0) return otherwise();
+  const nb::object native = native_slot->find(arguments[0]);
+  static const nb::handle type = nb::type<Kernel>();
+  if (!native.is_valid() || !native.type().is(type)) return otherwise();
+  Kernel& self = *nb::inst_ptr<Kernel>(native);
+  Values values;
+  if (self.method_ != method ||
+      !self.signature_->bind(arguments + 1, count - 1, names, values.data()))
+    return otherwise();
+  if (self.num_outputs_ == 0) values[self.signature_->size()] = Py_None;
+  if (Torch::get().is_intercepted()) [[unlikely]]
+    return otherwise();
+  Call call;
+  return self.perform(call, values).release().ptr();
+} catch (const ThroughOperator&) {
+  return python_call(method, arguments, flags, names);
+} catch (...) {
+  return raise_current();
+}
+
+Kernel::Values Kernel::values_of(nb::handle inputs, nb::handle scalars, nb::handle requested,
+                                 nb::handle out) const {
+  if (PyTuple_Size(inputs.ptr()) != num_inputs_ ||
+      PyTuple_Size(scalars.ptr()) != family_.num_scalars ||
+      PyTuple_Size(requested.ptr()) != num_requested_)
+    throw nb::type_error("inputs, scalars and requested must match the family's arguments");
+  Values values;
+  PyObject** next = values.data();
+  for (int i = 0; i < num_inputs_; ++i) *next++ = NB_TUPLE_GET_ITEM(inputs.ptr(), i);
+  for (int i = 0; i < family_.num_scalars; ++i) *next++ = NB_TUPLE_GET_ITEM(scalars.ptr(), i);
+  for (int i = 0; i < num_requested_; ++i) *next++ = NB_TUPLE_GET_ITEM(requested.ptr(), i);
+  *next = out.ptr();
+  return values;
+}
+
+nb::object Kernel::perform(Call& call, const Values& values) {
+  PyObject* const* const inputs = values.data();
+  PyObject* const* const scalars = inputs + num_inputs_;
+  PyObject* const* const requested = scalars + family_.num_scalars;
+  PyObject* const out = requested[num_requested_];
   convert_scalars(call, scalars);
   choose_outputs(call, requested, out);
   bind_inputs(call, inputs);
@@ -376,7 +427,7 @@ nb::object Kernel::perform(Call& call, nb::tuple inputs, nb::tuple scalars, nb::
     launch(call);
     for (int n = 0; n < num_mutated_; ++n)
       if (const int i = mutated_[n]; call.present[i]) call.torch.mark_written(call.tensors[i]);
-    if (!out.is_none())
+    if (out != Py_None)
       for (int n = 0; n < num_outputs_; ++n)
         if (const int i = outputs_[n]; call.present[i]) call.torch.mark_written(call.tensors[i]);
   }

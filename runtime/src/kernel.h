@@ -3,9 +3,12 @@
 
 #include <nanobind/nanobind.h>
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
+#include "method_calls.h"
 #include "registry.h"
 #include "torch_bridge.h"
 
@@ -46,6 +49,12 @@ class Kernel {
   // operator while something records or transforms what PyTorch does.
   nb::object call(nb::tuple inputs, nb::tuple scalars, nb::tuple requested, nb::object out);
 
+  // Has calls of this kernel's object, whose `_native` this is, come here without a frame of
+  // Python's: the method `__call__` of its type, which is its alone, and takes what call() does, in
+  // this order and by name. What is no plain call goes the method's own way. Throws nb::type_error
+  // if the method takes something else.
+  void serve(nb::object kernel);
+
   // As call(), but launches `count` times: what a launch alone takes, for tools that measure.
   nb::object launch_times(nb::tuple inputs, nb::tuple scalars, nb::tuple requested, nb::object out,
                           int count);
@@ -62,9 +71,9 @@ class Kernel {
   struct Call;
 
   // The steps of a call, in order.
-  void convert_scalars(Call& call, nb::handle scalars) const;
-  void choose_outputs(Call& call, nb::handle requested, nb::handle out) const;
-  void bind_inputs(Call& call, nb::handle inputs);
+  void convert_scalars(Call& call, PyObject* const* scalars) const;
+  void choose_outputs(Call& call, PyObject* const* requested, PyObject* out) const;
+  void bind_inputs(Call& call, PyObject* const* inputs);
   void set_default_scalars(Call& call) const;
   void find_facts(Call& call) const;
   bool bind_outputs(Call& call);  // whether anything is written
@@ -73,8 +82,16 @@ class Kernel {
   void allocate_trace(Call& call);
   void bind_trace(const Call& call, void* args) const;
 
-  nb::object perform(Call& call, nb::tuple inputs, nb::tuple scalars, nb::tuple requested,
-                     nb::object out);
+  // What a call passes, borrowed: inputs, scalars, requested and out, one after the other.
+  using Values = std::array<PyObject*, kMaxTensors + kMaxScalars + 1>;
+
+  Values values_of(nb::handle inputs, nb::handle scalars, nb::handle requested,
+                   nb::handle out) const;
+  nb::object perform(Call& call, const Values& values);
+
+  // What Python calls as the `__call__` of an object that is served.
+  static PyObject* take_call(PyObject* method, PyObject* const* arguments, std::size_t flags,
+                             PyObject* names);
 
   ScalarValue converted(const Call& call, const ScalarArgument& argument, nb::handle value) const;
   void check_dtype(const TensorArgument& argument, const TensorInfo& tensor, Dtype dtype) const;
@@ -116,6 +133,8 @@ class Kernel {
   bool asks_device_;
   bool is_traced_;
   nb::object dispatched_;
+  PyObject* method_ = nullptr;  // whose calls it serves: to compare with
+  const Signature* signature_ = nullptr;
   bool has_input_expressions_ = false;
   bool requires_scalars_ = false;
   bool has_optional_inputs_ = false;

@@ -305,13 +305,13 @@ void Kernel::check_apart(const Call& call, const TensorArgument& argument, int i
     for (int n = 0; outputs_[n] < index; ++n) check(outputs_[n]);
 }
 
-void Kernel::bind_inputs(Call& call, nb::handle inputs) {
+void Kernel::bind_inputs(Call& call, PyObject* const* inputs) {
   std::fill_n(call.bound_by, family_.num_symbols, std::int16_t{-1});
   if (has_optional_inputs_) std::fill_n(call.symbols, family_.num_symbols, 0);
   for (int n = 0; n < num_inputs_; ++n) {
     const int i = inputs_[n];
     const TensorArgument& argument = family_.tensors[i];
-    PyObject* object = NB_TUPLE_GET_ITEM(inputs.ptr(), n);
+    PyObject* object = inputs[n];
     call.present[i] = !argument.optional || object != Py_None;
     if (!call.present[i]) {
       call.bound[i] = {nullptr, kNoStrides};

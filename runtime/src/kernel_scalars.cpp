@@ -21,10 +21,10 @@ const char* too_narrow_type(Dtype dtype, const ScalarValue& value) {
 }  // namespace
 
 // Converting may run any Python code, which may resize a tensor: before their memory is looked at.
-void Kernel::convert_scalars(Call& call, nb::handle scalars) const {
+void Kernel::convert_scalars(Call& call, PyObject* const* scalars) const {
   for (int i = 0; i < family_.num_scalars; ++i) {
     const ScalarArgument& argument = family_.scalars[i];
-    const nb::handle value = NB_TUPLE_GET_ITEM(scalars.ptr(), i);
+    const nb::handle value = scalars[i];
     call.is_default[i] = value.is_none();
     if (!call.is_default[i])
       call.scalars[i] = converted(call, argument, value);

@@ -102,7 +102,8 @@ NB_MODULE(_native, module) {
       .def("launch_times", &Kernel::launch_times, "inputs"_a, "scalars"_a, "requested"_a,
            "out"_a.none(), "count"_a)
       .def("trace", &Kernel::trace, "inputs"_a, "scalars"_a, "requested"_a, "out"_a.none())
-      .def("call", &Kernel::call, "inputs"_a, "scalars"_a, "requested"_a, "out"_a.none());
+      .def("call", &Kernel::call, "inputs"_a, "scalars"_a, "requested"_a, "out"_a.none())
+      .def("serve", &Kernel::serve, "kernel"_a);
   nb::class_<Selector>(module, "Selector")
       .def(nb::init<nb::object, nb::object, nb::object>(), "watched"_a, "find"_a, "otherwise"_a)
       .def("call", &Selector::call, "inputs"_a, "scalars"_a, "requested"_a, "out"_a.none(),

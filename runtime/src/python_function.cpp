@@ -51,11 +51,10 @@ nb::object Attribute::operator()(PyObject* self) const {
   return checked(get_(descriptor_.ptr(), self, reinterpret_cast<PyObject*>(Py_TYPE(self))));
 }
 
-bool Attribute::is_there(PyObject* self) const {
+nb::object Attribute::find(PyObject* self) const {
   PyObject* const found = get_(descriptor_.ptr(), self, reinterpret_cast<PyObject*>(Py_TYPE(self)));
   if (found == nullptr) PyErr_Clear();
-  Py_XDECREF(found);
-  return found != nullptr;
+  return nb::steal(found);
 }
 
 }  // namespace kernelmint

@@ -43,7 +43,8 @@ class Attribute {
   Attribute() = default;
   Attribute(const nb::object& instance, const char* name);
   nb::object operator()(PyObject* self) const;
-  bool is_there(PyObject* self) const;  // whether getting it raises no error
+  nb::object find(PyObject* self) const;  // invalid if getting it raises an error
+  bool is_there(PyObject* self) const { return find(self).is_valid(); }
 
  private:
   nb::object descriptor_;

@@ -170,7 +170,7 @@ nb::object Selector::call(nb::tuple inputs, nb::tuple scalars, nb::tuple request
   }
   const Found found = at->second;  // which is kept, whatever others forget meanwhile
   try {
-    return found.kernel->perform(call, inputs, scalars, requested, out);
+    return found.kernel->perform(call, found.kernel->values_of(inputs, scalars, requested, out));
   } catch (const ThroughOperator&) {
     return otherwise();
   } catch (const InvalidArgument&) {

@@ -1,0 +1,42 @@
+// Calls of a generated `__call__` that come to the extension without a frame of Python's.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <vector>
+
+namespace kernelmint {
+
+namespace nb = nanobind;
+
+// What a method of Python's takes beside self.
+class Signature {
+ public:
+  explicit Signature(nb::handle method);  // a function without *args and **kwargs
+
+  // That of a method's code, which is kept: the methods of a family's kernels have it in common.
+  static const Signature& of(nb::handle method);
+
+  int size() const { return static_cast<int>(names_.size()); }
+
+  // Fills `values` with what a vectorcall passes after self, or defaults, in the order of the
+  // signature; borrowed. False if a name is not known or an argument is missing or given twice,
+  // of which Python's own way then makes an error.
+  bool bind(PyObject* const* given, Py_ssize_t count, PyObject* names, PyObject** values) const;
+
+ private:
+  Py_ssize_t num_positional_;
+  std::vector<nb::object> names_, defaults_;  // not valid: it has no default
+};
+
+using Vectorcall = PyObject* (*)(PyObject* function, PyObject* const* arguments, std::size_t flags,
+                                 PyObject* names);
+
+// Sets what calls of a function of Python's run. Returns what they would run without it, or null
+// if this Python has no way to set it.
+Vectorcall set_vectorcall(nb::handle function, Vectorcall call);
+
+// Raises the error that is being handled as nanobind would, had it called; null.
+PyObject* raise_current();
+
+}  // namespace kernelmint
