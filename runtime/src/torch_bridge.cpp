@@ -58,6 +58,11 @@ const Names& names() {
   return *instance;
 }
 
+template <class Pointer>
+void find_function(void* library, const char* name, Pointer& function) {
+  function = reinterpret_cast<Pointer>(dlsym(library, name));
+}
+
 nb::object attribute(PyObject* object, PyObject* name) {
   return checked(PyObject_GetAttr(object, name));
 }
@@ -135,8 +140,12 @@ Torch::Torch() : module_(nb::module_::import_("torch")) {
   cpu_device_ = module_.attr("device")("cpu");
   void* const library = dlopen("libtorch_cpu.so", RTLD_NOW | RTLD_NOLOAD);  // never closed
   memory_.emplace(library, internals);
-  if (library != nullptr)
-    grad_mode_ = reinterpret_cast<bool (*)()>(dlsym(library, "aoti_torch_grad_mode_is_enabled"));
+  if (library != nullptr) {
+    find_function(library, "aoti_torch_grad_mode_is_enabled", grad_mode_);
+    find_function(library, "_ZN3c104impl20TorchDispatchModeTLS9stack_lenEv", dispatch_modes_);
+    find_function(library, "_ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv", function_modes_);
+    find_function(library, "_ZN5torch3jit6tracer15getTracingStateEv", tracing_state_);
+  }
   empty_keywords_ = nb::make_tuple("size", "dtype", "device");
   strided_keywords_ = nb::make_tuple("size", "dtype", "device", "stride");
 
@@ -263,6 +272,9 @@ void Torch::read(PyObject* object, const char* argument, TensorInfo& info) {
 }
 
 bool Torch::is_intercepted() {
+  if (dispatch_modes_ != nullptr && function_modes_ != nullptr && tracing_state_ != nullptr)
+    return dispatch_modes_() != 0 || function_modes_() != 0 || *tracing_state_() != nullptr ||
+           is_forward_differentiated();
   return PyLong_AsLong(num_dispatch_modes_().ptr()) != 0 ||
          PyLong_AsLong(num_function_modes_().ptr()) != 0 || is_tracing_().ptr() == Py_True ||
          is_forward_differentiated();

@@ -118,6 +118,11 @@ class Torch {
   Attribute requires_grad_, version_;
   const dlpack::ExchangeApi* api_ = nullptr;
   bool use_api_ = false;
+  // C++ functions of libtorch's without arguments, null where it exports them under another name:
+  // the lengths of the stacks of modes, and the address of a pointer, null unless it traces.
+  std::int64_t (*dispatch_modes_)() = nullptr;
+  std::int64_t (*function_modes_)() = nullptr;
+  void* const* (*tracing_state_)() = nullptr;
   Function num_dispatch_modes_, num_function_modes_, is_tracing_;
   nb::object is_wrapped_;
   nb::object forward_ad_;          // the namespace of torch.autograd.forward_ad
