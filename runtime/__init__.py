@@ -42,7 +42,8 @@ from runtime.loading import offer as _offer
 if _pytorch.IS_INSTALLED:
     from runtime.choice import sm_count
     from runtime.finding import explain, kernel
-    from runtime.handle import Kernel
+    from runtime.front import Front
+    from runtime.handle import Kernel, traced_as_constant
 
 if len(__path__) > 1:
     _manifest.check_checkout(Path(__file__).resolve().parent)
@@ -55,6 +56,7 @@ for _pack in _packs.all_packs():
 
 __all__ = [
     "BuildError",
+    "Front",
     "InvalidArgument",
     "Kernel",
     "KernelInfo",
@@ -70,6 +72,7 @@ __all__ = [
     "load_pack",
     "sm_count",
     "targets",
+    "traced_as_constant",
     *sorted({front.function for _, front in _packs.fronts()}),
 ]
 

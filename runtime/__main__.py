@@ -163,14 +163,15 @@ def show(found: dict[str, Any]) -> None:
     rows += [("unusable", reason) for reason in found["faults"]]
     for name, value in rows:
         click.echo(f"{name:<12}{value}")
-    click.echo(f"\n{'family':<18}{'target':<10}{'generated':>9}{'built':>8}{'available':>11}")
+    wide = max([16, *(len(row["family"]) for row in found["targets"])]) + 2
+    click.echo(f"\n{'family':<{wide}}{'target':<10}{'generated':>9}{'built':>8}{'available':>11}")
     for row in found["targets"]:
         click.echo(
-            f"{row['family']:<18}{row['target']:<10}{row['generated']:>9}{row['built']:>8}"
+            f"{row['family']:<{wide}}{row['target']:<10}{row['generated']:>9}{row['built']:>8}"
             f"{row['available']:>11}{'  ' + row['reason'] if row['reason'] else ''}"
         )
         for device, count in row["verified"].items():
-            click.echo(f"{'':<28}{count:>9} verified on {device}")
+            click.echo(f"{'':<{wide + 10}}{count:>9} verified on {device}")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

@@ -333,6 +333,19 @@ def test_sm_count_is_the_devices_and_a_constant_of_graphs(monkeypatch):
     assert compiled(torch.ones(())).item() == torch.get_num_threads()
 
 
+def test_what_is_traced_as_constant_is_called_once_a_graph():
+    asked = []
+
+    @runtime.traced_as_constant
+    def read() -> int:
+        asked.append(open)  # which cannot be traced
+        return 3
+
+    compiled = torch.compile(lambda x: x * read(), fullgraph=True, backend="eager")
+    assert [compiled(torch.ones(())).item() for _ in range(3)] == [3, 3, 3]
+    assert len(asked) == 1
+
+
 def test_a_front_that_fails_when_it_is_imported_says_why(monkeypatch):
     """A KeyError of its module is not the runtime's lookup of a name."""
 

@@ -10,6 +10,7 @@ import torch
 
 import runtime
 from runtime import _native
+from runtime.__main__ import collect, show
 
 from .installations import OWN, SOURCE, copy_of, import_copy, last_line
 
@@ -124,6 +125,16 @@ def test_info_shows_versions_devices_targets_counts_and_reasons(tmp_path):
     assert _native.active_cpu_isa() in shown
     for target in runtime.targets():
         assert target in shown
+
+
+def test_info_keeps_a_long_name_of_a_family_apart_from_its_target(capsys):
+    found = collect()
+    name = "a_family_whose_name_is_long"
+    row = {**found["targets"][0], "family": name, "target": "cpu", "verified": {}}
+    show({**found, "targets": [row]})
+    heading, line = capsys.readouterr().out.splitlines()[-2:]
+    assert line.split()[:2] == [name, "cpu"]
+    assert heading.index("target") == line.index("cpu")
 
 
 def test_info_as_json(tmp_path):

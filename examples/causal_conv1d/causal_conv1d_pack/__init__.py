@@ -161,7 +161,7 @@ def _is_deterministic() -> bool:
     return torch.are_deterministic_algorithms_enabled() if said is None else said
 
 
-@torch.compiler.assume_constant_result
+@kernelmint.traced_as_constant
 def _said_deterministic() -> str:
     """A compiled graph keeps it; PyTorch 2.4 cannot trace it."""
     return os.environ.get("CAUSAL_CONV1D_DETERMINISTIC", "")[:1]

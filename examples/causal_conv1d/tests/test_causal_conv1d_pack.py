@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -207,3 +209,9 @@ def test_what_a_layout_does_not_have_is_refused() -> None:
         causal_conv1d_fn(x, weight, bias, initial_states=states)
     with pytest.raises(NotImplementedError, match="silu"):
         causal_conv1d_fn(x, weight, bias, activation="relu")
+
+
+def test_an_import_takes_no_compiler() -> None:
+    """torch._dynamo takes longer to import than all the rest."""
+    program = "import sys, causal_conv1d_pack; assert 'torch._dynamo' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True)

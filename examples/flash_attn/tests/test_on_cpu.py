@@ -9,6 +9,7 @@ import importlib
 import inspect
 import math
 import random
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -429,3 +430,9 @@ def test_signatures_are_upstreams() -> None:
         assert list(parameters) == [a.arg for a in public[name].args.args], name
         defaults = [p.default for p in parameters.values() if p.default is not p.empty]
         assert defaults == [ast.literal_eval(d) for d in public[name].args.defaults], name
+
+
+def test_an_import_takes_no_compiler() -> None:
+    """torch._dynamo takes longer to import than all the rest."""
+    program = "import sys, flash_attn_pack; assert 'torch._dynamo' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True)

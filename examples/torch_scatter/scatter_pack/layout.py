@@ -7,10 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from kernelmint.rooms import imported
-
-# What generated fronts call, too. By a plain import, another module called runtime could be taken.
-_Front = imported("runtime.front").Front
+import kernelmint
 
 
 def by_rank(
@@ -28,8 +25,8 @@ def by_rank(
     """
     vectors, matrices = (dict.fromkeys(tensors, dims) for dims in ((1,), (1, 2)))
     return {
-        1: _Front(family, flags=flags, permuted={index: (1,), **vectors}),
-        2: _Front(family, flags=flags, permuted={index: rows, **matrices}),
+        1: kernelmint.Front(family, flags=flags, permuted={index: (1,), **vectors}),
+        2: kernelmint.Front(family, flags=flags, permuted={index: rows, **matrices}),
     }
 
 
