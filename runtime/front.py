@@ -327,22 +327,30 @@ def values_of(family: str, parameter: str, on_cuda: bool) -> tuple[Any, ...]:
     return _values[asked]
 
 
+_Input = tuple[str, tuple[str, ...], bool, bool, str]
+_known_inputs: dict[str, tuple[_Input, ...]] = {}
+packs.when_changed(_known_inputs.clear)
+
+
 @traced_as_constant
-def _inputs(family: str) -> tuple[tuple[str, tuple[str, ...], bool, bool, str], ...]:
+def _inputs(family: str) -> tuple[_Input, ...]:
     """Of each input its name, the symbols that its dimensions are ("" for others), whether it is
-    optional and on the host, and the parameter that is its dtype ("" if none is)."""
-    found = manifest.family(family)
-    parameters = {parameter.name for parameter in found.parameters}
-    return tuple(
-        (
-            tensor.name,
-            tuple(dim if dim in found.symbols else "" for dim in tensor.dims),
-            tensor.optional,
-            tensor.on_host,
-            tensor.dtype if tensor.dtype in parameters else "",
+    optional and on the host, and the parameter that is its dtype ("" if none is); kept, since each
+    call of a new kind asks."""
+    if family not in _known_inputs:
+        found = manifest.family(family)
+        parameters = {parameter.name for parameter in found.parameters}
+        _known_inputs[family] = tuple(
+            (
+                tensor.name,
+                tuple(dim if dim in found.symbols else "" for dim in tensor.dims),
+                tensor.optional,
+                tensor.on_host,
+                tensor.dtype if tensor.dtype in parameters else "",
+            )
+            for tensor in found.inputs
         )
-        for tensor in found.inputs
-    )
+    return _known_inputs[family]
 
 
 @traced_as_constant

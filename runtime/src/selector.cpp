@@ -140,10 +140,12 @@ bool Selector::add(Key& key, PyObject* value) {
   return put(Kind::text, std::bit_cast<std::int64_t>(first));
 }
 
-void Selector::keep(const Key& key, nb::object kernel) {
+Selector::Found Selector::keep(const Key& key, nb::object kernel) {
   if (kept_.size() >= kMostKept) kept_.clear();
   Kernel* const native = nb::cast<Kernel*>(kernel.attr("_native"));
-  kept_.insert_or_assign(key, Found{std::move(kernel), native});
+  const Found found{std::move(kernel), native};
+  if (is_watching_) kept_.insert_or_assign(key, found);  // else packs changed while it was found
+  return found;
 }
 
 nb::object Selector::call(nb::tuple inputs, nb::tuple scalars, nb::tuple requested, nb::object out,
@@ -164,11 +166,9 @@ nb::object Selector::call(nb::tuple inputs, nb::tuple scalars, nb::tuple request
   for (std::size_t i = 0; i < flags.size(); ++i)
     if (!add(key, NB_TUPLE_GET_ITEM(flags.ptr(), i))) return otherwise();
   const auto at = kept_.find(key);
-  if (at == kept_.end()) {
-    keep(key, find_(inputs, scalars, requested, flags, permuted));
-    return otherwise();
-  }
-  const Found found = at->second;  // which is kept, whatever others forget meanwhile
+  const Found found =  // which is kept, whatever others forget meanwhile
+      at != kept_.end() ? at->second
+                        : keep(key, find_(inputs, scalars, requested, flags, permuted));
   try {
     return found.kernel->perform(call, found.kernel->values_of(inputs, scalars, requested, out));
   } catch (const ThroughOperator&) {

@@ -64,7 +64,7 @@ class Selector {
   void watch();
   bool read(Kernel::Call& call, Key& key, nb::handle inputs) const;
   bool add(Key& key, PyObject* value);
-  void keep(const Key& key, nb::object kernel);
+  Found keep(const Key& key, nb::object kernel);
 
   nb::object watched_, find_, otherwise_;
   bool is_watching_ = false;

@@ -51,6 +51,14 @@ def test_a_call_is_chosen_for_once_and_whatever_decides_makes_it_another(counted
     assert len(counted) > before
 
 
+def test_a_call_that_is_chosen_for_is_chosen_for_once(counted):
+    """By what it says; then its kernel is called, without another look."""
+    for length in range(5, 9):
+        before = len(counted)
+        attention(*qkv(length=length))
+        assert len(counted) == before + 1
+
+
 def test_other_families_are_chosen_for_once_too(counted):
     q, v, gate = torch.randn(1, 9, 2, 16), torch.randn(1, 9, 2, 32), torch.randn(1, 9, 2)
     for call in (
