@@ -158,9 +158,9 @@ void Kernel::choose_outputs(Call& call, PyObject* const* requested, PyObject* ou
   }
   for (int n = 0, next = 0; n < num_outputs_; ++n)
     if (const int i = outputs_[n]; call.present[i])
-      call.owned[i] = nb::borrow(is_tuple  ? PyTuple_GetItem(out, next++)
-                                 : is_list ? PyList_GetItem(out, next++)
-                                           : out);
+      call.owned.set(i, nb::borrow(is_tuple  ? PyTuple_GetItem(out, next++)
+                                   : is_list ? PyList_GetItem(out, next++)
+                                             : out));
 }
 
 void Kernel::allocate(Call& call, int index, const std::int64_t* shape) {
@@ -169,8 +169,8 @@ void Kernel::allocate(Call& call, int index, const std::int64_t* shape) {
   const DimensionOrder* const order = call.orders == nullptr ? nullptr : &call.orders[index];
   const bool is_permuted = order != nullptr && order->rank != 0;
   if (!is_permuted && likes_[index] < 0) {
-    call.owned[index] = call.torch.empty(shape, rank, dtypes_[index], call.device());
-    call.torch.read(call.owned[index].ptr(), name, call.tensors[index]);
+    call.owned.set(index, call.torch.empty(shape, rank, dtypes_[index], call.device()));
+    call.torch.read(call.owned.at(index), name, call.tensors[index]);
     return;
   }
   int inner[kMaxRank];  // the dimensions, the last of which lies closest together
@@ -196,9 +196,9 @@ void Kernel::allocate(Call& call, int index, const std::int64_t* shape) {
     if (shape[dim] != 1 && std::count(order->dims, order->dims + num_dims, dim) == 0)
       throw InvalidArgument(text(entry_.key, ": the output ", name, " would have ", shape[dim],
                                  " in dimension ", dim, ", which this layout leaves out"));
-  call.owned[index] =
-      call.torch.empty_strided(sizes, steps, num_dims, dtypes_[index], call.device());
-  call.torch.read(call.owned[index].ptr(), name, call.tensors[index]);
+  call.owned.set(index,
+                 call.torch.empty_strided(sizes, steps, num_dims, dtypes_[index], call.device()));
+  call.torch.read(call.owned.at(index), name, call.tensors[index]);
   if (is_permuted) order->apply(call.tensors[index]);
 }
 
@@ -213,8 +213,8 @@ bool Kernel::bind_outputs(Call& call) {
     if (!call.present[i]) continue;
     std::int64_t shape[kMaxRank];
     output_shape(call, argument, shape);
-    if (call.owned[i].is_valid())
-      check_output(call, i, shape, call.owned[i].ptr());
+    if (call.owned.has(i))
+      check_output(call, i, shape, call.owned.at(i));
     else
       allocate(call, i, shape);
     call.bound[i] = {address_of(call.tensors[i]), call.tensors[i].strides};
@@ -439,11 +439,11 @@ nb::object Kernel::perform(Call& call, const Values& values) {
     if (!call.present[i]) {
       if (!call.wants_all) continue;
       constexpr std::int64_t kNothing = 0;
-      call.owned[i] = call.torch.empty(&kNothing, 1, dtypes_[i], call.device());
+      call.owned.set(i, call.torch.empty(&kNothing, 1, dtypes_[i], call.device()));
     }
-    if (num_returned == 1) return call.owned[i];
+    if (num_returned == 1) return call.owned.take(i);
     if (next == 0) all = nb::steal(PyTuple_New(num_returned));
-    NB_TUPLE_SET_ITEM(all.ptr(), next++, call.owned[i].release().ptr());
+    NB_TUPLE_SET_ITEM(all.ptr(), next++, call.owned.take(i).release().ptr());
   }
   return all;
 }

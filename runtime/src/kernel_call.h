@@ -1,7 +1,9 @@
 // What the steps of a call share: what it has found so far, and how messages show it.
 #pragma once
 
+#include <bit>
 #include <cstddef>
+#include <cstdint>
 #include <limits>
 #include <string>
 
@@ -26,6 +28,34 @@ std::string shape_of(const std::int64_t* shape, int rank);
 std::string shape_of(PyObject* tensor);
 std::string attribute_text(PyObject* tensor, const char* name);
 
+// Outputs, indexed as the family's tensors are. Beside an array of objects, it neither clears nor
+// looks at those that a family does not have.
+class Outputs {
+ public:
+  Outputs() = default;
+  Outputs(const Outputs&) = delete;
+  Outputs& operator=(const Outputs&) = delete;
+  ~Outputs() {
+    for (; held_ != 0; held_ &= held_ - 1) Py_DECREF(objects_[std::countr_zero(held_)]);
+  }
+
+  bool has(int index) const { return (held_ >> index & 1) != 0; }
+  PyObject* at(int index) const { return objects_[index]; }
+  void set(int index, nb::object object) {
+    objects_[index] = object.release().ptr();
+    held_ |= std::uint32_t{1} << index;
+  }
+  nb::object take(int index) {
+    held_ &= ~(std::uint32_t{1} << index);
+    return nb::steal(objects_[index]);
+  }
+
+ private:
+  static_assert(kMaxTensors <= 32);
+  PyObject* objects_[kMaxTensors];
+  std::uint32_t held_ = 0;
+};
+
 // What one call has found so far; arrays are indexed as the family's tensors and scalars are.
 struct Kernel::Call {
   Torch& torch = Torch::get();
@@ -37,11 +67,11 @@ struct Kernel::Call {
   int first_input = -1;
   ScalarValue scalars[kMaxScalars];
   bool is_default[kMaxScalars];
-  DeviceFacts facts;              // known if an expression asks for them, and at the launch
-  bool present[kMaxTensors];      // of outputs, whether they are asked for; of inputs, passed
-  int num_wanted = 0;             // outputs that are asked for
-  bool wants_all = false;         // returns the others too, as empty tensors
-  nb::object owned[kMaxTensors];  // outputs
+  DeviceFacts facts;          // known if an expression asks for them, and at the launch
+  bool present[kMaxTensors];  // of outputs, whether they are asked for; of inputs, passed
+  int num_wanted = 0;         // outputs that are asked for
+  bool wants_all = false;     // returns the others too, as empty tensors
+  Outputs owned;
   nb::object workspace, zeroed_workspace;
   bool are_inputs_read = false;            // by who chose the kernel
   const DimensionOrder* orders = nullptr;  // of each tensor; null: as the kernel has them
