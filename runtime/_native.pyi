@@ -1,5 +1,6 @@
 import os
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -69,6 +70,17 @@ class OperatorCall:
         otherwise: Callable[..., object],
     ) -> None: ...
     def call(self, *arguments: object, **options: object) -> object: ...
+
+class DirectCall:
+    def __init__(
+        self,
+        call: OperatorCall,
+        is_plain: Callable[[], bool],
+        through: Callable[..., object],
+    ) -> None: ...
+    def __call__(self, *arguments: object, **options: object) -> Any: ...
+
+def thread_keys() -> tuple[int, int] | None: ...
 
 class Library:
     def __init__(

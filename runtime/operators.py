@@ -23,8 +23,8 @@ from codegen.manifest import Scalar as ScalarArgument
 from codegen.packs import PACK_JSON, Pack, PackError
 from codegen.spec import expressions
 from codegen.spec.where import manifest_scope
-from runtime import manifest, packs
-from runtime._native import OperatorCall
+from runtime import _native, manifest, packs
+from runtime._native import DirectCall, OperatorCall
 from runtime.errors import InvalidArgument, unexpected
 from runtime.handle import Inputs, Kernel, Out, Result, Scalar
 from runtime.when_imported import when_imported
@@ -85,6 +85,7 @@ class _Operator:
         self.find = ways.find
         self.describe = ways.describe
         self.backward = ways.backward
+        self._calls: dict[str, OperatorCall] = {}  # not yet called from torch.ops directly
 
     @functools.cached_property
     def family(self) -> Family:
@@ -165,10 +166,11 @@ class _Operator:
             names = [a.name for a in arguments]
             written = [a.name for a in arguments if a.alias_info and a.alias_info.is_write]
             _library.define(text)  # type: ignore[no-untyped-call]  # PyTorch's
-            described = functools.partial(self._described, in_place)
+            described = functools.partial(self._described, operator, in_place)
             plainly = functools.partial(OperatorCall, described, self.known)
-            below = plainly(None, _unpacked(run)).call
-            _library.impl(operator, below, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]  # PyTorch's
+            below = plainly(None, _unpacked(run))
+            self._calls[operator] = below
+            _library.impl(operator, below.call, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]  # PyTorch's
             autograd = self._autograd(operator, in_place)
             if _HAS_NUMBERS:
                 autograd = plainly(_is_device_next, autograd).call
@@ -210,8 +212,10 @@ class _Operator:
 
         sharding.register(self, f"{NAMESPACE}::{name}", _library)
 
-    def _described(self, in_place: bool) -> tuple[Any, ...]:
-        """What OperatorCall needs to know of the arguments."""
+    def _described(self, operator: str, in_place: bool) -> tuple[Any, ...]:
+        """What OperatorCall needs to know of the arguments, asked at the operator's first call."""
+        if (below := self._calls.pop(operator, None)) is not None:
+            _call_directly(operator, below)
         asking = [a.name if in_place else f"return_{a.name}" for a in self.outputs if a.optional]
         outputs = self.output_names if in_place else ()
         return self.name, len(self.inputs), self.scalar_names, tuple(asking), outputs
@@ -465,6 +469,47 @@ def _is_device_next(keys: int) -> bool:
 
 
 _HAS_NUMBERS = hasattr(torch._C.DispatchKeySet, "raw_repr")  # PyTorch 2.4 lacks it
+
+
+def _call_directly(operator: str, call: OperatorCall) -> None:
+    """Has torch.ops run an operator's plain calls without the dispatcher, which turns Python's
+    objects into its own and back, twice; PyTorch's function gets all others."""
+    packet = getattr(getattr(torch.ops, NAMESPACE), operator)
+    holders = packet, packet.default
+    register = getattr(torch.jit._builtins, "_register_builtin", None)
+    if register is None or not all("_op" in vars(h) for h in holders) or not _reads_keys():
+        return
+    for holder in holders:
+        direct = DirectCall(call, _is_thread_plain, holder._op)
+        functools.update_wrapper(direct, holder._op)
+        register(direct, f"{NAMESPACE}::{operator}")  # TorchScript knows functions by this
+        holder._op = direct
+
+
+_BETWEEN = ("BackendSelect", "ADInplaceOrView")  # keys of every thread; neither does anything here
+
+
+def _is_thread_plain() -> bool:
+    """Whether no mode, transform or cast of this thread has to see a call of plain tensors."""
+    included = torch._C._dispatch_tls_local_include_set().raw_repr()
+    for name in _BETWEEN:
+        key = getattr(torch._C.DispatchKey, name)
+        included &= ~torch._C.DispatchKeySet(key).raw_repr()
+    return included == 0 and not torch._C._is_any_autocast_enabled()
+
+
+@functools.cache
+def _reads_keys() -> bool:
+    """Whether the extension finds a thread's keys where this PyTorch has them: it is to see which
+    one a guard leaves out."""
+    before = _native.thread_keys()
+    asked = ("_dispatch_tls_local_include_set", "_is_any_autocast_enabled")
+    if before is None or not _HAS_NUMBERS or not all(hasattr(torch._C, name) for name in asked):
+        return False
+    key = torch._C.DispatchKeySet(torch._C.DispatchKey.Negative)  # here nothing asks for it
+    with torch._C._ExcludeDispatchKeyGuard(key):
+        without = _native.thread_keys()
+    return without == (before[0], before[1] ^ key.raw_repr())
 
 
 @dataclass(frozen=True)

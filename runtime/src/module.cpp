@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "direct_call.h"
 #include "errors.h"
 #include "kernel.h"
 #include "library.h"
@@ -17,6 +18,7 @@
 #include "processor.h"
 #include "selector.h"
 #include "torch_bridge.h"
+#include "torch_dispatch.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -113,4 +115,16 @@ NB_MODULE(_native, module) {
       .def(nb::init<nb::object, nb::object, nb::object, nb::object>(), "described"_a, "known"_a,
            "is_device_next"_a.none(), "otherwise"_a)
       .def("call", &OperatorCall::call);
+  nb::class_<DirectCall>(module, "DirectCall", nb::dynamic_attr(),
+                         nb::type_slots(DirectCall::slots))
+      .def(nb::init<nb::object, nb::object, nb::object>(), "call"_a, "is_plain"_a, "through"_a);
+  module.def(
+      "thread_keys",
+      []() -> nb::object {
+        const auto keys = TorchDispatch::get().keys();
+        if (!keys.has_value()) return nb::none();
+        return nb::make_tuple(keys->included, keys->excluded);
+      },
+      "The dispatch keys that this thread's modes and guards change, as the numbers (included, "
+      "excluded); None if this PyTorch does not show them.");
 }

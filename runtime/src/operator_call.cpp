@@ -11,6 +11,7 @@ PyObject* item(nb::handle tuple, std::size_t i) { return NB_TUPLE_GET_ITEM(tuple
 
 // The value of an option, or None.
 nb::handle option(nb::handle options, PyObject* name) {
+  if (!options.is_valid()) return Py_None;
   PyObject* const value = PyDict_GetItemWithError(options.ptr(), name);
   return value == nullptr ? Py_None : value;
 }
@@ -62,22 +63,72 @@ bool OperatorCall::may_ask_gradient(nb::handle inputs, nb::handle options) const
   return false;
 }
 
+nb::object OperatorCall::kernel_of(PyObject* key) const {
+  const nb::object kernel = call_with(known_, key);
+  if (kernel.is_none()) return kernel;
+  static PyObject* const name = PyUnicode_InternFromString("_native");
+  nb::object native = checked(PyObject_GetAttr(kernel.ptr(), name));
+  return nb::cast<Kernel*>(native)->family() == family_ ? native : nb::none();
+}
+
 nb::object OperatorCall::call(nb::args arguments, nb::kwargs options) {
   if (!is_described_) describe();
   const std::size_t first = is_below_autograd() ? 0 : 1;
   const auto otherwise = [&] { return otherwise_(*arguments, **options); };
   if (arguments.size() != first + 1 + num_inputs_) return otherwise();
-  const nb::object kernel = call_with(known_, item(arguments, first));
+  const nb::object kernel = kernel_of(item(arguments, first));
   if (kernel.is_none()) return otherwise();
-  static PyObject* const name = PyUnicode_InternFromString("_native");
-  const auto native = nb::cast<Kernel*>(checked(PyObject_GetAttr(kernel.ptr(), name)));
-  if (native->family() != family_) return otherwise();
   const auto inputs =
       nb::steal<nb::tuple>(PyTuple_GetSlice(arguments.ptr(), static_cast<Py_ssize_t>(first + 1),
                                             static_cast<Py_ssize_t>(arguments.size())));
   if (!is_below_autograd() &&
       (may_ask_gradient(inputs, options) || !is_device_next(nb::handle(item(arguments, 0)))))
     return otherwise();
+  return run(*nb::cast<Kernel*>(kernel), inputs, options);
+}
+
+// Whether the arguments are what the operator's schema says: no subclass of a type, no name that it
+// lacks. (The kernel checks the rest.)
+bool OperatorCall::takes(nb::handle inputs, nb::handle options) const {
+  const Torch& torch = Torch::get();
+  const auto is_tensor = [&](PyObject* value) { return value == Py_None || torch.is_plain(value); };
+  for (std::size_t i = 0; i < num_inputs_; ++i)
+    if (!is_tensor(item(inputs, i))) return false;
+  if (!options.is_valid()) return true;
+  Py_ssize_t num_found = 0;
+  const auto takes_all = [&](const nb::tuple& names, auto takes_value) {
+    for (std::size_t i = 0; i < names.size(); ++i)
+      if (PyObject* const value = PyDict_GetItemWithError(options.ptr(), item(names, i))) {
+        if (!takes_value(value)) return false;
+        ++num_found;
+      }
+    return true;
+  };
+  const auto is_scalar = [](PyObject* value) {
+    return value == Py_None || PyFloat_CheckExact(value) || PyLong_CheckExact(value) ||
+           PyUnicode_CheckExact(value);
+  };
+  const auto is_flag = [](PyObject* value) { return PyBool_Check(value) != 0; };
+  const bool is_taken =
+      takes_all(scalars_, is_scalar) &&
+      (outputs_.size() != 0 ? takes_all(outputs_, is_tensor) : takes_all(flags_, is_flag));
+  return is_taken && num_found == PyDict_Size(options.ptr());
+}
+
+nb::object OperatorCall::call_directly(nb::handle arguments, nb::handle options) {
+  if (!is_described_) describe();
+  const Py_ssize_t size = PyTuple_GET_SIZE(arguments.ptr());
+  if (static_cast<std::size_t>(size) != 1 + num_inputs_) return {};
+  PyObject* const key = item(arguments, 0);
+  if (!PyUnicode_CheckExact(key)) return {};
+  const nb::object kernel = kernel_of(key);
+  if (kernel.is_none()) return {};
+  const auto inputs = nb::steal<nb::tuple>(PyTuple_GetSlice(arguments.ptr(), 1, size));
+  if (!takes(inputs, options) || may_ask_gradient(inputs, options)) return {};
+  return run(*nb::cast<Kernel*>(kernel), inputs, options);
+}
+
+nb::object OperatorCall::run(Kernel& kernel, nb::tuple inputs, nb::handle options) const {
   const auto given = [&](PyObject* name) { return nb::borrow(option(options, name)); };
   const bool is_in_place = outputs_.size() != 0;
   nb::object out = nb::none();
@@ -92,7 +143,7 @@ nb::object OperatorCall::call(nb::args arguments, nb::kwargs options) {
     const nb::handle flag = option(options, name);
     return nb::bool_(is_in_place ? !flag.is_none() : flag.ptr() == Py_True);
   });
-  nb::object result = native->run(inputs, values_of(scalars_, given), requested, out);
+  nb::object result = kernel.run(std::move(inputs), values_of(scalars_, given), requested, out);
   return is_in_place ? nb::none() : result;
 }
 

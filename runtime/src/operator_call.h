@@ -34,8 +34,15 @@ class OperatorCall {
   // `arguments`: the dispatch keys, unless it is below autograd, the kernel's key, and inputs.
   nb::object call(nb::args arguments, nb::kwargs options);
 
+  // Of a call that has not passed through the dispatcher: `arguments` are the kernel's key and
+  // inputs, `options` a dict, or null without any. Invalid if the dispatcher has to see it.
+  nb::object call_directly(nb::handle arguments, nb::handle options);
+
  private:
   void describe();
+  nb::object kernel_of(PyObject* key) const;  // a Kernel; None: not known, or another family's
+  bool takes(nb::handle inputs, nb::handle options) const;
+  nb::object run(Kernel& kernel, nb::tuple inputs, nb::handle options) const;
   bool is_below_autograd() const { return is_device_next_.is_none(); }
   bool is_device_next(nb::handle keys);
   bool may_ask_gradient(nb::handle inputs, nb::handle options) const;

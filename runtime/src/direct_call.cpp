@@ -1,0 +1,54 @@
+#include "direct_call.h"
+
+#include <algorithm>
+#include <exception>
+
+#include "errors.h"
+
+namespace kernelmint {
+namespace {
+
+constexpr std::size_t kMostKeys = 16;  // of threads' keys that are kept: usual are two
+
+}  // namespace
+
+bool DirectCall::is_plain() {
+  const TorchDispatch& dispatch = TorchDispatch::get();
+  const auto keys = dispatch.keys();
+  if (!keys.has_value() || dispatch.is_observed()) return false;
+  if (std::ranges::find(plain_keys_, *keys) != plain_keys_.end()) [[likely]]
+    return true;
+  if (!nb::cast<bool>(is_plain_())) return false;
+  if (plain_keys_.size() < kMostKeys) plain_keys_.push_back(*keys);
+  return true;
+}
+
+PyObject* DirectCall::operator()(PyObject* arguments, PyObject* options) try {
+  try {
+    if (is_plain()) {
+      nb::object result = native_->call_directly(arguments, options);
+      if (result.is_valid()) return result.release().ptr();
+    }
+  } catch (const InvalidArgument&) {  // PyTorch's way raises its own error, or the same again
+  } catch (const TargetUnavailable&) {
+  }
+  return PyObject_Call(through_.ptr(), arguments, options);
+} catch (nb::python_error& error) {
+  error.restore();
+  return nullptr;
+} catch (const std::exception& error) {
+  PyErr_SetString(PyExc_RuntimeError, error.what());
+  return nullptr;
+}
+
+// Slots, since a method __call__ would be looked up, and its arguments packed, once more.
+PyType_Slot DirectCall::slots[] = {
+    {Py_tp_call, reinterpret_cast<void*>(+[](PyObject* self, PyObject* args, PyObject* options) {
+       return (*nb::inst_ptr<DirectCall>(self))(args, options);
+     })},
+    {Py_tp_hash, reinterpret_cast<void*>(
+                     +[](PyObject* self) { return nb::inst_ptr<DirectCall>(self)->hash(); })},
+    {0, nullptr},
+};
+
+}  // namespace kernelmint

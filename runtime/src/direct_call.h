@@ -1,0 +1,44 @@
+// What torch.ops calls of a family's operator in place of PyTorch's dispatcher.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <vector>
+
+#include "operator_call.h"
+#include "torch_dispatch.h"
+
+namespace kernelmint {
+
+// Runs a call that the dispatcher would only pass on: of plain tensors, on a thread whose dispatch
+// keys nothing changes, and which nobody observes. All others, and those that the kernel refuses,
+// it leaves to PyTorch's own function.
+class DirectCall {
+ public:
+  // `call`: the operator's OperatorCall. `is_plain`, called once for each state of a thread's
+  // dispatch keys: whether nothing in it has to see the call. `through`: PyTorch's function.
+  DirectCall(nb::object call, nb::object is_plain, nb::object through)
+      : call_(std::move(call)),
+        native_(nb::cast<OperatorCall*>(call_)),
+        is_plain_(std::move(is_plain)),
+        through_(std::move(through)) {}
+
+  // As Python calls an object: `arguments` is a tuple, `options` a dict or null. Null if a Python
+  // error is set.
+  PyObject* operator()(PyObject* arguments, PyObject* options);
+
+  // PyTorch's: the objects that hold the function are hashed by it.
+  Py_hash_t hash() const { return PyObject_Hash(through_.ptr()); }
+
+  static PyType_Slot slots[];
+
+ private:
+  bool is_plain();
+
+  nb::object call_;
+  OperatorCall* native_;
+  nb::object is_plain_, through_;
+  std::vector<TorchDispatch::Keys> plain_keys_;
+};
+
+}  // namespace kernelmint

@@ -1,0 +1,185 @@
+"""Calls of torch.ops.kernelmint's operators that do not pass through PyTorch's dispatcher: which
+ones, and that the others do."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd import forward_ad
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import runtime
+from runtime import _native, finding, operators
+
+KEY = next(
+    i.key
+    for i in runtime.kernels("flash_forward", "cpu", "dtype == f32 and d_head == 64")
+    if i.available
+)
+
+pytestmark = pytest.mark.skipif(
+    not operators._reads_keys(), reason="this PyTorch does not show a thread's dispatch keys"
+)
+
+
+class DispatchMode(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        return function(*args, **(kwargs or {}))
+
+
+class FunctionMode(TorchFunctionMode):
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        return function(*args, **(kwargs or {}))
+
+
+class Subclass(torch.Tensor):
+    pass
+
+
+@pytest.fixture
+def qkv():
+    return torch.randn(3, 1, 5, 2, 64).unbind()
+
+
+@pytest.fixture(params=["flash_forward", "flash_forward_out"])
+def direct(request):
+    """The operator, and the calls of it that PyTorch's function gets, which returns "through"."""
+    through = []
+
+    def pytorch(*arguments, **options):
+        through.append((arguments, options))
+        return "through"
+
+    in_place = request.param.endswith("_out")
+    made = operators._Operator("flash_forward", operators.Ways(finding.known, *[pytest.fail] * 3))
+    described = functools.partial(made._described, request.param, in_place)
+    call = _native.OperatorCall(described, finding.known, None, pytest.fail)
+    found = _native.DirectCall(call, operators._is_thread_plain, pytorch)
+    runtime.kernel(KEY)
+
+    def run(q, k, v, **options):
+        if in_place and "o" not in options:
+            options["o"] = torch.empty_like(q)
+        return found(KEY, q, k, v, **options)
+
+    run.through, run.function, run.pytorch, run.in_place = through, found, pytorch, in_place
+    return run
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [contextlib.nullcontext, torch.no_grad, torch.inference_mode, torch.enable_grad],
+)
+def test_plain_calls_are_not_dispatched(direct, qkv, mode) -> None:
+    expected = runtime.kernel(KEY)(*qkv, scale=0.3)
+    with mode():
+        out = torch.empty_like(qkv[0])
+        result = direct(*qkv, scale=0.3, **({"o": out} if direct.in_place else {}))
+    torch.testing.assert_close(out if direct.in_place else result[0], expected, rtol=0, atol=0)
+    assert direct.through == []
+
+
+def _profiled():
+    return torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [
+        DispatchMode,
+        FunctionMode,
+        FakeTensorMode,
+        _profiled,
+        functools.partial(torch.autocast, "cpu"),
+        forward_ad.dual_level,
+        functools.partial(torch._C._IncludeDispatchKeyGuard, torch._C.DispatchKey.Functionalize),
+    ],
+)
+def test_calls_that_somebody_has_to_see_are_dispatched(direct, qkv, mode) -> None:
+    out = {"o": torch.empty_like(qkv[0])} if direct.in_place else {}
+    with mode():
+        assert direct(*qkv, **out) == "through"
+    direct(*qkv, **out)
+    assert len(direct.through) == 1
+
+
+def test_calls_in_transforms_are_dispatched(direct, qkv) -> None:
+    seen = []
+
+    def call(t):
+        seen.append(direct(*qkv, **({"o": qkv[0]} if direct.in_place else {})))  # none is wrapped
+        return t
+
+    torch.func.vmap(call)(torch.ones(2))
+    torch.func.functionalize(call)(torch.ones(2))
+    torch.jit.trace(call, (torch.ones(2),), check_trace=False)
+    assert seen == ["through"] * 3
+
+
+def test_calls_of_tensors_that_are_not_plain_are_dispatched(direct, qkv) -> None:
+    q, k, v = qkv
+    for other in (
+        q.as_subclass(Subclass),
+        q.clone().requires_grad_(),
+        torch.complex(q, q).conj().imag,  # lazily negated
+        q.to("meta"),
+        q.to_sparse(),
+        q[..., :32],
+        3,
+    ):
+        out = {"o": torch.empty_like(k)} if direct.in_place else {}
+        assert direct(other, k, v, **out) == "through"
+    if direct.in_place:
+        assert direct(q, k, v, o=q.as_subclass(Subclass)) == "through"
+
+
+def test_what_the_schema_refuses_is_dispatched(direct, qkv) -> None:
+    q, k, v = qkv
+    for options in ({"other": 1}, {"scale": True}, {"scale": [1]}, {"return_lse": 1}):
+        out = {"o": torch.empty_like(q)} if direct.in_place else {}
+        assert direct(q, k, v, **out, **options) == "through"
+    arguments = [(), (KEY,), (KEY, q, k), (KEY, *qkv, None), (b"", *qkv), ("no.key", *qkv)]
+    for given in arguments:
+        assert direct.function(*given) == "through"
+    assert direct.through[-1] == (("no.key", *qkv), {})
+
+
+def test_it_is_known_as_pytorchs_function(direct) -> None:
+    assert hash(direct.function) == hash(direct.pytorch)
+
+
+def test_operators_are_called_directly_after_their_first_call(qkv) -> None:
+    runtime.kernel(KEY)
+    packet = torch.ops.kernelmint.flash_forward
+    hashes = hash(packet), hash(packet.default)
+    expected = packet(KEY, *qkv)
+    for function in (packet, packet.default):
+        assert isinstance(function._op, _native.DirectCall)
+        for result, other in zip(function(KEY, *qkv), expected, strict=True):
+            torch.testing.assert_close(result, other, rtol=0, atol=0)
+    assert (hash(packet), hash(packet.default)) == hashes
+
+
+def test_torchscript_knows_an_operator_that_is_called_directly(qkv) -> None:
+    runtime.kernel(KEY)
+    expected = torch.ops.kernelmint.flash_forward(KEY, *qkv)[0]
+
+    def call(key: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return torch.ops.kernelmint.flash_forward(key, q, k, v)[0]
+
+    torch.testing.assert_close(torch.jit.script(call)(KEY, *qkv), expected, rtol=0, atol=0)
+
+
+def test_errors_are_those_of_the_dispatcher(qkv) -> None:
+    q, k, v = qkv
+    packet = torch.ops.kernelmint.flash_forward
+    packet(KEY, q, k, v)
+    with pytest.raises(runtime.InvalidArgument, match="v: got shape"):
+        packet(KEY, q, k, v[..., :32])
+    with pytest.raises(RuntimeError, match="missing value for argument 'v'"):
+        packet(KEY, q, k)
