@@ -117,7 +117,7 @@ bool OperatorCall::takes(nb::handle inputs, nb::handle options) const {
 
 nb::object OperatorCall::call_directly(nb::handle arguments, nb::handle options) {
   if (!is_described_) describe();
-  const Py_ssize_t size = PyTuple_GET_SIZE(arguments.ptr());
+  const Py_ssize_t size = PyTuple_Size(arguments.ptr());
   if (static_cast<std::size_t>(size) != 1 + num_inputs_) return {};
   PyObject* const key = item(arguments, 0);
   if (!PyUnicode_CheckExact(key)) return {};
