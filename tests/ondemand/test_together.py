@@ -79,7 +79,14 @@ def test_a_fork_while_a_thread_builds_holds_no_lock(family, cache, tmp_path):
     assert done.returncode == 0
 
 
-ALONE = "import sys, runtime; runtime.load(sys.argv[1]); runtime.kernel(sys.argv[2])"
+# Should it hang, it says where.
+ALONE = """
+import faulthandler, sys
+faulthandler.dump_traceback_later(50, exit=True)
+import runtime
+runtime.load(sys.argv[1])
+runtime.kernel(sys.argv[2])
+"""
 
 
 def test_an_interrupt_ends_the_compilers(family, cache, tmp_path):
@@ -102,7 +109,7 @@ def test_an_interrupt_ends_the_compilers(family, cache, tmp_path):
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
-    assert said.splitlines()[-1] == "KeyboardInterrupt"
+    assert said.splitlines()[-1] == "KeyboardInterrupt", said
     state = Path(f"/proc/{begun.read_text().strip()}/stat")
     assert not state.exists() or state.read_text().split()[2] == "Z"
 
