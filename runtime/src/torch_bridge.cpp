@@ -272,12 +272,18 @@ void Torch::read(PyObject* object, const char* argument, TensorInfo& info) {
 }
 
 bool Torch::is_intercepted() {
-  if (dispatch_modes_ != nullptr && function_modes_ != nullptr && tracing_state_ != nullptr)
-    return dispatch_modes_() != 0 || function_modes_() != 0 || *tracing_state_() != nullptr ||
-           is_forward_differentiated();
-  return PyLong_AsLong(num_dispatch_modes_().ptr()) != 0 ||
-         PyLong_AsLong(num_function_modes_().ptr()) != 0 || is_tracing_().ptr() == Py_True ||
-         is_forward_differentiated();
+  const bool has_dispatch_mode = dispatch_modes_ != nullptr
+                                     ? dispatch_modes_() != 0
+                                     : PyLong_AsLong(num_dispatch_modes_().ptr()) != 0;
+  if (has_dispatch_mode || has_function_mode()) return true;
+  const bool is_traced =
+      tracing_state_ != nullptr ? *tracing_state_() != nullptr : is_tracing_().ptr() == Py_True;
+  return is_traced || is_forward_differentiated();
+}
+
+bool Torch::has_function_mode() {
+  return function_modes_ != nullptr ? function_modes_() != 0
+                                    : PyLong_AsLong(num_function_modes_().ptr()) != 0;
 }
 
 bool Torch::is_forward_differentiated() {

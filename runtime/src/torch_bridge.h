@@ -68,6 +68,7 @@ class Torch {
   // FakeTensorMode, …), a function mode (make_fx before autograd pushes one), torch.jit.trace, or
   // forward-mode differentiation.
   bool is_intercepted();
+  bool has_function_mode();
   bool is_forward_differentiated();
 
   // Whether it is not an instance of a subclass that may do otherwise than tensors do.

@@ -2,6 +2,8 @@
 
 #include <dlfcn.h>
 
+#include "torch_bridge.h"
+
 namespace kernelmint {
 namespace {
 
@@ -15,8 +17,6 @@ const TorchDispatch& TorchDispatch::get() {
 }
 
 TorchDispatch::TorchDispatch() {
-  const nb::object internals = nb::module_::import_("torch._C");
-  num_function_modes_ = Function(internals.attr("_len_torch_function_stack"));
   void* const torch = dlopen("libtorch_cpu.so", RTLD_NOW | RTLD_NOLOAD);  // never closed
   void* const c10 = dlopen("libc10.so", RTLD_NOW | RTLD_NOLOAD);
   if (torch == nullptr || c10 == nullptr) return;
@@ -31,7 +31,7 @@ std::optional<TorchDispatch::Keys> TorchDispatch::keys() const {
 }
 
 bool TorchDispatch::is_observed() const {
-  return has_callbacks_() || PyLong_AsLong(num_function_modes_().ptr()) != 0;
+  return has_callbacks_() || Torch::get().has_function_mode();
 }
 
 }  // namespace kernelmint

@@ -1,16 +1,10 @@
 // What PyTorch's dispatcher keeps of a thread, which decides whether a call must pass through it.
 #pragma once
 
-#include <nanobind/nanobind.h>
-
 #include <cstdint>
 #include <optional>
 
-#include "python_function.h"
-
 namespace kernelmint {
-
-namespace nb = nanobind;
 
 class TorchDispatch {
  public:
@@ -21,7 +15,7 @@ class TorchDispatch {
     bool operator==(const Keys&) const = default;
   };
 
-  static const TorchDispatch& get();  // imports torch at the first call
+  static const TorchDispatch& get();  // after torch is imported
 
   // Of the calling thread, as libc10 holds them (c10::impl::raw_local_dispatch_key_set); none if
   // this PyTorch's has no such variable, or its libraries do not say who observes calls.
@@ -35,7 +29,6 @@ class TorchDispatch {
 
   void* library_ = nullptr;            // libc10, if it has the variable
   bool (*has_callbacks_)() = nullptr;  // at::hasCallbacks
-  Function num_function_modes_;
 };
 
 }  // namespace kernelmint
