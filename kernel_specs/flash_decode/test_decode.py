@@ -235,6 +235,23 @@ def test_any_number_of_threads_gives_the_same_bits(key: str) -> None:
         assert torch.equal(lse, results[0][1])
 
 
+@pytest.mark.parametrize("key", [key for key in ON_GPU if "paged" not in key.values[0]])
+def test_more_steps_than_the_host_lists_one_by_one(key: str) -> None:
+    """2^20 and more, of which two stay together; all caches are one in memory."""
+    kernel, batch, device = runtime.kernel(key), 4096, torch.device("cuda")
+    parameters = kernel.info.parameters
+    d_head, length = parameters["d_head"], 128 * parameters["B_c"] + 5
+    dtype = DTYPES[parameters["dtype"]]
+    q = torch.randn(batch, 1, 2, d_head, device=device).to(dtype)
+    k, v = torch.randn(2, 1, length, 2, d_head, device=device).to(dtype).unbind()
+    o = kernel(q, k.expand(batch, -1, -1, -1), v.expand(batch, -1, -1, -1))
+    assert not o.isnan().any()
+    some = torch.tensor([0, 1, batch // 2, batch - 1], device=device)
+    scores = torch.einsum("bqhd,khd->bhqk", q[some].double(), k[0].double()) * d_head**-0.5
+    expected = torch.einsum("bhqk,khd->bqhd", scores.softmax(-1), v[0].double())
+    torch.testing.assert_close(o[some].double(), expected, rtol=1e-2, atol=1e-3)
+
+
 @pytest.mark.parametrize("key", ON_GPU)
 def test_a_graph_is_replayed_with_other_lengths(key: str) -> None:
     """Several launches of a graph, beside eager ones on another stream."""
