@@ -38,6 +38,7 @@ template <class Config>
 struct Context {
   using Scores = RegisterTile<16, Config::B_c>;
   using ProblemOfArgs = Problem<typename Config::Args>;
+  static constexpr bool kKeepsDescriptors = true;
 
   __device__ Context(const ProblemOfArgs& problem, const SharedMemory<Config>& shared,
                      int warpgroup)

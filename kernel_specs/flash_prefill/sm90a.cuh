@@ -36,6 +36,10 @@ namespace sm90a {
 // What a consumer needs beside its products.
 template <class Config>
 struct Context {
+  // Of d 256 there are 16 of Q: kept throughout a loop they take all uniform registers, and others
+  // are spilled. They are made anew for each block of keys instead.
+  static constexpr bool kKeepsDescriptors = Config::d_head <= 128;
+
   __device__ Context(const Problem<typename Config::Args>& problem, const SharedMemory<Config>&,
                      int)
       : args(problem.args) {}

@@ -22,7 +22,10 @@ class Producer {
 
  public:
   __device__ Producer(const Problem<Args>& problem, const Shared& shared)
-      : problem_(problem), args_(problem.args), shared_(shared) {}
+      : problem_(problem),
+        args_(problem.args),
+        shared_(shared),
+        own_(Tile<Config>::longest_first(problem.args)) {}
 
   __device__ void run() {
     TileScheduler scheduler;
@@ -50,7 +53,7 @@ class Producer {
   __device__ __forceinline__ bool find(int index, Announced& found) const {
     const int all_heads = static_cast<int>(args_.H);
     Tile<Config> tile;
-    if (!tile.template find<true>(args_, index, all_heads)) return false;
+    if (!tile.template find<true>(args_, index, all_heads, own_)) return false;
     // Heads whose keys and values the L2 cache holds take turns. Under a causal mask the last
     // queries see most keys: they begin first.
     constexpr int kCacheBytes = 32 << 20, kKeyBytes = 2 * 2 * Config::d_head;
@@ -176,6 +179,7 @@ class Producer {
   const Problem<Args>& problem_;
   const Args& args_;
   const Shared shared_;
+  const int own_;             // which of the first sequences this lane looks at
   Block last_values_{-1, 0};  // still to be requested: scores are made a block ahead
   bool is_there_;             // what is announced, a tile
   RingPosition<typename Shared::Tiles> slot_;  // of what is announced

@@ -22,10 +22,32 @@ struct Tile {
   int key_entry, first_key, begin, end;  // of k: keys [begin, end), from `first_key` on
   int window_left, window_right;
 
+  // The lane-th sequence of most keys, if at most 32 are packed, else the lane-th: tiles of many
+  // keys take longest, and should not be what all wait for at the end. By a whole warp.
+  __device__ static int longest_first(const typename Config::Args& args) {
+    const int lane = threadIdx.x % 32, sequences = static_cast<int>(args.Cq) - 1;
+    if (args.cu_seqlens_q.data == nullptr || sequences > 32) return lane;
+    Tile own;
+    own.end = -1;
+    if (lane < sequences) own.find_keys(args, lane);
+    int place = 0, sequence = 0;
+#pragma unroll 4
+    for (int other = 0; other < 32; ++other) {
+      const int keys = __shfl_sync(~0u, own.end, other);
+      place += keys > own.end || (keys == own.end && other < lane);
+    }
+#pragma unroll 4
+    for (int other = 0; other < 32; ++other)
+      if (__shfl_sync(~0u, place, other) == lane) sequence = other;
+    return sequence;
+  }
+
   // The `place`-th tile, if there is one; each counts for `heads`, `index` then, too. By a whole
-  // warp. `first_query` is left to the caller.
+  // warp, whose lanes look at 32 sequences at a time; of the first 32, at `own_of_first`.
+  // `first_query` is left to the caller.
   template <bool kMayBeNone = false>
-  __device__ bool find(const typename Config::Args& args, int place, int heads = 1) {
+  __device__ bool find(const typename Config::Args& args, int place, int heads = 1,
+                       int own_of_first = threadIdx.x % 32) {
     const auto reach = [](int keys) { return keys < 0 ? kFarthest : min(keys, kFarthest); };
     window_left = reach(args.window_left);
     window_right = reach(args.window_right);
@@ -37,8 +59,8 @@ struct Tile {
       const int lane = threadIdx.x % 32, sequences = static_cast<int>(args.Cq) - 1;
       for (int first = 0;; first += 32) {
         if (first >= sequences) return false;
-        const int count =
-            first + lane < sequences ? ceil_div<Config::B_r>(find_rows(args, first + lane)) : 0;
+        const int own = first + own_of_first;
+        const int count = own < sequences ? ceil_div<Config::B_r>(find_rows(args, own)) : 0;
         int behind = count * heads;
         for (int distance = 1; distance < 32; distance *= 2) {
           const int before = __shfl_up_sync(~0u, behind, distance);
@@ -47,7 +69,7 @@ struct Tile {
         const unsigned found = __ballot_sync(~0u, index < behind);
         if (found != 0) {
           const int of = __ffs(found) - 1;
-          sequence = first + of;
+          sequence = __shfl_sync(~0u, own, of);
           index -= __shfl_sync(~0u, behind - count * heads, of);
           tiles = __shfl_sync(~0u, count, of);
           break;
@@ -68,18 +90,7 @@ struct Tile {
     first_query = (tiles - 1 - index / heads) * Config::B_r;
     if (args.seqused_q.data != nullptr)
       queries = within(number(args.seqused_q, sequence), 0, queries);
-    key_entry = sequence;
-    first_key = begin = 0;
-    end = static_cast<int>(args.Tk);
-    if (args.cu_seqlens_k.data != nullptr) {
-      key_entry = 0;
-      first_key = within(number(args.cu_seqlens_k, sequence), 0, end);
-      end = within(number(args.cu_seqlens_k, sequence + 1), first_key, end) - first_key;
-    } else if (args.block_table.data != nullptr) {
-      end *= static_cast<int>(args.pages);
-    }
-    if (args.seqused_k.data != nullptr) end = within(number(args.seqused_k, sequence), 0, end);
-    if (args.leftpad_k.data != nullptr) begin = within(number(args.leftpad_k, sequence), 0, end);
+    find_keys(args, sequence);
     return true;
   }
 
@@ -93,6 +104,22 @@ struct Tile {
   }
 
  private:
+  // The keys of a sequence.
+  __device__ void find_keys(const typename Config::Args& args, int of) {
+    key_entry = of;
+    first_key = begin = 0;
+    end = static_cast<int>(args.Tk);
+    if (args.cu_seqlens_k.data != nullptr) {
+      key_entry = 0;
+      first_key = within(number(args.cu_seqlens_k, of), 0, end);
+      end = within(number(args.cu_seqlens_k, of + 1), first_key, end) - first_key;
+    } else if (args.block_table.data != nullptr) {
+      end *= static_cast<int>(args.pages);
+    }
+    if (args.seqused_k.data != nullptr) end = within(number(args.seqused_k, of), 0, end);
+    if (args.leftpad_k.data != nullptr) begin = within(number(args.leftpad_k, of), 0, end);
+  }
+
   // How many a sequence of packed ones has; the last one has those of no sequence, too.
   __device__ int find_rows(const typename Config::Args& args, int of) {
     const int all_rows = static_cast<int>(args.Tq);
