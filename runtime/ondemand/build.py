@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from codegen import home, packs
@@ -150,18 +151,20 @@ def _compile_all(
     specs: dict[Source, Spec] = {}
     done: dict[str, Entry] = {}
     with (
+        _interrupts_held_back() as let_interrupt,
         contextlib.closing(_Processes(most)) as processes,
         concurrent.futures.ThreadPoolExecutor(most) as kernels,
     ):
         pending: dict[_Kernel, str] = {}
         try:
             for request in requests:
+                let_interrupt()
                 if request.source not in specs:
                     specs[request.source] = Spec(request.source)
                 generated = specs[request.source].kernel(request.key)
                 job = _Job(cache, request, generated, processes)
                 pending[kernels.submit(job.run)] = request.key
-            for future in _completed(pending):
+            for future in _completed(pending, let_interrupt):
                 try:
                     key, entry = future.result()
                 except BuildError as error:
@@ -182,13 +185,45 @@ def _compile_all(
 _Kernel = concurrent.futures.Future[tuple[str, Entry]]
 
 
-def _completed(kernels: Iterable[_Kernel]) -> Iterator[_Kernel]:
-    """Each when it is done. Waits are short: a signal that comes just before one does not end it,
-    and is seen after it."""
+def _completed(kernels: Iterable[_Kernel], let_interrupt: Callable[[], None]) -> Iterator[_Kernel]:
+    """Each when it is done. Waits are short: an interrupt that is held back does not end one."""
     waiting = set(kernels)
     while waiting:
         done, waiting = concurrent.futures.wait(waiting, 0.2, concurrent.futures.FIRST_COMPLETED)
+        let_interrupt()
         yield from done
+
+
+@contextlib.contextmanager
+def _interrupts_held_back() -> Iterator[Callable[[], None]]:
+    """An interrupt comes when the function that this gives is called, or at the end.
+
+    It would come between any two instructions. If those are of a future's condition, or of a thread
+    that starts, the lock is not released: the threads that build wait for it, and who joins them
+    waits for ever.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if not callable(handler) or threading.current_thread() is not threading.main_thread():
+        yield lambda: None
+        return
+    came = False
+
+    def note(_number: int, _frame: FrameType | None) -> None:
+        nonlocal came
+        came = True
+
+    def let_interrupt() -> None:
+        nonlocal came
+        if came:
+            came = False
+            handler(signal.SIGINT, None)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield let_interrupt
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        let_interrupt()
 
 
 class _Processes:

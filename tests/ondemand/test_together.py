@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -79,27 +80,36 @@ def test_a_fork_while_a_thread_builds_holds_no_lock(family, cache, tmp_path):
     assert done.returncode == 0
 
 
-# Should it hang, it says where.
-ALONE = """
-import faulthandler, sys
+# Should it hang, it says where. What a shell starts in the background ignores interrupts, and so do
+# the tests there, and what they start.
+INTERRUPTED = """
+import faulthandler, signal, sys
 faulthandler.dump_traceback_later(50, exit=True)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 import runtime
 runtime.load(sys.argv[1])
-runtime.kernel(sys.argv[2])
 """
+ALONE = f"{INTERRUPTED}runtime.kernel(sys.argv[2])"
 
 
-def test_an_interrupt_ends_the_compilers(family, cache, tmp_path):
-    """Also one that reaches the process alone, as a notebook's does."""
-    endless, begun = tmp_path / "endless-c++", tmp_path / "begun"
-    endless.write_text(
+@pytest.fixture
+def endless(tmp_path, monkeypatch):
+    """A compiler that never ends, and says in a file beside it that it runs: CXX names it."""
+    compiler, begun = tmp_path / "endless-c++", tmp_path / "begun"
+    compiler.write_text(
         '#!/bin/sh\ncase " $* " in *" -c "*) ;; *) exec c++ "$@" ;; esac\n'
         f"sleep 600 &\necho $! > {begun}.part; mv {begun}.part {begun}; wait\n"
     )
-    endless.chmod(0o755)
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    return compiler
+
+
+def test_an_interrupt_ends_the_compilers(family, cache, endless, tmp_path):
+    """Also one that reaches the process alone, as a notebook's does."""
+    begun = tmp_path / "begun"
     process = subprocess.Popen(
         [sys.executable, "-c", ALONE, family.folder, family.key()],
-        env={**os.environ, "CXX": str(endless)},
         stderr=subprocess.PIPE,
         start_new_session=True,
         text=True,
@@ -112,6 +122,32 @@ def test_an_interrupt_ends_the_compilers(family, cache, tmp_path):
     assert said.splitlines()[-1] == "KeyboardInterrupt", said
     state = Path(f"/proc/{begun.read_text().strip()}/stat")
     assert not state.exists() or state.read_text().split()[2] == "Z"
+
+
+# The interrupt comes when the main thread has just taken a lock that a thread which builds takes.
+AT_A_LOCK = f"""{INTERRUPTED}
+def interrupt(frame, event, _):
+    caller = frame.f_back and frame.f_back.f_code
+    if (
+        event == "return" and frame.f_code.co_name == "__enter__"
+        and caller.co_name == "wait" and caller.co_filename == sys.modules[sys.argv[3]].__file__
+    ):
+        sys.setprofile(None)
+        print("interrupted", flush=True)
+        signal.raise_signal(signal.SIGINT)
+sys.setprofile(interrupt)
+runtime.kernel(sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize("module", ["threading", "concurrent.futures._base"])
+def test_an_interrupt_at_a_lock_leaves_none_taken(family, cache, endless, module):
+    done = in_new_process(AT_A_LOCK, family.folder, family.key(), module, check=False)
+    assert done.stdout == "interrupted\n"
+    assert done.stderr.splitlines()[-1] == "KeyboardInterrupt", done.stderr
+    for command in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            assert str(endless).encode() not in command.read_bytes()
 
 
 def test_who_waits_for_anothers_build_says_for_which(cache):
