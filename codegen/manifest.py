@@ -199,10 +199,11 @@ class SizeRange:
 
 @dataclass(frozen=True, kw_only=True)
 class TunedRow:
-    """A row of <target>.tuned.yaml: on this device, for these sizes, the fastest kernel."""
+    """A row of <target>.tuned.yaml: on this device, for these calls, the fastest kernel."""
 
     device: str
     parameters: Mapping[str, Value]  # what the caller asks for
+    when: str | None = left_out(None)  # which calls, beside their sizes: an expression
     ranges: tuple[SizeRange, ...] = named("range")
     take: str  # a key, which the pack may not hold
     configuration: Mapping[str, Value]  # its parameters

@@ -112,6 +112,8 @@ def forget() -> None:
     """Packs have changed: what was chosen before may be another kernel now."""
     for kept in (_chosen, _taken, _in_graphs):
         kept.clear()
+    for found in (_tuned_for, _conditions, _scalars):
+        found.cache_clear()
 
 
 packs.when_changed(forget)
@@ -120,7 +122,7 @@ packs.when_changed(forget)
 def deciding(family: str) -> set[str]:
     """The symbols, optional inputs and scalars that rows of a family name, and defaults of these
     scalars."""
-    expressions = [when for when, _ in _rows(family)]
+    expressions = [*(when for when, _ in _rows(family)), *_conditions(family)]
     expressions += [default for _, default in _scalars(family) if default]
     names = {name for expression in expressions for name in expression.names}
     ranges = (r for target in _by_capability(family) for row in target.tuned for r in row.ranges)
@@ -240,7 +242,7 @@ def choose(
 
     It has the parameters `wanted`; a value of None leaves one open. First come the rows that
     were tuned (<target>.tuned.yaml): one that is of this device, has the parameters that are wanted
-    and covers the sizes decides, if its kernel is available. Then, of the rows of the family's
+    and covers the call decides, if its kernel is available. Then, of the rows of the family's
     choices.yaml whose condition holds, the first that a kernel fits: its values count for what is
     open, if a target has that parameter. Without rows, and among several that fit, the first
     kernel: targets of the highest compute capability before others, then as the spec lists them.
@@ -249,7 +251,8 @@ def choose(
         family: a family's name.
         device: where the tensors are.
         wanted: parameters by name, as specs write their values.
-        sizes: what rows name beside parameters: symbols and scalars, by name.
+        sizes: what rows name beside parameters: symbols, scalars, and whether optional tensors are
+            there, by name.
         target: only this target's.
 
     Raises:
@@ -257,8 +260,9 @@ def choose(
     """
     if target is not None:  # the names of all targets take as long as all else
         listing.check_name("target", target, listing.targets())
-    covering = _covering(_tuned(family, device, wanted), sizes)
-    return _first(family, device, wanted, target, covering, _held(family, device, wanted, sizes))
+    known = _known(family, device, wanted, sizes)
+    covering = _covering(family, _tuned(family, device, wanted), known)
+    return _first(family, device, wanted, target, covering, _held(family, known))
 
 
 def _first(
@@ -269,7 +273,7 @@ def _first(
     covering: tuple[int, ...],
     held: tuple[int, ...],
 ) -> Kernel:
-    """The first kernel that fits, by the tuned rows that cover the sizes and those of choices.yaml
+    """The first kernel that fits, by the tuned rows that cover the call and those of choices.yaml
     that hold."""
     key = (family, device, target, tuple(wanted.items()), covering, held)
     found = _chosen.get(key)
@@ -315,10 +319,11 @@ def explain(
     wanted = _plain(wanted)
     listing.check_name("target", target, listing.targets())
     name = devices.name(_indexed(device))
-    considered = list(_tuned_rows_considered(family, name, wanted, sizes))
+    known = _known(family, device, wanted, sizes)
+    considered = list(_tuned_rows_considered(family, name, wanted, known))
     tuned = _tuned(family, device, wanted)
-    covering = _covering(tuned, sizes)
-    held = _held(family, device, wanted, sizes)
+    covering = _covering(family, tuned, known)
+    held = _held(family, known)
     considered += [
         Considered(f"choices.yaml, row {i + 1}: {when.text}", "holds" if i in held else "no")
         for i, (when, _) in enumerate(_rows(family))
@@ -350,7 +355,7 @@ def _measured(row: TunedRow) -> str:
 
 
 def _tuned_rows_considered(
-    family: str, name: str, wanted: Mapping[str, Any], sizes: Mapping[str, Any]
+    family: str, name: str, wanted: Mapping[str, Any], known: Mapping[str, Any]
 ) -> Iterator[Considered]:
     for found in _by_capability(family):
         passed_over: dict[str, int] = {}
@@ -360,10 +365,11 @@ def _tuned_rows_considered(
             elif any(wanted.get(p) != value for p, value in row.parameters.items()):
                 why = "for other parameters"
             else:
-                wrong = [
-                    f"{' * '.join(r.symbols)} is {value}, not in [{r.least}, {r.most}]"
+                wrong = [] if _holds(family, row, known) else [f"not so: {row.when}"]
+                wrong = wrong or [
+                    f"{r.text} is {value}, not in [{r.least}, {r.most}]"
                     for r in row.ranges
-                    if not r.least <= (value := _product(r, sizes)) <= r.most
+                    if not r.least <= (value := _product(r, known)) <= r.most
                 ]
                 what = f"{found.name}.tuned.yaml, row {i + 1}: {row.take}"
                 yield Considered(what, ", ".join(wrong) or "covers the call")
@@ -373,24 +379,40 @@ def _tuned_rows_considered(
             yield Considered(f"{found.name}.tuned.yaml, {count} rows", why)
 
 
-def _covering(rows: Sequence[TunedRow], sizes: Mapping[str, Any]) -> tuple[int, ...]:
-    """The rows whose ranges hold these sizes."""
-    return tuple(
-        i
-        for i, row in enumerate(rows)
-        if all(r.least <= _product(r, sizes) <= r.most for r in row.ranges)
-    )
+def _covering(family: str, rows: Sequence[TunedRow], known: Mapping[str, Any]) -> tuple[int, ...]:
+    """The rows whose conditions hold, and whose ranges hold the sizes."""
+    held: dict[str | None, bool] = {None: True}  # many rows have the same condition
+    found = []
+    for i, row in enumerate(rows):
+        if row.when not in held:
+            held[row.when] = _holds(family, row, known)
+        if held[row.when] and all(r.least <= _product(r, known) <= r.most for r in row.ranges):
+            found.append(i)
+    return tuple(found)
 
 
-def _product(found: SizeRange, sizes: Mapping[str, Any]) -> int:
+def _holds(family: str, row: TunedRow, known: Mapping[str, Any]) -> bool:
+    """Whether a row's condition does, without which its ranges may have no values."""
+    if row.when is None:
+        return True
+    when = _condition(family, row.when)
+    for name in when.names:
+        if name not in known and name not in _of_optional(family):
+            raise _untold(name)
+    return bool(_value(when, known, "a tuned row"))
+
+
+def _product(found: SizeRange, known: Mapping[str, Any]) -> int:
     value = 1
     for symbol in found.symbols:
-        if symbol not in sizes:
-            raise InvalidArgument(
-                f"a tuned row depends on the size {symbol}, which this front does not tell"
-            )
-        value = value * sizes[symbol]
+        if symbol not in known:
+            raise _untold(f"the size {symbol}")
+        value = value * known[symbol]
     return value
+
+
+def _untold(what: str) -> InvalidArgument:
+    return InvalidArgument(f"a tuned row depends on {what}, which this front does not tell")
 
 
 def _by_capability(family: str) -> list[Target]:
@@ -427,17 +449,41 @@ def _tuned_for(family: str, device: torch.device) -> tuple[TunedRow, ...]:
 def _rows(family: str) -> tuple[tuple[Expression, Mapping[str, Any]], ...]:
     """The family's rows of choices.yaml: (condition, values to take)."""
     found = manifest.family(family)
+    return tuple((_condition(family, row.when), row.take) for row in found.choices)
+
+
+@functools.cache
+def _conditions(family: str) -> tuple[Expression, ...]:
+    """Those of the rows that were tuned."""
+    rows = (row for target in _by_capability(family) for row in target.tuned)
+    texts = dict.fromkeys(row.when for row in rows if row.when is not None)
+    return tuple(_condition(family, text) for text in texts)
+
+
+@functools.cache
+def _condition(family: str, text: str) -> Expression:
+    """A condition on calls."""
+    found = manifest.family(family)
     kinds = {parameter.name: parameter_kind(parameter) for parameter in found.parameters}
     kinds |= {**_call_scope(found), **{s.name: scalar_kind(s) for s in found.scalars}}
     kinds[COMPUTE_CAPABILITY] = INT
-    return tuple((parse(row.when, kinds, "bool"), row.take) for row in found.choices)
+    return parse(text, kinds, "bool")
+
+
+@functools.cache
+def _of_optional(family: str) -> frozenset[str]:
+    """The symbols that have no value if optional inputs are left out; conditions ask for these."""
+    found = manifest.family(family)
+    always = {dim for tensor in found.inputs if not tensor.optional for dim in tensor.dims}
+    return frozenset(symbol for symbol in found.symbols if symbol not in always)
 
 
 @functools.cache
 def _scalars(family: str) -> tuple[tuple[Scalar, Expression | None], ...]:
-    """The scalars that rows of choices.yaml name, each with its default."""
+    """The scalars that rows name, each with its default."""
     found = manifest.family(family)
-    named = {name for when, _ in _rows(family) for name in when.names}
+    expressions = (*(when for when, _ in _rows(family)), *_conditions(family))
+    named = {name for when in expressions for name in when.names}
     return tuple(
         (scalar, None if scalar.default is None else parse(scalar.default, _call_scope(found)))
         for scalar in found.scalars
@@ -449,22 +495,28 @@ def _call_scope(found: Family) -> dict[str, Kind]:
     return {**dict.fromkeys(found.symbols, INT), **dict.fromkeys(found.optional_tensors, BOOL)}
 
 
-def _held(
+def _known(
     family: str, device: torch.device, wanted: Mapping[str, Any], sizes: Mapping[str, Any]
-) -> tuple[int, ...]:
-    """The rows of choices.yaml whose condition holds."""
-    if not _rows(family):
-        return ()
+) -> Mapping[str, Any]:
+    """What rows may name: the scalars that are left out by their defaults."""
+    if not _rows(family) and not _conditions(family):
+        return sizes  # all that ranges name
     known = {COMPUTE_CAPABILITY: compute_capability(device), **wanted, **sizes}
     for scalar, default in _scalars(family):
         value = number(
             scalar.name, known.get(scalar.name), python_type(scalar), scalar.values, default is None
         )
         if value is None and default is not None:
-            value = _value(default, known)
+            value = _value(default, known, scalar.name)
             value = scalar.values[value] if scalar.values else value
         known[scalar.name] = value
-    return tuple(i for i, (when, _) in enumerate(_rows(family)) if _value(when, known))
+    return known
+
+
+def _held(family: str, known: Mapping[str, Any]) -> tuple[int, ...]:
+    """The rows of choices.yaml whose condition holds."""
+    rows = _rows(family)
+    return tuple(i for i, (when, _) in enumerate(rows) if _value(when, known, "choices.yaml"))
 
 
 @traced_as_constant
@@ -510,12 +562,12 @@ def number(name: str, value: Any, python: str, values: tuple[str, ...], is_requi
     raise unexpected(name, value, f"{'an' if python == 'int' else 'a'} {python}")
 
 
-def _value(expression: Expression, values: Mapping[str, Any]) -> Any:
+def _value(expression: Expression, values: Mapping[str, Any], place: str) -> Any:
     try:
         return expression.evaluate(values)
     except EVALUATION_ERRORS as error:
         why = f"{expression.text} has no value: {reason(error)}"
-        raise InvalidArgument(f"choices.yaml: {why}") from None
+        raise InvalidArgument(f"{place}: {why}") from None
 
 
 def _candidates(

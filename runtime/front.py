@@ -96,10 +96,18 @@ class Front:
         return self._run(inputs, scalars, requested, out, flags, permuted)
 
     def explain(
-        self, inputs: Inputs, flags: tuple[Any, ...] = (), permuted: bool = False
+        self,
+        inputs: Inputs,
+        flags: tuple[Any, ...] = (),
+        permuted: bool = False,
+        *,
+        scalars: tuple[Scalar, ...] = (),
+        requested: tuple[bool, ...] = (),
     ) -> choice.Explanation:
-        """What is considered for a call, in its order, and what is taken."""
-        asked = self._asked(self._read(inputs) if permuted else inputs, (), (), flags)
+        """What is considered for a call, in its order, and what is taken; see `__call__`. Scalars
+        that are left out have their defaults."""
+        inputs = self._read(inputs) if permuted else inputs
+        asked = self._asked(inputs, scalars, requested, flags)
         return choice.explain(self._family, *asked)
 
     def find(

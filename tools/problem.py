@@ -6,7 +6,7 @@ import functools
 import inspect
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -47,6 +47,7 @@ class Case:
         options: what else is passed: scalars, and `return_...` of optional outputs.
         without: the checkers of race-check that are wrong about it.
         parameters: of the kernels that it is for; those that do not have them take it, too.
+        given: optional inputs that are passed, beside those that have values.
     """
 
     sizes: Mapping[str, int]
@@ -54,6 +55,15 @@ class Case:
     options: Mapping[str, Any] = field(default_factory=dict)
     without: tuple[str, ...] = ()
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    given: tuple[str, ...] = ()
+
+    @property
+    def present(self) -> set[str]:
+        """The tensors that a call has whatever its kernel does, of those that may be left out."""
+        asked = {
+            name.removeprefix("return_") for name, value in self.options.items() if value is True
+        }
+        return {*self.given, *self.values, *asked}
 
 
 @dataclass(eq=False)
@@ -181,8 +191,9 @@ def _poison(dtype: torch.dtype) -> float | int:
     return float("nan") if dtype.is_floating_point else torch.iinfo(dtype).min
 
 
-def check(family: Family, parameters: Mapping[str, Any]) -> None:
-    """Raises NoProblemError if no inputs can be made, or nothing says what is right."""
+def check(family: Family, parameters: Mapping[str, Any], given: Sequence[str] = ()) -> None:
+    """Raises NoProblemError if no inputs can be made, or nothing says what is right; `given`:
+    optional inputs that are passed."""
     if family.reference is None:
         raise NoProblemError(
             f"{family.name} names no reference, so that nothing says what is right: add "
@@ -195,7 +206,7 @@ def check(family: Family, parameters: Mapping[str, Any]) -> None:
             f"{family.spec_folder}/{family.reference}: {type(error).__name__}: {error}"
         ) from None
     if _maker(family) is None:
-        _check_inputs(family, parameters)
+        _check_inputs(family, parameters, given)
     for parameter in family.parameters:
         if parameter.name in accepted and parameter.name not in parameters:
             raise NoProblemError(
@@ -207,11 +218,13 @@ def check(family: Family, parameters: Mapping[str, Any]) -> None:
 def _check_inputs(
     family: Family,
     parameters: Mapping[str, Any],
-    given: Mapping[str, Any] | None = None,
+    given: Container[str],
+    made: Container[str] = (),
     once: bool = False,
 ) -> None:
+    """Raises NoProblemError if an input that is passed, and is not made, cannot be random."""
     for argument in family.inputs:
-        if argument.optional or argument.name in (given or ()):
+        if (argument.optional and argument.name not in given) or argument.name in made:
             continue
         dtype = parameters.get(argument.dtype, argument.dtype)
         if dtype not in DTYPES:
@@ -226,10 +239,11 @@ def _check_inputs(
         else:
             continue
         file = (family.reference or "reference.py").partition(":")[0]
+        asked = ", given" if argument.optional else ""
         raise NoProblemError(
             f"{family.name}: no random input can be made of '{argument.name}', which {why}; write "
-            f"`{MAKER}(sizes, parameters, generator)` in {file}, which returns the input tensors "
-            "by name"
+            f"`{MAKER}(sizes, parameters, generator{asked})` in {file}, which returns the input "
+            "tensors by name"
         )
 
 
@@ -243,19 +257,23 @@ def _maker(family: Family) -> Any:
 def make(name: str, shape: Shape, device: torch.device, seed: int) -> Problem:
     """Random inputs of a shape, normally distributed unless the family makes its own."""
     family, parameters = manifest.family(name), dict(shape.parameters)
-    check(family, parameters)
+    check(family, parameters, shape.given)
     generator = torch.Generator(device).manual_seed(seed)
-    return _made(family, parameters, Case(dict(shape.sizes), {}, dict(shape.scalars)), generator)
+    return _made(family, parameters, _case(shape), generator)
+
+
+def _case(shape: Shape) -> Case:
+    return Case(dict(shape.sizes), {}, dict(shape.scalars), given=shape.given)
 
 
 def bytes_moved(family: Family, shape: Shape) -> int | None:
     """The bytes of the tensors of a shape, each counted once; None if what is tuned decides."""
-    parameters, case = dict(shape.parameters), Case(dict(shape.sizes), {}, dict(shape.scalars))
+    parameters, case = dict(shape.parameters), _case(shape)
     try:
         moved = [
             _dtype(a, parameters).itemsize * math.prod(_extents(family, a, parameters, case))
             for a in family.tensors
-            if not a.optional
+            if not a.optional or a.name in case.present
         ]
     except (NoProblemError, KeyError):
         return None
@@ -318,9 +336,7 @@ def of_case(
             )
         made = _problem(family, parameters, case, maker(case.sizes, parameters), device)
     else:
-        if _maker(family) is None:
-            _check_inputs(family, parameters, case.values, once=True)
-        made = _made(family, parameters, case, torch.Generator().manual_seed(seed))
+        made = _made(family, parameters, case, torch.Generator().manual_seed(seed), once=True)
     on_host = {a.name for a in family.inputs if a.on_host}
     made.device = device
     made.tensors = {
@@ -331,26 +347,48 @@ def of_case(
 
 
 def _made(
-    family: Family, parameters: dict[str, Any], case: Case, generator: torch.Generator
+    family: Family,
+    parameters: dict[str, Any],
+    case: Case,
+    generator: torch.Generator,
+    once: bool = False,
 ) -> Problem:
-    sizes, device = dict(case.sizes), generator.device
-    maker = _maker(family)
-    if maker is not None:
-        tensors = dict(maker(sizes, parameters, generator))
-    else:
-        tensors = {
-            a.name: torch.randn(
-                _extents(family, a, parameters, case), generator=generator, device=device
-            ).to(_dtype(a, parameters))
-            for a in family.inputs
-            if not a.optional and a.name not in case.values
-        }
+    device = generator.device
+    tensors = _of_maker(family, parameters, case, generator)
     dtypes = {a.name: _dtype(a, parameters) for a in family.inputs if a.name in case.values}
     tensors |= {
         name: torch.tensor(values, dtype=dtypes[name], device=device)
         for name, values in case.values.items()
     }
+    _check_inputs(family, parameters, case.given, tensors, once)
+    tensors |= {
+        a.name: torch.randn(
+            _extents(family, a, parameters, case), generator=generator, device=device
+        ).to(_dtype(a, parameters))
+        for a in family.inputs
+        if a.name not in tensors and (not a.optional or a.name in case.given)
+    }
     return _problem(family, parameters, case, tensors, device)
+
+
+def _of_maker(
+    family: Family, parameters: Mapping[str, Any], case: Case, generator: torch.Generator
+) -> dict[str, Tensor]:
+    """What the family makes itself."""
+    maker = _maker(family)
+    if maker is None:
+        return {}
+    asked = "given" in inspect.signature(maker).parameters
+    others = {"given": case.given} if asked else {}
+    tensors = dict(maker(dict(case.sizes), parameters, generator, **others))
+    optional = {a.name for a in family.inputs if a.optional}
+    if asked and (unasked := optional & tensors.keys() - set(case.given)):
+        raise NoProblemError(
+            f"{family.spec_folder}/{family.reference}: {MAKER} returns "
+            f"{', '.join(sorted(unasked))}, expected of the optional inputs those that are given: "
+            f"{', '.join(case.given) or 'none'}"
+        )
+    return tensors
 
 
 def _problem(
@@ -360,6 +398,7 @@ def _problem(
     tensors: Mapping[str, Tensor],
     device: torch.device,
 ) -> Problem:
+    case = replace(case, given=tuple(tensors))
     outputs = tuple(
         (_dtype(a, parameters), _extents(family, a, parameters, case))
         for a in _outputs(family, case.options)
@@ -381,9 +420,9 @@ def _extents(
     }
     kinds |= {p.name: parameter_kind(p) for p in family.parameters if p.name in parameters}
     kinds |= {a.name: scalar_kind(a) for a in family.scalars if a.name in case.options}
-    absent = dict.fromkeys(family.optional_tensors, False)
-    scope = {**dict.fromkeys(absent, BOOL), **kinds, **dict.fromkeys(case.sizes, INT)}
-    values = {**absent, **case.options, **parameters, **case.sizes}
+    there = {name: name in case.present for name in family.optional_tensors}
+    scope = {**dict.fromkeys(there, BOOL), **kinds, **dict.fromkeys(case.sizes, INT)}
+    values = {**there, **case.options, **parameters, **case.sizes}
     try:
         return [int(parse(text, scope, "int").evaluate(values)) for text in argument.dims]
     except ExpressionError as error:

@@ -18,7 +18,7 @@ from codegen.spec.expressions import (
     Kind,
     parse,
 )
-from codegen.spec.model import Derived, Parameter, ParameterType, Rule, Scalar
+from codegen.spec.model import Derived, Family, Parameter, ParameterType, Rule, Scalar
 from codegen.spec.names import FILE, IDENTIFIER, MAX_NAME, TOKEN, reserved
 from codegen.spec.problems import Problem, TooManyProblemsError
 from codegen.spec.source import Document
@@ -206,6 +206,21 @@ def load_expression(
         for offset, message in error.problems:
             document.report(message, *path, offset=offset)
         return Expression(text, parse("0", {}).tree, BOOL if expects == "bool" else INT)
+
+
+def load_condition_on_call(
+    document: Document,
+    text: str,
+    family: Family,
+    also: Mapping[str, Kind],
+    *path: str | int,
+) -> Expression:
+    """The condition at `path` on what a call says: symbols, scalars, optional tensors, which are
+    true if they are there, and what there is `also`."""
+    scope = {**also, **family.call_scope, **{s.name: s.kind for s in family.scalars}}
+    when = load_expression(document, text, scope, "bool", *path)
+    check_defaults(document, when, family.scalars, *path)
+    return when
 
 
 def check_defaults(

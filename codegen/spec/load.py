@@ -9,7 +9,7 @@ from pathlib import Path
 
 from codegen import manifest
 from codegen.spec import schema
-from codegen.spec.checks import check_defaults, load_expression
+from codegen.spec.checks import load_condition_on_call
 from codegen.spec.expressions import COMPUTE_CAPABILITY, INT
 from codegen.spec.family import FamilyLoader
 from codegen.spec.gradient import load_condition, load_gradient
@@ -254,16 +254,10 @@ class _FolderLoader:
         document = Document(self.folder / CHOICES)
         self.documents.append(document)
         written: schema.ChoicesFile | None = schema.validate(document, schema.ChoicesFile)
-        scope = {
-            COMPUTE_CAPABILITY: INT,
-            **{parameter.name: parameter.kind for parameter in family.parameters},
-            **family.call_scope,
-            **{scalar.name: scalar.kind for scalar in family.scalars},
-        }
+        also = {COMPUTE_CAPABILITY: INT, **{p.name: p.kind for p in family.parameters}}
         rows = []
         for i, row in enumerate(written.choices if written else ()):
-            when = load_expression(document, row.when, scope, "bool", "choices", i, "when")
-            check_defaults(document, when, family.scalars, "choices", i, "when")
+            when = load_condition_on_call(document, row.when, family, also, "choices", i, "when")
             for name, value in row.take.items():
                 self._check_choice(document, family, i, name, value)
             rows.append(ChoiceRow(when, tuple(row.take.items())))

@@ -390,12 +390,25 @@ class TunedRow(manifest.TunedRow):
 
 @dataclass(frozen=True)
 class Shape:
-    """What a tuner measures: sizes and scalars for some parameters, and the range it stands for."""
+    """What a tuner measures: a call's sizes, scalars and optional inputs for some parameters; and
+    which calls it stands for."""
 
     parameters: tuple[tuple[str, ParameterValue], ...]
-    sizes: tuple[tuple[str, int], ...]  # all symbols
+    sizes: tuple[tuple[str, int], ...]  # all symbols but those of optional inputs that are left out
     scalars: tuple[tuple[str, Number], ...]
     ranges: tuple[SizeRange, ...]
+    given: tuple[str, ...] = ()  # optional inputs
+    when: str | None = None  # a condition on the calls, beside their sizes
+
+    @property
+    def call(self) -> dict[str, Number | str]:
+        """The call that is measured, as people are shown it."""
+        return {
+            **dict(self.parameters),
+            **dict(self.sizes),
+            **dict(self.scalars),
+            **dict.fromkeys(self.given, True),
+        }
 
 
 @dataclass(frozen=True)

@@ -453,6 +453,10 @@ Axis = Annotated[
 
 
 Range = Annotated[list[int], Field(min_length=2, max_length=2)]
+_COVERED = (
+    "which calls it stands for, beside their sizes: over symbols, scalars, optional tensors and "
+    "the family's parameters that are named here; all without it"
+)
 
 
 class TunedRow(Written):
@@ -462,6 +466,7 @@ class TunedRow(Written):
     parameters: dict[str, Value] = Field(
         description="what the caller asks for: parameters that the sweep did not choose"
     )
+    when: Text | None = Field(None, description=_COVERED)
     range: dict[str, Range] = Field(
         description="the least and the greatest value of a symbol, or of a product of symbols"
     )
@@ -507,6 +512,10 @@ class ShapeGroup(Written):
     scalars: dict[str, int | float | bool] = Field(
         default_factory=dict, description="scalars that are passed; others take their defaults"
     )
+    given: list[str] = Field(
+        default_factory=list, description="optional inputs that are passed; others are left out"
+    )
+    when: Text | None = Field(None, description=_COVERED)
     points: list[ShapePoint] = Field(description="what is measured", min_length=1)
 
 

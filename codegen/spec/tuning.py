@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
+from typing import Any
 
 from codegen.manifest import SizeRange
 from codegen.spec import schema
-from codegen.spec.checks import load_expression
-from codegen.spec.expressions import DEVICE_FACTS, EVALUATION_ERRORS, INT, INT64_MAX, reason
+from codegen.spec.checks import load_condition_on_call, load_expression
+from codegen.spec.expressions import (
+    DEVICE_FACTS,
+    EVALUATION_ERRORS,
+    INT,
+    INT64_MAX,
+    Expression,
+    known_where,
+    reason,
+)
 from codegen.spec.keys import KeyFormatError, key_prefix, parse_tokens
 from codegen.spec.model import (
     Family,
     Number,
     ParameterValue,
+    Role,
     Shape,
     Shapes,
     Target,
@@ -48,12 +58,14 @@ def load_tuned(document: Document, family: Family, target: Target) -> tuple[Tune
                 document.report(message, *place, "parameters", name)
         _check_sizes(document, family, row.sizes, *place, "sizes")
         ranges = _ranges(document, family, row.range, *place, "range")
+        _load_when(document, family, row.when, row.parameters, ranges, place, (*place, "range"))
         if not values:
             continue
         rows.append(
             TunedRow(
                 device=row.device,
                 parameters=row.parameters,
+                when=row.when,
                 ranges=ranges,
                 take=row.take,
                 configuration=target.by_name(values),
@@ -105,6 +117,16 @@ def _check_sizes(
             document.report(f"the family has no symbol '{name}'{hint}", *place, name, key=True)
 
 
+def _check_given(
+    document: Document, family: Family, given: Sequence[str], *place: str | int
+) -> None:
+    known = [t.name for t in family.tensors if t.role is Role.INPUT and t.optional]
+    for i, name in enumerate(given):
+        if name not in known:
+            message = f"the family has no optional input '{name}'{did_you_mean(name, known)}"
+            document.report(message, *place, i)
+
+
 def _ranges(
     document: Document, family: Family, written: Mapping[str, Sequence[int]], *place: str | int
 ) -> tuple[SizeRange, ...]:
@@ -123,6 +145,30 @@ def _ranges(
     return tuple(ranges)
 
 
+def _load_when(
+    document: Document,
+    family: Family,
+    text: str | None,
+    parameters: Container[str],
+    ranges: Sequence[SizeRange],
+    group: _Steps,
+    place: _Steps,
+) -> Expression | None:
+    """The condition of a row or a group of points. If it holds, the symbols of ranges have values,
+    even those that optional inputs alone name."""
+    scope, when = family.call_scope, None
+    if text is not None:
+        also = {p.name: p.kind for p in family.parameters if p.name in parameters}
+        when = load_condition_on_call(document, text, family, also, *group, "when")
+        scope = known_where(when, scope)
+    for found in ranges:
+        for name in found.symbols:
+            if name in scope and (given := scope[name].given):
+                message = f"'{name}' is known only if {' or '.join(given)} is passed: say so, as in"
+                document.report(f"{message} 'when: {given[0]}'", *place, found.text, key=True)
+    return when
+
+
 def load_shapes(document: Document, family: Family, target: Target) -> Shapes | None:
     """The shapes of a file; what is wrong goes to the document, and then there are none."""
     written: schema.ShapesFile | None = schema.validate(document, schema.ShapesFile)
@@ -136,9 +182,14 @@ def load_shapes(document: Document, family: Family, target: Target) -> Shapes | 
                 _check_parameter(document, target, name, value, *place, "parameters", name)
         _check_scalars(document, family, group.scalars, *place, "scalars")
         _check_sizes(document, family, group.sizes, *place, "sizes")
+        _check_given(document, family, group.given, *place, "given")
         for j, point in enumerate(group.points):
             _check_sizes(document, family, point.sizes, *place, "points", j, "sizes")
-            ranges = _ranges(document, family, point.range, *place, "points", j, "range")
+            at = (*place, "points", j)
+            ranges = _ranges(document, family, point.range, *at, "range")
+            when = _load_when(
+                document, family, group.when, group.parameters, ranges, place, (*at, "range")
+            )
             if document.problems:
                 continue
             texts = {
@@ -150,10 +201,14 @@ def load_shapes(document: Document, family: Family, target: Target) -> Shapes | 
             }
             for combination in itertools.product(*group.parameters.values()):
                 parameters = dict(zip(group.parameters, combination, strict=True))
-                sizes = _sizes(document, family, target, texts, parameters, (*place, "points", j))
-                _check_within(document, dict(sizes), ranges, *place, "points", j, "range")
-                scalars = tuple(group.scalars.items())
-                shapes.append(Shape(tuple(parameters.items()), sizes, scalars, ranges))
+                sizes = _sizes(document, family, target, texts, parameters, group.given, at)
+                shape = Shape(
+                    tuple(parameters.items()), sizes, tuple(group.scalars.items()), ranges,
+                    tuple(group.given), group.when,
+                )  # fmt: skip
+                _check_condition(document, family, shape, when, *at)
+                _check_within(document, dict(sizes), ranges, *at, "range")
+                shapes.append(shape)
                 if len(shapes) > MAX_SHAPES:
                     document.report(f"more than {MAX_SHAPES:,} shapes", *place)
                     return None
@@ -171,6 +226,37 @@ def load_shapes(document: Document, family: Family, target: Target) -> Shapes | 
     if document.problems:
         return None
     return Shapes(tuple(shapes), estimate, cost.within if cost else 1.0)
+
+
+def said(shape: Shape, family: Family, names: Container[str]) -> dict[str, Any]:
+    """What a shape's call says, for a condition on calls that names `names`. Raises one of
+    EVALUATION_ERRORS if a scalar's default has no value."""
+    call: dict[str, Any] = {
+        **{tensor.name: tensor.name in shape.given for tensor in family.tensors if tensor.optional},
+        **dict(shape.parameters),
+        **dict(shape.sizes),
+        **dict(shape.scalars),
+    }
+    for scalar in family.scalars:
+        if scalar.name in names and scalar.name not in call and scalar.default is not None:
+            value = scalar.default.evaluate(call)
+            call[scalar.name] = scalar.values[int(value)] if scalar.values else value
+    return call
+
+
+def _check_condition(
+    document: Document, family: Family, shape: Shape, when: Expression | None, *point: str | int
+) -> None:
+    """A point stands for calls of which it is one."""
+    if document.problems or when is None:
+        return
+    try:
+        holds = when.evaluate(said(shape, family, when.names))
+    except EVALUATION_ERRORS as error:
+        document.report(f"{when.text} has no value at this point: {reason(error)}", *point)
+    else:
+        if not holds:
+            document.report(f"the group is of calls with {when.text}, and this is none", *point)
 
 
 def _check_within(
@@ -205,13 +291,20 @@ def _sizes(
     target: Target,
     texts: Mapping[str, tuple[str, _Steps]],
     parameters: Mapping[str, ParameterValue],
+    given: Sequence[str],
     point: _Steps,
 ) -> tuple[tuple[str, int], ...]:
-    """The value of each symbol; texts are expressions over parameters and other symbols."""
+    """The value of each symbol; texts are expressions over parameters and other symbols. What
+    optional inputs alone name has none if they are left out."""
     kinds = {p.name: p.kind for p in target.parameters if p.name in parameters}
     scope = {**kinds, **dict.fromkeys(family.symbols, INT)}
     known: dict[str, ParameterValue] = dict(parameters)
-    missing = [name for name in family.symbols if name not in texts]
+    needed = {
+        name
+        for name in family.symbols
+        if not (of := family.call_scope[name].given) or any(tensor in given for tensor in of)
+    }
+    missing = [name for name in family.symbols if name in needed and name not in texts]
     if missing:
         document.report(f"no size given for {', '.join(missing)}", *point)
         return ()
@@ -235,4 +328,4 @@ def _sizes(
                 return ()
             if int(known[name]) < 1:
                 document.report(f"'{name}' is {known[name]}, expected at least 1", *texts[name][1])
-    return tuple((name, int(known[name])) for name in family.symbols)
+    return tuple((name, int(known[name])) for name in family.symbols if name in known)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Mapping
+from typing import Any
+
+import torch
 from torch import Tensor
 
 from ..flash_prefill.reference import prefill
@@ -35,3 +39,25 @@ def decode(
         s_aux=s_aux, alibi_slopes=alibi_slopes, softmax_scale=softmax_scale, softcap=softcap,
         window_left=window_left, window_right=window_right,
     )  # fmt: skip
+
+
+def tuning_inputs(
+    sizes: Mapping[str, int],
+    parameters: Mapping[str, Any],
+    generator: torch.Generator,
+    given: Container[str],
+) -> dict[str, Tensor]:
+    """What may not be random, if it is given: lengths that are spread evenly up to a whole cache,
+    and pages, both in an order that is none. All else is normally distributed."""
+    batch, pages, longest = sizes["B"], sizes.get("pages", 1), sizes["P"]
+    made = {}
+
+    def shuffled(count: int) -> Tensor:
+        return torch.randperm(count, generator=generator, device=generator.device)
+
+    if "block_table" in given:
+        longest *= pages
+        made["block_table"] = shuffled(sizes["N"])[: batch * pages].reshape(batch, pages).int()
+    if "seqused_k" in given:
+        made["seqused_k"] = (longest * (shuffled(batch) + 1) // batch).int()
+    return made

@@ -143,3 +143,82 @@ def test_a_wrong_shape_is_located(workspace, old, new, message) -> None:
     assert result.status == 2
     assert "sm80.shapes.yaml:" in result.output
     assert message in result.output
+
+
+OPTIONAL = """\
+tuned:
+  - device: Some GPU
+    parameters: {dtype: bf16, causal: false}
+    when: lengths and dtype == bf16 and alpha > 0
+    range: {M: [1, 512], L: [1, 512]}
+    take: demo.sm80.bf16-t64-w2-auto
+    milliseconds: 0.25
+    sizes: {M: 256, N: 8, L: 256}
+    toolchain: nvcc 13.0.88
+    code: 0123abcd
+"""
+
+GIVEN = """\
+shapes:
+  - parameters: {dtype: bf16, causal: false}
+    sizes: {M: 16, N: 4}
+    points: [{range: {M: [1, 32]}}]
+  - parameters: {dtype: bf16, causal: false}
+    given: [lengths]
+    when: lengths and alpha == 0.5
+    sizes: {M: 16, N: 4, L: M}
+    points: [{range: {L: [1, 32]}}]
+"""
+
+
+@pytest.fixture
+def with_lengths(workspace):
+    """The family with an optional input, which has a symbol of its own."""
+    lengths = "  lengths: {tensor: [L], dtype: i32, alignment: 4, optional: true}\n"
+    workspace.edit("family.yaml", "  y: {output", lengths + "  y: {output")
+    return workspace
+
+
+def test_a_rows_condition_is_carried_into_the_manifest(with_lengths) -> None:
+    with_lengths.write("sm80.tuned.yaml", OPTIONAL)
+    assert with_lengths.run("regenerate").status == 0
+    (family,) = json.loads(with_lengths.tree()["manifest.json"])["families"]
+    (row,) = next(target for target in family["targets"] if target["name"] == "sm80")["tuned"]
+    assert row["when"] == "lengths and dtype == bf16 and alpha > 0"
+
+
+def test_a_shape_names_what_is_given_and_sizes_of_that_alone(with_lengths) -> None:
+    with_lengths.write("sm80.shapes.yaml", GIVEN)
+    (family,) = load([Path("kernel_specs")])
+    shapes = next(target for target in family.targets if target.name == "sm80").shapes
+    assert shapes is not None
+    without, given = shapes.shapes
+    assert (without.given, without.when, dict(without.sizes)) == ((), None, {"M": 16, "N": 4})
+    assert (given.given, given.when) == (("lengths",), "lengths and alpha == 0.5")
+    assert dict(given.sizes) == {"M": 16, "N": 4, "L": 16}
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "old", "new", "message"),
+    [
+        ("tuned", OPTIONAL, "when: lengths", "when: length", "4:11: unknown name 'length'"),
+        ("tuned", OPTIONAL, "dtype == bf16", "causl", "4:23: unknown name 'causl'"),
+        ("tuned", OPTIONAL, "dtype == bf16", "tile == 64", "4:23: unknown name 'tile'"),
+        ("tuned", OPTIONAL, "and alpha > 0", "or M", "sm80.tuned.yaml:4:"),
+        ("tuned", OPTIONAL, "lengths and ", "", "5:26: 'L' is known only if lengths is passed"),
+        ("shapes", GIVEN, "given: [lengths]", "given: [length]", "no optional input 'length'"),
+        ("shapes", GIVEN, "given: [lengths]", "given: [x]", "no optional input 'x'"),
+        ("shapes", GIVEN, "given: [lengths]", "given: []", "this is none"),
+        ("shapes", GIVEN, "alpha == 0.5", "alpha == 1", "this is none"),
+        ("shapes", GIVEN, "alpha == 0.5", "1 // (N - 4) == 1", "has no value at this point: div"),
+        ("shapes", GIVEN, ", L: M", "", "no size given for L"),
+        ("shapes", GIVEN, "lengths and ", "", "9:23: 'L' is known only if lengths is passed"),
+    ],
+)
+def test_a_wrong_condition_is_located(with_lengths, file, text, old, new, message) -> None:
+    assert old in text
+    with_lengths.write(f"sm80.{file}.yaml", text.replace(old, new))
+    result = with_lengths.run("list")
+    assert result.status == 2
+    assert f"sm80.{file}.yaml:" in result.output
+    assert message in result.output

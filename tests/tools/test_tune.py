@@ -24,6 +24,7 @@ import torch
 from click.testing import CliRunner
 
 import runtime
+from codegen.spec import model
 from codegen.spec.load import load
 from codegen.spec.problems import SpecError
 from runtime import choice, devices, packs
@@ -985,3 +986,42 @@ def test_what_decides_the_right_result_is_named_in_the_shapes():
         problem.check(family, {"d_head": 64, "causal": True})
     with pytest.raises(problem.NoProblemError, match="depends on 'causal', which its reference"):
         problem.check(family, {"dtype": "f32", "d_head": 64})
+
+
+def test_what_is_given_is_made_and_what_is_not_is_left_out():
+    name = "flash_decode"
+    sizes = {"B": 2, "Sq": 1, "H": 4, "Hk": 2, "D": 8, "Dv": 8, "N": 2, "P": 5}
+    shape = model.Shape((("dtype", "f32"),), tuple(sizes.items()), (), ())
+    known = {"q": [2, 1, 4, 8], "k_cache": [2, 5, 2, 8], "v_cache": [2, 5, 2, 8]}
+
+    def made(*given, **more):
+        found = dataclasses.replace(shape, given=given, sizes=tuple({**sizes, **more}.items()))
+        return problem.make(name, found, torch.device("cpu"), 0)
+
+    def shapes(found):
+        return {name: list(tensor.shape) for name, tensor in found.tensors.items()}
+
+    assert shapes(made()) == known
+    with_lengths = made("seqused_k", "s_aux")
+    assert shapes(with_lengths) == {**known, "seqused_k": [2], "s_aux": [4]}
+    assert sorted(with_lengths.tensors["seqused_k"].tolist()) == [2, 5]
+    paged = made("block_table", N=6, pages=3).tensors["block_table"]
+    assert sorted(paged.flatten().tolist()) == list(range(6))
+    with pytest.raises(
+        problem.NoProblemError, match=r"'leftpad_k', .*`tuning_inputs\(.*, given\)`"
+    ):
+        made("leftpad_k")
+    plain = problem.bytes_moved(runtime.manifest.family(name), shape)
+    given = dataclasses.replace(shape, given=("seqused_k",))
+    assert problem.bytes_moved(runtime.manifest.family(name), given) == plain + 4 * 2
+
+
+def test_a_family_that_makes_what_is_not_given_is_told(monkeypatch):
+    def maker(sizes, parameters, generator, given):
+        return {"seqused_k": torch.ones(1, dtype=torch.int32)}
+
+    monkeypatch.setattr(problem, "_maker", lambda family: maker)
+    sizes = dict.fromkeys(("B", "Sq", "H", "Hk", "D", "Dv", "N", "P"), 1)
+    shape = model.Shape((("dtype", "f32"),), tuple(sizes.items()), (), ())
+    with pytest.raises(problem.NoProblemError, match=r"returns seqused_k, expected of .* none"):
+        problem.make("flash_decode", shape, torch.device("cpu"), 0)

@@ -132,7 +132,7 @@ def main(
 def _print_ranking(ranking: Ranking, console: Console, everything: bool) -> None:
     """The kernels of a shape, the one that is taken first: times, and rates in shares of its rate
     and in bytes of the arguments."""
-    named: dict[str, object] = {**dict(ranking.shape.parameters), **dict(ranking.shape.sizes)}
+    named: dict[str, object] = {**ranking.shape.call}
     for size in ranking.shape.ranges:
         if size.least != size.most:
             measured = f"{named[size.text]} for " if size.text in named else ""

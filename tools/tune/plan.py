@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from codegen.manifest import Selection
 from codegen.space.expand import configured, expand
-from codegen.spec.expressions import EVALUATION_ERRORS
+from codegen.spec.expressions import COMPUTE_CAPABILITY, EVALUATION_ERRORS
 from codegen.spec.model import Configuration, Family, Shape, Shapes, Target
+from codegen.spec.tuning import said
 
 from .errors import TuningError
 from .executor import Device
@@ -22,9 +23,9 @@ class ShapePlan:
         shape: what is measured.
         configurations: those that are timed.
         costly: those of the set that the cost model leaves out.
-        incumbents: what is taken now, by the shape's row of this device, and without rows, in this
-            order; they are timed if anything is, so that a row changes the choice for a gain
-            alone.
+        incumbents: what is taken now, by the shape's row of this device, and without rows, by
+            choices.yaml, in this order; they are timed if anything is, so that a row changes the
+            choice for a gain alone.
     """
 
     shape: Shape
@@ -74,7 +75,8 @@ def plan(
         suiting = [c for c in configurations if wanted <= c.parameters.items()]
         cheap = _cheap(shapes, shape, device, suiting)
         fitting |= {c.key for c in cheap}
-        untuned = [c for c in default if wanted <= c.parameters.items()][:1]
+        suited = [c for c in default if wanted <= c.parameters.items()]
+        untuned = _preferred(family, shape, device, suited)[:1]
         incumbents = {c.key: c for c in [*_of_rows(target, shape, device), *untuned]}
         timed = {c.key: c for c in cheap}
         if cheap:
@@ -101,8 +103,34 @@ def _of_rows(target: Target, shape: Shape, device: Device) -> list[Configuration
         for row in target.tuned
         if row.device == device.name
         and dict(row.parameters) == dict(shape.parameters)
+        and row.when == shape.when
         and set(row.ranges) == set(shape.ranges)
     ]
+
+
+def _preferred(
+    family: Family, shape: Shape, device: Device, configurations: Sequence[Configuration]
+) -> list[Configuration]:
+    """Configurations that fit a row of choices.yaml that holds, in the order in which a front tries
+    them; all of them without such rows."""
+    if not family.choices:
+        return list(configurations)
+    found = []
+    for row in family.choices:
+        facts = {COMPUTE_CAPABILITY: device.capability or 0}
+        try:
+            holds = row.when.evaluate({**facts, **said(shape, family, row.when.names)})
+        except (*EVALUATION_ERRORS, NameError) as error:
+            raise TuningError(
+                f"choices.yaml: {row.when.text} has no value for {shape.call}: {error}"
+            ) from None
+        if holds:
+            found += [
+                c
+                for c in configurations
+                if all(c.parameters.get(name, value) == value for name, value in row.take)
+            ]
+    return found
 
 
 def _expand(family: Family, target: Target, selection: Selection) -> tuple[Configuration, ...]:

@@ -45,6 +45,7 @@ def heading(device: str, shape: Shape) -> dict[str, Any]:
     return {
         "device": device,
         "parameters": dict(shape.parameters),
+        **({} if shape.when is None else {"when": shape.when}),
         "range": {size.text: [size.least, size.most] for size in shape.ranges},
     }
 
@@ -95,7 +96,12 @@ def _kind(row: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 def _place(row: Mapping[str, Any]) -> tuple[object, ...]:
-    return *_kind(row), *((name, *ends) for name, ends in row["range"].items())
+    return *_kind(row), row.get("when"), *((name, *ends) for name, ends in row["range"].items())
+
+
+def _shown(row: Mapping[str, Any]) -> str:
+    when = f" {row['when']}" if "when" in row else ""
+    return f"{dict(row['parameters'])}{when} {dict(row['range'])}"
 
 
 def disagreements(
@@ -106,7 +112,7 @@ def disagreements(
     others = {_place(row): row for row in second}
     both = [(row, others[_place(row)]) for row in first if _place(row) in others]
     differing = [
-        f"{dict(one['parameters'])} {dict(one['range'])}: {one['take']} against {other['take']}"
+        f"{_shown(one)}: {one['take']} against {other['take']}"
         for one, other in both
         if one["take"] != other["take"] and not one["tie"] and not other["tie"]
     ]

@@ -16,13 +16,13 @@ class Outcome:
     """A configuration on a shape: its times in seconds, or why there are none."""
 
     configuration: Mapping[str, Any]
-    sizes: Mapping[str, int]
+    call: Mapping[str, Any]  # that is measured, beside it
     invalidity: str = "correct"  # or timeout, compile, runtime, correctness or constraints
     seconds: Sequence[float] = field(default_factory=list)
 
 
 def document(outcomes: Iterable[Outcome]) -> dict[str, Any]:
-    """The file's content. Times are in milliseconds; a configuration's parameters have the sizes
+    """The file's content. Times are in milliseconds; a configuration's parameters have the call
     that it was measured on beside them."""
     now = datetime.datetime.now(datetime.timezone.utc).isoformat()
     return {"schema_version": SCHEMA_VERSION, "results": [_result(o, now) for o in outcomes]}
@@ -35,7 +35,7 @@ def _result(outcome: Outcome, timestamp: str) -> dict[str, Any]:
         measured = [{"name": "time", "value": statistics.median(milliseconds), "unit": "ms"}]
     return {
         "timestamp": timestamp,
-        "configuration": {**outcome.sizes, **outcome.configuration},
+        "configuration": {**outcome.call, **outcome.configuration},
         "objectives": ["time"],
         "times": {
             "compilation_time": 0,

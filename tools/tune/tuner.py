@@ -116,7 +116,9 @@ class _ShapeState:
     @functools.cached_property
     def id(self) -> str:
         """What the journal calls the shape."""
-        identity = [self.shape.parameters, self.shape.sizes, self.shape.scalars]
+        identity: list[Any] = [self.shape.parameters, self.shape.sizes, self.shape.scalars]
+        if self.shape.given:
+            identity.append(self.shape.given)
         return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:12]
 
     def waiting(self) -> list[str]:
@@ -177,7 +179,8 @@ class Tuner:
                 "are measured (docs/tuning.md), and --shapes names no other file"
             )
         for shape in shapes.shapes:
-            problem.check(manifest.family(self._family.name), dict(shape.parameters))
+            family = manifest.family(self._family.name)
+            problem.check(family, dict(shape.parameters), shape.given)
         return shapes
 
     def _make_executor(self, source: Source) -> Executor:
@@ -510,9 +513,9 @@ class Tuner:
                 for seconds in entry["times"]:
                     for identity, value in seconds.items():
                         times.setdefault(identity, []).append(value)
-            sizes = dict(state.shape.sizes)
+            call = state.shape.call
             for c in state.shape_plan.costly:
-                yield Outcome(c.parameters, sizes, "constraints")
+                yield Outcome(c.parameters, call, "constraints")
             for c in state.shape_plan.configurations:
                 found = self._candidates.get(c.key)
                 invalidity, taken = "compile" if c.key in self._unusable else None, []
@@ -520,7 +523,7 @@ class Tuner:
                     invalidity = found.invalidity or state.refused.get(c.key)
                     taken = [] if invalidity else times.get(found.id, [])
                 if invalidity or taken:  # else the budget left no time for it
-                    yield Outcome(c.parameters, sizes, invalidity or "correct", taken)
+                    yield Outcome(c.parameters, call, invalidity or "correct", taken)
 
 
 def _time_left(begin: float, done: int, total: int, of: str = "") -> str:
@@ -540,5 +543,4 @@ def _target(family: Family, name: str) -> Target:
 
 
 def _shown(shape: Shape) -> str:
-    named = {**dict(shape.parameters), **dict(shape.sizes)}
-    return ", ".join(f"{name} {value}" for name, value in named.items())
+    return ", ".join(f"{name} {value}" for name, value in shape.call.items())
