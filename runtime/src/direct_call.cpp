@@ -4,6 +4,7 @@
 #include <exception>
 
 #include "errors.h"
+#include "method_calls.h"
 
 namespace kernelmint {
 namespace {
@@ -29,16 +30,14 @@ PyObject* DirectCall::operator()(PyObject* arguments, PyObject* options) try {
       nb::object result = native_->call_directly(arguments, options);
       if (result.is_valid()) return result.release().ptr();
     }
+  } catch (const RejectedValue&) {
+    throw;
   } catch (const InvalidArgument&) {  // PyTorch's way raises its own error, or the same again
   } catch (const TargetUnavailable&) {
   }
   return PyObject_Call(through_.ptr(), arguments, options);
-} catch (nb::python_error& error) {
-  error.restore();
-  return nullptr;
-} catch (const std::exception& error) {
-  PyErr_SetString(PyExc_RuntimeError, error.what());
-  return nullptr;
+} catch (const std::exception&) {
+  return raise_current();
 }
 
 // Slots, since a method __call__ would be looked up, and its arguments packed, once more.

@@ -27,6 +27,8 @@ class DirectCall {
   // error is set.
   PyObject* operator()(PyObject* arguments, PyObject* options);
 
+  nb::object through() const { return through_; }
+
   // PyTorch's: the objects that hold the function are hashed by it.
   Py_hash_t hash() const { return PyObject_Hash(through_.ptr()); }
 

@@ -19,6 +19,11 @@ struct ThroughOperator : InvalidArgument {
   using InvalidArgument::InvalidArgument;
 };
 
+// A value that a kernel refused when it read it: the kernel has run, and may have written.
+struct RejectedValue : InvalidArgument {
+  using InvalidArgument::InvalidArgument;
+};
+
 struct TargetUnavailable : std::runtime_error {
   using std::runtime_error::runtime_error;
 };

@@ -309,7 +309,7 @@ void Kernel::launch(Call& call) {
   }
   if (result.error == nullptr) [[likely]]
     return;
-  if (result.argument != nullptr) throw InvalidArgument(rejected_text(result));
+  if (result.argument != nullptr) throw RejectedValue(rejected_text(result));
   memory.rethrow();
   std::string extents;
   for (int i = 0; i < family_.num_symbols; ++i) extents += text(family_.symbols[i], " ");

@@ -115,9 +115,12 @@ NB_MODULE(_native, module) {
       .def(nb::init<nb::object, nb::object, nb::object, nb::object>(), "described"_a, "known"_a,
            "is_device_next"_a.none(), "otherwise"_a)
       .def("call", &OperatorCall::call);
-  nb::class_<DirectCall>(module, "DirectCall", nb::dynamic_attr(),
+  nb::class_<DirectCall>(module, "DirectCall", nb::dynamic_attr(), nb::is_weak_referenceable(),
                          nb::type_slots(DirectCall::slots))
-      .def(nb::init<nb::object, nb::object, nb::object>(), "call"_a, "is_plain"_a, "through"_a);
+      .def(nb::init<nb::object, nb::object, nb::object>(), "call"_a, "is_plain"_a, "through"_a)
+      .def_prop_ro("through", &DirectCall::through)
+      .def("__copy__", [](nb::handle self) { return self; })  // as of PyTorch's function
+      .def("__deepcopy__", [](nb::handle self, nb::handle) { return self; }, "memo"_a);
   module.def(
       "thread_keys",
       []() -> nb::object {

@@ -87,11 +87,13 @@ nb::object OperatorCall::call(nb::args arguments, nb::kwargs options) {
   return run(*nb::cast<Kernel*>(kernel), inputs, options);
 }
 
-// Whether the arguments are what the operator's schema says: no subclass of a type, no name that it
-// lacks. (The kernel checks the rest.)
+// Whether the arguments are what the operator's schema says: no subclass of a type, no dimension
+// with a name, no argument that it lacks. (The kernel checks the rest.)
 bool OperatorCall::takes(nb::handle inputs, nb::handle options) const {
   const Torch& torch = Torch::get();
-  const auto is_tensor = [&](PyObject* value) { return value == Py_None || torch.is_plain(value); };
+  const auto is_tensor = [&](PyObject* value) {
+    return value == Py_None || (torch.is_plain(value) && !torch.has_names(value));
+  };
   for (std::size_t i = 0; i < num_inputs_; ++i)
     if (!is_tensor(item(inputs, i))) return false;
   if (!options.is_valid()) return true;
@@ -112,7 +114,9 @@ bool OperatorCall::takes(nb::handle inputs, nb::handle options) const {
   const bool is_taken =
       takes_all(scalars_, is_scalar) &&
       (outputs_.size() != 0 ? takes_all(outputs_, is_tensor) : takes_all(flags_, is_flag));
-  return is_taken && num_found == PyDict_Size(options.ptr());
+  if (is_taken && num_found == PyDict_Size(options.ptr())) return true;
+  if (PyErr_Occurred() != nullptr) throw nb::python_error();  // of a str that compares otherwise
+  return false;
 }
 
 nb::object OperatorCall::call_directly(nb::handle arguments, nb::handle options) {

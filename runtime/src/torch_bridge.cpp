@@ -110,6 +110,7 @@ Torch::Torch() : module_(nb::module_::import_("torch")) {
   dispatch_ = nb::getattr(module_.attr("Tensor"), "__torch_dispatch__");
   const nb::object tensor = module_.attr("empty")(0);
   is_neg_ = Method(tensor, "is_neg");
+  if (nb::hasattr(tensor, "has_names")) has_names_ = Method(tensor, "has_names");
   requires_grad_ = Attribute(tensor, "requires_grad");
   version_ = Attribute(tensor, "_version");
   const nb::object internals = module_.attr("_C");
@@ -118,6 +119,7 @@ Torch::Torch() : module_(nb::module_::import_("torch")) {
   is_tracing_ = Function(internals.attr("_is_tracing"));
   forward_ad_ = nb::module_::import_("torch.autograd.forward_ad").attr("__dict__");
   is_wrapped_ = internals.attr("_functorch").attr("is_functorch_wrapped_tensor");
+  is_functional_ = module_.attr("_is_functional_tensor");
   is_inference_mode_ = Function(module_.attr("is_inference_mode_enabled"));
   profiler_ = nb::module_::import_("torch.autograd.profiler").attr("__dict__");
   record_function_ = internals.attr("_profiler").attr("_RecordFunctionFast");
@@ -239,7 +241,8 @@ void Torch::check_type(PyObject* object, const char* argument) {
 }
 
 void Torch::check_plain(PyObject* object, const char* argument) {
-  if (nb::cast<bool>(is_wrapped_(nb::handle(object))))
+  const nb::handle tensor(object);
+  if (nb::cast<bool>(is_wrapped_(tensor)) || nb::cast<bool>(is_functional_(tensor)))
     throw ThroughOperator(text(argument,
                                ": got a tensor inside a transform of torch.func, expected a "
                                "dense tensor with data"));
@@ -261,8 +264,9 @@ void Torch::read(PyObject* object, const char* argument, TensorInfo& info) {
                                to_text(tensor.attr("device")),
                                ", expected a dense tensor with data (torch: ", reason, ")"));
   }
-  if (info.data == nullptr && info.shape != nullptr && info.numel() != 0) {
+  if (info.data == nullptr && info.shape != nullptr) {
     check_plain(object, argument);
+    if (info.numel() == 0) return;
     const bool is_meta = nb::cast<bool>(nb::handle(object).attr("is_meta"));
     throw InvalidArgument(
         text(argument,
@@ -295,6 +299,10 @@ bool Torch::grad_enabled() {
 }
 
 bool Torch::requires_grad(PyObject* tensor) { return requires_grad_(tensor).ptr() == Py_True; }
+
+bool Torch::has_names(PyObject* tensor) const {
+  return has_names_.has_value() && (*has_names_)(tensor).ptr() == Py_True;
+}
 
 bool Torch::has_neg_bit(PyObject* tensor) { return is_neg_(tensor).ptr() == Py_True; }
 

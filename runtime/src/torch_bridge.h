@@ -75,6 +75,8 @@ class Torch {
   bool is_plain(PyObject* object) const {
     return Py_TYPE(object) == tensor_type_ || Py_TYPE(object) == parameter_type_;
   }
+  // Whether its dimensions have names, for which PyTorch refuses operators.
+  bool has_names(PyObject* tensor) const;
   bool is_tensor(PyObject* object) const { return PyObject_TypeCheck(object, tensor_type_) != 0; }
   bool grad_enabled();
   bool requires_grad(PyObject* tensor);
@@ -116,6 +118,7 @@ class Torch {
   PyTypeObject* parameter_type_;
   nb::object dispatch_;  // torch.Tensor.__torch_dispatch__
   Method is_neg_;
+  std::optional<Method> has_names_;  // PyTorch 2.13 has no names
   Attribute requires_grad_, version_;
   const dlpack::ExchangeApi* api_ = nullptr;
   bool use_api_ = false;
@@ -125,7 +128,7 @@ class Torch {
   std::int64_t (*function_modes_)() = nullptr;
   void* const* (*tracing_state_)() = nullptr;
   Function num_dispatch_modes_, num_function_modes_, is_tracing_;
-  nb::object is_wrapped_;
+  nb::object is_wrapped_, is_functional_;
   nb::object forward_ad_;          // the namespace of torch.autograd.forward_ad
   bool (*grad_mode_)() = nullptr;  // PyTorch's C function; null: it has none
   Function is_grad_enabled_, get_num_threads_, is_inference_mode_;

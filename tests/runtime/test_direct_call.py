@@ -4,7 +4,10 @@ ones, and that the others do."""
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
+import inspect
+import weakref
 
 import pytest
 import torch
@@ -46,20 +49,26 @@ def qkv():
     return torch.randn(3, 1, 5, 2, 64).unbind()
 
 
-@pytest.fixture(params=["flash_forward", "flash_forward_out"])
-def direct(request):
-    """The operator, and the calls of it that PyTorch's function gets, which returns "through"."""
+def made(operator):
+    """A DirectCall of an operator, and the calls of it that PyTorch's function gets, which returns
+    "through"."""
     through = []
 
     def pytorch(*arguments, **options):
         through.append((arguments, options))
         return "through"
 
-    in_place = request.param.endswith("_out")
-    made = operators._Operator("flash_forward", operators.Ways(finding.known, *[pytest.fail] * 3))
-    described = functools.partial(made._described, request.param, in_place)
+    family = operator.removesuffix("_out")
+    own = operators._Operator(family, operators.Ways(finding.known, *[pytest.fail] * 3))
+    described = functools.partial(own._described, operator, operator != family)
     call = _native.OperatorCall(described, finding.known, None, pytest.fail)
-    found = _native.DirectCall(call, operators._is_thread_plain, pytorch)
+    return _native.DirectCall(call, operators._is_thread_plain, pytorch), through, pytorch
+
+
+@pytest.fixture(params=["flash_forward", "flash_forward_out"])
+def direct(request):
+    found, through, pytorch = made(request.param)
+    in_place = request.param.endswith("_out")
     runtime.kernel(KEY)
 
     def run(q, k, v, **options):
@@ -129,6 +138,7 @@ def test_calls_of_tensors_that_are_not_plain_are_dispatched(direct, qkv) -> None
         torch.complex(q, q).conj().imag,  # lazily negated
         q.to("meta"),
         q.to_sparse(),
+        torch._to_functional_tensor(q[:, :0]),  # without elements: it has no memory either way
         q[..., :32],
         3,
     ):
@@ -149,6 +159,40 @@ def test_what_the_schema_refuses_is_dispatched(direct, qkv) -> None:
     assert direct.through[-1] == (("no.key", *qkv), {})
 
 
+@pytest.mark.skipif(not hasattr(torch.Tensor, "has_names"), reason="it has no named tensors")
+@pytest.mark.filterwarnings("ignore:Named tensors")
+def test_calls_of_named_tensors_are_dispatched(direct, qkv) -> None:
+    q, k, v = qkv
+    assert direct(q.refine_names("b", "s", "h", "d"), k, v) == "through"
+
+
+def test_a_kernel_that_refuses_a_value_runs_once() -> None:
+    """It may have written into its inputs."""
+    found, through, _ = made("hstu_bsa")
+    info = runtime.kernels("hstu_bsa", "cpu")[0]
+    runtime.kernel(info.key)
+    dims = info.parameters["attention_dim"], info.parameters["linear_dim"]
+    tensors = [torch.zeros(8, 2, dim) for dim in dims for _ in "qk"]  # q and k, v and u
+    with pytest.raises(runtime.InvalidArgument, match=r"x_offsets\[1\]: got 7, expected 8"):
+        found(info.key, *tensors, torch.zeros(8, 2), torch.tensor([0, 7]))
+    assert through == []
+
+
+def test_the_error_of_a_name_that_compares_otherwise_is_raised(qkv) -> None:
+    class Name(str):
+        def __hash__(self):
+            return hash(str(self))
+
+        def __eq__(self, other):
+            raise ZeroDivisionError("compared")
+
+    runtime.kernel(KEY)
+    packet = torch.ops.kernelmint.flash_forward
+    packet(KEY, *qkv)
+    with pytest.raises(ZeroDivisionError, match="compared"):
+        packet(KEY, *qkv, **{Name("scale"): 0.5})
+
+
 def test_it_is_known_as_pytorchs_function(direct) -> None:
     assert hash(direct.function) == hash(direct.pytorch)
 
@@ -163,6 +207,19 @@ def test_operators_are_called_directly_after_their_first_call(qkv) -> None:
         for result, other in zip(function(KEY, *qkv), expected, strict=True):
             torch.testing.assert_close(result, other, rtol=0, atol=0)
     assert (hash(packet), hash(packet.default)) == hashes
+
+
+def test_what_shows_or_copies_an_operator_finds_what_it_did_before(qkv) -> None:
+    runtime.kernel(KEY)
+    packet = torch.ops.kernelmint.flash_forward
+    packet(KEY, *qkv)
+    assert inspect.signature(packet) == inspect.signature(torch.ops.aten.add)
+    for function in (packet, packet.default):
+        direct = function._op
+        assert direct.through.__name__ == direct.__name__
+        assert copy.copy(direct) is direct
+        assert copy.deepcopy([direct])[0] is direct
+        assert weakref.ref(direct)() is direct
 
 
 def test_torchscript_knows_an_operator_that_is_called_directly(qkv) -> None:
