@@ -406,7 +406,7 @@ class _Operator:
         call, inputs, scalars = self._arguments(given, options)
         info = self.describe(key, call)
         self._check_family(info)
-        self._check_fake(info, inputs)
+        self._check_fake(info, inputs, {})
         asked = self._asked(options)
         scope = self.values_of(info, inputs, scalars, asked, self.sizes)
         return _plain(
@@ -425,7 +425,7 @@ class _Operator:
         call, inputs, _ = self._arguments(given, options)
         info = self.describe(key, call)
         self._check_family(info)
-        self._check_fake(info, inputs)
+        self._check_fake(info, inputs, {name: options.get(name) for name in self.output_names})
 
     def _new_empty(
         self, inputs: Inputs, shape: list[Any], dtype: torch.dtype, like: str
@@ -444,8 +444,20 @@ class _Operator:
             step *= _OF_SYMBOLS["max"](shape[i], 1)
         return first.new_empty_strided(shape, found, dtype=dtype)
 
-    def _check_fake(self, info: KernelInfo, inputs: Inputs) -> None:
-        """Checks what must not wait for the run: what the outputs' shapes come from."""
+    def _check_fake(
+        self, info: KernelInfo, inputs: Inputs, outputs: Mapping[str, torch.Tensor | None]
+    ) -> None:
+        """Checks what must not wait for the run: what the outputs' shapes come from, and that the
+        call is of meta tensors alone, since PyTorch asks for no run if one is."""
+        device = self._first(inputs).device
+        named = zip(self.inputs, inputs, strict=True)
+        on_device = {a.name: t for a, t in named if not a.on_host} | {**outputs}
+        for name, tensor in on_device.items():
+            if tensor is not None and (tensor.device.type == "meta") != (device.type == "meta"):
+                raise InvalidArgument(
+                    f"{name}: got a tensor on {tensor.device}, expected the device of the first "
+                    f"input, {device}"
+                )
         for argument, tensor in zip(self.inputs, inputs, strict=True):
             if tensor is None:
                 continue

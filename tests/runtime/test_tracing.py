@@ -332,3 +332,33 @@ def test_gates_under_autocast_and_those_that_ask_for_a_gradient():
     model.gates.requires_grad_(True)
     with pytest.raises(runtime.InvalidArgument, match="gate_model: its gates require a gradient"):
         model(*inputs)
+
+
+@pytest.mark.parametrize("name", ["q", "k", "v", "o"])
+def test_an_operator_refuses_meta_tensors_beside_others(name):
+    """PyTorch takes a call for one of meta tensors if one of them is: it would run nothing."""
+    tensors = dict(zip("qkv", qkv(), strict=True))
+    tensors["o"] = torch.empty_like(tensors["q"])
+    tensors[name] = tensors[name].to("meta")
+    if name != "o":
+        with pytest.raises(runtime.InvalidArgument, match="expected the device of the first input"):
+            torch.ops.kernelmint.flash_forward(INFO.key, *(tensors[n] for n in "qkv"))
+    with pytest.raises(runtime.InvalidArgument, match="expected the device of the first input"):
+        torch.ops.kernelmint.flash_forward_out(INFO.key, **tensors)
+
+
+def test_an_operator_takes_meta_tensors_alone():
+    q, k, v = (t.to("meta") for t in qkv())
+    o, _ = torch.ops.kernelmint.flash_forward(INFO.key, q, k, v)
+    assert (o.device.type, o.shape) == ("meta", q.shape)
+
+
+@pytest.mark.parametrize("length", [0, 19])
+def test_a_kernel_gives_functional_tensors_to_its_operator(length):
+    tensors = [torch._to_functional_tensor(t) for t in qkv(length)]
+    o = runtime.kernel(INFO.key)(*tensors)
+    assert torch._is_functional_tensor(o)
+    assert same(
+        torch._from_functional_tensor(o),
+        runtime.kernel(INFO.key)(*map(torch._from_functional_tensor, tensors)),
+    )
