@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Container, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -103,3 +105,40 @@ def _rows(
     if seqused is not None:
         end = begin + int(seqused[sequence])
     return (0 if cu_seqlens is not None else sequence), slice(begin, end)
+
+
+_RATIO = 16.0  # of the longest and the shortest of the sequences that are measured
+
+
+def tuning_inputs(
+    sizes: Mapping[str, int],
+    parameters: Mapping[str, Any],
+    generator: torch.Generator,
+    given: Container[str],
+) -> dict[str, Tensor]:
+    """What may not be random, if it is given: where packed sequences begin, whose lengths are in a
+    geometric row; how many rows are used, spread evenly up to all; and pages. All in an order that
+    is none. All else is normally distributed."""
+    device = generator.device
+
+    def shuffled(count: int) -> Tensor:
+        return torch.randperm(count, generator=generator, device=device)
+
+    count = sizes["Cq"] - 1 if "cu_seqlens_q" in given else sizes["Nq"]
+    order, pages = shuffled(count), sizes.get("pages", 1)
+    shares = (_RATIO ** (order.double() / max(1, count - 1))).cumsum(0)
+    ends = {
+        name: (rows * shares / shares[-1]).round().int()
+        for name, rows in (("cu_seqlens_q", sizes["Tq"]), ("cu_seqlens_k", sizes["Tk"]))
+        if name in given
+    }
+    made = {name: torch.cat([end.new_zeros(1), end]) for name, end in ends.items()}
+    longest = {"seqused_q": sizes["Tq"], "seqused_k": sizes["Tk"]}
+    if "block_table" in given:
+        longest["seqused_k"] *= pages
+        made["block_table"] = shuffled(sizes["Nk"])[: count * pages].reshape(count, pages).int()
+    for used, packed in (("seqused_q", "cu_seqlens_q"), ("seqused_k", "cu_seqlens_k")):
+        if used in given:
+            most = made[packed].diff() if packed in given else longest[used]
+            made[used] = (most * (shuffled(count) + 1) // count).int()
+    return made
