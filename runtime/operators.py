@@ -494,7 +494,7 @@ def _call_directly(operator: str, call: OperatorCall) -> None:
     for holder in holders:
         direct = DirectCall(call, _is_thread_plain, holder._op)
         functools.update_wrapper(direct, holder._op)
-        del direct.__wrapped__  # a packet's too: inspect.signature would ask PyTorch's function
+        del vars(direct)["__wrapped__"]  # a packet has it too: inspect.signature would look there
         register(direct, f"{NAMESPACE}::{operator}")  # TorchScript knows functions by this
         holder._op = direct
 
