@@ -42,7 +42,7 @@ from runtime.loading import offer as _offer
 if _pytorch.IS_INSTALLED:
     from runtime.choice import sm_count
     from runtime.finding import explain, kernel
-    from runtime.front import Front
+    from runtime.front import Front, explain_call
     from runtime.handle import Kernel, traced_as_constant
 
 if len(__path__) > 1:
@@ -65,6 +65,7 @@ __all__ = [
     "TargetUnavailable",
     "build",
     "explain",
+    "explain_call",
     "families",
     "kernel",
     "kernels",

@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import threading
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.overrides import BaseTorchFunctionMode
 
 from codegen.spec.expressions import COMPUTE_CAPABILITY, EVALUATION_ERRORS, layout, reason
 from runtime import _native, choice, finding, listing, manifest, packs, tensors
@@ -141,6 +143,10 @@ class Front:
         permuted: bool,
     ) -> Any:
         """The call step by step, for what records or transforms it to see."""
+        if not _is_dynamo_compiling() and getattr(_thread, "explains", False):
+            raise _ExplainedError(
+                self.explain(inputs, flags, permuted, scalars=scalars, requested=requested)
+            )
         if not permuted:
             kernel = self.find(inputs, scalars, requested, flags)
             return kernel._call(inputs, scalars, requested, out)
@@ -318,6 +324,45 @@ class Front:
             for name, order in self._permuted.items()
         }
         return inputs, scalars, requested, orders
+
+
+_thread = threading.local()  # `explains`: whether it is within explain_call
+
+
+class _ExplainedError(BaseException):
+    """Ends a call that is explained; no front takes it for an error of its own."""
+
+    def __init__(self, explanation: choice.Explanation) -> None:
+        super().__init__()
+        self.explanation = explanation
+
+
+def explain_call(
+    function: Callable[..., Any], *arguments: Any, **options: Any
+) -> choice.Explanation:
+    """What a call without a key considers, in its order: rows that were tuned, those of
+    choices.yaml, kernels, each with why it is taken or not. `str()` of it is for people.
+
+    The function is called up to where it chooses a kernel, which is not called. What it does before
+    that, it does: `flash_attn_with_kvcache` writes the newest keys.
+
+    Args:
+        function: `kernelmint.decode`, or another that picks a kernel.
+        arguments, options: what it is called with.
+
+    Raises:
+        InvalidArgument: an argument is wrong, or the function picks no kernel.
+    """
+    _thread.explains = True
+    try:
+        with BaseTorchFunctionMode():  # the extension leaves a call to Python then
+            function(*arguments, **options)
+    except _ExplainedError as found:
+        return found.explanation
+    finally:
+        _thread.explains = False
+    named = getattr(function, "__name__", repr(function))
+    raise InvalidArgument(f"explain_call: {named} picks no kernel for these arguments")
 
 
 _values: dict[tuple[str, str, bool], tuple[Any, ...]] = {}

@@ -377,3 +377,31 @@ def test_an_operator_refuses_what_no_graph_recorded(key, device):
     q = torch.ones(1, 3, 1, 64, device=device)
     with pytest.raises(runtime.InvalidArgument, match=r"^key: got .*, expected a kernel's key"):
         torch.ops.kernelmint.flash_forward(key, q, q, q)
+
+
+def test_a_call_is_explained_with_all_of_its_arguments_and_is_not_made():
+    q = torch.randn(1, 9, 2, 64)
+    assert runtime.explain_call(runtime.attention, q, q, q, layout="bshd").key == keys_of_f32()[0]
+    q, cache, lengths = q[:, :1], torch.randn(1, 40, 2, 64), torch.tensor([7], dtype=torch.int32)
+    out = torch.zeros_like(q)
+    found = runtime.explain_call(
+        runtime.decode, q, cache, cache, seqused_k=lengths, return_lse=False, out=out
+    )
+    assert (found.family, found.considered[-1].verdict) == (
+        "flash_decode", "taken: the first that fits row 4 of choices.yaml"
+    )  # fmt: skip
+    assert not out.any()
+    upstream = runtime.explain_call(runtime.flash_attn_with_kvcache, q, cache, cache)
+    assert upstream.key == found.key
+    assert torch.equal(  # others are made again
+        runtime.decode(q, cache, cache), runtime.kernel(found.key)(q, cache, cache)
+    )
+
+
+def test_what_cannot_be_explained_is_refused():
+    q = torch.randn(1, 1, 2, 64)
+    with pytest.raises(runtime.InvalidArgument, match="explain_call: randn picks no kernel"):
+        runtime.explain_call(torch.randn, 3)
+    with pytest.raises(runtime.InvalidArgument, match="window_size: got 3"):
+        runtime.explain_call(runtime.decode, q, q, q, window_size=3)
+    assert runtime.decode(q, q, q).shape == q.shape

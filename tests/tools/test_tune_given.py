@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import runtime
-from runtime import front
 from tests.tools.test_tune import Place
 from tools.tune import rows
 
@@ -150,15 +149,14 @@ def test_a_front_takes_the_row_that_is_of_such_calls(tuned):
 
 
 def test_explain_says_which_row_or_rule_chose(tuned):
-    made, _ = front.of_family("tuned_lengths", ())
     x, lengths = torch.randn(9, 8), torch.full((9,), 5, dtype=torch.int32)
     said = {}
-    for name, inputs, scalars in (
-        ("row 1", (x, None, None), ()),
-        ("row 2", (x, lengths, None), (2.0,)),
-        ("rule", (x, lengths, None), (None,)),
+    for name, inputs, scale in (
+        ("row 1", (x,), 1.0),
+        ("row 2", (x, lengths), 2.0),
+        ("rule", (x, lengths), None),
     ):
-        said[name] = made.explain(inputs, scalars=scalars)
+        said[name] = runtime.explain_call(runtime.tuned_lengths, *inputs, scale=scale)
     one, two = (f"cpu.tuned.yaml, row {i + 1}: {KEY.format(w)}" for i, w in enumerate((1, 64)))
     verdicts = {n: {e.what: e.verdict for e in s.considered} for n, s in said.items()}
     assert (verdicts["row 1"][one], verdicts["row 1"][two]) == (
