@@ -54,7 +54,7 @@ test: export KERNELMINT_ISAS ?= all
 test: export KERNELMINT_WITHOUT_GPU ?= all
 test: build lint
 	$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
-	$(BIN)/ptx-report --installed --check
+	$(BIN)/ptx-report --installed --check --sass
 
 fuzz: build
 	$(BIN)/python -m pytest -n 2 -m hypothesis --hypothesis-profile long $(PYTEST_ARGS)

@@ -44,6 +44,10 @@ class Row(NamedTuple):
     object_key: str | None = None
     toolchain: str | None = None  # e.g. `nvcc 13.0.88`
     code: str | None = None  # fingerprint of everything that is compiled into it
+    # Instructions that read a uniform register that none writes, and the first of them; None if
+    # the machine code was not read.
+    unwritten: int | None = None
+    unwritten_at: str | None = None
 
     @property
     def kernel_config(self) -> str:
@@ -85,8 +89,12 @@ class Row(NamedTuple):
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """The C75xx codes, and what is missing."""
-        return (*self.c75, *([f"incomplete: {self.incomplete}"] if self.incomplete else []))
+        """Unwritten registers, the C75xx codes, and what is missing."""
+        return (
+            *([f"unwritten {self.unwritten_at}"] if self.unwritten else []),
+            *self.c75,
+            *([f"incomplete: {self.incomplete}"] if self.incomplete else []),
+        )
 
 
 # The first fourteen are a contract; what follows may grow.
@@ -113,6 +121,8 @@ COLUMNS = (
     "other",
     "toolchain",
     "code",
+    "unwritten",
+    "unwritten_at",
 )
 _SEPARATOR = " | "
 # A spreadsheet takes a cell that begins with one of these for a formula, unless it is a number. An

@@ -32,13 +32,19 @@ _STANDARD_OUTPUT = Path("-")
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("logs", nargs=-1, metavar="LOG...")
 @click.option("--installed", is_flag=True, help="The report of all installed packs.")
+@click.option(
+    "--sass", "machine_code", is_flag=True,
+    help="Read the machine code of objects and packs too: registers that no instruction writes.",
+)  # fmt: skip
 @click.option("--csv", "csv_file", type=_FILE, help="Write the rows as CSV (- is standard output).")
 @click.option("--json", "json_file", type=_FILE, help="Write the rows as JSON.")
 @click.option("--html", "html_file", type=_FILE, help="Write one self-contained page.")
 @click.option("--markdown", "markdown_file", type=_FILE, help="Write a table for a comment.")
 @click.option("--diff", "old_file", type=_FILE, help="Compare with an earlier CSV, worst first.")
 @click.option(
-    "--check", is_flag=True, help="Exit 1 on a budget or baseline exceeded, or a worse --diff."
+    "--check",
+    is_flag=True,
+    help="Exit 1 on a budget or baseline exceeded, a worse --diff, or wrong machine code.",
 )
 @click.option("--where", help="Only rows for which this expression holds, e.g. 'd_head == 128'.")
 @click.option("--all", "everything", is_flag=True, help="All rows, on a terminal too.")
@@ -55,6 +61,7 @@ _STANDARD_OUTPUT = Path("-")
 def main(
     logs: tuple[str, ...],
     installed: bool,
+    machine_code: bool,
     csv_file: Path | None,
     json_file: Path | None,
     html_file: Path | None,
@@ -72,7 +79,7 @@ def main(
     """Registers, spills and warnings of every kernel in LOG...: build logs, folders of per-object
     logs, gzip, `-` for standard input, objects (through cuobjdump), or an earlier CSV."""
     try:
-        report = _read(logs, installed, manifest)
+        report = _read(logs, installed, machine_code, manifest)
         if verbose:
             _print_reading(report)
         if not report.rows:
@@ -123,10 +130,12 @@ def main(
     sys.exit(status)
 
 
-def _read(logs: Sequence[str], installed: bool, manifest: Path | None) -> Report:
+def _read(
+    logs: Sequence[str], installed: bool, machine_code: bool, manifest: Path | None
+) -> Report:
     if installed == bool(logs):
         raise ReportError("give logs to read, or --installed (ptx-report --help)")
-    report = reports.installed() if installed else reports.read(logs)
+    report = reports.installed(machine_code) if installed else reports.read(logs, machine_code)
     if manifest is not None:
         report.hold_against(Manifest(manifest))
     elif report.manifest is None and (GENERATED / "manifest.json").exists():
@@ -200,6 +209,7 @@ def _check(
     report: Report, changes: Sequence[Change] | None, folders: Sequence[Path]
 ) -> gate.Verdict:
     verdict = gate.Verdict()
+    gate.check_machine_code(report.rows, verdict)
     if report.manifest is not None:
         gate.check_budgets(report.rows, report.manifest, verdict)
         gate.check_presence(report.absent, verdict)
@@ -210,7 +220,7 @@ def _check(
     if not verdict.checked:
         raise ReportError(
             f"--check: none of {counted(len(report.rows), 'kernel')} is one of ours, and there is "
-            "no --diff to hold them against"
+            "no --diff to hold them against, and no machine code of them was read (--sass)"
         )
     return verdict
 
@@ -225,7 +235,7 @@ def _print_verdict(verdict: gate.Verdict) -> int:
             f"ptx-report: check failed: {counted(len(verdict.offences), 'offence')}", err=True
         )
         return 1
-    click.echo(f"check passed: {counted(verdict.checked, 'row')}", err=True)
+    click.echo(f"check passed: {counted(len(verdict.checked), 'row')}", err=True)
     return 0
 
 

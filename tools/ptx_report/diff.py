@@ -10,6 +10,7 @@ from codegen.ptxas.rows import Row
 
 # What is compared, the gravest first: the first that differs says whether a kernel got worse.
 LABELS = {
+    "unwritten": "reads of unwritten registers",
     "c75": "C75xx notes",
     "spill_bytes": "spill bytes",
     "used_registers": "registers",

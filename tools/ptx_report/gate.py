@@ -1,4 +1,4 @@
-"""Budgets and baselines: what makes `--check` fail."""
+"""Machine code, budgets and baselines: what makes `--check` fail."""
 
 from __future__ import annotations
 
@@ -42,9 +42,25 @@ class Offence:
 class Verdict:
     """What a check found: offences fail it, remarks do not."""
 
-    checked: int = 0
+    checked: set[Row] = field(default_factory=set)
     offences: list[Offence] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
+
+
+def check_machine_code(rows: Iterable[Row], verdict: Verdict) -> None:
+    """No instruction of a row whose machine code was read takes a register that none writes."""
+    for row in rows:
+        if row.unwritten is None:
+            continue
+        verdict.checked.add(row)
+        if row.unwritten:
+            reason = (
+                f"{counted(row.unwritten, 'instruction')} with uniform registers that none "
+                f"writes, {row.unwritten_at}: ptxas compiled it wrongly, and a GPU stops at it or "
+                "computes nonsense: use another configuration or another nvcc (docs/ptx-report.md, "
+                "Wrong machine code)"
+            )
+            verdict.offences.append(Offence(row, reason))
 
 
 def check_budgets(rows: Iterable[Row], manifest: Manifest, verdict: Verdict) -> None:
@@ -54,7 +70,7 @@ def check_budgets(rows: Iterable[Row], manifest: Manifest, verdict: Verdict) -> 
         owners = manifest.owners(row)
         if not owners:
             continue
-        verdict.checked += 1
+        verdict.checked.add(row)
         if row.incomplete:
             reason = f"{row.source}:{row.line}: incomplete, so it cannot be checked: "
             verdict.offences.append(Offence(row, reason + row.incomplete))
@@ -132,7 +148,7 @@ def check_changes(changes: Iterable[Change], verdict: Verdict) -> None:
                 verdict.remarks.append(f"{offence}: {change.cause}; not held against the code")
             else:
                 verdict.offences.append(offence)
-        verdict.checked += 1
+        verdict.checked.add(change.row)
 
 
 def describe(change: Change) -> str:
@@ -177,8 +193,8 @@ def read_baselines(rows: Iterable[Row], folders: Sequence[Path]) -> dict[Path, l
 def write_baselines(rows: Iterable[Row], folders: Sequence[Path]) -> list[Path]:
     """Replaces the baselines' rows of these compilers and architectures by `rows`; keeps others.
 
-    What varies from build to build (times, lines, objects) is left out. Raises ReportError if a
-    row is incomplete or does not say its compiler.
+    What varies from build to build (times, lines, objects) is left out, and what no baseline may
+    excuse. Raises ReportError if a row is incomplete or does not say its compiler.
     """
     texts = {}
     for path, new in baseline_paths(rows, folders).items():
@@ -194,7 +210,14 @@ def write_baselines(rows: Iterable[Row], folders: Sequence[Path]) -> list[Path]:
         old = read_csv(path) if path.exists() else []
         kept = [row for row in old if (row.toolchain, row.arch) not in replaced]
         merged = [
-            row._replace(compile_time_ms=None, line=None, source=None, warnings=())
+            row._replace(
+                compile_time_ms=None,
+                line=None,
+                source=None,
+                warnings=(),
+                unwritten=None,
+                unwritten_at=None,
+            )
             for row in [*kept, *new]
         ]
         merged.sort(

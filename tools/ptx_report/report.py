@@ -18,7 +18,7 @@ from codegen.spec.expressions import BOOL, DTYPE, FLOAT, INT, Kind
 from codegen.spec.where import Where
 
 from .demangle import demangle
-from .objects import read_object
+from .objects import read_object, with_machine_code
 from .occupancy import Occupancy, occupancy
 
 STANDARD_INPUT = "standard input"  # what its name is among the files
@@ -153,16 +153,25 @@ def _kind(value: object) -> Kind:
     return Kind("text", (*(DTYPE.values or ()), str(value)))
 
 
-def read(paths: Sequence[str]) -> Report:
+def read(paths: Sequence[str], machine_code: bool = False) -> Report:
     """Reads logs, folders of logs, gzip, objects, CSV reports, and `-` for standard input.
 
     Rows come in the order of the logs; foreign kernels get their demangled names. Raises
     ReportError.
+
+    Args:
+        paths: what the user named.
+        machine_code: whether the machine code of objects is read as well.
     """
+    if machine_code and not any(inputs.is_object(Path(name)) for name in paths):
+        raise ReportError(
+            "--sass: none of the inputs is an object, and logs hold no machine code: give a .o, "
+            ".so or .cubin, or --installed"
+        )
     report = Report([])
     for name in paths:
         report.inputs.append(STANDARD_INPUT if name == "-" else name)
-        report.rows += _read_one(name, report.statistics, report.files)
+        report.rows += _read_one(name, report.statistics, report.files, machine_code)
     report.rows = _named(report.rows)
     return report
 
@@ -176,7 +185,9 @@ def _named(rows: Sequence[Row]) -> list[Row]:
     ]
 
 
-def _read_one(name: str, statistics: Statistics, files: list[str]) -> Iterable[Row]:
+def _read_one(
+    name: str, statistics: Statistics, files: list[str], machine_code: bool
+) -> Iterable[Row]:
     if name == "-":
         files.append(STANDARD_INPUT)
         return list(inputs.read_standard_input(statistics))
@@ -191,16 +202,20 @@ def _read_one(name: str, statistics: Statistics, files: list[str]) -> Iterable[R
         raise ReportError(f"{path}: no such file or folder")
     files.append(name)
     if inputs.is_object(path):
-        return read_object(path)
+        of_object = read_object(path)
+        return with_machine_code(of_object, [path]) if machine_code else of_object
     if path.suffix == ".csv":
         return read_csv(path)
     return list(inputs.read_log(path, inputs.source_name(path, None), statistics))
 
 
-def installed() -> Report:
+def installed(machine_code: bool = False) -> Report:
     """The report of all installed packs, with their manifests. Raises ReportError.
 
     The packs are found without importing the runtime (and torch).
+
+    Args:
+        machine_code: whether the machine code of their libraries is read as well.
     """
     found, faults = packs.installed()
     if faults:
@@ -211,6 +226,8 @@ def installed() -> Report:
         if not pack.ptxas.is_file():
             raise ReportError(f"{pack.ptxas}: missing: reinstall {pack}")
     rows = [_named(read_csv(pack.ptxas)) for pack in found]
+    if machine_code:
+        rows = [_disassembled(own, pack) for own, pack in zip(rows, found, strict=True)]
     report = Report(
         [row for own in rows for row in own],
         inputs=[str(pack) for pack in found],
@@ -221,3 +238,9 @@ def installed() -> Report:
         missing = Manifest(pack.manifest).absent(own, pack.architectures)
         report.absent += [Row(key, arch=arch) for key, arch in missing]
     return report
+
+
+def _disassembled(rows: Sequence[Row], pack: packs.Pack) -> list[Row]:
+    """A pack's rows, with what its libraries' machine code shows."""
+    families = sorted({row.key.partition(".")[0] for row in rows if row.key})
+    return with_machine_code(rows, [pack.library(family) for family in families])

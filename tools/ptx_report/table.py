@@ -79,7 +79,7 @@ def _spill(value: int | None) -> Text:
 
 
 def summary(report: Report) -> str:
-    """How many rows there are, spill and are incomplete."""
+    """How many rows there are, spill, are incomplete and wrong."""
     rows = report.rows
     kernels = sum(row.kind != "function" for row in rows)
     parts = [counted(kernels, "kernel")]
@@ -90,6 +90,8 @@ def summary(report: Report) -> str:
         parts.append(f"{incomplete} incomplete")
     if serialised := sum(bool(row.c75) for row in rows):
         parts.append(f"{serialised} with C75xx notes")
+    if any(row.unwritten is not None for row in rows):
+        parts.append(f"{sum(bool(row.unwritten) for row in rows)} with unwritten registers")
     return ", ".join(parts)
 
 
