@@ -139,7 +139,8 @@ def test_wrong_machine_code_is_shown_and_fails_the_check(printed):
     for given in (path, "--sass"), (path.with_name("rows.csv"),):  # the CSV knows as much
         result = run(*given, "--check", "--where", f"kernel_config == '{KEY}'")
         assert result.exit_code == 1
-        assert f"{KEY} [flash_decode_sm80, true, architecture unknown]: {COUNT} inst" in result.output
+        kernel = f"{KEY} [flash_decode_sm80, true, architecture unknown]"
+        assert f"{kernel}: {COUNT} instructions" in result.output
         assert f"{FIRST}: ptxas compiled it wrongly, and a GPU stops" in result.output
 
 
