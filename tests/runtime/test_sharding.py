@@ -1,4 +1,4 @@
-"""Distributed tensors through the operators, in two real processes on the CPU."""
+"""Distributed tensors through the operators, in two real processes: on the CPU, and on two GPUs."""
 
 import pytest
 import torch
@@ -22,8 +22,17 @@ REFUSED = {
 
 
 def _right(mesh) -> None:
-    q = torch.randn(3, 19, 8, 64)  # an odd batch, heads that share keys
-    k, v = torch.randn(2, 3, 33, 4, 64).unbind()
+    on_gpu = mesh.device_type == "cuda"
+    of = {"device": mesh.device_type, "dtype": torch.bfloat16 if on_gpu else torch.float32}
+
+    def same(found, expected) -> None:
+        if on_gpu:  # where a part of the heads may be cut by their keys otherwise
+            torch.testing.assert_close(found, expected, rtol=2**-6, atol=2**-7)
+        else:
+            assert torch.equal(found, expected)
+
+    q = torch.randn(3, 19, 8, 64, **of)  # an odd batch, heads that share keys
+    k, v = torch.randn(2, 3, 33, 4, 64, **of).unbind()
     single = runtime.attention(q, k, v, causal=True, return_lse=True)
     leaves = [t.clone().requires_grad_() for t in (q, k, v)]
     runtime.attention(*leaves).square().sum().backward()
@@ -34,20 +43,22 @@ def _right(mesh) -> None:
                 found = runtime.attention(*parts, causal=True, return_lse=True)
                 assert [t.placements for t in found] == [(placement,), (of_lse,)]
                 for part, whole in zip(found, single, strict=True):
-                    assert torch.equal(part.full_tensor(), whole)
+                    same(part.full_tensor(), whole)
         swapped = (t.transpose(1, 2) for t in parts)
         heads_first = runtime.attention(*swapped, causal=True, layout="bhsd")
-        assert torch.equal(heads_first.full_tensor().transpose(1, 2), single[0])
+        same(heads_first.full_tensor().transpose(1, 2), single[0])
         out = torch.zeros_like(parts[0])
         runtime.attention(*parts, causal=True, out=out)
-        assert torch.equal(out.full_tensor(), single[0])
+        same(out.full_tensor(), single[0])
         own = [t.detach().requires_grad_() for t in parts]
         runtime.attention(*own).square().sum().full_tensor().backward()
         for part, leaf in zip(own, leaves, strict=True):
-            torch.testing.assert_close(part.grad.full_tensor(), leaf.grad)
+            within = {"rtol": 2**-5, "atol": 2**-5} if on_gpu else {}
+            torch.testing.assert_close(part.grad.full_tensor(), leaf.grad, **within)
     # What has no dimension that is divided is there for all.
-    sink, pages = torch.randn(8), torch.randperm(6, dtype=torch.int32).view(3, 2)
-    cache = torch.randn(6, 16, 4, 64)
+    sink = torch.randn(8, **of)
+    pages = torch.randperm(6, dtype=torch.int32, device=mesh.device_type).view(3, 2)
+    cache = torch.randn(6, 16, 4, 64, **of)
     expected = runtime.decode(q[:, :1], cache, cache, block_table=pages, s_aux=sink)
     for batch in (True, False):
         found = runtime.decode(
@@ -57,6 +68,22 @@ def _right(mesh) -> None:
             s_aux=distribute_tensor(sink, mesh, [Replicate() if batch else Shard(0)]),
         )
         torch.testing.assert_close(found.full_tensor(), expected)
+
+
+def _on_gpu(rank, folder) -> None:
+    torch.cuda.set_device(rank)
+    torch.manual_seed(0)
+    where = f"file://{folder}/group"
+    dist.init_process_group("nccl", rank=rank, world_size=2, init_method=where)
+    _right(device_mesh("cuda", (2,)))
+    dist.destroy_process_group()
+
+
+@pytest.mark.gpu
+def test_parts_on_two_gpus(tmp_path) -> None:
+    if torch.cuda.device_count() < 2:
+        pytest.skip("one CUDA device")
+    mp.spawn(_on_gpu, (tmp_path,), 2)
 
 
 def _refused(mesh) -> dict[str, str]:
