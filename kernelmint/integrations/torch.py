@@ -38,6 +38,7 @@ _CPU = "_scaled_dot_product_flash_attention_for_cpu"
 _MATH = "_scaled_dot_product_attention_math"
 _VARLEN = "_flash_attention_forward"  # varlen_attn's
 _VARLEN_BACKWARD = "_flash_attention_backward"
+_VARLEN_CUDNN = "_cudnn_attention_forward"
 _NOT_SUITED = (runtime.KernelNotFound, runtime.TargetUnavailable, runtime.InvalidArgument)
 _FLASH = int(torch.nn.attention.SDPBackend.FLASH_ATTENTION.value)
 
@@ -107,6 +108,8 @@ class _Slot:
             self._replace(_CUDA, "CUDA", self._forward_on_cuda)
             self._replace(_CUDA_BACKWARD, "CUDA", self._backward_on_cuda)
             self._replace(_VARLEN, "CUDA", self._varlen_on_cuda)
+            if _varlen_takes_cudnn():
+                self._replace(_VARLEN_CUDNN, "CUDA", self._varlen_by_cudnn)
             self.order_before = _order()
             order = [_FLASH, *(backend for backend in self.order_before if backend != _FLASH)]
             torch._C._set_sdp_priority_order(order)
@@ -185,6 +188,44 @@ class _Slot:
             except _NOT_SUITED as error:
                 self._leave(_first_line(error))
         return self.originals[_VARLEN].call_boxed(keys, *arguments, **options)
+
+    def _varlen_by_cudnn(
+        self,
+        keys: Any,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attn_bias: torch.Tensor | None,
+        cum_seq_q: torch.Tensor | None,
+        cum_seq_k: torch.Tensor | None,
+        max_q: int,
+        max_k: int,
+        compute_log_sumexp: bool,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        return_debug_mask: bool = False,
+        **options: Any,
+    ) -> Any:
+        """What varlen_attn gives cuDNN: long sequences on Hopper and Blackwell, without a window.
+
+        cuDNN's log-sum-exp is laid out as ours, so its backward takes ours.
+        """
+        lengths = cum_seq_q, cum_seq_k, max_q, max_k
+        # Else SDPA's own: of equal lengths, biased, or aligned top-left.
+        if cum_seq_q is not None and attn_bias is None and not is_causal:
+            try:
+                o, lse, *rest = self._varlen(
+                    *(query, key, value, *lengths, dropout_p, is_causal, return_debug_mask),
+                    **options,
+                )
+            except _NOT_SUITED as error:
+                self._leave(_first_line(error))
+            else:
+                return o, lse, *lengths, *rest
+        return self.originals[_VARLEN_CUDNN].call_boxed(
+            *(keys, query, key, value, attn_bias, *lengths, compute_log_sumexp),
+            *(dropout_p, is_causal, return_debug_mask), **options,
+        )  # fmt: skip
 
     def _varlen(
         self,
@@ -352,6 +393,12 @@ def _gradient(
 
 def _first_line(error: Exception) -> str:
     return str(error.args[0]).partition("\n")[0]
+
+
+def _varlen_takes_cudnn() -> bool:
+    """Whether PyTorch's varlen_attn gives some calls to cuDNN, as that of 2.14 does first."""
+    schema = getattr(torch.ops.aten, _VARLEN_CUDNN).default._schema
+    return "seqused_k" in {argument.name for argument in schema.arguments}
 
 
 def _order() -> list[int]:

@@ -183,6 +183,57 @@ def test_packed_lengths_that_go_to_pytorchs_on_gpus():
     assert ours.ours == 1
 
 
+def test_packed_lengths_that_pytorch_gives_cudnn():
+    """What decides, without a GPU: PyTorch 2.14's varlen_attn gives cuDNN long ones on Hopper."""
+    ours = slot._Slot("pytorch")
+    pytorchs = SimpleNamespace(call_boxed=lambda keys, *arguments, **options: "PyTorch's")
+    ours.originals[slot._VARLEN_CUDNN] = pytorchs
+    q = torch.randn(100, 2, 64)
+    places = torch.tensor([0, 60, 100], dtype=torch.int32)
+
+    def call(places, *options, bias=None):
+        return ours._varlen_by_cudnn(
+            *("keys", q, q, q, bias, places, places, 60, 60, True), *options, scale=0.5
+        )
+
+    assert call(None) == "PyTorch's"
+    assert call(places, bias=q) == "PyTorch's"
+    assert call(places, 0.0, True) == "PyTorch's"  # aligned top-left
+    assert (ours.ours, ours.pytorch) == (0, {})
+    assert call(places, 0.5) == "PyTorch's"
+    assert list(ours.pytorch) == ["dropout_p: got 0.5, expected 0: no kernel drops out"]
+    o, lse, *lengths = call(places)[:6]
+    assert ours.ours == 1
+    o_of_flash, lse_of_flash = ours._varlen(
+        *(q, q, q, places, places, 60, 60, 0.0, False, False), scale=0.5
+    )[:2]
+    assert torch.equal(o, o_of_flash)
+    assert torch.equal(lse, lse_of_flash)
+    assert lengths == [places, places, 60, 60]
+
+
+@pytest.mark.gpu
+def test_long_packed_lengths():
+    """Without a window or grouped heads: PyTorch 2.14 gives them cuDNN on Hopper."""
+    varlen = pytest.importorskip("torch.nn.attention.varlen")
+    places = torch.tensor([0, 300, 500], dtype=torch.int32, device="cuda")
+    tensors = torch.randn(3, 500, 4, 64, device="cuda", dtype=torch.bfloat16).unbind()
+    tensors = [t.clone().requires_grad_() for t in tensors]
+    gradient = torch.randn_like(tensors[0])
+
+    def attention(q, k, v):
+        return varlen.varlen_attn(q, k, v, places, places, 300, 300)
+
+    def plain(q, k, v):
+        parts = [[t[a:b].transpose(0, 1) for t in (q, k, v)] for a, b in ((0, 300), (300, 500))]
+        return torch.cat([sdpa(*part).transpose(0, 1) for part in parts])
+
+    with slot.active("error"):
+        found = results(attention, tensors, gradient)
+        assert slot.calls().ours == 1
+    close(found, exact(plain, tensors, gradient))
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_what_no_kernel_suits_goes_to_pytorch_and_is_counted(device):
     tensors, gradient = inputs(device)
