@@ -246,7 +246,7 @@ class _Operator:
                 self,
                 gradient,
             )
-            return _plain(_Differentiable.apply(differentiated, *inputs))  # type: ignore[no-untyped-call]  # PyTorch's
+            return _plain(_Differentiable.apply(differentiated, *inputs))  # type: ignore[no-untyped-call,unused-ignore]  # PyTorch's; 2.14 types it
 
         return call
 
