@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import runtime
-from runtime import choice, devices, finding, kernel_info, listing, manifest
+from runtime import choice, devices, finding, kernel_info, listing, manifest, packs
 
 
 @pytest.fixture
@@ -96,10 +96,14 @@ def test_a_kernel_with_more_shared_memory_than_the_device_has_is_named(device, m
 def test_the_catalog_asks_for_the_shared_memory_of_each_kernel(device, monkeypatch):
     """One that takes more than the device has is listed as not available, and asked for by key is
     an error; the others are not."""
-    device((9, 0))  # what every build has code for
+    device((9, 0))
     monkeypatch.setattr(devices, "has_cuda", lambda: True)
     monkeypatch.setattr(devices, "facts", lambda index: (84, 101_376))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    pack = packs.of("flash_forward")  # which may have been built without CUDA
+    targets = (*pack.targets, "flash_forward.sm80")
+    built = dataclasses.replace(pack, architectures=("90",), targets=targets)
+    monkeypatch.setattr(packs, "of", lambda *_: built)
     family = manifest.family("flash_forward")
     target = family.target("sm80")
     large, small = target.kernels[:2]
