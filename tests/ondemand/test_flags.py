@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from runtime import packs
 from runtime.ondemand import compilers
 
 from .test_ondemand import NVCC
@@ -58,6 +59,8 @@ def test_the_host_and_the_kernels_of_the_cpu() -> None:
 
 @pytest.mark.skipif(NVCC is None, reason="needs nvcc")
 def test_cuda_kernels() -> None:
+    if not packs.of("flash_forward").architectures:
+        pytest.skip("built without CUDA")
     kernel = cmake_flags(r"flash_forward/sm80_.*\.cu")
     flags = flags_of(compilers.cuda(("80",)).device)
     assert flags - architectures(flags) == kernel - architectures(kernel)
