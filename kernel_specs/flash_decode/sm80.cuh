@@ -4,7 +4,8 @@
 // online softmax and an output of its own, so that within a head no warp waits for another. At the
 // end of a head its warps are combined; of a head that several thread blocks share (split keys),
 // each stores its part, and the last one combines them in their order: results are the same to the
-// last bit, whichever comes last.
+// last bit, whichever comes last. Small caches on devices that have clusters are cut by heads: each
+// is a cluster's, whose blocks pass their parts to each other's shared memory.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -18,6 +19,7 @@
 #include "flash_decode/sm80_tickets.cuh"
 #include "integers.h"
 #include "ptx/atomic.cuh"
+#include "ptx/cluster.cuh"
 #include "ptx/cp_async.cuh"
 #include "ptx/math.cuh"
 #include "ptx/mma.cuh"
@@ -27,6 +29,14 @@ namespace kernelmint::flash_decode::sm80 {
 
 inline constexpr float kLog2E = 1.4426950408889634f;
 inline constexpr float kLn2 = 0.6931471805599453f;
+
+// What the blocks of a cluster pass to each other of a head's rows, in the shared memory of each.
+template <int kD>
+struct Exchange {
+  static constexpr int kBlocks = 1 << kMostClusterBits;
+  float4 outputs[kBlockRows * kD / 4 + kBlocks];  // [blocks][share]
+  float2 statistics[kBlocks][kBlockRows];         // maximum and sum
+};
 
 // 2^(a - b), 0 if nothing was seen at all.
 __device__ __forceinline__ float weight(float a, float b) {
@@ -58,6 +68,7 @@ class Decode {
         warp_statistics_(reinterpret_cast<float2*>(sums_ + kWarps * kHalfRows * kD +
                                                    kStages * kBlockRows * kD / 2)),
         row_statistics_(warp_statistics_ + kWarps * kBlockRows),
+        exchange_(reinterpret_cast<Exchange<kD>*>(shared + Config::smem_bytes)),
         plan_(reinterpret_cast<Plan*>(row_statistics_ + kBlockRows)),
         policy_(problem.evicts_first ? ptx::make_cache_policy<ptx::CachePolicy::kEvictFirst>()
                                      : ptx::make_cache_policy<ptx::CachePolicy::kEvictNormal>()) {}
@@ -84,13 +95,54 @@ class Decode {
         __syncthreads();
         request(ahead, free_stage);
         if (++free_stage == kStages) free_stage = 0;
-        step(tiles_ + stage * 2 * kTileBytes, plan_->at, key);
+        step(stage_at(stage), plan_->at, key);
         if (++stage == kStages) stage = 0;
         key += kKeys;
       }
       epilogue(plan_->at, plan_->parts);
       if (threadIdx.x == 0) advance_to<Config, kAlike>(problem_, plan_->at, end);
     }
+  }
+
+  // Of a launch whose clusters take a head each: this block has an even share of its steps.
+  __device__ void run_in_cluster() {
+    const Cursor at = first_in_cluster<Config>(problem_);
+    Cursor ahead = at;
+    const auto request_next = [&](int stage) {
+      // As chunk() has it, but not as a sum of what all threads have and what each has: of such an
+      // address nvcc 13.0 takes a part from a register that nothing writes (docs/decoding.md).
+      const std::uint32_t first =
+          (stage_at(stage) + own_row() * kRowBytes) ^ ((own_column() ^ (own_row() & 7)) << 4);
+      if (ahead.units_left > 0)
+        request_keys(ahead, [&](int offset, int i) {
+          return (first + offset + i * kRowsAtOnce * kRowBytes) ^ ((i * kRowsAtOnce & 7) << 4);
+        });
+      ++ahead.step;
+      --ahead.units_left;
+      ptx::cp_async_commit_group();
+    };
+    request_queries(at);
+#pragma unroll
+    for (int stage = 0; stage < kStages - 1; ++stage) request_next(stage);
+    ptx::cluster_arrive_relaxed();
+    prologue(at);
+    int free_stage = kStages - 1, stage = 0, key = at.keys.first + at.step * kKeys;
+    for (int steps = at.units_left; steps > 0; --steps) {
+      ptx::cp_async_wait_group<kStages - 2>();
+      __syncthreads();
+      request_next(free_stage);
+      if (++free_stage == kStages) free_stage = 0;
+      step(stage_at(stage), at, key);
+      if (++stage == kStages) stage = 0;
+      key += kKeys;
+    }
+    const int rows = min(problem_.rows - at.row_block * kBlockRows, kBlockRows);
+    const int rank = static_cast<int>(ptx::cluster_rank());
+    ptx::cluster_wait();  // until all blocks run
+    pass_on(rows, rank);
+    ptx::cluster_arrive();
+    ptx::cluster_wait();
+    combine_share(at, rows, rank);
   }
 
  private:
@@ -150,17 +202,9 @@ class Decode {
   // Requests the step at `ahead`, if there is one, and moves on.
   __device__ __forceinline__ void request(Cursor& ahead, int stage) {
     if (ahead.units_left > 0) {
-      const int column = static_cast<int>(threadIdx.x) % kChunks;
-      const int row = static_cast<int>(threadIdx.x) / kChunks;
-      const std::uint32_t keys = tiles_ + stage * 2 * kTileBytes, values = keys + kTileBytes;
-      const bool has_key = column * 8 < problem_.key_width;
-      const bool has_value = column * 8 < problem_.value_width;
-      const int key = ahead.keys.first + ahead.step * kKeys + row;
-      copy<kKeys / kRowsAtOnce>(ahead, key, args_.k_cache, [&](int i, const T* k, bool exists) {
-        read(chunk(keys, row + i * kRowsAtOnce, column), k + column * 8, exists && has_key);
-      });
-      copy<kKeys / kRowsAtOnce>(ahead, key, args_.v_cache, [&](int i, const T* v, bool exists) {
-        read(chunk(values, row + i * kRowsAtOnce, column), v + column * 8, exists && has_value);
+      const std::uint32_t at_stage = stage_at(stage);
+      request_keys(ahead, [&](int offset, int i) {
+        return chunk(at_stage + offset, own_row() + i * kRowsAtOnce, own_column());
       });
       if (ahead.is_new) {
         ahead.is_new = false;
@@ -169,6 +213,27 @@ class Decode {
       advance<Config, kAlike>(problem_, ahead);
     }
     ptx::cp_async_commit_group();
+  }
+
+  __device__ std::uint32_t stage_at(int stage) const { return tiles_ + stage * 2 * kTileBytes; }
+
+  // Of each row of a step, kRowsAtOnce apart, a thread copies one chunk.
+  __device__ static int own_row() { return static_cast<int>(threadIdx.x) / kChunks; }
+  __device__ static int own_column() { return static_cast<int>(threadIdx.x) % kChunks; }
+
+  // Requests the keys and values of a step: `place(offset, i)` is where this thread's chunk of its
+  // i-th key or value goes, of a tile at an offset of the stage.
+  template <class Place>
+  __device__ __forceinline__ void request_keys(const Cursor& at, Place place) {
+    const int column = own_column() * 8;
+    const bool has_key = column < problem_.key_width, has_value = column < problem_.value_width;
+    const int key = at.keys.first + at.step * kKeys + own_row();
+    copy<kKeys / kRowsAtOnce>(at, key, args_.k_cache, [&](int i, const T* k, bool exists) {
+      read(place(0, i), k + column, exists && has_key);
+    });
+    copy<kKeys / kRowsAtOnce>(at, key, args_.v_cache, [&](int i, const T* v, bool exists) {
+      read(place(kTileBytes, i), v + column, exists && has_value);
+    });
   }
 
   __device__ __forceinline__ void read(std::uint32_t destination, const T* source,
@@ -408,12 +473,11 @@ class Decode {
     }
   }
 
-  // Of a head: combines the warps, eight rows at a time; then writes the rows, or this block's part
-  // of them.
-  __device__ void epilogue(const Cursor& at, const Parts& parts) {
+  // Of a head: combines the warps, eight rows at a time. `keep(row, column, total, greatest, sum)`
+  // takes four columns of a row.
+  template <class Keep>
+  __device__ __forceinline__ void combine_warps(int rows, Keep keep) {
     const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
-    const int rows = min(problem_.rows - at.row_block * kBlockRows, kBlockRows);
-    const int kept_rows = min(problem_.rows, kBlockRows);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       sum_[half] += __shfl_xor_sync(~0u, sum_[half], 1);
@@ -449,17 +513,65 @@ class Decode {
               *reinterpret_cast<const float4*>(sums_ + (w * kHalfRows + row_of_half) * kD +
                                                column));
         }
-        if (parts.count == 1) {
-          write(at, row, column, total, finish_row(at, row, column == 0, greatest, sum));
-        } else {
-          const std::int64_t kept = std::int64_t{parts.slot(parts.own)} * kept_rows + row;
-          __stcg(reinterpret_cast<float4*>(problem_.outputs + kept * kD + column), total);
-          if (column == 0) __stcg(problem_.statistics + kept, {greatest, sum});
-        }
+        keep(row, column, total, greatest, sum);
       }
       __syncthreads();
     }
+  }
+
+  // Of a head: writes its rows, or this block's part of them.
+  __device__ void epilogue(const Cursor& at, const Parts& parts) {
+    const int rows = min(problem_.rows - at.row_block * kBlockRows, kBlockRows);
+    const int kept_rows = min(problem_.rows, kBlockRows);
+    combine_warps(rows, [&](int row, int column, float4 total, float greatest, float sum) {
+      if (parts.count == 1) {
+        write(at, row, column, total, finish_row(at, row, column == 0, greatest, sum));
+      } else {
+        const std::int64_t kept = std::int64_t{parts.slot(parts.own)} * kept_rows + row;
+        __stcg(reinterpret_cast<float4*>(problem_.outputs + kept * kD + column), total);
+        if (column == 0) __stcg(problem_.statistics + kept, {greatest, sum});
+      }
+    });
     if (parts.count > 1 && is_last(parts)) combine(at, rows, parts);
+  }
+
+  // Passes this block's part of a head to the blocks of the cluster that combine it.
+  __device__ void pass_on(int rows, int rank) {
+    const int share = problem_.clusters.share;
+    const std::uint32_t outputs = ptx::shared_address(exchange_->outputs + rank * share);
+    const std::uint32_t statistics = ptx::shared_address(exchange_->statistics[rank]);
+    combine_warps(rows, [&](int row, int column, float4 total, float greatest, float sum) {
+      const int group = row * (kD / 4) + column / 4;
+      const int block = static_cast<int>(group * problem_.clusters.by_share >> 32);
+      const int place = group - block * share;
+      ptx::store_cluster(ptx::cluster_address(outputs + place * sizeof(total), block), total);
+      // The first of a row that a block gets.
+      if (column == 0 || place == 0)
+        ptx::store_cluster(ptx::cluster_address(statistics + row * sizeof(float2), block),
+                           float2{greatest, sum});
+    });
+  }
+
+  // Combines this block's share of a head, in the order of the cluster's blocks, and writes it.
+  __device__ void combine_share(const Cursor& at, int rows, int rank) {
+    const int share = problem_.clusters.share, blocks = 1 << problem_.clusters.bits;
+    for (int i = static_cast<int>(threadIdx.x); i < share; i += kThreads) {
+      const int group = rank * share + i;
+      if (group >= rows * (kD / 4)) break;
+      const int row = group / (kD / 4), column = group % (kD / 4) * 4;
+      float greatest = -INFINITY, sum = 0;
+      float4 total = {};
+#pragma unroll 8
+      for (int p = 0; p < blocks; ++p) greatest = fmaxf(greatest, exchange_->statistics[p][row].x);
+#pragma unroll 8
+      for (int p = 0; p < blocks; ++p) {
+        const float2 of_part = exchange_->statistics[p][row];
+        const float factor = weight(of_part.x, greatest);
+        sum += factor * of_part.y;
+        add(total, factor, exchange_->outputs[p * share + i]);
+      }
+      write(at, row, column, total, finish_row(at, row, column == 0, greatest, sum));
+    }
   }
 
   // Whether all other parts are there. The ticket is then as it was before them.
@@ -580,6 +692,7 @@ class Decode {
   const std::uint32_t queries_;    // [kStages][kBlockRows][kD], of heads that are on their way
   float2* const warp_statistics_;  // [kWarps][kBlockRows]: maximum and sum
   float2* const row_statistics_;   // [kBlockRows]: maximum and what the output is multiplied by
+  Exchange<kD>* const exchange_;   // behind all else, of launches in clusters
   Plan* const plan_;
   const std::uint64_t policy_;
   float output_[kD / 8][4];
@@ -592,6 +705,16 @@ __global__ void __launch_bounds__(Config::threads, Config::resident_blocks)
     flash_decode_sm80(const __grid_constant__ Problem<typename Config::Args> problem) {
   extern __shared__ __align__(1024) unsigned char shared_memory[];
   Decode<Config, kAlike>(problem, shared_memory).run();
+}
+
+// By clusters, each for a head. For compute capability 8 it has no code.
+template <class Config>
+__global__ void __launch_bounds__(Config::threads, Config::resident_blocks)
+    flash_decode_sm80_in_clusters(const __grid_constant__ Problem<typename Config::Args> problem) {
+#if __CUDA_ARCH__ >= 900
+  extern __shared__ __align__(1024) unsigned char shared_memory[];
+  Decode<Config, false>(problem, shared_memory).run_in_cluster();
+#endif
 }
 
 }  // namespace kernelmint::flash_decode::sm80
@@ -655,6 +778,15 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
   if constexpr (!Config::paged) {
     if (args.seqused_k.data == nullptr && args.leftpad_k.data == nullptr)
       is_alike = make_list<Config>(problem, args.B);
+    CudaLaunch how = {.grid = {},
+                      .block = {Config::threads},
+                      .shared_memory = Config::smem_bytes + sizeof(Exchange<Config::d_head>)};
+    constexpr auto* kInClusters = &flash_decode_sm80_in_clusters<Config>;
+    const auto resident = [&](const CudaLaunch& launch) {
+      return resident_clusters<kInClusters>(launch, context);
+    };
+    if (!args.batch_invariant && make_clusters<Config>(problem, args.B, is_alike, how, resident))
+      return launch_cuda<kInClusters>(how, context, problem);
   }
   // As many parts as there can be: by units, or by thread blocks, two of each.
   const std::int64_t parts = args.batch_invariant

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "attributes.h"
+#include "cuda_launch.cuh"
 #include "dtypes.h"
 #include "integers.h"
 
@@ -16,6 +17,7 @@ namespace kernelmint::flash_decode::sm80 {
 inline constexpr int kBlockRows = 16;      // of an mma: queries of heads that share keys
 inline constexpr int kFarthest = 1 << 30;  // a window without an end; positions are below
 inline constexpr int kMostThreadBlocks = 1024;
+inline constexpr int kMostClusterBits = 3;       // every device with clusters takes 8 thread blocks
 inline constexpr int kMostUnits = 32;            // of a head, if results do not depend on the batch
 inline constexpr unsigned kMostAlike = 1 << 20;  // units that the host makes the list of
 inline constexpr unsigned kMostListed = 1 << 22;  // units in all: times a share, they are 32 bits
@@ -58,10 +60,19 @@ struct Alike {
   std::uint64_t by_shares, by_units_of_head, by_heads;  // reciprocals
 };
 
+// How clusters take heads, if they do: the host has it in numbers, since what a block does before
+// it requests its first keys delays all else.
+struct InClusters {
+  int bits;                // 2^bits blocks of a cluster
+  int share;               // groups of four columns, of all rows, that a block combines
+  std::uint64_t by_share;  // 2^32 / share, rounded up
+};
+
 // The arguments, and what the host makes of them. What each thread block begins with lies together.
 template <class Args>
 struct Problem {
   Alike alike;
+  InClusters clusters;
   int key_width, value_width;  // D and Dv
   int row_blocks;              // of kBlockRows
   int kv_heads, heads;         // key heads; times row blocks
@@ -156,6 +167,28 @@ __device__ __forceinline__ void next_unit(const Problem<typename Config::Args>& 
   at.unit_end = min(at.step + at.keys.unit, at.keys.steps);
 }
 
+// The first of this block's steps, of a launch in clusters: of a head, an even share of what there
+// is of it.
+template <class Config>
+__device__ __forceinline__ Cursor first_in_cluster(const Problem<typename Config::Args>& problem) {
+  const int bits = problem.clusters.bits, rank = static_cast<int>(blockIdx.x) & ((1 << bits) - 1);
+  const unsigned head = blockIdx.x >> bits, batch = quotient(head, problem.alike.by_heads);
+  Cursor at = {};
+  at.batch = static_cast<int>(batch);
+  at.kv_head = static_cast<int>(head - batch * problem.heads);
+  if (problem.row_blocks > 1) {
+    at.row_block = at.kv_head % problem.row_blocks;
+    at.kv_head /= problem.row_blocks;
+  }
+  at.keys = problem.alike.keys;
+  if (problem.args.seqused_k.data != nullptr || problem.args.leftpad_k.data != nullptr) {
+    at.keys = keys_of<Config>(problem, at.batch);
+  }
+  at.step = rank * at.keys.steps >> bits;
+  at.units_left = ((rank + 1) * at.keys.steps >> bits) - at.step;
+  return at;
+}
+
 // The next step.
 template <class Config, bool kAlike>
 __device__ __forceinline__ void advance(const Problem<typename Config::Args>& problem, Cursor& at) {
@@ -214,6 +247,39 @@ bool make_list(Problem<typename Config::Args>& problem, std::int64_t batch) {
   alike.by_units_of_head = reciprocal_of(alike.units_of_head);
   alike.by_heads = reciprocal_of(static_cast<std::uint64_t>(problem.heads));
   return true;
+}
+
+// Makes `launch` one of clusters, each for a head of `batch` caches. False if this is not faster
+// than even shares of all that there is to do. It saves 2 us, in which parts are exchanged through
+// device memory, and leaves multiprocessors without work: a block may have up to 8 keys for each
+// block of the launch, or any number if there are nearly as many blocks as shares. (A cache may be
+// filled less than it can be, which is known on the device alone.) `resident` tells how many
+// clusters of a launch the device holds at once.
+template <class Config, class Resident>
+bool make_clusters(Problem<typename Config::Args>& problem, std::int64_t batch, bool is_alike,
+                   CudaLaunch& launch, Resident resident) {
+  const std::int64_t heads = batch * problem.heads;
+  if (heads > INT16_MAX) return false;
+  const Keys keys = keys_of<Config>(problem, static_cast<int>(problem.args.P), 0);
+  for (int bits = kMostClusterBits; bits > 0; --bits) {
+    const std::int64_t blocks = std::int64_t{1} << bits;
+    launch.grid = {heads * blocks};
+    launch.cluster = {blocks};
+    if (blocks > keys.steps || resident(launch) < heads) continue;
+    const bool is_small = ceil_div(keys.steps, blocks) * Config::B_c <= 8 * launch.grid.x;
+    const bool is_wide = is_alike && 8 * launch.grid.x >= 7 * std::int64_t{problem.alike.shares};
+    if (!is_small && !is_wide) return false;
+    problem.alike.keys = keys;
+    problem.alike.by_heads = reciprocal_of(static_cast<std::uint64_t>(problem.heads));
+    const int rows = problem.rows < kBlockRows ? problem.rows : kBlockRows;
+    problem.clusters = {.bits = bits,
+                        .share = static_cast<int>(ceil_div(rows * Config::d_head / 4, blocks)),
+                        .by_share = 0};
+    problem.clusters.by_share =
+        ceil_div(std::uint64_t{1} << 32, static_cast<std::uint64_t>(problem.clusters.share));
+    return true;
+  }
+  return false;
 }
 
 template <class Config, bool kAlike>

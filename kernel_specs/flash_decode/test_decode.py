@@ -82,6 +82,36 @@ def test_lengths_around_every_boundary(key: str, page_size: int | None) -> None:
         Cache(key, LENGTHS, seq_q=seq_q, page_size=page_size).check()
 
 
+@pytest.mark.parametrize("key", ON_GPU)
+def test_more_heads_than_there_are_clusters(key: str) -> None:
+    """A few small caches are clusters', on devices that have them; these are not."""
+    for seq_q in (1, 3):
+        Cache(key, 3 * LENGTHS, seq_q=seq_q).check()
+    many = {"heads": 80, "kv_heads": 40}
+    check_in_pairs(lambda **shape: Cache(key, [130, 90, 0, 61], **(many | shape)), FEATURES | OWN)
+
+
+@pytest.mark.parametrize(
+    ("batch", "heads", "kv_heads"), [(1, 8, 8), (1, 5, 1), (1, 16, 2), (2, 48, 16), (1, 64, 64)]
+)
+@pytest.mark.parametrize("key", ON_GPU)
+def test_clusters_share_heads(key: str, batch: int, heads: int, kv_heads: int) -> None:
+    """Of 2 to 8 thread blocks, on devices that have them: all steps, lengths that leave some blocks
+    without keys, and rows that do not divide among them."""
+    for length, seq_q in ((64, 1), (127, 2), (300, 1), (640, 3), (1100, 1), (2048, 1)):
+        shape = {"seq_q": seq_q, "heads": heads, "kv_heads": kv_heads, "spare": 0}
+        cache = Cache(key, [length] * batch, **shape)
+        for options in ({}, {"window_left": 70}, {"s_aux": cache.random(heads), "softcap": 3.0}):
+            cache.check(**options)
+        want = cache.call()
+        for got, wanted in zip(cache.call(), want, strict=True):
+            assert torch.equal(got, wanted)
+        Cache(key, [length, 1, 0, length // 2][:batch], **shape).check()
+        if not cache.info.parameters.get("paged"):
+            del cache.options["seqused_k"]
+            cache.check()
+
+
 @pytest.mark.parametrize(
     ("seq_q", "heads", "kv_heads"),
     [(1, 1, 1), (1, 3, 3), (1, 16, 1), (2, 8, 1), (1, 9, 3), (4, 8, 2), (5, 14, 2), (1, 71, 1)],

@@ -107,6 +107,38 @@ class SharedMemoryOptIn {
   int allowed_[kDevices] = {};
 };
 
+// A launch as CUDA takes it.
+struct CudaLaunchConfig {
+  CudaLaunchConfig(const CudaLaunch& launch, const LaunchContext& context) {
+    const auto extents = [](const Extents& e) {
+      return dim3(static_cast<unsigned>(e.x), static_cast<unsigned>(e.y),
+                  static_cast<unsigned>(e.z));
+    };
+    config.gridDim = extents(launch.grid);
+    config.blockDim = extents(launch.block);
+    config.dynamicSmemBytes = static_cast<std::size_t>(launch.shared_memory);
+    config.stream = static_cast<cudaStream_t>(context.stream);
+    config.attrs = attributes;
+    if (launch.cluster.product() > 1) {
+      cudaLaunchAttribute& cluster = attributes[config.numAttrs++];
+      cluster.id = cudaLaunchAttributeClusterDimension;
+      cluster.val.clusterDim = {static_cast<unsigned>(launch.cluster.x),
+                                static_cast<unsigned>(launch.cluster.y),
+                                static_cast<unsigned>(launch.cluster.z)};
+    }
+    if (launch.dependent) {
+      cudaLaunchAttribute& dependent = attributes[config.numAttrs++];
+      dependent.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+      dependent.val.programmaticStreamSerializationAllowed = 1;
+    }
+  }
+  CudaLaunchConfig(const CudaLaunchConfig&) = delete;
+  CudaLaunchConfig& operator=(const CudaLaunchConfig&) = delete;
+
+  cudaLaunchAttribute attributes[2];
+  cudaLaunchConfig_t config = {};
+};
+
 // Launches `kKernel` on the caller's stream and device. Never synchronises; safe under stream
 // capture. What CUDA refuses is an error of the result, and not left for the next call to find.
 template <auto kKernel, class... Arguments>
@@ -115,35 +147,46 @@ LaunchResult launch_cuda(const CudaLaunch& launch, const LaunchContext& context,
   if (const char* reason = why_invalid(launch, context.facts.max_shared_memory)) return {reason};
   const DeviceScope device(context.device);
   if (device.error != nullptr) return {device.error};
-  const auto extents = [](const Extents& e) {
-    return dim3(static_cast<unsigned>(e.x), static_cast<unsigned>(e.y), static_cast<unsigned>(e.z));
-  };
-  cudaLaunchAttribute attributes[2];
-  cudaLaunchConfig_t config = {};
-  config.gridDim = extents(launch.grid);
-  config.blockDim = extents(launch.block);
-  config.dynamicSmemBytes = static_cast<std::size_t>(launch.shared_memory);
-  config.stream = static_cast<cudaStream_t>(context.stream);
-  config.attrs = attributes;
-  if (launch.cluster.product() > 1) {
-    cudaLaunchAttribute& cluster = attributes[config.numAttrs++];
-    cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim = {static_cast<unsigned>(launch.cluster.x),
-                              static_cast<unsigned>(launch.cluster.y),
-                              static_cast<unsigned>(launch.cluster.z)};
-  }
-  if (launch.dependent) {
-    cudaLaunchAttribute& dependent = attributes[config.numAttrs++];
-    dependent.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    dependent.val.programmaticStreamSerializationAllowed = 1;
-  }
+  const CudaLaunchConfig made(launch, context);
   static SharedMemoryOptIn opt_in;
   cudaError_t status = opt_in.allow(reinterpret_cast<const void*>(kKernel), context.device,
                                     static_cast<int>(launch.shared_memory));
-  if (status == cudaSuccess) status = cudaLaunchKernelEx(&config, kKernel, arguments...);
+  if (status == cudaSuccess) status = cudaLaunchKernelEx(&made.config, kKernel, arguments...);
   if (status == cudaSuccess) return {};
   cudaGetLastError();  // else PyTorch's next check finds it
   return {cudaGetErrorString(status)};
+}
+
+// How many clusters of a launch of `kKernel` the call's device, which is current, holds at once: 0
+// if it has none, or if the kernel's code is of an architecture without. It is asked once for each
+// device and size of a cluster, by a launch of any grid, and of the same block and shared memory.
+template <auto kKernel>
+int resident_clusters(const CudaLaunch& launch, const LaunchContext& context) {
+  static Mutex mutex;
+  static int kept[16][9] = {};  // and one more; 0: not asked yet
+  const std::int64_t blocks = launch.cluster.product();
+  if (why_invalid(launch, context.facts.max_shared_memory) != nullptr) return 0;
+  const auto ask = [&] {
+    const auto* kernel = reinterpret_cast<const void*>(kKernel);
+    const CudaLaunchConfig made(launch, context);
+    cudaFuncAttributes attributes = {};
+    int clusters = 0;
+    cudaError_t status = cudaFuncGetAttributes(&attributes, kernel);
+    if (status == cudaSuccess && attributes.binaryVersion < 90) return 0;
+    if (status == cudaSuccess)
+      status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    static_cast<int>(launch.shared_memory));
+    if (status == cudaSuccess)
+      status = cudaOccupancyMaxActiveClusters(&clusters, kernel, &made.config);
+    if (status == cudaSuccess) return clusters;
+    cudaGetLastError();  // else PyTorch's next check finds it
+    return 0;
+  };
+  if (context.device >= 16) return ask();
+  const Lock lock(mutex);
+  int& known = kept[context.device][blocks];
+  if (known == 0) known = ask() + 1;
+  return known - 1;
 }
 
 }  // namespace kernelmint

@@ -45,6 +45,16 @@ inline unsigned recomputed(unsigned value) { return value; }
 inline void let_next_kernel_start() {}
 inline void wait_for_kernel_ahead() {}
 
+// cluster.cuh: blocks run one after the other, so there are none (cudaOccupancyMaxActiveClusters)
+
+inline unsigned cluster_rank() { return 0; }
+inline void cluster_arrive() { emulator::fail("a cluster's barrier is not emulated"); }
+inline void cluster_wait() {}
+inline void cluster_arrive_relaxed() {}
+inline std::uint32_t cluster_address(std::uint32_t address, unsigned) { return address; }
+template <class T>
+void store_cluster(std::uint32_t, T) {}
+
 // shared_memory.cuh
 
 inline std::uint32_t shared_address(const void* pointer) { return emulator::address_of(pointer); }
