@@ -148,6 +148,15 @@ def test_matches_the_oracle_in_a_few_shapes(key: str) -> None:
         assert_right(case, *call(key, case.q, case.k, case.v))
 
 
+def test_a_head_dimension_that_no_pack_holds() -> None:
+    """Whose vectors do not come in eights: ten of them, or twenty."""
+    key = "flash_forward.cpu.f32-d160-r32-c64"
+    runtime.kernel(key, build=True)
+    for sizes in ((1, 1000, 1), (3, 64, HEADS), (128, 7, 1)):
+        case = grid_case("f32", 160, False, *sizes)
+        assert_right(case, *call(key, case.q, case.k, case.v))
+
+
 @pytest.mark.parametrize("isa", ISAS)
 def test_matches_the_oracle_on_every_instruction_set(isa: str) -> None:
     """The kernels again, each time in a process that is held to one instruction set."""

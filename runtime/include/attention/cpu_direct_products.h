@@ -65,8 +65,7 @@ struct alignas(64) DirectProducts {
 
   // out[first .. first + rows) += probabilities of the first `count` keys, times their values.
   void multiply_probabilities_values(int first, int rows, int count) {
-    constexpr int kVectors = D / kLanes < 8 ? D / kLanes : 8;  // sums that stay in registers
-    static_assert(D % (kVectors * kLanes) == 0, "whole groups of vectors");
+    constexpr int kVectors = most_at_once(8);  // sums that stay in registers
     if (count > num_keys) count = num_keys;
     for (int d = 0; d < D; d += kVectors * kLanes) {
       for (int r = 0; r < rows; ++r) {
@@ -96,6 +95,11 @@ struct alignas(64) DirectProducts {
   static constexpr int round_up(int count) { return kernelmint::round_up(count, 2 * kLanes); }
 
  private:
+  // The greatest number of a row's vectors, up to `most`, that divides them all.
+  static constexpr int most_at_once(int most) {
+    while (D / kLanes % most != 0) --most;
+    return most;
+  }
   static float element(const T* row, int d) { return load(row + d / kLanes * kLanes)[d % kLanes]; }
 };
 
