@@ -17,7 +17,7 @@ from runtime import manifest
 from runtime.errors import InvalidArgument
 from runtime.front import KINDS, Front, of_family
 from runtime.handle import Inputs, Scalar
-from runtime.operators import DTYPES, extent
+from runtime.operators import DTYPES, extent, refused
 
 if TYPE_CHECKING:
     from runtime.kernel_info import KernelInfo
@@ -136,21 +136,16 @@ class Backward:
         results = result if isinstance(result, tuple) else (result,)
         found: dict[str, Any] = {**given, **dict(zip(computed, results, strict=False))}
         returned = {name: found[returns[name]] for name in needed}  # autograd casts them
-        return self._refusing(returned) if is_last else returned
+        if not is_last:
+            return returned
+        message = (
+            f"{self.operator.name}: its gradients are {plan.other.name}'s, which has none: they "
+            "cannot be differentiated again"
+        )
+        return refused(message, returned, [t for t in given.values() if t is not None])
 
     def _value(self, expression: Expression) -> Any:
         return extent(expression, self.scope, self.info)
-
-    def _refusing(self, found: dict[str, torch.Tensor]) -> Tensors:
-        """The same, which autograd cannot differentiate again, and says so once it is asked to."""
-        message = (
-            f"{self.operator.name}: its gradients are {self.plan.other.name}'s, which "
-            "has none: they cannot be differentiated again"
-        )
-        refuse = torch._C._functions.DelayedError(message.encode(), len(found))
-        results = refuse(*(tensor.detach().requires_grad_() for tensor in found.values()))
-        results = results if isinstance(results, tuple) else (results,)
-        return dict(zip(found, results, strict=True))
 
 
 def of_call(

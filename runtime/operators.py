@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -568,7 +568,9 @@ class _Differentiable(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Any) -> Any:
         saved, names = ctx.saved_tensors, ctx.call.operator.output_names
         inputs = {n: t for n, t in zip(ctx.names, saved, strict=False) if t is not None}
-        outputs = dict(zip(names, saved[len(ctx.names) :], strict=True))
+        outputs: _Tensors = dict(zip(names, saved[len(ctx.names) :], strict=True))
+        if torch.is_grad_enabled():
+            outputs = _refusing_others(ctx.call, inputs, outputs)
         needed = [n for n, asks in zip(ctx.names, ctx.needs_input_grad[1:], strict=True) if asks]
 
         def call(*given: torch.Tensor) -> _Tensors:
@@ -577,6 +579,46 @@ class _Differentiable(torch.autograd.Function):
             )
 
         return None, *map(_each(call, gradients).get, ctx.names)
+
+
+class _Refused(torch.autograd.Function):
+    """The first `count` tensors, which autograd refuses to differentiate by any of the tensors."""
+
+    @staticmethod
+    def forward(message: str, count: int, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(tensor.detach() for tensor in tensors[:count])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: tuple[torch.Tensor, ...]) -> None:
+        ctx.message = inputs[0]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        raise RuntimeError(ctx.message)
+
+
+def refused(message: str, found: _Tensors, by: Iterable[torch.Tensor]) -> dict[str, torch.Tensor]:
+    """What was `found`, which is not to be differentiated again, by itself or by the tensors that
+    it was made of: autograd says so with this message. It must be told of all of these: where it is
+    asked for the gradients of some inputs alone, it passes by what does not lead to them, as if
+    there were none."""
+    results = _Refused.apply(message, len(found), *found.values(), *by)  # type: ignore[no-untyped-call]  # PyTorch's
+    return dict(zip(found, results, strict=True))
+
+
+def _refusing_others(call: _Differentiated, inputs: _Tensors, outputs: _Tensors) -> _Tensors:
+    """A call's outputs for a backward that may be differentiated again: those that have no
+    gradients (a log-sum-exp) are no constants, and what is made of them has no second ones."""
+    flowing, found = call.gradient.outputs, dict(outputs)
+    asking = [tensor for tensor in inputs.values() if tensor.requires_grad]
+    for name, tensor in outputs.items():
+        if asking and name not in flowing and tensor is not None and tensor.is_floating_point():
+            message = (
+                f"{call.operator.name}: its gradients take {name}, which has none: they cannot be "
+                "differentiated again"
+            )
+            found |= refused(message, {name: tensor}, asking)
+    return found
 
 
 def _each(call: Callable[..., _Tensors], gradients: Sequence[torch.Tensor]) -> _Tensors:

@@ -167,9 +167,27 @@ def test_what_has_none_is_refused():
         runtime.attention(do, do, do, out=torch.empty_like(q, requires_grad=True))
     with refused:
         runtime.attention(do, do, do, scale=torch.tensor(0.1, requires_grad=True))
-    (dq,) = torch.autograd.grad(runtime.attention(q, k, v), q, do, create_graph=True)
-    with pytest.raises(RuntimeError, match=r"derivative for aten::_scaled.* is not implemented"):
-        dq.sum().backward()
+
+
+def bhsd_sdpa(q, k, v):
+    return runtime.sdpa(*(t.transpose(1, 2) for t in (q, k, v)), enable_gqa=True).transpose(1, 2)
+
+
+@pytest.mark.parametrize("call", [runtime.attention, bhsd_sdpa], ids=["attention", "sdpa"])
+def test_second_derivatives_are_refused_whichever_input_they_are_asked_for(call):
+    *qkv, do = inputs("cpu", torch.float32)
+    refused = pytest.raises(RuntimeError, match=r"derivative for aten::_scaled.* is not impl")
+    for first in qkv:
+        for second in qkv:
+            o = call(*qkv)
+            (gradient,) = torch.autograd.grad(o, first, do, create_graph=True)
+            penalty = o.sum() + gradient.square().sum()
+            with refused:
+                torch.autograd.grad(penalty, second, retain_graph=True)
+            with refused:
+                penalty.backward(inputs=[second])
+    with refused:
+        gradient.sum().backward()
 
 
 def test_an_explained_choice_names_what_gives_them():

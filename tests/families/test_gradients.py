@@ -217,6 +217,23 @@ def test_second_derivatives_are_refused_by_name_if_there_are_none():
     x, weight, _ = norm_inputs()
     (dx,) = torch.autograd.grad(row_norm(x, weight).sum(), x, create_graph=True)
     torch.testing.assert_close(dx, torch.autograd.grad(expected(x, weight).sum(), x)[0])
-    refused = "row_norm: its gradients are row_norm_gradient's, which has none"
-    with pytest.raises(RuntimeError, match=refused):
-        dx.sum().backward()
+    dx.mul_(2)  # they are tensors as others
+
+    def penalty():
+        y = row_norm(x, weight)
+        (dx,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+        return y.sum() + dx.square().sum()
+
+    refused = pytest.raises(
+        RuntimeError, match="row_norm: its gradients are row_norm_gradient's, which has none"
+    )
+    for asked in ([x], [weight], [x, weight]):
+        with refused:
+            torch.autograd.grad(penalty(), asked)
+        with refused:
+            penalty().backward(inputs=asked)
+    for ask in (dx.sum().backward, lambda: penalty().backward()):
+        with refused:
+            ask()
+    with refused:
+        gradgradcheck(row_norm, (x, weight))
