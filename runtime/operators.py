@@ -49,8 +49,8 @@ Call = Callable[[], Asked]
 NAMESPACE = "kernelmint"
 DTYPES: dict[str, torch.dtype] = {d.name: getattr(torch, d.torch) for d in dtypes.TABLE}
 _Tensors = Mapping[str, torch.Tensor]
-# Of inputs, outputs and the outputs' gradients, by name, and `needed`, the names of the inputs that
-# need one: the inputs' gradients.
+# Of inputs, outputs and the gradients of outputs that have one, by name, and `needed`, the names of
+# the inputs that need one: the inputs' gradients.
 _Backward = Callable[..., _Tensors]
 
 
@@ -563,6 +563,7 @@ class _Differentiable(torch.autograd.Function):
         ctx.save_for_backward(*(t if name in saved else None for name, t in known))
         flowing = ctx.call.gradient.outputs
         ctx.mark_non_differentiable(*(tensor for name, tensor in outputs if name not in flowing))
+        ctx._materialize_non_diff_grads = False  # zeros, which nothing would read
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
@@ -573,10 +574,9 @@ class _Differentiable(torch.autograd.Function):
             outputs = _refusing_others(ctx.call, inputs, outputs)
         needed = [n for n, asks in zip(ctx.names, ctx.needs_input_grad[1:], strict=True) if asks]
 
-        def call(*given: torch.Tensor) -> _Tensors:
-            return ctx.call.backward(  # type: ignore[no-any-return]  # autograd's has no types
-                inputs, outputs, dict(zip(names, given, strict=True)), needed=needed
-            )
+        def call(*given: torch.Tensor | None) -> _Tensors:
+            named = {n: t for n, t in zip(names, given, strict=True) if t is not None}
+            return ctx.call.backward(inputs, outputs, named, needed=needed)  # type: ignore[no-any-return]  # autograd's has no types
 
         return None, *map(_each(call, gradients).get, ctx.names)
 
@@ -621,15 +621,19 @@ def _refusing_others(call: _Differentiated, inputs: _Tensors, outputs: _Tensors)
     return found
 
 
-def _each(call: Callable[..., _Tensors], gradients: Sequence[torch.Tensor]) -> _Tensors:
+def _each(call: Callable[..., _Tensors], gradients: Sequence[torch.Tensor | None]) -> _Tensors:
     """What a backward gives of the outputs' gradients, those of is_grads_batched one by one."""
-    batched = [t for t in gradients if torch._C._functorch.is_legacy_batchedtensor(t)]
+    there = [t for t in gradients if t is not None]
+    batched = [t for t in there if torch._C._functorch.is_legacy_batchedtensor(t)]
     if not batched:
         return call(*gradients)
     # The axis of a level is the first then; a tensor without it is as often there as is asked.
     level = next(i for i in range(1, 65) if len(torch._remove_batch_dim(batched[0], i, 0, 0)))
     count = len(torch._remove_batch_dim(batched[0], level, 0, 0))
-    parts = (torch._remove_batch_dim(t, level, count, 0).unbind() for t in gradients)
+    parts = (
+        (None,) * count if t is None else torch._remove_batch_dim(t, level, count, 0).unbind()
+        for t in gradients
+    )
     found = [_each(call, part) for part in zip(*parts, strict=True)]
     stacked = {name: torch.stack([one[name] for one in found]) for name in found[0]}
     return {name: torch._add_batch_dim(t, 0, level) for name, t in stacked.items()}

@@ -237,3 +237,14 @@ def test_second_derivatives_are_refused_by_name_if_there_are_none():
             ask()
     with refused:
         gradgradcheck(row_norm, (x, weight))
+
+
+def test_no_kernel_fills_zeros_for_outputs_that_have_none():
+    x, weight, _ = norm_inputs()
+    y = row_norm(x, weight.detach(), return_scale=True)[0]
+    dy = torch.ones_like(y)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        torch.autograd.grad(y, x, dy)
+    called = {event.key for event in profile.key_averages()}
+    assert "_DifferentiableBackward" in called
+    assert not called & {"aten::zeros", "aten::zero_", "aten::fill_"}
