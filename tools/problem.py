@@ -15,7 +15,15 @@ from torch import Tensor
 
 from codegen.manifest import Family
 from codegen.manifest import Tensor as Argument
-from codegen.spec.expressions import BOOL, INT, ExpressionError, Kind, parse, scalar_kind
+from codegen.spec.expressions import (
+    BOOL,
+    EVALUATION_ERRORS,
+    INT,
+    ExpressionError,
+    Kind,
+    parse,
+    scalar_kind,
+)
 from codegen.spec.model import Shape
 from codegen.spec.where import parameter_kind
 from runtime import KernelInfo, manifest
@@ -112,7 +120,8 @@ class Problem:
         wanted = [shape for _, shape in self.shapes]
         also = [*wanted, *(list(self.tensors[name].shape) for name in self.changed)]
         if (found_shapes := [list(t.shape) for t in expected]) not in (wanted, also):
-            raise NoProblemError(f"{name}: it returns {found_shapes}, expected {wanted}")
+            of = ", ".join(a.name for a in asked)
+            raise NoProblemError(f"{name}: it returns {found_shapes}, expected {wanted}, of {of}")
         return expected
 
     @functools.cached_property
@@ -281,19 +290,58 @@ def bytes_moved(family: Family, shape: Shape) -> int | None:
 
 
 def cases_of(info: KernelInfo, name: str = "CASES") -> list[Case]:
-    """The calls that a kernel is checked with."""
+    """The calls that a kernel is checked with. If its family lists none, they ask for all optional
+    outputs that its `requires` lets them."""
     known = info.parameters
-    return [
+    found = [
         case
         for case in cases(info.family, name)
         if all(known.get(n, value) == value for n, value in case.parameters.items())
     ]
+    if _listed(info.family, name) is not None:
+        return found
+    return [replace(case, options=_asked(info, case)) for case in found]
+
+
+def _asked(info: KernelInfo, case: Case) -> dict[str, bool]:
+    family = manifest.family(info.family)
+    asked = {f"return_{a.name}": True for a in family.outputs if a.optional}
+    for name in tuple(asked):
+        if not _is_allowed(info, replace(case, options=asked), name.removeprefix("return_")):
+            del asked[name]
+    return asked
+
+
+def _is_allowed(info: KernelInfo, case: Case, output: str) -> bool:
+    """Whether all rules of the family that name an output hold, as far as a case says what they
+    name."""
+    family, parameters = manifest.family(info.family), {**info.parameters, **info.derived}
+    fixed = {symbol: parameters[name] for symbol, name in _compiled_in(family).items()}
+    scope, values = _known(family, parameters, replace(case, sizes={**case.sizes, **fixed}))
+    for rule in family.requires:
+        try:
+            that = parse(rule.that, scope, "bool")
+            if output in that.names and not that.evaluate(values):
+                return False
+        except (ExpressionError, *EVALUATION_ERRORS):  # it names a scalar
+            continue
+    return True
+
+
+def unseen(info: KernelInfo) -> list[str]:
+    """The results that no case of a kernel asks for."""
+    family = manifest.family(info.family)
+    asked = {name for case in cases_of(info) for name in case.present}
+    may_be_left_out = [a.name for a in family.outputs if a.optional]
+    if _maker(family) is None:  # which may make the inputs that kernels change
+        may_be_left_out += [a.name for a in family.inputs if a.optional and a.mutated]
+    return [name for name in may_be_left_out if name not in asked]
 
 
 def cases(family: str, name: str = "CASES") -> tuple[Case, ...]:
     """The calls that a family's kernels are checked with: those of this name in its tools.py, else
     CASES, else some in which all open symbols are equal."""
-    listed = hook(family, name, hook(family, "CASES"))
+    listed = _listed(family, name)
     if listed is None:
         found = manifest.family(family)
         symbols = set(found.symbols) - _compiled_in(found).keys()
@@ -302,6 +350,10 @@ def cases(family: str, name: str = "CASES") -> tuple[Case, ...]:
         return tuple(Case(**entry) for entry in listed)
     except TypeError as error:
         raise NoProblemError(f"{path_of(family, HOOKS)}: {name}: {error}") from None
+
+
+def _listed(family: str, name: str) -> Any:
+    return hook(family, name, hook(family, "CASES"))
 
 
 def of_case(
@@ -413,6 +465,19 @@ def _dtype(argument: Argument, parameters: Mapping[str, Any]) -> torch.dtype:
 def _extents(
     family: Family, argument: Argument, parameters: Mapping[str, Any], case: Case
 ) -> list[int]:
+    scope, values = _known(family, parameters, case)
+    try:
+        return [int(parse(text, scope, "int").evaluate(values)) for text in argument.dims]
+    except ExpressionError as error:
+        raise NoProblemError(
+            f"{family.name}: the extents of '{argument.name}' are not known: {error}"
+        ) from None
+
+
+def _known(
+    family: Family, parameters: Mapping[str, Any], case: Case
+) -> tuple[dict[str, Kind], dict[str, Any]]:
+    """What expressions may name of a case, and its values."""
     kinds: dict[str, Kind] = {
         name: BOOL if isinstance(value, bool) else INT
         for name, value in parameters.items()
@@ -422,13 +487,7 @@ def _extents(
     kinds |= {a.name: scalar_kind(a) for a in family.scalars if a.name in case.options}
     there = {name: name in case.present for name in family.optional_tensors}
     scope = {**dict.fromkeys(there, BOOL), **kinds, **dict.fromkeys(case.sizes, INT)}
-    values = {**there, **case.options, **parameters, **case.sizes}
-    try:
-        return [int(parse(text, scope, "int").evaluate(values)) for text in argument.dims]
-    except ExpressionError as error:
-        raise NoProblemError(
-            f"{family.name}: the extents of '{argument.name}' are not known: {error}"
-        ) from None
+    return scope, {**there, **case.options, **parameters, **case.sizes}
 
 
 def _compiled_in(family: Family) -> dict[str, str]:

@@ -5,8 +5,8 @@
 FAMILY is a family's name or folder; without it, all that name a reference are checked. KEY is a key
 or a short form; without it, the variable KERNELS selects (tools/selection.py). What a kernel is
 called with, and what is right, is in tools/problem.py; a family's tools.py may say more. The
-outputs are poisoned before the call. Exits with 1 if a kernel mismatches, and for such a kernel
-prints how many elements differ along each dimension of the result.
+outputs are poisoned before the call. Exits with 1 if a kernel mismatches, or if none was compared,
+and for one that mismatches prints how many elements differ along each dimension of the result.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import itertools
 import json
 import math
 import sys
+from collections.abc import Sequence
 from shutil import get_terminal_size
 from typing import Any
 
@@ -28,21 +29,39 @@ from codegen.words import counted
 from runtime import KernelInfo, manifest, packs
 from runtime.operators import DTYPES
 
-from .comparison import Difference, refused
+from .comparison import Difference
 from .families import HOOKS, hook, named, path_of
-from .problem import UNITS, NoProblemError, cases, cases_of, of_case
+from .problem import UNITS, NoProblemError, cases, cases_of, of_case, unseen
 from .selection import Selected, select
 from .text import number_lines
 
 
 def check(info: KernelInfo, *, counting: bool, seed: int) -> list[Difference]:
-    """Runs a kernel on each of its family's cases; its differences from what is expected."""
+    """Runs a kernel on each of its family's cases; its differences from what is expected. There are
+    none if nothing was compared: `why_not_compared` says why."""
     device = torch.device("cuda" if info.is_cuda else "cpu")
     found = []
     for case in cases_of(info):
         problem = of_case(info, case, device, counting=counting, seed=seed)
         found += problem.check(runtime.kernel(info.key))
-    return found or [refused(info.key, "no element was compared")]
+    return found
+
+
+def why_not_compared(info: KernelInfo) -> str:
+    """What to do about a kernel of which nothing was compared."""
+    family = info.family
+    if not cases_of(info):
+        return f"no case covers it: add one to CASES in {path_of(family, HOOKS)}"
+    return f"its cases ask for no element: CASES in {path_of(family, HOOKS)} may say which"
+
+
+def not_looked_at(kernels: Sequence[KernelInfo]) -> str | None:
+    """What to say of the results of a family's kernels that no case of theirs asks for."""
+    each = [unseen(info) for info in kernels]
+    names = [name for name in each[0] if all(name in other for other in each)] if each else []
+    if not names:
+        return None
+    return f"not looked at, since no case of these kernels asks for it: {', '.join(names)}"
 
 
 def where_it_differs(difference: Difference) -> str:
@@ -102,6 +121,7 @@ def main(
                 _as_json(info, check(info, counting=counting, seed=seed))
                 for info in itertools.chain(*runnable.values())
             ]
+            is_wrong = any(kernel["passed"] is False for kernel in kernels)
             left = [i for selected in chosen.values() for i in selected.kernels if i.reason]
             found = {
                 "seed": None if counting else seed,
@@ -109,19 +129,20 @@ def main(
                 "not_run": [{"key": info.key, "reason": info.reason} for info in left],
             }
             click.echo(json.dumps(found, indent=1))
-            sys.exit(not all(kernel["passed"] for kernel in kernels))
-        failed = []
+            sys.exit(is_wrong or not any(kernel["compared"] for kernel in kernels))
+        failed, compared = [], 0
         for name, selected in chosen.items():
             if runnable[name]:
-                failed += _check_all(name, selected, runnable[name], counting, seed)
+                wrong, right = _check_all(name, selected, runnable[name], counting, seed)
+                failed += wrong
+                compared += len(wrong) + right
     except (ValueError, KeyError, runtime.TargetUnavailable, runtime.BuildError) as error:
         raise click.UsageError(str(error)) from None
     except NoProblemError as error:
         raise click.ClickException(str(error)) from None
-    if failed:
-        for key in failed:
-            click.echo(f"FAILED: {key}", err=True)
-        sys.exit(1)
+    for key in failed:
+        click.echo(f"FAILED: {key}", err=True)
+    sys.exit(bool(failed) or not compared)
 
 
 def selected_of(family: str | None, kernel: str | None, where: str | None) -> dict[str, Selected]:
@@ -149,8 +170,9 @@ def selected_of(family: str | None, kernel: str | None, where: str | None) -> di
 
 def _check_all(
     family: str, chosen: Selected, runnable: list[KernelInfo], counting: bool, seed: int
-) -> list[str]:
-    """Prints what there is to say of a family's kernels; the keys of those that are wrong."""
+) -> tuple[list[str], int]:
+    """Prints what there is to say of a family's kernels; the keys of those that are wrong, and how
+    many are right."""
     sizes = "; ".join(
         ", ".join(f"{name} {size}" for name, size in case.sizes.items()) for case in cases(family)
     )
@@ -165,9 +187,12 @@ def _check_all(
         f"{'counting' if counting else f'normal, seed {seed}'}; {rule}"
     )
     width = max(len(info.key) for info in runnable)
-    failed = []
+    failed, passed = [], 0
     for info in runnable:
         found = check(info, counting=counting, seed=seed)
+        if not found:
+            click.echo(f"{info.key:{width}}  not compared: {why_not_compared(info)}")
+            continue
         wrong = [difference for difference in found if not difference.passed]
         beyond, compared, most = _totals(found)
         figures = (
@@ -177,16 +202,20 @@ def _check_all(
         narrow = sys.stdout.isatty() and width + len(figures) > get_terminal_size().columns - 2
         click.echo(f"{info.key}\n  {figures}" if narrow else f"{info.key:{width}}  {figures}")
         failed += [info.key] if wrong else []
+        passed += not wrong
         for difference in wrong:
             click.echo(f"  {difference}")
             if difference.failing is not None:
                 click.echo(where_it_differs(difference))
     left = len(chosen.kernels) - len(runnable)
     click.echo(
-        f"{len(runnable) - len(failed)} of {len(runnable)} right"
+        f"{passed} of {len(runnable)} right"
+        + (f"; {others} not compared" if (others := len(runnable) - passed - len(failed)) else "")
         + (f"; {left} built ones cannot run here: {_reason(chosen.kernels)}" if left else "")
     )
-    return failed
+    if told := not_looked_at(runnable):
+        click.echo(told)
+    return failed, passed
 
 
 def _totals(found: list[Difference]) -> tuple[int, int, float]:
@@ -196,8 +225,18 @@ def _totals(found: list[Difference]) -> tuple[int, int, float]:
 
 
 def _as_json(info: KernelInfo, found: list[Difference]) -> dict[str, Any]:
-    """A kernel's differences, for programs; what is not finite is null."""
+    """A kernel's differences, for programs; what is not finite is null, and so is whether it passed
+    if nothing was compared."""
     beyond, compared, most = _totals(found)
+    if not found:
+        return {
+            "key": info.key,
+            "passed": None,
+            "mismatched": 0,
+            "compared": 0,
+            "max_abs": None,
+            "worst": f"not compared: {why_not_compared(info)}",
+        }
     shown = next((difference for difference in found if not difference.passed), found[0])
     return {
         "key": info.key,

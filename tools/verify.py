@@ -6,11 +6,13 @@ What a kernel is called with, and what is right, is as in sanity-check (tools/pr
 found is written beside the baselines, `kernel_specs/<family>/<target>.verified.csv`, one row for
 each kernel, architecture, toolchain and device, with the hash of the kernel's machine code, and
 travels with the specs. `kernelmint info` counts them, and with KERNELMINT_REQUIRE=verified a kernel
-whose machine code was not found right is refused.
+whose machine code was not found right is refused. Of a kernel of which nothing was compared no row
+is written. Exits with 1 if a kernel is not right, or if none was compared.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -31,15 +33,21 @@ from runtime import verified as found_before
 from .problem import NoProblemError
 from .process import NoAnswerError, NotStartedError, Process
 from .race_check import CHECKERS, find_sanitizer, run_under
-from .sanity_check import check, selected_of
+from .sanity_check import check, not_looked_at, selected_of, why_not_compared
+
+NOT_COMPARED = "not compared"
 
 
 def verify(key: str, seed: int) -> str:
-    """What is wrong with a kernel on the cases of its family; "right" if nothing is."""
+    """What is wrong with a kernel on the cases of its family; "right" if nothing is; why nothing of
+    it was compared."""
     info = runtime.kernel(key).info
-    wrong = [d for d in check(info, counting=False, seed=seed) if not d.passed]
+    found = check(info, counting=False, seed=seed)
+    wrong = [d for d in found if not d.passed]
     if info.is_cuda:
         torch.cuda.synchronize()
+    if not found:
+        return f"{NOT_COMPARED}: {why_not_compared(info)}"
     return f"wrong: {wrong[0]}" if wrong else RIGHT
 
 
@@ -159,7 +167,7 @@ def main(
                 click.echo(
                     f"{row.kernel_config}  {row.arch} {row.code}  {row.outcome}", err=as_json
                 )
-                if not dry_run:
+                if not dry_run and not _is_nothing(row):
                     _keep(row)
         finally:
             process.stop()
@@ -167,12 +175,24 @@ def main(
         raise click.UsageError(str(error)) from None
     except (NoProblemError, VerifiedError, ReportError) as error:
         raise click.ClickException(str(error)) from None
-    wrong = [row for row in rows if not row.is_right]
+    others = sum(map(_is_nothing, rows))
+    right = sum(row.is_right for row in rows)
     if as_json:
         click.echo(json.dumps([row._asdict() for row in rows], indent=1))
     else:
-        click.echo(f"{counted(len(rows) - len(wrong), 'kernel')} of {len(rows)} right")
-    sys.exit(bool(wrong))
+        click.echo(
+            f"{counted(right, 'kernel')} of {len(rows)} right"
+            + (f"; {others} not compared, of which nothing was written" if others else "")
+        )
+    for family, infos in itertools.groupby(kernels, lambda info: info.family):
+        if told := not_looked_at([*infos]):
+            click.echo(f"{family}: {told}", err=as_json)
+    sys.exit(right + others < len(rows) or others == len(rows))
+
+
+def _is_nothing(row: Row) -> bool:
+    """Whether nothing of a kernel was compared."""
+    return row.outcome.startswith(NOT_COMPARED)
 
 
 def _keep(row: Row) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -95,6 +96,78 @@ def test_what_was_found_is_kept_and_can_be_required(tmp_path) -> None:
 
     (specs / "cpu.verified.csv").write_text("kernel_config\n")
     assert "cpu.verified.csv:1: expected a header" in asked_for(folder, RIGHT)
+
+
+def given_a_second_output(specs: Path, value: str = "0") -> None:
+    """z becomes optional; `kinds`, which is optional, too, is `value` where the oracle says 0."""
+    lines = f"""\
+    if (args_.kinds.data) args_.kinds.template as<int>()[row] = {value};
+    if (!args_.z.data) return;
+    T* z = args_.z"""
+    of_sum = "return alpha * x.double() + y.double()"
+    for name, old, text in (
+        ("family.yaml", "dtype, doc: the sum}",
+         "dtype, optional: true}\n  kinds: {output: [M], dtype: i32, optional: true}"),
+        ("cpu.h", "    T* z = args_.z", lines),
+        ("reference.py", of_sum, f"{of_sum}, torch.zeros(x.shape[0])"),
+    ):  # fmt: skip
+        assert old in (specs / name).read_text()
+        (specs / name).write_text((specs / name).read_text().replace(old, text))
+
+
+def project_of(tmp_path: Path, family: str) -> tuple[Path, Path]:
+    scaffold.create_project("my_kernels", tmp_path / "project", family)
+    return tmp_path / "project", tmp_path / "project/kernel_specs" / family
+
+
+def test_optional_outputs_are_looked_at_unless_a_rule_forbids_them(tmp_path) -> None:
+    folder, specs = project_of(tmp_path, "checked_kinds")
+    key = "checked_kinds.cpu.f32-n8192"
+    given_a_second_output(specs, "7")
+    verify = ("-m", "kernelmint", "verify", "kernel_specs/checked_kinds", "--kernel", key)
+    done = run(folder, *verify)
+    assert done.returncode == 1, done.stderr
+    assert "wrong: kinds: worst: " in done.stdout
+    rules = specs / "family.yaml"
+    rules.write_text(
+        rules.read_text() + "requires:\n  - {that: not kinds or dtype == bf16, because: why not}\n"
+    )
+    done = run(folder, *verify)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "checked_kinds: not looked at, since no case of these kernels asks for it: kinds" in (
+        done.stdout
+    )
+
+
+def test_of_what_is_not_compared_nothing_is_written(tmp_path) -> None:
+    """A kernel that no case covers, or of whose results none is asked for."""
+    folder, specs = project_of(tmp_path, "checked_some")
+    given_a_second_output(specs)
+    case = {"sizes": {"M": 2, "N": 5}, "options": {"return_z": True}}
+    cases = [{**case, "parameters": {"dtype": "f32"}}, {**case, "parameters": {"dtype": "bf16"}}]
+    cases[1]["options"] = {}
+    (specs / "tools.py").write_text(f"CASES = {cases}")
+    verify = ("-m", "kernelmint", "verify", "kernel_specs/checked_some", "--where")
+    done = run(folder, *verify, "target == 'cpu'")
+    assert done.returncode == 0, done.stderr
+    assert "1 kernel of 3 right; 2 not compared, of which nothing was written" in done.stdout
+    for dtype, why in (("fp16", "no case covers it"), ("bf16", "its cases ask for no element")):
+        assert re.search(rf"checked_some.cpu.{dtype}-n8192 .* not compared: {why}", done.stdout)
+    (row,) = verified.read(specs / "cpu.verified.csv")
+    assert (row.kernel_config, row.outcome) == ("checked_some.cpu.f32-n8192", "right")
+    done = run(folder, *verify, "target == 'cpu' and dtype == fp16", "--json")
+    assert done.returncode == 1, done.stderr
+    assert json.loads(done.stdout)[0]["outcome"].startswith("not compared: no case covers it: add")
+
+    check = ("-m", "kernelmint", "sanity-check", "kernel_specs/checked_some", "--where")
+    for where, status, right in (("dtype != fp16", 0, 1), ("dtype == fp16", 1, 0)):
+        done = run(folder, *check, f"target == 'cpu' and {where}")
+        assert done.returncode == status, done.stdout + done.stderr
+        assert f"{right} of {right + 1} right; 1 not compared" in done.stdout
+        done = run(folder, *check, f"target == 'cpu' and {where}", "--json")
+        assert done.returncode == status, done.stderr
+        kernels = {kernel["key"]: kernel for kernel in json.loads(done.stdout)["kernels"]}
+        assert sorted(str(k["passed"]) for k in kernels.values()) == ["None", "True"][: right + 1]
 
 
 def test_new_rows_replace_those_of_the_same_device_and_toolchain() -> None:
