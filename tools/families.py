@@ -16,7 +16,7 @@ import click
 import runtime
 from codegen.words import did_you_mean
 from runtime import manifest, packs
-from runtime.ondemand.specs import here
+from runtime.ondemand.specs import FAMILY, here
 
 HOOKS = "tools.py"
 
@@ -37,6 +37,8 @@ def named(text: str) -> tuple[str, str | None]:
             f"{text!r} is neither a family{did_you_mean(text, known)} nor a folder"
         )
     names = {info.family for info in runtime.load(folder)}
+    if (folder / FAMILY).is_file():  # others, which give its gradients, are loaded with it
+        names = {folder.resolve().name}
     if len(names) != 1:
         raise click.UsageError(f"{text}: expected the folder of one family")
     return names.pop(), str(folder)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -168,6 +169,30 @@ def test_of_what_is_not_compared_nothing_is_written(tmp_path) -> None:
         assert done.returncode == status, done.stderr
         kernels = {kernel["key"]: kernel for kernel in json.loads(done.stdout)["kernels"]}
         assert sorted(str(k["passed"]) for k in kernels.values()) == ["None", "True"][: right + 1]
+
+
+def test_the_folder_of_a_family_is_its_own_whichever_gives_its_gradients(tmp_path) -> None:
+    """What the other family returns is all optional."""
+    folder, specs = project_of(tmp_path, "checked_forth")
+    back = specs.parent / "checked_back"
+    shutil.copytree(specs, back)
+    for path in back.iterdir():
+        path.write_text(path.read_text().replace("checked_forth", "checked_back"))
+    family = (back / "family.yaml").read_text()
+    family = family.replace("dtype: dtype, doc: the sum}", "dtype: dtype, optional: true}")
+    (back / "family.yaml").write_text(family)
+    (specs / "family.yaml").write_text(
+        (specs / "family.yaml").read_text() + "gradient:\n  family: checked_back\n"
+        "  passes: {x: gradient of z, y: gradient of z}\n  returns: {x: z}\n"
+    )
+    for name in ("checked_forth", "checked_back"):
+        for tool in ("verify", "sanity-check"):
+            where = "target == 'cpu' and dtype == f32"
+            done = run(folder, "-m", "kernelmint", tool, f"kernel_specs/{name}", "--where", where)
+            assert done.returncode == 0, done.stdout + done.stderr
+            assert f"{name}.cpu.f32-n8192" in done.stdout
+        (row,) = verified.read(specs.parent / name / "cpu.verified.csv")
+        assert (row.kernel_config, row.outcome) == (f"{name}.cpu.f32-n8192", "right")
 
 
 def test_new_rows_replace_those_of_the_same_device_and_toolchain() -> None:
