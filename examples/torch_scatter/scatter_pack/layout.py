@@ -53,7 +53,7 @@ def extent_of(index: Tensor, out: Tensor | None, dim: int, dim_size: int | None)
     if out is not None:
         return out.shape[dim]
     if dim_size is not None or index.numel() == 0:
-        return dim_size or 0
+        return 0 if dim_size is None else dim_size  # `or` would ask what a graph's symbol is
     return int(index if index.numel() == 1 else index.max()) + 1
 
 

@@ -8,6 +8,7 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
 INDPTR = torch.tensor([[0, 2, 5, 5, 9]])
 INDEX = torch.tensor([[0, 0, 1, 1, 1, 3, 3, 3, 3]])
 CALLS = {
@@ -61,6 +62,27 @@ def test_in_one_graph_with_its_gradient(device, name, reduce) -> None:
     torch.testing.assert_close(compiled(src), loss(src))
     (found,) = torch.autograd.grad(compiled(src), src)
     torch.testing.assert_close(found, torch.autograd.grad(loss(src), src)[0])
+
+
+# PyTorch 2.4 breaks a graph at int(tensor); 2.13 and 2.14 were seen not to.
+@pytest.mark.skipif(VERSION < (2, 13), reason="a graph of an extent that a tensor says")
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda src, index: scatter_pack.scatter(src, index, 1, reduce="max"),
+        lambda src, index: scatter_pack.scatter_logsumexp(src, index, 1),
+        *(
+            lambda src, index, r=reduce: scatter_pack.segment_coo(src, index[None], reduce=r)
+            for reduce in ("sum", "mean", "max")
+        ),
+    ],
+)
+def test_in_one_graph_that_is_not_told_the_extent(function) -> None:
+    torch.compiler.reset()
+    src = torch.randn(2, 9, 5, requires_grad=True)
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+    for index in (INDEX[0], INDEX[0] + 1):
+        torch.testing.assert_close(compiled(src, index), function(src, index))
 
 
 @pytest.mark.parametrize("device", DEVICES)
