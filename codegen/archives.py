@@ -52,12 +52,13 @@ def folder(origin: str, sha256: str) -> Path:
     """
     kept = cache_folder() / "sources" / sha256
     if not kept.is_dir():
-        with _work(kept.parent) as work:
-            _unpack(_fetch(origin, sha256, work), work / "files", origin)
+        pin = _pin(origin, sha256)
+        with _work(kept.parent, pin) as work:
+            _unpack(_fetch(origin, sha256, work), work / "files", pin)
             with contextlib.suppress(FileExistsError, OSError):
                 (work / "files").rename(kept)  # whole; another process may have been first
         if not kept.is_dir():
-            raise ArchiveError(f"{origin}: cannot be kept in {kept}")
+            raise ArchiveError(f"{pin}: cannot be kept in {kept}")
     inside = list(kept.iterdir())
     return inside[0] if len(inside) == 1 and inside[0].is_dir() else kept
 
@@ -66,7 +67,8 @@ def find(origin: str, sha256: str, path: str) -> Path:
     """The path of a file or folder within an archive. Raises ArchiveError."""
     found = folder(origin, sha256) / path
     if not found.exists():
-        raise ArchiveError(f"{origin} has no {path}, which a spec's `build:` names")
+        pin = _pin(origin, sha256)
+        raise ArchiveError(f"{pin} has no {path}, which a spec's `build:` names")
     return found.resolve()
 
 
@@ -77,18 +79,23 @@ def lay(origin: str, sha256: str, into: Path) -> Path:
     for path in sorted(into.iterdir()):
         if _may_be(path.name, origin) and sha256_of(path) == sha256:
             return path
-    with _work(into) as work:
+    with _work(into, _pin(origin, sha256)) as work:
         fetched = _fetch(origin, sha256, work)
         return fetched.rename(into / fetched.name)
 
 
+def _pin(origin: str, sha256: str) -> str:
+    """What errors call an archive."""
+    return f"{origin} (sha256 {sha256})"
+
+
 @contextlib.contextmanager
-def _work(parent: Path) -> Iterator[Path]:
+def _work(parent: Path, pin: str) -> Iterator[Path]:
     try:
         parent.mkdir(parents=True, exist_ok=True)
         work = Path(tempfile.mkdtemp(dir=parent, prefix="."))
     except OSError as error:
-        raise ArchiveError(f"cannot write {parent}: {error.strerror}") from None
+        raise ArchiveError(f"{pin}: cannot write {parent}: {error.strerror}") from None
     try:
         yield work
     finally:
@@ -104,13 +111,16 @@ def _fetch(origin: str, sha256: str, work: Path) -> Path:
                 return Path(shutil.copyfile(path, work / path.name))
     print(f"fetching {origin}", file=sys.stderr)
     try:
-        path = _from_index(origin, work) if origin.startswith(_PYPI) else _from_url(origin, work)
+        if origin.startswith(_PYPI):
+            path = _from_index(origin, sha256, work)
+        else:
+            path = _from_url(origin, work)
     except Exception as error:  # what a server, a proxy or a broken index may bring about
         if isinstance(error, ArchiveError):
             raise
         reason = getattr(error, "reason", error)
         raise ArchiveError(
-            f"{origin} (sha256 {sha256}) cannot be fetched: {reason}. {_WITHOUT_NETWORK}"
+            f"{_pin(origin, sha256)} cannot be fetched: {reason}. {_WITHOUT_NETWORK}"
         ) from None
     _check(path, sha256, origin)
     return path
@@ -123,13 +133,13 @@ def _from_url(url: str, work: Path) -> Path:
     return path
 
 
-def _from_index(origin: str, work: Path) -> Path:
+def _from_index(origin: str, sha256: str, work: Path) -> Path:
     """The source distribution that the indexes have that pip is set to."""
     try:
         from unearth import PackageFinder
     except ImportError:
         raise ArchiveError(
-            f"{origin} is looked for on an index by unearth, which is not installed: "
+            f"{_pin(origin, sha256)} is looked for on an index by unearth, which is not installed: "
             'pip install "kernelmint[sources]" (an isolated build takes it from '
             f"build-system.requires), or run `kernelmint sources` before. {_WITHOUT_NETWORK}"
         ) from None
@@ -147,8 +157,8 @@ def _from_index(origin: str, work: Path) -> Path:
     best = finder.find_best_match(requirement, allow_yanked=True, allow_prereleases=True).best
     if best is None:
         raise ArchiveError(
-            f"there is no source distribution {requirement} on the indexes that pip is set to "
-            f"(`pip config list`). {_WITHOUT_NETWORK}"
+            f"{_pin(origin, sha256)}: there is no source distribution {requirement} on the indexes "
+            f"that pip is set to (`pip config list`). {_WITHOUT_NETWORK}"
         )
     path = work / str(best.link.filename)
     with finder.session.get_stream(best.link.normalized) as answer, path.open("wb") as file:
@@ -168,10 +178,10 @@ def _pip_settings() -> dict[str, list[str]]:
     return found
 
 
-def _unpack(archive: Path, into: Path, origin: str) -> None:
+def _unpack(archive: Path, into: Path, pin: str) -> None:
     """Files and folders within `into`, read-only: neither a path nor a link leads out of it."""
     if not hasattr(tarfile, "data_filter"):
-        raise ArchiveError("unpacking an archive needs Python 3.10.12, 3.11.4 or later")
+        raise ArchiveError(f"{pin}: unpacking it needs Python 3.10.12, 3.11.4 or later")
     try:
         if archive.name.endswith(".zip"):
             with zipfile.ZipFile(archive) as zipped:
@@ -180,7 +190,7 @@ def _unpack(archive: Path, into: Path, origin: str) -> None:
             with tarfile.open(archive) as packed:
                 packed.extractall(into, filter="data")
     except (OSError, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error) as error:
-        raise ArchiveError(f"{origin}: {archive.name} cannot be unpacked: {error}") from None
+        raise ArchiveError(f"{pin}: {archive.name} cannot be unpacked: {error}") from None
     for path in into.rglob("*"):
         if path.is_file() and not path.is_symlink():
             path.chmod(0o444)

@@ -83,13 +83,22 @@ def _compiler(*command: str) -> Compiler:
     # A driver says its version, and first the name that it was called by.
     said = re.sub(r"^\S+ (?=\()", "", ask((*command, "--version")).output)
     release = re.search(r"release \S+, V(\S+)", said)  # nvcc
-    version = release[1] if release else said.partition("\n")[0]
+    version = release[1] if release else called(said)
     # A script may call any other program, a driver calls these, and any may be replaced.
-    programs = [*command] if release else [*command, *_called(command)]
+    programs = [*command] if release else [*command, *_programs(command)]
     return Compiler(command, digest([said, contents(programs)]), version)
 
 
-def _called(command: tuple[str, ...]) -> list[str]:
+def called(said: str) -> str:
+    """A C++ compiler by what its --version says, as CMake calls it, and so pack.json of a wheel."""
+    if clang := re.search(r"clang version (\d[\d.]*)", said):
+        return f"Clang {clang[1]}"
+    if gnu := re.match(r"\(.*\) (\d[\d.]*).*\n.*Free Software Foundation", said):
+        return f"GNU {gnu[1]}"
+    return said.partition("\n")[0]
+
+
+def _programs(command: tuple[str, ...]) -> list[str]:
     """The programs that a C++ compiler runs."""
     names = ("cc1plus", "as", "ld")
     return [ask((*command, f"-print-prog-name={name}")).output.strip() for name in names]

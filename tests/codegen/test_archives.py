@@ -96,7 +96,7 @@ def test_a_file_by_its_address(tmp_path, cache, name):
     sha256 = archive(tmp_path / name, {"top/a.h": "", "top/b/c.h": "1"})
     url = (tmp_path / name).as_uri()
     assert archives.find(url, sha256, "b/c.h").read_text() == "1"
-    with pytest.raises(archives.ArchiveError, match=rf"{url} has no d, which"):
+    with pytest.raises(archives.ArchiveError, match=rf"{url} \(sha256 {sha256}\) has no d, which"):
         archives.find(url, sha256, "d")
 
 
@@ -126,14 +126,22 @@ def test_what_cannot_be_unpacked_or_leads_elsewhere(tmp_path, content):
         sha256 = hashlib.sha256(content).hexdigest()
     else:
         sha256 = archive(path, {"../../escaped": "x"})
-    with pytest.raises(archives.ArchiveError, match=r"v1\.tar\.gz cannot be unpacked"):
+    with pytest.raises(archives.ArchiveError, match=rf"{sha256}\): v1\.tar\.gz cannot be unpacked"):
         archives.folder(path.as_uri(), sha256)
     assert not list(tmp_path.rglob("escaped"))
 
 
 def test_the_index_has_no_such_release(index):
-    with pytest.raises(archives.ArchiveError, match=r"no source distribution Some\.Kernels==2"):
+    with pytest.raises(archives.ArchiveError, match=r"distribution Some\.Kernels==2") as caught:
         archives.folder("pypi:Some.Kernels==2.0", index)
+    assert index in str(caught.value)
+
+
+def test_the_cache_cannot_be_written(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("KERNELMINT_CACHE_DIR", str(tmp_path / "file"))
+    with pytest.raises(archives.ArchiveError, match=rf"{PYPI} \(sha256 {64 * '0'}\): cannot write"):
+        archives.folder(PYPI, 64 * "0")
 
 
 def test_sources_fetches_ahead(workspace, index, tmp_path):

@@ -77,6 +77,8 @@ def test_what_was_found_is_kept_and_can_be_required(tmp_path) -> None:
     rows = verified.read(specs / "cpu.verified.csv")
     assert {row.kernel_config: row.outcome for row in rows} == found
     assert len({row.code for row in rows}) == 3
+    (toolchain,) = {row.toolchain for row in rows}  # as a wheel's rows have it
+    assert re.fullmatch(r"(GNU|Clang) \d+\.\d+\.\d+", toolchain)
 
     assert asked_for(folder, RIGHT) == "found"
     assert asked_for(folder, WRONG).startswith(f"{WRONG} was found wrong on ")

@@ -14,6 +14,8 @@ from torch import Tensor
 
 import kernelmint
 
+__version__ = "1.7.0"  # of upstream's functions
+
 __all__ = ["causal_conv1d_fn", "causal_conv1d_update", "causal_conv1d_varlen_states"]
 
 

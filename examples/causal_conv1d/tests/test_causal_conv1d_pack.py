@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import itertools
 import subprocess
 import sys
 
+import causal_conv1d_pack
 import pytest
 import torch
 from causal_conv1d_pack import (
@@ -209,6 +211,10 @@ def test_what_a_layout_does_not_have_is_refused() -> None:
         causal_conv1d_fn(x, weight, bias, initial_states=states)
     with pytest.raises(NotImplementedError, match="silu"):
         causal_conv1d_fn(x, weight, bias, activation="relu")
+
+
+def test_the_version_is_that_of_the_functions() -> None:
+    assert causal_conv1d_pack.__version__ == importlib.metadata.version("causal-conv1d-pack")
 
 
 def test_an_import_takes_no_compiler() -> None:

@@ -18,6 +18,8 @@ from .flash_attn_interface import (
     flash_attn_with_kvcache,
 )
 
+__version__ = "2.8.3.post2"  # of upstream's functions
+
 __all__ = [
     "flash_attn_func",
     "flash_attn_kvpacked_func",

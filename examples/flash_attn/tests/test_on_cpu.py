@@ -15,6 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import flash_attn_pack
 import pytest
 import torch
 import yaml
@@ -430,6 +431,12 @@ def test_signatures_are_upstreams() -> None:
         assert list(parameters) == [a.arg for a in public[name].args.args], name
         defaults = [p.default for p in parameters.values() if p.default is not p.empty]
         assert defaults == [ast.literal_eval(d) for d in public[name].args.defaults], name
+
+
+def test_the_version_is_that_of_the_functions() -> None:
+    assert (
+        flash_attn_pack.__version__ == read("sm80.yaml")["build"]["archives"]["upstream"]["version"]
+    )
 
 
 def test_an_import_takes_no_compiler() -> None:
