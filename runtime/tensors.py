@@ -64,8 +64,13 @@ def _check_memory(name: str, tensor: torch.Tensor) -> None:
                 "fake tensor goes with its mode: call this inside it)"
             )
         return
-    if not tensor.data_ptr() and tensor.numel():  # jit.trace warns of what asks for numel()
+    if not tensor.data_ptr() and 0 not in _numbers(tensor.shape):
         raise InvalidArgument(f"{name}: got a tensor without memory, expected one with data")
+
+
+def is_jit_tracing() -> bool:
+    """Whether torch.jit.trace records: then extents are tensors, which are part of its graph."""
+    return not _is_dynamo_compiling() and _is_jit_tracing()
 
 
 def is_known(tensor: torch.Tensor) -> bool:
@@ -91,7 +96,9 @@ def is_batched(tensor: torch.Tensor) -> bool:
 def extents(name: str, tensor: Any, rank: int) -> tuple[Any, ...]:
     """The extents of what `check` accepts.
 
-    While torch.jit.trace makes tensors of extents, their values: a kernel is chosen by them.
+    While torch.jit.trace makes tensors of extents, their values: a kernel is chosen by them, any of
+    which serves all. What they say beside that would be so in the graph for ever: that is to come
+    from `tensor.shape`.
     """
     if type(tensor) is torch.Tensor and not (tensor.is_nested or tensor.is_meta):
         shape = tensor.shape
@@ -99,8 +106,13 @@ def extents(name: str, tensor: Any, rank: int) -> tuple[Any, ...]:
         if len(shape) == rank and (rank == 0 or type(shape[0]) is int):
             return shape
     check(name, tensor, rank)
+    return _numbers(tensor.shape)
+
+
+def _numbers(shape: torch.Size) -> tuple[Any, ...]:
+    """A shape's extents; while torch.jit.trace makes tensors of them, their values."""
     if not torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]  # PyTorch's
-        return tuple(tensor.shape)
+        return tuple(shape)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", torch.jit._trace.TracerWarning)
-        return tuple(int(extent) for extent in tensor.shape)
+        return tuple(int(extent) for extent in shape)

@@ -128,21 +128,30 @@ def sdpa(
         raise InvalidArgument(f"dropout_p: got {shown(dropout_p)}, expected 0: no kernel drops out")
     if is_causal is not True and is_causal is not False:
         raise unexpected("is_causal", is_causal, "a bool")
-    heads, queries = tensors.extents("query", query, 4)[1:3]
-    kv_heads, keys = tensors.extents("key", key, 4)[1:3]
+    heads, kv_heads = tensors.extents("query", query, 4)[1], tensors.extents("key", key, 4)[1]
     tensors.check("value", value, 4)
     if not enable_gqa and heads != kv_heads:
         raise InvalidArgument(
             f"key: got {kv_heads} heads, expected {heads} as in query; enable_gqa=True lets heads "
             "share keys"
         )
-    if not is_causal or queries == keys:
-        return _bhsd(query, key, value, is_causal, scale)
-    if queries < keys:  # the last keys are behind all queries
-        return _bhsd(query, key[:, :, :queries], value[:, :, :queries], True, scale)
-    # The queries behind the last key see all keys.
-    first = _bhsd(query[:, :, :keys], key, value, True, scale)
-    return torch.cat([first, _bhsd(query[:, :, keys:], key, value, False, scale)], 2)
+    return _top_left(query, key, value, is_causal, scale)
+
+
+def _top_left(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float | None
+) -> torch.Tensor:
+    """sdpa of [B, H, S, D]."""
+    queries, keys = tensors.extents("query", q, 4)[2], tensors.extents("key", k, 4)[2]
+    is_traced = tensors.is_jit_tracing()  # into a graph of any lengths, which does not branch
+    if not causal or (queries == keys and not is_traced):
+        return _bhsd(q, k, v, causal, scale)
+    # The last keys may be behind all queries; queries behind the last key see all keys.
+    queries, keys = q.shape[2], k.shape[2]
+    first = _bhsd(q[:, :, :keys], k[:, :, :queries], v[:, :, :queries], True, scale)
+    if not is_traced and queries < keys:
+        return first
+    return torch.cat([first, _bhsd(q[:, :, keys:], k, v, False, scale)], 2)
 
 
 def _bhsd(

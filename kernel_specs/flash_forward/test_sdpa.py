@@ -89,6 +89,19 @@ def test_it_compiles_with_dynamic_lengths_into_one_graph() -> None:
     assert sum("kernelmint." in str(node.target) for node in nodes) == 1
 
 
+@pytest.mark.parametrize("traced", [(70, 70), (40, 70), (70, 40)], ids=str)
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_traced_by_jit_it_serves_other_lengths(traced: tuple[int, int], is_causal: bool) -> None:
+    def call(*tensors: torch.Tensor) -> torch.Tensor:
+        return runtime.sdpa(*tensors, is_causal=is_causal)
+
+    recorded = torch.jit.trace(call, inputs(traced, 4, "cpu"), check_trace=False)
+    for lengths in ((90, 93), (93, 90), (50, 50)):
+        tensors = inputs(lengths, 4, "cpu")
+        expected = scaled_dot_product_attention(*tensors, is_causal=is_causal)
+        torch.testing.assert_close(recorded(*tensors), expected)
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("compiled", [False, True])
 def test_autocast_casts_as_pytorchs_does(device: str, compiled: bool) -> None:
