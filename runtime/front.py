@@ -143,7 +143,7 @@ class Front:
         permuted: bool,
     ) -> Any:
         """The call step by step, for what records or transforms it to see."""
-        if not _is_dynamo_compiling() and getattr(_thread, "explains", False):
+        if is_explaining():
             raise _ExplainedError(
                 self.explain(inputs, flags, permuted, scalars=scalars, requested=requested)
             )
@@ -344,7 +344,7 @@ def explain_call(
     choices.yaml, kernels, each with why it is taken or not. `str()` of it is for people.
 
     The function is called up to where it chooses a kernel, which is not called. What it does before
-    that, it does: `flash_attn_with_kvcache` writes the newest keys.
+    that, it does.
 
     Args:
         function: `kernelmint.decode`, or another that picks a kernel.
@@ -363,6 +363,11 @@ def explain_call(
         _thread.explains = False
     named = getattr(function, "__name__", repr(function))
     raise InvalidArgument(f"explain_call: {named} picks no kernel for these arguments")
+
+
+def is_explaining() -> bool:
+    """Whether this is within `explain_call`."""
+    return not _is_dynamo_compiling() and getattr(_thread, "explains", False)
 
 
 _values: dict[tuple[str, str, bool], tuple[Any, ...]] = {}

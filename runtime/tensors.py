@@ -73,6 +73,15 @@ def is_jit_tracing() -> bool:
     return not _is_dynamo_compiling() and _is_jit_tracing()
 
 
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a call computes at once: nothing records it, or transforms it."""
+    if _is_dynamo_compiling() or _is_jit_tracing() or torch._C._len_torch_dispatch_stack() > 0:
+        return False
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return False
+    return type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
+
+
 def is_known(tensor: torch.Tensor) -> bool:
     """Whether a tensor's values can be read: not while a graph is recorded that must serve others,
     nor within a transform."""
@@ -116,3 +125,23 @@ def _numbers(shape: torch.Size) -> tuple[Any, ...]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", torch.jit._trace.TracerWarning)
         return tuple(int(extent) for extent in shape)
+
+
+def expect(
+    name: str,
+    tensor: Any,
+    shape: tuple[Any, ...],
+    dtype: torch.dtype | None = None,
+    device: torch.device | None = None,
+) -> None:
+    """Raises InvalidArgument for what is not a tensor of this shape, dtype and device; None is
+    any."""
+    found = extents(name, tensor, len(shape))
+    for got, want in zip(found, shape, strict=True):
+        if want is not None and got != want:
+            wanted = ", ".join("any" if extent is None else str(extent) for extent in shape)
+            raise InvalidArgument(f"{name}: got shape {list(found)}, expected [{wanted}]")
+    if dtype is not None and tensor.dtype != dtype:
+        raise InvalidArgument(f"{name}: got dtype {tensor.dtype}, expected {dtype}")
+    if device is not None and tensor.device != device:
+        raise InvalidArgument(f"{name}: got a tensor on {tensor.device}, expected one on {device}")

@@ -81,8 +81,8 @@ def decode(
         q, k_cache, v_cache, s_aux = tensors.autocast(q, k_cache, v_cache, s_aux)
     left, right = _window(causal, window_size)
     if isinstance(alibi_slopes, torch.Tensor) and alibi_slopes.dim() == 1:
-        batch, _, heads, _ = tensors.extents("q", q, 4)
-        alibi_slopes = alibi_slopes.expand(batch, heads)
+        tensors.check("q", q, 4)
+        alibi_slopes = alibi_slopes.expand(q.shape[0], -1)
     return _chosen(
         (q, k_cache, v_cache, block_table, seqused_k, leftpad_k, s_aux, alibi_slopes),
         (softmax_scale, softcap, left, right, batch_invariant), (return_lse,), out,

@@ -9,7 +9,9 @@ import torch
 import runtime
 from runtime import tensors
 from runtime.errors import InvalidArgument, shown, unexpected
-from runtime.front import Front, values_of
+from runtime.front import Front, is_explaining, values_of
+
+from . import cache
 
 _FAMILY = "flash_prefill"
 _PAGES = 16  # keys that every target reads of a page at once
@@ -207,18 +209,23 @@ def flash_attn_with_kvcache(
     """Attention over a cache, which takes the newest keys and values first, as FlashAttention's
     function of this name.
 
+    Whatever is wrong is refused before the caches are written.
+
     Args:
         q: queries, [B, Sq, H, D].
         k_cache: keys, [caches, Sk, Hk, D], or pages, [pages, page size, Hk, D].
         v_cache: values, like k_cache; their head dimension may be another.
         k: the newest keys, [B, Sn, Hk, D]: written into the cache from `cache_seqlens` on.
         v: the newest values.
-        rotary_cos: cosines, [positions, half of what is rotated]: q and k are rotated by their
-            positions, q's from `cache_seqlens` on (all by that one if no mask is on).
+        rotary_cos: cosines, [positions, half of what is rotated], of as many positions as a cache
+            has keys: q and k are rotated by their positions, both from `cache_seqlens` on (all of q
+            by that one if no mask is on).
         rotary_sin: sines.
         cache_seqlens: how many keys there are in each cache before the newest, int32, [B], or one
             number; all that it holds if None.
-        cache_batch_idx: the cache of each batch entry, int32, [B].
+        cache_batch_idx: the cache of each batch entry, int32, [B]. On the CPU its values are
+            checked; on a GPU, where that would wait for the device, one that names no cache reads
+            other memory.
         cache_leftpad: how many keys at the front of each cache are padding, int32, [B].
         block_table: the pages of each batch entry, in order, int32, [B, most pages of one].
         rotary_interleaved: columns 2i and 2i + 1 are a pair; else i and i + half.
@@ -230,65 +237,34 @@ def flash_attn_with_kvcache(
     Returns:
         the output, [B, Sq, H, Dv]; or (output, lse), lse [B, H, Sq].
     """
-    batch, queries, _, _ = tensors.extents("q", q, 4)
-    _, size, _, _ = tensors.extents("k_cache", k_cache, 4)
     window = _window(causal, window_size)
-    if page_table is not None:
-        if block_table is not None:
-            raise InvalidArgument("page_table: got block_table, too, expected one of them")
-        block_table = page_table
-    if cache_batch_idx is not None:  # a cache is one page
-        if block_table is not None:
-            raise InvalidArgument(
-                "cache_batch_idx: got block_table, too, expected one of them: pages have no caches"
-            )
-        tensors.check("cache_batch_idx", cache_batch_idx, 1)
-        block_table = cache_batch_idx[:, None]
-    if isinstance(cache_seqlens, int):
-        cache_seqlens = torch.full((batch,), cache_seqlens, dtype=torch.int32, device=q.device)
-    if cache_seqlens is not None:
-        tensors.check("cache_seqlens", cache_seqlens, 1)
-    seqused_k = cache_seqlens
-    if (k is None) != (v is None):
-        wrong = "k" if k is None else "v"
-        raise InvalidArgument(f"{wrong}: got None, expected a tensor: keys come with their values")
-    if (rotary_cos is None) != (rotary_sin is None):
-        wrong = "rotary_cos" if rotary_cos is None else "rotary_sin"
-        raise InvalidArgument(
-            f"{wrong}: got None, expected a tensor: cosines come with their sines"
-        )
-    if k is not None and v is not None:
-        new = tensors.extents("k", k, 4)[1]
-        tensors.check("v", v, 4)
-        if cache_seqlens is None:
-            raise InvalidArgument(
-                "cache_seqlens: got None, expected how many keys there are: the newest come behind"
-            )
-        at = cache_seqlens.long()[:, None] + torch.arange(new, device=q.device)
+    batch = tensors.extents("q", q, 4)[0]
+    tables = {
+        "block_table": block_table, "page_table": page_table, "cache_batch_idx": cache_batch_idx,
+    }  # fmt: skip
+    table = cache.table_of(q, batch, k_cache, v_cache, tables)
+    others = {"cache_leftpad": cache_leftpad}
+    cache_seqlens = cache.lengths_of(q, batch, cache_seqlens, others)
+    rotary = {"rotary_cos": rotary_cos, "rotary_sin": rotary_sin}
+    cache.check_newest(k, v, k_cache, v_cache, table, cache_seqlens, rotary)
+    options: dict[str, Any] = {
+        "leftpad_k": cache_leftpad, "block_table": table, "s_aux": s_aux, "window": window,
+        "alibi_slopes": alibi_slopes, "softmax_scale": softmax_scale, "softcap": softcap,
+        "num_splits": num_splits, "with_lse": return_softmax_lse,
+    }  # fmt: skip
+    if k is not None and v is not None and cache_seqlens is not None:
+        if tensors.is_plain(q):  # else what is wrong is found while a graph is recorded
+            _attend(q, k_cache, v_cache, seqused_k=cache_seqlens, only_checks=True, **options)
+        steps = torch.arange(k.shape[1], device=q.device)
         if rotary_cos is not None and rotary_sin is not None:
-            turned = at if cache_leftpad is None else at - cache_leftpad[:, None]
-            k = _rotated(k, rotary_cos, rotary_sin, turned, rotary_interleaved)
-            first = turned[:, :1]
-            if window != (-1, -1):
-                first = first + torch.arange(queries, device=q.device)
-            q = _rotated(q, rotary_cos, rotary_sin, first, rotary_interleaved)
-        entry = torch.arange(batch, device=q.device)[:, None]
-        if block_table is not None:
-            entry = block_table.long().gather(1, at // size)
-            at = at % size
-        k_cache[entry, at] = k.to(k_cache.dtype)
-        v_cache[entry, at] = v.to(v_cache.dtype)
-        seqused_k = cache_seqlens + new
-    elif rotary_cos is not None:
-        raise InvalidArgument(
-            "rotary_cos: got a tensor without k, expected the newest keys, too: those of the cache "
-            "are rotated when they are written"
-        )
-    o, lse = _attend(
-        q, k_cache, v_cache, seqused_k=seqused_k, leftpad_k=cache_leftpad, block_table=block_table,
-        s_aux=s_aux, alibi_slopes=alibi_slopes, softmax_scale=softmax_scale, softcap=softcap,
-        window=window, num_splits=num_splits, with_lse=return_softmax_lse,
-    )  # fmt: skip
+            angles = (rotary_cos, rotary_sin, rotary_interleaved)
+            begins = cache_seqlens if cache_leftpad is None else cache_seqlens - cache_leftpad
+            begins = begins.long()[:, None]
+            k = cache.rotated(k, begins + steps, *angles)
+            q = cache.rotated_queries(q, begins, *angles, window != (-1, -1))
+        cache.write(k, v, k_cache, v_cache, cache_seqlens.long()[:, None] + steps, table)
+        cache_seqlens = cache_seqlens + k.shape[1]
+    o, lse = _attend(q, k_cache, v_cache, seqused_k=cache_seqlens, **options)
     return (o, lse) if return_softmax_lse else o
 
 
@@ -309,18 +285,22 @@ def _attend(
     s_aux: torch.Tensor | None = None,
     alibi_slopes: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
+    only_checks: bool = False,
     **scalars: Any,
 ) -> tuple[Any, Any]:
     """Output and log-sum-exp, None if it is not wanted, by the family that is made for the call.
 
     Few queries go to flash_decode, which spreads the keys of one head over the device and packs the
     queries that share them into 16 rows; equal lengths without anything else to flash_forward,
-    which has gradients; all others to flash_prefill."""
+    which has gradients; all others to flash_prefill. If `only_checks`, that family is called
+    without queries, which refuses what is wrong, and computes nothing."""
     _, queries, heads, head_dim = tensors.extents("q", q, 4)
-    _, _, kv_heads, value_dim = tensors.extents("v", v, 4)
+    _, size, kv_heads, value_dim = tensors.extents("v", v, 4)
     of_lengths = (cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k, block_table)
     packed = cu_seqlens_q is not None or cu_seqlens_k is not None or seqused_q is not None
     few = not packed and queries * heads <= _FEW_ROWS * kv_heads
+    if only_checks and not is_explaining():
+        q = q[:, :0]
     into: Any = out
     if out is not None and with_lse:
         into = (out, q.new_empty((q.shape[0], heads, queries), dtype=torch.float32))
@@ -336,15 +316,16 @@ def _attend(
     plain = plain and scalars["softcap"] == 0 and head_dim == value_dim
     if plain and head_dim in values_of("flash_forward", "d_head", q.is_cuda):
         found = runtime.attention(
-            q, k, v, causal=window[1] == 0, scale=scalars["softmax_scale"], return_lse=with_lse
-        )
+            q, k, v, causal=window[1] == 0, scale=scalars["softmax_scale"],
+            return_lse=with_lse,
+        )  # fmt: skip
         return found if with_lse else (found, None)
     if tensors.is_autocast():
         q, k, v, s_aux = tensors.autocast(q, k, v, s_aux)
     if isinstance(alibi_slopes, torch.Tensor) and alibi_slopes.dim() == 1:
         sequences = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
-        alibi_slopes = alibi_slopes.expand(sequences, heads)
-    front = _front if block_table is None or k.shape[1] % _PAGES == 0 else _any_pages
+        alibi_slopes = alibi_slopes.expand(sequences, -1)
+    front = _front if block_table is None or size % _PAGES == 0 else _any_pages
     found = front(
         (q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k, block_table, s_aux,
          alibi_slopes),
@@ -356,19 +337,6 @@ def _attend(
 def _asks_gradient(*given: torch.Tensor | None) -> bool:
     """Whether autograd asks for gradients, which flash_decode has none of."""
     return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in given)
-
-
-def _rotated(
-    x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, at: torch.Tensor, interleaved: bool
-) -> torch.Tensor:
-    """x, [B, S, heads, D], its first columns rotated in pairs by what is at `at`, [B, S or 1]."""
-    c, s = (t[at].float().unsqueeze(2) for t in (cos, sin))
-    columns = 2 * cos.shape[-1]
-    pair = -1 if interleaved else -2
-    pairs = (columns // 2, 2) if interleaved else (2, columns // 2)
-    a, b = x[..., :columns].float().reshape(*x.shape[:-1], *pairs).unbind(pair)
-    turned = torch.stack((a * c - b * s, a * s + b * c), pair).flatten(-2).to(x.dtype)
-    return torch.cat([turned, x[..., columns:]], -1)
 
 
 def _window(causal: bool, window_size: tuple[int | None, int | None]) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -239,7 +240,105 @@ def test_in_a_compiled_graph() -> None:
     assert torch.equal(caches, expected)
 
 
+def _newest(batch: int, new: int) -> tuple[Tensor, ...]:
+    """Queries, caches of 20 keys, as many new keys as queries, their values, and lengths."""
+    caches = random(batch, 20, 2, 64), random(batch, 20, 2, 64)
+    newest = random(batch, new, 2, 64), random(batch, new, 2, 64)
+    return random(batch, new, 4, 64), *caches, *newest, torch.full((batch,), 7, dtype=torch.int32)
+
+
+@pytest.mark.parametrize("traced", [(1, 1), (2, 1), (2, 4)], ids=str)
+@pytest.mark.parametrize("what", ["lengths", "slopes", "rotary"])
+def test_traced_by_jit_it_serves_other_batches_and_lengths(
+    traced: tuple[int, int], what: str
+) -> None:
+    angles = torch.rand(40, 8)
+    options = {
+        "slopes": {"alibi_slopes": torch.rand(4)},
+        "rotary": {"rotary_cos": angles.cos(), "rotary_sin": angles.sin()},
+    }.get(what, {})
+
+    def step(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tensor, v: Tensor, n: Tensor) -> Any:
+        o = runtime.flash_attn_with_kvcache(
+            q, k_cache, v_cache, k, v, cache_seqlens=n, causal=True, **options
+        )
+        return o, k_cache, v_cache
+
+    recorded = torch.jit.trace(step, _newest(*traced), check_trace=False)
+    for batch, new in ((2, 1), (3, 1), (2, 4), (3, 2)):
+        inputs = _newest(batch, new)
+        want = step(*(t.clone() for t in inputs))
+        for a, b in zip(recorded(*inputs), want, strict=True):
+            torch.testing.assert_close(a, b)
+
+
 CACHE = torch.zeros(2, 20, 2, 64)
+NEW = torch.ones(2, 1, 2, 64)
+COS = torch.rand(20, 16)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"k": NEW[:, :, :1]}, "k: got shape [2, 1, 1, 64], expected [2, any, 2, 64]"),
+        ({"k": NEW[..., :1]}, "k: got shape [2, 1, 2, 1], expected"),
+        ({"k": NEW[:1]}, "k: got shape [1, 1, 2, 64], expected"),
+        ({"k": NEW.expand(2, 3, 2, 64)}, "v: got shape [2, 1, 2, 64], expected [2, 3, 2, 64]"),
+        ({"k": NEW.clone().requires_grad_()}, "k: requires_grad is set"),
+        ({"k_cache": CACHE.clone().requires_grad_()}, "k_cache: requires_grad is set"),
+        ({"k_cache": CACHE.bfloat16()}, "k_cache: got dtype torch.bfloat16, expected"),
+        ({"v_cache": CACHE.bfloat16()}, "v_cache: got dtype torch.bfloat16, expected"),
+        ({"v_cache": CACHE[:, :9]}, "v_cache: got shape [2, 9, 2, 64], expected [2, 20, 2, any]"),
+        ({"v_cache": CACHE[:, :, :1].expand(2, 20, 2, 64)}, "v_cache: got a tensor with elements"),
+        ({"cache_seqlens": ints(9, 9).long()}, "cache_seqlens: got dtype torch.int64, expected"),
+        ({"cache_seqlens": ints(9)}, "cache_seqlens: got shape [1], expected [2]"),
+        ({"cache_seqlens": ints(9, 20)}, "cache_seqlens: got 20, expected from 0 to 19: the new"),
+        ({"cache_seqlens": 20}, "cache_seqlens: got 20, expected from 0 to 19: the new"),
+        ({"cache_seqlens": ints(-1, 3)}, "cache_seqlens: got -1, expected from 0 to 19: the new"),
+        ({"cache_leftpad": ints(0, 0).long()}, "cache_leftpad: got dtype torch.int64, expected"),
+        ({"cache_batch_idx": ints(0, 2)}, "cache_batch_idx: got 2, expected from 0 to 1: there"),
+        ({"cache_batch_idx": ints(0, -1)}, "cache_batch_idx: got -1, expected from 0 to 1: there"),
+        ({"cache_batch_idx": ints(0)}, "cache_batch_idx: got shape [1], expected [2]"),
+        ({"page_table": ints(0, 1)}, "page_table: got shape [2], expected a tensor of 2 dim"),
+        ({"rotary_cos": COS[:9], "rotary_sin": COS[:9]}, "rotary_cos: got 9 positions, expected 2"),
+        ({"rotary_cos": COS, "rotary_sin": COS[:, :1]}, "rotary_sin: got shape [20, 1], expected"),
+        (
+            {"rotary_cos": COS.repeat(1, 3), "rotary_sin": COS.repeat(1, 3)},
+            "rotary_cos: got 48 columns, expected at most 32",
+        ),
+        ({"alibi_slopes": torch.ones(3)}, "alibi_slopes: got shape [2, 3], expected"),
+        ({"s_aux": torch.ones(3)}, "s_aux: got shape [3], expected"),
+        ({"softcap": -1.0}, "requires softcap >= 0"),
+        ({"window_size": (-5, 0)}, "requires window_left >= -1"),
+        (
+            {"q": NEW.clone().requires_grad_(), "page_table": ints(0, 1).view(2, 1)},
+            "with block_table PyTorch",
+        ),
+    ],
+)
+@pytest.mark.parametrize("queries", [1, 40])
+def test_what_is_wrong_is_refused_before_a_cache_is_written(
+    arguments: dict[str, Any], message: str, queries: int
+) -> None:
+    usual: dict[str, Any] = {
+        "q": NEW, "k_cache": CACHE.clone(), "v_cache": CACHE.clone(), "k": NEW, "v": NEW,
+        "cache_seqlens": ints(9, 9),
+    }  # fmt: skip
+    given = usual | arguments
+    given["q"] = given["q"].repeat(1, queries, 1, 1)
+    with pytest.raises(runtime.InvalidArgument, match=re.escape(message)):
+        runtime.flash_attn_with_kvcache(**given)
+    assert not usual["k_cache"].any()
+    assert not usual["v_cache"].any()
+
+
+def test_to_explain_a_call_writes_nothing() -> None:
+    k_cache, v_cache = CACHE.clone(), CACHE.clone()
+    given = (NEW, k_cache, v_cache, NEW, NEW)
+    found = runtime.explain_call(runtime.flash_attn_with_kvcache, *given, cache_seqlens=9)
+    assert found.family == "flash_decode"
+    assert not k_cache.any()
+    assert not v_cache.any()
 
 
 @pytest.mark.parametrize(
