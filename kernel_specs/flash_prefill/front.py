@@ -218,11 +218,11 @@ def flash_attn_with_kvcache(
         k: the newest keys, [B, Sn, Hk, D]: written into the cache from `cache_seqlens` on.
         v: the newest values.
         rotary_cos: cosines, [positions, half of what is rotated], of as many positions as a cache
-            has keys: q and k are rotated by their positions, both from `cache_seqlens` on (all of q
-            by that one if no mask is on).
+            has keys: q and k are rotated by their positions, both from `cache_seqlens` on, whatever
+            `cache_leftpad` is (all of q by that one if no mask is on).
         rotary_sin: sines.
         cache_seqlens: how many keys there are in each cache before the newest, int32, [B], or one
-            number; all that it holds if None.
+            number; all that it holds if None. It counts padding.
         cache_batch_idx: the cache of each batch entry, int32, [B]. On the CPU its values are
             checked; on a GPU, where that would wait for the device, one that names no cache reads
             other memory.
@@ -258,8 +258,7 @@ def flash_attn_with_kvcache(
         steps = torch.arange(k.shape[1], device=q.device)
         if rotary_cos is not None and rotary_sin is not None:
             angles = (rotary_cos, rotary_sin, rotary_interleaved)
-            begins = cache_seqlens if cache_leftpad is None else cache_seqlens - cache_leftpad
-            begins = begins.long()[:, None]
+            begins = cache_seqlens.long()[:, None]
             k = cache.rotated(k, begins + steps, *angles)
             q = cache.rotated_queries(q, begins, *angles, window != (-1, -1))
         cache.write(k, v, k_cache, v_cache, cache_seqlens.long()[:, None] + steps, table)

@@ -196,10 +196,10 @@ def test_a_cache_takes_the_newest_keys(queries: int, where: str, interleaved: bo
         lines = [t[entries[b]] for t in before]
         if where == "pages":
             lines = [t[options["block_table"][b]].flatten(0, 1) for t in before]
-        turned = rotated(new_k[b], cos, sin, n - pad, interleaved)
+        turned = rotated(new_k[b], cos, sin, n, interleaved)  # as upstream, which counts padding
         lines[0] = torch.cat([lines[0][:n].double(), turned])[None, pad:]
         lines[1] = torch.cat([lines[1][:n], new_v[b]])[None, pad:]
-        own = rotated(q[b], cos, sin, n - pad, interleaved)[None]
+        own = rotated(q[b], cos, sin, n, interleaved)[None]
         close(o[b], reference(own, *lines, window_right=0)[0][0])
     changed = (k_cache != before[0]).any(-1).sum(), (v_cache != before[1]).any(-1).sum()
     assert [int(n) for n in changed] == [2 * 2 * queries] * 2
