@@ -14,6 +14,8 @@ _is_jit_tracing = torch._C._is_tracing
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 is_autocast = torch._C._is_any_autocast_enabled  # on any kind of device
 
+INTEGERS = (int, torch.SymInt)  # what an integer is while a graph is recorded, too
+
 
 def autocast(*given: Any) -> tuple[Any, ...]:
     """Tensors in autocast's dtype if it is on, as PyTorch's own operators of lower precision

@@ -95,7 +95,7 @@ def _window(causal: bool, window_size: tuple[int, int]) -> tuple[int, int]:
     if not (
         isinstance(window_size, (tuple, list))
         and len(window_size) == 2
-        and all(isinstance(keys, int) for keys in window_size)
+        and all(isinstance(keys, tensors.INTEGERS) for keys in window_size)
     ):
         raise InvalidArgument(
             f"window_size: got {shown(window_size)}, expected two integers: the keys before and "

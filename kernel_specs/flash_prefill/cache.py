@@ -52,7 +52,7 @@ def lengths_of(
 ) -> torch.Tensor | None:
     """`cache_seqlens` as a tensor, [B]. Raises InvalidArgument if it or another has not a number
     for each batch entry."""
-    if isinstance(cache_seqlens, int):
+    if isinstance(cache_seqlens, tensors.INTEGERS):
         cache_seqlens = torch.full((q.shape[0],), cache_seqlens, dtype=torch.int32, device=q.device)
     for name, numbers in {"cache_seqlens": cache_seqlens, **others}.items():
         if numbers is not None:

@@ -315,7 +315,7 @@ def _attend(
     plain = plain and scalars["softcap"] == 0 and head_dim == value_dim
     if plain and head_dim in values_of("flash_forward", "d_head", q.is_cuda):
         found = runtime.attention(
-            q, k, v, causal=window[1] == 0, scale=scalars["softmax_scale"],
+            q, k, v, causal=bool(window[1] == 0), scale=scalars["softmax_scale"],
             return_lse=with_lse,
         )  # fmt: skip
         return found if with_lse else (found, None)
@@ -343,7 +343,7 @@ def _window(causal: bool, window_size: tuple[int | None, int | None]) -> tuple[i
     if not (
         isinstance(window_size, (tuple, list))
         and len(window_size) == 2
-        and all(keys is None or isinstance(keys, int) for keys in window_size)
+        and all(keys is None or isinstance(keys, tensors.INTEGERS) for keys in window_size)
     ):
         raise InvalidArgument(
             f"window_size: got {shown(window_size)}, expected two integers: the keys before and "

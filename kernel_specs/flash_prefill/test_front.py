@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import runtime
 from tools.families import oracle
@@ -270,6 +271,46 @@ def test_traced_by_jit_it_serves_other_batches_and_lengths(
         want = step(*(t.clone() for t in inputs))
         for a, b in zip(recorded(*inputs), want, strict=True):
             torch.testing.assert_close(a, b)
+
+
+class OfLength(torch.nn.Module):
+    """A call with a number that is an extent."""
+
+    def __init__(self, call: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.call = call
+
+    def forward(self, q: Tensor, keys: Tensor) -> Tensor:
+        return self.call(q, keys, keys.shape[1] - 5)
+
+
+@pytest.mark.parametrize("how", ["export", "export strict", "make_fx"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda q, keys, n: runtime.flash_attn_with_kvcache(q, keys, keys, cache_seqlens=n),
+        lambda q, keys, n: runtime.flash_attn_with_kvcache(
+            q, keys.clone(), keys.clone(), q, q, cache_seqlens=n
+        ),
+        lambda q, keys, n: runtime.flash_attn_func(q, keys, keys, window_size=(n, 0)),
+        lambda q, keys, n: runtime.decode(q, keys, keys, window_size=(n, 0)),
+    ],
+    ids=["cache_seqlens", "newest", "window_size", "decode"],
+)
+def test_numbers_may_be_symbols(how: str, call: Callable[..., Tensor]) -> None:
+    """Those of a graph for many lengths."""
+    module = OfLength(call)
+    inputs = random(2, 1, 4, 64), random(2, 40, 4, 64)
+    if how == "make_fx":
+        recorded: Any = make_fx(module, tracing_mode="symbolic")(*inputs)
+    else:
+        shapes = (None, {1: torch.export.Dim("keys", min=10, max=4096)})
+        recorded = torch.export.export(
+            module, inputs, dynamic_shapes=shapes, strict=how == "export strict"
+        ).module()
+    for length in (40, 77, 200):
+        keys = random(2, length, 4, 64)
+        torch.testing.assert_close(recorded(inputs[0], keys), module(inputs[0], keys))
 
 
 CACHE = torch.zeros(2, 20, 2, 64)
