@@ -17,6 +17,16 @@ from runtime.errors import InvalidArgument
 Named = Mapping[str, torch.Tensor | None]
 
 
+def batch_of(q: torch.Tensor, cu_seqlens_q: torch.Tensor | None) -> Any:
+    """How many sequences there are, of queries [B, Sq, H, D], or [total, H, D] and where they
+    begin."""
+    if cu_seqlens_q is None:
+        return tensors.extents("q", q, 4)[0]
+    tensors.check("q", q, 3)
+    tensors.expect("cu_seqlens_q", cu_seqlens_q, (None,), torch.int32, q.device)
+    return tensors.extents("cu_seqlens_q", cu_seqlens_q, 1)[0] - 1
+
+
 def table_of(
     q: torch.Tensor, batch: Any, k_cache: torch.Tensor, v_cache: torch.Tensor, tables: Named
 ) -> torch.Tensor | None:
@@ -47,13 +57,15 @@ def table_of(
 def lengths_of(
     q: torch.Tensor,
     batch: Any,
+    cu_seqlens_q: torch.Tensor | None,
     cache_seqlens: int | torch.Tensor | None,
     others: Named,
 ) -> torch.Tensor | None:
     """`cache_seqlens` as a tensor, [B]. Raises InvalidArgument if it or another has not a number
     for each batch entry."""
     if isinstance(cache_seqlens, tensors.INTEGERS):
-        cache_seqlens = torch.full((q.shape[0],), cache_seqlens, dtype=torch.int32, device=q.device)
+        entries = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
+        cache_seqlens = torch.full((entries,), cache_seqlens, dtype=torch.int32, device=q.device)
     for name, numbers in {"cache_seqlens": cache_seqlens, **others}.items():
         if numbers is not None:
             tensors.expect(name, numbers, (batch,), torch.int32, q.device)
@@ -119,12 +131,21 @@ def rotated_queries(
     cos: torch.Tensor,
     sin: torch.Tensor,
     interleaved: bool,
+    cu_seqlens_q: torch.Tensor | None,
     follow: bool,
 ) -> torch.Tensor:
-    """q, [B, Sq, H, D], rotated from the positions `begins` on, [B, 1], or, if later queries do not
-    `follow`, by these alone."""
-    steps = torch.arange(q.shape[1], device=q.device)
-    return rotated(q, begins + steps if follow else begins, cos, sin, interleaved)
+    """q, [B, Sq, H, D] or [total, H, D], rotated from the positions `begins` on, [B, 1], or, if
+    later queries do not `follow`, by these alone."""
+    if cu_seqlens_q is None:
+        steps = torch.arange(q.shape[1], device=q.device)
+        return rotated(q, begins + steps if follow else begins, cos, sin, interleaved)
+    rows = torch.arange(q.shape[0], dtype=torch.int32, device=q.device)
+    entry = torch.bucketize(rows, cu_seqlens_q[1:-1], right=True)
+    at = begins[entry, 0]
+    if follow:  # rows behind the last sequence are nobody's: any position does
+        steps = rows - cu_seqlens_q[entry]
+        at = at + steps.masked_fill(rows >= cu_seqlens_q[-1], 0)
+    return rotated(q[None], at[None], cos, sin, interleaved)[0]
 
 
 def write(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -53,6 +54,13 @@ def flash_attn_func(
     leftpad_k: torch.Tensor | None = None,
     s_aux: torch.Tensor | None = None,
     num_splits: int = 0,
+    qv: None = None,
+    q_descale: None = None,
+    k_descale: None = None,
+    v_descale: None = None,
+    attention_chunk: int = 0,
+    pack_gqa: bool | None = None,
+    sm_margin: int = 0,
 ) -> Any:
     """Attention of a batch of sequences, as FlashAttention's function of this name.
 
@@ -80,6 +88,9 @@ def flash_attn_func(
         s_aux: a learned logit for each head, a score without a value, [H], of q's dtype.
         num_splits: 1 makes a row's result depend on its own sequence alone, bit for bit. Into how
             many parts keys are split is decided on the device, whatever else this says.
+        qv, q_descale, k_descale, v_descale: None; FlashAttention-3's, which no kernel takes.
+        attention_chunk: 0; FlashAttention-3's, too.
+        pack_gqa, sm_margin: hints to FlashAttention-3's kernels; results are the same.
 
     Returns:
         the output, [B, Sq, H, Dv], of q's dtype; or (output, lse, None), lse float32, [B, H, Sq],
@@ -89,7 +100,10 @@ def flash_attn_func(
         KernelNotFound: no kernel suits; the message says for each candidate why.
         InvalidArgument: an argument is wrong, or asks for what no kernel does.
     """
-    _refuse(dropout_p, deterministic)
+    _refuse(
+        dropout_p, deterministic, qv=qv, q_descale=q_descale, k_descale=k_descale,
+        v_descale=v_descale, attention_chunk=attention_chunk or None,
+    )  # fmt: skip
     o, lse = _attend(
         q, k, v, seqused_q=seqused_q, seqused_k=seqused_k, leftpad_k=leftpad_k, s_aux=s_aux,
         alibi_slopes=alibi_slopes, softmax_scale=softmax_scale, softcap=softcap,
@@ -122,6 +136,13 @@ def flash_attn_varlen_func(
     s_aux: torch.Tensor | None = None,
     num_splits: int = 0,
     out: torch.Tensor | None = None,
+    qv: None = None,
+    q_descale: None = None,
+    k_descale: None = None,
+    v_descale: None = None,
+    attention_chunk: int = 0,
+    pack_gqa: bool | None = None,
+    sm_margin: int = 0,
 ) -> Any:
     """Attention of packed sequences of any lengths, as FlashAttention's function of this name.
 
@@ -148,9 +169,10 @@ def flash_attn_varlen_func(
     Returns:
         the output, [total, H, Dv]; or (output, lse, None), lse [H, total].
     """
-    _refuse(dropout_p, deterministic)
-    total = tensors.extents("q", q, 3)[0]
-    (ends,) = tensors.extents("cu_seqlens_q", cu_seqlens_q, 1)
+    _refuse(
+        dropout_p, deterministic, qv=qv, q_descale=q_descale, k_descale=k_descale,
+        v_descale=v_descale, attention_chunk=attention_chunk or None,
+    )  # fmt: skip
     if block_table is None:
         tensors.check("k", k, 3)
         tensors.check("v", v, 3)
@@ -163,22 +185,12 @@ def flash_attn_varlen_func(
     elif cu_seqlens_k is not None:
         seqused_k = cu_seqlens_k.diff() if seqused_k is None else seqused_k
         cu_seqlens_k = None
-    options: dict[str, Any] = {
-        "cu_seqlens_k": cu_seqlens_k, "seqused_k": seqused_k, "leftpad_k": leftpad_k,
-        "block_table": block_table, "s_aux": s_aux, "alibi_slopes": alibi_slopes,
-        "softmax_scale": softmax_scale, "softcap": softcap, "num_splits": num_splits,
-        "window": _window(causal, window_size), "with_lse": return_attn_probs,
-    }  # fmt: skip
-    if max_seqlen_q == 1 and total == ends - 1 and block_table is not None and seqused_q is None:
-        given = None if out is None else out[:, None]
-        o, lse = _attend(q[:, None], k, v, out=given, **options)  # one query each
-        o, lse = o[:, 0], None if lse is None else lse[:, :, 0].T
-    else:
-        given = None if out is None else out[None]
-        o, lse = _attend(
-            q[None], k, v, cu_seqlens_q=cu_seqlens_q, seqused_q=seqused_q, out=given, **options
-        )  # fmt: skip
-        o, lse = o[0], None if lse is None else lse[0]
+    o, lse = _packed(
+        cu_seqlens_q, max_seqlen_q, q, k, v, seqused_q=seqused_q, cu_seqlens_k=cu_seqlens_k,
+        seqused_k=seqused_k, leftpad_k=leftpad_k, block_table=block_table, s_aux=s_aux,
+        alibi_slopes=alibi_slopes, softmax_scale=softmax_scale, softcap=softcap, out=out,
+        window=_window(causal, window_size), num_splits=num_splits, with_lse=return_attn_probs,
+    )  # fmt: skip
     return (o, lse, None) if return_attn_probs else o
 
 
@@ -205,6 +217,18 @@ def flash_attn_with_kvcache(
     *,
     s_aux: torch.Tensor | None = None,
     page_table: torch.Tensor | None = None,
+    cu_seqlens_q: torch.Tensor | None = None,
+    max_seqlen_q: int | None = None,
+    rotary_seqlens: torch.Tensor | None = None,
+    qv: None = None,
+    q_descale: None = None,
+    k_descale: None = None,
+    v_descale: None = None,
+    cu_seqlens_k_new: None = None,
+    scheduler_metadata: None = None,
+    attention_chunk: int = 0,
+    pack_gqa: bool | None = None,
+    sm_margin: int = 0,
 ) -> Any:
     """Attention over a cache, which takes the newest keys and values first, as FlashAttention's
     function of this name.
@@ -212,7 +236,7 @@ def flash_attn_with_kvcache(
     Whatever is wrong is refused before the caches are written.
 
     Args:
-        q: queries, [B, Sq, H, D].
+        q: queries, [B, Sq, H, D], or with cu_seqlens_q [total, H, D].
         k_cache: keys, [caches, Sk, Hk, D], or pages, [pages, page size, Hk, D].
         v_cache: values, like k_cache; their head dimension may be another.
         k: the newest keys, [B, Sn, Hk, D]: written into the cache from `cache_seqlens` on.
@@ -231,20 +255,31 @@ def flash_attn_with_kvcache(
         rotary_interleaved: columns 2i and 2i + 1 are a pair; else i and i + half.
         return_softmax_lse: also return the log-sum-exp.
         page_table: FlashAttention-3's name of block_table.
+        cu_seqlens_q: where each sequence's queries begin in q, from 0 on, and where the last one's
+            end, int32, [B + 1]: numbers of queries may differ.
+        max_seqlen_q: as `flash_attn_varlen_func`'s.
+        rotary_seqlens: where rotated positions begin, in the place of `cache_seqlens`, int32, [B].
+        cu_seqlens_k_new, scheduler_metadata: None; FlashAttention-3's, which no kernel takes.
 
     The other arguments, and what is raised: as `flash_attn_func`'s.
 
     Returns:
-        the output, [B, Sq, H, Dv]; or (output, lse), lse [B, H, Sq].
+        the output, [B, Sq, H, Dv] or [total, H, Dv]; or (output, lse), lse [B, H, Sq] or
+        [H, total].
     """
+    _refuse(
+        qv=qv, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale,
+        cu_seqlens_k_new=cu_seqlens_k_new, scheduler_metadata=scheduler_metadata,
+        attention_chunk=attention_chunk or None,
+    )  # fmt: skip
     window = _window(causal, window_size)
-    batch = tensors.extents("q", q, 4)[0]
+    batch = cache.batch_of(q, cu_seqlens_q)
     tables = {
         "block_table": block_table, "page_table": page_table, "cache_batch_idx": cache_batch_idx,
     }  # fmt: skip
     table = cache.table_of(q, batch, k_cache, v_cache, tables)
-    others = {"cache_leftpad": cache_leftpad}
-    cache_seqlens = cache.lengths_of(q, batch, cache_seqlens, others)
+    others = {"cache_leftpad": cache_leftpad, "rotary_seqlens": rotary_seqlens}
+    cache_seqlens = cache.lengths_of(q, batch, cu_seqlens_q, cache_seqlens, others)
     rotary = {"rotary_cos": rotary_cos, "rotary_sin": rotary_sin}
     cache.check_newest(k, v, k_cache, v_cache, table, cache_seqlens, rotary)
     options: dict[str, Any] = {
@@ -252,19 +287,51 @@ def flash_attn_with_kvcache(
         "alibi_slopes": alibi_slopes, "softmax_scale": softmax_scale, "softcap": softcap,
         "num_splits": num_splits, "with_lse": return_softmax_lse,
     }  # fmt: skip
+    attend: Any = _attend
+    if cu_seqlens_q is not None:
+        attend = functools.partial(_packed, cu_seqlens_q, max_seqlen_q)
     if k is not None and v is not None and cache_seqlens is not None:
         if tensors.is_plain(q):  # else what is wrong is found while a graph is recorded
-            _attend(q, k_cache, v_cache, seqused_k=cache_seqlens, only_checks=True, **options)
+            attend(q, k_cache, v_cache, seqused_k=cache_seqlens, only_checks=True, **options)
         steps = torch.arange(k.shape[1], device=q.device)
         if rotary_cos is not None and rotary_sin is not None:
             angles = (rotary_cos, rotary_sin, rotary_interleaved)
-            begins = cache_seqlens.long()[:, None]
+            begins = cache_seqlens if rotary_seqlens is None else rotary_seqlens
+            begins = begins.long()[:, None]
             k = cache.rotated(k, begins + steps, *angles)
-            q = cache.rotated_queries(q, begins, *angles, window != (-1, -1))
+            q = cache.rotated_queries(q, begins, *angles, cu_seqlens_q, window != (-1, -1))
         cache.write(k, v, k_cache, v_cache, cache_seqlens.long()[:, None] + steps, table)
         cache_seqlens = cache_seqlens + k.shape[1]
-    o, lse = _attend(q, k_cache, v_cache, seqused_k=cache_seqlens, **options)
+    o, lse = attend(q, k_cache, v_cache, seqused_k=cache_seqlens, **options)
     return (o, lse) if return_softmax_lse else o
+
+
+def _packed(
+    cu_seqlens_q: torch.Tensor,
+    max_seqlen_q: int | None,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    seqused_q: torch.Tensor | None = None,
+    cu_seqlens_k: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,
+    **options: Any,
+) -> tuple[Any, Any]:
+    """What `_attend` gives, of packed queries [total, H, D]: o [total, H, Dv], lse [H, total]."""
+    total = tensors.extents("q", q, 3)[0]
+    (ends,) = tensors.extents("cu_seqlens_q", cu_seqlens_q, 1)
+    is_decoding = max_seqlen_q == 1 and total == ends - 1
+    if is_decoding and cu_seqlens_k is None and seqused_q is None:  # one query each
+        given = None if out is None else out[:, None]
+        o, lse = _attend(q[:, None], k, v, out=given, **options)
+        return o[:, 0], None if lse is None else lse[:, :, 0].T
+    given = None if out is None else out[None]
+    o, lse = _attend(
+        q[None], k, v, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, seqused_q=seqused_q,
+        out=given, **options,
+    )  # fmt: skip
+    return o[0], None if lse is None else lse[0]
 
 
 def _attend(
@@ -355,7 +422,18 @@ def _window(causal: bool, window_size: tuple[int | None, int | None]) -> tuple[i
     return left, 0 if causal else right
 
 
-def _refuse(dropout_p: float, deterministic: bool) -> None:
+_DESCALE = "no kernel takes eight-bit floats, which it is for"
+# What FlashAttention-3 takes, and why no kernel does.
+_UNSERVED = {
+    "qv": "no kernel adds products of queries and values to scores",
+    **dict.fromkeys(("q_descale", "k_descale", "v_descale"), _DESCALE),
+    "attention_chunk": "no kernel attends within chunks; window_size is of a sliding window",
+    "cu_seqlens_k_new": "the newest keys are [B, Sn, Hk, D], as many of each sequence",
+    "scheduler_metadata": "it is for FlashAttention-3's kernels; these plan on the device",
+}
+
+
+def _refuse(dropout_p: float = 0.0, deterministic: bool = False, **others: object) -> None:
     if dropout_p != 0:
         raise InvalidArgument(f"dropout_p: got {shown(dropout_p)}, expected 0: no kernel drops out")
     if deterministic:
@@ -363,3 +441,7 @@ def _refuse(dropout_p: float, deterministic: bool) -> None:
             "deterministic: got True, expected False: no backward is; results of the forward "
             "repeat bit for bit"
         )
+    for name, value in others.items():
+        if value is not None:
+            got = "a tensor" if isinstance(value, torch.Tensor) else shown(value)
+            raise InvalidArgument(f"{name}: got {got}, expected None: {_UNSERVED[name]}")

@@ -382,6 +382,87 @@ def test_to_explain_a_call_writes_nothing() -> None:
     assert not v_cache.any()
 
 
+@everywhere
+@pytest.mark.parametrize("windowed", [False, True])
+@pytest.mark.parametrize("cache", ["caches", "pages"])
+def test_queries_packed_over_a_cache(cache: str, windowed: bool) -> None:
+    """As FlashAttention-3's: sequences of any numbers of queries, rotated, too."""
+    angles = torch.rand(64, 12)
+    cos, sin = angles.cos(), angles.sin()
+    k_cache, v_cache = random(3, 64, 2, 64), random(3, 64, 2, 64)
+    options: dict[str, Any] = {}
+    if cache == "pages":
+        options["page_table"] = ints(*range(12)).view(3, 4)
+        k_cache, v_cache = (t.reshape(12, 16, 2, 64) for t in (k_cache, v_cache))
+    new_k, new_v = random(3, 2, 2, 64), random(3, 2, 2, 64)
+    lengths, begins, places = [30, 7, 0], [33, 7, 5], [0, 20, 20, 22]
+    q = random(25, 4, 64)  # three are of no sequence
+    lines = [t.clone().reshape(3, 64, 2, 64) for t in (k_cache, v_cache)]
+    o, lse = runtime.flash_attn_with_kvcache(
+        q, k_cache, v_cache, new_k, new_v, cos, sin, ints(*lengths), causal=windowed,
+        rotary_seqlens=ints(*begins), cu_seqlens_q=ints(*places), max_seqlen_q=20,
+        return_softmax_lse=True, **options,
+    )  # fmt: skip
+    assert lse.shape == (4, 25)
+    for b, (n, begin, first) in enumerate(zip(lengths, begins, places, strict=False)):
+        own = q[first : places[b + 1]]
+        turn = cos[begin:], sin[begin:]
+        if not windowed:
+            turn = cos[begin : begin + 1].expand(40, -1), sin[begin : begin + 1].expand(40, -1)
+        own = rotated(own, *turn, 0, True)[None]
+        key = torch.cat([lines[0][b, :n].double(), rotated(new_k[b], cos, sin, begin, True)])
+        value = torch.cat([lines[1][b, :n], new_v[b]])
+        want, want_lse = reference(own, key[None], value[None], window_right=0 if windowed else -1)
+        close(o[first : places[b + 1]], want[0])
+        bound = 2.0 ** (-5 if on_gpu() else -18)  # rotated tensors are rounded on a GPU
+        found = lse[:, first : places[b + 1]].double()
+        torch.testing.assert_close(found, want_lse[0], rtol=bound, atol=bound)
+    assert not o[22:].any()
+
+
+@everywhere
+def test_a_query_each_packed_over_a_cache() -> None:
+    q, k_cache, v_cache = random(3, 4, 64), random(3, 20, 2, 64), random(3, 20, 2, 64)
+    options = {"cache_seqlens": ints(3, 0, 20), "causal": True, "return_softmax_lse": True}
+    o, lse = runtime.flash_attn_with_kvcache(
+        q, k_cache, v_cache, cu_seqlens_q=ints(0, 1, 2, 3), max_seqlen_q=1, **options
+    )
+    want, want_lse = runtime.flash_attn_with_kvcache(q[:, None], k_cache, v_cache, **options)
+    assert torch.equal(o, want[:, 0])
+    assert torch.equal(lse, want_lse[:, :, 0].T)
+
+
+# Of FlashAttention-3's arguments those that upstream's callers leave as they are, or may.
+NEUTRAL = {
+    **dict.fromkeys(("qv", "q_descale", "k_descale", "v_descale", "pack_gqa")),
+    "attention_chunk": 0, "sm_margin": 0, "num_splits": 1,
+}  # fmt: skip
+OF_CACHES = ("scheduler_metadata", "cu_seqlens_k_new", "cu_seqlens_q", "rotary_seqlens")
+
+
+@pytest.mark.parametrize("name", UPSTREAM)
+def test_flash_attention_3s_arguments_are_taken_as_far_as_they_change_nothing(name: str) -> None:
+    tensor = torch.randn(2, 40, 2, 64)
+    given: tuple[Any, ...] = (tensor, tensor, tensor)
+    neutral: dict[str, Any] = dict(NEUTRAL)
+    if name == "flash_attn_varlen_func":
+        given = (*(t.flatten(0, 1) for t in given), ints(0, 40, 80), ints(0, 40, 80), 40, 40)
+    elif name == "flash_attn_with_kvcache":
+        neutral |= {**dict.fromkeys(OF_CACHES), "max_seqlen_q": None}
+    function = getattr(runtime, name)
+    assert torch.equal(function(*given, **neutral), function(*given))
+    hints = {**neutral, "pack_gqa": True, "sm_margin": 8}
+    assert torch.equal(function(*given, **hints), function(*given))
+    refused = dict.fromkeys(("qv", "q_descale", "k_descale", "v_descale"), tensor)
+    for argument, value in {**refused, "attention_chunk": 7}.items():
+        with pytest.raises(runtime.InvalidArgument, match=f"{argument}: got .*, expected"):
+            function(*given, **{argument: value})
+    if name == "flash_attn_with_kvcache":
+        for argument in OF_CACHES[:2]:
+            with pytest.raises(runtime.InvalidArgument, match=f"{argument}: got .*, expected"):
+                function(*given, **{argument: tensor})
+
+
 @pytest.mark.parametrize(
     ("name", "arguments", "message"),
     [
