@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
+import runtime
 from runtime import choice, finding, tensors
 from runtime.errors import InvalidArgument, shown, unexpected
 from runtime.front import Front
@@ -99,12 +100,16 @@ def sdpa(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """torch.nn.functional.scaled_dot_product_attention by a kernel of flash_forward.
+    """torch.nn.functional.scaled_dot_product_attention by a kernel of flash_forward, or, if values
+    have a head dimension of their own, by one that `flash_attn_func` takes.
+
+    What comes before Sq and Sk may be of any number of dimensions, and is broadcast: heads, too,
+    but with enable_gqa. Only of more than four dimensions what is broadcast may be copied.
 
     Args:
         query: [B, H, Sq, D].
         key: [B, Hk, Sk, D].
-        value: [B, Hk, Sk, D].
+        value: [B, Hk, Sk, Dv].
         attn_mask: None; no kernel takes a mask.
         dropout_p: 0; no kernel drops out.
         is_causal: query i sees keys 0 to i: aligned top-left, as PyTorch does it, where
@@ -113,7 +118,7 @@ def sdpa(
         enable_gqa: whether Hk may be less than H, which it divides.
 
     Returns:
-        the output, [B, H, Sq, D].
+        the output, [B, H, Sq, Dv].
 
     Raises:
         KernelNotFound: no kernel suits; the message says for each candidate why.
@@ -128,30 +133,90 @@ def sdpa(
         raise InvalidArgument(f"dropout_p: got {shown(dropout_p)}, expected 0: no kernel drops out")
     if is_causal is not True and is_causal is not False:
         raise unexpected("is_causal", is_causal, "a bool")
-    heads, kv_heads = tensors.extents("query", query, 4)[1], tensors.extents("key", key, 4)[1]
-    tensors.check("value", value, 4)
-    if not enable_gqa and heads != kv_heads:
+    of_q, of_k, of_v = _shapes(query, key, value, enable_gqa)
+    attend = _bhsd if of_q[-1] == of_v[-1] else _of_wide_values
+    own = 3 if enable_gqa else 2
+    if len(of_q) == 4 and of_q[:-own] == of_k[:-own] == of_v[:-own]:
+        return _top_left(attend, query, key, value, is_causal, scale)
+    q, k, v = _broadcast((query, key, value), own)
+    rank = q.dim()
+    if rank > 4:
+        batches = q.shape[:-3]
+        q, k, v = (t.flatten(0, rank - 4) for t in (q, k, v))
+        o = _top_left(attend, q, k, v, is_causal, scale)
+        return o.reshape(*batches, *o.shape[1:])
+    q, k, v = (t[(None,) * (4 - rank)] for t in (q, k, v))
+    return _top_left(attend, q, k, v, is_causal, scale)[(0,) * (4 - rank)]
+
+
+def _shapes(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, enable_gqa: bool
+) -> list[tuple[Any, ...]]:
+    """Those of sdpa's inputs. Raises InvalidArgument for what does not suit the others."""
+    shapes = []
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        rank = tensor.dim() if isinstance(tensor, torch.Tensor) else 4
+        shapes.append(tensors.extents(name, tensor, rank))
+        if rank < 2:
+            raise InvalidArgument(f"{name}: got shape {list(shapes[-1])}, expected [..., S, D]")
+        if tensor.dtype != query.dtype and not tensors.is_autocast():
+            raise InvalidArgument(
+                f"{name}: got dtype {tensor.dtype}, expected {query.dtype} as query"
+            )
+    of_q, of_k, of_v = shapes
+    if of_q[-1] != of_k[-1]:
+        raise _unlike("key", of_k, f"{of_q[-1]} columns as in query")
+    if of_v[-2] != of_k[-2]:
+        raise _unlike("value", of_v, f"{of_k[-2]} rows, one for each of key")
+    if enable_gqa and of_v[-3:-2] != of_k[-3:-2]:
+        raise _unlike("value", of_v, "as many heads as in key")
+    if not enable_gqa and len(of_q) > 2 and len(of_k) > 2:
+        heads, kv_heads = of_q[-3], of_k[-3]
+        if heads != kv_heads and heads != 1 and kv_heads != 1:
+            raise InvalidArgument(
+                f"key: got {kv_heads} heads, expected {heads} as in query; enable_gqa=True lets "
+                "heads share keys"
+            )
+    return shapes
+
+
+def _unlike(name: str, shape: tuple[Any, ...], expected: str) -> InvalidArgument:
+    return InvalidArgument(f"{name}: got shape {list(shape)}, expected {expected}")
+
+
+def _broadcast(given: tuple[torch.Tensor, ...], own: int) -> list[torch.Tensor]:
+    """q, k and v, expanded in all dimensions but the last `own`."""
+    shapes = [tensor.shape[:-own] for tensor in given]
+    try:
+        common = torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]  # PyTorch's
+    except RuntimeError:
+        got = " and ".join(str(list(tensor.shape)) for tensor in given)
         raise InvalidArgument(
-            f"key: got {kv_heads} heads, expected {heads} as in query; enable_gqa=True lets heads "
-            "share keys"
-        )
-    return _top_left(query, key, value, is_causal, scale)
+            f"query, key, value: got shapes {got}, expected batches that can be broadcast"
+        ) from None
+    return [tensor.expand(*common, *tensor.shape[-own:]) for tensor in given]
 
 
 def _top_left(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float | None
+    attend: Callable[..., torch.Tensor],
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    causal: bool,
+    scale: float | None,
 ) -> torch.Tensor:
-    """sdpa of [B, H, S, D]."""
-    queries, keys = tensors.extents("query", q, 4)[2], tensors.extents("key", k, 4)[2]
-    is_traced = tensors.is_jit_tracing()  # into a graph of any lengths, which does not branch
-    if not causal or (queries == keys and not is_traced):
-        return _bhsd(q, k, v, causal, scale)
-    # The last keys may be behind all queries; queries behind the last key see all keys.
+    """sdpa of [B, H, S, D], by what aligns bottom-right."""
+    if not causal:
+        return attend(q, k, v, False, scale)
     queries, keys = q.shape[2], k.shape[2]
-    first = _bhsd(q[:, :, :keys], k[:, :, :queries], v[:, :, :queries], True, scale)
+    is_traced = tensors.is_jit_tracing()  # into a graph of any lengths, which does not branch
+    if not is_traced and queries == keys:
+        return attend(q, k, v, True, scale)
+    # The last keys may be behind all queries; queries behind the last key see all keys.
+    first = attend(q[:, :, :keys], k[:, :, :queries], v[:, :, :queries], True, scale)
     if not is_traced and queries < keys:
         return first
-    return torch.cat([first, _bhsd(q[:, :, keys:], k, v, False, scale)], 2)
+    return torch.cat([first, attend(q[:, :, keys:], k, v, False, scale)], 2)
 
 
 def _bhsd(
@@ -159,6 +224,15 @@ def _bhsd(
 ) -> torch.Tensor:
     o: torch.Tensor = attention(q, k, v, causal=causal, scale=scale, layout="bhsd")
     return o
+
+
+def _of_wide_values(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float | None
+) -> torch.Tensor:
+    """The same of values whose head dimension is not q's."""
+    q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    o: torch.Tensor = runtime.flash_attn_func(q, k, v, softmax_scale=scale, causal=causal)
+    return o.transpose(1, 2)
 
 
 def explain_choice(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from typing import Any
 
 import pytest
@@ -36,6 +37,45 @@ def test_it_computes_what_pytorchs_does(
     assert found.shape == exact.shape
     error = (found.double() - exact).norm() / exact.norm()
     assert error < (1e-6 if device == "cpu" else 5e-3)
+
+
+SHAPES = {  # of query, key and value
+    "a sequence": ((9, 64), (12, 64), (12, 64)),
+    "heads alone": ((4, 9, 64), (4, 12, 64), (4, 12, 64)),
+    "grouped heads": ((4, 9, 64), (2, 12, 64), (2, 12, 64)),
+    "five dimensions": ((3, 2, 4, 9, 64), (3, 2, 4, 12, 64), (3, 2, 4, 12, 64)),
+    "grouped, of five": ((3, 2, 4, 9, 64), (3, 2, 2, 12, 64), (3, 2, 2, 12, 64)),
+    "a batch of one": ((3, 4, 9, 64), (1, 4, 12, 64), (1, 4, 12, 64)),
+    "one query for all": ((1, 4, 9, 64), (3, 4, 12, 64), (3, 4, 12, 64)),
+    "one head": ((3, 4, 9, 64), (3, 1, 12, 64), (3, 1, 12, 64)),
+    "keys without a batch": ((3, 4, 9, 64), (4, 12, 64), (12, 64)),
+    "broadcast, of five": ((3, 2, 4, 9, 64), (2, 1, 12, 64), (1, 2, 4, 12, 64)),
+    "nobody": ((0, 4, 9, 64), (0, 4, 12, 64), (0, 4, 12, 64)),
+    "wide values": ((2, 4, 9, 64), (2, 4, 12, 64), (2, 4, 12, 128)),
+    "grouped wide values": ((2, 4, 40, 64), (2, 2, 12, 64), (2, 2, 12, 32)),
+    "wide values of five": ((3, 2, 4, 9, 64), (3, 2, 4, 12, 64), (3, 2, 4, 12, 32)),
+}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("shapes", SHAPES)
+def test_it_takes_the_shapes_that_pytorchs_takes(shapes: str, is_causal: bool, device: str) -> None:
+    dtype = torch.float32 if device == "cpu" else torch.bfloat16
+    tensors = [torch.randn(shape, device=device, dtype=dtype) for shape in SHAPES[shapes]]
+    options = {"is_causal": is_causal, "enable_gqa": "grouped" in shapes}
+    exact = scaled_dot_product_attention(*(t.double() for t in tensors), **options)
+    found = runtime.sdpa(*tensors, **options)
+    assert found.shape == exact.shape
+    assert (found.double() - exact).norm() <= (1e-6 if device == "cpu" else 5e-3) * exact.norm()
+
+
+def test_gradients_of_what_is_broadcast_are_pytorchs() -> None:
+    tensors = [torch.randn(shape, requires_grad=True) for shape in SHAPES["broadcast, of five"]]
+    found = torch.autograd.grad(runtime.sdpa(*tensors).square().sum(), tensors)
+    exact = torch.autograd.grad(scaled_dot_product_attention(*tensors).square().sum(), tensors)
+    for one, other in zip(found, exact, strict=True):
+        torch.testing.assert_close(one, other)
 
 
 def test_its_gradients_are_pytorchs() -> None:
@@ -75,6 +115,23 @@ def test_it_has_pytorchs_parameters() -> None:
 def test_what_no_kernel_does_is_refused_by_name(options: dict[str, Any], message: str) -> None:
     with pytest.raises(runtime.InvalidArgument, match=message):
         runtime.sdpa(*inputs((70, 70), 2, "cpu"), **{"enable_gqa": True, **options})
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "message"),
+    [
+        ("key", torch.zeros(2, 4, 70, 32), "key: got shape [2, 4, 70, 32], expected 64 columns"),
+        ("value", torch.zeros(2, 4, 60, 64), "value: got shape [2, 4, 60, 64], expected 70 rows"),
+        ("value", torch.zeros(2, 4, 70, 64).half(), "value: got dtype torch.float16, expected to"),
+        ("key", torch.zeros(3, 4, 70, 64), "got shapes [2, 4, 70, 64] and [3, 4, 70, 64] and [2,"),
+        ("key", torch.zeros(70), "key: got shape [70], expected [..., S, D]"),
+        ("key", None, "key: got a NoneType, expected a torch.Tensor"),
+    ],
+)
+def test_messages_show_the_callers_shapes(name: str, tensor: Any, message: str) -> None:
+    given = dict(zip(("query", "key", "value"), inputs((70, 70), 4, "cpu"), strict=True))
+    with pytest.raises(runtime.InvalidArgument, match=re.escape(message)):
+        runtime.sdpa(**given | {name: tensor})
 
 
 def test_it_compiles_with_dynamic_lengths_into_one_graph() -> None:
