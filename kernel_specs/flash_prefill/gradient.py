@@ -162,7 +162,12 @@ def _operator() -> Any:
         name, _backward, mutates_args=(), device_types="cpu", schema=schema
     )
     made.register_fake(lambda do, q, k, v, *rest: tuple(torch.empty_like(t) for t in (q, k, v)))
+    made.register_autograd(_refuse_again)
     return made
+
+
+def _refuse_again(ctx: object, *gradients: torch.Tensor) -> None:
+    raise InvalidArgument("flash_prefill: its gradients cannot be differentiated again")
 
 
 def _backward(
@@ -186,7 +191,7 @@ def _backward(
     of_queries = _spans(count, q.shape[1], cu_seqlens_q, seqused_q, None)
     of_keys = _spans(count, k.shape[1], cu_seqlens_k, seqused_k, leftpad_k)
     for rows, keys in zip(of_queries, of_keys, strict=True):
-        queries, found = rows[1].stop - rows[1].start, max(0, keys[1].stop - keys[1].start)
+        queries, found = (max(0, each[1].stop - each[1].start) for each in (rows, keys))
         if 0 in (queries, found):
             continue
         mask = _mask(queries, found, window_left, window_right, q.dtype)
@@ -211,10 +216,11 @@ def _spans(
     places = None if cu_seqlens is None else cu_seqlens.tolist()
     for i in range(count):
         begin, end = (0, size) if places is None else (places[i], places[i + 1])
+        begin, end = max(0, begin), min(end, size)  # as kernels do: nothing else is there to read
         if seqused is not None:
-            end = begin + int(seqused[i])
+            end = min(end, begin + max(0, int(seqused[i])))
         if leftpad is not None:
-            begin += int(leftpad[i])
+            begin = min(end, begin + max(0, int(leftpad[i])))
         yield (i if places is None else 0), slice(begin, end)
 
 

@@ -124,6 +124,32 @@ def check_padded_batch(causal, rows=30, dtype=torch.float32, device="cpu"):
     )  # fmt: skip
 
 
+def test_lengths_beyond_the_rows_that_there_are_count_these():
+    """As the forward takes them."""
+
+    def of(used, pads):
+        leaves = [t.detach().requires_grad_() for t in made]
+        o = runtime.flash_attn_func(
+            *leaves[:3], window_size=(9, 5), seqused_q=used, seqused_k=used, leftpad_k=pads
+        )
+        return torch.autograd.grad(o, leaves[:3], do)
+
+    made = inputs(rows=(4, 30), keys=(4, 30))
+    do = torch.randn(4, 30, 4, 40)
+    found = of(ints(900, -4, 30, 20), ints(-5, 3, 31, 900))
+    expected = of(ints(30, 0, 30, 20), ints(0, 0, 30, 20))
+    for ours, true in zip(found, expected, strict=True):
+        assert torch.equal(ours, true)
+
+
+def test_second_derivatives_are_refused_by_name():
+    q, k, v, _ = inputs(rows=(2, 30), keys=(2, 30))
+    o = runtime.flash_attn_func(q, k, v, window_size=(3, 3))
+    (dq,) = torch.autograd.grad(o.sum(), q, create_graph=True)
+    with pytest.raises(runtime.InvalidArgument, match=r"flash_prefill: .* differentiated again"):
+        dq.sum().backward()
+
+
 @pytest.mark.parametrize("device", ["cpu", ON_GPU])
 @pytest.mark.parametrize("causal", [False, True])
 def test_batches_of_a_padded_length_and_of_few_queries(causal, device):
