@@ -61,6 +61,26 @@ class Decode(torch.nn.Module):
         return runtime.decode(q, k, v)
 
 
+class Upstream(torch.nn.Module):
+    """FlashAttention's functions, of windows, that go to flash_prefill."""
+
+    def forward(self, q, k, v):
+        return runtime.flash_attn_func(q, k, v, causal=True, window_size=(40, 0))
+
+
+class Packed(torch.nn.Module):
+    def forward(self, q, k, v, places):
+        return runtime.flash_attn_varlen_func(q, k, v, places, places, causal=True)
+
+
+class Cached(torch.nn.Module):
+    """The newest key of each cache is written into it."""
+
+    def forward(self, q, k_cache, v_cache, k, v, used):
+        o = runtime.flash_attn_with_kvcache(q, k_cache, v_cache, k, v, cache_seqlens=used)
+        return o, k_cache + 0, v_cache + 0
+
+
 class BlockSparse(torch.nn.Module):
     def forward(self, q, k, v, u, g_cmp):
         return runtime.block_sparse_attention(q, k, v, u, g_cmp, **OPTIONS)
@@ -112,6 +132,17 @@ def _decoded(device, length):
     return _qkv(device, 1)[0], *_qkv(device, length)[1:]
 
 
+def _packed(device, length):
+    places = torch.tensor([0, length // 2, length], dtype=torch.int32, device=device)
+    return *(t[0] for t in _qkv(device, length)), places
+
+
+def _cached(device, length):
+    newest = (t.clone() for t in _qkv(device, 1)[1:])
+    used = torch.tensor([length // 2, length - 1], dtype=torch.int32, device=device)
+    return *_decoded(device, length), *newest, used
+
+
 def _gated(device, length):
     tensors = (torch.randn(2, length, 4, size, device=device) for size in (A, A, L, L))
     return *tensors, torch.rand(2, length, 4, device=device)
@@ -135,6 +166,11 @@ FUNCTIONS = {
     "`attention`": Function(lambda d: Attention(), _qkv, (1, 1, 1)),
     "`sdpa`": Function(lambda d: Sdpa(), functools.partial(_qkv, order=(2, 4, -1, 64)), (2, 2, 2)),
     "`decode`": Function(lambda d: Decode(), _decoded, (None, 1, 1)),
+    "`flash_attn_func`": Function(lambda d: Upstream(), _qkv, (1, 1, 1)),
+    "`flash_attn_varlen_func`": Function(lambda d: Packed(), _packed, (0, 0, 0, None)),
+    "`flash_attn_with_kvcache`": Function(
+        lambda d: Cached(), _cached, (None, 1, 1, None, None, None)
+    ),
     "`block_sparse_attention`": Function(lambda d: BlockSparse(), _gated, (1, 1, 1, 1, 1)),
     "`hstu_attention_with_bsa`": Function(Jagged, _jagged, (0, 0, None)),
     "a kernel": Function(lambda d: ByKey(key(d)), _qkv, (1, 1, 1)),
@@ -288,13 +324,17 @@ def _autocast(name: str) -> None:
     """Attention's inputs are cast, as SDPA's; a kernel by key has the dtype of its key."""
     function = FUNCTIONS[name]
     call, inputs = function.make("cpu"), function.inputs("cpu", LENGTH)
-    casts = name in ("`attention`", "`sdpa`", "`decode`")
+    casts = name in ("`attention`", "`sdpa`", "`decode`") or name.startswith("`flash_attn")
     with torch.autocast("cpu", torch.bfloat16):
         found = call(*inputs)
         if name == "`hstu_attention_with_bsa`":  # its gates are the model's, cast by PyTorch
             assert [t.dtype for t in found] == [torch.float32] * 3
             return
-    same(found, call(*(t.bfloat16() if casts else t for t in inputs)))
+    cast = [t.bfloat16() if casts and t.is_floating_point() else t for t in inputs]
+    expected = call(*cast)
+    if name == "`flash_attn_with_kvcache`":  # caches keep their dtype
+        found, expected = found[0], expected[0]
+    same(found, expected)
 
 
 def _in_inference_mode(name: str) -> None:
