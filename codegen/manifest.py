@@ -270,7 +270,7 @@ class Family:
     reference: str | None  # "reference.py:attention", within the folder
     gradient: Gradient | DeclaredGradient | Gradients | None
     shards: tuple[Shard, ...] = left_out(())
-    operations: str | None = left_out(None)  # an expression
+    operations: str | None = left_out(None)  # an expression, or "module:function"
     fronts: tuple[Front, ...]
     choices: tuple[Choice, ...]
     targets: tuple[Target, ...]

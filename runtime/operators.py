@@ -133,11 +133,19 @@ class _Operator:
         return tuple(expressions.parse(g.when, self.scope, "bool") for g in self.family.gradients)
 
     @functools.cached_property
-    def operations(self) -> expressions.Expression | None:
+    def operations(self) -> Callable[[KernelInfo, Inputs], int] | None:
         """How many a call makes, if the family says."""
-        names = {**self._constants, **self.call_scope}
         text = self.family.operations
-        return None if text is None else expressions.parse(text, names, "int")
+        if text is None:
+            return None
+        module, _, function = text.partition(":")
+        if function:
+            count = packs.specs_function(packs.of(self.name), module, function)
+            return lambda info, inputs: count(info.parameters, self._named(inputs))
+        counted = expressions.parse(text, {**self._constants, **self.call_scope}, "int")
+        return lambda info, inputs: extent(
+            counted, {**info.parameters, **info.derived, **self.symbols_of(inputs)}, info
+        )
 
     @functools.cached_property
     def scope(self) -> dict[str, expressions.Kind]:
@@ -201,9 +209,7 @@ class _Operator:
         if self.operations is None:
             return 0
         call, inputs, _ = self._arguments(given, options)
-        info = self.describe(key, call)
-        scope = {**info.parameters, **info.derived, **self.symbols_of(inputs)}
-        return int(extent(self.operations, scope, info))
+        return int(self.operations(self.describe(key, call), inputs))
 
     def _shard(self, name: str) -> None:
         if not hasattr(torch.library, "register_torch_dispatch"):
@@ -276,11 +282,10 @@ class _Operator:
         info = self.describe(key, call)
         if isinstance(gradient, DeclaredGradient):
             return self.backward(self, gradient, info, inputs, scalars, self._asked(options))
-        named = zip(self.inputs, inputs, strict=True)
         make = packs.specs_function(packs.of(self.name), gradient.module, gradient.function)
         backward = make(
             info.parameters,
-            {a.name: tensor for a, tensor in named if tensor is not None},
+            self._named(inputs),
             dict(zip(self.scalar_names, scalars, strict=True)),
         )
         return lambda *tensors, **_: backward(*tensors)
@@ -346,6 +351,11 @@ class _Operator:
             return Asked(device, sizes, inputs, scalars, tuple(wishes.values()))
 
         return call, inputs, scalars
+
+    def _named(self, inputs: Inputs) -> dict[str, torch.Tensor]:
+        """Those that are there, by name."""
+        named = zip(self.inputs, inputs, strict=True)
+        return {argument.name: tensor for argument, tensor in named if tensor is not None}
 
     def _check_family(self, info: KernelInfo) -> None:
         if info.family != self.name:

@@ -22,7 +22,7 @@ from codegen.spec.checks import (
     load_rules,
     spec_name,
 )
-from codegen.spec.expressions import BOOL, COMPUTE_CAPABILITY, INT, Kind, layout_name
+from codegen.spec.expressions import BOOL, COMPUTE_CAPABILITY, INT, Expression, Kind, layout_name
 from codegen.spec.model import (
     Family,
     GeneratedFront,
@@ -96,9 +96,7 @@ class FamilyLoader:
             reference=written.reference,
             gradients=self._gradients(file, written, tensors, scalars),
             shards=self._shards(written, symbols, call_scope, tensors),
-            operations=None
-            if written.operations is None
-            else load_expression(document, written.operations, scope, "int", "operations"),
+            operations=self._operations(file, written.operations, scope),
             fronts=tuple(fronts),
             generated_front=None,
             choices=(),
@@ -257,6 +255,16 @@ class FamilyLoader:
         if not name.endswith(".py") or not all(n.isidentifier() for n in (*module, function)):
             self.document.report(f"got '{text}', expected file.py:function", *place)
         return ".".join((*above.parts, *module)), function
+
+    def _operations(
+        self, file: str, text: str | None, scope: Mapping[str, Kind]
+    ) -> Expression | str | None:
+        """How many a call makes: an expression, or a function as "module:function"."""
+        if text is None:
+            return None
+        if ".py:" in text:
+            return ":".join(self._function(file, text, "operations"))
+        return load_expression(self.document, text, scope, "int", "operations")
 
     def _shards(
         self,

@@ -532,7 +532,7 @@ class Family:
     reference: str | None
     gradients: tuple[Gradient | DeclaredGradient, ...]
     shards: tuple[Shard, ...]
-    operations: Expression | None
+    operations: Expression | str | None  # or "module:function"
     # Modules, as they are imported, and a function of each; "": generated, in the family's face.
     fronts: tuple[tuple[str, str], ...]
     generated_front: GeneratedFront | None

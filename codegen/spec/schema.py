@@ -401,7 +401,8 @@ class FamilyFile(Written):
     operations: Text | None = Field(
         None,
         description="multiplications and additions of a call, masks aside, over parameters, "
-        "derived values, symbols and optional inputs: what FlopCounterMode counts",
+        "derived values, symbols and optional inputs: what FlopCounterMode counts; or "
+        "file.py:function of a kernel's parameters and the inputs, if values tell it",
     )
     front: Annotated[list[str | GeneratedFront], BeforeValidator(_as_list)] = Field(
         default_factory=list,

@@ -120,6 +120,7 @@ def test_a_wrong_gradient_is_located(workspace, text, message) -> None:
         ("shards: [{along: [M], when: M}]", "'M' must be true or false"),
         ("operations: 2 * missing", "unknown name 'missing'"),
         ("operations: M ** 0.5", "an integer"),
+        ("operations: missing.py:count", "there is no file"),
     ],
 )
 def test_a_wrong_division_or_count_is_located(workspace, text, message) -> None:

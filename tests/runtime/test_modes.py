@@ -25,7 +25,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.library import opcheck
 from torch.utils._pytree import tree_map
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 import runtime
 from codegen import scaffold
@@ -600,6 +600,37 @@ def test_flops_of_a_cache_in_pages_are_those_of_its_pages() -> None:
     pages = torch.zeros(3, 5, dtype=torch.int32)
     found = _counted(lambda: runtime.decode(q, cache, cache, block_table=pages))
     assert found == 4 * 3 * 4 * 1 * (5 * 16) * 64
+
+
+def test_flops_of_equal_lengths_are_exact() -> None:
+    """Those of flash_prefill, which a window or padding changes nothing of."""
+    q, k, v = torch.randn(2, 40, 4, 64), torch.randn(2, 50, 2, 64), torch.randn(2, 50, 2, 32)
+    used = torch.tensor([50, 9], dtype=torch.int32)
+    found = _counted(lambda: runtime.flash_attn_func(q, k, v, window_size=(9, 0), seqused_k=used))
+    assert found == 2 * 2 * 4 * 40 * 50 * (64 + 32)
+
+
+def test_flops_of_packed_lengths_are_those_that_pytorch_counts() -> None:
+    q, k = torch.randn(70, 4, 64), torch.randn(100, 4, 64)
+    places = [torch.tensor(p, dtype=torch.int32) for p in ([0, 30, 30, 70], [0, 60, 80, 100])]
+    counts = flop_registry[torch.ops.aten._flash_attention_forward]
+    expected = counts(q, k, k, *places, 40, 60, 0.0, False, False, out_val=None)
+    found = _counted(lambda: runtime.flash_attn_varlen_func(q, k, k, *places))
+    assert found == expected == 4 * 4 * 64 * (30 * 60 + 40 * 20)
+    with FakeTensorMode() as mode:  # lengths are not known: as if all were alike
+        tensors = [mode.from_tensor(t) for t in (q, k, k, *places)]
+        found = _counted(lambda: runtime.flash_attn_varlen_func(*tensors))
+    assert found == 4 * 4 * 64 * (70 * 100 // 3)
+
+
+def test_flops_of_packed_queries_over_pages_are_those_of_their_pages() -> None:
+    q, cache = torch.randn(70, 4, 64), torch.randn(8, 16, 2, 64)
+    places = torch.tensor([0, 30, 70], dtype=torch.int32)
+    options = {"block_table": torch.zeros(2, 3, dtype=torch.int32), "seqused_k": places[1:]}
+    found = _counted(
+        lambda: runtime.flash_attn_varlen_func(q, cache, cache, places, None, **options)
+    )
+    assert found == 4 * 4 * 64 * 70 * (3 * 16)
 
 
 def test_what_counts_flops_and_what_distributes_may_be_imported_later(run_python, tmp_path) -> None:

@@ -1,0 +1,36 @@
+"""How many multiplications and additions a call makes, as FlopCounterMode counts them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from runtime import tensors
+
+
+def operations(parameters: Mapping[str, Any], inputs: Mapping[str, torch.Tensor]) -> int:
+    """As PyTorch counts its own attention: what a mask, or `seqused`, leaves out counts, and the
+    lengths of packed sequences are read."""
+    q, k, v = inputs["q"], inputs["k"], inputs["v"]
+    sequences, rows, heads, head_dim = q.shape
+    keys = k.shape[1]
+    pairs = sequences * rows * keys
+    ends_q, ends_k = inputs.get("cu_seqlens_q"), inputs.get("cu_seqlens_k")
+    if "block_table" in inputs:
+        pairs *= inputs["block_table"].shape[1]
+    elif ends_q is not None and ends_k is not None:
+        pairs = _pairs(ends_q, ends_k, rows, keys)
+    elif ends_k is not None:
+        pairs = rows * keys
+    return 2 * heads * pairs * (head_dim + v.shape[3])
+
+
+def _pairs(ends_q: torch.Tensor, ends_k: torch.Tensor, rows: int, keys: int) -> int:
+    """Of a query and a key of its sequence; of lengths that are not known, as if all were alike."""
+    is_fake = ends_q.is_meta or isinstance(ends_q, torch._subclasses.FakeTensor)
+    if is_fake or not tensors.is_known(ends_q):
+        return rows * keys // (ends_q.shape[0] - 1)
+    lengths = zip(ends_q.diff().tolist(), ends_k.diff().tolist(), strict=True)
+    return sum(queries * own for queries, own in lengths)
