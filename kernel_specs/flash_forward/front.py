@@ -133,6 +133,8 @@ def sdpa(
         raise InvalidArgument(f"dropout_p: got {shown(dropout_p)}, expected 0: no kernel drops out")
     if is_causal is not True and is_causal is not False:
         raise unexpected("is_causal", is_causal, "a bool")
+    if _is_common(query, key, value, is_causal):
+        return _bhsd(query, key, value, is_causal, scale)
     of_q, of_k, of_v = _shapes(query, key, value, enable_gqa)
     attend = _bhsd if of_q[-1] == of_v[-1] else _of_wide_values
     own = 3 if enable_gqa else 2
@@ -147,6 +149,27 @@ def sdpa(
         return o.reshape(*batches, *o.shape[1:])
     q, k, v = (t[(None,) * (4 - rank)] for t in (q, k, v))
     return _top_left(attend, q, k, v, is_causal, scale)[(0,) * (4 - rank)]
+
+
+def _is_common(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, is_causal: bool
+) -> bool:
+    """Whether a call is one that most are, of which the rest need not be asked: four dimensions, as
+    many heads, and under a mask as many queries as keys."""
+    if not type(query) is type(key) is type(value) is torch.Tensor or query.is_nested:
+        return False
+    if key.is_nested or value.is_nested:
+        return False
+    of_q, of_k = query.shape, key.shape
+    return (
+        len(of_q) == 4
+        and type(of_q[0]) is int  # no symbol's, nor a trace's
+        and of_k == value.shape
+        and of_q[:2] == of_k[:2]
+        and of_q[3] == of_k[3]
+        and query.dtype is key.dtype is value.dtype
+        and (not is_causal or of_q[2] == of_k[2])
+    )
 
 
 def _shapes(

@@ -27,11 +27,19 @@ def batch_of(q: torch.Tensor, cu_seqlens_q: torch.Tensor | None) -> Any:
     return tensors.extents("cu_seqlens_q", cu_seqlens_q, 1)[0] - 1
 
 
-def table_of(
+def table_of(tables: Named) -> torch.Tensor | None:
+    """The pages of each batch entry, [B, pages], by the one of `tables` that is there."""
+    for name, table in tables.items():
+        if table is not None:
+            return table if name != "cache_batch_idx" else table[:, None]  # a cache is one page
+    return None
+
+
+def check_table(
     q: torch.Tensor, batch: Any, k_cache: torch.Tensor, v_cache: torch.Tensor, tables: Named
-) -> torch.Tensor | None:
-    """The pages of each batch entry, [B, pages], by the one of `tables` that is there. Raises
-    InvalidArgument if there are several, or if they or the caches do not suit q."""
+) -> None:
+    """Raises InvalidArgument if several of `tables` are there, or if they or the caches do not suit
+    q."""
     given = [name for name, table in tables.items() if table is not None]
     if len(given) > 1:
         raise InvalidArgument(f"{given[1]}: got {given[0]}, too, expected one of them")
@@ -41,35 +49,81 @@ def table_of(
     entries = None if given else batch
     tensors.expect("k_cache", k_cache, (entries, None, None, width), dtype, q.device)
     tensors.expect("v_cache", v_cache, (count, size, heads, None), dtype, q.device)
-    if not given:
-        return None
-    (name,) = given
-    table = tables[name]
-    assert table is not None
-    if name != "cache_batch_idx":
-        tensors.expect(name, table, (batch, None), torch.int32, q.device)
-        return table
-    tensors.expect(name, table, (batch,), torch.int32, q.device)
-    _check_values(name, table, count, "there are no more caches")
-    return table[:, None]  # a cache is one page
+    for name in given:
+        shape = (batch,) if name == "cache_batch_idx" else (batch, None)
+        tensors.expect(name, tables[name], shape, torch.int32, q.device)
 
 
-def lengths_of(
-    q: torch.Tensor,
-    batch: Any,
-    cu_seqlens_q: torch.Tensor | None,
-    cache_seqlens: int | torch.Tensor | None,
-    others: Named,
-) -> torch.Tensor | None:
-    """`cache_seqlens` as a tensor, [B]. Raises InvalidArgument if it or another has not a number
-    for each batch entry."""
-    if isinstance(cache_seqlens, tensors.INTEGERS):
-        entries = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
-        cache_seqlens = torch.full((entries,), cache_seqlens, dtype=torch.int32, device=q.device)
-    for name, numbers in {"cache_seqlens": cache_seqlens, **others}.items():
+def lengths_of(q: torch.Tensor, batch: Any, cache_seqlens: int | torch.Tensor | None) -> Any:
+    """`cache_seqlens` as a tensor, [B]."""
+    if not isinstance(cache_seqlens, tensors.INTEGERS):
+        return cache_seqlens
+    return torch.full((batch,), cache_seqlens, dtype=torch.int32, device=q.device)
+
+
+def check_lengths(q: torch.Tensor, batch: Any, named: Named) -> None:
+    """Raises InvalidArgument for what has not a number for each batch entry."""
+    for name, numbers in named.items():
         if numbers is not None:
             tensors.expect(name, numbers, (batch,), torch.int32, q.device)
-    return cache_seqlens
+
+
+def check_values(cache_batch_idx: torch.Tensor | None, k_cache: torch.Tensor) -> None:
+    """Raises InvalidArgument for an entry that names no cache."""
+    if cache_batch_idx is not None:
+        count = tensors.extents("k_cache", k_cache, 4)[0]
+        _check_values("cache_batch_idx", cache_batch_idx, count, "there are no more caches")
+
+
+def check_room(
+    k: torch.Tensor,
+    k_cache: torch.Tensor,
+    table: torch.Tensor | None,
+    cache_seqlens: torch.Tensor,
+) -> None:
+    """Raises InvalidArgument for newest keys that would lie behind the cache's end."""
+    new, size = tensors.extents("k", k, 4)[1], tensors.extents("k_cache", k_cache, 4)[1]
+    keys = size if table is None else size * tensors.extents("table", table, 2)[1]
+    why = "the newest keys come behind, within the cache"
+    _check_values("cache_seqlens", cache_seqlens, keys - new + 1, why)
+
+
+# Calls that were found right: a decoding makes the same one for each token and layer.
+_RIGHT: set[Any] = set()
+_MOST_KEPT = 4096
+
+
+def signature(given: tuple[Any, ...], scalars: tuple[Any, ...]) -> Any:
+    """All that decides whether a call is right but for what tensors hold; None if it is not one
+    that computes at once, of plain tensors."""
+    if torch._C._functorch.peek_interpreter_stack() is not None or tensors.is_autocast():
+        return None
+    parts: list[Any] = [torch.is_grad_enabled(), torch.is_inference_mode_enabled()]
+    for t in given:
+        if type(t) is torch.Tensor:
+            parts += t.shape, t.stride(), t.dtype, t.device, t.data_ptr() % 16
+            parts += t.requires_grad, t.is_inference()
+        elif isinstance(t, torch.Tensor):
+            return None
+        else:
+            parts.append(t)
+    return *parts, *scalars, *map(type, scalars)
+
+
+def is_right(call: Any) -> bool:
+    """Whether a call of this signature was noted."""
+    try:
+        return call in _RIGHT
+    except TypeError:  # what is no tensor may have no hash
+        return False
+
+
+def note(call: Any) -> None:
+    """Keeps a call that was found right."""
+    if call is not None:
+        if len(_RIGHT) >= _MOST_KEPT:
+            _RIGHT.clear()
+        _RIGHT.add(call)
 
 
 def check_newest(
@@ -106,8 +160,6 @@ def check_newest(
     if tensors.is_plain(k_cache):
         _check_writable({"k_cache": k_cache, "v_cache": v_cache})
     keys = size if table is None else size * tensors.extents("table", table, 2)[1]
-    why = "the newest keys come behind, within the cache"
-    _check_values("cache_seqlens", cache_seqlens, keys - new + 1, why)
     if cos is not None and sin is not None:
         _check_rotary(cos, sin, keys, k)
 

@@ -277,11 +277,32 @@ def flash_attn_with_kvcache(
     tables = {
         "block_table": block_table, "page_table": page_table, "cache_batch_idx": cache_batch_idx,
     }  # fmt: skip
-    table = cache.table_of(q, batch, k_cache, v_cache, tables)
-    others = {"cache_leftpad": cache_leftpad, "rotary_seqlens": rotary_seqlens}
-    cache_seqlens = cache.lengths_of(q, batch, cu_seqlens_q, cache_seqlens, others)
-    rotary = {"rotary_cos": rotary_cos, "rotary_sin": rotary_sin}
-    cache.check_newest(k, v, k_cache, v_cache, table, cache_seqlens, rotary)
+    lengths = cache.lengths_of(q, batch, cache_seqlens)
+
+    def check() -> None:
+        cache.check_table(q, batch, k_cache, v_cache, tables)
+        named = {"cache_leftpad": cache_leftpad, "rotary_seqlens": rotary_seqlens}
+        cache.check_lengths(q, batch, {"cache_seqlens": lengths, **named})
+        rotary = {"rotary_cos": rotary_cos, "rotary_sin": rotary_sin}
+        cache.check_newest(k, v, k_cache, v_cache, cache.table_of(tables), lengths, rotary)
+
+    # If nothing is written, and a table is a table, the kernel finds what is wrong in time.
+    others = (
+        k, v, rotary_cos, rotary_sin, rotary_seqlens, page_table, cache_batch_idx, cu_seqlens_q
+    )  # fmt: skip
+    is_plain_reading = all(other is None for other in others)
+    call = None
+    if not is_plain_reading and tensors.is_plain(q):
+        call = cache.signature(
+            (*others, q, k_cache, v_cache, cache_seqlens, cache_leftpad, block_table, s_aux,
+             alibi_slopes),
+            (window, softmax_scale, softcap, num_splits, max_seqlen_q),
+        )  # fmt: skip
+    is_new = not is_plain_reading and not cache.is_right(call)
+    if is_new:
+        check()
+    table = cache.table_of(tables)
+    cache.check_values(cache_batch_idx, k_cache)
     options: dict[str, Any] = {
         "leftpad_k": cache_leftpad, "block_table": table, "s_aux": s_aux, "window": window,
         "alibi_slopes": alibi_slopes, "softmax_scale": softmax_scale, "softcap": softcap,
@@ -290,19 +311,27 @@ def flash_attn_with_kvcache(
     attend: Any = _attend
     if cu_seqlens_q is not None:
         attend = functools.partial(_packed, cu_seqlens_q, max_seqlen_q)
-    if k is not None and v is not None and cache_seqlens is not None:
-        if tensors.is_plain(q):  # else what is wrong is found while a graph is recorded
-            attend(q, k_cache, v_cache, seqused_k=cache_seqlens, only_checks=True, **options)
+    if k is not None and v is not None and lengths is not None:
+        cache.check_room(k, k_cache, table, lengths)
+        if is_new and tensors.is_plain(q):  # else it is found while a graph is recorded
+            attend(q, k_cache, v_cache, seqused_k=lengths, only_checks=True, **options)
         steps = torch.arange(k.shape[1], device=q.device)
         if rotary_cos is not None and rotary_sin is not None:
             angles = (rotary_cos, rotary_sin, rotary_interleaved)
-            begins = cache_seqlens if rotary_seqlens is None else rotary_seqlens
+            begins = lengths if rotary_seqlens is None else rotary_seqlens
             begins = begins.long()[:, None]
             k = cache.rotated(k, begins + steps, *angles)
             q = cache.rotated_queries(q, begins, *angles, cu_seqlens_q, window != (-1, -1))
-        cache.write(k, v, k_cache, v_cache, cache_seqlens.long()[:, None] + steps, table)
-        cache_seqlens = cache_seqlens + k.shape[1]
-    o, lse = attend(q, k_cache, v_cache, seqused_k=cache_seqlens, **options)
+        cache.write(k, v, k_cache, v_cache, lengths.long()[:, None] + steps, table)
+        lengths = lengths + k.shape[1]
+    try:
+        o, lse = attend(q, k_cache, v_cache, seqused_k=lengths, **options)
+    except InvalidArgument:
+        if is_plain_reading:
+            check()  # which calls it by this function's name
+        raise
+    if is_new:
+        cache.note(call)
     return (o, lse) if return_softmax_lse else o
 
 
