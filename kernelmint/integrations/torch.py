@@ -39,7 +39,8 @@ _MATH = "_scaled_dot_product_attention_math"
 _VARLEN = "_flash_attention_forward"  # varlen_attn's
 _VARLEN_BACKWARD = "_flash_attention_backward"
 _VARLEN_CUDNN = "_cudnn_attention_forward"
-_NOT_SUITED = (runtime.KernelNotFound, runtime.TargetUnavailable, runtime.InvalidArgument)
+_WITHOUT_KERNEL = (runtime.KernelNotFound, runtime.TargetUnavailable, runtime.BuildError)
+_NOT_SUITED = (*_WITHOUT_KERNEL, runtime.InvalidArgument)
 _FLASH = int(torch.nn.attention.SDPBackend.FLASH_ATTENTION.value)
 
 
@@ -344,7 +345,7 @@ class _Slot:
                         *(query, key, value), causal=is_causal, scale=scale,
                         layout="bhsd", return_lse=True, out=(o, lse),
                     )  # fmt: skip
-            except (runtime.KernelNotFound, runtime.TargetUnavailable) as error:
+            except _WITHOUT_KERNEL as error:  # kept: to ask again may be to compile again
                 unsuited = self.without_kernel[kind] = _first_line(error)
             except runtime.InvalidArgument as error:
                 unsuited = _first_line(error)

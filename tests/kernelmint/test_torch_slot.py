@@ -246,6 +246,23 @@ def test_what_no_kernel_suits_goes_to_pytorch_and_is_counted(device):
         assert "d_head 40" in reason
 
 
+def test_a_kernel_that_cannot_be_built_suits_no_call(monkeypatch, tmp_path):
+    """Such a call goes to PyTorch and is counted, or is refused, with the reason."""
+    monkeypatch.setenv("KERNELMINT_BUILD", "missing")
+    monkeypatch.setenv("KERNELMINT_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("CXX", "/nowhere/c++")
+    tensors, gradient = inputs("cpu", d_head=160)
+    expected = exact(sdpa, tensors, gradient)
+    with slot.active():
+        for _ in range(2):
+            close(results(sdpa, tensors, gradient), expected)
+        ((reason, count),) = slot.calls().pytorch.items()
+        assert (slot.calls().ours, count) == (0, 2)
+        assert "/nowhere/c++ --version: No such file" in reason
+    with slot.active("error"), pytest.raises(runtime.InvalidArgument, match="/nowhere/c"):
+        sdpa(*tensors)
+
+
 @pytest.mark.parametrize(
     ("call", "reason"),
     [
