@@ -436,7 +436,6 @@ def activate(otherwise: Otherwise = "pytorch") -> Changes:
         RuntimeError: PyTorch is older than 2.11, which has no such slot.
         ValueError: `otherwise` is neither.
     """
-    global _active
     if otherwise not in ("pytorch", "error"):
         raise ValueError(f"otherwise: got {otherwise!r}, expected 'pytorch' or 'error'")
     attention: Any = torch.nn.attention
@@ -446,15 +445,22 @@ def activate(otherwise: Otherwise = "pytorch") -> Changes:
             "PyTorch 2.11 or later; kernelmint.attention can be called with this one"
         )
     slot = _Slot(otherwise)
+    _put(slot)
+    return slot.changes
+
+
+def _put(slot: _Slot) -> None:
+    """Has PyTorch's registry take ours, which puts back what it had taken before."""
+    global _active
 
     def register() -> _Slot:
         slot.register()
         return slot
 
+    attention: Any = torch.nn.attention
     attention.register_flash_attention_impl(NAME, register_fn=register)
     attention.activate_flash_attention_impl(NAME)
     _active = slot
-    return slot.changes
 
 
 def deactivate() -> None:
@@ -467,9 +473,13 @@ def deactivate() -> None:
 
 def is_active() -> bool:
     """Whether SDPA's flash backend is ours now."""
-    attention: Any = torch.nn.attention
-    current = getattr(attention, "current_flash_attention_impl", None)
-    return current is not None and current() == NAME
+    return _current() == NAME
+
+
+def _current() -> str | None:
+    """The name of the flash attention that is in PyTorch's slot; None if there is none."""
+    current = getattr(torch.nn.attention, "current_flash_attention_impl", None)
+    return None if current is None else current()
 
 
 def calls() -> Calls:
@@ -481,9 +491,17 @@ def calls() -> Calls:
 
 @contextlib.contextmanager
 def active(otherwise: Otherwise = "pytorch") -> Iterator[Changes]:
-    """`activate` for the length of a with statement."""
+    """`activate` for the length of a with statement. What was active before it is so again after
+    it: an activation of ours with its options and its counts, or another flash attention."""
+    name, slot = _current(), _active
     changes = activate(otherwise)
     try:
         yield changes
     finally:
-        deactivate()
+        if name == NAME and slot is not None:
+            _put(slot)
+        elif name is None:
+            deactivate()
+        else:
+            attention: Any = torch.nn.attention
+            attention.activate_flash_attention_impl(name)

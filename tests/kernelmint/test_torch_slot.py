@@ -345,6 +345,39 @@ def test_deactivating_restores_pytorchs(device):
     assert slot.calls().ours == 0
 
 
+def test_a_with_statement_restores_what_was_active_before_it():
+    """An outer activation holds again, with its options and its counts."""
+    tensors, _ = inputs("cpu")
+    refused = tensors[0][..., :40]
+    slot.activate("error")
+    sdpa(*tensors)
+    with slot.active("pytorch"):
+        sdpa(refused, refused, refused)
+        with pytest.raises(ZeroDivisionError), slot.active("error"):
+            raise ZeroDivisionError
+        sdpa(refused, refused, refused)
+        assert (slot.calls().ours, *slot.calls().pytorch.values()) == (0, 2)
+    assert slot.is_active()
+    sdpa(*tensors)
+    assert slot.calls() == slot.Calls(2, {})
+    with pytest.raises(runtime.InvalidArgument, match="d_head 40"):
+        sdpa(refused, refused, refused)
+
+
+def test_a_with_statement_restores_the_flash_attention_of_others():
+    removed = []
+    theirs = SimpleNamespace(remove=lambda: removed.append(True))
+    attention = torch.nn.attention
+    attention.register_flash_attention_impl("theirs", register_fn=lambda: theirs)
+    attention.activate_flash_attention_impl("theirs")
+    try:
+        with slot.active():
+            assert removed == [True]
+        assert attention.current_flash_attention_impl() == "theirs"
+    finally:
+        attention.restore_flash_attention_impl()
+
+
 @pytest.mark.gpu
 def test_it_comes_before_cudnn():
     tensors, _ = inputs("cuda")
