@@ -112,6 +112,10 @@ class Front:
         asked = self._asked(inputs, scalars, requested, flags)
         return choice.explain(self._family, *asked)
 
+    def __reduce__(self) -> tuple[Callable[..., Front], tuple[Any, ...]]:
+        """By what it was made of; `takes` has to be a function that pickle finds, or its copier."""
+        return _made, (self._family, self._takes, dict(self._flags), dict(self._permuted))
+
     def find(
         self,
         inputs: Inputs,
@@ -324,6 +328,15 @@ class Front:
             for name, order in self._permuted.items()
         }
         return inputs, scalars, requested, orders
+
+
+def _made(
+    family: str,
+    takes: Callable[..., Mapping[str, Any]],
+    flags: Mapping[str, Any],
+    permuted: Mapping[str, tuple[int, ...]],
+) -> Front:
+    return Front(family, takes, flags=flags, permuted=permuted)
 
 
 _thread = threading.local()  # `explains`: whether it is within explain_call

@@ -13,7 +13,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from codegen import packs
@@ -21,6 +21,7 @@ from codegen.packs import Fault, Pack, PackError
 from runtime import _native
 
 _SPECS = "kernelmint_specs"  # the package that packs' own Python modules are loaded in
+_FACES = "kernelmint_faces"  # and that of what is generated for their families
 
 
 # Held while families are added: threads add them, and their operators, one after the other.
@@ -263,7 +264,7 @@ def _of_face(pack: Pack, family: str, name: str) -> Any:
 
 @functools.cache
 def _face(pack: Pack, family: str) -> ModuleType:
-    return _module_at(f"kernelmint_faces.{pack.name}.{family}", pack.face(family))
+    return _module_at(f"{_FACES}.{pack.name}.{family}", pack.face(family))
 
 
 def _module_at(name: str, path: Path) -> ModuleType:
@@ -330,5 +331,14 @@ def front(name: str) -> Any:
         )
     ((pack, only),) = found
     if not only.module:  # generated, in the family's face
-        return _of_face(pack, only.family, name)
-    return specs_function(pack, only.module, name)
+        return _public(_of_face(pack, only.family, name), name)
+    return _public(specs_function(pack, only.module, name), name)
+
+
+def _public(function: Any, name: str) -> Any:
+    """A front, which says that it is kernelmint's: pickle, and help, name it as its callers do, and
+    another process has none of the modules that it is loaded from."""
+    if isinstance(function, FunctionType) and function.__qualname__ == name:
+        loaded = function.__module__.partition(".")[0] in (_SPECS, _FACES)
+        function.__module__ = "kernelmint" if loaded else function.__module__
+    return function

@@ -1,9 +1,19 @@
 """Calls without a key: what was chosen before is found by all that decides, and only by it."""
 
+import copy
+import functools
+import inspect
+import io
+import multiprocessing
+import pickle
+import pydoc
+from concurrent.futures import ProcessPoolExecutor
+
 import pytest
 import torch
 import torch.nn.functional as F
 
+import kernelmint
 import runtime
 from runtime import choice, packs
 from runtime.front import Front
@@ -228,3 +238,54 @@ def test_texts_and_numbers_that_decide_are_told_apart(counted):
     for wrong in (0, 0.0, "False", None):
         with pytest.raises(runtime.InvalidArgument, match="causal: got a"):
             front(*call, (wrong,))
+
+
+FRONTS = sorted({front.function for _, front in packs.fronts()})
+
+
+@pytest.mark.parametrize("name", FRONTS)
+def test_public_functions_are_pickled_by_their_name(name):
+    """As kernelmint's, which every process can import; what was pickled is the same again."""
+    function = getattr(kernelmint, name)
+    assert (function.__module__, function.__qualname__) == ("kernelmint", name)
+    assert pickle.loads(pickle.dumps(function)) is function
+    assert copy.deepcopy(function) is function
+    saved = io.BytesIO()
+    torch.save(functools.partial(function, 1), saved)
+    saved.seek(0)
+    assert torch.load(saved, weights_only=False).func is function
+    assert f"function {name} in module kernelmint" in pydoc.render_doc(function)
+    assert f"def {name}(" in inspect.getsource(function)
+
+
+class Layer(torch.nn.Module):
+    def __init__(self, attend):
+        super().__init__()
+        self.attend = attend
+
+    def forward(self, q):
+        return self.attend(q, q, q)
+
+
+def ones(layer):
+    return layer(torch.ones(1, 5, 2, 64)).sum().item()
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_modules_that_hold_public_functions_go_to_other_processes(method):
+    held = kernelmint.attention, kernelmint.flash_attn_func
+    context = multiprocessing.get_context(method)
+    with ProcessPoolExecutor(1, mp_context=context) as others:
+        for function in (*held, functools.partial(kernelmint.attention, causal=True)):
+            assert others.submit(ones, Layer(function)).result(timeout=300) == 5 * 2 * 64
+
+
+def by_head_dimension(D):
+    return {"d_head": D}
+
+
+def test_a_front_is_pickled_by_what_it_is_made_of():
+    front = Front("flash_forward", by_head_dimension, flags={"causal": False})
+    again = pickle.loads(pickle.dumps(front))
+    q, k, v = qkv()
+    assert torch.equal(*(f((q, k, v), (None,), (False,), None, (True,)) for f in (front, again)))

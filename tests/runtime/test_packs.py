@@ -16,7 +16,7 @@ from codegen.packs import PACK_JSON
 from runtime import _native
 from runtime import packs as runtime_packs
 
-from .installations import OWN, copy_of, import_copy, install_pack, last_line
+from .installations import OWN, SOURCE, copy_of, import_copy, install_pack, last_line
 
 CALL = (
     "import torch, runtime; kernel = runtime.kernel('flash_forward.cpu.f32-d64-r64-c128'); "
@@ -383,6 +383,19 @@ class TestLoadPack:
         assert works(site, code).strip() == "other"
         works(site, f"import runtime, torch; runtime.load_pack({str(other)!r}); "
               "torch.ops.kernelmint.hstu_bsa; runtime.hstu_attention_with_bsa")  # fmt: skip
+
+    def test_its_functions_are_pickled_by_their_name(self, site):
+        """A process that has not loaded it is told which function kernelmint lacks there."""
+        other = second_pack(site)
+        shutil.rmtree(site / "other-0.1.0.dist-info")
+        for file in (SOURCE.parent / "kernelmint").glob("*.py"):
+            shutil.copy(file, site / "kernelmint")
+        load = f"import kernelmint, pickle; kernelmint.load_pack({str(other)!r}); "
+        data = works(site, load + "print(pickle.dumps(kernelmint.hstu_attention_with_bsa))")
+        again = f"print(pickle.loads({data.strip()}).__name__)"
+        assert works(site, load + again).strip() == "hstu_attention_with_bsa"
+        line = last_line(import_copy(site, f"import pickle; {again}"))
+        assert "Can't get attribute 'hstu_attention_with_bsa' on <module 'kernelmint'" in line
 
     def test_twice_is_once(self):
         assert runtime.load_pack(OWN.folder) is OWN
