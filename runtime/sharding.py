@@ -5,8 +5,10 @@ Imported once torch.distributed.tensor is, which takes longer than all of Kernel
 
 from __future__ import annotations
 
+import ast
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -52,7 +54,7 @@ def run(operator: _Operator, function: Any, key: str, inputs: Any, options: dict
                 f"{name}: got a {type(tensor).__name__} beside distributed tensors; pass a DTensor"
             )
     mesh = next(iter(named.values())).device_mesh
-    arguments = {a.name: a for a in operator.family.tensors}
+    arguments = {a.name: _in_call(operator, a, found) for a in operator.family.tensors}
     groups = [
         _divided(operator, {n: (t, arguments[n]) for n, t in named.items()}, found, dim)
         for dim in range(mesh.ndim)
@@ -87,7 +89,9 @@ def run(operator: _Operator, function: Any, key: str, inputs: Any, options: dict
         DTensor.from_local(
             part,
             mesh,
-            _placements(argument, groups) if part.dim() == len(argument.dims) else None,
+            _placements(arguments[argument.name], groups)
+            if part.dim() == len(argument.dims)
+            else None,
             run_check=False,
             shape=shape.shape,
             stride=shape.stride(),
@@ -97,6 +101,19 @@ def run(operator: _Operator, function: Any, key: str, inputs: Any, options: dict
         )
     ]
     return made[0] if isinstance(result, torch.Tensor) else tuple(made)
+
+
+def _in_call(operator: _Operator, argument: Tensor, found: Mapping[str, Any]) -> Tensor:
+    """A tensor of the family, of a dimension that is one symbol or another the one of this call."""
+
+    def chosen(dim: str) -> str:
+        tree = expressions.syntax(dim)
+        while isinstance(tree, ast.IfExp):
+            test = expressions.parse(ast.unparse(tree.test), operator.call_scope, "bool")
+            tree = tree.body if test.evaluate(found) else tree.orelse
+        return ast.unparse(tree)
+
+    return replace(argument, dims=tuple(map(chosen, argument.dims)))
 
 
 def _listed(result: Any) -> tuple[torch.Tensor, ...]:
@@ -138,10 +155,10 @@ def _shards(operator: _Operator, found: Mapping[str, Any]) -> list[tuple[str, ..
 
 
 def _check_even(groups: list[tuple[str, ...]], found: Mapping[str, Any], mesh: Any) -> None:
-    """Symbols that are divided together must be so alike."""
+    """Symbols that are divided together must be so alike, as those of one extent are."""
     for along in {*groups}:
         count = math.prod(mesh.size(i) for i, group in enumerate(groups) if group == along)
-        for symbol in along if len(along) > 1 else ():
+        for symbol in along if len({found.get(symbol) for symbol in along}) > 1 else ():
             if symbol in found and found[symbol] % count:
                 raise InvalidArgument(
                     f"{symbol}: got {found[symbol]}, expected a multiple of {count}, among which "

@@ -17,6 +17,8 @@ REFUSED = {
     "a plain tensor": "k: got a Tensor beside distributed tensors; pass a DTensor",
     "a single head of keys": "Hk: got 1, expected a multiple of 2, among which H and Hk are "
     "divided",
+    "a part of packed sequences": "q: got Shard(dim=1) of [Nq, Tq, H, D], expected a division "
+    "along H and Hk: call",
     "an output elsewhere": "o: got placements (Replicate(),), expected (Shard(dim=0),), as",
 }
 
@@ -55,6 +57,8 @@ def _right(mesh) -> None:
         for part, leaf in zip(own, leaves, strict=True):
             within = {"rtol": 2**-5, "atol": 2**-5} if on_gpu else {}
             torch.testing.assert_close(part.grad.full_tensor(), leaf.grad, **within)
+    if not on_gpu:
+        _right_of_lengths(mesh, q, k, v)
     # What has no dimension that is divided is there for all.
     sink = torch.randn(8, **of)
     pages = torch.randperm(6, dtype=torch.int32, device=mesh.device_type).view(3, 2)
@@ -86,12 +90,41 @@ def test_parts_on_two_gpus(tmp_path) -> None:
     mp.spawn(_on_gpu, (tmp_path,), 2)
 
 
+def _right_of_lengths(mesh, q, k, v) -> None:
+    """With windows and lengths, which are divided as sequences are, and over pages."""
+    lengths = torch.tensor([33, 7, 20], dtype=torch.int32)
+    leaves = [t.clone().requires_grad_() for t in (q, k, v)]
+
+    def attend(q, k, v, lengths=None):
+        return runtime.flash_attn_func(q, k, v, window_size=(5, 0), seqused_k=lengths)
+
+    attend(*leaves, lengths).square().sum().backward()
+    pages, cache = torch.randperm(6, dtype=torch.int32).view(3, 2), torch.randn(6, 16, 4, 64)
+    for placement, of_rows in ((Shard(0), Shard(0)), (Shard(2), Replicate())):
+        own = [distribute_tensor(t, mesh, [placement]).requires_grad_() for t in (q, k, v)]
+        used, table = (distribute_tensor(t, mesh, [of_rows]) for t in (lengths, pages))
+        for given, whole in (((), ()), ((used,), (lengths,))):
+            found = attend(*own, *given)
+            assert found.placements == (placement,)
+            assert torch.equal(found.full_tensor(), attend(q, k, v, *whole))
+        attend(*own, used).square().sum().full_tensor().backward()
+        for part, leaf in zip(own, leaves, strict=True):
+            torch.testing.assert_close(part.grad.full_tensor(), leaf.grad)
+        of_pages = Replicate() if of_rows == placement else placement
+        spread = distribute_tensor(cache, mesh, [of_pages])
+        found = runtime.flash_attn_with_kvcache(own[0].detach(), spread, spread, block_table=table)
+        expected = runtime.flash_attn_with_kvcache(q, cache, cache, block_table=pages)
+        assert torch.equal(found.full_tensor(), expected)
+
+
 def _refused(mesh) -> dict[str, str]:
     q, k = torch.randn(4, 19, 8, 64), torch.randn(4, 19, 1, 64)
     all_of = {s: distribute_tensor(q, mesh, [s]) for s in (Shard(0), Shard(1), Shard(2))}
     partial = DTensor.from_local(q, mesh, [Partial()])
     out = distribute_tensor(torch.zeros_like(q), mesh, [Replicate()])
     few = distribute_tensor(q, mesh, [Shard(2)])
+    packed = distribute_tensor(q[0], mesh, [Shard(0)])
+    places = distribute_tensor(torch.tensor([0, 9, 19], dtype=torch.int32), mesh, [Replicate()])
     calls = {
         "a length": lambda: runtime.attention(*[all_of[Shard(1)]] * 3),
         "batch and heads": lambda: runtime.attention(all_of[Shard(0)], *[all_of[Shard(2)]] * 2),
@@ -99,6 +132,9 @@ def _refused(mesh) -> dict[str, str]:
         "a plain tensor": lambda: runtime.attention(few, q, q),
         "a single head of keys": lambda: runtime.attention(
             few, *[distribute_tensor(k, mesh, [Replicate()])] * 2
+        ),
+        "a part of packed sequences": lambda: runtime.flash_attn_varlen_func(
+            *[packed] * 3, *[places] * 2
         ),
         "an output elsewhere": lambda: runtime.attention(*[all_of[Shard(0)]] * 3, out=out),
     }
