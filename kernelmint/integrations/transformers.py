@@ -12,6 +12,7 @@ What is neither is an error.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -91,8 +92,14 @@ def mask(
         The second and third extent say the pattern to the host; all along them is the same.
 
     Raises:
-        InvalidArgument: the pattern is none of these, or there are tokens behind padding.
+        InvalidArgument: the pattern is none of these, there are tokens behind padding, or
+            torch.jit.trace records the call.
     """
+    if not torch.compiler.is_compiling() and torch._C._is_tracing():
+        raise runtime.InvalidArgument(
+            "mask: got a call that torch.jit.trace records, expected torch.export: traced programs "
+            "drop the assertions by which a graph refuses masks that are none of its patterns"
+        )
     if device is None:
         device = torch.device("cpu") if attention_mask is None else attention_mask.device
     pattern = _Pattern(right=0)
@@ -104,7 +111,7 @@ def mask(
     if not causal and pattern.left != pattern.right:
         raise _unknown(f"a window of {pattern.left} keys before and {pattern.right} after")
     kind = 1 + causal
-    if pattern.joined is not None and _is_recorded(device):
+    if pattern.joined is not None and _is_recorded(pattern.joined):
         if use_vmap and torch.compiler.is_compiling():  # what was looked up cannot be told then
             raise _unknown("a function of the model's or the caller's own, in a compiled graph")
         kind += 4
@@ -121,11 +128,23 @@ def mask(
     return numbers[:, None, None].expand(-1, kind, pattern.left + 2, -1)
 
 
-def _is_recorded(device: torch.device | str) -> bool:
-    """Whether a graph is being made, by torch.compile or of CUDA: it reads nothing."""
-    if torch.compiler.is_compiling():
+def _is_recorded(tensor: torch.Tensor) -> bool:
+    """Whether a graph is being made, by PyTorch or of CUDA, or shapes alone: nothing is read."""
+    if torch.compiler.is_compiling() or isinstance(tensor, torch._subclasses.FakeTensor):
         return True
-    return torch.device(device).type == "cuda" and torch.cuda.is_current_stream_capturing()
+    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
+def _is_known_to_be(number: Any, other: Any) -> bool:
+    """Whether they are the same, of symbols at all values: no graph is to be for some alone."""
+    if isinstance(number, torch.Tensor):
+        return False
+    symbols = any(isinstance(n, torch.SymInt) for n in (number, other))
+    if symbols and not torch.compiler.is_dynamo_compiling():  # which makes another graph
+        from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+        return statically_known_true(number == other)
+    return bool(number == other)
 
 
 def _lengths(
@@ -139,7 +158,7 @@ def _lengths(
 ) -> torch.Tensor:
     """The numbers of sequences that are not packed; `end` is behind the last query's own key."""
     if attention_mask is None:
-        if isinstance(end, int) and end == kv_length:
+        if _is_known_to_be(end, kv_length):
             return torch.empty(0, batch_size, dtype=torch.int32, device=device)
         last = torch.zeros(batch_size, dtype=torch.int32, device=device) + end
         return torch.stack([torch.zeros_like(last), last])
@@ -158,7 +177,7 @@ def _lengths(
         'alone; pad on the left to generate (padding_side="left"), or use another '
         "attn_implementation"
     )
-    if _is_recorded(device):
+    if _is_recorded(whole):
         torch._assert_async(whole, message)
         return numbers if q_length > 1 else numbers[:2]
     known = torch.stack([whole, ends_in_padding, (first != 0).any(), (last != kv_length).any()])
@@ -175,6 +194,12 @@ def _places(joined: torch.Tensor) -> torch.Tensor:
     begins = torch.nn.functional.pad(~joined, (1, 0), value=True)
     places = begins.flatten().nonzero()[:, 0]
     return torch.nn.functional.pad(places, (0, 1), value=begins.numel()).to(torch.int32)
+
+
+_PACKED_IN_A_GRAPH = (
+    "position_ids: got packed sequences in a compiled graph, expected one sequence in each row; "
+    "pass cu_seq_lens_q and the rest, too"
+)
 
 
 class _Distance:
@@ -244,11 +269,21 @@ _FUNCTIONS = {
     torch.Tensor.__and__: "and",
     **{getattr(torch.Tensor, name): name for name in ("eq", "ge", "gt", "le", "sub")},
     **{getattr(torch.Tensor, f"__{name}__"): name for name in ("eq", "ge", "gt", "le", "sub")},
+    # as torch.export(strict=True) passes them
+    operator.getitem: "getitem",
+    operator.and_: "and",
+    **{getattr(operator, name): name for name in ("eq", "ge", "gt", "le", "sub")},
 }
 
 
+_EMPTY = torch.empty(0)
+
+
 def _positions(role: str, seen: list[_Pattern], number: Any = None, at: Any = None) -> _Positions:
-    made = (torch.empty(0) if at is None else at).as_subclass(_Positions)
+    if torch.compiler.is_dynamo_compiling():
+        made = (torch.empty(0) if at is None else at).as_subclass(_Positions)
+    else:  # as_subclass asks the dispatch modes, and cannot change what they give, a fake tensor
+        made = torch.Tensor._make_subclass(_Positions, _EMPTY)
     made.role, made.seen, made.number, made.at = role, seen, number, at
     return made
 
@@ -333,11 +368,7 @@ def attention(
         numbers = attention_mask[:, 0, 0] if n else None
         if kind > 4:
             if cu_seq_lens_q is None:
-                torch._assert_async(
-                    attention_mask.flatten()[0],
-                    "position_ids: got packed sequences in a compiled graph, expected one sequence "
-                    "in each row; pass cu_seq_lens_q and the rest, too",
-                )
+                torch._assert_async(attention_mask.flatten()[0], _PACKED_IN_A_GRAPH)
             numbers = None
     options: dict[str, Any] = {
         "dropout_p": dropout,

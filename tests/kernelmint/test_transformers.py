@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import runtime
 from kernelmint.integrations import transformers as integration
@@ -320,6 +321,65 @@ def test_and_without_a_cache(device: str, dtype: torch.dtype) -> None:
             return  # the refusal would end the process's use of the GPU
         with pytest.raises(RuntimeError, match="position_ids: got packed sequences in a compiled"):
             call(**packed, use_cache=False)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("name", ["llama", "mistral", "gpt-oss"])
+def test_an_exported_model_is_right_at_other_lengths(name: str, padded: bool, strict: bool) -> None:
+    """And for other padding; what it would compute wrongly it refuses."""
+    torch.compiler.reset()
+    ours = model(name, "kernelmint")
+    first, *others = batch("left"), {"input_ids": tokens(2, 25)}, {"input_ids": tokens(4, 70)}
+    dims = {0: torch.export.Dim("batch", max=64), 1: torch.export.Dim("length", min=9, max=500)}
+    shapes: dict[str, Any] = {"input_ids": dims, "use_cache": None}
+    if padded:
+        shapes["attention_mask"] = dims
+        for inputs in others:
+            inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+            inputs["attention_mask"][1, :11] = 0
+    else:
+        first.pop("attention_mask")
+    program = torch.export.export(
+        ours, (), {**first, "use_cache": False}, dynamic_shapes=shapes, strict=strict
+    ).module()
+    for inputs in (first, *others):
+        there = inputs.get("attention_mask", torch.ones_like(inputs["input_ids"])).bool()
+        got, want = (m(**inputs, use_cache=False).logits for m in (program, model(name, "eager")))
+        close(got[there], want[there], want[there])
+    if padded:
+        first["attention_mask"][0, 7] = 0
+        with pytest.raises(RuntimeError, match="attention_mask: got tokens behind padding"):
+            program(**first, use_cache=False)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("name", ["llama", "mistral"])
+def test_an_exported_model_refuses_packed_sequences(name: str, strict: bool) -> None:
+    torch.compiler.reset()
+    inputs = {"input_ids": tokens(1, 70), "position_ids": torch.arange(70)[None]}
+    program = torch.export.export(
+        model(name, "kernelmint"), (), {**inputs, "use_cache": False}, strict=strict
+    ).module()
+    got, want = (m(**inputs, use_cache=False).logits for m in (program, model(name, "eager")))
+    close(got, want, want)
+    inputs["position_ids"] = positions("cpu")
+    with pytest.raises(RuntimeError, match="position_ids: got packed sequences in a compiled"):
+        program(**inputs, use_cache=False)
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "gemma2"])
+def test_a_model_of_fake_tensors_has_its_shapes(name: str) -> None:
+    inputs, ours = batch("left"), model(name, "kernelmint")
+    with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):
+        for given in (inputs, {"input_ids": inputs["input_ids"]}):
+            assert ours(**given, use_cache=False).logits.shape == (3, 40, 97)
+
+
+def test_torch_jit_trace_is_refused_by_name() -> None:
+    """Its programs keep no assertions: they would take packed sequences for one."""
+    with pytest.raises(runtime.InvalidArgument, match=r"expected torch\.export"):
+        torch.jit.trace(lambda x: x + integration.mask(2, 9, 9).sum(), (torch.zeros(()),))
 
 
 @pytest.mark.gpu
