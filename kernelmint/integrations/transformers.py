@@ -86,7 +86,8 @@ def mask(
     Returns:
         numbers of each sequence, int32, [n, kind, left + 2, B]: its first key, the end of its keys,
         and, if some sequence ends in padding, how many queries it has. n is 0 if nothing is to be
-        said of lengths. `kind` is 1, and 1 more if the pattern is causal. For packed sequences the
+        said of lengths; B is 0 then, too, if `attention_mask` says so: positions do not count
+        beside it. `kind` is 1, and 1 more if the pattern is causal. For packed sequences the
         numbers are where these begin, and where the last one ends, [1, kind + 2, left + 2, N + 1];
         in a graph, whether there are none, [1, kind + 4, left + 2, 1].
         The second and third extent say the pattern to the host; all along them is the same.
@@ -185,7 +186,7 @@ def _lengths(
     if not is_whole:
         raise runtime.InvalidArgument(message)
     if not any(is_less):
-        return numbers[:0]
+        return numbers[:0, :0]
     return numbers if is_cut else numbers[:2]
 
 
@@ -194,6 +195,32 @@ def _places(joined: torch.Tensor) -> torch.Tensor:
     begins = torch.nn.functional.pad(~joined, (1, 0), value=True)
     places = begins.flatten().nonzero()[:, 0]
     return torch.nn.functional.pad(places, (0, 1), value=begins.numel()).to(torch.int32)
+
+
+def _of_positions(
+    position_ids: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor
+) -> torch.Tensor | None:
+    """Where packed sequences begin and the last one ends, by their positions; None if each row is
+    one sequence. For models that pass their masks no positions, as gpt-oss.
+
+    `mask` keeps what was found: it is one call's of the model, which looks but once for all layers.
+    """
+    if position_ids is None or position_ids.dim() != 2:
+        return None
+    queries = query.shape[2]
+    if queries == 1 or not _is_known_to_be(key.shape[2], queries):
+        return None
+    if not _is_known_to_be(position_ids.shape[1], queries):
+        return None
+    joined = position_ids.diff(dim=1) == 1
+    if _is_recorded(joined):
+        torch._assert_async(joined.all(), _PACKED_IN_A_GRAPH)
+        return None
+    kept: Any = mask
+    if not hasattr(kept, "places"):
+        kept.places = None if joined.all() else _places(joined.expand(query.shape[0], -1))
+    found: torch.Tensor | None = kept.places
+    return found
 
 
 _PACKED_IN_A_GRAPH = (
@@ -327,6 +354,7 @@ def attention(
     cu_seq_lens_k: torch.Tensor | None = None,
     max_length_q: int | None = None,
     max_length_k: int | None = None,
+    position_ids: torch.Tensor | None = None,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attention of a layer of transformers' models.
@@ -345,6 +373,8 @@ def attention(
         s_aux: sinks, [H].
         cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k: packed sequences, as
             `kernelmint.flash_attn_varlen_func` takes them.
+        position_ids: [B, Sq] or [1, Sq]; where they do not go on by 1, another packed sequence
+            begins, if keys are as many, and no padding mask was given.
 
     Returns:
         the output, [B, Sq, H, Dv], and None in the place of the weights.
@@ -363,13 +393,17 @@ def attention(
     if attention_mask is not None:
         if attention_mask.dtype != torch.int32 or attention_mask.dim() != 4:
             raise _unknown(f"a tensor of {attention_mask.dtype}, {list(attention_mask.shape)},")
-        n, kind, window, _ = attention_mask.shape
+        n, kind, window, count = attention_mask.shape
         causal, packed, left = kind % 2 == 0, 2 < kind < 5, window - 2
         numbers = attention_mask[:, 0, 0] if n else None
         if kind > 4:
             if cu_seq_lens_q is None:
                 torch._assert_async(attention_mask.flatten()[0], _PACKED_IN_A_GRAPH)
             numbers = None
+        elif kind == 2 and n == 0 and count and cu_seq_lens_q is None:
+            places = _of_positions(position_ids, query, key, attention_mask)
+            if places is not None:
+                numbers, packed = places[None], True
     options: dict[str, Any] = {
         "dropout_p": dropout,
         "softmax_scale": scaling,

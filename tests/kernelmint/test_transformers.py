@@ -124,13 +124,33 @@ def test_padded_batches(name: str, side: str, device: str, dtype: torch.dtype) -
     compare(name, device, dtype, inputs, inputs["attention_mask"].bool())
 
 
+def alone(eager: Any, ids: Tensor) -> Tensor:
+    """The logits of packed sequences, each computed by itself."""
+    return torch.cat([eager(part, use_cache=False).logits for part in ids.split(LENGTHS, 1)], 1)
+
+
 @EVERYWHERE
+@pytest.mark.parametrize("use_cache", [False, True])
 @EACH
-def test_packed_sequences_by_their_positions(name: str, device: str, dtype: torch.dtype) -> None:
-    """(transformers takes gpt-oss's for one sequence, whatever the implementation.)"""
-    inputs = {"input_ids": tokens(1, 70, device=device), "position_ids": positions(device)}
-    everywhere = torch.ones(1, 70, dtype=torch.bool)
-    compare(name, device, dtype, inputs | {"use_cache": False}, everywhere)
+def test_packed_sequences_by_their_positions(
+    name: str, use_cache: bool, device: str, dtype: torch.dtype
+) -> None:
+    """Each is what it is alone, of models too that pass their masks no positions, as gpt-oss."""
+    ids = tokens(1, 70, device=device)
+    ours, *eagers = three(name, device, dtype)
+    with torch.no_grad():
+        got = ours(input_ids=ids, position_ids=positions(device), use_cache=use_cache).logits
+        close(got, *(alone(eager, ids) for eager in eagers))
+
+
+def test_positions_do_not_count_beside_an_attention_mask() -> None:
+    """transformers' rule, for every implementation: the mask says that there is one sequence."""
+    inputs = {
+        "input_ids": tokens(1, 70), "position_ids": positions("cpu"),
+        "attention_mask": torch.ones(1, 70).long(),
+    }  # fmt: skip
+    for name in ("llama", "gpt-oss"):
+        compare(name, "cpu", torch.float32, inputs, torch.ones(1, 70, dtype=torch.bool))
 
 
 @EXACT
@@ -145,8 +165,7 @@ def test_packed_sequences_by_their_places(name: str, device: str, dtype: torch.d
             input_ids=ids, position_ids=positions(device), cu_seq_lens_q=ends, cu_seq_lens_k=ends,
             max_length_q=40, max_length_k=40, use_cache=False,
         ).logits  # fmt: skip
-        alone = [torch.cat([e(part).logits for part in ids.split(LENGTHS, 1)], 1) for e in eagers]
-    close(got, *alone)
+        close(got, *(alone(eager, ids) for eager in eagers))
 
 
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
@@ -354,7 +373,7 @@ def test_an_exported_model_is_right_at_other_lengths(name: str, padded: bool, st
 
 
 @pytest.mark.parametrize("strict", [False, True])
-@pytest.mark.parametrize("name", ["llama", "mistral"])
+@pytest.mark.parametrize("name", ["llama", "gpt-oss"])
 def test_an_exported_model_refuses_packed_sequences(name: str, strict: bool) -> None:
     torch.compiler.reset()
     inputs = {"input_ids": tokens(1, 70), "position_ids": torch.arange(70)[None]}
@@ -440,16 +459,21 @@ def test_generate_compiles_decoding_on_gpus(name: str) -> None:
 def test_training_on_packed_and_on_padded_sequences(
     name: str, device: str, dtype: torch.dtype
 ) -> None:
-    """Eager's gradients: with windows, sinks, and of lengths."""
+    """Eager's gradients: with windows, sinks, and of lengths; eager has packed ones each alone."""
     packed = {"input_ids": tokens(1, 70, device=device), "position_ids": positions(device)}
-    of_tokens = torch.ones(1, 70, dtype=torch.bool)
     padded = batch("left", device)
-    for inputs, there in ((packed, of_tokens), (padded, padded["attention_mask"].bool())):
+    for inputs in (packed, padded):
         gradients = []
-        for trained in three(name, device, dtype):
+        ours, *_ = models = three(name, device, dtype)
+        for trained in models:
             trained.zero_grad()
-            logits = trained(**inputs, use_cache=False).logits[there].float()
-            logits.logsumexp(-1).mean().backward()
+            if inputs is packed and trained is not ours:
+                logits = alone(trained, inputs["input_ids"])
+            else:
+                logits = trained(**inputs, use_cache=False).logits
+            if inputs is padded:
+                logits = logits[inputs["attention_mask"].bool()]
+            logits.float().logsumexp(-1).mean().backward()
             named = trained.model.layers[0].self_attn.named_parameters()
             gradients.append({part: parameter.grad.clone() for part, parameter in named})
         same_gradients(*gradients)
