@@ -5,8 +5,9 @@
     kernelmint.attention(q, k, v, causal=True)        # picks the kernel
     kernelmint.kernel("flash_forward.cpu.f32-d64-r64-c128")(q, k, v)
 
-It has every public name of `runtime`, which is imported when one of them is first asked for: to
-import kernelmint takes no PyTorch, so a build can do it. The command is `kernelmint`.
+It has every public name of `runtime`, which is imported when one of them, or an operator of
+`torch.ops.kernelmint`, is first asked for: to import kernelmint takes no PyTorch, so a build can do
+it. The command is `kernelmint`.
 """
 
 from __future__ import annotations
@@ -15,11 +16,25 @@ import importlib.util
 import os
 from typing import Any
 
-from kernelmint import rooms
+from kernelmint import rooms, waiting
 
 _HOME = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 if os.path.isfile(os.path.join(_HOME, "CMakeLists.txt")):
     __path__.append(_HOME)  # a checkout: kernelmint.tools is what lies beside this folder
+
+waiting.begin()
+
+
+def register_operators() -> None:
+    """Registers the operators of `torch.ops.kernelmint` with PyTorch.
+
+    Whoever asks torch.ops for one need not call it. Who asks PyTorch otherwise must, in a process
+    that has called nothing of kernelmint: torch.jit.load, and what loads models in C++.
+
+    Raises:
+        ModuleNotFoundError: PyTorch is not installed.
+    """
+    waiting.register()
 
 
 def __getattr__(name: str) -> Any:

@@ -1,11 +1,10 @@
 """Calls that wait for an import of someone else's: what registers with a module of PyTorch's that
-is slow to import, and that most programs never do."""
+is slow to import, and that most programs never do. kernelmint loads this file by itself, too: it
+imports nothing that takes long."""
 
 from __future__ import annotations
 
-import importlib.abc
 import importlib.machinery
-import importlib.util
 import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
@@ -23,7 +22,7 @@ def when_imported(module: str, call: Callable[[], None]) -> None:
         sys.meta_path.insert(0, _finder)
 
 
-class _Finder(importlib.abc.MetaPathFinder):
+class _Finder:
     """Finds what is waited for as others do, and adds the calls to its loader."""
 
     def find_spec(

@@ -45,7 +45,12 @@ def test_importing_it_takes_neither_torch_nor_what_codegen_needs(python, without
 
 
 @pytest.mark.parametrize(
-    "script", ["from runtime import kernel", "import kernelmint; kernelmint.kernel"]
+    "script",
+    [
+        "from runtime import kernel",
+        "import kernelmint; kernelmint.kernel",
+        "import kernelmint; kernelmint.register_operators()",
+    ],
 )
 def test_without_pytorch_the_command_that_installs_it_is_named(
     python, without_torch, script

@@ -148,3 +148,54 @@ def test_info_as_json(tmp_path):
         assert row["built"] == sum(k.built for k in kernels)
         assert row["available"] == sum(k.available for k in kernels)
         assert row["available"] == row["generated"] or row["reason"]
+
+
+class Attend(torch.nn.Module):
+    def forward(self, q):
+        return runtime.attention(q, q, q)
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory):
+    """A folder with kernelmint and its pack, and with programs that were saved by this process."""
+    folder = tmp_path_factory.mktemp("programs")
+    copy_of(folder, extension=True)
+    for file in (SOURCE.parent / "kernelmint").glob("*.py"):
+        shutil.copy(file, folder / "kernelmint")
+    q = torch.ones(1, 9, 2, 64)
+    torch.export.save(torch.export.export(Attend(), (q,)), folder / "exported.pt2")
+    torch.jit.save(torch.jit.trace(Attend(), (q,)), folder / "traced.pt")
+    return folder
+
+
+KNOWN = "torch._C._jit_get_schemas_for_operator('kernelmint::flash_forward')"
+LOOKS = {
+    "torch.ops": "torch.ops.kernelmint.flash_forward.default",
+    "a name that is none": "assert not hasattr(torch.ops.kernelmint, 'none')",
+    "torch.export.load": "assert (torch.export.load('exported.pt2').module()(q) == 1).all()",
+    "torch.jit.load": "kernelmint.register_operators(); "
+    "assert (torch.jit.load('traced.pt')(q) == 1).all()",
+    "aoti_load_package": f"import torch._inductor.package; assert {KNOWN}",
+}
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("first", ["torch, kernelmint", "kernelmint, torch"])
+def test_importing_kernelmint_gives_the_operators(programs, first, look):
+    """To whoever looks for one; before, nothing of runtime is imported."""
+    if look == "aoti_load_package":
+        pytest.importorskip("torch._inductor.package", reason="PyTorch 2.4 has none")
+    code = (
+        f"import {first}, sys; assert 'runtime' not in sys.modules; q = torch.ones(1, 9, 2, 64); "
+        f"{LOOKS[look]}; assert {KNOWN}; "
+        "assert type(torch.ops.kernelmint) is torch._ops._OpNamespace"
+    )
+    result = import_copy(programs, code)
+    assert result.returncode == 0, result.stderr
+
+
+def test_importing_kernelmint_after_runtime_leaves_torch_ops(programs):
+    code = "import runtime, torch; was = torch.ops.kernelmint; import kernelmint; "
+    result = import_copy(programs, code + "assert torch.ops.kernelmint is was; was.flash_forward")
+    assert result.returncode == 0, result.stderr
