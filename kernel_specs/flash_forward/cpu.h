@@ -95,7 +95,8 @@ class Attention {
       const int count = static_cast<int>(smaller(keys - first_key, B_c));
       const T* values = args_.v.template at<const T>(task.batch, first_key, task.kv_head);
       std::int64_t value_stride = args_.v.stride[1];
-      const bool hides = Config::causal && first_key + count > worker.seen[0];
+      const bool hides =
+          Products::kSplits || (Config::causal && first_key + count > worker.seen[0]);
       if (hides) values = worker.hidden.find(values, value_stride, count, value_stride);
       products.load_keys_values(args_.k.template at<const T>(task.batch, first_key, task.kv_head),
                                 args_.k.stride[1], values, value_stride, count);

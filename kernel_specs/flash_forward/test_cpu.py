@@ -224,6 +224,26 @@ def test_not_a_number_stays_in_its_row(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", first_of_each_dtype())
+def test_infinities_are_numbers_like_others(key: str) -> None:
+    """A score of -inf has no weight, an infinite value makes its column so: also where products
+    split numbers into parts, which an infinity does not have."""
+    p = KERNELS[key].parameters
+    q, k, v = torch.randn(3, 1, 40, 2, p["d_head"]).to(DTYPES[p["dtype"]]).unbind()
+    k[0, 3, 0, 5] = float("inf")
+    q[0, 11, 1, 7] = -float("inf")
+    v[0, 0, 1, 2] = -float("inf")
+    o, lse = call(key, q, k, v)
+    want, want_lse = attention(q, k, v, causal=p["causal"], return_lse=True)
+    assert want.isneginf().any()
+    assert torch.equal(o.isnan(), want.isnan())
+    there = want.isfinite()
+    torch.testing.assert_close(o[there].double(), want[there], rtol=0.0, atol=2e-2)
+    assert torch.equal(o[want.isneginf()].double(), want[want.isneginf()])
+    there = want_lse.isfinite()
+    torch.testing.assert_close(lse[there].double(), want_lse[there], rtol=0.0, atol=1e-4)
+
+
+@pytest.mark.parametrize("key", first_of_each_dtype())
 def test_any_number_of_threads_gives_the_same_bits(key: str) -> None:
     p = KERNELS[key].parameters
     case = grid_case(p["dtype"], p["d_head"], p["causal"], 1000, 1000, 1)

@@ -167,9 +167,9 @@ class Prefill {
       const int count = static_cast<int>(least(end - first_key, B_c));
       const Rows keys = rows_of(args_.k, tile, first_key, count, args_.D, worker.rows[0]);
       Rows values = rows_of(args_.v, tile, first_key, count, args_.Dv, worker.rows[1]);
-      // Some row sees some of the block and not all.
-      const bool hides =
-          first_key + count > worker.end[0] || first_key < worker.begin[tile.rows - 1];
+      // Some row sees some of the block and not all, or values are split.
+      const bool hides = Products::kSplits || first_key + count > worker.end[0] ||
+                         first_key < worker.begin[tile.rows - 1];
       if (hides)
         values.first = worker.hidden.find(values.first, values.stride, count, values.stride);
       products.load_keys_values(keys.first, keys.stride, values.first, values.stride, count);

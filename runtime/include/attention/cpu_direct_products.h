@@ -13,7 +13,8 @@ using namespace kernelmint::cpu;
 
 template <class T, int D, int B_c>
 struct alignas(64) DirectProducts {
-  static constexpr int kStripRows = 4;  // and the most rows there may be
+  static constexpr bool kSplits = false;  // numbers into parts, which infinities do not have
+  static constexpr int kStripRows = 4;    // and the most rows there may be
   static_assert(B_c % (2 * kLanes) == 0 && D % kLanes == 0, "whole vectors");
 
   alignas(64) float queries[kStripRows][D];

@@ -1,5 +1,6 @@
 // Values that are not finite, in a block that some rows see only in part: 0 times such a value is
-// NaN, so that a masked key would reach the rows before it.
+// NaN, so that a masked key would reach the rows before it. Or in any block of products that split
+// numbers into parts, which such a value does not have.
 #pragma once
 
 #include "cpu_convert.h"
@@ -26,12 +27,16 @@ struct HiddenValues {
     num_keys = 0;
     values = v;
     stride = products_stride = v_stride;
+    F32 of_all{};
+    for (int key = 0; key < count; ++key) {
+      for (int d = 0; d < D; d += kLanes) of_all += load(v + key * v_stride + d) * F32{};
+    }
+    if (reduce_add(of_all) == 0) return v;
     for (int key = 0; key < count; ++key) {
       F32 zeros{};
       for (int d = 0; d < D; d += kLanes) zeros += load(v + key * v_stride + d) * F32{};
       if (!(reduce_add(zeros) == 0)) keys[num_keys++] = static_cast<std::int16_t>(key);
     }
-    if (num_keys == 0) return v;
     for (int key = 0; key < count; ++key) {
       __builtin_memcpy(finite[key], v + key * v_stride, sizeof(finite[key]));
     }

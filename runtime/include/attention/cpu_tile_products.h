@@ -2,6 +2,8 @@
 // bf16 as it is, and for fp16 split without loss into two bf16 parts.
 #pragma once
 
+#include <type_traits>
+
 #include "cpu_convert.h"
 #include "cpu_vector.h"
 #include "integers.h"
@@ -77,6 +79,17 @@ KERNELMINT_ALWAYS_INLINE U16 load_part(const fp16* from) {
   return part_of<I, Parts<fp16>::count>(load(from), load(from + kLanes));
 }
 
+// Whether there is an infinity or a NaN among `count` numbers, whole vectors of them.
+KERNELMINT_ALWAYS_INLINE bool any_infinite(const fp16* from, int count) {
+  const __m512i magnitude = _mm512_set1_epi16(0x7fff), infinity = _mm512_set1_epi16(0x7c00);
+  __mmask32 found = 0;
+  for (int i = 0; i < count; i += kTileDepth) {
+    const __m512i bits = _mm512_and_si512(_mm512_loadu_si512(from + i), magnitude);
+    found |= _mm512_cmpge_epu16_mask(bits, infinity);
+  }
+  return found != 0;
+}
+
 // Tiles 0 to 3 hold the results, 2 by 2: rows 0-15 and 16-31 by columns 0-15 and 16-31. Tiles 4 and
 // 5 are the left operands, 6 and 7 the right ones. Without BothRows the second row of it is left
 // out.
@@ -103,6 +116,9 @@ KERNELMINT_ALWAYS_INLINE void multiply_add(const Tile& right0, const Tile& right
 template <class T, int D, int B_r, int B_c>
 struct alignas(64) TileProducts {
   static constexpr int kParts = Parts<T>::count;
+  // An infinity has no parts, inf - inf being NaN. So scores that it is in are made anew, of whole
+  // numbers, and values are to be finite (cpu_hidden_values.h).
+  static constexpr bool kSplits = kParts > 1;
   static constexpr int kStripRows = 2 * kTile;
   static constexpr int kFewRows = kParts == 1 ? 0 : 4;  // up to these, DirectProducts are faster
   static constexpr int kScoreStride = B_c + 16;  // not a power of two: rows spread over cache sets
@@ -114,6 +130,16 @@ struct alignas(64) TileProducts {
   alignas(64) Tile values[kParts][B_c / kTileDepth][D / kTile];
   alignas(64) float scores[kStripRows][kScoreStride];
   alignas(64) float out[B_r][D];
+  struct Whole {        // what was split, and what of it holds an infinity
+    T queries[B_r][D];  // those that do
+    bool is_infinite_query[B_r];
+    const T* keys;
+    std::int64_t key_stride;
+    int num_keys, num_infinite_keys;
+    std::int16_t infinite_keys[B_c];
+  };
+  struct Nothing {};
+  [[no_unique_address]] std::conditional_t<kSplits, Whole, Nothing> whole;
 
   void begin() {
     alignas(64) static constexpr TileConfig config;
@@ -126,6 +152,11 @@ struct alignas(64) TileProducts {
       for_parts([&]<int P>() __attribute__((always_inline)) {
         store_bits(&queries[P][row][d], load_part<P>(q + d));
       });
+    }
+    if constexpr (kSplits) {
+      whole.is_infinite_query[row] = any_infinite(q, D);
+      if (whole.is_infinite_query[row])
+        __builtin_memcpy(whole.queries[row], q, sizeof whole.queries[row]);
     }
   }
 
@@ -152,6 +183,16 @@ struct alignas(64) TileProducts {
         });
       }
     }
+    if constexpr (kSplits) {
+      whole.keys = k;
+      whole.key_stride = k_stride;
+      whole.num_keys = count;
+      whole.num_infinite_keys = 0;
+      for (int key = 0; key < count; ++key) {
+        if (any_infinite(k + key * k_stride, D))
+          whole.infinite_keys[whole.num_infinite_keys++] = static_cast<std::int16_t>(key);
+      }
+    }
     for (int key = 0; key < round_up(count); key += 2) {
       const T* even = row(v, v_stride, key);
       const T* odd = row(v, v_stride, key + 1);
@@ -172,6 +213,16 @@ struct alignas(64) TileProducts {
       multiply_queries_keys<true>(first, count);
     } else {
       multiply_queries_keys<false>(first, count);
+    }
+    if constexpr (kSplits) {
+      for (int r = 0; r < rows; ++r) {
+        if (whole.is_infinite_query[first + r]) {
+          for (int key = 0; key < whole.num_keys; ++key) scores[r][key] = score(first + r, key);
+        } else {
+          for (int i = 0; i < whole.num_infinite_keys; ++i)
+            scores[r][whole.infinite_keys[i]] = score(first + r, whole.infinite_keys[i]);
+        }
+      }
     }
   }
 
@@ -216,6 +267,17 @@ struct alignas(64) TileProducts {
   static constexpr int round_up(int count) { return kernelmint::round_up(count, kTileDepth); }
 
  private:
+  // A score of whole numbers.
+  float score(int row, int key) const {
+    float sum = 0;
+    for (int d = 0; d < D; ++d) {
+      const float q = whole.is_infinite_query[row] ? element(whole.queries[row], d) : query(row, d);
+      sum += q * element(whole.keys + key * whole.key_stride, d);
+    }
+    return sum;
+  }
+  static float element(const T* row, int d) { return load(row + d / kLanes * kLanes)[d % kLanes]; }
+
   // The lower or the upper bf16 of four bytes.
   static const std::byte* half_of(const auto& four_bytes, int upper) {
     return reinterpret_cast<const std::byte*>(&four_bytes) + 2 * upper;

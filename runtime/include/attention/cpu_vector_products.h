@@ -56,8 +56,9 @@ template <class T, int D, int B_r, int B_c>
 struct alignas(64) VectorProducts {
   static constexpr int kPanel = 2 * kLanes;
   static constexpr int kTileRows = kVectorRegisters == 32 ? 8 : 6;  // 16 or 12 sums in registers
-  static constexpr int kStripRows = 48;                             // whole tiles of either size
-  static constexpr int kFewRows = 4;  // with up to so many rows, DirectProducts are faster
+  static constexpr bool kSplits = false;  // numbers into parts, which infinities do not have
+  static constexpr int kStripRows = 48;   // whole tiles of either size
+  static constexpr int kFewRows = 4;      // with up to so many rows, DirectProducts are faster
   static constexpr int kScoreStride = B_c + 16;  // not a power of two: rows spread over cache sets
   static_assert(B_c % kPanel == 0 && D % kPanel == 0, "whole panels");
 
