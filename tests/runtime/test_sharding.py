@@ -80,6 +80,7 @@ def _on_gpu(rank, folder) -> None:
     where = f"file://{folder}/group"
     dist.init_process_group("nccl", rank=rank, world_size=2, init_method=where)
     _right(device_mesh("cuda", (2,)))
+    dist.barrier()  # else one's group may go while the other still sends
     dist.destroy_process_group()
 
 
@@ -154,6 +155,7 @@ def _work(rank, folder) -> None:
     mesh = device_mesh("cpu", (2,))
     _right(mesh)
     torch.save(_refused(mesh), folder / f"refused{rank}")
+    dist.barrier()  # else one's group may go while the other still sends
     dist.destroy_process_group()
 
 
