@@ -120,10 +120,9 @@ def is_right(call: Any) -> bool:
 
 def note(call: Any) -> None:
     """Keeps a call that was found right."""
-    if call is not None:
-        if len(_RIGHT) >= _MOST_KEPT:
-            _RIGHT.clear()
-        _RIGHT.add(call)
+    if len(_RIGHT) >= _MOST_KEPT:
+        _RIGHT.clear()
+    _RIGHT.add(call)
 
 
 def check_newest(

@@ -292,13 +292,14 @@ def flash_attn_with_kvcache(
     )  # fmt: skip
     is_plain_reading = all(other is None for other in others)
     call = None
-    if not is_plain_reading and tensors.is_plain(q):
+    if not is_plain_reading and tensors.is_plain(q) and not is_explaining():
         call = cache.signature(
-            (*others, q, k_cache, v_cache, cache_seqlens, cache_leftpad, block_table, s_aux,
+            (*others, q, k_cache, v_cache, lengths, cache_leftpad, block_table, s_aux,
              alibi_slopes),
             (window, softmax_scale, softcap, num_splits, max_seqlen_q),
         )  # fmt: skip
-    is_new = not is_plain_reading and not cache.is_right(call)
+    # (A graph that looked into what is kept would be made anew when something is added.)
+    is_new = not is_plain_reading and (call is None or not cache.is_right(call))
     if is_new:
         check()
     table = cache.table_of(tables)
@@ -330,7 +331,7 @@ def flash_attn_with_kvcache(
         if is_plain_reading:
             check()  # which calls it by this function's name
         raise
-    if is_new:
+    if is_new and call is not None:
         cache.note(call)
     return (o, lse) if return_softmax_lse else o
 

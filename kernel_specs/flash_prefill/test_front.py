@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._dynamo.testing import CompileCounter
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import runtime
@@ -361,10 +362,15 @@ COS = torch.rand(20, 16)
 def test_what_is_wrong_is_refused_before_a_cache_is_written(
     arguments: dict[str, Any], message: str, queries: int
 ) -> None:
+    """After a call that was right, too, which is remembered as such."""
     usual: dict[str, Any] = {
         "q": NEW, "k_cache": CACHE.clone(), "v_cache": CACHE.clone(), "k": NEW, "v": NEW,
         "cache_seqlens": ints(9, 9),
     }  # fmt: skip
+    right = usual | {"q": NEW.repeat(1, queries, 1, 1)}
+    right |= {name: CACHE.clone() for name in ("k_cache", "v_cache")}
+    runtime.flash_attn_with_kvcache(**right)
+    assert right["k_cache"].any()
     given = usual | arguments
     given["q"] = given["q"].repeat(1, queries, 1, 1)
     with pytest.raises(runtime.InvalidArgument, match=re.escape(message)):
@@ -373,9 +379,22 @@ def test_what_is_wrong_is_refused_before_a_cache_is_written(
     assert not usual["v_cache"].any()
 
 
+def test_a_compiled_call_asks_nothing_of_what_eager_calls_were() -> None:
+    """One graph stays, whatever other calls are made and remembered meanwhile."""
+    graphs = CompileCounter()
+    compiled = torch.compile(runtime.flash_attn_with_kvcache, fullgraph=True, backend=graphs)
+    for heads in (2, 4, 6):
+        compiled(NEW, CACHE.clone(), CACHE.clone(), NEW, NEW, cache_seqlens=ints(9, 9))
+        k_cache, v_cache = (torch.zeros(2, 20, heads, 64) for _ in range(2))
+        new = torch.ones(2, 1, heads, 64)
+        runtime.flash_attn_with_kvcache(new, k_cache, v_cache, new, new, cache_seqlens=ints(9, 9))
+    assert graphs.frame_count == 1
+
+
 def test_to_explain_a_call_writes_nothing() -> None:
     k_cache, v_cache = CACHE.clone(), CACHE.clone()
     given = (NEW, k_cache, v_cache, NEW, NEW)
+    runtime.flash_attn_with_kvcache(NEW, CACHE.clone(), CACHE.clone(), NEW, NEW, cache_seqlens=9)
     found = runtime.explain_call(runtime.flash_attn_with_kvcache, *given, cache_seqlens=9)
     assert found.family == "flash_decode"
     assert not k_cache.any()
