@@ -15,7 +15,7 @@ import shlex
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from scikit_build_core import build as _skbuild
 from scikit_build_core.build import (  # noqa: F401 - the backend's other hooks, unchanged
@@ -24,6 +24,7 @@ from scikit_build_core.build import (  # noqa: F401 - the backend's other hooks,
     prepare_metadata_for_build_editable,
     prepare_metadata_for_build_wheel,
 )
+from scikit_build_core.settings.skbuild_read_settings import SettingsReader
 
 # By its path: an editable install of another checkout would answer the import.
 _nvcc = runpy.run_path(str(Path(__file__).resolve().parents[1] / "codegen/build/nvcc.py"))
@@ -66,21 +67,32 @@ def get_requires_for_build_editable(config_settings: Settings = None) -> list[st
     ]
 
 
-def _keep_objects(build_dir: Path) -> None:
-    """Have a build folder that another isolated environment left configured anew.
+def _prepare(state: Literal["wheel", "editable"], settings: Settings) -> None:
+    """Have a build folder that another build left configured anew.
 
-    CMake's cache then names tools that are gone, and scikit-build-core, which sees that it lies in
-    another place itself, would remove the objects too. They are good: ninja compares the commands
-    that made them.
+    CMake's cache then holds what that build was told (an editable install is for this processor
+    alone), and names tools of an isolated environment that are gone; scikit-build-core, which sees
+    that it lies in another place itself, would remove the objects too. They are good: ninja
+    compares the commands that made them.
     """
+    project = SettingsReader.from_file("pyproject.toml", settings, state=state).settings
+    build_dir = Path(project.build_dir.replace("{state}", state))
     cache, record = build_dir / "CMakeCache.txt", build_dir / ".skbuild-info.json"
     try:
         info = json.loads(record.read_text(encoding="utf-8"))
-        nvcc = re.search(r"^CMAKE_CUDA_COMPILER:\w+=(/.*)", cache.read_text(), re.MULTILINE)
+        values = dict(re.findall(r"^(\w+):\w+=(.*)", cache.read_text(), re.MULTILINE))
     except (OSError, ValueError):
         return
+    last, nvcc = values.get("SKBUILD_STATE"), values.get("CMAKE_CUDA_COMPILER", "")
+    prefix = Path(values.get("CMAKE_INSTALL_PREFIX", ""))
+    if last == "editable" != state and prefix.is_relative_to(build_dir.resolve()):
+        sys.exit(
+            f"Kernelmint: {build_dir} belongs to an editable install that is built again at every "
+            "import (editable.rebuild): build the wheel in a folder of its own, -C build-dir=DIR"
+        )
     here = str(Path(_skbuild.__file__).resolve().parents[1])
-    if info.get("skbuild_path") == here and not (nvcc and not Path(nvcc[1]).exists()):
+    gone = nvcc.startswith("/") and not Path(nvcc).exists()
+    if info.get("skbuild_path") == here and last == state and not gone:
         return
     cache.unlink()
     for compilers in (build_dir / "CMakeFiles").glob("[0-9]*"):  # what CMake found out of them
@@ -88,23 +100,19 @@ def _keep_objects(build_dir: Path) -> None:
     record.write_text(json.dumps({**info, "skbuild_path": here}), encoding="utf-8")
 
 
-def _build_dir(state: str, settings: Settings) -> Path:
-    return Path(str((settings or {}).get("build-dir", "build/{state}")).replace("{state}", state))
-
-
 def build_wheel(
     wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None
 ) -> str:
-    """Build a wheel; its build folder, logs included, stays in build/wheel."""
-    _keep_objects(_build_dir("wheel", config_settings))
+    """Build a wheel; its build folder, logs included, stays."""
+    _prepare("wheel", config_settings)
     return _skbuild.build_wheel(wheel_directory, config_settings, metadata_directory)
 
 
 def build_editable(
     wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None
 ) -> str:
-    """Build an editable install; its build folder stays in build/editable."""
-    _keep_objects(_build_dir("editable", config_settings))
+    """Build an editable install; its build folder stays."""
+    _prepare("editable", config_settings)
     return _skbuild.build_editable(wheel_directory, config_settings, metadata_directory)
 
 

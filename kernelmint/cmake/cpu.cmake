@@ -2,7 +2,11 @@
 # the processor has.
 include(CheckCXXCompilerFlag)
 
-set(KERNELMINT_ISAS all CACHE STRING
+set(_default all)
+if(SKBUILD_STATE STREQUAL "editable")  # for development, on this machine
+  set(_default native)
+endif()
+set(KERNELMINT_ISAS ${_default} CACHE STRING
     "Instruction sets of the CPU's kernels: all, native (this processor's best), or a list of these and names")
 
 set(_isas baseline)  # that the compiler has

@@ -151,7 +151,7 @@ def test_init_and_slim_work_with_a_kernelmint_from_a_clone(
     slim = ("kernelmint", "slim", "used.yaml", "--wheel", "slim")
     author.run(*slim, cwd=project, CMAKE_ARGS="-DKERNELMINT_ISAS=native -DKERNELMINT_CUDA=OFF")
     (wheel,) = project.glob("slim/*.whl")
-    (installed,) = project.glob("build/editable/packs/*/my_kernels_scale_add.so")
+    (installed,) = project.glob("build/cmake/packs/*/my_kernels_scale_add.so")
     with zipfile.ZipFile(wheel) as archive:
         manifest = json.loads(archive.read("my_kernels/_pack/manifest.json"))
         slimmed = archive.getinfo("my_kernels/_pack/my_kernels_scale_add.so").file_size

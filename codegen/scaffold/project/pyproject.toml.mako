@@ -20,7 +20,7 @@ ${name} = "${name}._pack"
 minimum-version = "1.0"
 cmake.version = ">=3.26"
 ninja.make-fallback = false
-build-dir = "build/{state}"
+build-dir = "build/cmake" # a wheel takes the objects of `pip install -e .`
 wheel.py-api = "py3" # the pack's libraries know no Python: one wheel serves them all
 wheel.packages = ["${name}"]
 logging.level = "WARNING"
