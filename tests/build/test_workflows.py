@@ -13,6 +13,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
+SCAFFOLDED = ROOT / "codegen/scaffold/project/ci.yml.mako"
 
 
 def steps(path: Path) -> list[dict[str, Any]]:
@@ -29,11 +30,22 @@ def test_actionlint_finds_nothing() -> None:
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
-def test_a_workflow_may_only_read_and_every_action_names_its_version(path) -> None:
+def test_a_workflow_may_only_read(path) -> None:
     assert yaml.safe_load(path.read_text())["permissions"] == {"contents": "read"}
     for step in steps(path):
         assert ("run" in step) != ("uses" in step)
-        assert "uses" not in step or re.fullmatch(r"[\w/-]+@v\d+(\.\d+)*", step["uses"])
+
+
+@pytest.mark.parametrize("path", [*WORKFLOWS, SCAFFOLDED], ids=lambda path: path.name)
+def test_actions_are_pinned_by_commit_and_tools_by_version(path) -> None:
+    """A tag can be moved to other code; beside the commit stands the release that it is."""
+    text = path.read_text()
+    actions = re.findall(r"uses: *(.*)", text)
+    assert actions
+    for action in actions:
+        assert re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action), action
+    for tool in re.findall(r"pipx run (\S+)", text):
+        assert re.fullmatch(r"[\w-]+==[\d.]+", tool), tool
 
 
 def test_the_tests_run_what_a_developer_runs() -> None:
@@ -49,4 +61,4 @@ def test_wheels_are_built_for_both_machines_and_checked() -> None:
     assert machines == {"x86_64", "aarch64"}
     commands = [step["run"] for step in steps(wheels) if "run" in step]
     assert any(re.match(r"pipx run cibuildwheel==[\d.]+ ", command) for command in commands)
-    assert any(command.startswith("pipx run twine check --strict") for command in commands)
+    assert any(re.match(r"pipx run twine==[\d.]+ check --strict", command) for command in commands)
