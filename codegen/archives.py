@@ -8,7 +8,7 @@ nothing in it is imported or run. KERNELMINT_SOURCES names folders (as PATH does
 looked for first: so a machine without a network builds, with what `kernelmint sources --to FOLDER`
 laid there on another.
 
-Standard library only, but for unearth, which finds what an index has.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -16,25 +16,21 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shlex
-import shutil
 import subprocess
 import sys
-import tarfile
-import tempfile
-import urllib.request
-import zipfile
-import zlib
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
-from codegen.home import cache_folder
+from codegen import fetch, trust
+from codegen.home import cache_folder, expanded
+from codegen.staleness import open_regular
 from codegen.staleness import sha256 as sha256_of
+from codegen.unpack import unpack
+from codegen.words import one_line
 
-_PYPI = "pypi:"
 _SUFFIXES = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".zip")
-_TIMEOUT = 60  # seconds without a byte
 _CHUNK = 1 << 20
+_PATIENCE = 60  # seconds in which hardly a byte may come
 _WITHOUT_NETWORK = (
     "Without a network, lay its file into a folder that KERNELMINT_SOURCES names; "
     "`kernelmint sources --to FOLDER` fetches it elsewhere"
@@ -50,11 +46,20 @@ def folder(origin: str, sha256: str) -> Path:
 
     The one folder that a source distribution has at its top is left out of paths.
     """
-    kept = cache_folder() / "sources" / sha256
+    pin, cache = _pin(origin, sha256), cache_folder()
+    with _written(pin, cache):
+        parent = trust.folder(cache, "sources")
+    if why := trust.fault(cache, "sources", sha256):
+        raise ArchiveError(f"{pin}: {why}")
+    kept = parent / sha256
     if not kept.is_dir():
-        pin = _pin(origin, sha256)
-        with _work(kept.parent, pin) as work:
-            _unpack(_fetch(origin, sha256, work), work / "files", pin)
+        with _work(parent, pin) as work:
+            archive = _fetch(origin, sha256, work)
+            try:
+                unpack(archive, work / "files")
+            except Exception as error:  # whatever a damaged archive makes its decoders raise
+                why = one_line(str(error)) or type(error).__name__
+                raise ArchiveError(f"{pin}: {archive.name} cannot be unpacked: {why}") from None
             with contextlib.suppress(FileExistsError, OSError):
                 (work / "files").rename(kept)  # whole; another process may have been first
         if not kept.is_dir():
@@ -75,140 +80,79 @@ def find(origin: str, sha256: str, path: str) -> Path:
 def lay(origin: str, sha256: str, into: Path) -> Path:
     """Fetches an archive into a folder that KERNELMINT_SOURCES may name; its file, which is left as
     it is if it is there already. Raises ArchiveError."""
-    into.mkdir(parents=True, exist_ok=True)
+    pin = _pin(origin, sha256)
+    with _written(pin, into):
+        into.mkdir(parents=True, exist_ok=True)
     for path in sorted(into.iterdir()):
         if _may_be(path.name, origin) and sha256_of(path) == sha256:
             return path
-    with _work(into, _pin(origin, sha256)) as work:
+    with _work(into, pin) as work:
         fetched = _fetch(origin, sha256, work)
         return fetched.rename(into / fetched.name)
 
 
 def _pin(origin: str, sha256: str) -> str:
     """What errors call an archive."""
-    return f"{origin} (sha256 {sha256})"
+    return f"{fetch.masked(origin)} (sha256 {sha256})"
+
+
+@contextlib.contextmanager
+def _written(pin: str, folder: Path) -> Iterator[None]:
+    """What the file system refuses, as an ArchiveError."""
+    try:
+        yield
+    except OSError as error:
+        raise ArchiveError(f"{pin}: cannot write {folder}: {error.strerror}") from None
 
 
 @contextlib.contextmanager
 def _work(parent: Path, pin: str) -> Iterator[Path]:
-    try:
-        parent.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(dir=parent, prefix="."))
-    except OSError as error:
-        raise ArchiveError(f"{pin}: cannot write {parent}: {error.strerror}") from None
-    try:
+    with contextlib.ExitStack() as made:
+        with _written(pin, parent):
+            work = made.enter_context(trust.work(parent, ".kernelmint-"))
         yield work
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
 
 
 def _fetch(origin: str, sha256: str, work: Path) -> Path:
-    """A file of `work` with that hash."""
+    """A file of `work` with that hash. What is checked is the copy, which nobody else may write."""
     for name in filter(None, os.environ.get("KERNELMINT_SOURCES", "").split(os.pathsep)):
-        for path in sorted(Path(name).iterdir()) if Path(name).is_dir() else ():
+        for path in sorted(expanded(name).iterdir()) if expanded(name).is_dir() else ():
             if _may_be(path.name, origin):
-                _check(path, sha256, origin)
-                return Path(shutil.copyfile(path, work / path.name))
-    print(f"fetching {origin}", file=sys.stderr)
+                return _checked(_copied(path, work / path.name), sha256, origin)
+    print(f"fetching {fetch.masked(origin)}", file=sys.stderr)
+    into = work / "fetched"
+    into.mkdir()
+    done = subprocess.run(
+        [sys.executable, fetch.__file__, origin, str(into), str(_PATIENCE)],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        why = " ".join(done.stderr.split()) or f"its process ended with {done.returncode}"
+        raise ArchiveError(f"{_pin(origin, sha256)} cannot be fetched: {why}. {_WITHOUT_NETWORK}")
+    (path,) = into.iterdir()
+    return _checked(path, sha256, origin)
+
+
+def _copied(source: Path, path: Path) -> Path:
     try:
-        if origin.startswith(_PYPI):
-            path = _from_index(origin, sha256, work)
-        else:
-            path = _from_url(origin, work)
-    except Exception as error:  # what a server, a proxy or a broken index may bring about
-        if isinstance(error, ArchiveError):
-            raise
-        reason = getattr(error, "reason", error)
-        raise ArchiveError(
-            f"{_pin(origin, sha256)} cannot be fetched: {reason}. {_WITHOUT_NETWORK}"
-        ) from None
-    _check(path, sha256, origin)
+        with open_regular(source) as file:
+            fetch.receive(iter(lambda: file.read(_CHUNK), b""), path)
+    except OSError as error:
+        raise ArchiveError(f"{source}: {error.strerror}") from None
+    except fetch.FetchError as error:
+        raise ArchiveError(f"{source}: {error}") from None
     return path
-
-
-def _from_url(url: str, work: Path) -> Path:
-    path = work / _file_name(url)
-    with urllib.request.urlopen(url, timeout=_TIMEOUT) as answer, path.open("wb") as file:
-        shutil.copyfileobj(answer, file, _CHUNK)
-    return path
-
-
-def _from_index(origin: str, sha256: str, work: Path) -> Path:
-    """The source distribution that the indexes have that pip is set to."""
-    try:
-        from unearth import PackageFinder
-    except ImportError:
-        raise ArchiveError(
-            f"{_pin(origin, sha256)} is looked for on an index by unearth, which is not installed: "
-            'pip install "kernelmint[sources]" (an isolated build takes it from '
-            f"build-system.requires), or run `kernelmint sources` before. {_WITHOUT_NETWORK}"
-        ) from None
-    requirement = origin.removeprefix(_PYPI)
-    settings = _pip_settings()
-    finder = PackageFinder(
-        no_binary=[requirement.partition("==")[0]], index_urls=settings.get("index-url", ())
-    )  # without an index: the default one
-    for url in settings.get("extra-index-url", ()):
-        finder.add_index_url(url)
-    if settings.get("no-index", ["0"])[0].lower() in ("1", "true", "yes", "on"):
-        finder.sources.clear()
-    for link in settings.get("find-links", ()):
-        finder.add_find_links(link if "://" in link else Path(link).absolute().as_uri())
-    best = finder.find_best_match(requirement, allow_yanked=True, allow_prereleases=True).best
-    if best is None:
-        raise ArchiveError(
-            f"{_pin(origin, sha256)}: there is no source distribution {requirement} on the indexes "
-            f"that pip is set to (`pip config list`). {_WITHOUT_NETWORK}"
-        )
-    path = work / str(best.link.filename)
-    with finder.session.get_stream(best.link.normalized) as answer, path.open("wb") as file:
-        answer.raise_for_status()
-        file.writelines(answer.iter_bytes(_CHUNK))
-    return path
-
-
-def _pip_settings() -> dict[str, list[str]]:
-    """The options that pip's files and PIP_* set, with their words."""
-    command = [sys.executable, "-m", "pip", "config", "list"]
-    listed = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-    found: dict[str, list[str]] = {}
-    for line in listed.splitlines():  # variables of the environment come last
-        name, _, value = line.partition("=")
-        found[name.rpartition(".")[2]] = " ".join(shlex.split(value)).split()
-    return found
-
-
-def _unpack(archive: Path, into: Path, pin: str) -> None:
-    """Files and folders within `into`, read-only: neither a path nor a link leads out of it."""
-    if not hasattr(tarfile, "data_filter"):
-        raise ArchiveError(f"{pin}: unpacking it needs Python 3.10.12, 3.11.4 or later")
-    try:
-        if archive.name.endswith(".zip"):
-            with zipfile.ZipFile(archive) as zipped:
-                zipped.extractall(into)
-        else:
-            with tarfile.open(archive) as packed:
-                packed.extractall(into, filter="data")
-    except (OSError, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error) as error:
-        raise ArchiveError(f"{pin}: {archive.name} cannot be unpacked: {error}") from None
-    for path in into.rglob("*"):
-        if path.is_file() and not path.is_symlink():
-            path.chmod(0o444)
-
-
-def _file_name(url: str) -> str:
-    return PurePosixPath(urllib.request.url2pathname(url.partition("#")[0].partition("?")[0])).name
 
 
 def _may_be(name: str, origin: str) -> bool:
     """Whether a file of this name is meant by an origin."""
     if not name.endswith(_SUFFIXES):
         return False
-    if not origin.startswith(_PYPI):
-        return name == _file_name(origin)
+    if not origin.startswith(fetch.PYPI):
+        return name == fetch.file_name(origin)
     stem = next(name.removesuffix(suffix) for suffix in _SUFFIXES if name.endswith(suffix))
     project, _, version = stem.rpartition("-")
-    pinned, _, pinned_version = origin.removeprefix(_PYPI).partition("==")
+    pinned, _, pinned_version = origin.removeprefix(fetch.PYPI).partition("==")
     return _normal(project) == _normal(pinned) and version == pinned_version
 
 
@@ -217,9 +161,10 @@ def _normal(project: str) -> str:
     return re.sub(r"[-_.]+", "-", project).lower()
 
 
-def _check(path: Path, sha256: str, origin: str) -> None:
+def _checked(path: Path, sha256: str, origin: str) -> Path:
     if (found := sha256_of(path)) != sha256:
         raise ArchiveError(
-            f"{path.name} ({path.stat().st_size} bytes) is not {origin} as the spec pins it: got "
-            f"sha256 {found}, expected {sha256}. It is truncated or was altered"
+            f"{path.name} ({path.stat().st_size} bytes) is not {fetch.masked(origin)} as the spec "
+            f"pins it: got sha256 {found}, expected {sha256}. It is truncated or was altered"
         )
+    return path

@@ -8,6 +8,7 @@ other runs before Python is found.)
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]  # the checkout's, or site-packages
@@ -20,9 +21,22 @@ CMAKE = ROOT / "kernelmint/cmake"
 
 
 def cache_folder() -> Path:
-    """KERNELMINT_CACHE_DIR, else kernelmint below XDG_CACHE_HOME, else ~/.cache/kernelmint."""
+    """KERNELMINT_CACHE_DIR, else kernelmint below XDG_CACHE_HOME, else ~/.cache/kernelmint, or, for
+    a user without a home, kernelmint-<the user's number> among the temporary files."""
     if named := os.environ.get("KERNELMINT_CACHE_DIR"):
-        return Path(named).absolute()
+        return expanded(named)
     if base := os.environ.get("XDG_CACHE_HOME"):
-        return Path(base).absolute() / "kernelmint"
-    return Path(os.path.expanduser("~")) / ".cache/kernelmint"
+        return expanded(base) / "kernelmint"
+    return expanded("~/.cache/kernelmint" if _has_home() else "~")
+
+
+def expanded(path: str) -> Path:
+    """An absolute path, with ~ replaced by the user's home."""
+    if path.partition("/")[0] == "~" and not _has_home():
+        path = f"{tempfile.gettempdir()}/kernelmint-{os.getuid()}{path[1:]}"
+    return Path(os.path.expanduser(path)).absolute()
+
+
+def _has_home() -> bool:
+    """Whether HOME is set, or the system knows the user's number, as few containers' systems do."""
+    return os.path.isabs(os.path.expanduser("~"))

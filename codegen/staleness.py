@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
+import io
 import json
 import os
 import shlex
@@ -36,14 +37,22 @@ JOURNAL = ".regenerate.json"  # lies in the tree while it is written
 
 
 def read_regular(path: Path, most: int = -1) -> bytes:
-    """The first `most` bytes of a regular file; all of them, if it is negative.
+    """The first `most` bytes of a regular file; all of them, if it is negative. Raises OSError for
+    any other kind of file."""
+    with open_regular(path) as file:
+        return file.read(most)
+
+
+def open_regular(path: Path) -> io.BufferedReader:
+    """A regular file, opened to read its bytes.
 
     Raises OSError for any other kind of file: a FIFO would be waited for, a device never end.
     """
-    with open(path, "rb", opener=_open_at_once) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "Not a regular file", str(path))
-        return file.read(most)
+    file = open(path, "rb", opener=_open_at_once)  # noqa: SIM115 (the caller closes it)
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "Not a regular file", str(path))
+    return file
 
 
 def _open_at_once(path: str, flags: int) -> int:

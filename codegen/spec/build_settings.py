@@ -21,6 +21,8 @@ _Path = str | schema.PackagePath | schema.ArchivePath | schema.Shims
 _HEADER = re.compile(r"\w[\w+-]*(\.\w[\w+-]*)*\Z", re.ASCII)
 _TAKEN = re.compile(r"[A-Za-z_]\w*\Z|operator[-+*/%^&|~!=<>]+\Z", re.ASCII)
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
+# The user, password or key of an address.
+_SECRET = re.compile(r"//[^/]*@|[?&][^=&]*(token|secret|passw|key|sig|cred|auth)[^=&]*=", re.I)
 _PACKAGE = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
 # What CMake has meanings of its own for: lists, variables.
 _UNSPEAKABLE = re.compile(r"[;$\[\]\x00-\x1f]")
@@ -94,6 +96,14 @@ class BuildLoader:
             origin = f"pypi:{written.pypi}=={written.version}"
         elif given == ("url", "sha256"):
             origin = written.url or ""
+            if _SECRET.search(origin):
+                self.document.report(
+                    "the address holds a secret, which would be in the generated tree and in every "
+                    "wheel: leave it out, and lay the file into a folder that KERNELMINT_SOURCES "
+                    "names",
+                    *path,
+                    "url",
+                )
         else:
             self.document.report(
                 "an archive is {pypi, version, sha256}, {url, sha256}, or a {folder}; got "

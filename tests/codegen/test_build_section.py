@@ -49,6 +49,11 @@ def with_build(workspace, name: str, text: str) -> None:
         ("sm80.yaml", "{sources: [a.cu, a.cu]}", "19:25", "'a.cu' is listed twice"),
         ("cpu.yaml", "{archives: {up: {url: x}}}", "8:24", "an archive is {pypi, version, sha256}"),
         ("cpu.yaml", "{archives: {up: {url: x, sha256: a}}}", "8:41", "got 'a', expected the 64 "),
+        *(
+            ("cpu.yaml", f"{{archives: {{up: {{url: '{url}', sha256: {'a' * 64}}}}}}}", "8:31",
+             "the address holds a secret")
+            for url in ("https://me:hunter2@host/a.zip", "https://host/a.zip?private_token=hunter2")
+        ),
         ("cpu.yaml", "{include: [{archive: up}]}", "8:29", "unknown archive 'up': `archives` of"),
         ("cpu.yaml", "{archives: {up: {folder: ../x}}, sources: [{archive: up, path: a.cpp}]}",
          "8:51", "there is no file x/a.cpp"),

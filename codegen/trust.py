@@ -1,0 +1,83 @@
+"""Folders of the cache that only their owner may write, since code in them is compiled and run.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shlex
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def folder(top: Path, *names: str) -> Path:
+    """A folder in the cache at `top`, made if it is absent; only its owner may write into it,
+    whatever the umask is."""
+    path = top
+    for part in ("", *names):
+        path = path / part
+        path.mkdir(mode=0o755, parents=True, exist_ok=True)
+    return path
+
+
+def fault(top: Path, *names: str) -> str | None:
+    """Why a file or folder in the cache at `top` cannot be trusted, and how to fix it: a user other
+    than this one and root owns, or may write, a folder on the way to it or something in it. None
+    if there is no such thing, or no such file."""
+    way = [top.joinpath(*names[:count]) for count in range(len(names) + 1)]
+    below = (
+        Path(parent, name)
+        for parent, folders, files in os.walk(way[-1])
+        for name in (*folders, *files)
+    )
+    for path, follow in [*((path, True) for path in way), *((path, False) for path in below)]:
+        try:
+            status = os.stat(path, follow_symlinks=follow)
+        except OSError:
+            continue
+        if status.st_uid not in (os.geteuid(), 0):
+            why, fix = "belongs to another user", f"chown -R {os.geteuid()}"
+        elif status.st_mode & 0o022 and not stat.S_ISLNK(status.st_mode):
+            why, fix = "may be written by its group or by others", "chmod -R go-w"
+        else:
+            continue
+        return (
+            f"{path} {why}, and code in the cache is run: if you trust all that is in it, fix it "
+            f"with `{fix} {shlex.quote(str(top))}`; else name another folder in "
+            "KERNELMINT_CACHE_DIR"
+        )
+    return None
+
+
+@contextlib.contextmanager
+def work(parent: Path, prefix: str) -> Iterator[Path]:
+    """A new folder in `parent`, removed at the end; first those that killed processes left."""
+    for left in parent.glob(f"{prefix}*"):
+        with contextlib.suppress(OSError), _locked(left, fcntl.LOCK_EX | fcntl.LOCK_NB):
+            shutil.rmtree(left, ignore_errors=True)
+    with contextlib.ExitStack() as held:
+        made = None
+        while made is None or not made.exists():  # it may be removed before it is locked
+            made = Path(tempfile.mkdtemp(dir=parent, prefix=prefix))
+            with contextlib.suppress(FileNotFoundError):
+                held.enter_context(_locked(made, fcntl.LOCK_SH))
+        try:
+            yield made
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _locked(path: Path, operation: int) -> Iterator[None]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, operation)
+        yield
+    finally:
+        os.close(descriptor)

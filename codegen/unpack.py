@@ -1,0 +1,170 @@
+"""Archives of other projects to files. Nothing of an archive lies, or leads, outside of its folder.
+
+Names and links are followed in the archive's own list of members, never on disk: tarfile's filter
+asks the file system, which a long path leads astray (CVE-2025-4517), and older Pythons have no
+filter. Standard library only.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import stat
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from codegen.words import counted
+
+_MOST_BYTES = 8 << 30  # unpacked
+_MOST_MEMBERS = 500_000
+_MOST_LINKS = 40  # on the way of one; this and the next as Linux has them
+_LONGEST_PATH = 4096
+
+_Name = tuple[str, ...]  # a path within an archive, by its parts
+
+
+class UnpackError(ValueError):
+    """An archive holds what is not unpacked; the message names it."""
+
+
+@dataclass(frozen=True)
+class _Member:
+    """What an archive holds under a name: a folder; a file, which `open` reads; a link to `target`,
+    as it is seen from the link; or once more the file `again`."""
+
+    name: str
+    size: int = 0
+    open: Callable[[], IO[bytes] | None] | None = None
+    target: str | None = None
+    again: str | None = None
+
+
+def unpack(archive: Path, into: Path) -> None:
+    """Unpacks a zip or tar archive into a new folder: files are read-only, links lead to members,
+    and links to what is not in the archive are left out.
+
+    Raises UnpackError, or whatever zipfile and tarfile raise for a damaged archive.
+    """
+    into.mkdir()
+    if archive.name.endswith(".zip"):
+        with zipfile.ZipFile(archive) as zipped:
+            links = _unpack(_of_zip(zipped), into)
+    else:
+        with tarfile.open(archive) as packed:
+            links = _unpack(_of_tar(packed), into)
+    for parent, folders, files in os.walk(into):
+        for names, mode in ((folders, 0o755), (files, 0o444)):
+            for name in names:
+                os.chmod(os.path.join(parent, name), mode)
+    into.chmod(0o755)
+    for link, member in links.items():
+        link.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        link.symlink_to(os.path.relpath(member, link.parent))
+
+
+def _of_zip(zipped: zipfile.ZipFile) -> Iterator[_Member]:
+    for entry in zipped.infolist():
+        if entry.is_dir():
+            yield _Member(entry.filename)
+        elif stat.S_ISLNK(entry.external_attr >> 16):
+            with zipped.open(entry) as text:
+                yield _Member(entry.filename, target=os.fsdecode(text.read(_LONGEST_PATH)))
+        else:
+            opened = functools.partial(zipped.open, entry)
+            yield _Member(entry.filename, entry.file_size, opened)
+
+
+def _of_tar(packed: tarfile.TarFile) -> Iterator[_Member]:
+    for entry in packed:
+        if entry.isdir():
+            yield _Member(entry.name)
+        elif entry.isreg():
+            opened = functools.partial(packed.extractfile, entry)
+            yield _Member(entry.name, entry.size, opened)
+        elif entry.issym():
+            yield _Member(entry.name, target=entry.linkname)
+        elif entry.islnk():
+            yield _Member(entry.name, again=entry.linkname)
+        else:
+            raise UnpackError(f"{entry.name} is neither a file, a folder nor a link")
+
+
+def _unpack(members: Iterator[_Member], into: Path) -> dict[Path, Path]:
+    """Writes the files and folders; the links, and the files and folders they lead to."""
+    targets: dict[_Name, str | None] = {(): None}  # of links; None of files and folders
+    size = 0
+    for count, member in enumerate(members, 1):
+        name = _name(member.name)
+        path = into.joinpath(*name)
+        above = [name[:end] for end in range(len(name))]
+        if any(targets.setdefault(folder, None) is not None for folder in above):
+            raise UnpackError(f"{member.name} lies below a link")
+        if targets.setdefault(name, member.target) != member.target:
+            raise UnpackError(f"{member.name} is a link and something else")
+        file = None if member.again is None else into.joinpath(*_name(member.again))
+        size += member.size if file is None else file.stat().st_size
+        if count > _MOST_MEMBERS or size > _MOST_BYTES:
+            most = f"{counted(_MOST_MEMBERS, 'member')} or {_MOST_BYTES >> 30} GiB"
+            raise UnpackError(f"it holds more than {most}")
+        if member.target is not None:
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if file is not None:
+            shutil.copyfile(file, path)
+        elif member.open is not None:
+            with _opened(member) as source, path.open("wb") as output:
+                shutil.copyfileobj(source, output)
+        else:
+            path.mkdir(exist_ok=True)
+    return {
+        into.joinpath(*name): into.joinpath(*member_name)
+        for name, target in targets.items()
+        if target is not None and (member_name := _followed(targets, name)) is not None
+    }
+
+
+def _opened(member: _Member) -> IO[bytes]:
+    assert member.open is not None
+    opened = member.open()
+    assert opened is not None  # as of every regular file
+    return opened
+
+
+def _name(text: str) -> _Name:
+    name = tuple(part for part in text.split("/") if part not in ("", "."))
+    if text.startswith("/") or ".." in name or len(text) > _LONGEST_PATH:
+        raise UnpackError(f"{text} lies outside of it")
+    return name
+
+
+def _followed(targets: Mapping[_Name, str | None], link: _Name) -> _Name | None:
+    """The file or folder that a link leads to; None if it is not in the archive, or the way there
+    has no end. Raises UnpackError if it leads out of the archive."""
+    place: _Name = ()
+    parts, count = [*reversed(link)], 0
+    while parts:
+        part = parts.pop()
+        if part in ("", "."):
+            continue
+        if part == "..":
+            if not place:
+                raise UnpackError(f"the link {'/'.join(link)} leads out of it")
+            place = place[:-1]
+            continue
+        place = (*place, part)
+        target = targets.get(place, "")
+        if target is None:
+            continue
+        count += 1
+        if place not in targets or count > _MOST_LINKS:
+            return None
+        if target.startswith("/"):
+            raise UnpackError(f"the link {'/'.join(link)} leads out of it")
+        place = place[:-1]
+        parts += reversed(target.split("/"))
+    return place
