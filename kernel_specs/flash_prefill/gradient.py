@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -33,7 +34,7 @@ def prefill_gradient(
     q, v = inputs["q"], inputs["v"]
     softcap = scalars["softcap"]
     reasons = {
-        "softcap": bool(softcap),
+        "softcap": 0 < softcap < math.inf,
         "alibi_slopes": "alibi_slopes" in inputs,
         "block_table": "block_table" in inputs,
         f"a head dimension of v, {v.shape[3]}, that is not q's, {q.shape[3]},": (
@@ -61,7 +62,9 @@ def prefill_gradient(
         )  # fmt: skip
         found = dict(zip("qkv", each, strict=True))
         if "s_aux" in inputs:
-            found["s_aux"] = _of_sinks(inputs["s_aux"], do, o, lse)
+            lengths = (inputs.get(name) for name in ("cu_seqlens_q", "seqused_q"))
+            unused = _unused(_bounds(inputs["q"], *lengths, None), inputs["q"])
+            found["s_aux"] = _of_sinks(inputs["s_aux"], do, o, lse, unused)
         return found
 
     return backward
@@ -75,13 +78,12 @@ def _is_there() -> bool:
 
 
 def _of_sinks(
-    s_aux: torch.Tensor, do: torch.Tensor, o: torch.Tensor, lse: torch.Tensor
+    s_aux: torch.Tensor, do: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, unused: torch.Tensor
 ) -> torch.Tensor:
     """A sink's probability is of no value: only the sum of all probabilities' gradients is left."""
-    share = (s_aux.float()[:, None] - lse).exp()  # [N, H, Tq]; 0 in rows of no sequence
-    share = share.masked_fill(lse.isneginf(), 0.0)
-    each = (do.float() * o).sum(-1).transpose(1, 2)
-    return -(share * each).sum((0, 2)).to(s_aux.dtype)
+    share = (s_aux.float()[:, None] - lse).exp()  # [N, H, Tq]
+    each = share * (do.float() * o).sum(-1).transpose(1, 2)
+    return -each.masked_fill(unused[:, None], 0.0).sum((0, 2)).to(s_aux.dtype)
 
 
 def packed_backward(
@@ -103,14 +105,13 @@ def packed_backward(
     """dq, dk and dv by aten::_flash_attention_backward, which reads no length on the host.
 
     It takes sequences that follow one another, so what is used of none is a sequence, too, before
-    each and behind the last. In its rows the log-sum-exp is inf, as in all that see no key: their
-    probabilities are 0, but where the padding is NaN. So their gradients are overwritten.
+    each and behind the last; whatever is there, its gradients are overwritten. Where a row sees no
+    key, the log-sum-exp is inf: its probabilities are 0, but where a key is NaN.
     """
     if not q.numel() or not k.numel():
         return torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
-    count = q.shape[0] if cu_seqlens_q is None else len(cu_seqlens_q) - 1
-    bounds_q = _bounds(count, q, cu_seqlens_q, seqused_q, None)
-    bounds_k = _bounds(count, k, cu_seqlens_k, seqused_k, leftpad_k)
+    bounds_q = _bounds(q, cu_seqlens_q, seqused_q, None)
+    bounds_k = _bounds(k, cu_seqlens_k, seqused_k, leftpad_k)
     sums = lse.transpose(0, 1).flatten(1)  # [H, total]
     unused = torch.empty(0, dtype=torch.uint64, device=q.device)  # dropout's
     dq, dk, dv = torch.ops.aten._flash_attention_backward(
@@ -119,27 +120,25 @@ def packed_backward(
         *(bounds_q, bounds_k, q.shape[1], k.shape[1], 0.0, False, unused, unused),
         scale=scale, window_size_left=window_left, window_size_right=window_right,
     )  # fmt: skip
-    rows = torch.arange(len(dk), dtype=torch.int32, device=k.device)
-    is_unused = torch.bucketize(rows, bounds_k[1:], right=True) % 2 == 0
-    dq.masked_fill_(sums.isneginf().T.unsqueeze(2), 0)
-    for gradient in (dk, dv):
-        gradient.masked_fill_(is_unused[:, None, None], 0)
-    return dq.view(q.shape), dk.view(k.shape), dv.view(v.shape)
+    dq, dk, dv = (each.view(t.shape) for each, t in zip((dq, dk, dv), (q, k, v), strict=True))
+    dq.masked_fill_(lse.isneginf().transpose(1, 2).unsqueeze(3), 0)
+    for gradient, bounds in ((dq, bounds_q), (dk, bounds_k), (dv, bounds_k)):
+        gradient.masked_fill_(_unused(bounds, gradient)[:, :, None, None], 0)
+    return dq, dk, dv
 
 
 def _bounds(
-    count: int,
     rows: torch.Tensor,
     cu_seqlens: torch.Tensor | None,
     seqused: torch.Tensor | None,
     leftpad: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Where the parts of a list of rows begin, and where the last one ends, int32, [2 count + 2]:
-    one that is not used, one that is, and so on."""
+    """Where the parts of a list of rows begin, and where the last one ends, int32, two for each
+    sequence and two more: one that is not used, one that is, and so on."""
     total = rows.shape[0] * rows.shape[1]
     places = cu_seqlens
     if places is None:
-        places = torch.arange(count + 1, dtype=torch.int32, device=rows.device) * rows.shape[1]
+        places = torch.arange(len(rows) + 1, dtype=torch.int32, device=rows.device) * rows.shape[1]
     begins, ends = places[:-1], places[1:]
     if seqused is not None:
         ends = begins + seqused.clamp(min=0).minimum(ends - begins)
@@ -147,6 +146,13 @@ def _bounds(
         begins = begins + leftpad.clamp(min=0).minimum(ends - begins)
     bounds = torch.stack((begins, ends), 1).flatten().clamp(0, total)
     return torch.nn.functional.pad(torch.nn.functional.pad(bounds, (1, 0)), (0, 1), value=total)
+
+
+def _unused(bounds: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Which rows are of no sequence, bool, [N, T]."""
+    places = torch.arange(rows.shape[0] * rows.shape[1], dtype=torch.int32, device=rows.device)
+    part = torch.bucketize(places, bounds[1:], right=True)
+    return (part % 2 == 0).view(rows.shape[:2])
 
 
 @functools.cache

@@ -44,10 +44,13 @@ def inputs(dtype=torch.float32, rows=(100,), keys=(100,), d_head=40, kv_heads=2,
 
 
 def check(function: Any, leaves: list[torch.Tensor], **options: Any) -> None:
-    """That `function` of q, k, v and s_aux has the gradients of the oracle with these options."""
+    """That `function` of q, k, v and s_aux has the gradients of the oracle with these options; that
+    of the output is NaN in the rows in which q is, which are of no sequence."""
     o = function(*leaves)
     do = torch.randn_like(o)
-    found = torch.autograd.grad(o, leaves, do)
+    unused = leaves[0].detach().isnan()
+    found = torch.autograd.grad(o, leaves, do.masked_fill(unused, torch.nan))
+    assert not found[0][unused].any()
     q, k, v, *sinks = exact = [t.detach().double().requires_grad_() for t in leaves]
     if sinks:
         options["s_aux"] = sinks[0]
@@ -68,8 +71,8 @@ def packed(window, options):
     def call(q, k, v, s_aux=None):
         there = {name: tensor.to(q.device) for name, tensor in options.items()}
         return runtime.flash_attn_varlen_func(
-            q, k, v, PLACES.to(q.device), there.pop("cu_seqlens_k"), 60, 60, softmax_scale=0.2,
-            window_size=window, s_aux=s_aux, **there,
+            q, k, v, there.pop("cu_seqlens_q", PLACES.to(q.device)), there.pop("cu_seqlens_k"),
+            60, 60, softmax_scale=0.2, window_size=window, s_aux=s_aux, **there,
         )  # fmt: skip
 
     named = {"window_left": window[0], "window_right": window[1], "softmax_scale": 0.2}
@@ -82,6 +85,7 @@ LENGTHS = [
     {"cu_seqlens_k": PLACES},
     {**OTHER_KEYS, "leftpad_k": ints(3, 0, 0, 50)},
     {**OTHER_KEYS, **USED},
+    {"cu_seqlens_q": ints(5, 60, 60, 61, 90), "cu_seqlens_k": ints(3, 33, 43, 43, 95)},
 ]
 
 
@@ -94,6 +98,9 @@ def packed_inputs(lengths, dtype=torch.float32, device="cpu"):
                 leaves[0][part] = torch.nan
             for tensor in leaves[1:3]:
                 tensor[73:] = torch.nan
+        if "cu_seqlens_q" in lengths:
+            for tensor, name in zip(leaves, ("cu_seqlens_q", *2 * ("cu_seqlens_k",)), strict=False):
+                tensor[: lengths[name][0]] = tensor[lengths[name][-1] :] = torch.nan
     return leaves
 
 

@@ -16,6 +16,7 @@ order of preference while ours is active.
 from __future__ import annotations
 
 import contextlib
+import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -34,11 +35,13 @@ Otherwise = Literal["pytorch", "error"]
 _FAMILY = "flash_forward"
 _CUDA = "_scaled_dot_product_flash_attention"
 _CUDA_BACKWARD = "_scaled_dot_product_flash_attention_backward"
+_CUDNN = "_scaled_dot_product_cudnn_attention"
 _CPU = "_scaled_dot_product_flash_attention_for_cpu"
 _MATH = "_scaled_dot_product_attention_math"
 _VARLEN = "_flash_attention_forward"  # varlen_attn's
 _VARLEN_BACKWARD = "_flash_attention_backward"
 _VARLEN_CUDNN = "_cudnn_attention_forward"
+_VARLEN_CUDNN_BACKWARD = "_cudnn_attention_backward"
 _WITHOUT_KERNEL = (runtime.KernelNotFound, runtime.TargetUnavailable, runtime.BuildError)
 _NOT_SUITED = (*_WITHOUT_KERNEL, runtime.InvalidArgument)
 _FLASH = int(torch.nn.attention.SDPBackend.FLASH_ATTENTION.value)
@@ -60,7 +63,7 @@ class Calls:
 
 @dataclass(frozen=True)
 class Changes:
-    """What `activate` changed in PyTorch; `deactivate` undoes it.
+    """What `activate` changed in PyTorch; after `deactivate` PyTorch's own answer again.
 
     Attributes:
         operators: those of PyTorch's whose kernels ours replace, with the kind of device.
@@ -84,57 +87,14 @@ class Changes:
 
 @dataclass
 class _Slot:
-    """What is registered, for PyTorch's registry, which removes it."""
+    """One activation: its options, its counts, and the calls that PyTorch makes while it holds."""
 
     otherwise: Otherwise
-    library: Any = None
-    originals: dict[str, Any] = field(default_factory=dict)
-    math: Any = None  # PyTorch's
-    order_before: list[int] | None = None
+    originals: dict[str, Any] = field(default_factory=dict)  # PyTorch's kernels, by operator
     ours: int = 0
     pytorch: Counter[str] = field(default_factory=Counter)
     without_kernel: dict[tuple[object, ...], str] = field(default_factory=dict)
-
-    def register(self) -> None:
-        """Puts ours in the place of PyTorch's."""
-        self.library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]  # PyTorch's
-        self._replace(_CPU, "CPU", self._forward_on_cpu)
-        self.library.impl(_VARLEN, self._varlen, "CPU")
-        self.library.impl(_VARLEN_BACKWARD, self._varlen_backward_on_cpu, "CPU")
-        self.math = torch.library.get_kernel(f"aten::{_MATH}", "CPU")
-        # Inference mode has no autograd, and vmap takes the operator apart before it.
-        for key in ("FuncTorchVmapMode", "AutogradCPU", "CPU"):
-            self.library.impl(_MATH, self._math_on_cpu, key, with_keyset=True)
-        if torch.cuda.is_available():
-            self._replace(_CUDA, "CUDA", self._forward_on_cuda)
-            self._replace(_CUDA_BACKWARD, "CUDA", self._backward_on_cuda)
-            self._replace(_VARLEN, "CUDA", self._varlen_on_cuda)
-            if _varlen_takes_cudnn():
-                self._replace(_VARLEN_CUDNN, "CUDA", self._varlen_by_cudnn)
-            self.order_before = _order()
-            order = [_FLASH, *(backend for backend in self.order_before if backend != _FLASH)]
-            torch._C._set_sdp_priority_order(order)
-
-    def _replace(self, name: str, key: str, function: Callable[..., Any]) -> None:
-        self.originals[name] = torch.library.get_kernel(f"aten::{name}", key)
-        with warnings.catch_warnings():  # PyTorch warns of a replaced kernel; `changes` says it
-            warnings.filterwarnings("ignore", "Warning only once for all operators", UserWarning)
-            self.library.impl(name, function, key, with_keyset=True)
-
-    def remove(self) -> None:
-        """Puts PyTorch's own back."""
-        self.library._destroy()
-        if self.order_before is not None:
-            torch._C._set_sdp_priority_order(self.order_before)
-
-    @property
-    def changes(self) -> Changes:
-        replaced = [f"aten::{n} ({'CPU' if n == _CPU else 'CUDA'})" for n in self.originals]
-        return Changes(
-            (*replaced, f"aten::{_VARLEN} (CPU)"),
-            None if self.order_before is None else _names(_order()),
-            None if self.order_before is None else _names(self.order_before),
-        )
+    counting: threading.Lock = field(default_factory=threading.Lock)
 
     def _forward_on_cuda(
         self,
@@ -181,6 +141,34 @@ class _Slot:
         o, lse = found
         # laid out as PyTorch's, which compiled graphs rely on: [B, Sq, H]
         return o, lse.transpose(1, 2).contiguous().transpose(1, 2)
+
+    def _cudnn_on_cuda(
+        self,
+        keys: Any,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attn_bias: torch.Tensor | None,
+        compute_log_sumexp: bool,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        *arguments: Any,
+        scale: float | None = None,
+    ) -> Any:
+        """cuDNN's, which PyTorch takes for what flash attention lacks; for an output without
+        elements it returns none at all."""
+        if 0 not in query.shape[:3]:
+            return self.originals[_CUDNN].call_boxed(
+                *(keys, query, key, value, attn_bias, compute_log_sumexp, dropout_p, is_causal),
+                *arguments, scale=scale,
+            )  # fmt: skip
+        o = query.new_zeros(*query.shape[:3], value.shape[3])
+        lse = query.new_full((*query.shape[:3], 1), -torch.inf, dtype=torch.float32)
+        unused = torch.empty((), dtype=torch.int64, device=query.device)  # dropout's state
+        return o, lse, None, None, query.shape[2], key.shape[2], unused, unused, None
+
+    def _varlen_on_cpu(self, _: Any, *arguments: Any, **options: Any) -> Any:
+        return self._varlen(*arguments, **options)
 
     def _varlen_on_cuda(self, keys: Any, *arguments: Any, **options: Any) -> Any:
         if arguments[3] is not None:  # else SDPA's own, of equal lengths
@@ -261,14 +249,23 @@ class _Slot:
                 causal=is_causal, window_size=(left, right), return_attn_probs=True,
                 num_splits=num_splits or 0, out=out, **lengths,
             )  # fmt: skip
-        self.ours += 1
+        self._computed()
         lse = lse.masked_fill(lse.isneginf(), torch.inf)  # so is PyTorch's of rows without keys
         rng_state = torch.empty(2, dtype=torch.uint64, device=query.device)  # dropout's
         unused = torch.empty((), dtype=torch.uint64, device=query.device)
         return o, lse.contiguous(), rng_state, unused, query.new_empty(0)
 
+    def _varlen_backward_on_cuda(self, keys: Any, *arguments: Any, **options: Any) -> Any:
+        found = self.originals[_VARLEN_BACKWARD].call_boxed(keys, *arguments, **options)
+        return _only_of_sequences(found, *arguments[6:8])
+
+    def _varlen_backward_by_cudnn(self, keys: Any, *arguments: Any, **options: Any) -> Any:
+        found = self.originals[_VARLEN_CUDNN_BACKWARD].call_boxed(keys, *arguments, **options)
+        return _only_of_sequences(found, *arguments[9:11])
+
     def _varlen_backward_on_cpu(
         self,
+        _: Any,
         gradient: torch.Tensor,
         query: torch.Tensor,
         key: torch.Tensor,
@@ -281,7 +278,7 @@ class _Slot:
         max_k: int,
         dropout_p: float,
         is_causal: bool,
-        *_: torch.Tensor,
+        *unused: torch.Tensor,
         scale: float | None = None,
         window_size_left: int | None = None,
         window_size_right: int | None = None,
@@ -311,7 +308,7 @@ class _Slot:
         # Else the caller chose this one; within vmap it is every device's.
         if torch._C._get_flash_sdp_enabled() and query.device.type == "cpu":
             self._leave("dropout is on" if dropout_p else "PyTorch chose SDPBackend.MATH")
-        return self.math.call_boxed(
+        return self.originals[_MATH].call_boxed(
             *(keys, query, key, value, attn_mask, dropout_p, *arguments), **options
         )
 
@@ -350,7 +347,7 @@ class _Slot:
             except runtime.InvalidArgument as error:
                 unsuited = _first_line(error)
             else:
-                self.ours += 1
+                self._computed()
                 return o, lse
         self._leave(unsuited)
         return None
@@ -362,7 +359,12 @@ class _Slot:
                 f"scaled_dot_product_attention: no kernel of Kernelmint suits: {unsuited}; "
                 'activate(otherwise="pytorch") leaves such calls to PyTorch'
             )
-        self.pytorch[unsuited] += 1
+        with self.counting:
+            self.pytorch[unsuited] += 1
+
+    def _computed(self) -> None:
+        with self.counting:
+            self.ours += 1
 
     def _backward_on_cuda(
         self, keys: Any, gradient: torch.Tensor, *arguments: Any, scale: float | None = None
@@ -376,6 +378,21 @@ class _Slot:
                 found = backward(inputs, {"o": o, "lse": lse}, {"o": do})
                 return tuple(found[name].transpose(1, 2) for name in ("q", "k", "v"))
         return self.originals[_CUDA_BACKWARD].call_boxed(keys, gradient, *arguments, scale=scale)
+
+
+def _only_of_sequences(
+    gradients: tuple[torch.Tensor, ...],
+    cum_seq_q: torch.Tensor | None,
+    cum_seq_k: torch.Tensor | None,
+) -> tuple[torch.Tensor, ...]:
+    """dq, dk and dv, with 0 in the rows before the first sequence and after the last one, which
+    PyTorch leaves unwritten; nothing is read on the host."""
+    for gradient, places in zip(gradients, (cum_seq_q, cum_seq_k, cum_seq_k), strict=True):
+        if places is not None and places.numel():
+            rows = torch.arange(len(gradient), device=gradient.device)
+            is_unused = (rows < places[0]) | (rows >= places[-1])
+            gradient.masked_fill_(is_unused[:, None, None], 0)
+    return gradients
 
 
 def _gradient(
@@ -414,7 +431,137 @@ def _names(order: list[int]) -> tuple[str, ...]:
     return tuple(named.get(backend, str(backend)) for backend in order)
 
 
-_active: _Slot | None = None
+class _Kernels:
+    """Ours in PyTorch's dispatcher. They are registered once and stay, as PyTorch's way to remove a
+    kernel ends a process whose other threads call it; `serving` says who answers.
+
+    PyTorch's registry of flash attentions holds this as its handle.
+    """
+
+    def __init__(self) -> None:
+        self.serving: _Slot | None = None  # None: PyTorch's own kernels answer
+        self.latest = _Slot("pytorch")
+        self.originals: dict[str, Any] = {}
+        self.order_before: list[int] | None = None
+        self._library: Any = None
+
+    def start(self) -> _Kernels:
+        """Registers ours, if that is still to do, and has them answer."""
+        if self._library is None:
+            self._register()
+        frame = _frames[-1]
+        if frame.slot is None:  # PyTorch's own function activates ours
+            frame.slot = _Slot("pytorch")
+        self.serve(frame.slot)
+        if torch.cuda.is_available():
+            self.order_before = _order()
+            order = [_FLASH, *(backend for backend in self.order_before if backend != _FLASH)]
+            torch._C._set_sdp_priority_order(order)
+        return self
+
+    def serve(self, slot: _Slot) -> None:
+        """Has this activation answer from now on."""
+        slot.originals = self.originals
+        self.serving = self.latest = slot
+
+    def remove(self) -> None:
+        """Has PyTorch's own answer again; for its registry, by this name."""
+        self.serving = None
+        if self.order_before is not None:
+            torch._C._set_sdp_priority_order(self.order_before)
+
+    @property
+    def changes(self) -> Changes:
+        on_cpu = (_CPU, _VARLEN)
+        replaced = [f"aten::{name} (CUDA)" for name in self.originals if name not in (_CPU, _MATH)]
+        return Changes(
+            (*(f"aten::{name} (CPU)" for name in on_cpu), *replaced),
+            None if self.order_before is None else _names(_order()),
+            None if self.order_before is None else _names(self.order_before),
+        )
+
+    def _register(self) -> None:
+        self._library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]  # PyTorch's
+        self._replace(_CPU, _Slot._forward_on_cpu, "CPU")
+        self._add(_VARLEN, _Slot._varlen_on_cpu)
+        self._add(_VARLEN_BACKWARD, _Slot._varlen_backward_on_cpu)
+        # Inference mode has no autograd, and vmap takes the operator apart before it.
+        self._replace(_MATH, _Slot._math_on_cpu, "CPU", "AutogradCPU", "FuncTorchVmapMode")
+        if torch.cuda.is_available():
+            self._replace(_CUDA, _Slot._forward_on_cuda, "CUDA")
+            self._replace(_CUDA_BACKWARD, _Slot._backward_on_cuda, "CUDA")
+            self._replace(_CUDNN, _Slot._cudnn_on_cuda, "CUDA")
+            self._replace(_VARLEN, _Slot._varlen_on_cuda, "CUDA")
+            self._replace(_VARLEN_BACKWARD, _Slot._varlen_backward_on_cuda, "CUDA")
+            if _varlen_takes_cudnn():
+                self._replace(_VARLEN_CUDNN, _Slot._varlen_by_cudnn, "CUDA")
+            self._replace(_VARLEN_CUDNN_BACKWARD, _Slot._varlen_backward_by_cudnn, "CUDA")
+
+    def _replace(self, name: str, ours: Callable[..., Any], *keys: str) -> None:
+        """Registers ours before PyTorch's, which it has for the first of these keys."""
+        original = self.originals[name] = torch.library.get_kernel(f"aten::{name}", keys[0])
+
+        def run(keyset: Any, *arguments: Any, **options: Any) -> Any:
+            slot = self.serving
+            if slot is None:
+                return original.call_boxed(keyset, *arguments, **options)
+            return ours(slot, keyset, *arguments, **options)
+
+        for key in keys:
+            with warnings.catch_warnings():  # PyTorch warns of a replaced kernel; `changes` says it
+                warnings.filterwarnings("ignore", "Warning only once for all operators")
+                self._library.impl(name, run, key, with_keyset=True)
+
+    def _add(self, name: str, ours: Callable[..., Any]) -> None:
+        """Registers ours for the CPU, where PyTorch has none."""
+
+        def run(keyset: Any, *arguments: Any, **options: Any) -> Any:
+            slot = self.serving
+            if slot is None:
+                raise NotImplementedError(
+                    f"aten::{name}: PyTorch has no kernel for the CPU; {__name__}.activate() makes "
+                    "Kernelmint's answer"
+                )
+            return ours(slot, keyset, *arguments, **options)
+
+        self._library.impl(name, run, "CPU", with_keyset=True)
+
+
+@dataclass(eq=False)
+class _Frame:
+    """What holds within one `with active()`, or outside of all: an activation of ours, another
+    flash attention's name, or PyTorch's own."""
+
+    thread: int | None = None
+    slot: _Slot | None = None
+    other: str | None = None
+
+
+_kernels = _Kernels()
+_frames = [_Frame()]  # the last one counts
+_lock = threading.RLock()  # of both, and of PyTorch's registry
+
+
+def _own_frame() -> _Frame:
+    """The innermost frame that this thread is in."""
+    return next(f for f in reversed(_frames) if f.thread in (None, threading.get_ident()))
+
+
+def _settle() -> None:
+    """Has PyTorch's registry hold what the last frame says."""
+    attention: Any = torch.nn.attention
+    frame = _frames[-1]
+    if frame.slot is not None:
+        if is_active():
+            _kernels.serve(frame.slot)
+        else:
+            attention.register_flash_attention_impl(NAME, register_fn=_kernels.start)
+            attention.activate_flash_attention_impl(NAME)
+    elif is_active():
+        if frame.other is None:
+            attention.restore_flash_attention_impl()
+        else:
+            attention.activate_flash_attention_impl(frame.other)
 
 
 def activate(otherwise: Otherwise = "pytorch") -> Changes:
@@ -444,31 +591,21 @@ def activate(otherwise: Otherwise = "pytorch") -> Changes:
             f"PyTorch {torch.__version__} has no slot for another flash attention: it takes "
             "PyTorch 2.11 or later; kernelmint.attention can be called with this one"
         )
-    slot = _Slot(otherwise)
-    _put(slot)
-    return slot.changes
-
-
-def _put(slot: _Slot) -> None:
-    """Has PyTorch's registry take ours, which puts back what it had taken before."""
-    global _active
-
-    def register() -> _Slot:
-        slot.register()
-        return slot
-
-    attention: Any = torch.nn.attention
-    attention.register_flash_attention_impl(NAME, register_fn=register)
-    attention.activate_flash_attention_impl(NAME)
-    _active = slot
+    with _lock:
+        frame = _own_frame()
+        frame.slot, frame.other = _Slot(otherwise), None
+        _settle()
+        return _kernels.changes
 
 
 def deactivate() -> None:
-    """Puts PyTorch's own flash attention and its order of preference back; without effect if ours
-    is not active."""
-    attention: Any = torch.nn.attention
-    if is_active():
-        attention.restore_flash_attention_impl()
+    """Puts PyTorch's own flash attention and its order of preference back, once no other thread is
+    within `active()`; without effect if ours is not active."""
+    with _lock:
+        if is_active():
+            frame = _own_frame()
+            frame.slot = frame.other = None
+            _settle()
 
 
 def is_active() -> bool:
@@ -484,24 +621,24 @@ def _current() -> str | None:
 
 def calls() -> Calls:
     """How many calls of SDPA's flash backend went where since `activate`."""
-    if _active is None:
-        return Calls(0, {})
-    return Calls(_active.ours, dict(_active.pytorch))
+    slot = _kernels.latest
+    with slot.counting:
+        return Calls(slot.ours, dict(slot.pytorch))
 
 
 @contextlib.contextmanager
 def active(otherwise: Otherwise = "pytorch") -> Iterator[Changes]:
     """`activate` for the length of a with statement. What was active before it is so again after
-    it: an activation of ours with its options and its counts, or another flash attention."""
-    name, slot = _current(), _active
-    changes = activate(otherwise)
+    it: an activation of ours with its options and its counts, or another flash attention. Where
+    several overlap, in threads or ended out of order, the last begun that has not ended holds."""
+    frame = _Frame(threading.get_ident())
+    with _lock:
+        if not is_active():
+            _frames[-1].slot, _frames[-1].other = None, _current()
+        _frames.append(frame)
     try:
-        yield changes
+        yield activate(otherwise)
     finally:
-        if name == NAME and slot is not None:
-            _put(slot)
-        elif name is None:
-            deactivate()
-        else:
-            attention: Any = torch.nn.attention
-            attention.activate_flash_attention_impl(name)
+        with _lock:
+            _frames.remove(frame)
+            _settle()

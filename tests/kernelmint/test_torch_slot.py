@@ -6,6 +6,7 @@ import functools
 import inspect
 import subprocess
 import sys
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -212,6 +213,87 @@ def test_packed_lengths_that_pytorch_gives_cudnn():
     assert lengths == [places, places, 60, 60]
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("length", [100, 400])  # PyTorch 2.14 gives cuDNN the long ones
+@pytest.mark.parametrize("d_head", [64, 40])  # a kernel of ours, and PyTorch's own
+def test_gradients_are_0_in_the_rows_of_no_packed_sequence(device, length, d_head):
+    """Whatever was in memory, and in the gradient of such rows, which a weight's would add up."""
+    varlen = pytest.importorskip("torch.nn.attention.varlen")
+    if device == "cpu" and d_head == 40:
+        pytest.skip("PyTorch has no varlen_attn on the CPU")
+    dtype = torch.float32 if device == "cpu" else torch.bfloat16
+    size = 2 * length + 60
+    tensors = torch.randn(3, size, 2, d_head, device=device, dtype=dtype).unbind()
+    tensors = [t.clone().requires_grad_() for t in tensors]
+    gradient = torch.randn_like(tensors[0])
+    q_places, k_places = torch.tensor(
+        [[10, 10 + length, 10 + length, 30 + 2 * length], [0, length, length, 2 * length]],
+        dtype=torch.int32,
+        device=device,
+    )
+    unused = [torch.ones(size, dtype=torch.bool, device=device) for _ in range(2)]
+    for rows, places in zip(unused, (q_places, k_places), strict=True):
+        rows[places[0] : places[-1]] = False
+    gradient[unused[0]] = torch.nan
+
+    def attention(q, k, v):
+        return varlen.varlen_attn(q, k, v, q_places, k_places, length + 20, length)
+
+    with slot.active():
+        for _ in range(5):
+            junk = torch.full((64, *tensors[0].shape), torch.nan, device=device, dtype=dtype)
+            del junk  # its memory is the gradients'
+            found = results(attention, tensors, gradient)[1:]
+            for each, rows in zip(found, (unused[0], unused[1], unused[1]), strict=True):
+                assert each.isfinite().all()
+                assert not each[rows].any()
+
+
+def test_rows_before_the_first_and_after_the_last_sequence_are_cleared():
+    gradients = tuple(torch.ones(9, 2, 4) for _ in range(3))
+    q_places, k_places = torch.tensor([[1, 5, 7], [0, 2, 8]], dtype=torch.int32)
+    slot._only_of_sequences(gradients, q_places, k_places)
+    sums = [gradient.sum((1, 2)).tolist() for gradient in gradients]
+    assert sums == [[0] + [8] * 6 + [0] * 2, [8] * 8 + [0], [8] * 8 + [0]]
+    slot._only_of_sequences(gradients, None, None)  # SDPA's own, of equal lengths
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", [(0, 1, 8, 128), (0, 3, 127, 64), (2, 0, 16, 64), (0, 2, 9, 40)])
+@pytest.mark.parametrize("keys", [None, 5, 300])
+@pytest.mark.parametrize("way", ["plain", "causal", "masked"])
+def test_no_sequences_and_no_heads(shape, keys, way):
+    """PyTorch gives cuDNN what its flash attention does not take, which returns no tensor then."""
+    key_shape = (*shape[:2], keys or shape[2], shape[3])
+    for dtype in (torch.float16, torch.bfloat16):
+        tensors = [
+            torch.randn(s, device="cuda", dtype=dtype, requires_grad=True)
+            for s in (shape, key_shape, key_shape)
+        ]
+        mask = torch.ones(shape[2], key_shape[2], device="cuda").bool()
+        options = {"attn_mask": mask if way == "masked" else None, "is_causal": way == "causal"}
+        with slot.active():
+            with torch.no_grad():
+                assert sdpa(*tensors, **options).shape == shape
+            o = sdpa(*tensors, **options)
+            assert o.shape == shape
+            gradients = torch.autograd.grad(o, tensors, torch.empty_like(o))
+        for gradient, tensor in zip(gradients, tensors, strict=True):
+            assert gradient.shape == tensor.shape
+
+
+def test_an_output_without_elements_that_pytorch_gives_cudnn():
+    """What decides, without a GPU."""
+    ours = slot._Slot("pytorch")
+    pytorchs = SimpleNamespace(call_boxed=lambda keys, *arguments, **options: "PyTorch's")
+    ours.originals[slot._CUDNN] = pytorchs
+    q, k = torch.randn(0, 4, 8, 64), torch.randn(0, 2, 9, 64)
+    o, lse, *_, debug_mask = ours._cudnn_on_cuda("keys", q, k, k[..., :32], None, True, 0.0, True)
+    assert (o.shape, o.dtype, lse.shape, debug_mask) == ((0, 4, 8, 32), q.dtype, (0, 4, 8, 1), None)
+    q = torch.randn(1, 4, 8, 64)
+    assert ours._cudnn_on_cuda("keys", q, q, q, None, True, scale=0.5) == "PyTorch's"
+
+
 @pytest.mark.gpu
 def test_long_packed_lengths():
     """Without a window or grouped heads: PyTorch 2.14 gives them cuDNN on Hopper."""
@@ -376,6 +458,114 @@ def test_a_with_statement_restores_the_flash_attention_of_others():
         assert attention.current_flash_attention_impl() == "theirs"
     finally:
         attention.restore_flash_attention_impl()
+
+
+def test_with_statements_that_end_out_of_order():
+    """The last begun that has not ended holds, and none stays active."""
+    first, second = slot.active("error"), slot.active("pytorch")
+    tensors, _ = inputs("cpu")
+    refused = tensors[0][..., :40]
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert slot.is_active()
+    sdpa(refused, refused, refused)
+    second.__exit__(None, None, None)
+    assert not slot.is_active()
+    sdpa(*tensors)
+    assert slot.calls().ours == 0
+
+
+def test_another_attention_takes_the_place_of_ours_after_it():
+    """Its kernel is registered after ours, which stay, and is removed again."""
+    slot.activate()
+    slot.deactivate()
+    tensors, _ = inputs("cpu")
+    expected = sdpa(*tensors)
+    library = torch.library.Library("aten", "IMPL")
+    library.impl(slot._CPU, lambda q, *_, **__: (torch.zeros_like(q), q[..., 0]), "CPU")
+    theirs = SimpleNamespace(remove=library._destroy)
+    attention = torch.nn.attention
+    attention.register_flash_attention_impl("theirs", register_fn=lambda: theirs)
+    attention.activate_flash_attention_impl("theirs")
+    with torch.no_grad():
+        assert not sdpa(*tensors).any()
+    with slot.active("error"):
+        sdpa(*tensors)
+        assert slot.calls().ours == 1
+        attention.restore_flash_attention_impl()
+        assert torch.equal(sdpa(*tensors), expected)
+        attention.activate_flash_attention_impl("kernelmint")
+        sdpa(*tensors)
+        assert slot.calls().ours == 2
+    attention.restore_flash_attention_impl()
+    assert torch.equal(sdpa(*tensors), expected)
+
+
+THREADS = """
+import sys, threading, torch
+from torch.nn.functional import scaled_dot_product_attention as sdpa
+from kernelmint.integrations import torch as slot
+
+q = torch.randn(2, 4, 16, 64)
+expected, failures, together = sdpa(q, q, q), [], threading.Barrier(8)
+
+def call():
+    torch.testing.assert_close(sdpa(q, q, q), expected, rtol=1e-4, atol=1e-4)
+
+def call_within():
+    with slot.active("error"):
+        call()
+        assert slot.is_active()
+
+def work(each):
+    try:
+        together.wait()
+        for _ in range(300):
+            each()
+    except BaseException as failure:
+        failures.append(failure)
+
+each = call if sys.argv[1] == "activate" else call_within
+threads = [threading.Thread(target=work, args=(each,)) for _ in range(8)]
+[thread.start() for thread in threads]
+while sys.argv[1] == "activate" and any(thread.is_alive() for thread in threads):
+    slot.activate()
+    slot.deactivate()
+[thread.join() for thread in threads]
+assert not failures, failures
+assert not slot.is_active()
+"""
+
+
+@pytest.mark.parametrize("way", ["activate", "with"])
+def test_threads_call_while_it_is_activated_and_deactivated(way):
+    done = subprocess.run(
+        [sys.executable, "-c", THREADS, way], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("ended_by", ["exit", "deactivate"])
+def test_an_activation_is_its_threads_own(ended_by):
+    """What one thread begins within its with statement, another's end leaves as it is."""
+    begun, ended = threading.Event(), threading.Event()
+
+    def work():
+        with slot.active("error"):
+            begun.set()
+            ended.wait()
+
+    thread = threading.Thread(target=work)
+    with slot.active("pytorch"):
+        thread.start()
+        begun.wait()
+        if ended_by == "deactivate":
+            slot.deactivate()
+    assert slot.is_active()
+    ended.set()
+    thread.join()
+    assert not slot.is_active()
 
 
 @pytest.mark.gpu
