@@ -62,9 +62,9 @@ def prefill_gradient(
         )  # fmt: skip
         found = dict(zip("qkv", each, strict=True))
         if "s_aux" in inputs:
-            lengths = (inputs.get(name) for name in ("cu_seqlens_q", "seqused_q"))
-            unused = _unused(_bounds(inputs["q"], *lengths, None), inputs["q"])
-            found["s_aux"] = _of_sinks(inputs["s_aux"], do, o, lse, unused)
+            q = inputs["q"]
+            bounds = _bounds(q, inputs.get("cu_seqlens_q"), inputs.get("seqused_q"), None)
+            found["s_aux"] = _of_sinks(inputs["s_aux"], do, o, lse, _unused(bounds, q))
         return found
 
     return backward
