@@ -16,7 +16,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from codegen import trust
 from codegen.home import cache_folder
+from codegen.staleness import read_regular
 from codegen.words import did_you_mean
 
 _TOKEN = re.compile(
@@ -131,18 +133,20 @@ def folder(source: Path, entry: Mapping[str, str]) -> Path:
     made = f"// {', '.join(names)} of {file} ({of})\n"
     made += excerpt(text, names, file, as_device)
     content = made.encode(errors="surrogateescape")
-    kept = cache_folder() / "excerpts" / hashlib.sha256(content).hexdigest()
-    path = kept / entry["excerpt"]
-    if not path.is_file():
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            number, partial = tempfile.mkstemp(dir=path.parent, prefix=".")
+    cache, name = cache_folder(), hashlib.sha256(content).hexdigest()
+    path = cache / "excerpts" / name / entry["excerpt"]
+    try:
+        kept = trust.folder(cache, "excerpts", name)
+        if why := trust.fault(cache, "excerpts", name):
+            raise ExcerptError(f"{file}: {why}")
+        if not path.is_file() or read_regular(path) != content:
+            number, partial = tempfile.mkstemp(dir=kept, prefix=".")
             with os.fdopen(number, "wb") as output:
                 output.write(content)
             os.chmod(partial, 0o444)
             os.replace(partial, path)
-        except OSError as error:
-            raise ExcerptError(f"cannot write {path}: {error.strerror}") from None
+    except OSError as error:
+        raise ExcerptError(f"cannot write {path}: {error.strerror}") from None
     return kept
 
 

@@ -26,7 +26,6 @@ import functools
 import hashlib
 import json
 import os
-import shlex
 import shutil
 import stat
 import tempfile
@@ -39,6 +38,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from codegen import trust
 from codegen.packs import PACK_JSON
 from runtime.errors import BuildError
 
@@ -170,11 +170,12 @@ class Cache:
     def find(self, request: str, roots: Roots) -> Entry | None:
         """The pack of a request, for the contents that its files have now.
 
-        Raises BuildError if another user may have written it.
+        Raises BuildError if another user may have written into the cache.
         """
         for dependencies in self._dependencies(request):
-            folder = self._root / "packs" / self.identify(request, dependencies, roots)
-            self._check_owner(folder)
+            name = self.identify(request, dependencies, roots)
+            self._check_owner("packs", name)
+            folder = self._root / "packs" / name
             if is_whole(folder):
                 with contextlib.suppress(OSError):  # a cache that is shipped may be read-only
                     os.utime(folder)
@@ -184,29 +185,22 @@ class Cache:
     def _dependencies(self, request: str) -> list[Dependencies]:
         """What builds of the request depended on, the last one first."""
         try:
-            lists = _read_json(self._root / "direct" / f"{request}.json") or []
+            lists = self._read_json("direct", f"{request}.json") or []
             return [Dependencies(*map(_texts, parts)) for parts in lists]
         except TypeError:
             return []
 
-    def _check_owner(self, folder: Path) -> None:
-        """As ssh of its keys: what is loaded from here runs as this user."""
-        for path in (self.folder, self._root, folder.parent, folder):
-            try:
-                status = os.stat(path)
-            except OSError:
-                return
-            if status.st_uid not in (os.geteuid(), 0):
-                why, right = "belongs to another user", f"chown -R {os.geteuid()}"
-            elif status.st_mode & 0o022:
-                why, right = "may be written by its group or by others", "chmod -R go-w"
-            else:
-                continue
-            raise BuildError(
-                f"{path} {why}, and code in the cache is run: fix it with "
-                f"`{right} {shlex.quote(str(self.folder))}`, or name another folder in "
-                "KERNELMINT_CACHE_DIR"
-            )
+    def _check_owner(self, *names: str) -> None:
+        """As ssh of its keys: what is loaded from here runs as this user, and what is noted here
+        decides what is loaded."""
+        if why := trust.fault(self.folder, _FORMAT, *names):
+            raise BuildError(why)
+
+    def _read_json(self, *names: str) -> Any:
+        """What a file of the cache says; None if it is absent or damaged. Raises BuildError if
+        another user may have written it."""
+        self._check_owner(*names)
+        return _read_json(self._root.joinpath(*names))
 
     @contextlib.contextmanager
     def locked(
@@ -258,7 +252,7 @@ class Cache:
     @functools.cached_property
     def _system(self) -> Mapping[str, Sequence[Any]]:
         """What is known of headers that come with compilers: hundreds, which are not edited."""
-        known = _read_json(self._root / "system.json")
+        known = self._read_json("system.json")
         if not isinstance(known, dict):
             return {}
         return {path: entry for path, entry in known.items() if isinstance(entry, list)}
@@ -271,24 +265,21 @@ class Cache:
             self._write_json("system.json", {**self._system, **found})
 
     def _folder(self, *names: str) -> Path:
-        """A folder of the cache, made if it is absent; for this user alone to write, whatever
-        the umask is."""
-        path = self.folder
-        for part in ("", _FORMAT, *names):
-            path = path / part
-            path.mkdir(mode=0o755, parents=True, exist_ok=True)
-        return path
+        """A folder of the cache, made if it is absent."""
+        return trust.folder(self.folder, _FORMAT, *names)
 
     def _write_json(self, name: str, value: object) -> None:
         folder, _, file = name.rpartition("/")
         path = self._folder(*filter(None, [folder])) / file
         partial = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.part")
         partial.write_text(json.dumps(value))
+        _close_to_others(partial)
         partial.replace(path)
 
     def noted(self, question: str) -> Any:
-        """The answer that was noted to a question, a hash; None if there is none."""
-        return _read_json(self._root / "answers" / f"{question}.json")
+        """The answer that was noted to a question, a hash; None if there is none. Raises BuildError
+        if another user may have written it."""
+        return self._read_json("answers", f"{question}.json")
 
     def note(self, question: str, answer: object) -> None:
         """Notes an answer, plain data, if the cache can be written."""
@@ -437,7 +428,12 @@ def _seal(folder: Path) -> None:
     hashes = {path.relative_to(folder).as_posix(): content(path) for path in files}
     (folder / _SEAL).write_text(json.dumps(hashes))
     for path in (folder, *folder.rglob("*")):
-        path.chmod(stat.S_IMODE(path.stat().st_mode) & ~0o022)
+        _close_to_others(path)
+
+
+def _close_to_others(path: Path) -> None:
+    """Lets only this user write a file or folder, whatever the umask was."""
+    path.chmod(stat.S_IMODE(path.stat().st_mode) & ~0o022)
 
 
 def is_whole(folder: Path) -> bool:

@@ -174,6 +174,25 @@ def test_the_headers_folder_is_found_by_entry_and_by_cmakes_text(tmp_path, monke
         build_paths.find({**entry, "take": "two"}, {"specs": tmp_path / "specs"})
 
 
+def test_a_header_of_the_cache_that_others_wrote_is_not_compiled(tmp_path, monkeypatch) -> None:
+    cache = tmp_path / "cache"
+    monkeypatch.setenv("KERNELMINT_CACHE_DIR", str(cache))
+    (tmp_path / "a.cu").write_text("int one() { return 1; }\n")
+    entry = {"specs": "specs", "path": "../a.cu", "excerpt": "one.h", "take": "one",
+             "kernels": "global"}  # fmt: skip
+    header = build_paths.find(entry, {"specs": tmp_path / "specs"}) / "one.h"
+    text = header.read_text()
+    header.chmod(0o644)
+    header.write_text("int one() { return 100; }\n")
+    assert build_paths.find(entry, {"specs": tmp_path / "specs"}) == header.parent
+    assert header.read_text() == text
+    for path in (cache, cache / "excerpts", header.parent, header):
+        path.chmod(path.stat().st_mode | 0o020)
+        with pytest.raises(build_paths.PathNotFoundError, match=rf"{path} may be written by its"):
+            build_paths.find(entry, {"specs": tmp_path / "specs"})
+        path.chmod(path.stat().st_mode & ~0o020)
+
+
 def test_a_compiler_names_the_original_line(tmp_path) -> None:
     compiler = shutil.which("c++")
     assert compiler

@@ -17,6 +17,7 @@ import runtime
 from kernelmint.__main__ import main
 from runtime import _native, packs
 from runtime.ondemand import cache as caches
+from runtime.ondemand import compilers
 
 from .test_ondemand import check_right
 
@@ -135,6 +136,33 @@ def test_a_cache_that_others_may_write_is_refused(family, cache, built, folder, 
     check_right(runtime.kernel(family.key()))
 
 
+@pytest.mark.parametrize("of", ["answers/*.json", "direct/*.json", "system.json", "packs/*/*.so"])
+def test_a_file_of_the_cache_that_others_may_write_is_refused(family, cache, built, of):
+    """What is noted in it decides what is compiled and loaded."""
+    for path in cache.glob(f"1/{of}"):
+        path.chmod(0o664)
+    compilers._cxx.cache_clear()  # as in a new process
+    with pytest.raises(runtime.BuildError, match="may be written by its group or by others"):
+        runtime.kernel(family.key())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a file can be given away by root alone")
+def test_an_empty_cache_of_another_user_is_refused_before_it_is_used(family, cache, compilations):
+    cache.mkdir()
+    os.chown(cache, 12345, 12345)
+    with pytest.raises(runtime.BuildError, match=r"belongs to another user"):
+        runtime.load(family.folder)
+    assert not compilations.take()
+    assert not list(cache.iterdir())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a file can be given away by root alone")
+def test_a_library_of_another_user_is_refused(family, cache, built):
+    os.chown(built / f"{family.name}.so", 12345, 12345)
+    with pytest.raises(runtime.BuildError, match=r"\.so belongs to another user"):
+        runtime.kernel(family.key())
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="a file can be given away by root alone")
 def test_a_cache_of_another_user_is_refused(family, cache, built):
     os.chown(built.parent, 12345, 12345)
@@ -150,8 +178,9 @@ def test_a_cache_is_its_users_alone_whatever_the_umask(family, cache):
         runtime.build(family.name, keys=[family.key()])  # it is found, not refused
     finally:
         os.umask(before)
-    loaded = [path for path in cache.glob("1/packs/**/*") if path.is_file()]
-    assert not [path for path in loaded if stat.S_IMODE(path.stat().st_mode) & 0o022]
+    read = [path for path in cache.glob("1/**/*.*") if "locks" not in path.parts]
+    assert len(read) > 10
+    assert not [path for path in read if stat.S_IMODE(path.stat().st_mode) & 0o022]
 
 
 def test_a_pipe_in_the_place_of_a_library_is_refused(tmp_path):
