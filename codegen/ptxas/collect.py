@@ -101,6 +101,14 @@ def collect(
     return rows, remarks, statistics
 
 
+def _spill_counts(rows: Sequence[Row]) -> str:
+    """How many rows spill, and of how many it is not known."""
+    spilled = sum(bool(row.spilled) for row in rows)
+    unknown = sum(row.lacks_spills for row in rows)
+    parts = [f"with spills: {spilled}"] if spilled or not unknown else []
+    return ", ".join([*parts, *([f"spills unknown: {unknown}"] if unknown else [])])
+
+
 def _missing(manifest: Manifest, rows: list[Row]) -> list[str]:
     lost = Counter((key.rpartition(".")[0], arch) for key, arch in manifest.absent(rows))
     return [
@@ -136,9 +144,10 @@ def main(arguments: list[str] | None = None) -> int:
     for remark in remarks:
         print(f"ptx-report: {remark}", file=sys.stderr)
     kernels = {row.key for row in rows if row.key}
-    spilled = sum(bool(row.spilled) for row in rows)
-    counts = f"kernels: {len(kernels)}, rows: {len(rows)}, with spills: {spilled}"
-    print(f"ptx-report: {counts}: {options.csv}")
+    print(
+        f"ptx-report: kernels: {len(kernels)}, rows: {len(rows)}, {_spill_counts(rows)}: "
+        f"{options.csv}"
+    )
     return 0
 
 

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 _GAP = 1 << 16  # bytes kept of the text before a message
-_LONGEST_LINE = 1 << 21  # bytes; what is longer is read in pieces of that size
 
 _WORD = re.compile(rb"ptxas|nvlink|(bytes stack frame)")  # of the lines that are looked at
 _TOOL = re.compile(rb"ptxas|nvlink")
-_NAME = rb"[\w$%@.]+"
+# Of a log that went through c++filt, a name is a declaration: 'void k<64>(float*)'.
+_NAME = rb"(?:[\w$%@.]|::)+|(?!_Z)(?=[^\n;]*[(<])[\w:~(][^\n;]*[)>\]}](?: const)?"
 _ENTRY = re.compile(rb"Compiling entry function '(%b)' for '(\w{1,32})'" % _NAME)
 _PROPERTIES = re.compile(rb"Function properties for (?:'(%b)':?|(%b))" % (_NAME, _NAME))
 _FRAME = re.compile(
@@ -34,10 +34,10 @@ _MESSAGE = re.compile(
 )
 _MESSAGE_LIKE = re.compile(
     rb"(?:ptxas|nvlink) +(?:info|warning|error|fatal) *:"
-    rb"|(?<![\w/.=\"'-])(?:ptxas|nvlink)(?![-/.=\w]| +-)"
+    rb"|(?<![\w/.=\"'-])(?:ptxas|nvlink)(?![-/.=\w]| +-| +\.\s)"  # NVRTC continues with a dot
 )
 _NOTE = re.compile(r"\([A-Z]\d+\) |Overriding ")
-_FUNCTION = re.compile(r"(?:function|for) '([^']+)'")
+_FUNCTION = re.compile(r"(?:function|for) '(.+?)'(?![\w(:])")  # a lambda has quotes of its own
 _ITEM = re.compile(r"(?:used )?(\d{1,18}) (?:bytes )?([a-z][a-z ]*(?:\[\d+\])?)")
 _COLUMNS = {
     "barriers": "barriers",
@@ -46,9 +46,6 @@ _COLUMNS = {
     "cumulative stack size": "cumulative_stack",
     "stack": "stack_frame",  # nvlink's
 }
-_ANSI = re.compile(
-    rb"\x1b(?:\[[0-9;:?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)|[()][0-9A-B]|[@-Z\\^_=>78])"
-)
 _EDGE = re.compile(rb".{0,40}?\[\d+/\d+\] (.*)")
 _OBJECT_SUFFIXES = (b".o", b".obj", b".cubin", b".fatbin", b".cu")
 _GARBLED_ENTRY = re.compile(rb"entry function '([^'\n]+)")
@@ -188,7 +185,7 @@ Event = Named | Frame | Used | Time | Begin | Note | Unreadable | Gap
 
 
 class Scanner:
-    """Takes the bytes of one log in chunks, and tells what they hold."""
+    """Takes the lines of one log, or of one writer of it, and tells what they hold."""
 
     def __init__(
         self,
@@ -201,45 +198,12 @@ class Scanner:
         self._take = take
         self._has_open_record = has_open_record
         self._statistics = statistics
-        self._rest = bytearray()  # an unfinished line
         self._gap = b""  # the end of the text since the last message
-        self._line = 1  # number of the line at the start of the chunk
 
-    def feed(self, chunk: bytes) -> None:
-        """Takes the next bytes."""
-        self._statistics.bytes += len(chunk)
-        if b"\n" not in chunk and len(self._rest) + len(chunk) <= _LONGEST_LINE:
-            self._rest += chunk
-            return
-        data = bytes(self._rest) + chunk
-        start = 0
-        while len(data) - start > _LONGEST_LINE:
-            if end := data.rfind(b"\n", start, start + _LONGEST_LINE + 1) + 1:
-                self._scan(data[start:end])
-            else:
-                end = start + _LONGEST_LINE
-                self._scan(data[start:end] + b"\n")
-                self._line -= 1
-                self._statistics.lines -= 1
-            start = end
-        if end := data.rfind(b"\n", start) + 1:
-            self._scan(data[start:end])
-        self._rest = bytearray(data[end or start :])
-
-    def finish(self) -> None:
-        """Takes the end of the log."""
-        if self._rest:
-            self._scan(bytes(self._rest) + b"\n")
-            self._rest.clear()
-
-    def _scan(self, data: bytes) -> None:
-        """Takes whole lines."""
-        if b"\x1b" in data:
-            data = _ANSI.sub(b"", data)
-        if b"\r" in data:
-            data = data.replace(b"\r\n", b"\n").replace(b"\r", b" ")
+    def scan(self, data: bytes, numbers: Sequence[int]) -> None:
+        """Takes whole lines, and the number of each in its log."""
         after = at = 0  # ends of the last message, and of what was looked at
-        counted, number = 0, self._line
+        counted = number = 0
         start = line_end = 0  # of the line that was looked at last
         while match := _WORD.search(data, at):
             at = match.start()
@@ -252,22 +216,19 @@ class Scanner:
                 at = match.end()
                 continue
             if start > after or self._gap:
-                self._between(self._gap + data[max(after, start - _GAP) : start], number)
+                self._between(self._gap + data[max(after, start - _GAP) : start])
                 self._gap = b""
             if match[1]:
-                self._frame(data[start : line_end - 1], number)
+                self._frame(data[start : line_end - 1], numbers[number])
                 at = line_end
             else:
-                at = self._message_of(data, at, line_end, number)
+                at = self._message_of(data, at, line_end, numbers[number])
             after = at
         if after < len(data):
             self._gap = (self._gap + data[max(after, len(data) - _GAP) :])[-_GAP:]
-        number += data.count(b"\n", counted)
-        self._statistics.lines += number - self._line
-        self._line = number
 
-    def _between(self, text: bytes, number: int) -> None:
-        """Text of other programs stands between two messages, the second one on line `number`."""
+    def _between(self, text: bytes) -> None:
+        """Takes text of other programs between two messages."""
         lines = text[-_GAP:].split(b"\n")
         edge = None
         for index in range(len(lines) - 1, -1, -1):

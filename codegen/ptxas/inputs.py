@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import re
 import sys
@@ -77,12 +78,26 @@ def read_standard_input(statistics: Statistics) -> Iterator[Row]:
 
 
 def _chunks(stream: BinaryIO | gzip.GzipFile, path: Path) -> Iterator[bytes]:
-    """The bytes of a stream, which must begin with text."""
+    """The bytes of a stream, which must begin with text; of UTF-16, which PowerShell writes, its
+    text as UTF-8."""
     chunk = stream.read(CHUNK)
-    if b"\0" in chunk[:4096]:
+    encoding = _utf_16(chunk[:4096])
+    if encoding is None and b"\0" in chunk[:4096]:
         raise ReportError(
             f"{path}: a binary file, neither a log nor an object: give the build's log"
         )
+    decoder = codecs.getincrementaldecoder(encoding)("replace") if encoding else None
     while chunk:
-        yield chunk
+        yield decoder.decode(chunk).encode() if decoder else chunk
         chunk = stream.read(CHUNK)
+
+
+def _utf_16(head: bytes) -> str | None:
+    """The encoding of a text in UTF-16: by its mark, else as most of its letters are ASCII."""
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    most = 3 * len(head) // 8
+    evens, odds = head[::2].count(0), head[1::2].count(0)
+    if evens > most and not odds:
+        return "utf-16-be"
+    return "utf-16-le" if odds > most and not evens else None

@@ -11,8 +11,10 @@ What ptxas prints for a kernel is named in two of its lines and unnamed in the o
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from .events import (
@@ -29,15 +31,79 @@ from .events import (
     Used,
 )
 from .rows import Row
+from .tags import Tags
 from .waiting import ENTERED, FRAMED, NAMED, TIMED, USED, USED_UP, Open, Queue
 
 CHUNK = 1 << 20
-WINDOW = 4096  # records that a later line can still reach
+WINDOW = 1 << 19  # bytes that are read at once, whatever the chunks; longer lines come in pieces
+_REACH = 4096  # records that a later line can still reach
 _SAMPLES = 100  # lines kept of what was not understood
+_ANSI = re.compile(
+    rb"\x1b(?:\[[0-9;:?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)|[()][0-9A-B]|[@-Z\\^_=>78])"
+)
 
 
 class Parser:
-    """Takes the bytes of one log in chunks, and makes records of what they say."""
+    """Takes the bytes of one log in chunks, and makes records of what they say.
+
+    Lines that a tool has tagged with their writers are read writer by writer.
+    """
+
+    def __init__(self, source: str | None, statistics: Statistics) -> None:
+        self._source = source
+        self._statistics = statistics
+        self._rest = bytearray()  # what is not read yet
+        self._line = 1  # number of its first line
+        self._tags = Tags()
+        self._writers: dict[bytes, _Writer] = {}  # by tag
+
+    def feed(self, chunk: bytes) -> list[Row]:
+        """Takes the next bytes; the records that can no longer change, in the log's order."""
+        self._statistics.bytes += len(chunk)
+        self._rest += chunk
+        if len(self._rest) <= WINDOW:
+            return []
+        data = bytes(self._rest)
+        start = 0
+        while len(data) - start > WINDOW:
+            if end := data.rfind(b"\n", start, start + WINDOW + 1) + 1:
+                self._read(data[start:end])
+            else:
+                end = start + WINDOW
+                self._read(data[start:end] + b"\n")
+                self._line -= 1
+                self._statistics.lines -= 1
+            start = end
+        del self._rest[:start]
+        return self._in_order(writer.finished() for writer in self._writers.values())
+
+    def finish(self) -> list[Row]:
+        """Takes the end of the log; the other records."""
+        if self._rest:
+            self._read(bytes(self._rest).removesuffix(b"\n") + b"\n")
+            self._rest.clear()
+        return self._in_order(writer.finish() for writer in self._writers.values())
+
+    def _read(self, data: bytes) -> None:
+        """Takes whole lines."""
+        if b"\x1b" in data:
+            data = _ANSI.sub(b"", data)
+        if b"\r" in data:
+            data = data.replace(b"\r\n", b"\n").replace(b"\r", b" ")
+        for tag, lines, numbers in self._tags.split(data, self._line):
+            if tag not in self._writers:
+                self._writers[tag] = _Writer(self._source, self._statistics)
+            self._writers[tag].read(lines, numbers)
+        count = data.count(b"\n")
+        self._line += count
+        self._statistics.lines += count
+
+    def _in_order(self, rows: Iterable[list[Row]]) -> list[Row]:
+        return sorted(itertools.chain.from_iterable(rows), key=lambda row: row.line or 0)
+
+
+class _Writer:
+    """Makes records of what one writer's lines say: all lines, if none is tagged."""
 
     def __init__(self, source: str | None, statistics: Statistics) -> None:
         self.statistics = statistics
@@ -69,15 +135,17 @@ class Parser:
             Begin: self._begin,
         }
 
-    def feed(self, chunk: bytes) -> list[Row]:
-        """Takes the next bytes; the records that can no longer change, in the log's order."""
-        self._scanner.feed(chunk)
+    def read(self, lines: bytes, numbers: Sequence[int]) -> None:
+        """Takes the next lines, whole, and their numbers."""
+        self._scanner.scan(lines, numbers)
+
+    def finished(self) -> list[Row]:
+        """The further records that can no longer change."""
         finished, self._finished = self._finished, []
         return finished
 
     def finish(self) -> list[Row]:
         """Takes the end of the log; the other records."""
-        self._scanner.finish()
         self._settle_notes()
         self._end_unit()
         return [*self._finished, *(record.freeze() for record in self._window)]
@@ -183,7 +251,7 @@ class Parser:
     def _note(self, event: Note) -> None:
         if event.function or not event.text.startswith("Overriding "):
             self._notes.append((event.function, event.number, event.text))
-            if len(self._notes) > WINDOW:  # warnings alone, without the kernels' lines
+            if len(self._notes) > _REACH:  # warnings alone, without the kernels' lines
                 self._settle_notes()
         if event.is_error:
             self._gap(Gap(is_certain=False))
@@ -247,7 +315,7 @@ class Parser:
 
     def _trim(self) -> None:
         """The oldest records can no longer change."""
-        while len(self._window) > WINDOW:
+        while len(self._window) > _REACH:
             record = self._window.popleft()
             if self._unit.get(record.symbol) is record:
                 del self._unit[record.symbol]
@@ -265,13 +333,13 @@ class Parser:
             else:
                 self._pending.setdefault(name, []).append((number, text))
         self._notes.clear()
-        while len(self._pending) > WINDOW:
+        while len(self._pending) > _REACH:
             name = next(iter(self._pending))
             for number, text in self._pending.pop(name):
                 self._unattached(number, f"{name}: {text}")
-        for number, text in self._unit_notes[WINDOW:]:
+        for number, text in self._unit_notes[_REACH:]:
             self._unattached(number, text)
-        del self._unit_notes[WINDOW:]
+        del self._unit_notes[_REACH:]
 
     def _end_unit(self) -> None:
         """A run of ptxas ends. The notes right before the next run's first line are that run's."""

@@ -81,6 +81,11 @@ class Row(NamedTuple):
         return bool(self.spill_stores or self.spill_loads)
 
     @property
+    def lacks_spills(self) -> bool:
+        """Whether the log should say what it spills, and does not; objects and nvlink never do."""
+        return self.spilled is None and self.kind in ("kernel", "function")
+
+    @property
     def spill_bytes(self) -> int | None:
         """Stored and loaded; None if either is unknown."""
         if self.spill_stores is None or self.spill_loads is None:

@@ -1,4 +1,4 @@
-"""Recovers a kernel's key from its mangled symbol, exactly and without a demangler.
+"""Recovers a kernel's key from its symbol, exactly and without a demangler.
 
 A configuration is the C++ type kernelmint::configs::<family>::<target>::<tokens>, passed to its
 kernel as a template argument, so the Itanium ABI spells it in the symbol as names behind their
@@ -6,6 +6,8 @@ lengths: `10kernelmint7configs13flash_forward4sm80...`. What a symbol has named 
 (5.1.10, compression) writes as `S_`, `S0_`, ..., in the order in which the names came: so a kernel
 of namespace kernelmint has `NS_7configs13flash_forward...`, and one whose other arguments named
 the namespace first `NS1_7configs...`, or even `NS2_13flash_forward...`.
+
+A log that went through c++filt has declarations in place of symbols; they spell it all.
 """
 
 from __future__ import annotations
@@ -19,6 +21,9 @@ _LENGTH = re.compile(r"[1-9][0-9]{0,8}")
 _NAMESPACE = re.compile(r"(?:10kernelmint|(S[0-9A-Z]{0,4}_))7configs|(S[0-9A-Z]{0,4}_)(?=[1-9])")
 # What is spelt beside names: substitutions, template parameters, arrays, codes of a letter or two.
 _CODE = re.compile(r"S[0-9A-Z]*_|T[0-9]*_|A[0-9]*_|[DS][a-z]|[A-Za-z_]")
+_SPELT = re.compile(r"kernelmint::configs::(\w+)::(\w+)::(\w+)(?!\w|::)")
+# Innermost brackets of a declaration; `->` closes none.
+_BRACKETS = re.compile(r"\([^()<>]*\)|<(?:[^()<>]|(?<=-)>)*>")
 _TYPES = {"b": "bool", "d": "double", "f": "float", "i": "int"}
 
 
@@ -26,7 +31,9 @@ def key_of_symbol(symbol: str) -> str | None:
     """The key of the first configuration named in `symbol`, or None if it names none."""
     start = symbol.find("10kernelmint")
     if start < 0:
-        return None
+        spelt = _SPELT.search(symbol)
+        key = f"{spelt[1]}.{spelt[2]}.{spelt[3].replace('_', '-')}" if spelt else ""
+        return key if KEY.fullmatch(key) else None
     own, _ = _own_names(symbol)
     is_spelt = False  # whether kernelmint::configs has been named
     for match in _NAMESPACE.finditer(symbol, start):
@@ -47,15 +54,22 @@ def key_of_symbol(symbol: str) -> str | None:
 
 def kernel_of_symbol(symbol: str) -> str:
     """The function's own name, without namespaces, template arguments and parameters; for a
-    symbol that is not mangled, or not in a plain way, all of it."""
+    symbol that is mangled in another than a plain way, all of it."""
     own, _ = _own_names(symbol)
-    return own[-1] if own else symbol
+    if own or symbol.startswith("_Z"):
+        return own[-1] if own else symbol
+    text, count = symbol, 1
+    while count:
+        text, count = _BRACKETS.subn("", text)
+    return text.removesuffix(" const").rpartition("::")[2].rpartition(" ")[2] or symbol
 
 
 def arguments_of_symbol(symbol: str, key: str) -> list[str]:
     """The function's template arguments beside the configuration of that key, types without their
     namespaces. Empty for a symbol that is not mangled in a plain way."""
     tokens = key.rpartition(".")[2].replace("-", "_")
+    if not symbol.startswith("_Z"):
+        return [text for text in _spelt_arguments(symbol) if f"::{tokens}" not in text]
     own, at = _own_names(symbol)
     arguments = []
     try:
@@ -70,6 +84,22 @@ def arguments_of_symbol(symbol: str, key: str) -> list[str]:
     except (IndexError, ValueError, RecursionError):
         return []
     return arguments
+
+
+def _spelt_arguments(declaration: str) -> list[str]:
+    """The template arguments of a function as c++filt spells it, without namespaces."""
+    name = f"{kernel_of_symbol(declaration)}<"
+    arguments = [""]
+    depth = 0
+    for letter in declaration.partition(name)[2]:
+        depth += (letter in "(<") - (letter in ")>")
+        if depth < 0:
+            break
+        if letter == "," and not depth:
+            arguments.append("")
+        else:
+            arguments[-1] += letter
+    return [text.strip() for text in arguments if text]
 
 
 def _read(symbol: str, at: int) -> tuple[int, str]:

@@ -124,6 +124,33 @@ def test_the_table_on_a_pipe_is_whole_and_plain(project):
     assert "2 kernels, 0 with spills" in done.stdout
 
 
+def test_the_summary_says_what_is_lost(project, tmp_path):
+    """A log without its spill lines spills not `0`, but nobody knows what."""
+    log = tmp_path / "b.log"
+    lines = record("_Z4lostv").splitlines(keepends=True)
+    lost = "".join(line for line in lines if "bytes stack frame" not in line)
+    log.write_text(lost)
+    result = run(log, "--markdown", tmp_path / "b.md")
+    assert "1 kernel, 1 whose spills are unknown, 1 incomplete\n" in result.output
+    assert "1 whose spills are unknown" in (tmp_path / "b.md").read_text()
+    assert "with spills" not in result.output
+    log.write_text(record("_Z5wholev") + lost)
+    summary = run(log).output.splitlines()[-1]
+    assert summary == "2 kernels, 1 whose spills are unknown, 1 incomplete"
+    log.write_text("ptxas what is this\n" + record("_Z5wholev"))
+    assert run(log).output.splitlines()[-1] == (
+        "1 kernel, 0 with spills, 1 line not understood (--verbose)"
+    )
+
+
+def test_the_collector_says_what_is_lost(project, capsys):
+    lines = record(symbol(KEYS[0])).splitlines(keepends=True)
+    project.log(0, "".join(line for line in lines if "bytes stack frame" not in line))
+    built(project)
+    said = capsys.readouterr().out
+    assert "kernels: 2, rows: 2, spills unknown: 1: " in said
+
+
 def test_where(project):
     result = report(project, "--where", "d_head == 128 and causal")
     assert (KEYS[0] in result.output, KEYS[1] in result.output) == (True, False)

@@ -1,6 +1,7 @@
 """Every row of every sample log, and the same rows through whatever a build tool does to lines."""
 
 import gzip
+import re
 import tracemalloc
 
 import pytest
@@ -78,6 +79,62 @@ def test_gzip(tmp_path):
     path.write_bytes(gzip.compress(sample("nvcc13.0_rdc.log")))
     records = list(inputs.read_log(path, "x", Statistics()))
     assert [facts(record) for record in records] == EXPECTED["nvcc13.0_rdc.log"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
+def test_utf_16(tmp_path, encoding, pack):
+    """What PowerShell's `>` writes."""
+    path = tmp_path / "build.log"
+    text = sample("nvcc13.0_rdc.log").decode().replace("\n", "\r\n")
+    path.write_bytes(pack(f"Größe — 大きさ\r\n{text}".encode(encoding)))
+    records = list(inputs.read_log(path, "x", Statistics()))
+    assert [facts(record)[1:] for record in records] == [
+        row[1:] for row in EXPECTED["nvcc13.0_rdc.log"]
+    ]
+    assert all(record.incomplete is None for record in records)
+
+
+@pytest.mark.parametrize("path", LOGS, ids=lambda path: path.stem)
+def test_a_log_through_a_demangler(path):
+    """Figures, keys, kernels, their arguments and warnings are those of the symbols."""
+    known = pytest.importorskip("pycxxfilt")
+    log = path.read_text()
+    readable = re.sub(r"\b_Z\w+", lambda match: known.demangle(match[0]), log)
+
+    def told(row):
+        return (*facts(row)[3:], row.key, row.kernel, row.arguments, row.c75, len(row.warnings))
+
+    statistics = Statistics()
+    records = read(readable.encode(), statistics=statistics)
+    assert list(map(told, records)) == list(map(told, read(log.encode())))
+    assert not any(record.symbol.startswith("_Z") or record.incomplete for record in records)
+    assert statistics.unknown == statistics.unattached == 0
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "void k<64>(float*)",
+        "void k<(int)64, (bool)1>(float *)",
+        "(anonymous namespace)::k(float*) [clone .part.0]",
+        "void ns::k<main::'lambda'(int)>(main::'lambda'(int))",
+        "void k<main::{lambda(int)#1}>(float const*, unsigned long) const",
+        "ns::k",
+    ],
+)
+def test_a_declaration_is_a_name(name):
+    warning = b"ptxas warning : Registers are spilled to local memory in function '%s', 8 bytes\n"
+    (record,) = read(warning % name.encode() + one(name.encode()))
+    assert (record.symbol, record.used_registers, record.incomplete) == (name, 40, None)
+    assert len(record.warnings) == 1
+
+
+@pytest.mark.parametrize("name", ["_Z1kPf    0 bytes (stack)", "void k<64>(float", "a b"])
+def test_a_name_with_other_text_is_none(name):
+    statistics = Statistics()
+    rows = read(b"ptxas info    : Function properties for " + name.encode(), statistics=statistics)
+    assert (rows, statistics.unknown) == ([], 1)
 
 
 def test_source_is_the_object_of_a_ninja_step():

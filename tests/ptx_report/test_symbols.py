@@ -76,6 +76,9 @@ COMPRESSED = [
 @pytest.mark.parametrize("symbol", COMPRESSED)
 def test_a_key_is_found_under_any_substitution(symbol):
     assert key_of_symbol(symbol) == "fam.sm80.bf16-d64"
+    declaration = names.demangle([symbol])[symbol]
+    assert key_of_symbol(declaration) == "fam.sm80.bf16-d64"
+    assert kernel_of_symbol(declaration) == kernel_of_symbol(symbol)
 
 
 @pytest.mark.parametrize(

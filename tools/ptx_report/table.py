@@ -85,13 +85,20 @@ def summary(report: Report) -> str:
     parts = [counted(kernels, "kernel")]
     if len(rows) > kernels:
         parts.append(counted(len(rows) - kernels, "device function"))
-    parts.append(f"{sum(bool(row.spilled) for row in rows)} with spills")
+    spilled = sum(bool(row.spilled) for row in rows)
+    unknown = sum(row.lacks_spills for row in rows)
+    if spilled or not unknown:
+        parts.append(f"{spilled} with spills")
+    if unknown:
+        parts.append(f"{unknown} whose spills are unknown")
     if incomplete := sum(row.incomplete is not None for row in rows):
         parts.append(f"{incomplete} incomplete")
     if serialised := sum(bool(row.c75) for row in rows):
         parts.append(f"{serialised} with C75xx notes")
     if any(row.unwritten is not None for row in rows):
         parts.append(f"{sum(bool(row.unwritten) for row in rows)} with unwritten registers")
+    if report.statistics.unknown:
+        parts.append(f"{counted(report.statistics.unknown, 'line')} not understood (--verbose)")
     return ", ".join(parts)
 
 
