@@ -10,24 +10,41 @@ import hashlib
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
-_HOST = (".text", ".rodata")
 FATBIN = ".nv_fatbin"
 # Of all kernels of a cubin: constants, initial values.
 _SHARED = (".nv.constant3", ".nv.constant4", ".nv.global.init")
 _ELF = b"\x7fELF\x02\x01"  # of 64 bits, little-endian
 _EM_CUDA = 190
-_NOBITS = 8  # the type of sections that take no room in the file
+# Types of sections: what a program made, and what has no room in the file.
+_PROGBITS, _RELA, _NOBITS, _INIT_ARRAY, _FINI_ARRAY, _RELR = 1, 4, 8, 14, 15, 19
+_UNWIND = 0x70000001  # x86-64's own type of .eh_frame
+_ALLOC = 2  # the flag of sections that are loaded
+_SYMBOL = 24  # bytes of a symbol in its table
 _DIGITS = 16
 
 
 def host(library: bytes, identities: Iterable[str]) -> Iterator[bytes]:
-    """The processor's part of a library, without texts that say what it was built of."""
-    for name, section in sections(library):
-        if name in _HOST:
+    """The processor's part of a library, without texts that say what it was built of: what is
+    loaded, and what the loader writes into it: addresses, also of functions of other libraries."""
+    found = list(_sections(library))
+    for section in found:
+        if not section.flags & _ALLOC or section.name == FATBIN:
+            continue
+        if section.kind == _RELA:
+            symbols = found[section.link]
+            names = found[symbols.link].content
+            for place, info, addend in struct.iter_unpack("<QQq", section.content):
+                symbol = (info >> 32) * _SYMBOL
+                name, value = struct.unpack_from("<I4xQ", symbols.content, symbol)
+                text = names[name : names.index(b"\0", name)]
+                yield b"%d %d %s %d %d\n" % (place, info & 0xFFFFFFFF, text, value, addend)
+        elif section.kind in (_PROGBITS, _INIT_ARRAY, _FINI_ARRAY, _RELR, _UNWIND):
+            content = section.content
             for identity in identities:
-                section = section.replace(identity.encode(), b"")
-            yield section
+                content = content.replace(identity.encode(), b"")
+            yield content
 
 
 def cubins(library: bytes) -> Iterator[bytes]:
@@ -41,16 +58,28 @@ def cubins(library: bytes) -> Iterator[bytes]:
             place = fatbin.find(_ELF, place + 1)
 
 
+class _Section(NamedTuple):
+    name: str
+    kind: int
+    flags: int
+    content: bytes
+    link: int  # the index of the section that this one refers to
+
+
 def sections(elf: bytes) -> Iterator[tuple[str, bytes]]:
-    """The sections of an ELF file by name."""
+    """The sections of an ELF file that take room in it, by name."""
+    return ((s.name, s.content) for s in _sections(elf) if s.kind != _NOBITS)
+
+
+def _sections(elf: bytes) -> Iterator[_Section]:
     (headers,) = struct.unpack_from("<Q", elf, 0x28)
     size, count, names_index = struct.unpack_from("<HHH", elf, 0x3A)
-    entries = [struct.unpack_from("<IIQQQQ", elf, headers + i * size) for i in range(count)]
+    entries = [struct.unpack_from("<IIQQQQI", elf, headers + i * size) for i in range(count)]
     names = entries[names_index][4]
-    for name, kind, _, _, offset, length in entries:
-        if kind != _NOBITS:
-            text = elf[names + name : elf.index(b"\0", names + name)].decode()
-            yield text, elf[offset : offset + length]
+    for name, kind, flags, _, offset, length, link in entries:
+        text = elf[names + name : elf.index(b"\0", names + name)].decode()
+        content = b"" if kind == _NOBITS else elf[offset : offset + length]
+        yield _Section(text, kind, flags, content, link)
 
 
 def _capability(cubin: bytes) -> int:
