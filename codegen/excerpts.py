@@ -3,7 +3,8 @@ bindings or explicit instantiations beside its kernels gives a header of those t
 
 A definition is taken word for word, in the file's order, within its namespaces and conditionals,
 and `#line` names the file that it is of. All declarations of a name are taken: overloads,
-specialisations, `#define` and `#undef`. Standard library only.
+specialisations, `#define` and `#undef`; and every `#pragma` that may hold for what comes after it,
+such as `pack`. Standard library only.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from codegen.words import did_you_mean
 
 _TOKEN = re.compile(
     r"""
-      (?P<comment> //(?:\\\r?\n|[^\n])* | /\*.*?\*/ )
-    | (?P<raw> (?:u8|[uUL])?R"(?P<fence>[^\s()\\]{0,16})\(.*?\)(?P=fence)" )
+      (?P<comment> //(?:\\\r?\n|[^\n])* | /\*.*?(?:\*/|\Z) )
+    | (?P<raw> (?:u8|[uUL])?R"(?P<fence>[^\s()\\]{0,16})\(.*?(?:\)(?P=fence)"|\Z) )
     | (?P<text> (?:u8|[uUL])?(?: "(?:\\.|[^"\\\n])*" | '(?:\\.|[^'\\\n])*' ) )
-    | (?P<directive> ^[ \t]*\#(?: \\\r?\n | /\*.*?\*/ | "(?:\\.|[^"\\\n])*" | [^\n] )* )
+    | (?P<directive> ^[ \t]*\#(?: \\\r?\n | /\*.*?(?:\*/|\Z) | "(?:\\.|[^"\\\n])*" | [^\n] )* )
     | (?P<number> \.?\d(?:'?[\w.])* )
     | (?P<word> [^\W\d]\w* )
     | (?P<space> [^\S\n]+ | \n )
@@ -48,6 +49,10 @@ _NOT_NAMES = (
 _TYPES = ("bool", "char", "double", "float", "int", "long", "short", "signed", "unsigned")
 
 _AFTER_CALLS = ("template", "namespace", "using", "typedef")
+_PRAGMA = "#pragma"  # in place of a declaration's name
+# Those that hold beyond the function or class in which they stand.
+_LASTING = ("pack", "push_macro", "pop_macro", "GCC", "clang")
+_MOST_CONDITIONALS = 256  # within each other, as the C++ standard asks of compilers ([implimits])
 
 
 class ExcerptError(LookupError):
@@ -76,7 +81,7 @@ class _Conditional:
 
 @dataclass(frozen=True)
 class _Declaration:
-    """What a file says of a name: the text from start to end, and what is around it."""
+    """What a file says of a name, or a pragma: the text from start to end, what is around it."""
 
     name: str
     start: int
@@ -91,15 +96,19 @@ def excerpt(text: str, names: Sequence[str], file: str, as_device: bool = False)
 
     `as_device`: `__global__` functions become `__device__` ones. Raises ExcerptError.
     """
-    declarations = list(_Reader(text, file).declarations())
-    known = sorted({declaration.name for declaration in declarations})
+    declarations = sorted(_Reader(text, file).declarations(), key=lambda found: found.start)
+    known = sorted({declaration.name for declaration in declarations} - {_PRAGMA})
     for name in names:
         if name not in known:
             raise ExcerptError(f"{file} defines no '{name}'{did_you_mean(name, known)}")
-    lines = ["#pragma once"]
+    lines, end = ["#pragma once"], 0
     for found in declarations:
+        if found.name == _PRAGMA and found.start >= end:  # else within what is taken
+            lines += [directive for branches in found.conditionals for directive in branches]
+            lines += [text[found.start : found.end], *("#endif" for _ in found.conditionals)]
         if found.name not in names:
             continue
+        end = found.end
         line = text.count("\n", 0, found.start) + 1
         if found.is_split:
             raise ExcerptError(
@@ -187,7 +196,7 @@ def _const_values(tokens: Sequence[_Token], kernel: int) -> Iterator[int]:
         if token.kind in ("space", "comment", "directive"):
             continue
         if depth == 0:
-            if token.text in ("{", ";"):
+            if token.text in ("{", ";", "__global__"):
                 return
             depth = int(token.text == "(")
             continue
@@ -226,6 +235,7 @@ class _Reader:
         self.conditionals: list[_Conditional] = []
         self.open: list[str] = []  # brackets within the declaration
         self.tokens: list[_Token] = []  # the declaration's, without comments and directives
+        self.head = _Head()
         self.begun: tuple[_Conditional, ...] = ()
         self.branches: tuple[tuple[str, ...], ...] = ()
 
@@ -244,6 +254,7 @@ class _Reader:
                     self.begun = tuple(self.conditionals)
                     self.branches = self._branches()
                 self.tokens.append(token)
+                self.head.add(token)
                 self._bracket(token)
                 if not self.open and self._ends(token, following):
                     yield from self._declaration(token.end)
@@ -254,7 +265,7 @@ class _Reader:
             raise ExcerptError(f"{self.file}: '{(self.scopes + self.open)[-1]}' is never closed")
 
     def _reset(self) -> None:
-        self.tokens, self.open = [], []
+        self.tokens, self.open, self.head = [], [], _Head()
 
     def _bracket(self, token: _Token) -> None:
         if token.kind == "mark" and token.text in _CLOSING:
@@ -266,7 +277,7 @@ class _Reader:
             self.open.pop()
 
     def _is_scope(self) -> bool:
-        words = [token.text for token in self.tokens]
+        words = [token.text for token in self.tokens[:4]]
         named = words[1:] if words[0] == "inline" else words
         return named[0] == "namespace" or (
             words[0] == "extern" and self.tokens[1].kind == "text" and len(words) == 3
@@ -281,6 +292,10 @@ class _Reader:
             if not is_guard:
                 opened.branches.append(token.text)
             self.conditionals.append(opened)
+            if len(self.conditionals) > _MOST_CONDITIONALS:
+                raise ExcerptError(
+                    f"{self.file}: more than {_MOST_CONDITIONALS} conditionals within each other"
+                )
         elif what in ("else", "elif", "elifdef", "elifndef") and self.conditionals:
             chain = self.conditionals[-1]
             self.open, self.scopes = [*chain.open], [*chain.scopes]  # as the first branch found it
@@ -289,6 +304,8 @@ class _Reader:
             self.conditionals.pop()
         elif what in ("define", "undef") and name and not self.tokens:
             yield self._named(name, token.start, token.end, self._branches())
+        elif what == "pragma" and name != "once" and (not self.tokens or name in _LASTING):
+            yield self._named(_PRAGMA, token.start, token.end, self._branches())
 
     def _branches(self) -> tuple[tuple[str, ...], ...]:
         found = (tuple(conditional.branches) for conditional in self.conditionals)
@@ -304,80 +321,119 @@ class _Reader:
         """Whether a declaration ends with a token that no bracket is around."""
         if token.text == ";":
             return True
+        if token.text == ")" and self.tokens[0].text == "_Pragma":
+            return True
         if token.text == ")" and following.text in _AFTER_CALLS:
-            return len(list(self._head())) == 3  # a macro's call
+            return len(self.head.tokens) == 3  # a macro's call
         if token.text != "}" or following.text in (",", "{", "catch"):
             return False
-        head = list(self._head())
-        return not _is_class(head) and _function(head) is not None
+        return not self.head.is_class and self.head.function is not None
 
     def _declaration(self, end: int) -> Iterator[_Declaration]:
         words = [token.text for token in self.tokens if token.text != "extern"]
         is_instantiation = words[:1] == ["template"] and words[1:2] != ["<"]
-        name = None if is_instantiation else _name(list(self._head()))
+        is_pragma = words[:1] == ["_Pragma"]
+        name = _PRAGMA if is_pragma else None if is_instantiation else _name(self.head)
         if name is not None:
             is_split = self.begun != tuple(self.conditionals) or self.branches != self._branches()
             yield self._named(name, self.tokens[0].start, end, self.branches, is_split)
         self._reset()
 
-    def _head(self) -> Iterator[_Token]:
-        """The declaration's tokens that no bracket is around, without what `template <>` holds."""
-        depth, angles, before = 0, 0, ""
-        for token in self.tokens:
-            if token.kind == "mark" and token.text in _CLOSING.values():
-                depth -= 1
-            if depth == 0 and token.text == "<" and (angles or before == "template"):
-                angles += 1
-            elif depth == 0 and token.text == ">" and angles:
-                angles -= 1
-            elif depth == 0 and not angles and token.text != "template":
-                yield token
-            if token.kind == "mark" and token.text in _CLOSING:
-                depth += 1
-            before = token.text
 
+class _Function:
+    """The name of the function that a declaration declares, from token to token."""
 
-def _is_class(head: Sequence[_Token]) -> bool:
-    words = [token.text for token in head]
-    kinds = [i for i, word in enumerate(words) if word in (*_CLASSES, "typedef", "using")]
-    return bool(kinds) and _function(head[kinds[0] :]) is None
+    def __init__(self) -> None:
+        self.name: str | None = None
+        self._before: list[_Token] = []
+        self._opened: list[int] = []  # the places of `<` that no `>` closed yet
+        self._beginnings: dict[int, int] = {}  # of <…>, by the place of its `>`
+        self._operator: list[str] | None = None  # what came after `operator`
+        self._is_known = False
 
-
-def _function(head: Sequence[_Token]) -> str | None:
-    """The name of the function that a declaration declares; None if it declares none."""
-    found, operator = None, -1
-    for i, token in enumerate(head):
-        word, before = token.text, head[_before_angles(head, i)]
+    def add(self, token: _Token) -> None:
+        word = token.text
+        if self._is_known:
+            return
         if word == "operator":
-            operator = i
-        elif word == "(" and operator >= 0:
-            return "operator" + ("".join(t.text for t in head[operator + 1 : i]) or "()")
-        elif operator >= 0:
-            continue
-        elif word == "(" and before.kind == "word" and before.text not in _NOT_NAMES:
-            found = before.text
+            self._operator = []
+        elif word == "(" and self._operator is not None:
+            self.name, self._is_known = "operator" + ("".join(self._operator) or "()"), True
+        elif self._operator is not None:
+            self._operator.append(word)
+        elif word == "(" and (name := self._name_before()) is not None:
+            self.name = name
         elif word in ("=", "->", ":"):
-            break
-    return found
+            self._is_known = True
+        if word == "<":
+            self._opened.append(len(self._before))
+        elif word == ">":
+            self._beginnings[len(self._before)] = self._opened.pop() if self._opened else 0
+        self._before.append(token)
+
+    def _name_before(self) -> str | None:
+        """The name before a bracket, or before the <…> that may be between."""
+        place = len(self._before) - 1
+        while place > 0 and self._before[place].text == ">":
+            place = max(self._beginnings[place] - 1, 0)
+        token = self._before[place] if self._before else None
+        is_name = token is not None and token.kind == "word" and token.text not in _NOT_NAMES
+        return token.text if token is not None and is_name else None
 
 
-def _before_angles(head: Sequence[_Token], i: int) -> int:
-    """The place of the token before another one, and before the <…> that may be between."""
-    angles, i = 0, i - 1
-    while i > 0 and (angles or head[i].text == ">"):
-        angles += {">": 1, "<": -1}.get(head[i].text, 0)
-        i -= 1
-    return i
+class _Head:
+    """A declaration's tokens that no bracket is around, without what `template <>` holds, and what
+    they declare so far."""
+
+    def __init__(self) -> None:
+        self.tokens: list[_Token] = []
+        self._depth, self._angles, self._previous = 0, 0, ""
+        self._function = _Function()
+        self._of_class: _Function | None = None  # from the first word that may begin a class
+
+    def add(self, token: _Token) -> None:
+        """Takes the declaration's next token."""
+        if token.kind == "mark" and token.text in _CLOSING.values():
+            self._depth -= 1
+        if (
+            self._depth == 0
+            and token.text == "<"
+            and (self._angles or self._previous == "template")
+        ):
+            self._angles += 1
+        elif self._depth == 0 and token.text == ">" and self._angles:
+            self._angles -= 1
+        elif self._depth == 0 and not self._angles and token.text != "template":
+            self.tokens.append(token)
+            self._function.add(token)
+            if self._of_class is None and token.text in (*_CLASSES, "typedef", "using"):
+                self._of_class = _Function()
+            if self._of_class is not None:
+                self._of_class.add(token)
+        if token.kind == "mark" and token.text in _CLOSING:
+            self._depth += 1
+        self._previous = token.text
+
+    @property
+    def is_class(self) -> bool:
+        """Whether it declares a class, or another type."""
+        return self._of_class is not None and self._of_class.name is None
+
+    @property
+    def function(self) -> str | None:
+        """The name of the function that it declares; None if it declares none."""
+        return self._function.name
 
 
-def _name(head: Sequence[_Token]) -> str | None:
+def _name(declared: _Head) -> str | None:
     """The name that a declaration declares; None if it has none."""
+    head = declared.tokens
     words = [token.text for token in head]
     if "namespace" in words[:2]:  # an alias, or `using namespace`
         return None
-    if not _is_class(head):
-        if (function := _function(head)) is not None:
-            return function
+    if not declared.is_class:
+        if declared.function is not None:
+            return declared.function
         ends: Sequence[str] = ("=", "[", "{", ";")
     elif "typedef" in words:
         ends = (";",)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -150,6 +151,61 @@ def test_what_cannot_be_taken_is_named(name, message) -> None:
 def test_a_file_whose_brackets_do_not_close(text) -> None:
     with pytest.raises(ExcerptError, match=r"x\.cu.*('\(' is never|closes no|'namespace a \{' is)"):
         excerpt(text, ["f"], "x.cu")
+
+
+SIZES = {
+    "pack": ("#pragma pack(push, 1)\nstruct S { char a; int b; };\n#pragma pack(pop)", 5),
+    "pack of another": ("#pragma pack(2)\nstruct T { int a; };\n#pragma pack()\n"
+                        "struct S { char a; int b; };", 8),
+    "operator": ('_Pragma("pack(push, 1)")\nstruct S { char a; int b; };\n_Pragma("pack(pop)")', 5),
+    "operator of another": ('_Pragma("pack(push, 1)") struct T { int a; };\n'
+                            "struct S { char a; int b; };", 5),
+    "condition": ("#if 0\n#pragma pack(2)\n#else\n#pragma pack(1)\n#endif\n"
+                  "namespace n {\nstruct T {};\n}\nstruct S { char a; int b; };", 5),
+    "within": ("struct S {\n#pragma pack(push, 1)\n  struct { char a; int b; } c;\n"
+               "#pragma pack(pop)\n  struct { char a; int b; } d;\n};", 16),
+    "within another": ("inline void f() {\n#pragma pack(1)\n}\nstruct S { char a; int b; };", 5),
+    "macro": ("#define N 1\n#pragma push_macro(\"N\")\n#undef N\n#define N 9\n"
+              "struct T { char a[N]; };\n#pragma pop_macro(\"N\")\nstruct S { char a[N]; };", 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_a_pragma_holds_for_what_is_taken_as_in_the_file(tmp_path, name) -> None:
+    text, size = SIZES[name]
+    header = excerpt(text, ["S", "N"] if name == "macro" else ["S"], "x.cu")
+    for source in (text, header):
+        (tmp_path / "a.cpp").write_text(f"{source}\nstatic_assert(sizeof(S) == {size});\n")
+        command = ["c++", "-std=c++20", "-fsyntax-only", str(tmp_path / "a.cpp")]
+        subprocess.run(command, check=True)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a >", "a > ()", "a <", "template <", "f(", "{}", "f(){},", "class {}", "operator ", 'R"x(',
+     "/* ", "#/* ", '"', "\\\n", "#if 1\n", "#if 0\nstruct a;\n", "namespace a { ", "__global__ ",
+     "#pragma pack(1)\n", "_Pragma("],
+)  # fmt: skip
+def test_a_long_file_is_read_in_a_time_that_grows_with_its_length(text) -> None:
+    """Twice the text makes no more than some three times the steps."""
+
+    def steps(length: int) -> int:
+        count = 0
+
+        def note(*_: object) -> object:
+            nonlocal count
+            count += 1
+            return note
+
+        sys.settrace(note)
+        try:
+            with contextlib.suppress(ExcerptError):
+                excerpt(text * (length // len(text)) + "\nvoid f() {}\n", ["f"], "x.cu", True)
+        finally:
+            sys.settrace(None)
+        return count
+
+    assert steps(8000) < 3 * steps(4000) + 1000
 
 
 def test_the_headers_folder_is_found_by_entry_and_by_cmakes_text(tmp_path, monkeypatch) -> None:
