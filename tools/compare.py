@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from .families import command, hand_over, offering
+from .families import command, hand_over, named, offering
 
 
 @click.command(
@@ -19,7 +19,7 @@ def main(context: click.Context, arguments: tuple[str, ...]) -> None:
     be compared."""
     families = offering("compare")
     if arguments and not arguments[0].startswith("-"):
-        family, arguments = arguments[0], arguments[1:]
+        family, arguments = named(arguments[0])[0], arguments[1:]
     elif len(families) == 1:
         (family,) = families
     else:

@@ -25,9 +25,7 @@ def named(text: str) -> tuple[str, str | None]:
     """The family of a command line, installed or in a folder: its name; and its folder if it is
     loaded from there.
 
-    Raises:
-        click.UsageError: it is neither.
-        BuildError: the spec in the folder is wrong.
+    Raises click.UsageError if it is neither, or the spec in the folder is wrong.
     """
     if text in (known := packs.families()):
         return text, None
@@ -36,12 +34,26 @@ def named(text: str) -> tuple[str, str | None]:
         raise click.UsageError(
             f"{text!r} is neither a family{did_you_mean(text, known)} nor a folder"
         )
-    names = {info.family for info in runtime.load(folder)}
+    try:
+        names = {info.family for info in runtime.load(folder)}
+    except (runtime.BuildError, runtime.InvalidArgument) as error:
+        raise click.UsageError(str(error)) from None
     if (folder / FAMILY).is_file():  # others, which give its gradients, are loaded with it
-        names = {folder.resolve().name}
+        names = {folder.absolute().name}
     if len(names) != 1:
         raise click.UsageError(f"{text}: expected the folder of one family")
     return names.pop(), str(folder)
+
+
+def know(key: str) -> None:
+    """Loads the family of a key, if no pack holds it, from the current folder's kernel_specs.
+
+    Raises:
+        BuildError: its spec is wrong.
+    """
+    family, dot, _ = key.partition(".")
+    if dot and family not in packs.families() and (folder := here(family)) is not None:
+        runtime.load(folder)
 
 
 def specs(family: str) -> Path:

@@ -25,7 +25,7 @@ import torch
 import runtime
 from runtime import KernelInfo
 
-from .families import named
+from .families import know, named
 from .problem import cases_of, of_case
 from .selection import select
 
@@ -37,9 +37,11 @@ def chosen(families: Sequence[str], where: str | None, key: str | None) -> list[
 
     Raises:
         ValueError, KeyError: an unknown family, or `where` is not an expression over its kernels.
+        TargetUnavailable, BuildError: the kernel of the key cannot run here, or does not compile.
     """
     if key is not None:
-        return [runtime.kernel(key).info]
+        know(key)
+        return [runtime.kernel(key, build=True).info]
     kernels: list[KernelInfo] = []
     errors = []
     for family in [named(family)[0] for family in families] or runtime.families():
@@ -109,7 +111,7 @@ def main(
     """Run the checkers over every CUDA kernel of this build."""
     try:
         kernels = chosen(families, where, kernel)
-    except (ValueError, KeyError) as error:
+    except (ValueError, KeyError, runtime.BuildError, runtime.TargetUnavailable) as error:
         raise click.UsageError(str(error.args[0])) from None
     runnable = {info.key for info in kernels if info.available}
     if not runnable:

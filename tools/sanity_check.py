@@ -30,7 +30,7 @@ from runtime import KernelInfo, manifest, packs
 from runtime.operators import DTYPES
 
 from .comparison import Difference
-from .families import HOOKS, hook, named, path_of
+from .families import HOOKS, hook, know, named, path_of
 from .problem import UNITS, NoProblemError, cases, cases_of, of_case, unseen
 from .selection import Selected, select
 from .text import number_lines
@@ -150,6 +150,7 @@ def selected_of(family: str | None, kernel: str | None, where: str | None) -> di
     if family is not None:
         family, _ = named(family)
     if kernel is not None:
+        know(kernel)
         info = runtime.kernel(kernel, build=True).info
         if family not in (None, info.family):
             raise ValueError(f"{info.key}: got a kernel of {info.family}, expected one of {family}")

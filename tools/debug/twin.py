@@ -10,7 +10,7 @@ from codegen.spec.load import load
 from codegen.spec.problems import SpecError, UsageError
 from runtime import KernelInfo, manifest, packs
 
-from ..families import offering, specs
+from ..families import know, offering, specs
 
 
 def family_of(name: str) -> str:
@@ -18,7 +18,9 @@ def family_of(name: str) -> str:
 
     Raises:
         ValueError: none does.
+        BuildError: its spec is in the current folder's kernel_specs, and wrong.
     """
+    know(name)
     if (family := name.partition(".")[0]) in packs.families():
         return family
     error: ValueError | None = None
