@@ -73,6 +73,7 @@ def take(
     wanted: Mapping[str, Any],
     sizes: Mapping[str, Any] = _NOTHING,
     target: str | None = None,
+    tuned: bool = True,
 ) -> Kernel:
     """What `choose` finds, for a front: quick if it was found before, and right in a graph.
 
@@ -86,22 +87,23 @@ def take(
         wanted: parameters by name; a dtype may be PyTorch's.
         sizes: what rows name beside parameters: symbols and scalars, by name.
         target: only this target's.
+        tuned: whether rows that were tuned count.
 
     Raises:
         KernelNotFound: no kernel suits; the message says for each candidate why.
     """
     if _is_dynamo_compiling():
-        return in_graph(_for_any_sizes(family, device, _constants(family, wanted), target))
-    key = (family, device, target, *wanted, *wanted.values(), *sizes, *sizes.values())
+        return in_graph(_for_any_sizes(family, device, _constants(family, wanted), target, tuned))
+    key = (family, device, target, tuned, *wanted, *wanted.values(), *sizes, *sizes.values())
     try:
         found = _taken.get(key)
     except TypeError:  # a symbol has no hash
         listing.check_name("target", target, listing.targets())
-        return in_graph(_for_any_sizes(family, device, _constants(family, wanted), target))
+        return in_graph(_for_any_sizes(family, device, _constants(family, wanted), target, tuned))
     except Exception:  # of a value that refuses it, which the kernel refuses in turn
-        return choose(family, device, _plain(wanted), sizes, target)
+        return choose(family, device, _plain(wanted), sizes, target, tuned)
     if found is None:
-        found = choose(family, device, _plain(wanted), sizes, target)
+        found = choose(family, device, _plain(wanted), sizes, target, tuned)
         if len(_taken) >= _MOST_TAKEN:
             _taken.clear()
         _taken[key] = found
@@ -169,13 +171,17 @@ def in_graph(name: str) -> Kernel:
 
 @traced_as_constant
 def _for_any_sizes(
-    family: str, device: torch.device, wanted: tuple[tuple[str, Any], ...], target: str | None
+    family: str,
+    device: torch.device,
+    wanted: tuple[tuple[str, Any], ...],
+    target: str | None,
+    tuned: bool,
 ) -> str:
     """The kernel that is taken whatever the sizes are, by its name in graphs; or one that leaves it
     to the operator, whose key is then what is wanted, as JSON."""
     plain = _plain(dict(wanted))
     rows: list[tuple[tuple[int, ...], tuple[int, ...]]]
-    rows = [((i,), ()) for i in range(len(_tuned(family, device, plain)))]
+    rows = [((i,), ()) for i in range(len(_tuned(family, device, plain)) if tuned else 0)]
     rows += [((), (i,)) for i in range(len(_rows(family)))] or [((), ())]
     found: dict[str, Kernel] = {}
     refused = None
@@ -190,7 +196,8 @@ def _for_any_sizes(
         raise refused
     key, kernel = next(iter(found.items()))
     if len(found) > 1 or refused is not None:
-        key = json.dumps({"family": family, "target": target, "wanted": plain})
+        asked = {"family": family, "target": target, "wanted": plain, "tuned": tuned}
+        key = json.dumps(asked)
         kernel = kernel.left_open(key)
     _in_graphs[key] = kernel
     return kernel.name_in_graphs()
@@ -218,16 +225,17 @@ def of_call(key: str, call: Callable[[], Asked]) -> Kernel:
     try:
         asked = json.loads(key)
         family, wanted, target = asked["family"], dict(asked["wanted"]), asked["target"]
+        tuned = asked["tuned"]
         known = packs.owner(family) is not None
     except (ValueError, LookupError, TypeError):
         known = False
     if not known:
         raise no_key(key)
     if device.type != "meta":
-        return take(family, device, wanted, sizes, target)
+        return take(family, device, wanted, sizes, target, tuned)
     if key not in _in_graphs:  # of a graph that another process recorded: any kernel tells shapes
         device = torch.device("cuda" if devices.has_cuda() else "cpu")
-        return in_graph(_for_any_sizes(family, device, tuple(wanted.items()), target))
+        return in_graph(_for_any_sizes(family, device, tuple(wanted.items()), target, tuned))
     return _in_graphs[key]
 
 
@@ -237,6 +245,7 @@ def choose(
     wanted: Mapping[str, Any],
     sizes: Mapping[str, Any] = _NOTHING,
     target: str | None = None,
+    tuned: bool = True,
 ) -> Kernel:
     """The kernel of `family` that suits a call on `device`; kept for the process.
 
@@ -254,6 +263,7 @@ def choose(
         sizes: what rows name beside parameters: symbols, scalars, and whether optional tensors are
             there, by name.
         target: only this target's.
+        tuned: whether rows that were tuned count.
 
     Raises:
         KernelNotFound: no kernel suits; the message says for each candidate why.
@@ -261,7 +271,7 @@ def choose(
     if target is not None:  # the names of all targets take as long as all else
         listing.check_name("target", target, listing.targets())
     known = _known(family, device, wanted, sizes)
-    covering = _covering(family, _tuned(family, device, wanted), known)
+    covering = _covering(family, _tuned(family, device, wanted), known) if tuned else ()
     return _first(family, device, wanted, target, covering, _held(family, known))
 
 
@@ -314,15 +324,16 @@ def explain(
     wanted: Mapping[str, Any],
     sizes: Mapping[str, Any] = _NOTHING,
     target: str | None = None,
+    tuned: bool = True,
 ) -> Explanation:
     """What `choose` considers for these arguments, and why it takes what it takes."""
     wanted = _plain(wanted)
     listing.check_name("target", target, listing.targets())
     name = devices.name(_indexed(device))
     known = _known(family, device, wanted, sizes)
-    considered = list(_tuned_rows_considered(family, name, wanted, known))
-    tuned = _tuned(family, device, wanted)
-    covering = _covering(family, tuned, known)
+    considered = list(_tuned_rows_considered(family, name, wanted, known)) if tuned else []
+    rows = _tuned(family, device, wanted) if tuned else ()
+    covering = _covering(family, rows, known)
     held = _held(family, known)
     considered += [
         Considered(f"choices.yaml, row {i + 1}: {when.text}", "holds" if i in held else "no")
@@ -330,7 +341,7 @@ def explain(
     ]
     refused: dict[str, list[str]] = {}
     taken = None
-    for candidate, take, grounds in _candidates(family, device, [tuned[i] for i in covering], held):
+    for candidate, take, grounds in _candidates(family, device, [rows[i] for i in covering], held):
         why = _why_not(candidate, device, target, wanted, take)
         if why is None:
             taken = Considered(candidate.key, f"taken: {grounds}")

@@ -49,6 +49,8 @@ class Front:
         permuted: the other layout: dimension i of what callers have as `name` is the dimension
             `permuted[name][i]` of the spec's. Those of the spec's that are in none are of extent
             1: `{"x": (1,)}` takes an x [E] as [1, E, 1].
+        tuned: whether rows that were tuned count. They may ask how large a batch is: a front whose
+            results must not depend on the batch leaves them out.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class Front:
         *,
         flags: Mapping[str, Any] = _NOTHING,
         permuted: Mapping[str, tuple[int, ...]] = _NOTHING,
+        tuned: bool = True,
     ) -> None:
         self._family = family
         self._takes = takes
@@ -66,6 +69,7 @@ class Front:
         self._layouts = tuple((name, *found) for name, found in known if found)
         self._flags = tuple(flags.items())
         self._permuted = permuted
+        self._tuned = tuned
         self._selector = _native.Selector(self._watched, self.find, self._otherwise)
         self._run = self._selector.call  # bound once: calls are short
         packs.when_changed(self._selector.forget)
@@ -110,11 +114,12 @@ class Front:
         that are left out have their defaults."""
         inputs = self._read(inputs) if permuted else inputs
         asked = self._asked(inputs, scalars, requested, flags)
-        return choice.explain(self._family, *asked)
+        return choice.explain(self._family, *asked, tuned=self._tuned)
 
     def __reduce__(self) -> tuple[Callable[..., Front], tuple[Any, ...]]:
         """By what it was made of; `takes` has to be a function that pickle finds, or its copier."""
-        return _made, (self._family, self._takes, dict(self._flags), dict(self._permuted))
+        flags, permuted = dict(self._flags), dict(self._permuted)
+        return _made, (self._family, self._takes, flags, permuted, self._tuned)
 
     def find(
         self,
@@ -132,10 +137,11 @@ class Front:
             # is built now. Any of them tells shapes.
             for is_aligned in (True, False):
                 asked = self._asked(inputs, scalars, requested, flags, is_aligned)
-                found = choice.take(self._family, *asked)
+                found = choice.take(self._family, *asked, tuned=self._tuned)
             names = tuple([name for name, _ in self._flags])
             return choice.in_graph(_at_run(self._family, found._key, names, flags))
-        return choice.take(self._family, *self._asked(inputs, scalars, requested, flags))
+        asked = self._asked(inputs, scalars, requested, flags)
+        return choice.take(self._family, *asked, tuned=self._tuned)
 
     def _otherwise(
         self,
@@ -335,8 +341,9 @@ def _made(
     takes: Callable[..., Mapping[str, Any]],
     flags: Mapping[str, Any],
     permuted: Mapping[str, tuple[int, ...]],
+    tuned: bool,
 ) -> Front:
-    return Front(family, takes, flags=flags, permuted=permuted)
+    return Front(family, takes, flags=flags, permuted=permuted, tuned=tuned)
 
 
 _thread = threading.local()  # `explains`: whether it is within explain_call

@@ -1,6 +1,7 @@
 """One chooser for all fronts: what is wanted, the rows of choices.yaml, the manifest's order."""
 
 import dataclasses
+import pickle
 
 import pytest
 import torch
@@ -187,6 +188,34 @@ def test_attention_takes_the_row_of_its_sizes_whatever_was_called_before(tuned):
         assert torch.equal(runtime.attention(q, k, v), runtime.kernel(key)(q, k, v))
         swapped = (t.transpose(1, 2) for t in (q, k, v))
         assert runtime.explain_choice(*swapped, layout="bhsd").key == key
+
+
+def test_a_front_may_leave_tuned_rows_out(tuned):
+    """They may ask for the size of a batch, by which its results must not be told apart."""
+    first, second, *_ = keys_of_f32()
+    tuned(row(second, 100))
+    sizes = {"Sq": 12, "B": 1, "H": 1}
+    assert choice.take("flash_forward", CPU, F32, sizes).info.key == second
+    assert choice.take("flash_forward", CPU, F32, sizes, tuned=False).info.key == first
+    assert choice.explain("flash_forward", CPU, F32, sizes, tuned=False).key == first
+    q = torch.randn(1, 12, 1, 64)
+    front = runtime.Front("flash_forward", alike, tuned=False)
+    given = ((q, q, q), (None,), (False,), None)
+    recorded = []
+
+    def backend(graph, inputs):
+        recorded.append(str(graph.code))
+        return graph.forward
+
+    torch.compile(lambda: front(*given), fullgraph=True, backend=backend)()
+    assert first in recorded[0]
+    assert second not in recorded[0]
+    assert runtime.explain_call(front, *given).key == first
+    assert pickle.loads(pickle.dumps(front)).find(*given[:3], ()).info.key == first
+
+
+def alike():
+    return F32
 
 
 def test_explain_choice_says_what_was_considered_and_why(tuned):
