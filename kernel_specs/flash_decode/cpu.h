@@ -4,6 +4,7 @@
 // so results depend neither on the number of threads nor on what else is in the batch.
 #pragma once
 
+#include "attention/cpu_pages.h"
 #include "attention/cpu_scores.h"
 #include "attention/cpu_some.h"
 #include "cpu_convert.h"
@@ -49,6 +50,18 @@ class Decode {
   void use(void* memory) {
     queries_ = static_cast<float*>(memory);
     parts_of_rows_ = queries_ + workers_ * rows_ * query_width_;
+  }
+
+  // An error if a page that is read is not there.
+  LaunchResult check() const {
+    if (args_.block_table.data == nullptr) return {};
+    for (std::int64_t b = 0; b < args_.B; ++b) {
+      const Keys keys = keys_of(b);
+      const LaunchResult found =
+          check_pages(args_.block_table, b, keys.first, keys.length, args_.P, args_.N);
+      if (found.error != nullptr) return found;
+    }
+    return {};
   }
 
   // Keys of a head become a part.
@@ -349,6 +362,7 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
   const auto& args = *static_cast<const typename Config::Args*>(pointer);
   if (args.B == 0 || args.Sq == 0 || args.H == 0) return {};
   flash_decode::Decode<Config> decode(args, context.num_threads);
+  if (const LaunchResult wrong = decode.check(); wrong.error != nullptr) return wrong;
   const Allocation memory = context.allocate(decode.bytes());
   if (memory.error != nullptr) return {memory.error};
   decode.use(memory.data);

@@ -23,6 +23,7 @@ def _takes(device: torch.device, D: int, Dv: int, block_table: bool) -> dict[str
 
 
 _chosen = Front(_FAMILY, _takes).__call__  # bound once: a call of the object itself is slower
+_chosen_alone = Front(_FAMILY, _takes, tuned=False).__call__
 
 
 def decode(
@@ -83,7 +84,7 @@ def decode(
     if isinstance(alibi_slopes, torch.Tensor) and alibi_slopes.dim() == 1:
         tensors.check("q", q, 4)
         alibi_slopes = alibi_slopes.expand(q.shape[0], -1)
-    return _chosen(
+    return (_chosen_alone if batch_invariant is True else _chosen)(
         (q, k_cache, v_cache, block_table, seqused_k, leftpad_k, s_aux, alibi_slopes),
         (softmax_scale, softcap, left, right, batch_invariant), (return_lse,), out,
     )  # fmt: skip

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "attention/pages.cuh"
 #include "cuda_launch.cuh"
 #include "dtypes.h"
 #include "flash_decode/sm80_scheduler.cuh"
@@ -286,7 +287,9 @@ class Decode {
           const unsigned page = position / page_size;
           pages[i] = (position - page * page_size) * cache.stride[1];
           if (static_cast<int>(position) < at.keys.length)
-            pages[i] += __ldg(table + page * args_.block_table.stride[1]) * cache.stride[0];
+            pages[i] +=
+                attention::page_within(__ldg(table + page * args_.block_table.stride[1]), args_.N) *
+                cache.stride[0];
         }
 #pragma unroll
         for (int i = 0; i < kAtOnce; ++i)
@@ -773,6 +776,7 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
       .window_right = reach(args.window_right),
       .scale = args.softmax_scale * (args.softcap > 0 ? 2 * kLog2E / args.softcap : kLog2E),
       .softcap = args.softcap * kLog2E};
+  if (args.N == 0) problem.args.pages = 0;  // a table cannot name any
   if (args.batch_invariant) problem.few_shares = problem.many_shares;
   bool is_alike = false;
   if constexpr (!Config::paged) {

@@ -9,6 +9,7 @@ import torch
 
 import runtime
 from tests.kernels.lengths import (
+    CAPS,
     DTYPES,
     EMULATED,
     FEATURES,
@@ -191,6 +192,59 @@ def test_lengths_out_of_bounds_count_as_the_nearest(key: str) -> None:
     got = cache.call(seqused_k=cache.ints([1000, -5]))
     for a, b in zip(got, want, strict=True):
         assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("key", CPU)
+def test_a_page_that_is_not_there_is_refused(key: str) -> None:
+    """If a query sees one of its keys."""
+    if key.startswith(EMULATED):
+        pytest.skip("on a GPU nothing can be refused")
+    cache = Cache(key, [64, 40], page_size=16, spare=0)
+    table = cache.options["block_table"]
+    want, _ = cache.call()
+    table[1, 3] = -1
+    got, _ = cache.call()
+    assert torch.equal(got, want)
+    for page in (-1, 9, 2**31 - 1):
+        table[1, 2] = page
+        with pytest.raises(
+            runtime.InvalidArgument, match=f"block_table: got {page}, expected 0 to 8"
+        ):
+            cache.call()
+    table[1, 2], table[0, 0] = 0, 9
+    cache.call(window_left=40)
+
+
+@pytest.mark.parametrize("key", [k for k in KERNELS if "paged" in str(k)])
+def test_on_a_gpu_a_page_that_is_not_there_is_the_nearest(key: str) -> None:
+    """What lies on the device cannot be refused, but nothing outside the pages is read."""
+    cache = Cache(key, [64, 40, 30], page_size=16, spare=0)
+    table = cache.options["block_table"]
+    cache.k.nan_to_num_(), cache.v.nan_to_num_()
+    table[0, 1], table[2, 1] = 0, len(cache.k) - 1
+    want, _ = cache.call()
+    table[0, 1], table[2, 1] = -7, 2**31 - 1
+    got, _ = cache.call()
+    assert torch.equal(got, want)
+
+
+@pytest.mark.gpu
+def test_a_batch_invariant_call_takes_the_same_kernel_in_any_batch() -> None:
+    for paged in (False, True):
+        for width in (64, 128, 256):
+            found = set()
+            for batch, length in ((1, 64), (8, 1024), (64, 1024), (128, 8192)):
+                q = torch.zeros(1, 1, 16, width, dtype=torch.bfloat16, device="cuda")
+                k = torch.zeros(1, 1, 8, width, dtype=torch.bfloat16, device="cuda")
+                options: dict[str, Any] = {"batch_invariant": True}
+                if paged:
+                    options["block_table"] = torch.zeros(
+                        batch, length // 16, dtype=torch.int32, device="cuda"
+                    )
+                k = k.expand(length if paged else batch, 16 if paged else length, -1, -1)
+                q = q.expand(batch, -1, -1, -1)
+                found.add(runtime.explain_call(runtime.decode, q, k, k, **options).key)
+            assert len(found) == 1, found
 
 
 @pytest.mark.parametrize("key", KERNELS)

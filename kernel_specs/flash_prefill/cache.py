@@ -88,6 +88,55 @@ def check_room(
     _check_values("cache_seqlens", cache_seqlens, keys - new + 1, why)
 
 
+def queries_of(q: torch.Tensor, cu_seqlens_q: torch.Tensor | None) -> Any:
+    """How many queries each sequence has: a number, or [B]."""
+    return q.shape[1] if cu_seqlens_q is None else cu_seqlens_q.diff()
+
+
+def first_seen(
+    own: torch.Tensor, window_left: Any, leftpad: torch.Tensor | None
+) -> torch.Tensor | None:
+    """The first key of each sequence that a query sees, [B], if its first query is at the key
+    `own`; None: all are seen."""
+    if window_left < 0:
+        return leftpad
+    first: torch.Tensor = own - window_left
+    return first if leftpad is None else first.maximum(leftpad)
+
+
+def check_pages(
+    name: str,
+    table: torch.Tensor,
+    k_cache: torch.Tensor,
+    first: torch.Tensor | None,
+    k: torch.Tensor,
+    cache_seqlens: torch.Tensor,
+) -> None:
+    """Raises InvalidArgument for a page that is not there among those that are read, from the key
+    `first` on, or written."""
+    if not _is_told(table) or not _is_told(cache_seqlens):
+        return
+    count, size = k_cache.shape[:2]
+    first = torch.zeros_like(cache_seqlens) if first is None else cache_seqlens.minimum(first)
+    end = cache_seqlens + k.shape[1]
+    begin_of_page = torch.arange(0, table.shape[1] * size, size)
+    used = (begin_of_page + size > first[:, None]) & (begin_of_page < end[:, None])
+    _check_values(name, table[used], count, "there are no more pages")
+
+
+def check_positions(
+    name: str, begins: torch.Tensor, cos: torch.Tensor, k: torch.Tensor, queries: Any
+) -> None:
+    """Raises InvalidArgument if the newest keys, or as many queries of each sequence, which are
+    rotated from the positions `begins` on, go beyond the cosines."""
+    if not _is_told(begins) or not begins.numel():
+        return
+    steps = torch.as_tensor(queries).clamp(min=k.shape[1]).expand_as(begins)
+    most = int(steps[(begins + steps).argmax()])
+    why = f"{most} positions from there on are rotated by, and rotary_cos has {cos.shape[0]}"
+    _check_values(name, begins, cos.shape[0] - most + 1, why)
+
+
 # Calls that were found right: a decoding makes the same one for each token and layer.
 _RIGHT: set[Any] = set()
 _MOST_KEPT = 4096
@@ -167,6 +216,8 @@ def rotated(
     x: torch.Tensor, at: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: bool
 ) -> torch.Tensor:
     """x, [B, S, heads, D], its first columns rotated in pairs by what is at `at`, [B, S or 1]."""
+    if not _is_told(at):
+        at = at.clamp(0, cos.shape[0] - 1)
     c, s = (t[at].float().unsqueeze(2) for t in (cos, sin))
     columns = 2 * cos.shape[-1]
     pair = -1 if interleaved else -2
@@ -190,13 +241,55 @@ def rotated_queries(
     if cu_seqlens_q is None:
         steps = torch.arange(q.shape[1], device=q.device)
         return rotated(q, begins + steps if follow else begins, cos, sin, interleaved)
-    rows = torch.arange(q.shape[0], dtype=torch.int32, device=q.device)
-    entry = torch.bucketize(rows, cu_seqlens_q[1:-1], right=True)
+    rows, entry = _sequences(q, cu_seqlens_q)
     at = begins[entry, 0]
     if follow:  # rows behind the last sequence are nobody's: any position does
         steps = rows - cu_seqlens_q[entry]
         at = at + steps.masked_fill(rows >= cu_seqlens_q[-1], 0)
     return rotated(q[None], at[None], cos, sin, interleaved)[0]
+
+
+def _sequences(q: torch.Tensor, cu_seqlens_q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The rows of packed queries, by number, and the sequence of each; the last one's for those of
+    no sequence, which are behind it."""
+    rows = torch.arange(q.shape[0], dtype=torch.int32, device=q.device)
+    return rows, torch.bucketize(rows, cu_seqlens_q[1:-1], right=True)
+
+
+def by_rows(
+    q: torch.Tensor,
+    v_cache: torch.Tensor,
+    cu_seqlens_q: torch.Tensor,
+    of_sequences: Mapping[str, Any],
+    ends_at_own: bool,
+) -> tuple[dict[str, Any], torch.Tensor]:
+    """What packed queries [total, H, D] need as a batch of one query each: of options with an entry
+    for each sequence, those with an entry for each row; and which rows are of no sequence: these
+    see no key. If `ends_at_own`, a row's keys end at its own. All of it is found on the device."""
+    batch = batch_of(q, cu_seqlens_q)
+    options = dict(of_sequences)
+    table, slopes = options["block_table"], options["alibi_slopes"]
+    named = {name: options[name] for name in ("seqused_k", "leftpad_k")}
+    check_lengths(q, batch, named)
+    rows, sequence = _sequences(q, cu_seqlens_q)
+    beyond = rows - cu_seqlens_q[1:][sequence]  # -1: the sequence's last one
+    nobodys = beyond >= 0
+    if table is not None:
+        tensors.expect("block_table", table, (batch, None), torch.int32, q.device)
+    if isinstance(slopes, torch.Tensor) and slopes.dim() != 1:
+        tensors.expect("alibi_slopes", slopes, (batch, q.shape[1]), torch.float32, q.device)
+        options["alibi_slopes"] = slopes[sequence]
+    for name, numbers in named.items():
+        options[name] = None if numbers is None else numbers[sequence]
+    if options["seqused_k"] is None:
+        size = v_cache.shape[1] * (1 if table is None else table.shape[1])
+        options["seqused_k"] = torch.full_like(rows, size)
+    if ends_at_own:
+        options["seqused_k"] = options["seqused_k"] + (beyond + 1)
+    options["seqused_k"] = options["seqused_k"].masked_fill(nobodys, 0)
+    # A cache is one page.
+    options["block_table"] = sequence.int()[:, None] if table is None else table[sequence]
+    return options, nobodys
 
 
 def write(
@@ -207,15 +300,41 @@ def write(
     at: torch.Tensor,
     table: torch.Tensor | None,
 ) -> None:
-    """Writes k and v, [B, Sn, Hk, D], to the positions `at`, [B, Sn], of the caches."""
+    """Writes k and v, [B, Sn, Hk, D], to the positions `at`, [B, Sn], of the caches. What has no
+    place there, which the device alone knows, is not written."""
+    extents = *tensors.extents("k", k, 4)[:2], *tensors.extents("k_cache", k_cache, 4)[:2]
+    if 0 in extents or (table is not None and 0 in tensors.extents("table", table, 2)):
+        return
+    count, size = k_cache.shape[:2]
     entry = torch.arange(k.shape[0], device=k.device)[:, None]
-    if table is not None:
-        size = k_cache.shape[1]
+    is_there = None
+    if table is None and not _is_told(at):
+        is_there = at == at % size
+        at = at % size  # where no other row of the entry is written
+    elif table is not None and _is_told(at) and _is_told(table):
         entry = table.long().gather(1, at // size)
         at = at % size
+    elif table is not None:
+        page = at // size
+        entry = table.long().gather(1, page.clamp(0, table.shape[1] - 1))
+        is_there = (page >= 0) & (page < table.shape[1]) & (entry == entry % count)
+        row = _first_in_place_of_others(is_there)
+        entry, at, is_there = (t.flatten()[row] for t in (entry % count, at % size, is_there))
+        k, v = (t.flatten(0, 1)[row] for t in (k, v))
     for cache, newest in ((k_cache, k), (v_cache, v)):
-        # Not cache[entry, at] = newest, which torch.jit.trace records for one batch.
-        cache.index_put_((entry, at), newest.to(cache.dtype))
+        rows = newest.to(cache.dtype)
+        if is_there is not None:
+            rows = torch.where(is_there[..., None, None], rows, cache[entry, at])
+        # Not cache[entry, at] = rows, which torch.jit.trace records for one batch.
+        cache.index_put_((entry, at), rows)
+
+
+def _first_in_place_of_others(is_there: torch.Tensor) -> torch.Tensor:
+    """The rows of [B, Sn], by number, the first that `is_there` in the place of each that is not:
+    it is written several times, and no other place is. If none is there, any row."""
+    is_there = is_there.flatten()
+    own = torch.arange(is_there.shape[0], device=is_there.device)
+    return torch.where(is_there, own, is_there.int().argmax())
 
 
 def _check_both(pair: Named) -> None:
@@ -269,9 +388,14 @@ def _check_rotary(cos: torch.Tensor, sin: torch.Tensor, keys: Any, k: torch.Tens
         )
 
 
+def _is_told(numbers: torch.Tensor) -> bool:
+    """Whether numbers can be read without waiting for a device."""
+    return numbers.device.type == "cpu" and tensors.is_plain(numbers)
+
+
 def _check_values(name: str, numbers: torch.Tensor, end: Any, why: str) -> None:
     """Raises InvalidArgument for what is not in [0, end), if reading it waits for no device."""
-    if numbers.device.type != "cpu" or not tensors.is_plain(numbers) or not numbers.numel():
+    if not _is_told(numbers) or not numbers.numel():
         return
     low, high = (int(number) for number in numbers.aminmax())
     if low < 0 or high >= end:

@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "attention/cpu_hidden_values.h"
+#include "attention/cpu_pages.h"
 #include "attention/cpu_products.h"
 #include "attention/cpu_scores.h"
 #include "attention/cpu_softmax.h"
@@ -67,6 +68,23 @@ class Prefill {
   }
   std::int64_t sequences() const { return sequences_; }
   std::int64_t tasks() const { return first_task_[sequences_]; }
+
+  // An error if a page that is read is not there.
+  LaunchResult check() const {
+    if (args_.block_table.data == nullptr) return {};
+    for (std::int64_t s = 0; s < sequences_; ++s) {
+      const Sequence of = find(s);
+      if (of.queries == 0) continue;
+      const std::int64_t own = of.end - of.queries, last = of.end - 1;
+      const std::int64_t first =
+          args_.window_left < 0 ? of.begin : most(of.begin, own - args_.window_left);
+      const std::int64_t end =
+          args_.window_right < 0 ? of.end : least(of.end, last + args_.window_right + 1);
+      const LaunchResult found = check_pages(args_.block_table, s, first, end, args_.Tk, args_.Nk);
+      if (found.error != nullptr) return found;
+    }
+    return {};
+  }
 
   // Tiles of the last queries come first within a sequence: under a causal mask they are longest.
   void run(std::int64_t index, Worker& worker) const {
@@ -323,6 +341,7 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
   const auto& args = *static_cast<const typename Config::Args*>(pointer);
   if (args.Tq == 0 || args.H == 0) return {};
   Prefill prefill(args);
+  if (const LaunchResult wrong = prefill.check(); wrong.error != nullptr) return wrong;
   const Allocation counts =
       context.allocate(static_cast<std::size_t>(prefill.sequences() + 1) * sizeof(std::int64_t));
   if (counts.error != nullptr) return {counts.error};

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import torch
@@ -32,8 +33,13 @@ def _takes_any_pages(device: torch.device, D: int, Dv: int) -> dict[str, Any]:
     return {**_takes(device, D, Dv), **target}
 
 
-_front = Front(_FAMILY, _takes)
-_any_pages = Front(_FAMILY, _takes_any_pages)  # not by Tk: without pages it is another in each call
+# By whether a row's bits must not depend on the batch, for whose size tuned rows ask, and whether
+# pages may have any size (not by Tk: without pages it is another in each call).
+_fronts = {
+    (alone, any_pages): Front(_FAMILY, _takes_any_pages if any_pages else _takes, tuned=not alone)
+    for alone in (False, True)
+    for any_pages in (False, True)
+}
 
 
 def flash_attn_func(
@@ -86,8 +92,9 @@ def flash_attn_func(
         seqused_k: how many keys of each sequence there are, int32, [B]; all if None.
         leftpad_k: how many of the keys, at the front, are padding, int32, [B].
         s_aux: a learned logit for each head, a score without a value, [H], of q's dtype.
-        num_splits: 1 makes a row's result depend on its own sequence alone, bit for bit. Into how
-            many parts keys are split is decided on the device, whatever else this says.
+        num_splits: 1 makes a row's result depend on its own sequence alone, bit for bit: all calls
+            go to flash_prefill, by no row that was tuned. Into how many parts keys are split is
+            decided on the device, whatever else this says.
         qv, q_descale, k_descale, v_descale: None; FlashAttention-3's, which no kernel takes.
         attention_chunk: 0; FlashAttention-3's, too.
         pack_gqa, sm_margin: hints to FlashAttention-3's kernels; results are the same.
@@ -155,8 +162,9 @@ def flash_attn_varlen_func(
         cu_seqlens_q: where each sequence begins, from 0 on, and where the last one ends, int32,
             [B + 1].
         cu_seqlens_k: the same of keys; with block_table lengths, or None and seqused_k.
-        max_seqlen_q: the most queries of a sequence. If it is 1, and there are as many queries as
-            sequences, these are taken as a token's decoding; else it is not used.
+        max_seqlen_q: the most queries of a sequence. If it is 1, and there are no more queries than
+            sequences, those over a cache are taken as a token's decoding; whose each is, is found
+            on the device. Else it is not used.
         max_seqlen_k: not used.
         block_table: the pages of each sequence, in order, int32, [B, most pages of one].
         seqused_q: how many queries of each sequence, at the front, there are, int32, [B].
@@ -233,7 +241,11 @@ def flash_attn_with_kvcache(
     """Attention over a cache, which takes the newest keys and values first, as FlashAttention's
     function of this name.
 
-    Whatever is wrong is refused before the caches are written.
+    Whatever is wrong is refused before the caches are written. Values of `cache_seqlens`,
+    `cache_batch_idx`, `block_table` and `rotary_seqlens` are checked on the CPU alone: on a GPU
+    that would wait for the device, and a graph that is recorded has none yet. There, a key without
+    a place in the caches is not written, a page or a cache that does not exist is read as another
+    or as zeros, and a position beyond `rotary_cos` is its nearest.
 
     Args:
         q: queries, [B, Sq, H, D], or with cu_seqlens_q [total, H, D].
@@ -242,14 +254,12 @@ def flash_attn_with_kvcache(
         k: the newest keys, [B, Sn, Hk, D]: written into the cache from `cache_seqlens` on.
         v: the newest values.
         rotary_cos: cosines, [positions, half of what is rotated], of as many positions as a cache
-            has keys: q and k are rotated by their positions, both from `cache_seqlens` on, whatever
-            `cache_leftpad` is (all of q by that one if no mask is on).
+            has keys, or more: q and k are rotated by their positions, both from `cache_seqlens` on,
+            whatever `cache_leftpad` is (all of q by that one if no mask is on).
         rotary_sin: sines.
         cache_seqlens: how many keys there are in each cache before the newest, int32, [B], or one
             number; all that it holds if None. It counts padding.
-        cache_batch_idx: the cache of each batch entry, int32, [B]. On the CPU its values are
-            checked; on a GPU, where that would wait for the device, one that names no cache reads
-            other memory.
+        cache_batch_idx: the cache of each batch entry, int32, [B].
         cache_leftpad: how many keys at the front of each cache are padding, int32, [B].
         block_table: the pages of each batch entry, in order, int32, [B, most pages of one].
         rotary_interleaved: columns 2i and 2i + 1 are a pair; else i and i + half.
@@ -273,6 +283,7 @@ def flash_attn_with_kvcache(
         attention_chunk=attention_chunk or None,
     )  # fmt: skip
     window = _window(causal, window_size)
+    follow = window != (-1, -1)  # queries are rotated by a position each
     batch = cache.batch_of(q, cu_seqlens_q)
     tables = {
         "block_table": block_table, "page_table": page_table, "cache_batch_idx": cache_batch_idx,
@@ -314,15 +325,23 @@ def flash_attn_with_kvcache(
         attend = functools.partial(_packed, cu_seqlens_q, max_seqlen_q)
     if k is not None and v is not None and lengths is not None:
         cache.check_room(k, k_cache, table, lengths)
+        queries = cache.queries_of(q, cu_seqlens_q)
+        if cache_batch_idx is None and table is not None:
+            named = "page_table" if block_table is None else "block_table"
+            first = cache.first_seen(lengths + k.shape[1] - queries, window[0], cache_leftpad)
+            cache.check_pages(named, table, k_cache, first, k, lengths)
         if is_new and tensors.is_plain(q):  # else it is found while a graph is recorded
             attend(q, k_cache, v_cache, seqused_k=lengths, only_checks=True, **options)
         steps = torch.arange(k.shape[1], device=q.device)
         if rotary_cos is not None and rotary_sin is not None:
             angles = (rotary_cos, rotary_sin, rotary_interleaved)
-            begins = lengths if rotary_seqlens is None else rotary_seqlens
+            named, begins = "rotary_seqlens", rotary_seqlens
+            if begins is None:
+                named, begins = "cache_seqlens", lengths
+            cache.check_positions(named, begins, rotary_cos, k, queries if follow else 1)
             begins = begins.long()[:, None]
             k = cache.rotated(k, begins + steps, *angles)
-            q = cache.rotated_queries(q, begins, *angles, cu_seqlens_q, window != (-1, -1))
+            q = cache.rotated_queries(q, begins, *angles, cu_seqlens_q, follow)
         cache.write(k, v, k_cache, v_cache, lengths.long()[:, None] + steps, table)
         lengths = lengths + k.shape[1]
     try:
@@ -349,13 +368,24 @@ def _packed(
     **options: Any,
 ) -> tuple[Any, Any]:
     """What `_attend` gives, of packed queries [total, H, D]: o [total, H, Dv], lse [H, total]."""
-    total = tensors.extents("q", q, 3)[0]
+    total, heads, _ = tensors.extents("q", q, 3)
     (ends,) = tensors.extents("cu_seqlens_q", cu_seqlens_q, 1)
-    is_decoding = max_seqlen_q == 1 and total == ends - 1
-    if is_decoding and cu_seqlens_k is None and seqused_q is None:  # one query each
+    kv_heads = tensors.extents("v", v, 4)[2]
+    one_each = max_seqlen_q == 1 and 0 < total < ends  # if it is true, which is not relied on
+    one_each = one_each and cu_seqlens_k is None and seqused_q is None
+    # If a row's keys end at its own, what it sees follows from their number.
+    ends_at_own = options["window"][1] == 0
+    sees_all = options["window"] == (-1, -1) and options["alibi_slopes"] is None
+    one_each = one_each and (ends_at_own or sees_all)
+    if one_each and _is_decoding(1, heads, kv_heads, q, k, v, **options):
         given = None if out is None else out[:, None]
+        options, nobodys = cache.by_rows(q, v, cu_seqlens_q, options, ends_at_own)
         o, lse = _attend(q[:, None], k, v, out=given, **options)
-        return o[:, 0], None if lse is None else lse[:, :, 0].T
+        if lse is not None:
+            lse = lse.flatten(1).T
+            if options["s_aux"] is not None:  # which rows of no sequence see, too
+                lse = lse.masked_fill(nobodys, -math.inf)
+        return o.flatten(0, 1), lse
     given = None if out is None else out[None]
     o, lse = _attend(
         q[None], k, v, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, seqused_q=seqused_q,
@@ -388,28 +418,32 @@ def _attend(
 
     Few queries go to flash_decode, which spreads the keys of one head over the device and packs the
     queries that share them into 16 rows; equal lengths without anything else to flash_forward,
-    which has gradients; all others to flash_prefill. If `only_checks`, that family is called
-    without queries, which refuses what is wrong, and computes nothing."""
+    which has gradients; all others to flash_prefill, and whatever `num_splits` 1 is said of: the
+    others' bits, or the choice of their kernels, depend on the batch. If `only_checks`, that family
+    is called without queries, which refuses what is wrong, and computes nothing."""
     _, queries, heads, head_dim = tensors.extents("q", q, 4)
     _, size, kv_heads, value_dim = tensors.extents("v", v, 4)
     of_lengths = (cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k, block_table)
     packed = cu_seqlens_q is not None or cu_seqlens_k is not None or seqused_q is not None
-    few = not packed and queries * heads <= _FEW_ROWS * kv_heads
+    alone = num_splits == 1
+    few = not packed and _is_decoding(
+        queries, heads, kv_heads, q, k, v, num_splits=num_splits, s_aux=s_aux
+    )
     if only_checks and not is_explaining():
         q = q[:, :0]
     into: Any = out
     if out is not None and with_lse:
         into = (out, q.new_empty((q.shape[0], heads, queries), dtype=torch.float32))
-    if few and not _asks_gradient(q, k, v, s_aux):
+    if few:
         found = runtime.decode(
             q, k, v, seqused_k=seqused_k, block_table=block_table, leftpad_k=leftpad_k,
             causal=False, window_size=window, s_aux=s_aux, alibi_slopes=alibi_slopes,
-            batch_invariant=num_splits == 1, return_lse=with_lse, out=into, **scalars,
+            return_lse=with_lse, out=into, **scalars,
         )  # fmt: skip
         return found if with_lse else (found, None)
     others = (*of_lengths, s_aux, alibi_slopes, out)
     plain = window in ((-1, -1), (-1, 0)) and all(tensor is None for tensor in others)
-    plain = plain and scalars["softcap"] == 0 and head_dim == value_dim
+    plain = plain and scalars["softcap"] == 0 and head_dim == value_dim and not alone
     if plain and head_dim in values_of("flash_forward", "d_head", q.is_cuda):
         found = runtime.attention(
             q, k, v, causal=bool(window[1] == 0), scale=scalars["softmax_scale"],
@@ -421,8 +455,8 @@ def _attend(
     if isinstance(alibi_slopes, torch.Tensor) and alibi_slopes.dim() == 1:
         sequences = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
         alibi_slopes = alibi_slopes.expand(sequences, -1)
-    front = _front if block_table is None or size % _PAGES == 0 else _any_pages
-    found = front(
+    any_pages = block_table is not None and size % _PAGES != 0
+    found = _fronts[alone, any_pages](
         (q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k, block_table, s_aux,
          alibi_slopes),
         (scalars["softmax_scale"], scalars["softcap"], *window), (with_lse,), into,
@@ -430,9 +464,21 @@ def _attend(
     return found if with_lse else (found, None)
 
 
-def _asks_gradient(*given: torch.Tensor | None) -> bool:
-    """Whether autograd asks for gradients, which flash_decode has none of."""
-    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in given)
+def _is_decoding(
+    queries: Any,
+    heads: Any,
+    kv_heads: Any,
+    *inputs: torch.Tensor,
+    num_splits: int,
+    s_aux: torch.Tensor | None,
+    **_: Any,
+) -> bool:
+    """Whether flash_decode takes so many queries: few of them, no gradients, and not where a row's
+    bits must not depend on how many queries others have."""
+    if num_splits == 1 or queries * heads > _FEW_ROWS * kv_heads:
+        return False
+    given = (*inputs, s_aux)
+    return not torch.is_grad_enabled() or not any(t is not None and t.requires_grad for t in given)
 
 
 def _window(causal: bool, window_size: tuple[int | None, int | None]) -> tuple[int, int]:

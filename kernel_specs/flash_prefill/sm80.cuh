@@ -10,6 +10,7 @@
 
 #include <cstdint>
 
+#include "attention/pages.cuh"
 #include "attention/sm80_tiles.cuh"
 #include "attention/softmax.cuh"
 #include "cuda_launch.cuh"
@@ -44,6 +45,7 @@ class KeyCopy {
         table_(args.block_table.template at<const i32>(tile.sequence)),
         table_stride_(args.block_table.stride[1]),
         page_size_(static_cast<int>(args.Tk)),
+        num_pages_(args.Nk),
         row_(threadIdx.x / Layout::kChunks),
         shared_(shared + Layout::offset(row_, threadIdx.x % Layout::kChunks)),
         has_column_(static_cast<int>(threadIdx.x % Layout::kChunks) * 8 < columns),
@@ -76,7 +78,9 @@ class KeyCopy {
     unroll<kPasses>([&](int pass) {
       const bool valid = has_column_ && key + pass * kPassRows < end;
       const Element* source = source_;
-      if (valid) source += table_[page * table_stride_] * view_.stride[0] + row * view_.stride[1];
+      if (valid)
+        source += page_within(table_[page * table_stride_], num_pages_) * view_.stride[0] +
+                  row * view_.stride[1];
       ptx::cp_async_16_or_zero(destination(pass), source, valid);
       row += kPassRows;
       while (row >= page_size_) {
@@ -90,7 +94,9 @@ class KeyCopy {
   const View& view_;
   const i32* table_;  // null if there are no pages
   const std::int64_t table_stride_;
-  const int page_size_, row_;
+  const int page_size_;
+  const std::int64_t& num_pages_;
+  const int row_;
   const std::uint32_t shared_;
   const bool has_column_;
   const Element* source_;
@@ -371,7 +377,8 @@ namespace kernelmint {
 
 template <class Config, class Isa>
 LaunchResult launch(const void* pointer, const LaunchContext& context) {
-  const auto& args = *static_cast<const typename Config::Args*>(pointer);
+  auto args = *static_cast<const typename Config::Args*>(pointer);
+  if (args.Nk == 0) args.pages = 0;  // a table cannot name any
   if (args.Nq == 0 || args.Tq == 0 || args.H == 0) return {};
   const DeviceScope device(context.device);
   if (device.error != nullptr) return {device.error};

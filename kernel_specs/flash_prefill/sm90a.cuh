@@ -381,6 +381,7 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
   const DeviceScope device(context.device);
   if (device.error != nullptr) return {device.error};
   Problem<typename Config::Args> problem{.args = args};
+  if (args.Nk == 0) problem.args.pages = 0;  // a table cannot name any
   const bool has_pages = args.block_table.data != nullptr;
   problem.box_rows = has_pages ? std::gcd(static_cast<int>(args.Tk), Config::B_c) : Config::B_c;
   // A map has no empty extent. Without keys any memory will do: what is read is not used.

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "attention/finite_check.cuh"
+#include "attention/pages.cuh"
 #include "attention/softmax.cuh"
 #include "flash_prefill/scores.cuh"
 #include "flash_prefill/sm90a_tile.cuh"
@@ -91,8 +92,8 @@ class Remake {
       return view.template at<const Element>(tile_.key_entry, tile_.first_key + key, tile_.kv_head);
     const int size = static_cast<int>(args_.Tk), page = key / size;
     return view.template at<const Element>(
-        *args_.block_table.template at<const i32>(tile_.sequence, page), key - page * size,
-        tile_.kv_head);
+        page_within(*args_.block_table.template at<const i32>(tile_.sequence, page), args_.Nk),
+        key - page * size, tile_.kv_head);
   }
 
   __device__ float score_of(const Element* q, int query, int key) const {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from collections.abc import Callable, Iterator
@@ -449,6 +450,259 @@ def test_a_query_each_packed_over_a_cache() -> None:
     want, want_lse = runtime.flash_attn_with_kvcache(q[:, None], k_cache, v_cache, **options)
     assert torch.equal(o, want[:, 0])
     assert torch.equal(lse, want_lse[:, :, 0].T)
+
+
+# Where sequences begin: with one query each, or none, or rows behind that are nobody's; and where
+# max_seqlen_q is less than what a sequence has.
+PLACES = [[0, 1, 2, 3, 4], [0, 0, 1, 1, 2], [0, 1, 1, 2, 2], [0, 1, 1, 1, 1], [0, 2, 2, 2, 3]]
+
+
+@everywhere
+@pytest.mark.parametrize("mask", [(-1, 0), (9, 0), (-1, -1), (9, 4)], ids=str)
+@pytest.mark.parametrize("cache", ["caches", "pages"])
+@pytest.mark.parametrize("places", PLACES, ids=str)
+def test_with_max_seqlen_q_1_a_row_is_its_sequences(
+    places: list[int], cache: str, mask: tuple[int, int]
+) -> None:
+    """Found where the lengths lie: as many rows as sequences do not make them one each."""
+    q, sinks, slopes = random(4, 4, 64), random(4), torch.rand(4, 4)
+    k_cache, v_cache = random(4, 48, 2, 64), random(4, 48, 2, 64)
+    lengths, pads = ints(20, 25, 30, 41), ints(0, 3, 1, 5)
+    keys = {"k": k_cache, "v": v_cache}
+    options: dict[str, Any] = {"cu_seqlens_q": ints(*places)}
+    if cache == "pages":
+        options["block_table"] = ints(5, 1, 6, 0, 3, 2, 11, 10, 9, 8, 4, 7).view(4, 3)
+        k_cache, v_cache = (t.reshape(12, 16, 2, 64) for t in (k_cache, v_cache))
+        keys = {"k": k_cache, "v": v_cache}
+    want, want_lse = reference(
+        q[None], *keys.values(), seqused_k=lengths, leftpad_k=pads, s_aux=sinks,
+        alibi_slopes=slopes, window_left=mask[0], window_right=mask[1], **options,
+    )  # fmt: skip
+    options |= {"cache_seqlens": lengths, "cache_leftpad": pads, "window_size": mask}
+    o, lse = runtime.flash_attn_with_kvcache(
+        q, k_cache, v_cache, max_seqlen_q=1, return_softmax_lse=True, s_aux=sinks,
+        alibi_slopes=slopes, **options,
+    )  # fmt: skip
+    close(o, want[0])
+    close_lse(lse, want_lse[0])
+    assert not o[places[-1] :].any()
+    assert lse[:, places[-1] :].isneginf().all()
+
+
+@pytest.mark.gpu
+@everywhere
+def test_a_graph_that_was_captured_takes_other_sequences() -> None:
+    """What serving engines pad to: some of a graph's sequences have no query."""
+    torch.set_default_device("cuda")
+    q, k, v = random(4, 4, 64), random(8, 16, 2, 64), random(8, 16, 2, 64)
+    places, lengths = ints(0, 1, 2, 3, 4), ints(9, 32, 17, 30)
+    options: dict[str, Any] = {"block_table": torch.arange(8).int().view(4, 2), "causal": True}
+
+    def call(most: int | None) -> Tensor:
+        found: Tensor = runtime.flash_attn_varlen_func(
+            q, k, v, places, None, most, 32, seqused_k=lengths, **options
+        )
+        return found
+
+    call(1)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        o = call(1)
+    for other in PLACES:
+        places.copy_(ints(*other))
+        graph.replay()
+        close(o, call(None).double())
+        assert not o[other[-1] :].any()
+
+
+@everywhere
+@pytest.mark.parametrize("cache", ["caches", "pages"])
+@pytest.mark.parametrize("places", PLACES, ids=str)
+def test_packed_queries_beside_newest_keys(places: list[int], cache: str) -> None:
+    """Whether max_seqlen_q is said or not: the same keys are written, and the same rows come."""
+    q, new = random(4, 4, 64), random(4, 1, 2, 64)
+    options: dict[str, Any] = {"cu_seqlens_q": ints(*places), "causal": True}
+    caches = random(4, 48, 2, 64)
+    if cache == "pages":
+        options["page_table"] = torch.randperm(12).int().view(4, 3)
+        caches = caches.view(12, 16, 2, 64)
+    found = []
+    for most in (1, None):
+        k_cache, v_cache = caches.clone(), caches.clone()
+        for step in range(2):  # the second call is like one that was found right
+            o = runtime.flash_attn_with_kvcache(
+                q, k_cache, v_cache, new, new, cache_seqlens=ints(5, 9, 15, 47 - step),
+                max_seqlen_q=most, **options,
+            )  # fmt: skip
+        found.append((o, k_cache, v_cache))
+    close(found[0][0], found[1][0].double())
+    for a, b in zip(found[0][1:], found[1][1:], strict=True):
+        assert torch.equal(a, b)
+
+
+@everywhere
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("queries", [1, 3, 90])
+def test_num_splits_1_makes_a_row_depend_on_its_own_sequence_alone(
+    queries: int, dtype: torch.dtype
+) -> None:
+    """Bit for bit: alone, beside others of any lengths, packed, padded, over caches and pages."""
+    lengths, others = ints(1000, 7, 700), [queries, 1, 130]
+    q = random(sum(others), 4, 64, dtype=dtype)
+    k, v = random(3, 1008, 2, 64, dtype=dtype), random(3, 1008, 2, 64, dtype=dtype)
+    own, options = q[None, :queries], {"causal": True, "num_splits": 1}
+    used = {"seqused_k": lengths[:1]}
+    want = runtime.flash_attn_func(own, k[:1], v[:1], **used, **options)[0]
+    found = [
+        runtime.flash_attn_func(own.repeat(3, 1, 1, 1), k, v, seqused_k=lengths, **options)[0],
+        runtime.flash_attn_func(own, k[:1, :1000], v[:1, :1000], **options)[0],
+        runtime.flash_attn_with_kvcache(own, k[:1], v[:1], cache_seqlens=1000, **options)[0],
+    ]
+    padded = q[:queries].new_zeros(2, 140, 4, 64)
+    padded[0, :queries] = own
+    found += [
+        runtime.flash_attn_func(
+            padded, k[:2], v[:2], seqused_q=ints(queries, 9), seqused_k=lengths[:2], **options
+        )[0, :queries]
+    ]
+    table = torch.arange(3 * 63).int().view(3, 63)
+    pages = [t.reshape(-1, 16, 2, 64) for t in (k, v)]
+    for count in (1, 2, 3):
+        total, most = sum(others[:count]), max(others[:count])
+        places = ints(*[sum(others[:i]) for i in range(count + 1)])
+        cached = {"cu_seqlens_q": places, "max_seqlen_q": most, "cache_seqlens": lengths[:count]}
+        found += [
+            runtime.flash_attn_varlen_func(
+                q[:total], *pages, places, None, most, 1000, block_table=table[:count],
+                seqused_k=lengths[:count], **options,
+            ),
+            runtime.flash_attn_with_kvcache(
+                q[:total], k[:count], v[:count], **cached, **options
+            ),
+        ]  # fmt: skip
+    for o in found:
+        assert torch.equal(o[:queries], want)
+
+
+@pytest.mark.parametrize("name", ["block_table", "page_table"])
+@pytest.mark.parametrize("page", [-1, 7, 10**8])
+def test_a_page_that_is_not_there_is_refused_where_it_would_be_used(page: int, name: str) -> None:
+    k_cache, v_cache, new = torch.zeros(5, 16, 2, 64), torch.zeros(5, 16, 2, 64), NEW[:1]
+    q = torch.zeros(1, 1, 4, 64)
+
+    def call(length: int, *table: int, **options: Any) -> None:
+        options[name] = ints(*table)[None]
+        runtime.flash_attn_with_kvcache(
+            q, k_cache, v_cache, cache_seqlens=ints(length), causal=True, **options
+        )
+
+    message = f"_table: got {page}, expected (from )?0 to 4: there are no more pages"
+    newest = {"k": new, "v": new}
+    call(16, 1, page)
+    call(40, page, 2, 0, window_size=(9, 0))
+    call(40, page, 2, 0, cache_leftpad=ints(16))
+    call(15, 1, page, **newest)
+    call(20, page, 2, **newest, window_size=(3, 0))
+    for cache in (k_cache, v_cache):
+        assert cache.flatten(1).any(1).tolist() == [False, True, True, False, False]
+        cache.zero_()
+    for wrong in (lambda: call(17, 1, page), lambda: call(40, 1, page, 2, window_size=(9, 0))):
+        with pytest.raises(runtime.InvalidArgument, match=message):
+            wrong()
+    for table in ((1, page), (page, 1)):
+        with pytest.raises(runtime.InvalidArgument, match=message):
+            call(16, *table, **newest)
+    with pytest.raises(runtime.InvalidArgument, match=message):
+        call(40, page, 2, 0, **newest, window_size=(25, 0))
+    assert not k_cache.any()
+    assert not v_cache.any()
+
+
+@pytest.mark.gpu
+@everywhere
+@pytest.mark.parametrize("queries", [1, 40])
+def test_what_has_no_place_on_a_gpu_touches_nothing_else(queries: int) -> None:
+    """Nothing waits for the device, which has no way to refuse: other sequences are as without."""
+    torch.set_default_device("cuda")
+    q, new = random(6, queries, 4, 64), random(6, 1, 2, 64)
+    table = ints(1, 2, -1, -1, 10**8, 3, 4, 5, 6, -1, 7, 8).view(6, 2)
+    lengths = ints(3, 0, 5, 32, 16, -1)  # of the second to the last no place is there
+    k_cache, v_cache = random(9, 16, 2, 64), random(9, 16, 2, 64)
+    wanted = k_cache.clone(), v_cache.clone()
+    angles = torch.rand(32, 8)
+    given = q, *wanted, new, new, angles.cos(), angles.sin()
+    want = runtime.flash_attn_with_kvcache(
+        *(t[:1] if t.shape[0] == 6 else t for t in given), lengths[:1], block_table=table[:1],
+        causal=True,
+    )  # fmt: skip
+    begins = ints(3, -7, 10**6, 32, 16, 10**9)
+    o = runtime.flash_attn_with_kvcache(
+        q, k_cache, v_cache, new, new, angles.cos(), angles.sin(), lengths, block_table=table,
+        causal=True, rotary_seqlens=begins,
+    )  # fmt: skip
+    close(o[:1], want.double())
+    assert torch.equal(k_cache, wanted[0])
+    assert torch.equal(v_cache, wanted[1])
+    nowhere = ints(9, -1, 10**8, 9, 9, 9)
+    runtime.flash_attn_with_kvcache(
+        q, k_cache, v_cache, new, new, cache_seqlens=lengths.clamp(0, 9), cache_batch_idx=nowhere
+    )
+    assert torch.equal(k_cache, wanted[0])
+
+
+@pytest.mark.parametrize("lengths", [(5, 20, 19, -1), (20, 20, 33, -1)], ids=str)
+@pytest.mark.parametrize("pages", [False, True])
+def test_in_a_graph_what_has_no_place_is_not_written(pages: bool, lengths: tuple[int, ...]) -> None:
+    """Where a graph is recorded, there are no lengths yet to refuse."""
+    new, options = torch.ones(4, 1, 2, 64), {}
+    shape = (4, 20, 2, 64)
+    if pages:
+        shape, options = (20, 4, 2, 64), {"block_table": torch.arange(20).int().view(4, 5)}
+    k_cache, v_cache = torch.zeros(shape), torch.zeros(shape)
+    angles = torch.rand(20, 8)
+    compiled = torch.compile(runtime.flash_attn_with_kvcache, fullgraph=True, backend="aot_eager")
+    compiled(
+        torch.zeros(4, 1, 4, 64), k_cache, v_cache, new, new, angles.cos(), angles.sin(),
+        ints(*lengths), causal=True, **options,
+    )  # fmt: skip
+    want = torch.zeros(4, 20)
+    for entry, length in enumerate(lengths):
+        if 0 <= length < 20:
+            want[entry, length] = 1
+    assert torch.equal(v_cache.view(4, 20, 2, 64)[..., 1, 3], want)
+    assert torch.equal(k_cache.view(4, 20, 2, 64).any(-1).all(-1), want.bool())
+
+
+@pytest.mark.parametrize(
+    ("lengths", "options", "message"),
+    [
+        ([14], {}, "cache_seqlens: got 14, expected from 0 to 12: 4 positions from there on"),
+        ([3], {"rotary_seqlens": [13]}, "rotary_seqlens: got 13, expected from 0 to 12: 4 pos"),
+        ([3], {"rotary_seqlens": [-2]}, "rotary_seqlens: got -2, expected from 0 to 12"),
+        ([3], {"rotary_seqlens": [10**9]}, "rotary_seqlens: got 1000000000, expected"),
+        ([3], {"rotary_seqlens": [16], "causal": False}, "rotary_seqlens: got 16, expected from 0 "
+         "to 15: 1 positions"),
+        ([3, 14], {"cu_seqlens_q": [0, 1, 4]}, "cache_seqlens: got 14, expected from 0 to 13"),
+    ],
+)  # fmt: skip
+def test_positions_beyond_the_cosines_are_refused(
+    lengths: list[int], options: dict[str, Any], message: str
+) -> None:
+    """Before anything is written; what is within them is taken, to the last."""
+    batch = len(lengths)
+    q, new = torch.randn(batch, 4, 2, 64), torch.randn(batch, 1, 2, 64)
+    given = {"causal": True} | {n: ints(*o) if n != "causal" else o for n, o in options.items()}
+    q = q[0] if "cu_seqlens_q" in given else q
+    cos, sin = torch.randn(2, 16, 32).unbind()
+    k_cache, v_cache = torch.zeros(2, batch, 16, 2, 64).unbind()
+    call = functools.partial(runtime.flash_attn_with_kvcache, q, k_cache, v_cache, new, new)
+    with pytest.raises(runtime.InvalidArgument, match=message):
+        call(cos, sin, ints(*lengths), **given)
+    assert not k_cache.any()
+    longer = {n: t.clamp(0, 16) if n == "rotary_seqlens" else t for n, t in given.items()}
+    call(torch.randn(20, 32), torch.randn(20, 32), ints(*lengths), **longer)
+    assert k_cache.any()
 
 
 # Of FlashAttention-3's arguments those that upstream's callers leave as they are, or may.

@@ -9,7 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
+import runtime
 from tests.kernels.lengths import (
+    CAPS,
+    EMULATED,
     FEATURES,
     Features,
     Inputs,
@@ -175,6 +178,38 @@ def test_lengths_out_of_bounds_count_as_the_nearest(key: str) -> None:
     )
     for a, b in zip(got, want, strict=True):
         assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("key", [key for key in CPU if not key.startswith(EMULATED)])
+def test_a_page_that_is_not_there_is_refused(key: str) -> None:
+    """If a query sees one of its keys."""
+    sequences = Sequences(key, [40, 9], [64, 40], page_size=16)
+    table = sequences.options["block_table"]
+    want, _ = sequences.call(window_right=0)
+    table[1, 3] = -1
+    got, _ = sequences.call(window_right=0)
+    assert torch.equal(got, want)
+    for page in (-1, 9, 2**31 - 1):
+        table[1, 2] = page
+        message = f"block_table: got {page}, expected 0 to 8: there are no more pages"
+        with pytest.raises(runtime.InvalidArgument, match=message):
+            sequences.call(window_right=0)
+    table[1, 2], table[1, 0] = 0, 9  # keys from 31 - 15 on are seen
+    sequences.call(window_left=15, window_right=0)
+
+
+@pytest.mark.parametrize("key", [key for key in KERNELS if key not in CPU or EMULATED in str(key)])
+def test_on_a_gpu_a_page_that_is_not_there_reaches_its_own_sequence_alone(key: str) -> None:
+    """What lies on the device cannot be refused, but nothing outside the pages is read."""
+    sequences = Sequences(key, [40, 9, 70], [64, 40, 90], page_size=16)
+    sequences.k.nan_to_num_(), sequences.v.nan_to_num_()
+    want, _ = sequences.call()
+    table = sequences.options["block_table"]
+    table[1, :2] = sequences.ints([-1, 2**31 - 1])
+    got, _ = sequences.call()
+    assert got.isfinite().all()
+    assert torch.equal(got[:, :40], want[:, :40])
+    assert torch.equal(got[:, 49:], want[:, 49:])
 
 
 @pytest.mark.parametrize("key", KERNELS)

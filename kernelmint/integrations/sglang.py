@@ -34,8 +34,7 @@ def register() -> None:
 class _Metadata:
     """A batch, as all layers see it; `_windowed` is of layers whose cache holds a window."""
 
-    query_starts: torch.Tensor
-    most_queries: int | None  # of a request; None: unknown
+    query_starts: torch.Tensor | None  # None: each request has one query
     lengths: torch.Tensor
     pages: torch.Tensor
     pages_windowed: torch.Tensor | None
@@ -79,16 +78,13 @@ class Backend(AttentionBackend):  # type: ignore[misc]  # SGLang's types are not
             return
         if mode.is_target_verify() or mode.is_draft_extend_v2() or mode.is_dllm_extend():
             raise _refused(f"a batch of {mode.name}", "EXTEND, MIXED or DECODE")
-        count = batch.seq_lens.shape[0]
-        if mode.is_decode():
-            starts = torch.arange(count + 1, dtype=torch.int32, device=batch.seq_lens.device)
-        else:
+        starts = None
+        if not mode.is_decode():
             starts = torch.nn.functional.pad(batch.extend_seq_lens.cumsum(0), (1, 0)).int()
         firsts = self._requests.req_to_token[batch.req_pool_indices, :: self._page_size]
         to_windowed = getattr(self._caches, "translate_loc_from_full_to_swa", None)
         self.forward_metadata = _Metadata(
             query_starts=starts,
-            most_queries=1 if mode.is_decode() else None,
             lengths=batch.seq_lens.int(),
             pages=self._pages(firsts),
             pages_windowed=to_windowed and self._pages(to_windowed(firsts)),
@@ -151,13 +147,19 @@ class Backend(AttentionBackend):  # type: ignore[misc]  # SGLang's types are not
         pages = batch.pages
         if windowed and batch.pages_windowed is not None:
             pages = batch.pages_windowed
-        o = runtime.flash_attn_varlen_func(
-            q.view(-1, layer.tp_q_head_num, layer.qk_head_dim), k_pages, v_pages,
-            batch.query_starts, None, batch.most_queries, softmax_scale=layer.scaling, causal=True,
-            window_size=(layer.sliding_window_size if windowed else -1, 0),
-            softcap=layer.logit_cap, block_table=pages, seqused_k=batch.lengths,
-            s_aux=None if sinks is None else sinks.to(q.dtype),
-        )  # fmt: skip
+        q = q.view(-1, layer.tp_q_head_num, layer.qk_head_dim)
+        shared: dict[str, Any] = {
+            "softmax_scale": layer.scaling, "causal": True, "softcap": layer.logit_cap,
+            "window_size": (layer.sliding_window_size if windowed else -1, 0),
+            "block_table": pages, "seqused_k": batch.lengths,
+            "s_aux": None if sinks is None else sinks.to(q.dtype),
+        }  # fmt: skip
+        if batch.query_starts is None:
+            o = runtime.decode(q[:, None], k_pages, v_pages, **shared)
+        else:
+            o = runtime.flash_attn_varlen_func(
+                q, k_pages, v_pages, batch.query_starts, None, **shared
+            )
         return torch.flatten(o, 1)
 
     forward_decode = forward_extend  # the batch says which it is

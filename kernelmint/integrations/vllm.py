@@ -84,8 +84,7 @@ class _Part:
     """Neighbouring requests of a batch that one call computes."""
 
     tokens: slice
-    query_start_loc: torch.Tensor
-    max_query_len: int | None  # None: unknown
+    query_start_loc: torch.Tensor | None  # None: each has one query
     seq_lens: torch.Tensor
     block_table: torch.Tensor
 
@@ -128,19 +127,22 @@ class Builder(AttentionMetadataBuilder):  # type: ignore[misc]  # as Backend
         count, end = int(one_query.sum()), batch.num_actual_tokens
         parts = []
         if count:
-            parts.append(self._part(batch, slice(0, count), slice(0, count), 1))
+            parts.append(self._part(batch, slice(0, count), slice(0, count), None))
         if count < batch.num_reqs and count < end:
             others = slice(count, batch.num_reqs)
-            parts.append(self._part(batch, others, slice(count, end), None))
+            begins = batch.query_start_loc[count : batch.num_reqs + 1]
+            parts.append(
+                self._part(batch, others, slice(count, end), begins - count if count else begins)
+            )
         return Metadata(parts, batch.causal)
 
     @staticmethod
-    def _part(batch: Any, requests: slice, tokens: slice, max_query_len: int | None) -> _Part:
-        begins = batch.query_start_loc[requests.start : requests.stop + 1]
+    def _part(
+        batch: Any, requests: slice, tokens: slice, query_start_loc: torch.Tensor | None
+    ) -> _Part:
         return _Part(
             tokens=tokens,
-            query_start_loc=begins - tokens.start if tokens.start else begins,
-            max_query_len=max_query_len,
+            query_start_loc=query_start_loc,
             seq_lens=batch.seq_lens[requests],
             block_table=batch.block_table_tensor[requests],
         )
@@ -209,14 +211,20 @@ class Attention(AttentionImpl):  # type: ignore[misc]  # as Backend
         k_cache, v_cache = self._caches(kv_cache)
         causal = attn_metadata.causal
         for part in attn_metadata.parts:
-            runtime.flash_attn_varlen_func(
-                query[part.tokens], k_cache, v_cache, part.query_start_loc, None,
-                part.max_query_len, softmax_scale=self.scale, causal=causal,
-                window_size=(self.left, 0 if causal else self.left), softcap=self.softcap,
-                alibi_slopes=self.alibi_slopes, block_table=part.block_table,
-                seqused_k=part.seq_lens, out=output[part.tokens],
-                s_aux=None if self.sinks is None else self.sinks.to(query.dtype),
-            )  # fmt: skip
+            q, out = query[part.tokens], output[part.tokens]
+            options: dict[str, Any] = {
+                "softmax_scale": self.scale, "causal": causal, "softcap": self.softcap,
+                "window_size": (self.left, 0 if causal else self.left),
+                "alibi_slopes": self.alibi_slopes, "block_table": part.block_table,
+                "seqused_k": part.seq_lens,
+                "s_aux": None if self.sinks is None else self.sinks.to(query.dtype),
+            }  # fmt: skip
+            if part.query_start_loc is None:
+                runtime.decode(q[:, None], k_cache, v_cache, out=out[:, None], **options)
+            else:
+                runtime.flash_attn_varlen_func(
+                    q, k_cache, v_cache, part.query_start_loc, None, out=out, **options
+                )
         return output
 
     def do_kv_cache_update(
