@@ -15,6 +15,7 @@ from codegen.space.expand import FamilySpace, expand
 from codegen.spec.load import load
 from codegen.spec.model import Family
 from codegen.spec.problems import Problem, SpecError, UsageError
+from codegen.staleness import specs_folder
 from codegen.words import display_path
 
 
@@ -41,7 +42,7 @@ def generate(spec_dirs: Sequence[Path], out: Path, selection: Selection) -> Tree
 def _absent(families: Sequence[Family], spec_dirs: Sequence[Path]) -> Iterator[Problem]:
     """What `build:` names relative to the specs and is not there. A pack does not ship it: so
     loading its specs does not ask."""
-    folders = {folder.resolve().name: folder for folder in spec_dirs}
+    folders = {specs_folder(folder).name: folder for folder in spec_dirs}
     builds = [family.build for family in families]
     builds += [target.build for family in families for target in family.targets]
     for build in builds:
@@ -57,12 +58,16 @@ def _absent(families: Sequence[Family], spec_dirs: Sequence[Path]) -> Iterator[P
 
 
 def _inputs(spec_dirs: Sequence[Path], out: Path, selection: Selection) -> Inputs:
-    specs = [path for folder in spec_dirs for path in staleness.spec_files(folder)]
+    specs = [
+        (f"{_relative(folder, out)}/{path.relative_to(folder).as_posix()}", _hash(path))
+        for folder in spec_dirs
+        for path in staleness.spec_files(folder)
+    ]
     return Inputs(
         selection=selection,
         spec_dirs=tuple(_relative(folder, out) for folder in spec_dirs),
-        spec_names=tuple(folder.resolve().name for folder in spec_dirs),
-        specs=tuple(sorted((_relative(path, out), _hash(path)) for path in specs)),
+        spec_names=tuple(specs_folder(folder).name for folder in spec_dirs),
+        specs=tuple(sorted(specs)),
     )
 
 
@@ -73,5 +78,5 @@ def _hash(path: Path) -> str:
     return digest
 
 
-def _relative(path: Path, out: Path) -> str:
-    return Path(os.path.relpath(path.resolve(), out.resolve())).as_posix()
+def _relative(folder: Path, out: Path) -> str:
+    return Path(os.path.relpath(specs_folder(folder), out.resolve())).as_posix()

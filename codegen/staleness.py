@@ -79,6 +79,14 @@ def spec_files(folder: Path) -> Iterator[Path]:
     yield from sorted([*folder.glob("*/*.y*ml"), *folder.glob("*/*/*.y*ml")])
 
 
+def specs_folder(folder: Path) -> Path:
+    """The absolute path of a folder of specs. It may be a link, as may be what is in it: these keep
+    their names, which are those of families, files and includes; what it lies in has its real one.
+    """
+    path = Path(os.path.abspath(folder))
+    return path.parent.resolve() / path.name
+
+
 def sha256(path: Path) -> str | None:
     """A file's hash; None if it cannot be read."""
     try:

@@ -37,6 +37,16 @@ def did_you_mean(name: str, known: Iterable[str], list_few: bool = True) -> str:
     return ""
 
 
+def below(path: Path, folders: Iterable[Path]) -> tuple[Path, Path] | None:
+    """The first of some folders that a file lies in, and its path within that: by their names and,
+    where these are links, by what they lead to. None if it lies in none of them."""
+    for place in (os.path.abspath, os.path.realpath):
+        for folder in folders:
+            if Path(place(path)).is_relative_to(place(folder)):
+                return folder, Path(place(path)).relative_to(place(folder))
+    return None
+
+
 def display_path(path: Path) -> str:
     """The path as people know it: relative if it lies below the working folder."""
     relative = os.path.relpath(path)

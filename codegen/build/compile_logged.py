@@ -23,14 +23,16 @@ import sys
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # it is run by its path
+
+from codegen.words import below
+
 
 def log_path(log_dir: Path, roots: list[Path], target: str, command: list[str]) -> Path:
     """The log of one object."""
-    source = Path(command[command.index("-c") + 1]).resolve()
-    within = (root.resolve() for root in roots)
-    root = next((root for root in within if source.is_relative_to(root)), source.parent)
-    name = source.relative_to(root)
-    return log_dir / f"{name}.{target}.ptxas.log"
+    source = Path(command[command.index("-c") + 1])
+    found = below(source, roots)
+    return log_dir / f"{found[1] if found else source.name}.{target}.ptxas.log"
 
 
 def worth_showing(line: bytes) -> bool:

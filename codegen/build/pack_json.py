@@ -24,6 +24,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # it is run by its path
 
 from codegen import manifest, packs
+from codegen.words import below
 
 ABI = re.compile(r"constexpr std::uint32_t kAbi = (\d+);")
 
@@ -54,14 +55,14 @@ def main(arguments: list[str]) -> None:
     def name_of(path: Path) -> str:
         # Either folder may lie in the other: an example in the checkout, a copy in a build folder.
         homes = sorted((options.root, options.kernelmint), key=lambda home: -len(home.parts))
-        home = next((home for home in homes if path.is_relative_to(home)), options.root)
-        return Path(os.path.relpath(path, home)).as_posix()
+        found = below(path, homes)
+        return (found[1] if found else Path(os.path.relpath(path, options.root))).as_posix()
 
     def folder_name(name: str, folder: str) -> str:
         is_named = name.startswith(("package:", "excerpt:"))
         return name if is_named else os.path.relpath(folder, options.root)
 
-    sources = [path.resolve() for path in sorted(options.sources)]
+    sources = sorted(options.sources)
     options.root, options.kernelmint = options.root.resolve(), options.kernelmint.resolve()
     (abi,) = (
         found[1]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
@@ -203,4 +204,4 @@ class CodeFingerprint:
             next((place / name for place in places if (place / name).is_file()), None)
             for name in names
         )
-        return [path.resolve() for path in found if path is not None]
+        return [Path(os.path.normpath(path)) for path in found if path is not None]

@@ -12,6 +12,7 @@ from codegen.spec.checks import check_file
 from codegen.spec.model import BuildPath, BuildSettings
 from codegen.spec.problems import Location
 from codegen.spec.source import Document
+from codegen.staleness import specs_folder
 from codegen.words import did_you_mean
 
 _CXX, _CUDA = (".cpp", ".cc", ".cxx"), (".cu",)
@@ -188,7 +189,7 @@ class BuildLoader:
         return BuildPath({"package": entry.package, "path": inner.as_posix(), "pip": pip}, location)
 
     def _of_specs(self, path: str, location: Location) -> BuildPath:
-        return BuildPath({"specs": self.spec_dir.resolve().name, "path": path}, location)
+        return BuildPath({"specs": specs_folder(self.spec_dir).name, "path": path}, location)
 
     def _of_archive(self, entry: schema.ArchivePath, inner: str, *path: str | int) -> BuildPath:
         location = self.document.locate(*path)

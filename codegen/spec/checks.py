@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from codegen.spec.model import Derived, Family, Parameter, ParameterType, Rule, 
 from codegen.spec.names import FILE, IDENTIFIER, MAX_NAME, TOKEN, reserved
 from codegen.spec.problems import Problem, TooManyProblemsError
 from codegen.spec.source import Document
+from codegen.staleness import specs_folder
 from codegen.words import did_you_mean, display_path
 
 MAX_PARAMETERS = 64
@@ -31,24 +33,20 @@ MAX_DERIVED = 256
 
 def spec_name(spec_dir: Path, path: Path) -> str:
     """<spec folder>/[<group>/]<family>/<file>: the same from wherever codegen runs."""
-    return f"{spec_dir.resolve().name}/{path.relative_to(spec_dir).as_posix()}"
+    return f"{specs_folder(spec_dir).name}/{path.relative_to(spec_dir).as_posix()}"
 
 
 def check_file(document: Document, folder: Path, text: str, *path: str | int) -> None:
-    """Checks that `text` (up to a colon) names a file within the family's folder."""
+    """Checks that `text` (up to a colon) names a file within the family's folder; it may be a link,
+    as it is where a build system lays out its sources."""
     name = text.partition(":")[0]
     file = folder / name
-    try:
-        inside = bool(name) and file.resolve().is_relative_to(folder.resolve())
-        exists = file.is_file()
-    except (OSError, ValueError):
-        inside = exists = False
-    if not inside or Path(name).is_absolute() or ".." in Path(name).parts:
+    if not name or Path(name).is_absolute() or ".." in Path(name).parts:
         document.report(f"'{name}' must lie in the family's folder, {display_path(folder)}", *path)
     elif not FILE.match(name):
         message = f"'{name}' is quoted in C++: a file's name is letters, digits and _ + . - /"
         document.report(message, *path)
-    elif not exists:
+    elif not os.path.isfile(file):
         near = did_you_mean(name, [p.name for p in sorted(folder.iterdir()) if p.is_file()])
         document.report(f"there is no file {display_path(file)}{near}", *path)
 

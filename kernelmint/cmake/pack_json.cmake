@@ -6,7 +6,7 @@ function(kernelmint_write_pack_json name folder targets)
        "${KERNELMINT_RUNTIME}/pack/*" "${KERNELMINT_CMAKE}/*")
   set(specs)
   foreach(dir IN LISTS KERNELMINT_SPEC_DIRS)
-    file(GLOB_RECURSE headers CONFIGURE_DEPENDS "${dir}/*.h" "${dir}/*.cuh")
+    file(GLOB_RECURSE headers FOLLOW_SYMLINKS CONFIGURE_DEPENDS "${dir}/*.h" "${dir}/*.cuh")
     list(APPEND made_of ${headers})
     # An editable install reads the specs' Python where it is written.
     cmake_path(GET dir FILENAME base)

@@ -91,7 +91,8 @@ def _giving_gradients(source: Source, family: Family) -> list[Source]:
 def _was_built_of(owner: Pack, source: Source) -> bool:
     """Whether a pack's family is that of these specs: they are its own, or pip noted that it
     installed the pack from their project (PEP 610)."""
-    if ondemand.source_of_pack(source.family, owner) == source:
+    known = ondemand.source_of_pack(source.family, owner)
+    if known is not None and known.folder.resolve() == source.folder.resolve():
         return True
     if owner.distribution is None:
         return False

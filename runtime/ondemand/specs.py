@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,22 +41,27 @@ def find(folder: Path) -> list[Source]:
 
     Raises InvalidArgument if there are none.
     """
-    folder = folder.resolve()
+    folder = Path(os.path.abspath(folder))
     if (folder / FAMILY).is_file():
-        return [Source(folder.name, _root_of(folder), folder)]
+        return [_source(_root_of(folder), folder)]
     root = folder if folder.name == "kernel_specs" else None
     found = [path.parent for path in sorted(folder.glob(f"*/{FAMILY}"))]
     grouped = [path.parent for path in sorted(folder.glob(f"*/*/{FAMILY}"))]
     grouped = [path for path in grouped if not (path.parent / FAMILY).is_file()]
     if root is None and found and not grouped:
         root = _root_of(found[0])
-    sources = [Source(path.name, root or folder, path) for path in (*found, *grouped)]
+    sources = [_source(root or folder, path) for path in (*found, *grouped)]
     if not sources:
         raise InvalidArgument(
             f"{folder}: no families here: expected the folder of a family (it has a {FAMILY}), of "
             "a group, or of specs"
         )
     return sources
+
+
+def _source(root: Path, family: Path) -> Source:
+    place = staleness.specs_folder(root)
+    return Source(family.name, place, place / family.relative_to(root))
 
 
 def here(family: str) -> Path | None:
@@ -79,8 +85,9 @@ def of_pack(family: str, folder: str, specs: dict[str, Path]) -> Source | None:
     name, _, below = folder.partition("/")
     if name not in specs:
         return None
-    place = specs[name].resolve() / below
-    return Source(family, specs[name].resolve(), place) if (place / FAMILY).is_file() else None
+    root = staleness.specs_folder(specs[name])
+    place = root / below
+    return Source(family, root, place) if (place / FAMILY).is_file() else None
 
 
 @functools.cache

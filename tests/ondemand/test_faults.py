@@ -189,6 +189,27 @@ def test_a_pipe_in_the_place_of_a_library_is_refused(tmp_path):
         _native.Library(tmp_path / "pipe.so", ())
 
 
+@pytest.mark.parametrize("linked", ["files", "family", "specs"])
+def test_specs_that_are_links_are_built_and_their_edits_told(family, cache, tmp_path, linked):
+    """As Bazel, Nix, uv and `cp -rs` lay them out."""
+    store, place = tmp_path / "store/a1b2c3", tmp_path / "project/kernel_specs"
+    shutil.copytree(family.specs, store)
+    place.parent.mkdir()
+    if linked == "specs":
+        place.symlink_to(store)
+    elif linked == "family":
+        place.mkdir()
+        (place / family.name).symlink_to(store / family.name)
+    else:
+        shutil.copytree(store, place, copy_function=os.symlink)
+    runtime.load(place / family.name)
+    check_right(runtime.kernel(family.key()))
+    header = store / family.name / "cpu.h"
+    header.write_text(f"{header.read_text()}// edited\n")
+    with pytest.warns(RuntimeWarning, match=rf"{place}/{family.name}/cpu.h has changed"):
+        runtime.kernel(family.key())
+
+
 def test_paths_that_are_not_utf_8(family, tmp_path, monkeypatch):
     odd = tmp_path / os.fsdecode(b"caf\xe9")
     shutil.copytree(family.specs, odd / "specs")
