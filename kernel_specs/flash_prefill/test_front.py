@@ -491,9 +491,9 @@ def test_with_max_seqlen_q_1_a_row_is_its_sequences(
 
 @pytest.mark.gpu
 @everywhere
+@pytest.mark.parametrize("device", ["cuda"], indirect=True)
 def test_a_graph_that_was_captured_takes_other_sequences() -> None:
     """What serving engines pad to: some of a graph's sequences have no query."""
-    torch.set_default_device("cuda")
     q, k, v = random(4, 4, 64), random(8, 16, 2, 64), random(8, 16, 2, 64)
     places, lengths = ints(0, 1, 2, 3, 4), ints(9, 32, 17, 30)
     options: dict[str, Any] = {"block_table": torch.arange(8).int().view(4, 2), "causal": True}
@@ -583,6 +583,8 @@ def test_num_splits_1_makes_a_row_depend_on_its_own_sequence_alone(
         ]  # fmt: skip
     for o in found:
         assert torch.equal(o[:queries], want)
+    called = runtime.explain_call(runtime.flash_attn_func, own, k[:1], v[:1], **options)
+    assert called.family == "flash_prefill"  # flash_forward's rows ask how many heads a batch has
 
 
 @pytest.mark.parametrize("name", ["block_table", "page_table"])
@@ -621,10 +623,10 @@ def test_a_page_that_is_not_there_is_refused_where_it_would_be_used(page: int, n
 
 @pytest.mark.gpu
 @everywhere
+@pytest.mark.parametrize("device", ["cuda"], indirect=True)
 @pytest.mark.parametrize("queries", [1, 40])
 def test_what_has_no_place_on_a_gpu_touches_nothing_else(queries: int) -> None:
     """Nothing waits for the device, which has no way to refuse: other sequences are as without."""
-    torch.set_default_device("cuda")
     q, new = random(6, queries, 4, 64), random(6, 1, 2, 64)
     table = ints(1, 2, -1, -1, 10**8, 3, 4, 5, 6, -1, 7, 8).view(6, 2)
     lengths = ints(3, 0, 5, 32, 16, -1)  # of the second to the last no place is there
