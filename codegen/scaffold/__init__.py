@@ -4,9 +4,12 @@ around one."""
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import json
 import re
 import shlex
+import shutil
+import sys
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping
@@ -29,6 +32,7 @@ _FAMILY = {
     "sm80.cuh": "sm80.cuh",
     "test_family.py": "test_{family}.py",
 }
+_FOLDERS = ("build", "generated", "kernel_specs", "tests")  # of a project
 _PROJECT = {
     "pyproject.toml": "pyproject.toml",
     "CMakeLists.txt": "CMakeLists.txt",
@@ -58,8 +62,13 @@ def create_project(name: str, folder: Path, family: str | None = None) -> list[P
     Returns its files. Refuses to overwrite anything.
     """
     _check("a package's", name)
+    if why := _imported(name):
+        raise UsageError(f"'{name}' {why}: choose another name")
     function = family or "scale_add"
     family = family or f"{name}_scale_add"
+    _check("a family's", family)
+    if not str(folder).isprintable():
+        raise UsageError(f"{str(folder)!a} cannot be written into a file: choose another folder")
     if name == family:
         raise UsageError(f"'{name}' cannot name both the package and its family: use --family")
     values = {
@@ -71,6 +80,19 @@ def create_project(name: str, folder: Path, family: str | None = None) -> list[P
     }
     written = _write("project", _PROJECT, folder, values)
     return [*written, *create(family, folder / "kernel_specs")]
+
+
+def _imported(name: str) -> str | None:
+    """Why a package of that name would stand in another module's way; None if it would not."""
+    if name in _FOLDERS:
+        return "is a folder of the project beside its package"
+    if name in (*sys.stdlib_module_names, "test"):  # its own tests, which not every system has
+        return "is a module of Python's standard library"
+    found = importlib.util.find_spec(name)
+    required = [re.match(r"[\w.-]+", text) for text in _distribution().requires or ()]
+    if name in [match[0].lower() for match in required if match] or (found and found.origin):
+        return "is a module that is installed here, or that Kernelmint needs"
+    return None
 
 
 def _check(whose: str, name: str) -> None:
@@ -134,6 +156,11 @@ def _write(
     written = []
     try:
         folder.mkdir(parents=True)
+    except FileExistsError:
+        raise UsageError(f"{display_path(folder)} is already there") from None
+    except OSError as error:
+        raise UsageError(f"cannot write {display_path(folder)}: {error.strerror}") from None
+    try:
         for template, name in names.items():
             source = Template(
                 filename=str(_TEMPLATES / templates / f"{template}.mako"), strict_undefined=True
@@ -142,8 +169,7 @@ def _write(
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(str(source.render_unicode(**values)), encoding="utf-8")
             written.append(path)
-    except FileExistsError:
-        raise UsageError(f"{display_path(folder)} is already there") from None
     except OSError as error:
+        shutil.rmtree(folder, ignore_errors=True)
         raise UsageError(f"cannot write {display_path(folder)}: {error.strerror}") from None
     return written

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -85,6 +86,45 @@ def test_init_prints_what_installs_it_with_this_kernelmint(
     expected = [line.replace("{site}", str(site)) for line in expected]
     assert [line.strip() for line in printed.splitlines()] == ["cd my_kernels", *expected, "pytest"]
     assert '"kernelmint>=0.3"' in (workspace.root / "my_kernels/pyproject.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["numpy"], "'numpy' is a module that is installed here, or that Kernelmint needs"),
+        (["rich"], "'rich' is a module that is installed here, or that Kernelmint needs"),
+        (["json"], "'json' is a module of Python's standard library"),
+        (["codegen"], "'codegen' is a module that is installed here"),
+        (["test"], "'test' is a module of Python's standard library"),
+        (["tests"], "'tests' is a folder of the project beside its package"),
+        (["generated"], "'generated' is a folder of the project"),
+        (["x", "--family", "class"], "'class' is a C++ keyword"),
+        (["x", "--family", "Scale"], "lower-case letters and digits"),
+        (["x", "--family", "x"], "cannot name both the package and its family"),
+        (["x", "--folder", "a\nb"], "cannot be written into a file"),
+    ],
+)
+def test_init_refuses_names_that_cannot_be_and_writes_nothing(workspace, arguments, reason) -> None:
+    before = sorted(workspace.root.rglob("*"))
+    result = workspace.run("init", *arguments)
+    assert result.status == 2
+    assert reason in result.stderr
+    assert sorted(workspace.root.rglob("*")) == before
+
+
+def test_a_project_that_cannot_be_written_leaves_nothing(workspace, monkeypatch) -> None:
+    written = Path.write_text
+
+    def full(path: Path, *arguments: str, **options: str) -> int:
+        if path.name == "README.md":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return written(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "write_text", full)
+    result = workspace.run("init", "x")
+    assert result.status == 2
+    assert result.stderr == "error: cannot write x: No space left on device\n"
+    assert not (workspace.root / "x").exists()
 
 
 def test_init_without_an_installed_kernelmint_says_what_to_install(workspace, monkeypatch) -> None:
