@@ -75,6 +75,11 @@ def check_values(cache_batch_idx: torch.Tensor | None, k_cache: torch.Tensor) ->
         _check_values("cache_batch_idx", cache_batch_idx, count, "there are no more caches")
 
 
+def is_told(numbers: torch.Tensor) -> bool:
+    """Whether numbers can be read without waiting for a device."""
+    return numbers.device.type == "cpu" and tensors.is_plain(numbers)
+
+
 def check_room(
     k: torch.Tensor,
     k_cache: torch.Tensor,
@@ -86,11 +91,6 @@ def check_room(
     keys = size if table is None else size * tensors.extents("table", table, 2)[1]
     why = "the newest keys come behind, within the cache"
     _check_values("cache_seqlens", cache_seqlens, keys - new + 1, why)
-
-
-def queries_of(q: torch.Tensor, cu_seqlens_q: torch.Tensor | None) -> Any:
-    """How many queries each sequence has: a number, or [B]."""
-    return q.shape[1] if cu_seqlens_q is None else cu_seqlens_q.diff()
 
 
 def first_seen(
@@ -114,7 +114,7 @@ def check_pages(
 ) -> None:
     """Raises InvalidArgument for a page that is not there among those that are read, from the key
     `first` on, or written."""
-    if not _is_told(table) or not _is_told(cache_seqlens):
+    if not is_told(table):
         return
     count, size = k_cache.shape[:2]
     first = torch.zeros_like(cache_seqlens) if first is None else cache_seqlens.minimum(first)
@@ -129,7 +129,7 @@ def check_positions(
 ) -> None:
     """Raises InvalidArgument if the newest keys, or as many queries of each sequence, which are
     rotated from the positions `begins` on, go beyond the cosines."""
-    if not _is_told(begins) or not begins.numel():
+    if not is_told(begins) or not begins.numel():
         return
     steps = torch.as_tensor(queries).clamp(min=k.shape[1]).expand_as(begins)
     most = int(steps[(begins + steps).argmax()])
@@ -216,7 +216,7 @@ def rotated(
     x: torch.Tensor, at: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: bool
 ) -> torch.Tensor:
     """x, [B, S, heads, D], its first columns rotated in pairs by what is at `at`, [B, S or 1]."""
-    if not _is_told(at):
+    if not is_told(at):
         at = at.clamp(0, cos.shape[0] - 1)
     c, s = (t[at].float().unsqueeze(2) for t in (cos, sin))
     columns = 2 * cos.shape[-1]
@@ -308,10 +308,10 @@ def write(
     count, size = k_cache.shape[:2]
     entry = torch.arange(k.shape[0], device=k.device)[:, None]
     is_there = None
-    if table is None and not _is_told(at):
+    if table is None and not is_told(at):
         is_there = at == at % size
         at = at % size  # where no other row of the entry is written
-    elif table is not None and _is_told(at) and _is_told(table):
+    elif table is not None and is_told(at) and is_told(table):
         entry = table.long().gather(1, at // size)
         at = at % size
     elif table is not None:
@@ -388,14 +388,9 @@ def _check_rotary(cos: torch.Tensor, sin: torch.Tensor, keys: Any, k: torch.Tens
         )
 
 
-def _is_told(numbers: torch.Tensor) -> bool:
-    """Whether numbers can be read without waiting for a device."""
-    return numbers.device.type == "cpu" and tensors.is_plain(numbers)
-
-
 def _check_values(name: str, numbers: torch.Tensor, end: Any, why: str) -> None:
     """Raises InvalidArgument for what is not in [0, end), if reading it waits for no device."""
-    if not _is_told(numbers) or not numbers.numel():
+    if not is_told(numbers) or not numbers.numel():
         return
     low, high = (int(number) for number in numbers.aminmax())
     if low < 0 or high >= end:

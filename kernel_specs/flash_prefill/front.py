@@ -325,20 +325,21 @@ def flash_attn_with_kvcache(
         attend = functools.partial(_packed, cu_seqlens_q, max_seqlen_q)
     if k is not None and v is not None and lengths is not None:
         cache.check_room(k, k_cache, table, lengths)
-        queries = cache.queries_of(q, cu_seqlens_q)
-        if cache_batch_idx is None and table is not None:
-            named = "page_table" if block_table is None else "block_table"
-            first = cache.first_seen(lengths + k.shape[1] - queries, window[0], cache_leftpad)
-            cache.check_pages(named, table, k_cache, first, k, lengths)
+        begins = lengths if rotary_seqlens is None else rotary_seqlens
+        if cache.is_told(lengths):
+            queries = q.shape[1] if cu_seqlens_q is None else cu_seqlens_q.diff()
+            if cache_batch_idx is None and table is not None:
+                named = "page_table" if block_table is None else "block_table"
+                first = cache.first_seen(lengths + k.shape[1] - queries, window[0], cache_leftpad)
+                cache.check_pages(named, table, k_cache, first, k, lengths)
+            if rotary_cos is not None:
+                named = "cache_seqlens" if rotary_seqlens is None else "rotary_seqlens"
+                cache.check_positions(named, begins, rotary_cos, k, queries if follow else 1)
         if is_new and tensors.is_plain(q):  # else it is found while a graph is recorded
             attend(q, k_cache, v_cache, seqused_k=lengths, only_checks=True, **options)
         steps = torch.arange(k.shape[1], device=q.device)
         if rotary_cos is not None and rotary_sin is not None:
             angles = (rotary_cos, rotary_sin, rotary_interleaved)
-            named, begins = "rotary_seqlens", rotary_seqlens
-            if begins is None:
-                named, begins = "cache_seqlens", lengths
-            cache.check_positions(named, begins, rotary_cos, k, queries if follow else 1)
             begins = begins.long()[:, None]
             k = cache.rotated(k, begins + steps, *angles)
             q = cache.rotated_queries(q, begins, *angles, cu_seqlens_q, follow)
