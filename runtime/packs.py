@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -137,13 +137,23 @@ def readable(folder: str | os.PathLike[str]) -> Pack:
             return known
     if reason := _unusable(pack):
         raise PackError(reason)
-    for name, what in pack.names.items():
-        for other in all_packs():
-            if name in other.names:
-                raise PackError(f"{pack}: {what} is already in {other}: rename one of them")
+    check_names(pack, str(pack), all_packs())
     if same := _registry().packs.get(pack.name):
         raise PackError(f"{pack}: there is already a {same}: rename one of them")
     return pack
+
+
+def check_names(pack: Pack, shown: str, others: Iterable[Pack]) -> None:
+    """Raises PackError if a family or an operator of a pack, which messages call `shown`, has the
+    name of one of other packs."""
+    for name, what in pack.names.items():
+        for other in others:
+            if (there := other.names.get(name)) == what:
+                raise PackError(f"{shown}: {what} is already in {other}: rename one of them")
+            if there is not None:
+                raise PackError(
+                    f"{shown}: {what} has the name of {there} in {other}: rename one of them"
+                )
 
 
 def refuse(family: str, reason: str) -> None:

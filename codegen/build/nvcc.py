@@ -44,11 +44,21 @@ def find() -> Nvcc:
     )
 
 
+def words(text: str) -> tuple[str, ...]:
+    """The words of a command that a variable names: one, if that is a program's name or path, which
+    may have spaces. Raises ValueError for quotes that do not close."""
+    return (text,) if shutil.which(text) else tuple(shlex.split(text))
+
+
 def of_machine() -> Nvcc | None:
     """The nvcc of the machine, whatever is installed from PyPI. Only folders of PATH count: an nvcc
-    in /usr/local/bin that is not on PATH was not asked for."""
+    in /usr/local/bin that is not on PATH was not asked for. Raises NvccNotFoundError if CUDACXX is
+    no command."""
     if named := os.environ.get("CUDACXX"):
-        return Nvcc(tuple(shlex.split(named)), "named by CUDACXX")
+        try:
+            return Nvcc(words(named), "named by CUDACXX")
+        except ValueError as error:
+            raise NvccNotFoundError(f"CUDACXX={named}: {error}") from None
     found = shutil.which("nvcc")
     return Nvcc((found,), "on PATH") if found else None
 

@@ -40,7 +40,7 @@ from runtime.ondemand.cache import (
     opening,
     reported,
 )
-from runtime.ondemand.commands import HOST, HOST_INCLUDES, Commands
+from runtime.ondemand.commands import HOST, HOST_INCLUDES, Commands, Unit
 from runtime.ondemand.compilers import Recipe
 from runtime.ondemand.dependencies import changed_since, headers, listed, traced
 from runtime.ondemand.progress import Progress
@@ -49,6 +49,7 @@ from runtime.ondemand.specs import Source, codegen_identity
 if TYPE_CHECKING:
     from runtime.ondemand.emit import Generated
 
+_OBJECTS = (b"\x7fELF", b"BC\xc0\xde")  # how they begin: for a processor; clang's, with -flto
 _MOST_COMPILATIONS = 5  # of sources that change meanwhile
 _LOAD = """import ctypes, os, sys
 try:
@@ -351,7 +352,25 @@ class _Job:
         for code, output in (*done[1:], done[0]):  # first of what people write
             if code:
                 raise _CompilerError(output)
+        for unit in units:
+            self._check_made(unit)
         return start, [output for _, output in done]
+
+    def _check_made(self, unit: Unit) -> None:
+        """Raises BuildError if a compiler that did not fail made no object, as with --version."""
+        try:
+            with open(self.folder / f"{unit.name}.o", "rb") as file:
+                is_object = file.read(4) in _OBJECTS
+            (self.folder / f"{unit.name}.d").stat()
+        except FileNotFoundError:
+            is_object = False
+        if not is_object:
+            raise BuildError(
+                f"{self.request.key}: `{shlex.join(unit.command)}` ended well, but wrote no object "
+                "and no list of the headers that it read: one of the options in it (of CXX, "
+                "CXXFLAGS, CUDACXX, CUDAFLAGS or the spec's `flags`) has the compiler do something "
+                "else: leave it out"
+            )
 
     def _process(self, command: Sequence[str]) -> tuple[int, str]:
         return self.processes.run(command, self.folder, self.lock)

@@ -177,6 +177,7 @@ class Cache:
             self._check_owner("packs", name)
             folder = self._root / "packs" / name
             if is_whole(folder):
+                self._check_runs()
                 with contextlib.suppress(OSError):  # a cache that is shipped may be read-only
                     os.utime(folder)
                 return Entry(folder, dependencies)
@@ -195,6 +196,13 @@ class Cache:
         decides what is loaded."""
         if why := trust.fault(self.folder, _FORMAT, *names):
             raise BuildError(why)
+
+    def _check_runs(self) -> None:
+        if os.statvfs(self.folder).f_flag & os.ST_NOEXEC:
+            raise BuildError(
+                f"{self.folder} is on a file system that is mounted noexec, and code in the cache "
+                "is run: name another folder in KERNELMINT_CACHE_DIR"
+            )
 
     def _read_json(self, *names: str) -> Any:
         """What a file of the cache says; None if it is absent or damaged. Raises BuildError if
@@ -339,9 +347,13 @@ class Cache:
         return removed
 
     def writable(self) -> Cache:
-        """This cache, or one of this process alone if this one cannot be written: it is said."""
+        """This cache, or one of this process alone if this one cannot be written: it is said.
+
+        Raises BuildError if no code can be loaded from it.
+        """
         try:
             with self.work():
+                self._check_runs()
                 return self
         except OSError as error:
             return _private(self.folder, error.strerror or str(error))

@@ -107,7 +107,7 @@ def _programs(command: tuple[str, ...]) -> list[str]:
 @functools.cache
 def _cxx(named: str | None, path: str | None) -> Compiler:
     if named:
-        return _compiler(*shlex.split(named))
+        return _compiler(*_words("CXX", named))
     found = next(filter(None, (shutil.which(name) for name in ("c++", "g++", "clang++"))), None)
     if found is None:
         raise BuildError(
@@ -182,7 +182,14 @@ def environment() -> tuple[str, ...]:
 
 
 def _flags(variable: str) -> tuple[str, ...]:
-    return tuple(shlex.split(os.environ.get(variable, "")))
+    return _words(variable, os.environ.get(variable, ""))
+
+
+def _words(variable: str, text: str) -> tuple[str, ...]:
+    try:
+        return nvcc.words(text) if variable == "CXX" else tuple(shlex.split(text))
+    except ValueError as error:
+        raise BuildError(f"{variable}={text}: {error}") from None
 
 
 def cpu(isa: str) -> Recipe:

@@ -69,6 +69,10 @@ def load(folder: str | os.PathLike[str]) -> list[str]:
                 f"the family {source.family} of {source.folder} is already in {owner}: rename one "
                 "of them"
             )
+    for place, (source, pack) in enumerate(found):
+        if packs.owner(source.family) is None:
+            others = [other for _, other in found[:place]]
+            packs.check_names(pack, str(source.folder), [*packs.all_packs(), *others])
     for source, pack in found:
         owner = packs.owner(source.family)
         if owner is None:

@@ -14,6 +14,7 @@ import torch
 from click.testing import CliRunner
 
 import runtime
+from codegen import scaffold
 from kernelmint.__main__ import main
 from runtime import _native, packs
 from runtime.ondemand import cache as caches
@@ -181,6 +182,74 @@ def test_a_cache_is_its_users_alone_whatever_the_umask(family, cache):
     read = [path for path in cache.glob("1/**/*.*") if "locks" not in path.parts]
     assert len(read) > 10
     assert not [path for path in read if stat.S_IMODE(path.stat().st_mode) & 0o022]
+
+
+@pytest.mark.parametrize("flag", ["--version", "-###", "--help", "-dumpversion", "-E", "-S",
+                                  "-fsyntax-only"])  # fmt: skip
+@pytest.mark.parametrize("variable", ["CXX", "CXXFLAGS"])
+def test_an_option_that_keeps_a_compiler_from_compiling_is_blamed(
+    family, cache, monkeypatch, flag, variable
+):
+    monkeypatch.setenv(variable, f"c++ {flag}" if variable == "CXX" else flag)
+    runtime.load(family.folder)
+    with pytest.raises(runtime.BuildError, match="wrote no object") as caught:
+        runtime.kernel(family.key())
+    assert flag in str(caught.value)
+    assert "KERNELMINT_CACHE_DIR" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["'{0}'", "{0}", "'{0}' -DX", "{0} -DX"])
+def test_a_compilers_path_may_have_spaces(family, cache, monkeypatch, tmp_path, text):
+    """Beside options it is quoted, as in a shell."""
+    compiler = tmp_path / "my bin/g++"
+    compiler.parent.mkdir()
+    compiler.write_text('#!/bin/sh\nexec c++ "$@"\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", text.format(compiler))
+    runtime.load(family.folder)
+    if text == "{0} -DX":
+        with pytest.raises(runtime.BuildError, match="No such file"):
+            runtime.kernel(family.key())
+    else:
+        check_right(runtime.kernel(family.key()))
+
+
+@pytest.mark.parametrize("variable", ["CXX", "CXXFLAGS"])
+def test_a_quote_that_is_not_closed_is_named(family, cache, monkeypatch, variable):
+    monkeypatch.setenv(variable, "c++ '-DX")
+    runtime.load(family.folder)
+    with pytest.raises(runtime.BuildError, match=rf"{variable}=c\+\+ '-DX: No closing quotation"):
+        runtime.kernel(family.key())
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_cache_from_which_no_code_can_be_loaded_is_named(
+    family, cache, compilations, monkeypatch, when
+):
+    if when == "after":
+        runtime.load(family.folder)
+        runtime.build(family.name, keys=[family.key()])
+        packs._registry().singles.pop(family.name)
+        compilations.take()
+    found = os.statvfs(cache.parent)
+    noexec = os.statvfs_result([*found[:8], found.f_flag | os.ST_NOEXEC, found.f_namemax])
+    monkeypatch.setattr(os, "statvfs", lambda _: noexec)
+    with pytest.raises(runtime.BuildError, match=r"mounted noexec.*KERNELMINT_CACHE_DIR"):
+        runtime.load(family.folder)
+    assert not compilations.take()
+
+
+def test_a_family_that_is_named_as_anothers_operator_is_refused(family, cache):
+    other = f"{family.name}_out"
+    scaffold.create(other, family.specs)
+    with pytest.raises(runtime.PackError, match=rf"{other} .*: rename one of them"):
+        runtime.load(family.specs)
+    assert packs.owner(family.name) is None
+    runtime.load(family.folder)
+    with pytest.raises(runtime.PackError, match=rf"{other} .*: rename one of them"):
+        runtime.load(family.specs / other)
+    assert packs.owner(other) is None
+    check_right(runtime.kernel(family.key()))
 
 
 def test_a_pipe_in_the_place_of_a_library_is_refused(tmp_path):
