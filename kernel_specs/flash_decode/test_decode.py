@@ -194,11 +194,9 @@ def test_lengths_out_of_bounds_count_as_the_nearest(key: str) -> None:
         assert torch.equal(a, b)
 
 
-@pytest.mark.parametrize("key", CPU)
+@pytest.mark.parametrize("key", [key for key in CPU if not key.startswith(EMULATED)])
 def test_a_page_that_is_not_there_is_refused(key: str) -> None:
     """If a query sees one of its keys."""
-    if key.startswith(EMULATED):
-        pytest.skip("on a GPU nothing can be refused")
     cache = Cache(key, [64, 40], page_size=16, spare=0)
     table = cache.options["block_table"]
     want, _ = cache.call()
