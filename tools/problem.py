@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import math
@@ -84,6 +85,7 @@ class Problem:
     scalars: dict[str, Any]
     shapes: tuple[tuple[torch.dtype, list[int]], ...]  # of the outputs
     device: torch.device
+    defaults: dict[str, Any] = field(default_factory=dict)  # of scalars that are not passed
 
     def outputs(self) -> tuple[Tensor, ...]:
         """Memory for the results, poisoned."""
@@ -99,17 +101,24 @@ class Problem:
 
     def by(self, reference: Callable[..., Any]) -> tuple[Tensor, ...]:
         """What a function with the reference's parameters makes of the inputs. Scalars and
-        parameters of the kernel that it does not name are none of its, unless it takes `**`."""
+        parameters of the kernel that it does not name are none of its, unless it takes `**`; a
+        scalar that it needs and the call leaves out has the spec's default."""
         name = f"{self.family.spec_folder}/{self.family.reference}"
         accepted = inspect.signature(reference).parameters
         takes_all = any(p.kind is p.VAR_KEYWORD for p in accepted.values())
-        others = self.scalars | self.parameters
+        needed = _needed(reference)
+        defaults = {name: value for name, value in self.defaults.items() if name in needed}
+        others = defaults | self.scalars | self.parameters
         if not takes_all:
             others = {k: v for k, v in others.items() if k in accepted}
         if unknown := [k for k in self.tensors if k not in accepted and not takes_all]:
             raise NoProblemError(
                 f"{name}: it has no parameter {', '.join(unknown)}: its parameters are named as "
                 "the family's arguments"
+            )
+        if lacking := [k for k in needed if k not in self.tensors | others]:
+            raise NoProblemError(
+                f"{name}: it needs {', '.join(lacking)}, which no call passes: give a default"
             )
         found = reference(**self.tensors, **others)
         expected = found if isinstance(found, tuple) else (found,)
@@ -182,6 +191,13 @@ class Problem:
         """What a kernel is called with."""
         written = {"out": out if len(out) > 1 else out[0]} if out else {}
         return {**self.tensors, **self.scalars, **written}
+
+
+def _needed(function: Callable[..., Any]) -> list[str]:
+    """The parameters that have no default."""
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    parameters = inspect.signature(function).parameters.values()
+    return [p.name for p in parameters if p.default is p.empty and p.kind in named]
 
 
 def _largest(expected: Tensor) -> Tensor:
@@ -316,8 +332,8 @@ def _is_allowed(info: KernelInfo, case: Case, output: str) -> bool:
     """Whether all rules of the family that name an output hold, as far as a case says what they
     name."""
     family, parameters = manifest.family(info.family), {**info.parameters, **info.derived}
-    fixed = {symbol: parameters[name] for symbol, name in _compiled_in(family).items()}
-    scope, values = _known(family, parameters, replace(case, sizes={**case.sizes, **fixed}))
+    sizes = {**case.sizes, **compiled_sizes(info)}
+    scope, values = _known(family, parameters, replace(case, sizes=sizes))
     for rule in family.requires:
         try:
             that = parse(rule.that, scope, "bool")
@@ -373,10 +389,7 @@ def of_case(
         NoProblemError: no inputs can be made of an argument, or none that count.
     """
     family = manifest.family(info.family)
-    compiled_in = {
-        symbol: info.parameters[parameter] for symbol, parameter in _compiled_in(family).items()
-    }
-    case = replace(case, sizes={**case.sizes, **compiled_in})
+    case = replace(case, sizes={**case.sizes, **compiled_sizes(info)})
     parameters = {**info.parameters, **info.derived}
     if counting:
         maker = hook(info.family, "counting_inputs")
@@ -455,7 +468,20 @@ def _problem(
         (_dtype(a, parameters), _extents(family, a, parameters, case))
         for a in _outputs(family, case.options)
     )
-    return Problem(family, parameters, dict(tensors), dict(case.options), outputs, device)
+    defaults = _defaults(family, parameters, case)
+    return Problem(family, parameters, dict(tensors), dict(case.options), outputs, device, defaults)
+
+
+def _defaults(family: Family, parameters: Mapping[str, Any], case: Case) -> dict[str, Any]:
+    """The defaults of scalars that a case does not pass, as far as its sizes say what they are."""
+    scope, values = _known(family, parameters, case)
+    found = {}
+    for scalar in family.scalars:
+        if scalar.default is not None and scalar.name not in case.options:
+            with contextlib.suppress(ExpressionError, *EVALUATION_ERRORS):
+                value = parse(scalar.default, scope).evaluate(values)
+                found[scalar.name] = scalar.values[int(value)] if scalar.values else value
+    return found
 
 
 def _dtype(argument: Argument, parameters: Mapping[str, Any]) -> torch.dtype:
@@ -490,8 +516,15 @@ def _known(
     return scope, {**there, **case.options, **parameters, **case.sizes}
 
 
+def compiled_sizes(info: KernelInfo) -> dict[str, int]:
+    """The symbols that a kernel's parameters fix, and their sizes."""
+    fixed = _compiled_in(manifest.family(info.family))
+    return {symbol: info.parameters[parameter] for symbol, parameter in fixed.items()}
+
+
 def _compiled_in(family: Family) -> dict[str, str]:
     """The symbols that a parameter fixes, by the family's `requires`: {D: d_head}."""
     parameters = {parameter.name for parameter in family.parameters}
-    rules = (re.fullmatch(r"(\w+) == (\w+)", rule.that) for rule in family.requires)
-    return {rule[1]: rule[2] for rule in rules if rule and rule[2] in parameters}
+    rules = [re.fullmatch(r"(\w+) == (\w+)", rule.that) for rule in family.requires]
+    sides = [side for rule in rules if rule for side in ((rule[1], rule[2]), (rule[2], rule[1]))]
+    return {s: p for s, p in sides if s in family.symbols and p in parameters}

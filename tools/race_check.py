@@ -41,7 +41,8 @@ def chosen(families: Sequence[str], where: str | None, key: str | None) -> list[
     """
     if key is not None:
         know(key)
-        return [runtime.kernel(key, build=True).info]
+        info = runtime.kernel(key, build=True).info
+        return [info] if info.is_cuda else []
     kernels: list[KernelInfo] = []
     errors = []
     for family in [named(family)[0] for family in families] or runtime.families():

@@ -36,9 +36,9 @@ def spec_name(spec_dir: Path, path: Path) -> str:
     return f"{specs_folder(spec_dir).name}/{path.relative_to(spec_dir).as_posix()}"
 
 
-def check_file(document: Document, folder: Path, text: str, *path: str | int) -> None:
-    """Checks that `text` (up to a colon) names a file within the family's folder; it may be a link,
-    as it is where a build system lays out its sources."""
+def check_file(document: Document, folder: Path, text: str, *path: str | int) -> bool:
+    """Whether `text` (up to a colon) names a file within the family's folder, else it is reported;
+    it may be a link, as it is where a build system lays out its sources."""
     name = text.partition(":")[0]
     file = folder / name
     if not name or Path(name).is_absolute() or ".." in Path(name).parts:
@@ -49,6 +49,9 @@ def check_file(document: Document, folder: Path, text: str, *path: str | int) ->
     elif not os.path.isfile(file):
         near = did_you_mean(name, [p.name for p in sorted(folder.iterdir()) if p.is_file()])
         document.report(f"there is no file {display_path(file)}{near}", *path)
+    else:
+        return True
+    return False
 
 
 def check_identifier(document: Document, name: str, what: str, *path: str | int) -> None:

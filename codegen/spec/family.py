@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import keyword
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -23,6 +24,7 @@ from codegen.spec.checks import (
     spec_name,
 )
 from codegen.spec.expressions import BOOL, COMPUTE_CAPABILITY, INT, Expression, Kind, layout_name
+from codegen.spec.functions import check_function
 from codegen.spec.model import (
     Family,
     GeneratedFront,
@@ -49,6 +51,7 @@ class FamilyLoader:
         self.document = document
         self.spec_dir = spec_dir
         self.folder = folder
+        self.reference: ast.arguments | None = None  # the reference's parameters, if they are known
 
     def load(self, written: schema.FamilyFile, is_cuda: bool | None) -> Family:
         """The family; `is_cuda`: whether all its targets are CUDA's, or none; None: some are."""
@@ -69,8 +72,11 @@ class FamilyLoader:
         tensors, scalars = arguments.load(written, constants, scope)
         numbers = {**scope, **SHARED_FACTS, **{scalar.name: scalar.kind for scalar in scalars}}
         trace = self._trace(written, parameters, kinds, {**scope, **integers(scalars)})
-        if written.reference is not None:
-            check_file(document, self.folder, written.reference, "reference")
+        if written.reference is not None and check_file(
+            document, self.folder, written.reference, "reference"
+        ):
+            name, _, function = written.reference.partition(":")
+            self.reference = check_function(document, self.folder / name, function, "reference")
         file = spec_name(self.spec_dir, document.path)
         # of a single one, the place of `front` itself
         fronts = []
@@ -249,11 +255,13 @@ class FamilyLoader:
         folder, above = self.folder, PurePosixPath(file).parent
         if text.startswith("../") and folder.parent != self.spec_dir:  # of its group
             text, folder, above = text[3:], folder.parent, above.parent
-        check_file(self.document, folder, text, *place)
+        is_there = check_file(self.document, folder, text, *place)
         name, _, function = text.partition(":")
         module = name.removesuffix(".py").split("/")
         if not name.endswith(".py") or not all(n.isidentifier() for n in (*module, function)):
             self.document.report(f"got '{text}', expected file.py:function", *place)
+        elif is_there:
+            check_function(self.document, folder / name, function, *place)
         return ".".join((*above.parts, *module)), function
 
     def _operations(

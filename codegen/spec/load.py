@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -12,6 +13,7 @@ from codegen.spec import schema
 from codegen.spec.checks import load_condition_on_call
 from codegen.spec.expressions import COMPUTE_CAPABILITY, INT
 from codegen.spec.family import FamilyLoader
+from codegen.spec.functions import check_reference
 from codegen.spec.gradient import load_condition, load_gradient
 from codegen.spec.model import (
     ChoiceRow,
@@ -75,7 +77,14 @@ def load(spec_dirs: Sequence[Path], only: str | None = None) -> tuple[Family, ..
                 read(other)
         families[name] = loader.with_gradients(families, loaders, [f.name for _, f in found])
         problems.extend(loader.problems)
+    fronts: dict[str, str] = {}
     for name, family in families.items():
+        for i, (_, function) in enumerate(family.fronts):
+            other = fronts.setdefault(function, name)
+            if (other, i) != (name, [f for _, f in family.fronts].index(function)):
+                whose = "listed twice" if other == name else f"also the front of {other}"
+                place = loaders[name].family.locate("front", i)
+                problems.append(Problem(place, f"'{function}' is {whose}: rename one"))
         in_place = f"{name}_out"
         if in_place in families and any(t.role is Role.OUTPUT for t in family.tensors):
             message = (
@@ -86,6 +95,17 @@ def load(spec_dirs: Sequence[Path], only: str | None = None) -> tuple[Family, ..
     if problems:
         raise SpecError(problems)
     return tuple(families[name] for name in sorted(families) if only in (None, name))
+
+
+def _equated(tree: ast.expr) -> set[str]:
+    """The names that a condition holds equal to something: each call has one value of them."""
+    match tree:
+        case ast.BoolOp(op=ast.And(), values=values):
+            return set().union(*map(_equated, values))
+        case ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]):
+            return {side.id for side in (left, right) if isinstance(side, ast.Name)}
+        case _:
+            return set()
 
 
 def _family_folders(spec_dir: Path) -> list[Path]:
@@ -163,6 +183,8 @@ class _FolderLoader:
                         loaded.append(TargetLoader(document, family, *place).load(target))
             if len(loaded) == len(targets):
                 family = replace(family, generated_front=loader.front(written, family, loaded))
+                if loader.reference is not None:
+                    check_reference(self.family, loader.reference, family, loaded)
         if self.problems:
             return None
         order = sorted(loaded, key=lambda target: (target.capability, target.name))
@@ -172,6 +194,7 @@ class _FolderLoader:
         family = replace(family, targets=tuple(order))
         with suppress(TooManyProblemsError):
             family = replace(family, choices=self._choices(family))
+            self._check_front(family)
         return None if self.problems else family
 
     @property
@@ -223,6 +246,29 @@ class _FolderLoader:
                         "into one library: name it in family.yaml"
                     )
                     self.family.add(Problem(source.location, message))
+
+    def _check_front(self, family: Family) -> None:
+        """Reports parameters that calls depend on and that the generated front leaves open: it
+        would take any kernel, which then refuses the call."""
+        front = family.generated_front
+        if front is None:
+            return
+        place = next(i for i, (module, _) in enumerate(family.fronts) if not module)
+        decided = {name for name, _ in front.takes} | {flag.name for flag, _ in front.flags}
+        decided |= {tensor.dtype for tensor in family.tensors if tensor.role is Role.INPUT}
+        decided |= {name for row in family.choices for name, _ in row.take}
+        for target in family.targets:
+            known = {parameter.name for parameter in target.parameters}
+            for rule in (*family.requires, *target.requires):
+                fixed = rule.that.names if not front.takes else _equated(rule.that.tree)
+                for name in sorted(fixed & known - decided):
+                    decided.add(name)
+                    message = (
+                        f"the front does not decide '{name}', which `requires` names "
+                        f"({rule.that.text}): say what it is for a call, takes: {{{name}: …}}, or "
+                        f"let callers pass it, flags: {{{name}: null}}"
+                    )
+                    self.family.report(message, "front", place)
 
     def _with_tuning(self, family: Family, target: Target) -> Target:
         """The target with what lies beside its spec: rows that were tuned, shapes to tune for."""

@@ -134,6 +134,7 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Works
     space.write("family.yaml", FAMILY)
     space.write("sm80.yaml", SM80)
     space.write("cpu.yaml", CPU)
-    for name in ("sm80.cuh", "cpu.h", "reference.py"):
+    for name in ("sm80.cuh", "cpu.h"):
         space.write(name, "")
+    space.write("reference.py", "def demo(x, alpha): ...\n")
     return space

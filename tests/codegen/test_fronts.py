@@ -16,7 +16,7 @@ choices:
 def test_the_manifest_names_the_front_and_holds_the_rows(workspace) -> None:
     family = workspace.demo / "family.yaml"
     family.write_text(family.read_text() + "front: front.py:call\n")
-    (workspace.demo / "front.py").write_text("")
+    (workspace.demo / "front.py").write_text("def call(x): ...\n")
     (workspace.demo / "choices.yaml").write_text(CHOICES)
     assert workspace.run("regenerate").status == 0
     (entry,) = json.loads(workspace.tree()["manifest.json"])["families"]
@@ -57,7 +57,7 @@ def test_a_wrong_row_is_located(workspace, old, new, message) -> None:
 
 def test_a_family_may_have_several_fronts(workspace) -> None:
     family = workspace.demo / "family.yaml"
-    (workspace.demo / "front.py").write_text("")
+    (workspace.demo / "front.py").write_text("def call(x): ...\n\n\nexplain_call = call\n")
     family.write_text(family.read_text() + "front: [front.py:call, front.py:explain_call]\n")
     assert workspace.run("regenerate").status == 0
     (entry,) = json.loads(workspace.tree()["manifest.json"])["families"]
@@ -108,7 +108,7 @@ def test_a_wrong_front_is_located(workspace, front, message) -> None:
     ],
 )
 def test_a_wrong_gradient_is_located(workspace, text, message) -> None:
-    (workspace.demo / "gradient.py").write_text("")
+    (workspace.demo / "gradient.py").write_text("def f(y): ...\n")
     check_located(workspace, f"gradient: {{{text}}}", "14:", message)
 
 
@@ -171,6 +171,26 @@ def test_a_front_decides_parameters_of_targets(workspace) -> None:
 
 
 @pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ("not expanded(x, 2)", "expanded takes an input and one of its dimensions"),
+        ("not expanded(y, 0)", "expanded takes an input and one of its dimensions"),
+        ("stride(x, 0) == 1", "unknown function 'stride'"),
+        ("not expanded(x, 0) or N > 1", "a rule that asks how tensors lie decides whether a front"),
+    ],
+)
+def test_what_a_target_requires_of_how_tensors_lie(workspace, rule, message) -> None:
+    target = workspace.demo / "cpu.yaml"
+    plain = target.read_text()
+    target.write_text(plain + 'requires: [{that: "not expanded(x, 0)", because: of it}]\n')
+    assert workspace.run("regenerate").status == 0
+    table = workspace.tree()["demo/cpu_table.cpp"].decode()
+    assert "(!(scope.tensors[0].strides[0] == 0 && (scope.symbols[0]) > 1))" in table
+    target.write_text(plain + f'requires: [{{that: "{rule}", because: of it}}]\n')
+    assert message in workspace.run("list").output
+
+
+@pytest.mark.parametrize(
     ("front", "message"),
     [
         ("{name: a-b}", "got 'a-b', expected a function's name"),
@@ -191,6 +211,7 @@ def test_a_front_decides_parameters_of_targets(workspace) -> None:
             "{name: call, takes: {causal: 'aligned(y, 4)'}}",
             "aligned takes an input and a power of two",
         ),
+        ("{name: call, takes: {causal: 'expanded(x, 2)'}}", "expanded takes an input and one of"),
         ("{name: call, takes: {causal: dtype == f3}}", "unknown name 'f3'"),
         ("{name: call, takes: {causal: K > 1}}", "unknown name 'K'"),
         ("{name: call, takes: {causal: N}}", "must be true or false"),
@@ -202,3 +223,156 @@ def test_a_front_decides_parameters_of_targets(workspace) -> None:
 )
 def test_a_wrong_generated_front_is_located(workspace, front, message) -> None:
     check_located(workspace, f"front: {front}", "14:", message)
+
+
+HIDDEN = """\
+family: demo
+summary: A width that is compiled in.
+arguments:
+  x: {tensor: [M, N], dtype: f32}
+  y: {output: [M, N], dtype: f32}
+parameters:
+  hidden: {type: int, token: h}
+  exact: {type: bool}
+requires:
+  - {that: N == hidden, because: the width is compiled in}
+  - {that: M % 2 == 0 or not exact, because: rows come in pairs}
+"""
+COPY = """\
+target: cpu
+kernel: cpu.h
+sets: {default: [{product: {hidden: [1024, 4096], exact: [false, true]}}]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("front", "undecided"),
+    [
+        ("demo", "hidden"),
+        ("demo", "exact"),
+        ("{name: demo}", "hidden"),
+        ("{name: demo, flags: {exact: false}}", "hidden"),
+        ("{name: demo, takes: {exact: M % 2 == 0}}", "hidden"),
+        ("{name: demo, takes: {hidden: N}}", None),
+        ("{name: demo, takes: {hidden: N}, flags: {exact: false}}", None),
+        ("{name: demo, flags: {hidden: null, exact: false}}", None),
+    ],
+)
+def test_a_generated_front_decides_what_requires_names(workspace, front, undecided) -> None:
+    workspace.write("family.yaml", f"{HIDDEN}front: {front}\n")
+    (workspace.demo / "sm80.yaml").unlink()
+    workspace.write("cpu.yaml", COPY)
+    result = workspace.run("regenerate")
+    if undecided is None:
+        assert (result.status, result.stderr) == (0, "")
+    else:
+        assert result.status == 2
+        assert f"family.yaml:12:8: the front does not decide '{undecided}', which" in result.stderr
+        assert f"takes: {{{undecided}: …}}" in result.stderr
+
+
+def test_rows_may_decide_what_requires_names(workspace) -> None:
+    workspace.write("family.yaml", f"{HIDDEN}front: demo\n")
+    (workspace.demo / "sm80.yaml").unlink()
+    workspace.write("cpu.yaml", COPY)
+    workspace.write("choices.yaml", "choices: [{take: {hidden: 1024, exact: false}}]\n")
+    assert workspace.run("regenerate").status == 0
+
+
+@pytest.mark.parametrize("other", ["call", "front.py:call", "[front.py:other, call]"])
+def test_two_families_have_no_front_of_one_name(workspace, other) -> None:
+    family = (workspace.demo / "family.yaml").read_text()
+    workspace.write("family.yaml", f"{family}front: call\n")
+    second = workspace.demo.with_name("second")
+    second.mkdir()
+    for path in workspace.demo.iterdir():
+        text = path.read_text().replace("family: demo", "family: second")
+        (second / path.name).write_text(text.replace("front: call", f"front: {other}"))
+    (second / "front.py").write_text("def call(x): ...\n\n\nother = call\n")
+    result = workspace.run("regenerate")
+    assert result.status == 2
+    assert "second/family.yaml:14:" in result.stderr
+    assert "'call' is also the front of demo: rename one" in result.stderr
+
+
+def test_a_front_is_listed_once(workspace) -> None:
+    workspace.write("front.py", "def call(x): ...\n")
+    line = "front: [front.py:call, front.py:call]"
+    check_located(workspace, line, "14:", "'call' is listed twice: rename one")
+
+
+# Functions are read, never imported
+
+PLACES = {
+    "reference": "reference: {}",
+    "front": "front: {}",
+    "gradient": "gradient: {{function: {}, inputs: [x], outputs: [y]}}",
+    "operations": "operations: {}",
+}
+
+
+@pytest.mark.parametrize("key", PLACES)
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "there is no function 'f' in kernel_specs/demo/some.py"),
+        ("def g(x, alpha): ...\n", "there is no function 'f'"),
+        ("class A:\n    def f(x, alpha): ...\n", "there is no function 'f'"),
+        ("def ff(x, alpha): ...\n", "(did you mean 'ff'?)"),
+        ("g = f\n", "there is no function 'f'"),
+        ("def f(:\n", "some.py:1 is not Python: "),
+        ("def f(x, alpha): ...\n", None),
+        ("async def f(x, alpha): ...\n", None),
+        ("from there import f\n", None),
+        ("from there import *\n", None),
+        ("import there as f\n", None),
+        ("f = make()\n", None),
+        ("if a:\n    f = 1\n", None),
+        ("try:\n    import a\nexcept ImportError:\n    def f(x, alpha): ...\n", None),
+        ("def __getattr__(name): ...\n", None),
+        ("raise SystemExit('it runs')\n\n\ndef f(x, alpha): ...\n", None),
+    ],
+)
+def test_a_function_that_a_spec_names_is_there(workspace, key, text, message) -> None:
+    path = workspace.demo / "family.yaml"
+    family = path.read_text().replace("reference: reference.py:demo\n", "")
+    path.write_text(f"{family}{PLACES[key].format('some.py:f')}\n")
+    workspace.write("some.py", text)
+    result = workspace.run("regenerate")
+    assert result.status == (0 if message is None else 2), result.stderr
+    assert (message or "") in result.stderr
+    assert message is None or "family.yaml:13:" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ("x", None),
+        ("x, alpha", None),
+        ("x, **others", None),
+        ("*tensors, alpha", None),
+        ("x, dtype, causal, *, alpha=1.0", None),
+        ("x, tile, threads", None),  # of a target
+        ("x, speed=1", None),
+        ("", "demo has no parameter 'x', as the family's input is named"),
+        ("alpha, y", "demo has no parameter 'x'"),
+        ("x, /", "demo takes 'x' by its place alone"),
+        ("x, speed", "demo needs 'speed', which no call gives: give it a default"),
+        ("x, *, alpa", "demo needs 'alpa', which no call gives: give it a default (did you mean "),
+        ("x, mask", "demo needs 'mask', which a call may leave out: give it a default"),
+        ("x, mask=None", None),
+        ("x, parts", "demo needs 'parts', which no call gives"),
+    ],
+)
+def test_a_reference_takes_what_a_call_gives(workspace, parameters, message) -> None:
+    workspace.edit(
+        "family.yaml", "  y: ", "  mask: {tensor: [M], dtype: f32, optional: true}\n  y: "
+    )
+    workspace.edit(
+        "family.yaml", "parameters:", "  parts: {scalar: i32, default: sm_count}\nparameters:"
+    )
+    workspace.write("reference.py", f"def demo({parameters}): ...\n")
+    result = workspace.run("regenerate")
+    assert result.status == (0 if message is None else 2), result.stderr
+    assert (message or "") in result.stderr
+    assert message is None or "family.yaml:15:12: " in result.stderr

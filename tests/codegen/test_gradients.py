@@ -107,7 +107,7 @@ def test_kernels_do_not_have_what_the_gradient_alone_takes(pair) -> None:
 
 
 def test_of_several_each_has_its_condition_and_its_place(pair) -> None:
-    (pair.demo / "gradient.py").write_text("")
+    (pair.demo / "gradient.py").write_text("def backward(y): ...\n")
     one = "{family: demo_gradient, passes: {dy: gradient of y, length: N}, returns: {x: dx}"
     text = pair.demo.joinpath("family.yaml").read_text().partition("gradient:\n")[0]
     family = f"""{text}gradient:

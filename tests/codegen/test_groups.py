@@ -65,7 +65,7 @@ def test_yaml_below_a_family_is_none_of_its_specs(workspace) -> None:
 
 def test_a_function_may_be_the_groups(grouped) -> None:
     specs = grouped.root / "kernel_specs"
-    (specs / "some/gradients.py").write_text("")
+    (specs / "some/gradients.py").write_text("def of_y(y): ...\n")
     with (specs / "some/demo/family.yaml").open("a") as file:
         file.write("gradient: {function: ../gradients.py:of_y, inputs: [x], outputs: [y]}\n")
     (family,) = load([specs])

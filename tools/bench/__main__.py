@@ -20,7 +20,7 @@ from runtime import KernelInfo, manifest, packs
 from ..families import hook, named
 from ..listing import print_table
 from ..output_file import OutputFile, write
-from ..problem import Case, cases, of_case
+from ..problem import Case, cases, compiled_sizes, of_case
 from ..selection import for_device, nothing_runs
 from . import results
 from .measure import measure
@@ -98,7 +98,7 @@ def _beside_each_other(family: str, set_name: str | None) -> click.Command:
         rows: list[results.Row] = []
         try:
             for case in sizes or cases(family)[-1:]:
-                for group in _alike(family, kernels):
+                for group in _alike(family, _suiting(kernels, case)):
                     rows += _measured(group, case, device, seconds)
         except (ValueError, KeyError, runtime.BuildError) as error:
             raise click.UsageError(str(error.args[0])) from None
@@ -112,6 +112,17 @@ def _beside_each_other(family: str, set_name: str | None) -> click.Command:
             write(json_file, results.json_text(rows, device))
 
     return command
+
+
+def _suiting(kernels: Sequence[KernelInfo], case: Case) -> list[KernelInfo]:
+    """The kernels that are compiled for no other size. Raises ValueError if none of several is."""
+    compiled = [(info, compiled_sizes(info)) for info in kernels]
+    found = [info for info, sizes in compiled if {**sizes, **case.sizes} == {**case.sizes, **sizes}]
+    if kernels and not found:
+        sizes = ", ".join(f"{name}={size}" for name, size in case.sizes.items())
+        there = {f"{name}={size}": None for _, own in compiled for name, size in own.items()}
+        raise ValueError(f"--size {sizes}: the kernels are compiled for {', '.join(there)}")
+    return found
 
 
 def _alike(family: str, kernels: Sequence[KernelInfo]) -> list[list[KernelInfo]]:
