@@ -3,44 +3,60 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test build regenerate lint format fuzz bench wheel clean
+.NOTPARALLEL:
+.PHONY: help demo test build regenerate install lint format fuzz bench wheel lock clean
 
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+TOOLS  := $(VENV)/.tools
+START  := $(shell date +%s)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
-	@echo "make build       regenerate, then an editable install into $(VENV)"
+	@echo "make build       an editable install into $(VENV), with the developers' tools"
 	@echo "make fuzz        tests with random examples, for long: other ones each time, 100 times as many"
 	@echo "make lint        ruff, mypy, clang-format, the import rules, and codegen check"
 	@echo "make format      rewrite Python and C++ in the project's style"
 	@echo "make bench       the benchmarks that need no GPU"
 	@echo "make wheel       a wheel in dist/, with its manylinux tag, checked"
+	@echo "make lock        constraints.txt anew, as requirements-dev.txt and pyproject.toml ask (needs uv)"
 	@echo "make clean       remove build folders (not $(VENV))"
 
-# The environment: the package's requirements and the tools, then nvcc if the machine has none.
-$(READY): requirements-dev.txt constraints.txt pyproject.toml
+# The environment: what building and calling kernels takes, nvcc included if the machine has none;
+# and the developers' tools.
+$(READY): constraints.txt pyproject.toml tools/build/environment.py
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 10) or sys.exit("Kernelmint needs Python 3.10 or later, this is " + sys.version.split()[0] + "; name another with make PYTHON=...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python tools/build/environment.py
+	touch $@
+
+$(TOOLS): $(READY) requirements-dev.txt
+	$(BIN)/python tools/build/environment.py --tools
 	touch $@
 
 # Not through an editable install (-S), whose list of modules may be older than the checkout.
 regenerate: $(READY)
 	PYTHONPATH=$$(echo $(VENV)/lib/python3*/site-packages) $(BIN)/python -S -m codegen regenerate
 
-build: regenerate
+install: regenerate
 	$(BIN)/python tools/build/install.py
 
-demo: build
+build: $(TOOLS) install
+
+ifeq ($(MAKE_TERMOUT),) # in a file, too, the demo's tables are a screenful, the worst first
+demo: export TERM := dumb
+demo: export TTY_COMPATIBLE := 1
+demo: export COLUMNS := 100
+endif
+demo: install
 	$(BIN)/ptx-report --installed
 	$(BIN)/kernelmint demo
+	@echo "make demo took $$(($$(date +%s) - $(START))) s"
 
-lint: $(READY)
+lint: $(TOOLS)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -59,7 +75,7 @@ test: build lint
 fuzz: build
 	$(BIN)/python -m pytest -n 2 -m hypothesis --hypothesis-profile long $(PYTEST_ARGS)
 
-format: $(READY)
+format: $(TOOLS)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	git ls-files '*.h' '*.cuh' '*.cpp' '*.cu' ':!generated' | xargs $(BIN)/clang-format -i
@@ -69,8 +85,11 @@ bench: build
 	$(BIN)/python -m tools.bench_dispatch
 	$(BIN)/kernelmint bench flash_forward --target cpu
 
-wheel: regenerate
+wheel: $(TOOLS) regenerate
 	$(BIN)/python tools/build/wheel.py
+
+lock: $(TOOLS)
+	$(BIN)/python tools/build/lock.py
 
 clean:
 	rm -rf build dist

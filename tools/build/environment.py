@@ -1,17 +1,26 @@
 """Fills the virtual environment that runs this script with all that `make` needs.
 
-The package's own requirements and its build requirements are read from pyproject.toml and from the
-build backend, so there is no second list. PIP_CONSTRAINT pins versions. Standard library only.
+    python tools/build/environment.py [--tools]
+
+It installs what building and calling kernels takes; with --tools also requirements-dev.txt. The
+package's own requirements and its build requirements are read from pyproject.toml and from the
+build backend, so there is no second list; constraints.txt has their versions and hashes. Standard
+library only.
 """
 
 from __future__ import annotations
 
 import importlib
+import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
+CONSTRAINTS = ROOT / "constraints.txt"
+CUTLASS = ("nvidia-cutlass==4.2.*",)  # the headers of examples/cutlass_gemm
 _NEWS = ("Downloading", "Using cached", "Installing", "Successfully")  # the rest is for debugging
 
 
@@ -30,29 +39,62 @@ def pip_install(*arguments: str) -> None:
         sys.exit("kernelmint: installing the requirements failed (see pip's message above)")
 
 
-def main() -> None:
-    """Install what the project and its tools require, then nvcc if the machine has none."""
-    print("kernelmint: installing requirements; PyTorch may take a few minutes", flush=True)
-    pip_install("-r", "requirements-dev.txt")
-    # The headers of examples/cutlass_gemm; the package's Python would draw SciPy and cuda-python.
-    pip_install("--no-deps", "nvidia-cutlass")
+def install_pip() -> None:
+    """Install the pip that constraints.txt pins: older ones take no hashes from constraints."""
+    pinned = re.search(r"^pip==.*(\n +--hash.*)+", CONSTRAINTS.read_text(), re.MULTILINE)
+    assert pinned, CONSTRAINTS
+    with tempfile.TemporaryDirectory() as folder:
+        requirement = Path(folder, "pip.txt")
+        requirement.write_text(pinned[0])
+        pip_install("--require-hashes", "-r", str(requirement))
 
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """What a TOML file holds."""
+    tomllib = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    with path.open("rb") as file:
+        return dict(tomllib.load(file))
+
+
+def requirements() -> list[str]:
+    """What building and calling kernels takes, and reading reports; nvcc if there is none."""
     sys.path.insert(0, str(ROOT))
-    from packaging.requirements import Requirement
-
     from kernelmint import backend
 
-    tomllib = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
-
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    wanted = [
+    project = read_toml(ROOT / "pyproject.toml")
+    extras = project["project"]["optional-dependencies"]
+    return [
         *project["build-system"]["requires"],
         *project["project"]["dependencies"],
-        *project["project"]["optional-dependencies"]["torch"],
+        *extras["torch"],
+        *extras["demangle"],
         *backend.get_requires_for_build_editable(),
     ]
-    pip_install(*sorted({str(Requirement(text)) for text in wanted}))
+
+
+def tools() -> list[str]:
+    """What requirements-dev.txt lists."""
+    lines = (ROOT / "requirements-dev.txt").read_text(encoding="utf-8").splitlines()
+    return [line for line in (line.partition("#")[0].strip() for line in lines) if line]
+
+
+def main(arguments: list[str]) -> None:
+    """Install what the project, and with --tools what its developers, require."""
+    print("kernelmint: installing requirements; PyTorch may take a few minutes", flush=True)
+    # The pins agree; only CUTLASS's package lacks what it requires, which pip would say each time.
+    pinned = ("--no-warn-conflicts", "-c", str(CONSTRAINTS))
+    held = (*pinned, "--require-hashes")
+    install_pip()
+    pip_install(*held, "scikit-build-core")  # which the backend imports; it brings a TOML reader
+    needed = requirements()
+    torch = [requirement for requirement in needed if re.match(r"torch\b", requirement)]
+    pip_install(*held, *(r for r in needed if r not in torch))
+    # Whose files are not held to hashes: see constraints.txt. All that it requires is.
+    pip_install(*pinned, "--no-require-hashes", *torch)
+    if "--tools" in arguments:
+        pip_install(*held, *tools())
+        pip_install(*held, "--no-deps", *CUTLASS)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
