@@ -1,7 +1,8 @@
 """Joins the build's ptxas logs with the manifest into one CSV. The standard library alone.
 
     python codegen/ptxas/collect.py LOGDIR --manifest generated/manifest.json --csv OUT \\
-        [--units DIR] [--nvcc-version 13.0.88] [--flags="-O3 --use_fast_math"] [--include DIR]...
+        [--units DIR] [--nvcc-version 13.0.88] [--flags="-O3 --use_fast_math"] [--include DIR]... \\
+        [--without-times]
 
 Exit status: 0; 1 if there are logs and they hold no kernel of the manifest; 2 for bad input. A
 folder without any log is a build without CUDA: its CSV has no rows.
@@ -35,6 +36,7 @@ def write_csv(
     flags: str = "",
     include: Sequence[Path] = (),
     units: Path | None = None,
+    without_times: bool = False,
 ) -> tuple[list[Row], list[str]]:
     """Writes the CSV of the logs in `folder`; the other arguments are the command's. Its rows, and
     what a user should know.
@@ -55,6 +57,8 @@ def write_csv(
             "they compiled with -Xptxas -v?"
         )
         raise NoKernelsError("\nptx-report: ".join(remarks))
+    if without_times:
+        rows = [row._replace(compile_time_ms=None) for row in rows]
     write_text(csv, csv_text(rows))
     return rows, remarks
 
@@ -134,6 +138,9 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument(
         "--units", type=Path, help="the folder of files that build/units.py wrote, if it did"
+    )
+    parser.add_argument(
+        "--without-times", action="store_true", help="leave out what the compiler took"
     )
     options = parser.parse_args(arguments)
     try:

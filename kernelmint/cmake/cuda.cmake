@@ -28,6 +28,15 @@ if(_origin STREQUAL "from PyPI")
   set(ENV{NVCC_APPEND_FLAGS} "$ENV{NVCC_APPEND_FLAGS} -L${_toolkit}/lib")
 endif()
 
+# With SOURCE_DATE_EPOCH the libraries depend on neither the folder nor the moment. Line information
+# does: it has the paths of sources, and when they were written. So do files that are compiled
+# together, which is measured.
+set(KERNELMINT_REPRODUCIBLE OFF)
+if(DEFINED ENV{SOURCE_DATE_EPOCH})
+  set(KERNELMINT_REPRODUCIBLE ON)
+  list(REMOVE_ITEM KERNELMINT_FLAGS_cuda -lineinfo)
+endif()
+
 set(KERNELMINT_WITHOUT_GPU all CACHE STRING
     "CUDA architectures if no GPU is present and none is asked for: all that the targets name, or the newest")
 if(NOT KERNELMINT_WITHOUT_GPU MATCHES "^(all|newest)$")
@@ -125,7 +134,9 @@ function(kernelmint_add_cuda_target library family target shards sources ptxas b
   endif()
   if(shards OR sources)
     set(objects ${library}_${target})
-    kernelmint_group_shards(${family} ${target} "${architectures}" "${ptxas}" shards)
+    if(NOT KERNELMINT_REPRODUCIBLE)
+      kernelmint_group_shards(${family} ${target} "${architectures}" "${ptxas}" shards)
+    endif()
     kernelmint_add_cuda_objects(${library} ${objects} "${shards};${sources}" ${target}
                                 "${architectures}" "${ptxas}")
     kernelmint_compile_as(${objects} KERNELMINT_BUILD ${family}_${target} CUDA)
@@ -156,7 +167,11 @@ function(kernelmint_add_cuda_objects library objects sources target architecture
     list(APPEND roots --root "${root}")
   endforeach()
   set(launcher ${KERNELMINT_PYTHON} "${KERNELMINT_CODEGEN}/build/compile_logged.py"
-    --log-dir "${ptxas}" ${roots} --target ${target} -- ${CMAKE_CUDA_COMPILER_LAUNCHER})
+    --log-dir "${ptxas}" ${roots} --target ${target} --)
+  if(KERNELMINT_REPRODUCIBLE)
+    list(APPEND launcher ${KERNELMINT_PYTHON} "${KERNELMINT_CODEGEN}/build/reproducible.py" ${roots} --)
+  endif()
+  list(APPEND launcher ${CMAKE_CUDA_COMPILER_LAUNCHER})
   set_target_properties(${objects} PROPERTIES
     CUDA_ARCHITECTURES "${architectures}" JOB_POOL_COMPILE kernels
     CUDA_COMPILER_LAUNCHER "${launcher}")

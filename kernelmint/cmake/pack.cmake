@@ -111,6 +111,10 @@ function(kernelmint_build_pack name destination no_sources also_made_of)
   kernelmint_named(INCLUDE places)
   kernelmint_find_places("${places}" foreign)
   list(TRANSFORM foreign PREPEND "--include=")
+  set(times)
+  if(KERNELMINT_REPRODUCIBLE)
+    set(times --without-times)
+  endif()
   add_custom_command(
     OUTPUT "${folder}/ptxas.csv"
     COMMAND "${CMAKE_COMMAND}" -E make_directory "${folder}/ptxas"
@@ -119,6 +123,7 @@ function(kernelmint_build_pack name destination no_sources also_made_of)
             --csv "${folder}/ptxas.csv"
             --nvcc-version "${CMAKE_CUDA_COMPILER_VERSION}"
             "--flags=${CMAKE_CUDA_FLAGS} ${config} debug=$<BOOL:${KERNELMINT_DEBUG}>" ${foreign}
+            ${times}
     DEPENDS ${libraries}
     VERBATIM)
   add_custom_target(${name}_report ALL DEPENDS "${folder}/ptxas.csv")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import calendar
 import os
 import re
 import shutil
 import subprocess
 import sys
+import time
 import zipfile
 from pathlib import Path
 
@@ -78,6 +80,16 @@ def test_it_serves_the_pytorch_of_another_python(made, tmp_path) -> None:
         archive.extractall(tmp_path)
     shutil.copy(Path(__file__).parent / "other_pytorch.py", tmp_path)
     run(OTHER, tmp_path / "other_pytorch.py", cwd=tmp_path)
+
+
+def test_its_files_are_of_the_time_of_the_last_commit(made) -> None:
+    """Not of the build's: a wheel of one tree is the same wheel."""
+    epoch = os.environ.get("SOURCE_DATE_EPOCH") or run("git", "log", "-1", "--format=%ct")
+    of_commit = time.gmtime(int(epoch))
+    with zipfile.ZipFile(made[0]) as archive:
+        for info in archive.infolist():
+            seconds = calendar.timegm((*info.date_time, 0, 0, 0)) - calendar.timegm(of_commit)
+            assert -2 < seconds <= 0, info
 
 
 def test_it_was_checked_and_its_sizes_are_shown(made) -> None:

