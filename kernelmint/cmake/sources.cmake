@@ -5,16 +5,36 @@
 set(KERNELMINT_SHIPPED_SPECS *.py *.yaml *.yml *.csv LICENSE*)
 set(KERNELMINT_SHIPPED_SOURCES *.h *.hh *.hpp *.hxx *.cuh *.inl *.inc *.ipp *.tcc *.c *.cc *.cpp *.cxx *.cu)
 
+# Installs the files of a folder of specs that match one of these patterns. Files and folders may be links,
+# which install(DIRECTORY) would install as links.
+function(kernelmint_install_files specs destination patterns)
+  list(TRANSFORM patterns REPLACE "(.+)" "[==[${specs}/\\1]==]")
+  list(JOIN patterns " " patterns)
+  cmake_path(GET specs FILENAME base)
+  install(CODE "
+    set(specs [==[${specs}]==])
+    file(GLOB_RECURSE files FOLLOW_SYMLINKS RELATIVE \"\${specs}\" ${patterns})
+    list(FILTER files EXCLUDE REGEX [==[(^|/)(test_[^/]*\\.py$|__pycache__/|\\.)]==])
+    foreach(file IN LISTS files)
+      cmake_path(GET file PARENT_PATH folder)
+      cmake_path(GET file FILENAME name)
+      file(REAL_PATH \"\${specs}/\${file}\" real)
+      file(INSTALL DESTINATION \"\${CMAKE_INSTALL_PREFIX}/${destination}/${base}/\${folder}\"
+           TYPE FILE FILES \"\${real}\" RENAME \"\${name}\")
+    endforeach()")
+endfunction()
+
 # Installs the folders of specs, and what `build:` names, so that it lies to them as in the project.
 function(kernelmint_install_specs name destination no_sources)
   set(shipped ${KERNELMINT_SHIPPED_SPECS})
   if(NOT no_sources)
     list(APPEND shipped ${KERNELMINT_SHIPPED_SOURCES})
   endif()
+  foreach(specs IN LISTS KERNELMINT_SPEC_DIRS)
+    kernelmint_install_files("${specs}" "${destination}" "${shipped}")
+  endforeach()
   list(TRANSFORM shipped PREPEND "PATTERN;")
   set(never PATTERN "test_*.py" EXCLUDE PATTERN "__pycache__" EXCLUDE PATTERN ".*" EXCLUDE)
-  install(DIRECTORY ${KERNELMINT_SPEC_DIRS} DESTINATION "${destination}"
-          FILES_MATCHING ${shipped} ${never})
   if(no_sources)
     return()
   endif()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from codegen import pipeline, staleness
+from codegen import home, pipeline, scaffold, staleness
 from codegen.build.compile_logged import log_path
 from codegen.manifest import Selection
 from codegen.tree import writer
@@ -60,3 +62,50 @@ def test_a_log_is_named_by_the_link(tmp_path) -> None:
     command = ["nvcc", "-c", str(tmp_path / "specs/demo/a.cu")]
     log = log_path(tmp_path, [tmp_path / "nowhere", tmp_path / "specs"], "sm80", command)
     assert log == tmp_path / "demo/a.cu.sm80.ptxas.log"
+
+
+CMAKE = """
+cmake_minimum_required(VERSION 3.26)
+project(links LANGUAGES NONE)
+include("{sources}")
+set(KERNELMINT_SPEC_DIRS "{specs}")
+function(kernelmint_named what places)
+endfunction()
+kernelmint_install_specs(links pack OFF)
+"""
+
+
+@pytest.mark.parametrize("linked", ["files", "relative files", "family", "specs"])
+def test_a_wheel_has_the_files_that_links_lead_to(tmp_path, linked) -> None:
+    """So the pack's kernels can be built on demand where they were not."""
+    store, specs = tmp_path / "store/a1b2c3", tmp_path / "project/kernel_specs"
+    scaffold.create("demo", store)
+    (store / "notes.txt").touch()
+    specs.parent.mkdir()
+    if linked == "specs":
+        specs.symlink_to(store)
+    elif linked == "family":
+        specs.mkdir()
+        (specs / "demo").symlink_to(store / "demo")
+    else:
+        (specs / "demo").mkdir(parents=True)
+        for path in (store / "demo").iterdir():
+            place = path if linked == "files" else os.path.relpath(path, specs / "demo")
+            (specs / "demo" / path.name).symlink_to(place)
+    text = CMAKE.format(sources=home.CMAKE / "sources.cmake", specs=specs)
+    (specs.parent / "CMakeLists.txt").write_text(text)
+    for command in (["-B", "build"], ["--install", "build", "--prefix", str(tmp_path / "wheel")]):
+        done = subprocess.run(
+            [Path(sys.executable).with_name("cmake"), *command],
+            cwd=specs.parent,
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+    installed = {p.name: p for p in (tmp_path / "wheel/pack/kernel_specs/demo").iterdir()}
+    written = {p.name: p for p in (store / "demo").iterdir() if p.name != "test_demo.py"}
+    assert installed.keys() == written.keys()
+    for name, path in installed.items():
+        assert not path.is_symlink()
+        assert path.read_text() == written[name].read_text()
