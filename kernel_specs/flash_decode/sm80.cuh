@@ -14,6 +14,7 @@
 #include <cstdint>
 
 #include "attention/pages.cuh"
+#include "attention/softcap.cuh"
 #include "cuda_launch.cuh"
 #include "dtypes.h"
 #include "flash_decode/sm80_scheduler.cuh"
@@ -335,11 +336,9 @@ class Decode {
     for (int i = 0; i < 8; ++i)  // rounded, so that the greatest one's exponent is 0
       scores[i / 4][i % 4] = __fmul_rn(scores[i / 4][i % 4], problem_.scale);
     if (problem_.softcap > 0) [[unlikely]] {
+      const attention::Softcap capped(problem_.softcap);
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {  // tanh(x) = 1 - 2 / (1 + e^2x)
-        float& score = scores[i / 4][i % 4];
-        score = problem_.softcap * (1 - 2 * ptx::reciprocal(1 + ptx::exp2(score)));
-      }
+      for (int i = 0; i < 8; ++i) scores[i / 4][i % 4] = capped(scores[i / 4][i % 4]);
     }
     if (args_.alibi_slopes.data != nullptr) [[unlikely]] {
 #pragma unroll
@@ -774,8 +773,8 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
       .many_shares = whole_heads(thread_blocks),
       .window_left = reach(args.window_left),
       .window_right = reach(args.window_right),
-      .scale = args.softmax_scale * (args.softcap > 0 ? 2 * kLog2E / args.softcap : kLog2E),
-      .softcap = args.softcap * kLog2E};
+      .scale = args.softmax_scale * kLog2E,
+      .softcap = attention::usable_cap(args.softcap * kLog2E)};
   if (args.N == 0) problem.args.pages = 0;  // a table cannot name any
   if (args.batch_invariant) problem.few_shares = problem.many_shares;
   bool is_alike = false;

@@ -84,7 +84,7 @@ struct Problem {
   int unit;                       // steps that stay together, if there are many; else 1
   int few_shares, many_shares;    // how many there may be; of whole heads if that costs little
   int window_left, window_right;  // kFarthest: without an end
-  float scale, softcap;           // of scores as exponents of 2; capped, of twice tanh's argument
+  float scale, softcap;           // of scores as exponents of 2
   // What thread blocks leave of heads that they share: [parts][least of rows and
   // kBlockRows][d_head], not divided by the sum, and for each of these rows its maximum and its
   // sum.

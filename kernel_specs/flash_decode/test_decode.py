@@ -83,6 +83,17 @@ def test_lengths_around_every_boundary(key: str, page_size: int | None) -> None:
         Cache(key, LENGTHS, seq_q=seq_q, page_size=page_size).check()
 
 
+@pytest.mark.parametrize("softcap", CAPS)
+@pytest.mark.parametrize("key", KERNELS)
+def test_a_cap_costs_no_precision(key: str, softcap: float) -> None:
+    """However far it is above the scores, or below; an infinite one is none. NaN stays NaN."""
+    cache = Cache(key, [130, 70], seq_q=3)
+    cache.check(softcap=softcap)
+    cache.q[1, 2] = float("nan")
+    o, _ = cache.call(softcap=softcap)
+    assert torch.equal(o.isnan().any(-1).any(-1).nonzero(), torch.tensor([[1, 2]]).to(o.device))
+
+
 @pytest.mark.parametrize("key", ON_GPU)
 def test_more_heads_than_there_are_clusters(key: str) -> None:
     """A few small caches are clusters', on devices that have them; these are not."""

@@ -53,7 +53,7 @@ class Prefill {
         sequences_(args.cu_seqlens_q.data != nullptr ? args.Cq - 1 : args.Nq),
         group_(args.H / args.Hk),
         is_whole_(args.D == D && args.Dv == D && args.block_table.data == nullptr),
-        changes_scores_(args.softcap > 0 || args.alibi_slopes.data != nullptr),
+        changes_scores_(usable_cap(args.softcap) > 0 || args.alibi_slopes.data != nullptr),
         scale_log2_(args.softmax_scale * kLog2E) {}
 
   // What comes before the tasks of each sequence, and the number of all: sequences() + 1 of them.

@@ -80,7 +80,7 @@ def prefill(
         if window_right >= 0:
             hidden |= columns > own + window_right
         scores = scale * (q[entry, rows].double().transpose(0, 1) @ keys.transpose(1, 2))
-        if softcap:
+        if 0 < softcap < math.inf:
             scores = softcap * torch.tanh(scores / softcap)
         if alibi_slopes is not None:
             scores = scores - alibi_slopes[b, :, None, None].double() * (own - columns).abs()

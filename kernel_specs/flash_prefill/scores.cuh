@@ -1,6 +1,7 @@
 // What happens to scores beside a factor: softcap, ALiBi, sinks.
 #pragma once
 
+#include "attention/softcap.cuh"
 #include "attention/softmax.cuh"
 #include "attributes.h"
 #include "ptx/math.cuh"
@@ -26,11 +27,9 @@ template <class Scores, class Args, class F>
 __device__ __forceinline__ void change_scores(Scores& scores, const Args& args, int sequence,
                                               int head, const F& ahead) {
   scores.for_each([&](float& score) { score *= args.softmax_scale; });
-  if (args.softcap > 0) {  // tanh(x) = 1 - 2 / (1 + e^2x)
-    const float factor = 2 * kLog2E / args.softcap;
-    scores.for_each([&](float& score) {
-      score = args.softcap * (1 - 2 * ptx::reciprocal(1 + ptx::exp2(score * factor)));
-    });
+  if (args.softcap > 0) {
+    const Softcap capped(args.softcap);
+    scores.for_each([&](float& score) { score = capped(score); });
   }
   if (args.alibi_slopes.data != nullptr) {
     const float slope = *args.alibi_slopes.template at<const float>(sequence, head);

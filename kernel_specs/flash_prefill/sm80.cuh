@@ -379,6 +379,7 @@ template <class Config, class Isa>
 LaunchResult launch(const void* pointer, const LaunchContext& context) {
   auto args = *static_cast<const typename Config::Args*>(pointer);
   if (args.Nk == 0) args.pages = 0;  // a table cannot name any
+  args.softcap = attention::usable_cap(args.softcap);
   if (args.Nq == 0 || args.Tq == 0 || args.H == 0) return {};
   const DeviceScope device(context.device);
   if (device.error != nullptr) return {device.error};

@@ -376,10 +376,11 @@ template <class Config, class Isa>
 LaunchResult launch(const void* pointer, const LaunchContext& context) {
   using namespace flash_prefill::sm90a;
   using Element = typename Config::dtype;
-  const auto& args = *static_cast<const typename Config::Args*>(pointer);
+  auto args = *static_cast<const typename Config::Args*>(pointer);
   if (args.Nq == 0 || args.Tq == 0 || args.H == 0) return {};
   const DeviceScope device(context.device);
   if (device.error != nullptr) return {device.error};
+  args.softcap = usable_cap(args.softcap);
   Problem<typename Config::Args> problem{.args = args};
   if (args.Nk == 0) problem.args.pages = 0;  // a table cannot name any
   const bool has_pages = args.block_table.data != nullptr;

@@ -126,6 +126,17 @@ def test_features_in_pairs(key: str) -> None:
     check_in_pairs(lambda **shape: Sequences(key, *lengths, **shape), FEATURES | OWN)
 
 
+@pytest.mark.parametrize("softcap", CAPS)
+@pytest.mark.parametrize("key", KERNELS)
+def test_a_cap_costs_no_precision(key: str, softcap: float) -> None:
+    """However far it is above the scores, or below; an infinite one is none. NaN stays NaN."""
+    sequences = Sequences(key, [130, 70])
+    sequences.check(softcap=softcap, window_right=0)
+    sequences.q[:, 5] = float("nan")
+    o, _ = sequences.call(softcap=softcap)
+    assert torch.equal(o.isnan().any(-1).any(-1).nonzero(), torch.tensor([[0, 5]]).to(o.device))
+
+
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])
 @pytest.mark.parametrize("key", KERNELS)
 def test_what_a_hidden_key_holds_reaches_nothing(key: str, poison: float) -> None:

@@ -2,6 +2,7 @@
 // files.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <unordered_map>
 
@@ -17,6 +18,7 @@ inline constexpr int kPoison = 0x42;
 inline float flushed(float x) { return std::fabs(x) < 0x1p-126f ? std::copysign(0.f, x) : x; }
 inline float exp2(float x) { return flushed(std::exp2(x)); }
 inline float reciprocal(float x) { return flushed(1 / x); }
+inline float clamp(float x, float most) { return std::clamp(x, -most, most); }
 
 template <class T>
 float to_float(std::uint32_t bits) {

@@ -21,6 +21,14 @@ __device__ __forceinline__ float reciprocal(float x) {
   return y;
 }
 
+// x, or the nearest of -most and most if it lies beyond; NaN stays NaN: PTX ISA, "min", "max".
+__device__ __forceinline__ float clamp(float x, float most) {
+  float y;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(x), "f"(most));
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(y), "f"(-most));
+  return y;
+}
+
 // Two floats rounded to T, `low` in the lower half.
 template <class T>
 __device__ __forceinline__ std::uint32_t pack(float low, float high);
