@@ -21,12 +21,13 @@ from codegen.spec.expressions import (
     INT,
     Expression,
     Kind,
+    layout_name,
     parse,
     reason,
     scalar_kind,
 )
 from codegen.spec.where import parameter_kind
-from runtime import devices, finding, listing, manifest, ondemand, packs
+from runtime import devices, finding, listing, manifest, ondemand, packs, tensors
 from runtime.errors import InvalidArgument, KernelNotFound, text, unexpected, unlisted
 from runtime.handle import Kernel, in_graphs, traced_as_constant
 from runtime.kernel_info import KernelInfo, infos_for
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from runtime.operators import Asked
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
+Unmet = tuple[tuple[str, str], ...]  # targets, and which requirement of theirs is not met
 _chosen: dict[tuple[object, ...], Kernel] = {}
 _taken: dict[tuple[object, ...], Kernel] = {}
 _in_graphs: dict[str, Kernel] = {}
@@ -85,7 +87,8 @@ def take(
         family: a family's name.
         device: where the tensors are.
         wanted: parameters by name; a dtype may be PyTorch's.
-        sizes: what rows name beside parameters: symbols and scalars, by name.
+        sizes: what rows name beside parameters: symbols and scalars, by name; and what `lying`
+            answers.
         target: only this target's.
         tuned: whether rows that were tuned count.
 
@@ -93,13 +96,15 @@ def take(
         KernelNotFound: no kernel suits; the message says for each candidate why.
     """
     if _is_dynamo_compiling():
-        return in_graph(_for_any_sizes(family, device, _constants(family, wanted), target, tuned))
+        constants, unmet = _constants(family, wanted), _unmet(family, sizes)
+        return in_graph(_for_any_sizes(family, device, constants, target, tuned, unmet))
     key = (family, device, target, tuned, *wanted, *wanted.values(), *sizes, *sizes.values())
     try:
         found = _taken.get(key)
     except TypeError:  # a symbol has no hash
         listing.check_name("target", target, listing.targets())
-        return in_graph(_for_any_sizes(family, device, _constants(family, wanted), target, tuned))
+        constants, unmet = _constants(family, wanted), _unmet(family, sizes)
+        return in_graph(_for_any_sizes(family, device, constants, target, tuned, unmet))
     except Exception:  # of a value that refuses it, which the kernel refuses in turn
         return choose(family, device, _plain(wanted), sizes, target, tuned)
     if found is None:
@@ -114,7 +119,7 @@ def forget() -> None:
     """Packs have changed: what was chosen before may be another kernel now."""
     for kept in (_chosen, _taken, _in_graphs):
         kept.clear()
-    for found in (_tuned_for, _conditions, _scalars):
+    for found in (_tuned_for, _conditions, _scalars, _of_memory):
         found.cache_clear()
 
 
@@ -176,6 +181,7 @@ def _for_any_sizes(
     wanted: tuple[tuple[str, Any], ...],
     target: str | None,
     tuned: bool,
+    unmet: Unmet,
 ) -> str:
     """The kernel that is taken whatever the sizes are, by its name in graphs; or one that leaves it
     to the operator, whose key is then what is wanted, as JSON."""
@@ -187,7 +193,7 @@ def _for_any_sizes(
     refused = None
     for covering, held in rows:
         try:
-            kernel = _first(family, device, plain, target, covering, held)
+            kernel = _first(family, device, plain, target, covering, held, unmet)
             found[kernel.info.key] = kernel
         except KernelNotFound as error:
             refused = error
@@ -221,7 +227,7 @@ def of_call(key: str, call: Callable[[], Asked]) -> Kernel:
     if not key.startswith("{"):
         return finding.find(key)
     said = call()
-    device, sizes = said.device, said.sizes
+    device = said.device
     try:
         asked = json.loads(key)
         family, wanted, target = asked["family"], dict(asked["wanted"]), asked["target"]
@@ -232,10 +238,12 @@ def of_call(key: str, call: Callable[[], Asked]) -> Kernel:
     if not known:
         raise no_key(key)
     if device.type != "meta":
+        sizes = {**said.sizes, **lying(family, said.inputs)}
         return take(family, device, wanted, sizes, target, tuned)
     if key not in _in_graphs:  # of a graph that another process recorded: any kernel tells shapes
         device = torch.device("cuda" if devices.has_cuda() else "cpu")
-        return in_graph(_for_any_sizes(family, device, tuple(wanted.items()), target, tuned))
+        items = tuple(wanted.items())
+        return in_graph(_for_any_sizes(family, device, items, target, tuned, ()))
     return _in_graphs[key]
 
 
@@ -261,7 +269,7 @@ def choose(
         device: where the tensors are.
         wanted: parameters by name, as specs write their values.
         sizes: what rows name beside parameters: symbols, scalars, and whether optional tensors are
-            there, by name.
+            there, by name; and what `lying` answers.
         target: only this target's.
         tuned: whether rows that were tuned count.
 
@@ -272,7 +280,8 @@ def choose(
         listing.check_name("target", target, listing.targets())
     known = _known(family, device, wanted, sizes)
     covering = _covering(family, _tuned(family, device, wanted), known) if tuned else ()
-    return _first(family, device, wanted, target, covering, _held(family, known))
+    held = _held(family, known)
+    return _first(family, device, wanted, target, covering, held, _unmet(family, sizes))
 
 
 def _first(
@@ -282,20 +291,24 @@ def _first(
     target: str | None,
     covering: tuple[int, ...],
     held: tuple[int, ...],
+    unmet: Unmet,
 ) -> Kernel:
     """The first kernel that fits, by the tuned rows that cover the call and those of choices.yaml
-    that hold."""
-    key = (family, device, target, tuple(wanted.items()), covering, held)
+    that hold. If only targets with `unmet` requirements have one, it is theirs, and says itself
+    what it requires."""
+    key = (family, device, target, tuple(wanted.items()), covering, held, unmet)
     found = _chosen.get(key)
     if found is not None:
         return found
     rows = _tuned(family, device, wanted)
     refused: dict[tuple[str, str], list[str]] = {}
     for candidate, take, _ in _candidates(family, device, [rows[i] for i in covering], held):
-        why = _why_not(candidate, device, target, wanted, take)
+        why = dict(unmet).get(candidate.target) or _why_not(candidate, device, target, wanted, take)
         if why is None:
             return _chosen.setdefault(key, finding.kernel(candidate.key))
         refused.setdefault((candidate.target, why), []).append(candidate.key)
+    if unmet:
+        return _first(family, device, wanted, target, covering, held, ())
     from runtime.ondemand import kernels as on_demand  # compilers, which nothing else needs
 
     named = {name: value for name, value in wanted.items() if value is not None}
@@ -340,9 +353,10 @@ def explain(
         for i, (when, _) in enumerate(_rows(family))
     ]
     refused: dict[str, list[str]] = {}
+    unmet = dict(_unmet(family, sizes))
     taken = None
     for candidate, take, grounds in _candidates(family, device, [rows[i] for i in covering], held):
-        why = _why_not(candidate, device, target, wanted, take)
+        why = unmet.get(candidate.target) or _why_not(candidate, device, target, wanted, take)
         if why is None:
             taken = Considered(candidate.key, f"taken: {grounds}")
             break
@@ -411,6 +425,63 @@ def _holds(family: str, row: TunedRow, known: Mapping[str, Any]) -> bool:
         if name not in known and name not in _of_optional(family):
             raise _untold(name)
     return bool(_value(when, known, "a tuned row"))
+
+
+@dataclass(frozen=True)
+class _OfMemory:
+    """What the targets of a family require of how tensors lie in memory: (target, condition, why a
+    call is refused), and what the conditions name, as codegen.spec.expressions.layout reads it:
+    (name, place of the input, dimension)."""
+
+    rules: tuple[tuple[str, Expression, str], ...]
+    names: tuple[tuple[str, int, int], ...]
+
+
+@functools.cache
+def _of_memory(family: str) -> _OfMemory:
+    found = manifest.family(family)
+    known = {
+        layout_name("expanded", tensor.name, dim): (place, dim)
+        for place, tensor in enumerate(found.inputs)
+        for dim in range(len(tensor.dims))
+    }
+    scope = dict.fromkeys(known, BOOL)
+    rules = tuple(
+        (target.name, parse(rule.that, scope, "bool"), f"requires {rule.that}: {rule.because}")
+        for target in found.targets
+        for rule in target.requires
+        if "expanded(" in rule.that  # such a rule names nothing else
+    )
+    names = dict.fromkeys(name for _, rule, _ in rules for name in sorted(rule.names))
+    return _OfMemory(rules, tuple((name, *known[name]) for name in names))
+
+
+@traced_as_constant
+def asked_of_memory(family: str) -> tuple[tuple[str, int, int], ...]:
+    """What the targets of a family ask of how tensors lie in memory: (name in expressions, place of
+    the input, dimension)."""
+    return _of_memory(family).names
+
+
+def lying(family: str, inputs: Sequence[Any]) -> dict[str, bool]:
+    """The answers to that, of a call's inputs."""
+    answers = {}
+    for name, place, dim in asked_of_memory(family):
+        answers[name] = tensors.is_expanded(inputs[place], dim)
+    return answers
+
+
+def _unmet(family: str, sizes: Mapping[str, Any]) -> Unmet:
+    """The targets whose requirements of how tensors lie are not met, and which these are."""
+    true = tuple([name for name, _, _ in asked_of_memory(family) if sizes.get(name)])
+    return _unmet_by(family, true) if true else ()
+
+
+@traced_as_constant
+def _unmet_by(family: str, true: tuple[str, ...]) -> Unmet:
+    found = _of_memory(family)
+    values = {name: name in true for name, _, _ in found.names}
+    return tuple((target, why) for target, rule, why in found.rules if not rule.evaluate(values))
 
 
 def _product(found: SizeRange, known: Mapping[str, Any]) -> int:

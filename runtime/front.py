@@ -255,6 +255,7 @@ class Front:
                 sizes[name] = number
         for name, wish in zip(_optional_outputs(self._family), requested, strict=False):
             sizes[name] = wish is True
+        sizes.update(choice.lying(self._family, inputs))
         wanted.update(self._decided(self._known(device, wanted, sizes, inputs, is_aligned)))
         for (name, default), value in zip(self._flags, flags, strict=True):
             if name != "target" and (value is not None or default is not None):
@@ -301,6 +302,8 @@ class Front:
                 known[name] = 0
             elif what == "stride":
                 known[name] = tensor.stride(number)
+            elif what == "expanded":
+                known[name] = tensors.is_expanded(tensor, number)
             else:
                 known[name] = _is_aligned(tensor, number) if is_aligned is None else is_aligned
         return {name: known.get(name, 0) for name in self._named}
@@ -312,17 +315,19 @@ class Front:
         family = manifest.family(self._family)
         deciding = {*choice.deciding(self._family), *self._named}
         known: set[str] = set()  # from inputs that are always there
+        required = [name for name, _, _ in choice.asked_of_memory(self._family)]
+        asked = dict.fromkeys((*self._named, *required))
+        layouts = [found for found in map(layout, asked) if found]
         inputs = []
         for name, dims, is_optional, on_host, dtype in _inputs(self._family):
             counting = [i for i, dim in enumerate(dims) if dim in deciding - known]
             (place,) = (i for i, tensor in enumerate(family.tensors) if tensor.name == name)
             has_dtype = bool(dtype) and dtype not in known
-            asked = [(what, number) for _, what, of, number in self._layouts if of == name]
-            strides = [number for what, number in asked if what == "stride"]
-            aligned = [number for what, number in asked if what == "aligned"]
-            inputs.append(
-                (place, len(dims), is_optional, on_host, has_dtype, counting, strides, aligned)
-            )
+            lies = [
+                [number for what, of, number in layouts if (what, of) == (function, name)]
+                for function in ("stride", "aligned", "expanded")
+            ]
+            inputs.append((place, len(dims), is_optional, on_host, has_dtype, counting, *lies))
             if not is_optional:
                 known |= {*dims, dtype}
         scalars = [i for i, name in enumerate(_scalars(self._family)) if name in deciding]

@@ -99,6 +99,16 @@ def is_known(tensor: torch.Tensor) -> bool:
         return False
 
 
+def is_expanded(tensor: Any, dim: int) -> bool:
+    """Whether the elements along a dimension are one in memory, and more than one; False for what
+    is not a dense tensor with that dimension, which kernels refuse."""
+    if not isinstance(tensor, torch.Tensor) or tensor.is_nested or tensor.layout != torch.strided:
+        return False
+    if dim >= tensor.dim() or tensor.stride(dim) != 0:
+        return False
+    return bool(_numbers(tensor.shape)[dim] > 1)
+
+
 def is_batched(tensor: torch.Tensor) -> bool:
     """Whether torch.func.vmap takes another tensor in its place for each of its calls."""
     return bool(torch._C._functorch.is_batchedtensor(tensor))

@@ -8,7 +8,7 @@ from codegen.dtypes import DTYPES
 from codegen.emit import scalars
 from codegen.emit.cpp import Names, Value, literal, translate
 from codegen.space.product import derivation
-from codegen.spec.expressions import BOOL, DEVICE_FACTS, FLOAT, INT, Expression, Kind
+from codegen.spec.expressions import BOOL, DEVICE_FACTS, FLOAT, INT, Expression, Kind, layout
 from codegen.spec.model import (
     Family,
     Parameter,
@@ -32,6 +32,7 @@ class TableNames(Names):
         self.parameters = {p.name: (i, p) for i, p in enumerate(parameters)}
         self.scalars = {scalar.name: (i, scalar) for i, scalar in enumerate(family.scalars)}
         self.tensors = {tensor.name: i for i, tensor in enumerate(family.tensors)}
+        self.dims = {tensor.name: tensor.dims for tensor in family.tensors}
         self.derivation = derivation(target or family)
 
     def locals(self, expression: Expression) -> list[str]:
@@ -43,6 +44,11 @@ class TableNames(Names):
 
     def value(self, name: str) -> Value:
         """The number `name`."""
+        if found := layout(name):
+            _, tensor, i = found  # expanded: nothing else is asked of tensors in tables
+            stride = f"scope.tensors[{self.tensors[tensor]}].strides[{i}]"
+            extent = translate(self.dims[tensor][i].expression, self)
+            return Value(f"({stride} == 0 && ({extent}) > 1)", BOOL)
         if name in self.symbols:
             return Value(f"scope.symbols[{self.symbols[name]}]", INT)
         if name in self.tensors:

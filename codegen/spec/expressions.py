@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ast
 import math
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -75,9 +76,12 @@ def scalar_kind(scalar: _Scalar) -> Kind:
 
 # What a front's rule may ask of how an input lies in memory: `stride(x, 1)`, in elements, and
 # `aligned(x, 16)`: whether its address and its strides, but those of 1, are multiples of 16 bytes.
+# And a target's requirements, too: `expanded(x, 1)`, whether that dimension is of more than one
+# element, which are one in memory.
 _LAYOUTS = {
     "stride": "stride takes an input and one of its dimensions, as in stride(x, 0)",
     "aligned": "aligned takes an input and a power of two of bytes, as in aligned(x, 16)",
+    "expanded": "expanded takes an input and one of its dimensions, as in expanded(x, 0)",
 }
 
 
@@ -258,6 +262,46 @@ def names_of(tree: ast.expr) -> list[str]:
     return list(dict.fromkeys(n.id for n in nodes))
 
 
+# What other languages and people write, and how it is written here.
+_HABITS = [
+    (re.compile(habit), meant)
+    for habit, meant in (
+        (r"&&|\bAND\b", "and"),
+        (r"\|\||\bOR\b", "or"),
+        (r"!(?!=)|\bNOT\b", "not"),
+        (r"<>|!==", "!="),
+        (r"=>", ">="),
+        (r"=<", "<="),
+        (r"===|(?<![<>!=])=(?![=<>])", "=="),
+        (r"\bmod\b", "%"),
+        (r"\bdiv\b", "//"),
+        (r"\?", "x if c else y"),
+        (r"\b(\d+) ?[kK]i?(?:B|bytes)?\b", r"\1 * 1024"),
+        (r"\b(\d+) ?[mM]i?(?:B|bytes)?\b", r"\1 * 1024 ** 2"),
+        (r"\b(\d+) ?[gG]i?(?:B|bytes)?\b", r"\1 * 1024 ** 3"),
+        (r"\b(\d+) ?(?:[bB]|bytes?)\b", r"\1"),
+    )
+]
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
+_OPERATORS_MEANT: dict[type[ast.AST], str] = {
+    ast.BitAnd: "and", ast.BitOr: "or", ast.Invert: "not", ast.BitXor: "**", ast.Is: "==",
+    ast.IsNot: "!=", ast.LShift: "* 2 **", ast.RShift: "// 2 **",
+}  # fmt: skip
+_FUNCTIONS_MEANT = {
+    "abs": "max(x, -x)", "cdiv": "ceil_div(x, y)", "ceil": "ceil_div(x, y)", "floor": "x // y",
+    "int": "x // y", "pow": "x ** y", "sqrt": "x ** 0.5",
+}  # fmt: skip
+
+
+def _meant(text: str) -> tuple[int, str]:
+    """Where an expression is written as elsewhere, and a hint how it is written here, or ""."""
+    plain = _QUOTED.sub(lambda quoted: " " * len(quoted[0]), text)
+    for habit, meant in _HABITS:
+        if found := habit.search(plain):
+            return found.start(), f"; for '{found[0]}' write {found.expand(meant)}"
+    return 0, ""
+
+
 def syntax(text: str) -> ast.expr:
     """The syntax tree of an expression, not yet checked."""
     if len(text) > _MAX_LENGTH:
@@ -269,8 +313,11 @@ def syntax(text: str) -> ast.expr:
             warnings.simplefilter("ignore")
             tree = ast.parse(flat.strip(), mode="eval").body
     except SyntaxError as error:
-        offset = indent + max((error.offset or 1) - 1, 0)
-        hint = "; quote a text that holds commas" if "never closed" in str(error.msg) else ""
+        offset, hint = _meant(flat)
+        if not hint:
+            offset = indent + max((error.offset or 1) - 1, 0)
+            if "never closed" in str(error.msg) or "unmatched" in str(error.msg):
+                hint = "; quote a text that holds commas"
         raise ExpressionError([(offset, f"not an expression: {error.msg}{hint}")]) from None
     except (ValueError, MemoryError, RecursionError):
         raise ExpressionError([(0, "not an expression")]) from None
@@ -297,7 +344,10 @@ def parse(text: str, scope: Mapping[str, Kind], expects: str | Kind = "number") 
     checker = _Checker(scope, chooses_texts=bool(wanted))
     kind = checker.visit(tree)
     if not checker.problems and (needed := _needed(kind, expects)):
-        checker.problems.append((0, f"'{text.strip()}' must be {needed}"))
+        hint = ""
+        if isinstance(tree, ast.Tuple):
+            hint = ": a comma ends it; join conditions by `and`, and write 1000 without one"
+        checker.problems.append((0, f"'{text.strip()}' must be {needed}{hint}"))
     if not checker.problems:
         _check_constants(tree, checker)
     if not checker.problems and _repetition(tree) > _MAX_REPETITION:
@@ -438,7 +488,11 @@ class _Checker:
             case ast.Call():
                 return self._call(node)
             case _:
-                self.add(node, f"'{ast.unparse(node)}' is not part of the expression language")
+                operators = [getattr(node, "op", None), *getattr(node, "ops", ())]
+                meant = [m for op in operators if (m := _OPERATORS_MEANT.get(type(op)))]
+                hint = f": write `{meant[0]}`" if meant else ""
+                text = ast.unparse(node)
+                self.add(node, f"'{text}' is not part of the expression language{hint}")
                 return None
 
     def _either(self, node: ast.IfExp, kinds: list[Kind | None]) -> Kind | None:
@@ -480,7 +534,13 @@ class _Checker:
         elif node.id in DEVICE_FACTS:
             self.add(node, f"'{node.id}' is a fact about the device, which is not known here")
         else:
-            hint = did_you_mean(node.id, [n for n in self.scope if layout(n) is None])
+            names = [n for n in self.scope if layout(n) is None]
+            values = [v for kind in self.scope.values() for v in kind.values or ()]
+            hint = next(filter(None, (
+                did_you_mean(node.id, names, list_few=False),
+                did_you_mean(node.id, values, list_few=False),
+                did_you_mean(node.id, names),
+            )), "")  # fmt: skip
             self.add(node, f"unknown name '{node.id}'{hint}")
         return None
 
@@ -561,10 +621,14 @@ class _Checker:
     def _call(self, node: ast.Call) -> Kind | None:
         if not isinstance(node.func, ast.Name) or node.func.id not in FUNCTIONS:
             name = ast.unparse(node.func)
-            if name in _LAYOUTS and any(map(layout, self.scope)):
+            if name in _LAYOUTS and name in {
+                known[0] for known in map(layout, self.scope) if known
+            }:
                 self.add(node, _LAYOUTS[name])
             else:
-                self.add(node, f"unknown function '{name}'{did_you_mean(name, FUNCTIONS)}")
+                meant = _FUNCTIONS_MEANT.get(name)
+                hint = f": write {meant}" if meant else did_you_mean(name, FUNCTIONS)
+                self.add(node, f"unknown function '{name}'{hint}")
             return None
         name = node.func.id
         if node.keywords or any(isinstance(arg, ast.Starred) for arg in node.args):

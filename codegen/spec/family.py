@@ -345,11 +345,12 @@ class FamilyLoader:
 def _layouts(tensor: Tensor) -> dict[str, Kind]:
     """What a front's rule may ask of how an input lies in memory."""
     given = (tensor.name,) if tensor.optional else ()
-    strides = {
-        layout_name("stride", tensor.name, i): replace(INT, given=given)
+    by_dim = {
+        layout_name(function, tensor.name, i): replace(kind, given=given)
+        for function, kind in (("stride", INT), ("expanded", BOOL))
         for i in range(len(tensor.dims))
     }
     powers = [2**i for i in range(1, MAX_ALIGNMENT.bit_length())]
-    return strides | {
+    return by_dim | {
         layout_name("aligned", tensor.name, power): replace(BOOL, given=given) for power in powers
     }

@@ -24,12 +24,14 @@ from codegen.spec.checks import (
     spec_name,
 )
 from codegen.spec.expressions import (
+    BOOL,
     DEVICE_FACTS,
     INT,
     Expression,
     ExpressionError,
     Kind,
     known_where,
+    layout_name,
     parse,
 )
 from codegen.spec.model import (
@@ -40,6 +42,7 @@ from codegen.spec.model import (
     Needs,
     Parameter,
     ParameterType,
+    Role,
     Rule,
     Target,
     Wgmma,
@@ -103,7 +106,7 @@ class TargetLoader:
             launch=launch,
             needs=needs,
             wgmma=wgmma,
-            requires=load_rules(document, written.requires, {**sizes, **scalars}, "requires"),
+            requires=self._requires(written, {**sizes, **scalars}),
             alignment=alignment,
             files=written.files,
             sets=SetLoader(document, family.parameters, own, constants).load(written.sets),
@@ -114,6 +117,23 @@ class TargetLoader:
             file=spec_name(self.spec_dir, document.path),
             display=document.name,
         )
+
+    def _requires(self, written: schema.TargetFile, scope: Mapping[str, Kind]) -> tuple[Rule, ...]:
+        expanded = {
+            layout_name("expanded", tensor.name, i): BOOL
+            for tensor in self.family.tensors
+            if tensor.role is Role.INPUT
+            for i in range(len(tensor.dims))
+        }
+        rules = load_rules(self.document, written.requires, {**scope, **expanded}, "requires")
+        for i, rule in enumerate(rules):
+            if not rule.that.names.isdisjoint(expanded) and rule.that.names - expanded.keys():
+                self.document.report(
+                    "a rule that asks how tensors lie decides whether a front takes this target: "
+                    "it names nothing else",
+                    *("requires", i, "that"),
+                )
+        return rules
 
     def _check_name(self, written: schema.TargetFile) -> None:
         if written.target != "cpu" and not of_target(written.target):

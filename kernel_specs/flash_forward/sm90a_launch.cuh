@@ -103,18 +103,18 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
           static_cast<int>(ceil_div(args.Sq, std::int64_t{Config::n_warpgroups} * rows.queries)),
       .heads = static_cast<int>(args.H / rows.heads),
       .heads_of_a_group = static_cast<int>(args.H / args.Hk / rows.heads)};
-  const Layout q(args.q, args.D, args.Sq, args.H, args.B);
-  const Layout o(args.o, args.D, args.Sq, args.H, args.B);
+  const Layout q("q", args.q, args.D, args.Sq, args.H, args.B);
+  const Layout o("o", args.o, args.D, args.Sq, args.H, args.B);
   // A map has no empty extent. Without keys any memory will do: it is not read.
-  const auto keys = [&](const ConstTensorView<4>& tensor) {
-    return args.Sk > 0 ? Layout(tensor, args.D, args.Sk, args.Hk, args.B)
-                       : Layout(args.q, args.D, 1, 1, 1);
+  const auto keys = [&](const char* name, const ConstTensorView<4>& tensor) {
+    return args.Sk > 0 ? Layout(name, tensor, args.D, args.Sk, args.Hk, args.B)
+                       : Layout(name, args.q, args.D, 1, 1, 1);
   };
   const int gpu = context.device;
   for (const LaunchResult& result :
        {encode_queries<Element>(problem.q, q, rows, gpu),
-        encode_keys<Element>(problem.k, keys(args.k), Config::B_c, gpu),
-        encode_keys<Element>(problem.v, keys(args.v), Config::B_c, gpu),
+        encode_keys<Element>(problem.k, keys("k", args.k), Config::B_c, gpu),
+        encode_keys<Element>(problem.v, keys("v", args.v), Config::B_c, gpu),
         encode_queries<Element>(problem.o, o, rows, gpu)})
     if (result.error != nullptr) return result;
   if (Config::dynamic) {

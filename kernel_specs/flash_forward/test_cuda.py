@@ -679,3 +679,34 @@ def test_expanded_queries(key: str) -> None:
     k, v = (torch.randn(2, 150, 2, p["d_head"], device="cuda").to(dtype) for _ in "kv")
     case = make_case(q, k, v, p["causal"])
     assert_right(case, *call(key, q, k, v))
+
+
+@pytest.mark.parametrize("expanded", ["q", "k", "v"])
+@pytest.mark.parametrize("key", first_of_each("d_head", "causal"))
+def test_sequences_of_one_row(key: str, expanded: str) -> None:
+    """Expanded along the sequence; a tensor map has no such stride."""
+    p = KERNELS[key].parameters
+    tensors = []
+    for name in "qkv":
+        rows = 1 if name == expanded else 150
+        made = torch.randn(2, rows, 4, p["d_head"], device="cuda").to(DTYPES[p["dtype"]])
+        tensors.append(made.expand(-1, 150, -1, -1))
+    if ".sm90a." not in key:
+        assert_right(make_case(*tensors, p["causal"]), *call(key, *tensors))
+        return
+    with pytest.raises(runtime.InvalidArgument, match=rf"requires not expanded\({expanded}, 1\)"):
+        call(key, *tensors)
+    tensors = [t[:, :1].expand(-1, 1, -1, -1) for t in tensors]  # of one row it is none
+    assert_right(make_case(*tensors, p["causal"]), *call(key, *tensors))
+
+
+@pytest.mark.parametrize("key", first_of_each("d_head", "causal"))
+def test_rows_that_share_memory(key: str) -> None:
+    """Each row begins 16 bytes behind the one before it."""
+    p = KERNELS[key].parameters
+    size, strides = (2, 150, 2, p["d_head"]), (4096, 8, 2048, 1)
+    tensors = [
+        torch.randn(8192, device="cuda").to(DTYPES[p["dtype"]]).as_strided(size, strides)
+        for _ in "qkv"
+    ]
+    assert_right(make_case(*tensors, p["causal"]), *call(key, *tensors))

@@ -387,15 +387,16 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
   problem.box_rows = has_pages ? std::gcd(static_cast<int>(args.Tk), Config::B_c) : Config::B_c;
   // A map has no empty extent. Without keys any memory will do: what is read is not used.
   const bool has_keys = args.Nk > 0 && args.Tk > 0;
-  const auto keys = [&](const ConstTensorView<4>& tensor, std::int64_t columns) {
-    return has_keys ? Layout(tensor, columns, args.Tk, args.Hk, args.Nk)
-                    : Layout(args.q, args.D, 1, 1, 1);
+  const auto keys = [&](const char* name, const ConstTensorView<4>& tensor, std::int64_t columns) {
+    return has_keys ? Layout(name, tensor, columns, args.Tk, args.Hk, args.Nk)
+                    : Layout(name, args.q, args.D, 1, 1, 1);
   };
-  const Layout q(args.q, args.D, args.Tq, args.H, args.Nq);
-  for (const LaunchResult& result :
-       {encode_keys<Element>(problem.q, q, kSlabRows, context.device),
-        encode_keys<Element>(problem.k, keys(args.k, args.D), problem.box_rows, context.device),
-        encode_keys<Element>(problem.v, keys(args.v, args.Dv), problem.box_rows, context.device)})
+  const Layout q("q", args.q, args.D, args.Tq, args.H, args.Nq);
+  for (const LaunchResult& result : {encode_keys<Element>(problem.q, q, kSlabRows, context.device),
+                                     encode_keys<Element>(problem.k, keys("k", args.k, args.D),
+                                                          problem.box_rows, context.device),
+                                     encode_keys<Element>(problem.v, keys("v", args.v, args.Dv),
+                                                          problem.box_rows, context.device)})
     if (result.error != nullptr) return result;
   const cudaError_t status = find_counter(context, problem.counter);
   if (status != cudaSuccess) return {cudaGetErrorString(status)};

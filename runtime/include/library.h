@@ -10,7 +10,7 @@
 namespace kernelmint {
 
 // The layout of everything in this header, registry.h and launch.h.
-inline constexpr std::uint32_t kAbi = 3;
+inline constexpr std::uint32_t kAbi = 4;
 
 // What a library may ask of the runtime.
 struct Host {

@@ -37,6 +37,11 @@ union ScalarValue {
   std::int64_t integer;  // booleans too: 0 or 1
 };
 
+struct BoundTensor {
+  void* data;  // null, with strides of 0: an optional tensor that is not there
+  const std::int64_t* strides;
+};
+
 // What an expression may name: the bound symbols (in the order of FamilyEntry::symbols), the
 // kernel's parameters (of KernelEntry::parameters), the scalars once their defaults are computed,
 // and, of an entry that `asks_device`, facts about the call's device.
@@ -47,6 +52,7 @@ struct Scope {
   const DeviceFacts* device;
   // Of each optional tensor (others: unset), whether it was passed, or is an output asked for.
   const bool* present = nullptr;
+  const BoundTensor* tensors = nullptr;  // in the spec's order; inputs alone are known
 };
 
 // The value of an expression, or why it has none: a text that is valid until the thread's next one.
@@ -123,11 +129,6 @@ using BindTrace = void (*)(void* args, void* records, const std::int64_t* stride
 struct TraceEntry {
   std::int16_t parameter;  // index of the bool parameter that says whether a kernel is traced
   TensorArgument records;  // the grid's extents, and last how many floats a record has
-};
-
-struct BoundTensor {
-  void* data;  // null, with strides of 0: an optional tensor that is not there
-  const std::int64_t* strides;
 };
 
 // Writes the family's Args, in place, from bound tensors (spec order), symbols and scalars. A

@@ -39,7 +39,7 @@ struct TensorMapKey {
 // The map of a tensor of 16-bit elements whose innermost dimension has `inner` elements, stride 1,
 // for boxes of 64 of these, on `device`, the current one. In shared memory such a row of a box
 // takes 128 bytes, swizzled. What a box has outside the tensor is read as zeros and is not written.
-// Strides are multiples of 16 bytes, extents at least 1. Each thread keeps the maps it made last:
+// Strides are multiples of 16 bytes below 2^40, extents at least 1. Each thread keeps the maps it made last:
 // memory is used again, and the driver takes longer than a comparison.
 template <class Element, int kOuter>
 LaunchResult encode_tensor_map(CUtensorMap& map, const void* data, std::int64_t inner,
@@ -84,8 +84,7 @@ LaunchResult encode_tensor_map(CUtensorMap& map, const void* data, std::int64_t 
   if (encode(&map, kType, kOuter + 1, address, extents, strides, box, steps,
              CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
-    return {
-        "a tensor's strides are beyond what tensor maps take: multiples of 16 bytes below 2^40"};
+    return {"cuTensorMapEncodeTiled failed"};
   made = {true, key, map};
   return {};
 }

@@ -71,7 +71,7 @@ std::string Kernel::here(const char* expression, const Call& call, bool scalars_
 }
 
 Scope Kernel::scope(const Call& call) const {
-  return {call.symbols, entry_.parameters, call.scalars, &call.facts, call.present};
+  return {call.symbols, entry_.parameters, call.scalars, &call.facts, call.present, call.bound};
 }
 
 std::int64_t Kernel::evaluate(IntExpression expression, const char* expression_text,

@@ -54,9 +54,10 @@ void Selector::watch() {
                 .has_dtype = nb::cast<bool>(item[4]),
                 .dims = numbers(item[5]),
                 .strides = numbers(item[6]),
-                .alignments = numbers(item[7])};
-    size +=
-        1 + static_cast<int>(input.dims.size() + input.strides.size() + input.alignments.size());
+                .alignments = numbers(item[7]),
+                .expanded = numbers(item[8])};
+    size += 1 + static_cast<int>(input.dims.size() + input.strides.size() +
+                                 input.alignments.size() + input.expanded.size());
     inputs_.push_back(std::move(input));
   }
   scalars_ = numbers(found[1]);
@@ -107,6 +108,7 @@ bool Selector::read(Kernel::Call& call, Key& key, nb::handle inputs) const {
     for (const int dim : input.dims) key.add(tensor.shape[dim]);
     for (const int dim : input.strides) key.add(tensor.strides[dim]);
     for (const int bytes : input.alignments) key.add(is_aligned(tensor, bytes));
+    for (const int dim : input.expanded) key.add(tensor.strides[dim] == 0 && tensor.shape[dim] > 1);
   }
   call.are_inputs_read = true;
   return has_device;

@@ -22,7 +22,8 @@ class Selector {
   //   list of inputs, the indices of scalars, those of optional outputs, and the other layout. An
   //   input is (index among the family's tensors, rank, is optional, is on the host, whether its
   //   dtype counts, the dimensions whose extents count, those whose strides do, the bytes of which
-  //   counts whether its address and its strides, but those of 1, are multiples). The other layout
+  //   counts whether its address and its strides, but those of 1, are multiples, the dimensions of
+  //   which counts whether their elements are one in memory, and more than one). The other layout
   //   names tensors: {index: (order, rank)}, where dimension i of what is passed is the kernel's
   //   dimension order[i], of as many as `rank`;
   // - find(inputs, scalars, requested, flags, permuted): the kernel for what was not seen before;
@@ -43,7 +44,7 @@ class Selector {
   struct Input {
     int tensor, rank;
     bool is_optional, is_on_host, has_dtype;
-    std::vector<int> dims, strides, alignments;
+    std::vector<int> dims, strides, alignments, expanded;
   };
   struct Key {
     static constexpr int kMost = 96;

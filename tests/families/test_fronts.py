@@ -59,6 +59,8 @@ USUAL = {
         (lambda: told(x(past=4)), {}),
         (lambda: told(x(L=6)), {"vectorised": 0}),  # its rows are 24 bytes apart
         (lambda: told(x(L=6)[:, :1], w=torch.zeros(1, 2)), {}),  # batches are 96
+        (lambda: told(x(B=1).expand(2, 4, 8)), {"mode": DROPPED}),
+        (lambda: told(x(B=1).expand(1, 4, 8)), {}),
         (lambda: told(x(), index=torch.zeros(8, dtype=torch.int32)), {"vectorised": 0}),
     ],
 )
@@ -98,6 +100,16 @@ def test_a_rule_without_a_value_is_refused():
         front((x(), torch.zeros(4, 2), None), (None, None), (False,), None)
 
 
+def test_what_a_target_requires_of_how_tensors_lie_is_checked_at_each_call():
+    w = torch.zeros(1, 2)
+    message = r"requires not expanded\(w, 0\), because each row has weights of its own; pass w.cont"
+    for _ in range(2):
+        with pytest.raises(runtime.InvalidArgument, match=message):
+            told(x(), w=w.expand(4, 2))
+        told(x(D=1), w=w.expand(1, 2))
+        told(x(), w=w.expand(4, 2).contiguous())
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_compiled_graphs_choose_by_how_tensors_lie_when_they_run(dynamic):
     torch.compiler.reset()
@@ -111,6 +123,7 @@ def test_compiled_graphs_choose_by_how_tensors_lie_when_they_run(dynamic):
     given = {"w": torch.zeros(4, 3), "activation": "silu", "p": 0.5}
     differs = {"width": 4, "silu": 1, "mode": DROPPED}
     assert told(x(), call=compiled, **given) == {**USUAL, **differs}
+    assert told(x(B=1).expand(2, 4, 8), call=compiled) == {**USUAL, "mode": DROPPED}
     turned = x(D=8, L=4).transpose(1, 2)
     assert told(turned, call=compiled) == {**USUAL, "channel_last": 1}
 

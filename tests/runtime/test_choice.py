@@ -318,6 +318,34 @@ def test_a_graph_with_symbolic_sizes_takes_the_kernel_of_each_length(tuned, reco
         assert torch.equal(traced(q, k, v), runtime.kernel(key)(q, k, v))
 
 
+def test_a_target_whose_requirement_of_memory_is_not_met_is_passed_over(monkeypatch):
+    """Kernels of sm90a take no tensor that is expanded along the sequence; those of sm80 do."""
+    for name in ("why_unavailable", "why_too_large", "why_unsuitable"):
+        monkeypatch.setattr(devices, name, lambda *_: None)
+    monkeypatch.setattr(devices, "name", str)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    packs.changed()
+    q, k, v = (torch.randn(2, 9, 4, 64) for _ in "qkv")
+    gpu, wanted = torch.device("cuda", 0), {"dtype": "bf16", "causal": False}
+    for inputs, target in (
+        ((q, k, v), "sm90a"),
+        ((q, k[:, :1].expand(-1, 9, -1, -1), v), "sm80"),
+        ((q[:, :1].expand(-1, 9, -1, -1), k, v), "sm80"),
+        ((q[:, :1].expand(-1, 1, -1, -1), k, v), "sm90a"),
+        ((q, k[:, :, :1].expand(-1, -1, 4, -1), v), "sm90a"),
+    ):
+        sizes = {"B": 2, "Sq": 9, "Sk": 9, "H": 4, **choice.lying("flash_forward", inputs)}
+        taken = choice.take("flash_forward", gpu, {**wanted, "d_head": 64}, sizes)
+        assert taken.info.target == target
+        explained = choice.explain("flash_forward", gpu, {**wanted, "d_head": 64}, sizes)
+        assert explained.key == taken.info.key
+        # Only sm90a has kernels of this head dimension: it says itself what it requires.
+        taken = choice.take("flash_forward", gpu, {**wanted, "d_head": 96}, sizes)
+        assert taken.info.target == "sm90a"
+        expanded = target == "sm80"
+        assert ("requires not expanded" in str(explained)) == expanded
+
+
 def test_fronts_are_found_through_the_packs():
     all_fronts = packs.fronts()  # of what other tests loaded, too
     found = {f.function: f.module for pack, f in all_fronts if pack.name == "kernelmint"}

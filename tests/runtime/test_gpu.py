@@ -202,3 +202,52 @@ def test_more_than_2_31_elements(kernel):
     o = kernel(q, k, v)
     for rows in (slice(0, 100), slice(2**20 - 100, 2**20)):
         check(o[8:, rows], q[8:, rows], k[8:], v[8:])
+
+
+CALLS = {
+    "attention": lambda q, k, v: runtime.attention(q, k, v),
+    "causal": lambda q, k, v: runtime.attention(q, k, v, causal=True),
+    "bhsd": lambda *qkv: runtime.attention(*(t.transpose(1, 2) for t in qkv), layout="bhsd"),
+    "sdpa": lambda *qkv: runtime.sdpa(*(t.transpose(1, 2) for t in qkv)),
+    "func": lambda q, k, v: runtime.flash_attn_func(q, k, v, window_size=(50, 0)),
+    "varlen": lambda *qkv: runtime.flash_attn_varlen_func(
+        *(t[0] for t in qkv), *2 * (torch.tensor([0, 90, 200], dtype=torch.int32).cuda(),)
+    ),
+    "cache": lambda q, k, v: runtime.flash_attn_with_kvcache(q, k, v, cache_seqlens=150),
+    "decode": lambda q, k, v: runtime.decode(q[:, :2], k, v),
+    "compiled": lambda q, k, v: torch.compile(runtime.attention, fullgraph=True)(q, k, v),
+}
+
+
+@pytest.mark.parametrize("expanded", ["q", "k", "v", "qkv"])
+@pytest.mark.parametrize("call", CALLS)
+def test_what_is_expanded_along_the_sequence_counts_as_its_copy(call, expanded):
+    tensors = [
+        t[:, :1].expand(-1, 200, -1, -1) if name in expanded else t
+        for name, t in zip("qkv", qkv()[:3], strict=True)
+    ]
+    copies = [t.contiguous() for t in tensors]
+    for _ in range(2):
+        for given in (tensors, copies):
+            found, wanted = CALLS[call](*given), CALLS[call](*copies)
+            torch.testing.assert_close(found, wanted, rtol=0, atol=2e-2)
+
+
+def test_what_no_other_target_serves_is_refused_and_left_to_pytorch():
+    """Only Hopper's kernels have this head dimension, and they take no such tensor."""
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("kernels of sm90a need compute capability 9.0")
+    from kernelmint.integrations import torch as slot
+
+    q, k, v = torch.randn(3, 2, 4, 200, 96, device="cuda").bfloat16().unbind()
+    expanded = k[:, :, :1].expand(-1, -1, 200, -1)
+    with pytest.raises(InvalidArgument, match=r"requires not expanded\(k, 1\)"):
+        runtime.attention(q, expanded, v, layout="bhsd")
+    sdpa = torch.nn.functional.scaled_dot_product_attention
+    wanted = sdpa(q, expanded, v)
+    with slot.active():
+        torch.testing.assert_close(sdpa(q, expanded, v), wanted, rtol=0, atol=2e-2)
+        sdpa(q, k, v)
+        found = slot.calls()
+    assert found.ours == 1
+    assert sum(found.pytorch.values()) == 1

@@ -21,14 +21,16 @@ struct MappedTensor {
 // Extents and strides of a tensor [B, S, H, D]. An extent whose stride is 0 counts as 1.
 struct Layout {
   template <class Memory>
-  Layout(const TensorView<4, Memory>& tensor, std::int64_t D, std::int64_t S, std::int64_t H,
-         std::int64_t B)
-      : data(tensor.data),
+  Layout(const char* argument, const TensorView<4, Memory>& tensor, std::int64_t D, std::int64_t S,
+         std::int64_t H, std::int64_t B)
+      : name(argument),
+        data(tensor.data),
         columns(D),
         rows{S, tensor.stride[1]},
         heads{tensor.stride[2] != 0 ? H : 1, tensor.stride[2]},
         batch{tensor.stride[0] != 0 ? B : 1, tensor.stride[0]} {}
 
+  const char* name;  // of the argument
   const void* data;
   std::int64_t columns;
   TensorMapDimension rows, heads, batch;
@@ -37,10 +39,16 @@ struct Layout {
 template <class Element, int kOuter>
 LaunchResult encode(MappedTensor& mapped, const Layout& layout,
                     const TensorMapDimension (&outer)[kOuter], int device) {
-  if (layout.rows.stride == 0 && layout.rows.extent > 1)
-    return {
-        "a tensor map has no stride of 0 along the sequence: copy the expanded tensor, "
-        "tensor.contiguous()"};
+  constexpr std::int64_t kEnd = std::int64_t{1} << 40;
+  for (const auto& [extent, stride, _] : outer) {
+    const std::int64_t bytes = stride * static_cast<std::int64_t>(sizeof(Element));
+    if (extent > 1 && (bytes <= 0 || bytes >= kEnd || bytes % 16 != 0))
+      return {.error = "bytes of a stride, of which a tensor map takes multiples of 16",
+              .argument = layout.name,
+              .value = bytes,
+              .least = 16,
+              .most = kEnd - 16};
+  }
   mapped.head_step = layout.heads.stride != 0;
   mapped.batch_step = layout.batch.stride != 0;
   return encode_tensor_map<Element>(mapped.map, layout.data, layout.columns, outer, device);
