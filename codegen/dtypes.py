@@ -42,6 +42,26 @@ TABLE = (
     Dtype("u64", "uint64", 1, 64),
 )
 DTYPES = tuple(dtype.name for dtype in TABLE)
+# What they are called elsewhere.
+_OTHER_NAMES = {
+    **{dtype.torch: dtype.name for dtype in TABLE},
+    **dict.fromkeys(("f16", "half"), "fp16"),
+    **dict.fromkeys(("fp32", "float", "single"), "f32"),
+    **dict.fromkeys(("fp64", "double"), "f64"),
+    "bfloat": "bf16",
+    "byte": "u8",
+    "short": "i16",
+    "int": "i32",
+    "uint": "u32",
+    "long": "i64",
+}
+
+
+def of_other_name(name: str) -> str | None:
+    """The dtype that is called so elsewhere: fp16 of "float16", "half" and "FP16"; None if none
+    is."""
+    name = name.lower().removeprefix("torch.")
+    return name if name in DTYPES else _OTHER_NAMES.get(name)
 
 
 class ScalarType(NamedTuple):

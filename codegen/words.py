@@ -7,6 +7,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from codegen.dtypes import of_other_name
+
 _MAX_LINE = 1000
 _MAX_KNOWN = 1000
 _MAX_COMPARED = 100  # comparing takes a time that grows with the square of the length
@@ -25,11 +27,13 @@ def one_line(text: str) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str], list_few: bool = True) -> str:
-    """A hint for an error on an unknown `name`: the nearest known one; if none is near and
-    `list_few`, the few there are."""
+    """A hint for an error on an unknown `name`: the dtype that is called so elsewhere, or the
+    nearest known one; if none is near and `list_few`, the few there are."""
     names = list(dict.fromkeys(known))
     if len(name) > _MAX_COMPARED or len(names) > _MAX_KNOWN:
         return ""
+    if (dtype := of_other_name(name)) in names:
+        return f" (did you mean '{dtype}'?)"
     if near := difflib.get_close_matches(name, names, n=1, cutoff=0.6):
         return f" (did you mean '{near[0]}'?)"
     if list_few and 0 < len(names) <= 12:

@@ -17,7 +17,9 @@ from codegen.spec.expressions import (
     Expression,
     ExpressionError,
     Kind,
+    names_of,
     parse,
+    syntax,
 )
 from codegen.spec.model import Derived, Family, Parameter, ParameterType, Rule, Scalar
 from codegen.spec.names import FILE, IDENTIFIER, MAX_NAME, TOKEN, reserved
@@ -185,16 +187,30 @@ def load_derived(
         raise TooManyProblemsError
     scope = dict(kinds)
     derived = []
-    for name, text in written.items():
+    for i, (name, text) in enumerate(written.items()):
         path = ("derived", name)
+        early = {later: INT for later in [*written][i:] if later not in scope}
+        for used in _names(text) & early.keys():
+            message = f"'{used}' is defined below: move it above '{name}'"
+            if used == name:
+                message = f"'{name}' is what this line defines"
+            document.report(message, *path)
         if name in meanings:
             document.report(f"'{name}' is already {meanings[name]}", *path, key=True)
         else:
             check_identifier(document, name, "a derived value", *path)
-        expression = load_expression(document, text, scope, "number", *path)
+        expression = load_expression(document, text, {**early, **scope}, "number", *path)
         derived.append(Derived(name, expression, document.locate(*path)))
         scope[name] = expression.kind
     return tuple(derived)
+
+
+def _names(text: str) -> set[str]:
+    """The names that an expression uses; none if it is not one."""
+    try:
+        return set(names_of(syntax(text)))
+    except ExpressionError:
+        return set()
 
 
 def load_expression(

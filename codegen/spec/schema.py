@@ -33,7 +33,9 @@ def _expression_text(value: Any) -> Any:
     if isinstance(value, (bool, int, float)):
         return repr(value)
     if not isinstance(value, str):
-        raise PydanticCustomError("expression", "must be an expression, such as `32 * n_warps`")
+        hint = "; quote a text that holds commas" if value is None else ""
+        message = "must be an expression, such as `32 * n_warps`{hint}"
+        raise PydanticCustomError("expression", message, {"hint": hint})
     return value
 
 
@@ -82,7 +84,10 @@ class Written(BaseModel):
             return data
         unknown = [key for key in data if key not in cls.model_fields]
         for key in unknown:
-            hint = did_you_mean(key, [name for name in cls.model_fields if name not in data])
+            names = [name for name in cls.model_fields if name not in data]
+            hint = did_you_mean(key, names)
+            if data[key] is None and not did_you_mean(key, names, list_few=False):
+                hint = "; quote a text that holds commas"  # in braces
             info.context.report(f"unknown key '{key}'{hint}", *data.path, key, key=True)
         return {key: value for key, value in data.items() if key not in unknown}
 

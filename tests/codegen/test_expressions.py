@@ -407,3 +407,56 @@ def test_a_value_that_is_called_as_a_function_hides_no_function():
     expression = parse("max(a, b) if reduce == max else min(a, b)", scope)
     assert expression.evaluate({"a": 1, "b": 2, "reduce": "max"}) == 2
     assert expression.evaluate({"a": 1, "b": 2, "reduce": "min"}) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "offset", "hint"),
+    [
+        ("x = 8", 2, "for '=' write '=='"),
+        ("x == 1 && y == 2", 7, "for '&&' write 'and'"),
+        ("x == 1 || y == 2", 7, "for '||' write 'or'"),
+        ("x == 1 AND y == 2", 7, "for 'AND' write 'and'"),
+        ("!(x == 1)", 0, "for '!' write 'not'"),
+        ("x <> 1", 2, "for '<>' write '!='"),
+        ("x !== 1", 2, "for '!==' write '!='"),
+        ("x === 1", 2, "for '===' write '=='"),
+        ("x => 1", 2, "for '=>' write '>='"),
+        ("x =< 1", 2, "for '=<' write '<='"),
+        ("x mod 8 == 0", 2, "for 'mod' write '%'"),
+        ("x div 8 == 0", 2, "for 'div' write '//'"),
+        ("x > 1 ? y : 1", 6, "for '?' write 'x if c else y'"),
+        ("x <= 48KB", 5, "for '48KB' write '48 * 1024'"),
+        ("x <= 48 KiB", 5, "for '48 KiB' write '48 * 1024'"),
+        ("x <= 48k", 5, "for '48k' write '48 * 1024'"),
+        ("x <= 2MB", 5, "for '2MB' write '2 * 1024 ** 2'"),
+        ("x <= 1G", 5, "for '1G' write '1 * 1024 ** 3'"),
+        ("x <= 16 bytes", 5, "for '16 bytes' write '16'"),
+        ("  x = 8", 4, "for '=' write '=='"),
+        ("mode == 'a = b' and x = 1", 22, "for '=' write '=='"),
+        ("max(x", 3, "quote a text that holds commas"),
+        ("16) == y", 2, "quote a text that holds commas"),
+        ("x & 1", 0, "write `and`"),
+        ("x | 1", 0, "write `or`"),
+        ("x ^ 2 == 4", 0, "write `**`"),
+        ("~x", 0, "write `not`"),
+        ("x is 1", 0, "write `==`"),
+        ("x is not 1", 0, "write `!=`"),
+        ("x << 2 == 4", 0, "write `* 2 **`"),
+        ("sqrt(x) > 1", 0, "unknown function 'sqrt': write x ** 0.5"),
+        ("ceil(x / 2) > 1", 0, "write ceil_div(x, y)"),
+        ("x == 1, y == 2", 0, "a comma ends it; join conditions by `and`"),
+        ("dtype == float16", 9, "did you mean 'fp16'?"),
+        ("dtype == half", 9, "did you mean 'fp16'?"),
+        ("dtype == FP32", 9, "did you mean 'f32'?"),
+        ("dtype == 'bfloat16'", 9, "'bfloat16' is not among its values (did you mean 'bf16'?)"),
+        ("dtype in [float8_e5m2]", 10, "did you mean 'e5m2'?"),
+        ("mode == Split", 8, "did you mean 'split'?"),
+    ],
+)
+def test_what_is_written_elsewhere_is_told_as_it_is_written_here(text, offset, hint) -> None:
+    scope = {"x": INT, "y": INT, "dtype": DTYPE, "mode": Kind("text", ("auto", "split"))}
+    with pytest.raises(ExpressionError) as error:
+        parse(text, scope, "bool")
+    ((place, message), *_) = error.value.problems
+    assert place == offset
+    assert hint in message

@@ -760,3 +760,32 @@ def test_problems_are_found_by_a_real_process(workspace) -> None:
     assert result.status == 2
     assert "Traceback" not in result.output
     assert not Path("generated").exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "message"),
+    [
+        ("sm80.yaml", "threads: 32 * warps", "threads: lanes * warps\n  lanes: 32",
+         "sm80.yaml:11:12: 'lanes' is defined below: move it above 'threads'"),
+        ("sm80.yaml", "threads: 32 * warps", "threads: threads * warps",
+         "sm80.yaml:11:12: 'threads' is what this line defines"),
+        ("family.yaml", "because: pairs are combined", "because: pairs, always",
+         "family.yaml:12:40: unknown key 'always'; quote a text that holds commas"),
+        ("family.yaml", "doc: the input", "doc: the input, here",
+         "unknown key 'here'; quote a text that holds commas"),
+        ("family.yaml", "{that: N % 2 == 0", "{that: max(N, 2) == 0",
+         "not an expression: '(' was never closed; quote a text that holds commas"),
+        ("sm80.yaml", "derived:\n  threads: 32 * warps", "derived: {threads: max(warps, 32)}",
+         "must be an expression, such as `32 * n_warps`; quote a text that holds commas"),
+        ("family.yaml", "dtype: f32, optional", "dtype: float, optional",
+         "'float' is neither a dtype nor a dtype parameter (did you mean 'f32'?)"),
+        ("sm80.yaml", "{dtype: bf16,", "{dtype: bfloat16,",
+         "'bfloat16' is not among the values of dtype (did you mean 'bf16'?)"),
+        ("family.yaml", "{scalar: f32", "{scalar: float32", "did you mean 'f32'?"),
+    ],
+)  # fmt: skip
+def test_what_was_meant_is_said(workspace, file, old, new, message) -> None:
+    workspace.edit(file, old, new)
+    result = workspace.run("list")
+    assert result.status == 2
+    assert message in result.stderr
