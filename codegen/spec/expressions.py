@@ -298,46 +298,6 @@ def _meant(text: str) -> tuple[int, str]:
     plain = _QUOTED.sub(lambda quoted: " " * len(quoted[0]), text)
     for habit, meant in _HABITS:
         if found := habit.search(plain):
-            return found.start(), f"; for '{found[0]}' write {found.expand(meant)}"
-    return 0, ""
-
-
-# What other languages and people write, and how it is written here.
-_HABITS = [
-    (re.compile(habit), meant)
-    for habit, meant in (
-        (r"&&|\bAND\b", "and"),
-        (r"\|\||\bOR\b", "or"),
-        (r"!(?!=)|\bNOT\b", "not"),
-        (r"<>|!==", "!="),
-        (r"=>", ">="),
-        (r"=<", "<="),
-        (r"===|(?<![<>!=])=(?![=<>])", "=="),
-        (r"\bmod\b", "%"),
-        (r"\bdiv\b", "//"),
-        (r"\?", "x if c else y"),
-        (r"\b(\d+) ?[kK]i?(?:B|bytes)?\b", r"\1 * 1024"),
-        (r"\b(\d+) ?[mM]i?(?:B|bytes)?\b", r"\1 * 1024 ** 2"),
-        (r"\b(\d+) ?[gG]i?(?:B|bytes)?\b", r"\1 * 1024 ** 3"),
-        (r"\b(\d+) ?(?:[bB]|bytes?)\b", r"\1"),
-    )
-]
-_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
-_OPERATORS_MEANT: dict[type[ast.AST], str] = {
-    ast.BitAnd: "and", ast.BitOr: "or", ast.Invert: "not", ast.BitXor: "**", ast.Is: "==",
-    ast.IsNot: "!=", ast.LShift: "* 2 **", ast.RShift: "// 2 **",
-}  # fmt: skip
-_FUNCTIONS_MEANT = {
-    "abs": "max(x, -x)", "cdiv": "ceil_div(x, y)", "ceil": "ceil_div(x, y)", "floor": "x // y",
-    "int": "x // y", "pow": "x ** y", "sqrt": "x ** 0.5",
-}  # fmt: skip
-
-
-def _meant(text: str) -> tuple[int, str]:
-    """Where an expression is written as elsewhere, and a hint how it is written here, or ""."""
-    plain = _QUOTED.sub(lambda quoted: " " * len(quoted[0]), text)
-    for habit, meant in _HABITS:
-        if found := habit.search(plain):
             return found.start(), f"; for '{found[0]}' write '{found.expand(meant)}'"
     return 0, ""
 
