@@ -588,7 +588,14 @@ class _Differentiable(torch.autograd.Function):
             named = {n: t for n, t in zip(names, given, strict=True) if t is not None}
             return ctx.call.backward(inputs, outputs, named, needed=needed)  # type: ignore[no-any-return]  # autograd's has no types
 
-        return None, *map(_each(call, gradients).get, ctx.names)
+        return None, *map(_each(call, tuple(map(_with_memory, gradients))).get, ctx.names)
+
+
+def _with_memory(gradient: torch.Tensor | None) -> torch.Tensor | None:
+    """A gradient of zeros that PyTorch kept without memory, as zeros that a kernel can read."""
+    if gradient is None or not gradient._is_zerotensor():
+        return gradient
+    return gradient.new_zeros(gradient.shape)
 
 
 class _Refused(torch.autograd.Function):

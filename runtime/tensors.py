@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
@@ -14,7 +14,10 @@ _is_jit_tracing = torch._C._is_tracing
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 is_autocast = torch._C._is_any_autocast_enabled  # on any kind of device
 
-INTEGERS = (int, torch.SymInt)  # what an integer is while a graph is recorded, too
+
+def is_integer(value: object) -> TypeGuard[int]:
+    """Whether a value is an integer, or what one is while a graph is recorded, and no bool."""
+    return isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool)
 
 
 def autocast(*given: Any) -> tuple[Any, ...]:
@@ -137,6 +140,24 @@ def _numbers(shape: torch.Size) -> tuple[Any, ...]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", torch.jit._trace.TracerWarning)
         return tuple(int(extent) for extent in shape)
+
+
+def check_heads(name: str, heads: Any, kv_name: str, kv_heads: Any) -> None:
+    """Raises InvalidArgument if heads of queries cannot share those of keys, as many each."""
+    if heads != 0 if kv_heads == 0 else heads % kv_heads != 0:
+        raise InvalidArgument(
+            f"{kv_name}: got {kv_heads} heads, expected a number that divides {heads}, that of "
+            f"{name}'s: each serves a whole group of them"
+        )
+
+
+def check_width(name: str, width: Any) -> None:
+    """Raises InvalidArgument for a head dimension that is no multiple of 8."""
+    if width % 8 != 0:
+        raise InvalidArgument(
+            f"{name}: got a head dimension of {width}, expected a multiple of 8: rows are read 16 "
+            "bytes at a time"
+        )
 
 
 def expect(

@@ -180,7 +180,14 @@ def test_the_runtime_runs_no_file_by_its_path() -> None:
 
 
 def is_front(path: Path) -> bool:
-    return path.name in ("front.py", "fronts.py", "cache.py", "gradient.py", "flops.py")
+    return path.name in (
+        "front.py",
+        "fronts.py",
+        "cache.py",
+        "checks.py",
+        "gradient.py",
+        "flops.py",
+    )
 
 
 def test_a_family_imports_nothing_of_the_house() -> None:

@@ -84,10 +84,19 @@ def decode(
     if isinstance(alibi_slopes, torch.Tensor) and alibi_slopes.dim() == 1:
         tensors.check("q", q, 4)
         alibi_slopes = alibi_slopes.expand(q.shape[0], -1)
-    return (_chosen_alone if batch_invariant is True else _chosen)(
-        (q, k_cache, v_cache, block_table, seqused_k, leftpad_k, s_aux, alibi_slopes),
-        (softmax_scale, softcap, left, right, batch_invariant), (return_lse,), out,
-    )  # fmt: skip
+    if softcap is None:
+        raise unexpected("softcap", softcap, "a float")
+    try:
+        return (_chosen_alone if batch_invariant is True else _chosen)(
+            (q, k_cache, v_cache, block_table, seqused_k, leftpad_k, s_aux, alibi_slopes),
+            (softmax_scale, softcap, left, right, batch_invariant), (return_lse,), out,
+        )  # fmt: skip
+    except InvalidArgument:  # by a rule on the kernel's symbols, perhaps
+        _, _, heads, width = tensors.extents("q", q, 4)
+        tensors.check_heads("q", heads, "k_cache", tensors.extents("k_cache", k_cache, 4)[2])
+        tensors.check_width("q", width)
+        tensors.check_width("v_cache", tensors.extents("v_cache", v_cache, 4)[3])
+        raise
 
 
 def _window(causal: bool, window_size: tuple[int, int]) -> tuple[int, int]:
@@ -96,7 +105,7 @@ def _window(causal: bool, window_size: tuple[int, int]) -> tuple[int, int]:
     if not (
         isinstance(window_size, (tuple, list))
         and len(window_size) == 2
-        and all(isinstance(keys, tensors.INTEGERS) for keys in window_size)
+        and all(tensors.is_integer(keys) for keys in window_size)
     ):
         raise InvalidArgument(
             f"window_size: got {shown(window_size)}, expected two integers: the keys before and "

@@ -69,7 +69,13 @@ def attention(
     _check(layout)
     if tensors.is_autocast():
         q, k, v = tensors.autocast(q, k, v)
-    return _chosen((q, k, v), (scale,), (return_lse,), out, (causal,), layout == "bhsd")
+    try:
+        return _chosen((q, k, v), (scale,), (return_lse,), out, (causal,), layout == "bhsd")
+    except InvalidArgument:
+        at = 2 if layout == "bshd" else 1  # the heads' dimension
+        heads, kv_heads = tensors.extents("q", q, 4)[at], tensors.extents("k", k, 4)[at]
+        tensors.check_heads("q", heads, "k", kv_heads)
+        raise
 
 
 # What other functions of attention take, and what to do here.
@@ -138,6 +144,10 @@ def sdpa(
     of_q, of_k, of_v = _shapes(query, key, value, enable_gqa)
     attend = _bhsd if of_q[-1] == of_v[-1] else _of_wide_values
     own = 3 if enable_gqa else 2
+    heads = [shape[-3] for shape in (of_q, of_k, of_v) if len(shape) > 2]
+    if any(count == 0 for count in heads) and all(count <= 1 for count in heads):
+        q, k, v = _broadcast((query, key, value), own)
+        return q @ k.mT @ v  # of no elements
     if len(of_q) == 4 and of_q[:-own] == of_k[:-own] == of_v[:-own]:
         return _top_left(attend, query, key, value, is_causal, scale)
     q, k, v = _broadcast((query, key, value), own)
@@ -166,6 +176,7 @@ def _is_common(
         and type(of_q[0]) is int  # no symbol's, nor a trace's
         and of_k == value.shape
         and of_q[:2] == of_k[:2]
+        and of_q[1] != 0
         and of_q[3] == of_k[3]
         and query.dtype is key.dtype is value.dtype
         and (not is_causal or of_q[2] == of_k[2])
@@ -193,6 +204,8 @@ def _shapes(
         raise _unlike("value", of_v, f"{of_k[-2]} rows, one for each of key")
     if enable_gqa and of_v[-3:-2] != of_k[-3:-2]:
         raise _unlike("value", of_v, "as many heads as in key")
+    if enable_gqa and len(of_q) > 2 and len(of_k) > 2:
+        tensors.check_heads("query", of_q[-3], "key", of_k[-3])
     if not enable_gqa and len(of_q) > 2 and len(of_k) > 2:
         heads, kv_heads = of_q[-3], of_k[-3]
         if heads != kv_heads and heads != 1 and kv_heads != 1:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from runtime.errors import InvalidArgument
+from runtime.operators import refused
 
 Tensors = Mapping[str, torch.Tensor]
 _Operator = Callable[..., tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
@@ -85,10 +86,18 @@ def attention_gradient(
             q, o, do, lse = q[:, empty:], o[:, empty:], do[:, empty:], lse[..., empty:].contiguous()
         if do.stride() != o.stride():  # an expanded sum's, or one that a compiled graph laid out
             do = torch.empty_like(o).copy_(do)
-        dq, dk, dv = _RUN[name](do, q, k, v, o, lse, causal, scale)
+        with torch.no_grad():
+            dq, dk, dv = _RUN[name](do, q, k, v, o, lse, causal, scale)
         if empty:
             dq = torch.nn.functional.pad(dq, (0, 0, 0, 0, empty, 0))
-        return {"q": dq, "k": dk, "v": dv}
+        found = {"q": dq, "k": dk, "v": dv}
+        if not torch.is_grad_enabled():
+            return found
+        message = (
+            f"flash_forward: its gradients are PyTorch's aten::{name}'s, which has none: they "
+            "cannot be differentiated again"
+        )
+        return refused(message, found, (do, q, k, v))
 
     return backward
 

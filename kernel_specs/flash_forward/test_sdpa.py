@@ -51,6 +51,13 @@ SHAPES = {  # of query, key and value
     "keys without a batch": ((3, 4, 9, 64), (4, 12, 64), (12, 64)),
     "broadcast, of five": ((3, 2, 4, 9, 64), (2, 1, 12, 64), (1, 2, 4, 12, 64)),
     "nobody": ((0, 4, 9, 64), (0, 4, 12, 64), (0, 4, 12, 64)),
+    "no heads": ((2, 0, 9, 64), (2, 0, 12, 64), (2, 0, 12, 64)),
+    "no heads of as many rows": ((2, 0, 9, 64), (2, 0, 9, 64), (2, 0, 9, 64)),
+    "no heads at all": ((0, 9, 64), (0, 12, 64), (0, 12, 64)),
+    "grouped, no heads": ((2, 0, 9, 64), (2, 0, 12, 64), (2, 0, 12, 64)),
+    "one head for none": ((3, 0, 9, 64), (3, 1, 12, 64), (3, 1, 12, 64)),
+    "no heads of wide values": ((2, 0, 9, 64), (2, 0, 12, 64), (2, 0, 12, 128)),
+    "no heads of five": ((3, 2, 0, 9, 64), (3, 2, 0, 12, 64), (3, 2, 0, 12, 64)),
     "wide values": ((2, 4, 9, 64), (2, 4, 12, 64), (2, 4, 12, 128)),
     "grouped wide values": ((2, 4, 40, 64), (2, 2, 12, 64), (2, 2, 12, 32)),
     "wide values of five": ((3, 2, 4, 9, 64), (3, 2, 4, 12, 64), (3, 2, 4, 12, 32)),
@@ -76,6 +83,12 @@ def test_gradients_of_what_is_broadcast_are_pytorchs() -> None:
     exact = torch.autograd.grad(scaled_dot_product_attention(*tensors).square().sum(), tensors)
     for one, other in zip(found, exact, strict=True):
         torch.testing.assert_close(one, other)
+
+
+def test_no_heads_have_gradients_of_no_elements() -> None:
+    tensors = [torch.randn(shape, requires_grad=True) for shape in SHAPES["no heads"]]
+    found = torch.autograd.grad(runtime.sdpa(*tensors).sum(), tensors)
+    assert [t.shape for t in found] == [t.shape for t in tensors]
 
 
 def test_its_gradients_are_pytorchs() -> None:
@@ -109,12 +122,14 @@ def test_it_has_pytorchs_parameters() -> None:
         ({"dropout_p": 0.1}, "dropout_p: got 0.1, expected 0"),
         ({"is_causal": 1}, "is_causal: got an int, expected a bool"),
         ({"enable_gqa": False}, "key: got 2 heads, expected 4 as in query; enable_gqa=True"),
+        ({"query": torch.zeros(2, 3, 70, 64)}, "key: got 2 heads, expected a number that divides"),
     ],
-    ids=["bool mask", "float mask", "dropout", "is_causal", "heads"],
+    ids=["bool mask", "float mask", "dropout", "is_causal", "heads", "grouped heads"],
 )
 def test_what_no_kernel_does_is_refused_by_name(options: dict[str, Any], message: str) -> None:
+    given = dict(zip(("query", "key", "value"), inputs((70, 70), 2, "cpu"), strict=True))
     with pytest.raises(runtime.InvalidArgument, match=message):
-        runtime.sdpa(*inputs((70, 70), 2, "cpu"), **{"enable_gqa": True, **options})
+        runtime.sdpa(**given | {"enable_gqa": True, **options})
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from runtime import tensors
-from runtime.errors import InvalidArgument
+from runtime.errors import InvalidArgument, unexpected
 
 Named = Mapping[str, torch.Tensor | None]
 
@@ -56,7 +56,9 @@ def check_table(
 
 def lengths_of(q: torch.Tensor, batch: Any, cache_seqlens: int | torch.Tensor | None) -> Any:
     """`cache_seqlens` as a tensor, [B]."""
-    if not isinstance(cache_seqlens, tensors.INTEGERS):
+    if isinstance(cache_seqlens, bool):
+        raise unexpected("cache_seqlens", cache_seqlens, "an int or a torch.Tensor")
+    if not tensors.is_integer(cache_seqlens):
         return cache_seqlens
     return torch.full((batch,), cache_seqlens, dtype=torch.int32, device=q.device)
 

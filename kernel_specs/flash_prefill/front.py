@@ -13,7 +13,7 @@ from runtime import tensors
 from runtime.errors import InvalidArgument, shown, unexpected
 from runtime.front import Front, is_explaining, values_of
 
-from . import cache
+from . import cache, checks
 
 _FAMILY = "flash_prefill"
 _PAGES = 16  # keys that every target reads of a page at once
@@ -111,11 +111,22 @@ def flash_attn_func(
         dropout_p, deterministic, qv=qv, q_descale=q_descale, k_descale=k_descale,
         v_descale=v_descale, attention_chunk=attention_chunk or None,
     )  # fmt: skip
-    o, lse = _attend(
-        q, k, v, seqused_q=seqused_q, seqused_k=seqused_k, leftpad_k=leftpad_k, s_aux=s_aux,
-        alibi_slopes=alibi_slopes, softmax_scale=softmax_scale, softcap=softcap,
-        window=_window(causal, window_size), num_splits=num_splits, with_lse=return_attn_probs,
-    )  # fmt: skip
+    window = _window(causal, window_size)
+    try:
+        o, lse = _attend(
+            q, k, v, seqused_q=seqused_q, seqused_k=seqused_k, leftpad_k=leftpad_k, s_aux=s_aux,
+            alibi_slopes=alibi_slopes, softmax_scale=softmax_scale, softcap=softcap, window=window,
+            num_splits=num_splits, with_lse=return_attn_probs,
+        )  # fmt: skip
+    except InvalidArgument:
+        batch = tensors.extents("q", q, 4)[0]
+        tensors.check("k", k, 4)
+        checks.check_call(
+            q, {"k": k, "v": v}, batch, entries=batch, s_aux=s_aux, alibi_slopes=alibi_slopes,
+            of_sequences={"seqused_q": seqused_q, "seqused_k": seqused_k, "leftpad_k": leftpad_k},
+            softmax_scale=softmax_scale, flags={"return_attn_probs": return_attn_probs},
+        )  # fmt: skip
+        raise
     return (o, lse, None) if return_attn_probs else o
 
 
@@ -181,6 +192,11 @@ def flash_attn_varlen_func(
         dropout_p, deterministic, qv=qv, q_descale=q_descale, k_descale=k_descale,
         v_descale=v_descale, attention_chunk=attention_chunk or None,
     )  # fmt: skip
+    window, keys_and_values = _window(causal, window_size), {"k": k, "v": v}
+    of_sequences = {
+        "seqused_q": seqused_q, "seqused_k": seqused_k, "leftpad_k": leftpad_k,
+        "block_table": block_table,
+    }  # fmt: skip
     if block_table is None:
         tensors.check("k", k, 3)
         tensors.check("v", v, 3)
@@ -193,12 +209,23 @@ def flash_attn_varlen_func(
     elif cu_seqlens_k is not None:
         seqused_k = cu_seqlens_k.diff() if seqused_k is None else seqused_k
         cu_seqlens_k = None
-    o, lse = _packed(
-        cu_seqlens_q, max_seqlen_q, q, k, v, seqused_q=seqused_q, cu_seqlens_k=cu_seqlens_k,
-        seqused_k=seqused_k, leftpad_k=leftpad_k, block_table=block_table, s_aux=s_aux,
-        alibi_slopes=alibi_slopes, softmax_scale=softmax_scale, softcap=softcap, out=out,
-        window=_window(causal, window_size), num_splits=num_splits, with_lse=return_attn_probs,
-    )  # fmt: skip
+    try:
+        o, lse = _packed(
+            cu_seqlens_q, max_seqlen_q, q, k, v, seqused_q=seqused_q, cu_seqlens_k=cu_seqlens_k,
+            seqused_k=seqused_k, leftpad_k=leftpad_k, block_table=block_table, s_aux=s_aux,
+            alibi_slopes=alibi_slopes, softmax_scale=softmax_scale, softcap=softcap, out=out,
+            window=window, num_splits=num_splits, with_lse=return_attn_probs,
+        )  # fmt: skip
+    except InvalidArgument:
+        sequences = cache.batch_of(q, cu_seqlens_q)
+        if cu_seqlens_k is not None:
+            tensors.expect("cu_seqlens_k", cu_seqlens_k, (sequences + 1,), torch.int32, q.device)
+        checks.check_call(
+            q, keys_and_values, sequences, of_sequences=of_sequences, s_aux=s_aux,
+            alibi_slopes=alibi_slopes, softmax_scale=softmax_scale,
+            flags={"return_attn_probs": return_attn_probs},
+        )  # fmt: skip
+        raise
     return (o, lse, None) if return_attn_probs else o
 
 
@@ -295,6 +322,11 @@ def flash_attn_with_kvcache(
         named = {"cache_leftpad": cache_leftpad, "rotary_seqlens": rotary_seqlens}
         cache.check_lengths(q, batch, {"cache_seqlens": lengths, **named})
         rotary = {"rotary_cos": rotary_cos, "rotary_sin": rotary_sin}
+        checks.check_call(
+            q, {"k_cache": k_cache, "v_cache": v_cache}, batch, s_aux=s_aux, of_sequences={},
+            alibi_slopes=alibi_slopes, softmax_scale=softmax_scale,
+            flags={"return_softmax_lse": return_softmax_lse},
+        )  # fmt: skip
         cache.check_newest(k, v, k_cache, v_cache, cache.table_of(tables), lengths, rotary)
 
     # If nothing is written, and a table is a table, the kernel finds what is wrong in time.
@@ -369,6 +401,7 @@ def _packed(
     **options: Any,
 ) -> tuple[Any, Any]:
     """What `_attend` gives, of packed queries [total, H, D]: o [total, H, Dv], lse [H, total]."""
+    checks.check_numbers(options["softcap"], max_seqlen_q=max_seqlen_q)
     total, heads, _ = tensors.extents("q", q, 3)
     (ends,) = tensors.extents("cu_seqlens_q", cu_seqlens_q, 1)
     kv_heads = tensors.extents("v", v, 4)[2]
@@ -422,6 +455,7 @@ def _attend(
     which has gradients; all others to flash_prefill, and whatever `num_splits` 1 is said of: the
     others' bits, or the choice of their kernels, depend on the batch. If `only_checks`, that family
     is called without queries, which refuses what is wrong, and computes nothing."""
+    checks.check_numbers(scalars["softcap"], num_splits=num_splits)
     _, queries, heads, head_dim = tensors.extents("q", q, 4)
     _, size, kv_heads, value_dim = tensors.extents("v", v, 4)
     of_lengths = (cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k, block_table)
@@ -487,7 +521,7 @@ def _window(causal: bool, window_size: tuple[int | None, int | None]) -> tuple[i
     if not (
         isinstance(window_size, (tuple, list))
         and len(window_size) == 2
-        and all(keys is None or isinstance(keys, tensors.INTEGERS) for keys in window_size)
+        and all(keys is None or tensors.is_integer(keys) for keys in window_size)
     ):
         raise InvalidArgument(
             f"window_size: got {shown(window_size)}, expected two integers: the keys before and "

@@ -135,5 +135,9 @@ def test_wrong_arguments():
         runtime.attention(q, k.double(), v)
     with pytest.raises(InvalidArgument, match=r"^v: got shape .* with Sk = 53 as in k"):
         runtime.attention(q, k, v[:, 1:])
-    with pytest.raises(InvalidArgument, match=r"H % Hk == 0, because .*; here H = 4, Hk = 3"):
-        runtime.attention(q, *(torch.randn(2, 53, 3, 64) for _ in range(2)))
+    of_three_heads = [torch.randn(2, 53, 3, 64) for _ in range(2)]
+    with pytest.raises(InvalidArgument, match=r"^k: got 3 heads, expected a number that divides 4"):
+        runtime.attention(q, *of_three_heads)
+    in_bhsd = [t.transpose(1, 2) for t in (q, *of_three_heads)]
+    with pytest.raises(InvalidArgument, match=r"^k: got 3 heads, expected a number that divides 4"):
+        runtime.attention(*in_bhsd, layout="bhsd")
