@@ -14,6 +14,7 @@ import sys
 from typing import NamedTuple
 
 _NAME = re.compile(r"([1-9][0-9]{1,2})([af]?)\Z")
+_SPELT = re.compile(r"(?:sm_?|compute_?)?([1-9][0-9]?)\.?([0-9])([af]?)(?:-real)?", re.IGNORECASE)
 
 
 class Architecture(NamedTuple):
@@ -52,6 +53,13 @@ def parse(name: str) -> Architecture | None:
     return Architecture(int(found[1]), found[2]) if found else None
 
 
+def spelt(name: str) -> Architecture | None:
+    """The architecture that people name so: "90a", "sm_90a", "compute_90a", "9.0a"; None for what
+    names none."""
+    found = _SPELT.fullmatch(name.strip())
+    return parse(f"{found[1]}{found[2]}{found[3].lower()}") if found else None
+
+
 def of_target(name: str) -> Architecture | None:
     """The architecture that a target is named after: "sm90a"; None for the CPU, and for what names
     none."""
@@ -67,7 +75,7 @@ def main(what: str, names: list[str]) -> int:
     """The command."""
     found = []
     for name in names:
-        named = of_target(name) or parse(name.removesuffix("-real"))
+        named = spelt(name)
         if named is None:
             print(
                 f"CUDA architecture '{name}': expected names such as 80;86;90a;100f (machine code "

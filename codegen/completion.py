@@ -1,8 +1,9 @@
-"""What a shell completes: the keys, families and targets of the tree here and of the installed
-packs, as their manifests list them."""
+"""What a shell completes: the keys, families, targets, sets and names of the specs and the tree
+here and of the installed packs."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,51 @@ def keys(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> lis
 
 def families(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """The families that begin so."""
-    return sorted({family for family, _ in _targets() if family.startswith(incomplete)})
+    found = {family for family, _ in _targets()} | {path.parent.name for path in _specs()}
+    return sorted(name for name in found if name.startswith(incomplete))
 
 
 def targets(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """The targets that begin so."""
-    return sorted({t["name"] for _, t in _targets() if t["name"].startswith(incomplete)})
+    found = {target["name"] for _, target in _targets()}
+    found |= {path.stem for path in _specs() if re.fullmatch(r"cpu|sm\d+[af]?", path.stem)}
+    return sorted(name for name in found if name.startswith(incomplete))
+
+
+def sets(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """The sets that begin so, of the specs here, and of installed packs'."""
+    installed = [
+        path
+        for pack in packs.installed()[0]
+        for folder in pack.specs.values()
+        for path in staleness.spec_files(folder)
+    ]
+    found = {name for path in (*_specs(), *installed) for name in _sets(path)}
+    return sorted(name for name in found if name.startswith(incomplete))
+
+
+def expressions(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Expressions that begin so, with a name at their end: parameters', `family`, `target`."""
+    begin = incomplete[: len(incomplete) - len(re.split(r"\W", incomplete)[-1])]
+    found = {"family", "target"}
+    for kernel in (kernel for _, target in _targets() for kernel in target["kernels"][:1]):
+        found |= {*kernel["parameters"], *kernel["derived"]}
+    return sorted(begin + name for name in found if (begin + name).startswith(incomplete))
+
+
+def _specs() -> list[Path]:
+    """The YAML files of the folder's families."""
+    return [*staleness.spec_files(Path("kernel_specs"))]
+
+
+def _sets(path: Path) -> list[str]:
+    """The names under `sets:` of a target's file: lines alone are read, since a shell waits."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return []
+    found = re.search(r"^sets:[ ]*\n((?:[ ].*\n|\s*\n|#.*\n)*)", f"{text}\n", re.MULTILINE)
+    return re.findall(r"^ {2}([a-z]\w*):", found[1], re.MULTILINE) if found else []
 
 
 def _targets() -> Iterator[tuple[str, dict[str, Any]]]:

@@ -14,7 +14,9 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
+from codegen import options
 from kernelmint.__main__ import main
 from tests.pages import PAGES, ROOT, steps
 from tools.families import command as family_command
@@ -108,3 +110,69 @@ def test_a_page_can_be_followed(page: str, tmp_path: Path) -> None:
              "KERNELMINT_CACHE_DIR": str(tmp_path / "cache")},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-4000:]
+
+
+# Where nobody has begun
+
+EMPTY = (
+    "list --specs .", "regenerate", "regenerate --specs .", "check", "check --specs .",
+    "explain a.cpu.b --specs .", "sources", "sources --specs .", "dev true", "dev --specs . true",
+    "slim u.yaml", "slim --specs . u.yaml", "build", "build .", "sanity-check .", "verify .",
+    "bench .", "compare .", "tune . --target cpu", "race-check --family .",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("command", EMPTY)
+def test_a_folder_without_specs_names_kernelmint_new(tmp_path, monkeypatch, command) -> None:
+    """With one exit status, that of bad input."""
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(main, command.split())
+    assert (done.exit_code, "`kernelmint new FAMILY` starts one" in done.output) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("command", "seconds"),
+    [
+        ("90s", 90), ("5m", 300), ("1h30m", 5400), ("1h 30m", 5400), ("3d", 259200),
+        ("2w", 1209600), ("500ms", 0.5), ("7", 420), ("0", 0), ("1.5h", 5400), ("2min", 120), ("-5", None),
+        ("", None), ("m", None), ("5x", None), ("1h30", None), ("nan", None), ("1e3", None),
+    ],
+)  # fmt: skip
+def test_durations(command, seconds) -> None:
+    duration = options.Duration("m")
+    if seconds is None:
+        with pytest.raises(click.BadParameter, match="expected such as 90s, 5m, 1h30m or 3d"):
+            duration.convert(command, None, None)
+    else:
+        assert duration.convert(command, None, None) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("0", 0), ("500M", 500e6), ("500 MB", 500e6), ("2g", 2e9), ("1.5G", 1.5e9), ("2GiB", 2**31),
+        ("64Ki", 65536), ("1T", 1e12), ("7", 7), ("much", None), ("-1", None), ("2X", None),
+    ],
+)  # fmt: skip
+def test_sizes(text, size) -> None:
+    if size is None:
+        with pytest.raises(click.BadParameter, match="expected such as 500M or 2G"):
+            options.Size().convert(text, None, None)
+    else:
+        assert options.Size().convert(text, None, None) == size
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("90", "90"), ("90a", "90a"), ("sm_90", "90"), ("sm90a", "90a"), ("SM_90A", "90a"),
+        ("compute_86", "86"), ("9.0", "90"), ("9.0a", "90a"), ("10.0f", "100f"), ("120", "120"),
+        ("90-real", "90"), ("9", None), ("sm_", None), ("hopper", None), ("9.0+PTX", None),
+    ],
+)  # fmt: skip
+def test_architectures(text, name) -> None:
+    if name is None:
+        with pytest.raises(click.BadParameter, match="expected such as 80, 90a or 100f"):
+            options.Architecture().convert(text, None, None)
+    else:
+        assert options.Architecture().convert(text, None, None) == name

@@ -140,7 +140,9 @@ def main(specs: tuple[Path, ...], command: tuple[str, ...]) -> None:
     try:
         for folder in specs:
             runtime.load(folder)
-    except (runtime.BuildError, runtime.InvalidArgument, runtime.PackError) as error:
+    except runtime.InvalidArgument as error:
+        raise click.UsageError(str(error)) from None
+    except (runtime.BuildError, runtime.PackError) as error:
         raise click.ClickException(str(error)) from None
     session = Session(command, specs)
     known = state(specs)

@@ -23,6 +23,7 @@ import click
 import torch
 
 import runtime
+from codegen import completion, options
 from runtime import KernelInfo
 
 from .families import know, named
@@ -97,10 +98,24 @@ def run_under(sanitizer: str, tool: str, only: Sequence[str]) -> subprocess.Comp
 
 
 @click.command()
-@click.option("--tool", "tools", multiple=True, type=click.Choice(CHECKERS), default=CHECKERS)
-@click.option("--family", "families", multiple=True, help="Only kernels of this family.")
-@click.option("--where", help="Only kernels for which this expression holds.")
-@click.option("--kernel", metavar="KEY", help="Only this kernel.")
+@click.option(
+    "--tool",
+    "tools",
+    multiple=True,
+    type=click.Choice(CHECKERS),
+    default=CHECKERS,
+    help="Only these checkers; may be repeated.",
+)
+@click.option(
+    "--family",
+    "families",
+    multiple=True,
+    metavar="FAMILY",
+    shell_complete=completion.families,
+    help="Only kernels of this family; may be repeated.",
+)
+@options.where("kernels")
+@click.option("--kernel", metavar="KEY", shell_complete=completion.keys, help="Only this kernel.")
 @click.option("--bare", is_flag=True, help="Run the kernels without a checker.")
 def main(
     tools: tuple[str, ...],

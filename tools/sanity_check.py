@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 import runtime
-from codegen import completion
+from codegen import completion, options
 from codegen.words import counted
 from runtime import KernelInfo, manifest, packs
 from runtime.operators import DTYPES
@@ -93,7 +93,7 @@ def _by_eight(counts: Tensor) -> list[tuple[int, str]]:
     shell_complete=completion.keys,
     help="Only this kernel, by key or short form.",
 )
-@click.option("--where", metavar="EXPR", help="Only kernels for which this expression holds.")
+@options.where("kernels")
 @click.option("-r", "--range", "counting", is_flag=True, help="Inputs that count up.")
 @click.option("--seed", default=0, show_default=True, help="Of the normal inputs.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")

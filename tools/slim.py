@@ -173,6 +173,9 @@ def main(used: Path, specs: tuple[Path, ...], name: str, out: Path, wheel: Path 
     """Make a set, and a tree to build, of the kernels in USED, which KERNELMINT_RECORD wrote."""
     try:
         families = load(specs)
+    except SpecError as error:
+        raise click.UsageError("\n".join(map(str, error.problems))) from None
+    try:
         found, foreign = by_target(read_keys(used), families)
         texts, said = {}, []
         for target in (t for family in families for t in family.targets):

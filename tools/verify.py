@@ -22,7 +22,7 @@ import click
 import torch
 
 import runtime
-from codegen import completion, verified
+from codegen import completion, options, verified
 from codegen.ptxas.files import write_text
 from codegen.ptxas.rows import ReportError
 from codegen.verified import RIGHT, Row, VerifiedError
@@ -131,9 +131,15 @@ def _families(name: str | None) -> list[str | None]:
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("name", metavar="[FAMILY|PACK]", required=False, shell_complete=completion.families)
 @click.option("--kernel", metavar="KEY", shell_complete=completion.keys, help="Only this kernel.")
-@click.option("--where", metavar="EXPR", help="Only kernels for which this expression holds.")
+@options.where("kernels")
 @click.option("--sanitize", is_flag=True, help="CUDA kernels also under compute-sanitizer.")
-@click.option("--timeout", default=300.0, show_default=True, help="Seconds for a kernel.")
+@click.option(
+    "--timeout",
+    type=options.Duration("s"),
+    default=300.0,
+    show_default=True,
+    help="Time for a kernel.",
+)
 @click.option("--seed", default=0, show_default=True, help="Of the inputs.")
 @click.option("--dry-run", is_flag=True, help="Write nothing.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")

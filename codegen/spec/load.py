@@ -31,6 +31,7 @@ from codegen.words import did_you_mean, display_path
 
 # Beside family.yaml: rows by which a front takes a kernel.
 CHOICES = "choices.yaml"
+_NEW = "; `kernelmint new FAMILY` starts one"
 
 
 def load(spec_dirs: Sequence[Path], only: str | None = None) -> tuple[Family, ...]:
@@ -43,13 +44,14 @@ def load(spec_dirs: Sequence[Path], only: str | None = None) -> tuple[Family, ..
         try:
             folders = _family_folders(spec_dir)
         except OSError as error:
-            problems.append(Problem(place, f"no folder of specs: {error.strerror or error}"))
+            message = f"no folder of specs: {error.strerror or error}{_NEW}"
+            problems.append(Problem(place, message))
             continue
         if only is None:
             problems.extend(_unused(spec_dir, folders))
         found += [(spec_dir, folder) for folder in folders]
         if not folders:
-            message = "no families here: expected <family>/family.yaml (see kernelmint new)"
+            message = f"no families here: expected <family>/family.yaml{_NEW}"
             problems.append(Problem(place, message))
     loaders: dict[str, _FolderLoader] = {}
     families: dict[str, Family] = {}

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from codegen import completion, manifest, packs
+from codegen import completion, manifest, options, packs
 from codegen.home import cache_folder
 from codegen.words import counted
 from runtime import loading
@@ -24,18 +24,6 @@ from runtime.errors import (
 from runtime.ondemand import kernels as on_demand
 from runtime.ondemand.cache import Usage, is_whole
 
-_UNITS = {"k": 10**3, "M": 10**6, "G": 10**9}
-
-
-def _size(ctx: click.Context, option: click.Parameter, text: str | None) -> int | None:
-    """Bytes, written as 500M or 2G."""
-    if text is None:
-        return None
-    number, unit = (text[:-1], text[-1]) if text[-1:] in _UNITS else (text, "")
-    if not number.isdigit():
-        raise click.BadParameter(f"got {text!r}, expected such as 500M or 2G", ctx, option)
-    return int(number) * _UNITS.get(unit, 1)
-
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
@@ -43,16 +31,16 @@ def main() -> None:
 
 
 @main.command()
-@click.argument("specs", default="kernel_specs")
-@click.option("--where", metavar="EXPR", help="Only kernels for which it holds.")
-@click.option("--set", "set_name", default="default", show_default=True, help="Of which set.")
+@click.argument("specs", default="kernel_specs", shell_complete=completion.families)
+@options.where("kernels")
+@options.set_name("Of which set.", default="default", show_default=True)
 @click.option(
-    "--key", "keys", multiple=True, shell_complete=completion.keys,
+    "--key", "keys", multiple=True, metavar="KEY", shell_complete=completion.keys,
     help="These kernels, in a set or not; repeated.",
 )  # fmt: skip
 @click.option(
-    "--architecture", "architectures", multiple=True, metavar="90",
-    help="What CUDA kernels are compiled for; repeated. Default: the GPUs that are here.",
+    "--architecture", "architectures", multiple=True, type=options.Architecture(),
+    help="What CUDA kernels are compiled for, such as 90a; repeated. Default: the GPUs here.",
 )  # fmt: skip
 @click.option(
     "--cache", "folder", type=click.Path(path_type=Path), metavar="DIR",
@@ -66,15 +54,22 @@ def build(
     architectures: tuple[str, ...],
     folder: Path | None,
 ) -> None:
-    """Builds kernels of SPECS, a folder of specs or the name of a family, into the cache."""
+    """Build kernels of SPECS, a folder of specs or the name of a family, into the cache."""
     if folder is not None:
         os.environ["KERNELMINT_CACHE_DIR"] = str(folder)
+    if specs == "kernel_specs" and not Path(specs).is_dir():
+        raise click.UsageError(
+            "no folder kernel_specs here: `kernelmint new FAMILY` starts one, or name another "
+            "folder of specs, or an installed family"
+        )
     begin = time.monotonic()
     try:
         built = loading.build(
             specs, where, set_name=set_name, keys=keys or None, architectures=architectures or None
         )
-    except (BuildError, InvalidArgument, KernelNotFound, PackError, TargetUnavailable) as error:
+    except InvalidArgument as error:
+        raise click.UsageError(str(error)) from None
+    except (BuildError, KernelNotFound, PackError, TargetUnavailable) as error:
         raise click.ClickException(str(error)) from None
     width = max(len(info.key) for info in built)
     for info in built:
@@ -88,17 +83,18 @@ def build(
 @main.command()
 @click.option("--json", "as_json", is_flag=True, help="One JSON array.")
 @click.option(
-    "--prune", callback=_size, metavar="SIZE",
+    "--prune", type=options.Size(),
     help="Remove what was unused for the longest time, until no more than SIZE is left; 0: all.",
 )  # fmt: skip
 @click.option(
-    "--older-than", type=float, metavar="DAYS", help="Remove what was not used for so long."
-)
+    "--older-than", type=options.Duration("d"),
+    help="Remove what was not used for so long: 12h, 30d, or a number of days.",
+)  # fmt: skip
 def cache(as_json: bool, prune: int | None, older_than: float | None) -> None:
-    """Lists what was built on demand, the last used first; removes it."""
+    """List what was built on demand, the last used first, or remove it."""
     store = on_demand.cache()
     if prune is not None or older_than is not None:
-        oldest = 0.0 if older_than is None else time.time() - 86400 * older_than
+        oldest = 0.0 if older_than is None else time.time() - older_than
         removed = store.prune(2**63 if prune is None else prune, oldest)
         freed = sum(usage.size for usage in removed)
         click.echo(

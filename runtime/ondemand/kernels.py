@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from codegen import packs as pack_files
-from codegen.architectures import Architecture, of_target, parse
+from codegen.architectures import Architecture, of_target, spelt
 from codegen.home import cache_folder
 from codegen.manifest import DeclaredGradient, Family, Target
 from codegen.packs import Pack, PackError
@@ -196,7 +196,7 @@ def _architectures(key: str, wanted: Architecture, named: Sequence[str] | None) 
     else:
         numbers = []
         for name in named:
-            if (found := parse(name)) is None:
+            if (found := spelt(name)) is None:
                 raise InvalidArgument(
                     f"architectures: got {name!r}, expected such as '80', '90a' or '100f'"
                 )

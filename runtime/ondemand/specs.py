@@ -54,7 +54,7 @@ def find(folder: Path) -> list[Source]:
     if not sources:
         raise InvalidArgument(
             f"{folder}: no families here: expected the folder of a family (it has a {FAMILY}), of "
-            "a group, or of specs"
+            "a group, or of specs; `kernelmint new FAMILY` starts one"
         )
     return sources
 

@@ -15,6 +15,7 @@ import torch
 from rich.console import Console
 
 import runtime
+from codegen import completion, options
 from runtime import KernelInfo, manifest, packs
 
 from ..families import hook, named
@@ -70,22 +71,36 @@ def _sizes(
         raise click.BadParameter("expected symbols with sizes, such as M=64,N=4096") from None
 
 
-def _beside_each_other(family: str, set_name: str | None) -> click.Command:
+def _beside_each_other(family: str, default_set: str | None) -> click.Command:
     """The command of a family that brings none."""
 
     @click.command(family, context_settings={"help_option_names": ["-h", "--help"]})
     @click.option(
-        "--target", help="The kernels of this target (default: cpu, or all a GPU can run)."
+        "--target",
+        metavar="TARGET",
+        shell_complete=completion.targets,
+        help="The kernels of this target (default: cpu, or all a GPU can run).",
     )
-    @click.option("--where", help="Only kernels for which this expression holds.")
-    @click.option("--set", "chosen_set", default=set_name, help="The kernels of this set.")
-    @click.option("--size", "sizes", callback=_sizes, multiple=True, help="Such as M=64,N=4096.")
-    @click.option("--seconds", type=click.FloatRange(0), default=0.3, help="Time for each figure.")
-    @click.option("--json", "json_file", type=OutputFile(), help="Write the figures as JSON.")
+    @options.where("kernels")
+    @options.set_name("The kernels of this set.", default=default_set)
+    @click.option(
+        "--size",
+        "sizes",
+        callback=_sizes,
+        multiple=True,
+        metavar="SIZE",
+        help="Such as M=64,N=4096; may be repeated.",
+    )
+    @click.option(
+        "--seconds", type=options.Duration("s"), default=0.3, help="Time for each figure."
+    )
+    @click.option(
+        "--json", "json_file", type=OutputFile(), metavar="FILE", help="Write the figures as JSON."
+    )
     def command(
         target: str | None,
         where: str | None,
-        chosen_set: str | None,
+        set_name: str | None,
         sizes: tuple[Case, ...],
         seconds: float,
         json_file: Path | None,
@@ -94,7 +109,7 @@ def _beside_each_other(family: str, set_name: str | None) -> click.Command:
 
         Those that have the family's parameters in common take turns on the same inputs.
         """
-        device, kernels = for_device(family, target, where, chosen_set)
+        device, kernels = for_device(family, target, where, set_name)
         rows: list[results.Row] = []
         try:
             for case in sizes or cases(family)[-1:]:

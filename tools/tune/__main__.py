@@ -14,7 +14,7 @@ import click
 from rich.console import Console, JustifyMethod
 
 import runtime
-from codegen import completion
+from codegen import completion, options
 from codegen.ptxas.files import write_text
 from codegen.ptxas.rows import ReportError
 from codegen.spec.problems import SpecError, UsageError
@@ -38,30 +38,37 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option(
     "--target",
     required=True,
+    metavar="TARGET",
     shell_complete=completion.targets,
     help="The target whose kernels are tuned: cpu, sm90a.",
 )
-@click.option("--set", "set_name", help="Which set (default: tune, else default).")
-@click.option("--where", help="Only configurations for which this expression holds.")
-@click.option("--shapes", type=_FILE, help="What is measured (default: TARGET.shapes.yaml).")
-@click.option("--device", help="The devices' name, if there are several kinds: NVIDIA H200.")
+@options.set_name("Which set (default: tune, else default).")
+@options.where("configurations")
+@click.option(
+    "--shapes", type=_FILE, metavar="FILE", help="What is measured (default: TARGET.shapes.yaml)."
+)
+@click.option(
+    "--device", metavar="NAME", help="The devices' name, if there are several kinds: NVIDIA H200."
+)
 @click.option(
     "--ray", metavar="ADDRESS", help="Build and measure on a Ray cluster: HOST:PORT, or auto."
 )
-@click.option("--budget", type=click.FloatRange(0), help="Minutes that it may take.")
+@click.option(
+    "--budget", type=options.Duration("m"), help="Time that it may take: 90s, 1h, or minutes."
+)
 @click.option(
     "--seconds",
-    type=click.FloatRange(0),
+    type=options.Duration("s"),
     default=0.3,
     show_default=True,
     help="Time for each kernel in each pass, if its rounds take less.",
 )
 @click.option(
     "--patience",
-    type=click.FloatRange(0.1),
+    type=options.Duration("s", least=0.1),
     default=60.0,
     show_default=True,
-    help="Seconds after which a kernel hangs; the reference has ten times as long.",
+    help="Time after which a kernel hangs; the reference has ten times as long.",
 )
 @click.option(
     "--fresh/--resume", help="Forget what was measured before (default: go on from there)."
@@ -91,9 +98,8 @@ def main(
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         family, specs = named(family)
-        seconds = None if budget is None else 60 * budget
-        options = Options(family=family, target=target, specs=specs, budget=seconds, **asked)
-        tuner = Tuner(options, lambda line: click.echo(line, err=True))
+        plan = Options(family=family, target=target, specs=specs, budget=budget, **asked)
+        tuner = Tuner(plan, lambda line: click.echo(line, err=True))
         path = out or tuner.out
         owner = packs.owner(family)
         if owner is not None and path.is_relative_to(owner.folder):
