@@ -1,0 +1,90 @@
+"""Values that several commands' options take: durations, sizes, architectures; and the options
+that are the same wherever they are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from codegen import architectures, completion
+
+_SECONDS = {"ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 604800}
+_PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(ms|s|min|m|h|d|w)?\s*")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([kmgt]?)(i?)b?", re.IGNORECASE)
+
+
+class Duration(click.ParamType):  # type: ignore[type-arg]  # of newer clicks alone
+    """Seconds, written with their unit, `90s`, `5m`, `1h30m`, `3d`, or as a number of `unit`."""
+
+    name = "TIME"
+
+    def __init__(self, unit: str, least: float = 0.0) -> None:
+        self.unit = unit
+        self.least = least
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """The seconds; a default is a number of the unit too."""
+        parts = _PART.findall(text := str(value).strip().lower())
+        alone = len(parts) == 1  # several have a unit each
+        if _PART.sub("", text) or not parts or not (alone or all(unit for _, unit in parts)):
+            self.fail(f"got {value!r}, expected such as 90s, 5m, 1h30m or 3d", param, ctx)
+        seconds = sum(float(number) * _SECONDS[unit or self.unit] for number, unit in parts)
+        if seconds < self.least:
+            self.fail(f"got {value!r}, expected at least {self.least:g}s", param, ctx)
+        return seconds
+
+
+class Size(click.ParamType):  # type: ignore[type-arg]  # of newer clicks alone
+    """Bytes, written as 500M or 2G; Ki, Mi and Gi count by 1,024."""
+
+    name = "SIZE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The bytes."""
+        found = _SIZE.fullmatch(str(value).strip())
+        if found is None:
+            self.fail(f"got {value!r}, expected such as 500M or 2G", param, ctx)
+        base = 1024 if found[3] else 1000
+        return int(float(found[1]) * base ** " kmgt".index(found[2].lower() or " "))
+
+
+class Architecture(click.ParamType):  # type: ignore[type-arg]  # of newer clicks alone
+    """A CUDA architecture as a build names it, 90a; nvcc's and people's spellings are taken too."""
+
+    name = "ARCH"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Its name."""
+        found = architectures.spelt(str(value))
+        if found is None:
+            message = f"got {value!r}, expected such as 80, 90a or 100f, also sm_90a and 9.0a"
+            self.fail(message, param, ctx)
+        return str(found)
+
+
+_Command = Callable[..., Any]
+
+
+def where(of: str) -> Callable[[_Command], _Command]:
+    """`--where EXPR`, of configurations or kernels."""
+    return click.option(
+        "--where", metavar="EXPR", shell_complete=completion.expressions,
+        help=f"Only {of} for which this expression holds, such as \"target == 'cpu'\".",
+    )  # fmt: skip
+
+
+def set_name(help_text: str, **others: Any) -> Callable[[_Command], _Command]:
+    """`--set NAME`."""
+    return click.option(
+        "--set",
+        "set_name",
+        metavar="NAME",
+        shell_complete=completion.sets,
+        help=help_text,
+        **others,
+    )
