@@ -135,7 +135,8 @@ def test_a_folder_without_specs_names_kernelmint_new(tmp_path, monkeypatch, comm
     [
         ("90s", 90), ("5m", 300), ("1h30m", 5400), ("1h 30m", 5400), ("3d", 259200),
         ("2w", 1209600), ("500ms", 0.5), ("7", 420), ("0", 0), ("1.5h", 5400), ("2min", 120),
-        ("-5", None), ("", None), ("m", None), ("5x", None), ("1h30", None), ("nan", None), ("1e3", None),
+        ("-5", None), ("", None), ("m", None), ("5x", None), ("1h30", None),
+        ("nan", None), ("1e3", None),
     ],
 )  # fmt: skip
 def test_durations(command, seconds) -> None:
