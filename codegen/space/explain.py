@@ -25,6 +25,8 @@ from codegen.spec.model import Configuration, Family, ParameterValue, Target
 from codegen.spec.problems import UsageError
 from codegen.words import did_you_mean, one_line
 
+_MANY = 100  # kernels of a set that nobody builds for the sake of one
+
 
 @dataclass(frozen=True)
 class Explanation:
@@ -107,7 +109,20 @@ def explain(
     if pack:
         where, then = f"{pack}; in the project of that pack, run", " && pip install ."
     folder = target.family if pack else Path(target.display).parent
-    on_demand = ["or build it now, into the cache:", f"  kernelmint build {folder} --key {key}"]
+    alone = f"kernelmint build {folder} --key {key}"
+    on_demand = ["or build it now, into the cache:", f"  {alone}"]
+    spec = f"{target.file} in the project of {pack}" if pack else target.display
+    count = _generated(names[0], families) if names and "default" not in names else 0
+    if count > _MANY:
+        lines = [
+            f"{key} is in set {', '.join(names)}; build it alone, into the cache:",
+            f"  {alone}",
+            f"or add it to a set that is generated, such as default of {spec}:",
+            f"  - {entry(target, values)}",
+            f"(`kernelmint regenerate --set {names[0]}` writes {count:,} kernels)",
+            *_restriction(configuration),
+        ]
+        return Explanation("\n".join(lines), "in_set", {**details, "command": alone})
     if names:
         option = "" if "default" in names else f" --set {names[0]}"
         command = f"kernelmint regenerate{option}{then}"
@@ -123,9 +138,7 @@ def explain(
     ]
     near, command = _nearest(key, families), f"kernelmint regenerate{then}"
     lines = [
-        f"{key} is valid, but in no set; add to a set of "
-        f"{f'{target.file} in the project of {pack}' if pack else target.display}, "
-        "such as default:",
+        f"{key} is valid, but in no set; add to a set of {spec}, such as default:",
         f"  - {entry(target, values)}",
         "then run",
         f"  {command}",
@@ -135,6 +148,12 @@ def explain(
     ]
     details |= {"reasons": rules, "nearest": near, "command": command}
     return Explanation("\n".join([*lines, *_nearest_lines(near)]), "valid", details)
+
+
+def _generated(set_name: str, families: Sequence[Family]) -> int:
+    """How many kernels a tree of that set has."""
+    spaces = expand(families, Selection(set_name))
+    return sum(len(target.configurations) for space in spaces for target in space.targets)
 
 
 def _restriction(configuration: Configuration) -> list[str]:

@@ -307,3 +307,20 @@ KNOWN = [
 def test_the_nearest_keys_are_those_of_the_nearest_parameters(key, near) -> None:
     assert nearest(key, KNOWN) == [f"rms_norm.sm80.{tokens}" for tokens in near]
     assert nearest("rms_norm.cpu.bf16-n1-w4", KNOWN, 1) == ["rms_norm.cpu.bf16-n4096-w4"]
+
+
+def test_of_a_large_set_one_kernel_is_built_alone(workspace) -> None:
+    """No tree of hundreds is advised for the sake of one."""
+    workspace.edit("sm80.yaml", "  small:", "  large:\n    - product: {tile: [" + ", ".join(
+        str(16 * n) for n in range(1, 60)
+    ) + "], warps: [1, 2], mode: [split]}\n  small:")  # fmt: skip
+    assert workspace.run("regenerate").status == 0
+    key = "demo.sm80.bf16-t48-w1-split"
+    result = workspace.run("explain", key)
+    assert result.status == 0
+    first, command, *others = result.stdout.splitlines()
+    assert first == f"{key} is in set large; build it alone, into the cache:"
+    assert command == f"  kernelmint build kernel_specs/demo --key {key}"
+    assert "(`kernelmint regenerate --set large` writes " in others[-1]
+    details = json.loads(workspace.run("explain", key, "--json").stdout)
+    assert (details["status"], details["command"]) == ("in_set", command.strip())
