@@ -13,10 +13,12 @@ What is neither is an error.
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 import runtime
 
@@ -42,20 +44,32 @@ def activate() -> None:
 
 
 class _Pattern(NamedTuple):
-    """What queries see: so many keys before and after their own (-1: all), of their sequence."""
+    """What queries see: so many keys before and after their own (-1: all, -2: none at all), of
+    their sequence.
+
+    The tensors are of neighbours, bool, [B, S - 1], or None: whether both are of one sequence;
+    whether the second's position is the first's and 1; whether sequences are in order there.
+    """
 
     left: int = -1
     right: int = -1
-    joined: torch.Tensor | None = None  # whether two neighbours are of one sequence, [B, S - 1]
+    joined: torch.Tensor | None = None
+    steps: torch.Tensor | None = None
+    ordered: torch.Tensor | None = None
     unknown: str = ""  # what a mask function does with positions that is none of these
 
     def both(self, other: _Pattern) -> _Pattern:
         def least(a: int, b: int) -> int:
-            return max(a, b) if -1 in (a, b) else min(a, b)
+            return max(a, b) if -1 in (a, b) and -2 not in (a, b) else min(a, b)
 
-        joined = self.joined if other.joined is None else other.joined
-        left, right = least(self.left, other.left), least(self.right, other.right)
-        return _Pattern(left, right, joined, self.unknown or other.unknown)
+        def each(a: torch.Tensor | None, b: torch.Tensor | None) -> torch.Tensor | None:
+            return b if a is None else a if b is None else a & b
+
+        return _Pattern(
+            least(self.left, other.left), least(self.right, other.right),
+            each(self.joined, other.joined), each(self.steps, other.steps),
+            each(self.ordered, other.ordered), self.unknown or other.unknown,
+        )  # fmt: skip
 
 
 def mask(
@@ -67,7 +81,7 @@ def mask(
     mask_function: Callable[..., Any] | None = None,
     attention_mask: torch.Tensor | None = None,
     device: torch.device | str | None = None,
-    use_vmap: bool = False,
+    config: Any = None,
     **_: Any,
 ) -> torch.Tensor:
     """What `attention` takes in the place of a mask; transformers calls it once for each pattern.
@@ -81,21 +95,23 @@ def mask(
         mask_function: what transformers made of the layers' pattern; causal if None.
         attention_mask: what is not padding, bool, [B, positions]; all if None.
         device: where the model is.
-        use_vmap: that parts of `mask_function` are the model's or the caller's own.
+        config: the model's.
 
     Returns:
         numbers of each sequence, int32, [n, kind, left + 2, B]: its first key, the end of its keys,
         and, if some sequence ends in padding, how many queries it has. n is 0 if nothing is to be
         said of lengths; B is 0 then, too, if `attention_mask` says so: positions do not count
-        beside it. `kind` is 1, and 1 more if the pattern is causal. For packed sequences the
-        numbers are where these begin, and where the last one ends, [1, kind + 2, left + 2, N + 1];
-        in a graph, whether there are none, [1, kind + 4, left + 2, 1].
+        beside it (else 1, if no key is hidden). `kind` is 1, and 1 more if the pattern is causal.
+        For packed sequences the numbers are where these begin, and where the last one ends,
+        [1, kind + 2, left + 2, N + 1]; in a graph, whether there are none,
+        [1, kind + 4, left + 2, 1].
         The second and third extent say the pattern to the host; all along them is the same.
 
     Raises:
-        InvalidArgument: the pattern is none of these, there are tokens behind padding, or
-            torch.jit.trace records the call.
+        InvalidArgument: the pattern is none of these, there are tokens behind padding, the model's
+            layers compute attention themselves, or torch.jit.trace records the call.
     """
+    _check_attention(config)
     if not torch.compiler.is_compiling() and torch._C._is_tracing():
         raise runtime.InvalidArgument(
             "mask: got a call that torch.jit.trace records, expected torch.export: traced programs "
@@ -112,21 +128,78 @@ def mask(
     if not causal and pattern.left != pattern.right:
         raise _unknown(f"a window of {pattern.left} keys before and {pattern.right} after")
     kind = 1 + causal
-    if pattern.joined is not None and _is_recorded(pattern.joined):
-        if use_vmap and torch.compiler.is_compiling():  # what was looked up cannot be told then
-            raise _unknown("a function of the model's or the caller's own, in a compiled graph")
+    joined, is_one = _joined(pattern)
+    if joined is not None and is_one is None:
         kind += 4
-        numbers = pattern.joined.all().to(torch.int32).view(1, 1)
-    elif pattern.joined is not None and not pattern.joined.all():
+        numbers = joined.all().to(torch.int32).view(1, 1)
+    elif joined is not None and not is_one:
         kind += 2
-        numbers = _places(pattern.joined)[None]
+        numbers = _places(joined)[None]
     else:
         # Queries of all that are aligned with their keys are at the end of these.
         end = q_offset + q_length - kv_offset if causal or pattern.left >= 0 else kv_length
         numbers = _lengths(batch_size, q_length, kv_length, kv_offset, end, attention_mask, device)
         if not causal and pattern.left < 0:
             numbers = numbers[:2]
-    return numbers[:, None, None].expand(-1, kind, pattern.left + 2, -1)
+            if not len(numbers):  # a bias that a model adds to it is still one, and refused
+                numbers = numbers[:, :1]
+    found = numbers[:, None, None].expand(-1, kind, pattern.left + 2, -1)
+    _tell_keys(found, kv_length, kv_offset, attention_mask)
+    return found
+
+
+def _check_attention(config: Any) -> None:
+    """Refuses models of transformers whose layers compute attention themselves, with masks."""
+    name = type(config).__module__
+    if torch.compiler.is_compiling() or not name.startswith("transformers.models."):
+        return
+    module = sys.modules.get(name.replace(".configuration_", ".modeling_"))
+    if module is None or hasattr(module, "ALL_ATTENTION_FUNCTIONS"):
+        return
+    own = [each for each in vars(module) if each.endswith("Attention")]
+    if own:
+        raise runtime.InvalidArgument(
+            f'attn_implementation: got "{NAME}" for a model whose layers compute attention '
+            f"themselves ({own[0]}), expected one whose layers take an implementation; use "
+            'attn_implementation="eager"'
+        )
+
+
+def _tell_keys(
+    made: Any, kv_length: int, kv_offset: int, attention_mask: torch.Tensor | None
+) -> None:
+    """Notes of how many keys a mask is, which `attention` holds to those that come. Models ask for
+    masks of the wrong layer's keys; it matters if there is padding anywhere."""
+    if attention_mask is None:
+        return
+    has_others = attention_mask.shape[1] > kv_offset + kv_length
+    if has_others and not _is_recorded(made) and attention_mask.all():
+        return
+    made.keys = kv_length
+
+
+def _joined(pattern: _Pattern) -> tuple[torch.Tensor | None, bool | None]:
+    """Which neighbours are of one sequence, and whether all are; the second is None in a graph,
+    which reads nothing. None of both if nothing was looked up.
+
+    Raises:
+        InvalidArgument: positions go on within a sequence by another step than 1, or a sequence
+            has parts that are not beside each other.
+    """
+    joined, steps, ordered = pattern.joined, pattern.steps, pattern.ordered
+    if joined is None and steps is None:
+        return None, None
+    joined = steps if joined is None else joined
+    assert joined is not None
+    if _is_recorded(joined):
+        return joined if steps is None else joined & steps, None
+    sound = torch.ones_like(joined) if ordered is None else ordered
+    if steps is not None:
+        sound = sound & (steps if pattern.joined is None else steps | ~joined)
+    is_sound, is_one = torch.stack([sound.all(), joined.all()]).tolist()
+    if not is_sound:
+        raise _unknown("positions that do not count up within each sequence")
+    return joined, is_one
 
 
 def _is_recorded(tensor: torch.Tensor) -> bool:
@@ -145,6 +218,15 @@ def _is_known_to_be(number: Any, other: Any) -> bool:
         from torch.fx.experimental.symbolic_shapes import statically_known_true
 
         return statically_known_true(number == other)
+    return bool(number == other)
+
+
+def _may_be(number: Any, other: Any) -> bool:
+    """Whether they can be the same."""
+    if isinstance(number, torch.SymInt) and not torch.compiler.is_dynamo_compiling():
+        from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+        return not statically_known_true(number != other)
     return bool(number == other)
 
 
@@ -229,29 +311,17 @@ _PACKED_IN_A_GRAPH = (
 )
 
 
-class _Distance:
-    """From queries to keys, in a call of a mask function."""
-
-    def __init__(self, of: _Positions) -> None:
-        self.of = of
-
-    def __abs__(self) -> _Distance:
-        return self
-
-    def __le__(self, most: int) -> _Positions:
-        self.of.seen.append(_Pattern(most, most))
-        return self.of
-
-
-class _Positions(torch.Tensor):
-    """Stands for positions in a call of a mask function, and notes what they are compared with.
+class _Term(torch.Tensor):
+    """Stands for a query's position, a key's, or what was looked up there, and a number more, in a
+    call of a mask function; without either it is a condition. It notes what it is compared with.
 
     torch.compile follows such a call, while it does not tell what a function holds.
     """
 
-    role: str
-    number: int | None  # that was subtracted
-    at: torch.Tensor  # positions, or what was found there
+    side: str  # "query", "key"; "" for a condition
+    offset: int
+    table: torch.Tensor | None  # in which it was looked up
+    at: torch.Tensor  # the value for each two neighbours, but for the offset, [S - 1] or [B, S - 1]
     seen: list[_Pattern]  # to which all that come of one call add
 
     @classmethod
@@ -260,59 +330,158 @@ class _Positions(torch.Tensor):
     ) -> Any:
         name = _FUNCTIONS.get(function)
         this: Any = args[0]
-        other: Any = args[1] if len(args) > 1 else None
-        with torch._C.DisableTorchFunctionSubclass():
+        with torch._C.DisableTorchFunction():
             if name == "device" or (name is None and function.__name__ == "__get__"):
                 return function(this)
-            if name in ("to", "new_ones"):  # and_masks begins with all that there is
+            if name == "to":
                 return this
-            if name == "getitem":  # (a compiled graph does not pass this here)
-                index = tuple(i.at if isinstance(i, cls) else i for i in other)
-                return _positions("sequence", other[-1].seen, at=this[index])
-            kind = other.role if isinstance(other, cls) else type(other).__name__
-            step = (this.role, name, kind)
-            if step == ("query", "sub", "key"):
-                return _Distance(this)
-            if step == ("query", "sub", "int"):
-                return _positions("query - n", this.seen, number=other)
-            if step == ("key", "le", "query"):
-                this.seen.append(_Pattern(right=0))
-            elif step == ("key", "gt", "query - n"):
-                this.seen.append(_Pattern(left=other.number - 1))
-            elif step == ("sequence", "eq", "sequence"):
-                this.seen.append(_Pattern(joined=this.at == other.at))
-            elif name == "and" and kind == "Tensor" and other.dim() == 2:
-                this.seen.append(_Pattern(joined=other))  # of a compiled graph
-            elif step != ("query", "ge", "int") and (name != "and" or kind == "Tensor"):
-                this.seen.append(_Pattern(unknown=name or "another operator"))
-            return this
+            if name == "new_ones":  # and_masks begins with all that there is
+                return _term("", this.seen)
+            if isinstance(this, cls) and len(args) == 2:
+                found = _combined(this, name, args[1])
+                if found is not None:
+                    return found
+            seen = next(each.seen for each in args if isinstance(each, cls))
+            return _noted(seen, _Pattern(unknown=name or "another operator"))
 
 
+class _Distance:
+    """sign * (a query's position - a key's + offset) in a call of a mask function, or the absolute
+    value of the difference, and the offset.
+
+    No tensor: torch.compile does not ask these for their absolute value.
+    """
+
+    def __init__(
+        self, query: _Term, key: _Term, offset: int, sign: int = 1, is_absolute: bool = False
+    ) -> None:
+        self.query, self.key = query, key
+        self.offset, self.sign, self.is_absolute = offset, sign, is_absolute
+
+    def __abs__(self) -> _Distance:
+        if self.offset:
+            self._noted(_Pattern(unknown="abs"))
+        return _Distance(self.query, self.key, 0, is_absolute=True)
+
+    abs = __abs__
+
+    def __add__(self, number: int) -> _Distance:
+        offset = self.offset + self.sign * number
+        return _Distance(self.query, self.key, offset, self.sign, self.is_absolute)
+
+    def __sub__(self, number: int) -> _Distance:
+        return self + -number
+
+    def __le__(self, most: int) -> _Term:
+        return self._at_most(most) if self.sign > 0 else self._at_least(-most)
+
+    def __lt__(self, end: int) -> _Term:
+        return self <= end - 1
+
+    def __ge__(self, least: int) -> _Term:
+        return self._at_least(least) if self.sign > 0 else self._at_most(-least)
+
+    def __gt__(self, number: int) -> _Term:
+        return self >= number + 1
+
+    def _at_most(self, most: int) -> _Term:
+        left = most - self.offset
+        left = left if left >= 0 else -2
+        return self._noted(_Pattern(left, left if self.is_absolute else -1))
+
+    def _at_least(self, least: int) -> _Term:
+        right = self.offset - least
+        if right < 0 or self.is_absolute:
+            return self._noted(_Pattern(unknown="a distance"))
+        return self._noted(_Pattern(right=right))
+
+    def _noted(self, pattern: _Pattern) -> _Term:
+        if self.query.table is not None:
+            pattern = pattern._replace(steps=self.query.at - self.key.at == 1)
+        return _noted(self.query.seen, pattern)
+
+
+class _LookUps(TorchFunctionMode):
+    """Follows positions into tensors; an index is not asked by torch.compile what to do."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if _FUNCTIONS.get(function) == "getitem" and isinstance(args[1], tuple):
+            table, index = args
+            terms = [each for each in index if isinstance(each, _Term)]
+            if terms:
+                term = terms[0]
+                if len(terms) > 1 or term.table is not None or term.offset or not term.side:
+                    return _noted(term.seen, _Pattern(unknown="getitem"))
+                at = table[tuple(i.at if isinstance(i, _Term) else i for i in index)]
+                return _term(term.side, term.seen, table=table, at=at)
+        return function(*args, **(kwargs or {}))
+
+
+_EMPTY = torch.empty(0)
+
+
+def _term(
+    side: str, seen: list[_Pattern], offset: int = 0, table: Any = None, at: Any = None
+) -> _Term:
+    if torch.compiler.is_dynamo_compiling():
+        made = (torch.empty(0) if at is None else at).as_subclass(_Term)
+    else:  # as_subclass asks the dispatch modes, and cannot change what they give, a fake tensor
+        made = torch.Tensor._make_subclass(_Term, _EMPTY)
+    made.side, made.seen, made.offset, made.table, made.at = side, seen, offset, table, at
+    return made
+
+
+def _noted(seen: list[_Pattern], pattern: _Pattern) -> _Term:
+    """A condition that was met."""
+    seen.append(pattern)
+    return _term("", seen)
+
+
+def _combined(a: _Term, name: str | None, b: Any) -> Any:
+    """A sum, a difference, a comparison or a conjunction of two; None if it is another."""
+    if isinstance(b, _Term):
+        if name == "and" and not a.side and not b.side:
+            return a
+        if {a.side, b.side} != {"query", "key"} or a.table is not b.table:
+            return None
+        query, key, sign = (a, b, 1) if a.side == "query" else (b, a, -1)
+        offset = query.offset - key.offset
+        if name == "eq" and a.table is not None and not offset:
+            ahead = query.at - key.at
+            return _noted(a.seen, _Pattern(joined=ahead == 0, ordered=ahead >= 0))
+        distance = _Distance(query, key, offset, sign)
+        if name == "sub":
+            return distance
+        return _COMPARISONS[name](distance, 0) if name in _COMPARISONS else None
+    if type(b) is not int or not a.side:
+        return None
+    if name in ("add", "sub"):
+        number = b if name == "add" else -b
+        return _term(a.side, a.seen, a.offset + number, a.table, a.at)
+    if (name, b - a.offset) in (("ge", 0), ("gt", -1)) and a.table is None:
+        return _noted(a.seen, _Pattern())  # of every position
+    return None
+
+
+_COMPARISONS = {name: getattr(operator, name) for name in ("ge", "gt", "le", "lt")}
 _FUNCTIONS = {
     torch.Tensor.device.__get__: "device",
     torch.Tensor.to: "to",
     torch.Tensor.new_ones: "new_ones",
     torch.Tensor.__getitem__: "getitem",
     torch.Tensor.__and__: "and",
-    **{getattr(torch.Tensor, name): name for name in ("eq", "ge", "gt", "le", "sub")},
-    **{getattr(torch.Tensor, f"__{name}__"): name for name in ("eq", "ge", "gt", "le", "sub")},
+    torch.Tensor.logical_and: "and",
+    torch.logical_and: "and",
     # as torch.export(strict=True) passes them
     operator.getitem: "getitem",
     operator.and_: "and",
-    **{getattr(operator, name): name for name in ("eq", "ge", "gt", "le", "sub")},
 }
-
-
-_EMPTY = torch.empty(0)
-
-
-def _positions(role: str, seen: list[_Pattern], number: Any = None, at: Any = None) -> _Positions:
-    if torch.compiler.is_dynamo_compiling():
-        made = (torch.empty(0) if at is None else at).as_subclass(_Positions)
-    else:  # as_subclass asks the dispatch modes, and cannot change what they give, a fake tensor
-        made = torch.Tensor._make_subclass(_Positions, _EMPTY)
-    made.role, made.seen, made.number, made.at = role, seen, number, at
-    return made
+for _name in ("eq", "ge", "gt", "le", "lt", "sub", "add"):
+    for _where in (torch, torch.Tensor, operator):
+        _FUNCTIONS[getattr(_where, _name)] = _name
+    _FUNCTIONS[getattr(torch.Tensor, f"__{_name}__")] = _name
 
 
 def _read(
@@ -324,10 +493,17 @@ def _read(
     head = torch.zeros(1, 1, dtype=torch.int64, device=device)
     at = torch.arange(length, device=device)
     # Each query beside the key before its own, which tells where a sequence begins.
-    function(rows, head, _positions("query", seen, at=at[1:]), _positions("key", seen, at=at[:-1]))
+    query, key = _term("query", seen, at=at[1:]), _term("key", seen, at=at[:-1])
+    try:
+        with _LookUps():
+            found = function(rows, head, query, key)
+    except (AttributeError, TypeError) as error:  # a distance has few operators
+        return _Pattern(unknown=str(error))
     pattern = _Pattern()
     for each in seen:
         pattern = pattern.both(each)
+    if not isinstance(found, _Term) or found.side:
+        return pattern.both(_Pattern(unknown="no comparison"))
     return pattern
 
 
@@ -393,7 +569,16 @@ def attention(
     if attention_mask is not None:
         if attention_mask.dtype != torch.int32 or attention_mask.dim() != 4:
             raise _unknown(f"a tensor of {attention_mask.dtype}, {list(attention_mask.shape)},")
+        keys = getattr(attention_mask, "keys", None)
+        if keys is not None and not _may_be(keys, key.shape[2]):
+            raise runtime.InvalidArgument(
+                f"attention_mask: the model's mask was made for {keys} keys, but its layer has "
+                f"{key.shape[2]}, and with padding it matters which: no attn_implementation is "
+                "right then; pass no padding"
+            )
         n, kind, window, count = attention_mask.shape
+        if not window:  # models with an unused window of 0 make such a mask, and layers none
+            raise _unknown("a window of no keys")
         causal, packed, left = kind % 2 == 0, 2 < kind < 5, window - 2
         numbers = attention_mask[:, 0, 0] if n else None
         if kind > 4:

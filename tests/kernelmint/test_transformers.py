@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -227,10 +228,118 @@ def test_the_same_tokens_in_bf16_if_rounding_does_not_decide(
     assert (got - true).abs().max() <= 2 * error
 
 
+def decoder(kind: str, **options: Any) -> Any:
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{kind}Config")(**{**SIZES, **options})
+    return getattr(transformers, f"{kind}ForCausalLM")(config).eval()
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("Qwen2", {}), ("Phi3", {}), ("Olmo2", {}), ("Cohere2", {"sliding_window": 16}),
+        ("Exaone4", {"sliding_window": 16}), ("Gemma3", {"sliding_window": 16}),
+        ("Qwen2Moe", {"num_experts": 2, "num_experts_per_tok": 2}),  # a mask of a window of 0
+        ("MiniMax", {"num_local_experts": 2, "num_experts_per_tok": 2}),
+    ],
+)  # fmt: skip
+@torch.no_grad()
+def test_other_decoders(kind: str, options: dict[str, Any]) -> None:
+    """Padded, over a cache in chunks, and packed, as eager is."""
+    if kind == "Gemma3":
+        config = transformers.Gemma3TextConfig(**SIZES, **options)
+        torch.manual_seed(0)
+        made = transformers.Gemma3ForCausalLM(config).eval()
+    else:
+        made = decoder(kind, **options)
+    inputs, found = batch("left"), []
+    of_tokens = inputs["attention_mask"].bool()
+    of_three = torch.cat([torch.arange(n) for n in (20, 7, 13)])[None]
+    for implementation in ("kernelmint", "eager"):
+        made.set_attn_implementation(implementation)
+        whole = made(**inputs, use_cache=False).logits[of_tokens]
+        first = made(inputs["input_ids"][:, :36], attention_mask=inputs["attention_mask"][:, :36])
+        then = made(
+            inputs["input_ids"][:, 36:], attention_mask=inputs["attention_mask"],
+            past_key_values=first.past_key_values,
+        ).logits  # fmt: skip
+        packed = made(inputs["input_ids"][:1], position_ids=of_three, use_cache=False)
+        found.append([whole, then, packed.logits])
+    for got, want in zip(*found, strict=True):
+        close(got, want, want)
+
+
+@torch.no_grad()
+def test_a_mask_of_another_layers_keys_is_refused_where_it_matters() -> None:
+    """transformers makes MiniMax's over a cache by its first layer's, which may have no keys."""
+    layers = ["linear_attention", "full_attention"]
+    made = decoder("MiniMax", num_local_experts=2, layer_types=layers)
+    made.set_attn_implementation("kernelmint")
+    inputs = batch("left")
+    ids, mask = inputs["input_ids"], inputs["attention_mask"]
+    for padding in (torch.ones_like(mask), mask):
+        first = made(ids[:, :-1], attention_mask=padding[:, :-1])
+        more = {"attention_mask": padding, "past_key_values": first.past_key_values}
+        if padding is mask:
+            with pytest.raises(runtime.InvalidArgument, match=r"made for 1 keys, .* has 40, and"):
+                made(ids[:, -1:], **more)
+        else:
+            made(ids[:, -1:], **more)
+
+
+@pytest.mark.parametrize("kind", ["Bloom", "Mpt", "XGLM", "Beit"])
+def test_models_that_compute_attention_or_masks_themselves_are_refused(kind: str) -> None:
+    sizes: dict[str, Any] = {"hidden_size": 64, "num_attention_heads": 4}
+    inputs: dict[str, Tensor] = {"input_ids": tokens(2, 9)}
+    if kind == "Beit":
+        inputs = {"pixel_values": torch.randn(3, 3, 32, 32)}
+        sizes |= {"image_size": 32, "patch_size": 8, "use_relative_position_bias": True}
+        sizes |= {"num_hidden_layers": 1, "intermediate_size": 64}
+    else:
+        sizes |= {"vocab_size": 97, "n_layer": 1, "n_layers": 1, "num_layers": 1, "n_head": 4}
+        sizes |= {"n_heads": 4, "attention_heads": 4, "d_model": 64, "ffn_dim": 64}
+    config = getattr(transformers, f"{kind}Config")(**sizes, attn_implementation="kernelmint")
+    made = getattr(transformers, f"{kind}Model")(config).eval()
+    masks = [None] if kind == "Beit" else [None, torch.ones(2, 9).long()]
+    for mask in masks:
+        more = {} if mask is None else {"attention_mask": mask}
+        message = "mask: got a tensor of torch.float32" if kind == "Beit" else f"{kind}Attention"
+        with torch.no_grad(), pytest.raises(runtime.InvalidArgument, match=message):
+            made(**inputs, **more)
+
+
+def test_queries_and_keys_of_continuous_batching() -> None:
+    """What `paged|kernelmint` makes of a cache, which takes the newest keys and gives all."""
+    past = torch.randn(2, 40, 2, 16)
+
+    def update(key_states: Tensor, value_states: Tensor, **_: Any) -> list[Tensor]:
+        new = (t[0].transpose(0, 1) for t in (key_states, value_states))
+        return [
+            torch.cat([old[:30], t[:1], old[30:], t[1:]]) for old, t in zip(past, new, strict=True)
+        ]
+
+    q, k, v = torch.randn(1, 4, 3, 16), *torch.randn(2, 1, 2, 3, 16)
+    ends = [torch.tensor(e, dtype=torch.int32) for e in ([0, 1, 3], [0, 31, 43])]
+    got, _ = integration.paged_attention(
+        SimpleNamespace(layer_idx=0), q, k, v, None,
+        cache=SimpleNamespace(update=update), cu_seq_lens_q=ends[0],
+        cu_seq_lens_k={"full_attention": ends[1]}, read_index=[], write_index=[],
+    )  # fmt: skip
+    keys, values = (t.transpose(0, 1) for t in update(k, v))
+    for rows, of in ((slice(0, 1), slice(0, 31)), (slice(1, 3), slice(31, 43))):
+        seen = torch.ones(12, 12).tril()[-2:].bool() if rows.stop == 3 else None
+        want = torch.nn.functional.scaled_dot_product_attention(
+            q[0, :, rows], keys[:, of], values[:, of], attn_mask=seen, enable_gqa=True
+        )
+        torch.testing.assert_close(got[0, rows].transpose(0, 1), want)
+
+
 @EXACT
 @pytest.mark.parametrize("name", ["llama", "mistral"])
 def test_continuous_batching(name: str, device: str, dtype: torch.dtype) -> None:
     """Requests join and leave; a layer with a window keeps the last keys alone."""
+    if "paged|sdpa" not in transformers.AttentionInterface().valid_keys():
+        pytest.skip("this transformers batches continuously by its own implementations alone")
     prompts = [tokens(n).tolist() for n in (5, 40, 17)]
     ours, eager, exact = three(name, device, dtype)
     ours.set_attn_implementation("paged|kernelmint")
@@ -558,6 +667,89 @@ def test_patterns_are_read_in_a_compiled_graph_as_elsewhere() -> None:
         else:
             assert compiled(torch.zeros(())) == expected
     assert refusals == 2
+
+
+QUERIES, KEYS = torch.arange(9), torch.arange(9)
+DOCUMENTS = torch.tensor([[0, 0, 0, 0, 1, 1, 1, 1, 2]])
+POSITIONS = torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3, 0]])
+
+
+def causal(b: Any, h: Any, q: Any, k: Any) -> Any:
+    return q >= k
+
+
+def of_one(b: Any, h: Any, q: Any, k: Any) -> Any:
+    return DOCUMENTS[b, k] == DOCUMENTS[b, q]
+
+
+def of(function: Any, *tables: Tensor) -> Any:
+    """At looked up positions."""
+
+    def looked_up(b: Any, h: Any, q: Any, k: Any) -> Any:
+        for table in tables:
+            q, k = table[b, q], table[b, k]
+        return function(b, h, q, k)
+
+    return looked_up
+
+
+def both(*functions: Any) -> Any:
+    return transformers.masking_utils.and_masks(*functions)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        causal,
+        lambda b, h, q, k: k < q + 1,
+        lambda b, h, q, k: (q - k >= 0) & (q - k < 3),
+        lambda b, h, q, k: (k - q > -3) & (k <= q),
+        lambda b, h, q, k: (q - 2 <= k) & (q - k >= 0),
+        lambda b, h, q, k: (q - k).abs() < 3,
+        lambda b, h, q, k: abs(k - q) <= 2,
+        lambda b, h, q, k: (q - k <= 2) & (k - q <= 2),
+        lambda b, h, q, k: k > -1,
+        both(of_one, causal),
+        both(of_one, of(causal, POSITIONS)),
+        both(of(lambda b, h, q, k: k > q - 3, POSITIONS), of(causal, POSITIONS), of_one),
+    ],
+)
+def test_patterns_however_they_are_written(function: Any) -> None:
+    """Every query sees what the function itself says, evaluated for each pair."""
+    q, k, v = torch.randn(3, 1, 2, 9, 16)
+    seen = function(torch.zeros(1, 1, 1).long(), 0, QUERIES[None, :, None], KEYS[None, None])
+    seen = seen.expand(1, 9, 9)
+    made = integration.mask(1, 9, 9, mask_function=function)
+    got, _ = integration.attention(torch.nn.Module(), q, k, v, made)
+    want = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+    torch.testing.assert_close(got.transpose(1, 2), want)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda b, h, q, k: k < q,  # not its own key
+        lambda b, h, q, k: (q - 1) - k >= 0,
+        lambda b, h, q, k: ~(k > q),
+        lambda b, h, q, k: (q >= k) | (k >= 0),
+        lambda b, h, q, k: q == k,
+        lambda b, h, q, k: k >= 1,
+        lambda b, h, q, k: (q - k) * 2 >= 0,
+        lambda b, h, q, k: q // 3 == k // 3,
+        both(causal, lambda b, h, q, k: DOCUMENTS[b, k] > 0),
+        both(causal, lambda b, h, q, k: (DOCUMENTS > 0)[b, k]),
+        both(causal, lambda b, h, q, k: DOCUMENTS[b, q] == POSITIONS[b, k]),
+        both(causal, lambda b, h, q, k: (DOCUMENTS % 2)[b, q] == (DOCUMENTS % 2)[b, k]),  # apart
+        both(of_one, of(causal, 2 * POSITIONS)),
+        both(of_one, of(causal, POSITIONS, POSITIONS)),
+        of(causal, POSITIONS),  # of no sequence
+        lambda b, h, q, k: True,
+        lambda b, h, q, k: q,
+    ],
+)
+def test_what_no_pattern_says_is_refused(function: Any) -> None:
+    with pytest.raises(runtime.InvalidArgument, match="mask: got "):
+        integration.mask(1, 9, 9, mask_function=function)
 
 
 def test_dropout_is_refused_by_name() -> None:
