@@ -1,6 +1,7 @@
 """tools/build/environment.py: what `make` says while it fills the virtual environment, and what it
 takes."""
 
+import os
 import re
 import runpy
 import subprocess
@@ -77,8 +78,9 @@ def test_the_demo_takes_what_calls_take_and_no_developers_tools():
 
 def commands(target, folder):
     done = subprocess.run(
-        ["make", "--dry-run", target, f"VENV={folder}"],
+        ["make", "--dry-run", "--no-print-directory", target, f"VENV={folder}"],
         cwd=ROOT, capture_output=True, text=True, check=True,
+        env={k: v for k, v in os.environ.items() if not k.startswith("MAKE")},
     )  # fmt: skip
     return done.stdout
 
