@@ -659,6 +659,14 @@ class Wgmma(Written):
         default_factory=list,
         description="the same with B the other way round, its columns contiguous",
     )
+    shared_transposed: list[Text] = Field(
+        default_factory=list,
+        description="N of each product with both in shared memory and B's columns contiguous",
+    )
+    transposed_shared: list[Text] = Field(
+        default_factory=list,
+        description="N of each product with both in shared memory and A's columns contiguous",
+    )
 
 
 class Budget(Written):

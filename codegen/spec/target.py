@@ -364,7 +364,8 @@ class TargetLoader:
             dtype,
             tuple(
                 (wrapper, columns(wrapper, getattr(written.wgmma, wrapper)))
-                for wrapper in ("shared_shared", "registers_shared", "registers_transposed")
+                for wrapper in schema.Wgmma.model_fields
+                if wrapper != "dtype"
             ),
         )
         return wgmma, tuple(rules)

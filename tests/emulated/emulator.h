@@ -44,7 +44,7 @@ struct Product {
   int n;
   const std::uint32_t* a;  // null: in shared memory
   std::uint64_t a_descriptor, b_descriptor;
-  bool accumulate, is_transposed, is_bf16;
+  bool accumulate, is_a_transposed, is_b_transposed, is_bf16;
 };
 
 // What a thread has requested, in groups that it waits for.
@@ -245,6 +245,10 @@ T atomicMax(T* at, U value) {
 }
 template <class T>
 T __ldcg(const T* at) {
+  return *at;
+}
+template <class T>
+T __ldcs(const T* at) {
   return *at;
 }
 template <class T>

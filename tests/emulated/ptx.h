@@ -118,7 +118,23 @@ inline void stmatrix_x4(std::uint32_t address, const std::uint32_t (&fragment)[4
   });
 }
 
+inline void stmatrix_x4_transposed(std::uint32_t address, const std::uint32_t (&fragment)[4]) {
+  struct Given {
+    std::uint32_t address, of[4];
+  };
+  const Given given{address, {fragment[0], fragment[1], fragment[2], fragment[3]}};
+  emulator::by_warp<int>("stmatrix", given, [](int lane, const auto& all) {
+    for (int i = 0; i < 8; ++i)
+      store_shared(all[i / 2 * 8 + lane % 4 * 2 + i % 2].address + lane / 4 * 2,
+                   static_cast<std::uint16_t>(all[lane].of[i / 2] >> 16 * (i % 2)));
+    return 0;
+  });
+}
+
 // atomic.cuh
+
+inline unsigned load_acquire(const unsigned* counter) { return *counter; }
+inline void store_release(unsigned* counter, unsigned value) { *counter = value; }
 
 inline int atomic_add_acquire_release(int* counter, int value) { return atomicAdd(counter, value); }
 
@@ -299,6 +315,38 @@ void bulk_wait_group_read() {
   emulator::finish(emulator::current->bulk_copies, kPending);
 }
 
+// bulk_copy.cuh
+
+inline void bulk_load(std::uint32_t destination, const void* source, int bytes,
+                      std::uint32_t barrier) {
+  if (reinterpret_cast<std::uintptr_t>(source) % 16 != 0 || bytes % 16 != 0)
+    emulator::fail("a bulk copy reads an address or a size that is not aligned");
+  for (int i = 0; i < bytes; i += 16)
+    std::memset(emulator::shared(destination + i, 16), kPoison, 16);
+  emulator::later([=] {
+    for (int i = 0; i < bytes; i += 16)
+      std::memcpy(emulator::shared(destination + i, 16), static_cast<const char*>(source) + i, 16);
+    Barrier& at = barriers.at(barrier);
+    at.bytes -= bytes;
+    settle(at);
+  });
+}
+inline void bulk_store(float* destination, std::uint32_t source, int bytes) {
+  emulator::current->bulk_copies.open.push_back([=] {
+    for (int i = 0; i < bytes / 4; ++i) destination[i] = load_shared<float>(source + 4 * i);
+  });
+}
+inline void bulk_add(float* destination, std::uint32_t source, int bytes) {
+  emulator::current->bulk_copies.open.push_back([=] {
+    for (int i = 0; i < bytes / 4; ++i) destination[i] += load_shared<float>(source + 4 * i);
+  });
+}
+template <int kPending>
+void bulk_wait_group() {
+  bulk_wait_group_read<kPending>();
+}
+inline void fence_async_global() {}
+
 // warpgroup.cuh
 
 template <int kRegisters>
@@ -315,6 +363,9 @@ inline std::uint64_t swizzled_descriptor(std::uint32_t address, std::uint32_t pa
 }
 inline std::uint64_t advance(std::uint64_t descriptor, std::uint32_t bytes) {
   return descriptor + bytes;
+}
+inline std::uint64_t advance_wide(std::uint64_t descriptor, std::uint32_t bytes) {
+  return advance(descriptor, bytes);
 }
 template <class T>
 void pin(T&) {}
@@ -338,12 +389,14 @@ void multiply(emulator::Crew& threads, std::size_t i) {
   for (int row = 0; row < 64; ++row)
     for (int k = 0; k < 16; ++k) {
       const auto [lane, index, shift] = left_place(row % 16, k);
-      a[row][k] = product.a == nullptr ? read(a_address + row * 128 + k * 2)
-                                       : to_float<T>(of(row / 16 * 32 + lane).a[index] >> shift);
+      a[row][k] =
+          product.a != nullptr
+              ? to_float<T>(of(row / 16 * 32 + lane).a[index] >> shift)
+              : read(a_address + (product.is_a_transposed ? k * 128 + row * 2 : row * 128 + k * 2));
     }
   for (int k = 0; k < 16; ++k)
     for (int column = 0; column < product.n; ++column)
-      b[k][column] = read(b_address + (product.is_transposed
+      b[k][column] = read(b_address + (product.is_b_transposed
                                            ? column / 64 * panel_bytes + k * 128 + column % 64 * 2
                                            : column * 128 + k * 2));
   for (int row = 0; row < 64; ++row) {
@@ -377,15 +430,23 @@ struct Wgmma {
   static constexpr bool kIsBf16 = std::is_same_v<T, bf16>;
 
   static void shared_shared(float (&d)[N / 2], std::uint64_t a, std::uint64_t b, int accumulate) {
-    request({d, N, nullptr, a, b, accumulate != 0, false, kIsBf16});
+    request({d, N, nullptr, a, b, accumulate != 0, false, false, kIsBf16});
   }
   static void registers_shared(float (&d)[N / 2], const std::uint32_t (&a)[4], std::uint64_t b,
                                int accumulate) {
-    request({d, N, a, 0, b, accumulate != 0, false, kIsBf16});
+    request({d, N, a, 0, b, accumulate != 0, false, false, kIsBf16});
   }
   static void registers_transposed(float (&d)[N / 2], const std::uint32_t (&a)[4], std::uint64_t b,
                                    int accumulate) {
-    request({d, N, a, 0, b, accumulate != 0, true, kIsBf16});
+    request({d, N, a, 0, b, accumulate != 0, false, true, kIsBf16});
+  }
+  static void shared_transposed(float (&d)[N / 2], std::uint64_t a, std::uint64_t b,
+                                int accumulate) {
+    request({d, N, nullptr, a, b, accumulate != 0, false, true, kIsBf16});
+  }
+  static void transposed_shared(float (&d)[N / 2], std::uint64_t a, std::uint64_t b,
+                                int accumulate) {
+    request({d, N, nullptr, a, b, accumulate != 0, true, false, kIsBf16});
   }
 
  private:

@@ -23,17 +23,19 @@ shape = f"m64n{n}k16.f32.{instruction_types[dtype]}.{instruction_types[dtype]}"
 
 template <>
 struct Wgmma<${dtype}, ${n}> {
-% if "shared_shared" in wrappers:
-  __device__ __forceinline__ static void shared_shared(float (&d)[${count}], std::uint64_t a,
+% for name, layouts in (("shared_shared", "0, 0"), ("shared_transposed", "0, 1"), ("transposed_shared", "1, 0")):
+% if name in wrappers:
+  __device__ __forceinline__ static void ${name}(float (&d)[${count}], std::uint64_t a,
                                                        std::uint64_t b, int accumulate) {
     asm volatile(
         "{\n.reg .pred accumulate;\nsetp.ne.b32 accumulate, %${count + 2}, 0;\n"
         "wgmma.mma_async.sync.aligned.${shape} "
-        "{${numbered(0, count)}}, %${count}, %${count + 1}, accumulate, 1, 1, 0, 0;\n}"
+        "{${numbered(0, count)}}, %${count}, %${count + 1}, accumulate, 1, 1, ${layouts};\n}"
         : ${accumulators(count)}
         : "l"(a), "l"(b), "r"(accumulate));
   }
 % endif
+% endfor
 % for name, transposed in (("registers_shared", 0), ("registers_transposed", 1)):
 % if name in wrappers:
   __device__ __forceinline__ static void ${name}(float (&d)[${count}],

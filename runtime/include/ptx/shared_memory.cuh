@@ -36,6 +36,15 @@ __device__ __forceinline__ void stmatrix_x4(std::uint32_t address,
                : "memory");
 }
 
+// The same with each matrix transposed.
+__device__ __forceinline__ void stmatrix_x4_transposed(std::uint32_t address,
+                                                       const std::uint32_t (&fragment)[4]) {
+  asm volatile(
+      "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+      "r"(fragment[0]), "r"(fragment[1]), "r"(fragment[2]), "r"(fragment[3])
+      : "memory");
+}
+
 // Keeps the shared memory loads that follow from starting before `value` is there. The compiler
 // moves loads and products freely past each other otherwise. What holds it is a store that could
 // overlap with the loads; it never happens, since no `address` of a load is that high.

@@ -11,6 +11,8 @@ namespace kernelmint::ptx {
 //   shared_shared(d, a, b, accumulate)         both operands by descriptor, K-major
 //   registers_shared(d, a, b, accumulate)      a's fragment in registers, b by descriptor, K-major
 //   registers_transposed(d, a, b, accumulate)  the same, b MN-major
+//   shared_transposed(d, a, b, accumulate)     both by descriptor, a K-major, b MN-major
+//   transposed_shared(d, a, b, accumulate)     both by descriptor, a MN-major, b K-major
 template <class T, int N>
 struct Wgmma;
 
@@ -32,6 +34,13 @@ __device__ __forceinline__ std::uint64_t swizzled_descriptor(std::uint32_t addre
 __device__ __forceinline__ std::uint64_t advance(std::uint64_t descriptor, std::uint32_t bytes) {
   const std::uint32_t low = static_cast<std::uint32_t>(descriptor) + (bytes >> 4);
   return descriptor >> 32 << 32 | low;
+}
+
+// The same by one addition of 64 bits, of which ptxas keeps fewer registers, in a loop with many
+// descriptors.
+__device__ __forceinline__ std::uint64_t advance_wide(std::uint64_t descriptor,
+                                                      std::uint32_t bytes) {
+  return descriptor + (bytes >> 4);
 }
 
 // Registers that were written before belong to the products that follow.
