@@ -129,8 +129,10 @@ class _Operator:
 
     @functools.cached_property
     def conditions(self) -> tuple[expressions.Expression, ...]:
-        """For which calls each of its gradients is."""
-        return tuple(expressions.parse(g.when, self.scope, "bool") for g in self.family.gradients)
+        """For which calls, by kernels of which targets, each of its gradients is."""
+        targets = expressions.Kind("text", tuple(t.name for t in self.family.targets))
+        scope = {**self.scope, "target": targets}
+        return tuple(expressions.parse(g.when, scope, "bool") for g in self.family.gradients)
 
     @functools.cached_property
     def operations(self) -> Callable[[KernelInfo, Inputs], int] | None:
@@ -267,6 +269,7 @@ class _Operator:
         info = self.describe(key, call)
         named = frozenset().union(*(condition.names for condition in self.conditions))
         scope = self.values_of(info, inputs, scalars, self._asked(options), named)
+        scope["target"] = info.target
         cases = zip(self.conditions, gradients, strict=True)
         return next((gradient for when, gradient in cases if extent(when, scope, info)), None)
 
