@@ -36,7 +36,7 @@ def load_gradient(
 def load_condition(
     document: Document, place: Sequence[str | int], written: schema.Gradient, own: Family
 ) -> str:
-    """Returns the condition of calls of `own`, by kernels of which target, that a gradient is for."""
+    """Returns the condition of the calls of `own` that a gradient is for."""
     scope = {**_scope(own), "target": Kind("text", tuple(t.name for t in own.targets))}
     when = load_expression(document, written.when, scope, "bool", *place, "when")
     check_defaults(document, when, own.scalars, *place, "when")

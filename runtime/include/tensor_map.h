@@ -80,6 +80,10 @@ LaunchResult encode_tensor_map(CUtensorMap& map, const void* data, std::int64_t 
     box[i + 1] = static_cast<cuuint32_t>(key.boxes[i]);
     steps[i + 1] = 1;
   }
+  // In a thread that has not asked CUDA for anything yet no context is current, which the driver
+  // wants: autograd's, for one.
+  if (const cudaError_t status = cudaSetDevice(device); status != cudaSuccess)
+    return {cudaGetErrorString(status)};
   void* address = const_cast<void*>(data);  // the driver's type knows no map to read from alone
   if (encode(&map, kType, kOuter + 1, address, extents, strides, box, steps,
              CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,

@@ -1,0 +1,113 @@
+// What shared memory holds, and how warps hand it to each other.
+#pragma once
+
+#include <cstdint>
+
+#include "ptx/mbarrier.cuh"
+
+namespace kernelmint::flash_backward::sm90a {
+
+inline constexpr int kPanelRowBytes = 128;  // of 64 columns
+inline constexpr int kReaders = 8;          // the warps that compute
+
+// The map of shared memory. K, V, Q, dO and dS lie in panels of 64 columns, all rows of one after
+// the other, whose rows of 128 bytes are swizzled as TMA and wgmma do it. Those of dS, queries by
+// keys, are one of each warpgroup. dQ lies in the order of the registers.
+template <class Config>
+class SharedMemory {
+  static constexpr int kPanels = Config::d_head / 64;
+
+ public:
+  static constexpr int kKeyPanelBytes = Config::B_c * kPanelRowBytes;    // of K or V
+  static constexpr int kQueryPanelBytes = Config::B_r * kPanelRowBytes;  // of Q, dO or dS
+  static constexpr int kKeysBytes = kPanels * kKeyPanelBytes;
+  static constexpr int kQueriesBytes = kPanels * kQueryPanelBytes;
+  static constexpr int kSumsBytes = 2 * kQueryPanelBytes;
+  static constexpr int kRowsBytes = Config::B_r * 4;
+  // A warpgroup's part of dQ: 64 columns, which are half of them, or all, but of half the queries.
+  static constexpr int kPartQueries = Config::B_r * Config::d_head / 128;
+  static constexpr int kPartBytes = 64 * kPartQueries * 4;
+
+  // A block of queries with what belongs to its rows: Q and the log-sum-exps, or dO and D.
+  template <int kFirst, int kFirstRows, int kFirstBarrier, int kStages>
+  struct Ring {
+    static constexpr int kBuffers = kStages, kEnd = kFirst + kStages * kQueriesBytes,
+                         kRowsEnd = kFirstRows + kStages * kRowsBytes,
+                         kBarriersEnd = kFirstBarrier + 16 * kStages;
+    static constexpr int kData = kFirst, kRows = kFirstRows, kFull = kFirstBarrier,
+                         kEmpty = kFirstBarrier + 8 * kStages;
+  };
+
+ private:
+  static constexpr int kKeys = 0;
+  static constexpr int kValues = kKeys + kKeysBytes;
+  static constexpr int kQueries = kValues + kKeysBytes;
+  static constexpr int kGradients = kQueries + Config::q_stages * kQueriesBytes;
+  static constexpr int kScores = kGradients + Config::do_stages * kQueriesBytes;
+  static constexpr int kSums = kScores + 2 * kSumsBytes;
+  static constexpr int kLogSums = kSums + 2 * kPartBytes;
+  static constexpr int kDeltas = kLogSums + Config::q_stages * kRowsBytes;
+  static constexpr int kBarriers = kDeltas + Config::do_stages * kRowsBytes;
+
+ public:
+  using Queries = Ring<kQueries, kLogSums, kBarriers + 16, Config::q_stages>;
+  using Gradients = Ring<kGradients, kDeltas, Queries::kBarriersEnd, Config::do_stages>;
+  static_assert(Gradients::kBarriersEnd == Config::smem_bytes && kBarriers % 8 == 0);
+
+  __device__ explicit SharedMemory(std::uint32_t base) : base_(base) {}
+
+  __device__ __forceinline__ std::uint32_t keys() const { return base_ + kKeys; }
+  __device__ __forceinline__ std::uint32_t values() const { return base_ + kValues; }
+  __device__ __forceinline__ std::uint32_t score_gradients(int buffer) const {
+    return base_ + kScores + buffer * kSumsBytes;
+  }
+  // Where a warpgroup leaves its part of dQ.
+  __device__ __forceinline__ std::uint32_t query_gradients(int warpgroup) const {
+    return base_ + kSums + warpgroup * kPartBytes;
+  }
+  __device__ __forceinline__ std::uint32_t keys_full() const { return base_ + kBarriers; }
+  __device__ __forceinline__ std::uint32_t values_full() const { return base_ + kBarriers + 8; }
+
+  template <class Ring>
+  __device__ __forceinline__ std::uint32_t data(int stage) const {
+    return base_ + Ring::kData + stage * kQueriesBytes;
+  }
+  template <class Ring>
+  __device__ __forceinline__ std::uint32_t rows(int stage) const {
+    return base_ + Ring::kRows + stage * kRowsBytes;
+  }
+  template <class Ring>
+  __device__ __forceinline__ std::uint32_t full(int stage) const {
+    return base_ + Ring::kFull + stage * 8;
+  }
+  template <class Ring>
+  __device__ __forceinline__ std::uint32_t empty(int stage) const {
+    return base_ + Ring::kEmpty + stage * 8;
+  }
+
+  // By one thread, before all others go on.
+  __device__ void initialise_barriers() const {
+    ptx::mbarrier_init(keys_full(), 1);
+    ptx::mbarrier_init(values_full(), 1);
+    initialise<Queries>();
+    initialise<Gradients>();
+    ptx::fence_mbarrier_init();
+  }
+
+ private:
+  template <class Ring>
+  __device__ void initialise() const {
+    for (int i = 0; i < Ring::kBuffers; ++i) {
+      ptx::mbarrier_init(full<Ring>(i), 1);
+      ptx::mbarrier_init(empty<Ring>(i), kReaders);
+    }
+  }
+
+  std::uint32_t base_;
+};
+
+// Named barriers. dS of both warpgroups is there; a warpgroup's part of dQ may be written, or has
+// been, which it and the warp that adds dQ share.
+enum NamedBarrier { kScoresMade = 1, kPartEmpty = 2, kPartFull = 4 };
+
+}  // namespace kernelmint::flash_backward::sm90a
