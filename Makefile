@@ -49,7 +49,6 @@ build: $(TOOLS) install
 ifeq ($(MAKE_TERMOUT),) # in a file, too, the demo's tables are a screenful, the worst first
 demo: export TERM := dumb
 demo: export TTY_COMPATIBLE := 1
-demo: export COLUMNS := 100
 endif
 demo: install
 	$(BIN)/ptx-report --installed

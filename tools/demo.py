@@ -94,7 +94,13 @@ def beside_reference(info: KernelInfo, device: torch.device) -> Checked:
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--all", "everything", is_flag=True, help="All kernels, on a terminal too.")
 def main(everything: bool) -> None:
-    """Every kernel of this build that can run here, called by key and checked."""
+    """Call every kernel of this build that can run here by key, and check it.
+
+    \b
+    Examples:
+      kernelmint demo
+      kernelmint demo --all
+    """
     sys.exit(demonstrate(everything))
 
 
@@ -112,7 +118,7 @@ def demonstrate(everything: bool) -> int:
         console.print(f"not called, since they name no reference: {', '.join(left)}")
     by_family = {name: [info for info in runnable if info.family == name] for name in families}
     console.print(
-        f"{len(runnable)} of {counted(len(kernels), 'kernel')} can run here: "
+        f"{len(runnable)} of {counted(len(kernels), 'kernel')} can run here:\n  "
         + ", ".join(f"{len(infos)} of {name}" for name, infos in by_family.items() if infos)
     )
     compared: list[Checked] = []
@@ -145,7 +151,7 @@ def demonstrate(everything: bool) -> int:
                 f"{COMPARED}'s {len(compared)} are within {MOST} times PyTorch's rms error "
                 f"(worst: {worst:.2f})"
             )
-        console.print(f"every kernel is right: {'; '.join(said)}")
+        console.print("every kernel is right:", *said, sep="\n  ")
     console.print(f"called and checked in {time.perf_counter() - start:.0f} s", NEXT, sep="\n")
     return bool(wrong)
 
