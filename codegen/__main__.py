@@ -15,7 +15,7 @@ try:
     import click
     from rich.console import Console
 
-    from codegen import completion, installed, manifest, pipeline, scaffold, staleness
+    from codegen import completion, installed, manifest, options, pipeline, scaffold, staleness
     from codegen.manifest import Selection
     from codegen.packs import Fault
     from codegen.space import explain as explanation
@@ -72,13 +72,8 @@ _out_option = click.option(
     "--out", default=_OUT, show_default=True, type=click.Path(path_type=Path), metavar="DIR",
     help="The generated tree.",
 )  # fmt: skip
-_set_option = click.option(
-    "--set", "set_name", metavar="NAME", help="Which set of each target. Default: default."
-)
-_where_option = click.option(
-    "--where", metavar="EXPR",
-    help="Only configurations for which it holds: parameters, derived values, family, target.",
-)  # fmt: skip
+_set_option = options.set_name("Which set of each target. Default: default.")
+_where_option = options.where("configurations")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -93,7 +88,13 @@ def main() -> None:
 @_where_option
 @_reports_bad_input
 def regenerate(specs: tuple[Path, ...], out: Path, set_name: str | None, where: str | None) -> None:
-    """Writes the generated tree; what has not changed keeps its time."""
+    """Write the generated tree; what has not changed keeps its time.
+
+    \b
+    Examples:
+      kernelmint regenerate
+      kernelmint regenerate --set tune --out /tmp/tune
+    """
     tree = pipeline.generate(specs or (_SPECS,), out, Selection(set_name or "default", where))
     result = writer.write(out, tree.files)
     kernels = sum(len(t.configurations) for space in tree.spaces for t in space.targets)
@@ -120,9 +121,15 @@ def check(
     as_json: bool,
     whole: bool,
 ) -> None:
-    """Exits 1 with a diff and the command that fixes it if the tree is stale.
+    """Say whether the generated tree is what its specs give; else exit 1, with a diff and the
+    command that fixes it.
 
     Without options, the tree is compared with what its own manifest says it was made from.
+
+    \b
+    Examples:
+      kernelmint check
+      kernelmint check --out /tmp/tune --json
     """
     recorded = staleness.read_manifest(out)
     selection = recorded.get("selection", {})
@@ -177,9 +184,14 @@ def check(
 def list_(
     specs: tuple[Path, ...], set_name: str | None, where: str | None, as_json: bool, short: bool
 ) -> None:
-    """Lists the keys that regenerate would build; writes nothing.
+    """List the keys that regenerate would write kernels of; write nothing.
 
-    Without --specs and a folder kernel_specs, lists what the installed packs hold.
+    Without --specs and a folder kernel_specs, list what the installed packs hold.
+
+    \b
+    Examples:
+      kernelmint list --where "target == 'cpu' and dtype == bf16"
+      kernelmint list --set tune --json
     """
     faults: list[Fault] = []
     if _of_packs(specs):
@@ -234,9 +246,13 @@ def _entries(specs: tuple[Path, ...], selection: Selection) -> list[dict[str, An
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @_reports_bad_input
 def explain(key: str, specs: tuple[Path, ...], out: Path, as_json: bool) -> None:
-    """Says what became of KEY: built, excluded and why (exit status 1), or how to add it.
+    """Say what became of KEY: built, excluded and why (exit status 1), or how to add it.
 
     Without --specs, of a family that is not in kernel_specs by the specs of its installed pack.
+
+    \b
+    Examples:
+      kernelmint explain flash_forward.cpu.f32-d64-r64-c128
     """
     families = None if _of_packs(specs) else load(specs or (_SPECS,))
     try:
@@ -274,12 +290,17 @@ def _of_another_family(key: str, families: Sequence[Family]) -> bool:
 @click.option(
     "--to",
     type=click.Path(path_type=Path),
-    metavar="FOLDER",
+    metavar="DIR",
     help="Lay the archives' files there, for KERNELMINT_SOURCES on a machine without a network.",
 )
 @_reports_bad_input
 def sources(specs: tuple[Path, ...], to: Path | None) -> None:
-    """Fetches the archives that the specs' `build:` pins, and says where they are."""
+    """Fetch the archives that the specs' `build:` pins, and say where they are.
+
+    \b
+    Examples:
+      kernelmint sources --to sources
+    """
     from codegen import archives  # what fetches is slow to import
 
     builds = [
@@ -312,7 +333,12 @@ def sources(specs: tuple[Path, ...], to: Path | None) -> None:
 )
 @_reports_bad_input
 def new(family: str, specs: Path) -> None:
-    """Starts a family: z = alpha * x + y for the CPU and for CUDA, with its test."""
+    """Start a family: z = alpha * x + y for the CPU and for CUDA, with its test.
+
+    \b
+    Examples:
+      kernelmint new scale_add
+    """
     for path in scaffold.create(family, specs):
         click.echo(f"wrote {display_path(path)}")
     folder = display_path(specs / family)
@@ -328,12 +354,17 @@ def new(family: str, specs: Path) -> None:
     metavar="DIR",
     help="The folder to make. Default: NAME.",
 )
-@click.option("--family", help="Its first family. Default: NAME_scale_add.")
+@click.option("--family", metavar="FAMILY", help="Its first family. Default: NAME_scale_add.")
 @_reports_bad_input
 def init(name: str, folder: Path | None, family: str | None) -> None:
-    """Starts a project: a pack of kernels, its Python package and its tests.
+    """Start a project: a pack of kernels, its Python package and its tests.
 
     The generated tree is written as well, so that the commands printed at the end work at once.
+
+    \b
+    Examples:
+      kernelmint init my_kernels
+      kernelmint init my_kernels --folder ~/src/my_kernels --family my_norm
     """
     root = folder or Path(name)
     for path in scaffold.create_project(name, root, family):
@@ -350,7 +381,12 @@ def init(name: str, folder: Path | None, family: str | None) -> None:
 
 @main.command("schema")
 def schema_() -> None:
-    """Prints the JSON Schema of the YAML files, for editors."""
+    """Print the JSON Schema of the YAML files, for editors.
+
+    \b
+    Examples:
+      kernelmint schema > spec.schema.json
+    """
     click.echo(json.dumps(schema.json_schema(), indent=2))
 
 

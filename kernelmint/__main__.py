@@ -119,7 +119,15 @@ class _Commands(click.Group):
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="kernelmint")
 def main() -> None:
-    """Kernels from specs: written, built, reported, measured and called by key."""
+    """Write kernels from specs, build them, report and measure them, and call them by key.
+
+    \b
+    Examples:
+      kernelmint init my_kernels           # a project of your own
+      kernelmint info                      # what is built, and what can run here
+      kernelmint list --where "target == 'cpu'"
+      kernelmint COMMAND --help            # each with examples
+    """
 
 
 if __name__ == "__main__":

@@ -182,7 +182,13 @@ def main() -> None:
 @main.command()
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def info(as_json: bool) -> None:
-    """Versions, devices, targets, counts and reasons."""
+    """Show versions, devices, targets, counts and reasons.
+
+    \b
+    Examples:
+      kernelmint info
+      kernelmint info --json
+    """
     if as_json:
         click.echo(json.dumps(collect(), indent=1))
     else:

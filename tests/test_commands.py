@@ -14,9 +14,10 @@ from pathlib import Path
 
 import click
 import pytest
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
-from codegen import options
+from codegen import options, scaffold
 from kernelmint.__main__ import main
 from tests.pages import PAGES, ROOT, steps
 from tools.families import command as family_command
@@ -177,3 +178,105 @@ def test_architectures(text, name) -> None:
             options.Architecture().convert(text, None, None)
     else:
         assert options.Architecture().convert(text, None, None) == name
+
+
+# What --help shows
+
+METAVARS = {
+    "--where": "EXPR", "--set": "NAME", "--size": "SIZE", "--kernel": "KEY", "--key": "KEY",
+    "--target": "TARGET", "--family": "FAMILY", "--specs": "DIR", "--seconds": "TIME",
+}  # fmt: skip
+
+
+def commands() -> dict[str, click.Command]:
+    """All commands, and those that families bring, by how they are called."""
+    found = {}
+    for name in main.list_commands(click.Context(main)):
+        command = main.get_command(click.Context(main), name)
+        assert command is not None
+        found[name] = command
+        if isinstance(command, click.Group):  # a command for each family
+            context = click.Context(command)
+            for family in command.list_commands(context):
+                found[f"{name} {family}"] = command.get_command(context, family)
+        else:
+            for family in offering(name):
+                found[f"{name} ({family})"] = family_command(family, name)
+    return found
+
+
+@pytest.mark.parametrize("name", commands())
+def test_help_is_in_one_mood_with_examples_and_the_same_metavars(name: str) -> None:
+    command = commands()[name]
+    context = click.Context(command, info_name=name)
+    text = command.get_help(context)
+    first = (command.help or "").split()[0]
+    assert first[0].isupper()
+    assert not first.endswith("s"), f"not an imperative: {first}"
+    if " " not in name:  # the families' commands are examples of these
+        example = text[text.index("Examples:") :].splitlines()[1]
+        program, called, *arguments = shlex.split(example, comments=True)
+        assert (program, called) == ("kernelmint", name)
+        options_of(called, arguments)
+    for option in command.params:
+        if isinstance(option, click.Option) and not option.is_flag and not option.hidden:
+            shown = option.make_metavar(context)
+            for spelling in {*option.opts} & METAVARS.keys():
+                assert shown == METAVARS[spelling], spelling
+            if "--json" in option.opts:
+                assert shown == "FILE"
+            assert option.help, option.opts
+
+
+def test_the_first_help_has_examples() -> None:
+    text = CliRunner().invoke(main, ["--help"]).output
+    assert "Examples:\n    kernelmint init my_kernels" in text
+    assert "\n    kernelmint COMMAND --help" in text
+
+
+# Completion in a shell
+
+
+def completed(line: str) -> list[str]:
+    """What a shell is offered for the last word."""
+    *arguments, incomplete = line.split(" ")
+    shell = ShellComplete(main, {}, "kernelmint", "_KERNELMINT_COMPLETE")
+    return [item.value for item in shell.get_completions(arguments, incomplete)]
+
+
+@pytest.fixture(scope="module")
+def folder_of_mine(tmp_path_factory) -> Path:
+    """A family of one's own that is not generated, and one that is."""
+    folder = tmp_path_factory.mktemp("mine")
+    for name in ("mine_one", "mine_two"):
+        scaffold.create(name, folder / "kernel_specs")
+    spec = folder / "kernel_specs/mine_two/cpu.yaml"
+    text = spec.read_text() + "  wide:\n    - product: {dtype: [f32], segment: [16]}\n"
+    spec.write_text(text.replace("sets:\n", "sets:\n  # of a size\n"))
+    (folder / "kernel_specs/mine_one").rename(folder / "mine_one")
+    subprocess.run(
+        [sys.executable, "-m", "codegen", "regenerate"], cwd=folder, check=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    (folder / "mine_one").rename(folder / "kernel_specs/mine_one")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("list --set wi", ["wide"]),
+        ("tune mine_two --set wi", ["wide"]),
+        ("build mine_", ["mine_one", "mine_two"]),
+        ("tune mine_", ["mine_one", "mine_two"]),
+        ("sanity-check mine_o", ["mine_one"]),
+        ("tune mine_one --target c", ["cpu"]),
+        ("list --where seg", ["segment"]),
+        ("list --where dtype==f32and(seg", ["dtype==f32and(segment"]),
+        ("build --where targ", ["target"]),
+        ("explain mine_two.cpu.f32", ["mine_two.cpu.f32-n8192"]),
+    ],
+)
+def test_a_shell_completes_what_is_of_ones_own(folder_of_mine, monkeypatch, line, words) -> None:
+    monkeypatch.chdir(folder_of_mine)
+    assert completed(line) == words

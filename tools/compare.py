@@ -16,7 +16,12 @@ from .families import command, hand_over, named, offering
 @click.pass_context
 def main(context: click.Context, arguments: tuple[str, ...]) -> None:
     """Compare implementations of what FAMILY computes; it may be left out if one family alone can
-    be compared."""
+    be compared.
+
+    \b
+    Examples:
+      kernelmint compare block_sparse --implementations torch,cpu
+    """
     families = offering("compare")
     if arguments and not arguments[0].startswith("-"):
         family, arguments = named(arguments[0])[0], arguments[1:]

@@ -136,7 +136,12 @@ class Session:
 )  # fmt: skip
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def main(specs: tuple[Path, ...], command: tuple[str, ...]) -> None:
-    """Run COMMAND, and again after each edit of specs and headers."""
+    """Run COMMAND, and again after each edit of specs and headers.
+
+    \b
+    Examples:
+      kernelmint dev python try_it.py
+    """
     try:
         for folder in specs:
             runtime.load(folder)

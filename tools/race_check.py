@@ -124,7 +124,12 @@ def main(
     kernel: str | None,
     bare: bool,
 ) -> None:
-    """Run the checkers over every CUDA kernel of this build."""
+    """Run the checkers over every CUDA kernel of this build.
+
+    \b
+    Examples:
+      kernelmint race-check --family flash_decode --tool racecheck
+    """
     try:
         kernels = chosen(families, where, kernel)
     except (ValueError, KeyError, runtime.BuildError, runtime.TargetUnavailable) as error:

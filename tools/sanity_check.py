@@ -106,7 +106,13 @@ def main(
     as_json: bool,
 ) -> None:
     """Check the built kernels of FAMILY (default: of all families with a reference) that can run
-    here against its reference."""
+    here against its reference.
+
+    \b
+    Examples:
+      kernelmint sanity-check flash_forward --where "d_head == 64"
+      kernelmint sanity-check --kernel flash_forward.cpu.f32-d64-r64-c128 --range
+    """
     try:
         chosen = selected_of(family, kernel, where)
         runnable = {

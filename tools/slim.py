@@ -160,7 +160,9 @@ def _build_wheel(folder: Path, tree: Path) -> tuple[Path, int]:
     "--specs", multiple=True, type=click.Path(path_type=Path), default=[Path("kernel_specs")],
     show_default=True, metavar="DIR", help="A folder of specs; may be repeated.",
 )  # fmt: skip
-@click.option("--set", "name", default="used", show_default=True, help="The set's name.")
+@click.option(
+    "--set", "name", metavar="NAME", default="used", show_default=True, help="The set's name."
+)
 @click.option(
     "--out", type=click.Path(path_type=Path), default=Path("generated-used"), show_default=True,
     metavar="DIR", help="The generated tree.",
@@ -170,7 +172,12 @@ def _build_wheel(folder: Path, tree: Path) -> tuple[Path, int]:
     help="Build a wheel into DIR, and compare the sizes of libraries.",
 )  # fmt: skip
 def main(used: Path, specs: tuple[Path, ...], name: str, out: Path, wheel: Path | None) -> None:
-    """Make a set, and a tree to build, of the kernels in USED, which KERNELMINT_RECORD wrote."""
+    """Make a set, and a tree to build, of the kernels in USED, which KERNELMINT_RECORD wrote.
+
+    \b
+    Examples:
+      kernelmint slim used.yaml --wheel dist
+    """
     try:
         families = load(specs)
     except SpecError as error:

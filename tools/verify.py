@@ -154,7 +154,13 @@ def main(
     as_json: bool,
 ) -> None:
     """Verify the built kernels of FAMILY or PACK (default: of all families with a reference) that
-    can run here, each in a process that may die, and keep what was found beside their specs."""
+    can run here, each in a process that may die, and keep what was found beside their specs.
+
+    \b
+    Examples:
+      kernelmint verify
+      kernelmint verify my_kernels --timeout 10m --dry-run
+    """
     sanitizer = find_sanitizer() if sanitize else None
     try:
         selected = [

@@ -48,6 +48,10 @@ def main(folder: Path) -> None:
     """Write FOLDER, which answers for FlashAttention in Hugging Face's libraries.
 
     It needs Kernelmint where it is used, and holds no kernels itself.
+
+    \b
+    Examples:
+      kernelmint hf-folder answers
     """
     files = {"metadata.json": json.dumps(_METADATA, indent=2) + "\n", "__init__.py": _MODULE}
     if folder.exists() and {path.name for path in folder.iterdir()} - {*files, "__pycache__"}:

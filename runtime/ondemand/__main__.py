@@ -54,7 +54,14 @@ def build(
     architectures: tuple[str, ...],
     folder: Path | None,
 ) -> None:
-    """Build kernels of SPECS, a folder of specs or the name of a family, into the cache."""
+    """Build kernels of SPECS, a folder of specs or the name of a family, into the cache.
+
+    \b
+    Examples:
+      kernelmint build my_kernels/kernel_specs --where \"target == 'cpu'\"
+      kernelmint build flash_forward --key flash_forward.cpu.f32-d64-r64-c128
+      kernelmint build kernel_specs --architecture 90a --cache shipped
+    """
     if folder is not None:
         os.environ["KERNELMINT_CACHE_DIR"] = str(folder)
     if specs == "kernel_specs" and not Path(specs).is_dir():
@@ -91,7 +98,13 @@ def build(
     help="Remove what was not used for so long: 12h, 30d, or a number of days.",
 )  # fmt: skip
 def cache(as_json: bool, prune: int | None, older_than: float | None) -> None:
-    """List what was built on demand, the last used first, or remove it."""
+    """List what was built on demand, the last used first, or remove it.
+
+    \b
+    Examples:
+      kernelmint cache
+      kernelmint cache --prune 2G --older-than 30d
+    """
     store = on_demand.cache()
     if prune is not None or older_than is not None:
         oldest = 0.0 if older_than is None else time.time() - older_than

@@ -349,7 +349,11 @@ def results_of(file):
 @pytest.mark.parametrize(
     ("reference", "options", "message"),
     [
-        ("import nowhere", (), r"reference.py:tuned_rows: ModuleNotFoundError: No module named"),
+        (
+            "from nowhere import tuned_rows",
+            (),
+            r"reference.py:tuned_rows: ModuleNotFoundError: No module named",
+        ),
         (None, ("--json", "/nowhere/t4.json"), r"/nowhere/t4.json: /nowhere is not a folder that"),
         (None, ("--out", "family.yaml"), r"family.yaml:1:1: unknown key 'family'"),
     ],

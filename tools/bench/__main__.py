@@ -44,7 +44,13 @@ class _Families(click.Group):
 
 @click.group(cls=_Families, context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
-    """Measure a family's kernels in one run, beside what else computes the same."""
+    """Measure a family's kernels in one run, beside what else computes the same.
+
+    \b
+    Examples:
+      kernelmint bench flash_forward --size 16x1024
+      kernelmint bench kernel_specs/my_family --size M=64,N=4096
+    """
 
 
 @dataclass(frozen=True)
@@ -105,7 +111,7 @@ def _beside_each_other(family: str, default_set: str | None) -> click.Command:
         seconds: float,
         json_file: Path | None,
     ) -> None:
-        """Median rates at which kernels read their inputs and write their outputs.
+        """Measure the median rates at which kernels read their inputs and write their outputs.
 
         Those that have the family's parameters in common take turns on the same inputs.
         """

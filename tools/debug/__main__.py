@@ -41,6 +41,10 @@ def main(context: click.Context, kernel: str | None, arguments: tuple[str, ...])
     KERNEL is a key or a short form, in a set or not, or a number among the kernels that the
     variable KERNELS selects. The rest is the family's: `kernelmint debug KERNEL --help` says what.
     Its traced twin is built if no pack holds it.
+
+    \b
+    Examples:
+      kernelmint debug flash_forward.cpu.f32-d64-r64-c128 2
     """
     if kernel in (None, "-h", "--help"):
         click.echo(context.get_help())

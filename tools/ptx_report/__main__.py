@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from codegen import packs
+from codegen import options, packs
 from codegen.home import GENERATED, SPECS
 from codegen.ptxas.files import check_outputs, write_text
 from codegen.ptxas.fingerprints import Manifest
@@ -25,7 +26,8 @@ from .render import json_text, markdown_text
 from .report import STANDARD_INPUT, Report
 from .table import print_changes, print_table, summary
 
-_FILE = click.Path(path_type=Path)
+_PATH = click.Path(path_type=Path)
+_file_option = functools.partial(click.option, type=_PATH, metavar="FILE")
 _STANDARD_OUTPUT = Path("-")
 
 
@@ -36,23 +38,24 @@ _STANDARD_OUTPUT = Path("-")
     "--sass", "machine_code", is_flag=True,
     help="Read the machine code of objects and packs too: registers that no instruction writes.",
 )  # fmt: skip
-@click.option("--csv", "csv_file", type=_FILE, help="Write the rows as CSV (- is standard output).")
-@click.option("--json", "json_file", type=_FILE, help="Write the rows as JSON.")
-@click.option("--html", "html_file", type=_FILE, help="Write one self-contained page.")
-@click.option("--markdown", "markdown_file", type=_FILE, help="Write a table for a comment.")
-@click.option("--diff", "old_file", type=_FILE, help="Compare with an earlier CSV, worst first.")
+@_file_option("--csv", "csv_file", help="Write the rows as CSV (- is standard output).")
+@_file_option("--json", "json_file", help="Write the rows as JSON.")
+@_file_option("--html", "html_file", help="Write one self-contained page.")
+@_file_option("--markdown", "markdown_file", help="Write a table for a comment.")
+@_file_option("--diff", "old_file", help="Compare with an earlier CSV, worst first.")
 @click.option(
     "--check",
     is_flag=True,
     help="Exit 1 on a budget or baseline exceeded, a worse --diff, or wrong machine code.",
 )
-@click.option("--where", help="Only rows for which this expression holds, e.g. 'd_head == 128'.")
+@options.where("rows")
 @click.option("--all", "everything", is_flag=True, help="All rows, on a terminal too.")
 @click.option("--parameters", is_flag=True, help="The configurations' parameters as columns.")
-@click.option("--manifest", type=_FILE, help="The manifest of the kernels (default: generated/'s).")
+@_file_option("--manifest", help="The manifest of the kernels (default: generated/'s).")
 @click.option(
     "--baselines",
-    type=_FILE,
+    type=_PATH,
+    metavar="DIR",
     multiple=True,
     help="Folders of families with <target>.ptxas.csv (default: kernel_specs).",
 )
@@ -76,8 +79,14 @@ def main(
     write_baseline: bool,
     verbose: bool,
 ) -> None:
-    """Registers, spills and warnings of every kernel in LOG...: build logs, folders of per-object
-    logs, gzip, `-` for standard input, objects (through cuobjdump), or an earlier CSV."""
+    """Show registers, spills and warnings of every kernel in LOG...: build logs, folders of
+    per-object logs, gzip, `-` for standard input, objects (through cuobjdump), or an earlier CSV.
+
+    \b
+    Examples:
+      kernelmint ptx-report build.log --where "d_head == 128 and spilled"
+      kernelmint ptx-report --installed --check
+    """
     try:
         report = _read(logs, installed, machine_code, manifest)
         if verbose:

@@ -92,6 +92,10 @@ def main(
     FAMILY is a family's name, installed or in kernel_specs here, or the folder of its spec. What is
     measured is kept in the cache of kernels that are built on demand, so that a second run goes on
     if the first one ended, and times only kernels whose machine code is new.
+
+    \b
+    Examples:
+      kernelmint tune flash_forward --target sm90a --budget 1h
     """
     # What was found is in the journal: an interrupt ends it at once, as a kill does, before the
     # workers, which are interrupted too, could be taken for kernels that crash.

@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from codegen import options
 from codegen.spec.expressions import EVALUATION_ERRORS, INT, ExpressionError, parse, reason
 from codegen.spec.where import parameter_kind
 from runtime import manifest
@@ -82,12 +83,31 @@ def _plot(context: click.Context, parameter: click.Parameter, file: Path | None)
 
 
 @click.command("flash_forward", context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--target", help="The kernels of this target (default: cpu, or all a GPU can run).")
-@click.option("--where", help="Only kernels for which this expression holds, e.g. 'B_r == 64'.")
-@click.option("--set", "set_name", help="The kernels of this set, built if no pack has them.")
-@click.option("--size", "sizes", callback=_sizes, multiple=True, help="Batch x length, repeatable.")
-@click.option("--dtype", "dtypes", type=click.Choice(list(DTYPES)), multiple=True)
-@click.option("--d-head", "d_heads", type=int, multiple=True)
+@click.option(
+    "--target",
+    metavar="TARGET",
+    help="The kernels of this target (default: cpu, or all a GPU can run).",
+)
+@options.where("kernels")
+@options.set_name("The kernels of this set, built if no pack has them.")
+@click.option(
+    "--size",
+    "sizes",
+    callback=_sizes,
+    multiple=True,
+    metavar="SIZE",
+    help="Batch x length, such as 16x1024; may be repeated.",
+)
+@click.option(
+    "--dtype",
+    "dtypes",
+    type=click.Choice(list(DTYPES)),
+    multiple=True,
+    help="Only these dtypes; may be repeated.",
+)
+@click.option(
+    "--d-head", "d_heads", type=int, multiple=True, help="Only these head dimensions; repeated."
+)
 @click.option("--causal/--no-causal", default=None, help="Only one of the two (default: both).")
 @click.option(
     "--heads", type=click.IntRange(1), help="Query heads (default: 2048 / d, on a CPU 8)."
@@ -107,11 +127,12 @@ def _plot(context: click.Context, parameter: click.Parameter, file: Path | None)
 )
 @click.option(
     "--goal",
+    metavar="EXPR",
     callback=_goal,
     help="How many times as fast as the fastest of the others it should be, an expression over "
     "dtype, d_head, causal and the sizes, e.g. '1.1 if Sq <= 1024 else 1'; says where it is.",
 )
-@click.option("--seconds", type=click.FloatRange(0), default=0.3, help="Time for each figure.")
+@click.option("--seconds", type=options.Duration("s"), default=0.3, help="Time for each figure.")
 @click.option(
     "--processor-time",
     is_flag=True,
@@ -148,12 +169,17 @@ def main(
     json_file: Path | None,
     plot_file: Path | None,
 ) -> None:
-    """Median rates of the attention kernels, and of PyTorch's attention, on the same inputs.
+    """Measure the median rates of the attention kernels, and of PyTorch's attention, on the same
+    inputs.
 
     Contenders take turns. On a GPU the second-level cache is overwritten before each call and CUDA
     events give the time; on a CPU the clock does, with PyTorch's number of threads for all. A
     figure's interval holds the median with a confidence of 99.9%; that of a ratio comes from the
     ratios within rounds.
+
+    \b
+    Examples:
+      kernelmint bench flash_forward --target cpu --size 1x1024 --d-head 64
     """
     if through_attention and set_name is not None:
         raise click.UsageError("--attention measures what runtime.attention chooses, not a set")

@@ -110,6 +110,7 @@ class _Sides:
 )
 @click.option(
     "--out",
+    metavar="DIR",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("debug"),
     show_default=True,

@@ -15,6 +15,7 @@ from kernelmint.tools.output_file import OutputFile, write
 from kernelmint.tools.selection import for_device
 from rich.console import Console
 
+from codegen import options
 from runtime import KernelInfo
 
 from . import contenders
@@ -29,12 +30,27 @@ def command(family: str) -> click.Command:
     cached = family == "flash_decode"
 
     @click.command(family, context_settings={"help_option_names": ["-h", "--help"]})
-    @click.option("--target", help="The kernels of this target (default: all a GPU can run).")
-    @click.option("--where", help="Only kernels for which this expression holds.")
-    @click.option("--set", "chosen_set", help="The kernels of this set, built if no pack has them.")
-    @click.option("--d-head", "d_heads", type=int, multiple=True, default=(128,), show_default=True)
     @click.option(
-        "--size", "only", help="Only sizes that this regular expression matches, as columns show."
+        "--target",
+        metavar="TARGET",
+        help="The kernels of this target (default: all a GPU can run).",
+    )
+    @options.where("kernels")
+    @options.set_name("The kernels of this set, built if no pack has them.")
+    @click.option(
+        "--d-head",
+        "d_heads",
+        type=int,
+        multiple=True,
+        default=(128,),
+        show_default=True,
+        help="Columns of a head; may be repeated.",
+    )
+    @click.option(
+        "--size",
+        "only",
+        metavar="SIZE",
+        help="Only sizes that this regular expression matches, as columns show.",
     )
     @click.option("--front", is_flag=True, help="The function alone, and what it chooses.")
     @click.option(
@@ -43,12 +59,18 @@ def command(family: str) -> click.Command:
         multiple=True,
         help="Only these contenders, repeatable (default: all that are there).",
     )
-    @click.option("--seconds", type=click.FloatRange(0), default=_SECONDS, show_default=True)
+    @click.option(
+        "--seconds",
+        type=options.Duration("s"),
+        default=_SECONDS,
+        show_default=True,
+        help="Time for each figure.",
+    )
     @click.option("--json", "json_file", type=OutputFile(), help="Write the figures as JSON.")
     def bench(
         target: str | None,
         where: str | None,
-        chosen_set: str | None,
+        set_name: str | None,
         d_heads: tuple[int, ...],
         only: str | None,
         front: bool,
@@ -56,13 +78,17 @@ def command(family: str) -> click.Command:
         seconds: float,
         json_file: Path | None,
     ) -> None:
-        """Median rates of the functions of FlashAttention's names, of each kernel that suits, and
-        of other implementations, which take turns on the same memory.
+        """Measure the median rates of the functions of FlashAttention's names, of each kernel that
+        suits, and of other implementations, which take turns on the same memory.
 
         On a GPU the second-level cache is overwritten before each call and CUDA events give the
         time. Each contender has --seconds a figure.
+
+        \b
+        Examples:
+          kernelmint bench flash_prefill --target sm90a --d-head 128
         """
-        device, kernels = for_device(family, target, where, chosen_set)
+        device, kernels = for_device(family, target, where, set_name)
         made = decoding if cached else packed
         problems = [
             problem for d_head in d_heads for problem in made(d_head, device.type == "cuda")

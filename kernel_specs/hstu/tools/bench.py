@@ -1,4 +1,4 @@
-"""Measures block-sparse attention against dense HSTU attention, and both against their floors.
+"""Measure block-sparse attention against dense HSTU attention, and both against their floors.
 
 kernelmint bench block_sparse [--length 1024 ...] [--json FILE]
 
@@ -23,6 +23,8 @@ import torch
 import torch.nn.functional as F
 from kernelmint.tools.bench.measure import Measured, measure
 from kernelmint.tools.output_file import OutputFile, write
+
+from codegen import options
 
 from ..block_sparse import reference as block_sparse
 from .implementations import UnavailableError, implementation_of
@@ -218,13 +220,22 @@ def time_call(call: Callable[[], Any], seconds: float) -> tuple[Measured, bool]:
 
 
 @click.command("block_sparse", help=__doc__)
-@click.option("--length", "lengths", type=int, multiple=True, default=LENGTHS, show_default=True)
-@click.option("--batch", default=16, show_default=True)
-@click.option("--heads", default=8, show_default=True)
-@click.option("--dims", default="32x64,64x64", show_default=True, help="A x L, comma-separated")
-@click.option("--seconds", default=0.3, show_default=True, help="time for each figure")
-@click.option("--without", multiple=True, help="leave out contenders whose name contains this")
-@click.option("--json", "json_file", type=OutputFile(), help="write the figures")
+@click.option(
+    "--length", "lengths", type=int, multiple=True, default=LENGTHS, show_default=True,
+    help="Tokens of a sequence; may be repeated.",
+)  # fmt: skip
+@click.option("--batch", default=16, show_default=True, help="Sequences.")
+@click.option("--heads", default=8, show_default=True, help="Heads.")
+@click.option("--dims", default="32x64,64x64", show_default=True, help="A x L, comma-separated.")
+@click.option(
+    "--seconds",
+    type=options.Duration("s"),
+    default=0.3,
+    show_default=True,
+    help="Time for each figure.",
+)
+@click.option("--without", multiple=True, help="Leave out contenders whose name contains this.")
+@click.option("--json", "json_file", type=OutputFile(), help="Write the figures as JSON.")
 def main(
     lengths: tuple[int, ...],
     batch: int,

@@ -1,4 +1,4 @@
-"""Shows that implementations of block-sparse attention for HSTU agree, or where they do not.
+"""Show that implementations of block-sparse attention for HSTU agree, or where they do not.
 
 kernelmint compare [--implementations torch,triton,sm80,cpu] [--mode both]
 """
@@ -52,21 +52,24 @@ def _cases(_context: Any, _parameter: Any, value: str) -> list[Case]:
 @click.command(help=__doc__)
 @click.option(
     "--implementations", default="torch,triton", show_default=True, callback=_implementations,
-    help="two or more of " + ", ".join(NAMES) + ": every pair is compared",
+    help="Two or more of " + ", ".join(NAMES) + ": every pair is compared",
 )  # fmt: skip
 @click.option(
-    "--mode", type=click.Choice([*semantics.MODES, "both"]), default="both", show_default=True
-)
+    "--mode", type=click.Choice([*semantics.MODES, "both"]), default="both", show_default=True,
+    help="Which rule of block selection.",
+)  # fmt: skip
 @click.option(
     "--cases", default="seed", show_default=True, callback=_cases,
     help="seed, all, or some of " + ", ".join(CASES),
 )  # fmt: skip
-@click.option("--rtol", default=1e-3, show_default=True)
-@click.option("--atol", default=1e-4, show_default=True)
-@click.option("--seed", default=42, show_default=True, help="case i draws with seed + i")
-@click.option("--device", default=None, help="cuda if there is one, else cpu")
-@click.option("--dot", default=None, help="precision of the products: each one's most exact")
-@click.option("--json", "json_path", type=OutputFile(), help="write the findings")
+@click.option("--rtol", default=1e-3, show_default=True, help="Relative tolerance.")
+@click.option("--atol", default=1e-4, show_default=True, help="Absolute tolerance.")
+@click.option("--seed", default=42, show_default=True, help="Case i draws with seed + i.")
+@click.option("--device", default=None, help="Default: cuda if there is one, else cpu.")
+@click.option(
+    "--dot", default=None, help="Precision of the products. Default: each one's most exact."
+)
+@click.option("--json", "json_path", type=OutputFile(), help="Write the findings as JSON.")
 def main(
     implementations: list[str],
     mode: str,
