@@ -71,10 +71,11 @@ def test_it_takes_the_shapes_that_pytorchs_takes(shapes: str, is_causal: bool, d
     dtype = torch.float32 if device == "cpu" else torch.bfloat16
     tensors = [torch.randn(shape, device=device, dtype=dtype) for shape in SHAPES[shapes]]
     options = {"is_causal": is_causal, "enable_gqa": "grouped" in shapes}
-    exact = scaled_dot_product_attention(*(t.double() for t in tensors), **options)
+    # On the CPU: PyTorch 2.11 divides by no heads on a GPU, which ends the process.
+    exact = scaled_dot_product_attention(*(t.cpu().double() for t in tensors), **options)
     found = runtime.sdpa(*tensors, **options)
     assert found.shape == exact.shape
-    assert (found.double() - exact).norm() <= (1e-6 if device == "cpu" else 5e-3) * exact.norm()
+    assert (found.cpu().double() - exact).norm() <= (1e-6 if device == "cpu" else 5e-3) * exact.norm()
 
 
 def test_gradients_of_what_is_broadcast_are_pytorchs() -> None:
