@@ -72,3 +72,14 @@ def test_examples_in_yaml_are_quoted_as_yaml_needs_it(page) -> None:
     assert examples
     for example in examples:
         check(yaml.safe_load(example))
+
+
+@pytest.mark.parametrize("page", ["specs", "adding_a_family"])
+def test_pages_name_the_dtypes_that_vectors_are_loaded_from(page) -> None:
+    header = (ROOT / "runtime/include/cpu_convert.h").read_text()
+    names = {"float": ["f32"], "Float8<kMantissa>": ["e4m3fn", "e5m2"]}
+    loaded = re.findall(r" load\(const ([\w<>]+)\* from\)", header)
+    expected = {name for written in loaded for name in names.get(written, [written])}
+    text = " ".join((ROOT / f"docs/{page}.md").read_text().split())
+    (told,) = re.findall(r"`cpu::load` and `cpu::store`[^;]*? (f32, [^:;.]*? and \w+)", text)
+    assert set(re.findall(r"\b[a-z]+\d\w*", told)) == expected

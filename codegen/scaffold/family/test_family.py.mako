@@ -38,3 +38,16 @@ def test_matches_reference(info: kernelmint.KernelInfo, shape: tuple[int, int]) 
     rounding = kind.eps / 2 * expected.abs().clamp(min=kind.smallest_normal)
     in_f32 = torch.finfo(torch.float32).eps * (0.3 * x.abs().double() + y.abs().double())
     assert ((z.double() - expected).abs() <= rounding + in_f32).all()
+
+
+@pytest.mark.parametrize("device", ["cpu"] + ["cuda"] * torch.cuda.is_available())
+def test_the_function_the_key_and_the_operator_agree(device: str) -> None:
+    x, y = torch.randn(2, 3, 1000, device=device)
+    function = kernelmint.${family}
+    expected = function(x, y, alpha=0.5)
+    target = "cpu" if device == "cpu" else "sm80"
+    info = kernelmint.kernels("${family}", target, "dtype == f32")[0]
+    assert torch.equal(kernelmint.kernel(info.key)(x, y, alpha=0.5), expected)
+    assert torch.equal(torch.ops.kernelmint.${family}(info.key, x, y, alpha=0.5), expected)
+    compiled = torch.compile(function, backend="aot_eager", fullgraph=True)
+    assert torch.equal(compiled(x, y, alpha=0.5), expected)
