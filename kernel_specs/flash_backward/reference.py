@@ -49,5 +49,5 @@ def attention_backward(
     dq = scale * scores_gradient @ k
     dk = scale * scores_gradient.transpose(-1, -2) @ q
     dv = probabilities.transpose(-1, -2) @ dout
-    dk, dv = (t.unflatten(1, (-1, group)).sum(2) for t in (dk, dv))
+    dk, dv = (t.reshape(t.shape[0], -1, group, *t.shape[2:]).sum(2) for t in (dk, dv))
     return dq.transpose(1, 2), dk.transpose(1, 2), dv.transpose(1, 2)
