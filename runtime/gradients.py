@@ -17,7 +17,7 @@ from runtime import manifest
 from runtime.errors import InvalidArgument
 from runtime.front import KINDS, Front, of_family
 from runtime.handle import Inputs, Scalar
-from runtime.operators import DTYPES, extent, refused
+from runtime.operators import DTYPES, conditions_of, extent, refused
 
 if TYPE_CHECKING:
     from runtime.kernel_info import KernelInfo
@@ -166,6 +166,19 @@ def of_call(
                 f"{operator.name}: its gradient requires {that.text}, because {because}"
             )
     return Backward(operator, plan, info, scope)
+
+
+def family_of(info: KernelInfo) -> str | None:
+    """Returns the family whose kernels give a kernel's gradients, or None if no family's do or if
+    that depends on the call."""
+    known = {**info.parameters, **info.derived, "target": info.target}
+    family = manifest.family(info.family)
+    for condition, gradient in zip(conditions_of(family), family.gradients, strict=True):
+        if not condition.names <= known.keys():
+            return None
+        if condition.evaluate(known):
+            return gradient.family if isinstance(gradient, DeclaredGradient) else None
+    return None
 
 
 def _laid_out(gradient: torch.Tensor) -> torch.Tensor:

@@ -130,9 +130,7 @@ class _Operator:
     @functools.cached_property
     def conditions(self) -> tuple[expressions.Expression, ...]:
         """For which calls, by kernels of which targets, each of its gradients is."""
-        targets = expressions.Kind("text", tuple(t.name for t in self.family.targets))
-        scope = {**self.scope, "target": targets}
-        return tuple(expressions.parse(g.when, scope, "bool") for g in self.family.gradients)
+        return conditions_of(self.family)
 
     @functools.cached_property
     def operations(self) -> Callable[[KernelInfo, Inputs], int] | None:
@@ -144,7 +142,8 @@ class _Operator:
         if function:
             count = packs.specs_function(packs.of(self.name), module, function)
             return lambda info, inputs: count(info.parameters, self._named(inputs))
-        counted = expressions.parse(text, {**self._constants, **self.call_scope}, "int")
+        constants = manifest_scope(self.family, self.family.targets[0])
+        counted = expressions.parse(text, {**constants, **self.call_scope}, "int")
         return lambda info, inputs: extent(
             counted, {**info.parameters, **info.derived, **self.symbols_of(inputs)}, info
         )
@@ -152,19 +151,11 @@ class _Operator:
     @functools.cached_property
     def scope(self) -> dict[str, expressions.Kind]:
         """What expressions may name of a call."""
-        scalars = {a.name: expressions.scalar_kind(a) for a in self.scalars}
-        return {**self._constants, **self.call_scope, **scalars}
+        return _scope_of(self.family)
 
     @property
     def call_scope(self) -> dict[str, expressions.Kind]:
-        """Symbols, and optional tensors, which are true if they are there."""
-        symbols = dict.fromkeys(self.family.symbols, expressions.INT)
-        return {**symbols, **dict.fromkeys(self.family.optional_tensors, expressions.BOOL)}
-
-    @property
-    def _constants(self) -> dict[str, expressions.Kind]:
-        """A kernel's parameters, and what its spec derives from them."""
-        return manifest_scope(self.family, self.family.targets[0])
+        return _call_scope_of(self.family)
 
     def define(self, schemas: tuple[str, ...], on_host: bool) -> None:
         """Registers the operators by their schemas, as codegen orders them; `on_host`: inputs of a
@@ -664,6 +655,25 @@ _OF_SYMBOLS: Mapping[str, Any] = {
     "min": lambda *values: functools.reduce(torch.sym_min, values),
     "max": lambda *values: functools.reduce(torch.sym_max, values),
 }
+
+
+def _call_scope_of(family: Family) -> dict[str, expressions.Kind]:
+    """Symbols, and optional tensors, which are true if they are there."""
+    symbols = dict.fromkeys(family.symbols, expressions.INT)
+    return {**symbols, **dict.fromkeys(family.optional_tensors, expressions.BOOL)}
+
+
+def _scope_of(family: Family) -> dict[str, expressions.Kind]:
+    """Parameters, what a spec derives from them, symbols, optional tensors and scalars."""
+    scalars = {a.name: expressions.scalar_kind(a) for a in family.scalars}
+    return {**manifest_scope(family, family.targets[0]), **_call_scope_of(family), **scalars}
+
+
+def conditions_of(family: Family) -> tuple[expressions.Expression, ...]:
+    """Returns for which calls, by kernels of which targets, each of a family's gradients is."""
+    targets = expressions.Kind("text", tuple(t.name for t in family.targets))
+    scope = {**_scope_of(family), "target": targets}
+    return tuple(expressions.parse(g.when, scope, "bool") for g in family.gradients)
 
 
 def extent(dim: expressions.Expression, scope: Mapping[str, Any], info: KernelInfo) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 import runtime
-from runtime import choice, finding, tensors
+from runtime import choice, finding, gradients, tensors
 from runtime.errors import InvalidArgument, shown, unexpected
 from runtime.front import Front
 
@@ -35,6 +35,7 @@ def attention(
     layout: str = "bshd",
     return_lse: bool = False,
     out: torch.Tensor | tuple[torch.Tensor, ...] | None = None,
+    deterministic: bool | None = None,
     **others: Any,
 ) -> Any:
     """Attention forward, softmax(scale * q k^T) v, with a kernel that suits the arguments.
@@ -55,6 +56,8 @@ def attention(
         return_lse: also return the log-sum-exp of each row of scores: natural log, float32,
             [B, H, Sq] in both layouts.
         out: where to write: a tensor like q, or (o, lse) with return_lse.
+        deterministic: the gradients are the same, bit for bit, each time; None: as
+            torch.use_deterministic_algorithms says. Results of the forward always are.
 
     Returns:
         the output, like q in shape and dtype; or (output, lse).
@@ -69,8 +72,11 @@ def attention(
     _check(layout)
     if tensors.is_autocast():
         q, k, v = tensors.autocast(q, k, v)
+    if deterministic is None:
+        deterministic = torch.are_deterministic_algorithms_enabled()
     try:
-        return _chosen((q, k, v), (scale,), (return_lse,), out, (causal,), layout == "bhsd")
+        options = (scale, deterministic), (return_lse,), out, (causal,), layout == "bhsd"
+        return _chosen((q, k, v), *options)
     except InvalidArgument:
         at = 2 if layout == "bshd" else 1  # the heads' dimension
         heads, kv_heads = tensors.extents("q", q, 4)[at], tensors.extents("k", k, 4)[at]
@@ -91,7 +97,7 @@ _INSTEAD = {
 
 
 def _unknown(name: str) -> str:
-    how = _INSTEAD.get(name, "it takes causal, scale, layout, return_lse and out")
+    how = _INSTEAD.get(name, "it takes causal, scale, layout, return_lse, out and deterministic")
     return f"attention: unknown argument {name}: {how}"
 
 
@@ -293,11 +299,15 @@ def explain_choice(
     explained = _front.explain((q, k, v), (causal,), swapped)
     if swapped:
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-    try:
-        gradients = f"PyTorch's aten::{operator_name(q, k, v, causal)}"
-    except InvalidArgument as error:
-        gradients = f"none: {error}"
-    gives = choice.Considered("gradients", gradients)
+    family = explained.key and gradients.family_of(finding.kernel(explained.key).info)
+    if family:
+        verdict = f"{family}'s kernels"
+    else:
+        try:
+            verdict = f"PyTorch's aten::{operator_name(q, k, v, causal)}"
+        except InvalidArgument as error:
+            verdict = f"none: {error}"
+    gives = choice.Considered("gradients", verdict)
     return dataclasses.replace(explained, considered=(*explained.considered, gives))
 
 

@@ -22,7 +22,9 @@ FLASH = "_flash_attention_backward"
 CPU = "_scaled_dot_product_flash_attention_for_cpu_backward"
 
 
-def operator_name(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> str:
+def operator_name(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, deterministic: bool = False
+) -> str:
     """The operator of torch.ops.aten that gives the gradients of a call of `attention`.
 
     Args:
@@ -30,6 +32,7 @@ def operator_name(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: boo
         k: keys, [B, Sk, Hk, D].
         v: values, [B, Sk, Hk, D].
         causal: whether the mask is on.
+        deterministic: whether gradients must be the same, bit for bit, each time.
 
     Raises:
         InvalidArgument: PyTorch has none for these arguments.
@@ -41,8 +44,15 @@ def operator_name(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: boo
         names = [FLASH] if d_head <= 256 and q.dtype != torch.float32 else []
         # cuDNN aligns the causal mask to the top left: ours for equal lengths, or once the rows
         # that see no key are left out.
-        if (not causal or q.shape[1] >= k.shape[1]) and _suits_cudnn(q, k, v, causal):
+        is_aligned = not causal or q.shape[1] >= k.shape[1]
+        if not deterministic and is_aligned and _suits_cudnn(q, k, v, causal):
             names.insert(0, CUDNN)
+        if deterministic and not torch.are_deterministic_algorithms_enabled():
+            raise InvalidArgument(
+                f"deterministic: got True for head dimension {d_head} on {q.device}, whose "
+                "gradients are PyTorch's: call torch.use_deterministic_algorithms(True), which its "
+                "operator reads"
+            )
     for name in names:
         if hasattr(torch.ops.aten, name):
             return name
@@ -72,7 +82,8 @@ def attention_gradient(
         InvalidArgument: PyTorch has no operator for these arguments.
     """
     causal = bool(parameters["causal"])
-    name = operator_name(inputs["q"], inputs["k"], inputs["v"], causal)
+    repeats = bool(scalars["deterministic"])
+    name = operator_name(inputs["q"], inputs["k"], inputs["v"], causal, repeats)
     scale = scalars["scale"]
 
     def backward(inputs: Tensors, outputs: Tensors, gradients: Tensors) -> Tensors:

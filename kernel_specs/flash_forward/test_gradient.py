@@ -204,3 +204,35 @@ def test_an_explained_choice_names_what_gives_them():
     assert "aten::_scaled_dot_product_flash_attention_for_cpu_backward" in str(
         runtime.explain_choice(q, k, v)
     )
+
+
+@pytest.mark.parametrize("d_head", [64, 128])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.gpu
+def test_deterministic_gradients_are_the_same_bit_for_bit(d_head, causal):
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("needs compute capability 9.0")
+    q, k, v, do = inputs("cuda", torch.bfloat16, (2000, 2000), 2, d_head)
+
+    def gradients(**options):
+        return torch.autograd.grad(
+            runtime.attention(q, k, v, causal=causal, **options), (q, k, v), do
+        )
+
+    first = gradients(deterministic=True)
+    torch.use_deterministic_algorithms(True)
+    try:
+        for _ in range(10):
+            for one, other in zip(first, gradients(), strict=True):
+                assert torch.equal(one, other)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_deterministic_gradients_of_the_cpu_are_pytorchs_as_others():
+    q, k, v, do = inputs("cpu", torch.float32)
+    for deterministic in (False, True):
+        check(
+            lambda q, k, v, d=deterministic: runtime.attention(q, k, v, deterministic=d),
+            q, k, v, do,
+        )  # fmt: skip

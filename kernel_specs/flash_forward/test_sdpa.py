@@ -75,7 +75,9 @@ def test_it_takes_the_shapes_that_pytorchs_takes(shapes: str, is_causal: bool, d
     exact = scaled_dot_product_attention(*(t.cpu().double() for t in tensors), **options)
     found = runtime.sdpa(*tensors, **options)
     assert found.shape == exact.shape
-    assert (found.cpu().double() - exact).norm() <= (1e-6 if device == "cpu" else 5e-3) * exact.norm()
+    assert (found.cpu().double() - exact).norm() <= (
+        1e-6 if device == "cpu" else 5e-3
+    ) * exact.norm()
 
 
 def test_gradients_of_what_is_broadcast_are_pytorchs() -> None:

@@ -85,7 +85,8 @@ def flash_attn_func(
         window_size: how many keys before and after its own a query sees; -1: all.
         softcap: scores become softcap * tanh(score / softcap); 0: as they are.
         alibi_slopes: what a score loses for each key of distance, f32, [H] or [B, H].
-        deterministic: False; it is of the backward. Results of the forward repeat bit for bit.
+        deterministic: the gradients are the same, bit for bit, each time, which they can be if no
+            argument below causal is given. Results of the forward always are.
         return_attn_probs: also return the log-sum-exp, and None in the place of the probabilities.
         seqused_q: how many queries of each sequence, at the front, there are, int32, [B]; the rows
             behind become 0. All if None.
@@ -108,7 +109,7 @@ def flash_attn_func(
         InvalidArgument: an argument is wrong, or asks for what no kernel does.
     """
     _refuse(
-        dropout_p, deterministic, qv=qv, q_descale=q_descale, k_descale=k_descale,
+        dropout_p, qv=qv, q_descale=q_descale, k_descale=k_descale,
         v_descale=v_descale, attention_chunk=attention_chunk or None,
     )  # fmt: skip
     window = _window(causal, window_size)
@@ -116,7 +117,7 @@ def flash_attn_func(
         o, lse = _attend(
             q, k, v, seqused_q=seqused_q, seqused_k=seqused_k, leftpad_k=leftpad_k, s_aux=s_aux,
             alibi_slopes=alibi_slopes, softmax_scale=softmax_scale, softcap=softcap, window=window,
-            num_splits=num_splits, with_lse=return_attn_probs,
+            num_splits=num_splits, with_lse=return_attn_probs, deterministic=deterministic,
         )  # fmt: skip
     except InvalidArgument:
         batch = tensors.extents("q", q, 4)[0]
@@ -446,6 +447,7 @@ def _attend(
     alibi_slopes: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
     only_checks: bool = False,
+    deterministic: bool = False,
     **scalars: Any,
 ) -> tuple[Any, Any]:
     """Output and log-sum-exp, None if it is not wanted, by the family that is made for the call.
@@ -469,7 +471,7 @@ def _attend(
     into: Any = out
     if out is not None and with_lse:
         into = (out, q.new_empty((q.shape[0], heads, queries), dtype=torch.float32))
-    if few:
+    if few and not deterministic:
         found = runtime.decode(
             q, k, v, seqused_k=seqused_k, block_table=block_table, leftpad_k=leftpad_k,
             causal=False, window_size=window, s_aux=s_aux, alibi_slopes=alibi_slopes,
@@ -482,9 +484,15 @@ def _attend(
     if plain and head_dim in values_of("flash_forward", "d_head", q.is_cuda):
         found = runtime.attention(
             q, k, v, causal=bool(window[1] == 0), scale=scalars["softmax_scale"],
-            return_lse=with_lse,
+            return_lse=with_lse, deterministic=deterministic or None,
         )  # fmt: skip
         return found if with_lse else (found, None)
+    if deterministic:
+        raise InvalidArgument(
+            "deterministic: got True, expected False: only the gradients of sequences of equal "
+            "lengths without a window, softcap, sinks or slopes can be; results of the forward "
+            "repeat bit for bit"
+        )
     if tensors.is_autocast():
         q, k, v, s_aux = tensors.autocast(q, k, v, s_aux)
     if isinstance(alibi_slopes, torch.Tensor) and alibi_slopes.dim() == 1:
