@@ -20,7 +20,8 @@ def main(context: click.Context, arguments: tuple[str, ...]) -> None:
 
     \b
     Examples:
-      kernelmint compare block_sparse --implementations torch,cpu
+      kernelmint compare my_family
+      kernelmint compare my_family --help
     """
     families = offering("compare")
     if arguments and not arguments[0].startswith("-"):

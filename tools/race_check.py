@@ -128,7 +128,7 @@ def main(
 
     \b
     Examples:
-      kernelmint race-check --family flash_decode --tool racecheck
+      kernelmint race-check --family my_family --tool racecheck
     """
     try:
         kernels = chosen(families, where, kernel)

@@ -110,8 +110,8 @@ def main(
 
     \b
     Examples:
-      kernelmint sanity-check flash_forward --where "d_head == 64"
-      kernelmint sanity-check --kernel flash_forward.cpu.f32-d64-r64-c128 --range
+      kernelmint sanity-check my_family --where "dtype == bf16"
+      kernelmint sanity-check --kernel my_family.cpu.f32-n8192 --range
     """
     try:
         chosen = selected_of(family, kernel, where)

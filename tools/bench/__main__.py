@@ -48,7 +48,7 @@ def main() -> None:
 
     \b
     Examples:
-      kernelmint bench flash_forward --size 16x1024
+      kernelmint bench my_family --json figures.json
       kernelmint bench kernel_specs/my_family --size M=64,N=4096
     """
 

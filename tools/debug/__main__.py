@@ -44,7 +44,7 @@ def main(context: click.Context, kernel: str | None, arguments: tuple[str, ...])
 
     \b
     Examples:
-      kernelmint debug flash_forward.cpu.f32-d64-r64-c128 2
+      kernelmint debug my_family.cpu.f32-n8192
     """
     if kernel in (None, "-h", "--help"):
         click.echo(context.get_help())

@@ -95,7 +95,7 @@ def main(
 
     \b
     Examples:
-      kernelmint tune flash_forward --target sm90a --budget 1h
+      kernelmint tune my_family --target sm90a --budget 1h
     """
     # What was found is in the journal: an interrupt ends it at once, as a kill does, before the
     # workers, which are interrupted too, could be taken for kernels that crash.
