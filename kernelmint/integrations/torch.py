@@ -373,10 +373,23 @@ class _Slot:
         if not dropout_p and not (causal and query.shape[2] != key.shape[2]):
             q, k, v, o, do = (t.transpose(1, 2) for t in (query, key, value, o, gradient))
             inputs = {"q": q, "k": k, "v": v}
+            repeats = torch.are_deterministic_algorithms_enabled()
+            kind = (query.device, query.dtype, query.shape[3], "gradients", causal)
+            if kind not in self.without_kernel:
+                try:
+                    found = runtime.attention_backward(
+                        *(do, q, k, v, o, lse), scale=scale, causal=causal, deterministic=repeats
+                    )
+                    return tuple(t.transpose(1, 2) for t in found)
+                except _WITHOUT_KERNEL as error:
+                    self.without_kernel[kind] = _first_line(error)
+                except runtime.InvalidArgument:  # memory that PyTorch's operators take
+                    pass
             with contextlib.suppress(runtime.InvalidArgument):  # there is none: PyTorch's own
-                backward = _gradient(_FAMILY, {"causal": causal}, inputs, {"scale": scale})
-                found = backward(inputs, {"o": o, "lse": lse}, {"o": do})
-                return tuple(found[name].transpose(1, 2) for name in ("q", "k", "v"))
+                scalars = {"scale": scale, "deterministic": repeats}
+                backward = _gradient(_FAMILY, {"causal": causal}, inputs, scalars)
+                gradients = backward(inputs, {"o": o, "lse": lse}, {"o": do})
+                return tuple(gradients[name].transpose(1, 2) for name in ("q", "k", "v"))
         return self.originals[_CUDA_BACKWARD].call_boxed(keys, gradient, *arguments, scale=scale)
 
 
@@ -401,9 +414,9 @@ def _gradient(
     inputs: Mapping[str, torch.Tensor],
     scalars: Mapping[str, Any],
 ) -> Callable[..., Mapping[str, torch.Tensor]]:
-    """The backward of one call; see `gradient:` of the family's spec."""
-    hook = manifest.family(family).gradient
-    assert isinstance(hook, Gradient)
+    """The backward of one call by the function that the family's spec names under `gradient:`."""
+    hooks = manifest.family(family).gradients
+    hook = next(hook for hook in hooks if isinstance(hook, Gradient))
     make = packs.specs_function(packs.of(family), hook.module, hook.function)
     found: Callable[..., Mapping[str, torch.Tensor]] = make(parameters, inputs, scalars)
     return found
@@ -568,8 +581,8 @@ def activate(otherwise: Otherwise = "pytorch") -> Changes:
     """Makes SDPA's flash backend Kernelmint's, forward and backward, in this process.
 
     A call goes to a kernel of ours if one suits: its dtype and head dimension, no mask, no
-    dropout, and under `is_causal` as many queries as keys. On CUDA devices the backward is cuDNN's
-    if PyTorch has it, else FlashAttention-2's, as `kernelmint.attention`'s; on the CPU it is
+    dropout, and under `is_causal` as many queries as keys. On CUDA devices the backward is
+    that of `kernelmint.attention`: ours where there is a kernel, else PyTorch's; on the CPU it is
     PyTorch's.
 
     Args:
