@@ -71,9 +71,11 @@ def test_it_takes_the_shapes_that_pytorchs_takes(shapes: str, is_causal: bool, d
     dtype = torch.float32 if device == "cpu" else torch.bfloat16
     tensors = [torch.randn(shape, device=device, dtype=dtype) for shape in SHAPES[shapes]]
     options = {"is_causal": is_causal, "enable_gqa": "grouped" in shapes}
-    # On the CPU: PyTorch 2.11 divides by no heads on a GPU, which ends the process.
-    exact = scaled_dot_product_attention(*(t.cpu().double() for t in tensors), **options)
     found = runtime.sdpa(*tensors, **options)
+    if device != "cpu" and "no heads" in shapes:  # PyTorch 2.11 divides by them: it ends there
+        assert found.shape == runtime.sdpa(*(t.cpu().float() for t in tensors), **options).shape
+        return
+    exact = scaled_dot_product_attention(*(t.cpu().double() for t in tensors), **options)
     assert found.shape == exact.shape
     assert (found.cpu().double() - exact).norm() <= (
         1e-6 if device == "cpu" else 5e-3

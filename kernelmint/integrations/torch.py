@@ -327,6 +327,10 @@ class _Slot:
         Raises:
             InvalidArgument: no kernel suits, and `otherwise` is "error".
         """
+        if 0 in query.shape:  # PyTorch's kernel divides by the number of heads
+            self._computed()
+            lse = query.new_full(query.shape[:3], -torch.inf, dtype=torch.float32)
+            return query.new_zeros(*query.shape[:3], value.shape[3]), lse
         if dropout_p:
             unsuited = "dropout is on"
         elif is_causal and query.shape[2] != key.shape[2]:
@@ -370,6 +374,8 @@ class _Slot:
         self, keys: Any, gradient: torch.Tensor, *arguments: Any, scale: float | None = None
     ) -> Any:
         query, key, value, o, lse, _, _, _, _, dropout_p, causal, *_ = arguments
+        if 0 in o.shape:
+            return tuple(map(torch.zeros_like, (query, key, value)))
         if not dropout_p and not (causal and query.shape[2] != key.shape[2]):
             q, k, v, o, do = (t.transpose(1, 2) for t in (query, key, value, o, gradient))
             inputs = {"q": q, "k": k, "v": v}
