@@ -27,7 +27,7 @@ from codegen import options
 
 __all__ = ["CASES", "bench"]
 
-# Probabilities that are none above 1: a random log-sum-exp would make gradients beyond fp16's range.
+# A random log-sum-exp would make probabilities far above 1, and gradients beyond fp16's range.
 _CASE = {"B": 2, "Sq": 170, "H": 4, "Sk": 150, "Hk": 2}
 CASES = ({"sizes": _CASE, "values": {"lse": (((6.0,) * 170,) * 4,) * 2}},)
 
