@@ -278,8 +278,9 @@ class Decode {
       const unsigned page_size = static_cast<unsigned>(args_.P);
       const i32* table = args_.block_table.template at<const i32>(at.batch);
       const T* base = cache.template at<const T>(0, 0, at.kv_head);
-      constexpr int kMost = kD > 128 ? 4 : 8, kAtOnce = kRows < kMost ? kRows : kMost;
-#pragma unroll
+      // Page ids that are on their way at once. The 16 rows of d 256, unrolled, would spill.
+      constexpr int kAtOnce = kRows < 8 ? kRows : 8;
+#pragma unroll 1
       for (int first = 0; first < kRows; first += kAtOnce) {
         std::int64_t pages[kAtOnce];
 #pragma unroll
