@@ -135,10 +135,7 @@ class QueryGradientWriter {
   // Whether this step stores, or what its counter must have come to before it adds.
   __device__ __forceinline__ void take_turn(const Tile& tile, int n, int block, int index, int i) {
     if constexpr (Config::deterministic) {
-      const int last_key = (block + 1) * Config::B_r - 1 + problem_.offset;
-      before_ = Config::causal
-                    ? min(last_key / Config::B_c, problem_.key_blocks - 1) - tile.key_block
-                    : tile.key_block;
+      before_ = blocks_before<Config>(problem_, tile, block);
       counter_ = problem_.counters + index;
       seen_ = 0;
       stores_ = before_ == 0;

@@ -21,8 +21,10 @@ from kernel_specs.flash_backward.reference import attention_backward
 from tests.kernels.lengths import EMULATED, Inputs, keys_of
 
 HERE, ON_GPU = keys_of(
-    "flash_backward", "*.bf16-d64-r*", "*.fp16-d64-causal-det*", "*.fp16-d128-det*",
-    "*.bf16-d128-causal-r*",
+    "flash_backward", "*.sm90a.bf16-d64-r*", "*.sm90a.fp16-d64-causal-det*",
+    "*.sm90a.fp16-d128-det*", "*.sm90a.bf16-d128-causal-r*", "*.sm80.bf16-d64-r*",
+    "*.sm80.fp16-d64-causal-det*", "*.sm80.bf16-d96-causal-r*", "*.sm80.fp16-d128-det*",
+    "*.sm80.bf16-d128-causal-r*",
 )  # fmt: skip
 KERNELS = [*HERE, *ON_GPU]
 BF16 = [key.values[0] for key in ON_GPU if ".bf16-" in key.values[0]]

@@ -134,9 +134,23 @@ inline void stmatrix_x4_transposed(std::uint32_t address, const std::uint32_t (&
 // atomic.cuh
 
 inline unsigned load_acquire(const unsigned* counter) { return *counter; }
+inline void wait_for_counter(const unsigned* counter, unsigned least) {
+  while (*counter < least) emulator::wait("a counter");
+}
 inline void store_release(unsigned* counter, unsigned value) { *counter = value; }
 
 inline int atomic_add_acquire_release(int* counter, int value) { return atomicAdd(counter, value); }
+
+inline constexpr int kQuadLaneStep = 1, kQuadStep = 32;
+inline void add_quad(float* to, const float (&x)[4]) {
+  for (int i = 0; i < 4; ++i) to[i * kQuadStep] += x[i];
+}
+inline void store_quad(float* to, const float (&x)[4]) {
+  for (int i = 0; i < 4; ++i) to[i * kQuadStep] = x[i];
+}
+inline void load_quad(float (&x)[4], const float* from) {
+  for (int i = 0; i < 4; ++i) x[i] = from[i * kQuadStep];
+}
 
 // cp_async.cuh
 
@@ -229,6 +243,13 @@ inline void mbarrier_arrive_expecting(std::uint32_t barrier, int bytes) {
   settle(at);
 }
 inline void mbarrier_arrive(std::uint32_t barrier) { mbarrier_arrive_expecting(barrier, 0); }
+inline void mbarrier_arrive_after_copies(std::uint32_t barrier) {
+  emulator::later([barrier, copies = std::move(emulator::current->copies.open)] {
+    for (const emulator::Action& copy : copies) copy();
+    mbarrier_arrive(barrier);
+  });
+  emulator::current->copies.open.clear();
+}
 inline void mbarrier_wait(std::uint32_t barrier, std::uint32_t parity) {
   while (barriers.at(barrier).phase % 2 == parity) emulator::wait("mbarrier", barrier);
 }

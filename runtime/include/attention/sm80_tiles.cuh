@@ -37,18 +37,25 @@ __device__ __forceinline__ void multiply_add(Sum& sum, const Slice<kRowTiles>& l
 }
 
 // Rows of `kColumns` 16-bit elements in chunks of 16 bytes. Swizzled, chunk c of row r lies where
-// chunk c ^ (r % 8) would: the eight rows that ldmatrix reads at one column, and the eight chunks
-// of one row, then lie in different banks. Rows in tiles of 8 or 16 keep r % 8, so a row tile is
-// always a constant number of bytes away.
+// chunk c ^ flip(r) would: the eight rows that ldmatrix reads at one column, and the eight chunks
+// of one row, then lie in different banks. Rows in tiles of 8 or 16 keep their flip, so a row tile
+// is always a constant number of bytes away.
 template <int kColumns_, bool kSwizzled_>
 struct SharedLayout {
   static constexpr int kColumns = kColumns_;
   static constexpr bool kSwizzled = kSwizzled_;
   static constexpr int kRowBytes = 2 * kColumns;
   static constexpr int kChunks = kColumns / 8;
+  // How many neighbouring chunks change places: those of 128 bytes, or, where two rows begin half
+  // of the banks apart, of 64.
+  static constexpr int kPeriod = kChunks % 8 == 0 ? 8 : 4;
+  static_assert(!kSwizzled || kChunks % kPeriod == 0, "rows are multiples of 64 bytes");
 
+  __device__ static constexpr int flip(int row) {
+    return !kSwizzled ? 0 : kPeriod == 8 ? row & 7 : row >> 1 & 3;
+  }
   __device__ static constexpr std::uint32_t offset(int row, int chunk) {
-    return row * kRowBytes + (kSwizzled ? chunk ^ (row & 7) : chunk) * 16;
+    return row * kRowBytes + (chunk ^ flip(row)) * 16;
   }
 };
 
@@ -56,34 +63,45 @@ struct SharedLayout {
 // quarters, so that the registers of the operand follow each other, and which way round.
 enum class Operand {
   kLeft,             // its rows are rows of a: Q. Down first: top left, bottom left, top right, ...
+  kLeftTransposed,   // its rows are columns of a. Across first
   kRight,            // its rows are columns of b: K. Across first
   kRightTransposed,  // its rows are rows of b: V. Down first
 };
 
 // Where this lane's ldmatrix addresses lie. A 16x16 tile's address is a lane's part, which under
-// the swizzle depends on the tile's column modulo 64 alone, plus a constant. The parts are made
-// from one register when a product starts: an ldmatrix within takes register + immediate, and only
-// one product's parts take registers at a time.
+// the swizzle depends on the tile's column modulo 64 (or 32) alone, plus a constant. The parts are
+// made from one register when a product starts: an ldmatrix within takes register + immediate, and
+// only one product's parts take registers at a time.
 template <class Layout, Operand kOperand>
 class FragmentAddresses {
+  static constexpr bool kDown = kOperand == Operand::kLeft || kOperand == Operand::kRightTransposed;
+  static constexpr bool kTransposed =
+      kOperand == Operand::kLeftTransposed || kOperand == Operand::kRightTransposed;
+
  public:
-  __device__ explicit FragmentAddresses(std::uint32_t tile) {
-    const int lane = threadIdx.x % 32;
+  // Of the tiles from row 0 and the `column_tile`-th 16 columns on; of more than half a period, if
+  // that begins one or its second half.
+  explicit __device__ FragmentAddresses(std::uint32_t tile, int column_tile = 0,
+                                        unsigned thread = threadIdx.x) {
+    const int lane = thread % 32;
     const int first = lane / 8 % 2, second = lane / 16;
-    constexpr bool kDown = kOperand != Operand::kRight;
-    base_ = tile + Layout::offset(lane % 8 + 8 * (kDown ? first : second), kDown ? second : first);
+    const int start = column_tile & (Parts::kCount - 1);
+    base_ = tile + (column_tile - start) * 32 +
+            (Layout::offset(lane % 8 + 8 * (kDown ? first : second), kDown ? second : first) ^
+             (start * 32));
+    carry_ = start * 64;
     KERNELMINT_DEVICE_ASSERT(tile % 128 == 0);  // else base ^ (i * 32) is another tile's address
   }
 
   struct Parts {
-    static constexpr int kCount = Layout::kSwizzled ? 4 : 1;
+    static constexpr int kCount = Layout::kSwizzled ? Layout::kPeriod / 2 : 1;
     std::uint32_t part[kCount];
 
-    // Slice `i` along the reduction, of which V's is its rows.
+    // Slice `i` along the reduction, which is along the rows of what is transposed.
     template <int kTiles>
     __device__ __forceinline__ void load(Slice<kTiles>& slice, int i) const {
       unroll<kTiles>([&](int tile) {
-        if constexpr (kOperand == Operand::kRightTransposed)
+        if constexpr (kTransposed)
           ptx::ldmatrix_x4_transposed(slice.tiles[tile], address(i, tile));
         else
           ptx::ldmatrix_x4(slice.tiles[tile], address(tile, i));
@@ -98,15 +116,18 @@ class FragmentAddresses {
     }
   };
 
-  __device__ __forceinline__ Parts parts() const {
-    const std::uint32_t base = ptx::recomputed(base_);
+  // With everything `bytes` further, a multiple of 128.
+  __device__ __forceinline__ Parts parts(std::uint32_t bytes = 0) const {
+    const std::uint32_t base = ptx::recomputed(base_ + bytes);
     Parts parts;
-    unroll<Parts::kCount>([&](int i) { parts.part[i] = base ^ (i * 32); });
+    unroll<Parts::kCount>(
+        [&](int i) { parts.part[i] = (base ^ (i * 32)) + (i & Parts::kCount / 2 ? carry_ : 0); });
     return parts;
   }
 
  private:
-  std::uint32_t base_;  // of the tile at row 0 and column 0
+  std::uint32_t base_;   // of the first tile
+  std::uint32_t carry_;  // if that begins the second half of a period, the next one's first half
 };
 
 // Copies tiles of `kRows` rows from global to shared memory, every thread of the block the same

@@ -25,12 +25,22 @@ __device__ __forceinline__ void mbarrier_arrive_expecting(std::uint32_t barrier,
                : "memory");
 }
 
+// Arrives, as one that is expected, as soon as all of this thread's cp.async before are done. PTX
+// ISA, "cp.async.mbarrier.arrive".
+__device__ __forceinline__ void mbarrier_arrive_after_copies(std::uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
 // Waits until the phase of that parity has ended. What was written before its arrivals is visible.
 __device__ __forceinline__ void mbarrier_wait(std::uint32_t barrier, std::uint32_t parity) {
   asm volatile(
       "{\n.reg .pred done;\n"
       "wait:\n"
+#if __CUDA_ARCH__ >= 900
       "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+#else
+      "mbarrier.test_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+#endif
       "@done bra.uni over;\n"
       "bra.uni wait;\n"
       "over:\n}" ::"r"(barrier),

@@ -1,0 +1,92 @@
+// What the kernels of a call are launched with, which tile a thread block takes, and whose turn it
+// is to add to dQ: the same for all targets on a GPU.
+#pragma once
+
+#include <cstdint>
+
+namespace kernelmint::flash_backward {
+
+template <class Arguments>
+struct Problem {
+  using Args = Arguments;
+
+  Args args;
+  // Of each row of scores, [B, H, query_blocks * B_r]: the log-sum-exp as a power of two, infinite
+  // for a row without keys and for one past the last query; and D, the sum of dO O.
+  float *log_sums, *deltas;
+  // dQ without its scale, [B, H, query_blocks], each B_r * d_head floats in the order in which the
+  // target's threads hold them.
+  float* dq;
+  unsigned* counters;  // [B, H, counters_of_head]: what the target counts from zero on
+  int counters_of_head;
+  int first_zero;  // the row of a head from which on dQ is zero before the main kernel
+  int query_blocks, key_blocks;
+  int group;          // query heads that share a key/value head
+  int section_heads;  // key/value heads that are worked on together
+  int offset;         // Sk - Sq: under the causal mask query i sees keys up to i + offset
+  float scale_log2;   // the scale, for powers of two
+};
+
+// The first block of queries that sees keys from `first_key` on.
+template <class Config, class Args>
+__device__ __forceinline__ int first_query_block(const Problem<Args>& problem, int first_key) {
+  return Config::causal ? max(first_key - problem.offset, 0) / Config::B_r : 0;
+}
+
+// The index of a block of queries among all of the call, which a grid has no more of than 2^31 - 1.
+template <class Args>
+__device__ __forceinline__ int block_index(const Problem<Args>& problem, int batch, int head,
+                                           int block) {
+  return (batch * static_cast<int>(problem.args.H) + head) * problem.query_blocks + block;
+}
+
+// A block of keys, and the blocks of queries that see it, which every query head of its group has.
+struct Tile {
+  int key_block, kv_head, batch;
+  int first_block, blocks;
+};
+
+// Whether blocks of keys go through the queries that see them from the first on, those of the
+// mask's diagonal, and the last keys come before the first ones: so each comes to a block of
+// queries a step after the block of keys before it, which is its turn if dQ has to be the same each
+// time. Else all go from the last queries to the first ones, and the first keys, which have the
+// most queries, are begun first.
+template <class Config>
+inline constexpr bool kFromDiagonal = Config::causal && Config::deterministic;
+
+// The tile of a thread block. Heads are handed out in sections. Blocks of keys of one head add to
+// the same dQ: one waits for none whose thread block starts later.
+template <class Config, class Args>
+__device__ __forceinline__ Tile tile_of(const Problem<Args>& problem, int index) {
+  const int heads = static_cast<int>(problem.args.B * problem.args.Hk);
+  const int section_tiles = problem.key_blocks * problem.section_heads;
+  const int section = index / section_tiles, at = index - section * section_tiles;
+  const int first_head = section * problem.section_heads;
+  const int section_heads = min(problem.section_heads, heads - first_head);
+  const int head = first_head + at % section_heads, key_block = at / section_heads;
+  const int kv_heads = static_cast<int>(problem.args.Hk);
+  Tile tile{.key_block = kFromDiagonal<Config> ? problem.key_blocks - 1 - key_block : key_block,
+            .kv_head = head % kv_heads,
+            .batch = head / kv_heads};
+  tile.first_block = first_query_block<Config>(problem, tile.key_block * Config::B_c);
+  tile.blocks = problem.query_blocks - tile.first_block;
+  return tile;
+}
+
+// The n-th block of queries of a tile. All heads of the group have it before the next one's turn.
+template <class Config, class Args>
+__device__ __forceinline__ int nth_block(const Problem<Args>& problem, const Tile& tile, int n) {
+  return kFromDiagonal<Config> ? tile.first_block + n : problem.query_blocks - 1 - n;
+}
+
+// How many blocks of keys add to a block of queries before that of a tile, if dQ has to be the same
+// each time.
+template <class Config, class Args>
+__device__ __forceinline__ int blocks_before(const Problem<Args>& problem, const Tile& tile,
+                                             int block) {
+  if (!Config::causal) return tile.key_block;
+  const int last_key = (block + 1) * Config::B_r - 1 + problem.offset;
+  return min(last_key / Config::B_c, problem.key_blocks - 1) - tile.key_block;
+}
+
+}  // namespace kernelmint::flash_backward
