@@ -35,7 +35,10 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL | re.MULTILINE,
 )
-_DIRECTIVE = re.compile(r"\s*#\s*(\w*)(?:\s*|\\\r?\n)*(\w*)")
+_DIRECTIVE = re.compile(r"\s*#\s*(\w*)\s*(\w*)")
+_SPLICE = re.compile(r"\\\r?\n")
+_COMMENT = re.compile(r"/\*.*?(?:\*/|\Z)", re.DOTALL)
+_PRAGMA_NAME = re.compile(r'["(]\s*(\w+)')  # in the text of a _Pragma
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 _CLASSES = ("struct", "class", "union", "enum")
 # What stands before `(` in a declaration and is not its name.
@@ -165,6 +168,13 @@ def _tokens(text: str) -> Iterator[_Token]:
         yield _Token("raw" if kind == "fence" else kind, match[0], match.start())
 
 
+def _words(token: _Token) -> tuple[str, str]:
+    """What a directive is, and the name after it; empty if there is none."""
+    text = _COMMENT.sub(" ", _SPLICE.sub("", token.text))
+    match = _DIRECTIVE.match(text)
+    return (match[1], match[2]) if match else ("", "")
+
+
 def _as_device(body: str) -> str:
     """Of kernels, functions that a kernel calls, without what is a kernel's alone."""
     found = []
@@ -256,6 +266,7 @@ class _Reader:
                 self.tokens.append(token)
                 self.head.add(token)
                 self._bracket(token)
+                yield from self._pragma_within(token)
                 if not self.open and self._ends(token, following):
                     yield from self._declaration(token.end)
                 elif self.open == ["{"] and token.text == "{" and self._is_scope():
@@ -284,11 +295,10 @@ class _Reader:
         )
 
     def _directive(self, token: _Token, following: _Token) -> Iterator[_Declaration]:
-        what, name = _DIRECTIVE.match(token.text).groups()  # type: ignore[union-attr]
+        what, name = _words(token)
         if what in ("if", "ifdef", "ifndef"):
             opened = _Conditional([*self.open], [*self.scopes])
-            guarded = _DIRECTIVE.match(following.text)
-            is_guard = what == "ifndef" and guarded and guarded.groups() == ("define", name)
+            is_guard = what == "ifndef" and _words(following) == ("define", name)
             if not is_guard:
                 opened.branches.append(token.text)
             self.conditionals.append(opened)
@@ -306,6 +316,17 @@ class _Reader:
             yield self._named(name, token.start, token.end, self._branches())
         elif what == "pragma" and name != "once" and (not self.tokens or name in _LASTING):
             yield self._named(_PRAGMA, token.start, token.end, self._branches())
+
+    def _pragma_within(self, token: _Token) -> Iterator[_Declaration]:
+        """A _Pragma that ends here, if it lasts beyond the declaration that it is within."""
+        if token.text != ")" or len(self.tokens) < 5:
+            return
+        word, bracket, text = self.tokens[-4:-1]
+        if (word.text, bracket.text) != ("_Pragma", "("):
+            return
+        name = _PRAGMA_NAME.search(text.text)
+        if name and name[1] in _LASTING:
+            yield self._named(_PRAGMA, word.start, token.end, self._branches())
 
     def _branches(self) -> tuple[tuple[str, ...], ...]:
         found = (tuple(conditional.branches) for conditional in self.conditionals)

@@ -165,6 +165,10 @@ SIZES = {
     "within": ("struct S {\n#pragma pack(push, 1)\n  struct { char a; int b; } c;\n"
                "#pragma pack(pop)\n  struct { char a; int b; } d;\n};", 16),
     "within another": ("inline void f() {\n#pragma pack(1)\n}\nstruct S { char a; int b; };", 5),
+    "operator within another": ("struct T {\n  int a;\n  _Pragma(\"pack(1)\")\n};\n"
+                                "struct S { char a; int b; };", 5),
+    "comment": ("# /* of\n*/ pragma /* 1 */ pack(1)\nstruct S { char a; int b; };", 5),
+    "line in two": ("#pra\\\ngma pack(1)\nstruct S { char a; int b; };", 5),
     "macro": ("#define N 1\n#pragma push_macro(\"N\")\n#undef N\n#define N 9\n"
               "struct T { char a[N]; };\n#pragma pop_macro(\"N\")\nstruct S { char a[N]; };", 1),
 }  # fmt: skip
