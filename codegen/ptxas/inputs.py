@@ -80,7 +80,7 @@ def read_standard_input(statistics: Statistics) -> Iterator[Row]:
 def _chunks(stream: BinaryIO | gzip.GzipFile, path: Path) -> Iterator[bytes]:
     """The bytes of a stream, which must begin with text; of UTF-16, which PowerShell writes, its
     text as UTF-8."""
-    chunk = stream.read(CHUNK)
+    chunk = stream.read(CHUNK).removeprefix(codecs.BOM_UTF8)
     encoding = _utf_16(chunk[:4096])
     if encoding is None and b"\0" in chunk[:4096]:
         raise ReportError(

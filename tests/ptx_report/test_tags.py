@@ -5,6 +5,7 @@ import random
 
 import pytest
 
+from codegen.ptxas import inputs
 from codegen.ptxas.events import Statistics
 from tests.ptx_report.samples import FIGURES, LOGS, facts, read
 
@@ -71,6 +72,16 @@ def test_every_interleaving_of_two_kernels(tool, symbols, frame):
         order = [int(i not in places) for i in range(10)]
         text = tagged((one[0], two[0]), order, TAGS[tool])
         assert rows(text) == sorted([one[1], two[1]]), text
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_a_mark_of_the_encoding_is_no_tag(tmp_path, encoding):
+    (one, first), (two, second) = record("_Z1aPf", 100, "    "), record("_Z1bPf", 200, "    ")
+    path = tmp_path / "build.log"
+    path.write_bytes(tagged((one, two), [0, 1] * 5, TAGS["MSBuild"]).encode(encoding))
+    rows_of = inputs.read_log(path, "log", Statistics())
+    found = [(r.symbol, *(getattr(r, f) for f in FIGURES), r.incomplete) for r in rows_of]
+    assert sorted(found) == sorted([first, second])
 
 
 @pytest.mark.parametrize("tool", ["MSBuild", "BuildKit", "parallel --tag"])
