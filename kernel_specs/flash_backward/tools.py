@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import itertools
 import math
 import re
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +35,7 @@ CASES = ({"sizes": _CASE, "values": {"lse": (((6.0,) * 170,) * 4,) * 2}},)
 
 _SIZES = {
     "cuda": ((16, 1024), (8, 2048), (4, 4096), (2, 8192), (1, 16384)),
-    "cpu": ((1, 512), (1, 1024), (1, 2048)),
+    "cpu": ((1, 1024), (1, 2048), (1, 4096)),
 }
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "f32": torch.float32}
 
@@ -164,6 +166,10 @@ def _agree(calls: dict[str, Call]) -> None:
 @click.option(
     "--kv-heads", type=int, help="Heads of keys and values (default: as many as of queries)."
 )
+@click.option(
+    "--dtype", "dtypes", type=click.Choice(list(_DTYPES)), multiple=True,
+    help="May be repeated (default: bf16, and f32 on a CPU).",
+)  # fmt: skip
 @click.option("--size", "only", metavar="SIZE", help="Only sizes that this expression matches.")
 @click.option(
     "--beside", type=click.Choice(list(_OTHERS)), multiple=True,
@@ -173,6 +179,10 @@ def _agree(calls: dict[str, Call]) -> None:
     "--seconds", type=options.Duration("s"), default=0.2, show_default=True,
     help="Time for each figure.",
 )  # fmt: skip
+@click.option(
+    "--processor-time", is_flag=True,
+    help="On a CPU: one thread, and the processor's time, which leaves out other programs' turns.",
+)  # fmt: skip
 @click.option("--json", "json_file", type=OutputFile(), help="Write the figures as JSON.")
 def bench(
     target: str | None,
@@ -180,9 +190,11 @@ def bench(
     set_name: str | None,
     d_heads: tuple[int, ...],
     kv_heads: int | None,
+    dtypes: tuple[str, ...],
     only: str | None,
     beside: tuple[str, ...],
     seconds: float,
+    processor_time: bool,
     json_file: Path | None,
 ) -> None:
     """Measure the median rates of the kernels of flash_backward and of other implementations, which
@@ -191,23 +203,29 @@ def bench(
     \b
     Examples:
       kernelmint bench flash_backward --target sm90a --d-head 128
+      kernelmint bench flash_backward --target cpu --dtype bf16 --processor-time
     """
     device, kernels = for_device("flash_backward", target, where, set_name)
     console = Console(width=None if sys.stdout.isatty() else 250)
     rows: list[results.Row] = []
-    dtype = "f32" if device.type == "cpu" else "bf16"
-    for d_head in d_heads:
-        heads = 2048 // d_head if device.type == "cuda" else 8
-        for causal in (False, True):
-            found: list[results.Row] = []
-            for batch, seq_len in _SIZES[device.type]:
-                problem = Problem(dtype, d_head, causal, batch, seq_len, heads, kv_heads or heads)
-                if only is not None and not re.search(only, problem.size):
-                    continue
-                found += _measured(problem, kernels, beside, device, seconds)
-            if found:
-                print_table(console, results.table(found, "TFLOP/s" if heads > 8 else "GFLOP/s"))
-            rows += found
+    on_cpu = device.type == "cpu"
+    if processor_time:
+        if not on_cpu:
+            raise click.UsageError("--processor-time is for --target cpu")
+        torch.set_num_threads(1)
+    clock = time.process_time if processor_time else time.perf_counter
+    dtypes = dtypes or (("f32", "bf16") if on_cpu else ("bf16",))
+    for dtype, d_head, causal in itertools.product(dtypes, d_heads, (False, True)):
+        heads = 8 if on_cpu else 2048 // d_head
+        found: list[results.Row] = []
+        for batch, seq_len in _SIZES[device.type]:
+            problem = Problem(dtype, d_head, causal, batch, seq_len, heads, kv_heads or heads)
+            if only is not None and not re.search(only, problem.size):
+                continue
+            found += _measured(problem, kernels, beside, device, seconds, clock)
+        if found:
+            print_table(console, results.table(found, "GFLOP/s" if on_cpu else "TFLOP/s"))
+        rows += found
     if not rows:
         raise click.UsageError("no kernel and size that were asked for")
     if json_file is not None:
@@ -220,6 +238,7 @@ def _measured(
     beside: tuple[str, ...],
     device: torch.device,
     seconds: float,
+    clock: Callable[[], float],
 ) -> list[results.Row]:
     suiting = [
         info.key for info in kernels
@@ -238,5 +257,6 @@ def _measured(
             calls[name] = call
     _agree(calls)
     keys = {key: key for key in suiting}
-    found: list[results.Row] = results.rows_of(problem, measure(calls, device, seconds), keys)
+    measured = measure(calls, device, seconds, clock)
+    found: list[results.Row] = results.rows_of(problem, measured, keys)
     return found

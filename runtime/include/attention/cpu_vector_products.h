@@ -12,17 +12,20 @@ using namespace kernelmint::cpu;
 
 // c[Rows][2 vectors] = a[Rows][depth] b[depth][2 vectors], plus what c held if Accumulate. All of c
 // stays in registers: each step of the depth loads two vectors of b and one element of a per row.
-// What c held is added last: the block's own sums are smaller, so less is lost in rounding.
+// What c held is added last: the block's own sums are smaller, so less is lost in rounding. With
+// a_row of 1, a_depth being a row's stride, a is taken transposed.
 template <int Rows, bool Accumulate>
-KERNELMINT_ALWAYS_INLINE void multiply_tile(const float* a, std::ptrdiff_t a_stride, const float* b,
-                                            int depth, float* c, std::ptrdiff_t c_stride) {
+KERNELMINT_ALWAYS_INLINE void multiply_tile(const float* a, std::ptrdiff_t a_row,
+                                            std::ptrdiff_t a_depth, const float* b,
+                                            std::ptrdiff_t b_stride, int depth, float* c,
+                                            std::ptrdiff_t c_stride) {
   F32 sum[Rows][2] = {};
   for (int k = 0; k < depth; ++k) {
-    const F32 b0 = load(b + k * 2 * kLanes);
-    const F32 b1 = load(b + k * 2 * kLanes + kLanes);
+    const F32 b0 = load(b + k * b_stride);
+    const F32 b1 = load(b + k * b_stride + kLanes);
 #pragma GCC unroll 8
     for (int r = 0; r < Rows; ++r) {
-      const F32 element = splat(a[r * a_stride + k]);
+      const F32 element = splat(a[r * a_row + k * a_depth]);
       sum[r][0] = fma(element, b0, sum[r][0]);
       sum[r][1] = fma(element, b1, sum[r][1]);
     }
@@ -37,16 +40,19 @@ KERNELMINT_ALWAYS_INLINE void multiply_tile(const float* a, std::ptrdiff_t a_str
 
 // The same for any number of rows: as many whole tiles as fit, then smaller ones.
 template <int Rows, bool Accumulate>
-KERNELMINT_ALWAYS_INLINE void multiply_rows(int rows, const float* a, std::ptrdiff_t a_stride,
-                                            const float* b, int depth, float* c,
+KERNELMINT_ALWAYS_INLINE void multiply_rows(int rows, const float* a, std::ptrdiff_t a_row,
+                                            std::ptrdiff_t a_depth, const float* b,
+                                            std::ptrdiff_t b_stride, int depth, float* c,
                                             std::ptrdiff_t c_stride) {
   for (; rows >= Rows; rows -= Rows) {
-    multiply_tile<Rows, Accumulate>(a, a_stride, b, depth, c, c_stride);
-    a += Rows * a_stride;
+    multiply_tile<Rows, Accumulate>(a, a_row, a_depth, b, b_stride, depth, c, c_stride);
+    a += Rows * a_row;
     c += Rows * c_stride;
   }
   if constexpr (Rows > 1) {
-    if (rows > 0) multiply_rows<Rows / 2, Accumulate>(rows, a, a_stride, b, depth, c, c_stride);
+    if (rows > 0) {
+      multiply_rows<Rows / 2, Accumulate>(rows, a, a_row, a_depth, b, b_stride, depth, c, c_stride);
+    }
   }
 }
 
@@ -102,7 +108,7 @@ struct alignas(64) VectorProducts {
   // scores[0 .. rows) = rows of `queries` from `first` on, times the first `count` keys.
   void multiply_queries_keys(int first, int rows, int count) {
     for (int key = 0; key < count; key += kPanel) {
-      multiply_rows<kTileRows, false>(rows, queries[first], D, keys[key / kPanel][0], D,
+      multiply_rows<kTileRows, false>(rows, queries[first], D, 1, keys[key / kPanel][0], kPanel, D,
                                       &scores[0][key], kScoreStride);
     }
   }
@@ -115,8 +121,8 @@ struct alignas(64) VectorProducts {
   // out[first .. first + rows) += probabilities of the first `count` keys, times their values.
   void multiply_probabilities_values(int first, int rows, int count) {
     for (int d = 0; d < D; d += kPanel) {
-      multiply_rows<kTileRows, true>(rows, scores[0], kScoreStride, values[d / kPanel][0], count,
-                                     &out[first][d], D);
+      multiply_rows<kTileRows, true>(rows, scores[0], kScoreStride, 1, values[d / kPanel][0],
+                                     kPanel, count, &out[first][d], D);
     }
   }
 

@@ -1,0 +1,59 @@
+// Probabilities, and gradients of scores.
+#pragma once
+
+#include "cpu_vector.h"
+
+namespace kernelmint::flash_backward {
+inline namespace KERNELMINT_ISA {
+
+using namespace kernelmint::cpu;
+
+// What is known of a block's rows.
+template <int B_r>
+struct alignas(64) Rows {
+  float lse[B_r];   // log-sum-exps of scores
+  float sums[B_r];  // D: rowsum(dO o)
+};
+
+// e^x for x <= 88; exactly 0 below -87.7, NaN of NaN. exp2() (cpu_math.h) of x log2(e) would lose
+// what the product's rounding takes, some 2^-24 of |x|: here x less a multiple of ln 2, which is
+// subtracted in two parts without loss, goes into exp2()'s polynomial, whose coefficients have
+// log2(e)'s powers.
+KERNELMINT_ALWAYS_INLINE F32 exp(F32 x) {
+  constexpr float kRound = 0x1.8p23f + 127, kLn2High = 0x1.62e4p-1f, kLn2Low = 0x1.7f7d1cp-20f;
+  x = max(splat(-88.0f), x);
+  const F32 biased = fma(x, splat(0x1.715476p0f), splat(kRound));
+  const F32 n = biased - kRound;
+  const F32 f = fma(n, splat(-kLn2Low), fma(n, splat(-kLn2High), x));
+  const F32 power = bit_cast<F32>(bit_cast<U32>(biased) << 23);
+  F32 p = splat(0x1.709b62p-10f);
+  p = fma(p, f, splat(0x1.12903ep-7f));
+  p = fma(p, f, splat(0x1.55515ep-5f));
+  p = fma(p, f, splat(0x1.5553c2p-3f));
+  p = fma(p, f, splat(0x1.000002p-1f));
+  p = fma(p, f, splat(0x1.000000p0f));
+  p = fma(p, f, splat(1.0f));
+  return p * power;
+}
+
+struct Differentiated {
+  F32 p, ds;
+};
+
+// P and dS of a vector of one row's keys, of which it sees the first `visible`: 0 for the others.
+template <int B_r>
+KERNELMINT_ALWAYS_INLINE Differentiated differentiate(F32 score, F32 dp, F32 scale,
+                                                      const Rows<B_r>& rows, int row, int visible) {
+  Differentiated both;
+  both.p = exp(fma(score, scale, splat(-rows.lse[row])));
+  both.ds = both.p * (dp - splat(rows.sums[row]));
+  if (visible < kLanes) {
+    const I32 lane = lane_numbers();
+    both.p = lane < visible ? both.p : F32{};
+    both.ds = lane < visible ? both.ds : F32{};
+  }
+  return both;
+}
+
+}  // namespace KERNELMINT_ISA
+}  // namespace kernelmint::flash_backward
