@@ -245,15 +245,15 @@ def rotated_queries(
         return rotated(q, begins + steps if follow else begins, cos, sin, interleaved)
     rows, entry = _sequences(q, cu_seqlens_q)
     at = begins[entry, 0]
-    if follow:  # rows behind the last sequence are nobody's: any position does
+    if follow:  # rows of no sequence are nobody's: any position does
         steps = rows - cu_seqlens_q[entry]
-        at = at + steps.masked_fill(rows >= cu_seqlens_q[-1], 0)
+        at = at + steps.masked_fill(rows >= cu_seqlens_q[-1], 0).clamp(min=0)
     return rotated(q[None], at[None], cos, sin, interleaved)[0]
 
 
 def _sequences(q: torch.Tensor, cu_seqlens_q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The rows of packed queries, by number, and the sequence of each; the last one's for those of
-    no sequence, which are behind it."""
+    """The rows of packed queries, by number, and the sequence of each; for those of no sequence,
+    which are before the first or behind the last, that one."""
     rows = torch.arange(q.shape[0], dtype=torch.int32, device=q.device)
     return rows, torch.bucketize(rows, cu_seqlens_q[1:-1], right=True)
 
@@ -275,7 +275,7 @@ def by_rows(
     check_lengths(q, batch, named)
     rows, sequence = _sequences(q, cu_seqlens_q)
     beyond = rows - cu_seqlens_q[1:][sequence]  # -1: the sequence's last one
-    nobodys = beyond >= 0
+    nobodys = (beyond >= 0) | (rows < cu_seqlens_q[0])
     if table is not None:
         tensors.expect("block_table", table, (batch, None), torch.int32, q.device)
     if isinstance(slopes, torch.Tensor) and slopes.dim() != 1:

@@ -56,18 +56,19 @@ class Prefill {
         changes_scores_(usable_cap(args.softcap) > 0 || args.alibi_slopes.data != nullptr),
         scale_log2_(args.softmax_scale * kLog2E) {}
 
-  // What comes before the tasks of each sequence, and the number of all: sequences() + 1 of them.
+  // What comes before the tasks of each part, and the number of all: parts() + 1 of them.
   void count(std::int64_t* tasks) {
     first_task_ = tasks;
     tasks[0] = 0;
-    for (std::int64_t s = 0; s < sequences_; ++s) {
+    for (std::int64_t s = 0; s < parts(); ++s) {
       const Sequence sequence = find(s);
       tasks[s + 1] = tasks[s] + ceil_div(sequence.rows, sequence.queries_at_once) * args_.Hk *
                                     sequence.head_blocks;
     }
   }
-  std::int64_t sequences() const { return sequences_; }
-  std::int64_t tasks() const { return first_task_[sequences_]; }
+  // The sequences, and, of packed ones, the rows before the first.
+  std::int64_t parts() const { return sequences_ + (args_.cu_seqlens_q.data != nullptr); }
+  std::int64_t tasks() const { return first_task_[parts()]; }
 
   // An error if a page that is read is not there.
   LaunchResult check() const {
@@ -88,7 +89,7 @@ class Prefill {
 
   // Tiles of the last queries come first within a sequence: under a causal mask they are longest.
   void run(std::int64_t index, Worker& worker) const {
-    std::int64_t s = 0, behind = sequences_;
+    std::int64_t s = 0, behind = parts();
     while (behind - s > 1) {
       const std::int64_t middle = (s + behind) / 2;
       (first_task_[middle] <= index ? s : behind) = middle;
@@ -144,15 +145,19 @@ class Prefill {
     return most(low, least(value, high));
   }
 
+  // A part's place. The rows before the first sequence are as the last one, without a query.
   Sequence find(std::int64_t s) const {
+    const bool is_before = args_.cu_seqlens_q.data != nullptr && s == sequences_;
+    if (is_before) --s;
     Sequence found{.index = s, .entry = s, .rows = args_.Tq, .key_entry = s, .end = args_.Tk};
     std::int64_t queries = args_.Tq;
     if (args_.cu_seqlens_q.data != nullptr) {
       found.entry = 0;
-      found.first_row = within(number(args_.cu_seqlens_q, s), 0, args_.Tq);
-      const std::int64_t end = within(number(args_.cu_seqlens_q, s + 1), found.first_row, args_.Tq);
-      queries = end - found.first_row;
-      found.rows = (s + 1 < sequences_ ? end : args_.Tq) - found.first_row;
+      if (!is_before) found.first_row = within(number(args_.cu_seqlens_q, s), 0, args_.Tq);
+      const std::int64_t end =
+          within(number(args_.cu_seqlens_q, is_before ? 0 : s + 1), found.first_row, args_.Tq);
+      queries = is_before ? 0 : end - found.first_row;
+      found.rows = (is_before || s + 1 < sequences_ ? end : args_.Tq) - found.first_row;
     }
     found.queries = queries;
     if (args_.seqused_q.data != nullptr)
@@ -343,7 +348,7 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
   Prefill prefill(args);
   if (const LaunchResult wrong = prefill.check(); wrong.error != nullptr) return wrong;
   const Allocation counts =
-      context.allocate(static_cast<std::size_t>(prefill.sequences() + 1) * sizeof(std::int64_t));
+      context.allocate(static_cast<std::size_t>(prefill.parts() + 1) * sizeof(std::int64_t));
   if (counts.error != nullptr) return {counts.error};
   prefill.count(static_cast<std::int64_t*>(counts.data));
   const std::int64_t tasks = prefill.tasks();

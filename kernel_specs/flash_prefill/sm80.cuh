@@ -384,10 +384,9 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
   const DeviceScope device(context.device);
   if (device.error != nullptr) return {device.error};
   // As many tiles as there can be, whatever the lengths are.
-  const std::int64_t sequences = args.cu_seqlens_q.data != nullptr ? args.Cq - 1 : args.Nq;
   const std::int64_t tiles = args.cu_seqlens_q.data != nullptr
-                                 ? (args.Tq + sequences * (Config::B_r - 1)) / Config::B_r
-                                 : sequences * ceil_div(args.Tq, std::int64_t{Config::B_r});
+                                 ? (args.Tq + args.Cq * (Config::B_r - 1)) / Config::B_r
+                                 : args.Nq * ceil_div(args.Tq, std::int64_t{Config::B_r});
   return launch_cuda<&flash_prefill::sm80::flash_prefill_sm80<Config>>(
       {.grid = {tiles, args.H}, .block = {Config::threads}, .shared_memory = Config::smem_bytes},
       context, args);

@@ -402,7 +402,7 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
   if (status != cudaSuccess) return {cudaGetErrorString(status)};
   // As many tiles as there can be, whatever the lengths are.
   const std::int64_t row_tiles = args.cu_seqlens_q.data != nullptr
-                                     ? (args.Tq + (args.Cq - 1) * (Config::B_r - 1)) / Config::B_r
+                                     ? (args.Tq + args.Cq * (Config::B_r - 1)) / Config::B_r
                                      : args.Nq * ceil_div(args.Tq, std::int64_t{Config::B_r});
   const std::int64_t blocks = std::min<std::int64_t>(row_tiles * args.H, context.facts.sm_count);
   const CudaLaunch how{

@@ -452,9 +452,12 @@ def test_a_query_each_packed_over_a_cache() -> None:
     assert torch.equal(lse, want_lse[:, :, 0].T)
 
 
-# Where sequences begin: with one query each, or none, or rows behind that are nobody's; and where
+# Where sequences begin: with one query each, or none, or rows around that are nobody's; and where
 # max_seqlen_q is less than what a sequence has.
-PLACES = [[0, 1, 2, 3, 4], [0, 0, 1, 1, 2], [0, 1, 1, 2, 2], [0, 1, 1, 1, 1], [0, 2, 2, 2, 3]]
+PLACES = [
+    [0, 1, 2, 3, 4], [0, 0, 1, 1, 2], [0, 1, 1, 2, 2], [0, 1, 1, 1, 1], [0, 2, 2, 2, 3],
+    [1, 2, 2, 3, 3], [2, 2, 3, 3, 4],
+]  # fmt: skip
 
 
 @everywhere

@@ -191,6 +191,19 @@ def test_lengths_out_of_bounds_count_as_the_nearest(key: str) -> None:
         assert torch.equal(a, b)
 
 
+@pytest.mark.parametrize("count", [1, 2, 32, 40])
+@pytest.mark.parametrize("key", KERNELS)
+def test_rows_before_the_first_sequence_are_as_those_behind_the_last(key: str, count: int) -> None:
+    """Of no sequence: 0 and -inf, whatever sinks say, and as many as tiles hold, or more."""
+    sequences = Sequences(key, [5] * count, heads=6, kv_heads=2)
+    for before, behind in ((1, 0), (200, 3)):
+        made = Sequences(key, [before, *sequences.queries, behind], heads=6)
+        sequences.q = made.q
+        sequences.options["cu_seqlens_q"] = made.options["cu_seqlens_q"][1:-1]
+        for options in ({}, {"s_aux": made.random(6), "seqused_q": made.ints([3] * count)}):
+            sequences.check(window_right=0, **options)
+
+
 @pytest.mark.parametrize("key", [key for key in CPU if not key.startswith(EMULATED)])
 def test_a_page_that_is_not_there_is_refused(key: str) -> None:
     """If a query sees one of its keys."""

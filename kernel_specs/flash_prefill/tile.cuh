@@ -56,11 +56,11 @@ struct Tile {
     index = place;
     tiles = ceil_div<Config::B_r>(all_rows);
     if (packed) {
-      const int lane = threadIdx.x % 32, sequences = static_cast<int>(args.Cq) - 1;
+      const int lane = threadIdx.x % 32, parts = static_cast<int>(args.Cq);
       for (int first = 0;; first += 32) {
-        if (first >= sequences) return false;
+        if (first >= parts) return false;
         const int own = first + own_of_first;
-        const int count = own < sequences ? ceil_div<Config::B_r>(find_rows(args, own)) : 0;
+        const int count = own < parts ? ceil_div<Config::B_r>(find_rows(args, own)) : 0;
         int behind = count * heads;
         for (int distance = 1; distance < 32; distance *= 2) {
           const int before = __shfl_up_sync(~0u, behind, distance);
@@ -78,7 +78,11 @@ struct Tile {
       }
       rows = find_rows(args, sequence);
       entry = 0;
-      queries = within(number(args.cu_seqlens_q, sequence + 1), first_row, all_rows) - first_row;
+      queries = 0;
+      if (sequence + 1 < parts)
+        queries = within(number(args.cu_seqlens_q, sequence + 1), first_row, all_rows) - first_row;
+      else
+        --sequence;
     } else {
       sequence = entry = index / (tiles * heads);
       if (kMayBeNone && sequence >= args.Nq) return false;
@@ -120,12 +124,15 @@ struct Tile {
     if (args.leftpad_k.data != nullptr) begin = within(number(args.leftpad_k, of), 0, end);
   }
 
-  // How many a sequence of packed ones has; the last one has those of no sequence, too.
+  // How many a sequence of packed ones has; the last one has those behind it, too. After it come
+  // the rows before the first: a part without a query.
   __device__ int find_rows(const typename Config::Args& args, int of) {
     const int all_rows = static_cast<int>(args.Tq);
-    first_row = within(number(args.cu_seqlens_q, of), 0, all_rows);
+    const bool is_before = of + 1 == args.Cq;
+    first_row = is_before ? 0 : within(number(args.cu_seqlens_q, of), 0, all_rows);
     if (of + 2 == args.Cq) return all_rows - first_row;
-    return within(number(args.cu_seqlens_q, of + 1), first_row, all_rows) - first_row;
+    const int end = number(args.cu_seqlens_q, is_before ? 0 : of + 1);
+    return within(end, first_row, all_rows) - first_row;
   }
   __device__ static int number(const ConstTensorView<1>& of, int i) { return *of.at<const i32>(i); }
   __device__ static int within(int value, int low, int high) { return max(low, min(value, high)); }
