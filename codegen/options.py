@@ -11,8 +11,11 @@ import click
 
 from codegen import architectures, completion
 
-_SECONDS = {"ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 604800}
-_PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(ms|s|min|m|h|d|w)?\s*")
+_SECONDS = {"ms": 1e-3, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_PART = re.compile(
+    r"(\d+(?:\.\d*)?|\.\d+)\s*"
+    r"(ms|s(?:ec(?:ond)?s?)?|m(?:in(?:ute)?s?)?|h(?:(?:ou)?rs?)?|d(?:ays?)?|w(?:eeks?)?)?\s*"
+)
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([kmgt]?)(i?)b?", re.IGNORECASE)
 
 
@@ -33,7 +36,10 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # of newer clicks al
         alone = len(parts) == 1  # several have a unit each
         if _PART.sub("", text) or not parts or not (alone or all(unit for _, unit in parts)):
             self.fail(f"got {value!r}, expected such as 90s, 5m, 1h30m or 3d", param, ctx)
-        seconds = sum(float(number) * _SECONDS[unit or self.unit] for number, unit in parts)
+        units = (unit if unit == "ms" else (unit or self.unit)[0] for _, unit in parts)
+        seconds = sum(
+            float(number) * _SECONDS[unit] for (number, _), unit in zip(parts, units, strict=True)
+        )
         if seconds < self.least:
             self.fail(f"got {value!r}, expected at least {self.least:g}s", param, ctx)
         return seconds
@@ -53,18 +59,21 @@ class Size(click.ParamType):  # type: ignore[type-arg]  # of newer clicks alone
         return int(float(found[1]) * base ** " kmgt".index(found[2].lower() or " "))
 
 
-class Architecture(click.ParamType):  # type: ignore[type-arg]  # of newer clicks alone
-    """A CUDA architecture as a build names it, 90a; nvcc's and people's spellings are taken too."""
+class Architectures(click.ParamType):  # type: ignore[type-arg]  # of newer clicks alone
+    """CUDA architectures as a build names them, 90a or 90a;100f; nvcc's and people's spellings are
+    taken too."""
 
     name = "ARCH"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Its name."""
-        found = architectures.spelt(str(value))
-        if found is None:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, ...]:
+        """Their names."""
+        found = [architectures.spelt(name) for name in re.split("[;,]", str(value))]
+        if None in found:
             message = f"got {value!r}, expected such as 80, 90a or 100f, also sm_90a and 9.0a"
             self.fail(message, param, ctx)
-        return str(found)
+        return tuple(map(str, found))
 
 
 _Command = Callable[..., Any]

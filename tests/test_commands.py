@@ -136,6 +136,8 @@ def test_a_folder_without_specs_names_kernelmint_new(tmp_path, monkeypatch, comm
     [
         ("90s", 90), ("5m", 300), ("1h30m", 5400), ("1h 30m", 5400), ("3d", 259200),
         ("2w", 1209600), ("500ms", 0.5), ("7", 420), ("0", 0), ("1.5h", 5400), ("2min", 120),
+        ("90 sec", 90), ("5 minutes", 300), ("1 hour 30 mins", 5400), ("2hrs", 7200),
+        ("1 week", 604800), ("2 dayss", None), ("5 fortnights", None),
         ("-5", None), ("", None), ("m", None), ("5x", None), ("1h30", None),
         ("nan", None), ("1e3", None),
     ],
@@ -167,6 +169,7 @@ def test_sizes(text, size) -> None:
 @pytest.mark.parametrize(
     ("text", "name"),
     [
+        ("90;100", "90 100"), ("sm_90a,10.0f", "90a 100f"), ("90;", None),
         ("90", "90"), ("90a", "90a"), ("sm_90", "90"), ("sm90a", "90a"), ("SM_90A", "90a"),
         ("compute_86", "86"), ("9.0", "90"), ("9.0a", "90a"), ("10.0f", "100f"), ("120", "120"),
         ("90-real", "90"), ("9", None), ("sm_", None), ("hopper", None), ("9.0+PTX", None),
@@ -175,9 +178,9 @@ def test_sizes(text, size) -> None:
 def test_architectures(text, name) -> None:
     if name is None:
         with pytest.raises(click.BadParameter, match="expected such as 80, 90a or 100f"):
-            options.Architecture().convert(text, None, None)
+            options.Architectures().convert(text, None, None)
     else:
-        assert options.Architecture().convert(text, None, None) == name
+        assert options.Architectures().convert(text, None, None) == tuple(name.split())
 
 
 # What --help shows

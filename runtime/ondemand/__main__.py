@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import time
@@ -39,7 +40,7 @@ def main() -> None:
     help="These kernels, in a set or not; repeated.",
 )  # fmt: skip
 @click.option(
-    "--architecture", "architectures", multiple=True, type=options.Architecture(),
+    "--architecture", "architectures", multiple=True, type=options.Architectures(),
     help="What CUDA kernels are compiled for, such as 90a; repeated. Default: the GPUs here.",
 )  # fmt: skip
 @click.option(
@@ -51,7 +52,7 @@ def build(
     where: str | None,
     set_name: str,
     keys: tuple[str, ...],
-    architectures: tuple[str, ...],
+    architectures: tuple[tuple[str, ...], ...],
     folder: Path | None,
 ) -> None:
     """Build kernels of SPECS, a folder of specs or the name of a family, into the cache.
@@ -72,7 +73,11 @@ def build(
     begin = time.monotonic()
     try:
         built = loading.build(
-            specs, where, set_name=set_name, keys=keys or None, architectures=architectures or None
+            specs,
+            where,
+            set_name=set_name,
+            keys=keys or None,
+            architectures=[*itertools.chain(*architectures)] or None,
         )
     except InvalidArgument as error:
         raise click.UsageError(str(error)) from None
