@@ -107,6 +107,8 @@ def _unpack(members: Iterator[_Member], into: Path) -> dict[Path, Path]:
         if targets.setdefault(name, member.target) != member.target:
             raise UnpackError(f"{member.name} is a link and something else")
         file = None if member.again is None else into.joinpath(*_name(member.again))
+        if file is not None and not file.is_file():
+            raise UnpackError(f"{member.name} is a link to {member.again}, no file before it")
         size += member.size if file is None else file.stat().st_size
         if count > _MOST_MEMBERS or size > _MOST_BYTES:
             most = f"{counted(_MOST_MEMBERS, 'member')} or {_MOST_BYTES >> 30} GiB"
@@ -137,7 +139,9 @@ def _opened(member: _Member) -> IO[bytes]:
 
 def _name(text: str) -> _Name:
     name = tuple(part for part in text.split("/") if part not in ("", "."))
-    if text.startswith("/") or ".." in name or len(text) > _LONGEST_PATH:
+    if len(text) > _LONGEST_PATH:
+        raise UnpackError(f"{text[:40]}… is a name of more than {_LONGEST_PATH} characters")
+    if text.startswith("/") or ".." in name:
         raise UnpackError(f"{text} lies outside of it")
     return name
 

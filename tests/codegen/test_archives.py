@@ -255,6 +255,21 @@ def test_links_within_an_archive_lead_to_its_files(tmp_path):
     assert sorted(path.name for path in top.iterdir()) == ["deep", "hard.h", "include", "real"]
 
 
+@pytest.mark.parametrize(
+    ("member", "message"),
+    [
+        (("b.h", tarfile.LNKTYPE, "a.h"), "b.h is a link to a.h, no file before it"),
+        (("d/" * 2100 + "a.h", tarfile.REGTYPE, ""), "is a name of more than 4096 characters"),
+    ],
+    ids=["a hard link before its file", "a long name"],
+)
+def test_what_cannot_be_unpacked_is_named(tmp_path, member, message):
+    path = tmp_path / "v1.tar.gz"
+    sha256 = tar(path, member, ("a.h", tarfile.REGTYPE, "a"))
+    with pytest.raises(archives.ArchiveError, match=message):
+        archives.folder(path.as_uri(), sha256)
+
+
 def test_a_link_in_a_zip(tmp_path):
     path = tmp_path / "v1.zip"
     for target, message in (("b/c.h", None), ("../../../outside", "leads out of it")):
