@@ -552,8 +552,14 @@ def _rows(device, length):
     return q, k, v, u, g_cmp, torch.tensor([0, 30, length], device=device)
 
 
+def _of_attention(device, length):
+    q, k, v = _qkv(device, length)
+    return torch.randn_like(q), q, k, v, *runtime.attention(q, k, v, return_lse=True)
+
+
 OPERATORS = {
     "flash_forward": (_qkv, {"return_lse": True}),
+    "flash_backward": (_of_attention, {}),
     "flash_decode": (_decoded, {"return_lse": True}),
     "flash_prefill": (_qkv, {"return_lse": True}),
     "block_sparse": (_gated, {}),
