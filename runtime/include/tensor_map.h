@@ -39,8 +39,8 @@ struct TensorMapKey {
 // The map of a tensor of 16-bit elements whose innermost dimension has `inner` elements, stride 1,
 // for boxes of 64 of these, on `device`, the current one. In shared memory such a row of a box
 // takes 128 bytes, swizzled. What a box has outside the tensor is read as zeros and is not written.
-// Strides are multiples of 16 bytes below 2^40, extents at least 1. Each thread keeps the maps it made last:
-// memory is used again, and the driver takes longer than a comparison.
+// Strides are multiples of 16 bytes below 2^40, extents at least 1. Each thread keeps the maps it
+// made last: memory is used again, and the driver takes longer than a comparison.
 template <class Element, int kOuter>
 LaunchResult encode_tensor_map(CUtensorMap& map, const void* data, std::int64_t inner,
                                const TensorMapDimension (&outer)[kOuter], int device) {
