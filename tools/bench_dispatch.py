@@ -59,7 +59,7 @@ def calls_of(key: str, device: torch.device) -> Calls:
         return runtime.kernel(key)
 
     return {
-        LAUNCHES: lambda: launch_times((q, k, v), (None,), (False,), out, CALLS),
+        LAUNCHES: lambda: launch_times((q, k, v), (None, None), (False,), out, CALLS),
         "torch.empty of the output": lambda: torch.empty(q.shape, dtype=dtype, device=device),
         "kernel(q, k, v, out=out)": lambda: kernel(q, k, v, out=out),
         "kernel(q, k, v)": lambda: kernel(q, k, v),

@@ -159,7 +159,7 @@ def one_sequence():
     front = Front("flash_forward", lambda D: {"d_head": D}, flags={"causal": False}, permuted=dims)
 
     def call(q, k, v, out=None):
-        return front((q, k, v), (None,), (True,), out, (True,), True)
+        return front((q, k, v), (None, None), (True,), out, (True,), True)
 
     return call
 
@@ -206,7 +206,7 @@ def test_what_does_not_suit_a_layout_that_leaves_out_dimensions_is_refused(one_s
     )
     for _ in range(2):
         with pytest.raises(runtime.InvalidArgument, match=r"2 in dimension 0, which .* leaves out"):
-            batches(qkv(batch=2), (None,), (False,), None, (False,), True)
+            batches(qkv(batch=2), (None, None), (False,), None, (False,), True)
 
 
 def test_what_was_found_is_forgotten_when_packs_change(counted):
@@ -232,7 +232,7 @@ def test_texts_and_numbers_that_decide_are_told_apart(counted):
     """A flag is compared by kind and value: True is not 1, and a text is itself."""
     front = Front("flash_forward", lambda D: {"d_head": D}, flags={"causal": False})
     q, k, v = qkv()
-    call = (q, k, v), (None,), (False,), None
+    call = (q, k, v), (None, None), (False,), None
     for _ in range(2):
         front(*call, (False,))
     for wrong in (0, 0.0, "False", None):
@@ -288,4 +288,6 @@ def test_a_front_is_pickled_by_what_it_is_made_of():
     front = Front("flash_forward", by_head_dimension, flags={"causal": False})
     again = pickle.loads(pickle.dumps(front))
     q, k, v = qkv()
-    assert torch.equal(*(f((q, k, v), (None,), (False,), None, (True,)) for f in (front, again)))
+    assert torch.equal(
+        *(f((q, k, v), (None, None), (False,), None, (True,)) for f in (front, again))
+    )

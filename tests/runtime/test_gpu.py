@@ -116,10 +116,10 @@ def test_a_device_that_is_too_old_is_a_target_unavailable(kernel, monkeypatch):
     pack = packs.all_packs()[0]
     native = packs.library(pack, "flash_forward").kernel(kernel.info.key)
     with pytest.raises(TargetUnavailable, match=r"7\.5") as caught:
-        native.call(qkv(), (None,), NONE_REQUESTED, None)
+        native.call(qkv(), (None, None), NONE_REQUESTED, None)
     assert str(caught.value) == f"{kernel.info.key}: {reason}"
     monkeypatch.undo()
-    check(native.call(qkv_ := qkv(), (None,), NONE_REQUESTED, None), *qkv_)
+    check(native.call(qkv_ := qkv(), (None, None), NONE_REQUESTED, None), *qkv_)
 
 
 def test_another_device_than_the_current_one(kernel):

@@ -178,7 +178,7 @@ def test_a_bare_launch_is_made_as_often_as_asked(cpu_info):
     kernel = runtime.kernel(cpu_info.key)
     q, k, v = qkv(cpu_info)
     out = torch.full_like(q, float("nan"))
-    kernel._native.launch_times((q, k, v), (None,), (False,), out, 3)
+    kernel._native.launch_times((q, k, v), (None, None), (False,), out, 3)
     assert torch.equal(out, kernel(q, k, v))
 
 
@@ -308,7 +308,10 @@ def test_a_call_that_does_not_suit_names_the_kernel_and_what_it_takes(cpu_info):
     ):
         with pytest.raises(TypeError) as error:
             call()
-        known = "takes (q, k, v, *, scale=None, return_lse=False, out=None): __call__()"
+        known = (
+            "takes (q, k, v, *, scale=None, deterministic=None, return_lse=False, out=None): "
+            "__call__()"
+        )
         assert str(error.value).startswith(f"{cpu_info.key} {known} {wrong}")
     with pytest.raises(TypeError, match=rf"^{re.escape(cpu_info.key)} takes \(q, .*: trace\(\) "):
         kernel.trace(q, q, foo=1)

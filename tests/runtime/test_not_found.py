@@ -129,7 +129,7 @@ def test_what_is_asked_for_without_a_key_is_built_as_keys_are(cache, monkeypatch
         ("is_causal", "pass causal="),
         ("softmax_scale", "pass scale="),
         ("window_size", "kernelmint.flash_attn_func has one"),
-        ("nonsense", "it takes causal, scale, layout, return_lse and out"),
+        ("nonsense", "it takes causal, scale, layout, return_lse, out and deterministic"),
     ],
 )
 def test_an_argument_of_another_function_is_refused_with_what_to_pass(name, instead):
