@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from codegen.build import jobs
+from tests.tools import forward_alone
 
 pytestmark = pytest.mark.build
 
@@ -64,7 +65,7 @@ def run(
 def flash_forward(tmp_path: Path) -> Path:
     """A folder of specs of the test's own, with flash_forward alone."""
     specs = tmp_path / "specs"
-    shutil.copytree(ROOT / "kernel_specs" / "flash_forward", specs / "flash_forward")
+    forward_alone.copy(specs)
     return specs
 
 

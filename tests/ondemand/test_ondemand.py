@@ -19,6 +19,7 @@ import torch
 import runtime
 from runtime import devices, ondemand, packs
 from runtime.ondemand import kernels
+from tests.tools import forward_alone
 
 from .conftest import in_new_process
 
@@ -363,8 +364,7 @@ def test_a_folder_without_families_and_a_family_of_another_pack_are_refused(
         runtime.InvalidArgument, match=r"'flash_forwrd' \(did you mean 'flash_forward'\?\); known: "
     ):
         runtime.build("flash_forwrd")
-    folder = family.specs / "flash_forward"
-    shutil.copytree(packs.owner("flash_forward").specs["kernel_specs"] / "flash_forward", folder)
+    forward_alone.copy(family.specs)
     with pytest.raises(
         runtime.PackError, match=r"flash_forward of .* is already in pack kernelmint"
     ):

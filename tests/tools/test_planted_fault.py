@@ -7,13 +7,14 @@ takes a scale that is 1 % too large at one block of keys.
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
+from tests.tools import forward_alone
 
 ROOT = Path(__file__).resolve().parents[2]
 DEBUG = """
@@ -107,8 +108,7 @@ def replace(path: Path, old: str, new: str) -> None:
 
 def planted(target: Target, folder: Path) -> Path:
     """A copy of the family's specs in `folder`, with the fault in it."""
-    specs = folder / "specs/flash_forward"
-    shutil.copytree(ROOT / "kernel_specs/flash_forward", specs)
+    specs = forward_alone.copy(folder / "specs")
     for other in target.others:
         for path in specs.glob(f"{other}.*yaml"):  # its shapes too
             path.unlink()

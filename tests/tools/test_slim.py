@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from tests.tools import forward_alone
 from tools import slim
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,7 +55,7 @@ def test_what_programs_used_becomes_a_set_and_a_tree(tmp_path, monkeypatch) -> N
     assert sorted(slim.read_keys(used)) == sorted(KEYS)  # one of them in no set, each once
     assert used.read_text().count("\n") == 3
 
-    shutil.copytree(ROOT / "kernel_specs/flash_forward", tmp_path / "kernel_specs/flash_forward")
+    forward_alone.copy(tmp_path / "kernel_specs")
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(slim.main, ["used.yaml"])
     assert done.exit_code == 0, done.output
@@ -91,7 +91,7 @@ def test_what_is_no_list_of_kernels_is_an_error_in_a_sentence(tmp_path, text, sa
 @pytest.fixture
 def project(tmp_path, monkeypatch) -> Path:
     """A folder with specs and a record of their kernels; the spec that slim changes."""
-    shutil.copytree(ROOT / "kernel_specs/flash_forward", tmp_path / "kernel_specs/flash_forward")
+    forward_alone.copy(tmp_path / "kernel_specs")
     (tmp_path / "used.yaml").write_text(f"- {KEYS[0]}\n")
     monkeypatch.chdir(tmp_path)
     return tmp_path / "kernel_specs/flash_forward/cpu.yaml"
