@@ -28,6 +28,10 @@ OURS = ("kernelmint", "_kernelmint", "codegen", "runtime", "my_kernels")
 PAGE = ROOT / "docs/own_kernels.md"
 SHAPES = f"""cat > kernel_specs/my_kernels_scale_add/cpu.shapes.yaml <<'END'
 {block(PAGE, "shapes:")}END"""
+TRAIN = """cat > train.py <<'END'
+import my_kernels, torch
+my_kernels.scale_add(torch.ones(3, 100), torch.ones(3, 100), alpha=0.5)
+END"""
 USE = """
 import kernelmint, my_kernels, runtime, torch
 
@@ -110,6 +114,7 @@ def pack_wheel(made: tuple[Path, str], tmp_path_factory: pytest.TempPathFactory)
         "pip install -e . ": "cp -a build ../before",
         "ptx-report --installed  ": "cp -a build ../after",
         "kernelmint tune": SHAPES,
+        "KERNELMINT_RECORD=used.yaml": TRAIN,
     }
     printed = author.type(steps(PAGE), seen, cwd=folder)
     assert "(from PyPI)" in printed  # the build is isolated, and brings an nvcc
