@@ -98,7 +98,7 @@ def _pin(origin: str, sha256: str) -> str:
 
 @contextlib.contextmanager
 def _written(pin: str, folder: Path) -> Iterator[None]:
-    """What the file system refuses, as an ArchiveError."""
+    """Turns an error of the file system into an ArchiveError."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What a shell completes: the keys, families, targets, sets and names of the specs and the tree
+"""Completes words in a shell: the keys, families, targets, sets and names of the specs and the tree
 here and of the installed packs."""
 
 from __future__ import annotations

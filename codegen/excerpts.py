@@ -169,7 +169,7 @@ def _tokens(text: str) -> Iterator[_Token]:
 
 
 def _words(token: _Token) -> tuple[str, str]:
-    """What a directive is, and the name after it; empty if there is none."""
+    """Returns a directive's kind and the name after it, empty without a name."""
     text = _COMMENT.sub(" ", _SPLICE.sub("", token.text))
     match = _DIRECTIVE.match(text)
     return (match[1], match[2]) if match else ("", "")
@@ -437,7 +437,7 @@ class _Head:
 
     @property
     def is_class(self) -> bool:
-        """Whether it declares a class, or another type."""
+        """Returns whether the definition declares a class or another type."""
         return self._of_class is not None and self._of_class.name is None
 
     @property

@@ -16,7 +16,7 @@ is_autocast = torch._C._is_any_autocast_enabled  # on any kind of device
 
 
 def is_integer(value: object) -> TypeGuard[int]:
-    """Whether a value is an integer, or what one is while a graph is recorded, and no bool."""
+    """Returns whether a value is an integer or a symbol of a graph, and not a bool."""
     return isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool)
 
 

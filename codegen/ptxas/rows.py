@@ -82,7 +82,7 @@ class Row(NamedTuple):
 
     @property
     def lacks_spills(self) -> bool:
-        """Whether the log should say what it spills, and does not; objects and nvlink never do."""
+        """Returns whether a log lacks a kernel's spills; objects and nvlink never have them."""
         return self.spilled is None and self.kind in ("kernel", "function")
 
     @property

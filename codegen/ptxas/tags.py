@@ -157,7 +157,7 @@ def _lines(data: bytes, words: bytes) -> list[_Line]:
 
 
 def _alternate(lines: Sequence[_Line], tags: set[bytes], spelling: _Spelling) -> bool:
-    """Whether they are tags of writers whose lines alternate."""
+    """Returns whether these tags belong to writers whose lines alternate."""
     own = [tag if (tag := spelling.tag(line.prefix)) in tags else b"" for line in lines]
     runs = Counter(tag for tag, _ in itertools.groupby(own))
     if not any(tag and count > 1 for tag, count in runs.items()):

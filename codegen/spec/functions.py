@@ -40,7 +40,7 @@ def check_function(
 
 
 def _statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """Those that bind a module's names, within conditions and `try` too."""
+    """Yields the statements that bind a module's names, also within conditions and `try`."""
     for node in body:
         yield node
         if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
@@ -53,7 +53,7 @@ def _statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _names(node: ast.stmt) -> Iterator[str]:
-    """What a statement binds."""
+    """Returns the names that a statement binds."""
     match node:
         case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
             yield name

@@ -27,7 +27,7 @@ KERNELMINT_ALWAYS_INLINE std::int64_t larger(std::int64_t a, std::int64_t b) {
   return a < b ? b : a;
 }
 
-// What a deterministic kernel and another have in common: everything.
+// Deterministic kernels and others are the same code.
 template <class Args, class Products, class T, int D, bool Causal, int B_r, int B_c>
 class Backward {
  public:
@@ -161,7 +161,7 @@ class Backward {
     products.end();
   }
 
-  // What a block of queries and one of keys have to do with each other.
+  // The pairs of queries and keys of one block of each.
   void step(Worker& worker, std::int64_t batch, std::int64_t head, std::int64_t block,
             std::int64_t first_key, int keys, float* dq, float* dk, float* dv) const {
     Products& products = worker.products;

@@ -8,7 +8,7 @@ inline namespace KERNELMINT_ISA {
 
 using namespace kernelmint::cpu;
 
-// What is known of a block's rows.
+// The log-sum-exps, sums D and visible keys of a block's rows.
 template <int B_r>
 struct alignas(64) Rows {
   float lse[B_r];   // log-sum-exps of scores

@@ -1,4 +1,4 @@
-"""Second derivatives of attention: there are none."""
+"""Refuses second derivatives of attention."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ def no_second_derivative(
 
     def backward(*tensors: Mapping[str, Any]) -> NoReturn:
         raise RuntimeError(
-            "flash_backward: attention's gradients have none: they cannot be differentiated again"
+            "flash_backward: no kernel differentiates attention's gradients: they cannot be "
+            "differentiated again"
         )
 
     return backward

@@ -1,4 +1,4 @@
-// What comes before the main kernel of any target: scratch memory, and the kernel that makes what
+// The work before the main kernel of any target: scratch memory, and the kernel that makes what
 // belongs to each row of scores.
 #pragma once
 

@@ -1,4 +1,4 @@
-// What the kernels of a call are launched with, which tile a thread block takes, and whose turn it
+// The arguments of a call's kernels, which tile a thread block takes, and whose turn it
 // is to add to dQ: the same for all targets on a GPU.
 #pragma once
 

@@ -229,7 +229,7 @@ class Backward {
     });
   }
 
-  // What belongs to two neighbouring queries of the lane.
+  // The log-sum-exps, or D, of two neighbouring queries of the lane.
   __device__ __forceinline__ static float2 row_pair(std::uint32_t rows, int group) {
     const uint2 bits = ptx::load_shared_8(rows + group * 32);
     return {__uint_as_float(bits.x), __uint_as_float(bits.y)};

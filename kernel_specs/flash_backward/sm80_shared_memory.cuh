@@ -1,4 +1,4 @@
-// What shared memory holds, and which part of each product a warp makes.
+// The map of shared memory, and which part of each product a warp makes.
 #pragma once
 
 #include <cstdint>

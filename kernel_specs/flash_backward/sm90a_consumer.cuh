@@ -252,7 +252,7 @@ class Consumer {
     });
   }
 
-  // What belongs to two neighbouring queries of the lane.
+  // The log-sum-exps, or D, of two neighbouring queries of the lane.
   __device__ __forceinline__ static float2 row_pair(std::uint32_t rows, int c) {
     const uint2 bits = ptx::load_shared_8(rows + c * 32);
     return {__uint_as_float(bits.x), __uint_as_float(bits.y)};

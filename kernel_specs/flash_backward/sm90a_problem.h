@@ -1,4 +1,4 @@
-// What the kernels of a call are launched with on Hopper.
+// The arguments of a call's kernels on Hopper.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -1,4 +1,4 @@
-// What shared memory holds, and how warps hand it to each other.
+// The map of shared memory, and how warps hand its buffers to each other.
 #pragma once
 
 #include <cstdint>

@@ -78,7 +78,7 @@ def check_values(cache_batch_idx: torch.Tensor | None, k_cache: torch.Tensor) ->
 
 
 def is_told(numbers: torch.Tensor) -> bool:
-    """Whether numbers can be read without waiting for a device."""
+    """Returns whether numbers can be read without waiting for a device."""
     return numbers.device.type == "cpu" and tensors.is_plain(numbers)
 
 

@@ -1,4 +1,4 @@
-"""What is wrong with a call, in the words of FlashAttention's functions.
+"""Says what is wrong with a call, in the words of FlashAttention's functions.
 
 A kernel refuses it by its own names, and by rules on them: this is asked once one did.
 """

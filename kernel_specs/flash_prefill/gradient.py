@@ -149,7 +149,7 @@ def _bounds(
 
 
 def _unused(bounds: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """Which rows are of no sequence, bool, [N, T]."""
+    """Marks the rows of no sequence, bool, [N, T]."""
     places = torch.arange(rows.shape[0] * rows.shape[1], dtype=torch.int32, device=rows.device)
     part = torch.bucketize(places, bounds[1:], right=True)
     return (part % 2 == 0).view(rows.shape[:2])

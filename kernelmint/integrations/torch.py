@@ -63,7 +63,7 @@ class Calls:
 
 @dataclass(frozen=True)
 class Changes:
-    """What `activate` changed in PyTorch; after `deactivate` PyTorch's own answer again.
+    """The changes that `activate` made in PyTorch; after `deactivate` PyTorch's own answer again.
 
     Attributes:
         operators: those of PyTorch's whose kernels ours replace, with the kind of device.

@@ -89,7 +89,7 @@ def is_system(name: str) -> bool:
 
 
 def _read_json(path: Path) -> Any:
-    """What a file of the cache says; None if it is absent or damaged."""
+    """Reads a file of the cache; returns None if it is absent or damaged."""
     try:
         return json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -205,7 +205,7 @@ class Cache:
             )
 
     def _read_json(self, *names: str) -> Any:
-        """What a file of the cache says; None if it is absent or damaged. Raises BuildError if
+        """Reads a file of the cache; returns None if it is absent or damaged. Raises BuildError if
         another user may have written it."""
         self._check_owner(*names)
         return _read_json(self._root.joinpath(*names))

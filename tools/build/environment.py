@@ -50,14 +50,14 @@ def install_pip() -> None:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """What a TOML file holds."""
+    """Reads a TOML file."""
     tomllib = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     with path.open("rb") as file:
         return dict(tomllib.load(file))
 
 
 def requirements() -> list[str]:
-    """What building and calling kernels takes, and reading reports; nvcc if there is none."""
+    """Returns the requirements of building, calling and reporting, with nvcc if there is none."""
     sys.path.insert(0, str(ROOT))
     from kernelmint import backend
 
@@ -73,7 +73,7 @@ def requirements() -> list[str]:
 
 
 def tools() -> list[str]:
-    """What requirements-dev.txt lists."""
+    """Returns the requirements that requirements-dev.txt lists."""
     lines = (ROOT / "requirements-dev.txt").read_text(encoding="utf-8").splitlines()
     return [line for line in (line.partition("#")[0].strip() for line in lines) if line]
 

@@ -54,7 +54,7 @@ def resolve(folder: Path, renewed: list[str]) -> list[dict[str, Any]]:
 
 
 def is_for_linux(marker: str | None) -> bool:
-    """Whether some Linux with some Python installs what has this marker."""
+    """Returns whether some Linux with some Python installs a requirement with this marker."""
     versions = (f"3.{minor}" for minor in range(10, 20))
     return marker is None or any(
         Marker(marker).evaluate({
@@ -67,7 +67,7 @@ def is_for_linux(marker: str | None) -> bool:
 
 
 def fits(name: str) -> bool:
-    """Whether a wheel of that name is for CPython from 3.10 on, on a Linux with glibc."""
+    """Returns whether a wheel of that name is for CPython from 3.10 on, on a Linux with glibc."""
     return any(
         (tag.platform == "any" or tag.platform.startswith(("manylinux", "linux")))
         and tag.platform.endswith(("any", "x86_64", "aarch64"))
@@ -77,7 +77,7 @@ def fits(name: str) -> bool:
 
 
 def hashes(package: dict[str, Any]) -> Iterator[str]:
-    """The hashes of what may be installed: wheels, or the source distribution if there is none."""
+    """Returns the hashes of a release's wheels, or of its source distribution without wheels."""
     if package["name"] in UNHASHED:
         return
     wheels = [wheel for wheel in package.get("wheels", ()) if fits(wheel["url"].rpartition("/")[2])]
