@@ -391,11 +391,11 @@ def test_a_family_brings_the_one_that_gives_its_gradients_and_follows_its_change
     assert "the family csr_gather needs 'count'" in lines[1]
 
 
-def test_a_folder_of_an_installed_pack_is_its_own_families_alone(cache, monkeypatch):
+def test_a_folder_of_an_installed_pack_is_its_own_families_and_their_gradients(cache, monkeypatch):
     monkeypatch.setattr(ondemand, "sources", {})
     specs = packs.owner("flash_forward").specs["kernel_specs"]
     for folder, families in (
-        ("flash_forward", {"flash_forward"}),
+        ("flash_forward", {"flash_forward", "flash_backward"}),  # its gradients
         ("hstu", {"block_sparse", "hstu_bsa"}),
     ):
         assert {info.family for info in runtime.load(specs / folder)} == families
