@@ -46,7 +46,7 @@ class Front:
     """What a family offers Python beyond its kernels: a function, and the module it is in."""
 
     family: str
-    module: str  # within the pack's specs: "kernel_specs.flash_forward.front"
+    module: str  # within the pack's specs: "kernel_specs.attention.flash_forward.front"
     function: str
 
 

@@ -286,7 +286,7 @@ def test_no_nvcc_and_no_isolation_says_what_to_do(tmp_path: Path) -> None:
 
 def test_a_failing_object_shows_its_output_and_its_log(tmp_path: Path) -> None:
     specs = flash_forward(tmp_path)
-    header = specs / "flash_forward" / "cpu.h"
+    header = specs / "attention/flash_forward/cpu.h"
     header.write_text(header.read_text() + "\n#error planted: this header does not compile\n")
     out = generate(tmp_path, CPU)
     done = run(
@@ -304,7 +304,7 @@ def test_a_failing_object_shows_its_output_and_its_log(tmp_path: Path) -> None:
 def test_configuring_over_a_stale_tree_is_refused(tmp_path: Path) -> None:
     specs = flash_forward(tmp_path)
     out = generate(tmp_path, CPU)
-    spec = specs / "flash_forward" / "cpu.yaml"
+    spec = specs / "attention/flash_forward/cpu.yaml"
     spec.write_text(spec.read_text() + "# edited since\n")
     done = run(
         *(sys.executable, "-m", "pip", "wheel", ".", "--no-deps", "--no-build-isolation"),
@@ -340,7 +340,7 @@ def test_an_editable_install_rebuilds_what_changed(tmp_path: Path) -> None:
     first = run(python, "-c", ask)
     assert first.returncode == 0, first.stdout
     assert "no work to do" in first.stdout
-    header = specs / "flash_forward" / "cpu.h"
+    header = specs / "attention/flash_forward/cpu.h"
     header.write_text(header.read_text() + "\n#error planted: rebuilt at import\n")
     second = run(python, "-c", ask)
     assert "planted: rebuilt at import" in second.stdout

@@ -96,7 +96,7 @@ def checkout(tmp_path: Path) -> Checkout:
 def test_a_bare_ninja_after_an_edit_refuses_the_stale_tree(checkout) -> None:
     done = checkout.ninja("build.ninja")
     assert done.returncode == 0, done.stdout
-    spec = checkout.root / "kernel_specs/flash_forward/cpu.yaml"
+    spec = checkout.root / "kernel_specs/attention/flash_forward/cpu.yaml"
     spec.write_text(spec.read_text() + "# edited\n")
     done = checkout.ninja("build.ninja")
     assert done.returncode != 0

@@ -9,8 +9,8 @@
 #include <random>
 #include <vector>
 
+#include "attention/flash_forward/cpu.h"
 #include "dtypes.h"
-#include "flash_forward/cpu.h"
 #include "generated.h"
 #include "library.h"
 #include "tensor_view.h"

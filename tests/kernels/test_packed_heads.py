@@ -19,7 +19,7 @@ PROBE = """
 #include <cstdint>
 #include <cstdio>
 
-#include "flash_forward/sm90a_slab.h"
+#include "attention/flash_forward/sm90a_slab.h"
 
 using namespace kernelmint::flash_forward::sm90a;
 

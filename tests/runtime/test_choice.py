@@ -352,14 +352,14 @@ def test_fronts_are_found_through_the_packs():
     assert found == {
         **dict.fromkeys(
             ("flash_attn_func", "flash_attn_varlen_func", "flash_attn_with_kvcache"),
-            "kernel_specs.flash_prefill.front",
+            "kernel_specs.attention.flash_prefill.front",
         ),
-        "attention": "kernel_specs.flash_forward.front",
-        "explain_choice": "kernel_specs.flash_forward.front",
-        "sdpa": "kernel_specs.flash_forward.front",
-        "forward": "kernel_specs.flash_forward.front",
-        "forward_timed": "kernel_specs.flash_forward.front",
-        "decode": "kernel_specs.flash_decode.front",
+        "attention": "kernel_specs.attention.flash_forward.front",
+        "explain_choice": "kernel_specs.attention.flash_forward.front",
+        "sdpa": "kernel_specs.attention.flash_forward.front",
+        "forward": "kernel_specs.attention.flash_forward.front",
+        "forward_timed": "kernel_specs.attention.flash_forward.front",
+        "decode": "kernel_specs.attention.flash_decode.front",
         "block_sparse_attention": "kernel_specs.hstu.block_sparse.front",
         "hstu_attention_with_bsa": "kernel_specs.hstu.hstu_bsa.front",
         "attention_backward": "",  # generated

@@ -445,7 +445,7 @@ def test_a_changed_header_of_an_editable_pack_is_named(site, tmp_path):
     quiet = import_copy(site, CALL)
     assert quiet.returncode == 0
     assert "changed since" not in quiet.stderr
-    header = project / "kernel_specs/flash_forward/cpu.h"
+    header = project / "kernel_specs/attention/flash_forward/cpu.h"
     header.write_text(header.read_text() + "// edited\n")
     result = import_copy(site, CALL)
     assert result.returncode == 0, result.stderr

@@ -11,8 +11,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def copy(folder: Path) -> Path:
     """Copies flash_forward's specs to `folder`, without the gradients that another family gives."""
-    specs = folder / "flash_forward"
-    shutil.copytree(ROOT / "kernel_specs/flash_forward", specs)
+    specs = folder / "attention/flash_forward"
+    shutil.copytree(ROOT / "kernel_specs/attention/flash_forward", specs)
     family = specs / "family.yaml"
     text, count = re.subn(r"(?m)^  - when: .*\n(    .*\n)+", "", family.read_text())
     assert count == 1

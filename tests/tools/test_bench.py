@@ -21,9 +21,9 @@ from kernelmint.tools.bench.intervals import Interval
 from kernelmint.tools.bench.measure import Measured
 from rich.console import Console
 
-from kernel_specs.flash_forward.tools import contenders
-from kernel_specs.flash_forward.tools.bench import progression_table
-from kernel_specs.flash_forward.tools.problems import Problem
+from kernel_specs.attention.flash_forward.tools import contenders
+from kernel_specs.attention.flash_forward.tools.bench import progression_table
+from kernel_specs.attention.flash_forward.tools.problems import Problem
 
 PROBLEM = Problem("bf16", 128, False, 16, 1024, 16, 16)
 LONG = Problem("bf16", 128, False, 16, 2048, 16, 16)

@@ -22,7 +22,7 @@ import runtime
 from codegen.manifest import Selection
 from codegen.space.expand import exclusions, expand
 from codegen.spec.load import load
-from kernel_specs.flash_forward.tools import counting_inputs, divergence, trace
+from kernel_specs.attention.flash_forward.tools import counting_inputs, divergence, trace
 from runtime.operators import DTYPES
 from tools.debug import __main__ as command
 from tools.debug import twin

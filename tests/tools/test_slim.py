@@ -59,7 +59,7 @@ def test_what_programs_used_becomes_a_set_and_a_tree(tmp_path, monkeypatch) -> N
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(slim.main, ["used.yaml"])
     assert done.exit_code == 0, done.output
-    assert "kernel_specs/flash_forward/cpu.yaml: set used with 2 kernels" in done.output
+    assert "kernel_specs/attention/flash_forward/cpu.yaml: set used with 2 kernels" in done.output
     (family,) = json.loads(Path("generated-used/manifest.json").read_text())["families"]
     kernels = [k["key"] for target in family["targets"] for k in target["kernels"]]
     assert sorted(kernels) == sorted(KEYS)
@@ -94,7 +94,7 @@ def project(tmp_path, monkeypatch) -> Path:
     forward_alone.copy(tmp_path / "kernel_specs")
     (tmp_path / "used.yaml").write_text(f"- {KEYS[0]}\n")
     monkeypatch.chdir(tmp_path)
-    return tmp_path / "kernel_specs/flash_forward/cpu.yaml"
+    return tmp_path / "kernel_specs/attention/flash_forward/cpu.yaml"
 
 
 @pytest.mark.parametrize("name", ["no", "My-Set", "7", "a: b", "default # x"])
@@ -103,7 +103,7 @@ def test_a_set_that_would_not_load_is_refused_and_the_spec_stays(project, name) 
     done = CliRunner().invoke(slim.main, ["used.yaml", "--set", name])
     assert done.exit_code == 1
     assert "nothing is written" in done.output
-    assert "kernel_specs/flash_forward/cpu.yaml:" in done.output
+    assert "kernel_specs/attention/flash_forward/cpu.yaml:" in done.output
     assert project.read_bytes() == before
     assert not Path("generated-used").exists()
 

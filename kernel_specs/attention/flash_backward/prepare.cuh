@@ -1,0 +1,126 @@
+// The work before the main kernel of any target: scratch memory, and the kernel that makes what
+// belongs to each row of scores.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "attention/flash_backward/problem.h"
+#include "cuda_launch.cuh"
+#include "integers.h"
+#include "ptx/dependent_launch.cuh"
+#include "ptx/math.cuh"
+#include "register_tile.cuh"
+
+namespace kernelmint::flash_backward {
+
+// D, the sum of dO O, and the log-sum-exp as a power of two, of each query; and the zeros that the
+// target asks for. A row without keys, or past the last query, has an
+// infinite log-sum-exp, so that its probabilities are 0. As many neighbouring lanes share a row as
+// it has 16 bytes, or the next power of two.
+template <class Config>
+__global__ void __launch_bounds__(256)
+    prepare_rows(const __grid_constant__ Problem<typename Config::Args> problem) {
+  using Element = typename Config::dtype;
+  constexpr int kChunks = Config::d_head / 8, kRowsOfBlock = 64;
+  constexpr int kLanes = kChunks <= 8 ? 8 : kChunks <= 16 ? 16 : 32;
+  constexpr int kRowsAtOnce = 256 / kLanes, kUnrolled = kRowsOfBlock / kRowsAtOnce;
+  ptx::let_next_kernel_start();
+  const auto& args = problem.args;
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % kLanes;
+  const int heads = static_cast<int>(args.H), padded = problem.query_blocks * Config::B_r;
+  // Heads of one query lie side by side: so do thread blocks.
+  const int blocks = ceil_div(padded, kRowsOfBlock);
+  const int head = static_cast<int>(blockIdx.x) % heads,
+            rest = static_cast<int>(blockIdx.x) / heads;
+  const int batch = rest / blocks, first_row = rest % blocks * kRowsOfBlock;
+  const int first = first_row + thread / kLanes;
+  const Element* const o = args.o.template as<const Element>() + batch * args.o.stride[0] +
+                           head * args.o.stride[2] + lane * 8;
+  const Element* const dout = args.dout.template as<const Element>() + batch * args.dout.stride[0] +
+                              head * args.dout.stride[2] + lane * 8;
+  uint4 outputs[kUnrolled], gradients[kUnrolled];
+  unroll<kUnrolled>([&](int i) {
+    const std::int64_t query = first + i * kRowsAtOnce;
+    outputs[i] = gradients[i] = uint4{0, 0, 0, 0};
+    if (query < args.Sq && lane < kChunks) {
+      outputs[i] = __ldcs(reinterpret_cast<const uint4*>(o + query * args.o.stride[1]));
+      gradients[i] = __ldcg(reinterpret_cast<const uint4*>(dout + query * args.dout.stride[1]));
+    }
+  });
+  const std::int64_t row = (std::int64_t{batch} * heads + head) * padded;
+  if (first_row == 0) {
+    unsigned* const counters =
+        problem.counters + (std::int64_t{batch} * heads + head) * problem.counters_of_head;
+    for (int i = thread; i < problem.counters_of_head; i += 256) counters[i] = 0;
+  }
+  auto* const dq = reinterpret_cast<float4*>(problem.dq + (row + first_row) * Config::d_head);
+  const int rows = min(kRowsOfBlock, padded - first_row);
+  for (int i = max(problem.first_zero - first_row, 0) * (Config::d_head / 4) + thread;
+       i < rows * (Config::d_head / 4); i += 256)
+    dq[i] = float4{0, 0, 0, 0};
+  unroll<kUnrolled>([&](int i) {
+    float sum = 0;
+    const auto add = [&](std::uint32_t x, std::uint32_t y) {
+      const float2 a = ptx::unpack<Element>(x), b = ptx::unpack<Element>(y);
+      sum += a.x * b.x + a.y * b.y;
+    };
+    add(outputs[i].x, gradients[i].x), add(outputs[i].y, gradients[i].y);
+    add(outputs[i].z, gradients[i].z), add(outputs[i].w, gradients[i].w);
+    for (int distance = kLanes / 2; distance > 0; distance /= 2)
+      sum += __shfl_xor_sync(~0u, sum, distance);
+    const int query = first + i * kRowsAtOnce;
+    if (lane != 0 || query >= padded) return;
+    float log_sum = INFINITY;
+    if (query < args.Sq) {
+      const float* const lse = args.lse.template as<const float>() + batch * args.lse.stride[0] +
+                               head * args.lse.stride[1];
+      log_sum = lse[query * args.lse.stride[2]];
+      if (log_sum == -INFINITY) log_sum = INFINITY, sum = 0;
+    }
+    problem.deltas[row + query] = sum;
+    problem.log_sums[row + query] = log_sum * 1.4426950408889634f;
+  });
+}
+
+// A call, of whose main kernel a multiprocessor has so many thread blocks at one time.
+template <class Config>
+Problem<typename Config::Args> describe(const typename Config::Args& args,
+                                        const LaunchContext& context, int resident_blocks) {
+  Problem<typename Config::Args> problem{
+      .args = args,
+      .query_blocks = static_cast<int>(ceil_div(args.Sq, std::int64_t{Config::B_r})),
+      .key_blocks = static_cast<int>(ceil_div(args.Sk, std::int64_t{Config::B_c})),
+      .group = static_cast<int>(args.H / args.Hk),
+      .offset = static_cast<int>(args.Sk - args.Sq),
+      .scale_log2 = args.scale * 1.4426950408889634f};
+  // As many heads as have their tiles at work at one time: their Q, dO and dQ stay in L2. More than
+  // eight, of short sequences, are slower: 0.98 at 1,024 tokens.
+  const std::int64_t key_blocks = std::max(problem.key_blocks, 1), heads = args.B * args.Hk;
+  const std::int64_t places = context.facts.sm_count * resident_blocks;
+  const std::int64_t at_work = (places + key_blocks / 2) / key_blocks;
+  problem.section_heads =
+      static_cast<int>(std::max(std::min({at_work, std::int64_t{8}, heads}), std::int64_t{1}));
+  return problem;
+}
+
+// Launches the kernel that goes ahead of the main one, on scratch memory; there are queries.
+template <class Config>
+LaunchResult prepare(Problem<typename Config::Args>& problem, const LaunchContext& context) {
+  const std::int64_t heads = problem.args.B * problem.args.H;
+  const std::int64_t padded = std::int64_t{problem.query_blocks} * Config::B_r;
+  const std::int64_t rows = heads * padded;
+  const Allocation scratch = context.allocate(
+      (rows * (Config::d_head + 2) + heads * problem.counters_of_head) * sizeof(float));
+  if (scratch.error != nullptr) return {scratch.error};
+  problem.dq = static_cast<float*>(scratch.data);
+  problem.log_sums = problem.dq + rows * Config::d_head;
+  problem.deltas = problem.log_sums + rows;
+  problem.counters = reinterpret_cast<unsigned*>(problem.deltas + rows);
+  return launch_cuda<&prepare_rows<Config>>(
+      {.grid = {ceil_div(padded, std::int64_t{64}) * heads}, .block = {256}}, context, problem);
+}
+
+}  // namespace kernelmint::flash_backward

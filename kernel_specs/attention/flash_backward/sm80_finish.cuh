@@ -1,0 +1,74 @@
+// The kernel after the main one: dQ as a tensor.
+#pragma once
+
+#include <cstdint>
+
+#include "attention/flash_backward/problem.h"
+#include "attention/flash_backward/sm80_copy.cuh"
+#include "attention/flash_backward/sm80_shared_memory.cuh"
+#include "ptx/atomic.cuh"
+#include "ptx/dependent_launch.cuh"
+#include "ptx/shared_memory.cuh"
+#include "register_tile.cuh"
+
+namespace kernelmint::flash_backward::sm80 {
+
+// Where a warp's tile of dQ lies among those of a block of queries.
+template <class Config>
+struct QueryGradientTile {
+  using Parts = Shape<Config>;
+  using Values = RegisterTile<Parts::kDqQueries, Parts::kDqColumns>;
+  static constexpr int kFloats = Parts::kDqQueries * Parts::kDqColumns;
+
+  __device__ static int first_query(int warp) { return warp % Config::dq_rows * Parts::kDqQueries; }
+  __device__ static int first_column(int warp) {
+    return warp / Config::dq_rows * Parts::kDqColumns;
+  }
+
+  // f(values, address) for each four of a lane's values and where they lie in memory.
+  template <class F>
+  __device__ __forceinline__ static void for_each(Values& values, float* tile, int lane,
+                                                  const F& f) {
+    float* const first = tile + lane * ptx::kQuadLaneStep;
+    unroll<Values::kRowTiles>([&](int row) {
+      unroll<Values::kColumnGroups>([&](int group) {
+        f(values.accumulator(row, group), first + (row * Values::kColumnGroups + group) * 128);
+      });
+    });
+  }
+};
+
+// dQ, scaled and rounded, of a block of queries, from the order of the registers.
+template <class Config>
+__global__ void __launch_bounds__(Config::threads)
+    finish_queries(const __grid_constant__ Problem<typename Config::Args> problem) {
+  using Element = typename Config::dtype;
+  using Tile = QueryGradientTile<Config>;
+  using Layout = SharedLayout<Config::d_head, true>;
+  extern __shared__ __align__(1024) unsigned char shared_memory[];
+  ptx::wait_for_kernel_ahead();
+  const auto& args = problem.args;
+  const int block = static_cast<int>(blockIdx.x) % problem.query_blocks;
+  const int heads = static_cast<int>(blockIdx.x) / problem.query_blocks;
+  const int head = heads % static_cast<int>(args.H), batch = heads / static_cast<int>(args.H);
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  typename Tile::Values values;
+  values.zero();
+  if (args.Sk > 0 && block >= first_query_block<Config>(problem, 0)) {
+    float* const from =
+        problem.dq +
+        std::int64_t{block_index(problem, batch, head, block)} * (Config::B_r * Config::d_head) +
+        warp * Tile::kFloats;
+    Tile::for_each(values, from, lane,
+                   [](float (&quad)[4], const float* at) { ptx::load_quad(quad, at); });
+  }
+  values.for_each([&](float& value) { value *= args.scale; });
+  const std::uint32_t tile = ptx::shared_address(shared_memory);
+  store_rounded<Element, Layout>(tile, Tile::first_query(warp), Tile::first_column(warp), values);
+  __syncthreads();
+  RowCopy<Config, Layout, Config::B_r>::store(tile, args.dq.template at<Element>(batch, 0, head),
+                                              args.dq.stride[1], block * Config::B_r,
+                                              static_cast<int>(args.Sq));
+}
+
+}  // namespace kernelmint::flash_backward::sm80

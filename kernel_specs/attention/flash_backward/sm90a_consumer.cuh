@@ -1,0 +1,298 @@
+// The warpgroups that compute: one step's products, and what is made of them in registers.
+#pragma once
+
+#include <cstdint>
+
+#include "attention/flash_backward/sm90a_problem.h"
+#include "attention/flash_backward/sm90a_shared_memory.cuh"
+#include "flash_backward/sm90a_wgmma.cuh"
+#include "integers.h"
+#include "ptx/math.cuh"
+#include "ptx/mbarrier.cuh"
+#include "ptx/shared_memory.cuh"
+#include "ptx/special_registers.cuh"
+#include "ptx/tma.cuh"
+#include "ptx/warpgroup.cuh"
+#include "ptx/wgmma.cuh"
+#include "register_tile.cuh"
+#include "tensor_view.h"
+
+namespace kernelmint::flash_backward::sm90a {
+
+// A warpgroup with 64 keys of its own. A lane holds, of S and dP, two keys (lane / 4 of the warp's
+// 16, and 8 more) by pairs of queries, 8 queries apart (lane % 4 * 2).
+template <class Config>
+class Consumer {
+  using Element = typename Config::dtype;
+  using Shared = SharedMemory<Config>;
+  using Queries = typename Shared::Queries;
+  using Gradients = typename Shared::Gradients;
+  using ProblemOfArgs = Problem<typename Config::Args>;
+  static constexpr int kScores = Config::B_r / 2;         // registers of S, or of dP
+  static constexpr int kSlices = Config::B_r / 16;        // products of dV, or of dK
+  static constexpr int kColumns = Config::d_head / 2;     // registers of dV, or of dK
+  static constexpr int kPart = Shared::kPartQueries / 2;  // of a part of dQ
+  // Whether what belongs to a step's queries is read before it is needed: registers are few.
+  static constexpr bool kEarly = Config::B_r <= 80;
+  using Fragments = std::uint32_t[kSlices][4];
+  using ScoreProduct = ptx::Wgmma<Element, Config::B_r>;
+  using PartProduct = ptx::Wgmma<Element, Shared::kPartQueries>;
+  using GradientProduct = ptx::Wgmma<Element, Config::d_head>;
+
+ public:
+  __device__ Consumer(const ProblemOfArgs& problem, const Shared& shared, int warpgroup)
+      : problem_(problem),
+        shared_(shared),
+        warpgroup_(warpgroup),
+        rows_(threadIdx.x % 4 * 8),
+        to_scores_(scores_place(threadIdx.x) + warpgroup * Shared::kQueryPanelBytes) {}
+
+  __device__ __forceinline__ void run() {
+    const Tile tile = tile_of<Config>(problem_, blockIdx.x);
+    const int first_key = tile.key_block * Config::B_c + warpgroup_ * 64;
+    keys_ = static_cast<int>(problem_.args.Sk) - first_key;
+    first_key_ = first_key - problem_.offset - tile.first_block * Config::B_r;
+    unroll<kColumns>([&](int i) { dk_[i] = 0, dv_[i] = 0; });
+    const int steps = problem_.group * tile.blocks;
+    if (steps > 0) {
+      ptx::mbarrier_wait(shared_.keys_full(), 0);
+      ptx::mbarrier_wait(shared_.values_full(), 0);
+    }
+    // The blocks of queries that do not see all of the keys: the tile's first ones.
+    const int masked = Config::causal
+                           ? min(ceil_div(max(first_key_ + 63, 0), Config::B_r), tile.blocks)
+                       : keys_ < 64 ? tile.blocks
+                                    : 0;
+    const int masked_steps = masked * problem_.group;
+    const int first = kFromDiagonal<Config> ? masked_steps : steps - masked_steps;
+    // Once; but ptxas spills if it is not a loop.
+    for (int i = 0; i < steps;) {
+#pragma unroll 1
+      for (; i < first; ++i) step<kFromDiagonal<Config>>(i, i / problem_.group);
+#pragma unroll 1
+      for (; i < steps; ++i) step<!kFromDiagonal<Config>>(i, tile.blocks - 1 - i / problem_.group);
+    }
+    store(problem_.args.dv, dv_, 1);
+    store(problem_.args.dk, dk_, problem_.args.scale);
+  }
+
+ private:
+  template <bool kMasked>
+  __device__ __forceinline__ void step(int i, int block) {
+    const int q_stage = i % Config::q_stages, do_stage = i % Config::do_stages;
+    const std::uint32_t queries = shared_.template data<Queries>(q_stage);
+    const std::uint32_t gradients = shared_.template data<Gradients>(do_stage);
+    const std::uint32_t gradients_full = shared_.template full<Gradients>(do_stage);
+    const std::uint32_t gradients_parity = i / Config::do_stages & 1;
+    ptx::mbarrier_wait(shared_.template full<Queries>(q_stage), i / Config::q_stages & 1);
+    request_scores(scores_, shared_.keys(), queries);
+    const std::uint32_t log_sums = shared_.template rows<Queries>(q_stage) + rows_;
+    float2 sums[Config::B_r / 8];
+    if constexpr (kEarly) unroll<Config::B_r / 8>([&](int c) { sums[c] = row_pair(log_sums, c); });
+    ptx::mbarrier_wait(gradients_full, gradients_parity);
+    request_scores(products_, shared_.values(), gradients);
+    ptx::wgmma_wait_group<1>();
+    ptx::pin(scores_);
+    unroll<Config::B_r / 8>([&](int c) {
+      if constexpr (!kEarly) sums[c] = row_pair(log_sums, c);
+      unroll<4>([&](int e) {
+        float& score = scores_[4 * c + e];
+        score = ptx::exp2(score * problem_.scale_log2 - (e % 2 == 0 ? sums[c].x : sums[c].y));
+      });
+    });
+    if constexpr (kMasked) hide(block);
+    // A branch, of a wait that is over: ptxas moves no exponentials past it, which would hold up
+    // what waits for dP.
+    ptx::mbarrier_wait(gradients_full, gradients_parity);
+    const std::uint32_t deltas = shared_.template rows<Gradients>(do_stage) + rows_;
+    float2 delta[Config::B_r / 8];
+    if constexpr (kEarly) unroll<Config::B_r / 8>([&](int c) { delta[c] = row_pair(deltas, c); });
+    ptx::wgmma_wait_group<0>();
+    ptx::pin(products_);
+    const std::uint32_t gradients_made = shared_.score_gradients(i % 2);
+    unroll<kSlices>([&](int slice) {
+      if (slice == Config::dv_after) request_values(gradients, slice);
+      unroll<2>([&](int half) {
+        const int c = 2 * slice + half;
+        if constexpr (!kEarly) delta[c] = row_pair(deltas, c);
+        unroll<4>([&](int e) {
+          float& product = products_[4 * c + e];
+          product = scores_[4 * c + e] * (product - (e % 2 == 0 ? delta[c].x : delta[c].y));
+        });
+      });
+      pack(score_gradients_, products_, slice);
+      if (slice < Config::dv_after) pack(probabilities_, scores_, slice);
+      ptx::stmatrix_x4_transposed(to_scores_ + gradients_made + slice * 16 * kPanelRowBytes,
+                                  score_gradients_[slice]);
+    });
+    if (Config::dv_after >= kSlices) request_values(gradients, kSlices);
+    ptx::fence_async_shared();
+    ptx::named_barrier_sync(kScoresMade, 256);
+    ptx::wgmma_wait_group<0>();  // dV
+    ptx::pin(dv_);
+    pin(probabilities_);
+    release(shared_.template empty<Gradients>(do_stage));
+    float part[kPart];
+    request_query_gradients(part, gradients_made);
+    request_gradients(dk_, score_gradients_, queries);
+    ptx::wgmma_wait_group<1>();  // dQ
+    give_query_gradients(part);
+    ptx::wgmma_wait_group<0>();  // dK
+    ptx::pin(dk_);
+    pin(score_gradients_);
+    release(shared_.template empty<Queries>(q_stage));
+  }
+
+  // dV, with what is still to be packed of P: the slices from `packed` on. It runs beside dS of
+  // these slices.
+  __device__ __forceinline__ void request_values(std::uint32_t gradients, int packed) {
+    unroll<kSlices>([&](int slice) {
+      if (slice >= packed) pack(probabilities_, scores_, slice);
+    });
+    request_gradients(dv_, probabilities_, gradients);
+    ptx::mbarrier_wait(shared_.values_full(), 0);  // again a branch, of a wait that is over
+  }
+
+  // d = a b^T of the warpgroup's 64 rows of `a`, K or V, and of all of `b`, Q or dO.
+  __device__ __forceinline__ void request_scores(float (&d)[kScores], std::uint32_t a,
+                                                 std::uint32_t b) const {
+    const std::uint64_t left = ptx::swizzled_descriptor(a + warpgroup_ * 64 * kPanelRowBytes);
+    const std::uint64_t right = ptx::swizzled_descriptor(b);
+    ptx::pin(d);
+    ptx::wgmma_fence();
+    unroll<Config::d_head / 16>([&](int k) {
+      ScoreProduct::shared_shared(
+          d, ptx::advance_wide(left, k / 4 * Shared::kKeyPanelBytes + k % 4 * 32),
+          ptx::advance_wide(right, k / 4 * Shared::kQueryPanelBytes + k % 4 * 32), k != 0);
+    });
+    ptx::wgmma_commit_group();
+    ptx::pin(d);
+  }
+
+  // d += a b, of 64 keys by the queries in registers, and Q or dO.
+  __device__ __forceinline__ void request_gradients(float (&d)[kColumns], Fragments& a,
+                                                    std::uint32_t b) const {
+    const std::uint64_t right = ptx::swizzled_descriptor(b, Shared::kQueryPanelBytes);
+    pin(a);
+    ptx::pin(d);
+    ptx::wgmma_fence();
+    unroll<kSlices>([&](int k) {
+      GradientProduct::registers_transposed(d, a[k],
+                                            ptx::advance_wide(right, k * 16 * kPanelRowBytes), 1);
+    });
+    ptx::wgmma_commit_group();
+    ptx::pin(d);
+  }
+
+  // The warpgroup's part of dQ, over the keys of both, transposed: K^T dS^T, 64 columns of dQ by
+  // all of the queries, or by half of them.
+  __device__ __forceinline__ void request_query_gradients(float (&d)[kPart],
+                                                          std::uint32_t scores) const {
+    constexpr bool kHalves = Shared::kPartQueries < Config::B_r;
+    const std::uint64_t left = ptx::swizzled_descriptor(
+        shared_.keys() + (kHalves ? 0 : warpgroup_ * Shared::kKeyPanelBytes));
+    const std::uint64_t right = ptx::swizzled_descriptor(
+        scores + (kHalves ? warpgroup_ * Shared::kPartQueries * kPanelRowBytes : 0));
+    ptx::pin(d);
+    ptx::wgmma_fence();
+    unroll<Config::B_c / 16>([&](int k) {
+      PartProduct::transposed_shared(
+          d, ptx::advance_wide(left, k * 16 * kPanelRowBytes),
+          ptx::advance_wide(right, k / 4 * Shared::kQueryPanelBytes + k % 4 * 32), k != 0);
+    });
+    ptx::wgmma_commit_group();
+    ptx::pin(d);
+  }
+
+  // Hands the part of dQ to the warp that adds it to memory.
+  __device__ __forceinline__ void give_query_gradients(float (&d)[kPart]) const {
+    ptx::pin(d);
+    ptx::named_barrier_sync(kPartEmpty + warpgroup_, 160);
+    const std::uint32_t to = shared_.query_gradients(warpgroup_) + threadIdx.x % 128 * 16;
+    unroll<kPart / 4>([&](int c) {
+      ptx::store_shared(to + c * 128 * 16,
+                        uint4{__float_as_uint(d[4 * c]), __float_as_uint(d[4 * c + 1]),
+                              __float_as_uint(d[4 * c + 2]), __float_as_uint(d[4 * c + 3])});
+    });
+    ptx::fence_async_shared();
+    ptx::named_barrier_arrive(kPartFull + warpgroup_, 160);
+  }
+
+  // P is 0 where a query does not see a key: one past the last, or, under the causal mask, after
+  // it.
+  __device__ __forceinline__ void hide(int block) {
+    const int thread = static_cast<int>(ptx::reread_thread_index()), lane = thread % 32;
+    const int key = thread % 128 / 32 * 16 + lane / 4;
+    const int ahead = first_key_ + key - block * Config::B_r - lane % 4 * 2;
+    unroll<kScores>([&](int e) {
+      const int row = e / 2 % 2 * 8;
+      if (Config::causal ? ahead + row > e / 4 * 8 + e % 2 : key + row >= keys_) scores_[e] = 0;
+    });
+  }
+
+  // The warpgroup's rows of dK or dV, 16 bytes a lane.
+  __device__ __forceinline__ void store(const TensorView<4>& tensor, float (&d)[kColumns],
+                                        float factor) const {
+    const Tile tile = tile_of<Config>(problem_, ptx::reread_block_index());
+    const int thread = static_cast<int>(ptx::reread_thread_index()), lane = thread % 32;
+    const int key = thread % 128 / 32 * 16 + lane / 4;
+    const std::int64_t first = std::int64_t{tile.key_block} * Config::B_c + warpgroup_ * 64 + key;
+    Element* const to = tensor.template as<Element>() + tile.batch * tensor.stride[0] +
+                        first * tensor.stride[1] + tile.kv_head * tensor.stride[2] + lane % 4 * 8;
+    unroll<kColumns / 8>([&](int c) {  // of 32 columns one of the lane's rows
+      std::uint32_t values[4];
+      unroll<4>([&](int i) {
+        const int e = (c / 2 * 4 + i) * 4 + c % 2 * 2;
+        values[i] = ptx::pack<Element>(d[e] * factor, d[e + 1] * factor);
+      });
+      transpose_quad(values);
+      if (key + c % 2 * 8 < keys_)
+        *reinterpret_cast<uint4*>(to + c % 2 * 8 * tensor.stride[1] + c / 2 * 32) =
+            uint4{values[0], values[1], values[2], values[3]};
+    });
+  }
+
+  // The log-sum-exps, or D, of two neighbouring queries of the lane.
+  __device__ __forceinline__ static float2 row_pair(std::uint32_t rows, int c) {
+    const uint2 bits = ptx::load_shared_8(rows + c * 32);
+    return {__uint_as_float(bits.x), __uint_as_float(bits.y)};
+  }
+
+  // 16 queries by the warp's 16 keys, as a left operand.
+  __device__ __forceinline__ static void pack(Fragments& fragments, const float (&values)[kScores],
+                                              int slice) {
+    unroll<4>([&](int i) {
+      const int e = 8 * slice + 2 * i;
+      fragments[slice][i] = ptx::pack<Element>(values[e], values[e + 1]);
+    });
+  }
+
+  __device__ __forceinline__ static void pin(Fragments& fragments) {
+    unroll<kSlices>([&](int i) { ptx::pin(fragments[i]); });
+  }
+
+  __device__ __forceinline__ static void release(std::uint32_t empty) {
+    __syncwarp();
+    if (ptx::reread_thread_index() % 32 == 0) ptx::mbarrier_arrive(empty);
+  }
+
+  // Where the lane's address of a transposed stmatrix of the warp's 16 keys by 16 queries lies in
+  // its warpgroup's panel of dS: matrix lane / 8, 8 keys of its row lane % 8, a query.
+  __device__ __forceinline__ static std::uint32_t scores_place(unsigned thread) {
+    const unsigned lane = thread % 32, chunk = thread % 128 / 32 * 2 + lane / 8 % 2;
+    return (lane / 16 * 8 + lane % 8) * kPanelRowBytes + ((chunk ^ lane % 8) << 4);
+  }
+
+  const ProblemOfArgs& problem_;
+  const Shared shared_;
+  const int warpgroup_;
+  const std::uint32_t rows_;       // the lane's first queries, in bytes of their rows
+  const std::uint32_t to_scores_;  // the lane's place in dS
+  int keys_;       // how many of the warpgroup's keys there are, and perhaps more; none if negative
+  int first_key_;  // counted from the first query of the tile that sees as many, under the mask
+  float dk_[kColumns], dv_[kColumns];
+  float scores_[kScores], products_[kScores];  // S, then P; dP, then dS
+  Fragments probabilities_, score_gradients_;  // of 64 keys by 16 queries
+};
+
+}  // namespace kernelmint::flash_backward::sm90a

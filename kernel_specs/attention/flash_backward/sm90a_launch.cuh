@@ -1,0 +1,65 @@
+// Launching the kernels, with tensor maps.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "attention/flash_backward/prepare.cuh"
+#include "attention/flash_backward/sm90a_problem.h"
+#include "attention/flash_backward/sm90a_rows.cuh"
+#include "attention/sm90a_tensor_maps.cuh"
+#include "cuda_launch.cuh"
+
+namespace kernelmint {
+
+template <class Config, class Isa>
+LaunchResult launch(const void* pointer, const LaunchContext& context) {
+  using namespace flash_backward::sm90a;
+  using Element = typename Config::dtype;
+  const auto& args = *static_cast<const typename Config::Args*>(pointer);
+  const DeviceScope device(context.device);
+  if (device.error != nullptr) return {device.error};
+  const std::int64_t heads = args.B * args.H, kv_heads = args.B * args.Hk;
+  const bool has_queries = heads * args.Sq > 0, has_keys = kv_heads * args.Sk > 0;
+  const int gpu = context.device;
+  Problem<typename Config::Args> problem{flash_backward::describe<Config>(args, context, 1)};
+  // The first block of keys of a head stores dQ, and counts its steps, but for the step that comes
+  // first, of the last queries; or all count those of each block of dQ.
+  problem.counters_of_head = Config::deterministic ? problem.query_blocks : 1;
+  problem.first_zero = std::max(problem.query_blocks - 1, 0) * Config::B_r;
+  // A map has no empty extent; what would have one is not read.
+  const auto encode_blocks = [&](const char* name, MappedTensor& mapped,
+                                 const ConstTensorView<4>& tensor, std::int64_t rows,
+                                 std::int64_t tensor_heads, int block) {
+    if (!has_queries || !has_keys) return LaunchResult{};
+    const Layout layout(name, tensor, args.D, rows, tensor_heads, args.B);
+    return encode_keys<Element>(mapped, layout, block, gpu);
+  };
+  for (const LaunchResult& result :
+       {encode_blocks("q", problem.q, args.q, args.Sq, args.H, Config::B_r),
+        encode_blocks("dout", problem.dout, args.dout, args.Sq, args.H, Config::B_r),
+        encode_blocks("k", problem.k, args.k, args.Sk, args.Hk, Config::B_c),
+        encode_blocks("v", problem.v, args.v, args.Sk, args.Hk, Config::B_c)})
+    if (result.error != nullptr) return result;
+  if (has_queries) {
+    const LaunchResult result = flash_backward::prepare<Config>(problem, context);
+    if (result.error != nullptr) return result;
+  }
+  if (has_keys) {
+    const LaunchResult result = launch_cuda<&flash_backward::flash_backward_sm90a<Config>>(
+        {.grid = {kv_heads * problem.key_blocks},
+         .block = {Config::threads},
+         .shared_memory = Config::smem_bytes,
+         .dependent = has_queries},
+        context, problem);
+    if (result.error != nullptr) return result;
+  }
+  if (!has_queries) return {};
+  return launch_cuda<&flash_backward::finish_queries<Config>>(
+      {.grid = {heads * problem.query_blocks}, .block = {256}, .dependent = true}, context,
+      static_cast<const flash_backward::Problem<typename Config::Args>&>(problem));
+}
+
+}  // namespace kernelmint

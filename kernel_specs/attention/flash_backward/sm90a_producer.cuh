@@ -1,0 +1,182 @@
+// The warps that move data, so that the others only compute: one loads, one adds dQ to memory.
+#pragma once
+
+#include <cstdint>
+
+#include "attention/flash_backward/sm90a_problem.h"
+#include "attention/flash_backward/sm90a_shared_memory.cuh"
+#include "ptx/atomic.cuh"
+#include "ptx/bulk_copy.cuh"
+#include "ptx/dependent_launch.cuh"
+#include "ptx/mbarrier.cuh"
+#include "ptx/special_registers.cuh"
+#include "ptx/tma.cuh"
+#include "ptx/warpgroup.cuh"
+
+namespace kernelmint::flash_backward::sm90a {
+
+// One thread: requests K and V once, then for each step Q with its log-sum-exps and dO with D.
+template <class Config>
+class Producer {
+  using Shared = SharedMemory<Config>;
+  using Queries = typename Shared::Queries;
+  using Gradients = typename Shared::Gradients;
+  using ProblemOfArgs = Problem<typename Config::Args>;
+
+ public:
+  __device__ Producer(const ProblemOfArgs& problem, const Shared& shared)
+      : problem_(problem), shared_(shared) {}
+
+  __device__ void run() {
+    const Tile tile = tile_of<Config>(problem_, blockIdx.x);
+    const int first_head = tile.kv_head * problem_.group;
+    if (tile.blocks * problem_.group == 0) return;
+    load_keys(tile, problem_.k, shared_.keys(), shared_.keys_full());
+    load_keys(tile, problem_.v, shared_.values(), shared_.values_full());
+    ptx::wait_for_kernel_ahead();  // which makes the sums of rows
+    batch_ = tile.batch;
+    int i = 0;
+#pragma unroll 1
+    for (int n = 0; n < tile.blocks; ++n) {
+      block_ = nth_block<Config>(problem_, tile, n);
+#pragma unroll 1
+      for (head_ = first_head; head_ < first_head + problem_.group; ++head_, ++i) {
+        load_queries<Queries>(problem_.q, problem_.log_sums, i);
+        load_queries<Gradients>(problem_.dout, problem_.deltas, i);
+      }
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void load_keys(const Tile& tile, const MappedTensor& tensor,
+                                            std::uint32_t destination, std::uint32_t full) const {
+    ptx::mbarrier_arrive_expecting(full, Shared::kKeysBytes);
+    for (int panel = 0; panel < Config::d_head / 64; ++panel)
+      ptx::tma_load_4d(destination + panel * Shared::kKeyPanelBytes, tensor.map, full,
+                       cache_policy(), panel * 64, tile.key_block * Config::B_c,
+                       tile.kv_head * tensor.head_step, tile.batch * tensor.batch_step);
+  }
+
+  template <class Ring>
+  __device__ __forceinline__ void load_queries(const MappedTensor& tensor, const float* rows,
+                                               int i) const {
+    const int stage = i % Ring::kBuffers;
+    const std::uint32_t full = shared_.template full<Ring>(stage);
+    ptx::mbarrier_wait(shared_.template empty<Ring>(stage), (i / Ring::kBuffers & 1) ^ 1);
+    ptx::mbarrier_arrive_expecting(full, Shared::kQueriesBytes + Shared::kRowsBytes);
+    for (int panel = 0; panel < Config::d_head / 64; ++panel)
+      ptx::tma_load_4d(shared_.template data<Ring>(stage) + panel * Shared::kQueryPanelBytes,
+                       tensor.map, full, cache_policy(), panel * 64, block_ * Config::B_r,
+                       head_ * tensor.head_step, batch_ * tensor.batch_step);
+    ptx::bulk_load(shared_.template rows<Ring>(stage),
+                   rows + std::int64_t{block_index(problem_, batch_, head_, block_)} * Config::B_r,
+                   Shared::kRowsBytes, full);
+  }
+
+  __device__ __forceinline__ static std::uint64_t cache_policy() {
+    return ptx::make_cache_policy<ptx::CachePolicy::kEvictLast>();
+  }
+
+  const ProblemOfArgs& problem_;
+  const Shared shared_;
+  int batch_, head_, block_;
+};
+
+// One warp: takes the warpgroups' parts of dQ, step by step. But for the steps that come first, of
+// the last queries, whose dQ is zero before, the first block of keys of a head stores them and
+// counts; the others add theirs after it. If dQ has to be the same each time, each adds when it is
+// its turn.
+template <class Config>
+class QueryGradientWriter {
+  using Shared = SharedMemory<Config>;
+  using ProblemOfArgs = Problem<typename Config::Args>;
+
+ public:
+  __device__ QueryGradientWriter(const ProblemOfArgs& problem, const Shared& shared)
+      : problem_(problem), shared_(shared) {}
+
+  __device__ void run() {
+    ptx::wait_for_kernel_ahead();
+    const Tile tile = tile_of<Config>(problem_, blockIdx.x);
+    const int steps = tile.blocks * problem_.group;
+    if (steps > 0) free_parts();
+    counter_ = problem_.counters + tile.batch * problem_.args.Hk + tile.kv_head;
+    seen_ = 0;
+    int i = 0;
+#pragma unroll 1
+    for (int n = 0; n < tile.blocks; ++n)
+#pragma unroll 1
+      for (int g = 0; g < problem_.group; ++g) {
+        const int block = nth_block<Config>(problem_, tile, n);
+        const int index =
+            block_index(problem_, tile.batch, tile.kv_head * problem_.group + g, block);
+        to_ = problem_.dq + std::int64_t{index} * (Config::B_r * Config::d_head);
+        ++i;
+        take_turn(tile, n, block, index, i);
+        for (int part = 0; part < 2; ++part) {
+          ptx::named_barrier_sync(kPartFull + part, 160);
+          if (is_one()) write(part);
+          __syncwarp();
+        }
+        if (i < steps) free_parts();
+        if ((Config::deterministic || stores_) && is_one()) {
+          ptx::bulk_wait_group<0>();
+          ptx::fence_async_global();
+          ptx::store_release(counter_, Config::deterministic ? before_ + 1 : i);
+        }
+        __syncwarp();
+      }
+    if (is_one()) ptx::bulk_wait_group<0>();
+  }
+
+ private:
+  __device__ __forceinline__ static bool is_one() { return ptx::reread_thread_index() % 32 == 0; }
+
+  // Whether this step stores, or what its counter must have come to before it adds.
+  __device__ __forceinline__ void take_turn(const Tile& tile, int n, int block, int index, int i) {
+    if constexpr (Config::deterministic) {
+      before_ = blocks_before<Config>(problem_, tile, block);
+      counter_ = problem_.counters + index;
+      seen_ = 0;
+      stores_ = before_ == 0;
+    } else {
+      stores_ = tile.key_block == 0 && n > 0;
+      before_ = tile.key_block == 0 || n == 0 ? 0 : i;
+    }
+  }
+
+  __device__ __forceinline__ void write(int part) {
+    float* const to = to_ + part * (Shared::kPartBytes / 4);
+    const std::uint32_t from = shared_.query_gradients(part);
+    if (stores_) {
+      ptx::bulk_store(to, from, Shared::kPartBytes);
+    } else {
+      if (seen_ < before_) {
+        while ((seen_ = ptx::load_acquire(counter_)) < before_) {
+        }
+        ptx::fence_async_global();
+      }
+      ptx::bulk_add(to, from, Shared::kPartBytes);
+    }
+    ptx::bulk_commit_group();
+  }
+
+  // Each warpgroup may write its part again as soon as the one before has been read.
+  __device__ __forceinline__ void free_parts() const {
+    if (is_one()) ptx::bulk_wait_group_read<1>();
+    __syncwarp();
+    ptx::named_barrier_arrive(kPartEmpty, 160);
+    if (is_one()) ptx::bulk_wait_group_read<0>();
+    __syncwarp();
+    ptx::named_barrier_arrive(kPartEmpty + 1, 160);
+  }
+
+  const ProblemOfArgs& problem_;
+  const Shared shared_;
+  float* to_;
+  unsigned* counter_;
+  unsigned before_, seen_;  // what the counter must come to, and what it was
+  bool stores_;
+};
+
+}  // namespace kernelmint::flash_backward::sm90a

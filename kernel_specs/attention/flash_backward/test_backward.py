@@ -1,0 +1,359 @@
+"""flash_backward: every kernel that can run here against the fp64 oracle, on fresh random inputs.
+
+P and dS are rounded to the dtype before they are multiplied, and so are the results: the relative
+error of a whole gradient is held to 2 roundings of the dtype, as that of PyTorch's operators is in
+flash_forward's tests. dS is P times a difference, dP - D, of sums of up to 128 products in f32:
+where it is nearly nothing, with few keys, it is off by some 1e-5, which is 2 roundings of 1e-2. In
+f32 only sums and exponents are rounded, these by more the greater they are: the CPU's are held to
+2e-6 for log-sum-exps up to 8, or to 2^-21 an element, times the root of how many queries a key has;
+twice that on instruction sets without FMA, which round each product and each sum.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import runtime
+from kernel_specs.attention.flash_backward.reference import attention_backward
+from runtime import packs
+from tests.kernels.lengths import EMULATED, Inputs, keys_of
+
+HERE, ON_GPU = keys_of(
+    "flash_backward", "*.sm90a.bf16-d64-r*", "*.sm90a.fp16-d64-causal-det*",
+    "*.sm90a.fp16-d128-det*", "*.sm90a.bf16-d128-causal-r*", "*.sm80.bf16-d64-r*",
+    "*.sm80.fp16-d64-causal-det*", "*.sm80.bf16-d96-causal-r*", "*.sm80.fp16-d128-det*",
+    "*.sm80.bf16-d128-causal-r*",
+)  # fmt: skip
+ON_CPU = [key for key in HERE if not key.startswith(EMULATED)]
+PLAIN = [key for key in ON_CPU if "-det-" not in key]  # the same code as the deterministic
+HERE = [key for key in HERE if key.startswith(EMULATED)]
+KERNELS = [*ON_CPU, *HERE, *ON_GPU]
+ONCE = [*PLAIN, *ON_GPU]  # each code
+BF16 = [key.values[0] for key in ON_GPU if ".bf16-" in key.values[0]]
+ROUNDINGS = {torch.bfloat16: 2 * 2**-8, torch.float16: 2 * 2**-11, torch.float32: 2e-6}
+BUILT_FOR = packs.of("flash_backward").isas
+ISAS = [isa for isa in runtime._native.supported_cpu_isas() if isa in BUILT_FOR]
+HAS_FMA = os.environ.get("KERNELMINT_CPU_ISA", ISAS[-1] if ISAS else "") != "baseline"
+F32_FLOOR = 2**-21 if HAS_FMA else 2**-20
+# Around the boundaries of blocks of queries, of keys, and of warpgroups' keys.
+BOUNDARIES = [n + d for n in (0, 64, 80, 128, 160, 256) for d in (-1, 0, 1) if n + d > 0]
+
+
+class Call(Inputs):
+    """A call of a kernel, and what its gradients are in fp64."""
+
+    def __init__(
+        self,
+        key: str,
+        seq_len_q: int,
+        seq_len_k: int,
+        *,
+        batch: int = 1,
+        heads: int = 2,
+        kv_heads: int = 1,
+        scale: float | None = None,
+    ) -> None:
+        super().__init__(key)
+        d_head = self.info.parameters["d_head"]
+        self.causal = self.info.parameters["causal"]
+        self.scale = d_head**-0.5 if scale is None else scale
+        self.q, self.dout = (self.random(batch, seq_len_q, heads, d_head) for _ in range(2))
+        self.k, self.v = (self.random(batch, seq_len_k, kv_heads, d_head) for _ in range(2))
+        self.attend()
+
+    def attend(self) -> None:
+        """Makes the output and the log-sum-exps that a forward would have given."""
+        group = self.q.shape[2] // self.k.shape[2]
+        q = self.q.double().transpose(1, 2)
+        k, v = (t.double().transpose(1, 2).repeat_interleave(group, 1) for t in (self.k, self.v))
+        scores = self.scale * q @ k.transpose(-1, -2)
+        if self.causal:
+            hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=self.device)
+            hidden = hidden.triu(k.shape[2] - q.shape[2] + 1)
+            scores = scores.masked_fill(hidden, -math.inf)
+        self.lse = torch.logsumexp(scores, -1).float()
+        o = torch.softmax(scores, -1).nan_to_num() @ v  # rows that see no key: 0
+        self.o = o.transpose(1, 2).to(self.dtype).contiguous()
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        return self.dout, self.q, self.k, self.v, self.o, self.lse
+
+    def expected(self) -> tuple[Tensor, ...]:
+        return attention_backward(*self.inputs, scale=self.scale, causal=self.causal)
+
+    def run(self) -> tuple[Tensor, ...]:
+        """The kernel's, written over NaN."""
+        out = tuple(torch.full_like(t, math.nan) for t in (self.q, self.k, self.v))
+        self.kernel(*self.inputs, scale=self.scale, out=out)
+        return out
+
+    @property
+    def rounding(self) -> float:
+        if self.dtype != torch.float32:
+            return ROUNDINGS[self.dtype]
+        exponents = [8.0, *self.lse[self.lse.isfinite()].abs().flatten().tolist()]
+        return ROUNDINGS[self.dtype] * max(exponents) / 8
+
+    def check(self) -> None:
+        least = 1e-2 * self.rounding
+        if self.dtype == torch.float32:
+            least = F32_FLOOR * math.sqrt(max(1, self.q.shape[1] / max(1, self.k.shape[1])))
+        for name, ours, exact in zip(("dq", "dk", "dv"), self.run(), self.expected(), strict=True):
+            allowed = max(self.rounding * exact.norm().item(), least * exact.numel() ** 0.5)
+            error = (ours - exact).norm().item()
+            assert error <= allowed, (name, error, allowed)
+
+
+@pytest.mark.skipif(not HERE, reason="built without CUDA")
+@pytest.mark.parametrize("key", HERE)
+@pytest.mark.parametrize(
+    ("seq_len_q", "seq_len_k", "heads", "kv_heads"),
+    [(160, 128, 1, 1), (129, 257, 4, 2), (257, 129, 2, 1), (1, 65, 3, 1)],
+)
+def test_the_emulated_are_right(
+    key: str, seq_len_q: int, seq_len_k: int, heads: int, kv_heads: int
+) -> None:
+    Call(key, seq_len_q, seq_len_k, batch=2, heads=heads, kv_heads=kv_heads).check()
+
+
+@pytest.mark.parametrize("key", KERNELS)
+@pytest.mark.parametrize("empty", [(0, 5), (5, 0)], ids=str)
+def test_without_queries_or_keys_they_are_zero(key: str, empty: tuple[int, int]) -> None:
+    for gradient in Call(key, *empty).run():
+        assert not gradient.any()
+
+
+@pytest.mark.parametrize("key", ONCE)
+def test_lengths_around_the_boundaries_of_blocks(key: str) -> None:
+    for seq_len_q in BOUNDARIES:
+        for seq_len_k in (1, 63, 64, 65, 127, 128, 129, seq_len_q, seq_len_q + 3):
+            Call(key, seq_len_q, seq_len_k).check()
+
+
+@pytest.mark.parametrize("key", ONCE)
+@pytest.mark.parametrize(("heads", "kv_heads"), [(1, 1), (8, 8), (8, 2), (6, 1), (40, 5)], ids=str)
+def test_heads_that_share_keys(key: str, heads: int, kv_heads: int) -> None:
+    for batch, length in ((1, 1000), (3, 333)):
+        length //= 3 if key in PLAIN else 1  # the oracle takes its time
+        Call(key, length, length + 77, batch=batch, heads=heads, kv_heads=kv_heads).check()
+
+
+@pytest.mark.parametrize("key", ONCE)
+@pytest.mark.parametrize("scale", [0.0, -0.2, 0.3, 1e-6])
+def test_any_scale(key: str, scale: float) -> None:
+    Call(key, 200, 300, scale=scale).check()
+
+
+@pytest.mark.parametrize("key", ONCE)
+def test_scores_that_are_far_below_zero(key: str) -> None:
+    """exp(-lse) overflows there: what lies past the last key must not come in."""
+    call = Call(key, 130, 200)
+    call.q[..., 0], call.k[..., 0] = 60, -60
+    call.attend()
+    assert call.lse[torch.isfinite(call.lse)].max() < -100
+    for ours, exact in zip(call.run(), call.expected(), strict=True):
+        assert torch.isfinite(ours).all()
+        # Exponents of hundreds are off by some 1e-4. What is multiplied by 60 is left out: rows of
+        # dS add up to nothing, but not when they are rounded.
+        ours, exact = ours[..., 1:], exact[..., 1:]
+        assert (ours - exact).norm() < 4 * call.rounding * exact.norm()
+
+
+@pytest.mark.parametrize("key", ONCE)
+def test_tensors_that_lie_heads_first(key: str) -> None:
+    call = Call(key, 300, 200, batch=2, heads=4, kv_heads=2)
+    for name in ("dout", "q", "k", "v", "o"):
+        tensor = getattr(call, name)
+        setattr(call, name, tensor.transpose(1, 2).contiguous().transpose(1, 2))
+    call.check()
+
+
+@pytest.mark.parametrize("key", ONCE)
+def test_what_is_not_finite_stays_in_its_batch_entry(key: str) -> None:
+    call = Call(key, 200, 200, batch=2)
+    call.q[0, 5, 0, 0] = math.nan
+    call.attend()
+    for ours, exact in zip(call.run(), call.expected(), strict=True):
+        assert torch.isfinite(ours[1]).all()
+        assert torch.isnan(ours[0]).any()
+        assert torch.isnan(exact[0]).any()
+
+
+@pytest.mark.parametrize("key", [key for key in ON_GPU if "-det-" in key.values[0]])
+def test_the_deterministic_are_the_same_bit_for_bit(key: str) -> None:
+    call = Call(key, 2000, 2000, batch=2, heads=16, kv_heads=4)
+    first = call.run()
+    for _ in range(20):
+        for ours, again in zip(first, call.run(), strict=True):
+            assert torch.equal(ours, again)
+
+
+@pytest.mark.parametrize("key", ON_CPU)
+def test_the_cpus_are_the_same_bit_for_bit_with_any_number_of_threads(key: str) -> None:
+    call = Call(key, 1100, 1200, heads=4, kv_heads=2)
+    threads = torch.get_num_threads()
+    try:
+        first = call.run()
+        for number in (1, 2, 3, 8, 50):
+            torch.set_num_threads(number)
+            for ours, again in zip(first, call.run(), strict=True):
+                assert torch.equal(ours, again)
+    finally:
+        torch.set_num_threads(threads)
+    call.check()
+
+
+@pytest.mark.parametrize("key", PLAIN)
+def test_any_strides(key: str) -> None:
+    call = Call(key, 70, 90, batch=2, heads=4, kv_heads=2)
+    call.dout = call.dout[:, :1].expand(call.dout.shape)
+    call.q = call.q.repeat(1, 2, 1, 2)[:, ::2, :, : call.q.shape[3]]
+    call.k = call.k[:, :, :1].expand(call.k.shape)
+    call.v = call.v[:1].expand(call.v.shape)
+    call.attend()
+    call.lse = call.lse.repeat(1, 2, 2)[:, ::2, : call.lse.shape[2]]
+    call.check()
+
+
+@pytest.mark.parametrize("key", PLAIN)
+def test_the_error_is_no_more_than_pytorchs_on_the_cpu(key: str) -> None:
+    call = Call(key, 600, 600, heads=4, kv_heads=4)
+    *heads_first, lse = call.inputs
+    theirs = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+        *(t.transpose(1, 2) for t in heads_first), lse, 0.0, call.causal, scale=call.scale
+    )
+    # In f32 both only round, as many times: which is ahead depends on the numbers.
+    most = 1.1 if call.dtype == torch.float32 else 1.0
+    for ours, other, exact in zip(call.run(), theirs, call.expected(), strict=True):
+        assert (ours - exact).norm() < most * (other.transpose(1, 2) - exact).norm()
+
+
+@pytest.mark.parametrize("key", PLAIN)
+def test_the_cpus_in_a_few_shapes(key: str) -> None:
+    for seq_len_q, seq_len_k in ((1, 1), (1, 300), (300, 1), (65, 129), (129, 31)):
+        Call(key, seq_len_q, seq_len_k, batch=2).check()
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_the_cpus_on_every_instruction_set(isa: str) -> None:
+    """Again, each time in a process that is held to one instruction set."""
+    tests = "test_the_cpus_in_a_few_shapes or test_scores_that_are_far_below_zero"
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", "-qx", "-p", "no:cacheprovider", __file__, "-k", tests],
+        env=os.environ | {"KERNELMINT_CPU_ISA": isa},
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("key", BF16)
+def test_the_error_is_no_more_than_flash_attention_2s(key: str) -> None:
+    call = Call(key, 1024, 1024, batch=2, heads=4, kv_heads=4)
+    unused = torch.empty(2, dtype=torch.uint64, device="cuda")
+    theirs = torch.ops.aten._flash_attention_backward(
+        *(call.dout, call.q, call.k, call.v, call.o, call.lse, None, None, 1024, 1024, 0.0),
+        *(call.causal, unused, unused[:0]), scale=call.scale,
+    )  # fmt: skip
+    for ours, other, exact in zip(call.run(), theirs, call.expected(), strict=True):
+        assert (ours - exact).norm() < 1.02 * (other - exact).norm()
+
+
+@pytest.mark.gpu
+def test_two_streams_and_a_graph() -> None:
+    call = Call(BF16[0], 1000, 1000, batch=2, heads=8, kv_heads=2)
+    expected = call.expected()
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    torch.cuda.synchronize()
+    results = []
+    for _ in range(20):
+        for stream in streams:
+            with torch.cuda.stream(stream):
+                results.append(call.kernel(*call.inputs, scale=call.scale))
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        results.append(call.kernel(*call.inputs, scale=call.scale))
+    for gradient in results[-1]:
+        gradient.fill_(math.nan)
+    graph.replay()
+    torch.cuda.synchronize()
+    for result in results:
+        for ours, exact in zip(result, expected, strict=True):
+            assert (ours - exact).norm() < ROUNDINGS[call.dtype] * exact.norm()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("key", BF16[:1])
+def test_in_a_thread_that_has_asked_cuda_for_nothing(key: str) -> None:
+    """Autograd's threads are such: no context of the driver is current there."""
+    call = Call(key, 200, 200)
+    torch.cuda.synchronize()
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(call.check).result()
+
+
+def _attention(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    o: Tensor = runtime.attention(q, k, v, **options)
+    return o
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("d_head", [64, 128])
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_is_differentiated_by_them(d_head: int, causal: bool) -> None:
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("needs compute capability 9.0")
+    q, k, v = (
+        torch.randn(2, 300, h, d_head, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+        for h in (4, 2, 2)
+    )
+    do = torch.randn_like(q)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        o = _attention(q, k, v, causal=causal)
+        found = torch.autograd.grad(o, (q, k, v), do, retain_graph=True)
+    assert any("flash_backward_sm90a" in event.name for event in profile.events())
+    compiled = torch.compile(_attention, fullgraph=True)
+    again = torch.autograd.grad(compiled(q, k, v, causal=causal), (q, k, v), do)
+    lse = runtime.attention(q.detach(), k.detach(), v.detach(), causal=causal, return_lse=True)[1]
+    exact = attention_backward(
+        do, *(t.detach() for t in (q, k, v, o)), lse, scale=d_head**-0.5, causal=causal
+    )
+    for ours, compiled_ours, expected in zip(found, again, exact, strict=True):
+        for gradient in (ours, compiled_ours):
+            assert (gradient - expected).norm() < ROUNDINGS[q.dtype] * expected.norm()
+    dq = torch.autograd.grad(_attention(q, k, v), q, do, create_graph=True)[0]
+    with pytest.raises(RuntimeError, match="cannot be differentiated again"):
+        torch.autograd.grad(dq.sum(), k)
+
+
+def test_a_head_dimension_that_no_pack_holds() -> None:
+    key = "flash_backward.cpu.bf16-d96-causal-r32-c64"
+    runtime.kernel(key, build=True)
+    for lengths in ((200, 300), (130, 33)):
+        Call(key, *lengths, heads=3).check()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_is_differentiated_by_them_on_the_cpu(causal: bool) -> None:
+    q, k, v = (torch.randn(2, 90, h, 64, requires_grad=True) for h in (4, 2, 2))
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        _attention(q, k, v, causal=causal).sum().backward()
+    assert any("flash_backward.cpu.f32-d64" in event.name for event in profile.events())
+
+
+def test_emulated_kernels_are_there_if_there_are_kernels() -> None:
+    assert bool(HERE) == bool(ON_GPU)

@@ -1,0 +1,297 @@
+"""Gradients of sequences of any lengths, against the fp64 oracle's.
+
+The relative error of a whole gradient is held to 2 roundings of the dtype that operands and results
+have, as flash_forward's is. On a machine without a GPU, what is made of PyTorch's operator for GPUs
+is held to the same, by a stand-in for that operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+
+import runtime
+from runtime import packs
+
+from .reference import prefill
+
+ROUNDINGS = {torch.float32: 2e-6, torch.bfloat16: 2 * 2**-8, torch.float16: 2 * 2**-11}
+PLACES = torch.tensor([0, 60, 60, 61, 100], dtype=torch.int32)
+ON_GPU = pytest.param("cuda", marks=pytest.mark.gpu)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # products this small wait for a second thread longer than they take
+    yield
+    torch.set_num_threads(threads)
+
+
+def ints(*values: int) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int32)
+
+
+def inputs(dtype=torch.float32, rows=(100,), keys=(100,), d_head=40, kv_heads=2, device="cpu"):
+    shapes = ((*rows, 4, d_head), *2 * ((*keys, kv_heads, d_head),), (4,))
+    made = (torch.randn(shape).to(device, dtype) for shape in shapes)
+    return [tensor.requires_grad_() for tensor in made]
+
+
+def check(function: Any, leaves: list[torch.Tensor], **options: Any) -> None:
+    """That `function` of q, k, v and s_aux has the gradients of the oracle with these options; that
+    of the output is NaN in the rows in which q is, which are of no sequence."""
+    o = function(*leaves)
+    do = torch.randn_like(o)
+    unused = leaves[0].detach().isnan()
+    found = torch.autograd.grad(o, leaves, do.masked_fill(unused, torch.nan))
+    assert not found[0][unused].any()
+    q, k, v, *sinks = exact = [t.detach().double().requires_grad_() for t in leaves]
+    if sinks:
+        options["s_aux"] = sinks[0]
+    if q.dim() == 3:
+        q, k, v = q[None], k[None], v[None]
+    expected = prefill(q, k, v, **options)[0].view(o.shape)
+    wanted = torch.autograd.grad(expected, exact, do.double())
+    for name, ours, true in zip(("q", "k", "v", "s_aux"), found, wanted, strict=False):
+        assert (ours.shape, ours.dtype) == (true.shape, leaves[0].dtype)
+        error = ((ours - true).norm() / true.norm().clamp_min(1e-30)).item()
+        assert error < ROUNDINGS[ours.dtype], (name, error)
+
+
+WINDOWS = [(-1, -1), (-1, 0), (9, 0), (5, 20)]
+
+
+def packed(window, options):
+    def call(q, k, v, s_aux=None):
+        there = {name: tensor.to(q.device) for name, tensor in options.items()}
+        return runtime.flash_attn_varlen_func(
+            q, k, v, there.pop("cu_seqlens_q", PLACES.to(q.device)), there.pop("cu_seqlens_k"),
+            60, 60, softmax_scale=0.2, window_size=window, s_aux=s_aux, **there,
+        )  # fmt: skip
+
+    named = {"window_left": window[0], "window_right": window[1], "softmax_scale": 0.2}
+    return call, {"cu_seqlens_q": PLACES, **options, **named}
+
+
+USED = {"seqused_q": ints(50, 0, 1, 20), "seqused_k": ints(33, 10, 0, 30)}
+OTHER_KEYS = {"cu_seqlens_k": ints(0, 33, 43, 43, 100)}
+LENGTHS = [
+    {"cu_seqlens_k": PLACES},
+    {**OTHER_KEYS, "leftpad_k": ints(3, 0, 0, 50)},
+    {**OTHER_KEYS, **USED},
+    {"cu_seqlens_q": ints(5, 60, 60, 61, 90), "cu_seqlens_k": ints(3, 33, 43, 43, 95)},
+]
+
+
+def packed_inputs(lengths, dtype=torch.float32, device="cpu"):
+    """Of these lengths; what is used of no sequence is NaN."""
+    leaves = inputs(dtype, device=device)
+    with torch.no_grad():
+        if "seqused_q" in lengths:
+            for part in (slice(50, 60), slice(81, 100)):
+                leaves[0][part] = torch.nan
+            for tensor in leaves[1:3]:
+                tensor[73:] = torch.nan
+        if "cu_seqlens_q" in lengths:
+            for tensor, name in zip(leaves, ("cu_seqlens_q", *2 * ("cu_seqlens_k",)), strict=False):
+                tensor[: lengths[name][0]] = tensor[lengths[name][-1] :] = torch.nan
+    return leaves
+
+
+@pytest.mark.parametrize("device", ["cpu", ON_GPU])
+@pytest.mark.parametrize("dtype", ROUNDINGS, ids=str)
+@pytest.mark.parametrize("window", WINDOWS, ids=str)
+def test_packed_sequences(window, dtype, device):
+    """Empty ones, of other numbers of queries than keys (so of rows that see none), parts used."""
+    if device == "cuda" and dtype == torch.float32:
+        pytest.skip("no kernel takes f32 on GPUs")
+    for lengths in LENGTHS:
+        call, options = packed(window, lengths)
+        check(call, packed_inputs(lengths, dtype, device), **options)
+
+
+def check_padded_batch(causal, rows=30, dtype=torch.float32, device="cpu"):
+    leftpad, used = (ints(*each).to(device) for each in ((0, 7), (25, 30)))
+    leaves = inputs(dtype, rows=(2, rows), keys=(2, 30), device=device)
+    with torch.no_grad():
+        for padded in leaves[1:3]:
+            padded[0, 25:] = padded[1, :7] = torch.nan
+    check(
+        lambda q, k, v, s_aux: runtime.flash_attn_func(
+            q, k, v, causal=causal, s_aux=s_aux, leftpad_k=leftpad, seqused_k=used
+        ),
+        leaves,
+        leftpad_k=leftpad, seqused_k=used, window_right=0 if causal else -1,
+    )  # fmt: skip
+
+
+def test_lengths_beyond_the_rows_that_there_are_count_these():
+    """As the forward takes them."""
+
+    def of(used, pads):
+        leaves = [t.detach().requires_grad_() for t in made]
+        o = runtime.flash_attn_func(
+            *leaves[:3], window_size=(9, 5), seqused_q=used, seqused_k=used, leftpad_k=pads
+        )
+        return torch.autograd.grad(o, leaves[:3], do)
+
+    made = inputs(rows=(4, 30), keys=(4, 30))
+    do = torch.randn(4, 30, 4, 40)
+    found = of(ints(900, -4, 30, 20), ints(-5, 3, 31, 900))
+    expected = of(ints(30, 0, 30, 20), ints(0, 0, 30, 20))
+    for ours, true in zip(found, expected, strict=True):
+        assert torch.equal(ours, true)
+
+
+def test_second_derivatives_are_refused_by_name():
+    q, k, v, _ = inputs(rows=(2, 30), keys=(2, 30))
+    o = runtime.flash_attn_func(q, k, v, window_size=(3, 3))
+    (dq,) = torch.autograd.grad(o.sum(), q, create_graph=True)
+    with pytest.raises(runtime.InvalidArgument, match=r"flash_prefill: .* differentiated again"):
+        dq.sum().backward()
+
+
+@pytest.mark.parametrize("device", ["cpu", ON_GPU])
+@pytest.mark.parametrize("causal", [False, True])
+def test_batches_of_a_padded_length_and_of_few_queries(causal, device):
+    """(Few queries are flash_decode's if nothing asks for gradients.)"""
+    dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    for rows in (30, 2):
+        check_padded_batch(causal, rows, dtype, device)
+
+
+def flash_attention_2s(
+    do, q, k, v, o, lse, cu_q, cu_k, max_q, max_k, dropout, causal, rng_state, unused, *,
+    scale=None, window_size_left=None, window_size_right=None,
+):  # fmt: skip
+    """What PyTorch's operator for GPUs computes, one sequence after the other, in fp64.
+
+    As its source says: [H, total] log-sum-exps, masks aligned bottom-right, sequences that follow
+    one another, of at most max_q and max_k rows; others' gradients are not written.
+    """
+    assert (cu_q.dtype, cu_k.dtype) == (torch.int32, torch.int32)
+    assert lse.shape == (q.shape[1], q.shape[0])
+    assert lse.is_contiguous()
+    assert (dropout, causal) == (0.0, False)
+    group = q.shape[1] // k.shape[1]
+    scale = q.shape[2] ** -0.5 if scale is None else scale
+    found = [torch.full_like(t, torch.nan) for t in (q, k, v)]
+    for rows, keys in zip(pairwise(cu_q.tolist()), pairwise(cu_k.tolist()), strict=True):
+        rows, keys = slice(*rows), slice(*keys)
+        queries, count = rows.stop - rows.start, keys.stop - keys.start
+        if queries > max_q or count > max_k:
+            continue
+        do_, q_, o_ = (t[rows].transpose(0, 1).double() for t in (do, q, o))
+        k_, v_ = (t[keys].repeat_interleave(group, 1).transpose(0, 1).double() for t in (k, v))
+        ahead = torch.arange(count) - torch.arange(queries)[:, None] - (count - queries)
+        hidden = (ahead < -window_size_left) & (window_size_left >= 0)
+        hidden |= (ahead > window_size_right) & (window_size_right >= 0)
+        scores = (scale * q_ @ k_.mT).masked_fill(hidden, -torch.inf)
+        p = (scores - lse[:, rows, None]).exp()
+        ds = scale * p * (do_ @ v_.mT - (do_ * o_).sum(-1, keepdim=True))
+        grouped = (t.unflatten(0, (-1, group)).sum(1) for t in (ds.mT @ q_, p.mT @ do_))
+        for whole, at, part in zip(found, (rows, keys, keys), (ds @ k_, *grouped), strict=True):
+            whole[at] = part.transpose(0, 1)
+    return tuple(found)
+
+
+def gradient_module() -> Any:
+    return packs.specs_module(
+        packs.of("flash_prefill"), "kernel_specs.attention.flash_prefill.gradient"
+    )
+
+
+@pytest.fixture
+def as_on_gpus(monkeypatch) -> Iterator[None]:
+    """Calls on the CPU have gradients as those on GPUs have."""
+    module = gradient_module()
+    monkeypatch.setattr(module, "_operator", lambda: module.packed_backward)
+    library = torch.library.Library("aten", "IMPL")
+    library.impl("_flash_attention_backward", flash_attention_2s, "CPU")
+    yield
+    library._destroy()
+
+
+@pytest.mark.parametrize("window", WINDOWS, ids=str)
+def test_what_gpus_are_asked_for(as_on_gpus, window):
+    for lengths in LENGTHS:
+        call, options = packed(window, lengths)
+        leaves = packed_inputs(lengths)
+        for tensors in (leaves, leaves[:3]):
+            check(call, tensors, **options)
+    check_padded_batch(causal=window == (-1, 0))
+    leaves = inputs(keys=(0,))[:3]
+    none = torch.zeros(2, dtype=torch.int32)
+    o = runtime.flash_attn_varlen_func(*leaves, ints(0, 100), none, 100, 0)
+    assert not any(t.any() for t in torch.autograd.grad(o.sum(), leaves))
+
+
+def test_gpus_operator_takes_what_it_is_given():
+    """PyTorch's schema and its shapes, without a GPU."""
+    with torch.device("meta"):
+        q, o, do = (torch.empty(1, 100, 4, 40, dtype=torch.bfloat16) for _ in range(3))
+        k, v = (torch.empty(1, 90, 2, 40, dtype=torch.bfloat16) for _ in range(2))
+        lse, places = torch.empty(1, 4, 100), torch.empty(5, dtype=torch.int32)
+        used = torch.empty(4, dtype=torch.int32)
+        lengths = (places, places, used, used, used)
+        found = gradient_module().packed_backward(do, q, k, v, o, lse, *lengths, 9, 0, None)
+    for gradient, tensor in zip(found, (q, k, v), strict=True):
+        assert (gradient.shape, gradient.dtype) == (tensor.shape, tensor.dtype)
+
+
+def test_compiled_and_checkpointed():
+    torch.compiler.reset()
+    call, options = packed((9, 0), {"cu_seqlens_k": PLACES})
+    check(lambda *t: checkpoint(call, *t, use_reentrant=False), inputs(), **options)
+    compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
+    check(compiled, inputs(), **options)
+
+
+def refuses_second_derivatives(of: int, error: type[Exception], message: str) -> None:
+    """Of the gradient of q, k, v or s_aux, by each of these."""
+    call, _ = packed((-1, 0), {"cu_seqlens_k": PLACES})
+    leaves = inputs()
+    for leaf in leaves:
+        o = call(*leaves)
+        (gradient,) = torch.autograd.grad(o.square().sum(), leaves[of], create_graph=True)
+        penalty = o.sum() + gradient.square().sum()
+        with pytest.raises(error, match=message):
+            torch.autograd.grad(penalty, leaf, retain_graph=True)
+        with pytest.raises(error, match=message):
+            penalty.backward(inputs=[leaf])
+
+
+@pytest.mark.parametrize("of", range(3))
+def test_second_derivatives_are_refused_whichever_input_they_are_asked_for(of):
+    message = "flash_prefill: its gradients cannot be differentiated again"
+    refuses_second_derivatives(of, runtime.InvalidArgument, message)
+
+
+def test_second_derivatives_of_sinks_are_refused_since_the_log_sum_exp_has_no_first_ones():
+    message = "flash_prefill: its gradients take lse, which has none"
+    refuses_second_derivatives(3, RuntimeError, message)
+
+
+@pytest.mark.parametrize(
+    ("reason", "options"),
+    [
+        ("softcap", {"softcap": 2.0}),
+        ("alibi_slopes", {"alibi_slopes": torch.rand(4)}),
+        ("block_table", {"block_table": torch.zeros(4, 1, dtype=torch.int32)}),
+        ("a head dimension of v, 16, that is not q's, 40,", {}),
+    ],
+)
+def test_what_has_no_gradient_is_refused_by_name_when_the_call_is_made(reason, options):
+    q, k, v, _ = inputs()
+    if "block" in reason:
+        k, v = (t.detach()[None] for t in (k, v))
+    if not options:
+        v = v[..., :16]
+    with pytest.raises(runtime.InvalidArgument, match=f"with {reason} PyTorch .* has no backward"):
+        runtime.flash_attn_varlen_func(q, k, v, PLACES, PLACES, 60, 60, **options)
