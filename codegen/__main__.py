@@ -15,17 +15,18 @@ try:
     import click
     from rich.console import Console
 
-    from codegen import completion, installed, manifest, options, pipeline, scaffold, staleness
-    from codegen.manifest import Selection
-    from codegen.packs import Fault
+    from codegen import completion, installed, options, pipeline, scaffold
+    from codegen.core import manifest, staleness
+    from codegen.core.manifest import Selection
+    from codegen.core.packs import Fault
+    from codegen.core.problems import SpecError, UsageError
+    from codegen.core.words import counted, display_path
     from codegen.space import explain as explanation
     from codegen.space.expand import expand
     from codegen.spec import schema, short_form
     from codegen.spec.load import load
     from codegen.spec.model import Family
-    from codegen.spec.problems import SpecError, UsageError
     from codegen.tree import writer
-    from codegen.words import counted, display_path
 except ModuleNotFoundError as error:
     if str(error.name).startswith("codegen"):
         raise
@@ -301,7 +302,7 @@ def sources(specs: tuple[Path, ...], to: Path | None) -> None:
     Examples:
       kernelmint sources --to sources
     """
-    from codegen import archives  # what fetches is slow to import
+    from codegen.sources import archives  # what fetches is slow to import
 
     builds = [
         build

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from codegen import packs, staleness
+from codegen.core import packs, staleness
 
 
 def keys(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:

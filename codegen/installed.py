@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from codegen import manifest, packs
-from codegen.manifest import Manifest
-from codegen.packs import Fault, Pack
+from codegen.core import manifest, packs
+from codegen.core.manifest import Manifest
+from codegen.core.packs import Fault, Pack
+from codegen.core.problems import UsageError
+from codegen.core.where import of_manifests, usage_error
 from codegen.space import explain as explanation
 from codegen.spec.load import load
-from codegen.spec.problems import UsageError
-from codegen.spec.where import of_manifests, usage_error
 
 
 def families() -> list[str]:

@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from codegen import architectures, completion
+from codegen import completion
+from codegen.core import architectures
 
 _SECONDS = {"ms": 1e-3, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _PART = re.compile(

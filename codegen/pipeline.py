@@ -7,16 +7,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from codegen import staleness
+from codegen.core import staleness
+from codegen.core.manifest import Selection
+from codegen.core.problems import Problem, SpecError, UsageError
+from codegen.core.staleness import specs_folder
+from codegen.core.words import display_path
 from codegen.emit.manifest import Inputs
 from codegen.emit.tree import emit
-from codegen.manifest import Selection
 from codegen.space.expand import FamilySpace, expand
 from codegen.spec.load import load
 from codegen.spec.model import Family
-from codegen.spec.problems import Problem, SpecError, UsageError
-from codegen.staleness import specs_folder
-from codegen.words import display_path
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ import torch
 import yaml
 from torch.utils import cpp_extension
 
-from codegen import archives
+from codegen.sources import archives
 
 HERE = Path(__file__).resolve().parent
 HALF = [f"-U__CUDA_NO_{what}__" for what in (

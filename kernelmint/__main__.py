@@ -104,7 +104,7 @@ class _Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in _COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
-            from codegen.words import did_you_mean  # --help imports no room
+            from codegen.core.words import did_you_mean  # --help imports no room
 
             hint = did_you_mean(name, _COMMANDS, list_few=False)
             ctx.fail(f"No such command {name!r}{hint}.")

@@ -11,10 +11,10 @@ from typing import Any
 
 import click
 
-from codegen import home
-from codegen.home import cache_folder
-from codegen.manifest import Family
-from codegen.verified import VerifiedError
+from codegen.core import home
+from codegen.core.home import cache_folder
+from codegen.core.manifest import Family
+from codegen.core.verified import VerifiedError
 from runtime import (
     KernelInfo,
     _native,

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from codegen.dtypes import SCALARS
-from codegen.manifest import Family, Scalar, SizeRange, Target, TunedRow
-from codegen.spec.expressions import (
+from codegen.core.dtypes import SCALARS
+from codegen.core.expressions import (
     BOOL,
     COMPUTE_CAPABILITY,
     EVALUATION_ERRORS,
@@ -26,7 +25,8 @@ from codegen.spec.expressions import (
     reason,
     scalar_kind,
 )
-from codegen.spec.where import parameter_kind
+from codegen.core.manifest import Family, Scalar, SizeRange, Target, TunedRow
+from codegen.core.where import parameter_kind
 from runtime import devices, finding, listing, manifest, ondemand, packs, tensors
 from runtime.errors import InvalidArgument, KernelNotFound, text, unexpected, unlisted
 from runtime.handle import Kernel, in_graphs, traced_as_constant
@@ -430,7 +430,7 @@ def _holds(family: str, row: TunedRow, known: Mapping[str, Any]) -> bool:
 @dataclass(frozen=True)
 class _OfMemory:
     """What the targets of a family require of how tensors lie in memory: (target, condition, why a
-    call is refused), and what the conditions name, as codegen.spec.expressions.layout reads it:
+    call is refused), and what the conditions name, as codegen.core.expressions.layout reads it:
     (name, place of the input, dimension)."""
 
     rules: tuple[tuple[str, Expression, str], ...]

@@ -9,7 +9,7 @@ import platform
 from dataclasses import dataclass
 from pathlib import Path
 
-from codegen.architectures import of_target, parse
+from codegen.core.architectures import of_target, parse
 from runtime import _native, pytorch
 
 if pytorch.IS_INSTALLED:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Sequence
 
-from codegen.packs import PackError as PackError
-from codegen.words import did_you_mean
+from codegen.core.packs import PackError as PackError
+from codegen.core.words import did_you_mean
 
 
 class KernelNotFound(KeyError):  # noqa: N818 - the public name of the contract

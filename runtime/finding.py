@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from codegen.space.nearest import nearest
-from codegen.words import counted, display_path
+from codegen.core.nearest import nearest
+from codegen.core.words import counted, display_path
 from runtime import (
     _native,
     devices,

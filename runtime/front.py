@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.overrides import BaseTorchFunctionMode
 
-from codegen.spec.expressions import COMPUTE_CAPABILITY, EVALUATION_ERRORS, layout, reason
+from codegen.core.expressions import COMPUTE_CAPABILITY, EVALUATION_ERRORS, layout, reason
 from runtime import _native, choice, finding, listing, manifest, packs, tensors
 from runtime.errors import InvalidArgument, unexpected, unlisted
 from runtime.handle import Inputs, Kernel, Out, Scalar, traced_as_constant
@@ -43,7 +43,7 @@ class Front:
         takes: the values of parameters that decide, by name, beside the dtypes of tensors: a
             function whose parameters are named as symbols, as optional tensors (true if they are
             there), as scalars (None if they are left out), as the inputs' dtypes, as
-            `codegen.spec.expressions.layout` reads them, `device` or `compute_capability`.
+            `codegen.core.expressions.layout` reads them, `device` or `compute_capability`.
         flags: parameters whose values callers pass, and their defaults; None, if it is the default,
             leaves one open. `target` is that of the kernels.
         permuted: the other layout: dimension i of what callers have as `name` is the dimension

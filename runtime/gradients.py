@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from codegen.manifest import DeclaredGradient, Family
-from codegen.spec.expressions import Expression, parse, scalar_kind
-from codegen.spec.where import parameter_kind
+from codegen.core.expressions import Expression, parse, scalar_kind
+from codegen.core.manifest import DeclaredGradient, Family
+from codegen.core.where import parameter_kind
 from runtime import manifest
 from runtime.errors import InvalidArgument
 from runtime.front import KINDS, Front, of_family

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from codegen.spec import expressions
-from codegen.spec.where import parameter_kind
+from codegen.core import expressions
+from codegen.core.where import parameter_kind
 from runtime import manifest
 from runtime.errors import InvalidArgument
 

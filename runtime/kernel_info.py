@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from codegen.architectures import of_target
-from codegen.manifest import Family, Target
-from codegen.manifest import Kernel as Generated
-from codegen.packs import Pack
+from codegen.core.architectures import of_target
+from codegen.core.manifest import Family, Target
+from codegen.core.manifest import Kernel as Generated
+from codegen.core.packs import Pack
 from runtime import devices, manifest, ondemand, packs, pytorch
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
-from codegen.manifest import Family
-from codegen.packs import Pack
-from codegen.spec.where import of_manifests
-from codegen.words import did_you_mean
+from codegen.core.manifest import Family
+from codegen.core.packs import Pack
+from codegen.core.where import of_manifests
+from codegen.core.words import did_you_mean
 from runtime import manifest, packs
 from runtime.errors import InvalidArgument, PackError, shown, unexpected
 from runtime.kernel_info import KernelInfo, infos

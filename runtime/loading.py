@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from codegen.packs import Pack
+from codegen.core.packs import Pack
 from runtime import listing, manifest, packs, pytorch
 from runtime.kernel_info import KernelInfo, infos
 

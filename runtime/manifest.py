@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from codegen import manifest
-from codegen.manifest import Family, Target
-from codegen.packs import Pack, PackError
-from codegen.ptxas.rows import ReportError, read_csv
+from codegen.core import manifest
+from codegen.core.manifest import Family, Target
+from codegen.core.packs import Pack, PackError
+from codegen.core.ptxas_rows import ReportError, read_csv
 from runtime import packs
 from runtime.errors import BuildError
 

@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.autograd import forward_ad
 
-from codegen import dtypes
-from codegen.manifest import DeclaredGradient, Family, Gradient, Tensor
-from codegen.manifest import Scalar as ScalarArgument
-from codegen.packs import PACK_JSON, Pack, PackError
-from codegen.spec import expressions
-from codegen.spec.where import manifest_scope
+from codegen.core import dtypes, expressions
+from codegen.core.manifest import DeclaredGradient, Family, Gradient, Tensor
+from codegen.core.manifest import Scalar as ScalarArgument
+from codegen.core.packs import PACK_JSON, Pack, PackError
+from codegen.core.where import manifest_scope
 from runtime import _native, manifest, packs
 from runtime._native import DirectCall, OperatorCall
 from runtime.errors import InvalidArgument, unexpected

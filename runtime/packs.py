@@ -16,8 +16,8 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
-from codegen import packs
-from codegen.packs import Fault, Pack, PackError
+from codegen.core import packs
+from codegen.core.packs import Fault, Pack, PackError
 from runtime import _native
 
 _SPECS = "kernelmint_specs"  # the package that packs' own Python modules are loaded in

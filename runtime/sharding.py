@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
-from codegen.manifest import Tensor
-from codegen.spec import expressions
+from codegen.core import expressions
+from codegen.core.manifest import Tensor
 from runtime.errors import InvalidArgument
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 
-from codegen import machine_code, verified
-from codegen.manifest import Family
-from codegen.packs import Pack, PackError
-from codegen.ptxas.rows import ReportError, read_csv
-from codegen.verified import Row, VerifiedError
+from codegen.core import machine_code, verified
+from codegen.core.manifest import Family
+from codegen.core.packs import Pack, PackError
+from codegen.core.ptxas_rows import ReportError, read_csv
+from codegen.core.verified import Row, VerifiedError
 from runtime import _native, devices, manifest, packs
 from runtime.errors import InvalidArgument, TargetUnavailable, unlisted
 from runtime.kernel_info import KernelInfo

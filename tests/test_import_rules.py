@@ -140,7 +140,7 @@ def packages_of(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "name", ["codegen/staleness.py", "codegen/build/pack_json.py", "codegen/ptxas/collect.py"]
+    "name", ["codegen/core/staleness.py", "codegen/build/pack_json.py", "codegen/ptxas/collect.py"]
 )
 def test_what_the_build_runs_needs_the_standard_library_alone(name) -> None:
     """They run by path in a build's environment, where the project's requirements are absent."""

@@ -13,9 +13,9 @@ import tempfile
 import timeit
 from pathlib import Path
 
+from codegen.core.manifest import Selection
 from codegen.emit.manifest import Inputs
 from codegen.emit.tree import emit
-from codegen.manifest import Selection
 from codegen.space.expand import expand
 from codegen.spec.load import load
 

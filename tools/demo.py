@@ -26,7 +26,7 @@ from rich.progress import track
 from torch.nn.functional import scaled_dot_product_attention
 
 import runtime
-from codegen.words import counted
+from codegen.core.words import counted
 from runtime import KernelInfo, manifest, packs
 
 from .listing import Line, most_rows, print_rest, print_rows

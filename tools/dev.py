@@ -20,7 +20,7 @@ from pathlib import Path
 import click
 
 import runtime
-from codegen.words import counted, display_path
+from codegen.core.words import counted, display_path
 from runtime import manifest, packs
 from runtime.manifest import Resources
 from runtime.ondemand import kernels as on_demand

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 import runtime
-from codegen.words import did_you_mean
+from codegen.core.words import did_you_mean
 from runtime import manifest, packs
 from runtime.ondemand.specs import FAMILY, here
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
+from codegen.core.ptxas_rows import ReportError
 from codegen.ptxas.files import write_bytes
-from codegen.ptxas.rows import ReportError
 
 
 class OutputFile(click.Path):

@@ -14,9 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from codegen.manifest import Family
-from codegen.manifest import Tensor as Argument
-from codegen.spec.expressions import (
+from codegen.core.expressions import (
     BOOL,
     EVALUATION_ERRORS,
     INT,
@@ -25,8 +23,10 @@ from codegen.spec.expressions import (
     parse,
     scalar_kind,
 )
+from codegen.core.manifest import Family
+from codegen.core.manifest import Tensor as Argument
+from codegen.core.where import parameter_kind
 from codegen.spec.model import Shape
-from codegen.spec.where import parameter_kind
 from runtime import KernelInfo, manifest
 from runtime.operators import DTYPES
 

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import torch
 
-from codegen import build_paths, home, machine_code, manifest
+from codegen.core import home, machine_code, manifest
+from codegen.sources import build_paths
 from runtime.ondemand import compilers
 
 _TEXT = ".text."  # the sections of kernels

@@ -25,7 +25,7 @@ from torch import Tensor
 
 import runtime
 from codegen import completion, options
-from codegen.words import counted
+from codegen.core.words import counted
 from runtime import KernelInfo, manifest, packs
 from runtime.operators import DTYPES
 

@@ -22,17 +22,18 @@ from pathlib import Path
 import click
 import yaml
 
-from codegen import packs, pipeline, scaffold
-from codegen.manifest import Selection
+from codegen import pipeline, scaffold
+from codegen.core import packs
+from codegen.core.manifest import Selection
+from codegen.core.problems import SpecError, UsageError
+from codegen.core.ptxas_rows import ReportError
+from codegen.core.words import counted, display_path
 from codegen.ptxas.files import write_text
-from codegen.ptxas.rows import ReportError
 from codegen.space import explain
 from codegen.space.expand import exclusions
 from codegen.spec.load import load
 from codegen.spec.model import Family, ParameterValue, Target
-from codegen.spec.problems import SpecError, UsageError
 from codegen.tree import writer
-from codegen.words import counted, display_path
 
 Values = tuple[ParameterValue, ...]
 

@@ -22,11 +22,12 @@ import click
 import torch
 
 import runtime
-from codegen import completion, options, verified
+from codegen import completion, options
+from codegen.core import verified
+from codegen.core.ptxas_rows import ReportError
+from codegen.core.verified import RIGHT, Row, VerifiedError
+from codegen.core.words import counted, one_line
 from codegen.ptxas.files import write_text
-from codegen.ptxas.rows import ReportError
-from codegen.verified import RIGHT, Row, VerifiedError
-from codegen.words import counted, one_line
 from runtime import KernelInfo, devices, manifest, ondemand, packs
 from runtime import verified as found_before
 

@@ -25,7 +25,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # it is run by its path
 
-from codegen.words import below
+from codegen.core.words import below
 
 
 def log_path(log_dir: Path, roots: list[Path], target: str, command: list[str]) -> Path:

@@ -23,8 +23,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # it is run by its path
 
-from codegen import manifest, packs
-from codegen.words import below
+from codegen.core import manifest, packs
+from codegen.core.words import below
 
 ABI = re.compile(r"constexpr std::uint32_t kAbi = (\d+);")
 

@@ -26,7 +26,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # it is run by its path
 
-from codegen import manifest
+from codegen.core import manifest
 
 # Including headers so few times costs less than finding out what it costs.
 _FEW = 4

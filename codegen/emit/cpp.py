@@ -7,8 +7,8 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
-from codegen.dtypes import DTYPES, TABLE
-from codegen.spec.expressions import BOOL, FLOAT, INT, Expression, Kind, constant, names_of
+from codegen.core.dtypes import DTYPES, TABLE
+from codegen.core.expressions import BOOL, FLOAT, INT, Expression, Kind, constant, names_of
 
 
 def dtype_enumerator(dtype: str) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 
-from codegen.dtypes import DTYPES
+from codegen.core.dtypes import DTYPES
+from codegen.core.expressions import BOOL, DEVICE_FACTS, FLOAT, INT, Expression, Kind, layout
 from codegen.emit import scalars
 from codegen.emit.cpp import Names, Value, literal, translate
 from codegen.space.product import derivation
-from codegen.spec.expressions import BOOL, DEVICE_FACTS, FLOAT, INT, Expression, Kind, layout
 from codegen.spec.model import (
     Family,
     Parameter,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from codegen.core.expressions import Expression
 from codegen.emit import python_face, scalars
 from codegen.emit.cpp import comment, dtype_enumerator, translate
 from codegen.emit.cpp_names import ConfigNames, TableNames, asks_device, evaluated, requirements
 from codegen.emit.render import render
 from codegen.space.expand import FamilySpace
-from codegen.spec.expressions import Expression
 from codegen.spec.model import Family, RecordTensor, Role, Scalar, Tensor, Trace
 
 

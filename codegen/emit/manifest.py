@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
-from codegen import manifest as form
+from codegen.core import manifest as form
+from codegen.core.expressions import Expression
+from codegen.core.manifest import Manifest, Selection
 from codegen.emit import python_face, scalars
 from codegen.emit.render import sha256
-from codegen.manifest import Manifest, Selection
 from codegen.space.expand import FamilySpace, TargetSpace
 from codegen.spec import keys, short_form
-from codegen.spec.expressions import Expression
 from codegen.spec.model import (
     BuildPath,
     BuildSettings,

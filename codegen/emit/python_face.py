@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from string import ascii_lowercase
 from typing import Any
 
+from codegen.core import expressions
+from codegen.core.expressions import BOOL, Expression
 from codegen.emit import scalars
-from codegen.spec import expressions
-from codegen.spec.expressions import BOOL, Expression
 from codegen.spec.model import Family, ParameterType, Role, Scalar, Tensor, Trace
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from mako.template import Template
 
-from codegen.words import one_line
+from codegen.core.words import one_line
 
 TEMPLATES = Path(__file__).parent / "templates"
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from codegen import manifest
-from codegen.dtypes import SCALARS
+from codegen.core import manifest
+from codegen.core.dtypes import SCALARS
+from codegen.core.expressions import FLOAT
 from codegen.emit.cpp import dtype_enumerator, literal
-from codegen.spec.expressions import FLOAT
 from codegen.spec.model import Scalar
 from codegen.spec.names import cpp_name, enum_type
 

@@ -7,7 +7,8 @@ import hashlib
 import math
 from collections.abc import Callable, Iterable, Sequence
 
-from codegen.dtypes import DTYPES
+from codegen.core.dtypes import DTYPES
+from codegen.core.expressions import Expression
 from codegen.emit.cpp import comment, dtype_enumerator, is_wide, number, translate
 from codegen.emit.cpp_names import (
     ConfigNames,
@@ -19,7 +20,6 @@ from codegen.emit.cpp_names import (
 )
 from codegen.emit.render import render
 from codegen.space.expand import TargetSpace
-from codegen.spec.expressions import Expression
 from codegen.spec.model import (
     Configuration,
     Family,

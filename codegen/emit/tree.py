@@ -11,14 +11,15 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from codegen import build_paths, manifest
+from codegen.core import manifest
+from codegen.core.staleness import MANIFEST
 from codegen.emit import family as emit_family
 from codegen.emit import target as emit_target
 from codegen.emit.manifest import Inputs, described
 from codegen.emit.render import render, sha256
+from codegen.sources import build_paths
 from codegen.space.expand import FamilySpace
 from codegen.spec.model import BuildPath, BuildSettings
-from codegen.staleness import MANIFEST
 
 
 def emit(spaces: Sequence[FamilySpace], inputs: Inputs) -> dict[str, str]:

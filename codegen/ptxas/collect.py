@@ -20,12 +20,12 @@ if not __package__:  # run by its path: it and the modules beside it are a packa
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     __package__ = "codegen.ptxas"
 
-from ..home import INCLUDE
-from .events import Statistics
-from .files import check_outputs, write_text
-from .fingerprints import CodeFingerprint, Manifest
-from .inputs import OBJECT_LOG, read_log, source_name
-from .rows import ReportError, Row, csv_text
+from codegen.core.home import INCLUDE
+from codegen.core.ptxas_rows import ReportError, Row, csv_text
+from codegen.ptxas.events import Statistics
+from codegen.ptxas.files import check_outputs, write_text
+from codegen.ptxas.fingerprints import CodeFingerprint, Manifest
+from codegen.ptxas.inputs import OBJECT_LOG, read_log, source_name
 
 
 def write_csv(

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from .rows import ReportError
+from codegen.core.ptxas_rows import ReportError
 
 _Identity = tuple[int, int] | str
 

@@ -14,10 +14,10 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 
-from .. import manifest
-from ..architectures import of_code, of_target
-from .rows import ReportError, Row
-from .symbols import key_of_symbol
+from codegen.core import manifest
+from codegen.core.architectures import of_code, of_target
+from codegen.core.ptxas_rows import ReportError, Row
+from codegen.core.symbols import key_of_symbol
 
 _INCLUDE = re.compile(rb'^#\s*include\s*["<]([^">]+)[">]', re.MULTILINE)
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from .events import Statistics
-from .parser import CHUNK, parse
-from .rows import ReportError, Row
+from codegen.core.ptxas_rows import ReportError, Row
+from codegen.ptxas.events import Statistics
+from codegen.ptxas.parser import CHUNK, parse
 
 OBJECT_LOG = ".ptxas.log"  # what the build calls the log that it keeps beside each object
 _LOGS = (".log", ".txt", ".log.gz", ".txt.gz")

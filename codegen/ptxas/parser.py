@@ -17,7 +17,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from .events import (
+from codegen.core.ptxas_rows import Row
+from codegen.ptxas.events import (
     Begin,
     Event,
     Frame,
@@ -30,9 +31,8 @@ from .events import (
     Unreadable,
     Used,
 )
-from .rows import Row
-from .tags import Tags
-from .waiting import ENTERED, FRAMED, NAMED, TIMED, USED, USED_UP, Open, Queue
+from codegen.ptxas.tags import Tags
+from codegen.ptxas.waiting import ENTERED, FRAMED, NAMED, TIMED, USED, USED_UP, Open, Queue
 
 CHUNK = 1 << 20
 WINDOW = 1 << 19  # bytes that are read at once, whatever the chunks; longer lines come in pieces

@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from .events import Tail
-from .rows import Row
+from codegen.core.ptxas_rows import Row
+from codegen.ptxas.events import Tail
 
 _MAX_WAITING = 256  # records that follow one whose line is missing, until it is given up
 _CODE = re.compile(r"\((C75\d\d)\)")

@@ -17,10 +17,10 @@ from pathlib import Path
 
 from mako.template import Template
 
+from codegen.core.problems import UsageError
+from codegen.core.words import display_path
 from codegen.emit.python_face import class_name
 from codegen.spec.names import SNAKE, reserved
-from codegen.spec.problems import UsageError
-from codegen.words import display_path
 
 _TEMPLATES = Path(__file__).parent
 _FAMILY = {

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from codegen.manifest import Selection
+from codegen.core.expressions import EVALUATION_ERRORS, Kind, reason
+from codegen.core.manifest import Selection
+from codegen.core.problems import Location, Problem, SpecError, UsageError
+from codegen.core.where import Where, usage_error
+from codegen.core.words import did_you_mean
 from codegen.space.product import Values, Work, choice_values, deriver
-from codegen.spec.expressions import EVALUATION_ERRORS, Kind, reason
 from codegen.spec.keys import key_prefix, tokens_of
 from codegen.spec.model import Choice, Configuration, ConfigurationSet, Family, Rule, Target
-from codegen.spec.problems import Location, Problem, SpecError, UsageError
-from codegen.spec.where import Where, usage_error
-from codegen.words import did_you_mean
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from codegen import hardware
-from codegen.manifest import Selection
-from codegen.packs import Pack
+from codegen.core import hardware
+from codegen.core.manifest import Selection
+from codegen.core.nearest import nearest
+from codegen.core.packs import Pack
+from codegen.core.problems import UsageError
+from codegen.core.words import did_you_mean, one_line
 from codegen.space.expand import (
     TargetSpace,
     configured,
@@ -18,12 +21,9 @@ from codegen.space.expand import (
     pruned,
     sets_holding,
 )
-from codegen.space.nearest import nearest
 from codegen.spec import keys, short_form
 from codegen.spec.keys import KeyFormatError, KeyParts
 from codegen.spec.model import Configuration, Family, ParameterValue, Target
-from codegen.spec.problems import UsageError
-from codegen.words import did_you_mean, one_line
 
 _MANY = 100  # kernels of a set that nobody builds for the sake of one
 

@@ -15,7 +15,7 @@ from functools import lru_cache
 from types import TracebackType
 from typing import Any
 
-from codegen.spec.expressions import (
+from codegen.core.expressions import (
     BOOL,
     ENVIRONMENT,
     EVALUATION_ERRORS,
@@ -25,8 +25,8 @@ from codegen.spec.expressions import (
     Kind,
     reason,
 )
+from codegen.core.problems import Problem, SpecError
 from codegen.spec.model import Choice, Derived, Family, Number, ParameterValue, Rule, Target
-from codegen.spec.problems import Problem, SpecError
 
 Values = tuple[ParameterValue, ...]
 

@@ -7,14 +7,15 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from codegen.dtypes import SCALARS
+from codegen.core.dtypes import SCALARS
+from codegen.core.expressions import BOOL, DEVICE_FACTS, FUNCTIONS, INT, Expression, Kind
+from codegen.core.words import did_you_mean
 from codegen.spec import schema
 from codegen.spec.checks import (
     check_dtype,
     load_alignment,
     load_expression,
 )
-from codegen.spec.expressions import BOOL, DEVICE_FACTS, FUNCTIONS, INT, Expression, Kind
 from codegen.spec.model import (
     Dim,
     Role,
@@ -25,7 +26,6 @@ from codegen.spec.model import (
 )
 from codegen.spec.names import IDENTIFIER, MAX_NAME, SNAKE, enum_type, reserved
 from codegen.spec.source import Document
-from codegen.words import did_you_mean
 
 # runtime/include/registry.h
 MAX_RANK = 8

@@ -7,13 +7,13 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
+from codegen.core.problems import Location
+from codegen.core.staleness import specs_folder
+from codegen.core.words import did_you_mean
 from codegen.spec import schema
 from codegen.spec.checks import check_file
 from codegen.spec.model import BuildPath, BuildSettings
-from codegen.spec.problems import Location
 from codegen.spec.source import Document
-from codegen.staleness import specs_folder
-from codegen.words import did_you_mean
 
 _CXX, _CUDA = (".cpp", ".cc", ".cxx"), (".cu",)
 _MACRO = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)

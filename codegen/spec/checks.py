@@ -6,9 +6,8 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from codegen.dtypes import DTYPES
-from codegen.spec import keys, schema
-from codegen.spec.expressions import (
+from codegen.core.dtypes import DTYPES
+from codegen.core.expressions import (
     BOOL,
     DEVICE_FACTS,
     DTYPE,
@@ -21,12 +20,13 @@ from codegen.spec.expressions import (
     parse,
     syntax,
 )
+from codegen.core.problems import Problem, TooManyProblemsError
+from codegen.core.staleness import specs_folder
+from codegen.core.words import did_you_mean, display_path
+from codegen.spec import keys, schema
 from codegen.spec.model import Derived, Family, Parameter, ParameterType, Rule, Scalar
 from codegen.spec.names import FILE, IDENTIFIER, MAX_NAME, TOKEN, reserved
-from codegen.spec.problems import Problem, TooManyProblemsError
 from codegen.spec.source import Document
-from codegen.staleness import specs_folder
-from codegen.words import did_you_mean, display_path
 
 MAX_PARAMETERS = 64
 MAX_ALIGNMENT = 1024  # bytes

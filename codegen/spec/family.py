@@ -8,7 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-from codegen.manifest import Gradient, Shard
+from codegen.core.expressions import BOOL, COMPUTE_CAPABILITY, INT, Expression, Kind, layout_name
+from codegen.core.manifest import Gradient, Shard
+from codegen.core.words import did_you_mean
 from codegen.spec import schema
 from codegen.spec.arguments import MAX_RANK, SHARED_FACTS, ArgumentLoader, optional_tensors
 from codegen.spec.build_settings import BuildLoader
@@ -23,7 +25,6 @@ from codegen.spec.checks import (
     load_rules,
     spec_name,
 )
-from codegen.spec.expressions import BOOL, COMPUTE_CAPABILITY, INT, Expression, Kind, layout_name
 from codegen.spec.functions import check_function
 from codegen.spec.model import (
     Family,
@@ -41,7 +42,6 @@ from codegen.spec.model import (
 )
 from codegen.spec.names import SNAKE, reserved
 from codegen.spec.source import Document
-from codegen.words import did_you_mean
 
 
 class FamilyLoader:

@@ -6,10 +6,10 @@ import ast
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from codegen.spec.expressions import DEVICE_FACTS
+from codegen.core.expressions import DEVICE_FACTS
+from codegen.core.words import did_you_mean, display_path
 from codegen.spec.model import Family, Role, Target
 from codegen.spec.source import Document
-from codegen.words import did_you_mean, display_path
 
 
 def check_function(

@@ -5,16 +5,16 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Mapping, Sequence
 
-from codegen import manifest
-from codegen.dtypes import TABLE
-from codegen.manifest import DeclaredGradient, Passed
+from codegen.core import manifest
+from codegen.core.dtypes import TABLE
+from codegen.core.expressions import Kind
+from codegen.core.manifest import DeclaredGradient, Passed
+from codegen.core.words import did_you_mean
 from codegen.spec import schema
 from codegen.spec.arguments import STRIDES
 from codegen.spec.checks import check_defaults, load_expression, load_rules
-from codegen.spec.expressions import Kind
 from codegen.spec.model import Family, Parameter, ParameterType, Role, Scalar, Tensor
 from codegen.spec.source import Document
-from codegen.words import did_you_mean
 
 _OF = "gradient of "
 _FLOATS = {dtype.name for dtype in TABLE if "float" in dtype.torch}

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from codegen.dtypes import DTYPES
+from codegen.core.dtypes import DTYPES
 from codegen.spec.model import Parameter, ParameterType, ParameterValue, Target
 
 NO_TOKENS = "default"

@@ -8,10 +8,12 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from codegen import manifest
+from codegen.core import manifest
+from codegen.core.expressions import COMPUTE_CAPABILITY, INT
+from codegen.core.problems import Location, Problem, SpecError, TooManyProblemsError
+from codegen.core.words import did_you_mean, display_path
 from codegen.spec import schema
 from codegen.spec.checks import load_condition_on_call
-from codegen.spec.expressions import COMPUTE_CAPABILITY, INT
 from codegen.spec.family import FamilyLoader
 from codegen.spec.functions import check_reference
 from codegen.spec.gradient import load_condition, load_gradient
@@ -22,12 +24,10 @@ from codegen.spec.model import (
     Role,
     Target,
 )
-from codegen.spec.problems import Location, Problem, SpecError, TooManyProblemsError
 from codegen.spec.schema import DeclaredGradient
 from codegen.spec.source import Document
 from codegen.spec.target import TargetLoader
 from codegen.spec.tuning import SHAPES, TUNED, load_shapes, load_tuned
-from codegen.words import did_you_mean, display_path
 
 # Beside family.yaml: rows by which a front takes a kernel.
 CHOICES = "choices.yaml"

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from codegen import hardware, manifest
-from codegen.architectures import Architecture, of_target
-from codegen.dtypes import DTYPES
-from codegen.manifest import DeclaredGradient, Gradient, Shard, SizeRange
-from codegen.spec.expressions import BOOL, DTYPE, FLOAT, INT, Expression, Kind, scalar_kind
+from codegen.core import hardware, manifest
+from codegen.core.architectures import Architecture, of_target
+from codegen.core.dtypes import DTYPES
+from codegen.core.expressions import BOOL, DTYPE, FLOAT, INT, Expression, Kind, scalar_kind
+from codegen.core.manifest import DeclaredGradient, Gradient, Shard, SizeRange
+from codegen.core.problems import Location
+from codegen.core.words import did_you_mean
 from codegen.spec.names import cpp_type_name, enum_type, taken
-from codegen.spec.problems import Location
-from codegen.words import did_you_mean
 
 ParameterValue = bool | int | str
 Number = bool | int | float
@@ -251,7 +251,7 @@ class Wgmma:
 class BuildPath:
     """A file or folder that a build reads: of a folder of specs, a Python package or an archive."""
 
-    entry: Mapping[str, str]  # as the manifest has it, and codegen/build_paths.py finds it
+    entry: Mapping[str, str]  # as the manifest has it, and codegen/sources/build_paths.py finds it
     location: Location
 
     @property

@@ -7,8 +7,8 @@ import keyword
 import re
 from collections.abc import Container, Iterable
 
-from codegen.dtypes import DTYPES
-from codegen.spec.expressions import COMPUTE_CAPABILITY, DEVICE_FACTS
+from codegen.core.dtypes import DTYPES
+from codegen.core.expressions import COMPUTE_CAPABILITY, DEVICE_FACTS
 
 IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*_?\Z")
 SNAKE = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*\Z")

@@ -20,11 +20,11 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from codegen.dtypes import SCALARS
-from codegen.spec.expressions import INT64_MAX
-from codegen.spec.problems import TooManyProblemsError
+from codegen.core.dtypes import SCALARS
+from codegen.core.expressions import INT64_MAX
+from codegen.core.problems import TooManyProblemsError
+from codegen.core.words import did_you_mean
 from codegen.spec.source import Document, LocatedMapping
-from codegen.words import did_you_mean
 
 _SCALARS = ["string", "integer", "number", "boolean"]
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from codegen.core.expressions import Kind
+from codegen.core.problems import TooManyProblemsError
+from codegen.core.words import did_you_mean
 from codegen.spec import schema
 from codegen.spec.checks import load_rules
-from codegen.spec.expressions import Kind
 from codegen.spec.model import (
     Choice,
     ConfigurationSet,
@@ -16,9 +18,7 @@ from codegen.spec.model import (
     Rule,
 )
 from codegen.spec.names import SNAKE
-from codegen.spec.problems import TooManyProblemsError
 from codegen.spec.source import Document
-from codegen.words import did_you_mean
 
 MAX_SETS = 256
 MAX_CHOICES = 20_000

@@ -16,12 +16,12 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from codegen.dtypes import DTYPES
+from codegen.core.dtypes import DTYPES
+from codegen.core.words import did_you_mean
 from codegen.spec import schema
 from codegen.spec.keys import KeyFormatError
 from codegen.spec.model import Feature, Parameter, ParameterType, ParameterValue, ShortForm, Target
 from codegen.spec.source import Document
-from codegen.words import did_you_mean
 
 NUMBER = "{}"
 _PIECE = re.compile(r"[a-z][a-z0-9]*$")

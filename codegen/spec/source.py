@@ -10,9 +10,9 @@ from typing import Any
 
 import yaml
 
-from codegen.spec.problems import Location, Problem, TooManyProblemsError
-from codegen.staleness import read_regular
-from codegen.words import display_path
+from codegen.core.problems import Location, Problem, TooManyProblemsError
+from codegen.core.staleness import read_regular
+from codegen.core.words import display_path
 
 # PyYAML reads some 150 kB a second.
 MAX_BYTES = 128 * 1024

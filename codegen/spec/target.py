@@ -6,8 +6,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from codegen import hardware
-from codegen.architectures import of_target
+from codegen.core import hardware
+from codegen.core.architectures import of_target
+from codegen.core.expressions import (
+    BOOL,
+    DEVICE_FACTS,
+    INT,
+    Expression,
+    ExpressionError,
+    Kind,
+    known_where,
+    layout_name,
+    parse,
+)
+from codegen.core.problems import TooManyProblemsError
+from codegen.core.words import did_you_mean
 from codegen.spec import schema, short_form
 from codegen.spec.build_settings import BuildLoader
 from codegen.spec.checks import (
@@ -22,17 +35,6 @@ from codegen.spec.checks import (
     load_parameters,
     load_rules,
     spec_name,
-)
-from codegen.spec.expressions import (
-    BOOL,
-    DEVICE_FACTS,
-    INT,
-    Expression,
-    ExpressionError,
-    Kind,
-    known_where,
-    layout_name,
-    parse,
 )
 from codegen.spec.model import (
     Bound,
@@ -49,10 +51,8 @@ from codegen.spec.model import (
     Workspace,
 )
 from codegen.spec.names import CPP_KEYWORDS, IDENTIFIER, enum_type
-from codegen.spec.problems import TooManyProblemsError
 from codegen.spec.sets import SetLoader
 from codegen.spec.source import Document
-from codegen.words import did_you_mean
 
 MAX_WORKSPACES = 32  # runtime/include/registry.h
 WGMMA_DTYPES = ("bf16", "fp16")

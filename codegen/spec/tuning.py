@@ -7,10 +7,7 @@ import math
 from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
-from codegen.manifest import SizeRange
-from codegen.spec import schema
-from codegen.spec.checks import load_condition_on_call, load_expression
-from codegen.spec.expressions import (
+from codegen.core.expressions import (
     DEVICE_FACTS,
     EVALUATION_ERRORS,
     INT,
@@ -19,6 +16,10 @@ from codegen.spec.expressions import (
     known_where,
     reason,
 )
+from codegen.core.manifest import SizeRange
+from codegen.core.words import did_you_mean
+from codegen.spec import schema
+from codegen.spec.checks import load_condition_on_call, load_expression
 from codegen.spec.keys import KeyFormatError, key_prefix, parse_tokens
 from codegen.spec.model import (
     Family,
@@ -31,7 +32,6 @@ from codegen.spec.model import (
     TunedRow,
 )
 from codegen.spec.source import Document
-from codegen.words import did_you_mean
 
 TUNED = ".tuned.yaml"
 SHAPES = ".shapes.yaml"

@@ -17,10 +17,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from codegen.core.problems import UsageError
+from codegen.core.staleness import JOURNAL, MANIFEST, is_text, read_json, read_regular
+from codegen.core.words import display_path
 from codegen.emit.render import MARK
-from codegen.spec.problems import UsageError
-from codegen.staleness import JOURNAL, MANIFEST, is_text, read_json, read_regular
-from codegen.words import display_path
 
 _TEMPORARY = ".codegen-new"
 

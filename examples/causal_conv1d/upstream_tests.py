@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 import yaml
 
-from codegen import archives
+from codegen.sources import archives
 
 HERE = Path(__file__).resolve().parent
 SPEC = HERE / "kernel_specs/causal_conv1d/sm80.yaml"

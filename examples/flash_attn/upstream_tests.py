@@ -34,7 +34,7 @@ import torch
 import yaml
 
 import kernelmint
-from codegen import archives
+from codegen.sources import archives
 
 # As the archive's package would be, but for what it compiles: its other modules are its own.
 PACKAGE = "from flash_attn_pack import *\n__path__.append({upstream!r})\n"

@@ -18,7 +18,7 @@ import torch
 import yaml
 from kernelmint.tools import same_code
 
-from codegen import archives
+from codegen.sources import archives
 
 HERE = Path(__file__).resolve().parent
 SPECS = HERE / "kernel_specs"

@@ -19,7 +19,7 @@ function(kernelmint_find_places places result)
       if(place MATCHES "^excerpt:[^:]*:[^:]*:[^:]*:(/.*)$")
         set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${CMAKE_MATCH_1}")
       endif()
-      kernelmint_run(place "" "${Python_EXECUTABLE}" "${KERNELMINT_CODEGEN}/build_paths.py" "${place}")
+      kernelmint_run(place "" "${Python_EXECUTABLE}" "${KERNELMINT_CODEGEN}/sources/build_paths.py" "${place}")
       if(kind STREQUAL "package")  # which an isolated build has at another path each time
         file(GLOB_RECURSE within CONFIGURE_DEPENDS "${place}" "${place}/*")
         set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${within})

@@ -48,9 +48,9 @@ set(CMAKE_CUDA_ARCHITECTURES OFF)  # each target names its own
 enable_language(CUDA)
 message(STATUS "Kernelmint: nvcc ${CMAKE_CUDA_COMPILER_VERSION} (${_origin}): ${CMAKE_CUDA_COMPILER}")
 
-# What codegen/architectures.py prints: names of architectures are parsed there.
+# What codegen/core/architectures.py prints: names of architectures are parsed there.
 function(kernelmint_architectures result)
-  kernelmint_run(names "" ${KERNELMINT_PYTHON} "${KERNELMINT_CODEGEN}/architectures.py" ${ARGN})
+  kernelmint_run(names "" ${KERNELMINT_PYTHON} "${KERNELMINT_CODEGEN}/core/architectures.py" ${ARGN})
   set(${result} "${names}" PARENT_SCOPE)
 endfunction()
 

@@ -7,7 +7,7 @@ macro(kernelmint_read_generated generated)
   endif()
   # It waits for a regenerate that is writing the tree.
   execute_process(
-    COMMAND ${KERNELMINT_PYTHON} "${KERNELMINT_CODEGEN}/staleness.py" "${${generated}}"
+    COMMAND ${KERNELMINT_PYTHON} "${KERNELMINT_CODEGEN}/core/staleness.py" "${${generated}}"
     RESULT_VARIABLE _stale OUTPUT_VARIABLE _reasons ERROR_VARIABLE _reasons)
   if(_stale)
     message(FATAL_ERROR "Kernelmint: the generated tree is stale.\n${_reasons}")

@@ -42,6 +42,6 @@ function(kernelmint_write_pack_json name folder targets)
             --targets ${targets} --architectures ${KERNELMINT_ARCHITECTURES}
             --isas ${KERNELMINT_CHOSEN_ISAS} ${specs} ${settings} ${builds} -- ${made_of} ${ARGN}
     DEPENDS ${made_of} ${headers} ${ARGN} "${KERNELMINT_GENERATED}/manifest.json"
-            "${KERNELMINT_CODEGEN}/build/pack_json.py" "${KERNELMINT_CODEGEN}/packs.py"
+            "${KERNELMINT_CODEGEN}/build/pack_json.py" "${KERNELMINT_CODEGEN}/core/packs.py"
     VERBATIM)
 endfunction()

@@ -27,7 +27,7 @@ import torch
 import torch.nn.attention
 
 import runtime
-from codegen.manifest import Gradient
+from codegen.core.manifest import Gradient
 from runtime import manifest, packs
 
 NAME = "kernelmint"

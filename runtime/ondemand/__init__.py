@@ -13,7 +13,7 @@ from runtime import _native, manifest, packs
 from runtime.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from codegen.packs import Pack
+    from codegen.core.packs import Pack
     from runtime.ondemand.specs import Source
 
 sources: dict[str, Source] = {}  # of the families that `runtime.load` brought

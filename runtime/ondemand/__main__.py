@@ -11,9 +11,10 @@ from typing import Any
 
 import click
 
-from codegen import completion, manifest, options, packs
-from codegen.home import cache_folder
-from codegen.words import counted
+from codegen import completion, options
+from codegen.core import manifest, packs
+from codegen.core.home import cache_folder
+from codegen.core.words import counted
 from runtime import loading
 from runtime.errors import (
     BuildError,

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from codegen.home import cache_folder
+from codegen.core.home import cache_folder
 from runtime.errors import BuildError
 from runtime.ondemand.cache import SETTLED, Cache, content, digest
 

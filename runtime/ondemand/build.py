@@ -24,8 +24,8 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from codegen import home, packs
 from codegen.build import jobs
+from codegen.core import home, packs
 from runtime import _native
 from runtime.errors import BuildError
 from runtime.ondemand import compilers
@@ -436,8 +436,8 @@ class _Job:
 
     def _collect(self, logs: Sequence[str]) -> None:
         """What ptxas made of the kernel, as a build's report collects it."""
+        from codegen.core.ptxas_rows import ReportError
         from codegen.ptxas.collect import write_csv  # which takes a warm start longer than the rest
-        from codegen.ptxas.rows import ReportError
 
         for unit, log in zip(self.commands.units, logs, strict=True):
             if unit.log is not None:

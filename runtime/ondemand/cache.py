@@ -38,8 +38,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from codegen import trust
-from codegen.packs import PACK_JSON
+from codegen.core import trust
+from codegen.core.packs import PACK_JSON
 from runtime.errors import BuildError
 
 _FORMAT = "1"

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from codegen import build_paths, home
-from codegen.manifest import BuildSettings, Family
+from codegen.core import home
+from codegen.core.manifest import BuildSettings, Family
+from codegen.sources import build_paths
 from runtime.errors import BuildError
 from runtime.ondemand import compilers
 from runtime.ondemand.compilers import Recipe

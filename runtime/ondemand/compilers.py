@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from codegen.build import nvcc
-from codegen.home import CMAKE
+from codegen.core.home import CMAKE
 from runtime.errors import BuildError
 from runtime.ondemand.answers import ENVIRONMENT, ask, contents
 from runtime.ondemand.cache import digest

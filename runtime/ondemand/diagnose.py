@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from codegen import home
-from codegen.words import counted, display_path
+from codegen.core import home
+from codegen.core.words import counted, display_path
 
 # g++ and clang++: file:line:column: error: text; nvcc: file(line): error: text, or error #20: text
 _ERROR = re.compile(

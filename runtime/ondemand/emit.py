@@ -8,18 +8,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from codegen import manifest
+from codegen.core import manifest
+from codegen.core.manifest import Selection
+from codegen.core.packs import Pack
+from codegen.core.problems import SpecError, UsageError
+from codegen.core.staleness import MANIFEST
 from codegen.emit.manifest import Inputs
 from codegen.emit.tree import emit
-from codegen.manifest import Selection
-from codegen.packs import Pack
 from codegen.space import explain
 from codegen.space.expand import FamilySpace, TargetSpace, configured, exclusions, expand
 from codegen.spec import keys
 from codegen.spec.load import load
 from codegen.spec.model import Family
-from codegen.spec.problems import SpecError, UsageError
-from codegen.staleness import MANIFEST
 from runtime.errors import BuildError, InvalidArgument, KernelNotFound
 from runtime.ondemand.specs import Source
 

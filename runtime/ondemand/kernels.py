@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from codegen import packs as pack_files
-from codegen.architectures import Architecture, of_target, spelt
-from codegen.home import cache_folder
-from codegen.manifest import DeclaredGradient, Family, Target
-from codegen.packs import Pack, PackError
+from codegen.core import packs as pack_files
+from codegen.core.architectures import Architecture, of_target, spelt
+from codegen.core.home import cache_folder
+from codegen.core.manifest import DeclaredGradient, Family, Target
+from codegen.core.packs import Pack, PackError
 from runtime import _native, devices, manifest, ondemand, packs
 from runtime.errors import BuildError, InvalidArgument, KernelNotFound, TargetUnavailable
 from runtime.ondemand import compilers, specs

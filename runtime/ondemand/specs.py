@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from codegen import staleness
+from codegen.core import staleness
 from runtime.errors import InvalidArgument
 from runtime.ondemand.cache import content
 

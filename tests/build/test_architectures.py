@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from codegen.core.ptxas_rows import read_csv
 from codegen.ptxas.fingerprints import Manifest
-from codegen.ptxas.rows import read_csv
 from tools.ptx_report.occupancy import capability
 
 from .pack_project import PackProject

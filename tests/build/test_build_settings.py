@@ -16,8 +16,8 @@ import pytest
 import torch
 
 import runtime
+from codegen.core.ptxas_rows import read_csv
 from codegen.ptxas.fingerprints import Manifest
-from codegen.ptxas.rows import read_csv
 
 from .pack_project import ROOT, PackProject
 

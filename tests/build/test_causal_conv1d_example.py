@@ -11,11 +11,12 @@ import sys
 import pytest
 import yaml
 
-from codegen import archives, home
-from codegen.manifest import Selection
-from codegen.ptxas.rows import read_csv
+from codegen.core import home
+from codegen.core.expressions import layout_name
+from codegen.core.manifest import Selection
+from codegen.core.ptxas_rows import read_csv
+from codegen.sources import archives
 from codegen.space.expand import expand
-from codegen.spec.expressions import layout_name
 from codegen.spec.load import load
 
 from .pack_project import ROOT

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from codegen.core.ptxas_rows import read_csv
 from codegen.ptxas.fingerprints import Manifest
-from codegen.ptxas.rows import read_csv
 
 from .pack_project import ROOT, PackProject
 

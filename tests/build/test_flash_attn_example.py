@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from codegen import archives, home
-from codegen.manifest import Selection
-from codegen.ptxas.rows import read_csv
+from codegen.core import home
+from codegen.core.manifest import Selection
+from codegen.core.ptxas_rows import read_csv
+from codegen.sources import archives
 from codegen.space.expand import expand
 from codegen.spec.load import load
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import runtime
+from codegen.core.ptxas_rows import read_csv
 from codegen.ptxas.fingerprints import Manifest
-from codegen.ptxas.rows import read_csv
 from runtime import manifest
 
 from .pack_project import PackProject

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import runtime
-from codegen import archives
-from codegen.ptxas.rows import read_csv
+from codegen.core.ptxas_rows import read_csv
+from codegen.sources import archives
 from tests.emulated.kernels import Kernel
 from tools import problem
 

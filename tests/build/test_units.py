@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from codegen.build.units import in_units, number_of_units
-from codegen.ptxas.rows import read_csv
+from codegen.core.ptxas_rows import read_csv
 
 from .pack_project import PackProject
 

@@ -25,7 +25,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codegen import archives, build_paths, fetch, unpack
+from codegen.sources import archives, build_paths, fetch, unpack
 
 SETUP = (
     "import pathlib; pathlib.Path('/tmp/kernelmint-setup-was-run').touch(); raise SystemExit(1)\n"

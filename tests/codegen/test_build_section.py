@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from codegen import build_paths
+from codegen.sources import build_paths
 
 
 def with_build(workspace, name: str, text: str) -> None:

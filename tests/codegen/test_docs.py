@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from codegen import packs
+from codegen.core import packs
+from codegen.core.expressions import DTYPES, FUNCTIONS
 from codegen.scaffold import create, create_project
 from codegen.spec import schema
-from codegen.spec.expressions import DTYPES, FUNCTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -35,7 +35,7 @@ def test_own_kernels_states_the_versions_of_a_pack() -> None:
     page = (ROOT / "docs/own_kernels.md").read_text()
     (abi,) = re.findall(r"kAbi = (\d+);", (ROOT / "runtime/include/library.h").read_text())
     assert f"`kAbi` in `library.h`, **{abi}** today" in page
-    assert f"`FORMAT` in `codegen/packs.py`, **{packs.FORMAT}** today" in page
+    assert f"`FORMAT` in `codegen/core/packs.py`, **{packs.FORMAT}** today" in page
 
 
 def test_the_reference_names_every_key_and_function() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from codegen import dtypes
+from codegen.core import dtypes
 
 ROOT = Path(__file__).resolve().parents[2]
 INCLUDE = ROOT / "runtime/include"
@@ -16,7 +16,7 @@ INCLUDE = ROOT / "runtime/include"
 
 def test_the_header_is_that_of_the_table() -> None:
     text = (INCLUDE / "dtype_list.h").read_text(encoding="utf-8")
-    assert text == dtypes.header(), "python -m codegen.dtypes > runtime/include/dtype_list.h"
+    assert text == dtypes.header(), "python -m codegen.core.dtypes > runtime/include/dtype_list.h"
 
 
 def test_pytorch_has_each_under_its_name_and_size() -> None:

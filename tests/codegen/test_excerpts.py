@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from codegen import build_paths
-from codegen.excerpts import ExcerptError, excerpt
+from codegen.sources import build_paths
+from codegen.sources.excerpts import ExcerptError, excerpt
 
 FILE = r"""#include <torch/extension.h>  // which nobody has
 #ifndef SAMPLE_CU

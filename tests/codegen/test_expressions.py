@@ -13,8 +13,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from codegen.emit.cpp import Value, literal, translate
-from codegen.spec.expressions import (
+from codegen.core.expressions import (
     BOOL,
     DTYPE,
     DTYPES,
@@ -29,6 +28,7 @@ from codegen.spec.expressions import (
     parse,
     power,
 )
+from codegen.emit.cpp import Value, literal, translate
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -51,7 +51,7 @@ def test_a_stale_member_is_seen(grouped) -> None:
     spec.write_text(spec.read_text().replace("tile: 64", "tile: 32"))
     result = grouped.run("check")
     assert result.status == 1
-    staleness = Path(__file__).resolve().parents[2] / "codegen/staleness.py"
+    staleness = Path(__file__).resolve().parents[2] / "codegen/core/staleness.py"
     result = grouped.python(str(staleness), str(grouped.out))
     assert "kernel_specs/some/demo/cpu.yaml has changed" in result.output
 
@@ -116,7 +116,7 @@ def test_what_a_group_shares_goes_before_what_its_families_say(grouped) -> None:
     assert "kernel_specs/some/cpu.yaml:4:5: tile != 48: 48 is odd" in result.output
     assert grouped.run("regenerate").status == 0
     (specs / "some/cpu.yaml").write_text(SHARED.replace("48 is odd", "it is"))
-    staleness = Path(__file__).resolve().parents[2] / "codegen/staleness.py"
+    staleness = Path(__file__).resolve().parents[2] / "codegen/core/staleness.py"
     result = grouped.python(str(staleness), str(grouped.out))
     assert "kernel_specs/some/cpu.yaml has changed" in result.output
 

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from codegen import hardware
-from codegen.architectures import Architecture
+from codegen.core import hardware
+from codegen.core.architectures import Architecture
 
 SPEC = """\
 target: {target}

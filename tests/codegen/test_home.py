@@ -33,7 +33,7 @@ def test_the_folder_of_a_user_with_and_without_a_home(tmp_path, environment, exp
         f"import pwd, sys; sys.path.insert(0, {str(ROOT)!r})\n"
         "def getpwuid(_): raise KeyError\n"
         "pwd.getpwuid = getpwuid\n"
-        "from codegen.home import cache_folder; print(cache_folder())"
+        "from codegen.core.home import cache_folder; print(cache_folder())"
     )
     (tmp_path / "t").mkdir()
     environment = {"TMPDIR": str(tmp_path / "t"), **environment}

@@ -9,9 +9,10 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import assume, given, settings
 
-from codegen.space.nearest import nearest
+from codegen.core.expressions import DTYPES
+from codegen.core.nearest import nearest
+from codegen.core.problems import Location
 from codegen.spec.checks import confusable
-from codegen.spec.expressions import DTYPES
 from codegen.spec.keys import (
     KeyFormatError,
     parse_tokens,
@@ -20,7 +21,6 @@ from codegen.spec.keys import (
 )
 from codegen.spec.model import Parameter, ParameterType
 from codegen.spec.names import CPP_KEYWORDS, cpp_type_name, taken
-from codegen.spec.problems import Location
 
 tokens = st.from_regex(r"[a-z][a-z0-9]{0,3}", fullmatch=True)
 PLACE = Location("spec.yaml", 1, 1)

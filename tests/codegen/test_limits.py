@@ -176,7 +176,7 @@ def test_a_fifo_in_the_tree_is_not_waited_for(workspace) -> None:
     (workspace.out / "manifest.json").unlink()
     os.mkfifo(workspace.out / "manifest.json")
     assert workspace.run("check").status == 2
-    assert workspace.python(str(ROOT / "codegen/staleness.py"), "generated").status == 1
+    assert workspace.python(str(ROOT / "codegen/core/staleness.py"), "generated").status == 1
 
 
 def test_products_within_the_limit_are_not_refused(workspace) -> None:

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from codegen import home, pipeline, scaffold, staleness
+from codegen import pipeline, scaffold
 from codegen.build.compile_logged import log_path
-from codegen.manifest import Selection
+from codegen.core import home, staleness
+from codegen.core.manifest import Selection
 from codegen.tree import writer
 
 

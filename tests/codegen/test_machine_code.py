@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from codegen import machine_code
+from codegen.core import machine_code
 
 SOURCE = """
 #include <cmath>

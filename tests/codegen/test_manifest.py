@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from codegen import manifest
+from codegen.core import manifest
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "generated/manifest.json").read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-STALENESS = Path(__file__).resolve().parents[2] / "codegen/staleness.py"
+STALENESS = Path(__file__).resolve().parents[2] / "codegen/core/staleness.py"
 
 # (what, file, text to replace, its replacement, what is reported where)
 EDITS = [

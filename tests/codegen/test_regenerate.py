@@ -240,7 +240,7 @@ def test_folders_of_any_printable_name(workspace, name) -> None:
     (workspace.root / "kernel_specs").rename(workspace.root / specs)
     assert workspace.run("regenerate", "--specs", specs, "--out", out).status == 0
     assert workspace.run("check", "--out", out).status == 0
-    script = str(ROOT / "codegen/staleness.py")
+    script = str(ROOT / "codegen/core/staleness.py")
     assert workspace.python("-S", "-E", script, out).status == 0
     (workspace.root / out / "demo/library.cpp").unlink()
     stale = workspace.python("-S", "-E", script, out).stdout
@@ -416,7 +416,7 @@ def test_killed_at_any_step_the_next_run_mends_the_tree(changed_spec) -> None:
         result = workspace.python("-c", Killer.SCRIPT, KILL_AT=str(step))
         killed += result.status == -signal.SIGKILL
         if result.status == -signal.SIGKILL and workspace.tree() != start:
-            stale = workspace.python(str(ROOT / "codegen/staleness.py"), "generated")
+            stale = workspace.python(str(ROOT / "codegen/core/staleness.py"), "generated")
             assert stale.status == 1
             assert workspace.run("check").status == 1
         regenerate(workspace)
@@ -480,7 +480,7 @@ def test_two_runs_at_once_do_not_mix(workspace) -> None:
 
 
 def staleness(workspace) -> tuple[int, str]:
-    script = str(ROOT / "codegen/staleness.py")
+    script = str(ROOT / "codegen/core/staleness.py")
     # -S -E: no site-packages, so that nothing but the standard library can be used.
     result = workspace.python("-S", "-E", script, "generated")
     assert "Traceback" not in result.output
@@ -563,7 +563,7 @@ def test_the_check_waits_for_a_regenerate_that_is_writing(workspace) -> None:
     fcntl.flock(folder, fcntl.LOCK_EX)  # what regenerate holds
     (workspace.out / ".regenerate.json").write_text("[]")
     (workspace.out / "demo/library.cpp").unlink()
-    script = str(ROOT / "codegen/staleness.py")
+    script = str(ROOT / "codegen/core/staleness.py")
     with subprocess.Popen(
         [sys.executable, script, "generated"], cwd=workspace.root, stdout=subprocess.PIPE, text=True
     ) as check:

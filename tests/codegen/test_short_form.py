@@ -10,10 +10,10 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
+from codegen.core.problems import Location
 from codegen.spec import short_form
 from codegen.spec.keys import KeyFormatError
 from codegen.spec.model import Feature, Parameter, ParameterType, ShortForm
-from codegen.spec.problems import Location
 
 PLACE = Location("spec.yaml", 1, 1)
 words = st.from_regex(r"[a-z][a-z0-9]{0,3}(_[a-z][a-z0-9]{0,2}){0,2}", fullmatch=True)

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from codegen.manifest import Selection
+from codegen.core.manifest import Selection
+from codegen.core.problems import SpecError
 from codegen.pipeline import generate
-from codegen.spec.problems import SpecError
 
 FAMILY = {
     "family": "product",

@@ -16,10 +16,10 @@ from typing import Any
 from torch import Tensor
 
 import runtime
-from codegen import build_paths
-from codegen.dtypes import SCALARS
-from codegen.manifest import Scalar
-from codegen.spec import expressions
+from codegen.core import expressions
+from codegen.core.dtypes import SCALARS
+from codegen.core.manifest import Scalar
+from codegen.sources import build_paths
 from runtime import manifest
 from runtime.ondemand import compilers
 

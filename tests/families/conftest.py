@@ -18,7 +18,7 @@ import pytest
 import torch
 
 import runtime
-from codegen.packs import Pack
+from codegen.core.packs import Pack
 
 ROOT = Path(__file__).resolve().parents[2]
 FAMILIES = Path(__file__).parent

@@ -25,10 +25,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from codegen.home import ROOT
+from codegen.core.home import ROOT
+from codegen.core.ptxas_rows import Row, csv_text, read_csv
 from codegen.ptxas.events import Statistics
 from codegen.ptxas.parser import CHUNK, Parser
-from codegen.ptxas.rows import Row, csv_text, read_csv
 
 DATA = ROOT / "tests" / "ptx_report" / "data"
 FIGURES = (

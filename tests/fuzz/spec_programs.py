@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from codegen.dtypes import DTYPES
-from codegen.home import INCLUDE
+from codegen.core.dtypes import DTYPES
+from codegen.core.expressions import BOOL, EVALUATION_ERRORS, Expression
+from codegen.core.home import INCLUDE
 from codegen.space.expand import FamilySpace
-from codegen.spec.expressions import BOOL, EVALUATION_ERRORS, Expression
 from codegen.spec.model import Configuration, ParameterType, Target
 
 SYMBOLS = {"N": 24, "M": 5}

@@ -19,9 +19,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from codegen import pipeline
-from codegen.home import SPECS
-from codegen.manifest import Selection
-from codegen.spec.problems import Location, Problem, SpecError, UsageError
+from codegen.core.home import SPECS
+from codegen.core.manifest import Selection
+from codegen.core.problems import Location, Problem, SpecError, UsageError
 from codegen.tree import writer
 from tests.fuzz import spec_programs, spec_texts
 from tests.fuzz.limits import TimeOutError, limited

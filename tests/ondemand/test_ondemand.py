@@ -124,7 +124,7 @@ def test_another_process_compiles_nothing_and_imports_nothing_that_only_builds_n
     assert len(compilations.take()) == 2
     shown = in_new_process(WARM, family.folder, family.key())
     needless = {"mako", "pydantic", "yaml", "codegen.ptxas.collect", "runtime.ondemand.diagnose"}
-    needless |= {"codegen.archives"}
+    needless |= {"codegen.sources.archives"}
     assert not needless & set(shown.stdout.split())
     assert not compilations.take()
 

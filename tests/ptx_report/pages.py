@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from codegen.ptxas.rows import Row
+from codegen.core.ptxas_rows import Row
 from tests.ptx_report.project import symbol
 from tools.ptx_report.report import Report
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from codegen import manifest as form
+from codegen.core import manifest as form
 
 KEYS = (
     "flash_forward.sm80.bf16-d128-causal-r64-c64-w4",

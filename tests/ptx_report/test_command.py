@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from codegen.core.ptxas_rows import COLUMNS, Row, csv_text, read_csv
 from codegen.ptxas import collect
-from codegen.ptxas.rows import COLUMNS, Row, csv_text, read_csv
 from tests.ptx_report.project import KEYS, Project, record, symbol
 from tests.ptx_report.samples import DATA
 from tools.ptx_report.__main__ import main

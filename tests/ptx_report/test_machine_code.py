@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from codegen.build import nvcc
-from codegen.ptxas.rows import csv_text, read_csv
+from codegen.core.ptxas_rows import csv_text, read_csv
 from tests.ptx_report.samples import DATA
 from tools.ptx_report import gate, objects, sass
 from tools.ptx_report.__main__ import main

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from codegen.hardware import LIMITS
+from codegen.core.hardware import LIMITS
 from tools.ptx_report.occupancy import capability, occupancy
 
 ARCHITECTURES = {(8, 0): "sm_80", (8, 6): "sm_86", (8, 9): "sm_89", (9, 0): "sm_90a"}

@@ -5,9 +5,9 @@ import json
 import pytest
 from click.testing import CliRunner
 
+from codegen.core.ptxas_rows import csv_text, read_csv
 from codegen.ptxas import collect
 from codegen.ptxas.fingerprints import Manifest
-from codegen.ptxas.rows import csv_text, read_csv
 from tests.ptx_report.project import KEYS, Project, record, symbol
 from tests.ptx_report.samples import DATA
 from tools.ptx_report.__main__ import main

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codegen.ptxas.rows import Row
-from codegen.ptxas.symbols import kernel_of_symbol, key_of_symbol
+from codegen.core.ptxas_rows import Row
+from codegen.core.symbols import kernel_of_symbol, key_of_symbol
 from tests.ptx_report.samples import DATA, read
 from tools.ptx_report import demangle as names
 from tools.ptx_report.diff import compare

@@ -8,8 +8,8 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import runtime
-from codegen.manifest import SizeRange, TunedRow
-from codegen.spec.expressions import INT, parse
+from codegen.core.expressions import INT, parse
+from codegen.core.manifest import SizeRange, TunedRow
 from runtime import choice, devices, manifest, packs
 
 CPU = torch.device("cpu")

@@ -5,7 +5,7 @@ import torch
 from torch.library import opcheck
 
 import runtime
-from codegen.spec import expressions
+from codegen.core import expressions
 from runtime import operators
 
 INFO = runtime.kernels("flash_forward", "cpu", "dtype == 'f32' and d_head == 64 and not causal")[0]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import runtime
-from codegen.packs import PACK_JSON
+from codegen.core.packs import PACK_JSON
 from runtime import _native
 from runtime import packs as runtime_packs
 

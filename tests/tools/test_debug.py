@@ -19,7 +19,7 @@ import torch
 from click.testing import CliRunner
 
 import runtime
-from codegen.manifest import Selection
+from codegen.core.manifest import Selection
 from codegen.space.expand import exclusions, expand
 from codegen.spec.load import load
 from kernel_specs.attention.flash_forward.tools import counting_inputs, divergence, trace

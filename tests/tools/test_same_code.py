@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from codegen import home
+from codegen.core import home
 from tools import same_code
 
 pytestmark = pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")

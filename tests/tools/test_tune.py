@@ -24,9 +24,9 @@ import torch
 from click.testing import CliRunner
 
 import runtime
+from codegen.core.problems import SpecError
 from codegen.spec import model
 from codegen.spec.load import load
-from codegen.spec.problems import SpecError
 from runtime import choice, devices, packs
 from tools import problem
 from tools.bench.clocks import Spread

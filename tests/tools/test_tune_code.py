@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 import runtime
-from codegen import packs
+from codegen.core import packs
 from runtime.ondemand import kernels as on_demand
 from runtime.ondemand.build import build
 from tests.tools.test_tune import CUDA_FILES

@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 
 import runtime
-from codegen import machine_code, scaffold, verified
-from codegen.ptxas.rows import read_csv
-from codegen.verified import Row
+from codegen import scaffold
+from codegen.core import machine_code, verified
+from codegen.core.ptxas_rows import read_csv
+from codegen.core.verified import Row
 from runtime import packs
 from runtime import verified as found_before
 from runtime.__main__ import collect

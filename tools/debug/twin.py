@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import runtime
+from codegen.core.problems import SpecError, UsageError
 from codegen.space import explain
 from codegen.space.expand import exclusions
 from codegen.spec import keys
 from codegen.spec.load import load
-from codegen.spec.problems import SpecError, UsageError
 from runtime import KernelInfo, manifest, packs
 
 from ..families import know, offering, specs

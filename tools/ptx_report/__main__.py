@@ -10,12 +10,13 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from codegen import options, packs
-from codegen.home import GENERATED, SPECS
+from codegen import options
+from codegen.core import packs
+from codegen.core.home import GENERATED, SPECS
+from codegen.core.ptxas_rows import ReportError, csv_text, read_csv
+from codegen.core.words import counted
 from codegen.ptxas.files import check_outputs, write_text
 from codegen.ptxas.fingerprints import Manifest
-from codegen.ptxas.rows import ReportError, csv_text, read_csv
-from codegen.words import counted
 
 from ..output_file import cannot_write
 from . import gate

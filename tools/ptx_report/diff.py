@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from codegen.ptxas.rows import Row
+from codegen.core.ptxas_rows import Row
 
 # What is compared, the gravest first: the first that differs says whether a kernel got worse.
 LABELS = {

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from codegen.core.ptxas_rows import ReportError, Row, csv_text, read_csv
+from codegen.core.words import counted
 from codegen.ptxas.files import write_text
 from codegen.ptxas.fingerprints import Manifest
-from codegen.ptxas.rows import ReportError, Row, csv_text, read_csv
-from codegen.words import counted
 
 from .diff import LABELS, Change, compare, figure
 

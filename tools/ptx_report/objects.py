@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from codegen.build import nvcc
-from codegen.ptxas.rows import ReportError, Row
+from codegen.core.ptxas_rows import ReportError, Row
 
 from . import sass
 

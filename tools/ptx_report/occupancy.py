@@ -1,6 +1,6 @@
 """Theoretical occupancy: how many warps of a kernel a multiprocessor holds, and what limits it.
 
-The limits are codegen/hardware.py's; the rounding is that of CUDA's own calculator,
+The limits are codegen/core/hardware.py's; the rounding is that of CUDA's own calculator,
 cuda_occupancy.h, with which the tests compare every row.
 """
 
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from codegen.architectures import of_code
-from codegen.hardware import LIMITS, REGISTERS, REGISTERS_THREAD, THREADS
+from codegen.core.architectures import of_code
+from codegen.core.hardware import LIMITS, REGISTERS, REGISTERS_THREAD, THREADS
 
 WARP = 32
 _PARTITIONS = 4  # of a multiprocessor's registers

@@ -8,7 +8,7 @@ from typing import Any
 
 from mako.template import Template
 
-from codegen.ptxas.rows import Row
+from codegen.core.ptxas_rows import Row
 
 from .report import COLUMN_KINDS, Report
 from .table import summary, worst_first

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from codegen.ptxas.rows import COLUMNS, Row
+from codegen.core.ptxas_rows import COLUMNS, Row
 
 from .diff import FIGURES, LABELS, Change, counts
 from .report import Report

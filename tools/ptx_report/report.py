@@ -8,14 +8,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from codegen import packs
-from codegen.manifest import Kernel
+from codegen.core import packs
+from codegen.core.expressions import BOOL, DTYPE, FLOAT, INT, Kind
+from codegen.core.manifest import Kernel
+from codegen.core.ptxas_rows import ReportError, Row, read_csv
+from codegen.core.where import Where
 from codegen.ptxas import inputs
 from codegen.ptxas.events import Statistics
 from codegen.ptxas.fingerprints import Manifest
-from codegen.ptxas.rows import ReportError, Row, read_csv
-from codegen.spec.expressions import BOOL, DTYPE, FLOAT, INT, Kind
-from codegen.spec.where import Where
 
 from .demangle import demangle
 from .objects import read_object, with_machine_code

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from rich.console import Console, JustifyMethod
 from rich.text import Text
 
-from codegen.ptxas.rows import Row
-from codegen.words import counted
+from codegen.core.ptxas_rows import Row
+from codegen.core.words import counted
 
 from ..listing import Line, most_rows, print_rest, print_rows
 from .diff import FIGURES, LABELS, Change, counts

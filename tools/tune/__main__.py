@@ -15,10 +15,10 @@ from rich.console import Console, JustifyMethod
 
 import runtime
 from codegen import completion, options
+from codegen.core.problems import SpecError, UsageError
+from codegen.core.ptxas_rows import ReportError
+from codegen.core.words import counted
 from codegen.ptxas.files import write_text
-from codegen.ptxas.rows import ReportError
-from codegen.spec.problems import SpecError, UsageError
-from codegen.words import counted
 from runtime import packs
 
 from ..families import named

@@ -14,9 +14,9 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from codegen import packs
 from codegen.build.jobs import MIB_PER_JOB
-from codegen.packs import Pack, PackError
+from codegen.core import packs
+from codegen.core.packs import Pack, PackError
 from codegen.spec.model import Shape
 from runtime import BuildError
 from runtime.ondemand import kernels as on_demand

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
-from codegen import machine_code
-from codegen.packs import Pack
-from codegen.ptxas.rows import read_csv
+from codegen.core import machine_code
+from codegen.core.packs import Pack
+from codegen.core.ptxas_rows import read_csv
 
 from ..ptx_report.gate import over_budget
 from .errors import TuningError

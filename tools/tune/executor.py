@@ -10,7 +10,7 @@ from typing import Protocol
 
 import torch
 
-from codegen.packs import Pack
+from codegen.core.packs import Pack
 from codegen.spec.model import Shape
 from runtime import BuildError, devices
 

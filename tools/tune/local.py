@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 
-from codegen.packs import Pack
+from codegen.core.packs import Pack
 from runtime import BuildError
 from runtime.ondemand import kernels as on_demand
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from codegen import home
+from codegen.core import home
 from codegen.spec.model import Shape
 from runtime import BuildError, _native, manifest, ondemand
 from runtime.ondemand import compilers

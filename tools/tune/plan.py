@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from codegen.manifest import Selection
+from codegen.core.expressions import COMPUTE_CAPABILITY, EVALUATION_ERRORS
+from codegen.core.manifest import Selection
 from codegen.space.expand import configured, expand
-from codegen.spec.expressions import COMPUTE_CAPABILITY, EVALUATION_ERRORS
 from codegen.spec.model import Configuration, Family, Shape, Shapes, Target
 from codegen.spec.tuning import said
 

@@ -10,10 +10,10 @@ from typing import Any
 import click
 import yaml
 
+from codegen.core.problems import SpecError
 from codegen.ptxas.files import write_text
 from codegen.spec import schema
 from codegen.spec.model import Shape
-from codegen.spec.problems import SpecError
 from codegen.spec.source import MAX_BYTES, Document
 from codegen.tree.writer import locked
 

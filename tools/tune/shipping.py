@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import runtime
-from codegen import build_paths
+from codegen.sources import build_paths
 from codegen.spec.model import Family
 from runtime.ondemand.cache import Cache, Dependencies, Entry, Roots
 from runtime.ondemand.specs import Source

@@ -15,10 +15,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from codegen.packs import Pack
+from codegen.core.packs import Pack
+from codegen.core.problems import SpecError
 from codegen.spec.load import load
 from codegen.spec.model import Configuration, Family, Shape, Shapes, Target
-from codegen.spec.problems import SpecError
 from codegen.spec.source import Document
 from codegen.spec.tuning import load_shapes
 from runtime import BuildError, listing, manifest, ondemand, packs

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 
 import runtime
-from codegen import packs
-from codegen.packs import PackError
+from codegen.core import packs
+from codegen.core.packs import PackError
 from codegen.spec.model import Shape
 from runtime import InvalidArgument, Kernel, listing
 

@@ -38,7 +38,7 @@ def read(path: str) -> dict[str, Any]:
 @functools.cache
 def archive() -> Path:
     """The folder of the archive that the specs pin."""
-    from codegen import archives
+    from codegen.sources import archives
 
     pin = read("sm80.yaml")["build"]["archives"]["upstream"]
     try:

@@ -11,7 +11,7 @@ from kernelmint.tools.comparison import Difference, Tolerance, compare
 from kernelmint.tools.families import oracle
 from kernelmint.tools.problem import UNITS, Problem
 
-from codegen.dtypes import TABLE
+from codegen.core.dtypes import TABLE
 
 _DTYPES = {dtype.name: getattr(torch, dtype.torch, None) for dtype in TABLE}
 

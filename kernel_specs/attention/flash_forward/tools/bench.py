@@ -21,8 +21,8 @@ from rich.progress import Progress
 from rich.table import Table
 
 from codegen import options
-from codegen.spec.expressions import EVALUATION_ERRORS, INT, ExpressionError, parse, reason
-from codegen.spec.where import parameter_kind
+from codegen.core.expressions import EVALUATION_ERRORS, INT, ExpressionError, parse, reason
+from codegen.core.where import parameter_kind
 from runtime import manifest
 from runtime.operators import DTYPES
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from codegen.spec import expressions
+from codegen.core import expressions
 from runtime import manifest
 from runtime.operators import DTYPES
 

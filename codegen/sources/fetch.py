@@ -1,6 +1,6 @@
 """Fetches a file from an address, or a source distribution from the indexes that pip is set to.
 
-    python codegen/fetch.py ORIGIN FOLDER SECONDS
+    python codegen/sources/fetch.py ORIGIN FOLDER SECONDS
 
 writes it into FOLDER; exit status 1 and why if it cannot. It is a process of its own, so that a
 server keeps no build waiting, and fills neither memory nor disk: the process ends if a file is too
@@ -28,9 +28,9 @@ from typing import NoReturn
 from urllib.parse import urlsplit
 
 if __name__ == "__main__":  # it is run by its path; modules of its folder are not packages
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
+    sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-from codegen.staleness import open_regular
+from codegen.core.staleness import open_regular
 
 PYPI = "pypi:"
 _TIMEOUT = 60  # seconds without a byte

@@ -1,6 +1,6 @@
 """Whether a generated tree is still that of its specs, and one that this Kernelmint can build.
 
-    python codegen/staleness.py GENERATED_DIR
+    python codegen/core/staleness.py GENERATED_DIR
 
 exits 1 and says what is stale, and which command fixes it. CMake runs this when it configures, so
 it needs Python's standard library alone: it compares the hashes of specs and outputs that
@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any
 
 if not __package__:  # run by its path
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-    __package__ = "codegen"
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    __package__ = "codegen.core"
 
-from .words import display_path
+from codegen.core.words import display_path
 
 MANIFEST = "manifest.json"
 # What generated code expects of the headers, CMake and runtime that it is built with; raised with a
@@ -69,7 +69,7 @@ def read_json(path: Path) -> Any:
 
 def codegen_files() -> dict[str, Path]:
     """The files of this codegen that decide what it writes, by their path within it."""
-    folder = Path(__file__).resolve().parent
+    folder = Path(__file__).resolve().parents[1]
     paths = [*folder.rglob("*.py"), *folder.glob("emit/templates/*.mako")]
     return {path.relative_to(folder).as_posix(): path for path in sorted(paths)}
 
@@ -211,7 +211,7 @@ def _changed(path: Path, expected: str) -> list[str]:
 def main(arguments: list[str]) -> int:
     """The command."""
     if len(arguments) != 1:
-        print("usage: python codegen/staleness.py GENERATED_DIR", file=sys.stderr)
+        print("usage: python codegen/core/staleness.py GENERATED_DIR", file=sys.stderr)
         return 2
     reasons, command = stale(Path(arguments[0]))
     for reason in reasons[:20]:

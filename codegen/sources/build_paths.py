@@ -7,7 +7,7 @@
 
 With "excerpt", "take" and "kernels", one of a file is the folder of a header of its definitions.
 
-    python codegen/build_paths.py TEXT
+    python codegen/sources/build_paths.py TEXT
 
 prints the path of one of a package, an archive or an excerpt, for CMake, which has them as
 package:PACKAGE:PATH:PIP, archive:SHA256:PATH:ORIGIN and excerpt:HEADER:KERNELS:TAKE:FILE (of which
@@ -24,10 +24,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 if __name__ == "__main__":  # it is run by its path; modules of its folder are not packages
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
+    sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 
-from codegen import home
+from codegen.core import home
 
 
 class PathNotFoundError(LookupError):
@@ -93,7 +93,7 @@ def in_package(package: str, path: str, pip: str) -> Path:
 def in_archive(sha256: str, path: str, origin: str) -> Path:
     """A file or folder of an archive, which is fetched if it was not yet. Raises
     PathNotFoundError."""
-    from codegen import archives  # what fetches is slow to import, and rarely asked
+    from codegen.sources import archives  # what fetches is slow to import, and rarely asked
 
     try:
         return archives.find(origin, sha256, path)
@@ -102,7 +102,7 @@ def in_archive(sha256: str, path: str, origin: str) -> Path:
 
 
 def _excerpt(file: Path, entry: Mapping[str, str]) -> Path:
-    from codegen import excerpts  # rarely asked, too
+    from codegen.sources import excerpts  # rarely asked, too
 
     try:
         return excerpts.folder(file, entry)

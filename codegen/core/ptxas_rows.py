@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
-from .symbols import KEY, arguments_of_symbol, kernel_of_symbol, key_of_symbol
+from codegen.core.symbols import KEY, arguments_of_symbol, kernel_of_symbol, key_of_symbol
 
 
 class ReportError(Exception):

@@ -21,12 +21,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from codegen import fetch, trust
-from codegen.home import cache_folder, expanded
-from codegen.staleness import open_regular
-from codegen.staleness import sha256 as sha256_of
-from codegen.unpack import unpack
-from codegen.words import one_line
+from codegen.core import trust
+from codegen.core.home import cache_folder, expanded
+from codegen.core.staleness import open_regular
+from codegen.core.staleness import sha256 as sha256_of
+from codegen.core.words import one_line
+from codegen.sources import fetch
+from codegen.sources.unpack import unpack
 
 _SUFFIXES = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".zip")
 _CHUNK = 1 << 20

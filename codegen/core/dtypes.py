@@ -1,6 +1,6 @@
 """The dtypes of specs, and those of scalars: one table, for Python and C++. Standard library only.
 
-    python -m codegen.dtypes > runtime/include/dtype_list.h
+    python -m codegen.core.dtypes > runtime/include/dtype_list.h
 
 writes the table of C++.
 """
@@ -89,7 +89,7 @@ def header() -> str:
     rows = [f'  ROW({d.enumerator}, "torch.{d.torch}", {d.dlpack}, {d.bits})' for d in TABLE]
     return "\n".join(
         [
-            "// Written by `python -m codegen.dtypes`, out of its table; not edited by hand.",
+            "// Written by `python -m codegen.core.dtypes`, out of its table; not edited by hand.",
             "// A row: the value of the enum Dtype, PyTorch's name, DLPack's code, bits.",
             "#pragma once",
             "",

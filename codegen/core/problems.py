@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from codegen.words import one_line
+from codegen.core.words import one_line
 
 
 @dataclass(frozen=True, order=True)

@@ -21,8 +21,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol, TypeGuard
 
-from codegen.dtypes import DTYPES, SCALARS
-from codegen.words import did_you_mean
+from codegen.core.dtypes import DTYPES, SCALARS
+from codegen.core.words import did_you_mean
 
 INT64_MAX = 2**63 - 1
 # What a call's expressions may ask of its device: DeviceFacts of runtime/include/launch.h.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from codegen.architectures import Architecture
+from codegen.core.architectures import Architecture
 
 THREADS = 1024  # the most of a block, on every capability
 REGISTERS = 65536  # 32-bit, of a multiprocessor and the most of a block

@@ -17,10 +17,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from codegen import trust
-from codegen.home import cache_folder
-from codegen.staleness import read_regular
-from codegen.words import did_you_mean
+from codegen.core import trust
+from codegen.core.home import cache_folder
+from codegen.core.staleness import read_regular
+from codegen.core.words import did_you_mean
 
 _TOKEN = re.compile(
     r"""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 
-from ..architectures import of_target
+from codegen.core.architectures import of_target
 
 KEY = re.compile(r"[a-z]\w*\.[a-z]\w*\.[a-z0-9]+(?:-[a-z0-9]+)*")
 _LENGTH = re.compile(r"[1-9][0-9]{0,8}")

@@ -24,11 +24,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from codegen import architectures, as_json
-from codegen.as_json import named
+from codegen.core import architectures, as_json
+from codegen.core.as_json import named
 
 if TYPE_CHECKING:
-    from codegen.manifest import Family
+    from codegen.core.manifest import Family
 
 GROUP = "kernelmint.packs"
 PACK_JSON = "pack.json"

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
-from codegen.manifest import Family, Parameter, Target
-from codegen.spec.expressions import (
+from codegen.core.expressions import (
     BOOL,
     DTYPE,
     ENVIRONMENT,
@@ -18,7 +17,8 @@ from codegen.spec.expressions import (
     parse,
     reason,
 )
-from codegen.spec.problems import UsageError
+from codegen.core.manifest import Family, Parameter, Target
+from codegen.core.problems import UsageError
 
 Scope = TypeVar("Scope", bound=Hashable)
 

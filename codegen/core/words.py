@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from codegen.dtypes import of_other_name
+from codegen.core.dtypes import of_other_name
 
 _MAX_LINE = 1000
 _MAX_KNOWN = 1000

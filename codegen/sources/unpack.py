@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from codegen.words import counted
+from codegen.core.words import counted
 
 _MOST_BYTES = 8 << 30  # unpacked
 _MOST_MEMBERS = 500_000

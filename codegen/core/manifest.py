@@ -12,9 +12,9 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from codegen import as_json
-from codegen.as_json import left_out, named
-from codegen.staleness import VERSION
+from codegen.core import as_json
+from codegen.core.as_json import left_out, named
+from codegen.core.staleness import VERSION
 
 _HOLDERS = (dict, list, tuple)
 _NESTED = ("families", "targets")
@@ -98,8 +98,8 @@ class Trace:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildSettings:
-    """What compiling and linking take beyond the header; codegen/build_paths.py finds the files
-    and folders that its entries name."""
+    """What compiling and linking take beyond the header; codegen/sources/build_paths.py finds the
+    files and folders that its entries name."""
 
     flags: tuple[str, ...] = ()  # words of a command line
     definitions: tuple[str, ...] = ()

@@ -11,7 +11,7 @@ import os
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]  # the checkout's, or site-packages
+ROOT = Path(__file__).resolve().parents[2]  # the checkout's, or site-packages
 IN_CHECKOUT = (ROOT / "CMakeLists.txt").is_file()
 INCLUDE = ROOT / ("runtime/include" if IN_CHECKOUT else "kernelmint/include")
 PACK = ROOT / ("runtime/pack" if IN_CHECKOUT else "kernelmint/pack")  # C++ of every pack's library

@@ -1,0 +1,1 @@
+"""Data types, expressions, manifests and packs, which all rooms read."""

@@ -1,0 +1,1 @@
+"""Sources of others: archives, what is fetched and unpacked, excerpts and paths of builds."""
