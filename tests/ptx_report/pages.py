@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+from codegen.core.manifest import Kernel
 from codegen.core.ptxas_rows import Row
 from tests.ptx_report.project import symbol
 from tools.ptx_report.report import Report
@@ -20,11 +21,13 @@ def example():
                 registers = 255 if big else {64: 96, 128: 128}[b_r] + (40 if d_head == 128 else 0)
                 if d_head == 128 and b_r == 64:
                     registers = 168
-                known[key] = {
-                    "parameters": {"d_head": d_head, "causal": causal, "B_r": b_r},
-                    "derived": {"threads": 128, "smem_bytes": 2 * d_head * (b_r + 128)},
-                    "file": "flash_forward/sm80_00.cu",
-                }
+                known[key] = Kernel(
+                    key=key,
+                    parameters={"d_head": d_head, "causal": causal, "B_r": b_r},
+                    derived={"threads": 128, "smem_bytes": 2 * d_head * (b_r + 128)},
+                    symbol="",
+                    file="flash_forward/sm80_00.cu",
+                )
                 rows.append(
                     Row(
                         symbol(key),
