@@ -17,7 +17,11 @@ class ReportError(Exception):
 
 
 class Row(NamedTuple):
-    """What the tools said of one function for one architecture; None: they do not say."""
+    """What the tools said of one function for one architecture.
+
+    None means that they do not say, and nothing stands in for it: a binary holds no figure of
+    spills, so its rows have none, whatever their stack is. A zero is a figure.
+    """
 
     symbol: str
     # kernel; function: a device function of its own; link: nvlink's totals; object: cuobjdump's
@@ -48,6 +52,7 @@ class Row(NamedTuple):
     # the machine code was not read.
     unwritten: int | None = None
     unwritten_at: str | None = None
+    code_bytes: int | None = None  # of machine code
 
     @property
     def kernel_config(self) -> str:
@@ -82,8 +87,9 @@ class Row(NamedTuple):
 
     @property
     def lacks_spills(self) -> bool:
-        """Returns whether a log lacks a kernel's spills; objects and nvlink never have them."""
-        return self.spilled is None and self.kind in ("kernel", "function")
+        """Returns whether spills are unknown: a log lost them, or a binary does not hold them.
+        nvlink's totals are of kernels that have a row with spills of their own."""
+        return self.spilled is None and self.kind != "link"
 
     @property
     def spill_bytes(self) -> int | None:
@@ -128,6 +134,7 @@ COLUMNS = (
     "code",
     "unwritten",
     "unwritten_at",
+    "code_bytes",
 )
 _SEPARATOR = " | "
 # A spreadsheet takes a cell that begins with one of these for a formula, unless it is a number. An

@@ -12,7 +12,7 @@ from codegen.core.ptxas_rows import COLUMNS, Row
 
 from .diff import FIGURES, LABELS, Change, counts
 from .report import Report
-from .table import summary, worst_first
+from .table import spills, summary, worst_first
 
 _MARKUP = re.compile(r"([\\`*\[\]<>|~@&#])")
 _COMMENT = 60_000  # characters; GitHub takes 65,536 in a comment
@@ -60,8 +60,8 @@ def markdown_text(report: Report, changes: Sequence[Change] | None) -> str:
             row.kernel_config,
             row.arch,
             row.used_registers,
-            row.spill_stores,
-            row.spill_loads,
+            spills(row, row.spill_stores),
+            spills(row, row.spill_loads),
             row.stack_frame,
             row.smem,
             report.occupancy(row),

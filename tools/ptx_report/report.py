@@ -17,6 +17,7 @@ from codegen.ptxas import inputs
 from codegen.ptxas.events import Statistics
 from codegen.ptxas.fingerprints import Manifest
 
+from . import tables
 from .demangle import demangle
 from .objects import read_object, with_machine_code
 from .occupancy import Occupancy, occupancy
@@ -203,6 +204,9 @@ def _read_one(
     files.append(name)
     if inputs.is_object(path):
         of_object = read_object(path)
+        if (table := tables.of_library(path)) is not None:
+            files.append(str(table))
+            of_object = tables.completed(of_object, table)
         return with_machine_code(of_object, [path]) if machine_code else of_object
     if path.suffix == ".csv":
         return read_csv(path)

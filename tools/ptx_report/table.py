@@ -19,10 +19,11 @@ _REST = "--all shows them, --where selects, --csv writes a file"
 
 
 def worst_first(row: Row) -> tuple[object, ...]:
-    """Sort key: spills first, then registers, then the name."""
+    """Sort key: spills first, or the stack if they are unknown, then registers, then the name."""
     spills = (row.spill_stores or 0) + (row.spill_loads or 0)
+    stack = (row.stack_frame or 0) if row.lacks_spills else 0
     registers = row.used_registers or 0
-    return (-spills, -registers, row.kernel_config, row.kernel, row.arch or "")
+    return (-spills, -stack, -registers, row.kernel_config, row.kernel, row.arch or "")
 
 
 def _figure(value: float | None, style: str = "") -> Text:
@@ -46,8 +47,8 @@ _COLUMNS: tuple[tuple[str, JustifyMethod, Callable[[Report, Row], Text | str]], 
     ("arch", "left", lambda report, row: row.arch or ""),
     ("kind", "left", lambda report, row: "" if row.kind == "kernel" else row.kind),
     ("regs", "right", lambda report, row: _registers(row)),
-    ("spill st", "right", lambda report, row: _spill(row.spill_stores)),
-    ("spill ld", "right", lambda report, row: _spill(row.spill_loads)),
+    ("spill st", "right", lambda report, row: _spill(row, row.spill_stores)),
+    ("spill ld", "right", lambda report, row: _spill(row, row.spill_loads)),
     ("stack", "right", lambda report, row: _figure(row.stack_frame)),
     ("smem", "right", lambda report, row: _figure(row.smem)),
     ("bar", "right", lambda report, row: _figure(row.barriers)),
@@ -74,8 +75,16 @@ def print_table(report: Report, console: Console, parameters: bool, everything: 
     console.print(summary(report), highlight=False, soft_wrap=True)
 
 
-def _spill(value: int | None) -> Text:
-    return _figure(value, "red" if value else "dim")
+def spills(row: Row, value: int | None) -> int | str | None:
+    """Returns stored or loaded bytes; `?` if they are unknown and the stack may hold some."""
+    if value is None and row.lacks_spills and row.stack_frame is not None:
+        return "?"
+    return value
+
+
+def _spill(row: Row, value: int | None) -> Text:
+    known = spills(row, value)
+    return Text(known) if isinstance(known, str) else _figure(known, "red" if known else "dim")
 
 
 def summary(report: Report) -> str:
@@ -86,11 +95,15 @@ def summary(report: Report) -> str:
     if len(rows) > kernels:
         parts.append(counted(len(rows) - kernels, "device function"))
     spilled = sum(bool(row.spilled) for row in rows)
-    unknown = sum(row.lacks_spills for row in rows)
+    unknown = [row for row in rows if row.lacks_spills]
     if spilled or not unknown:
         parts.append(f"{spilled} with spills")
     if unknown:
-        parts.append(f"{unknown} whose spills are unknown")
+        stacks = sum(bool(row.stack_frame) for row in unknown)
+        on_stack = (
+            f" ({stacks} with a stack)" if any(row.kind == "object" for row in unknown) else ""
+        )
+        parts.append(f"{len(unknown)} whose spills are unknown{on_stack}")
     if incomplete := sum(row.incomplete is not None for row in rows):
         parts.append(f"{incomplete} incomplete")
     if serialised := sum(bool(row.c75) for row in rows):
