@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test build regenerate install lint format fuzz bench wheel lock clean
+.PHONY: help demo test build regenerate install lint format fuzz bench wheel lock clean docs links
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -22,6 +22,8 @@ help:
 	@echo "make format      rewrite Python and C++ in the project's style"
 	@echo "make bench       the benchmarks that need no GPU"
 	@echo "make wheel       a wheel in dist/, with its manylinux tag, checked"
+	@echo "make docs        these pages as a site, with search and an API reference, in build/site"
+	@echo "make links       whether the pages' links to other sites lead somewhere (needs a network)"
 	@echo "make lock        constraints.txt anew, as requirements-dev.txt and pyproject.toml ask (needs uv)"
 	@echo "make clean       remove build folders (not $(VENV))"
 
@@ -86,6 +88,14 @@ bench: build
 
 wheel: $(TOOLS) regenerate
 	$(BIN)/python tools/build/wheel.py
+
+# A warning, such as a link that leads nowhere, is an error.
+docs: build
+	$(BIN)/python -m sphinx -q -W --keep-going -c docs . build/site
+	@echo "the site is build/site/index.html"
+
+links: build
+	$(BIN)/python -m sphinx -b linkcheck -q -c docs . build/links
 
 lock: $(TOOLS)
 	$(BIN)/python tools/build/lock.py

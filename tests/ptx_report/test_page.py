@@ -1,7 +1,6 @@
 """The HTML page in a real browser: keyboard, sorting, filtering, the heat map."""
 
 import json
-import shutil
 
 import pytest
 
@@ -9,31 +8,10 @@ from tests.ptx_report.pages import example
 from tests.ptx_report.project import symbol
 from tools.ptx_report.page import html_text
 
-webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium (requirements-dev)")
-from selenium.webdriver.common.by import By  # noqa: E402 - after the skip
-from selenium.webdriver.common.keys import Keys  # noqa: E402
-from selenium.webdriver.support.ui import Select, WebDriverWait  # noqa: E402
-
-CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
-DRIVER = shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None or DRIVER is None,
-    reason="needs chromium and chromedriver (apt-get install chromium-driver)",
-)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1500,1100"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options, webdriver.ChromeService(DRIVER))
-    yield driver
-    driver.quit()
+pytest.importorskip("selenium.webdriver", reason="needs selenium (requirements-dev)")
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import Select, WebDriverWait
 
 
 @pytest.fixture
