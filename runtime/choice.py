@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -34,7 +34,7 @@ from runtime.kernel_info import KernelInfo, infos_for
 
 if TYPE_CHECKING:
     from runtime.ondemand.kernels import Allowed
-    from runtime.operators import Asked
+    from runtime.operators.arguments import LazyArguments
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 Unmet = tuple[tuple[str, str], ...]  # targets, and which requirement of theirs is not met
@@ -221,7 +221,7 @@ def no_key(key: str) -> InvalidArgument:
     )
 
 
-def of_call(key: str, call: Callable[[], Asked]) -> Kernel:
+def of_call(key: str, call: LazyArguments) -> Kernel:
     """The kernel of an operator's key, which is a kernel's or one that leaves the choice to the
     operator; `call` tells what the call says."""
     if not key.startswith("{"):

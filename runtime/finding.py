@@ -22,7 +22,6 @@ from runtime import (
     listing,
     manifest,
     ondemand,
-    operators,
     packs,
     used,
 )
@@ -35,8 +34,10 @@ from runtime.errors import (
     unexpected,
 )
 from runtime.handle import Kernel, in_graphs, traced_as_constant
+from runtime.operators.arguments import DTYPES
+from runtime.operators.calls import caller, eager_caller
 
-_DTYPE_NAMES = {dtype: name for name, dtype in operators.DTYPES.items()}
+_DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _kernels: dict[str, Kernel] = {}
 _configurations: dict[tuple[object, ...], str] = {}  # keys, by what configurations say
 _MOST_CONFIGURATIONS = 65_536
@@ -148,9 +149,9 @@ def _make(key: str, build: bool | None, compiles: bool) -> Kernel:
 
         verified.require(info)
     pack = packs.of(family, key)
-    through_operator = operators.caller(family)
+    through_operator = caller(family)
     library = packs.library(pack, family)
-    intercepted = operators.eager_caller(family)
+    intercepted = eager_caller(family)
     try:
         values = {**info.parameters, **info.derived}
         native = library.kernel(key, values, intercepted, manifest.family(family).likes)

@@ -20,7 +20,7 @@ from runtime.handle import Inputs, Kernel, Out, Scalar, traced_as_constant
 
 if TYPE_CHECKING:
     from runtime.kernel_info import KernelInfo
-    from runtime.operators import Asked
+    from runtime.operators.arguments import LazyArguments
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling  # found once: calls are short
@@ -527,7 +527,7 @@ def of_family(name: str, parameters: tuple[str, ...]) -> tuple[Front, tuple[Any,
 packs.when_changed(of_family.cache_clear)
 
 
-def of_call(key: str, call: Callable[[], Asked]) -> Kernel:
+def of_call(key: str, call: LazyArguments) -> Kernel:
     """The kernel of an operator's key: a kernel's, one that leaves the choice to the operator, or
     one by which it asks the family's front; `call` tells what the call says."""
     if not key.startswith('{"front"'):
@@ -547,7 +547,7 @@ def of_call(key: str, call: Callable[[], Asked]) -> Kernel:
     return front.find(said.inputs, said.scalars, said.requested, (*others, *flags.values()))
 
 
-def describe(key: str, call: Callable[[], Asked]) -> KernelInfo:
+def describe(key: str, call: LazyArguments) -> KernelInfo:
     """What is known of the kernel of an operator's key, which need not be built."""
     return of_call(key, call).info if key.startswith("{") else finding.describe(key)
 

@@ -17,13 +17,11 @@ from runtime import manifest
 from runtime.errors import InvalidArgument
 from runtime.front import KINDS, Front, of_family
 from runtime.handle import Inputs, Scalar
-from runtime.operators import DTYPES, conditions_of, extent, refused
+from runtime.operators.arguments import DTYPES, Arguments, conditions_of, extent
+from runtime.operators.autograd import Tensors, refused
 
 if TYPE_CHECKING:
     from runtime.kernel_info import KernelInfo
-    from runtime.operators import _Operator
-
-Tensors = Mapping[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -43,10 +41,10 @@ class _Plan:
 
 
 @functools.cache
-def _plan(operator: _Operator, when: str) -> _Plan:
+def _plan(arguments: Arguments, when: str) -> _Plan:
     """That of its gradient for such calls."""
-    scope = operator.scope
-    gradient = next(g for g in operator.family.gradients if g.when == when)
+    scope = arguments.scope
+    gradient = next(g for g in arguments.family.gradients if g.when == when)
     assert isinstance(gradient, DeclaredGradient)
     other = manifest.family(gradient.family)
     parameters = {
@@ -87,13 +85,13 @@ class Backward:
     """The backward of one call.
 
     Attributes:
-        operator: of the family that was called.
+        arguments: of the family that was called.
         plan: what gives its gradients takes.
         info: the kernel that was called.
         scope: what expressions may name of the call: sizes, scalars, and which tensors there are.
     """
 
-    operator: _Operator
+    arguments: Arguments
     plan: _Plan
     info: KernelInfo
     scope: Mapping[str, Any]
@@ -139,7 +137,7 @@ class Backward:
         if not is_last:
             return returned
         message = (
-            f"{self.operator.name}: its gradients are {plan.other.name}'s, which has none: they "
+            f"{self.arguments.name}: its gradients are {plan.other.name}'s, which has none: they "
             "cannot be differentiated again"
         )
         return refused(message, returned, [t for t in given.values() if t is not None])
@@ -149,7 +147,7 @@ class Backward:
 
 
 def of_call(
-    operator: _Operator,
+    arguments: Arguments,
     gradient: DeclaredGradient,
     info: KernelInfo,
     inputs: Inputs,
@@ -158,14 +156,14 @@ def of_call(
 ) -> Backward:
     """The backward of a call with these arguments; `asked` are the outputs, and whether each is
     computed. Raises InvalidArgument if the call has no gradient."""
-    plan = _plan(operator, gradient.when)
-    scope = operator.values_of(info, inputs, scalars, asked, plan.named)
+    plan = _plan(arguments, gradient.when)
+    scope = arguments.values_of(info, inputs, scalars, asked, plan.named)
     for that, because in plan.requires:
         if not extent(that, scope, info):
             raise InvalidArgument(
-                f"{operator.name}: its gradient requires {that.text}, because {because}"
+                f"{arguments.name}: its gradient requires {that.text}, because {because}"
             )
-    return Backward(operator, plan, info, scope)
+    return Backward(arguments, plan, info, scope)
 
 
 def family_of(info: KernelInfo) -> str | None:

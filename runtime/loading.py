@@ -10,7 +10,8 @@ from runtime import listing, manifest, packs, pytorch
 from runtime.kernel_info import KernelInfo, infos
 
 if pytorch.IS_INSTALLED:
-    from runtime import finding, front, gradients, operators
+    from runtime import finding, front, gradients
+    from runtime.operators.definition import Callbacks, register
 
 
 def offer(pack: Pack) -> None:
@@ -19,8 +20,8 @@ def offer(pack: Pack) -> None:
     Raises PackError for invalid schemas; nothing is registered then.
     """
     if pytorch.IS_INSTALLED:
-        ways = operators.Ways(finding.known, front.of_call, front.describe, gradients.of_call)
-        operators.register(pack, ways)
+        callbacks = Callbacks(finding.known, front.of_call, front.describe, gradients.of_call)
+        register(pack, callbacks)
 
 
 def load_pack(folder: str | os.PathLike[str]) -> Pack:

@@ -19,7 +19,7 @@ from codegen.core.manifest import Tensor
 from runtime.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from runtime.operators import _Operator
+    from runtime.operators.arguments import Arguments
 
 
 def is_sharded(tensors: Any) -> bool:
@@ -27,36 +27,36 @@ def is_sharded(tensors: Any) -> bool:
     return any(isinstance(tensor, DTensor) for tensor in tensors)
 
 
-def register(operator: _Operator, name: str, library: torch.library.Library) -> None:
+def register(arguments: Arguments, name: str, library: torch.library.Library) -> None:
     """The rule of an operator for calls that autograd does not see."""
 
     def rule(kind: Any, function: Any, types: Any, given: Any, options: Any = None) -> Any:
         key, *inputs = given
-        return run(operator, function, key, tuple(inputs), dict(options or {}))
+        return run(arguments, function, key, tuple(inputs), dict(options or {}))
 
     torch.library.register_torch_dispatch(name, DTensor, rule, lib=library)
 
 
-def run(operator: _Operator, function: Any, key: str, inputs: Any, options: dict[str, Any]) -> Any:
+def run(arguments: Arguments, function: Any, key: str, inputs: Any, options: dict[str, Any]) -> Any:
     """What the operator `function` does of distributed tensors. Differentiable.
 
     Raises InvalidArgument unless all of them are divided along symbols along which the family says
     that a call falls apart.
     """
-    inputs += (None,) * (len(operator.inputs) - len(inputs))
-    found = operator.symbols_of(inputs)
-    named = dict(zip((a.name for a in operator.inputs), inputs, strict=True))
+    inputs += (None,) * (len(arguments.family.inputs) - len(inputs))
+    found = arguments.symbols_of(inputs)
+    named = dict(zip((a.name for a in arguments.family.inputs), inputs, strict=True))
     named = {name: tensor for name, tensor in named.items() if tensor is not None}
-    written = {n: options[n] for n in operator.output_names if options.get(n) is not None}
+    written = {n: options[n] for n in arguments.output_names if options.get(n) is not None}
     for name, tensor in {**named, **written}.items():
         if not isinstance(tensor, DTensor):
             raise InvalidArgument(
                 f"{name}: got a {type(tensor).__name__} beside distributed tensors; pass a DTensor"
             )
     mesh = next(iter(named.values())).device_mesh
-    arguments = {a.name: _in_call(operator, a, found) for a in operator.family.tensors}
+    tensors = {a.name: _in_call(arguments, a, found) for a in arguments.family.tensors}
     groups = [
-        _divided(operator, {n: (t, arguments[n]) for n, t in named.items()}, found, dim)
+        _divided(arguments, {n: (t, tensors[n]) for n, t in named.items()}, found, dim)
         for dim in range(mesh.ndim)
     ]
     _check_even(groups, found, mesh)
@@ -64,7 +64,7 @@ def run(operator: _Operator, function: Any, key: str, inputs: Any, options: dict
     for name, tensor in {**named, **written}.items():
         if tensor.device_mesh != mesh:
             raise InvalidArgument(f"{name}: is on another device mesh than {next(iter(named))}")
-        placements = _placements(arguments[name], groups)
+        placements = _placements(tensors[name], groups)
         if name in written and tuple(tensor.placements) != placements:
             raise InvalidArgument(
                 f"{name}: got placements {tuple(tensor.placements)}, expected {placements}, as the "
@@ -76,7 +76,7 @@ def run(operator: _Operator, function: Any, key: str, inputs: Any, options: dict
         ]
         placed = tensor if name in written else tensor.redistribute(mesh, placements)
         local[name] = placed.to_local(grad_placements=gradients)
-    parts = [local.get(a.name) for a in operator.inputs]
+    parts = [local.get(a.name) for a in arguments.family.inputs]
     result = function(key, *parts, **{**options, **{n: local[n] for n in written}})
     if result is None:
         return None
@@ -89,7 +89,7 @@ def run(operator: _Operator, function: Any, key: str, inputs: Any, options: dict
         DTensor.from_local(
             part,
             mesh,
-            _placements(arguments[argument.name], groups)
+            _placements(tensors[argument.name], groups)
             if part.dim() == len(argument.dims)
             else None,
             run_check=False,
@@ -97,19 +97,19 @@ def run(operator: _Operator, function: Any, key: str, inputs: Any, options: dict
             stride=shape.stride(),
         )
         for argument, part, shape in zip(
-            operator.outputs, _listed(result), _listed(shapes), strict=True
+            arguments.family.outputs, _listed(result), _listed(shapes), strict=True
         )
     ]
     return made[0] if isinstance(result, torch.Tensor) else tuple(made)
 
 
-def _in_call(operator: _Operator, argument: Tensor, found: Mapping[str, Any]) -> Tensor:
+def _in_call(arguments: Arguments, argument: Tensor, found: Mapping[str, Any]) -> Tensor:
     """A tensor of the family, of a dimension that is one symbol or another the one of this call."""
 
     def chosen(dim: str) -> str:
         tree = expressions.syntax(dim)
         while isinstance(tree, ast.IfExp):
-            test = expressions.parse(ast.unparse(tree.test), operator.call_scope, "bool")
+            test = expressions.parse(ast.unparse(tree.test), arguments.call_scope, "bool")
             tree = tree.body if test.evaluate(found) else tree.orelse
         return ast.unparse(tree)
 
@@ -121,7 +121,7 @@ def _listed(result: Any) -> tuple[torch.Tensor, ...]:
 
 
 def _divided(
-    operator: _Operator,
+    arguments: Arguments,
     given: Mapping[str, tuple[DTensor, Tensor]],
     found: Mapping[str, Any],
     dim: int,
@@ -133,9 +133,9 @@ def _divided(
         if placement.is_replicate():
             continue
         where = argument.dims[placement.dim] if type(placement) is Shard else ""
-        along = next((s for s in _shards(operator, found) if where in s), ())
+        along = next((s for s in _shards(arguments, found) if where in s), ())
         if not along or (wanted and along != wanted):
-            ways = [wanted] if wanted else _shards(operator, found)
+            ways = [wanted] if wanted else _shards(arguments, found)
             raise InvalidArgument(
                 f"{name}: got {placement!r} of [{', '.join(argument.dims)}], expected a division "
                 f"along {', or along '.join(map(' and '.join, ways)) or 'nothing'}: call "
@@ -145,12 +145,12 @@ def _divided(
     return wanted
 
 
-def _shards(operator: _Operator, found: Mapping[str, Any]) -> list[tuple[str, ...]]:
+def _shards(arguments: Arguments, found: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """What divides a call with these symbols and optional inputs."""
     return [
         s.along
-        for s in operator.family.shards
-        if expressions.parse(s.when, operator.call_scope, "bool").evaluate(found)
+        for s in arguments.family.shards
+        if expressions.parse(s.when, arguments.call_scope, "bool").evaluate(found)
     ]
 
 

@@ -175,7 +175,7 @@ void Kernel::allocate(Call& call, int index, const std::int64_t* shape) {
   }
   int inner[kMaxRank];  // the dimensions, the last of which lies closest together
   std::iota(inner, inner + rank, 0);
-  if (likes_[index] >= 0) {  // as runtime/operators.py
+  if (likes_[index] >= 0) {  // as runtime/operators/definition.py
     const std::int64_t* const like = call.tensors[likes_[index]].strides;
     std::stable_sort(inner, inner + rank, [&](int a, int b) {
       return like[a] != like[b] && (like[a] == 0 || (like[b] != 0 && like[a] > like[b]));

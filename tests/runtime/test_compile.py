@@ -6,7 +6,7 @@ from torch.library import opcheck
 
 import runtime
 from codegen.core import expressions
-from runtime import operators
+from runtime.operators.arguments import extent as value_of
 
 INFO = runtime.kernels("flash_forward", "cpu", "dtype == 'f32' and d_head == 64 and not causal")[0]
 
@@ -126,4 +126,4 @@ def test_an_extent_without_a_value_is_refused_by_the_fake_as_by_the_call():
     with pytest.raises(
         runtime.InvalidArgument, match="N // M: division by zero; here M = 0, N = 3"
     ):
-        operators.extent(extent, {"N": 3, "M": 0}, INFO)
+        value_of(extent, {"N": 3, "M": 0}, INFO)

@@ -17,7 +17,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import runtime
-from runtime import _native, finding, operators
+from runtime import _native, finding
+from runtime.operators import direct as direct_calls
+from runtime.operators.definition import Callbacks, Definition
 
 KEY = next(
     i.key
@@ -26,7 +28,7 @@ KEY = next(
 )
 
 pytestmark = pytest.mark.skipif(
-    not operators._reads_keys(), reason="this PyTorch does not show a thread's dispatch keys"
+    not direct_calls._reads_keys(), reason="this PyTorch does not show a thread's dispatch keys"
 )
 
 
@@ -59,10 +61,10 @@ def made(operator):
         return "through"
 
     family = operator.removesuffix("_out")
-    own = operators._Operator(family, operators.Ways(finding.known, *[pytest.fail] * 3))
+    own = Definition(family, Callbacks(finding.known, *[pytest.fail] * 3))
     described = functools.partial(own._described, operator, operator != family)
     call = _native.OperatorCall(described, finding.known, None, pytest.fail)
-    return _native.DirectCall(call, operators._is_thread_plain, pytorch), through, pytorch
+    return _native.DirectCall(call, direct_calls._is_thread_plain, pytorch), through, pytorch
 
 
 @pytest.fixture(params=["flash_forward", "flash_forward_out"])
