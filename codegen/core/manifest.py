@@ -223,9 +223,9 @@ class Kernel:
     derived: Mapping[str, Value]
     symbol: str  # what its mangled names hold
     file: str
-    shared_memory: int = left_out(
-        0
-    )  # bytes of a block, if some architecture of its target has fewer
+    # Of a block, if `launch` says so and no derived values do; 0 for what a call decides.
+    threads: int = left_out(0)
+    shared_memory: int = left_out(0)  # bytes; also if some architecture of its target has fewer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -152,6 +152,7 @@ def _target(chosen: TargetSpace, file_of: Mapping[str, str]) -> form.Target:
 
 def _kernel(configuration: Configuration, file: str) -> form.Kernel:
     target, parameters = configuration.target, configuration.parameters
+    is_of_launch = target.launch and not {"threads", "smem_bytes"} <= set(target.derived_names)
     return form.Kernel(
         key=configuration.key,
         short=short_form.write(target, parameters) if target.short else None,
@@ -159,5 +160,6 @@ def _kernel(configuration: Configuration, file: str) -> form.Kernel:
         derived=configuration.derived,
         symbol=keys.symbol_fragment(target.family, target.name, configuration.type_name),
         file=file,
-        shared_memory=configuration.shared_memory if configuration.not_on else 0,
+        threads=configuration.threads if is_of_launch else 0,
+        shared_memory=configuration.shared_memory if configuration.not_on or is_of_launch else 0,
     )

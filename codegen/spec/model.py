@@ -354,6 +354,14 @@ class Configuration(NamedTuple):
         return {**self.parameters, **self.derived}
 
     @property
+    def threads(self) -> int:
+        """Threads of a block; 0 if a call decides them, or the block's shared memory."""
+        needs = self.target.needs
+        if needs.threads is None or needs.shared_memory is None:
+            return 0
+        return int(needs.threads.evaluate(self.everything))
+
+    @property
     def shared_memory(self) -> int:
         """Bytes of dynamic shared memory of a block, as far as they are known before a call."""
         need = self.target.needs.shared_memory

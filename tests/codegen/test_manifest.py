@@ -62,3 +62,25 @@ def test_a_member_that_is_missing_is_named(member):
 def test_what_is_no_manifest_is_an_error_of_one_kind(text):
     with pytest.raises(ValueError):  # noqa: PT011 - each has a text of its own
         manifest.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("launch", "expected"),
+    [
+        ("block: [32, warps]", (256, 0)),
+        ("block: [32, warps], shared_memory: 4 * tile", (256, 256)),
+        ("block: [32, warps], shared_memory: 4 * N", (0, 0)),  # a call decides it
+        ('block: [32, "min(warps, M)"], shared_memory: 4 * tile', (0, 256)),
+    ],
+)
+def test_a_kernel_has_the_threads_and_the_shared_memory_of_its_launch(workspace, launch, expected):
+    workspace.edit(
+        "sm80.yaml", "  threads: 32 * warps\nlimits: {threads: 256}", "  area: tile * warps"
+    )
+    workspace.edit("sm80.yaml", "block: threads", launch)
+    result = workspace.run("regenerate")
+    assert result.status == 0, result.output
+    found = manifest.read(workspace.out / "manifest.json")
+    kernels = {kernel.key: kernel for _, _, kernel in found.kernels}
+    kernel = kernels["demo.sm80.bf16-t64-w8-auto"]
+    assert (kernel.threads, kernel.shared_memory) == expected

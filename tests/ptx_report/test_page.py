@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from codegen.core.manifest import Kernel
 from tests.ptx_report.pages import example
 from tests.ptx_report.project import symbol
 from tools.ptx_report.page import html_text
@@ -159,7 +160,9 @@ def test_the_first_map_holds_every_kernel_and_its_colours_begin_at_zero(browser,
         symbol=symbol(key), used_registers=250, spill_stores=4, spill_loads=4
     )
     report.rows = [*report.rows, row]
-    report.manifest.kernels[key] = {"parameters": {"attention_dim": 64}, "derived": {}}
+    report.manifest.kernels[key] = Kernel(
+        key=key, parameters={"attention_dim": 64}, derived={}, symbol="", file=""
+    )
     path = tmp_path / "two.html"
     path.write_text(html_text(report), encoding="utf-8")
     browser.get(path.as_uri())

@@ -50,15 +50,15 @@ _STANDARD_OUTPUT = Path("-")
     help="Exit 1 on a budget or baseline exceeded, a worse --diff, or wrong machine code.",
 )
 @options.where("rows")
-@click.option("--all", "everything", is_flag=True, help="All rows, on a terminal too.")
+@click.option("--all", "everything", is_flag=True, help="All rows, on a terminal and with --check.")
 @click.option("--parameters", is_flag=True, help="The configurations' parameters as columns.")
-@_file_option("--manifest", help="The manifest of the kernels (default: generated/'s).")
+@_file_option("--manifest", help="The manifest of the kernels (default: that of the project here).")
 @click.option(
     "--baselines",
     type=_PATH,
     metavar="DIR",
     multiple=True,
-    help="Folders of families with <target>.ptxas.csv (default: kernel_specs).",
+    help="Folders of families with <target>.ptxas.csv (default: the project's kernel_specs).",
 )
 @click.option("--write-baseline", is_flag=True, help="Make these rows the baseline.")
 @click.option("--verbose", is_flag=True, help="Show what was read and what was not understood.")
@@ -126,6 +126,8 @@ def main(
             click.echo(summary(report), err=True)
         elif changes is not None:
             print_changes(changes, console, everything)
+        elif (check or write_baseline) and not everything:
+            click.echo(summary(report))
         else:
             print_table(report, console, parameters, everything)
         status = 0 if verdict is None else _print_verdict(verdict)
@@ -148,9 +150,17 @@ def _read(
     report = reports.installed(machine_code) if installed else reports.read(logs, machine_code)
     if manifest is not None:
         report.hold_against(Manifest(manifest))
-    elif report.manifest is None and (GENERATED / "manifest.json").exists():
-        report.hold_against(Manifest(GENERATED / "manifest.json"))
+    elif report.manifest is None and (found := _nearest_manifest()) is not None:
+        report.hold_against(Manifest(found))
     return report
+
+
+def _nearest_manifest() -> Path | None:
+    """Returns the manifest of the project around the working directory; else this checkout's."""
+    folder = Path.cwd()
+    projects = (place / "generated" for place in (folder, *folder.parents))
+    files = (place / "manifest.json" for place in (*projects, GENERATED))
+    return next((file for file in files if file.exists()), None)
 
 
 def _inputs(report: Report, old_file: Path | None, folders: Sequence[Path]) -> list[Path | int]:
@@ -208,9 +218,8 @@ def _baseline_folders(report: Report, given: Sequence[Path]) -> list[Path]:
             if not folder.is_dir():
                 raise ReportError(f"{folder}: no such folder of baselines")
         return list(given)
-    folders = [SPECS]
-    if report.manifest is not None:
-        folders += report.manifest.spec_dirs
+    folders = [] if report.manifest is None else [*report.manifest.spec_dirs]
+    folders.append(SPECS)
     folders += [folder for pack in packs.installed()[0] for folder in pack.specs.values()]
     return list(dict.fromkeys(folders))
 

@@ -66,6 +66,7 @@ def check_machine_code(rows: Iterable[Row], verdict: Verdict) -> None:
 def check_budgets(rows: Iterable[Row], manifest: Manifest, verdict: Verdict) -> None:
     """Each row, device functions included, against the `budget:` of its target's spec; against
     those of all targets that share its source."""
+    unknown: dict[str, list[Row]] = defaultdict(list)  # spills that a budget bounds, by target
     for row in rows:
         owners = manifest.owners(row)
         if not owners:
@@ -76,8 +77,17 @@ def check_budgets(rows: Iterable[Row], manifest: Manifest, verdict: Verdict) -> 
             verdict.offences.append(Offence(row, reason + row.incomplete))
         for family, target in owners:
             known = manifest.targets.get((family, target))
-            for reason in over_budget(row, known.budget if known else {}, f"{family}.{target}"):
+            budget = known.budget if known else {}
+            for reason in over_budget(row, budget, f"{family}.{target}"):
                 verdict.offences.append(Offence(row, reason))
+            if row.kind == "object" and row.lacks_spills and "spill_bytes" in budget:
+                unknown[f"{family}.{target}"].append(row)
+    for name, lacking in unknown.items():
+        verdict.remarks.append(
+            f"{name}: a binary does not say whether its kernels spill, so that spill_bytes is not "
+            f"checked for {counted(len(lacking), 'kernel')}, "
+            f"{sum(bool(row.stack_frame) for row in lacking)} of them with a stack"
+        )
 
 
 def over_budget(row: Row, budget: Mapping[str, int | None], target: str) -> Iterator[str]:
@@ -91,8 +101,13 @@ def over_budget(row: Row, budget: Mapping[str, int | None], target: str) -> Iter
 
 def check_presence(absent: Iterable[Row], verdict: Verdict) -> None:
     """Every kernel of the manifest must have a row: `absent` have none."""
+    lost: dict[tuple[str, str | None], list[Row]] = defaultdict(list)
     for row in absent:
-        verdict.offences.append(Offence(row, "in the manifest, and no row: was its log read?"))
+        lost[_dotted(row), row.arch].append(row)
+    for (target, _), rows in lost.items():
+        others = f", as have {len(rows) - 1} others of {target}" if len(rows) > 1 else ""
+        reason = f"in the manifest, and no row{others}: was its log read?"
+        verdict.offences.append(Offence(rows[0], reason))
 
 
 def check_baselines(
@@ -106,7 +121,9 @@ def check_baselines(
     kernels = [row for row in rows if row.key]
     for path, baseline in baselines.items():
         targets = {_target(row) for row in baseline}
-        here = [row for row in kernels if _target(row) in targets]
+        built = [row for row in kernels if _target(row) in targets]
+        here = [row for row in built if row.toolchain]
+        _check_compilers([row for row in built if not row.toolchain], path, verdict)
         if not here:
             continue
         architectures = {row.arch for row in here}
@@ -116,8 +133,8 @@ def check_baselines(
         others = [row for row in baseline if (row.toolchain or "") == newest]
         known = [row for row in same or others if row.arch in architectures]
         if not known:
-            built = " ".join(sorted(arch or "?" for arch in architectures))
-            verdict.remarks.append(f"{path}: has no rows for {built}")
+            names = " ".join(sorted(arch or "?" for arch in architectures))
+            verdict.remarks.append(f"{path}: has no rows for {names}")
             continue
         changes = compare(known, here)
         for change in changes:
@@ -131,11 +148,28 @@ def check_baselines(
             differing = [change for change in changes if change.deltas]
             worse = sum(change.verdict == "worse" for change in differing)
             old = " ".join(sorted({row.toolchain or "an unknown compiler" for row in known}))
-            new = " ".join(sorted({row.toolchain or "an unknown compiler" for row in here}))
+            new = " ".join(sorted({row.toolchain for row in here if row.toolchain}))
             verdict.remarks.append(
                 f"{path}: is of {old}, this build of {new}: {len(differing)} kernels differ, "
                 f"{worse} of them worse; not held against the code"
             )
+
+
+def _check_compilers(unknown: Sequence[Row], path: Path, verdict: Verdict) -> None:
+    """Says that rows of unknown compilers cannot be held against a baseline. Logs fail, as their
+    build knows its compiler; an object comes from anywhere."""
+    if not unknown:
+        return
+    what = "its compiler is" if len(unknown) == 1 else f"compilers of {len(unknown)} kernels are"
+    reason = f"{what} unknown, so that nothing is held against {path}"
+    if all(row.kind == "object" for row in unknown):
+        verdict.remarks.append(f"{_dotted(unknown[0])}: {reason}")
+        return
+    advice = (
+        "end the build, which writes ptxas.csv beside the folder of its logs, and give that folder "
+        "or ptxas.csv, or --installed"
+    )
+    verdict.offences.append(Offence(unknown[0], f"{reason}: {advice}"))
 
 
 def check_changes(changes: Iterable[Change], verdict: Verdict) -> None:
@@ -166,6 +200,10 @@ def _target(row: Row) -> tuple[str, ...]:
     return tuple(row.kernel_config.split(".", 2)[:2])
 
 
+def _dotted(row: Row) -> str:
+    return ".".join(_target(row))
+
+
 def _family_folders(folder: Path, family: str) -> list[Path]:
     """If a folder of families may have this one: in itself, or in the folder of a group."""
     return [path for path in (folder / family, *folder.glob(f"*/{family}")) if path.is_dir()]
@@ -175,7 +213,7 @@ def baseline_paths(rows: Iterable[Row], folders: Sequence[Path]) -> dict[Path, l
     """Where the baselines of the rows' targets are (or would be), with the rows of each."""
     paths: dict[Path, list[Row]] = defaultdict(list)
     for row in rows:
-        if row.key is None or row.kind != "kernel":
+        if row.key is None or row.kind not in ("kernel", "object"):
             continue
         family, target, _ = row.key.split(".", 2)
         of_family = (path for folder in folders for path in _family_folders(folder, family))
@@ -206,11 +244,17 @@ def write_baselines(rows: Iterable[Row], folders: Sequence[Path]) -> list[Path]:
                     f"{row.kernel_config}: its compiler is unknown, so it cannot be a baseline: "
                     "use the installed package's report (--installed)"
                 )
+            if row.kind == "object" and row.lacks_spills:
+                raise ReportError(
+                    f"{row.kernel_config}: its spills are unknown, so it cannot be a baseline: "
+                    "give the build's logs or its ptxas.csv"
+                )
         replaced = {(row.toolchain, row.arch) for row in new}
         old = read_csv(path) if path.exists() else []
         kept = [row for row in old if (row.toolchain, row.arch) not in replaced]
         merged = [
             row._replace(
+                kind="kernel",  # or object, of a pack's library with its table
                 compile_time_ms=None,
                 line=None,
                 source=None,

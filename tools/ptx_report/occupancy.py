@@ -16,6 +16,7 @@ _PARTITIONS = 4  # of a multiprocessor's registers
 _REGISTER_UNIT = 256  # registers of a warp are rounded up to it
 _SHARED_UNIT = 128  # bytes
 _RESERVED = 1024  # bytes of shared memory that the driver takes for each block
+_SHORT = {"registers": "regs", "shared memory": "smem", "barriers": "bar"}
 
 
 @dataclass(frozen=True)
@@ -30,11 +31,21 @@ class Occupancy:
     def __str__(self) -> str:
         return f"{self.fraction:.0%} ({' and '.join(self.limiters)})"
 
+    @property
+    def short(self) -> str:
+        """The same for a narrow column: `25% regs smem`."""
+        return " ".join([f"{self.fraction:.0%}", *(_SHORT.get(n, n) for n in self.limiters)])
+
 
 def capability(arch: str | None) -> int | None:
     """Compute capability of an architecture such as sm_90a, 90, None if it is not one."""
     named = of_code(arch or "")
     return named.capability if named else None
+
+
+def reserved(arch: str | None) -> int:
+    """Returns the bytes of the driver's that a binary counts among a block's shared memory."""
+    return _RESERVED if (capability(arch) or 0) >= 90 else 0
 
 
 def occupancy(

@@ -20,7 +20,8 @@ from codegen.ptxas.fingerprints import Manifest
 from . import tables
 from .demangle import demangle
 from .objects import read_object, with_machine_code
-from .occupancy import Occupancy, occupancy
+from .occupancy import Occupancy, occupancy, reserved
+from .tables import Table
 
 STANDARD_INPUT = "standard input"  # what its name is among the files
 
@@ -36,9 +37,20 @@ COLUMN_KINDS: dict[str, Kind] = {
     "spill_bytes": INT,
     "occupancy": FLOAT,
     **dict.fromkeys(
-        ("kernel_config", "symbol", "source", "arch", "kind", "family", "target"), _TEXT
+        ("kernel_config", "symbol", "source", "arch", "kind", "function", "family", "target"), _TEXT
     ),
 }
+# What the headings of tables call some of them.
+HEADINGS = {
+    "regs": "used_registers",
+    "registers": "used_registers",
+    "spills": "spill_bytes",
+    "stack": "stack_frame",
+    "bar": "barriers",
+    "ms": "compile_time_ms",
+    "kernel": "kernel_config",
+}
+COLUMN_KINDS.update({heading: COLUMN_KINDS[name] for heading, name in HEADINGS.items()})
 
 
 @dataclass
@@ -56,7 +68,13 @@ class Report:
         """Takes a manifest, and notes which of its kernels are missing."""
         self.manifest = manifest
         self.rows = manifest.attributed(self.rows)
-        self.absent = [Row(key, arch=arch) for key, arch in manifest.absent(self.rows)]
+        families = {row.key.partition(".")[0] for row in self.rows if row.key}
+        all_objects = all(row.kind == "object" for row in self.rows)
+        self.absent = [
+            Row(key, arch=arch)
+            for key, arch in manifest.absent(self.rows)
+            if not all_objects or key.partition(".")[0] in families  # a library is one family's
+        ]
 
     def parameters(self, row: Row) -> Mapping[str, Any]:
         """The configuration of our kernel; empty for a foreign one."""
@@ -81,7 +99,7 @@ class Report:
     def function(self, row: Row) -> str | None:
         """What tells the kernels of a configuration apart, if it has more than one: the name, and
         of a template those of its arguments that differ."""
-        kernels = self._kernels[row.key, row.arch, row.kind]
+        kernels = self._kernels.get((row.key, row.arch, row.kind), [])
         if row.key is None or len(kernels) < 2:
             return None
         same = [other.arguments for other in kernels if other.kernel == row.kernel]
@@ -97,16 +115,21 @@ class Report:
         return found
 
     def occupancy(self, row: Row) -> Occupancy | None:
-        """From ptxas's figures and the spec's `threads` and `smem_bytes` (shared memory asked for
-        at launch); None if one of them is unknown."""
-        derived = self.derived(row)
-        threads = derived.get("threads")
-        if not isinstance(threads, int) or row.used_registers is None or row.kind != "kernel":
+        """From ptxas's figures and a block's threads and shared memory: the spec's derived values
+        `threads` and `smem_bytes`, or its `launch`. None if one of them is unknown."""
+        kernel = self._known(row)
+        if kernel is None or row.used_registers is None or row.kind not in ("kernel", "object"):
             return None
-        dynamic = derived.get("smem_bytes", 0)
-        return occupancy(
-            row.arch, row.used_registers, threads, dynamic + (row.smem or 0), row.barriers or 0
-        )
+        if row.kind == "object" and row.barriers is None:  # a log says them if there are any
+            return None
+        threads = kernel.derived.get("threads", kernel.threads)
+        if not isinstance(threads, int) or not threads:
+            return None
+        dynamic = int(kernel.derived.get("smem_bytes", kernel.shared_memory))
+        static = row.smem or 0
+        if row.kind == "object":
+            static = max(static - reserved(row.arch), 0)
+        return occupancy(row.arch, row.used_registers, threads, dynamic + static, row.barriers or 0)
 
     def where(self, text: str) -> Report:
         """The rows for which an expression over parameters, derived values and columns holds.
@@ -135,10 +158,13 @@ class Report:
             name: value for name in COLUMN_KINDS if (value := getattr(row, name, None)) is not None
         }
         values["complete"] = row.incomplete is None
+        if function := self.function(row):
+            values["function"] = function
         if known := self.occupancy(row):
             values["occupancy"] = known.fraction
         if row.key:
             values["family"], values["target"], _ = row.key.split(".", 2)
+        values.update((heading, values[n]) for heading, n in HEADINGS.items() if n in values)
         values.update(self.derived(row))
         values.update(self.parameters(row))
         return values
@@ -194,23 +220,40 @@ def _read_one(
         return list(inputs.read_standard_input(statistics))
     path = Path(name)
     if path.is_dir():
-        rows: list[Row] = []
-        for log in inputs.log_files(path):
-            files.append(str(log))
-            rows += inputs.read_log(log, inputs.source_name(log, path), statistics)
-        return rows
+        return _read_logs(inputs.log_files(path), path, statistics, files)
     if not path.exists():
         raise ReportError(f"{path}: no such file or folder")
+    if not inputs.is_object(path) and path.suffix != ".csv":
+        return _read_logs([path], None, statistics, files)
     files.append(name)
-    if inputs.is_object(path):
-        of_object = read_object(path)
-        if (table := tables.of_library(path)) is not None:
-            files.append(str(table))
-            of_object = tables.completed(of_object, table)
-        return with_machine_code(of_object, [path]) if machine_code else of_object
     if path.suffix == ".csv":
         return read_csv(path)
-    return list(inputs.read_log(path, inputs.source_name(path, None), statistics))
+    rows = read_object(path)
+    if (table := tables.of_library(path)) is not None:
+        files.append(str(table))
+        rows = Table(table).completed(rows)
+    return with_machine_code(rows, [path]) if machine_code else rows
+
+
+def _read_logs(
+    logs: Sequence[Path], folder: Path | None, statistics: Statistics, files: list[str]
+) -> list[Row]:
+    """Reads logs of one folder, each with what its build wrote beside it."""
+    rows: list[Row] = []
+    read: dict[Path, Table] = {}
+    for log in logs:
+        files.append(str(log))
+        path = tables.of_log(log)
+        if path is None:
+            rows += inputs.read_log(log, inputs.source_name(log, folder), statistics)
+            continue
+        if path not in read:
+            read[path] = Table(path)
+            files.append(str(path))
+        table, source = read[path], inputs.source_name(log.absolute(), tables.logs_of(path))
+        if not table.is_left_over(log, source):
+            rows += table.completed(inputs.read_log(log, source, statistics))
+    return rows
 
 
 def installed(machine_code: bool = False) -> Report:

@@ -47,13 +47,16 @@ _COLUMNS: tuple[tuple[str, JustifyMethod, Callable[[Report, Row], Text | str]], 
     ("arch", "left", lambda report, row: row.arch or ""),
     ("kind", "left", lambda report, row: "" if row.kind == "kernel" else row.kind),
     ("regs", "right", lambda report, row: _registers(row)),
-    ("spill st", "right", lambda report, row: _spill(row, row.spill_stores)),
-    ("spill ld", "right", lambda report, row: _spill(row, row.spill_loads)),
+    ("spills", "right", lambda report, row: _spill(row)),
     ("stack", "right", lambda report, row: _figure(row.stack_frame)),
     ("smem", "right", lambda report, row: _figure(row.smem)),
     ("bar", "right", lambda report, row: _figure(row.barriers)),
     ("ms", "right", lambda report, row: _figure(row.compile_time_ms)),
-    ("occupancy", "left", lambda report, row: str(report.occupancy(row) or "")),
+    (
+        "occupancy",
+        "left",
+        lambda report, row: known.short if (known := report.occupancy(row)) else "",
+    ),
     ("function", "left", lambda report, row: report.function(row) or ""),
     ("remarks", "left", lambda report, row: _remarks(row)),
 )
@@ -76,14 +79,14 @@ def print_table(report: Report, console: Console, parameters: bool, everything: 
 
 
 def spills(row: Row, value: int | None) -> int | str | None:
-    """Returns stored or loaded bytes; `?` if they are unknown and the stack may hold some."""
+    """Returns spilled bytes; `?` if they are unknown and the stack may hold some."""
     if value is None and row.lacks_spills and row.stack_frame is not None:
         return "?"
     return value
 
 
-def _spill(row: Row, value: int | None) -> Text:
-    known = spills(row, value)
+def _spill(row: Row) -> Text:
+    known = spills(row, row.spill_bytes)
     return Text(known) if isinstance(known, str) else _figure(known, "red" if known else "dim")
 
 

@@ -11,6 +11,7 @@ from codegen.core.packs import PACK_JSON
 from codegen.core.ptxas_rows import Row, read_csv
 
 _NAME = "ptxas.csv"
+_LOGS = "ptxas"  # the folder of a build's logs, beside the table
 # What a build knows of a kernel and neither its log nor its library says.
 _TAKEN = ("toolchain", "code", "object_key")
 # What a library does not say either.
@@ -24,31 +25,58 @@ def of_library(path: Path) -> Path | None:
     return table if (path.parent / PACK_JSON).is_file() and table.is_file() else None
 
 
-def completed(rows: Iterable[Row], table: Path) -> list[Row]:
-    """Returns the rows with what the table says of the same kernels.
-
-    A row whose figures the table contradicts is of another build and stays as it is. So does one
-    whose symbol the table has several times with different values. Raises ReportError.
-    """
-    by_name: dict[tuple[str, str | None], list[Row]] = defaultdict(list)
-    for row in read_csv(table):
-        by_name[row.symbol, row.arch].append(row)
-    return [_completed(row, by_name[row.symbol, row.arch]) for row in rows]
+def of_log(path: Path) -> Path | None:
+    """Returns the table of the build that wrote a log."""
+    for folder in path.absolute().parents:
+        if folder.name == _LOGS and (table := folder.with_name(_NAME)).is_file():
+            return table
+    return None
 
 
-def _completed(row: Row, candidates: Iterable[Row]) -> Row:
-    names = _OF_LIBRARIES if row.kind == "object" else _TAKEN
-    same = [
-        other
-        for other in candidates
-        if (row.kind == "object" or (other.kind, other.source) == (row.kind, row.source))
-        and all(
-            None in (pair := (getattr(row, name), getattr(other, name))) or pair[0] == pair[1]
-            for name in _COMPARED
-        )
-    ]
-    lacking = [name for name in names if getattr(row, name) in (None, ())]
-    values = {tuple(getattr(other, name) for name in lacking) for other in same}
-    if len(values) != 1:
-        return row
-    return row._replace(**dict(zip(lacking, values.pop(), strict=True)))
+def logs_of(table: Path) -> Path:
+    """Returns the folder of a table's logs, to which its sources are relative."""
+    return table.with_name(_LOGS)
+
+
+class Table:
+    """A build's rows. Raises ReportError if the file cannot be read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._rows: dict[tuple[str, str | None], list[Row]] = defaultdict(list)
+        for row in read_csv(path):
+            self._rows[row.symbol, row.arch].append(row)
+        self._sources = {row.source for rows in self._rows.values() for row in rows}
+        self._written = path.stat().st_mtime
+
+    def is_left_over(self, log: Path, source: str) -> bool:
+        """Returns whether a log is of a source that an earlier build had: the build, which ended
+        after it was written, took no row of it."""
+        return source not in self._sources and log.stat().st_mtime <= self._written
+
+    def completed(self, rows: Iterable[Row]) -> list[Row]:
+        """Returns the rows with what the table says of the same kernels.
+
+        A row whose figures the table contradicts is of another build and stays as it is. So does a
+        row whose symbol the table has several times with different values.
+        """
+        return [self._completed(row) for row in rows]
+
+    def _completed(self, row: Row) -> Row:
+        is_object = row.kind == "object"
+        same = [
+            other
+            for other in self._rows.get((row.symbol, row.arch), ())
+            if (is_object or (other.kind, other.source) == (row.kind, row.source))
+            and all(_agree(getattr(row, name), getattr(other, name)) for name in _COMPARED)
+        ]
+        names = _OF_LIBRARIES if is_object else _TAKEN
+        lacking = [name for name in names if getattr(row, name) in (None, ())]
+        values = {tuple(getattr(other, name) for name in lacking) for other in same}
+        if len(values) != 1:
+            return row
+        return row._replace(**dict(zip(lacking, values.pop(), strict=True)))
+
+
+def _agree(one: object, other: object) -> bool:
+    return one is None or other is None or one == other
