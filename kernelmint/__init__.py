@@ -20,7 +20,7 @@ from kernelmint import rooms, waiting
 
 _HOME = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 if os.path.isfile(os.path.join(_HOME, "CMakeLists.txt")):
-    __path__.append(_HOME)  # a checkout: kernelmint.tools is what lies beside this folder
+    __path__.append(_HOME)  # a checkout: kernelmint.tools is the folder tools/ beside this one
 
 waiting.begin()
 

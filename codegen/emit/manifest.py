@@ -20,7 +20,6 @@ from codegen.spec.model import (
     BuildPath,
     BuildSettings,
     Configuration,
-    Parameter,
     Rule,
     Tensor,
     Trace,
@@ -70,7 +69,6 @@ def _family(space: FamilySpace, file_of: Mapping[str, str], fingerprint: str) ->
         fingerprint=fingerprint,
         operators=tuple(python_face.operators(family)),
         arguments=tuple(arguments[name] for name in family.argument_order),
-        parameters=tuple(map(_parameter, family.parameters)),
         requires=tuple(map(_rule, family.requires)),
         trace=None if family.trace is None else _trace(family.trace),
         build=_build_settings(family.build),
@@ -124,10 +122,6 @@ def _trace(trace: Trace) -> form.Trace:
     return _like(form.Trace, trace, record=record)
 
 
-def _parameter(parameter: Parameter) -> form.Parameter:
-    return _like(form.Parameter, parameter)
-
-
 def _rule(rule: Rule) -> form.Rule:
     return form.Rule(that=rule.that.text, because=rule.because)
 
@@ -140,7 +134,7 @@ def _target(chosen: TargetSpace, file_of: Mapping[str, str]) -> form.Target:
         kind="cuda" if target.is_cuda else "cpu",
         alignment=None if target.alignment is None else target.alignment.text,
         spec=target.file,
-        parameters=tuple(map(_parameter, target.own_parameters)),
+        parameters=target.own_parameters,
         derived=target.derived_names,
         constraints=tuple(map(_rule, target.constraints)),
         requires=tuple(map(_rule, target.requires)),

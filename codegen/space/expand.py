@@ -11,9 +11,9 @@ from codegen.core.manifest import Selection
 from codegen.core.problems import Location, Problem, SpecError, UsageError
 from codegen.core.where import Where, usage_error
 from codegen.core.words import did_you_mean
-from codegen.space.product import Values, Work, choice_values, deriver
+from codegen.space.product import Values, Work, deriver, part_values
 from codegen.spec.keys import key_prefix, tokens_of
-from codegen.spec.model import Choice, Configuration, ConfigurationSet, Family, Rule, Target
+from codegen.spec.model import Configuration, ConfigurationSet, Family, Rule, SetPart, Target
 
 
 @dataclass(frozen=True)
@@ -139,12 +139,12 @@ def sets_holding(target: Target, values: Values) -> list[str]:
     """The names of the target's sets that hold this valid configuration."""
     scope = configured(target, values).everything
     holding = {
-        choice
+        part
         for s in target.sets
-        for choice in s.own_choices
-        if _covers(choice, values) and all(r.that.evaluate(scope) for r in choice.prune)
+        for part in s.own_parts
+        if _covers(part, values) and all(r.that.evaluate(scope) for r in part.prune)
     }
-    return [s.name for s in target.sets if holding.intersection(_choices(target, s))]
+    return [s.name for s in target.sets if holding.intersection(_parts(target, s))]
 
 
 def pruned(target: Target, values: Values) -> list[tuple[str, Rule]]:
@@ -153,37 +153,37 @@ def pruned(target: Target, values: Values) -> list[tuple[str, Rule]]:
     return [
         (s.name, rule)
         for s in target.sets
-        for choice in s.own_choices
-        if _covers(choice, values)
-        for rule in choice.prune
+        for part in s.own_parts
+        if _covers(part, values)
+        for rule in part.prune
         if not rule.that.evaluate(scope)
     ]
 
 
-def _covers(choice: Choice, values: Values) -> bool:
-    return all(value in axis for value, axis in zip(values, choice.values, strict=True))
+def _covers(part: SetPart, values: Values) -> bool:
+    return all(value in axis for value, axis in zip(values, part.values, strict=True))
 
 
-def _choices(target: Target, chosen: ConfigurationSet) -> list[Choice]:
-    """A set's choices in the order they are written; those of a set it includes come in its place.
+def _parts(target: Target, chosen: ConfigurationSet) -> list[SetPart]:
+    """A set's parts in the order they are written; those of a set it includes come in its place.
 
     A set that is included again adds nothing. The loader checked that includes end.
     """
     sets = {s.name: s for s in target.sets}
-    result: list[Choice] = []
+    result: list[SetPart] = []
     seen = {chosen.name}
-    pending = list(reversed(chosen.choices))
+    pending = list(reversed(chosen.parts))
     while pending:
-        choice = pending.pop()
-        if not isinstance(choice, str):
-            result.append(choice)
-        elif choice not in seen:
-            seen.add(choice)
-            pending += reversed(sets[choice].choices)
+        part = pending.pop()
+        if not isinstance(part, str):
+            result.append(part)
+        elif part not in seen:
+            seen.add(part)
+            pending += reversed(sets[part].parts)
     return result
 
 
-_Products = Mapping[Choice, Sequence[Values]]
+_Products = Mapping[SetPart, Sequence[Values]]
 
 
 def _selected(
@@ -195,7 +195,7 @@ def _selected(
     chosen = next((s for s in target.sets if s.name == set_name), None)
     if chosen is None:
         return ()
-    values = dict.fromkeys(v for choice in _choices(target, chosen) for v in products[choice])
+    values = dict.fromkeys(v for part in _parts(target, chosen) for v in products[part])
     configurations = _configurations(target, values)
     if where is None:
         return tuple(configurations)
@@ -203,31 +203,31 @@ def _selected(
 
 
 def _products(target: Target, problems: list[Problem]) -> _Products:
-    """The configurations of each choice of a target's sets.
+    """The configurations of each part of a target's sets.
 
-    Adds to `problems` what is wrong in any set: a choice of which nothing is left, a configuration
+    Adds to `problems` what is wrong in any set: a part of which nothing is left, a configuration
     listed twice.
     """
     work = Work()
-    products: dict[Choice, list[Values]] = {}
+    products: dict[SetPart, list[Values]] = {}
     for s in target.sets:
         first_place: dict[Values, Location] = {}
-        for choice in s.own_choices:
+        for part in s.own_parts:
             try:
-                products[choice] = choice_values(target, choice, work)
+                products[part] = part_values(target, part, work)
             except SpecError as error:
                 problems.extend(error.problems)
                 if work.is_spent:
                     return products
                 continue
-            if not choice.strict:
+            if not part.strict:
                 continue
-            (values,) = products[choice]
+            (values,) = products[part]
             if values in first_place:
                 key = key_prefix(target) + tokens_of(target.parameters)(values)
                 message = f"{key} is listed twice: first on line {first_place[values].line}"
-                problems.append(Problem(choice.location, message))
-            first_place.setdefault(values, choice.location)
+                problems.append(Problem(part.location, message))
+            first_place.setdefault(values, part.location)
     return products
 
 

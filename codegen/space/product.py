@@ -26,7 +26,7 @@ from codegen.core.expressions import (
     reason,
 )
 from codegen.core.problems import Problem, SpecError
-from codegen.spec.model import Choice, Derived, Family, Number, ParameterValue, Rule, Target
+from codegen.spec.model import Derived, Family, Number, ParameterValue, Rule, SetPart, Target
 
 Values = tuple[ParameterValue, ...]
 
@@ -50,52 +50,52 @@ class Work:
         """Whether there is more than is allowed."""
         return self.steps > MAX_STEPS or self.configurations > MAX_CONFIGURATIONS
 
-    def take(self, choice: Choice, combinations: int, size: int) -> None:
+    def take(self, part: SetPart, combinations: int, size: int) -> None:
         """Raises SpecError if so many combinations, with rules of this size, are too many."""
         self.steps += combinations * (_COMBINATION + size)
         if self.is_spent:
             self._refuse(
-                choice,
+                part,
                 f"it tries {combinations:,} combinations or more at once, with rules of {size} "
                 f"names and operations; the products of a target may take {MAX_STEPS:,} steps. "
                 "List fewer values, name the parameters that rules prune by first, or split it "
                 "into several products",
             )
 
-    def keep(self, choice: Choice, configurations: int) -> None:
+    def keep(self, part: SetPart, configurations: int) -> None:
         """Raises SpecError if the sets come to hold too many configurations."""
         self.configurations += configurations
         if self.is_spent:
             self._refuse(
-                choice,
+                part,
                 f"the sets of this target hold {self.configurations:,} configurations; at most "
                 f"{MAX_CONFIGURATIONS:,}. Prune more, or list fewer values",
             )
 
     @staticmethod
-    def _refuse(choice: Choice, message: str) -> None:
-        raise SpecError([Problem(choice.location, message)])
+    def _refuse(part: SetPart, message: str) -> None:
+        raise SpecError([Problem(part.location, message)])
 
 
-def choice_values(target: Target, choice: Choice, work: Work) -> list[Values]:
-    """The configurations of a choice that the constraints and its own rules leave.
+def part_values(target: Target, part: SetPart, work: Work) -> list[Values]:
+    """The configurations of a part that the constraints and its own rules leave.
 
     Raises SpecError if a rule has no value for one of them, if none is left, and if
     finding out would take more than `work` allows.
     """
-    rules = (*target.constraints, *choice.prune)
-    axes = dict(zip((p.name for p in target.parameters), choice.values, strict=True))
+    rules = (*target.constraints, *part.prune)
+    axes = dict(zip((p.name for p in target.parameters), part.values, strict=True))
     found: list[Any] = [()]
     for step in _steps(target, rules):
         combinations = len(found) * math.prod(len(axes[name]) for name in step.axes)
-        work.take(choice, combinations, step.size)
+        work.take(part, combinations, step.size)
         try:
             found = step.run(found, *(axes[name] for name in step.axes))
         except EVALUATION_ERRORS as error:
             raise SpecError([step.without_value(target, error)]) from None
     if not found:
-        raise SpecError(_nothing_left(target, choice, rules))
-    work.keep(choice, len(found))
+        raise SpecError(_nothing_left(target, part, rules))
+    work.keep(part, len(found))
     return found
 
 
@@ -256,12 +256,12 @@ def derivation(of: Target | Family) -> Derivation:
     return Derivation(of.derived)
 
 
-def _ever_holds(target: Target, choice: Choice, rule: Rule, most: int) -> tuple[bool, int]:
-    """Whether a rule holds for some of the values that a choice gives to the parameters it rests
+def _ever_holds(target: Target, part: SetPart, rule: Rule, most: int) -> tuple[bool, int]:
+    """Whether a rule holds for some of the values that a part gives to the parameters it rests
     on, and the steps that took; true and none if they would be more than `most`."""
     derived_values = derivation(target).needed_for(rule.that.names)
     needed = derivation(target).rests_on(rule.that.names)
-    named = zip(target.parameters, choice.values, strict=True)
+    named = zip(target.parameters, part.values, strict=True)
     axes = {parameter.name: axis for parameter, axis in named if parameter.name in needed}
     size = rule.that.size + sum(derived.expression.size for derived in derived_values)
     steps = math.prod(map(len, axes.values())) * (_COMBINATION + size)
@@ -279,21 +279,21 @@ def _ever_holds(target: Target, choice: Choice, rule: Rule, most: int) -> tuple[
     return False, steps
 
 
-def _nothing_left(target: Target, choice: Choice, rules: Sequence[Rule]) -> list[Problem]:
-    """Why a choice is empty: the rules that exclude all of it, or all of them together."""
+def _nothing_left(target: Target, part: SetPart, rules: Sequence[Rule]) -> list[Problem]:
+    """Why a part is empty: the rules that exclude all of it, or all of them together."""
     problems = []
-    line = choice.location.line
+    line = part.location.line
     left = _MAX_EXPLANATION
     for rule in rules:
-        holds, steps = _ever_holds(target, choice, rule, left)
+        holds, steps = _ever_holds(target, part, rule, left)
         left -= steps
         if holds:
             continue
-        what = "the configuration" if choice.strict else "everything that the product"
+        what = "the configuration" if part.strict else "everything that the product"
         message = f"'{rule.that.text}' excludes {what} on line {line}"
-        message += ("" if choice.strict else " holds") + f": {rule.because}"
-        problems.append(Problem(choice.location if choice.strict else rule.location, message))
+        message += ("" if part.strict else " holds") + f": {rule.because}"
+        problems.append(Problem(part.location if part.strict else rule.location, message))
     if not problems:
         message = "the constraints together leave nothing of this: no combination meets them all"
-        problems.append(Problem(choice.location, message))
+        problems.append(Problem(part.location, message))
     return problems

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from codegen.core.dtypes import DTYPES
@@ -101,13 +102,16 @@ def load_parameters(
         values = None if entry.values is None else tuple(entry.values)
         doc, place = " ".join(entry.doc.split()), document.locate(*path, key=True)
         kind = ParameterType(entry.type)
-        parameter = Parameter(name, kind, token, values, doc, place, entry.default)
+        parameter = Parameter(
+            name=name, type=kind, token=token, values=values, default=entry.default, doc=doc,
+            location=place,
+        )  # fmt: skip
         if entry.default is not None and (wrong := parameter.check(entry.default)):
             document.report(wrong, *path, "default")
-        plain = Parameter(name, kind, token, None, "", parameter.location)
+        any_value = replace(parameter, values=None)
         seen: set[object] = set()
         for i, value in enumerate(values or ()):
-            if wrong := plain.check(value):
+            if wrong := any_value.check(value):
                 document.report(wrong, *path, "values", i)
             elif value in seen:
                 document.report(f"{value!r} is listed twice", *path, "values", i)

@@ -21,7 +21,7 @@ ParameterValue = bool | int | str
 Number = bool | int | float
 
 
-class ParameterType(enum.Enum):
+class ParameterType(str, enum.Enum):
     """What a parameter's values are."""
 
     DTYPE = "dtype"
@@ -51,17 +51,13 @@ class GeneratedFront:
     flags: tuple[tuple[Parameter, ParameterValue | None], ...]  # what callers pass, and defaults
 
 
-@dataclass(frozen=True)
-class Parameter:
-    """A compile-time choice of a family or of one of its targets."""
+@dataclass(frozen=True, kw_only=True)
+class Parameter(manifest.Parameter):
+    """A compile-time choice of a family or of one of its targets, with its place."""
 
-    name: str
     type: ParameterType
-    token: str | None
     values: tuple[ParameterValue, ...] | None
-    doc: str
     location: Location
-    default: ParameterValue | None = None  # what leaving it out means; None: all its values
 
     @property
     def kind(self) -> Kind:
@@ -300,7 +296,7 @@ class BuildSettings:
 
 
 @dataclass(frozen=True, eq=False)
-class Choice:
+class SetPart:
     """Part of a set: values of each parameter, in spec order, and rules of its own.
 
     `strict`: a configuration that was written out, which the constraints may not exclude.
@@ -317,13 +313,13 @@ class ConfigurationSet:
     """A named set of configurations."""
 
     name: str
-    choices: tuple[Choice | str, ...]  # a str includes another set
+    parts: tuple[SetPart | str, ...]  # a str includes another set
     location: Location
 
     @property
-    def own_choices(self) -> Iterator[Choice]:
-        """The choices that are written in this set itself."""
-        return (choice for choice in self.choices if isinstance(choice, Choice))
+    def own_parts(self) -> Iterator[SetPart]:
+        """The parts that are written in this set itself."""
+        return (part for part in self.parts if isinstance(part, SetPart))
 
 
 class Configuration(NamedTuple):

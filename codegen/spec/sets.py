@@ -10,18 +10,18 @@ from codegen.core.words import did_you_mean
 from codegen.spec import schema
 from codegen.spec.checks import load_rules
 from codegen.spec.model import (
-    Choice,
     ConfigurationSet,
     Parameter,
     ParameterType,
     ParameterValue,
     Rule,
+    SetPart,
 )
 from codegen.spec.names import SNAKE
 from codegen.spec.source import Document
 
 MAX_SETS = 256
-MAX_CHOICES = 20_000
+MAX_PARTS = 20_000
 
 _Axes = Mapping[str, tuple[ParameterValue, ...]]
 
@@ -66,16 +66,16 @@ class SetLoader:
                     "a set's name is lower-case letters, digits and underscores", *path, key=True
                 )
             self._above = {s.name: s for s in sets}
-            choices = self._items(body, {}, written, path)
-            if not choices:
+            parts = self._items(body, {}, written, path)
+            if not parts:
                 self.document.report(f"the set '{name}' is empty", *path, key=True)
-            self._count += len(choices)
-            if self._count > MAX_CHOICES:
-                message = f"the sets hold more than {MAX_CHOICES:,} configurations and products"
+            self._count += len(parts)
+            if self._count > MAX_PARTS:
+                message = f"the sets hold more than {MAX_PARTS:,} configurations and products"
                 self.document.report(message, *path, key=True)
                 raise TooManyProblemsError
             place = self.document.locate(*path, key=True)
-            sets.append(ConfigurationSet(name, tuple(choices), place))
+            sets.append(ConfigurationSet(name, tuple(parts), place))
         self._check_includes(sets)
         return tuple(sets)
 
@@ -85,7 +85,7 @@ class SetLoader:
         base: _Axes,
         sets: Mapping[str, object],
         path: tuple[str | int, ...],
-    ) -> list[Choice | str]:
+    ) -> list[SetPart | str]:
         """What one body of a set holds: a list, a mapping of parts, or a configuration."""
         if isinstance(body, schema.SetPart):
             return self._part(body, base, sets, path)
@@ -99,8 +99,8 @@ class SetLoader:
         base: _Axes,
         sets: Mapping[str, object],
         path: tuple[str | int, ...],
-    ) -> list[Choice | str]:
-        choices: list[Choice | str] = []
+    ) -> list[SetPart | str]:
+        parts: list[SetPart | str] = []
         if part.base is not None:
             base = {**base, **self._axes(part.base, (*path, "base"))}
             if part.over is not None:
@@ -108,37 +108,37 @@ class SetLoader:
                 self.document.report(message, *path, "base", key=True)
         for i, included in enumerate(part.include or ()):
             if included in sets:
-                choices.append(included)
+                parts.append(included)
             else:
                 hint = did_you_mean(included, sets)
                 self.document.report(f"unknown set '{included}'{hint}", *path, "include", i)
         if part.configurations is not None:
-            choices += self._items(part.configurations, base, sets, (*path, "configurations"))
+            parts += self._items(part.configurations, base, sets, (*path, "configurations"))
         step = base
         for i, changed in enumerate(part.steps or ()):
             step = {**step, **self._values(changed, (*path, "steps", i))}
-            choices.append(self._configuration(step, (*path, "steps", i)))
+            parts.append(self._configuration(step, (*path, "steps", i)))
         if part.product is None:
             for key in ("prune", "over"):
                 if key in part.model_fields_set:
                     self.document.report(f"'{key}' needs a 'product'", *path, key, key=True)
-            return choices
+            return parts
         axes = self._axes(part.product, (*path, "product"))
         prune = load_rules(self.document, part.prune, self.constants, *path, "prune")
         if part.over is None:
-            return [*choices, self._choice({**base, **axes}, prune, False, path)]
-        return choices + [
-            self._choice({**self._named(other), **axes}, (*other.prune, *prune), False, path)
-            for other in self._choices_above(part.over, path)
+            return [*parts, self._set_part({**base, **axes}, prune, False, path)]
+        return parts + [
+            self._set_part({**self._named(other), **axes}, (*other.prune, *prune), False, path)
+            for other in self._parts_above(part.over, path)
         ]
 
-    def _configuration(self, axes: _Axes, path: tuple[str | int, ...]) -> Choice:
+    def _configuration(self, axes: _Axes, path: tuple[str | int, ...]) -> SetPart:
         """One configuration, or several, if parameters are left out that have no default."""
-        return self._choice(axes, (), True, path)
+        return self._set_part(axes, (), True, path)
 
-    def _choice(
+    def _set_part(
         self, axes: _Axes, prune: tuple[Rule, ...], written: bool, path: tuple[str | int, ...]
-    ) -> Choice:
+    ) -> SetPart:
         values = tuple(axes.get(p.name) or _left_out(p) for p in self.shared + self.own)
         missing = [
             p.name
@@ -148,28 +148,28 @@ class SetLoader:
         if missing:
             self.document.report(f"no value for {', '.join(missing)}", *path)
         strict = written and all(len(axis) == 1 for axis in values)
-        return Choice(values, prune, strict, self.document.locate(*path))
+        return SetPart(values, prune, strict, self.document.locate(*path))
 
-    def _named(self, choice: Choice) -> dict[str, tuple[ParameterValue, ...]]:
+    def _named(self, part: SetPart) -> dict[str, tuple[ParameterValue, ...]]:
         names = [parameter.name for parameter in self.shared + self.own]
-        return dict(zip(names, choice.values, strict=True))
+        return dict(zip(names, part.values, strict=True))
 
-    def _choices_above(self, name: str, path: tuple[str | int, ...]) -> list[Choice]:
-        """The choices of a set that stands above, those that it includes among them."""
-        result: list[Choice] = []
-        pending: list[Choice | str] = [name]
+    def _parts_above(self, name: str, path: tuple[str | int, ...]) -> list[SetPart]:
+        """The parts of a set that stands above, those that it includes among them."""
+        result: list[SetPart] = []
+        pending: list[SetPart | str] = [name]
         seen: set[str] = set()
         while pending:
-            choice = pending.pop()
-            if not isinstance(choice, str):
-                result.append(choice)
-            elif choice not in self._above:
-                hint = did_you_mean(choice, self._above)
-                message = f"there is no set '{choice}' above this one{hint}"
+            part = pending.pop()
+            if not isinstance(part, str):
+                result.append(part)
+            elif part not in self._above:
+                hint = did_you_mean(part, self._above)
+                message = f"there is no set '{part}' above this one{hint}"
                 self.document.report(message, *path, "over")
-            elif choice not in seen:
-                seen.add(choice)
-                pending += reversed(self._above[choice].choices)
+            elif part not in seen:
+                seen.add(part)
+                pending += reversed(self._above[part].parts)
         return result
 
     def _values(
@@ -213,7 +213,7 @@ class SetLoader:
             self.document.report(wrong, *path)
 
     def _check_includes(self, sets: Sequence[ConfigurationSet]) -> None:
-        included = {s.name: {c for c in s.choices if isinstance(c, str)} for s in sets}
+        included = {s.name: {c for c in s.parts if isinstance(c, str)} for s in sets}
         for s in sets:
             reached: set[str] = set()
             frontier = set(included[s.name])

@@ -26,6 +26,13 @@ tokens = st.from_regex(r"[a-z][a-z0-9]{0,3}", fullmatch=True)
 PLACE = Location("spec.yaml", 1, 1)
 
 
+def parameter(name, kind, token, values=None) -> Parameter:
+    return Parameter(
+        name=name, type=ParameterType(kind), token=token, values=values, default=None, doc="",
+        location=PLACE,
+    )  # fmt: skip
+
+
 @st.composite
 def parameters(draw) -> list[Parameter]:
     """A list of parameters that a spec could have: the checks that loading makes hold."""
@@ -34,7 +41,7 @@ def parameters(draw) -> list[Parameter]:
         kind = draw(st.sampled_from(["dtype", "int", "bool", "enum"]))
         token = draw(tokens) if kind in ("int", "bool") else None
         values = tuple(draw(st.sets(tokens, min_size=1, max_size=3))) if kind == "enum" else None
-        result.append(Parameter(f"p{i}", ParameterType(kind), token, values, "", PLACE))
+        result.append(parameter(f"p{i}", kind, token, values))
     for i, later in enumerate(result):
         assume(not any(confusable(earlier, later) for earlier in result[:i]))
     return result
@@ -91,19 +98,19 @@ def test_two_configurations_never_share_a_key_or_a_type(data) -> None:
     "text", ["r064", "r-5", "rm0", "r", "r5-", "-r5", "r5-r5", "R5", "r5 ", ""]
 )
 def test_only_the_canonical_form_is_a_key(text) -> None:
-    known = [Parameter("B_r", ParameterType.INT, "r", None, "", PLACE)]
+    known = [parameter("B_r", "int", "r")]
     with pytest.raises(KeyFormatError):
         parse_tokens(known, text)
 
 
 def test_negative_ints() -> None:
-    known = [Parameter("B_r", ParameterType.INT, "r", None, "", PLACE)]
+    known = [parameter("B_r", "int", "r")]
     assert tokens_of(known)((-5,)) == "rm5"
     assert parse_tokens(known, "rm5") == (-5,)
 
 
 def test_no_token_at_all_is_default() -> None:
-    known = [Parameter("causal", ParameterType.BOOL, "causal", None, "", PLACE)]
+    known = [parameter("causal", "bool", "causal")]
     assert tokens_of(known)((False,)) == "default"
     assert parse_tokens(known, "default") == (False,)
     assert cpp_type_name("default", taken(())) == "default_"

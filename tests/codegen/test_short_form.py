@@ -19,16 +19,21 @@ PLACE = Location("spec.yaml", 1, 1)
 words = st.from_regex(r"[a-z][a-z0-9]{0,3}(_[a-z][a-z0-9]{0,2}){0,2}", fullmatch=True)
 ints = st.integers(-(10**9), 10**9)
 
+
+def parameter(name, kind, values=None) -> Parameter:
+    return Parameter(
+        name=name, type=ParameterType(kind), token=None, values=values, default=None, doc="",
+        location=PLACE,
+    )  # fmt: skip
+
+
 # What flash_forward's sm80 says.
 NAMES = ["dtype", "d_head", "causal", "B_r", "n_warps", "async_copy", "Q", "K", "buffer"]
 KINDS = ["dtype", "int", "bool", "int", "int", "bool", "int", "int", "bool"]
 SEED = SimpleNamespace(
     family="flash_forward",
     name="sm80",
-    parameters=[
-        Parameter(n, ParameterType(k), None, None, "", PLACE)
-        for n, k in zip(NAMES, KINDS, strict=True)
-    ],
+    parameters=[parameter(n, k) for n, k in zip(NAMES, KINDS, strict=True)],
     short=ShortForm(
         ("dtype", "d_head", "B_r", "n_warps"),
         (
@@ -61,24 +66,13 @@ def targets(draw):
     parameters, values, features = [], [], []
     for i in range(draw(st.integers(0, 4))):
         kind = draw(st.sampled_from(["dtype", "int", "enum"]))
-        parameters.append(
-            Parameter(
-                f"v{i}",
-                ParameterType(kind),
-                None,
-                ("auto", "wide") if kind == "enum" else None,
-                "",
-                PLACE,
-            )
-        )
+        parameters.append(parameter(f"v{i}", kind, ("auto", "wide") if kind == "enum" else None))
         values.append(f"v{i}")
     for i, pattern in enumerate(patterns):
         holes = draw(st.integers(0, 3))
         names = tuple(f"f{i}{j}" for j in range(max(1, holes)))
         kind = "int" if holes else "bool"
-        parameters += [
-            Parameter(name, ParameterType(kind), None, None, "", PLACE) for name in names
-        ]
+        parameters += [parameter(name, kind) for name in names]
         features.append(Feature("_".join([pattern, *["{}"] * holes]), names))
     order = draw(st.permutations(parameters))
     return SimpleNamespace(
