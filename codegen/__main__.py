@@ -1,4 +1,5 @@
-"""kernelmint regenerate | check | list | explain | schema | new; also `python -m codegen …`."""
+"""The commands regenerate, check, list, explain, schema, new and init of `kernelmint`; also `python
+-m codegen …`."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ _SHOWN = 40  # lines of a diff
 
 
 def _reports_bad_input(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Bad input ends in its problems, one a line, and exit status 2."""
+    """Reports bad input, one problem on a line, and exits with status 2."""
 
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -79,7 +80,7 @@ _where_option = options.where("configurations")
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
-    """Kernel specs in YAML to C++ instantiations and their dispatch table."""
+    """Generates C++ instantiations of kernels and their dispatch table from specs in YAML."""
 
 
 @main.command()
@@ -89,7 +90,7 @@ def main() -> None:
 @_where_option
 @_reports_bad_input
 def regenerate(specs: tuple[Path, ...], out: Path, set_name: str | None, where: str | None) -> None:
-    """Write the generated tree; what has not changed keeps its time.
+    """Writes the generated tree; a file that has not changed keeps its time.
 
     \b
     Examples:
@@ -122,8 +123,8 @@ def check(
     as_json: bool,
     whole: bool,
 ) -> None:
-    """Say whether the generated tree is what its specs give; else exit 1, with a diff and the
-    command that fixes it.
+    """Says whether the generated tree is the one that its specs give; else exits with status 1, a
+    diff and the command that fixes it.
 
     Without options, the tree is compared with what its own manifest says it was made from.
 
@@ -185,7 +186,7 @@ def check(
 def list_(
     specs: tuple[Path, ...], set_name: str | None, where: str | None, as_json: bool, short: bool
 ) -> None:
-    """List the keys that regenerate would write kernels of; write nothing.
+    """Lists the keys of the kernels that regenerate would write; writes nothing.
 
     Without --specs and a folder kernel_specs, list what the installed packs hold.
 
@@ -219,12 +220,13 @@ def list_(
 
 
 def _of_packs(specs: tuple[Path, ...]) -> bool:
-    """Whether a command is about the installed packs: no specs are named, and none are here."""
+    """Returns whether a command concerns the installed packs: no specs are named, and the current
+    folder has none."""
     return not specs and not _SPECS.exists()
 
 
 def _entries(specs: tuple[Path, ...], selection: Selection) -> list[dict[str, Any]]:
-    """The configurations of specs, as --json prints them."""
+    """Returns the configurations of specs, as --json prints them."""
     targets = [target for space in expand(load(specs), selection) for target in space.targets]
     return [
         {
@@ -247,7 +249,7 @@ def _entries(specs: tuple[Path, ...], selection: Selection) -> list[dict[str, An
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @_reports_bad_input
 def explain(key: str, specs: tuple[Path, ...], out: Path, as_json: bool) -> None:
-    """Say what became of KEY: built, excluded and why (exit status 1), or how to add it.
+    """Says whether KEY is built, is excluded and why (exit status 1), or how to add it.
 
     Without --specs, of a family that is not in kernel_specs by the specs of its installed pack.
 
@@ -271,7 +273,7 @@ def explain(key: str, specs: tuple[Path, ...], out: Path, as_json: bool) -> None
 
 
 def _built(out: Path) -> dict[str, str]:
-    """The file of each key of a generated tree; empty if its manifest cannot be read."""
+    """Returns the file of each key of a generated tree; empty if its manifest cannot be read."""
     try:
         return manifest.read(out / staleness.MANIFEST).files
     except (OSError, ValueError):
@@ -279,7 +281,8 @@ def _built(out: Path) -> dict[str, str]:
 
 
 def _of_another_family(key: str, families: Sequence[Family]) -> bool:
-    """Whether a key, or a short form, is of none of these families, but of an installed pack's."""
+    """Returns whether a key or short form belongs to an installed pack and to none of these
+    families."""
     if short_form.is_short(key):
         return not any(target.short for family in families for target in family.targets)
     name = key.partition(".")[0]
@@ -296,7 +299,7 @@ def _of_another_family(key: str, families: Sequence[Family]) -> bool:
 )
 @_reports_bad_input
 def sources(specs: tuple[Path, ...], to: Path | None) -> None:
-    """Fetch the archives that the specs' `build:` pins, and say where they are.
+    """Fetches the archives that `build:` of the specs pins, and prints their paths.
 
     \b
     Examples:
@@ -334,7 +337,7 @@ def sources(specs: tuple[Path, ...], to: Path | None) -> None:
 )
 @_reports_bad_input
 def new(family: str, specs: Path) -> None:
-    """Start a family: z = alpha * x + y for the CPU and for CUDA, with its test.
+    """Starts a family: z = alpha * x + y for the CPU and for CUDA, with its test.
 
     \b
     Examples:
@@ -358,7 +361,7 @@ def new(family: str, specs: Path) -> None:
 @click.option("--family", metavar="FAMILY", help="Its first family. Default: NAME_scale_add.")
 @_reports_bad_input
 def init(name: str, folder: Path | None, family: str | None) -> None:
-    """Start a project: a pack of kernels, its Python package and its tests.
+    """Starts a project: a pack of kernels, its Python package and its tests.
 
     The generated tree is written as well, so that the commands printed at the end work at once.
 
@@ -382,7 +385,7 @@ def init(name: str, folder: Path | None, family: str | None) -> None:
 
 @main.command("schema")
 def schema_() -> None:
-    """Print the JSON Schema of the YAML files, for editors.
+    """Prints the JSON Schema of the YAML files, for editors.
 
     \b
     Examples:

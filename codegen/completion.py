@@ -1,5 +1,5 @@
-"""Completes words in a shell: the keys, families, targets, sets and names of the specs and the tree
-here and of the installed packs."""
+"""Completion of words in a shell: the keys, families, targets, sets and names of the specs and the
+tree here and of the installed packs."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from codegen.core import packs, staleness
 
 
 def keys(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """The keys that begin so."""
+    """Returns the keys that begin with the word."""
     found = (kernel["key"] for _, target in _targets() for kernel in target["kernels"])
     return sorted({key for key in found if key.startswith(incomplete)})
 
 
 def families(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """The families that begin so."""
+    """Returns the families that begin with the word."""
     found = {family for family, _ in _targets()} | {path.parent.name for path in _specs()}
     return sorted(name for name in found if name.startswith(incomplete))
 
 
 def targets(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """The targets that begin so."""
+    """Returns the targets that begin with the word."""
     found = {target["name"] for _, target in _targets()}
     found |= {path.stem for path in _specs() if re.fullmatch(r"cpu|sm\d+[af]?", path.stem)}
     return sorted(name for name in found if name.startswith(incomplete))
 
 
 def sets(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """The sets that begin so, of the specs here, and of installed packs'."""
+    """Returns the sets of the specs here and of installed packs that begin with the word."""
     installed = [
         path
         for pack in packs.installed()[0]
@@ -45,7 +45,8 @@ def sets(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> lis
 
 
 def expressions(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Expressions that begin so, with a name at their end: parameters', `family`, `target`."""
+    """Returns expressions that begin with the word and end in a name: a parameter's, `family` or
+    `target`."""
     begin = incomplete[: len(incomplete) - len(re.split(r"\W", incomplete)[-1])]
     found = {"family", "target"}
     for kernel in (kernel for _, target in _targets() for kernel in target["kernels"][:1]):
@@ -54,12 +55,13 @@ def expressions(ctx: click.Context, parameter: click.Parameter, incomplete: str)
 
 
 def _specs() -> list[Path]:
-    """The YAML files of the folder's families."""
+    """Returns the YAML files of the folder's families."""
     return [*staleness.spec_files(Path("kernel_specs"))]
 
 
 def _sets(path: Path) -> list[str]:
-    """The names under `sets:` of a target's file: lines alone are read, since a shell waits."""
+    """Returns the names under `sets:` of a target's file, read line by line, since a shell
+    waits."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError):
@@ -69,7 +71,7 @@ def _sets(path: Path) -> list[str]:
 
 
 def _targets() -> Iterator[tuple[str, dict[str, Any]]]:
-    """All targets, each with its family's name."""
+    """Returns all targets, each with its family's name."""
     for folder in (Path("generated"), *(pack.folder for pack in packs.installed()[0])):
         for family in staleness.read_manifest(folder).get("families", []):
             for target in family["targets"]:

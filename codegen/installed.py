@@ -1,4 +1,5 @@
-"""What the installed packs hold, for `list` and `explain` of what no specs at hand have."""
+"""The contents of the installed packs, for `list` and `explain` of families that no specs at hand
+have."""
 
 from __future__ import annotations
 
@@ -15,13 +16,13 @@ from codegen.spec.load import load
 
 
 def families() -> list[str]:
-    """The families of the installed packs."""
+    """Returns the families of the installed packs."""
     return [family for pack in packs.installed()[0] for family in pack.families]
 
 
 def entries(specs: Path, where: str | None) -> tuple[list[dict[str, Any]], list[Fault]]:
-    """The kernels of the packs' manifests that match, as `list --json` prints them, and the packs
-    that cannot be used. `specs` is the folder that was looked for first."""
+    """Returns the matching kernels of the packs' manifests, as `list --json` prints them, and the
+    unusable packs. `specs` is the folder that was looked for first."""
     usable, faults = _packs(specs)
     kernels = [kernel for held in usable.values() for kernel in held.kernels]
     found: list[dict[str, Any]] = [
@@ -45,7 +46,7 @@ def entries(specs: Path, where: str | None) -> tuple[list[dict[str, Any]], list[
 
 
 def explain(key: str, specs: Path) -> explanation.Explanation:
-    """The explanation of a key, by the specs of the pack that holds its family."""
+    """Returns the explanation of a key, by the specs of the pack that holds its family."""
     family = key.partition(".")[0]
     usable, faults = _packs(specs)
     if reasons := dict.fromkeys(fault.reason for fault in faults if family in fault.families):
@@ -58,8 +59,8 @@ def explain(key: str, specs: Path) -> explanation.Explanation:
 
 
 def _packs(specs: Path) -> tuple[dict[Pack, Manifest], list[Fault]]:
-    """The usable packs with their manifests, and the others. Raises UsageError if none is
-    usable."""
+    """Returns the usable packs with their manifests, and the others. Raises UsageError without a
+    usable pack."""
     found, faults = packs.installed()
     usable = {}
     for pack in found:

@@ -1,5 +1,5 @@
-"""Values that several commands' options take: durations, sizes, architectures; and the options
-that are the same wherever they are."""
+"""Values that several commands' options take: durations, sizes, architectures; and the options that
+all commands share."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # of newer clicks al
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        """The seconds; a default is a number of the unit too."""
+        """Returns the seconds; a default is also a number of the unit."""
         parts = _PART.findall(text := str(value).strip().lower())
         alone = len(parts) == 1  # several have a unit each
         if _PART.sub("", text) or not parts or not (alone or all(unit for _, unit in parts)):
@@ -52,7 +52,7 @@ class Size(click.ParamType):  # type: ignore[type-arg]  # of newer clicks alone
     name = "SIZE"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The bytes."""
+        """Returns the bytes."""
         found = _SIZE.fullmatch(str(value).strip())
         if found is None:
             self.fail(f"got {value!r}, expected such as 500M or 2G", param, ctx)
@@ -61,15 +61,15 @@ class Size(click.ParamType):  # type: ignore[type-arg]  # of newer clicks alone
 
 
 class Architectures(click.ParamType):  # type: ignore[type-arg]  # of newer clicks alone
-    """CUDA architectures as a build names them, 90a or 90a;100f; nvcc's and people's spellings are
-    taken too."""
+    """CUDA architectures as a build names them, 90a or 90a;100f; the spellings of nvcc and of
+    people are accepted."""
 
     name = "ARCH"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, ...]:
-        """Their names."""
+        """Returns the architectures' names."""
         found = [architectures.spelt(name) for name in re.split("[;,]", str(value))]
         if None in found:
             message = f"got {value!r}, expected such as 80, 90a or 100f, also sm_90a and 9.0a"
@@ -81,7 +81,7 @@ _Command = Callable[..., Any]
 
 
 def where(of: str) -> Callable[[_Command], _Command]:
-    """`--where EXPR`, of configurations or kernels."""
+    """Makes the option `--where EXPR`, over configurations or kernels."""
     return click.option(
         "--where", metavar="EXPR", shell_complete=completion.expressions,
         help=f"Only {of} for which this expression holds, such as \"target == 'cpu'\".",
@@ -89,7 +89,7 @@ def where(of: str) -> Callable[[_Command], _Command]:
 
 
 def set_name(help_text: str, **others: Any) -> Callable[[_Command], _Command]:
-    """`--set NAME`."""
+    """Makes the option `--set NAME`."""
     return click.option(
         "--set",
         "set_name",

@@ -28,7 +28,7 @@ class Tree:
 
 
 def generate(spec_dirs: Sequence[Path], out: Path, selection: Selection) -> Tree:
-    """What `out` must hold. Raises SpecError or UsageError."""
+    """Returns the tree that `out` must hold. Raises SpecError or UsageError."""
     for folder in (*spec_dirs, out):
         if not str(folder).isprintable():
             raise UsageError(f"{str(folder)!a} cannot be written into a file: rename it")
@@ -40,8 +40,8 @@ def generate(spec_dirs: Sequence[Path], out: Path, selection: Selection) -> Tree
 
 
 def _absent(families: Sequence[Family], spec_dirs: Sequence[Path]) -> Iterator[Problem]:
-    """What `build:` names relative to the specs and is not there. A pack does not ship it: so
-    loading its specs does not ask."""
+    """Yields absent files and folders that `build:` names relative to the specs. A pack does not
+    ship them, so loading its specs does not check them."""
     folders = {specs_folder(folder).name: folder for folder in spec_dirs}
     builds = [family.build for family in families]
     builds += [target.build for family in families for target in family.targets]

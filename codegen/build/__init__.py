@@ -1,1 +1,2 @@
-"""What a build runs: CMake by path, and building on demand. The standard library alone."""
+"""Programs that a build runs: CMake calls them by path, and building on demand imports them.
+Standard library only."""

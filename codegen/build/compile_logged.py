@@ -1,4 +1,5 @@
-"""Compiler launcher: runs nvcc, shows its output if it matters, and keeps it beside the object.
+"""Compiler launcher: runs nvcc, shows the output that matters, and keeps all of it beside the
+object.
 
     compile_logged.py --log-dir DIR --root FOLDER ... --target TARGET -- nvcc ... -c SOURCE -o OBJ
 
@@ -29,14 +30,14 @@ from codegen.core.words import below
 
 
 def log_path(log_dir: Path, roots: list[Path], target: str, command: list[str]) -> Path:
-    """The log of one object."""
+    """Returns the path of an object's log."""
     source = Path(command[command.index("-c") + 1])
     found = below(source, roots)
     return log_dir / f"{found[1] if found else source.name}.{target}.ptxas.log"
 
 
 def worth_showing(line: bytes) -> bool:
-    """Whether a line of a successful compilation tells a person something."""
+    """Returns whether a line of a successful compilation tells a person something."""
     text = line.strip()
     if not text or b"bytes stack frame" in text:
         return False
@@ -44,14 +45,14 @@ def worth_showing(line: bytes) -> bool:
 
 
 def replace(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all."""
+    """Writes a file whole or not at all."""
     partial = path.with_name(f"{path.name}.{os.getpid()}.part")
     partial.write_bytes(content)
     partial.replace(path)
 
 
 def main(arguments: list[str]) -> int:
-    """Run the compiler named after `--`; return its exit status."""
+    """Runs the compiler named after `--`; returns its exit status."""
     split = arguments.index("--")
     command = arguments[split + 1 :]
     parser = argparse.ArgumentParser()

@@ -1,4 +1,4 @@
-"""How many compilers may run at once: bounded by processors and by the memory there is.
+"""The number of compilers that may run at once, bounded by processors and by available memory.
 
     jobs.py [FOLDER]
 
@@ -20,7 +20,8 @@ MIB_PER_JOB = 2048
 
 
 def available_mib() -> int:
-    """Memory this process may still use, in MiB: the machine's, or less if a cgroup says so."""
+    """Returns the memory this process may still use, in MiB: the machine's, or less if a cgroup
+    limits it."""
     meminfo = dict(
         line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines() if ":" in line
     )
@@ -41,8 +42,8 @@ def available_mib() -> int:
 
 
 def jobs(mib_per_job: int = MIB_PER_JOB) -> int:
-    """The number of compilers to run at once, at least one. Raises ValueError if MAX_JOBS is no
-    number of jobs."""
+    """Returns the number of compilers to run at once, at least one. Raises ValueError if MAX_JOBS
+    is not a number of jobs."""
     asked = os.environ.get("MAX_JOBS", "")
     if asked:
         if not asked.isdigit() or int(asked) < 1:
@@ -53,13 +54,13 @@ def jobs(mib_per_job: int = MIB_PER_JOB) -> int:
 
 
 def measured_mib(folder: Path) -> int:
-    """The most memory that a compilation of an earlier build took, by what compile_logged.py left;
-    0 if there was none."""
+    """Returns the most memory that a compilation of an earlier build took, from the files of
+    compile_logged.py; 0 without an earlier build."""
     return max((json.loads(p.read_text())["mib"] for p in folder.rglob("*.cost.json")), default=0)
 
 
 def main(arguments: list[str]) -> None:
-    """The command."""
+    """Runs the command."""
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path, nargs="?")
     options = parser.parse_args(arguments)

@@ -1,4 +1,4 @@
-"""Makes what a build includes, and runs at each object, lie at a path that stays.
+"""Copies the files that a build includes, or runs at each object, to a path that stays.
 
     keep.py SOURCE COPY [--without NAME ...]
 
@@ -21,14 +21,14 @@ from pathlib import Path
 
 
 def files_of(folder: Path, without: set[str]) -> Iterator[Path]:
-    """The files below a folder, relative to it; `without` names folders to leave out."""
+    """Returns the files below a folder, relative to it; `without` names folders to leave out."""
     for root, folders, names in os.walk(folder, followlinks=True):
         folders[:] = [name for name in folders if name not in without]
         yield from (Path(root, name).relative_to(folder) for name in names)
 
 
 def copy_file(source: Path, copy: Path) -> None:
-    """Copy a file, whole or not at all, if the copy is not what it should be."""
+    """Copies a file, whole or not at all, unless the copy already has its content."""
     if copy.is_file() and filecmp.cmp(source, copy, shallow=False):
         return
     copy.parent.mkdir(parents=True, exist_ok=True)
@@ -39,7 +39,7 @@ def copy_file(source: Path, copy: Path) -> None:
 
 
 def copy_folder(source: Path, copy: Path, without: set[str]) -> None:
-    """Make a folder hold the files of another, and no others."""
+    """Makes a folder hold exactly the files of another."""
     files = set(files_of(source, without))
     for path in sorted(files):
         copy_file(source / path, copy / path)
@@ -48,7 +48,7 @@ def copy_folder(source: Path, copy: Path, without: set[str]) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """The command."""
+    """Runs the command."""
     parser = argparse.ArgumentParser()
     parser.add_argument("source", type=Path)
     parser.add_argument("copy", type=Path)

@@ -1,4 +1,4 @@
-"""Which nvcc compiles: the one that CUDACXX names, else the one on PATH, else PyPI's.
+"""The nvcc that compiles: the one that CUDACXX names, else the one on PATH, else PyPI's.
 
     python codegen/build/nvcc.py
 
@@ -22,18 +22,18 @@ REQUIREMENT = "cuda-toolkit[nvcc,cccl]==13.0.*"
 
 
 class Nvcc(NamedTuple):
-    """How nvcc is called, and where that is from."""
+    """A command that runs nvcc, and its origin."""
 
     command: tuple[str, ...]
     origin: str
 
 
 class NvccNotFoundError(LookupError):
-    """There is no nvcc; the message says where it was looked for, and what to do."""
+    """No nvcc was found; the message says where it was looked for, and what to do."""
 
 
 def find() -> Nvcc:
-    """The nvcc that compiles here. Raises NvccNotFoundError."""
+    """Returns the nvcc that compiles here. Raises NvccNotFoundError."""
     if nvcc := of_machine():
         return nvcc
     if found := in_pypi("nvcc"):
@@ -45,15 +45,15 @@ def find() -> Nvcc:
 
 
 def words(text: str) -> tuple[str, ...]:
-    """The words of a command that a variable names: one, if that is a program's name or path, which
-    may have spaces. Raises ValueError for quotes that do not close."""
+    """Splits the command that a variable holds into words; a program's name or path that exists is
+    one word, spaces included. Raises ValueError for quotes that do not close."""
     return (text,) if shutil.which(text) else tuple(shlex.split(text))
 
 
 def of_machine() -> Nvcc | None:
-    """The nvcc of the machine, whatever is installed from PyPI. Only folders of PATH count: an nvcc
-    in /usr/local/bin that is not on PATH was not asked for. Raises NvccNotFoundError if CUDACXX is
-    no command."""
+    """Returns the machine's nvcc, whatever is installed from PyPI. Only folders of PATH count: an
+    nvcc in /usr/local/bin that is not on PATH was not asked for. Raises NvccNotFoundError if
+    CUDACXX is not a command."""
     if named := os.environ.get("CUDACXX"):
         try:
             return Nvcc(words(named), "named by CUDACXX")
@@ -64,14 +64,14 @@ def of_machine() -> Nvcc | None:
 
 
 def in_pypi(program: str) -> list[str]:
-    """The programs of that name in toolkits from PyPI, the newest last."""
+    """Returns the programs of that name in toolkits from PyPI, the newest last."""
     spec = importlib.util.find_spec("nvidia")
     roots = (spec.submodule_search_locations or ()) if spec else ()
     return sorted(str(path) for root in roots for path in Path(root).glob(f"cu*/bin/{program}"))
 
 
 def main() -> int:
-    """The command."""
+    """Runs the command."""
     try:
         nvcc = find()
     except NvccNotFoundError as error:

@@ -1,4 +1,5 @@
-"""What a pack is and what it is made of: writes pack.json, and the C++ that names its fingerprint.
+"""Writes pack.json, which describes a pack and its sources, and the C++ that names the pack's
+fingerprint.
 
     pack_json.py --name PACK --folder DIR --root PROJECT --kernelmint DIR --manifest FILE
                  --targets FAMILY.TARGET ... --architectures ... --isas ... --specs NAME=FOLDER ...
@@ -30,7 +31,7 @@ ABI = re.compile(r"constexpr std::uint32_t kAbi = (\d+);")
 
 
 def hash_of_folder(folder: Path) -> str:
-    """The hash of the names and contents of all files below a folder."""
+    """Returns the hash of the names and contents of all files below a folder."""
     digest = hashlib.sha256()
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         content = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -39,7 +40,7 @@ def hash_of_folder(folder: Path) -> str:
 
 
 def main(arguments: list[str]) -> None:
-    """The command."""
+    """Runs the command."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--name", required=True)
     for option in ("--folder", "--root", "--kernelmint", "--manifest"):

@@ -1,4 +1,5 @@
-"""Compiler launcher: runs nvcc so that the object is the same wherever and whenever it is made.
+"""Compiler launcher: runs nvcc so that an object's bytes do not depend on where and when it is
+made.
 
     reproducible.py --root FOLDER ... -- nvcc ... -c SOURCE -o OBJECT
 
@@ -16,8 +17,8 @@ from pathlib import Path
 
 
 def name_of(source: Path, roots: list[Path]) -> Path:
-    """A name of a source that is the same in every folder: relative to the root that holds it, or
-    made of its content."""
+    """Returns a name of a source that is the same in every folder: relative to the root that holds
+    it, or made of its content."""
     within = (root.resolve() for root in roots)
     root = next((root for root in within if source.is_relative_to(root)), None)
     if root is not None:
@@ -26,7 +27,7 @@ def name_of(source: Path, roots: list[Path]) -> Path:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file whole, unless it is what it should be: its time says what to compile."""
+    """Writes a file whole, unless it has this content: its time says what to compile."""
     if path.is_file() and path.read_text(encoding="utf-8") == text:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -36,7 +37,7 @@ def write(path: Path, text: str) -> None:
 
 
 def command_for(command: list[str], roots: list[Path]) -> list[str]:
-    """The command that is run in place of this one."""
+    """Returns the command that runs in place of this one."""
     at = command.index("-c") + 1
     source = Path(command[at]).resolve()
     name = name_of(source, roots)
@@ -47,7 +48,7 @@ def command_for(command: list[str], roots: list[Path]) -> list[str]:
 
 
 def main(arguments: list[str]) -> None:
-    """Become the compiler named after `--`."""
+    """Becomes the compiler named after `--`."""
     split = arguments.index("--")
     options, command = arguments[:split], arguments[split + 1 :]
     if "-c" in command:

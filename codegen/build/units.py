@@ -1,4 +1,5 @@
-"""Which generated files of a CUDA target are compiled together, by what including headers costs.
+"""Generated files of a CUDA target that are compiled together, chosen by the cost of including
+headers.
 
     units.py MANIFEST FAMILY TARGET FOLDER --jobs N -- COMMAND ...
 
@@ -36,7 +37,8 @@ _LIGHT = 0.7
 
 
 def _await(process: subprocess.Popen[bytes], until: float | None = None) -> float | None:
-    """Processor time of a process and of what it started; None if it fails, or runs for longer."""
+    """Returns the processor time of a process and its children; None if it fails or runs for
+    longer."""
     while True:
         pid, status, usage = os.wait4(process.pid, 0 if until is None else os.WNOHANG)
         if pid:
@@ -49,14 +51,16 @@ def _await(process: subprocess.Popen[bytes], until: float | None = None) -> floa
 
 
 def _start(command: Sequence[str]) -> subprocess.Popen[bytes]:
-    """In a session of its own, so that it ends with all that it started."""
+    """Starts a command in a session of its own, so that it ends with all processes that it
+    started."""
     nothing = subprocess.DEVNULL
     return subprocess.Popen(command, stdout=nothing, stderr=nothing, start_new_session=True)
 
 
 def compile_times(command: Sequence[str], file: Path, folder: Path) -> list[float] | None:
-    """Seconds of processor time that compiling takes of the headers of a generated file, and of the
-    file; None if it fails, or the file takes more than twice as long: its kernels cost most."""
+    """Returns the seconds of processor time that a generated file's headers and the file take to
+    compile; None if compiling fails, or if the file takes more than twice as long: its kernels cost
+    most."""
     headers = folder / "headers.cu"
     lines = [line for line in file.read_text().splitlines() if line.startswith("#include ")]
     headers.write_text("\n".join([*lines, ""]))
@@ -72,8 +76,9 @@ def compile_times(command: Sequence[str], file: Path, folder: Path) -> list[floa
 
 
 def number_of_units(files: int, seconds: Sequence[float]) -> int:
-    """How many files to compile in place of so many: a power of two, in each of which the kernels
-    cost about as much as the headers; `files`, if that would be no fewer than half."""
+    """Returns the number of files to compile in place of `files`: a power of two, at which the
+    kernels of a file cost about as much as its headers; `files`, if the power of two would be at
+    least half of it."""
     of_headers, of_file = seconds
     units = 1
     while 2 * units * of_headers <= files * max(0.0, of_file - of_headers):
@@ -82,8 +87,8 @@ def number_of_units(files: int, seconds: Sequence[float]) -> int:
 
 
 def in_units(files: Sequence[str], units: int) -> dict[int, list[str]]:
-    """The files by unit. Their numbers are the lowest bits of their kernels' hashes, so a file that
-    is split stays in its unit, and no other changes."""
+    """Returns the files by unit. A unit's number is the lowest bits of its kernels' hashes, so a
+    file that is split stays in its unit, and no other unit changes."""
     found: dict[int, list[str]] = {}
     for file in files:
         found.setdefault(int(Path(file).stem.rpartition("_")[2]) % units, []).append(file)
@@ -91,7 +96,7 @@ def in_units(files: Sequence[str], units: int) -> dict[int, list[str]]:
 
 
 def _measured(command: Sequence[str], file: Path, folder: Path) -> list[float] | None:
-    """`compile_times`, now or before; None also if headers are light."""
+    """Returns `compile_times`, measured now or before; None also if headers are light."""
     before = os.times()
     listed = subprocess.run([*command, "-M", str(file)], capture_output=True, check=False)
     after = os.times()
@@ -113,7 +118,8 @@ def _measured(command: Sequence[str], file: Path, folder: Path) -> list[float] |
 
 
 def _write(folder: Path, units: dict[int, list[str]]) -> list[Path]:
-    """The files of units, and no other; what is as it was stays untouched."""
+    """Writes the files of units and removes all others; a file with the right content stays
+    untouched."""
     written = {
         folder / f"{number}.cu": "".join(f'#include "{file}"\n' for file in files)
         for number, files in sorted(units.items())
@@ -128,7 +134,7 @@ def _write(folder: Path, units: dict[int, list[str]]) -> list[Path]:
 
 
 def main(arguments: list[str]) -> None:
-    """The command."""
+    """Runs the command."""
     split = arguments.index("--")
     parser = argparse.ArgumentParser()
     parser.add_argument("manifest", type=Path)

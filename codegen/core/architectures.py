@@ -18,8 +18,8 @@ _SPELT = re.compile(r"(?:sm_?|compute_?)?([1-9][0-9]?)\.?([0-9])([af]?)(?:-real)
 
 
 class Architecture(NamedTuple):
-    """A compute capability, 80 for 8.0, and where a target of it runs: on later ones, too; on it
-    alone (`a`); or, of its major version, on later ones (`f`, a family)."""
+    """A compute capability, 80 for 8.0, and the capabilities that its targets run on: all later
+    ones; this one only (`a`); or the later ones of its major version (`f`, a family)."""
 
     capability: int
     suffix: str
@@ -28,19 +28,20 @@ class Architecture(NamedTuple):
         return f"{self.capability}{self.suffix}"
 
     def suits(self, capability: int) -> bool:
-        """Whether a target of this name runs on a capability."""
+        """Returns whether a target of this name runs on a capability."""
         if self.suffix == "a":
             return capability == self.capability
         of_family = self.suffix != "f" or capability // 10 == self.capability // 10
         return of_family and capability >= self.capability
 
     def on(self, capability: int) -> Architecture:
-        """What a target of this name is compiled for on a capability that suits it."""
+        """Returns the name that a target of this architecture is compiled for on a capability that
+        suits it."""
         return self._replace(capability=capability)
 
     @property
     def devices(self) -> str:
-        """The compute capabilities that suit, for messages: `8.0 or later`."""
+        """Returns the compute capabilities that suit, for messages: `8.0 or later`."""
         major, minor = divmod(self.capability, 10)
         if self.suffix == "a":
             return f"exactly {major}.{minor}"
@@ -48,31 +49,32 @@ class Architecture(NamedTuple):
 
 
 def parse(name: str) -> Architecture | None:
-    """The architecture that a build names so: "90a"; None for what names none."""
+    """Returns the architecture that a build names by `text`, such as "90a"; None for other
+    texts."""
     found = _NAME.match(name)
     return Architecture(int(found[1]), found[2]) if found else None
 
 
 def spelt(name: str) -> Architecture | None:
-    """The architecture that people name so: "90a", "sm_90a", "compute_90a", "9.0a"; None for what
-    names none."""
+    """Returns the architecture that people name by `text`: "90a", "sm_90a", "compute_90a", "9.0a";
+    None for other texts."""
     found = _SPELT.fullmatch(name.strip())
     return parse(f"{found[1]}{found[2]}{found[3].lower()}") if found else None
 
 
 def of_target(name: str) -> Architecture | None:
-    """The architecture that a target is named after: "sm90a"; None for the CPU, and for what names
-    none."""
+    """Returns the architecture that a target is named after: "sm90a"; None for the CPU and for
+    other names."""
     return parse(name.removeprefix("sm")) if name.startswith("sm") else None
 
 
 def of_code(name: str) -> Architecture | None:
-    """The architecture of machine code as nvcc and ptxas name it: "sm_90a"."""
+    """Returns the architecture of machine code as nvcc and ptxas name it: "sm_90a"."""
     return parse(name.removeprefix("sm_"))
 
 
 def main(what: str, names: list[str]) -> int:
-    """The command."""
+    """Runs the command."""
     found = []
     for name in names:
         named = spelt(name)

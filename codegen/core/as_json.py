@@ -20,14 +20,15 @@ _NAMES = {
 
 
 class FormError(ValueError):
-    """JSON is not of the form that is read; says where, what it holds, and what was expected."""
+    """JSON does not have the form that is read; the message says where, what it holds, and what was
+    expected."""
 
     def __init__(self, value: object, expected: str, steps: tuple[str | int, ...] = ()) -> None:
         super().__init__(value, expected, steps)
         self.value, self.expected, self.steps = value, expected, steps
 
     def within(self, step: str | int) -> FormError:
-        """The same error, as the value whose member it is in reports it."""
+        """Returns the same error, as the value that contains this member reports it."""
         return FormError(self.value, self.expected, (step, *self.steps))
 
     def __str__(self) -> str:
@@ -37,18 +38,19 @@ class FormError(ValueError):
 
 
 def named(name: str, **options: Any) -> Any:
-    """A dataclass's field that has another name in JSON."""
+    """Declares a dataclass's field that has another name in JSON."""
     return dataclasses.field(metadata={"name": name}, **options)
 
 
 def left_out(default: Any) -> Any:
-    """A dataclass's field that JSON lacks while it has its default."""
+    """Declares a dataclass's field that JSON lacks while it has its default."""
     return dataclasses.field(metadata={"left_out": True}, default=default)
 
 
 @functools.cache
 def _members(kind: Any) -> tuple[tuple[str, str, Any], ...]:
-    """The fields of a dataclass: attribute, name in JSON, and the value that is left out."""
+    """Returns the fields of a dataclass: attribute, name in JSON, and the value that is left
+    out."""
     return tuple(
         (
             field.name,
@@ -60,7 +62,7 @@ def _members(kind: Any) -> tuple[tuple[str, str, Any], ...]:
 
 
 def form(value: Any) -> Any:
-    """A dataclass's JSON, as dicts, lists and tuples."""
+    """Returns a dataclass's JSON, as dicts, lists and tuples."""
     kind: Any = type(value)
     writer = _writer(kind)
     assert writer is not None
@@ -69,8 +71,8 @@ def form(value: Any) -> Any:
 
 @functools.cache
 def _writer(kind: Any) -> Callable[[Any], Any] | None:
-    """A function that makes JSON's value of one of this type; None if it is one already, as most
-    are: there may be 100,000 kernels."""
+    """Returns a function that converts a value of this type to JSON's; None for most types, whose
+    values JSON holds unchanged: there may be 100,000 kernels."""
     if dataclasses.is_dataclass(kind):
         types_of = get_type_hints(kind)
         members = [
@@ -95,7 +97,7 @@ def _writer(kind: Any) -> Callable[[Any], Any] | None:
 
 
 def parse(text: str) -> Any:
-    """What a text is in JSON. Raises ValueError, also for what is nested too deeply."""
+    """Parses a text as JSON. Raises ValueError, also for values that are nested too deeply."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -103,14 +105,14 @@ def parse(text: str) -> Any:
 
 
 def read(kind: type[T], data: Any) -> T:
-    """The dataclass that JSON's dicts and lists say. Raises FormError."""
+    """Makes a dataclass of JSON's dicts and lists. Raises FormError."""
     result: T = _reader(cast("Any", kind))(data)
     return result
 
 
 @functools.cache
 def _reader(kind: Any) -> Callable[[Any], Any]:
-    """A function that makes a value of this type of JSON's."""
+    """Returns a function that makes a value of this type of JSON's."""
     if dataclasses.is_dataclass(kind):
         return _dataclass_reader(kind)
     origin, inner = get_origin(kind), get_args(kind)

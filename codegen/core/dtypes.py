@@ -1,4 +1,4 @@
-"""The dtypes of specs, and those of scalars: one table, for Python and C++. Standard library only.
+"""One table of the dtypes of specs and of scalars, for Python and C++. Standard library only.
 
     python -m codegen.core.dtypes > runtime/include/dtype_list.h
 
@@ -20,7 +20,7 @@ class Dtype(NamedTuple):
 
     @property
     def enumerator(self) -> str:
-        """Its value of the enum: its name, if that is not a keyword of C++."""
+        """Returns the dtype's value of the enum: its name, unless C++ has it as a keyword."""
         return "boolean" if self.name == "bool" else self.name
 
 
@@ -58,14 +58,14 @@ _OTHER_NAMES = {
 
 
 def of_other_name(name: str) -> str | None:
-    """The dtype that is called so elsewhere: fp16 of "float16", "half" and "FP16"; None if none
-    is."""
+    """Returns the dtype that other projects call `name`: fp16 for "float16", "half" and "FP16";
+    None for unknown names."""
     name = name.lower().removeprefix("torch.")
     return name if name in DTYPES else _OTHER_NAMES.get(name)
 
 
 class ScalarType(NamedTuple):
-    """What a scalar argument of a dtype is elsewhere."""
+    """The types of a scalar argument in PyTorch, Python and C++."""
 
     cpp: str
     python: str  # and in expressions: float, int or bool
@@ -85,7 +85,7 @@ SCALARS = {
 
 
 def header() -> str:
-    """The text of dtype_list.h."""
+    """Returns the text of dtype_list.h."""
     rows = [f'  ROW({d.enumerator}, "torch.{d.torch}", {d.dlpack}, {d.bits})' for d in TABLE]
     return "\n".join(
         [

@@ -39,9 +39,9 @@ MAX_FLOAT = sys.float_info.max
 
 @dataclass(frozen=True)
 class Kind:
-    """What an expression's value is. A text (dtype or enum) may list the values it takes.
+    """The kind of an expression's value. A text (dtype or enum) may list the values it takes.
 
-    `given`: names one of which must be true for there to be a value.
+    `given`: the value exists only if one of these names is true.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Kind:
 
     @property
     def is_number(self) -> bool:
-        """Bools count, as they do in Python."""
+        """Returns whether the value is a number; bools count, as they do in Python."""
         return self.name in ("int", "bool", "float")
 
 
@@ -59,7 +59,7 @@ DTYPE = Kind("text", DTYPES)
 
 
 class _Scalar(Protocol):
-    """A scalar argument, of a spec or of a manifest."""
+    """A scalar argument of a spec or of a manifest."""
 
     @property
     def dtype(self) -> str: ...
@@ -68,7 +68,7 @@ class _Scalar(Protocol):
 
 
 def scalar_kind(scalar: _Scalar) -> Kind:
-    """What a scalar argument is in an expression."""
+    """Returns the kind of a scalar argument in expressions."""
     if scalar.dtype == "enum":
         return Kind("text", scalar.values)
     return {"float": FLOAT, "bool": BOOL, "int": INT}[SCALARS[scalar.dtype].python]
@@ -86,12 +86,12 @@ _LAYOUTS = {
 
 
 def layout_name(function: str, tensor: str, number: int) -> str:
-    """The name that such a call has in a scope, and once it is parsed."""
+    """Returns the name that a call of a layout function has in a scope, and after parsing."""
     return f"_{function}_{number}_{tensor}"
 
 
 def layout(name: str) -> tuple[str, str, int] | None:
-    """The function, the tensor and the number of such a name; None for others."""
+    """Returns the function, the tensor and the number of such a name; None for other names."""
     if not name.startswith("_"):
         return None
     _, function, number, tensor = name.split("_", 3)
@@ -99,7 +99,7 @@ def layout(name: str) -> tuple[str, str, int] | None:
 
 
 class ExpressionError(Exception):
-    """What is wrong with an expression: (offset into its text, message) for each problem."""
+    """An expression is wrong; `problems` holds (offset into its text, message) for each problem."""
 
     def __init__(self, problems: Iterable[tuple[int, str]]) -> None:
         self.problems = tuple(problems)
@@ -107,24 +107,26 @@ class ExpressionError(Exception):
 
 
 def ceil_div(a: int, b: int) -> int:
-    """The least integer that is no less than a / b."""
+    """Returns the least integer that is no less than a / b."""
     return -(-a // b)
 
 
 def is_pow2(a: int) -> bool:
-    """Whether a is 1, 2, 4, …"""
+    """Returns whether a is 1, 2, 4, …"""
     return a > 0 and a & (a - 1) == 0
 
 
 def log2(a: int) -> int:
-    """The floor of the binary logarithm; exact for powers of two. Raises ValueError below 1."""
+    """Returns the floor of the binary logarithm; exact for powers of two. Raises ValueError below
+    1."""
     if a < 1:
         raise ValueError(f"log2 of {a}")
     return int(a).bit_length() - 1
 
 
 def power(a: float, b: float) -> float:
-    """a ** b as a real number within 64 bits; ValueError or OverflowError if there is none."""
+    """Returns a ** b as a real number within 64 bits. Raises ValueError or OverflowError without
+    such a number."""
     if isinstance(b, int) and b >= 0 and isinstance(a, int):
         if abs(a) > 1 and b * math.log2(abs(a)) > 63:
             raise OverflowError(f"{a} ** {b} exceeds 64 bits")
@@ -133,7 +135,8 @@ def power(a: float, b: float) -> float:
 
 
 def in_range(value: Any) -> Any:
-    """The value, if C++ has it: a finite double, an integer of 64 bits. Else OverflowError."""
+    """Returns the value, if C++ has it: a finite double, an integer of 64 bits. Raises
+    OverflowError otherwise."""
     if isinstance(value, float) and not math.isfinite(value):
         raise OverflowError("the result is not a finite number")
     if isinstance(value, int) and not -INT64_MAX <= value <= INT64_MAX:
@@ -160,7 +163,7 @@ EVALUATION_ERRORS = (ArithmeticError, ValueError)
 
 
 def reason(error: Exception) -> str:
-    """One of EVALUATION_ERRORS in words; Python's own differ from version to version."""
+    """Returns one of EVALUATION_ERRORS in words; Python's own differ from version to version."""
     return "division by zero" if isinstance(error, ZeroDivisionError) else str(error)
 
 
@@ -174,23 +177,24 @@ class Expression:
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """The names it uses, functions excluded."""
+        """Returns the names that the expression uses, functions excluded."""
         return frozenset(names_of(self.tree))
 
     @cached_property
     def normal(self) -> str:
-        """The expression in normal form: texts quoted, parentheses only if needed."""
+        """Returns the expression in normal form: texts quoted, parentheses only if needed."""
         return ast.unparse(self.tree)
 
     @property
     def operand(self) -> str:
-        """The same, to stand beside an operator."""
+        """Returns the normal form, to stand beside an operator."""
         plain = isinstance(self.tree, (ast.Name, ast.Call)) or self.normal.isdigit()
         return self.normal if plain else f"({self.normal})"
 
     @cached_property
     def python(self) -> str:
-        """Python source of the same value, for ENVIRONMENT; of the same kind in all cases."""
+        """Returns Python source of the same value, for ENVIRONMENT; of the same kind in all
+        cases."""
         text = ast.unparse(_PowerCalls().visit(ast.parse(self.normal, mode="eval")))
         if self.kind == FLOAT:
             return f"1.0 * ({text})"
@@ -200,11 +204,12 @@ class Expression:
 
     @cached_property
     def size(self) -> int:
-        """How many names, numbers and operations it is made of."""
+        """Returns the number of names, numbers and operations in the expression."""
         return sum(isinstance(node, ast.expr) for node in ast.walk(self.tree))
 
     def evaluate(self, values: Mapping[str, Any]) -> Any:
-        """Its value; raises one of EVALUATION_ERRORS if it has none that C++ has too."""
+        """Returns the expression's value. Raises one of EVALUATION_ERRORS if it has no value that
+        C++ also has."""
         return in_range(eval(self._code, ENVIRONMENT, dict(values)))
 
     @cached_property
@@ -213,7 +218,7 @@ class Expression:
 
 
 class _PowerCalls(ast.NodeTransformer):
-    """`a ** b` to `_power(a, b)`, which cannot run away."""
+    """Rewrites `a ** b` to `_power(a, b)`, which cannot run away."""
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
         self.generic_visit(node)
@@ -223,10 +228,10 @@ class _PowerCalls(ast.NodeTransformer):
 
 
 class _BareConstants(ast.NodeTransformer):
-    """`dtype == bf16` to `dtype == "bf16"`: values need no quotes if no name hides them.
+    """Rewrites `dtype == bf16` to `dtype == "bf16"`: values need no quotes if no name hides them.
 
-    `true` and `false` are what YAML calls True and False. And what is asked of a tensor's memory
-    to the name of the answer.
+    YAML's `true` and `false` become True and False, and a question about a tensor's memory becomes
+    the name of its answer.
     """
 
     def __init__(self, scope: Mapping[str, Kind]) -> None:
@@ -255,7 +260,7 @@ class _BareConstants(ast.NodeTransformer):
 
 
 def names_of(tree: ast.expr) -> list[str]:
-    """The names an expression uses, functions excluded, in order of appearance."""
+    """Returns the names an expression uses, functions excluded, in order of appearance."""
     functions = {id(n.func) for n in ast.walk(tree) if isinstance(n, ast.Call)}
     nodes = [n for n in ast.walk(tree) if isinstance(n, ast.Name) and id(n) not in functions]
     nodes.sort(key=lambda n: n.col_offset)
@@ -294,7 +299,8 @@ _FUNCTIONS_MEANT = {
 
 
 def _meant(text: str) -> tuple[int, str]:
-    """Where an expression is written as elsewhere, and a hint how it is written here, or ""."""
+    """Returns the place of syntax that other languages have, and a hint how it is written here, or
+    ""."""
     plain = _QUOTED.sub(lambda quoted: " " * len(quoted[0]), text)
     for habit, meant in _HABITS:
         if found := habit.search(plain):
@@ -303,7 +309,7 @@ def _meant(text: str) -> tuple[int, str]:
 
 
 def syntax(text: str) -> ast.expr:
-    """The syntax tree of an expression, not yet checked."""
+    """Returns the syntax tree of an expression, not yet checked."""
     if len(text) > _MAX_LENGTH:
         raise ExpressionError([(0, f"an expression is at most {_MAX_LENGTH} characters long")])
     flat = text.replace("\n", " ")
@@ -358,7 +364,7 @@ def parse(text: str, scope: Mapping[str, Kind], expects: str | Kind = "number") 
 
 
 def _needed(kind: Kind | None, expects: str | Kind) -> str | None:
-    """What an expression must be and is not."""
+    """Says which kind of value an expression must have, and which it has."""
     if isinstance(expects, Kind):
         values = expects.values or ()
         if _is_text(kind) and set(kind.values or ()) <= set(values):
@@ -382,7 +388,7 @@ def _depth(tree: ast.AST) -> int:
 
 
 def _check_constants(tree: ast.expr, checker: _Checker) -> None:
-    """Evaluates what has no names in it: 1 // 0 is wrong now, not when it is used."""
+    """Evaluates the parts without names: 1 // 0 is an error now, not when it is used."""
     if isinstance(tree, (ast.Constant, ast.List, ast.Tuple, ast.Name)):
         if isinstance(tree, (ast.List, ast.Tuple)):
             for element in tree.elts:
@@ -400,13 +406,14 @@ def _check_constants(tree: ast.expr, checker: _Checker) -> None:
 
 
 def constant(tree: ast.expr) -> bool | int | float:
-    """The value of a checked expression without names; raises one of EVALUATION_ERRORS."""
+    """Returns the value of a checked expression without names. Raises one of EVALUATION_ERRORS."""
     value: bool | int | float = Expression("", tree, _Checker({}).visit(tree) or INT).evaluate({})
     return value
 
 
 def _repetition(tree: ast.AST) -> int:
-    """The size of an expression in C++, where comparisons write an operand more than once."""
+    """Returns the size of an expression in C++, where comparisons write an operand more than
+    once."""
     if isinstance(tree, ast.Compare):
         sizes = [_repetition(operand) for operand in (tree.left, *tree.comparators)]
         times = [
@@ -425,7 +432,7 @@ _Truths = frozenset[frozenset[str]]
 
 
 class _Checker:
-    """Finds the kind of each node; None if a problem below it was reported."""
+    """Visitor that finds the kind of each node; None if a problem below it was reported."""
 
     def __init__(self, scope: Mapping[str, Kind], chooses_texts: bool = False) -> None:
         self.scope = scope
@@ -438,7 +445,7 @@ class _Checker:
         self.problems.append((node.col_offset, message))
 
     def visit(self, node: ast.expr) -> Kind | None:
-        """The kind of a node; each node is checked once."""
+        """Returns the kind of a node; each node is checked once."""
         if node not in self.kinds:
             self.kinds[node] = self._kind(node)
         return self.kinds[node]
@@ -652,7 +659,7 @@ def _is_text(kind: Kind | None) -> TypeGuard[Kind]:
 
 
 def known_where(condition: Expression, scope: Mapping[str, Kind]) -> dict[str, Kind]:
-    """The scope of what is evaluated only if a condition holds."""
+    """Returns the scope of an expression that is evaluated only if a condition holds."""
     truths = _truths(condition.tree, True)
     return {n: replace(k, given=()) if _is_given(k, truths) else k for n, k in scope.items()}
 
@@ -662,7 +669,8 @@ def _is_given(kind: Kind, truths: _Truths) -> bool:
 
 
 def _truths(condition: ast.expr, outcome: bool) -> _Truths:
-    """Of which names one is true if a condition's value is `outcome`."""
+    """Returns sets of names: of each set, one name is true if the condition's value is
+    `outcome`."""
     match condition:
         case ast.Name(id=name) if outcome:
             return frozenset([frozenset([name])])

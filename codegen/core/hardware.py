@@ -1,4 +1,5 @@
-"""What a multiprocessor of each compute capability has, as far as it decides what can be launched.
+"""Limits of a multiprocessor of each compute capability, as far as they decide what can be
+launched.
 
 The figures are those of the CUDA C++ Programming Guide's "Technical Specifications per Compute
 Capability". Standard library only.
@@ -17,7 +18,7 @@ REGISTERS_THREAD = 255  # the most of a thread
 
 @dataclass(frozen=True)
 class Limits:
-    """What a multiprocessor holds."""
+    """The resources of a multiprocessor."""
 
     warps: int
     blocks: int
@@ -41,10 +42,10 @@ LIMITS = {
 
 
 def capabilities(architecture: Architecture) -> tuple[int, ...]:
-    """The known capabilities that a target named after an architecture runs on."""
+    """Returns the known capabilities that a target named after an architecture runs on."""
     return tuple(filter(architecture.suits, LIMITS))
 
 
 def shown(capability: int) -> str:
-    """80 as people write it: 8.0."""
+    """Returns a capability as people write it: 8.0 for 80."""
     return f"{capability // 10}.{capability % 10}"

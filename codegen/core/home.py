@@ -1,5 +1,5 @@
-"""Where Kernelmint's own files are: in a checkout, or in an install; and where it keeps what it
-built and fetched. The standard library alone.
+"""The folders of Kernelmint's own files, in a checkout or in an install, and the folder of its
+cache. Standard library only.
 
 (`kernelmint/__init__.py` and KernelmintConfig.cmake ask it themselves: the one imports no room, the
 other runs before Python is found.)
@@ -21,8 +21,8 @@ CMAKE = ROOT / "kernelmint/cmake"
 
 
 def cache_folder() -> Path:
-    """KERNELMINT_CACHE_DIR, else kernelmint below XDG_CACHE_HOME, else ~/.cache/kernelmint, or, for
-    a user without a home, kernelmint-<the user's number> among the temporary files."""
+    """Returns KERNELMINT_CACHE_DIR, else kernelmint below XDG_CACHE_HOME, else ~/.cache/kernelmint,
+    or, for a user without a home, kernelmint-<the user's number> among the temporary files."""
     if named := os.environ.get("KERNELMINT_CACHE_DIR"):
         return expanded(named)
     if base := os.environ.get("XDG_CACHE_HOME"):
@@ -31,12 +31,13 @@ def cache_folder() -> Path:
 
 
 def expanded(path: str) -> Path:
-    """An absolute path, with ~ replaced by the user's home."""
+    """Returns an absolute path, with ~ replaced by the user's home."""
     if path.partition("/")[0] == "~" and not _has_home():
         path = f"{tempfile.gettempdir()}/kernelmint-{os.getuid()}{path[1:]}"
     return Path(os.path.expanduser(path)).absolute()
 
 
 def _has_home() -> bool:
-    """Whether HOME is set, or the system knows the user's number, as few containers' systems do."""
+    """Returns whether HOME is set, or the system knows the user's number, as few containers'
+    systems do."""
     return os.path.isabs(os.path.expanduser("~"))

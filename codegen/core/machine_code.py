@@ -1,4 +1,4 @@
-"""The machine code in the libraries of packs: which of it is a kernel's own. Standard library only.
+"""The machine code in the libraries of packs, separated by kernel. Standard library only.
 
 ELF is read as the System V ABI describes it ("ELF Header", "Sections"); a fatbinary holds ELF files
 for GPUs, unless nvcc was asked to compress them.
@@ -26,8 +26,9 @@ _DIGITS = 16
 
 
 def host(library: bytes, identities: Iterable[str]) -> Iterator[bytes]:
-    """The processor's part of a library, without texts that say what it was built of: what is
-    loaded, and what the loader writes into it: addresses, also of functions of other libraries."""
+    """Returns the processor's part of a library, without texts that say how it was built: the bytes
+    that are loaded, and those that the loader writes: addresses, also of functions of other
+    libraries."""
     found = list(_sections(library))
     for section in found:
         if not section.flags & _ALLOC or section.name == FATBIN:
@@ -48,7 +49,7 @@ def host(library: bytes, identities: Iterable[str]) -> Iterator[bytes]:
 
 
 def cubins(library: bytes) -> Iterator[bytes]:
-    """The ELF files for GPUs in a library, each with what follows it."""
+    """Returns the ELF files for GPUs in a library, each with the bytes that follow it."""
     for name, fatbin in sections(library):
         place = fatbin.find(_ELF) if name == FATBIN else -1
         while place >= 0:
@@ -67,7 +68,7 @@ class _Section(NamedTuple):
 
 
 def sections(elf: bytes) -> Iterator[tuple[str, bytes]]:
-    """The sections of an ELF file that take room in it, by name."""
+    """Returns the sections of an ELF file that take room in it, by name."""
     return ((s.name, s.content) for s in _sections(elf) if s.kind != _NOBITS)
 
 
@@ -83,15 +84,15 @@ def _sections(elf: bytes) -> Iterator[_Section]:
 
 
 def _capability(cubin: bytes) -> int:
-    """90 for sm_90 and sm_90a. The flags of CUDA 13's ABI have it in their second byte, those of
-    earlier ones in their first."""
+    """Returns 90 for sm_90 and sm_90a. The flags of CUDA 13's ABI have the capability in their
+    second byte, those of earlier ABIs in their first."""
     flags: int = struct.unpack_from("<I", cubin, 0x30)[0]
     return flags >> (8 if cubin[8] >= 8 else 0) & 0xFF
 
 
 def of_cpu_kernels(library: Path, identities: Iterable[str]) -> str:
-    """The hash of a library's code for processors: that of all its CPU kernels, which are compiled
-    into one another."""
+    """Returns the hash of a library's code for processors: of all its CPU kernels, which are
+    compiled into one another."""
     digest = hashlib.sha256()
     for part in host(library.read_bytes(), identities):
         digest.update(part)
@@ -101,9 +102,9 @@ def of_cpu_kernels(library: Path, identities: Iterable[str]) -> str:
 def of_cuda_kernels(
     library: Path, key_of: Callable[[str], str | None]
 ) -> dict[tuple[str, int], str]:
-    """The hashes of the code of CUDA kernels, by key and compute capability: of the instructions
-    and constants of all functions of a key, of the device functions beside them and of what they
-    share. Empty if the code is compressed.
+    """Returns the hashes of the code of CUDA kernels, by key and compute capability: of the
+    instructions and constants of all functions of a key, of the device functions beside them and of
+    the data they share. Empty if the code is compressed.
 
     Args:
         library: a pack's.

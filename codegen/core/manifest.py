@@ -1,7 +1,6 @@
-"""manifest.json: what was generated, from what; for check, CMake, the reports and the runtime. Its
-classes are what it holds, member by member; `text` writes it, and `load` reads it. Standard library
-only.
-"""
+"""manifest.json: the contents of a generated tree and their sources, for check, CMake, the reports
+and the runtime. Its classes have its members; `text` writes it, and `read` reads it. Standard
+library only."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ Value = bool | int | float | str
 
 @dataclass(frozen=True)
 class Selection:
-    """Which configurations: a set's, filtered by an expression."""
+    """A choice of configurations: a set's, filtered by an expression."""
 
     set_name: str = named("set", default="default")
     where: str | None = None
@@ -89,7 +88,8 @@ class RecordTensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Trace:
-    """What kernels with `parameter` write when they are asked to: a grid of records of f32."""
+    """The record of kernels with `parameter`, which they write when they are asked to: a grid of
+    records of f32."""
 
     parameter: str
     grid: tuple[str, ...]
@@ -98,8 +98,8 @@ class Trace:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildSettings:
-    """What compiling and linking take beyond the header; codegen/sources/build_paths.py finds the
-    files and folders that its entries name."""
+    """Options of compiling and linking beyond the header; codegen/sources/build_paths.py finds the
+    files and folders that the entries name."""
 
     flags: tuple[str, ...] = ()  # words of a command line
     definitions: tuple[str, ...] = ()
@@ -113,8 +113,8 @@ _NO_BUILD = BuildSettings()
 
 @dataclass(frozen=True, kw_only=True)
 class Front:
-    """A function that a family offers Python beyond its kernels, and the module it is in; "" for
-    one that is generated."""
+    """A function that a family offers Python beyond its kernels, and the module that defines it; ""
+    for a generated function."""
 
     module: str
     function: str
@@ -135,7 +135,7 @@ class Gradient:
 
 @dataclass(frozen=True, kw_only=True)
 class Passed:
-    """What a family that gives gradients is passed as one of its tensors."""
+    """The value that a family's gradient kernel is passed as one of its tensors."""
 
     what: str  # input, output or gradient (of an output) of the other, zeros, or nothing
     name: str = left_out("")  # of the input or output
@@ -162,7 +162,7 @@ class DeclaredGradient:
 
 @dataclass(frozen=True, kw_only=True)
 class Gradients:
-    """Several, of which a call has the first whose condition holds."""
+    """Several gradients; a call has the first whose condition holds."""
 
     cases: tuple[Gradient | DeclaredGradient, ...]
 
@@ -193,7 +193,7 @@ class SizeRange:
 
     @property
     def text(self) -> str:
-        """What is compared, as it is written."""
+        """Returns the range's symbols, as they are written."""
         return " * ".join(self.symbols)
 
 
@@ -230,7 +230,7 @@ class Kernel:
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """A way to compute a family, and what was generated for it."""
+    """A way to compute a family, and the kernels that were generated for it."""
 
     name: str
     kind: str  # cuda or cpu
@@ -248,13 +248,14 @@ class Target:
 
     @property
     def is_cuda(self) -> bool:
-        """Whether it takes CUDA tensors."""
+        """Returns whether the target takes CUDA tensors."""
         return self.kind == "cuda"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """What is computed: arguments, parameters that all targets share, targets in dispatch order."""
+    """A family of kernels: arguments, parameters that all targets share, targets in dispatch
+    order."""
 
     name: str
     fingerprint: str
@@ -277,45 +278,49 @@ class Family:
 
     @cached_property
     def tensors(self) -> tuple[Tensor, ...]:
-        """The arguments that are tensors."""
+        """Returns the arguments that are tensors."""
         return tuple(a for a in self.arguments if isinstance(a, Tensor))
 
     @cached_property
     def inputs(self) -> tuple[Tensor, ...]:
-        """The tensors that are read."""
+        """Returns the tensors that are read."""
         return tuple(t for t in self.tensors if t.role == "input")
 
     @cached_property
     def outputs(self) -> tuple[Tensor, ...]:
-        """The tensors that are returned."""
+        """Returns the tensors that are returned."""
         return tuple(t for t in self.tensors if t.role == "output")
 
     @cached_property
     def scalars(self) -> tuple[Scalar, ...]:
-        """The other arguments."""
+        """Returns the scalar arguments."""
         return tuple(a for a in self.arguments if isinstance(a, Scalar))
 
     @property
     def gradients(self) -> tuple[Gradient | DeclaredGradient, ...]:
-        """What gives its gradients: of a call, the first whose condition holds."""
+        """Returns the sources of the family's gradients; a call has the first whose condition
+        holds."""
         if isinstance(self.gradient, Gradients):
             return self.gradient.cases
         return () if self.gradient is None else (self.gradient,)
 
     @cached_property
     def likes(self) -> dict[int, int]:
-        """The tensors that lie in memory as others do, by their places."""
+        """Returns, by place, the tensors that lie in memory as another tensor does, and that
+        tensor's place."""
         places = {tensor.name: place for place, tensor in enumerate(self.tensors)}
         return {places[t.name]: places[t.like] for t in self.tensors if t.like}
 
     @property
     def optional_tensors(self) -> tuple[str, ...]:
-        """What may be absent at a call; in expressions, a name that is true if it is there."""
+        """Returns the tensors that a call may leave out; in expressions, a tensor's name is true if
+        it is passed."""
         return tuple(t.name for t in self.tensors if t.optional)
 
     @property
     def spec_folder(self) -> str:
-        """The folder of its spec, as its author has it: "kernel_specs/hstu/block_sparse"."""
+        """Returns the folder of the family's spec, as its author has it:
+        "kernel_specs/hstu/block_sparse"."""
         return PurePosixPath(self.targets[0].spec).parent.as_posix()
 
     @cached_property
@@ -323,8 +328,8 @@ class Family:
         return frozenset(name for front in self.fronts for name in front.takes)
 
     def asked_of(self, parameters: Container[str], wanted: Mapping[str, Any]) -> dict[str, Any]:
-        """What is wanted of a target with these parameters: neither what is left open, nor what a
-        front's rule decides of other targets'."""
+        """Returns the values that a call asks of a target with these parameters: without open ones,
+        and without those that a front's rule decides for other targets."""
         return {
             name: value
             for name, value in wanted.items()
@@ -332,13 +337,13 @@ class Family:
         }
 
     def target(self, name: str) -> Target:
-        """The target of that name, which is known to be there."""
+        """Returns the target of that name, which the family has."""
         return next(target for target in self.targets if target.name == name)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """All of it. Specs and outputs are named relative to the tree, each with the hash of its
+    """A manifest. Specs and outputs are named relative to the tree, each with the hash of its
     contents."""
 
     version: int = VERSION
@@ -350,7 +355,7 @@ class Manifest:
 
     @property
     def kernels(self) -> Iterator[tuple[Family, Target, Kernel]]:
-        """All that was generated."""
+        """Yields each generated kernel with its family and target."""
         for family in self.families:
             for target in family.targets:
                 for kernel in target.kernels:
@@ -358,17 +363,18 @@ class Manifest:
 
     @property
     def files(self) -> dict[str, str]:
-        """The file that instantiates each key."""
+        """Returns the file that instantiates each key."""
         return {kernel.key: kernel.file for _, _, kernel in self.kernels}
 
 
 def read(path: Path) -> Manifest:
-    """The manifest in a file. Raises OSError, or ValueError if it is not one of this version."""
+    """Reads the manifest in a file. Raises OSError, or ValueError for a text that is not a manifest
+    of this version."""
     return parse(path.read_text(encoding="utf-8"))
 
 
 def parse(text: str) -> Manifest:
-    """The manifest that a text is. Raises ValueError."""
+    """Parses the text of a manifest. Raises ValueError."""
     data = as_json.parse(text)
     version = data.get("version") if isinstance(data, dict) else None
     if version != VERSION:
@@ -377,14 +383,14 @@ def parse(text: str) -> Manifest:
 
 
 def text(manifest: Manifest) -> str:
-    """The text of manifest.json."""
+    """Returns the text of manifest.json."""
     return _text(as_json.form(manifest), "\n") + "\n"
 
 
 def _text(value: Any, line: str, is_nested: bool = False) -> str:
-    """JSON. What holds plain values is on one line if it fits; else an object has a line for each
-    member, and a list for each item, which is whole unless it is a family or a target. `line`
-    begins a line at the value's depth."""
+    """Returns JSON. Containers of plain values are on one line if they fit; else an object has a
+    line for each member, and a list for each item, which is whole unless it is a family or a
+    target. `line` begins a line at the value's depth."""
     if not isinstance(value, _HOLDERS):
         return _line(value)
     members = value.values() if isinstance(value, dict) else value

@@ -1,5 +1,4 @@
-"""The known keys nearest to one that is not known, by their parameters. The standard library
-alone."""
+"""The known keys nearest to an unknown one, by their parameters. Standard library only."""
 
 from __future__ import annotations
 
@@ -16,10 +15,10 @@ _NUMBERED = re.compile(r"([a-z_]+)m?(\d{1,11})")
 
 
 def nearest(key: str, known: Iterable[str], count: int = 3) -> list[str]:
-    """The `count` nearest of the known keys, the nearest first.
+    """Returns the `count` nearest of the known keys, the nearest first.
 
-    Of the same family (else one named alike) and target before others; then those of which the
-    fewest parameters differ; of those, the ones whose numbers differ by the least factors, then
+    Keys of the same family (else of a family named alike) and target come first; then those with
+    the fewest different parameters; then those whose numbers differ by the least factors; then
     those that are spelt most alike.
     """
     family, target, tokens = _parts(key[:_COMPARED])
@@ -53,14 +52,14 @@ def nearest(key: str, known: Iterable[str], count: int = 3) -> list[str]:
 
 
 def _parts(key: str) -> tuple[str, str, str]:
-    """Family, target and tokens; empty if they are not there."""
+    """Returns a key's family, target and tokens; empty for missing parts."""
     family, _, rest = key.partition(".")
     target, _, tokens = rest.partition(".")
     return family, target, tokens
 
 
 def _tokens(text: str) -> tuple[dict[str, int], set[str]]:
-    """Numbers by the names before them, and the other tokens."""
+    """Returns a key's numbers by the names before them, and the other tokens."""
     numbers: dict[str, int] = {}
     words: set[str] = set()
     for token in text.split("-"):

@@ -43,7 +43,7 @@ class PackError(ImportError):
 
 @dataclass(frozen=True)
 class Front:
-    """What a family offers Python beyond its kernels: a function, and the module it is in."""
+    """A function that a family offers Python beyond its kernels, and the module that defines it."""
 
     family: str
     module: str  # within the pack's specs: "kernel_specs.attention.flash_forward.front"
@@ -52,7 +52,7 @@ class Front:
 
 @dataclass(frozen=True, kw_only=True, eq=False)  # one object a pack: keys of caches
 class PackJson:
-    """What pack.json says.
+    """The contents of pack.json.
 
     Attributes:
         format: FORMAT.
@@ -102,17 +102,18 @@ class Pack(PackJson):
 
     @property
     def specs(self) -> dict[str, Path]:
-        """The folders of specs, by name."""
+        """Returns the folders of specs, by name."""
         return {name: self.folder / place for name, place in self.spec_folders.items()}
 
     @property
     def families(self) -> tuple[str, ...]:
-        """The families it holds."""
+        """Returns the families that the pack holds."""
         return tuple(self.generated)
 
     @property
     def names(self) -> dict[str, str]:
-        """What no other pack may have: its families and their operators, each as messages say."""
+        """Returns the names that no other pack may have: its families and their operators, each as
+        messages say."""
         operators = {
             text.partition("(")[0]: family
             for family, schemas in self.operators.items()
@@ -125,24 +126,25 @@ class Pack(PackJson):
 
     @property
     def manifest(self) -> Path:
-        """Its manifest.json."""
+        """Returns the pack's manifest.json."""
         return self.folder / MANIFEST
 
     @property
     def ptxas(self) -> Path:
-        """Its ptxas.csv."""
+        """Returns the pack's ptxas.csv."""
         return self.folder / "ptxas.csv"
 
     def library(self, family: str) -> Path:
-        """The shared library of a family."""
+        """Returns the shared library of a family."""
         return self.folder / f"{family}.so"
 
     def face(self, family: str) -> Path:
-        """The generated Python module of a family."""
+        """Returns the generated Python module of a family."""
         return self.folder / "python" / f"{family}.py"
 
     def __str__(self) -> str:
-        """For messages: ``pack my_kernels (my-kernels 0.1, /…/my_kernels/_pack)``."""
+        """Returns the pack for messages: ``pack my_kernels (my-kernels 0.1,
+        /…/my_kernels/_pack)``."""
         return describe(self.name, self.folder, self.distribution)
 
 
@@ -158,12 +160,12 @@ class Fault:
 
 
 def describe(name: str, folder: Path, distribution: str | None) -> str:
-    """How messages name a pack."""
+    """Returns a pack's name in messages."""
     return f"pack {name} ({f'{distribution}, ' if distribution else ''}{folder})"
 
 
 def read(folder: Path, distribution: str | None = None, name: str | None = None) -> Pack:
-    """The pack in a folder. Raises PackError if its pack.json is not one that a build writes.
+    """Reads the pack in a folder. Raises PackError if its pack.json is not one that a build writes.
 
     `name` is what messages call it before its own name is known.
     """
@@ -186,7 +188,7 @@ def read(folder: Path, distribution: str | None = None, name: str | None = None)
 
 
 def _check(found: PackJson) -> None:
-    """Raises ValueError for invalid names, and operators that are not those of a family."""
+    """Raises ValueError for invalid names, and for operators that do not belong to a family."""
     for name in (found.name, *found.generated):
         if not NAME.match(name):
             raise ValueError(f"the name {name!a:.60}: expected lower-case letters, digits and _")
@@ -207,8 +209,8 @@ def _check(found: PackJson) -> None:
 
 
 def write(folder: Path, families: Sequence[Family], **others: Any) -> None:
-    """Writes what `read` reads, of a pack with these of a manifest's families; `others` are what
-    PackJson has besides."""
+    """Writes the file that `read` reads, of a pack with these of a manifest's families; `others`
+    are the other members of PackJson."""
     found = PackJson(
         operators={family.name: family.operators for family in families},
         on_host=tuple(f.name for f in families if any(t.on_host for t in f.tensors)),
@@ -224,8 +226,8 @@ def write(folder: Path, families: Sequence[Family], **others: Any) -> None:
 
 
 def installed() -> tuple[list[Pack], list[Fault]]:
-    """The packs of the installed distributions, and those that cannot be used: what cannot be read,
-    and packs of one name or that hold one family, all of them."""
+    """Returns the packs of the installed distributions, and the unusable ones: those that cannot be
+    read, and all packs that share a name or a family."""
     packs: list[Pack] = []
     faults: list[Fault] = []
     for entry in sorted(importlib.metadata.entry_points(group=GROUP), key=lambda e: e.name):

@@ -1,4 +1,4 @@
-"""What is wrong with what people wrote: every problem located, all of them at once."""
+"""Problems in files that people write: every problem located, all of them at once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Location:
 
 @dataclass(frozen=True, order=True)
 class Problem:
-    """One thing that is wrong, and where."""
+    """One problem and its place."""
 
     location: Location
     message: str
@@ -44,4 +44,4 @@ class TooManyProblemsError(Exception):
 
 
 class UsageError(Exception):
-    """A command line asks for something that is not there; the message says what is."""
+    """A command line asks for something that does not exist; the message says what exists."""

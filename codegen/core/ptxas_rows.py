@@ -17,10 +17,10 @@ class ReportError(Exception):
 
 
 class Row(NamedTuple):
-    """What the tools said of one function for one architecture.
+    """The figures of one function for one architecture.
 
-    None means that they do not say, and nothing stands in for it: a binary holds no figure of
-    spills, so its rows have none, whatever their stack is. A zero is a figure.
+    None means that the tools do not report a figure: a binary holds no figure of spills, so its
+    rows have no spills, whatever their stack is. A zero is a figure.
     """
 
     symbol: str
@@ -56,13 +56,13 @@ class Row(NamedTuple):
 
     @property
     def kernel_config(self) -> str:
-        """The key of our kernels, else the demangled name, else the symbol."""
+        """Returns the key of our kernels, else the demangled name, else the symbol."""
         return self.key or self.name or self.symbol
 
     @property
     def key(self) -> str | None:
-        """The configuration's key; None for foreign kernels, and for device functions, whose
-        figures are not the configuration's."""
+        """Returns the configuration's key; None for foreign kernels, and for device functions,
+        whose figures are not the configuration's."""
         if self.kind == "function":
             return None
         named = key_of_symbol(self.symbol) or (self.symbol if KEY.fullmatch(self.symbol) else None)
@@ -70,17 +70,17 @@ class Row(NamedTuple):
 
     @property
     def kernel(self) -> str:
-        """The function's own name."""
+        """Returns the function's own name."""
         return kernel_of_symbol(self.symbol)
 
     @property
     def arguments(self) -> list[str]:
-        """Of our kernels, the template arguments beside the configuration."""
+        """Returns, for our kernels, the template arguments beside the configuration."""
         return arguments_of_symbol(self.symbol, self.key) if self.key else []
 
     @property
     def spilled(self) -> bool | None:
-        """Whether registers went to memory; None if the spill line is missing."""
+        """Returns whether registers went to memory; None if the spill line is missing."""
         if self.spill_stores is None and self.spill_loads is None:
             return None
         return bool(self.spill_stores or self.spill_loads)
@@ -93,14 +93,14 @@ class Row(NamedTuple):
 
     @property
     def spill_bytes(self) -> int | None:
-        """Stored and loaded; None if either is unknown."""
+        """Returns the bytes stored and loaded; None if either is unknown."""
         if self.spill_stores is None or self.spill_loads is None:
             return None
         return self.spill_stores + self.spill_loads
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Unwritten registers, the C75xx codes, and what is missing."""
+        """Returns unwritten registers, the C75xx codes, and the missing figures."""
         return (
             *([f"unwritten {self.unwritten_at}"] if self.unwritten else []),
             *self.c75,
@@ -162,7 +162,7 @@ _READERS: dict[str, Callable[[str], object]] = {
 
 
 def _cell(row: Row, column: str) -> str:
-    """A value as a CSV cell; an absent one is empty."""
+    """Returns a value as a CSV cell; an absent value is empty."""
     value = getattr(row, column)
     if column in _TUPLES:
         return _TUPLES[column][0](value)
@@ -170,17 +170,17 @@ def _cell(row: Row, column: str) -> str:
 
 
 def _as_text(cell: str) -> str:
-    """The cell as no spreadsheet computes it."""
+    """Returns the cell in a form that no spreadsheet computes."""
     return f"'{cell}" if _FORMULA.match(cell) and not _NUMBER.fullmatch(cell) else cell
 
 
 def _from_text(cell: str) -> str:
-    """The inverse of `_as_text`."""
+    """Inverts `_as_text`."""
     return cell[1:] if cell.startswith("'") and _as_text(cell[1:]) == cell else cell
 
 
 def csv_text(rows: Iterable[Row], extra: Iterable[tuple[str, list[str]]] = ()) -> str:
-    """CSV with `COLUMNS`, then the `extra` columns, each a name and one cell per row.
+    """Returns CSV with `COLUMNS`, then the `extra` columns, each a name and one cell per row.
 
     A cell that a spreadsheet would take for a formula has an apostrophe in front; `read_csv` takes
     it away.
@@ -197,7 +197,7 @@ def csv_text(rows: Iterable[Row], extra: Iterable[tuple[str, list[str]]] = ()) -
 
 
 def read_csv(path: Path) -> list[Row]:
-    """Rows of a CSV with at least the columns `kernel_config` and `used_registers`.
+    """Reads the rows of a CSV with at least the columns `kernel_config` and `used_registers`.
 
     Raises ReportError if the file cannot be read or a cell is not what its column holds.
     """

@@ -1,4 +1,4 @@
-"""Whether a generated tree is still that of its specs, and one that this Kernelmint can build.
+"""A check that a generated tree is still that of its specs, and that this Kernelmint can build it.
 
     python codegen/core/staleness.py GENERATED_DIR
 
@@ -37,14 +37,14 @@ JOURNAL = ".regenerate.json"  # lies in the tree while it is written
 
 
 def read_regular(path: Path, most: int = -1) -> bytes:
-    """The first `most` bytes of a regular file; all of them, if it is negative. Raises OSError for
-    any other kind of file."""
+    """Returns the first `most` bytes of a regular file; all of them, if `most` is negative. Raises
+    OSError for any other kind of file."""
     with open_regular(path) as file:
         return file.read(most)
 
 
 def open_regular(path: Path) -> io.BufferedReader:
-    """A regular file, opened to read its bytes.
+    """Opens a regular file to read its bytes.
 
     Raises OSError for any other kind of file: a FIFO would be waited for, a device never end.
     """
@@ -60,7 +60,8 @@ def _open_at_once(path: str, flags: int) -> int:
 
 
 def read_json(path: Path) -> Any:
-    """What a JSON file holds; None if it is absent, torn, nested too deeply or not UTF-8."""
+    """Returns the contents of a JSON file; None if it is absent, torn, nested too deeply or not
+    UTF-8."""
     try:
         return json.loads(read_regular(path).decode())
     except (OSError, ValueError, RecursionError):
@@ -68,27 +69,28 @@ def read_json(path: Path) -> Any:
 
 
 def codegen_files() -> dict[str, Path]:
-    """The files of this codegen that decide what it writes, by their path within it."""
+    """Returns the files of this codegen that decide what it writes, by their path within it."""
     folder = Path(__file__).resolve().parents[1]
     paths = [*folder.rglob("*.py"), *folder.glob("emit/templates/*.mako")]
     return {path.relative_to(folder).as_posix(): path for path in sorted(paths)}
 
 
 def spec_files(folder: Path) -> Iterator[Path]:
-    """The YAML files below a folder of specs: of its families, and of those in a group's folder."""
+    """Returns the YAML files below a folder of specs: of its families, and of those in a group's
+    folder."""
     yield from sorted([*folder.glob("*/*.y*ml"), *folder.glob("*/*/*.y*ml")])
 
 
 def specs_folder(folder: Path) -> Path:
-    """The absolute path of a folder of specs. It may be a link, as may be what is in it: these keep
-    their names, which are those of families, files and includes; what it lies in has its real one.
-    """
+    """Returns the absolute path of a folder of specs. The folder and its entries may be links: they
+    keep their names, which name families, files and includes; the folder around them has its real
+    path."""
     path = Path(os.path.abspath(folder))
     return path.parent.resolve() / path.name
 
 
 def sha256(path: Path) -> str | None:
-    """A file's hash; None if it cannot be read."""
+    """Returns a file's hash; None if it cannot be read."""
     try:
         return hashlib.sha256(read_regular(path)).hexdigest()
     except OSError:
@@ -96,7 +98,7 @@ def sha256(path: Path) -> str | None:
 
 
 def fixing_command(generated: Path, manifest: dict[str, Any]) -> str:
-    """The regenerate command that makes this tree anew, for the current folder."""
+    """Returns the regenerate command that makes this tree anew, for the current folder."""
     words = ["kernelmint", "regenerate"]
     folders = shown_spec_dirs(generated, manifest)
     if folders != ["kernel_specs"]:
@@ -112,7 +114,7 @@ def fixing_command(generated: Path, manifest: dict[str, Any]) -> str:
 
 
 def read_manifest(generated: Path) -> dict[str, Any]:
-    """What the tree's manifest says; empty if there is none that can be read."""
+    """Returns the contents of the tree's manifest; empty if it cannot be read."""
     manifest = read_json(generated / MANIFEST)
     try:
         return manifest if _is_whole(manifest) else {}
@@ -121,7 +123,8 @@ def read_manifest(generated: Path) -> dict[str, Any]:
 
 
 def _is_whole(manifest: Any) -> bool:
-    """Whether the parts that are read are what codegen writes; else an error may be raised."""
+    """Returns whether the parts that are read are what codegen writes; else an error may be
+    raised."""
     selection = manifest["selection"]
     hashes = [manifest[part].items() for part in ("inputs", "outputs")]
     kernels = [k for f in manifest["families"] for t in f["targets"] for k in t["kernels"]]
@@ -139,17 +142,17 @@ def _is_whole(manifest: Any) -> bool:
 
 
 def is_text(value: object) -> bool:
-    """Whether a value is a text that can be printed, and that can name a file."""
+    """Returns whether a value is a text that can be printed, and that can name a file."""
     return isinstance(value, str) and not any(c == "\0" or "\ud800" <= c <= "\udfff" for c in value)
 
 
 def shown_spec_dirs(generated: Path, manifest: dict[str, Any]) -> list[str]:
-    """The folders of specs a manifest names, as seen from the current folder."""
+    """Returns the folders of specs a manifest names, as seen from the current folder."""
     return [display_path(generated / folder) for folder in manifest.get("spec_dirs", [])]
 
 
 def stale(generated: Path) -> tuple[list[str], str]:
-    """What is stale in a tree (nothing: it is fresh), and the command that fixes it.
+    """Returns the stale parts of a tree (empty for a fresh one), and the command that fixes it.
 
     Waits for a regenerate that is writing the tree.
     """
@@ -209,7 +212,7 @@ def _changed(path: Path, expected: str) -> list[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """The command."""
+    """Runs the command."""
     if len(arguments) != 1:
         print("usage: python codegen/core/staleness.py GENERATED_DIR", file=sys.stderr)
         return 2

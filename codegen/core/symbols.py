@@ -28,7 +28,8 @@ _TYPES = {"b": "bool", "d": "double", "f": "float", "i": "int"}
 
 
 def key_of_symbol(symbol: str) -> str | None:
-    """The key of the first configuration named in `symbol`, or None if it names none."""
+    """Returns the key of the first configuration named in `symbol`; None without a
+    configuration."""
     start = symbol.find("10kernelmint")
     if start < 0:
         spelt = _SPELT.search(symbol)
@@ -53,8 +54,8 @@ def key_of_symbol(symbol: str) -> str | None:
 
 
 def kernel_of_symbol(symbol: str) -> str:
-    """The function's own name, without namespaces, template arguments and parameters; for a
-    symbol that is mangled in another than a plain way, all of it."""
+    """Returns the function's own name, without namespaces, template arguments and parameters; for a
+    symbol whose mangling is not plain, all of it."""
     own, _ = _own_names(symbol)
     if own or symbol.startswith("_Z"):
         return own[-1] if own else symbol
@@ -65,8 +66,8 @@ def kernel_of_symbol(symbol: str) -> str:
 
 
 def arguments_of_symbol(symbol: str, key: str) -> list[str]:
-    """The function's template arguments beside the configuration of that key, types without their
-    namespaces. Empty for a symbol that is not mangled in a plain way."""
+    """Returns the function's template arguments beside the configuration of that key, types without
+    their namespaces. Empty for a symbol whose mangling is not plain."""
     tokens = key.rpartition(".")[2].replace("-", "_")
     if not symbol.startswith("_Z"):
         return [text for text in _spelt_arguments(symbol) if f"::{tokens}" not in text]
@@ -87,7 +88,7 @@ def arguments_of_symbol(symbol: str, key: str) -> list[str]:
 
 
 def _spelt_arguments(declaration: str) -> list[str]:
-    """The template arguments of a function as c++filt spells it, without namespaces."""
+    """Returns the template arguments of a function as c++filt spells it, without namespaces."""
     name = f"{kernel_of_symbol(declaration)}<"
     arguments = [""]
     depth = 0
@@ -103,7 +104,8 @@ def _spelt_arguments(declaration: str) -> list[str]:
 
 
 def _read(symbol: str, at: int) -> tuple[int, str]:
-    """Where what is spelt at `at` ends, a template argument or a part of one, and it for people."""
+    """Returns the end of the template argument, or the part of one, that is spelt at `at`, and its
+    form for people."""
     if length := _LENGTH.match(symbol, at):
         at = length.end() + int(length[0])
         text, is_template = symbol[length.end() : at], symbol[at] == "I"
@@ -135,8 +137,8 @@ def _read(symbol: str, at: int) -> tuple[int, str]:
 
 
 def _own_names(symbol: str) -> tuple[list[str], int]:
-    """The namespaces of a function and its name, which are what S_, S0_, ... stand for, as far as
-    they go; and where they end."""
+    """Returns the namespaces of a function and its name, which S_, S0_, ... stand for, as far as
+    they can be read; and where they end."""
     at = 3 if symbol.startswith("_ZN") else 2 if symbol.startswith("_Z") else len(symbol)
     names = []
     while length := _LENGTH.match(symbol, at):
@@ -146,13 +148,15 @@ def _own_names(symbol: str) -> tuple[list[str], int]:
 
 
 def _may_be(substitution: str, own: list[str], path: list[str]) -> bool:
-    """Whether it may stand for a namespace of that path: certain for the function's own names."""
+    """Returns whether a substitution may stand for a namespace of that path: certain for the
+    function's own names."""
     index = 0 if substitution == "S_" else int(substitution[1:-1], 36) + 1
     return index >= len(own) or own[: index + 1][-len(path) :] == path
 
 
 def _names(symbol: str, at: int) -> list[str] | None:
-    """Three names behind their lengths, with something behind them; None if there are fewer."""
+    """Returns three names after their lengths, with something after them; None if there are
+    fewer."""
     names: list[str] = []
     for _ in range(3):
         length = _LENGTH.match(symbol, at)

@@ -17,8 +17,8 @@ from pathlib import Path
 
 
 def folder(top: Path, *names: str) -> Path:
-    """A folder in the cache at `top`, made if it is absent; only its owner may write into it,
-    whatever the umask is."""
+    """Returns a folder in the cache at `top`, made if it is absent; only its owner may write into
+    it, whatever the umask is."""
     path = top
     for part in ("", *names):
         path = path / part
@@ -27,9 +27,9 @@ def folder(top: Path, *names: str) -> Path:
 
 
 def fault(top: Path, *names: str) -> str | None:
-    """Why a file or folder in the cache at `top` cannot be trusted, and how to fix it: a user other
-    than this one and root owns, or may write, a folder on the way to it or something in it. None
-    if there is no such thing, or no such file."""
+    """Returns why a file or folder in the cache at `top` cannot be trusted, and how to fix it: a
+    user other than this one and root owns, or may write, a folder on the way to it or something in
+    it. None for a trusted file, and for an absent one."""
     way = [top.joinpath(*names[:count]) for count in range(len(names) + 1)]
     below = (
         Path(parent, name)
@@ -57,7 +57,8 @@ def fault(top: Path, *names: str) -> str | None:
 
 @contextlib.contextmanager
 def work(parent: Path, prefix: str) -> Iterator[Path]:
-    """A new folder in `parent`, removed at the end; first those that killed processes left."""
+    """Makes a new folder in `parent` and removes it at the end; first removes folders of killed
+    processes."""
     for left in parent.glob(f"{prefix}*"):
         with contextlib.suppress(OSError), _locked(left, fcntl.LOCK_EX | fcntl.LOCK_NB):
             shutil.rmtree(left, ignore_errors=True)

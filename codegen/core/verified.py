@@ -1,7 +1,7 @@
-"""What was verified of kernels: `<target>.verified.csv` beside a family's specs, which travels with
+"""Records of verified kernels: `<target>.verified.csv` beside a family's specs, which travels with
 them. Standard library only.
 
-A row says what became of one kernel's machine code on one device; a kernel that is compiled into
+A row records the result for one kernel's machine code on one device; a kernel that is compiled into
 other code has to be verified anew.
 """
 
@@ -17,7 +17,7 @@ RIGHT = "right"
 
 
 class Row(NamedTuple):
-    """What was found of a kernel's machine code."""
+    """The result of verifying a kernel's machine code."""
 
     kernel_config: str
     arch: str  # what the code is for: sm_90; or the instruction set of CPU kernels: avx512
@@ -29,21 +29,21 @@ class Row(NamedTuple):
 
     @property
     def is_right(self) -> bool:
-        """Whether all checks passed."""
+        """Returns whether all checks passed."""
         return self.outcome == RIGHT
 
 
 class VerifiedError(ValueError):
-    """A file of rows is not one that `kernelmint verify` writes."""
+    """A file of rows does not have the form that `kernelmint verify` writes."""
 
 
 def name_of(target: str) -> str:
-    """The file of a target."""
+    """Returns the name of a target's file."""
     return f"{target}.verified.csv"
 
 
 def read(path: Path) -> list[Row]:
-    """The rows of a file; none if it is not there. Raises VerifiedError."""
+    """Reads the rows of a file; an absent file has no rows. Raises VerifiedError."""
     if not path.exists():
         return []
     try:
@@ -60,7 +60,7 @@ def read(path: Path) -> list[Row]:
 
 
 def text(rows: Iterable[Row]) -> str:
-    """The file of rows, in order."""
+    """Returns the text of the file of rows, in order."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(Row._fields)
@@ -69,8 +69,8 @@ def text(rows: Iterable[Row]) -> str:
 
 
 def merged(old: Iterable[Row], new: Iterable[Row]) -> list[Row]:
-    """Rows with new ones, which replace those of the same kernel, architecture, toolchain and
-    device, of whatever code."""
+    """Returns rows with new ones, which replace those of the same kernel, architecture, toolchain
+    and device, whatever their code."""
 
     def of(row: Row) -> tuple[str, ...]:
         return row.kernel_config, row.arch, row.toolchain, row.device

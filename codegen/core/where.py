@@ -24,14 +24,14 @@ Scope = TypeVar("Scope", bound=Hashable)
 
 
 def parameter_kind(parameter: Parameter) -> Kind:
-    """What a parameter of a manifest is in an expression."""
+    """Returns the kind of a manifest's parameter in expressions."""
     kinds = {"dtype": DTYPE, "bool": BOOL, "int": INT}
     return kinds.get(parameter.type) or Kind("text", tuple(map(str, parameter.values or ())))
 
 
 def manifest_scope(family: Family, target: Target) -> dict[str, Kind]:
-    """The names that configurations of a manifest's target have; its derived values if it has any
-    kernel."""
+    """Returns the names that configurations of a manifest's target have; its derived values if it
+    has any kernel."""
     kinds = {bool: BOOL, int: INT, float: FLOAT}
     derived = target.kernels[0].derived if target.kernels else {}
     return {
@@ -46,9 +46,8 @@ class Where(Generic[Scope]):
     """An expression over parameters, derived values, `family` and `target`.
 
     `scopes` are the names that each target has. A name that only other targets have matches
-    nothing, unless it is not reached. `refuse` makes the error of what is wrong: with a malformed
-    expression or a name that no target knows, at once; for a kernel that it has no value
-    for, when it meets that.
+    nothing, unless it is not reached. `refuse` makes an error of a problem: at once for a malformed
+    expression or a name that no target has; at the kernel for which the expression has no value.
     """
 
     def __init__(
@@ -73,7 +72,7 @@ class Where(Generic[Scope]):
             raise refuse(f": {error}") from None
 
     def matches(self, scope: Scope, key: str, values: Mapping[str, Any]) -> bool:
-        """Whether the values of `key`, of the target that `scope` names, match."""
+        """Returns whether the values of `key`, of the target that `scope` names, match."""
         try:
             return bool(eval(self._code[scope], ENVIRONMENT, dict(values)))
         except NameError:
@@ -83,14 +82,15 @@ class Where(Generic[Scope]):
 
 
 def usage_error(text: str) -> Callable[[str], UsageError]:
-    """What `--where "text"` is refused with."""
+    """Returns a function that makes the error which refuses `--where "text"`."""
     return lambda what: UsageError(f'--where "{text}"{what}')
 
 
 def of_manifests(
     text: str, targets: Iterable[tuple[Family, Target]], refuse: Callable[[str], Exception]
 ) -> Callable[[str, Mapping[str, Any]], bool]:
-    """A filter of keys with their parameters and derived values; the targets are of manifests."""
+    """Returns a filter of keys with their parameters and derived values; the targets come from
+    manifests."""
     where = Where(text, {(f.name, t.name): manifest_scope(f, t) for f, t in targets}, refuse)
 
     def matches(key: str, values: Mapping[str, Any]) -> bool:

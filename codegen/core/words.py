@@ -1,4 +1,4 @@
-"""How messages say things: counts, near names, paths. The standard library alone."""
+"""Words of messages: counts, near names, paths. Standard library only."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ _MAX_COMPARED = 100  # comparing takes a time that grows with the square of the 
 
 
 def counted(count: int, what: str) -> str:
-    """`1 kernel`, `2 kernels`, `1,000 kernels`."""
+    """Returns a count with its noun: `1 kernel`, `2 kernels`, `1,000 kernels`."""
     return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
 def one_line(text: str) -> str:
-    """The text on one line that a terminal shows as it is, shortened if it is very long."""
+    """Returns the text on one line that a terminal shows unchanged, shortened if it is very
+    long."""
     if len(text) > _MAX_LINE:
         text = f"{text[: _MAX_LINE - 20]} … {text[-17:]}"
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def did_you_mean(name: str, known: Iterable[str], list_few: bool = True) -> str:
-    """A hint for an error on an unknown `name`: the dtype that is called so elsewhere, or the
-    nearest known one; if none is near and `list_few`, the few there are."""
+    """Returns a hint for an error on an unknown `name`: the dtype that other projects call so, or
+    the nearest known name; without a near one and with `list_few`, the few known names."""
     names = list(dict.fromkeys(known))
     if len(name) > _MAX_COMPARED or len(names) > _MAX_KNOWN:
         return ""
@@ -42,8 +43,9 @@ def did_you_mean(name: str, known: Iterable[str], list_few: bool = True) -> str:
 
 
 def below(path: Path, folders: Iterable[Path]) -> tuple[Path, Path] | None:
-    """The first of some folders that a file lies in, and its path within that: by their names and,
-    where these are links, by what they lead to. None if it lies in none of them."""
+    """Returns the first folder that a file lies in, and the file's path within it: compared by
+    their names and, for links, by what they lead to. None if the file lies in none of the
+    folders."""
     for place in (os.path.abspath, os.path.realpath):
         for folder in folders:
             if Path(place(path)).is_relative_to(place(folder)):
@@ -52,6 +54,6 @@ def below(path: Path, folders: Iterable[Path]) -> tuple[Path, Path] | None:
 
 
 def display_path(path: Path) -> str:
-    """The path as people know it: relative if it lies below the working folder."""
+    """Returns the path as people know it: relative if it lies below the working folder."""
     relative = os.path.relpath(path)
     return os.path.normpath(path) if relative.startswith("..") else relative

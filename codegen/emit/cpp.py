@@ -12,7 +12,7 @@ from codegen.core.expressions import BOOL, FLOAT, INT, Expression, Kind, constan
 
 
 def dtype_enumerator(dtype: str) -> str:
-    """The dtype's value of the enum Dtype (runtime/include/registry.h)."""
+    """Returns the dtype's value of the enum Dtype (runtime/include/registry.h)."""
     return f"Dtype::{TABLE[DTYPES.index(dtype)].enumerator}"
 
 
@@ -26,22 +26,23 @@ class Value:
 
 
 class Names(Protocol):
-    """What a spec's names are called where the C++ will stand."""
+    """The C++ spelling of a spec's names where an expression will stand."""
 
     def value(self, name: str) -> Value:
-        """The number `name`."""
+        """Returns the number `name`."""
 
     def equals(self, name: str, other: str, is_name: bool) -> str:
-        """Whether the text `name` is the value `other`, or the value of the name `other`."""
+        """Returns whether the text `name` is the value `other`, or the value of the name `other`,
+        as C++."""
 
 
 def translate(expression: Expression, names: Names) -> str:
-    """The C++ of an expression's value: std::int64_t, bool or double, equal to Python's."""
+    """Returns the C++ of an expression's value: std::int64_t, bool or double, equal to Python's."""
     return _Translator(names).visit(expression.tree).text
 
 
 def literal(text: str) -> str:
-    """A C++ string literal."""
+    """Returns a C++ string literal."""
     escaped = []
     for character in text:
         if character in '"\\':
@@ -56,18 +57,19 @@ def literal(text: str) -> str:
 
 
 def comment(text: str) -> str:
-    """Text that can follow `//`: one line, and no backslash that would take the next line along."""
+    """Returns text that can follow `//`: one line, without a backslash at its end, which would take
+    the next line along."""
     line = " ".join(text.split())
     return line + "." if line.endswith("\\") else line
 
 
 def is_wide(value: int) -> bool:
-    """Whether a literal needs 64 bits."""
+    """Returns whether a literal needs 64 bits."""
     return not -(2**31) < value < 2**31
 
 
 def number(value: int | float | bool) -> Value:
-    """A literal."""
+    """Returns a number's literal."""
     if isinstance(value, bool):
         return Value("true" if value else "false", BOOL)
     if isinstance(value, int):
@@ -210,7 +212,7 @@ class _Translator:
 
 
 def _is_computed(node: ast.expr, op: type[ast.operator]) -> bool:
-    """Whether this is the result of `op` in C++, too."""
+    """Returns whether a node is the result of `op` in C++ as in Python."""
     return isinstance(node, ast.BinOp) and type(node.op) is op and bool(names_of(node))
 
 
@@ -219,7 +221,7 @@ def _call(function: str, kind: Kind, *arguments: Value) -> Value:
 
 
 def _is_count(node: ast.expr) -> bool:
-    """Whether an exponent is an integer of zero or more, as the checker decided."""
+    """Returns whether an exponent is an integer of zero or more, as the checker decided."""
     if isinstance(node, ast.UnaryOp):
         return isinstance(node.op, ast.UAdd) and _is_count(node.operand)
     return isinstance(node, ast.Constant) and isinstance(node.value, int)
@@ -230,17 +232,17 @@ def _parens(value: Value) -> str:
 
 
 def _double(value: Value) -> Value:
-    """As Python's arithmetic has it if one operand is a float: rounded."""
+    """Converts an operand as Python's arithmetic does if the other one is a float: rounded."""
     return value if value.kind == FLOAT else Value(f"double({value.text})", FLOAT)
 
 
 def _exact(value: Value) -> Value:
-    """As Python compares and divides it: without rounding."""
+    """Converts an operand as Python compares and divides it: without rounding."""
     return value if value.kind == FLOAT else _call("exact", FLOAT, value)
 
 
 def _alike(*values: Value) -> list[Value]:
-    """All of them floats, if one is."""
+    """Converts all values to floats, if one of them is a float."""
     if FLOAT in (value.kind for value in values):
         return [_exact(value) for value in values]
     return list(values)

@@ -1,4 +1,4 @@
-"""What a spec's names are called in generated C++: within tables, and within a launch."""
+"""The spelling of a spec's names in generated C++: within tables, and within a launch."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ CPP_TYPES = {INT: "std::int64_t", BOOL: "bool", FLOAT: "double"}
 
 
 class TableNames(Names):
-    """Names where tables evaluate them: scope.symbols[i] and the like; derived values are
-    locals. Without a target, those that all targets share."""
+    """Names where tables evaluate them: scope.symbols[i] and the like; derived values are locals.
+    Without a target, the names that all targets share."""
 
     def __init__(self, family: Family, target: Target | None = None) -> None:
         parameters = family.parameters if target is None else target.parameters
@@ -36,14 +36,14 @@ class TableNames(Names):
         self.derivation = derivation(target or family)
 
     def locals(self, expression: Expression) -> list[str]:
-        """C++ that defines the derived values which an expression needs."""
+        """Returns C++ that defines the derived values which an expression needs."""
         return [
             f"const {CPP_TYPES[d.expression.kind]} {d.name} = ({translate(d.expression, self)});"
             for d in self.derivation.needed_for(expression.names)
         ]
 
     def value(self, name: str) -> Value:
-        """The number `name`."""
+        """Returns the number `name`."""
         if found := layout(name):
             _, tensor, i = found  # expanded: nothing else is asked of tensors in tables
             stride = f"scope.tensors[{self.tensors[tensor]}].strides[{i}]"
@@ -64,7 +64,7 @@ class TableNames(Names):
         return Value(name, self.derivation.kind(name))
 
     def equals(self, name: str, other: str, is_name: bool) -> str:
-        """Whether the text `name` equals another name or value."""
+        """Returns whether the text `name` equals another name or value, as C++."""
         if is_name:
             return f"{self.value(name).text} == {self.value(other).text}"
         if name in self.parameters:
@@ -90,7 +90,7 @@ class ConfigNames(Names):
         self.tensors = tensors
 
     def value(self, name: str) -> Value:
-        """The number `name`."""
+        """Returns the number `name`."""
         if name in self.kinds:
             return Value(f"Config::{name}", self.kinds[name].kind)
         if name in self.derived:
@@ -102,7 +102,7 @@ class ConfigNames(Names):
         return Value(f"args.{name}", self.sizes[name])
 
     def equals(self, name: str, other: str, is_name: bool) -> str:
-        """Whether the text `name` equals another name or value."""
+        """Returns whether the text `name` equals another name or value, as C++."""
         if name in self.kinds and self.kinds[name].type is ParameterType.DTYPE:
             right = f"typename Config::{other}" if is_name else other
             return f"std::is_same_v<typename Config::{name}, {right}>"
@@ -114,14 +114,14 @@ class ConfigNames(Names):
 
 
 def asks_device(expressions: Iterable[Expression | None]) -> bool:
-    """Whether any of them names a fact about the device."""
+    """Returns whether one of the expressions names a fact about the device."""
     return any(e is not None and not e.names.isdisjoint(DEVICE_FACTS) for e in expressions)
 
 
 def evaluated(expression: Expression, names: TableNames, result: str) -> str:
-    """An IntExpression or a FloatExpression of registry.h.
+    """Returns an IntExpression or a FloatExpression of registry.h.
 
-    It stands in a template argument, which a `>` without parentheses would end.
+    The expression stands in a template argument, which a `>` without parentheses would end.
     """
     text = " ".join([*names.locals(expression), f"return ({translate(expression, names)});"])
     scope = " scope" if "scope." in text else ""
@@ -129,7 +129,7 @@ def evaluated(expression: Expression, names: TableNames, result: str) -> str:
 
 
 def table_number(parameter: Parameter, value: ParameterValue) -> int:
-    """A parameter's value in the tables: a Dtype's number, an enum's index."""
+    """Returns a parameter's value in the tables: a Dtype's number, an enum's index."""
     if parameter.type is ParameterType.DTYPE:
         return DTYPES.index(str(value))
     if parameter.type is ParameterType.ENUM:
@@ -138,7 +138,7 @@ def table_number(parameter: Parameter, value: ParameterValue) -> int:
 
 
 def requirements(rules: Sequence[Rule], names: TableNames) -> list[str]:
-    """Rules as rows of a table of Requirement (registry.h)."""
+    """Returns rules as rows of a table of Requirement (registry.h)."""
     rows = []
     for rule in rules:
         members = [f".holds = {evaluated(rule.that, names, 'std::int64_t')}"]

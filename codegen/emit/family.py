@@ -12,12 +12,12 @@ from codegen.spec.model import Family, RecordTensor, Role, Scalar, Tensor, Trace
 
 
 def shape_text(tensor: Tensor) -> str:
-    """[B, Sq, H, D]"""
+    """Returns a shape as text, such as [B, Sq, H, D]."""
     return "[" + ", ".join(dim.expression.text for dim in tensor.dims) + "]"
 
 
 def args(family: Family) -> str:
-    """args.h."""
+    """Returns args.h."""
     members: dict[str, tuple[str, str]] = {}  # declarations and comments
     for tensor in family.tensors:
         role = ", output" if tensor.role is Role.OUTPUT else ", changed" if tensor.mutated else ""
@@ -38,7 +38,7 @@ def args(family: Family) -> str:
 
 
 def trace_h(family: Family, trace: Trace) -> str:
-    """trace.h: the record that traced kernels write."""
+    """Returns trace.h: the record that traced kernels write."""
     names = ConfigNames(family.parameters)
 
     def extents(tensor: RecordTensor) -> str:
@@ -50,7 +50,7 @@ def trace_h(family: Family, trace: Trace) -> str:
 
 
 def family_cpp(space: FamilySpace) -> str:
-    """family.cpp: the arguments, their checks and defaults, the targets."""
+    """Returns family.cpp: the arguments, their checks and defaults, the targets."""
     family = space.family
     names = TableNames(family)
 
@@ -62,7 +62,7 @@ def family_cpp(space: FamilySpace) -> str:
         return scalars.row(scalar, value(scalar.default, result) if scalar.default else None)
 
     def last_members(tensor: Tensor) -> list[tuple[str, str]]:
-        """What only some tensors say, in the order of TensorArgument."""
+        """Returns the members that only some tensors have, in the order of TensorArgument."""
         members = [
             ("mutated", tensor.mutated and "true"),
             ("on_host", tensor.on_host and "true"),
@@ -89,5 +89,5 @@ def family_cpp(space: FamilySpace) -> str:
 
 
 def python(family: Family) -> str:
-    """The family's Python module."""
+    """Returns the family's Python module."""
     return render("family.py", family.file, **python_face.values(family))

@@ -1,4 +1,4 @@
-"""What manifest.json says of what is generated."""
+"""The contents of manifest.json, from the configurations that are generated."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Inputs:
-    """What the manifest says about where a tree came from: hashes by path, relative to the tree."""
+    """The origin of a tree in its manifest: hashes by path, relative to the tree."""
 
     selection: Selection
     spec_dirs: tuple[str, ...]
@@ -45,7 +45,8 @@ def described(
     inputs: Inputs,
     fingerprints: Mapping[str, str],
 ) -> Manifest:
-    """The manifest: `file_of` is that of each key, `fingerprints` by family."""
+    """Returns the manifest; `file_of` has the file of each key, `fingerprints` those of the
+    families."""
     return Manifest(
         selection=inputs.selection,
         spec_dirs=inputs.spec_dirs,
@@ -86,8 +87,8 @@ def _family(space: FamilySpace, file_of: Mapping[str, str], fingerprint: str) ->
 
 
 def _like(kind: type[T], of: Any, /, **others: Any) -> T:
-    """What the manifest holds of a part of the model: its members of the same names, expressions as
-    texts; `others` are those that are not."""
+    """Makes the manifest's record of a part of the model: its members of the same names,
+    expressions as texts; `others` are the members that differ."""
     names = {field.name for field in dataclasses.fields(cast("Any", kind))} - others.keys()
     return kind(**{name: _plain(getattr(of, name)) for name in names}, **others)
 
@@ -105,7 +106,8 @@ def _tensor(tensor: Tensor) -> form.Tensor | form.Scalar:
 
 
 def _build_settings(build: BuildSettings) -> form.BuildSettings:
-    """A family's `build`, of which its targets have all but the sources, or a target's."""
+    """Returns the `build` of a family or of a target; a target's repeats its family's except the
+    sources."""
     return form.BuildSettings(
         flags=tuple(word for flag in build.flags for word in shlex.split(flag)),
         definitions=build.definitions,

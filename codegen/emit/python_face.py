@@ -15,12 +15,12 @@ from codegen.spec.model import Family, ParameterType, Role, Scalar, Tensor, Trac
 
 
 def class_name(family: str) -> str:
-    """flash_forward to FlashForward."""
+    """Returns the class's name: FlashForward for flash_forward."""
     return "".join(word.capitalize() for word in family.split("_"))
 
 
 def values(family: Family) -> dict[str, Any]:
-    """What family.py.mako is rendered with."""
+    """Returns the values that family.py.mako is rendered with."""
     inputs = [tensor for tensor in family.tensors if tensor.role is Role.INPUT]
     outputs = [tensor for tensor in family.tensors if tensor.role is Role.OUTPUT]
     required = [tensor for tensor in outputs if not tensor.optional]
@@ -69,7 +69,7 @@ def values(family: Family) -> dict[str, Any]:
 
 
 def _front(family: Family) -> dict[str, Any] | None:
-    """What of the function that is generated differs from a kernel's call."""
+    """Returns the parts of the generated front that differ from a kernel's call."""
     front = family.generated_front
     if front is None:
         return None
@@ -99,7 +99,7 @@ def _front(family: Family) -> dict[str, Any] | None:
 
 
 def _decided(value: Expression, scalars: Sequence[Scalar]) -> str:
-    """A parameter's value in Python, by scalars that are None if they are left out."""
+    """Returns a parameter's value in Python, by scalars that are None if they are left out."""
     defaults = {
         scalar.name: ast.Constant(scalar.values[int(scalar.default.normal)])
         if scalar.values
@@ -113,7 +113,7 @@ def _decided(value: Expression, scalars: Sequence[Scalar]) -> str:
 
 
 class _Defaults(ast.NodeTransformer):
-    """`alpha` to `alpha if alpha is not None else <its default>`."""
+    """Rewrites `alpha` to `alpha if alpha is not None else <its default>`."""
 
     def __init__(self, defaults: dict[str, ast.expr]) -> None:
         self.defaults = defaults
@@ -150,7 +150,7 @@ def _keyword(scalar: Scalar) -> str:
 
 
 def _docstring(text: str) -> str:
-    """Text within a docstring."""
+    """Returns text within a docstring."""
     return re.sub(r'"(?="|$)', r"\"", text.replace("\\", r"\\"))
 
 
@@ -172,7 +172,7 @@ def _argument_lines(family: Family) -> list[str]:
 
 
 def _trace_lines(trace: Trace | None) -> list[str]:
-    """What a traced kernel writes, as its method's docstring tells it."""
+    """Returns the lines on a traced kernel's record in its method's docstring."""
     if trace is None:
         return []
     shape = ", ".join([*(extent.text for extent in trace.grid), "*shape"])
@@ -193,8 +193,9 @@ def _call_summary(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> str:
 
 
 def operators(family: Family) -> list[str]:
-    """The torch.library schemas of the family's operators: the one that returns its outputs, and,
-    if it has any, the one that writes into tensors which are passed by name."""
+    """Returns the torch.library schemas of the family's operators: the one that returns its
+    outputs, and, if the family has any, the one that writes into tensors which are passed by
+    name."""
     inputs = [tensor for tensor in family.tensors if tensor.role is Role.INPUT]
     outputs = [tensor for tensor in family.tensors if tensor.role is Role.OUTPUT]
     written = [*(tensor for tensor in inputs if tensor.mutated), *outputs]

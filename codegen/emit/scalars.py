@@ -1,4 +1,4 @@
-"""What a scalar argument is in all that is generated: C++, Python, schemas, the manifest."""
+"""A scalar argument in all that is generated: C++, Python, schemas, the manifest."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from codegen.spec.names import cpp_name, enum_type
 
 
 def cpp_type(scalar: Scalar) -> str:
-    """Its type, for whoever fills Args."""
+    """Returns the scalar's type, for code that fills Args."""
     return f"Args::{enum_type(scalar.name)}" if scalar.values else SCALARS[scalar.dtype].cpp
 
 
 def declaration(scalar: Scalar) -> str:
-    """Its declaration in Args, which is that of an enum's type, too."""
+    """Returns the scalar's declaration in Args; an enum's type has the same."""
     if not scalar.values:
         return f"{SCALARS[scalar.dtype].cpp} {scalar.name};"
     values = ", ".join(cpp_name(value) for value in scalar.values)
@@ -24,23 +24,24 @@ def declaration(scalar: Scalar) -> str:
 
 
 def member(scalar: Scalar) -> str:
-    """Which member of ScalarValue (registry.h) holds it."""
+    """Returns the member of ScalarValue (registry.h) that holds the scalar."""
     return "floating" if scalar.kind == FLOAT else "integer"
 
 
 def place(scalar: Scalar, text: str) -> int:
-    """The number of one of an enum's texts in that member."""
+    """Returns the number of one of an enum's texts in that member."""
     return scalar.values.index(text)
 
 
 def values_row(scalar: Scalar) -> str:
-    """The array of an enum's texts; empty for a number."""
+    """Returns the array of an enum's texts; empty for a number."""
     texts = ", ".join(map(literal, scalar.values))
     return f"constexpr const char* kValuesOf_{scalar.name}[] = {{{texts}}};" if texts else ""
 
 
 def row(scalar: Scalar, default: str | None) -> str:
-    """Its ScalarArgument (registry.h); `default` is the function of its default."""
+    """Returns the scalar's ScalarArgument (registry.h); `default` is the function of its
+    default."""
     dtype = dtype_enumerator("i32" if scalar.values else scalar.dtype)
     members = [f".name = {literal(scalar.name)}", f".dtype = {dtype}"]
     if scalar.default is None:
@@ -56,27 +57,27 @@ def row(scalar: Scalar, default: str | None) -> str:
 
 
 def annotation(scalar: Scalar) -> str:
-    """Its type in Python, without None."""
+    """Returns the scalar's type in Python, without None."""
     texts = ", ".join(f'"{value}"' for value in scalar.values)
     return f"Literal[{texts}]" if texts else SCALARS[scalar.dtype].python
 
 
 def described(scalar: Scalar) -> str:
-    """Its line in a docstring."""
+    """Returns the scalar's line in a docstring."""
     default = "required" if scalar.default is None else f"default {scalar.default.text}"
     kind = f"one of {', '.join(scalar.values)}" if scalar.values else scalar.dtype
     return f"{scalar.name}: {kind}, {default}" + (f": {scalar.doc}" if scalar.doc else "")
 
 
 def in_schema(scalar: Scalar) -> str:
-    """Its argument in a schema of torch.library."""
+    """Returns the scalar's argument in a schema of torch.library."""
     kind = "str" if scalar.values else SCALARS[scalar.dtype].schema
     optional, default = ("", "") if scalar.default is None else ("?", "=None")
     return f"{kind}{optional} {scalar.name}{default}"
 
 
 def in_manifest(scalar: Scalar) -> manifest.Tensor | manifest.Scalar:
-    """Its entry in the manifest."""
+    """Returns the scalar's entry in the manifest."""
     return manifest.Scalar(
         name=scalar.name,
         role="scalar",

@@ -41,8 +41,8 @@ _FILES = 16
 
 
 def most_kernels(count: int, files: int | None) -> int:
-    """How many kernels a file may hold, if a target has so many, in about so many `files` (None:
-    by their number): a power of two, so that few changes of a set change it."""
+    """Returns the number of kernels that a file may hold, for about `files` files (None: by the
+    number of kernels): a power of two, so that few changes of a set change it."""
     files = files or max(_FILES, math.isqrt(count))
     most = 1
     while most * files < count:
@@ -51,17 +51,18 @@ def most_kernels(count: int, files: int | None) -> int:
 
 
 def hash_of(key: str) -> int:
-    """A stable number, by which a kernel finds its file."""
+    """Returns a stable number, by which a kernel finds its file."""
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big")
 
 
 def split(
     configurations: Sequence[Configuration], most: int
 ) -> Iterable[tuple[int, int, list[Configuration]]]:
-    """The kernels in parts of at most `most`: how often each was split, its number, its kernels.
+    """Splits the kernels into parts of at most `most`: how often each was split, its number, its
+    kernels.
 
-    A part that holds too many is split by the next bit of its keys' hashes, and no other: a kernel
-    more touches one file, or splits it in two. Numbers are the parts' lowest bits, so no two are
+    A part that holds too many is split by the next bit of its keys' hashes, and no other: one more
+    kernel touches one file, or splits it in two. Numbers are the parts' lowest bits, so no two are
     alike.
     """
     hashed = [(hash_of(c.key), c) for c in configurations]
@@ -78,7 +79,7 @@ def split(
 
 
 def args(target: Target) -> str:
-    """<target>_args.h: the family's Args and the target's workspace."""
+    """Returns <target>_args.h: the family's Args and the target's workspace."""
     return render("target_args.h", target.file, target=target, pointer=_pointer, comment=comment)
 
 
@@ -87,7 +88,8 @@ def _pointer(part: Workspace) -> str:
 
 
 def _args_type(target: Target) -> str:
-    """The type of what a kernel of the target is given, within namespace kernelmint."""
+    """Returns the type of the arguments that a kernel of the target takes, within namespace
+    kernelmint."""
     return f"{target.family}::{target.name}::Args" if target.workspace else f"{target.family}::Args"
 
 
@@ -104,7 +106,7 @@ def _is_traced(family: Family, configuration: Configuration) -> bool:
 
 
 def launch(family: Family, target: Target, spec: Launch) -> str:
-    """<target>_launch.cuh: the launch that the spec describes."""
+    """Returns <target>_launch.cuh: the launch that the spec describes."""
     tensors = {tensor.name for tensor in family.tensors}
     names = ConfigNames(target.parameters, target.derived_expressions, family.sizes, tensors)
 
@@ -129,7 +131,7 @@ def launch(family: Family, target: Target, spec: Launch) -> str:
 
 
 def wgmma(chosen: TargetSpace, spec: Wgmma) -> str:
-    """<target>_wgmma.cuh: ptx::Wgmma for the products of the chosen configurations."""
+    """Returns <target>_wgmma.cuh: ptx::Wgmma for the products of the chosen configurations."""
     target = chosen.target
     wrappers: dict[tuple[str, int], set[str]] = {}  # by (dtype, N)
     for configuration in chosen.configurations:
@@ -146,7 +148,7 @@ def wgmma(chosen: TargetSpace, spec: Wgmma) -> str:
 
 
 def table(family: Family, chosen: TargetSpace) -> str:
-    """<target>_table.cpp: the kernels and where their code is."""
+    """Returns <target>_table.cpp: the kernels and the places of their code."""
     target = chosen.target
     by_name = {parameter.name: parameter for parameter in target.parameters}
 
@@ -180,7 +182,7 @@ def table(family: Family, chosen: TargetSpace) -> str:
 
 
 def shards(family: Family, chosen: TargetSpace) -> Iterable[tuple[str, str, list[Configuration]]]:
-    """Path, text and configurations of each shard that holds any."""
+    """Yields path, text and configurations of each shard that holds any."""
     target = chosen.target
     header = target.header if target.launch is None else f"{target.family}/{target.name}_launch.cuh"
     members, plain, traced = _member_writer(target), _args_type(target), _traced_args_type(target)
@@ -205,7 +207,7 @@ def shards(family: Family, chosen: TargetSpace) -> Iterable[tuple[str, str, list
 
 
 def _numbered(chosen: TargetSpace) -> Iterable[tuple[str, list[Configuration]]]:
-    """The number of each file, and its kernels, of which there is at least one."""
+    """Yields the number of each file, and its kernels, of which there is at least one."""
     most = most_kernels(len(chosen.configurations), chosen.target.files)
     parts = sorted(split(chosen.configurations, most), key=lambda part: part[1])
     for splits, bits, held in parts:
@@ -213,7 +215,8 @@ def _numbered(chosen: TargetSpace) -> Iterable[tuple[str, list[Configuration]]]:
 
 
 def _member_writer(target: Target) -> Callable[[Configuration], list[str]]:
-    """A function from a configuration to the members of its C++ type; texts are made once."""
+    """Returns a function from a configuration to the members of its C++ type; texts are made
+    once."""
     by_name = {parameter.name: parameter for parameter in target.parameters}
     constant = functools.cache(_constant)
 

@@ -23,7 +23,7 @@ from codegen.spec.model import BuildPath, BuildSettings
 
 
 def emit(spaces: Sequence[FamilySpace], inputs: Inputs) -> dict[str, str]:
-    """The whole tree."""
+    """Returns the whole tree."""
     files: dict[str, str] = {}
     shards: dict[tuple[str, str], list[str]] = {}  # (family, target) -> paths
     file_of: dict[str, str] = {}  # key -> path of its shard
@@ -62,7 +62,7 @@ def emit(spaces: Sequence[FamilySpace], inputs: Inputs) -> dict[str, str]:
 
 
 def _fingerprint(files: Mapping[str, str], family: str) -> str:
-    """The hash of all that was generated for a family, its Python module included."""
+    """Returns the hash of all that was generated for a family, its Python module included."""
     own = [path for path in sorted(files) if path.startswith(f"{family}/")]
     listed = "".join(f"{path} {sha256(files[path])}\n" for path in (*own, f"python/{family}.py"))
     return sha256(listed)[:32]
@@ -91,8 +91,8 @@ def _files_cmake(
 
 
 def _settings(build: BuildSettings, folders: Mapping[str, str]) -> list[tuple[str, list[str]]]:
-    """What a build says, by the names that kernelmint/cmake/build_settings.cmake reads: lists of
-    escaped values."""
+    """Returns a build's settings, by the names that kernelmint/cmake/build_settings.cmake reads:
+    lists of escaped values."""
 
     def at(named: BuildPath) -> str:
         if named.specs is None:
@@ -113,17 +113,17 @@ def _settings(build: BuildSettings, folders: Mapping[str, str]) -> list[tuple[st
 
 
 def _cmake_words(words: str) -> str:
-    """Words of a command line that stay together, where CMake would drop what it has seen; it takes
-    a backslash for an escape, even between single quotes."""
+    """Returns words of a command line that CMake keeps together, since it drops repeated words;
+    CMake takes a backslash for an escape, even between single quotes."""
     return _cmake_text("SHELL:" + words.replace("\\", "\\\\"))
 
 
 def _cmake_text(text: str) -> str:
-    """A text as it stands between quotes in a CMake list."""
+    """Returns a text as it stands between quotes in a CMake list."""
     return re.sub(r'(["\\$;])', r"\\\1", text)
 
 
 def _cmake_path(folder: str) -> str:
-    """A path as it stands between quotes in a CMake list."""
+    """Returns a path as it stands between quotes in a CMake list."""
     escaped = _cmake_text(folder)
     return escaped if Path(folder).is_absolute() else f"${{CMAKE_CURRENT_LIST_DIR}}/{escaped}"

@@ -1,5 +1,5 @@
-"""What `new` and `init` write: a family small enough to be read and then replaced, and a project
-around one."""
+"""The files that `new` and `init` write: a family small enough to be read and then replaced, and a
+project around one."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def create(family: str, specs: Path) -> list[Path]:
 
 
 def create_project(name: str, folder: Path, family: str | None = None) -> list[Path]:
-    """Writes a project of its own with the pack `name`, whose first family is `family`, or named
-    after the project: no two packs in one process have families of one name.
+    """Writes a project with the pack `name`, whose first family is `family`, or named after the
+    project: no two packs in one process have families of one name.
 
     Returns its files. Refuses to overwrite anything.
     """
@@ -83,7 +83,7 @@ def create_project(name: str, folder: Path, family: str | None = None) -> list[P
 
 
 def _imported(name: str) -> str | None:
-    """Why a package of that name would stand in another module's way; None if it would not."""
+    """Returns why a package of that name would shadow another module; None if it would not."""
     if name in _FOLDERS:
         return "is a folder of the project beside its package"
     if name in (*sys.stdlib_module_names, "test"):  # its own tests, which not every system has
@@ -106,8 +106,8 @@ def _check(whose: str, name: str) -> None:
 
 
 def pip_options() -> list[str]:
-    """What pip must be told to build a project with the Kernelmint that is here. The build is
-    isolated if an index, or the folder of a wheel, has Kernelmint, which PEP 610's record tells."""
+    """Returns the options with which pip builds a project with this Kernelmint. The build is
+    isolated if an index, or the folder of a wheel, has Kernelmint; PEP 610's record says so."""
     record = json.loads(_distribution().read_text("direct_url.json") or "{}")
     url = urllib.parse.urlsplit(record.get("url", ""))
     wheel = Path(urllib.request.url2pathname(url.path))
@@ -119,7 +119,7 @@ def pip_options() -> list[str]:
 
 
 def installing() -> list[str]:
-    """The commands that install a new project, in its folder, with the Kernelmint that is here."""
+    """Returns the commands that install a new project, in its folder, with this Kernelmint."""
     install = "pip install -e '.[test]'"
     match pip_options():
         case []:
@@ -134,7 +134,7 @@ def installing() -> list[str]:
 
 
 def _version() -> str:
-    """Kernelmint's, as a requirement names it: of two numbers."""
+    """Returns Kernelmint's version, as a requirement names it: of two numbers."""
     found = re.match(r"\d+\.\d+", _distribution().version)
     assert found is not None
     return found[0]

@@ -1,1 +1,1 @@
-"""Sources of others: archives, what is fetched and unpacked, excerpts and paths of builds."""
+"""Sources of others: archives, fetching and unpacking, excerpts and paths of builds."""

@@ -39,11 +39,11 @@ _WITHOUT_NETWORK = (
 
 
 class ArchiveError(LookupError):
-    """An archive cannot be had, or is another than its hash says; the message says which."""
+    """An archive cannot be had, or does not have its hash; the message names the archive."""
 
 
 def folder(origin: str, sha256: str) -> Path:
-    """The unpacked archive, fetched if it is not in the cache. Raises ArchiveError.
+    """Returns the unpacked archive, fetched if it is not in the cache. Raises ArchiveError.
 
     The one folder that a source distribution has at its top is left out of paths.
     """
@@ -70,7 +70,7 @@ def folder(origin: str, sha256: str) -> Path:
 
 
 def find(origin: str, sha256: str, path: str) -> Path:
-    """The path of a file or folder within an archive. Raises ArchiveError."""
+    """Returns the path of a file or folder within an archive. Raises ArchiveError."""
     found = folder(origin, sha256) / path
     if not found.exists():
         pin = _pin(origin, sha256)
@@ -79,8 +79,8 @@ def find(origin: str, sha256: str, path: str) -> Path:
 
 
 def lay(origin: str, sha256: str, into: Path) -> Path:
-    """Fetches an archive into a folder that KERNELMINT_SOURCES may name; its file, which is left as
-    it is if it is there already. Raises ArchiveError."""
+    """Fetches an archive into a folder that KERNELMINT_SOURCES may name; returns its file, which
+    stays as it is if it is there already. Raises ArchiveError."""
     pin = _pin(origin, sha256)
     with _written(pin, into):
         into.mkdir(parents=True, exist_ok=True)
@@ -93,7 +93,7 @@ def lay(origin: str, sha256: str, into: Path) -> Path:
 
 
 def _pin(origin: str, sha256: str) -> str:
-    """What errors call an archive."""
+    """Returns an archive's name in errors."""
     return f"{fetch.masked(origin)} (sha256 {sha256})"
 
 
@@ -115,7 +115,7 @@ def _work(parent: Path, pin: str) -> Iterator[Path]:
 
 
 def _fetch(origin: str, sha256: str, work: Path) -> Path:
-    """A file of `work` with that hash. What is checked is the copy, which nobody else may write."""
+    """Returns a file of `work` with that hash. The copy is checked, which nobody else may write."""
     for name in filter(None, os.environ.get("KERNELMINT_SOURCES", "").split(os.pathsep)):
         for path in sorted(expanded(name).iterdir()) if expanded(name).is_dir() else ():
             if _may_be(path.name, origin):
@@ -146,7 +146,7 @@ def _copied(source: Path, path: Path) -> Path:
 
 
 def _may_be(name: str, origin: str) -> bool:
-    """Whether a file of this name is meant by an origin."""
+    """Returns whether an origin may mean a file of this name."""
     if not name.endswith(_SUFFIXES):
         return False
     if not origin.startswith(fetch.PYPI):
@@ -158,7 +158,7 @@ def _may_be(name: str, origin: str) -> bool:
 
 
 def _normal(project: str) -> str:
-    """As PEP 503 compares names."""
+    """Returns a name as PEP 503 compares names."""
     return re.sub(r"[-_.]+", "-", project).lower()
 
 

@@ -31,18 +31,19 @@ from codegen.core import home
 
 
 class PathNotFoundError(LookupError):
-    """A file or folder is not there; the message says which, and what to do."""
+    """A file or folder is not there; the message names it, and says what to do."""
 
 
 def find(entry: Mapping[str, str], specs: Mapping[str, Path]) -> Path:
-    """The absolute path of an entry of a manifest's `build`; `specs` are the folders of specs by
-    name. Raises PathNotFoundError."""
+    """Returns the absolute path of an entry of a manifest's `build`; `specs` are the folders of
+    specs by name. Raises PathNotFoundError."""
     place = named(entry, specs)
     return _excerpt(place, entry) if "excerpt" in entry else place
 
 
 def named(entry: Mapping[str, str], specs: Mapping[str, Path]) -> Path:
-    """What an entry names: of an excerpt, the file that it is of. Raises PathNotFoundError."""
+    """Returns the path that an entry names: for an excerpt, of the file that it is taken from.
+    Raises PathNotFoundError."""
     if "package" in entry:
         return in_package(entry["package"], entry["path"], entry["pip"])
     if "archive" in entry:
@@ -56,7 +57,7 @@ def named(entry: Mapping[str, str], specs: Mapping[str, Path]) -> Path:
 
 
 def as_text(entry: Mapping[str, str], path: str = "") -> str:
-    """An entry as CMake has it; `path`: where it is, if it is of specs."""
+    """Returns an entry as CMake has it; `path` is the path of an entry of specs."""
     if "excerpt" in entry:
         file = {name: text for name, text in entry.items() if name != "excerpt"}
         asked = f"{entry['excerpt']}:{entry['kernels']}:{entry['take']}"
@@ -71,7 +72,7 @@ def as_text(entry: Mapping[str, str], path: str = "") -> str:
 
 
 def in_package(package: str, path: str, pip: str) -> Path:
-    """A file or folder of an installed package, which is not imported. Raises
+    """Returns the path of a file or folder of an installed package, which is not imported. Raises
     PathNotFoundError."""
     spec = importlib.util.find_spec(package)
     if spec is None:
@@ -91,8 +92,8 @@ def in_package(package: str, path: str, pip: str) -> Path:
 
 
 def in_archive(sha256: str, path: str, origin: str) -> Path:
-    """A file or folder of an archive, which is fetched if it was not yet. Raises
-    PathNotFoundError."""
+    """Returns the path of a file or folder of an archive, which is fetched if the cache lacks it.
+    Raises PathNotFoundError."""
     from codegen.sources import archives  # what fetches is slow to import, and rarely asked
 
     try:
@@ -111,7 +112,7 @@ def _excerpt(file: Path, entry: Mapping[str, str]) -> Path:
 
 
 def _entry(text: str) -> dict[str, str]:
-    """The inverse of `as_text`."""
+    """Inverts `as_text`."""
     kind, *parts = text.split(":", 3)
     if kind == "excerpt":
         take, _, file = parts[2].partition(":")
@@ -123,7 +124,7 @@ def _entry(text: str) -> dict[str, str]:
 
 
 def main(arguments: list[str]) -> int:
-    """The command."""
+    """Runs the command."""
     try:
         print(find(_entry(arguments[0]), {"": Path()}), end="")
     except PathNotFoundError as error:

@@ -59,7 +59,7 @@ _MOST_CONDITIONALS = 256  # within each other, as the C++ standard asks of compi
 
 
 class ExcerptError(LookupError):
-    """A file does not define what is asked for, or cannot be read; the message says which."""
+    """A file does not define a requested name, or cannot be read; the message says which."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class _Token:
 
 @dataclass(eq=False)
 class _Conditional:
-    """An #if that is open, and the directives of it that came so far."""
+    """An open #if and its directives so far."""
 
     open: list[str]  # brackets before it
     scopes: list[str]
@@ -84,7 +84,7 @@ class _Conditional:
 
 @dataclass(frozen=True)
 class _Declaration:
-    """What a file says of a name, or a pragma: the text from start to end, what is around it."""
+    """A declaration of a name, or a pragma: the text from start to end, and what surrounds it."""
 
     name: str
     start: int
@@ -95,7 +95,8 @@ class _Declaration:
 
 
 def excerpt(text: str, names: Sequence[str], file: str, as_device: bool = False) -> str:
-    """A header of the declarations of `names` in a file's `text`; `file` is what it is called.
+    """Returns a header of the declarations of `names` in a file's `text`; `file` is the file's name
+    in messages.
 
     `as_device`: `__global__` functions become `__device__` ones. Raises ExcerptError.
     """
@@ -130,8 +131,8 @@ def excerpt(text: str, names: Sequence[str], file: str, as_device: bool = False)
 
 
 def folder(source: Path, entry: Mapping[str, str]) -> Path:
-    """A folder with the header that an entry of a manifest's `include` asks for, of a file; it is
-    written into the cache, read-only, by its content. Raises ExcerptError."""
+    """Returns a folder with the header that an entry of a manifest's `include` takes from a file;
+    the header is written into the cache, read-only, by its content. Raises ExcerptError."""
     # Compilers name it in their messages, and a kernel's hash must be that of any machine.
     _, _, below = source.as_posix().rpartition(f"/{entry.get('sha256', '')}/")
     file = below if "archive" in entry else entry["path"]
@@ -176,7 +177,8 @@ def _words(token: _Token) -> tuple[str, str]:
 
 
 def _as_device(body: str) -> str:
-    """Of kernels, functions that a kernel calls, without what is a kernel's alone."""
+    """Turns kernels into functions that a kernel calls, without the attributes that only kernels
+    have."""
     found = []
     skipped: int | None = None  # brackets of __launch_bounds__ that are open, once it came
     for token in _tokens(body):
@@ -197,9 +199,9 @@ def _as_device(body: str) -> str:
 
 
 def _const_values(tokens: Sequence[_Token], kernel: int) -> Iterator[int]:
-    """The places of the names of a kernel's parameters that are const values. As references they
-    stay in the memory of the parameters of the kernel that calls; nvcc copies values, and compiles
-    what reads the copy otherwise."""
+    """Returns the places of the names of a kernel's parameters that are const values. As references
+    they stay in the memory of the parameters of the kernel that calls; nvcc copies values, and
+    compiles the code that reads the copy differently."""
     depth, parameter = 0, list[int]()  # within no further brackets
     for place in range(kernel + 1, len(tokens)):
         token = tokens[place]
@@ -223,7 +225,7 @@ def _const_values(tokens: Sequence[_Token], kernel: int) -> Iterator[int]:
 
 
 def _is_const_value(parameter: Sequence[_Token]) -> bool:
-    """Whether it says const, a type and a name."""
+    """Returns whether a parameter is const, a type and a name."""
     texts = [token.text for token in parameter]
     return (
         len(texts) > 2
@@ -236,7 +238,7 @@ def _is_const_value(parameter: Sequence[_Token]) -> bool:
 
 
 class _Reader:
-    """Goes through a file, declaration by declaration, at the level of its namespaces."""
+    """A walk through a file, declaration by declaration, at the level of its namespaces."""
 
     def __init__(self, text: str, file: str) -> None:
         self.text = text
@@ -250,7 +252,8 @@ class _Reader:
         self.branches: tuple[tuple[str, ...], ...] = ()
 
     def declarations(self) -> Iterator[_Declaration]:
-        """Those with a name, in order. Raises ExcerptError if brackets do not close."""
+        """Yields the declarations with a name, in order. Raises ExcerptError if brackets do not
+        close."""
         tokens = [t for t in _tokens(self.text) if t.kind not in ("comment", "space")]
         after = [*tokens[1:], _Token("", "", 0)]
         for token, following in zip(tokens, after, strict=False):
@@ -318,7 +321,7 @@ class _Reader:
             yield self._named(_PRAGMA, token.start, token.end, self._branches())
 
     def _pragma_within(self, token: _Token) -> Iterator[_Declaration]:
-        """A _Pragma that ends here, if it lasts beyond the declaration that it is within."""
+        """Takes a _Pragma that ends here, if it lasts beyond the declaration around it."""
         if token.text != ")" or len(self.tokens) < 5:
             return
         word, bracket, text = self.tokens[-4:-1]
@@ -339,7 +342,7 @@ class _Reader:
         return _Declaration(name, start, end, tuple(self.scopes), conditionals, is_split)
 
     def _ends(self, token: _Token, following: _Token) -> bool:
-        """Whether a declaration ends with a token that no bracket is around."""
+        """Returns whether a declaration ends with a token outside of all brackets."""
         if token.text == ";":
             return True
         if token.text == ")" and self.tokens[0].text == "_Pragma":
@@ -362,7 +365,7 @@ class _Reader:
 
 
 class _Function:
-    """The name of the function that a declaration declares, from token to token."""
+    """A search for the name of the function that a declaration declares, from token to token."""
 
     def __init__(self) -> None:
         self.name: str | None = None
@@ -393,7 +396,7 @@ class _Function:
         self._before.append(token)
 
     def _name_before(self) -> str | None:
-        """The name before a bracket, or before the <…> that may be between."""
+        """Returns the name before a bracket, or before the <…> that may be between."""
         place = len(self._before) - 1
         while place > 0 and self._before[place].text == ">":
             place = max(self._beginnings[place] - 1, 0)
@@ -403,8 +406,8 @@ class _Function:
 
 
 class _Head:
-    """A declaration's tokens that no bracket is around, without what `template <>` holds, and what
-    they declare so far."""
+    """A declaration's tokens outside of all brackets, without the contents of `template <>`, and
+    the name that they declare so far."""
 
     def __init__(self) -> None:
         self.tokens: list[_Token] = []
@@ -442,12 +445,12 @@ class _Head:
 
     @property
     def function(self) -> str | None:
-        """The name of the function that it declares; None if it declares none."""
+        """Returns the name of the function that the head declares; None if it declares none."""
         return self._function.name
 
 
 def _name(declared: _Head) -> str | None:
-    """The name that a declaration declares; None if it has none."""
+    """Returns the name that a declaration declares; None without a name."""
     head = declared.tokens
     words = [token.text for token in head]
     if "namespace" in words[:2]:  # an alias, or `using namespace`

@@ -52,13 +52,13 @@ class FetchError(LookupError):
 
 
 def masked(text: str) -> str:
-    """A text without what is secret in its addresses: users, passwords and queries."""
+    """Returns a text without the secrets in its addresses: users, passwords and queries."""
     text = re.sub(r"(\w://)[^/\s'\"]*@", r"\1", text)
     return re.sub(r"(\w://[^\s'\"?]*\?)[^\s'\"#]+", r"\1…", text)
 
 
 def file_name(url: str) -> str:
-    """The name of the file at an address."""
+    """Returns the name of the file at an address."""
     return PurePosixPath(urllib.request.url2pathname(urlsplit(url).path)).name
 
 
@@ -115,8 +115,9 @@ def _from_index(requirement: str, folder: Path) -> None:
 
 
 def _pip_settings() -> dict[str, list[str]]:
-    """The words of pip's options that say where it looks: by its files and, before these, by PIP_*
-    of the environment, as `pip install` has it. Raises FetchError if pip cannot read its files."""
+    """Returns the words of pip's options that say where it looks: by its files and, before these,
+    by PIP_* of the environment, as `pip install` has it. Raises FetchError if pip cannot read its
+    files."""
     found: dict[str, list[str]] = {}
     if importlib.util.find_spec("pip") is not None:  # environments of uv have none
         command = [sys.executable, "-c", _PIP, "config", "list"]
@@ -155,7 +156,7 @@ def _end(why: str) -> NoReturn:
 
 
 def main(arguments: list[str]) -> None:
-    """The command."""
+    """Runs the command."""
     origin, folder, patience = arguments[0], Path(arguments[1]), float(arguments[2])
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     _, hard = resource.getrlimit(resource.RLIMIT_AS)

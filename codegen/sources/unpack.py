@@ -1,4 +1,4 @@
-"""Archives of other projects to files. Nothing of an archive lies, or leads, outside of its folder.
+"""Archives of other projects to files. No file or link of an archive leaves the archive's folder.
 
 Names and links are followed in the archive's own list of members, never on disk: tarfile's filter
 asks the file system, which a long path leads astray (CVE-2025-4517), and older Pythons have no
@@ -29,13 +29,13 @@ _Name = tuple[str, ...]  # a path within an archive, by its parts
 
 
 class UnpackError(ValueError):
-    """An archive holds what is not unpacked; the message names it."""
+    """An archive holds a member that is not unpacked; the message names it."""
 
 
 @dataclass(frozen=True)
 class _Member:
-    """What an archive holds under a name: a folder; a file, which `open` reads; a link to `target`,
-    as it is seen from the link; or once more the file `again`."""
+    """A member of an archive: a folder; a file, which `open` reads; a link to `target`, as seen
+    from the link; or a repetition of the file `again`."""
 
     name: str
     size: int = 0
@@ -147,8 +147,8 @@ def _name(text: str) -> _Name:
 
 
 def _followed(targets: Mapping[_Name, str | None], link: _Name) -> _Name | None:
-    """The file or folder that a link leads to; None if it is not in the archive, or the way there
-    has no end. Raises UnpackError if it leads out of the archive."""
+    """Returns the file or folder that a link leads to; None if it is not in the archive, or the way
+    there has no end. Raises UnpackError if it leads out of the archive."""
     place: _Name = ()
     parts, count = [*reversed(link)], 0
     while parts:

@@ -36,7 +36,7 @@ _Filter = Callable[[Target, Configuration], bool]
 
 
 def _filter(text: str, targets: Sequence[Target]) -> _Filter:
-    """The filter --where."""
+    """Returns the filter of --where."""
     scopes = {
         target: {
             **{parameter.name: parameter.kind for parameter in target.parameters},
@@ -56,9 +56,9 @@ def _filter(text: str, targets: Sequence[Target]) -> _Filter:
 
 
 def expand(families: Sequence[Family], selection: Selection) -> tuple[FamilySpace, ...]:
-    """The selected configurations; families and targets with none are left out.
+    """Returns the selected configurations; families and targets without any are left out.
 
-    Raises SpecError for what is wrong in the sets, UsageError if nothing is selected.
+    Raises SpecError for problems in the sets, UsageError if nothing is selected.
     """
     targets = [target for family in families for target in family.targets]
     if not any(s.name == selection.set_name for target in targets for s in target.sets):
@@ -95,7 +95,8 @@ def expand(families: Sequence[Family], selection: Selection) -> tuple[FamilySpac
 
 
 def _unknown_rows(target: Target) -> Iterator[Problem]:
-    """Rows of <target>.tuned.yaml whose kernel cannot be built, or which no set holds."""
+    """Yields problems of rows of <target>.tuned.yaml whose kernel cannot be built, or which no set
+    holds."""
     for row in target.tuned:
         if reasons := exclusions(target, row.values):
             yield Problem(row.location, f"{row.take} is excluded by {'; '.join(reasons)}")
@@ -108,7 +109,8 @@ def _unknown_rows(target: Target) -> Iterator[Problem]:
 
 
 def exclusions(target: Target, values: Values) -> list[str]:
-    """What excludes a configuration, each with its place and reason; nothing: it is valid."""
+    """Returns the reasons that exclude a configuration, each with its place; empty for a valid
+    one."""
     scope: dict[str, Any] = target.by_name(values)
     result = []
     for parameter in target.parameters:
@@ -130,13 +132,13 @@ def exclusions(target: Target, values: Values) -> list[str]:
 
 
 def configured(target: Target, values: Values) -> Configuration:
-    """The configuration of these values, which is valid."""
+    """Returns the configuration of these values, which is valid."""
     (configuration,) = _configurations(target, [values])
     return configuration
 
 
 def sets_holding(target: Target, values: Values) -> list[str]:
-    """The names of the target's sets that hold this valid configuration."""
+    """Returns the names of the target's sets that hold this valid configuration."""
     scope = configured(target, values).everything
     holding = {
         part
@@ -148,7 +150,7 @@ def sets_holding(target: Target, values: Values) -> list[str]:
 
 
 def pruned(target: Target, values: Values) -> list[tuple[str, Rule]]:
-    """The rules of products that would hold this configuration but for them, with their set."""
+    """Returns the rules that keep this configuration out of a product, each with its set."""
     scope = configured(target, values).everything
     return [
         (s.name, rule)
@@ -165,7 +167,8 @@ def _covers(part: SetPart, values: Values) -> bool:
 
 
 def _parts(target: Target, chosen: ConfigurationSet) -> list[SetPart]:
-    """A set's parts in the order they are written; those of a set it includes come in its place.
+    """Returns a set's parts in the order they are written; the parts of an included set come in its
+    place.
 
     A set that is included again adds nothing. The loader checked that includes end.
     """
@@ -203,10 +206,10 @@ def _selected(
 
 
 def _products(target: Target, problems: list[Problem]) -> _Products:
-    """The configurations of each part of a target's sets.
+    """Returns the configurations of each part of a target's sets.
 
-    Adds to `problems` what is wrong in any set: a part of which nothing is left, a configuration
-    listed twice.
+    Adds the problems of all sets to `problems`: an empty part, a configuration that is listed
+    twice.
     """
     work = Work()
     products: dict[SetPart, list[Values]] = {}
@@ -245,7 +248,8 @@ def _configurations(target: Target, values: Iterable[Values]) -> Iterator[Config
 
 
 def _underivable(target: Target, values: Values, key: str) -> Problem:
-    """The first derived value that a configuration does not have, or what it cannot launch."""
+    """Returns the first derived value that a configuration does not have, or the bound that its
+    launch exceeds."""
     scope: dict[str, Any] = target.by_name(values)
     for derived in target.derived:
         try:

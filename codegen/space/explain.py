@@ -1,4 +1,4 @@
-"""What became of a key: built, excluded (by what, and why), not in a set, or not known."""
+"""The state of a key: built, excluded (by which rule, and why), not in a set, or not known."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _MANY = 100  # kernels of a set that nobody builds for the sake of one
 
 @dataclass(frozen=True)
 class Explanation:
-    """What to tell about a key.
+    """An explanation of a key.
 
     Attributes:
         text: for people.
-        status: what became of it: one of unknown, excluded, built, generated (not compiled into
+        status: the state of the key, one of: unknown, excluded, built, generated (not compiled into
             its pack), in_set (not generated), valid (in no set).
-        details: what else is known, for programs.
+        details: further members, for programs.
     """
 
     text: str
@@ -45,7 +45,7 @@ class Explanation:
 
     @property
     def as_json(self) -> dict[str, Any]:
-        """What `explain --json` prints."""
+        """Returns the object that `explain --json` prints."""
         return {"status": self.status, **self.details}
 
 
@@ -62,7 +62,7 @@ class UnknownKeyError(UsageError):
 def explain(
     key: str, families: Sequence[Family], built: Mapping[str, str], packs: Sequence[Pack] = ()
 ) -> Explanation:
-    """The explanation.
+    """Returns the explanation.
 
     Args:
         key: a key, or a target's short form of one.
@@ -151,13 +151,13 @@ def explain(
 
 
 def _generated(set_name: str, families: Sequence[Family]) -> int:
-    """How many kernels a tree of that set has."""
+    """Returns the number of kernels of a tree of that set."""
     spaces = expand(families, Selection(set_name))
     return sum(len(target.configurations) for space in spaces for target in space.targets)
 
 
 def _restriction(configuration: Configuration) -> list[str]:
-    """Where the hardware does not launch a valid configuration of its target."""
+    """Returns where the hardware does not launch a valid configuration of its target."""
     by_most: dict[int, list[str]] = {}
     for capability in configuration.not_on:
         most = hardware.LIMITS[capability].shared_memory_block
@@ -170,9 +170,9 @@ def _restriction(configuration: Configuration) -> list[str]:
 
 
 def parse(key: str, families: Sequence[Family]) -> tuple[Target, tuple[ParameterValue, ...]]:
-    """The target, and the values of its parameters, that a key or a short form is of.
+    """Returns the target that a key or a short form belongs to, and the values of its parameters.
 
-    Raises UnknownKeyError if it is of none; the nearest keys are named.
+    Raises UnknownKeyError if no target has it; the nearest keys are named.
     """
     try:
         if short_form.is_short(key):
@@ -194,7 +194,7 @@ def parse(key: str, families: Sequence[Family]) -> tuple[Target, tuple[Parameter
 def _parse_short(
     text: str, families: Sequence[Family]
 ) -> tuple[Target, tuple[ParameterValue, ...]]:
-    """The one target, and the configuration, that a short form is of."""
+    """Returns the one target that a short form belongs to, and its configuration."""
     found, refused = [], []
     for target in (t for f in families for t in f.targets if t.short is not None):
         try:
@@ -210,7 +210,7 @@ def _parse_short(
 
 
 def _nearest(key: str, families: Sequence[Family]) -> list[str]:
-    """The nearest keys of the default sets."""
+    """Returns the nearest keys of the default sets."""
     spaces: list[TargetSpace] = [t for s in expand(families, Selection()) for t in s.targets]
     return nearest(key, [c.key for space in spaces for c in space.configurations if c.key != key])
 
@@ -220,7 +220,7 @@ def _nearest_lines(near: Sequence[str]) -> list[str]:
 
 
 def entry(target: Target, values: Sequence[ParameterValue]) -> str:
-    """A configuration as an entry of a set."""
+    """Returns a configuration as an entry of a set."""
     named = target.by_name(tuple(values)).items()
     return f"{{{', '.join(f'{name}: {_yaml(value)}' for name, value in named)}}}"
 

@@ -1,8 +1,8 @@
-"""Products of parameter values, pruned by rules; and why nothing is left, if nothing is.
+"""Products of parameter values, pruned by rules; and the reason for an empty product.
 
 A product grows parameter by parameter. A rule is applied with the last parameter that it names, so
-that it prunes as soon as it can; each such step is compiled into one Python function. What a step
-takes is known before it runs, which holds all products of a target within `Work`.
+that it prunes as soon as it can; each such step is compiled into one Python function. The cost of a
+step is known before it runs, which holds all products of a target within `Work`.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _MAX_LOOPS = 8  # Python nests 20 blocks
 
 @dataclass
 class Work:
-    """What the products of a target have taken so far."""
+    """The steps and configurations that the products of a target have taken so far."""
 
     steps: int = 0
     configurations: int = 0
 
     @property
     def is_spent(self) -> bool:
-        """Whether there is more than is allowed."""
+        """Returns whether the products have taken more than the limit."""
         return self.steps > MAX_STEPS or self.configurations > MAX_CONFIGURATIONS
 
     def take(self, part: SetPart, combinations: int, size: int) -> None:
@@ -78,10 +78,10 @@ class Work:
 
 
 def part_values(target: Target, part: SetPart, work: Work) -> list[Values]:
-    """The configurations of a part that the constraints and its own rules leave.
+    """Returns the configurations of a part that the constraints and its own rules leave.
 
-    Raises SpecError if a rule has no value for one of them, if none is left, and if
-    finding out would take more than `work` allows.
+    Raises SpecError if a rule has no value for a configuration, if the part is empty, and if the
+    search would take more than `work` allows.
     """
     rules = (*target.constraints, *part.prune)
     axes = dict(zip((p.name for p in target.parameters), part.values, strict=True))
@@ -101,9 +101,10 @@ def part_values(target: Target, part: SetPart, work: Work) -> list[Values]:
 
 @lru_cache(maxsize=256)
 def deriver(target: Target) -> Callable[..., tuple[Number, ...]]:
-    """A function from a configuration's values to its derived values.
+    """Returns a function from a configuration's values to its derived values.
 
-    It raises one of EVALUATION_ERRORS if there is none, and for a launch beyond CUDA's bounds.
+    The function raises one of EVALUATION_ERRORS if a derived value does not exist, and for a launch
+    beyond CUDA's bounds.
     """
     lines = [_assignment(derived) for derived in target.derived]
     for bound in target.launch_bounds:
@@ -123,7 +124,7 @@ class _Step:
     sources: Mapping[int, Rule | Derived]  # by line of `run`
 
     def without_value(self, target: Target, error: Exception) -> Problem:
-        """Which rule, or derived value, has none, and for which values."""
+        """Returns the rule or derived value that has no value, and the configuration's values."""
         frame = _frame(error.__traceback__, self.run)
         source = self.sources[frame.tb_lineno]
         expression = source.that if isinstance(source, Rule) else source.expression
@@ -138,7 +139,7 @@ class _Step:
 
 
 def _frame(traceback: TracebackType | None, function: Callable[..., Any]) -> TracebackType:
-    """The innermost frame of `function` in a traceback."""
+    """Returns the innermost frame of `function` in a traceback."""
     frames = []
     while traceback is not None:
         if traceback.tb_frame.f_code is function.__code__:
@@ -149,7 +150,7 @@ def _frame(traceback: TracebackType | None, function: Callable[..., Any]) -> Tra
 
 @lru_cache(maxsize=256)
 def _steps(target: Target, rules: tuple[Rule, ...]) -> tuple[_Step, ...]:
-    """The steps from nothing to the configurations that all rules leave."""
+    """Returns the steps from nothing to the configurations that all rules leave."""
     names = [parameter.name for parameter in target.parameters]
     derivation_ = derivation(target)
     known: list[str] = []
@@ -203,7 +204,7 @@ def _step(
 
 
 def _assignment(derived: Derived) -> str:
-    """Python that computes a derived value and refuses one that C++ does not have."""
+    """Returns Python that computes a derived value and refuses a value that C++ does not have."""
     name, expression = derived.name, derived.expression
     if expression.kind == BOOL:
         return f"{name} = {expression.python}"
@@ -224,7 +225,8 @@ def _compiled(name: str, arguments: Sequence[str], lines: Sequence[str]) -> Call
 
 
 class Derivation:
-    """What derived values rest on; each rests on parameters and those above it."""
+    """The parameters and derived values that derived values rest on; each rests on parameters and
+    on derived values above it."""
 
     def __init__(self, derived_values: Sequence[Derived]) -> None:
         self._derived = derived_values
@@ -237,28 +239,31 @@ class Derivation:
             self._values[derived.name] = frozenset({derived.name}).union(*above)
 
     def kind(self, name: str) -> Kind:
-        """The kind of a derived value."""
+        """Returns the kind of a derived value."""
         return next(d.expression.kind for d in self._derived if d.name == name)
 
     def rests_on(self, names: frozenset[str]) -> frozenset[str]:
-        """The parameters that an expression of these names rests on."""
+        """Returns the parameters that an expression of these names rests on."""
         return frozenset().union(*(self._parameters.get(name, {name}) for name in names))
 
     def needed_for(self, names: frozenset[str]) -> list[Derived]:
-        """The derived values that it needs, each after those that it needs itself."""
+        """Returns the derived values that an expression of these names needs, in the order in which
+        they need each other."""
         needed = frozenset().union(*(self._values.get(name, ()) for name in names))
         return [derived for derived in self._derived if derived.name in needed]
 
 
 @lru_cache(maxsize=256)
 def derivation(of: Target | Family) -> Derivation:
-    """What the derived values of a target, or those that all targets of a family share, rest on."""
+    """Returns the derivation of a target's derived values, or of those that all targets of a family
+    share."""
     return Derivation(of.derived)
 
 
 def _ever_holds(target: Target, part: SetPart, rule: Rule, most: int) -> tuple[bool, int]:
-    """Whether a rule holds for some of the values that a part gives to the parameters it rests
-    on, and the steps that took; true and none if they would be more than `most`."""
+    """Returns whether a rule holds for some of the values that a part gives to the parameters it
+    rests on, and the steps of the search. Returns (True, 0) for a search of more than `most`
+    steps."""
     derived_values = derivation(target).needed_for(rule.that.names)
     needed = derivation(target).rests_on(rule.that.names)
     named = zip(target.parameters, part.values, strict=True)
@@ -280,7 +285,7 @@ def _ever_holds(target: Target, part: SetPart, rule: Rule, most: int) -> tuple[b
 
 
 def _nothing_left(target: Target, part: SetPart, rules: Sequence[Rule]) -> list[Problem]:
-    """Why a part is empty: the rules that exclude all of it, or all of them together."""
+    """Returns why a part is empty: the rules that exclude all of it, or all of them together."""
     problems = []
     line = part.location.line
     left = _MAX_EXPLANATION

@@ -40,10 +40,10 @@ SHARED_FACTS = dict.fromkeys(DEVICE_FACTS[:1], INT)
 
 
 class ArgumentLoader:
-    """Loads `arguments` of a family.yaml; what is wrong goes to the document.
+    """Loads `arguments` of a family.yaml; problems go to the document.
 
     Attributes:
-        constraints: what the alignment of its tensors asks of a configuration.
+        constraints: the constraints that the alignment of its tensors sets.
     """
 
     def __init__(self, document: Document) -> None:
@@ -51,8 +51,8 @@ class ArgumentLoader:
         self.constraints: tuple[Rule, ...] = ()
 
     def symbols(self, written: schema.FamilyFile, constants: Container[str]) -> dict[str, Kind]:
-        """The symbols that inputs bind: bare names among their extents, in order. What optional
-        inputs alone bind is known only if one of them is passed."""
+        """Returns the symbols that inputs bind: bare names among their extents, in order. A symbol
+        that only optional inputs bind has a value only if one of them is passed."""
         symbols: dict[str, Kind] = {}
         for name, argument in written.arguments.items():
             if not isinstance(argument, schema.TensorInput):
@@ -82,7 +82,8 @@ class ArgumentLoader:
     def load(
         self, written: schema.FamilyFile, kinds: Mapping[str, Kind], scope: Mapping[str, Kind]
     ) -> tuple[tuple[Tensor, ...], tuple[Scalar, ...]]:
-        """Tensors and scalars, in order; expressions know `scope`, dtypes `kinds` alone."""
+        """Returns tensors and scalars, in order; their expressions may use `scope`, their dtypes
+        only `kinds`."""
         tensors: list[Tensor] = []
         scalars: list[Scalar] = []
         for name, argument in written.arguments.items():
@@ -162,7 +163,7 @@ class ArgumentLoader:
     def _enum(
         self, name: str, written: schema.ScalarInput, values: tuple[str, ...]
     ) -> Expression | None:
-        """The default of an enum, as the place of the value; reports what its values may not be."""
+        """Returns the default of an enum, as the place of the value; reports invalid values."""
         document, path = self.document, ("arguments", name)
         if not values:
             document.report("an enum lists its values", *path)
@@ -264,7 +265,8 @@ class ArgumentLoader:
 
 
 def optional_tensors(written: schema.FamilyFile) -> dict[str, Kind]:
-    """What expressions may ask for: whether a tensor that may be left out is there."""
+    """Returns the tensors that may be left out, as names of expressions that are true if they are
+    passed."""
     return {
         name: BOOL
         for name, argument in written.arguments.items()

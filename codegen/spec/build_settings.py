@@ -54,9 +54,9 @@ class BuildLoader:
         is_cuda: bool | None,
         family: BuildSettings | None = None,
     ) -> BuildSettings:
-        """The build; what is wrong goes to the document.
+        """Returns the build; problems go to the document.
 
-        `is_cuda`: whether nvcc compiles the targets that it is of; None: it does some of them.
+        `is_cuda`: whether nvcc compiles the build's targets; None: it compiles some of them.
         `family`: the build of the target's family, whose archives it may name.
         """
         if written is None:
@@ -89,7 +89,7 @@ class BuildLoader:
         )
 
     def _archive(self, written: schema.Archive, *path: str | int) -> Mapping[str, str]:
-        """What the manifest's entries of an archive share."""
+        """Returns the members that the manifest's entries of an archive share."""
         given = tuple(written.model_dump(exclude_none=True))
         if given == ("folder",):
             return {"folder": self._relative(written.folder or "", *path, "folder")}
@@ -254,7 +254,8 @@ class BuildLoader:
 
 
 def _is_option(word: str, option: str) -> bool:
-    """Whether a command line's word is this option, its value perhaps behind it in the word."""
+    """Returns whether a command line's word is this option; its value may follow within the
+    word."""
     if option.startswith("--") or len(option) > 2:
         return word.partition("=")[0] == option
     return word.startswith(option)

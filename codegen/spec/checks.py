@@ -1,4 +1,5 @@
-"""What family.yaml and <target>.yaml share: names, parameters, tokens, expressions, files."""
+"""Checks that family.yaml and <target>.yaml share: names, parameters, tokens, expressions,
+files."""
 
 from __future__ import annotations
 
@@ -35,13 +36,13 @@ MAX_DERIVED = 256
 
 
 def spec_name(spec_dir: Path, path: Path) -> str:
-    """<spec folder>/[<group>/]<family>/<file>: the same from wherever codegen runs."""
+    """Returns <spec folder>/[<group>/]<family>/<file>: the same from wherever codegen runs."""
     return f"{specs_folder(spec_dir).name}/{path.relative_to(spec_dir).as_posix()}"
 
 
 def check_file(document: Document, folder: Path, text: str, *path: str | int) -> bool:
-    """Whether `text` (up to a colon) names a file within the family's folder, else it is reported;
-    it may be a link, as it is where a build system lays out its sources."""
+    """Returns whether `text` (up to a colon) names a file within the family's folder; reports other
+    texts. The file may be a link, as it is where a build system lays out its sources."""
     name = text.partition(":")[0]
     file = folder / name
     if not name or Path(name).is_absolute() or ".." in Path(name).parts:
@@ -72,7 +73,7 @@ def check_identifier(document: Document, name: str, what: str, *path: str | int)
 def load_parameters(
     document: Document, written: Mapping[str, schema.Parameter]
 ) -> tuple[Parameter, ...]:
-    """The parameters of a file, in its order."""
+    """Returns the parameters of a file, in its order."""
     parameters = []
     if len(written) > MAX_PARAMETERS:
         message = f"{len(written)} parameters; at most {MAX_PARAMETERS}, the family's included"
@@ -144,7 +145,8 @@ def check_tokens(
 
 
 def confusable(a: Parameter, b: Parameter) -> str | None:
-    """A piece of a key that both parameters could have written, if there is one that matters.
+    """Returns a piece of a key that both parameters could have written, if it makes keys ambiguous;
+    else None.
 
     Two parameters that always stand in the key (dtypes, enums) are told apart by their place.
     """
@@ -178,7 +180,7 @@ def load_derived(
     meanings: Mapping[str, str],
     above: int = 0,
 ) -> tuple[Derived, ...]:
-    """The derived values of a file, in its order.
+    """Returns the derived values of a file, in its order.
 
     Args:
         kinds: the names they may use.
@@ -210,7 +212,7 @@ def load_derived(
 
 
 def _names(text: str) -> set[str]:
-    """The names that an expression uses; none if it is not one."""
+    """Returns the names that an expression uses; empty for an invalid expression."""
     try:
         return set(names_of(syntax(text)))
     except ExpressionError:
@@ -220,7 +222,7 @@ def _names(text: str) -> set[str]:
 def load_expression(
     document: Document, text: str, scope: Mapping[str, Kind], expects: str | Kind, *path: str | int
 ) -> Expression:
-    """The expression at `path`; a stand-in if problems were reported."""
+    """Returns the expression at `path`; a stand-in if problems were reported."""
     try:
         return parse(text, scope, expects)
     except ExpressionError as error:
@@ -236,8 +238,8 @@ def load_condition_on_call(
     also: Mapping[str, Kind],
     *path: str | int,
 ) -> Expression:
-    """The condition at `path` on what a call says: symbols, scalars, optional tensors, which are
-    true if they are there, and what there is `also`."""
+    """Returns the condition at `path` on a call: over symbols, scalars, the names in `also`, and
+    optional tensors, which are true if they are passed."""
     scope = {**also, **family.call_scope, **{s.name: s.kind for s in family.scalars}}
     when = load_expression(document, text, scope, "bool", *path)
     check_defaults(document, when, family.scalars, *path)
@@ -258,7 +260,8 @@ def check_defaults(
 def load_alignment(
     document: Document, text: str | None, constants: Mapping[str, Kind], *path: str | int
 ) -> tuple[Expression | None, tuple[Rule, ...]]:
-    """The alignment at `path`, and the constraint that it be one, if it depends on something."""
+    """Returns the alignment at `path`, and the constraint that it be valid, if it depends on
+    parameters."""
     if text is None:
         return None, ()
     problems = len(document.problems)
@@ -278,7 +281,7 @@ def load_alignment(
 def check_dtype(
     document: Document, dtype: str, kinds: Mapping[str, Kind], *path: str | int
 ) -> None:
-    """Reports what is neither a dtype nor the name of a dtype parameter."""
+    """Reports a text that is neither a dtype nor the name of a dtype parameter."""
     known = [*(parameter for parameter, kind in kinds.items() if kind == DTYPE), *DTYPES]
     if dtype not in known:
         message = f"'{dtype}' is neither a dtype nor a dtype parameter{did_you_mean(dtype, known)}"
@@ -291,7 +294,7 @@ def load_rules(
     scope: Mapping[str, Kind],
     *path: str | int,
 ) -> tuple[Rule, ...]:
-    """The rules of the list at `path`."""
+    """Returns the rules of the list at `path`."""
     return tuple(
         Rule(
             load_expression(document, rule.that, scope, "bool", *path, i, "that"),

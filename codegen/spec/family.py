@@ -1,4 +1,4 @@
-"""One family.yaml: what a family computes, without its targets."""
+"""One family.yaml: the computation of a family, without its targets."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from codegen.spec.source import Document
 
 
 class FamilyLoader:
-    """Loads one family.yaml; what is wrong goes to the document."""
+    """Loads one family.yaml; problems go to the document."""
 
     def __init__(self, document: Document, spec_dir: Path, folder: Path) -> None:
         self.document = document
@@ -54,7 +54,8 @@ class FamilyLoader:
         self.reference: ast.arguments | None = None  # the reference's parameters, if they are known
 
     def load(self, written: schema.FamilyFile, is_cuda: bool | None) -> Family:
-        """The family; `is_cuda`: whether all its targets are CUDA's, or none; None: some are."""
+        """Returns the family; `is_cuda`: whether all its targets are CUDA's, or none; None: some
+        are."""
         document, arguments = self.document, ArgumentLoader(self.document)
         self._check_name(written)
         parameters = load_parameters(document, written.parameters)
@@ -192,7 +193,7 @@ class FamilyLoader:
     def front(
         self, written: schema.FamilyFile, family: Family, targets: Iterable[Target]
     ) -> GeneratedFront | None:
-        """The front that is generated, if one is; what is wrong goes to the document."""
+        """Returns the generated front, or None; problems go to the document."""
         places = [i for i, (module, _) in enumerate(family.fronts) if not module]
         for i in places[1:]:
             self.document.report("one front of a family is generated, not two", "front", i)
@@ -250,7 +251,7 @@ class FamilyLoader:
         return GeneratedFront(front.name, tuple(takes), flags)
 
     def _function(self, file: str, text: str, *place: str | int) -> tuple[str, str]:
-        """The module, as it is imported, and the function of it that a text such as
+        """Returns the module, as it is imported, and its function, which a text such as
         front.py:function names."""
         folder, above = self.folder, PurePosixPath(file).parent
         if text.startswith("../") and folder.parent != self.spec_dir:  # of its group
@@ -267,7 +268,8 @@ class FamilyLoader:
     def _operations(
         self, file: str, text: str | None, scope: Mapping[str, Kind]
     ) -> Expression | str | None:
-        """How many a call makes: an expression, or a function as "module:function"."""
+        """Returns the number of operations of a call: an expression, or a function as
+        "module:function"."""
         if text is None:
             return None
         if ".py:" in text:
@@ -303,8 +305,8 @@ class FamilyLoader:
         tensors: Sequence[Tensor],
         scalars: Sequence[Scalar],
     ) -> tuple[Gradient, ...]:
-        """The functions that give gradients. Other families that do are found once they are known:
-        codegen/spec/gradient.py."""
+        """Returns the functions that give gradients. Gradients by other families are added once
+        those are loaded: codegen/spec/gradient.py."""
         for scalar in scalars if written.gradient is None else ():
             if scalar.of_gradient:
                 message = f"'{scalar.name}' is of gradients, which the family has none of"
@@ -343,7 +345,7 @@ class FamilyLoader:
 
 
 def _layouts(tensor: Tensor) -> dict[str, Kind]:
-    """What a front's rule may ask of how an input lies in memory."""
+    """Returns the names with which a front's rule asks how an input lies in memory."""
     given = (tensor.name,) if tensor.optional else ()
     by_dim = {
         layout_name(function, tensor.name, i): replace(kind, given=given)

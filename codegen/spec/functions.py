@@ -15,8 +15,9 @@ from codegen.spec.source import Document
 def check_function(
     document: Document, file: Path, function: str, *path: str | int
 ) -> ast.arguments | None:
-    """Reports a function that is not at the top level of `file`. Returns its parameters; None if
-    the file does not show them, since the name is imported, assigned or decorated."""
+    """Returns the parameters of a function at the top level of `file`, and reports an absent one.
+    Returns None if the file does not show them, since the name is imported, assigned or
+    decorated."""
     if not function.isidentifier():
         got = f"{file.name}:{function}" if function else file.name
         document.report(f"got '{got}', expected file.py:function", *path)
@@ -69,8 +70,8 @@ def check_reference(
     document: Document, parameters: ast.arguments, family: Family, targets: Iterable[Target]
 ) -> None:
     """Reports parameters of the reference that a call by name does not give, and inputs that it
-    does not take. The spec's defaults stand in for scalars that a call leaves out. One that takes
-    `*` is called by the family's own tools."""
+    does not take. The spec's defaults stand in for scalars that a call leaves out. A reference that
+    takes `*` is called by the family's own tools."""
     if parameters.vararg is not None:
         return
     place, name = ("reference",), (family.reference or "").partition(":")[2]

@@ -1,4 +1,4 @@
-"""`gradient:` of a family.yaml that names another family: what a kernel of it is passed."""
+"""`gradient:` of a family.yaml that names another family: the arguments of that family's kernel."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def load_gradient(
     other: Family,
     again: Iterable[str],
 ) -> DeclaredGradient:
-    """What a call of `other` is passed and returns for a call of `own`; problems go to the document
-    of `own`. `again` are the inputs of `other` that have gradients in turn."""
+    """Returns the arguments and results of a call of `other` for a call of `own`; problems go to
+    the document of `own`. `again` are the inputs of `other` that have gradients in turn."""
     return _Loader(document, place, written, own, other).load(frozenset(again))
 
 
@@ -123,7 +123,7 @@ class _Loader:
         self.document.report(message, *self.place, *path, key=key)
 
     def _undecided(self, choices: Iterable[Parameter]) -> dict[str, Parameter]:
-        """What a call does not decide already."""
+        """Returns the parameters of the other family that a call does not decide already."""
         front = self.other.generated_front
         taken = {name for name, _ in front.takes} if front else set()
         for name in taken & self.written.passes.keys():
@@ -132,7 +132,7 @@ class _Loader:
         return {p.name: p for p in choices if p.name not in taken}
 
     def _tensor(self, argument: Tensor) -> Passed:
-        """What an input of the other is passed."""
+        """Returns the value that an input of the other family is passed."""
         name = argument.name
         text = self.written.passes.get(name, name if name in self.own_tensors else None)
         if argument.mutated:
@@ -166,7 +166,7 @@ class _Loader:
         )
 
     def _check(self, argument: Tensor, passed: Passed, keeps: list[str]) -> None:
-        """Reports what a tensor of the other cannot be passed."""
+        """Reports a value that a tensor of the other family cannot be passed."""
         if passed.what in ("zeros", "nothing"):
             return
         own, path = self._own(passed), ("passes", argument.name)
@@ -179,14 +179,15 @@ class _Loader:
             self._report(f"'{own.name}' is {own.dtype}, which has no gradient", *path)
 
     def _values(self, dtype: str) -> set[str]:
-        """The dtypes that a tensor of this family may have."""
+        """Returns the dtypes that a tensor of this family may have."""
         for parameter in self.own.parameters:
             if parameter.name == dtype:
                 return {*map(str, parameter.values)} if parameter.values else {*_FLOATS, dtype}
         return {dtype}
 
     def _bind(self, argument: Tensor, own: Tensor) -> None:
-        """What a tensor says of the other's symbols and dtypes; reports what disagrees."""
+        """Binds the other family's symbols and dtypes to those of a tensor; reports
+        disagreements."""
         path = ("passes", argument.name)
         what = f"'{argument.name}' of {self._other}"
         if len(argument.dims) != len(own.dims):
@@ -210,7 +211,7 @@ class _Loader:
             self._report(f"{what} is {argument.dtype}, but {own.name} is {own.dtype}", *path)
 
     def _zeros(self, argument: Tensor) -> Passed:
-        """A tensor that the other adds to."""
+        """Returns a tensor of zeros, to which the other family adds."""
         shape, unknown = [], []
         for dim in argument.dims:
             if dim.expression.names <= self.sizes.keys():
@@ -234,7 +235,8 @@ class _Loader:
         return text
 
     def _value(self, name: str, kind: Kind) -> str | None:
-        """The expression of a scalar or a parameter of the other; None: it is left open."""
+        """Returns the expression of a scalar or a parameter of the other family; None: it is left
+        open."""
         text = self.written.passes.get(name, name if name in self.named else None)
         if text is None:
             return None
@@ -244,7 +246,7 @@ class _Loader:
         return found.normal
 
     def _requires(self) -> tuple[manifest.Rule, ...]:
-        """What a call must be to have a gradient."""
+        """Returns the conditions that a call must meet to have a gradient."""
         path = (*self.place, "requires")
         rules = load_rules(self.document, self.written.requires, self.scope, *path)
         for i, rule in enumerate(rules):
@@ -281,7 +283,7 @@ class _Loader:
 
 
 def _scope(own: Family) -> dict[str, Kind]:
-    """What expressions may name of a call."""
+    """Returns the names that expressions may use for a call."""
     return {
         **{p.name: p.kind for p in own.parameters},
         **{value.name: value.expression.kind for value in own.derived},
@@ -291,7 +293,7 @@ def _scope(own: Family) -> dict[str, Kind]:
 
 
 class _Renamed(ast.NodeTransformer):
-    """Names to the expressions that they are elsewhere."""
+    """Rewrites names to the expressions that stand for them in the other family."""
 
     def __init__(self, texts: Mapping[str, str]) -> None:
         self.texts = texts
@@ -301,7 +303,7 @@ class _Renamed(ast.NodeTransformer):
 
 
 def _differ(a: str, b: str) -> bool:
-    """Whether two extents are surely not one: names and numbers that are not alike."""
+    """Returns whether two extents surely differ: names and numbers that are not alike."""
     return a != b and all(text.isidentifier() or text.isdigit() for text in (a, b))
 
 

@@ -19,11 +19,11 @@ _INT = re.compile(r"m?(0|[1-9][0-9]*)$")
 
 
 class KeyFormatError(Exception):
-    """Why a text is not a valid key of a target."""
+    """A text is not a valid key of a target; the message says why."""
 
 
 def token_of(parameter: Parameter, value: ParameterValue) -> str:
-    """What stands in the key for this value; empty for a false bool."""
+    """Returns the token of this value in a key; empty for a false bool."""
     if parameter.type is ParameterType.BOOL:
         return (parameter.token or "") if value else ""
     if parameter.type is ParameterType.INT:
@@ -33,7 +33,7 @@ def token_of(parameter: Parameter, value: ParameterValue) -> str:
 
 
 class _Tokens(dict[ParameterValue, str]):
-    """What stands in the key for each value of a parameter, made once."""
+    """The tokens of a parameter's values, made once."""
 
     def __init__(self, parameter: Parameter) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class _Tokens(dict[ParameterValue, str]):
 
 
 def tokens_of(parameters: Sequence[Parameter]) -> Callable[[Sequence[ParameterValue]], str]:
-    """A function from a configuration's values to the last part of its key."""
+    """Returns a function from a configuration's values to the last part of its key."""
     tables = [_Tokens(parameter) for parameter in parameters]
 
     def tokens(values: Sequence[ParameterValue]) -> str:
@@ -56,7 +56,7 @@ def tokens_of(parameters: Sequence[Parameter]) -> Callable[[Sequence[ParameterVa
 
 
 def parse_tokens(parameters: Sequence[Parameter], text: str) -> tuple[ParameterValue, ...]:
-    """The values that `text`, the last part of a key, stands for. Raises KeyFormatError."""
+    """Returns the values that `text`, the last part of a key, stands for. Raises KeyFormatError."""
     pieces = [] if text == NO_TOKENS else text.split("-")
     if text == NO_TOKENS and any(p.type.is_text for p in parameters):
         pieces = [text]
@@ -82,7 +82,7 @@ def parse_tokens(parameters: Sequence[Parameter], text: str) -> tuple[ParameterV
 
 
 def expected(parameter: Parameter) -> str:
-    """What a key holds for this parameter, in words."""
+    """Returns the tokens that a key may hold for this parameter, in words."""
     if parameter.type is ParameterType.INT:
         return f"{parameter.name} ({parameter.token}<number>)"
     return f"{parameter.name} ({', '.join(map(str, parameter.values or DTYPES))})"
@@ -101,10 +101,10 @@ def _read(parameter: Parameter, piece: str) -> ParameterValue | None:
 
 
 def symbol_fragment(family: str, target: str, type_name: str) -> str:
-    """What every mangled name of a kernel of this configuration contains.
+    """Returns the text that every mangled name of a kernel of this configuration contains.
 
-    Itanium's length-prefixed names of `configs::<family>::<target>::<type>`; the `kernelmint`
-    before them is often a substitution (`S_`).
+    It consists of Itanium's length-prefixed names of `configs::<family>::<target>::<type>`; the
+    `kernelmint` before them is often a substitution (`S_`).
     """
     names = ("configs", family, target, type_name)
     return "".join(f"{len(name)}{name}" for name in names) + "E"
@@ -120,7 +120,7 @@ class KeyParts:
 
     @classmethod
     def split(cls, key: str) -> KeyParts:
-        """Raises KeyFormatError unless there are three parts."""
+        """Splits a key. Raises KeyFormatError unless it has three parts."""
         parts = key.split(".")
         if len(parts) != 3 or not all(parts):
             raise KeyFormatError("a key is family.target.tokens")
@@ -128,5 +128,5 @@ class KeyParts:
 
 
 def key_prefix(target: Target) -> str:
-    """What all keys of the target begin with."""
+    """Returns the beginning of all keys of the target."""
     return f"{target.family}.{target.name}."

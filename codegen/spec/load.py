@@ -35,8 +35,8 @@ _NEW = "; `kernelmint new FAMILY` starts one"
 
 
 def load(spec_dirs: Sequence[Path], only: str | None = None) -> tuple[Family, ...]:
-    """All families of the folders, by name, or the `only` one. Raises SpecError with every problem
-    there is."""
+    """Returns all families of the folders, by name, or the `only` one. Raises SpecError with every
+    problem."""
     problems: list[Problem] = []
     found: list[tuple[Path, Path]] = []
     for spec_dir in spec_dirs:
@@ -100,7 +100,8 @@ def load(spec_dirs: Sequence[Path], only: str | None = None) -> tuple[Family, ..
 
 
 def _equated(tree: ast.expr) -> set[str]:
-    """The names that a condition holds equal to something: each call has one value of them."""
+    """Returns the names that a condition holds equal to something: each call has one value of
+    them."""
     match tree:
         case ast.BoolOp(op=ast.And(), values=values):
             return set().union(*map(_equated, values))
@@ -111,7 +112,8 @@ def _equated(tree: ast.expr) -> set[str]:
 
 
 def _family_folders(spec_dir: Path) -> list[Path]:
-    """The folders of families: those with specs in them, or one floor down, in a group's folder."""
+    """Yields the folders of families: those with specs in them, or one floor down, in a group's
+    folder."""
     found = []
     for folder in _folders(spec_dir):
         members = [path for path in _folders(folder) if any(path.glob("*.y*ml"))]
@@ -123,12 +125,12 @@ def _family_folders(spec_dir: Path) -> list[Path]:
 
 
 def _shared_files(spec_dir: Path, folder: Path) -> list[Path]:
-    """What the families of a group have in common: <target>.yaml in the group's folder."""
+    """Returns the files that the families of a group share: <target>.yaml in the group's folder."""
     return [] if folder.parent == spec_dir else sorted(folder.parent.glob("*.y*ml"))
 
 
 def _unused(spec_dir: Path, folders: Sequence[Path]) -> list[Problem]:
-    """Files of groups that no family of theirs has a target for."""
+    """Yields problems of groups' files that no family of the group has a target for."""
     targets = {folder.parent / path.name for folder in folders for path in folder.glob("*.y*ml")}
     shared = {path for folder in folders for path in _shared_files(spec_dir, folder)}
     message = "no family of this group has a target of this name"
@@ -201,7 +203,7 @@ class _FolderLoader:
 
     @property
     def differentiable(self) -> set[str]:
-        """The inputs that have gradients."""
+        """Returns the inputs that have gradients."""
         return {
             name
             for _, gradient in self.gradients
@@ -216,8 +218,8 @@ class _FolderLoader:
         loaders: Mapping[str, _FolderLoader],
         names: Sequence[str],
     ) -> Family:
-        """The family with its gradients, which other families give; `names`: those that there are,
-        `families`: those of them without problems."""
+        """Returns the family with the gradients that other families give; `names` are all families,
+        `families` those without problems."""
         document, family = self.family, families[self.folder.name]
         functions = iter(family.gradients)
         found: list[manifest.Gradient | manifest.DeclaredGradient] = []
@@ -237,7 +239,7 @@ class _FolderLoader:
         return replace(family, gradients=tuple(found))
 
     def _check_sources(self, targets: Sequence[Target]) -> None:
-        """One library holds what all targets compile: no source may be of two of them."""
+        """Reports a source of two targets: one library holds the objects of all targets."""
         owners: dict[str, Target] = {}
         for target in targets:
             for source in target.build.sources:
@@ -273,7 +275,7 @@ class _FolderLoader:
                     self.family.report(message, "front", place)
 
     def _with_tuning(self, family: Family, target: Target) -> Target:
-        """The target with what lies beside its spec: rows that were tuned, shapes to tune for."""
+        """Returns the target with the files beside its spec: tuned rows, and shapes to tune for."""
         for suffix in (TUNED, SHAPES):
             path = self.folder / f"{target.name}{suffix}"
             if not path.is_file():
@@ -296,7 +298,7 @@ class _FolderLoader:
                 self.family.add(Problem(Location(display_path(path), 1, 1), message))
 
     def _choices(self, family: Family) -> tuple[ChoiceRow, ...]:
-        """The rows of choices.yaml, if the family has one."""
+        """Returns the rows of choices.yaml, if the family has one."""
         if not (self.folder / CHOICES).is_file():
             return ()
         document = Document(self.folder / CHOICES)

@@ -1,4 +1,4 @@
-"""Specs as the rest of codegen sees them: checked, and frozen. codegen/load.py makes them."""
+"""Specs as the rest of codegen sees them: checked, and frozen. codegen/spec/load.py makes them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Number = bool | int | float
 
 
 class ParameterType(str, enum.Enum):
-    """What a parameter's values are."""
+    """The type of a parameter's values."""
 
     DTYPE = "dtype"
     INT = "int"
@@ -31,12 +31,12 @@ class ParameterType(str, enum.Enum):
 
     @property
     def is_text(self) -> bool:
-        """Whether a value stands in the key as itself."""
+        """Returns whether a key holds the value itself."""
         return self in (ParameterType.DTYPE, ParameterType.ENUM)
 
 
 class Role(enum.Enum):
-    """What a kernel does with a tensor."""
+    """The use of a tensor by a kernel."""
 
     INPUT = "input"
     OUTPUT = "output"
@@ -44,7 +44,7 @@ class Role(enum.Enum):
 
 @dataclass(frozen=True)
 class GeneratedFront:
-    """A function that chooses a kernel by what a call says."""
+    """A function that chooses a kernel by a call's arguments."""
 
     name: str
     takes: tuple[tuple[str, Expression], ...]  # parameters, over symbols and optional inputs
@@ -61,7 +61,7 @@ class Parameter(manifest.Parameter):
 
     @property
     def kind(self) -> Kind:
-        """What it is in an expression."""
+        """Returns the parameter's kind in expressions."""
         if self.type is ParameterType.DTYPE:
             return DTYPE
         if self.type is ParameterType.ENUM:
@@ -73,7 +73,7 @@ class Parameter(manifest.Parameter):
         return dict.fromkeys(self.values or (DTYPES if self.type is ParameterType.DTYPE else ()))
 
     def check(self, value: object) -> str | None:
-        """What is wrong with `value` as a value of this parameter, or None."""
+        """Returns why `value` is not a value of this parameter, or None."""
         if self.type is ParameterType.BOOL:
             fits = isinstance(value, bool)
         elif self.type is ParameterType.INT:
@@ -145,7 +145,8 @@ class RecordTensor:
 
 @dataclass(frozen=True)
 class Trace:
-    """What kernels built with `parameter` write if they are asked to: a grid of records."""
+    """The record of kernels built with `parameter`, which they write if they are asked to: a grid
+    of records."""
 
     parameter: str
     grid: tuple[Expression, ...]  # over symbols and the family's parameters
@@ -156,7 +157,8 @@ class Trace:
 
 @dataclass(frozen=True)
 class Scalar:
-    """A number, or one of an enum's texts, that the caller passes; without a default it must."""
+    """A number, or one of an enum's texts, that the caller passes, and must pass without a
+    default."""
 
     name: str
     dtype: str
@@ -167,12 +169,12 @@ class Scalar:
 
     @property
     def kind(self) -> Kind:
-        """What it is in an expression."""
+        """Returns the scalar's kind in expressions."""
         return scalar_kind(self)
 
 
 def integers(scalars: Iterable[Scalar]) -> dict[str, Kind]:
-    """The scalars that are integers or bools, as expressions have them."""
+    """Returns the scalars that are integers or bools, as expressions have them."""
     return {scalar.name: scalar.kind for scalar in scalars if scalar.kind in (INT, BOOL)}
 
 
@@ -194,7 +196,7 @@ class ShortForm:
 
 @dataclass(frozen=True)
 class Bound:
-    """What CUDA takes of a launch, whatever the device."""
+    """CUDA's bounds of a launch, whatever the device."""
 
     expression: Expression
     least: int
@@ -228,8 +230,8 @@ class Launch:
 
 @dataclass(frozen=True)
 class Needs:
-    """What a thread block of a CUDA kernel takes, if a configuration alone decides it: of
-    `launch`, else of the derived values `threads` and `smem_bytes`."""
+    """The needs of a thread block of a CUDA kernel, if a configuration decides them: those of
+    `launch`, else the derived values `threads` and `smem_bytes`."""
 
     threads: Expression | None
     shared_memory: Expression | None  # bytes, dynamic
@@ -252,23 +254,25 @@ class BuildPath:
 
     @property
     def specs(self) -> str | None:
-        """The name of the folder of specs that `path` is relative to, if it is."""
+        """Returns the name of the folder of specs that `path` is relative to; None for packages and
+        archives."""
         return self.entry.get("specs")
 
     @property
     def path(self) -> str:
-        """Its path, there or within the package or archive."""
+        """Returns the path, relative to that folder, or within the package or archive."""
         return self.entry["path"]
 
     @property
     def is_excerpt(self) -> bool:
-        """Whether it is a folder of a header that is written of definitions of a file."""
+        """Returns whether the path is a folder of a header that is written of definitions of a
+        file."""
         return "excerpt" in self.entry
 
 
 @dataclass(frozen=True)
 class BuildSettings:
-    """What compiling and linking take beyond the header."""
+    """Options of compiling and linking beyond the header."""
 
     flags: tuple[str, ...] = ()  # command lines of a compiler: an option each, with its value
     definitions: tuple[str, ...] = ()  # NAME, or NAME=value
@@ -278,7 +282,7 @@ class BuildSettings:
     archives: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # what entries share
 
     def __add__(self, other: BuildSettings) -> BuildSettings:
-        """This one's, then the other's."""
+        """Returns these settings, followed by the other's."""
         return BuildSettings(
             self.flags + other.flags,
             self.definitions + other.definitions,
@@ -290,7 +294,7 @@ class BuildSettings:
 
     @property
     def paths(self) -> tuple[BuildPath, ...]:
-        """All files and folders that it names."""
+        """Returns all files and folders that the settings name."""
         libraries = (entry for entry in self.libraries if isinstance(entry, BuildPath))
         return (*self.include, *libraries, *self.sources)
 
@@ -318,7 +322,7 @@ class ConfigurationSet:
 
     @property
     def own_parts(self) -> Iterator[SetPart]:
-        """The parts that are written in this set itself."""
+        """Returns the parts that are written in this set itself."""
         return (part for part in self.parts if isinstance(part, SetPart))
 
 
@@ -336,17 +340,17 @@ class Configuration(NamedTuple):
 
     @property
     def parameters(self) -> dict[str, ParameterValue]:
-        """The parameters' values by name, in the order of the key."""
+        """Returns the parameters' values by name, in the order of the key."""
         return dict(zip(self.target.parameter_names, self.values, strict=True))
 
     @property
     def derived(self) -> dict[str, Number]:
-        """The derived values by name, in spec order."""
+        """Returns the derived values by name, in spec order."""
         return dict(zip(self.target.derived_names, self.numbers, strict=True))
 
     @property
     def everything(self) -> dict[str, Number | str]:
-        """Parameters and derived values by name."""
+        """Returns parameters and derived values by name."""
         return {**self.parameters, **self.derived}
 
     @property
@@ -359,13 +363,15 @@ class Configuration(NamedTuple):
 
     @property
     def shared_memory(self) -> int:
-        """Bytes of dynamic shared memory of a block, as far as they are known before a call."""
+        """Returns the bytes of dynamic shared memory of a block, as far as they are known before a
+        call."""
         need = self.target.needs.shared_memory
         return 0 if need is None else int(need.evaluate(self.everything))
 
     @property
     def not_on(self) -> tuple[int, ...]:
-        """The known compute capabilities that its target runs on and that cannot launch it."""
+        """Returns the known compute capabilities that its target runs on and that cannot launch
+        it."""
         needed = self.shared_memory
         return tuple(
             capability
@@ -375,7 +381,7 @@ class Configuration(NamedTuple):
 
     @property
     def type_name(self) -> str:
-        """The name of its C++ type, within the target's namespace."""
+        """Returns the name of its C++ type, within the target's namespace."""
         return cpp_type_name(self.tokens, self.target.taken_names)
 
 
@@ -388,14 +394,14 @@ class TunedRow(manifest.TunedRow):
 
     @property
     def values(self) -> tuple[ParameterValue, ...]:
-        """What its key stands for, in the order of the spec."""
+        """Returns the values that the row's key stands for, in the order of the spec."""
         return tuple(self.configuration.values())
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a tuner measures: a call's sizes, scalars and optional inputs for some parameters; and
-    which calls it stands for."""
+    """A point that a tuner measures: a call's sizes, scalars and optional inputs for some
+    parameters; and the calls it stands for."""
 
     parameters: tuple[tuple[str, ParameterValue], ...]
     sizes: tuple[tuple[str, int], ...]  # all symbols but those of optional inputs that are left out
@@ -406,7 +412,7 @@ class Shape:
 
     @property
     def call(self) -> dict[str, Number | str]:
-        """The call that is measured, as people are shown it."""
+        """Returns the call that is measured, as people are shown it."""
         return {
             **dict(self.parameters),
             **dict(self.sizes),
@@ -426,7 +432,7 @@ class Shapes:
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """How a family is computed on one target."""
+    """The computation of a family on one target."""
 
     family: str
     name: str
@@ -454,57 +460,58 @@ class Target:
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        """All parameters, in the order of the key."""
+        """Returns all parameters, in the order of the key."""
         return self.shared_parameters + self.own_parameters
 
     @property
     def derived_expressions(self) -> dict[str, Expression]:
-        """The derived values, by name."""
+        """Returns the derived values, by name."""
         return {derived.name: derived.expression for derived in self.derived}
 
     def by_name(self, values: Sequence[ParameterValue]) -> dict[str, ParameterValue]:
-        """A configuration's values, which stand in spec order, by the names of the parameters."""
+        """Returns a configuration's values, which stand in spec order, by the names of the
+        parameters."""
         return dict(zip(self.parameter_names, values, strict=True))
 
     @cached_property
     def parameter_names(self) -> tuple[str, ...]:
-        """The parameters' names, in the order of the key."""
+        """Returns the parameters' names, in the order of the key."""
         return tuple(parameter.name for parameter in self.parameters)
 
     @cached_property
     def derived_names(self) -> tuple[str, ...]:
-        """The derived values' names."""
+        """Returns the derived values' names."""
         return tuple(derived.name for derived in self.derived)
 
     @cached_property
     def taken_names(self) -> frozenset[str]:
-        """What no configuration's C++ type may be named."""
+        """Returns the names that no configuration's C++ type may have."""
         names = self.parameter_names
         return taken((*names, *self.derived_names, *map(enum_type, names)))
 
     @property
     def launch_bounds(self) -> tuple[Bound, ...]:
-        """What a configuration's launch, if the spec has one, must keep to."""
+        """Returns the bounds of a configuration's launch, if the spec has one."""
         return () if self.launch is None else self.launch.bounds
 
     @property
     def is_cuda(self) -> bool:
-        """Whether nvcc compiles it."""
+        """Returns whether nvcc compiles the target."""
         return self.name != "cpu"
 
     @cached_property
     def architecture(self) -> Architecture | None:
-        """What a CUDA target is named after; None for the CPU."""
+        """Returns the architecture that a CUDA target is named after; None for the CPU."""
         return of_target(self.name)
 
     @property
     def capability(self) -> int:
-        """The least compute capability, 80 for 8.0; 0 for the CPU."""
+        """Returns the least compute capability, 80 for 8.0; 0 for the CPU."""
         return self.architecture.capability if self.architecture else 0
 
     @cached_property
     def capabilities(self) -> tuple[int, ...]:
-        """The known compute capabilities that it runs on; none for the CPU."""
+        """Returns the known compute capabilities that the target runs on; none for the CPU."""
         return hardware.capabilities(self.architecture) if self.architecture else ()
 
 
@@ -518,7 +525,7 @@ class ChoiceRow:
 
 @dataclass(frozen=True, eq=False)
 class Family:
-    """What is computed, and the targets it is computed on."""
+    """A computation, and the targets it runs on."""
 
     name: str
     summary: str
@@ -547,7 +554,7 @@ class Family:
 
     @property
     def sizes(self) -> dict[str, Kind]:
-        """What may say how large a workspace or a launch is, beside constants: symbols, optional
-        tensors, and the kernels' scalars other than floats."""
+        """Returns the names that the size of a workspace or a launch may use, beside constants:
+        symbols, optional tensors, and the kernels' scalars other than floats."""
         scalars = {s.name: s.kind for s in self.scalars if s.kind != FLOAT and not s.of_gradient}
         return {**self.call_scope, **scalars}

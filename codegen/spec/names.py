@@ -1,4 +1,5 @@
-"""Names that people choose, and what they may not be: they become C++ and Python identifiers."""
+"""Names that people choose, and the names they cannot choose: they become C++ and Python
+identifiers."""
 
 from __future__ import annotations
 
@@ -53,7 +54,8 @@ _RESERVED = frozenset((*_RESERVED_WORDS.split(), *DTYPES))
 
 
 def reserved(name: str) -> str | None:
-    """Why `name` cannot name a family, an argument, a symbol or a parameter; None: it can."""
+    """Returns why `name` cannot name a family, an argument, a symbol or a parameter; None: it
+    can."""
     if len(name) > MAX_NAME:
         return f"has {len(name)} characters, more than {MAX_NAME}"
     if name in _MACRO_NAMES or _MACRO_FAMILY.match(name):
@@ -70,23 +72,24 @@ def reserved(name: str) -> str | None:
 
 
 def cpp_name(name: str) -> str:
-    """A token or value as a C++ identifier: `auto` becomes `auto_`. Tokens hold no underscore, so
-    the way back is exact."""
+    """Returns a token or value as a C++ identifier: `auto_` for `auto`. Tokens hold no underscore,
+    so the way back is exact."""
     return name + "_" if name in CPP_KEYWORDS else name
 
 
 def enum_type(parameter: str) -> str:
-    """The C++ type of an enum parameter."""
+    """Returns the C++ type of an enum parameter."""
     return f"{parameter}_type"
 
 
 def taken(members: Iterable[str]) -> frozenset[str]:
-    """What a C++ type with these members may not be named: it would hide what they mean by it."""
+    """Returns the names that a C++ type with these members may not have: it would hide their
+    meaning."""
     return CPP_KEYWORDS | _RESERVED | frozenset(members)
 
 
 def cpp_type_name(tokens: str, taken: Container[str]) -> str:
-    """The C++ type of the configuration that a key's tokens name; the way back is exact, too.
+    """Returns the C++ type of the configuration that a key's tokens name; the way back is exact.
 
     `bf16` becomes `bf16_`, since the type's members mean the dtype.
     """

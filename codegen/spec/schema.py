@@ -1,4 +1,4 @@
-"""What people write in family.yaml and <target>.yaml: pydantic models, and their JSON Schema."""
+"""The contents of family.yaml and <target>.yaml: pydantic models, and their JSON Schema."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ class RecordTensor(_Documented):
 
 
 class Trace(Written):
-    """What kernels write of their intermediates, for whoever debugs them."""
+    """Intermediates that kernels write, for people who debug them."""
 
     parameter: str = Field(description="the bool parameter, false by default, that builds it in")
     grid: list[Text] = Field(description="how many records there are: extents, as an output's")
@@ -331,7 +331,7 @@ class Excerpt(Written):
 
 
 class Build(Written):
-    """What compiling and linking take beyond the header."""
+    """Options of compiling and linking beyond the header."""
 
     flags: list[str] = Field(
         default_factory=list, description="the compiler's options, each with its value"
@@ -364,7 +364,7 @@ class Build(Written):
 
 
 class GeneratedFront(Written):
-    """A front that is generated: the kernel is chosen by what a call says."""
+    """A generated front: it chooses the kernel by a call's arguments."""
 
     name: str = Field(description="the function's")
     takes: dict[str, Text] = Field(
@@ -380,7 +380,7 @@ class GeneratedFront(Written):
 
 
 class FamilyFile(Written):
-    """family.yaml: what is computed."""
+    """family.yaml: the computation and its arguments."""
 
     family: str = Field(description="the folder's name")
     summary: str = Field(description="one line on what it computes", min_length=1)
@@ -418,7 +418,7 @@ class FamilyFile(Written):
 
     @property
     def gradients(self) -> list[tuple[tuple[str | int, ...], Gradient]]:
-        """Each of what gives gradients, and its place."""
+        """Yields each source of gradients, and its place."""
         if isinstance(self.gradient, list):
             return [(("gradient", i), one) for i, one in enumerate(self.gradient)]
         return [] if self.gradient is None else [(("gradient",), self.gradient)]
@@ -436,7 +436,7 @@ class Choice(Written):
 
 
 class ChoicesFile(Written):
-    """choices.yaml: which kernel a front takes."""
+    """choices.yaml: the order in which a front tries kernels."""
 
     choices: list[Choice] = Field(
         description="the first row that holds and that a kernel fits", min_length=1
@@ -489,13 +489,13 @@ class TunedRow(Written):
 
 
 class TunedFile(Written):
-    """<target>.tuned.yaml: what `kernelmint tune` measured, by which kernels are chosen."""
+    """<target>.tuned.yaml: measurements of `kernelmint tune`, by which kernels are chosen."""
 
     tuned: list[TunedRow] = Field(description="the first row that covers a call decides")
 
 
 class ShapePoint(Written):
-    """A size that is measured, and the range of sizes that it stands for."""
+    """Sizes that are measured, and the range of sizes that they stand for."""
 
     sizes: dict[str, Text] = Field(
         default_factory=dict, description="values of symbols, beside those of all points"
@@ -537,7 +537,7 @@ class Estimate(Written):
 
 
 class ShapesFile(Written):
-    """<target>.shapes.yaml: what `kernelmint tune` measures."""
+    """<target>.shapes.yaml: the calls that `kernelmint tune` measures."""
 
     shapes: list[ShapeGroup] = Field(description="what is measured", min_length=1)
     cost: Estimate | None = Field(None, description="what leaves configurations out")
@@ -570,7 +570,7 @@ Extents = Annotated[
 
 
 class Launch(Written):
-    """How a CUDA kernel is launched; absent: the header brings its own launch<Config, Isa>."""
+    """The launch of a CUDA kernel; absent: the header brings its own launch<Config, Isa>."""
 
     grid: Annotated[Extents, BeforeValidator(_as_list)] = Field(description="blocks along x, y, z")
     block: Annotated[Extents, BeforeValidator(_as_list)] = Field(
@@ -588,7 +588,7 @@ class Launch(Written):
 
 
 class SetPart(Written):
-    """Configurations by what they differ in: each key adds some, in this order."""
+    """Configurations by their differences: each key adds some, in this order."""
 
     base: dict[str, Axis] | None = Field(
         None,
@@ -670,7 +670,7 @@ class Wgmma(Written):
 
 
 class Budget(Written):
-    """What a kernel may use; ptx-report --check fails if it is exceeded."""
+    """Limits of a kernel's resources; ptx-report --check fails if one is exceeded."""
 
     registers: int | None = Field(None, ge=0)
     spill_bytes: int | None = Field(None, ge=0)
@@ -679,7 +679,7 @@ class Budget(Written):
 
 
 class TargetFile(Written):
-    """<target>.yaml: how it is computed on one target."""
+    """<target>.yaml: the computation on one target."""
 
     target: str = Field(description="cpu, or the least CUDA architecture: sm80, sm90a, sm100f")
     kernel: str = Field(description="header[:kernel]; the kernel if `launch` is given")
@@ -714,7 +714,7 @@ class TargetFile(Written):
 
 
 def validate(document: Document, model: type[Written]) -> Any:
-    """The document as `model`, or None with what is wrong added to the document's problems."""
+    """Returns the document as `model`, or None with the problems added to the document's."""
     if not isinstance(document.data, LocatedMapping):
         if not document.problems:
             keys = [name for name, field in model.model_fields.items() if field.is_required()]
@@ -734,7 +734,7 @@ def validate(document: Document, model: type[Written]) -> Any:
 def _report(document: Document, detail: ErrorDetails) -> None:
     """Adds one of pydantic's errors at its place, in the words of people who write YAML.
 
-    If something was reported already, it is the cause.
+    If a problem was reported already, it is the cause.
     """
     path: list[str | int] = []
     data: Any = document.data
@@ -797,7 +797,7 @@ def _describe(data: Any) -> str:
 
 
 def json_schema() -> dict[str, Any]:
-    """JSON Schema (draft 7) of each kind of file, for editors."""
+    """Returns the JSON Schema (draft 7) of each kind of file, for editors."""
     models = (FamilyFile, ChoicesFile, TunedFile, ShapesFile, TargetFile)
     schemas = {model.__name__: model.model_json_schema() for model in models}
     definitions = {k: v for one in schemas.values() for k, v in one.pop("$defs", {}).items()}

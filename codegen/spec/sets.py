@@ -50,7 +50,7 @@ class SetLoader:
     def load(
         self, written: Mapping[str, list[schema.SetItem] | schema.SetPart]
     ) -> tuple[ConfigurationSet, ...]:
-        """The sets, in the order they are written."""
+        """Returns the sets, in the order they are written."""
         if "default" not in written:
             self.document.report(
                 "the set 'default' is missing: it is what generated/ holds", "sets", key=True
@@ -86,7 +86,8 @@ class SetLoader:
         sets: Mapping[str, object],
         path: tuple[str | int, ...],
     ) -> list[SetPart | str]:
-        """What one body of a set holds: a list, a mapping of parts, or a configuration."""
+        """Returns the parts of one body of a set: a list, a mapping of parts, or a
+        configuration."""
         if isinstance(body, schema.SetPart):
             return self._part(body, base, sets, path)
         if isinstance(body, Mapping):
@@ -133,7 +134,7 @@ class SetLoader:
         ]
 
     def _configuration(self, axes: _Axes, path: tuple[str | int, ...]) -> SetPart:
-        """One configuration, or several, if parameters are left out that have no default."""
+        """Returns one configuration, or several, if parameters without a default are left out."""
         return self._set_part(axes, (), True, path)
 
     def _set_part(
@@ -155,7 +156,7 @@ class SetLoader:
         return dict(zip(names, part.values, strict=True))
 
     def _parts_above(self, name: str, path: tuple[str | int, ...]) -> list[SetPart]:
-        """The parts of a set that stands above, those that it includes among them."""
+        """Returns the parts of a set that stands above, included sets' parts among them."""
         result: list[SetPart] = []
         pending: list[SetPart | str] = [name]
         seen: set[str] = set()
@@ -175,7 +176,7 @@ class SetLoader:
     def _values(
         self, given: Mapping[str, ParameterValue], path: tuple[str | int, ...]
     ) -> dict[str, tuple[ParameterValue, ...]]:
-        """A configuration as axes of one value."""
+        """Returns a configuration as axes of one value."""
         self._check_names(given, path)
         for parameter in self.shared + self.own:
             if parameter.name in given:
@@ -185,7 +186,7 @@ class SetLoader:
     def _axes(
         self, given: Mapping[str, Sequence[ParameterValue]], path: tuple[str | int, ...]
     ) -> dict[str, tuple[ParameterValue, ...]]:
-        """The axes of a base or a product."""
+        """Returns the axes of a base or a product."""
         self._check_names(given, path)
         for parameter in self.shared + self.own:
             axis = given.get(parameter.name)
@@ -226,7 +227,8 @@ class SetLoader:
 
 
 def _left_out(parameter: Parameter) -> tuple[ParameterValue, ...]:
-    """Its default, else all it may be; nothing, if the spec does not say what that is."""
+    """Returns the parameter's default, else all its values; empty, if the spec does not list
+    them."""
     if parameter.default is not None:
         return (parameter.default,)
     return parameter.values or ((False, True) if parameter.type is ParameterType.BOOL else ())

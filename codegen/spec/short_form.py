@@ -29,12 +29,12 @@ _INT = re.compile(r"(0|-?[1-9][0-9]{0,9})$")
 
 
 def is_short(text: str) -> bool:
-    """Whether a text is meant as a short form: no key opens with a parenthesis."""
+    """Returns whether a text is meant as a short form: no key opens with a parenthesis."""
     return text.lstrip().startswith("(")
 
 
 def write(target: Target, configuration: Mapping[str, ParameterValue]) -> str | None:
-    """The short form of a configuration; None if the target has none."""
+    """Returns the short form of a configuration; None if the target has none."""
     if target.short is None:
         return None
     dtypes = {
@@ -55,7 +55,7 @@ def write(target: Target, configuration: Mapping[str, ParameterValue]) -> str | 
 
 
 def parse(target: Target, text: str) -> tuple[ParameterValue, ...]:
-    """The configuration that a short form stands for. Raises KeyFormatError."""
+    """Returns the configuration that a short form stands for. Raises KeyFormatError."""
     form = target.short
     if form is None:
         raise KeyFormatError(f"{target.family}.{target.name} has no short form")
@@ -102,7 +102,7 @@ def _value(parameter: Parameter, cell: str) -> ParameterValue:
 
 
 def _feature(form: ShortForm, word: str) -> tuple[Feature, list[int]]:
-    """The feature that a word is, and its numbers."""
+    """Returns the feature that a word stands for, and its numbers."""
     pieces = word.split("_")
     for feature in form.features:
         expected = feature.pattern.split("_")
@@ -119,7 +119,7 @@ def _feature(form: ShortForm, word: str) -> tuple[Feature, list[int]]:
 def load(
     document: Document, written: schema.ShortForm | None, parameters: Sequence[Parameter]
 ) -> ShortForm | None:
-    """A target's `short`; what is wrong goes to the document."""
+    """Returns a target's `short`; problems go to the document."""
     if written is None:
         return None
     kinds = {parameter.name: parameter.type for parameter in parameters}

@@ -1,4 +1,4 @@
-"""YAML text to plain data that remembers where everything stands."""
+"""YAML text to plain data that remembers the place of each key and value."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _place(node: yaml.Node, offset: int = 0) -> Location:
 
 
 def _joined(first: yaml.Node, second: yaml.Node | None) -> yaml.Node | None:
-    """The entries of one mapping or list, then the other's; under the same key, joined likewise."""
+    """Joins the entries of two mappings or lists; under the same key, their values likewise."""
     if isinstance(first, yaml.SequenceNode) and isinstance(second, yaml.SequenceNode):
         return yaml.SequenceNode(second.tag, first.value + second.value, second.start_mark)
     if not (isinstance(first, yaml.MappingNode) and isinstance(second, yaml.MappingNode)):
@@ -68,7 +68,7 @@ def _joined(first: yaml.Node, second: yaml.Node | None) -> yaml.Node | None:
 
 
 class Document:
-    """One YAML file: `data`, the place of each of its keys and values, and what is wrong so far.
+    """One YAML file: `data`, the place of each of its keys and values, and its problems so far.
 
     With `shared`, another file's mappings and lists go before those under the same keys of this
     one; a key that both give a value is a duplicate.
@@ -99,7 +99,8 @@ class Document:
             self._report_file(self.name, "is nested too deeply")
 
     def _compose(self, path: Path) -> yaml.Node | None:
-        """The nodes of a file, whose marks name it; None if it has none or cannot be read."""
+        """Returns the nodes of a file, whose marks name it; None for an empty file and for one that
+        cannot be read."""
         name = display_path(path)
         try:
             content = read_regular(path)
@@ -130,7 +131,7 @@ class Document:
         return None
 
     def locate(self, *path: str | int, key: bool = False, offset: int = 0) -> Location:
-        """The place of the value (or the key) at `path`, or of the nearest thing around it.
+        """Returns the place of the value (or the key) at `path`, or of the nearest thing around it.
 
         `offset` counts characters into a text that stands on one line.
         """

@@ -68,7 +68,7 @@ class TargetLoader:
         self.folder = folder
 
     def load(self, written: schema.TargetFile) -> Target:
-        """The target; what is wrong goes to the document."""
+        """Returns the target; problems go to the document."""
         document, family = self.document, self.family
         self._check_name(written)
         own, parameters = self._parameters(written)
@@ -149,7 +149,7 @@ class TargetLoader:
             )
 
     def _meanings(self) -> dict[str, str]:
-        """What the family's names are, which no target may give another meaning."""
+        """Returns the meanings of the family's names, which no target may give another meaning."""
         family = self.family
         return {
             **dict.fromkeys((parameter.name for parameter in family.parameters), "a parameter"),
@@ -162,7 +162,7 @@ class TargetLoader:
     def _parameters(
         self, written: schema.TargetFile
     ) -> tuple[tuple[Parameter, ...], tuple[Parameter, ...]]:
-        """The target's own parameters; and all, the family's before them."""
+        """Returns the target's own parameters; and all, the family's before them."""
         document, family, meanings = self.document, self.family, self._meanings()
         own = load_parameters(document, written.parameters)
         for name in written.parameters:
@@ -182,7 +182,8 @@ class TargetLoader:
     def _derived(
         self, written: schema.TargetFile, parameters: Sequence[Parameter]
     ) -> tuple[tuple[Derived, ...], dict[str, Kind]]:
-        """Derived values, the family's before the target's; and the kinds of all constants."""
+        """Returns derived values, the family's before the target's; and the kinds of all
+        constants."""
         document, family = self.document, self.family
         kinds = {parameter.name: parameter.kind for parameter in parameters}
         shared_kinds = {value.name: value.expression.kind for value in family.derived}
@@ -265,7 +266,7 @@ class TargetLoader:
     def _hardware(
         self, written: schema.TargetFile, needs: Needs, constants: Mapping[str, Kind]
     ) -> Iterator[Rule]:
-        """What no architecture of the target can launch, as constraints."""
+        """Returns limits of the target's architectures, as constraints."""
         place = self.document.locate("launch" if written.launch else "derived", key=True)
         if needs.threads is not None:
             that = parse(f"{needs.threads.operand} <= {hardware.THREADS}", constants)
@@ -328,7 +329,7 @@ class TargetLoader:
         parameters: tuple[Parameter, ...],
         constants: Mapping[str, Kind],
     ) -> tuple[Wgmma | None, tuple[Rule, ...]]:
-        """The products a kernel uses, and what the instruction takes, as constraints."""
+        """Returns the products a kernel uses, and the instruction's limits, as constraints."""
         if written.wgmma is None:
             return None, ()
         document, dtype = self.document, written.wgmma.dtype

@@ -1,4 +1,5 @@
-"""<target>.tuned.yaml and <target>.shapes.yaml: what a tuner found, and what it measures."""
+"""<target>.tuned.yaml and <target>.shapes.yaml: a tuner's results, and the calls that it
+measures."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ _Steps = tuple["str | int", ...]
 
 
 def load_tuned(document: Document, family: Family, target: Target) -> tuple[TunedRow, ...]:
-    """The rows of a file; what is wrong goes to the document."""
+    """Returns the rows of a file; problems go to the document."""
     written: schema.TunedFile | None = schema.validate(document, schema.TunedFile)
     rows = []
     for i, row in enumerate(written.tuned if written else ()):
@@ -82,7 +83,8 @@ def load_tuned(document: Document, family: Family, target: Target) -> tuple[Tune
 def _parse_key(
     document: Document, target: Target, key: str, *place: str | int
 ) -> tuple[ParameterValue, ...]:
-    """The values that a key of the target stands for; none if it is not one."""
+    """Returns the values that a key of the target stands for; empty for a text that is not a
+    key."""
     prefix = key_prefix(target)
     if not key.startswith(prefix):
         document.report(f"'{key}' is not a key of this target: expected {prefix}…", *place)
@@ -154,8 +156,8 @@ def _load_when(
     group: _Steps,
     place: _Steps,
 ) -> Expression | None:
-    """The condition of a row or a group of points. If it holds, the symbols of ranges have values,
-    even those that optional inputs alone name."""
+    """Returns the condition of a row or a group of points. If it holds, the symbols of ranges have
+    values, even those that only optional inputs name."""
     scope, when = family.call_scope, None
     if text is not None:
         also = {p.name: p.kind for p in family.parameters if p.name in parameters}
@@ -170,7 +172,7 @@ def _load_when(
 
 
 def load_shapes(document: Document, family: Family, target: Target) -> Shapes | None:
-    """The shapes of a file; what is wrong goes to the document, and then there are none."""
+    """Returns the shapes of a file, or None; problems go to the document."""
     written: schema.ShapesFile | None = schema.validate(document, schema.ShapesFile)
     if written is None:
         return None
@@ -229,8 +231,8 @@ def load_shapes(document: Document, family: Family, target: Target) -> Shapes | 
 
 
 def said(shape: Shape, family: Family, names: Container[str]) -> dict[str, Any]:
-    """What a shape's call says, for a condition on calls that names `names`. Raises one of
-    EVALUATION_ERRORS if a scalar's default has no value."""
+    """Returns the values of a shape's call, for a condition on calls that names `names`. Raises one
+    of EVALUATION_ERRORS if a scalar's default has no value."""
     call: dict[str, Any] = {
         **{tensor.name: tensor.name in shape.given for tensor in family.tensors if tensor.optional},
         **dict(shape.parameters),
@@ -247,7 +249,7 @@ def said(shape: Shape, family: Family, names: Container[str]) -> dict[str, Any]:
 def _check_condition(
     document: Document, family: Family, shape: Shape, when: Expression | None, *point: str | int
 ) -> None:
-    """A point stands for calls of which it is one."""
+    """Reports a point that the condition of its group excludes."""
     if document.problems or when is None:
         return
     try:
@@ -262,7 +264,7 @@ def _check_condition(
 def _check_within(
     document: Document, sizes: Mapping[str, int], ranges: Sequence[SizeRange], *place: str | int
 ) -> None:
-    """A point stands for the ranges that it lies in."""
+    """Reports a point outside of the ranges that it stands for."""
     if document.problems:
         return
     for found in ranges:
@@ -294,8 +296,8 @@ def _sizes(
     given: Sequence[str],
     point: _Steps,
 ) -> tuple[tuple[str, int], ...]:
-    """The value of each symbol; texts are expressions over parameters and other symbols. What
-    optional inputs alone name has none if they are left out."""
+    """Returns the value of each symbol; texts are expressions over parameters and other symbols. A
+    symbol that only left-out optional inputs name has no value."""
     kinds = {p.name: p.kind for p in target.parameters if p.name in parameters}
     scope = {**kinds, **dict.fromkeys(family.symbols, INT)}
     known: dict[str, ParameterValue] = dict(parameters)

@@ -27,7 +27,7 @@ _TEMPORARY = ".codegen-new"
 
 @dataclass(frozen=True)
 class Written:
-    """What a run did, as paths relative to the tree."""
+    """The changes of a run, as paths relative to the tree."""
 
     written: tuple[str, ...]
     unchanged: tuple[str, ...]
@@ -36,9 +36,10 @@ class Written:
 
 @dataclass(frozen=True)
 class Difference:
-    """How a tree differs from what codegen would write.
+    """The differences of a tree from the one codegen would write.
 
-    Orphans are what a run would remove; strays bear codegen's mark, and no manifest knows them.
+    Orphans are files that a run would remove; strays bear codegen's mark, and no manifest lists
+    them.
     """
 
     diffs: Mapping[str, str]  # by path
@@ -50,7 +51,7 @@ class Difference:
 
 
 def write(out: Path, files: Mapping[str, str]) -> Written:
-    """Makes the tree `out` hold `files`; leaves alone what codegen did not make."""
+    """Makes the tree `out` hold `files`; leaves alone the files that codegen did not make."""
     with _reported("write", out):
         out.mkdir(parents=True, exist_ok=True)
         with locked(out):
@@ -58,7 +59,7 @@ def write(out: Path, files: Mapping[str, str]) -> Written:
 
 
 def compare(out: Path, files: Mapping[str, str]) -> Difference:
-    """What `write` would change, without touching anything."""
+    """Returns the changes that `write` would make, without touching anything."""
     with _reported("read", out):
         _refuse_links(out, files)
         diffs = {}
@@ -100,7 +101,7 @@ def _write(out: Path, files: Mapping[str, str]) -> Written:
 
 @contextlib.contextmanager
 def _reported(verb: str, out: Path) -> Iterator[None]:
-    """What the file system refuses, as an error for people."""
+    """Turns errors of the file system into errors for people."""
     try:
         yield
     except OSError as error:
@@ -110,7 +111,7 @@ def _reported(verb: str, out: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def locked(out: Path) -> Iterator[None]:
-    """One writer of a folder at a time; the lock goes with the process that holds it."""
+    """Allows one writer of a folder at a time; the lock goes with the process that holds it."""
     folder = os.open(out, os.O_RDONLY)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
@@ -120,7 +121,7 @@ def locked(out: Path) -> Iterator[None]:
 
 
 def _made_before(out: Path) -> set[str]:
-    """What earlier runs made, finished or not, as their lists say."""
+    """Returns the files that earlier runs made, finished or not, by their lists."""
     made: set[str] = set()
     journal, manifest = read_json(out / JOURNAL), read_json(out / MANIFEST)
     if isinstance(journal, list):
@@ -131,15 +132,15 @@ def _made_before(out: Path) -> set[str]:
 
 
 def _is_inside(path: str) -> bool:
-    """Whether a path that a manifest lists stays within the tree."""
+    """Returns whether a path that a manifest lists stays within the tree."""
     parts = PurePosixPath(path).parts
     return is_text(path) and bool(parts) and not path.startswith("/") and ".." not in parts
 
 
 def _orphans(out: Path, files: Mapping[str, str], made: set[str]) -> list[str]:
-    """What earlier runs made and this one does not.
+    """Returns files of earlier runs that this run does not make.
 
-    A list may be forged: of what it names, only files that bear codegen's mark are codegen's.
+    A list may be forged: of the files it names, only those that bear codegen's mark are codegen's.
     """
     there = [path for path in made - files.keys() if os.path.lexists(out / path)]
     return sorted(path for path in there if path == JOURNAL or _bears_mark(out / path))
@@ -171,7 +172,7 @@ def _refuse_foreign(out: Path, files: Mapping[str, str], made: set[str]) -> None
 
 
 def _bears_mark(path: Path) -> bool:
-    """Whether a file says in its first line that codegen made it."""
+    """Returns whether a file says in its first line that codegen made it."""
     try:
         return MARK.encode() in read_regular(path, 200).partition(b"\n")[0]
     except OSError:
