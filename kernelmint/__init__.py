@@ -38,7 +38,7 @@ def register_operators() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """A public name of runtime, or the version."""
+    """Returns a public name of runtime, or the version."""
     if name == "__version__":
         value = importlib.import_module("importlib.metadata").version("kernelmint")
     elif name == "__all__" or _may_be_public(name):
@@ -61,7 +61,8 @@ def _of_runtime(name: str) -> Any:
 
 
 def _may_be_public(name: str) -> bool:
-    """Whether to look into runtime: not for what import or inspect look for, nor for a module."""
+    """Returns whether to look into runtime: not for names that import or inspect look up, nor for a
+    module."""
     if name.startswith("_"):
         return False
     spec = importlib.util.find_spec(f"kernelmint.{name}")

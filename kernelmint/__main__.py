@@ -12,7 +12,7 @@ from kernelmint import rooms
 
 @dataclass(frozen=True)
 class _Source:
-    """Where a command is: a module's `main`, or the command of that name in this group."""
+    """The place of a command: a module's `main`, or the command of that name in this group."""
 
     module: str
     summary: str
@@ -119,7 +119,7 @@ class _Commands(click.Group):
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="kernelmint")
 def main() -> None:
-    """Write kernels from specs, build them, report and measure them, and call them by key.
+    """Writes kernels from specs, builds, reports and measures them, and calls them by key.
 
     \b
     Examples:

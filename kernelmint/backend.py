@@ -1,4 +1,5 @@
-"""The PEP 517 backend: scikit-build-core, plus PyPI's nvcc if a build needs one and has none.
+"""The PEP 517 backend: scikit-build-core, plus PyPI's nvcc for a build that needs one on a machine
+without.
 
 A wheel that compiles CUDA needs nvcc. Asking for PyPI's 105 MB in the static build requirements
 would make everybody download it; so it is asked for only if neither CUDACXX nor PATH names one
@@ -33,7 +34,8 @@ Settings = dict[str, Any] | None
 
 
 def _definition(name: str, settings: Settings) -> str | None:
-    """What a CMake variable will be: -C cmake.define.NAME=..., else -DNAME=... in CMAKE_ARGS."""
+    """Returns the value that a CMake variable will have: -C cmake.define.NAME=..., else -DNAME=...
+    in CMAKE_ARGS."""
     given = (settings or {}).get(f"cmake.define.{name}")
     if given is not None:
         return str(given)
@@ -52,7 +54,7 @@ def _cuda_requirements(settings: Settings) -> list[str]:
 
 
 def get_requires_for_build_wheel(config_settings: Settings = None) -> list[str]:
-    """Build requirements of a wheel, with nvcc if the machine has none."""
+    """Returns build requirements of a wheel, with nvcc if the machine has none."""
     return [
         *_skbuild.get_requires_for_build_wheel(config_settings),
         *_cuda_requirements(config_settings),
@@ -60,7 +62,7 @@ def get_requires_for_build_wheel(config_settings: Settings = None) -> list[str]:
 
 
 def get_requires_for_build_editable(config_settings: Settings = None) -> list[str]:
-    """Build requirements of an editable install, with nvcc if the machine has none."""
+    """Returns build requirements of an editable install, with nvcc if the machine has none."""
     return [
         *_skbuild.get_requires_for_build_editable(config_settings),
         *_cuda_requirements(config_settings),
@@ -68,12 +70,12 @@ def get_requires_for_build_editable(config_settings: Settings = None) -> list[st
 
 
 def _prepare(state: Literal["wheel", "editable"], settings: Settings) -> None:
-    """Have a build folder that another build left configured anew.
+    """Makes CMake configure a build folder of another build anew.
 
-    CMake's cache then holds what that build was told (an editable install is for this processor
-    alone), and names tools of an isolated environment that are gone; scikit-build-core, which sees
-    that it lies in another place itself, would remove the objects too. They are good: ninja
-    compares the commands that made them.
+    CMake's cache then holds the options of that build (an editable install is for this processor
+    only), and names tools of an isolated environment that are gone; scikit-build-core, which sees
+    that the environment lies elsewhere, would remove the objects. They are good: ninja compares the
+    commands that made them.
     """
     project = SettingsReader.from_file("pyproject.toml", settings, state=state).settings
     build_dir = Path(project.build_dir.replace("{state}", state))
@@ -103,7 +105,7 @@ def _prepare(state: Literal["wheel", "editable"], settings: Settings) -> None:
 def build_wheel(
     wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None
 ) -> str:
-    """Build a wheel; its build folder, logs included, stays."""
+    """Builds a wheel; its build folder, logs included, stays."""
     _prepare("wheel", config_settings)
     return _skbuild.build_wheel(wheel_directory, config_settings, metadata_directory)
 
@@ -111,7 +113,7 @@ def build_wheel(
 def build_editable(
     wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None
 ) -> str:
-    """Build an editable install; its build folder stays."""
+    """Builds an editable install; its build folder stays."""
     _prepare("editable", config_settings)
     return _skbuild.build_editable(wheel_directory, config_settings, metadata_directory)
 

@@ -1,4 +1,5 @@
-"""Importing `runtime` and `codegen`, which lie beside this package under names that others use."""
+"""The import of `runtime` and `codegen`, which lie beside this package under names that others
+use."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ ROOMS = ("codegen", "runtime")
 
 
 def imported(name: str) -> ModuleType:
-    """One of ROOMS, or a module of theirs or of `kernelmint.tools`.
+    """Returns one of ROOMS, or one of their modules, or of `kernelmint.tools`.
 
     Raises:
         ImportError: another module has the name of a room, or the room cannot be imported; with
@@ -40,7 +41,7 @@ def check(room: str) -> None:
 
 
 def _found(room: str) -> Path | None:
-    """The file or folder that an import of that name takes."""
+    """Returns the file or folder that an import of that name takes."""
     module = sys.modules.get(room)
     if module is not None:
         file = getattr(module, "__file__", None)

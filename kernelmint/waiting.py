@@ -1,8 +1,10 @@
-"""`torch.ops.kernelmint` of a process that has imported kernelmint and called nothing of it.
+"""`torch.ops.kernelmint` in a process that has imported kernelmint and called none of its
+functions.
 
-To import kernelmint must take neither PyTorch nor the time of importing runtime, which registers
-the operators. So the first look for one does: in torch.ops, as torch.export.load and torch.fx do,
-and where torch._inductor loads packages, which asks PyTorch's dispatcher itself.
+Importing kernelmint must take neither PyTorch nor the time of importing runtime, which registers
+the operators. So the first look-up of an operator registers them: in torch.ops, as
+torch.export.load and torch.fx do, and where torch._inductor loads packages, which asks PyTorch's
+dispatcher itself.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ _NAMESPACE = "kernelmint"
 
 
 def begin() -> None:
-    """Has the operators registered when they are looked for, once PyTorch is imported."""
+    """Makes the first look-up of the operators register them, once PyTorch is imported."""
     if "runtime.operators" in sys.modules:
         return
     when_imported = _when_imported().when_imported
@@ -35,7 +37,7 @@ def register() -> None:
 
 
 def _when_imported() -> ModuleType:
-    """The module of runtime, without runtime."""
+    """Returns the module of runtime, without runtime."""
     path = rooms.HOME / "runtime/when_imported.py"
     spec = importlib.util.spec_from_file_location("kernelmint._when_imported", path)
     assert spec is not None

@@ -1,1 +1,1 @@
-"""Kernelmint in other libraries' places: each module is imported when it is asked for."""
+"""Kernelmint in place of other libraries' attention: each module is imported when it is used."""

@@ -1,7 +1,7 @@
 """`kernelmint hf-folder`: a folder that Hugging Face's `kernels` takes for FlashAttention.
 
 transformers and diffusers ask that library for kernels by the names of repositories, and
-LOCAL_KERNELS says which folder is to answer for one.
+LOCAL_KERNELS names the folder that answers for a repository.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class flash_attn_interface:
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
 def main(folder: Path) -> None:
-    """Write FOLDER, which answers for FlashAttention in Hugging Face's libraries.
+    """Writes FOLDER, which answers for FlashAttention in Hugging Face's libraries.
 
     It needs Kernelmint where it is used, and holds no kernels itself.
 

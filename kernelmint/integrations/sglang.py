@@ -32,7 +32,7 @@ def register() -> None:
 
 @dataclass(frozen=True)
 class _Metadata:
-    """A batch, as all layers see it; `_windowed` is of layers whose cache holds a window."""
+    """A batch, as all layers see it; `_windowed` is for layers whose cache holds a window."""
 
     query_starts: torch.Tensor | None  # None: each request has one query
     lengths: torch.Tensor
@@ -65,14 +65,14 @@ class Backend(AttentionBackend):  # type: ignore[misc]  # SGLang's types are not
         self.forward_metadata: _Metadata | None = None
 
     def init_cuda_graph_state(self, max_bs: int, max_num_tokens: int) -> None:
-        """Nothing is kept for graphs: what a batch needs is computed in them."""
+        """Allocates nothing for graphs: they compute the data of a batch themselves."""
 
     def get_cuda_graph_seq_len_fill_value(self) -> int:
-        """The length of requests that fill a graph up."""
+        """Returns the length of requests that fill a graph up."""
         return 1
 
     def init_forward_metadata_in_graph(self, forward_batch: Any) -> None:
-        """Reads a batch, on the device alone."""
+        """Reads a batch without leaving the device."""
         batch, mode = forward_batch, forward_batch.forward_mode
         if mode.is_idle():
             return
@@ -92,8 +92,8 @@ class Backend(AttentionBackend):  # type: ignore[misc]  # SGLang's types are not
         )
 
     def _pages(self, firsts: torch.Tensor) -> torch.Tensor:
-        """The pages of each request by their first slots; those that were given up are the first
-        page, which no query sees."""
+        """Returns the pages of each request by their first slots; pages that were given up are the
+        first page, which no query sees."""
         return torch.clamp(firsts // self._page_size, min=0).int()
 
     def forward_extend(
@@ -107,7 +107,7 @@ class Backend(AttentionBackend):  # type: ignore[misc]  # SGLang's types are not
         sinks: torch.Tensor | None = None,
         **options: Any,
     ) -> torch.Tensor:
-        """Attention of new tokens, which goes into the cache first.
+        """Computes attention of new tokens, which goes into the cache first.
 
         Args:
             q: [tokens, H * D].

@@ -155,8 +155,8 @@ class _Slot:
         *arguments: Any,
         scale: float | None = None,
     ) -> Any:
-        """cuDNN's, which PyTorch takes for what flash attention lacks; for an output without
-        elements it returns none at all."""
+        """Calls cuDNN's kernel, which PyTorch uses for calls that flash attention lacks; cuDNN
+        returns nothing for an output without elements."""
         if 0 not in query.shape[:3]:
             return self.originals[_CUDNN].call_boxed(
                 *(keys, query, key, value, attn_bias, compute_log_sumexp, dropout_p, is_causal),
@@ -195,7 +195,8 @@ class _Slot:
         return_debug_mask: bool = False,
         **options: Any,
     ) -> Any:
-        """What varlen_attn gives cuDNN: long sequences on Hopper and Blackwell, without a window.
+        """Computes the calls that varlen_attn gives cuDNN: long sequences on Hopper and Blackwell,
+        without a window.
 
         cuDNN's log-sum-exp is laid out as ours, so its backward takes ours.
         """
@@ -304,7 +305,7 @@ class _Slot:
         *arguments: Any,
         **options: Any,
     ) -> Any:
-        """PyTorch's, which it takes by itself for what its flash attention lacks."""
+        """Calls PyTorch's operator, which computes calls that its flash attention lacks."""
         # Else the caller chose this one; within vmap it is every device's.
         if torch._C._get_flash_sdp_enabled() and query.device.type == "cpu":
             self._leave("dropout is on" if dropout_p else "PyTorch chose SDPBackend.MATH")
@@ -322,7 +323,7 @@ class _Slot:
         scale: float | None,
         unsuited: str | None,
     ) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Output and log-sum-exp by a kernel of ours; None if PyTorch's own computes them.
+        """Returns output and log-sum-exp by a kernel of ours; None if PyTorch's own computes them.
 
         Raises:
             InvalidArgument: no kernel suits, and `otherwise` is "error".
@@ -404,8 +405,8 @@ def _only_of_sequences(
     cum_seq_q: torch.Tensor | None,
     cum_seq_k: torch.Tensor | None,
 ) -> tuple[torch.Tensor, ...]:
-    """dq, dk and dv, with 0 in the rows before the first sequence and after the last one, which
-    PyTorch leaves unwritten; nothing is read on the host."""
+    """Returns dq, dk and dv, with 0 in the rows before the first sequence and after the last one,
+    which PyTorch leaves unwritten; nothing is read on the host."""
     for gradient, places in zip(gradients, (cum_seq_q, cum_seq_k, cum_seq_k), strict=True):
         if places is not None and places.numel():
             rows = torch.arange(len(gradient), device=gradient.device)
@@ -420,7 +421,8 @@ def _gradient(
     inputs: Mapping[str, torch.Tensor],
     scalars: Mapping[str, Any],
 ) -> Callable[..., Mapping[str, torch.Tensor]]:
-    """The backward of one call by the function that the family's spec names under `gradient:`."""
+    """Computes the backward of one call by the function that the family's spec names under
+    `gradient:`."""
     hooks = manifest.family(family).gradients
     hook = next(hook for hook in hooks if isinstance(hook, Gradient))
     make = packs.specs_function(packs.of(family), hook.module, hook.function)
@@ -433,13 +435,15 @@ def _first_line(error: Exception) -> str:
 
 
 def _varlen_takes_cudnn() -> bool:
-    """Whether PyTorch's varlen_attn gives some calls to cuDNN, as that of 2.14 does first."""
+    """Returns whether PyTorch's varlen_attn gives some calls to cuDNN, as PyTorch 2.14 does
+    first."""
     schema = getattr(torch.ops.aten, _VARLEN_CUDNN).default._schema
     return "seqused_k" in {argument.name for argument in schema.arguments}
 
 
 def _order() -> list[int]:
-    """SDPA's backends in CUDA's order of preference, which PyTorch settles at the first call."""
+    """Returns SDPA's backends in CUDA's order of preference, which PyTorch settles at the first
+    call."""
     tensor = torch.empty(1, 1, 1, 64, dtype=torch.float16, device="cuda")
     torch._fused_sdp_choice(tensor, tensor, tensor)
     return list(torch._C._get_sdp_priority_order())
@@ -451,8 +455,8 @@ def _names(order: list[int]) -> tuple[str, ...]:
 
 
 class _Kernels:
-    """Ours in PyTorch's dispatcher. They are registered once and stay, as PyTorch's way to remove a
-    kernel ends a process whose other threads call it; `serving` says who answers.
+    """Kernels of ours in PyTorch's dispatcher. They are registered once and stay, as PyTorch's way
+    to remove a kernel ends a process whose other threads call it; `serving` says who answers.
 
     PyTorch's registry of flash attentions holds this as its handle.
     """
@@ -465,7 +469,7 @@ class _Kernels:
         self._library: Any = None
 
     def start(self) -> _Kernels:
-        """Registers ours, if that is still to do, and has them answer."""
+        """Registers our kernels, if they are not yet registered, and makes them answer."""
         if self._library is None:
             self._register()
         frame = _frames[-1]
@@ -479,12 +483,13 @@ class _Kernels:
         return self
 
     def serve(self, slot: _Slot) -> None:
-        """Has this activation answer from now on."""
+        """Makes this activation answer from now on."""
         slot.originals = self.originals
         self.serving = self.latest = slot
 
     def remove(self) -> None:
-        """Has PyTorch's own answer again; for its registry, by this name."""
+        """Makes PyTorch's own kernels answer again; PyTorch's registry calls this method by its
+        name."""
         self.serving = None
         if self.order_before is not None:
             torch._C._set_sdp_priority_order(self.order_before)
@@ -517,7 +522,8 @@ class _Kernels:
             self._replace(_VARLEN_CUDNN_BACKWARD, _Slot._varlen_backward_by_cudnn, "CUDA")
 
     def _replace(self, name: str, ours: Callable[..., Any], *keys: str) -> None:
-        """Registers ours before PyTorch's, which it has for the first of these keys."""
+        """Registers a kernel of ours before the one that PyTorch has for the first of these
+        keys."""
         original = self.originals[name] = torch.library.get_kernel(f"aten::{name}", keys[0])
 
         def run(keyset: Any, *arguments: Any, **options: Any) -> Any:
@@ -532,7 +538,7 @@ class _Kernels:
                 self._library.impl(name, run, key, with_keyset=True)
 
     def _add(self, name: str, ours: Callable[..., Any]) -> None:
-        """Registers ours for the CPU, where PyTorch has none."""
+        """Registers a kernel of ours for the CPU, where PyTorch has none."""
 
         def run(keyset: Any, *arguments: Any, **options: Any) -> Any:
             slot = self.serving
@@ -548,8 +554,8 @@ class _Kernels:
 
 @dataclass(eq=False)
 class _Frame:
-    """What holds within one `with active()`, or outside of all: an activation of ours, another
-    flash attention's name, or PyTorch's own."""
+    """The state within one `with active()`, or outside of all: an activation of ours, another flash
+    attention's name, or PyTorch's own."""
 
     thread: int | None = None
     slot: _Slot | None = None
@@ -562,12 +568,12 @@ _lock = threading.RLock()  # of both, and of PyTorch's registry
 
 
 def _own_frame() -> _Frame:
-    """The innermost frame that this thread is in."""
+    """Returns the innermost frame that this thread is in."""
     return next(f for f in reversed(_frames) if f.thread in (None, threading.get_ident()))
 
 
 def _settle() -> None:
-    """Has PyTorch's registry hold what the last frame says."""
+    """Makes PyTorch's registry hold the flash attention of the last frame."""
     attention: Any = torch.nn.attention
     frame = _frames[-1]
     if frame.slot is not None:
@@ -628,18 +634,19 @@ def deactivate() -> None:
 
 
 def is_active() -> bool:
-    """Whether SDPA's flash backend is ours now."""
+    """Returns whether SDPA's flash backend is ours now."""
     return _current() == NAME
 
 
 def _current() -> str | None:
-    """The name of the flash attention that is in PyTorch's slot; None if there is none."""
+    """Returns the name of the flash attention that is in PyTorch's slot; None for PyTorch's own."""
     current = getattr(torch.nn.attention, "current_flash_attention_impl", None)
     return None if current is None else current()
 
 
 def calls() -> Calls:
-    """How many calls of SDPA's flash backend went where since `activate`."""
+    """Returns the counts of SDPA's flash calls since `activate`, by the kernel that computed
+    them."""
     slot = _kernels.latest
     with slot.counting:
         return Calls(slot.ours, dict(slot.pytorch))
@@ -647,9 +654,9 @@ def calls() -> Calls:
 
 @contextlib.contextmanager
 def active(otherwise: Otherwise = "pytorch") -> Iterator[Changes]:
-    """`activate` for the length of a with statement. What was active before it is so again after
-    it: an activation of ours with its options and its counts, or another flash attention. Where
-    several overlap, in threads or ended out of order, the last begun that has not ended holds."""
+    """Calls `activate` for the length of a with statement, then restores the earlier state: an
+    activation of ours with its options and its counts, or another flash attention. If several
+    overlap, in threads or ended out of order, the last begun that has not ended holds."""
     frame = _Frame(threading.get_ident())
     with _lock:
         if not is_active():

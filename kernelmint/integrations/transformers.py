@@ -44,11 +44,12 @@ def activate() -> None:
 
 
 class _Pattern(NamedTuple):
-    """What queries see: so many keys before and after their own (-1: all, -2: none at all), of
-    their sequence.
+    """The keys that queries see: the number of keys before and after their own (-1: all, -2: none
+    at all), within their sequence.
 
-    The tensors are of neighbours, bool, [B, S - 1], or None: whether both are of one sequence;
-    whether the second's position is the first's and 1; whether sequences are in order there.
+    The tensors describe pairs of neighbours, bool, [B, S - 1], or None: whether both belong to one
+    sequence; whether the second's position is the first's plus 1; whether their sequences are in
+    order.
     """
 
     left: int = -1
@@ -84,7 +85,8 @@ def mask(
     config: Any = None,
     **_: Any,
 ) -> torch.Tensor:
-    """What `attention` takes in the place of a mask; transformers calls it once for each pattern.
+    """Returns the tensor that `attention` takes in place of a mask; transformers calls `mask` once
+    for each pattern.
 
     Args:
         batch_size: B.
@@ -168,8 +170,8 @@ def _check_attention(config: Any) -> None:
 def _tell_keys(
     made: Any, kv_length: int, kv_offset: int, attention_mask: torch.Tensor | None
 ) -> None:
-    """Notes of how many keys a mask is, which `attention` holds to those that come. Models ask for
-    masks of the wrong layer's keys; it matters if there is padding anywhere."""
+    """Notes the number of keys that a mask is made for; `attention` compares it with the keys of
+    its call. Models ask for masks of the wrong layer's keys, which matters if there is padding."""
     if attention_mask is None:
         return
     has_others = attention_mask.shape[1] > kv_offset + kv_length
@@ -179,8 +181,8 @@ def _tell_keys(
 
 
 def _joined(pattern: _Pattern) -> tuple[torch.Tensor | None, bool | None]:
-    """Which neighbours are of one sequence, and whether all are; the second is None in a graph,
-    which reads nothing. None of both if nothing was looked up.
+    """Returns whether neighbours belong to one sequence, and whether all do; the second is None in
+    a graph, which reads nothing. Returns None for both if the mask function looked nothing up.
 
     Raises:
         InvalidArgument: positions go on within a sequence by another step than 1, or a sequence
@@ -203,14 +205,16 @@ def _joined(pattern: _Pattern) -> tuple[torch.Tensor | None, bool | None]:
 
 
 def _is_recorded(tensor: torch.Tensor) -> bool:
-    """Whether a graph is being made, by PyTorch or of CUDA, or shapes alone: nothing is read."""
+    """Returns whether PyTorch or CUDA makes a graph, or only shapes are computed: nothing is read
+    then."""
     if torch.compiler.is_compiling() or isinstance(tensor, torch._subclasses.FakeTensor):
         return True
     return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def _is_known_to_be(number: Any, other: Any) -> bool:
-    """Whether they are the same, of symbols at all values: no graph is to be for some alone."""
+    """Returns whether two sizes are equal, for symbols at all values: a graph must not hold for
+    some values only."""
     if isinstance(number, torch.Tensor):
         return False
     symbols = any(isinstance(n, torch.SymInt) for n in (number, other))
@@ -222,7 +226,7 @@ def _is_known_to_be(number: Any, other: Any) -> bool:
 
 
 def _may_be(number: Any, other: Any) -> bool:
-    """Whether they can be the same."""
+    """Returns whether two sizes can be equal."""
     if isinstance(number, torch.SymInt) and not torch.compiler.is_dynamo_compiling():
         from torch.fx.experimental.symbolic_shapes import statically_known_true
 
@@ -239,7 +243,8 @@ def _lengths(
     attention_mask: torch.Tensor | None,
     device: torch.device | str,
 ) -> torch.Tensor:
-    """The numbers of sequences that are not packed; `end` is behind the last query's own key."""
+    """Returns the numbers of sequences that are not packed; `end` is after the last query's own
+    key."""
     if attention_mask is None:
         if _is_known_to_be(end, kv_length):
             return torch.empty(0, batch_size, dtype=torch.int32, device=device)
@@ -273,7 +278,8 @@ def _lengths(
 
 
 def _places(joined: torch.Tensor) -> torch.Tensor:
-    """Where packed sequences begin, all rows one after the other, and where the last one ends."""
+    """Returns the places where packed sequences begin, all rows one after the other, and where the
+    last one ends."""
     begins = torch.nn.functional.pad(~joined, (1, 0), value=True)
     places = begins.flatten().nonzero()[:, 0]
     return torch.nn.functional.pad(places, (0, 1), value=begins.numel()).to(torch.int32)
@@ -282,10 +288,11 @@ def _places(joined: torch.Tensor) -> torch.Tensor:
 def _of_positions(
     position_ids: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor
 ) -> torch.Tensor | None:
-    """Where packed sequences begin and the last one ends, by their positions; None if each row is
-    one sequence. For models that pass their masks no positions, as gpt-oss.
+    """Returns the places where packed sequences begin and the last one ends, by their positions;
+    None if each row is one sequence. Some models pass their masks no positions, such as gpt-oss.
 
-    `mask` keeps what was found: it is one call's of the model, which looks but once for all layers.
+    `mask` keeps the result: it belongs to one call of the model, which computes it once for all
+    layers.
     """
     if position_ids is None or position_ids.dim() != 2:
         return None
@@ -312,10 +319,10 @@ _PACKED_IN_A_GRAPH = (
 
 
 class _Term(torch.Tensor):
-    """Stands for a query's position, a key's, or what was looked up there, and a number more, in a
-    call of a mask function; without either it is a condition. It notes what it is compared with.
+    """A symbol in a call of a mask function: a query's position, a key's, or a value looked up
+    there, plus a number; without any of these it is a condition. It notes its comparisons.
 
-    torch.compile follows such a call, while it does not tell what a function holds.
+    torch.compile follows such a call, although it does not show the contents of a function.
     """
 
     side: str  # "query", "key"; "" for a condition
@@ -346,10 +353,10 @@ class _Term(torch.Tensor):
 
 
 class _Distance:
-    """sign * (a query's position - a key's + offset) in a call of a mask function, or the absolute
-    value of the difference, and the offset.
+    """A distance in a call of a mask function: sign * (a query's position - a key's + offset), or
+    the absolute value of the difference, and the offset.
 
-    No tensor: torch.compile does not ask these for their absolute value.
+    It is no tensor: torch.compile does not ask tensors for their absolute value.
     """
 
     def __init__(
@@ -402,7 +409,7 @@ class _Distance:
 
 
 class _LookUps(TorchFunctionMode):
-    """Follows positions into tensors; an index is not asked by torch.compile what to do."""
+    """A follower of positions into tensors; torch.compile does not ask an index what to do."""
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -434,13 +441,14 @@ def _term(
 
 
 def _noted(seen: list[_Pattern], pattern: _Pattern) -> _Term:
-    """A condition that was met."""
+    """Returns a condition that a mask function evaluated, and notes it."""
     seen.append(pattern)
     return _term("", seen)
 
 
 def _combined(a: _Term, name: str | None, b: Any) -> Any:
-    """A sum, a difference, a comparison or a conjunction of two; None if it is another."""
+    """Returns a sum, a difference, a comparison or a conjunction of two terms; None for other
+    operations."""
     if isinstance(b, _Term):
         if name == "and" and not a.side and not b.side:
             return a
@@ -487,7 +495,8 @@ for _name in ("eq", "ge", "gt", "le", "lt", "sub", "add"):
 def _read(
     function: Callable[..., Any], batch_size: int, length: int, device: torch.device | str
 ) -> _Pattern:
-    """What a mask function of transformers.masking_utils lets queries see."""
+    """Returns the pattern of keys that a mask function of transformers.masking_utils lets queries
+    see."""
     seen: list[_Pattern] = []
     rows = torch.arange(batch_size, device=device)[:, None]
     head = torch.zeros(1, 1, dtype=torch.int64, device=device)
@@ -533,7 +542,7 @@ def attention(
     position_ids: torch.Tensor | None = None,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention of a layer of transformers' models.
+    """Computes attention of a layer of transformers' models.
 
     Args:
         module: the layer; without a mask, its `is_causal` counts.
@@ -635,7 +644,7 @@ def paged_attention(
     write_index: list[torch.Tensor],
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention of a layer in continuous batching, attn_implementation="paged|kernelmint".
+    """Computes attention of a layer in continuous batching, attn_implementation="paged|kernelmint".
 
     Args:
         module: the layer.

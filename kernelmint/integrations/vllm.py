@@ -26,12 +26,13 @@ import runtime
 
 
 def register() -> None:
-    """Makes `Backend` what vLLM means by CUSTOM."""
+    """Makes vLLM use `Backend` for CUSTOM."""
     register_backend(AttentionBackendEnum.CUSTOM, f"{__name__}.Backend")
 
 
 class Backend(AttentionBackend):  # type: ignore[misc]  # vLLM's types are not read
-    """What vLLM asks before it takes these kernels; what is not said here it refuses by name."""
+    """A description of these kernels for vLLM, which refuses by name the calls that the description
+    leaves out."""
 
     supported_dtypes: ClassVar[list[torch.dtype]] = [torch.bfloat16, torch.float16]
     supported_kv_cache_dtypes: ClassVar[list[str]] = ["auto", "bfloat16", "float16"]
@@ -103,7 +104,8 @@ class Metadata:
 
 
 class Builder(AttentionMetadataBuilder):  # type: ignore[misc]  # as Backend
-    """Makes `Metadata`; requests of one query come first in vLLM's batches, since it asks so."""
+    """A builder of `Metadata`; requests of one query come first in vLLM's batches, since the
+    builder asks for it."""
 
     reorder_batch_threshold = 1
     _cudagraph_support = AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE
@@ -191,7 +193,7 @@ class Attention(AttentionImpl):  # type: ignore[misc]  # as Backend
         output_scale: torch.Tensor | None = None,
         output_block_scale: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Attention of a batch over the cache, which holds its keys and values already.
+        """Computes attention of a batch over the cache, which holds its keys and values already.
 
         Args:
             layer: not used.
@@ -260,6 +262,6 @@ class Attention(AttentionImpl):  # type: ignore[misc]  # as Backend
         v_cache[page, at] = value[tokens]
 
     def _caches(self, kv_cache: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values, [pages, page size, Hk, D] and [pages, page size, Hk, Dv]."""
+        """Returns keys and values, [pages, page size, Hk, D] and [pages, page size, Hk, Dv]."""
         pages = kv_cache.transpose(1, 2)
         return pages[..., : self.head_size], pages[..., self.head_size :]
