@@ -156,7 +156,7 @@ def _attention(key: str, device: str, d: int, dtype: str, tolerance: float) -> C
 
 
 def contenders(device: str) -> list[Contender]:
-    """Those for a device, "cpu" or "cuda"; the slowest last."""
+    """Returns the contenders for a device, "cpu" or "cuda"; the slowest last."""
     load = "from torch.utils.cpp_extension import load_inline"
     if device == "cpu":
         return [
@@ -176,7 +176,7 @@ def contenders(device: str) -> list[Contender]:
 
 
 def _seconds(contender: Contender, specs: Path, cache: Path) -> float:
-    """What one process measured, with its caches in a folder."""
+    """Returns the seconds that one process measured, with its caches in a folder."""
     environment = {
         **os.environ,
         "KERNELMINT_CACHE_DIR": str(cache / "kernelmint"),
@@ -196,7 +196,7 @@ def _seconds(contender: Contender, specs: Path, cache: Path) -> float:
 
 
 def _cold(contender: Contender, specs: Path, folder: Path, runs: int, most: float) -> list[float]:
-    """Seconds with empty caches, which are left in the folder: no further run after `most`."""
+    """Returns seconds with empty caches, which stay in the folder: no further run after `most`."""
     found: list[float] = []
     while len(found) < runs and sum(found) < most:
         shutil.rmtree(folder, ignore_errors=True)
@@ -205,7 +205,7 @@ def _cold(contender: Contender, specs: Path, folder: Path, runs: int, most: floa
 
 
 def _pin(ctx: click.Context, option: click.Parameter, cores: int | None) -> int | None:
-    """Keeps this process and all that it starts on so many processors."""
+    """Keeps this process and its children on so many processors."""
     allowed = sorted(os.sched_getaffinity(0))
     if cores is not None:
         if cores > len(allowed):

@@ -1,4 +1,5 @@
-"""How fast codegen lists and emits: a synthetic target of 50,000 configurations, ten constraints.
+"""The speed at which codegen lists and emits: a synthetic target of 50,000 configurations, ten
+constraints.
 
     python -m tools.bench_codegen [--repeat N]
 

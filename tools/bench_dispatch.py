@@ -1,4 +1,4 @@
-"""What a call costs before the kernel runs: `python -m tools.bench_dispatch`.
+"""The cost of a call before the kernel runs: `python -m tools.bench_dispatch`.
 
 Ours and PyTorch's get the same tensors: two rows of one batch (cuDNN refuses one), so that a call
 is all overhead, on the CPU and on the GPU if there is one. There, nothing waits for the device: a
@@ -30,7 +30,7 @@ Calls = dict[str, Callable[[], object]]
 
 
 def microseconds(calls: Calls, device: torch.device) -> dict[str, float]:
-    """The least mean time of each call over the rounds."""
+    """Returns the least mean time of each call over the rounds."""
     best = dict.fromkeys(calls, float("inf"))
     for _ in range(ROUNDS):
         for name, call in calls.items():
@@ -43,7 +43,7 @@ def microseconds(calls: Calls, device: torch.device) -> dict[str, float]:
 
 
 def calls_of(key: str, device: torch.device) -> Calls:
-    """Calls of a kernel of flash_forward on two rows, and PyTorch's on the same tensors."""
+    """Returns calls of a kernel of flash_forward on two rows, and PyTorch's on the same tensors."""
     kernel = runtime.kernel(key)
     parameters = kernel.info.parameters
     d_head, dtype = parameters["d_head"], operators.DTYPES[parameters["dtype"]]

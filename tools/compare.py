@@ -1,4 +1,5 @@
-"""Compares implementations of what a family computes, by the command `compare` that it brings."""
+"""The command that compares implementations of a family's computation, by the family's own command
+`compare`."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ from .families import command, hand_over, named, offering
 @click.argument("arguments", metavar="[FAMILY] ...", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def main(context: click.Context, arguments: tuple[str, ...]) -> None:
-    """Compare implementations of what FAMILY computes; it may be left out if one family alone can
-    be compared.
+    """Compares implementations of FAMILY's computation; FAMILY may be left out if only one family
+    can be compared.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""How two results differ: the one comparison that every checking tool uses.
+"""The difference of two results: the one comparison that every checking tool uses.
 
 `compare` decides as torch.allclose does, |actual - expected| <= atol + rtol * |expected| at every
 element, NaN never passing, and says all that helps to find a fault. `compare_selections` compares
@@ -21,7 +21,7 @@ _QUANTILE_ELEMENTS = 1 << 24  # torch.quantile takes no more
 
 @dataclass(frozen=True)
 class Tolerance:
-    """Passes if |actual - expected| <= atol + rtol * |expected|."""
+    """The rule of agreement: |actual - expected| <= atol + rtol * |expected|."""
 
     rtol: float = 1e-3
     atol: float = 1e-4
@@ -37,14 +37,14 @@ class Element:
     expected: float
 
     def __str__(self) -> str:
-        """`b=0 t=17 h=3 d=5: 0.1 against 0.2`."""
+        """Returns `b=0 t=17 h=3 d=5: 0.1 against 0.2`."""
         where = _place(self.names, self.index)
         return f"{where}: {self.actual:.9g} against {self.expected:.9g}"
 
 
 @dataclass(frozen=True)
 class Difference:
-    """What `compare` found. Differences are over finite pairs; counts are of elements."""
+    """The result of `compare`. Differences are over finite pairs; counts are of elements."""
 
     name: str
     problem: str | None  # shapes or dtypes differ; nothing else was compared then
@@ -73,22 +73,23 @@ class Difference:
     """bool, one an element; None if nothing was compared."""
 
     def __str__(self) -> str:
-        """`o: worst: b=0 t=17 h=3 d=5: 0.1 against 0.2`."""
+        """Returns `o: worst: b=0 t=17 h=3 d=5: 0.1 against 0.2`."""
         return f"{self.name}: {self.problem or f'worst: {self.worst}'}"
 
     @property
     def passed(self) -> bool:
-        """Whether all compared elements agree; comparing nothing is not agreement."""
+        """Returns whether all compared elements agree; comparing nothing is not agreement."""
         return self.problem is None and self.beyond == 0 and self.compared > 0
 
     @property
     def share_beyond(self) -> float:
-        """The share of elements that fail."""
+        """Returns the share of elements that fail."""
         return self.beyond / self.compared if self.compared else math.nan
 
 
 def refused(name: str, problem: str) -> Difference:
-    """What cannot be compared element by element, and why it is wrong."""
+    """Returns the difference for results that cannot be compared element by element, with the
+    reason."""
     return Difference(name, problem, Tolerance())
 
 
@@ -179,7 +180,7 @@ def compare(
 
 @dataclass(frozen=True)
 class Selections:
-    """How two sets of ranked lists differ, row by row. `gap` is in the oracle's scores."""
+    """The difference of two sets of ranked lists, row by row. `gap` is in the oracle's scores."""
 
     name: str
     problem: str | None
@@ -196,12 +197,12 @@ class Selections:
 
     @property
     def passed(self) -> bool:
-        """Whether no row is wrong."""
+        """Returns whether no row is wrong."""
         return self.problem is None and self.wrong == 0 and self.broken_ties == 0
 
 
 def as_dict(found: Difference | Selections) -> dict[str, Any]:
-    """For JSON: all but the tensors."""
+    """Returns a result for JSON, without its tensors."""
     plain = dataclasses.asdict(found)
     kept = {name: value for name, value in plain.items() if name not in ("failing", "differing")}
     return kept | {"passed": found.passed}
@@ -217,7 +218,7 @@ def compare_selections(
     gap: float = 1e-5,
     dims: Sequence[str] = (),
 ) -> Selections:
-    """Compares ranked lists [..., S] (int64, -1: none) by the oracle's ranking [..., C] (fp64).
+    """Compares ranked lists [..., S] (int64, -1: absent) by the oracle's ranking [..., C] (fp64).
 
     The scores at each index of the two lists must agree within gap * (1 + |score|); `absent_rank`
     is what an absent entry counts as. Exactly equal scores leave no freedom: there the rule (lower
@@ -314,7 +315,8 @@ def _quantile(x: torch.Tensor, q: float) -> float:
 
 
 def _spacing(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The distance to the next number of `dtype` beyond each |value|; its least for tiny values."""
+    """Returns the distance to the next number of `dtype` beyond each |value|; its least for tiny
+    values."""
     if not dtype.is_floating_point:
         return torch.ones_like(values)
     info = torch.finfo(dtype)

@@ -43,25 +43,25 @@ next: source .venv/bin/activate
 
 @dataclass(frozen=True)
 class Checked:
-    """A kernel's row, and how bad it is: above 1 is wrong."""
+    """A kernel's row, and its badness: above 1 is wrong."""
 
     badness: float
     row: Line
 
 
 def pytorch(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
-    """PyTorch's attention on [B, S, H, D] tensors of equal lengths."""
+    """Calls PyTorch's attention on [B, S, H, D] tensors of equal lengths."""
     q, k, v = (t.transpose(1, 2) for t in (q, k, v))
     return scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True).transpose(1, 2)
 
 
 def root_mean_square(values: torch.Tensor) -> torch.Tensor:
-    """The root of the mean square of all elements."""
+    """Returns the root of the mean square of all elements."""
     return values.square().mean().sqrt()
 
 
 def beside_pytorch(info: KernelInfo, device: torch.device) -> Checked:
-    """Run a kernel of flash_forward, and PyTorch's attention, on one input."""
+    """Runs a kernel of flash_forward, and PyTorch's attention, on one input."""
     made = of_case(info, CASE, device)
     q, k, v = made.tensors.values()
     (want,), (out,) = made.expected, made.outputs()
@@ -78,7 +78,7 @@ def beside_pytorch(info: KernelInfo, device: torch.device) -> Checked:
 
 
 def beside_reference(info: KernelInfo, device: torch.device) -> Checked:
-    """Run a kernel on its family's cases; its time is that of the last."""
+    """Runs a kernel on its family's cases; its time is the last case's."""
     kernel, found, milliseconds = runtime.kernel(info.key), [], 0.0
     for case in cases_of(info):
         problem = of_case(info, case, device)
@@ -94,7 +94,7 @@ def beside_reference(info: KernelInfo, device: torch.device) -> Checked:
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--all", "everything", is_flag=True, help="All kernels, on a terminal too.")
 def main(everything: bool) -> None:
-    """Call every kernel of this build that can run here by key, and check it.
+    """Calls every kernel of this build that can run here by key, and checks it.
 
     \b
     Examples:
@@ -105,7 +105,7 @@ def main(everything: bool) -> None:
 
 
 def demonstrate(everything: bool) -> int:
-    """Run the demonstration; return the exit status."""
+    """Runs the demonstration; returns the exit status."""
     start = time.perf_counter()
     console = Console(highlight=False, soft_wrap=True)
     families = [name for name in packs.families() if manifest.family(name).reference is not None]

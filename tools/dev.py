@@ -1,4 +1,4 @@
-"""The loop of a kernel's author: edit, build what the last run used, run again.
+"""The loop of a kernel's author: edit, build the kernels of the last run, run again.
 
     kernelmint dev [--specs DIR]... COMMAND [ARGUMENT]...
 
@@ -32,7 +32,7 @@ _IGNORED = {"__pycache__", ".pytest_cache"}
 
 
 def changes(now: Resources | None, before: Resources | None) -> str:
-    """``28 registers (was 24), 0 bytes spilled``."""
+    """Returns changed figures in words: ``28 registers (was 24), 0 bytes spilled``."""
     if now is None:  # on the CPU
         return "built"
     was = before or now
@@ -47,12 +47,12 @@ def changes(now: Resources | None, before: Resources | None) -> str:
 
 
 def build(keys: Sequence[str]) -> dict[str, Resources | None]:
-    """Builds kernels as their specs are now; what ptxas gave each. Raises BuildError."""
+    """Builds kernels as their specs are now; returns ptxas's figures of each. Raises BuildError."""
     return {k: manifest.resources(pack).get(k) for k, pack in on_demand.build(keys).items()}
 
 
 def state(folders: Sequence[Path]) -> dict[str, tuple[int, int]]:
-    """Time and size of each file below the folders."""
+    """Returns time and size of each file below the folders."""
     return {str(path): entry for folder in folders for path, entry in _files(folder)}
 
 
@@ -69,7 +69,7 @@ def _files(folder: Path) -> Iterator[tuple[Path, tuple[int, int]]]:
 
 
 def wait(folders: Sequence[Path], known: dict[str, tuple[int, int]]) -> list[str]:
-    """Waits until files have changed, and change no more; which."""
+    """Waits until files have changed and then stay unchanged; returns the changed ones."""
     before = known
     while True:
         time.sleep(_INTERVAL)
@@ -82,7 +82,7 @@ def wait(folders: Sequence[Path], known: dict[str, tuple[int, int]]) -> list[str
 
 
 class Session:
-    """A command, and what its last run used and took."""
+    """A command, with the kernels and the time of its last run."""
 
     def __init__(self, command: Sequence[str], folders: Sequence[Path]) -> None:
         self.command = command
@@ -92,7 +92,7 @@ class Session:
         self.seconds: float | None = None
 
     def run(self) -> None:
-        """Runs the command, and says how long it took."""
+        """Runs the command, and prints its time."""
         with tempfile.TemporaryDirectory() as folder:
             record = Path(folder, "used.yaml")
             environment = {
@@ -115,7 +115,8 @@ class Session:
         self.seconds = seconds
 
     def build(self) -> bool:
-        """Builds what the last run used, and says what changed; false if it does not compile."""
+        """Builds the kernels of the last run, and prints the changes; returns whether they
+        compile."""
         try:
             built = build(self.keys)
         except (runtime.BuildError, runtime.KernelNotFound, runtime.TargetUnavailable) as error:
@@ -136,7 +137,7 @@ class Session:
 )  # fmt: skip
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def main(specs: tuple[Path, ...], command: tuple[str, ...]) -> None:
-    """Run COMMAND, and again after each edit of specs and headers.
+    """Runs COMMAND, and again after each edit of specs and headers.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""What families bring for the tools: references, by the names that specs give them
+"""Parts that families bring for the tools: references, by the names that specs give them
 (`reference: reference.py:attention`), and hooks, the names of the module `tools.py` beside
 family.yaml (docs/debugging.md lists them).
 
@@ -22,8 +22,8 @@ HOOKS = "tools.py"
 
 
 def named(text: str) -> tuple[str, str | None]:
-    """The family of a command line, installed or in a folder: its name; and its folder if it is
-    loaded from there.
+    """Returns the name of a command line's family, and the family's folder if it is loaded from
+    there.
 
     Raises click.UsageError if it is neither, or the spec in the folder is wrong.
     """
@@ -57,12 +57,12 @@ def know(key: str) -> None:
 
 
 def specs(family: str) -> Path:
-    """The folder of specs that a family comes from."""
+    """Returns the folder of specs that a family comes from."""
     return packs.of(family).specs[manifest.family(family).spec_folder.partition("/")[0]]
 
 
 def path_of(family: str, file: str) -> Path:
-    """A file of a family's folder, which may be absent."""
+    """Returns the path of a file of a family's folder, which may be absent."""
     return specs(family) / manifest.family(family).spec_folder.partition("/")[2] / file
 
 
@@ -74,7 +74,7 @@ def _module(family: str, file: str) -> Any:
 
 
 def oracle(family: str, function: str | None = None) -> Callable[..., Any]:
-    """The function that defines what `family` computes.
+    """Returns the function that defines the results of `family`.
 
     Args:
         family: a family's name, as in `runtime.families()`.
@@ -93,7 +93,8 @@ def oracle(family: str, function: str | None = None) -> Callable[..., Any]:
 
 
 def hook(family: str, name: str, default: Any = None) -> Any:
-    """What a family's tools.py has under a name; `default` if it has none, or there is no file."""
+    """Returns the hook of that name in a family's tools.py; `default` without one, or without the
+    file."""
     files = (path_of(family, HOOKS), path_of(family, "tools/__init__.py"))
     if not any(file.is_file() for file in files):
         return default
@@ -101,12 +102,12 @@ def hook(family: str, name: str, default: Any = None) -> Any:
 
 
 def offering(name: str) -> list[str]:
-    """The families that have a hook."""
+    """Returns the families that have a hook."""
     return [family for family in packs.families() if hook(family, name) is not None]
 
 
 def command(family: str, name: str) -> click.Command:
-    """A command that a family brings: click's, under that name in its tools.py.
+    """Returns a command that a family brings: click's, under that name in its tools.py.
 
     Raises:
         click.UsageError: it brings none; with what to write.

@@ -1,4 +1,4 @@
-"""Rows of kernels for people: a key is only worth something whole, and may fill a line alone."""
+"""Rows of kernels for people: a key is only useful whole, and may fill a line."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ Line = tuple[str, Sequence[Text | str]]  # a key and its cells
 
 
 def most_rows(console: Console, everything: bool) -> int:
-    """How many rows to print: all if a person asks for them, on a terminal else a screenful."""
+    """Returns the number of rows to print: all if a person asks for them; on a terminal, a
+    screenful."""
     return 1 << 31 if everything else _TERMINAL if console.is_terminal else _FILE
 
 
 def print_rest(console: Console, count: int, how: str) -> None:
-    """Says how many rows were not printed, if any, and how to see them."""
+    """Prints the number of rows that were not printed, if any, and how to see them."""
     if count > 0:
         console.print(f"… and {count:,} more: {how}", highlight=False, soft_wrap=True)
 

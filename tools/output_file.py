@@ -13,7 +13,7 @@ from codegen.ptxas.files import write_bytes
 
 
 class OutputFile(click.Path):
-    """An option's file. One that cannot be written is refused before the work begins."""
+    """An option's file. A file that cannot be written is refused before the work begins."""
 
     def __init__(self) -> None:
         super().__init__(path_type=Path, dir_okay=False, writable=True)
@@ -21,7 +21,7 @@ class OutputFile(click.Path):
     def convert(
         self, value: Any, parameter: click.Parameter | None, context: click.Context | None
     ) -> Path:
-        """The path. Raises click.BadParameter."""
+        """Returns the path. Raises click.BadParameter."""
         path = Path(os.fsdecode(super().convert(value, parameter, context)))
         if not path.exists() and not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
             self.fail(f"{path}: {path.parent} is not a folder that can be written")
@@ -29,7 +29,7 @@ class OutputFile(click.Path):
 
 
 def write(path: Path, data: str | bytes) -> None:
-    """Writes such a file, whole or not at all. Raises click.ClickException."""
+    """Writes the text of such a file, whole or not at all. Raises click.ClickException."""
     try:
         write_bytes(path, data.encode() if isinstance(data, str) else data)
     except ReportError as error:
@@ -37,6 +37,7 @@ def write(path: Path, data: str | bytes) -> None:
 
 
 def cannot_write(error: OSError) -> click.ClickException:
-    """What to raise if standard output takes no more: a full disk, say. Nothing more is written."""
+    """Returns the error for a standard output that takes no more, such as on a full disk. Nothing
+    more is written."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is buffered is written when Python ends
     return click.ClickException(f"standard output: {error.strerror or error}")

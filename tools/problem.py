@@ -1,4 +1,4 @@
-"""What kernels are held to when they are tuned and checked: inputs, and the right results."""
+"""The problems on which kernels are tuned and checked: inputs, and the right results."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ UNITS = {
 
 
 class NoProblemError(ValueError):
-    """Why a family's kernels cannot be held to anything on inputs that are made."""
+    """A family's kernels cannot be checked on generated inputs; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Case:
 
     @property
     def present(self) -> set[str]:
-        """The tensors that a call has whatever its kernel does, of those that may be left out."""
+        """Returns the optional tensors that a call passes or asks for, whatever its kernel does."""
         asked = {
             name.removeprefix("return_") for name, value in self.options.items() if value is True
         }
@@ -77,7 +77,7 @@ class Case:
 
 @dataclass(eq=False)
 class Problem:
-    """The arguments of a call by name, and what it must return."""
+    """The arguments of a call by name, and the results that it must return."""
 
     family: Family
     parameters: dict[str, Any]
@@ -88,7 +88,7 @@ class Problem:
     defaults: dict[str, Any] = field(default_factory=dict)  # of scalars that are not passed
 
     def outputs(self) -> tuple[Tensor, ...]:
-        """Memory for the results, poisoned."""
+        """Allocates memory for the results, poisoned."""
         return tuple(
             torch.full(shape, _poison(dtype), dtype=dtype, device=self.device)
             for dtype, shape in self.shapes
@@ -96,13 +96,14 @@ class Problem:
 
     @functools.cached_property
     def expected(self) -> tuple[Tensor, ...]:
-        """What the family's reference makes of the inputs."""
+        """Returns the results of the family's reference."""
         return self.by(oracle(self.family.name))
 
     def by(self, reference: Callable[..., Any]) -> tuple[Tensor, ...]:
-        """What a function with the reference's parameters makes of the inputs. Scalars and
-        parameters of the kernel that it does not name are none of its, unless it takes `**`; a
-        scalar that it needs and the call leaves out has the spec's default."""
+        """Returns the results of a function with the reference's parameters. A scalar or a
+        parameter of the kernel that the function does not name is left out, unless the function
+        takes `**`; a scalar that the function needs and the call leaves out has the spec's
+        default."""
         name = f"{self.family.spec_folder}/{self.family.reference}"
         accepted = inspect.signature(reference).parameters
         takes_all = any(p.kind is p.VAR_KEYWORD for p in accepted.values())
@@ -135,23 +136,23 @@ class Problem:
 
     @functools.cached_property
     def _magnitudes(self) -> Sequence[Tensor]:
-        """Of each expected tensor, what its sums are made of."""
+        """Returns, for each expected tensor, the magnitude of the terms of its sums."""
         magnitude = hook(self.family.name, "magnitude")
         return self.by(magnitude) if magnitude else [*map(_largest, self.expected)]
 
     def prepare(self) -> None:
-        """Computes what is expected, unless the family has a rule of its own."""
+        """Computes the expected results, unless the family has a rule of its own."""
         if not hook(self.family.name, "differences"):
             _ = self.expected, self._magnitudes
 
     def check(self, kernel: Callable[..., Any]) -> list[Difference]:
-        """Calls a kernel once; of each of its results the difference from what is expected. The
+        """Calls a kernel once; returns the difference of each result from the expected one. The
         inputs are the same afterwards.
 
-        An element is right within unit * (|expected| + magnitude): that of the family's hook
-        `magnitude`, or the largest |expected|; infinities and NaN are right if expected. A
-        reference may return the tensors that kernels change in place, too, behind the outputs. The
-        hook `differences` is asked instead, if there is one.
+        An element is right within unit * (|expected| + magnitude): the magnitude is that of the
+        family's hook `magnitude`, or the largest |expected|; infinities and NaN are right if
+        expected. A reference may return the tensors that kernels change in place after the outputs.
+        The hook `differences`, if the family has it, decides instead.
         """
         self.prepare()  # before the kernel changes an input
         given = {name: self.tensors[name].clone() for name in self.changed}
@@ -184,31 +185,31 @@ class Problem:
 
     @property
     def changed(self) -> list[str]:
-        """The inputs that kernels change in place."""
+        """Returns the inputs that kernels change in place."""
         return [a.name for a in self.family.inputs if a.mutated and a.name in self.tensors]
 
     def arguments(self, out: tuple[Tensor, ...]) -> dict[str, Any]:
-        """What a kernel is called with."""
+        """Returns the arguments of a kernel's call."""
         written = {"out": out if len(out) > 1 else out[0]} if out else {}
         return {**self.tensors, **self.scalars, **written}
 
 
 def _needed(function: Callable[..., Any]) -> list[str]:
-    """The parameters that have no default."""
+    """Returns the parameters that have no default."""
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     parameters = inspect.signature(function).parameters.values()
     return [p.name for p in parameters if p.default is p.empty and p.kind in named]
 
 
 def _largest(expected: Tensor) -> Tensor:
-    """The largest finite magnitude, in fp64; 0 of nothing."""
+    """Returns the largest finite magnitude, in fp64; 0 for an empty tensor."""
     expected = expected.double()
     finite = expected[expected.isfinite()].abs()
     return finite.max() if finite.numel() else expected.new_zeros(())
 
 
 def _outputs(family: Family, options: Mapping[str, Any]) -> list[Argument]:
-    """What a call returns: optional outputs only if they are asked for."""
+    """Returns the outputs of a call: optional outputs only if they are asked for."""
     return [a for a in family.outputs if not a.optional or options.get(f"return_{a.name}")]
 
 
@@ -217,8 +218,8 @@ def _poison(dtype: torch.dtype) -> float | int:
 
 
 def check(family: Family, parameters: Mapping[str, Any], given: Sequence[str] = ()) -> None:
-    """Raises NoProblemError if no inputs can be made, or nothing says what is right; `given`:
-    optional inputs that are passed."""
+    """Raises NoProblemError if inputs cannot be made, or if the family names neither a reference
+    nor a rule; `given`: optional inputs that are passed."""
     if family.reference is None:
         raise NoProblemError(
             f"{family.name} names no reference, so that nothing says what is right: add "
@@ -247,7 +248,8 @@ def _check_inputs(
     made: Container[str] = (),
     once: bool = False,
 ) -> None:
-    """Raises NoProblemError if an input that is passed, and is not made, cannot be random."""
+    """Raises NoProblemError if an input that is passed, and that the family does not make, cannot
+    be random."""
     for argument in family.inputs:
         if (argument.optional and argument.name not in given) or argument.name in made:
             continue
@@ -280,7 +282,7 @@ def _maker(family: Family) -> Any:
 
 
 def make(name: str, shape: Shape, device: torch.device, seed: int) -> Problem:
-    """Random inputs of a shape, normally distributed unless the family makes its own."""
+    """Makes random inputs of a shape, normally distributed unless the family makes its own."""
     family, parameters = manifest.family(name), dict(shape.parameters)
     check(family, parameters, shape.given)
     generator = torch.Generator(device).manual_seed(seed)
@@ -292,7 +294,8 @@ def _case(shape: Shape) -> Case:
 
 
 def bytes_moved(family: Family, shape: Shape) -> int | None:
-    """The bytes of the tensors of a shape, each counted once; None if what is tuned decides."""
+    """Returns the bytes of the tensors of a shape, each counted once; None if the tuned parameters
+    decide them."""
     parameters, case = dict(shape.parameters), _case(shape)
     try:
         moved = [
@@ -306,8 +309,8 @@ def bytes_moved(family: Family, shape: Shape) -> int | None:
 
 
 def cases_of(info: KernelInfo, name: str = "CASES") -> list[Case]:
-    """The calls that a kernel is checked with. If its family lists none, they ask for all optional
-    outputs that its `requires` lets them."""
+    """Returns the calls that a kernel is checked with. Without a family's own list, they ask for
+    all optional outputs that its `requires` lets them."""
     known = info.parameters
     found = [
         case
@@ -329,8 +332,8 @@ def _asked(info: KernelInfo, case: Case) -> dict[str, bool]:
 
 
 def _is_allowed(info: KernelInfo, case: Case, output: str) -> bool:
-    """Whether all rules of the family that name an output hold, as far as a case says what they
-    name."""
+    """Returns whether all rules of the family that name an output hold, as far as a case gives
+    their names values."""
     family, parameters = manifest.family(info.family), {**info.parameters, **info.derived}
     sizes = {**case.sizes, **compiled_sizes(info)}
     scope, values = _known(family, parameters, replace(case, sizes=sizes))
@@ -345,7 +348,7 @@ def _is_allowed(info: KernelInfo, case: Case, output: str) -> bool:
 
 
 def unseen(info: KernelInfo) -> list[str]:
-    """The results that no case of a kernel asks for."""
+    """Returns the results that no case of a kernel asks for."""
     family = manifest.family(info.family)
     asked = {name for case in cases_of(info) for name in case.present}
     may_be_left_out = [a.name for a in family.outputs if a.optional]
@@ -355,8 +358,8 @@ def unseen(info: KernelInfo) -> list[str]:
 
 
 def cases(family: str, name: str = "CASES") -> tuple[Case, ...]:
-    """The calls that a family's kernels are checked with: those of this name in its tools.py, else
-    CASES, else some in which all open symbols are equal."""
+    """Returns the calls that a family's kernels are checked with: those of this name in its
+    tools.py, else CASES, else some in which all open symbols are equal."""
     listed = _listed(family, name)
     if listed is None:
         found = manifest.family(family)
@@ -375,8 +378,8 @@ def _listed(family: str, name: str) -> Any:
 def of_case(
     info: KernelInfo, case: Case, device: torch.device, *, counting: bool = False, seed: int = 0
 ) -> Problem:
-    """The inputs of a case for a kernel. They are drawn on the CPU and copied, so that one seed
-    gives the same on every device, and initcheck sees what is initialised.
+    """Makes the inputs of a case for a kernel. They are drawn on the CPU and copied, so that one
+    seed gives the same on every device, and initcheck sees which are initialised.
 
     Args:
         info: the kernel.
@@ -439,7 +442,7 @@ def _made(
 def _of_maker(
     family: Family, parameters: Mapping[str, Any], case: Case, generator: torch.Generator
 ) -> dict[str, Tensor]:
-    """What the family makes itself."""
+    """Returns the inputs that the family makes."""
     maker = _maker(family)
     if maker is None:
         return {}
@@ -473,7 +476,8 @@ def _problem(
 
 
 def _defaults(family: Family, parameters: Mapping[str, Any], case: Case) -> dict[str, Any]:
-    """The defaults of scalars that a case does not pass, as far as its sizes say what they are."""
+    """Returns the defaults of scalars that a case does not pass, as far as its sizes determine
+    them."""
     scope, values = _known(family, parameters, case)
     found = {}
     for scalar in family.scalars:
@@ -503,7 +507,7 @@ def _extents(
 def _known(
     family: Family, parameters: Mapping[str, Any], case: Case
 ) -> tuple[dict[str, Kind], dict[str, Any]]:
-    """What expressions may name of a case, and its values."""
+    """Returns the names that expressions may use for a case, with their values."""
     kinds: dict[str, Kind] = {
         name: BOOL if isinstance(value, bool) else INT
         for name, value in parameters.items()
@@ -517,13 +521,13 @@ def _known(
 
 
 def compiled_sizes(info: KernelInfo) -> dict[str, int]:
-    """The symbols that a kernel's parameters fix, and their sizes."""
+    """Returns the symbols that a kernel's parameters fix, and their sizes."""
     fixed = _compiled_in(manifest.family(info.family))
     return {symbol: info.parameters[parameter] for symbol, parameter in fixed.items()}
 
 
 def _compiled_in(family: Family) -> dict[str, str]:
-    """The symbols that a parameter fixes, by the family's `requires`: {D: d_head}."""
+    """Returns the symbols that a parameter fixes, by the family's `requires`: {D: d_head}."""
     parameters = {parameter.name for parameter in family.parameters}
     rules = [re.fullmatch(r"(\w+) == (\w+)", rule.that) for rule in family.requires]
     sides = [side for rule in rules if rule for side in ((rule[1], rule[2]), (rule[2], rule[1]))]

@@ -1,4 +1,4 @@
-"""Calls in a process that may hang or crash: another one takes its place then."""
+"""Calls in a process that may hang or crash: another process takes its place then."""
 
 from __future__ import annotations
 
@@ -22,30 +22,31 @@ class NoAnswerError(Exception):
 
 
 class NotStartedError(NoAnswerError):
-    """A process does not start, for which nothing that it is asked is to blame."""
+    """A process does not start, whatever it is asked."""
 
 
 class Process:
-    """A process that answers over a pipe, from this side of it; started when it is first asked
-    something, and again once it has ended."""
+    """The near side of a process that answers over a pipe; the process starts at the first request,
+    and again after its end."""
 
     def __init__(self, serve: Callable[..., None], *arguments: object) -> None:
-        """It runs `serve(pipe, *arguments)`, which says that it is ready before it answers."""
+        """Prepares a process that runs `serve(pipe, *arguments)`, which says that it is ready
+        before it answers."""
         self._arguments = (serve, *arguments)
         self._process: Any = None
         self._pipe: Connection | None = None
 
     @property
     def pid(self) -> int | None:
-        """Its number; None while there is none."""
+        """Returns the process's number; None without a process."""
         return None if self._process is None else int(self._process.pid)
 
     def is_alive(self) -> bool:
-        """Whether it has been started, and has not ended."""
+        """Returns whether the process was started, and has not ended."""
         return self._process is not None and bool(self._process.is_alive())
 
     def send(self, request: object) -> None:
-        """Asks something. Raises NoAnswerError, NotStartedError."""
+        """Sends a request. Raises NoAnswerError, NotStartedError."""
         if self._process is None:
             self._start()
         assert self._pipe is not None
@@ -55,7 +56,8 @@ class Process:
             raise self._ended() from None
 
     def receive(self, patience: float) -> Any:
-        """What it says next, for which it has so many seconds. Raises NoAnswerError."""
+        """Returns the process's next message, which may take so many seconds. Raises
+        NoAnswerError."""
         assert self._pipe is not None
         try:
             if self._pipe.poll(patience):
@@ -93,7 +95,7 @@ class Process:
 
 
 def _run(pipe: Connection, serve: Callable[..., None], *arguments: object) -> None:
-    """What the process does: serves until the pipe is closed, and ends when its parent does."""
+    """Runs in the process: serves until the pipe is closed, and ends when its parent does."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     try:
         serve(pipe, *arguments)

@@ -34,7 +34,7 @@ CHECKERS = ("memcheck", "racecheck", "initcheck", "synccheck")
 
 
 def chosen(families: Sequence[str], where: str | None, key: str | None) -> list[KernelInfo]:
-    """The built CUDA kernels of these families, or of all; or the one of a key.
+    """Returns the built CUDA kernels of these families, or of all; or the one of a key.
 
     Raises:
         ValueError, KeyError: an unknown family, or `where` is not an expression over its kernels.
@@ -72,7 +72,7 @@ def run_kernels(kernels: Sequence[KernelInfo], checkers: Sequence[str] = CHECKER
 
 
 def find_sanitizer() -> str:
-    """The command compute-sanitizer. Raises ClickException if there is none."""
+    """Returns the command compute-sanitizer. Raises ClickException without it."""
     found = shutil.which("compute-sanitizer")
     if found is None:
         raise click.ClickException(
@@ -82,7 +82,7 @@ def find_sanitizer() -> str:
 
 
 def run_under(sanitizer: str, tool: str, only: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """The kernels that this command's options `only` choose, in a process under a checker."""
+    """Runs the kernels that this command's options `only` choose, in a process under a checker."""
     command = [sanitizer, "--tool", tool, "--error-exitcode", "99"]
     command += ["--kernel-name", "kernel_substring=kernelmint"]
     command += [sys.executable, "-m", f"{__package__}.race_check", "--bare", f"--tool={tool}"]
@@ -124,7 +124,7 @@ def main(
     kernel: str | None,
     bare: bool,
 ) -> None:
-    """Run the checkers over every CUDA kernel of this build.
+    """Runs the checkers over every CUDA kernel of this build.
 
     \b
     Examples:

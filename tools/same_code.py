@@ -1,6 +1,5 @@
-"""Machine code of kernels that others wrote beside what their own build makes of them, for packs of
-foreign kernels (docs/moved.md). It needs nvcc and PyTorch's headers, and no GPU.
-"""
+"""A comparison of the machine code of foreign kernels with that of their own build, for packs of
+foreign kernels (docs/moved.md). It needs nvcc and PyTorch's headers, and no GPU."""
 
 from __future__ import annotations
 
@@ -29,14 +28,14 @@ class Compiled:
     seconds: float
 
     def named(self, word: str) -> Counter[bytes]:
-        """The code of the kernels whose symbols have a word, and how often each is there."""
+        """Returns the code of the kernels whose symbols contain a word, with the number of each."""
         return Counter(code for symbol, code in self.code.items() if word in symbol)
 
 
 def of_family(
     specs: Path, family: str, architecture: str, work: Path, which: str, where: str | None = None
 ) -> Compiled:
-    """A set's kernels of a family for CUDA, compiled as one file.
+    """Compiles a set's kernels of a family for CUDA as one file.
 
     Args:
         specs: the folder of specs.
@@ -64,7 +63,7 @@ def of_family(
 def of_file(
     file: Path, architecture: str, work: Path, flags: Sequence[str], folders: Sequence[Path] = ()
 ) -> Compiled:
-    """A foreign file's kernels, compiled as it is with PyTorch's headers.
+    """Compiles a foreign file's kernels, unchanged, with PyTorch's headers.
 
     Args:
         file: a .cu file.

@@ -37,8 +37,8 @@ from .text import number_lines
 
 
 def check(info: KernelInfo, *, counting: bool, seed: int) -> list[Difference]:
-    """Runs a kernel on each of its family's cases; its differences from what is expected. There are
-    none if nothing was compared: `why_not_compared` says why."""
+    """Runs a kernel on each of its family's cases; returns its differences from the expected
+    results. Without any, nothing was compared: `why_not_compared` says why."""
     device = torch.device("cuda" if info.is_cuda else "cpu")
     found = []
     for case in cases_of(info):
@@ -48,7 +48,7 @@ def check(info: KernelInfo, *, counting: bool, seed: int) -> list[Difference]:
 
 
 def why_not_compared(info: KernelInfo) -> str:
-    """What to do about a kernel of which nothing was compared."""
+    """Returns advice on a kernel of which nothing was compared."""
     family = info.family
     if not cases_of(info):
         return f"no case covers it: add one to CASES in {path_of(family, HOOKS)}"
@@ -56,7 +56,7 @@ def why_not_compared(info: KernelInfo) -> str:
 
 
 def not_looked_at(kernels: Sequence[KernelInfo]) -> str | None:
-    """What to say of the results of a family's kernels that no case of theirs asks for."""
+    """Returns a note on the results of a family's kernels that no case of the family asks for."""
     each = [unseen(info) for info in kernels]
     names = [name for name in each[0] if all(name in other for other in each)] if each else []
     if not names:
@@ -65,7 +65,7 @@ def not_looked_at(kernels: Sequence[KernelInfo]) -> str | None:
 
 
 def where_it_differs(difference: Difference) -> str:
-    """How many elements mismatch at each index of each dimension, summed over the others."""
+    """Returns the number of mismatches at each index of each dimension, summed over the others."""
     assert difference.failing is not None
     assert difference.worst is not None
     count = difference.failing.double()
@@ -80,7 +80,7 @@ def where_it_differs(difference: Difference) -> str:
 
 
 def _by_eight(counts: Tensor) -> list[tuple[int, str]]:
-    """Lines of 8 counts that are not all zero, each with the index of its first."""
+    """Yields lines of 8 counts that are not all zero, each with the index of its first."""
     groups = ((i, counts[i : i + 8]) for i in range(0, counts.numel(), 8))
     return [(i, next(number_lines(g, decimals=0))) for i, g in groups if bool(g.any())]
 
@@ -105,7 +105,7 @@ def main(
     seed: int,
     as_json: bool,
 ) -> None:
-    """Check the built kernels of FAMILY (default: of all families with a reference) that can run
+    """Checks the built kernels of FAMILY (default: of all families with a reference) that can run
     here against its reference.
 
     \b
@@ -152,7 +152,8 @@ def main(
 
 
 def selected_of(family: str | None, kernel: str | None, where: str | None) -> dict[str, Selected]:
-    """What is checked, by family; nothing of those of which nothing is selected, if others are."""
+    """Returns the selected kernels by family; families without a selected kernel are left out,
+    unless all are."""
     if family is not None:
         family, _ = named(family)
     if kernel is not None:
@@ -178,8 +179,8 @@ def selected_of(family: str | None, kernel: str | None, where: str | None) -> di
 def _check_all(
     family: str, chosen: Selected, runnable: list[KernelInfo], counting: bool, seed: int
 ) -> tuple[list[str], int]:
-    """Prints what there is to say of a family's kernels; the keys of those that are wrong, and how
-    many are right."""
+    """Checks a family's kernels and prints the results; returns the keys of the wrong ones, and the
+    number of right ones."""
     sizes = "; ".join(
         ", ".join(f"{name} {size}" for name, size in case.sizes.items()) for case in cases(family)
     )
@@ -226,14 +227,15 @@ def _check_all(
 
 
 def _totals(found: list[Difference]) -> tuple[int, int, float]:
-    """Of all cases and results: mismatched elements, compared ones, the greatest difference."""
+    """Returns totals of all cases and results: mismatched elements, compared ones, the greatest
+    difference."""
     most = max((d.max_abs for d in found if d.compared), default=0.0)
     return sum(d.beyond for d in found), sum(d.compared for d in found), most
 
 
 def _as_json(info: KernelInfo, found: list[Difference]) -> dict[str, Any]:
-    """A kernel's differences, for programs; what is not finite is null, and so is whether it passed
-    if nothing was compared."""
+    """Returns a kernel's differences, for programs; a number that is not finite is null, and so is
+    `passed` if nothing was compared."""
     beyond, compared, most = _totals(found)
     if not found:
         return {

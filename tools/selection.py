@@ -1,4 +1,4 @@
-"""Which kernels of a family a tool works on: `--kernel`, `--where`, or the variable KERNELS.
+"""The kernels of a family that a tool works on: `--kernel`, `--where`, or the variable KERNELS.
 
 KERNELS is `all` (as if it were not set), or the name of a set such as `tune`, whose kernels are
 built if no pack holds them. A family's tools.py may give further words a meaning, by `selected`.
@@ -30,8 +30,8 @@ class Selected:
 
 
 def select(family: str, where: str | None = None) -> Selected:
-    """The kernels of a family that a user asked for. Those of a set, and of a folder of specs, are
-    built if no pack holds them.
+    """Returns the kernels of a family that a user asked for. Kernels of a set, and of a folder of
+    specs, are built if no pack holds them.
 
     Args:
         family: its name.
@@ -61,8 +61,8 @@ def select(family: str, where: str | None = None) -> Selected:
 def for_device(
     family: str, target: str | None, where: str | None, set_name: str | None
 ) -> tuple[torch.device, list[KernelInfo]]:
-    """What is measured: the GPU if there is one, and its kernels; the CPU and its own for the
-    target cpu. Those of a set are built if no pack holds them.
+    """Returns the device and the kernels to measure: the GPU if there is one, else the CPU, also
+    for the target cpu. Kernels of a set are built if no pack holds them.
 
     Raises click.UsageError if there are none.
     """
@@ -81,14 +81,15 @@ def for_device(
 
 
 def nothing_runs() -> click.UsageError:
-    """What is said if no kernel is left to measure."""
+    """Returns the error for a selection of which no kernel is left to measure."""
     return click.UsageError(
         "no built kernel of that kind runs here; `kernelmint info` says what there is"
     )
 
 
 def of_set(family: str, set_name: str, where: str | None = None) -> list[KernelInfo]:
-    """The kernels of a set that can run here, in its order; those that no pack holds are built.
+    """Returns the kernels of a set that can run here, in its order; those that no pack holds are
+    built.
 
     Raises:
         ValueError: there is no such set, or none of its kernels runs here.
@@ -102,7 +103,7 @@ def of_set(family: str, set_name: str, where: str | None = None) -> list[KernelI
 
 
 def keys_of_set(family: str, set_name: str, where: str | None = None) -> list[str]:
-    """The keys of a family's kernels in a set, over all targets, in its order.
+    """Returns the keys of a family's kernels in a set, over all targets, in its order.
 
     Raises:
         ValueError: no target has such a set, or `where` leaves none of it.

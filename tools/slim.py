@@ -39,7 +39,8 @@ Values = tuple[ParameterValue, ...]
 
 
 def read_keys(path: Path) -> list[str]:
-    """The keys of a file that KERNELMINT_RECORD wrote. Raises UsageError if it is not one."""
+    """Returns the keys of a file that KERNELMINT_RECORD wrote. Raises UsageError for another
+    file."""
     try:
         keys = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
@@ -52,7 +53,8 @@ def read_keys(path: Path) -> list[str]:
 def by_target(
     keys: Sequence[str], families: Sequence[Family]
 ) -> tuple[dict[Target, list[Values]], list[str]]:
-    """The configurations of the keys, and the keys of families that these specs do not have."""
+    """Returns the configurations of the keys, and the keys of families that these specs do not
+    have."""
     names = {family.name for family in families}
     found: dict[Target, list[Values]] = {}
     foreign = [key for key in keys if key.partition(".")[0] not in names]
@@ -65,9 +67,9 @@ def by_target(
 
 
 def with_set(text: str, name: str, configurations: Sequence[str]) -> str:
-    """A target's YAML with a set of these configurations, without it if there are none: what
-    stands in it otherwise, comments included, stays as it is. Raises UsageError if its sets are
-    not written in lines."""
+    """Returns a target's YAML with a set of these configurations, without the set if there are
+    none; the rest, comments included, stays. Raises UsageError if its sets are not written in
+    lines."""
     root = yaml.compose(text, yaml.SafeLoader)
     assert isinstance(root, yaml.MappingNode)  # it was loaded before
     nodes = {key.value: value for key, value in root.value}
@@ -82,7 +84,7 @@ def with_set(text: str, name: str, configurations: Sequence[str]) -> str:
         raise UsageError("its sets are written in braces: write them in lines")
 
     def last_of(first: int, end: int) -> int:
-        """Behind the last of these lines that is neither empty nor a comment."""
+        """Returns the index after the last of these lines that is neither empty nor a comment."""
         return next(n for n in range(end, first, -1) if re.match(r"\s*[^\s#]", lines[n - 1]))
 
     names = [key for key, _ in sets.value]
@@ -125,15 +127,15 @@ def write_sets(specs: Sequence[Path], texts: Mapping[Path, str]) -> None:
 
 
 def _installed_bytes(families: Sequence[str]) -> int:
-    """The size of the installed libraries of these families."""
+    """Returns the size of the installed libraries of these families."""
     found, _ = packs.installed()
     libraries = [pack.library(f) for pack in found for f in pack.families if f in families]
     return sum(path.stat().st_size for path in libraries if path.is_file())
 
 
 def _build_wheel(folder: Path, tree: Path) -> tuple[Path, int]:
-    """A wheel of the project in the current folder with the kernels of `tree`, and the size of
-    its packs' libraries."""
+    """Builds a wheel of the project in the current folder with the kernels of `tree`; returns it
+    and the size of its packs' libraries."""
     command = [
         *(sys.executable, "-m", "pip", "wheel", ".", "--no-deps", "--wheel-dir", str(folder)),
         *("-C", f"cmake.define.KERNELMINT_GENERATED_DIR={tree.resolve()}"),
@@ -173,7 +175,7 @@ def _build_wheel(folder: Path, tree: Path) -> tuple[Path, int]:
     help="Build a wheel into DIR, and compare the sizes of libraries.",
 )  # fmt: skip
 def main(used: Path, specs: tuple[Path, ...], name: str, out: Path, wheel: Path | None) -> None:
-    """Make a set, and a tree to build, of the kernels in USED, which KERNELMINT_RECORD wrote.
+    """Makes a set, and a tree to build, of the kernels in USED, which KERNELMINT_RECORD wrote.
 
     \b
     Examples:

@@ -10,7 +10,8 @@ GROUP = 8
 
 
 def number_lines(values: Tensor, decimals: int = 2) -> Iterator[str]:
-    """One line a row of a matrix; a vector is one row. Groups of 8 stand apart by a bar."""
+    """Returns a line for each row of a matrix; a vector is one row. Groups of 8 are separated by a
+    bar."""
     rows = values.double().cpu().reshape(-1, values.shape[-1] if values.dim() else 1).tolist()
     width = max((len(f"{x:.{decimals}f}") for row in rows for x in row), default=1)
     for row in rows:

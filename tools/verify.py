@@ -1,4 +1,4 @@
-"""Each kernel against its family's reference, in a process that may die, and what was found kept.
+"""Each kernel against its family's reference, in a process that may die; the results are kept.
 
     kernelmint verify [FAMILY|PACK] [--kernel KEY] [--where EXPR] [--sanitize] [--timeout SECONDS]
 
@@ -40,8 +40,8 @@ NOT_COMPARED = "not compared"
 
 
 def verify(key: str, seed: int) -> str:
-    """What is wrong with a kernel on the cases of its family; "right" if nothing is; why nothing of
-    it was compared."""
+    """Returns "right", or a description of a kernel's errors on the cases of its family; or why
+    nothing was compared."""
     info = runtime.kernel(key).info
     found = check(info, counting=False, seed=seed)
     wrong = [d for d in found if not d.passed]
@@ -53,7 +53,7 @@ def verify(key: str, seed: int) -> str:
 
 
 def serve(pipe: Connection, folders: Sequence[str], seed: int) -> None:
-    """What the process does: verifies the kernels that it is sent."""
+    """Runs in the process: verifies the kernels that it is sent."""
     for folder in folders:
         runtime.load(folder)
     pipe.send("ready")
@@ -66,7 +66,7 @@ def serve(pipe: Connection, folders: Sequence[str], seed: int) -> None:
 
 
 def _verified(process: Process, key: str, timeout: float) -> str:
-    """What `verify` says in a process, or how it ended it."""
+    """Returns the result of `verify` in a process, or how the kernel ended the process."""
     if not process.is_alive():
         process.stop()
     try:
@@ -82,7 +82,7 @@ def _verified(process: Process, key: str, timeout: float) -> str:
 
 
 def sanitized(sanitizer: str, info: KernelInfo, tool: str) -> str:
-    """What a tool of compute-sanitizer says of a kernel; "right" if nothing."""
+    """Returns "right", or the findings of a tool of compute-sanitizer on a kernel."""
     done = run_under(sanitizer, tool, [f"--kernel={info.key}"])
     if done.returncode == 0 and info.key in done.stdout.splitlines():
         return RIGHT
@@ -122,7 +122,7 @@ def _rows(
 
 
 def _families(name: str | None) -> list[str | None]:
-    """The families of a command line: of a pack, those that name a reference."""
+    """Returns the families of a command line: for a pack, those that name a reference."""
     pack = next((pack for pack in packs.all_packs() if pack.name == name), None)
     if pack is None or name in packs.families():
         return [name]
@@ -154,8 +154,8 @@ def main(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Verify the built kernels of FAMILY or PACK (default: of all families with a reference) that
-    can run here, each in a process that may die, and keep what was found beside their specs.
+    """Verifies the built kernels of FAMILY or PACK (default: of all families with a reference) that
+    can run here, each in a process that may die, and keeps the results beside their specs.
 
     \b
     Examples:
@@ -204,12 +204,12 @@ def main(
 
 
 def _is_nothing(row: Row) -> bool:
-    """Whether nothing of a kernel was compared."""
+    """Returns whether nothing of a kernel was compared."""
     return row.outcome.startswith(NOT_COMPARED)
 
 
 def _keep(row: Row) -> None:
-    """Writes a row at once, so that what was found is not lost with what comes after it."""
+    """Writes a row at once, so that later failures do not lose it."""
     family, target, _ = row.kernel_config.split(".", 2)
     path = found_before.file_of(manifest.family(family), target)
     write_text(path, verified.text(verified.merged(verified.read(path), [row])))

@@ -25,7 +25,7 @@ _NEWS = ("Downloading", "Using cached", "Installing", "Successfully")  # the res
 
 
 def pip_install(*arguments: str) -> None:
-    """Run `pip install`; end the script if it fails, pip having said why.
+    """Runs `pip install`; ends the script if it fails, after pip's message.
 
     What it downloads and installs is said as it does, which takes minutes if PyTorch is new.
     """
@@ -40,7 +40,7 @@ def pip_install(*arguments: str) -> None:
 
 
 def install_pip() -> None:
-    """Install the pip that constraints.txt pins: older ones take no hashes from constraints."""
+    """Installs the pip that constraints.txt pins: older ones take no hashes from constraints."""
     pinned = re.search(r"^pip==.*(\n +--hash.*)+", CONSTRAINTS.read_text(), re.MULTILINE)
     assert pinned, CONSTRAINTS
     with tempfile.TemporaryDirectory() as folder:
@@ -79,7 +79,7 @@ def tools() -> list[str]:
 
 
 def main(arguments: list[str]) -> None:
-    """Install what the project, and with --tools what its developers, require."""
+    """Installs the requirements of the project, and with --tools those of its developers."""
     print("kernelmint: installing requirements; PyTorch may take a few minutes", flush=True)
     # The pins agree; only CUTLASS's package lacks what it requires, which pip would say each time.
     pinned = ("--no-warn-conflicts", "-c", str(CONSTRAINTS))

@@ -28,12 +28,12 @@ FOR_DEVELOPMENT = {"KERNELMINT_ISAS": "native", "KERNELMINT_WITHOUT_GPU": "newes
 
 
 def interesting(line: str) -> bool:
-    """Whether a line of a failed build belongs to the failure rather than to its noise."""
+    """Returns whether a line of a failed build belongs to the failure rather than to its noise."""
     return not STEP.match(line) and "ptxas info" not in line and "bytes stack frame" not in line
 
 
 def report_failure(lines: list[str]) -> None:
-    """Print what failed: from ninja's or CMake's first word of it on."""
+    """Prints the failure: from ninja's or CMake's first word of it on."""
     first = next(
         (
             n
@@ -48,7 +48,7 @@ def report_failure(lines: list[str]) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Install, streaming progress; return pip's exit status."""
+    """Installs, streaming progress; returns pip's exit status."""
     command = [sys.executable, "-m", "pip", "install", "--verbose", "--no-build-isolation"]
     command += ["--no-deps", "-e", "."]
     for name, value in FOR_DEVELOPMENT.items():

@@ -1,4 +1,4 @@
-"""`make lock`: writes constraints.txt, a version and hashes of all that `make` installs.
+"""`make lock`: writes constraints.txt, a version and hashes of each package that `make` installs.
 
     python tools/build/lock.py [PACKAGE ...]
 
@@ -33,7 +33,7 @@ NO_DEPENDENCIES_OF_CUTLASS = ("cuda-python", "pydot", "scipy", "treelib")
 
 
 def resolve(folder: Path, renewed: list[str]) -> list[dict[str, Any]]:
-    """The packages of uv's lock file."""
+    """Returns the packages of uv's lock file."""
     requirements, kept, excluded = (folder / name for name in ("in.txt", "kept.txt", "no.txt"))
     requirements.write_text("\n".join([
         *environment.requirements(), *environment.tools(), *environment.CUTLASS, "pip>=26.3",
@@ -86,7 +86,7 @@ def hashes(package: dict[str, Any]) -> Iterator[str]:
 
 
 def main(renewed: list[str]) -> None:
-    """Resolve and write."""
+    """Resolves and writes."""
     with tempfile.TemporaryDirectory() as folder:
         packages = resolve(Path(folder), renewed)
     text = HEADER

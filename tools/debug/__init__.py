@@ -1,2 +1,2 @@
-"""Where a kernel diverges from its simulation: `kernelmint debug`, and what families' own commands
-of that name are made of."""
+"""The place where a kernel diverges from its simulation: `kernelmint debug`, and the functions that
+families' own debug commands share."""

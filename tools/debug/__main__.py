@@ -1,4 +1,5 @@
-"""Where a kernel diverges from its simulation: by the command `debug` that its family brings."""
+"""The command `kernelmint debug`, which hands over to the command `debug` of the kernel's
+family."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from .twin import family_of
 
 
 def _key_of(number: int) -> str:
-    """That kernel among those that KERNELS selects of the families which can be debugged."""
+    """Returns the key of that number among the kernels that KERNELS selects of the families which
+    can be debugged."""
     keys, errors = [], []
     for family in offering("debug"):
         try:
@@ -36,7 +38,7 @@ def _key_of(number: int) -> str:
 @click.argument("arguments", metavar="...", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def main(context: click.Context, kernel: str | None, arguments: tuple[str, ...]) -> None:
-    """Say where KERNEL diverges from its simulation, by its family's own command.
+    """Says where KERNEL diverges from its simulation, by its family's own command.
 
     KERNEL is a key or a short form, in a set or not, or a number among the kernels that the
     variable KERNELS selects. The rest is the family's: `kernelmint debug KERNEL --help` says what.

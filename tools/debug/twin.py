@@ -14,7 +14,7 @@ from ..families import know, offering, specs
 
 
 def family_of(name: str) -> str:
-    """The family that a key names, or that reads a short form among those that can be debugged.
+    """Returns the family that a key names, or the debuggable family that reads a short form.
 
     Raises:
         ValueError: none does.
@@ -34,7 +34,8 @@ def family_of(name: str) -> str:
 
 
 def key_of(name: str, family: str) -> str:
-    """The key of the traced twin of a kernel, which may be in no set, by its key or short form.
+    """Returns the key of the traced twin of a kernel, by the kernel's key or short form; the twin
+    may be in no set.
 
     Raises:
         ValueError: the family has no trace; or no configuration can have that name, and the nearest
@@ -56,8 +57,8 @@ def key_of(name: str, family: str) -> str:
 
 
 def find(name: str) -> KernelInfo:
-    """The traced twin of a kernel, which is itself if it is traced. It is built if no pack holds
-    it.
+    """Returns the traced twin of a kernel; a traced kernel is its own twin. The twin is built if no
+    pack holds it.
 
     Raises:
         ValueError: as `family_of` and `key_of`.

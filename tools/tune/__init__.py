@@ -1,4 +1,5 @@
-"""Finding the fastest kernels of a family for the devices of this machine, or of a cluster.
+"""A tuner: it finds the fastest kernels of a family for the devices of this machine, or of a
+cluster.
 
 What Triton's autotuner does in one function is here: `plan` (which configurations suit a shape),
 `worker` (calls and times them) and `rows` (what is written). The others are there because kernels

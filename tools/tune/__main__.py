@@ -1,5 +1,5 @@
-"""Finds the fastest kernels of a family on this machine's devices, and writes the rows by which
-they are chosen."""
+"""The command `kernelmint tune`: finds the fastest kernels of a family on this machine's devices,
+and writes the rows by which they are chosen."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def main(
     out: Path | None,
     **asked: Any,
 ) -> None:
-    """Find the fastest kernels of FAMILY for this machine's devices.
+    """Finds the fastest kernels of FAMILY for this machine's devices.
 
     FAMILY is a family's name, installed or in kernel_specs here, or the folder of its spec. What is
     measured is kept in the cache of kernels that are built on demand, so that a second run goes on
@@ -140,7 +140,7 @@ def main(
 
 
 def _print_ranking(ranking: Ranking, console: Console, everything: bool) -> None:
-    """The kernels of a shape, the one that is taken first: times, and rates in shares of its rate
+    """Prints the kernels of a shape, the chosen one first: times, and rates in shares of its rate
     and in bytes of the arguments."""
     named: dict[str, object] = {**ranking.shape.call}
     for size in ranking.shape.ranges:

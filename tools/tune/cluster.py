@@ -50,7 +50,7 @@ class _Node:
 
     @property
     def strategy(self) -> NodeAffinitySchedulingStrategy:
-        """For what must run there."""
+        """Returns the strategy of tasks that must run on the node."""
         return NodeAffinitySchedulingStrategy(self.id, soft=False)
 
 
@@ -59,7 +59,7 @@ def _alive() -> dict[str, _Node]:
 
 
 def _connect(address: str) -> None:
-    """Joins a cluster. Raises TuningError if there is none."""
+    """Joins a cluster. Raises TuningError without one."""
     named = re.fullmatch(r"\[?([^/\s\[\]]+)\]?:(\d{1,5})", address)
     if address != "auto" and named is None:  # Ray would start a cluster of its own for some
         raise TuningError(f"--ray {address}: expected HOST:PORT, or auto")
@@ -74,7 +74,7 @@ def _connect(address: str) -> None:
 
 
 def _wait(references: Sequence[Any], count: int, timeout: float) -> tuple[list[Any], list[Any]]:
-    """Those that have answered, and the others."""
+    """Returns the tasks that have answered, and the others."""
     if not references:
         return [], []
     try:
@@ -85,7 +85,8 @@ def _wait(references: Sequence[Any], count: int, timeout: float) -> tuple[list[A
 
 
 def _get(reference: Any, place: str, timeout: float | None = None) -> Any:
-    """What a task returned. Raises what it raised; LostError if it or its node is gone."""
+    """Returns a task's result. Raises the task's error; LostError if the task or its node is
+    gone."""
     try:
         return ray.get(reference, timeout=timeout)
     except GetTimeoutError:
@@ -105,7 +106,7 @@ def _get(reference: Any, place: str, timeout: float | None = None) -> Any:
 
 
 def _identity_of(module: str) -> Callable[..., Any]:
-    """What a node runs to say what it is, which takes nothing of Kernelmint to be unpickled."""
+    """Returns a node's identity; the node needs nothing of Kernelmint to unpickle this function."""
 
     def identity(*arguments: Any) -> dict[str, str]:
         import importlib
@@ -119,7 +120,7 @@ def _identity_of(module: str) -> Callable[..., Any]:
 
 
 class RayExecutor:
-    """The nodes of a cluster: all build, and those with the device that is asked for measure."""
+    """The nodes of a cluster: all build, and those with the requested device measure."""
 
     def __init__(self, address: str, job: Job, device: str | None, patience: float) -> None:
         """Tunes for the devices called `device`, or for the only ones. Raises TuningError."""
@@ -148,16 +149,17 @@ class RayExecutor:
 
     @property
     def at_once(self) -> int:
-        """Twice the processors."""
+        """Returns twice the number of processors."""
         return 2 * max(1, sum(node.cpus for node in _alive().values()))
 
     def _slots(self, node: _Node) -> int:
-        """How many devices of a node measure at once: its GPUs, or its CPUs as one."""
+        """Returns the number of devices of a node that measure at once: its GPUs, or its CPUs as
+        one."""
         return node.gpus if self._is_cuda else min(node.cpus, 1)
 
     def _look(self) -> dict[str, _Node]:
-        """Asks nodes that are new what they are; those that are alive. Raises TuningError if
-        one is not like this machine."""
+        """Asks new nodes for their identity; returns the live nodes. Raises TuningError if one is
+        not like this machine."""
         nodes = _alive()
         self._found = {name: found for name, found in self._found.items() if name in nodes}
         new = [node for node in nodes.values() if node.id not in self._alike]
@@ -188,7 +190,7 @@ class RayExecutor:
     def _ask_all(
         self, nodes: Sequence[_Node], task: Any, arguments: Sequence[Any], resources: dict[str, int]
     ) -> Iterator[tuple[_Node, Any]]:
-        """What nodes answer; those that do not are left out."""
+        """Returns the nodes' answers; nodes that do not answer are left out."""
         asked = {
             task.options(**resources, max_retries=0, scheduling_strategy=node.strategy).remote(
                 *arguments
@@ -253,7 +255,8 @@ class RayExecutor:
         return packs.read(entry.folder)
 
     def _start_build(self, key: str, request: str) -> Any:
-        """A task with a processor, and the memory that builds on one machine allow a compiler."""
+        """Starts a task with a processor, and the memory that builds on one machine allow a
+        compiler."""
         most = max((node.memory for node in _alive().values() if node.cpus), default=0)
         task = ray.remote(on_node.build).options(
             num_cpus=1,
@@ -264,7 +267,7 @@ class RayExecutor:
         return task.remote(self._shipped, key, self._code, request)
 
     def places(self) -> list[str]:
-        """The devices, by node and number."""
+        """Returns the devices, by node and number."""
         self._places = {}
         for node in self._look().values():
             found, count = self._found.get(node.id), self._slots(node)
@@ -282,7 +285,7 @@ class RayExecutor:
         )
 
     def worker(self, place: str) -> ActorWorker:
-        """An actor with the whole device, and a process of its own on it."""
+        """Starts an actor with the whole device, and a process on it."""
         node = self._places[place]
         worker = ActorWorker(place, self._entries, lambda: self._found.pop(node.id, None))
         resources = {"num_gpus": 1, "num_cpus": 0} if self._is_cuda else {"num_cpus": node.cpus}
@@ -326,7 +329,7 @@ class ActorWorker:
             raise
 
     def _take(self, kernels: Sequence[Built]) -> list[str]:
-        """Sends kernels that the actor does not have; their keys."""
+        """Sends kernels that the actor does not have; returns their keys."""
         keys = [built.key for built in kernels]
         for key in keys:
             if key not in self._taken:
@@ -335,14 +338,14 @@ class ActorWorker:
         return keys
 
     def check(self, kernel: Built, shape: Shape, seed: int) -> None:
-        """As Worker says."""
+        """Checks a kernel, as Worker says."""
         (key,) = self._take([kernel])
         self._get(self._actor.check.remote(key, shape, seed))
 
     def rounds(
         self, kernels: Sequence[Built], shape: Shape, seed: int, least: int, seconds: float
     ) -> Timed:
-        """As Worker says."""
+        """Times kernels, as Worker says."""
         keys = self._take(kernels)
         timed: Timed = self._get(self._actor.rounds.remote(keys, shape, seed, least, seconds))
         return timed

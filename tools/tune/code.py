@@ -1,4 +1,4 @@
-"""What a built kernel is made of: its machine code, its compiler, and what ptxas said of it."""
+"""The identity of a built kernel: its machine code, its compiler, and ptxas's figures."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _DEVICE = (".text", ".nv.constant", ".nv.info", ".nv.global")
 
 
 def code_hash(pack: Pack, family: str) -> str:
-    """The hash of the machine code of a pack of one kernel: what ptxas made, and the host's or the
-    CPU's part.
+    """Returns the hash of the machine code of a pack of one kernel: ptxas's code, and the host's or
+    the CPU's part.
 
     Other text of the library, such as the hash of its sources, does not count. Raises TuningError
     if the device's code is compressed.
@@ -44,14 +44,14 @@ def code_hash(pack: Pack, family: str) -> str:
 
 
 def toolchain(pack: Pack) -> str:
-    """The compiler of a pack's kernels: ``nvcc 13.0.88``."""
+    """Returns the compiler of a pack's kernels: ``nvcc 13.0.88``."""
     name = "nvcc" if "nvcc" in pack.settings else "c++"
     return f"{name} {pack.settings[name]}"
 
 
 def offence(pack: Pack, key: str, budget: Mapping[str, int]) -> str | None:
-    """Why ptxas's figures rule a kernel out: spills or more beyond its target's budget, or a note
-    of C75xx, which says that wgmma is serialised. None if nothing does."""
+    """Returns why ptxas's figures rule a kernel out: spills or more beyond its target's budget, or
+    a note of C75xx, which says that wgmma is serialised. None for an admissible kernel."""
     if not pack.ptxas.exists():  # on the CPU
         return None
     target = key.rpartition(".")[0]

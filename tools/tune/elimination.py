@@ -1,4 +1,5 @@
-"""What is fastest, from times taken in turns: the statistics, without a clock or a kernel.
+"""The statistics that find the fastest kernel from times taken in turns, without a clock or a
+kernel.
 
 Every candidate of a round is timed once beside the others, so that whatever disturbs one disturbs
 all; only ratios within a round are compared.
@@ -32,15 +33,15 @@ class Round:
 
 @dataclass(frozen=True)
 class Gain:
-    """By how much one candidate is faster than another: 0.02 for 2%."""
+    """The gain in speed of one candidate over another: 0.02 for 2%."""
 
     interval: Interval
     rounds: int
     by_process: tuple[tuple[float, ...], ...]  # of each round, in order
 
     def exceeds(self, margin: float) -> bool:
-        """Whether the gain is surely more, and each process found so for itself: its median is
-        more, and three quarters of its rounds gain at all."""
+        """Returns whether the gain is surely more, and each process found so for itself: its median
+        is more, and three quarters of its rounds gain at all."""
         return self.interval.low > margin and all(
             statistics.median(gains) > margin and gains[len(gains) // 4] > 0
             for gains in self.by_process
@@ -59,18 +60,19 @@ class Result:
 
 
 class Elimination:
-    """Candidates against the best one; those that are surely slower than it, or than the fastest
-    so far, are eliminated.
+    """Candidates against the best one; those that are surely slower than it, or than the fastest so
+    far, are eliminated.
 
-    The best one is what is surely faster than what was the best before; the fastest may not be
-    sure yet.
+    The best candidate is surely faster than the best one before it; the fastest may not be sure
+    yet.
 
-    Threads may share it: one that measures elsewhere may find that a candidate crashes.
+    Threads may share an Elimination: a thread that measures elsewhere may find that a candidate
+    crashes.
     """
 
     def __init__(self, candidates: Sequence[str], incumbent: str | None = None) -> None:
-        """The first of the candidates is the best to begin with; the incumbent, if it is not that
-        one, is what is taken if it is a tie."""
+        """Takes the first of the candidates as the best to begin with; the incumbent, if it is
+        another candidate, wins a tie."""
         self.best = candidates[0]
         self.remaining = list(candidates)  # the best one among them
         self._incumbent = candidates[0] if incumbent is None else incumbent
@@ -79,7 +81,7 @@ class Elimination:
         self._lock = threading.Lock()
 
     def remove(self, candidate: str) -> None:
-        """Removes a candidate that crashed. Those that it eliminated are back."""
+        """Removes a candidate that crashed. The candidates that it eliminated are back."""
         with self._lock:
             self._candidates = tuple(c for c in self._candidates if c != candidate)
             self.remaining = list(self._candidates)
@@ -94,7 +96,7 @@ class Elimination:
             self._settle()
 
     def add(self, rounds: Iterable[Round]) -> None:
-        """Takes what was measured, and eliminates what is slow."""
+        """Takes measurements, and eliminates slow candidates."""
         with self._lock:
             self._rounds += rounds
             self._settle()
@@ -114,8 +116,8 @@ class Elimination:
         ]
 
     def result(self) -> Result:
-        """The best one, or the incumbent if that is not surely slower, and the best of the
-        others."""
+        """Returns the best candidate, or the incumbent if it is not surely slower, and the best of
+        the others."""
         winner = self.best
         if self._incumbent in self.remaining and self._times(self._incumbent):
             winner = self._incumbent
@@ -133,13 +135,14 @@ class Elimination:
         )
 
     def ranking(self) -> list[tuple[str, float]]:
-        """All that were timed with their median seconds: the winner, then by time."""
+        """Returns all timed candidates with their median seconds: the winner, then by time."""
         winner = self.result().winner
         times = [(c, self._median(c)) for c in self._candidates if self._times(c)]
         return sorted(times, key=lambda found: (found[0] != winner, found[1]))
 
     def gain(self, one: str, over: str) -> Gain | None:
-        """By how much one is faster than another; None if they were never timed together."""
+        """Returns the gain of one candidate over another; None if they were never timed
+        together."""
         by_process: dict[int, list[float]] = {}
         for found in self._rounds:
             if one in found.seconds and over in found.seconds:
@@ -161,7 +164,7 @@ class Elimination:
         )
 
     def _eliminates(self, one: str, other: str) -> bool:
-        """Whether another one is surely slower."""
+        """Returns whether another candidate is surely slower."""
         gain = None if one == other else self.gain(one, other)
         if gain is None:
             return False

@@ -1,14 +1,14 @@
-"""What goes wrong in a tuning, and whose fault it is."""
+"""The errors of a tuning, by who is at fault."""
 
 from __future__ import annotations
 
 
 class TuningError(Exception):
-    """What is asked for cannot be tuned; the message says why."""
+    """A tuning that was asked for is not possible; the message says why."""
 
 
 class LostError(Exception):
-    """A process or a machine that ended, or gives nothing, for no kernel's sake: what it did can be
+    """A process or a machine ended, or gives no answer, and no kernel is at fault: its work can be
     done again, there or elsewhere."""
 
     def __init__(self, place: str, reason: str) -> None:
@@ -21,7 +21,7 @@ class LostError(Exception):
 
 
 class CandidateError(Exception):
-    """A kernel that cannot be used: `kind` is what T4 calls its invalidity."""
+    """A kernel cannot be used: `kind` is T4's word for its invalidity."""
 
     def __init__(self, key: str, kind: str, reason: str) -> None:
         super().__init__(key, kind, reason)

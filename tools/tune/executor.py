@@ -1,5 +1,5 @@
-"""Where the tasks of a tuning run: an executor builds kernels, and has workers that check and time
-them on devices of one kind."""
+"""The places where the tasks of a tuning run: an executor builds kernels, and has workers that
+check and time them on devices of one kind."""
 
 from __future__ import annotations
 
@@ -28,49 +28,50 @@ class Built:
 
 @dataclass(frozen=True)
 class Timed:
-    """What was measured: times in seconds by key, for each round, and the clocks meanwhile."""
+    """Measured times in seconds by key, for each round, and the clocks meanwhile."""
 
     rounds: list[dict[str, float]]
     clocks: dict[str, Spread]
 
 
 class Worker(Protocol):
-    """Calls kernels on a device. Each method raises LostError; CandidateError if a kernel cannot
-    be used; InputsError if a shape's inputs or right results cannot be made."""
+    """A caller of kernels on a device. Each method raises LostError; CandidateError if a kernel
+    cannot be used; InputsError if a shape's inputs or right results cannot be made."""
 
     def check(self, kernel: Built, shape: Shape, seed: int) -> None:
-        """Calls a kernel once on random inputs, and holds it to the oracle."""
+        """Calls a kernel once on random inputs, and compares it with the oracle."""
 
     def rounds(
         self, kernels: Sequence[Built], shape: Shape, seed: int, least: int, seconds: float
     ) -> Timed:
-        """Times kernels in turns, at least so many rounds, and until each has had `seconds`."""
+        """Returns times kernels in turns, at least so many rounds, and until each has had
+        `seconds`."""
 
     def stop(self) -> None:
         """Ends its process."""
 
 
 class Executor(Protocol):
-    """Builds kernels, and times them on devices of one kind."""
+    """A builder of kernels, with workers that time them on devices of one kind."""
 
     device: Device
 
     @property
     def at_once(self) -> int:
-        """How many kernels are built together."""
+        """Returns the number of kernels that are built together."""
 
     def build(
         self, keys: Sequence[str], goes_on: Callable[[], bool]
     ) -> Iterator[tuple[str, Pack | BuildError | LostError]]:
-        """What becomes of kernels, as soon as it is known; one that was lost comes again. Nothing
-        is begun once `goes_on()` is false."""
+        """Yields the results of builds as soon as they are known; a kernel that was lost comes
+        again. Nothing is begun once `goes_on()` is false."""
 
     def places(self) -> list[str]:
-        """Where there are devices now, each named once; at least one. Raises TuningError if
-        there is none."""
+        """Returns the places of devices now, each named once; at least one. Raises TuningError
+        without a device."""
 
     def worker(self, place: str) -> Worker:
-        """A worker with processes of its own. Raises LostError."""
+        """Returns a worker with processes of its own. Raises LostError."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +90,8 @@ class Device:
 
 
 def suitable(target: str) -> dict[str, Device]:
-    """The devices of this machine that run a target, by PyTorch's names. Raises TuningError if
-    there is none."""
+    """Returns the devices of this machine that run a target, by PyTorch's names. Raises TuningError
+    without any."""
     if target == "cpu":
         return {"cpu": Device(devices.name(torch.device("cpu")))}
     if not devices.has_cuda():
@@ -113,7 +114,8 @@ def suitable(target: str) -> dict[str, Device]:
 
 
 def chosen(found: Iterable[Device], name: str | None, target: str) -> Device:
-    """The kind of devices that is tuned for: the one named, or the only one. Raises TuningError."""
+    """Returns the kind of devices that is tuned for: the named one, or the only one. Raises
+    TuningError."""
     kinds = {device.name: device for device in found}
     known = ", ".join(map(repr, kinds))
     if name is None and len(kinds) > 1:

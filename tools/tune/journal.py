@@ -1,4 +1,4 @@
-"""What was found so far, a line of JSON each: a tuner that is killed goes on from there."""
+"""The results so far, a line of JSON each: a tuner that is killed goes on from there."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class _Finding(BaseModel):
-    """What a tuning reads of a line; the rest is for people."""
+    """The members of a line that a tuning reads; the rest is for people."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -97,7 +97,7 @@ class Journal:
                 ) from None
 
     def find(self, kind: str, **values: Any) -> list[dict[str, Any]]:
-        """The findings of a kind that have these values, the oldest first."""
+        """Returns the findings of a kind that have these values, the oldest first."""
         with self._lock:
             return [
                 entry

@@ -42,9 +42,9 @@ class LocalExecutor:
             yield from failed.items()
 
     def places(self) -> list[str]:
-        """The devices."""
+        """Returns the devices."""
         return self._places
 
     def worker(self, place: str) -> ProcessWorker:
-        """A process, which is replaced if it hangs or crashes."""
+        """Starts a process, which is replaced if it hangs or crashes."""
         return ProcessWorker(Setup(self._family, self._specs, place), self._patience)

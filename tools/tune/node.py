@@ -1,4 +1,4 @@
-"""What a node of a cluster does: it builds kernels, and times them in processes of its own."""
+"""The work of a cluster's node: it builds kernels, and times them in processes of its own."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _INDECISIVE = ("*.tuned.yaml", "*.shapes.yaml", "test_*.py")
 
 @dataclass(frozen=True)
 class Job:
-    """What is tuned."""
+    """The family and target of a tuning."""
 
     family: str
     target: str
@@ -44,16 +44,16 @@ class Job:
 
 @dataclass(frozen=True)
 class Found:
-    """A device of a node, and what its kernels are compiled for: an instruction set, or
-    architectures."""
+    """A device of a node, and the code of its kernels: an instruction set, or architectures."""
 
     device: Device
     code: tuple[str, ...]
 
 
 def identity(family: str, is_cuda: bool, installed: bool) -> dict[str, str]:
-    """What all nodes must have alike, so that a kernel is the same wherever it is built, and timed
-    in the same way; of the family's specs too if they are those that are installed."""
+    """Returns the properties that all nodes must share, so that a kernel is the same wherever it is
+    built, and timed in the same way; including the installed specs of a family without specs of its
+    own."""
     own = Path(__file__).parent
     sources = [*_files(home.INCLUDE), *_files(home.PACK), *sorted(own.glob("*.py"))]
     found = {
@@ -89,7 +89,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def introduce(job: Job) -> Found | str:
-    """The device that this process has; or why none suits."""
+    """Returns the device that this process has, or why none suits."""
     _know(job)
     try:
         device = next(iter(suitable(job.target).values()))
@@ -101,7 +101,7 @@ def introduce(job: Job) -> Found | str:
 
 
 def _know(job: Job) -> str | None:
-    """Makes the family known; the folder that it was loaded from."""
+    """Makes the family known; returns the folder that it was loaded from."""
     if job.specs is None:
         manifest.family(job.family)
         return None
@@ -109,7 +109,7 @@ def _know(job: Job) -> str | None:
 
 
 def request(family: str, key: str, code: Sequence[str], is_cuda: bool) -> Request:
-    """A kernel as it is built for `code`."""
+    """Returns the request of a kernel as it is built for `code`."""
     source = ondemand.source_of(family)
     assert source is not None  # the tuner has looked
     recipe: Recipe = compilers.cuda(tuple(code)) if is_cuda else compilers.cpu(code[0])
@@ -117,9 +117,10 @@ def request(family: str, key: str, code: Sequence[str], is_cuda: bool) -> Reques
 
 
 def build(job: Job, key: str, code: Sequence[str], expected: str) -> Packed | BuildError:
-    """A kernel's pack, from this node's cache or its compilers; `expected` is the request's hash.
+    """Returns a kernel's pack, from this node's cache or its compilers; `expected` is the request's
+    hash.
 
-    Raises TuningError if this node would build something else.
+    Raises TuningError if this node would build another kernel.
     """
     _know(job)
     asked = request(job.family, key, code, job.target != "cpu")
@@ -132,7 +133,7 @@ def build(job: Job, key: str, code: Sequence[str], expected: str) -> Packed | Bu
 
 
 class Measurer:
-    """A device's process, whose own process calls the kernels."""
+    """The process of a device, whose child process calls the kernels."""
 
     def __init__(self) -> None:
         # Ray sets it to the processors that it counts; a caller's PyTorch would choose by itself.
@@ -142,7 +143,7 @@ class Measurer:
         self._built: dict[str, Built] = {}
 
     def begin(self, job: Job, name: str, patience: float) -> None:
-        """Looks for a device called `name`. Raises TuningError if it is another."""
+        """Looks for a device called `name`. Raises TuningError if this process has another."""
         specs = _know(job)
         place, device = next(iter(suitable(job.target).items()))
         if device.name != name:
@@ -157,12 +158,12 @@ class Measurer:
         self._built[key] = Built(key, folder)
 
     def check(self, key: str, shape: Shape, seed: int) -> None:
-        """As Worker.check."""
+        """Checks a kernel, as Worker.check."""
         self._worker.check(self._built[key], shape, seed)
 
     def rounds(
         self, keys: Sequence[str], shape: Shape, seed: int, least: int, seconds: float
     ) -> Timed:
-        """As Worker.rounds."""
+        """Times kernels, as Worker.rounds."""
         kernels = [self._built[key] for key in keys]
         return self._worker.rounds(kernels, shape, seed, least, seconds)

@@ -1,4 +1,5 @@
-"""What is timed on which shape: decided before anything is built."""
+"""The plan of a tuning: the kernels that are timed on each shape, decided before anything is
+built."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from .executor import Device
 
 @dataclass(frozen=True)
 class ShapePlan:
-    """What is timed on a shape.
+    """The kernels that are timed on a shape.
 
     Attributes:
         shape: what is measured.
@@ -42,8 +43,8 @@ def plan(
     set_name: str | None,
     where: str | None,
 ) -> tuple[list[ShapePlan], str]:
-    """The configurations of a set for which `where` holds, by shape, less what cannot run on the
-    device, and what costs too much; and in words what was left of the set.
+    """Returns the configurations of a set for which `where` holds, by shape, without those that
+    cannot run on the device or cost too much; and a summary in words.
 
     Args:
         family: of the kernels.
@@ -97,7 +98,7 @@ def plan(
 
 
 def _of_rows(target: Target, shape: Shape, device: Device) -> list[Configuration]:
-    """The kernel that the row of a shape takes on a device, if there is one."""
+    """Returns the kernel that the row of a shape takes on a device, or an empty list."""
     return [
         configured(target, row.values)
         for row in target.tuned
@@ -111,8 +112,8 @@ def _of_rows(target: Target, shape: Shape, device: Device) -> list[Configuration
 def _preferred(
     family: Family, shape: Shape, device: Device, configurations: Sequence[Configuration]
 ) -> list[Configuration]:
-    """Configurations that fit a row of choices.yaml that holds, in the order in which a front tries
-    them; all of them without such rows."""
+    """Returns configurations that fit a row of choices.yaml that holds, in the order in which a
+    front tries them; all of them without such rows."""
     if not family.choices:
         return list(configurations)
     found = []
@@ -144,7 +145,7 @@ def _expand(family: Family, target: Target, selection: Selection) -> tuple[Confi
 def _cheap(
     shapes: Shapes, shape: Shape, device: Device, configurations: Sequence[Configuration]
 ) -> list[Configuration]:
-    """What the estimate of <target>.shapes.yaml leaves."""
+    """Returns the configurations that the estimate of <target>.shapes.yaml leaves."""
     cost = shapes.cost
     if cost is None or not configurations:
         return list(configurations)

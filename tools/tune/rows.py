@@ -27,7 +27,7 @@ _ROW: dict[str, Any] = {"default_flow_style": True, "sort_keys": False, "width":
 def row(
     device: str, shape: Shape, result: Result, codes: Mapping[str, str], toolchain: str
 ) -> dict[str, Any]:
-    """A row of the file."""
+    """Makes a row of the file."""
     made = {
         **heading(device, shape),
         "take": result.winner,
@@ -41,7 +41,7 @@ def row(
 
 
 def heading(device: str, shape: Shape) -> dict[str, Any]:
-    """What a row stands for."""
+    """Returns the members that say which calls a row stands for."""
     return {
         "device": device,
         "parameters": dict(shape.parameters),
@@ -55,7 +55,7 @@ def _milliseconds(seconds: float) -> float:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The rows of a file; none if there is no file. Raises SpecError if it holds none."""
+    """Reads the rows of a file; an absent file has no rows. Raises SpecError for another file."""
     if not path.exists():
         return []
     document = Document(path)
@@ -72,9 +72,9 @@ def write(
     rows: Sequence[Mapping[str, Any]],
     unmeasured: Sequence[Mapping[str, Any]] = (),
 ) -> int:
-    """Writes the rows, and keeps those of other devices and other parameters that are there, and
-    those that are headed as `unmeasured` says; how many it keeps. Another tuning may write to the
-    file at the same time."""
+    """Writes the rows, and keeps rows of other devices and other parameters, and rows whose heading
+    `unmeasured` names; returns the number of kept rows. Another tuning may write to the file at the
+    same time."""
     with locked(path.parent):
         measured = {_kind(row) for row in rows}
         spared = {_place(heading) for heading in unmeasured}
@@ -107,8 +107,8 @@ def _shown(row: Mapping[str, Any]) -> str:
 def disagreements(
     first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]]
 ) -> tuple[int, list[str]]:
-    """How many rows both tunings have, and those in which they take different kernels although
-    neither calls it a tie."""
+    """Returns the number of rows that both tunings have, and the rows in which they take different
+    kernels although neither calls it a tie."""
     others = {_place(row): row for row in second}
     both = [(row, others[_place(row)]) for row in first if _place(row) in others]
     differing = [
@@ -123,7 +123,7 @@ def disagreements(
 @click.argument("files", nargs=2, type=click.Path(path_type=Path, dir_okay=False, exists=True))
 @click.option("--least", default=0.99, show_default=True, help="The share of rows that must agree.")
 def main(files: tuple[Path, Path], least: float) -> None:
-    """Say in how many rows two tunings agree, or call it a tie."""
+    """Prints in how many rows two tunings agree, or call it a tie."""
     try:
         count, differing = disagreements(*map(read, files))
     except SpecError as error:

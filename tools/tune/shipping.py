@@ -19,7 +19,7 @@ from runtime.ondemand.specs import Source
 
 @dataclass(frozen=True)
 class Specs:
-    """What a family's kernels are built from, and its reference.
+    """The files that a family's kernels are built from, and its reference.
 
     Attributes:
         id: the hash of the files.
@@ -33,8 +33,8 @@ class Specs:
 
 
 def collect(source: Source, family: Family) -> Specs:
-    """The folder `kernel_specs` that a family is in, else the family's folder alone, and the files
-    and folders that its `build:` names, but for what Python packages bring."""
+    """Collects the folder `kernel_specs` around a family, else only the family's folder, and the
+    files and folders that its `build:` names, except those of Python packages."""
     shared = source.root.name == "kernel_specs"
     found = [source.root if shared else source.folder]
     for build in (family.build, *(target.build for target in family.targets)):
@@ -55,7 +55,7 @@ def collect(source: Source, family: Family) -> Specs:
 
 
 def unpack_specs(specs: Specs, cache: Cache) -> Path:
-    """Makes the family known here; its folder, in that of the cache."""
+    """Makes the family known here; returns its folder within the cache's."""
     folder = cache.folder / "specs" / specs.id
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -87,7 +87,7 @@ class Packed:
 
 
 def pack_up(request: str, entry: Entry) -> Packed:
-    """A pack, for another cache."""
+    """Packs a kernel's pack up, for another cache."""
     files = {
         path.relative_to(entry.folder).as_posix(): path.read_bytes()
         for path in entry.folder.rglob("*")

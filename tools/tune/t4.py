@@ -13,7 +13,7 @@ SCHEMA_VERSION = "1.0.0"
 
 @dataclass
 class Outcome:
-    """A configuration on a shape: its times in seconds, or why there are none."""
+    """A configuration on a shape: its times in seconds, or why it has no times."""
 
     configuration: Mapping[str, Any]
     call: Mapping[str, Any]  # that is measured, beside it
@@ -22,8 +22,8 @@ class Outcome:
 
 
 def document(outcomes: Iterable[Outcome]) -> dict[str, Any]:
-    """The file's content. Times are in milliseconds; a configuration's parameters have the call
-    that it was measured on beside them."""
+    """Returns the file's content. Times are in milliseconds; a configuration's parameters stand
+    beside the call that they were measured on."""
     now = datetime.datetime.now(datetime.timezone.utc).isoformat()
     return {"schema_version": SCHEMA_VERSION, "results": [_result(o, now) for o in outcomes]}
 

@@ -1,4 +1,4 @@
-"""The way from a set of configurations to rows: what is left out, built, checked and timed."""
+"""The way from a set of configurations to rows: kernels are left out, built, checked and timed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _NONE_SUITS = "no configuration has its parameters"
 
 @dataclass(frozen=True)
 class Options:
-    """What a tuning is asked for; times are in seconds."""
+    """Options of a tuning; times are in seconds."""
 
     family: str
     target: str
@@ -66,8 +66,8 @@ class Options:
 
 @dataclass(frozen=True)
 class Ranking:
-    """The kernels that were timed on a shape, with their median seconds, the one that is taken
-    first; and the bytes of its tensors, if they are known."""
+    """The kernels that were timed on a shape, with their median seconds, the chosen one first; and
+    the bytes of its tensors, if they are known."""
 
     shape: Shape
     kernels: list[tuple[str, float]]
@@ -92,13 +92,13 @@ class _Candidate:
 
     @functools.cached_property
     def id(self) -> str:
-        """What the journal calls it: its times are those of this machine code."""
+        """Returns the candidate's name in the journal: its times are those of this machine code."""
         return hashlib.sha256(f"{self.key} {self.code}".encode()).hexdigest()[:12]
 
 
 @dataclass
 class _ShapeState:
-    """A shape, what is timed on it, and how far that is."""
+    """A shape, its candidates, and their progress."""
 
     shape_plan: ShapePlan
     elimination: Elimination | None = None
@@ -110,19 +110,19 @@ class _ShapeState:
 
     @property
     def shape(self) -> Shape:
-        """What is measured."""
+        """Returns the shape that is measured."""
         return self.shape_plan.shape
 
     @functools.cached_property
     def id(self) -> str:
-        """What the journal calls the shape."""
+        """Returns the shape's name in the journal."""
         identity: list[Any] = [self.shape.parameters, self.shape.sizes, self.shape.scalars]
         if self.shape.given:
             identity.append(self.shape.given)
         return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:12]
 
     def waiting(self) -> list[str]:
-        """What is to be timed against the best one."""
+        """Returns the candidates that are still to be timed against the best one."""
         if self.elimination is None:
             return []
         return [
@@ -133,7 +133,7 @@ class _ShapeState:
 
 
 class Tuner:
-    """One tuning; `say` takes lines for people."""
+    """A tuning; `say` takes lines for people."""
 
     def __init__(self, options: Options, say: Callable[[str], None]) -> None:
         """Reads the spec. Raises TuningError or SpecError."""
@@ -203,7 +203,8 @@ class Tuner:
         return RayExecutor(options.ray, job, options.device, options.patience)
 
     def run(self) -> list[dict[str, Any]]:
-        """Tunes; the rows. What the budget leaves no time for has none, or is called a tie."""
+        """Tunes; returns the rows. A shape for which the budget leaves no time has no row, or its
+        row is called a tie."""
         options = self._options
         shape_plans, summary = plan(
             self._family, self._target, self._shapes, self.device, options.set_name, options.where
@@ -251,7 +252,7 @@ class Tuner:
             self._say(f"the budget leaves {len(waiting)} configurations out, not built")
 
     def _take(self, configuration: Configuration, pack: Pack | BuildError) -> None:
-        """Makes a candidate of what was built."""
+        """Makes a candidate of a built kernel."""
         family, key = self._family.name, configuration.key
         try:
             if isinstance(pack, BuildError):
@@ -278,8 +279,8 @@ class Tuner:
             self._say(f"{key}: skipped, {found.reason} (found before; --fresh tries again)")
 
     def _still_counts(self, fault: Mapping[str, Any]) -> bool:
-        """Whether a kernel that was at fault need not be tried again: what was wrong, was so to
-        the same reference, and what hung, was given as much time."""
+        """Returns whether a recorded failure still applies: a wrong result to the same reference, a
+        hang to as much time."""
         if fault["invalidity"] == "correctness":
             return bool(fault.get("oracle") == self._oracle)
         if fault["invalidity"] == "timeout":
@@ -287,7 +288,7 @@ class Tuner:
         return True
 
     def _begin_elimination(self) -> None:
-        """Begins with what is built, with the rounds that the journal has of this machine code."""
+        """Begins with the built kernels, and with the journal's rounds of this machine code."""
         for state in self._states:
             built = [
                 c.key
@@ -321,11 +322,12 @@ class Tuner:
             state.elimination.add(known)
 
     def _is_settled(self, key: str) -> bool:
-        """Whether the budget left the time to build a kernel."""
+        """Returns whether a kernel was built or ruled out within the budget."""
         return key in self._candidates or key in self._unusable
 
     def _pass(self, number: int) -> bool:
-        """Times what is still open, in new processes; whether anything was, and time is left."""
+        """Times the open candidates in new processes; returns whether any was timed, and time is
+        left."""
         waiting = collections.deque(
             state
             for state in self._states
@@ -383,8 +385,7 @@ class Tuner:
     def _lost(
         self, error: LostError, key: str | None = None, state: _ShapeState | None = None
     ) -> None:
-        """Records that a process or a machine is gone. What it did is done again, but not for
-        ever."""
+        """Records that a process or a machine is gone. Its work is done again, up to a limit."""
         self._say(str(error))
         self.journal.add(
             "lost", place=error.place, reason=error.reason, time=time.time(), key=key,
@@ -433,7 +434,7 @@ class Tuner:
             self._say(f"{_shown(state.shape)}: {error}")
 
     def _check(self, worker: Worker, place: str, state: _ShapeState, seed: int) -> None:
-        """Holds kernels to the oracle that were not held to it on this shape, while there is
+        """Compares kernels with the oracle that were not compared on this shape, while there is
         time."""
         while (unchecked := self._unchecked(state)) and self._left() > 0:
             key, *_ = unchecked
@@ -450,7 +451,7 @@ class Tuner:
                 )  # fmt: skip
 
     def _unchecked(self, state: _ShapeState) -> list[str]:
-        """What was not held to the oracle on a shape."""
+        """Returns the candidates that were not compared with the oracle on a shape."""
         return [
             key
             for key in (state.elimination.remaining if state.elimination else ())
@@ -458,7 +459,8 @@ class Tuner:
         ]
 
     def _fault(self, state: _ShapeState, error: CandidateError) -> None:
-        """Records why a kernel is used no more: on this shape if it refuses it, else on all."""
+        """Records why a kernel is no longer used: on this shape if the kernel refuses it, else on
+        all."""
         found, everywhere = self._candidates[error.key], error.kind != "constraints"
         self._say(f"{error} ({_shown(state.shape)})")
         self.journal.add(
@@ -489,7 +491,7 @@ class Tuner:
             yield rows.row(self.device.name, state.shape, result, codes, made_by)
 
     def _result(self, state: _ShapeState) -> Result | None:
-        """How it ended; None if there was none, or nothing is known to be right."""
+        """Returns a shape's result; None without a time, or without a kernel known to be right."""
         if state.elimination is None or not state.elimination.remaining or not state.processes:
             return None
         result = state.elimination.result()
@@ -497,7 +499,7 @@ class Tuner:
         return result if is_right else None
 
     def rankings(self) -> Iterator[Ranking]:
-        """How fast the kernels are, of each shape that has a row."""
+        """Yields the speed of the kernels, for each shape that has a row."""
         family = manifest.family(self._family.name)
         for state in self._states:
             if (result := self._result(state)) is not None:
@@ -506,7 +508,7 @@ class Tuner:
                 yield Ranking(state.shape, state.elimination.ranking(), result, moved)
 
     def outcomes(self) -> Iterator[Outcome]:
-        """What became of each configuration on each shape that it suits, for T4."""
+        """Yields the outcome of each configuration on each shape that it suits, for T4."""
         for state in self._states:
             times: dict[str, list[float]] = {}
             for entry in self.journal.find("rounds", shape=state.id):
@@ -527,7 +529,7 @@ class Tuner:
 
 
 def _time_left(begin: float, done: int, total: int, of: str = "") -> str:
-    """How long the others will take, if they take as long as those that are done."""
+    """Returns the time that the remaining kernels will take, at the pace of the finished ones."""
     if done == total:
         return ""
     minutes, seconds = divmod(round((time.monotonic() - begin) / done * (total - done)), 60)

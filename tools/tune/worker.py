@@ -1,7 +1,7 @@
 """The process that calls the kernels which are tuned: it may hang or crash, and is replaced then.
 
-It is told what to do over a pipe, and says before each call of a kernel whose turn it is, so that
-what killed it is known.
+It takes requests over a pipe, and names each kernel before it calls it, so that the kernel that
+killed it is known.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _PACK = "pack"  # what failed if a kernel's pack cannot be used
 
 @dataclass(frozen=True)
 class Setup:
-    """What a worker works on."""
+    """The family that a worker works on, and its device."""
 
     family: str
     specs: str | None  # the folder that was loaded, if the family is in no pack
@@ -47,10 +47,10 @@ class Setup:
 
 
 class ProcessWorker:
-    """A Worker in a process, from this side of the pipe."""
+    """A Worker in a process, from the near side of the pipe."""
 
     def __init__(self, setup: Setup, patience: float) -> None:
-        """Answers are waited for `patience` seconds from the time that a kernel's turn begins, and
+        """Waits for answers for `patience` seconds from the time that a kernel's turn begins, and
         ten times as long for inputs and right results."""
         self._setup = setup
         self._patience = patience
@@ -92,7 +92,7 @@ class ProcessWorker:
             raise self._blame(turn, kind, str(error)) from None
 
     def _blame(self, turn: str | None, kind: str, reason: str) -> Exception:
-        """What failed, by whose turn it was."""
+        """Returns the error of a failure, by whose turn it was."""
         if turn is None or kind == _PACK:
             return LostError(self._setup.device, reason)
         if turn == _INPUTS:
@@ -103,7 +103,7 @@ class ProcessWorker:
 
 
 def serve(pipe: Connection, setup: Setup) -> None:
-    """What the process does: answers until the pipe is closed."""
+    """Runs in the process: answers until the pipe is closed."""
     if setup.specs is not None:
         runtime.load(setup.specs)
     service = _Service(setup, pipe)
@@ -140,7 +140,7 @@ class _Service:
         self._timer = timer(self._device)
 
     def answer(self, what: str, *request: Any) -> Any:
-        """What a request asks for."""
+        """Answers a request."""
         return self._check(*request) if what == "check" else self._rounds(*request)
 
     def _check(self, built: Built, shape: Shape, seed: int) -> None:
@@ -184,14 +184,14 @@ class _Service:
         return Timed(found, watch.spreads())
 
     def _kernel(self, built: Built) -> Kernel:
-        """The kernel that was built, even if an installed pack has one of that key."""
+        """Returns the kernel that was built, even if an installed pack has the same key."""
         if built.key not in self._kernels:
             listing.add_single(built.key, packs.read(built.folder))
             self._kernels[built.key] = runtime.kernel(built.key)
         return self._kernels[built.key]
 
     def _problem_of(self, shape: Shape, seed: int, solved: bool = False) -> Problem:
-        """The inputs; with `solved`, what is expected is known too.
+        """Returns the inputs; with `solved`, also the expected results.
 
         Raises InputsError, whatever the family's own Python raises.
         """
@@ -213,7 +213,7 @@ class _Service:
 
 
 def _told(error: Exception, folder: Path) -> str:
-    """An error with its place: the innermost one among the files of a folder."""
+    """Returns an error with its place: the innermost one among the files of a folder."""
     places = [
         f"{frame.filename}:{frame.lineno}: "
         for frame in traceback.extract_tb(error.__traceback__)
