@@ -36,11 +36,11 @@ except ModuleNotFoundError as error:
         "`pip install -e .`, and name that environment's Python",
         file=sys.stderr,
     )
-    sys.exit(2)  # not 1: nothing is known to be stale
+    sys.exit(2)  # not 1: the tree may be fresh
 
 STALE = 1
 BAD_INPUT = 2
-_EXIT_STATUS = {"excluded": 1, "unknown": BAD_INPUT}  # of `explain`
+_EXIT_STATUS = {"excluded": 1, "unknown": BAD_INPUT}  # the status of `explain` for an unknown key
 
 _SPECS = Path("kernel_specs")
 _OUT = Path("generated")
@@ -305,7 +305,7 @@ def sources(specs: tuple[Path, ...], to: Path | None) -> None:
     Examples:
       kernelmint sources --to sources
     """
-    from codegen.sources import archives  # what fetches is slow to import
+    from codegen.sources import archives  # slow to import
 
     builds = [
         build

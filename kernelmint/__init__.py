@@ -55,7 +55,7 @@ def _of_runtime(name: str) -> Any:
         return getattr(runtime, name)
     packs = rooms.imported("runtime.packs")
     try:
-        return packs.front(name)  # of a family loaded since
+        return packs.front(name)  # a front of a family that was loaded later
     except packs.NoFrontError:
         raise AttributeError(f"module 'kernelmint' has no attribute {name!r}") from None
 

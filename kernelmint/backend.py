@@ -97,7 +97,7 @@ def _prepare(state: Literal["wheel", "editable"], settings: Settings) -> None:
     if info.get("skbuild_path") == here and last == state and not gone:
         return
     cache.unlink()
-    for compilers in (build_dir / "CMakeFiles").glob("[0-9]*"):  # what CMake found out of them
+    for compilers in (build_dir / "CMakeFiles").glob("[0-9]*"):  # CMake's findings about the tools
         shutil.rmtree(compilers)
     record.write_text(json.dumps({**info, "skbuild_path": here}), encoding="utf-8")
 

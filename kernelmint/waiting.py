@@ -53,7 +53,7 @@ def _stand_in() -> None:
 
     class Waiting(torch._ops._OpNamespace):  # type: ignore[misc]  # a class of any type
         def __getattr__(self, name: str) -> Any:
-            if name.startswith("__"):  # what import and inspect look for
+            if name.startswith("__"):  # import and inspect look these up
                 return super().__getattr__(name)
             register()
             if vars(torch.ops).get(_NAMESPACE) is self:

@@ -211,7 +211,7 @@ def _pin(ctx: click.Context, option: click.Parameter, cores: int | None) -> int 
         if cores > len(allowed):
             raise click.BadParameter(f"got {cores}, there are {len(allowed)}", ctx, option)
         os.sched_setaffinity(0, allowed[:cores])
-        os.environ["MAX_JOBS"] = str(cores)  # what PyTorch gives ninja
+        os.environ["MAX_JOBS"] = str(cores)  # PyTorch's number of jobs for ninja
     return cores
 
 

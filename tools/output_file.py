@@ -39,5 +39,5 @@ def write(path: Path, data: str | bytes) -> None:
 def cannot_write(error: OSError) -> click.ClickException:
     """Returns the error for a standard output that takes no more, such as on a full disk. Nothing
     more is written."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is buffered is written when Python ends
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # buffered text is written when Python ends
     return click.ClickException(f"standard output: {error.strerror or error}")

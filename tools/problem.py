@@ -34,7 +34,7 @@ from .comparison import Difference, Tolerance, compare
 from .families import HOOKS, hook, oracle, path_of
 
 MAKER = "tuning_inputs"
-_ANY_EXTENTS = (1, 7, 130)  # of every open symbol of a family that lists no calls
+_ANY_EXTENTS = (1, 7, 130)  # the size of every open symbol of a family that lists no calls
 # One rounding of a result; for f32 and f64 also that of the sums within.
 UNITS = {
     torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11, torch.float32: 2.0**-18,
@@ -83,9 +83,9 @@ class Problem:
     parameters: dict[str, Any]
     tensors: dict[str, Tensor]
     scalars: dict[str, Any]
-    shapes: tuple[tuple[torch.dtype, list[int]], ...]  # of the outputs
+    shapes: tuple[tuple[torch.dtype, list[int]], ...]  # seed of the outputs' poison
     device: torch.device
-    defaults: dict[str, Any] = field(default_factory=dict)  # of scalars that are not passed
+    defaults: dict[str, Any] = field(default_factory=dict)  # values of scalars that are not passed
 
     def outputs(self) -> tuple[Tensor, ...]:
         """Allocates memory for the results, poisoned."""
@@ -124,7 +124,7 @@ class Problem:
         found = reference(**self.tensors, **others)
         expected = found if isinstance(found, tuple) else (found,)
         outputs, asked = self.family.outputs, _outputs(self.family, self.scalars)
-        if len(expected) >= len(outputs) > len(asked):  # it returns those that are optional, too
+        if len(expected) >= len(outputs) > len(asked):  # it also returns the optional ones
             returned = zip(outputs, expected, strict=False)
             expected = (*(t for a, t in returned if a in asked), *expected[len(outputs) :])
         wanted = [shape for _, shape in self.shapes]
@@ -352,7 +352,7 @@ def unseen(info: KernelInfo) -> list[str]:
     family = manifest.family(info.family)
     asked = {name for case in cases_of(info) for name in case.present}
     may_be_left_out = [a.name for a in family.outputs if a.optional]
-    if _maker(family) is None:  # which may make the inputs that kernels change
+    if _maker(family) is None:  # the family may make the inputs that kernels change
         may_be_left_out += [a.name for a in family.inputs if a.optional and a.mutated]
     return [name for name in may_be_left_out if name not in asked]
 

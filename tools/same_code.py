@@ -72,7 +72,7 @@ def of_file(
         flags: what its own build tells nvcc.
         folders: of its headers.
     """
-    settings = work / "c10/cuda/impl/cuda_cmake_macros.h"  # which PyTorch for the CPU lacks
+    settings = work / "c10/cuda/impl/cuda_cmake_macros.h"  # PyTorch for the CPU lacks them
     settings.parent.mkdir(parents=True, exist_ok=True)
     settings.write_text("")
     source = work / f"their_{file.name}"

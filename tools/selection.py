@@ -70,7 +70,7 @@ def for_device(
     try:
         if set_name is None:
             found = runtime.kernels(family, target, where)
-        else:  # those of other targets need not be built
+        else:  # kernels of other targets need not be built
             parts = [f"({where})"] if where else []
             parts += [f"target == '{target}'"] if target else []
             found = of_set(family, set_name, " and ".join(parts) or None)

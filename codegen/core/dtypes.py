@@ -13,7 +13,7 @@ from typing import NamedTuple
 class Dtype(NamedTuple):
     """A row. Its place is its number in the enum Dtype, which packs hold: new rows come last."""
 
-    name: str  # in specs, and of its type in runtime/include/dtypes.h, if C++ has none of that name
+    name: str  # in specs; also its type in runtime/include/dtypes.h, unless C++ has that name
     torch: str  # PyTorch's name
     dlpack: int  # DLPack's DLDataTypeCode
     bits: int
@@ -42,7 +42,7 @@ TABLE = (
     Dtype("u64", "uint64", 1, 64),
 )
 DTYPES = tuple(dtype.name for dtype in TABLE)
-# What they are called elsewhere.
+# Names in other projects.
 _OTHER_NAMES = {
     **{dtype.torch: dtype.name for dtype in TABLE},
     **dict.fromkeys(("f16", "half"), "fp16"),
@@ -68,7 +68,7 @@ class ScalarType(NamedTuple):
     """The types of a scalar argument in PyTorch, Python and C++."""
 
     cpp: str
-    python: str  # and in expressions: float, int or bool
+    python: str  # also in expressions: float, int or bool
     schema: (
         str  # in torch.library's schemas, where integers may change from call to call of a graph
     )

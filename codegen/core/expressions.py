@@ -25,15 +25,15 @@ from codegen.core.dtypes import DTYPES, SCALARS
 from codegen.core.words import did_you_mean
 
 INT64_MAX = 2**63 - 1
-# What a call's expressions may ask of its device: DeviceFacts of runtime/include/launch.h.
+# Facts about a call's device: DeviceFacts of runtime/include/launch.h.
 DEVICE_FACTS = ("sm_count", "max_shared_memory")
-# And what decides a kernel may: 86 for 8.6, 0 for the CPU.
+# Rules that choose a kernel may also name it: 86 for 8.6, 0 for the CPU.
 COMPUTE_CAPABILITY = "compute_capability"
 
 _MAX_LENGTH = 2000
 _MAX_DEPTH = 60
 _MAX_REPETITION = 5000  # nodes of C++ that repeats an operand, as `x in [1, 2]` does
-_MAX_TRUTHS = 64  # that are kept of one condition
+_MAX_TRUTHS = 64  # the most sets that are kept for a condition
 MAX_FLOAT = sys.float_info.max
 
 
@@ -74,10 +74,10 @@ def scalar_kind(scalar: _Scalar) -> Kind:
     return {"float": FLOAT, "bool": BOOL, "int": INT}[SCALARS[scalar.dtype].python]
 
 
-# What a front's rule may ask of how an input lies in memory: `stride(x, 1)`, in elements, and
+# A front's rule may ask how an input lies in memory: `stride(x, 1)`, in elements, and
 # `aligned(x, 16)`: whether its address and its strides, but those of 1, are multiples of 16 bytes.
-# And a target's requirements, too: `expanded(x, 1)`, whether that dimension is of more than one
-# element, which are one in memory.
+# A target's requirements may also ask `expanded(x, 1)`: whether that dimension has more than one
+# element, all one in memory.
 _LAYOUTS = {
     "stride": "stride takes an input and one of its dimensions, as in stride(x, 0)",
     "aligned": "aligned takes an input and a power of two of bytes, as in aligned(x, 16)",
@@ -267,7 +267,7 @@ def names_of(tree: ast.expr) -> list[str]:
     return list(dict.fromkeys(n.id for n in nodes))
 
 
-# What other languages and people write, and how it is written here.
+# Spellings of other languages, and the spelling here.
 _HABITS = [
     (re.compile(habit), meant)
     for habit, meant in (

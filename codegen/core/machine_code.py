@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 FATBIN = ".nv_fatbin"
-# Of all kernels of a cubin: constants, initial values.
+# Sections that all kernels of a cubin share: constants, initial values.
 _SHARED = (".nv.constant3", ".nv.constant4", ".nv.global.init")
-_ELF = b"\x7fELF\x02\x01"  # of 64 bits, little-endian
+_ELF = b"\x7fELF\x02\x01"  # 64 bits, little-endian
 _EM_CUDA = 190
 # Types of sections: what a program made, and what has no room in the file.
 _PROGBITS, _RELA, _NOBITS, _INIT_ARRAY, _FINI_ARRAY, _RELR = 1, 4, 8, 14, 15, 19

@@ -46,7 +46,7 @@ class Parameter:
     type: str  # dtype, int, bool or enum
     token: str | None
     values: tuple[Value, ...] | None
-    default: bool | int | str | None  # what leaving it out means; None: any of its values
+    default: bool | int | str | None  # the value if it is left out; None: any of its values
     doc: str
 
 
@@ -61,7 +61,7 @@ class Tensor:
     optional: bool  # an input that may be None, or an output that the caller asks for
     mutated: bool  # an input that kernels change
     on_host: bool  # an input in the CPU's memory, whatever the target
-    like: str = left_out("")  # of an output, the input as whose dimensions its own lie in memory
+    like: str = left_out("")  # the input whose order of dimensions in memory an output has
     doc: str
 
 
@@ -73,7 +73,7 @@ class Scalar:
     role: str  # scalar
     dtype: str
     default: str | None  # an expression; None: it must be passed
-    values: tuple[str, ...] = left_out(())  # of an enum
+    values: tuple[str, ...] = left_out(())  # an enum's texts
     doc: str
 
 
@@ -125,10 +125,10 @@ class Front:
 class Gradient:
     """A function that gives a family's gradients."""
 
-    module: str  # as it is imported
+    module: str  # name in imports
     function: str
-    inputs: tuple[str, ...]  # that have one
-    outputs: tuple[str, ...]  # whose gradients it takes
+    inputs: tuple[str, ...]  # inputs that have one
+    outputs: tuple[str, ...]  # the outputs whose gradients it takes
     keeps: tuple[str, ...]  # optional outputs that it needs
     when: str = left_out("True")  # for which calls: an expression
 
@@ -138,10 +138,10 @@ class Passed:
     """The value that a family's gradient kernel is passed as one of its tensors."""
 
     what: str  # input, output or gradient (of an output) of the other, zeros, or nothing
-    name: str = left_out("")  # of the input or output
-    contiguous: bool = left_out(False)  # it may not be laid out so, but is taken so
-    shape: tuple[str, ...] = left_out(())  # of zeros: expressions over the other's sizes
-    dtype: str = left_out("")  # of zeros: a dtype or a dtype parameter of the other
+    name: str = left_out("")  # the input's or output's
+    contiguous: bool = left_out(False)  # passed as a contiguous tensor, whatever its layout
+    shape: tuple[str, ...] = left_out(())  # extents of zeros: expressions over the other's sizes
+    dtype: str = left_out("")  # dtype of zeros, or a dtype parameter of the other
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,14 +149,14 @@ class DeclaredGradient:
     """A family of the same pack whose kernels give a family's gradients."""
 
     family: str
-    inputs: tuple[str, ...]  # that have one
+    inputs: tuple[str, ...]  # inputs that have one
     outputs: tuple[str, ...]  # whose gradients are passed
     keeps: tuple[str, ...]  # optional outputs that are passed
     tensors: tuple[Passed, ...]  # in the order of its inputs
     scalars: tuple[str | None, ...]  # in its order: expressions; None leaves one to its default
-    parameters: Mapping[str, str]  # of the kernel: expressions
+    parameters: Mapping[str, str]  # the kernel's: expressions
     returns: Mapping[str, str]  # by input: its output, or its tensor that is changed in place
-    requires: tuple[Rule, ...] = left_out(())  # of a call that is differentiated
+    requires: tuple[Rule, ...] = left_out(())  # conditions of a call that is differentiated
     when: str = left_out("True")  # for which calls: an expression
 
 
@@ -202,11 +202,11 @@ class TunedRow:
     """A row of <target>.tuned.yaml: on this device, for these calls, the fastest kernel."""
 
     device: str
-    parameters: Mapping[str, Value]  # what the caller asks for
-    when: str | None = left_out(None)  # which calls, beside their sizes: an expression
+    parameters: Mapping[str, Value]  # the parameters that a caller asks for
+    when: str | None = left_out(None)  # a condition on calls, beside their sizes
     ranges: tuple[SizeRange, ...] = named("range")
     take: str  # a key, which the pack may not hold
-    configuration: Mapping[str, Value]  # its parameters
+    configuration: Mapping[str, Value]  # the kernel's parameters
     milliseconds: float
     runner_up: str | None
     runner_up_milliseconds: float | None
@@ -221,7 +221,7 @@ class Kernel:
     short: str | None = left_out(None)  # another way to write it, for targets whose spec has one
     parameters: Mapping[str, Value]
     derived: Mapping[str, Value]
-    symbol: str  # what its mangled names hold
+    symbol: str  # a part of all its mangled names
     file: str
     # Of a block, if `launch` says so and no derived values do; 0 for what a call decides.
     threads: int = left_out(0)
@@ -237,7 +237,7 @@ class Target:
     capability: int  # 80 for 8.0; 0 for the CPU
     alignment: str | None
     spec: str
-    parameters: tuple[Parameter, ...]  # its own, beside the family's
+    parameters: tuple[Parameter, ...]  # the target's, beside the family's
     derived: tuple[str, ...]
     constraints: tuple[Rule, ...]
     requires: tuple[Rule, ...]
@@ -259,7 +259,7 @@ class Family:
 
     name: str
     fingerprint: str
-    folder: str  # of its spec, within the folder of specs: "hstu/block_sparse"
+    folder: str  # the spec's, within the folder of specs: "hstu/block_sparse"
     summary: str
     operators: tuple[str, ...]  # torch.library schemas
     symbols: tuple[str, ...]

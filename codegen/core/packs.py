@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 GROUP = "kernelmint.packs"
 PACK_JSON = "pack.json"
 MANIFEST = "manifest.json"
-FORMAT = 1  # of pack.json
+FORMAT = 1  # version of pack.json
 NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
 
 
@@ -155,7 +155,7 @@ class Fault:
     name: str
     folder: Path
     distribution: str | None
-    families: tuple[str, ...]  # as far as known
+    families: tuple[str, ...]  # a pack's name, if it is known
     reason: str  # names the pack
 
 

@@ -26,7 +26,7 @@ class Row(NamedTuple):
     symbol: str
     # kernel; function: a device function of its own; link: nvlink's totals; object: cuobjdump's
     kind: str = "kernel"
-    arch: str | None = None  # as the log spells it, sm_90a
+    arch: str | None = None  # the log's spelling, sm_90a
     stack_frame: int | None = None  # bytes
     spill_stores: int | None = None  # bytes
     spill_loads: int | None = None  # bytes
@@ -148,7 +148,7 @@ def _pairs(cell: str) -> tuple[tuple[str, str], ...]:
     return tuple((name, text) for name, _, text in items)
 
 
-# What writes the value of a column, and what reads its cell.
+# Functions that write the value of a column, and that read its cell.
 _TUPLES: dict[str, tuple[Callable[[Any], str], Callable[[str], object]]] = {
     "c75": (" ".join, lambda cell: tuple(cell.split())),
     "warnings": (_SEPARATOR.join, lambda cell: tuple(cell.split(_SEPARATOR))),

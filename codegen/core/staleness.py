@@ -30,7 +30,7 @@ if not __package__:  # run by its path
 from codegen.core.words import display_path
 
 MANIFEST = "manifest.json"
-# What generated code expects of the headers, CMake and runtime that it is built with; raised with a
+# Version of the interface between generated code and the headers, CMake and runtime; raised with a
 # change after which a tree must be written anew.
 VERSION = 1
 JOURNAL = ".regenerate.json"  # lies in the tree while it is written

@@ -19,7 +19,7 @@ from codegen.core.architectures import of_target
 KEY = re.compile(r"[a-z]\w*\.[a-z]\w*\.[a-z0-9]+(?:-[a-z0-9]+)*")
 _LENGTH = re.compile(r"[1-9][0-9]{0,8}")
 _NAMESPACE = re.compile(r"(?:10kernelmint|(S[0-9A-Z]{0,4}_))7configs|(S[0-9A-Z]{0,4}_)(?=[1-9])")
-# What is spelt beside names: substitutions, template parameters, arrays, codes of a letter or two.
+# Spellings beside names: substitutions, template parameters, arrays, codes of a letter or two.
 _CODE = re.compile(r"S[0-9A-Z]*_|T[0-9]*_|A[0-9]*_|[DS][a-z]|[A-Za-z_]")
 _SPELT = re.compile(r"kernelmint::configs::(\w+)::(\w+)::(\w+)(?!\w|::)")
 # Innermost brackets of a declaration; `->` closes none.
@@ -36,7 +36,7 @@ def key_of_symbol(symbol: str) -> str | None:
         key = f"{spelt[1]}.{spelt[2]}.{spelt[3].replace('_', '-')}" if spelt else ""
         return key if KEY.fullmatch(key) else None
     own, _ = _own_names(symbol)
-    is_spelt = False  # whether kernelmint::configs has been named
+    is_spelt = False  # true after kernelmint::configs
     for match in _NAMESPACE.finditer(symbol, start):
         parent, whole = match.groups()
         if whole and not (is_spelt and _may_be(whole, own, ["kernelmint", "configs"])):

@@ -20,12 +20,12 @@ class Row(NamedTuple):
     """The result of verifying a kernel's machine code."""
 
     kernel_config: str
-    arch: str  # what the code is for: sm_90; or the instruction set of CPU kernels: avx512
+    arch: str  # the code's architecture, sm_90; or the instruction set of CPU kernels, avx512
     toolchain: str  # nvcc 13.0.88
     code: str  # the hash of the machine code
-    device: str  # what it ran on, by PyTorch's name
+    device: str  # the device that it ran on, by PyTorch's name
     checks: str  # "reference", and the sanitizer's tools
-    outcome: str  # right; or what was wrong
+    outcome: str  # right; or the error
 
     @property
     def is_right(self) -> bool:

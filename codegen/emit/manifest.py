@@ -34,7 +34,7 @@ class Inputs:
 
     selection: Selection
     spec_dirs: tuple[str, ...]
-    spec_names: tuple[str, ...]  # what the folders are called, in the same order
+    spec_names: tuple[str, ...]  # the folders' names, in the same order
     specs: tuple[tuple[str, str], ...]
 
 

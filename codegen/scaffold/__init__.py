@@ -32,7 +32,7 @@ _FAMILY = {
     "sm80.cuh": "sm80.cuh",
     "test_family.py": "test_{family}.py",
 }
-_FOLDERS = ("build", "generated", "kernel_specs", "tests")  # of a project
+_FOLDERS = ("build", "generated", "kernel_specs", "tests")  # a project's
 _PROJECT = {
     "pyproject.toml": "pyproject.toml",
     "CMakeLists.txt": "CMakeLists.txt",
@@ -86,7 +86,7 @@ def _imported(name: str) -> str | None:
     """Returns why a package of that name would shadow another module; None if it would not."""
     if name in _FOLDERS:
         return "is a folder of the project beside its package"
-    if name in (*sys.stdlib_module_names, "test"):  # its own tests, which not every system has
+    if name in (*sys.stdlib_module_names, "test"):  # Python's own tests, which not every system has
         return "is a module of Python's standard library"
     found = importlib.util.find_spec(name)
     required = [re.match(r"[\w.-]+", text) for text in _distribution().requires or ()]

@@ -94,7 +94,7 @@ def in_package(package: str, path: str, pip: str) -> Path:
 def in_archive(sha256: str, path: str, origin: str) -> Path:
     """Returns the path of a file or folder of an archive, which is fetched if the cache lacks it.
     Raises PathNotFoundError."""
-    from codegen.sources import archives  # what fetches is slow to import, and rarely asked
+    from codegen.sources import archives  # slow to import, and rarely needed
 
     try:
         return archives.find(origin, sha256, path)
@@ -103,7 +103,7 @@ def in_archive(sha256: str, path: str, origin: str) -> Path:
 
 
 def _excerpt(file: Path, entry: Mapping[str, str]) -> Path:
-    from codegen.sources import excerpts  # rarely asked, too
+    from codegen.sources import excerpts  # rarely needed
 
     try:
         return excerpts.folder(file, entry)

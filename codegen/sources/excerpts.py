@@ -41,19 +41,19 @@ _COMMENT = re.compile(r"/\*.*?(?:\*/|\Z)", re.DOTALL)
 _PRAGMA_NAME = re.compile(r'["(]\s*(\w+)')  # in the text of a _Pragma
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 _CLASSES = ("struct", "class", "union", "enum")
-# What stands before `(` in a declaration and is not its name.
+# Words before `(` in a declaration that are not its name.
 _NOT_NAMES = (
     *("alignas", "decltype", "explicit", "noexcept", "requires", "sizeof", "throw", "void"),
     *("__align__", "__attribute__", "__cluster_dims__", "__declspec", "__launch_bounds__"),
     *("__block_size__", "__maxnreg__"),
 )
 
-# What may end a type, where a parameter has no name.
+# Words that may end a type, where a parameter has no name.
 _TYPES = ("bool", "char", "double", "float", "int", "long", "short", "signed", "unsigned")
 
 _AFTER_CALLS = ("template", "namespace", "using", "typedef")
 _PRAGMA = "#pragma"  # in place of a declaration's name
-# Those that hold beyond the function or class in which they stand.
+# Pragmas that hold beyond the function or class in which they stand.
 _LASTING = ("pack", "push_macro", "pop_macro", "GCC", "clang")
 _MOST_CONDITIONALS = 256  # within each other, as the C++ standard asks of compilers ([implimits])
 
@@ -79,7 +79,7 @@ class _Conditional:
 
     open: list[str]  # brackets before it
     scopes: list[str]
-    branches: list[str] = field(default_factory=list)  # none: a guard against a second inclusion
+    branches: list[str] = field(default_factory=list)  # absent: a guard against a second inclusion
 
 
 @dataclass(frozen=True)
@@ -311,7 +311,7 @@ class _Reader:
                 )
         elif what in ("else", "elif", "elifdef", "elifndef") and self.conditionals:
             chain = self.conditionals[-1]
-            self.open, self.scopes = [*chain.open], [*chain.scopes]  # as the first branch found it
+            self.open, self.scopes = [*chain.open], [*chain.scopes]  # before the first branch
             chain.branches.append(token.text)
         elif what == "endif" and self.conditionals:
             self.conditionals.pop()
@@ -371,8 +371,8 @@ class _Function:
         self.name: str | None = None
         self._before: list[_Token] = []
         self._opened: list[int] = []  # the places of `<` that no `>` closed yet
-        self._beginnings: dict[int, int] = {}  # of <…>, by the place of its `>`
-        self._operator: list[str] | None = None  # what came after `operator`
+        self._beginnings: dict[int, int] = {}  # places of `<`, by the place of their `>`
+        self._operator: list[str] | None = None  # the tokens after `operator`
         self._is_known = False
 
     def add(self, token: _Token) -> None:

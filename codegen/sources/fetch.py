@@ -168,7 +168,7 @@ def main(arguments: list[str]) -> None:
             _from_index(origin.removeprefix(PYPI), folder)
         else:
             _from_url(origin, folder)
-    except Exception as error:  # what a server, a proxy or a broken index may bring about
+    except Exception as error:  # errors that a server, a proxy or a broken index may cause
         reason = getattr(error, "reason", error)
         _end(masked(str(reason)) or type(error).__name__)
 

@@ -22,7 +22,7 @@ from codegen.core.words import counted
 
 _MOST_BYTES = 8 << 30  # unpacked
 _MOST_MEMBERS = 500_000
-_MOST_LINKS = 40  # on the way of one; this and the next as Linux has them
+_MOST_LINKS = 40  # on the way of a link; this limit and the next are Linux's
 _LONGEST_PATH = 4096
 
 _Name = tuple[str, ...]  # a path within an archive, by its parts
@@ -96,7 +96,7 @@ def _of_tar(packed: tarfile.TarFile) -> Iterator[_Member]:
 
 def _unpack(members: Iterator[_Member], into: Path) -> dict[Path, Path]:
     """Writes the files and folders; the links, and the files and folders they lead to."""
-    targets: dict[_Name, str | None] = {(): None}  # of links; None of files and folders
+    targets: dict[_Name, str | None] = {(): None}  # a link's; None for files and folders
     size = 0
     for count, member in enumerate(members, 1):
         name = _name(member.name)
@@ -133,7 +133,7 @@ def _unpack(members: Iterator[_Member], into: Path) -> dict[Path, Path]:
 def _opened(member: _Member) -> IO[bytes]:
     assert member.open is not None
     opened = member.open()
-    assert opened is not None  # as of every regular file
+    assert opened is not None  # a type that every regular file has
     return opened
 
 

@@ -30,11 +30,11 @@ from codegen.spec.model import Derived, Family, Number, ParameterValue, Rule, Se
 
 Values = tuple[ParameterValue, ...]
 
-# What all products of one target may take together: some 2 seconds, and some 100 MB.
+# Limits of all products of one target together: some 2 seconds, and some 100 MB.
 MAX_STEPS = 40_000_000
 MAX_CONFIGURATIONS = 200_000
 _COMBINATION = 16  # steps that one combination takes, besides its rules
-_MAX_EXPLANATION = 200_000  # steps to find out which rule alone excludes all
+_MAX_EXPLANATION = 200_000  # steps of the search for a rule that excludes all
 _MAX_LOOPS = 8  # Python nests 20 blocks
 
 
@@ -119,7 +119,7 @@ class _Step:
     """Some more parameters, and the rules that can be evaluated once they are known."""
 
     axes: tuple[str, ...]
-    size: int  # of its rules, and of the derived values they need
+    size: int  # the size of its rules and of the derived values they need
     run: Callable[..., list[Any]]
     sources: Mapping[int, Rule | Derived]  # by line of `run`
 
@@ -231,7 +231,7 @@ class Derivation:
     def __init__(self, derived_values: Sequence[Derived]) -> None:
         self._derived = derived_values
         self._parameters: dict[str, frozenset[str]] = {}  # derived value -> parameters
-        self._values: dict[str, frozenset[str]] = {}  # derived value -> derived values, itself too
+        self._values: dict[str, frozenset[str]] = {}  # derived value -> derived values and itself
         for derived in derived_values:
             names = derived.expression.names
             self._parameters[derived.name] = self.rests_on(names)

@@ -35,7 +35,7 @@ MAX_SCALARS = 32
 
 STRIDES = ("any", "rows", "contiguous")  # the later, the less a kernel takes
 
-# What is known of the device if any target may run.
+# Facts about the device that all targets know.
 SHARED_FACTS = dict.fromkeys(DEVICE_FACTS[:1], INT)
 
 
@@ -198,7 +198,7 @@ class ArgumentLoader:
             case schema.TensorInput(tensor=texts):
                 role, key = Role.INPUT, "tensor"
                 own = {s: INT for s, kind in scope.items() if name in kind.given}
-                known = {**scope, **own}  # if it is passed, and its shape is looked at
+                known = {**scope, **own}  # for a tensor that is passed
             case schema.TensorOutput(output=texts):
                 role, key = Role.OUTPUT, "output"
                 known = {**scope, **integers(scalars)}

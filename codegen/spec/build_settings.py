@@ -25,7 +25,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 # The user, password or key of an address.
 _SECRET = re.compile(r"//[^/]*@|[?&][^=&]*(token|secret|passw|key|sig|cred|auth)[^=&]*=", re.I)
 _PACKAGE = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
-# What CMake has meanings of its own for: lists, variables.
+# Characters that CMake interprets: lists, variables.
 _UNSPEAKABLE = re.compile(r"[;$\[\]\x00-\x1f]")
 # Options that say what another key says, or what the build chooses.
 _ELSEWHERE = (

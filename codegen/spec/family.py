@@ -79,7 +79,7 @@ class FamilyLoader:
             name, _, function = written.reference.partition(":")
             self.reference = check_function(document, self.folder / name, function, "reference")
         file = spec_name(self.spec_dir, document.path)
-        # of a single one, the place of `front` itself
+        # the place of `front` itself for a single front
         fronts = []
         for i, front in enumerate(written.front):
             if isinstance(front, str) and not front.isidentifier():
@@ -254,7 +254,7 @@ class FamilyLoader:
         """Returns the module, as it is imported, and its function, which a text such as
         front.py:function names."""
         folder, above = self.folder, PurePosixPath(file).parent
-        if text.startswith("../") and folder.parent != self.spec_dir:  # of its group
+        if text.startswith("../") and folder.parent != self.spec_dir:  # the group's
             text, folder, above = text[3:], folder.parent, above.parent
         is_there = check_file(self.document, folder, text, *place)
         name, _, function = text.partition(":")

@@ -61,8 +61,8 @@ class _Loader:
         self.inputs = [t for t in other.tensors if t.role is Role.INPUT]
         self.scope = _scope(own)
         self.named = self.scope.keys() - {t.name for t in own.tensors}
-        self.sizes: dict[str, str] = {}  # what the other's symbols are of this one
-        self.dtypes: dict[str, str] = {}  # and its dtype parameters
+        self.sizes: dict[str, str] = {}  # the other's symbols, as expressions of this family
+        self.dtypes: dict[str, str] = {}  # the other's dtype parameters, likewise
 
     def load(self, again: frozenset[str]) -> DeclaredGradient:
         before = len(self.document.problems)

@@ -48,7 +48,7 @@ class GeneratedFront:
 
     name: str
     takes: tuple[tuple[str, Expression], ...]  # parameters, over symbols and optional inputs
-    flags: tuple[tuple[Parameter, ParameterValue | None], ...]  # what callers pass, and defaults
+    flags: tuple[tuple[Parameter, ParameterValue | None], ...]  # callers pass them; defaults
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,9 +128,9 @@ class Tensor:
     optional: bool  # an input that may be None, or an output that the caller asks for
     mutated: bool  # an input that the kernel changes
     on_host: bool  # it is in the CPU's memory, whatever the target
-    strides: str  # of the enum Strides, runtime/include/registry.h
+    strides: str  # a value of the enum Strides, runtime/include/registry.h
     alignment: Expression | None  # bytes, over the family's constants; None: the target's
-    like: str  # of an output, the input as whose dimensions its own lie in memory; "": in order
+    like: str  # the input whose order of dimensions in memory an output has; "": in order
     doc: str
 
 
@@ -150,7 +150,7 @@ class Trace:
 
     parameter: str
     grid: tuple[Expression, ...]  # over symbols and the family's parameters
-    record: tuple[RecordTensor, ...]  # one behind another
+    record: tuple[RecordTensor, ...]  # one after another
     floats: Expression  # the record's size
     is_whole: Rule  # a traced configuration's record has elements; a constraint of each target
 
@@ -162,9 +162,9 @@ class Scalar:
 
     name: str
     dtype: str
-    default: Expression | None  # of an enum, its place among the values
-    values: tuple[str, ...]  # of an enum
-    of_gradient: bool  # what gives the gradients takes it: kernels do not have it
+    default: Expression | None  # an enum's: its place among the values
+    values: tuple[str, ...]  # an enum's texts
+    of_gradient: bool  # an argument of the gradients only: kernels do not have it
     doc: str
 
     @property
@@ -213,7 +213,7 @@ class Workspace:
     dtype: str
     elements: Expression  # 0 if it is not needed
     zeroed: bool  # a call finds zeros in it
-    note: str  # its shape, its condition and what it holds, on one line
+    note: str  # shape, condition and contents, on one line
 
 
 @dataclass(frozen=True)
@@ -225,7 +225,7 @@ class Launch:
     shared_memory: Expression
     cluster: tuple[Expression, ...]  # none: no clusters
     dependent: Expression
-    bounds: tuple[Bound, ...]  # of what a configuration alone decides
+    bounds: tuple[Bound, ...]  # bounds that a configuration decides
 
 
 @dataclass(frozen=True)
@@ -249,7 +249,7 @@ class Wgmma:
 class BuildPath:
     """A file or folder that a build reads: of a folder of specs, a Python package or an archive."""
 
-    entry: Mapping[str, str]  # as the manifest has it, and codegen/sources/build_paths.py finds it
+    entry: Mapping[str, str]  # the manifest's entry, which codegen/sources/build_paths.py finds
     location: Location
 
     @property
@@ -279,7 +279,7 @@ class BuildSettings:
     include: tuple[BuildPath, ...] = ()
     libraries: tuple[BuildPath | str, ...] = ()  # a str as -l takes it
     sources: tuple[BuildPath, ...] = ()
-    archives: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # what entries share
+    archives: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # shared members
 
     def __add__(self, other: BuildSettings) -> BuildSettings:
         """Returns these settings, followed by the other's."""
@@ -436,12 +436,12 @@ class Target:
 
     family: str
     name: str
-    header: str  # as it is included: relative to the spec folder
+    header: str  # path in includes: relative to the spec folder
     kernel: str | None
     shared_parameters: tuple[Parameter, ...]  # the family's
     own_parameters: tuple[Parameter, ...]
     derived: tuple[Derived, ...]  # the family's first
-    constraints: tuple[Rule, ...]  # limits among them; what the hardware, wgmma, a trace take
+    constraints: tuple[Rule, ...]  # also limits; conditions of the hardware, wgmma and a trace
     workspace: tuple[Workspace, ...]
     launch: Launch | None
     needs: Needs
@@ -536,7 +536,7 @@ class Family:
     call_scope: Mapping[str, Kind]  # symbols, and optional tensors: true if they are there
     parameters: tuple[Parameter, ...]
     derived: tuple[Derived, ...]  # shared by every target
-    constraints: tuple[Rule, ...]  # what its tensors' alignments and its trace take
+    constraints: tuple[Rule, ...]  # conditions of its tensors' alignments and its trace
     requires: tuple[Rule, ...]
     trace: Trace | None
     build: BuildSettings

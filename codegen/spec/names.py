@@ -14,7 +14,7 @@ from codegen.core.expressions import COMPUTE_CAPABILITY, DEVICE_FACTS
 IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*_?\Z")
 SNAKE = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*\Z")
 TOKEN = re.compile(r"[a-z][a-z0-9]*\Z")
-# What stands between quotes in `#include "…"` and in CMake as it is.
+# Text that needs no escapes between quotes in `#include "…"` and in CMake.
 FILE = re.compile(r"[A-Za-z0-9_+.-]+(/[A-Za-z0-9_+.-]+)*\Z")
 MAX_NAME = 64
 
@@ -44,7 +44,7 @@ _MACRO_FAMILY = re.compile(
 _MACRO_NAMES = frozenset((*_MACROS.split(), *errno.errorcode.values()))
 CPP_KEYWORDS = frozenset(_CPP_KEYWORDS.split()) | _MACRO_NAMES
 
-# What generated code says by these names.
+# Names that generated code uses.
 _RESERVED_WORDS = """
     Args Config ConstTensorView Dtype Isa TensorView TraceRecord args context configs cpu
     dtypes expression isa kernelmint key

@@ -248,7 +248,7 @@ def _gradient_kind(value: Any) -> str:
     return "<family>" if isinstance(value, dict) and "family" in value else "<function>"
 
 
-# What gives the family's gradients: PyTorch's operators of it are differentiable then.
+# Sources of the family's gradients: its operators of PyTorch are then differentiable.
 Gradient = Annotated[
     Annotated[GradientFunction, Tag("<function>")] | Annotated[DeclaredGradient, Tag("<family>")],
     Discriminator(_gradient_kind),
@@ -608,7 +608,7 @@ class SetPart(Written):
     prune: list[Rule] = Field(default_factory=list, description="further rules of the product")
 
 
-# What makes a mapping in a set more than a configuration; no parameter may have such a name.
+# Keys that make a mapping in a set more than a configuration; no parameter may have such a name.
 SET_KEYS = ("include", "configurations", "steps", "product")
 
 

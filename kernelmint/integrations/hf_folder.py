@@ -13,7 +13,7 @@ import click
 
 REPOSITORIES = ("kernels-community/flash-attn2", "kernels-community/vllm-flash-attn3")
 _METADATA = {
-    "id": "_kernelmint_flash_attn",  # of the module; no other may have it
+    "id": "_kernelmint_flash_attn",  # the module's name, which no other module may have
     "name": "kernelmint-flash-attn",
     "version": 1,
     "license": "Apache-2.0",

@@ -564,7 +564,7 @@ class _Frame:
 
 _kernels = _Kernels()
 _frames = [_Frame()]  # the last one counts
-_lock = threading.RLock()  # of both, and of PyTorch's registry
+_lock = threading.RLock()  # a lock of both, and of PyTorch's registry
 
 
 def _own_frame() -> _Frame:

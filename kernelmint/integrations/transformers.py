@@ -57,7 +57,7 @@ class _Pattern(NamedTuple):
     joined: torch.Tensor | None = None
     steps: torch.Tensor | None = None
     ordered: torch.Tensor | None = None
-    unknown: str = ""  # what a mask function does with positions that is none of these
+    unknown: str = ""  # an operation of a mask function on positions beyond these
 
     def both(self, other: _Pattern) -> _Pattern:
         def least(a: int, b: int) -> int:
@@ -218,7 +218,7 @@ def _is_known_to_be(number: Any, other: Any) -> bool:
     if isinstance(number, torch.Tensor):
         return False
     symbols = any(isinstance(n, torch.SymInt) for n in (number, other))
-    if symbols and not torch.compiler.is_dynamo_compiling():  # which makes another graph
+    if symbols and not torch.compiler.is_dynamo_compiling():  # a change that makes another graph
         from torch.fx.experimental.symbolic_shapes import statically_known_true
 
         return statically_known_true(number == other)
@@ -469,7 +469,7 @@ def _combined(a: _Term, name: str | None, b: Any) -> Any:
         number = b if name == "add" else -b
         return _term(a.side, a.seen, a.offset + number, a.table, a.at)
     if (name, b - a.offset) in (("ge", 0), ("gt", -1)) and a.table is None:
-        return _noted(a.seen, _Pattern())  # of every position
+        return _noted(a.seen, _Pattern())  # visible keys of every position
     return None
 
 
@@ -482,7 +482,7 @@ _FUNCTIONS = {
     torch.Tensor.__and__: "and",
     torch.Tensor.logical_and: "and",
     torch.logical_and: "and",
-    # as torch.export(strict=True) passes them
+    # torch.export(strict=True) passes them so
     operator.getitem: "getitem",
     operator.and_: "and",
 }

@@ -81,15 +81,15 @@ def tools() -> list[str]:
 def main(arguments: list[str]) -> None:
     """Installs the requirements of the project, and with --tools those of its developers."""
     print("kernelmint: installing requirements; PyTorch may take a few minutes", flush=True)
-    # The pins agree; only CUTLASS's package lacks what it requires, which pip would say each time.
+    # The pins agree; only CUTLASS's package lacks requirements, which pip would report each time.
     pinned = ("--no-warn-conflicts", "-c", str(CONSTRAINTS))
     held = (*pinned, "--require-hashes")
     install_pip()
-    pip_install(*held, "scikit-build-core")  # which the backend imports; it brings a TOML reader
+    pip_install(*held, "scikit-build-core")  # the backend imports it; it brings a TOML reader
     needed = requirements()
     torch = [requirement for requirement in needed if re.match(r"torch\b", requirement)]
     pip_install(*held, *(r for r in needed if r not in torch))
-    # Whose files are not held to hashes: see constraints.txt. All that it requires is.
+    # PyTorch's files have no hashes: see constraints.txt. Those of its requirements do.
     pip_install(*pinned, "--no-require-hashes", *torch)
     if "--tools" in arguments:
         pip_install(*held, *tools())

@@ -28,7 +28,7 @@ HEADER = """\
 # and aarch64, but PyTorch's: the index that pip is set to says whether it is built for CUDA.
 """
 UNHASHED = {"torch"}
-# Of CUTLASS's package the headers are used; its Python would draw SciPy and cuda-python.
+# Only the headers of CUTLASS's package are used; its Python would draw SciPy and cuda-python.
 NO_DEPENDENCIES_OF_CUTLASS = ("cuda-python", "pydot", "scipy", "treelib")
 
 

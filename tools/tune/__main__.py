@@ -29,7 +29,7 @@ from . import rows, t4
 from .errors import TuningError
 from .tuner import Options, Ranking, Tuner
 
-_FASTEST = 3  # of a shape, that are printed
+_FASTEST = 3  # kernels of a shape that are printed
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
@@ -97,7 +97,7 @@ def main(
     Examples:
       kernelmint tune my_family --target sm90a --budget 1h
     """
-    # What was found is in the journal: an interrupt ends it at once, as a kill does, before the
+    # The journal has all results: an interrupt ends the process at once, as a kill does, before the
     # workers, which are interrupted too, could be taken for kernels that crash.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
@@ -111,7 +111,7 @@ def main(
                 f"{path} belongs to the installed {owner}, whose rows were read when it was built: "
                 "name another file with --out, and put it beside the spec that it is built from"
             )
-        rows.read(path)  # which are kept: before hours are spent, not after
+        rows.read(path)  # checked before hours are spent, not after
         if not os.access(path.parent, os.W_OK):
             raise click.UsageError(f"{path.parent} cannot be written: name another file with --out")
         found = tuner.run()

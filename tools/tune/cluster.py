@@ -32,8 +32,8 @@ from .shipping import Packed, pack_up, unpack
 _PATIENCE = 60.0  # seconds, for nodes that say what they have: others go on without them
 _START = 600.0  # seconds, for a measuring process: importing PyTorch, and until its GPU is free
 _POLL = 5.0
-_MOST_LOSSES = 3  # of tasks that were building one kernel
-_nodes: Callable[[], list[dict[str, Any]]] = ray.nodes  # which has no types
+_MOST_LOSSES = 3  # losses of tasks that were building one kernel
+_nodes: Callable[[], list[dict[str, Any]]] = ray.nodes  # Ray has no types
 _OURS = (TuningError, BuildError, PackError, CandidateError, InputsError, LostError)
 
 
@@ -130,7 +130,7 @@ class RayExecutor:
         self._patience = patience
         self._identity = on_node.identity(job.family, self._is_cuda, job.specs is None)
         self._alike: set[str] = set()  # nodes that were found to be like this machine
-        self._found: dict[str, Found | str] = {}  # by node: what it has, or why it has nothing
+        self._found: dict[str, Found | str] = {}  # by node: its device, or why none suits
         self._entries: dict[str, tuple[str, Entry]] = {}  # hashes of requests, and packs, by key
         self._places: dict[str, _Node] = {}
         _connect(address)

@@ -12,7 +12,7 @@ from codegen.core.ptxas_rows import read_csv
 from ..ptx_report.gate import over_budget
 from .errors import TuningError
 
-# Of a cubin: instructions, constants, what a launch takes (registers, parameters), and initial
+# Sections of a cubin: instructions, constants, needs of a launch (registers, parameters), initial
 # values; not the names and lines of its sources.
 _DEVICE = (".text", ".nv.constant", ".nv.info", ".nv.global")
 
@@ -56,7 +56,7 @@ def offence(pack: Pack, key: str, budget: Mapping[str, int]) -> str | None:
         return None
     target = key.rpartition(".")[0]
     for row in read_csv(pack.ptxas):
-        if row.kernel_config == key or row.kind != "kernel":  # it, or what it calls
+        if row.kernel_config == key or row.kind != "kernel":  # also functions that it calls
             for reason in over_budget(row, {"c75": 0, **budget}, target):
                 return f"ptxas: {reason}"
     return None

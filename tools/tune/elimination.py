@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 from ..bench.intervals import Interval, interval
 
-MARGIN = 0.01  # what a candidate must gain
+MARGIN = 0.01  # the gain that a candidate must have
 _LEAST_PROCESSES = 3  # where a process puts its memory shifts all its times alike
-# What is slower than this is given up before other processes have confirmed it.
+# A candidate that is slower than this is given up before other processes have confirmed it.
 _MARGIN_AT_ONCE = 0.05
 _MARGIN_OF_SCREENING = 0.25
 _SCREENING = 11  # rounds, with fewer of which no interval has the confidence
@@ -37,7 +37,7 @@ class Gain:
 
     interval: Interval
     rounds: int
-    by_process: tuple[tuple[float, ...], ...]  # of each round, in order
+    by_process: tuple[tuple[float, ...], ...]  # seconds of each round, in order
 
     def exceeds(self, margin: float) -> bool:
         """Returns whether the gain is surely more, and each process found so for itself: its median

@@ -23,7 +23,7 @@ class Built:
     """A kernel that was built by itself."""
 
     key: str
-    folder: Path  # of its pack
+    folder: Path  # the folder of its pack
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from .executor import Built, Device, Timed, suitable
 from .shipping import Packed, Specs, pack_up, unpack, unpack_specs
 from .worker import ProcessWorker, Setup
 
-# Of a family's installed specs: what kernels are made of, and held to.
+# Files of a family's installed specs that kernels are made of, and compared with.
 _DECISIVE = ("*.yaml", "*.h", "*.cuh", "*.cpp", "*.cu", "*.py")
 _INDECISIVE = ("*.tuned.yaml", "*.shapes.yaml", "test_*.py")
 

@@ -16,7 +16,7 @@ class Outcome:
     """A configuration on a shape: its times in seconds, or why it has no times."""
 
     configuration: Mapping[str, Any]
-    call: Mapping[str, Any]  # that is measured, beside it
+    call: Mapping[str, Any]  # the call that is measured, beside it
     invalidity: str = "correct"  # or timeout, compile, runtime, correctness or constraints
     seconds: Sequence[float] = field(default_factory=list)
 

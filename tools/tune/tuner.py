@@ -40,8 +40,8 @@ from .t4 import Outcome
 
 # Rounds of each pass at least. A pass has processes of its own: the first screens.
 PASSES = (5, 10, 10, 20)
-_MOST_LOSSES = 3  # of workers that were measuring one shape, or that were to start at one place
-_SHARE_OF_BUILDS = 0.6  # of the time that is given
+_MOST_LOSSES = 3  # workers lost while measuring one shape, or while starting at one place
+_SHARE_OF_BUILDS = 0.6  # the share of the budget
 _NONE_LEFT = "no kernel is left"
 _NONE_SUITS = "no configuration has its parameters"
 
@@ -57,7 +57,7 @@ class Options:
     where: str | None = None
     shapes: Path | None = None  # None: <target>.shapes.yaml beside the spec
     budget: float | None = None
-    device: str | None = None  # None: the only kind that there is
+    device: str | None = None  # None: the only kind
     ray: str | None = None  # the address of a cluster; None: this machine
     seconds: float = 0.3  # for each kernel in each pass
     patience: float = 60.0  # for one call of a kernel
@@ -83,7 +83,7 @@ class _Candidate:
     built: Built
     code: str
     toolchain: str
-    invalidity: str | None = None  # of all shapes
+    invalidity: str | None = None  # rounds of all shapes
     reason: str = ""
 
     @property
@@ -155,14 +155,14 @@ class Tuner:
         path = f"tune/{options.family}.{options.target}.{name}.jsonl"
         self.journal = Journal(on_demand.cache().folder / path, options.fresh)
         reference = manifest.family(options.family).reference or ""  # _read_shapes has looked
-        # What was found right or wrong, was so to the reference as it was then.
+        # Results of checks apply to the reference that they were compared with.
         self._oracle = content(source.folder / reference.partition(":")[0])[:16]
         checked = self.journal.find("checked", oracle=self._oracle)
         self._checked = {(entry["id"], entry["shape"]) for entry in checked}
         self._candidates: dict[str, _Candidate] = {}
-        self._unusable: set[str] = set()  # keys of what does not compile, or spills
+        self._unusable: set[str] = set()  # keys of kernels that do not compile, or that spill
         self._states: list[_ShapeState] = []
-        self.unmeasured: list[dict[str, Any]] = []  # headings: rows of before are still good
+        self.unmeasured: list[dict[str, Any]] = []  # headings of earlier rows that are still good
 
     def _read_shapes(self, folder: Path) -> Shapes:
         path = self._options.shapes
@@ -227,7 +227,7 @@ class Tuner:
         return share * self._options.budget - (time.monotonic() - self._begin)
 
     def _build(self) -> None:
-        # Incumbents first, then of each shape in turn: the budget may not be enough for all.
+        # Incumbents come first, then each shape in turn: the budget may not be enough for all.
         incumbents = [c for state in self._states for c in state.shape_plan.incumbents]
         wanted = {c.key: c for state in self._states for c in state.shape_plan.configurations}
         in_turn = itertools.zip_longest(
@@ -314,7 +314,7 @@ class Tuner:
                 for key in keys:
                     state.passes[key] = state.passes.get(key, 0) + 1
                 state.processes += 1
-            # One that has times is the best to begin with; the incumbent, if it has.
+            # A candidate with times is the best to begin with; the incumbent, if it has times.
             incumbents = [c.key for c in state.shape_plan.incumbents if c.key in built]
             incumbent = (incumbents or built)[0]
             built.sort(key=lambda key: (key not in state.passes, key != incumbent))
@@ -408,7 +408,7 @@ class Tuner:
                     return
                 keys = [elimination.best, *state.waiting()]
                 if self._left() <= 0 or (len(keys) == 1 and state.processes):
-                    return  # its times are known
+                    return  # the journal has its times
                 least = PASSES[min(state.passes.get(key, 0) for key in keys[1:] or keys)]
                 try:
                     timed = worker.rounds(
@@ -417,7 +417,7 @@ class Tuner:
                     )
                 except CandidateError as error:
                     self._fault(state, error)
-                    continue  # those that it eliminated are back, and may be unchecked
+                    continue  # the candidates that it eliminated are back, and may be unchecked
                 named = [{self._candidates[k].id: s for k, s in r.items()} for r in timed.rounds]
                 self.journal.add(
                     "rounds", shape=state.id, seed=seed, place=place, time=time.time(),

@@ -32,9 +32,9 @@ from ..process import NoAnswerError, Process
 from .errors import CandidateError, InputsError, LostError
 from .executor import Built, Timed
 
-_INPUTS = "inputs"  # whose turn it is while they are made, and their right results
+_INPUTS = "inputs"  # the turn while inputs and their right results are made
 _OF_INPUTS = 10  # times as much patience: a reference computes in fp64, and for people to read
-_PACK = "pack"  # what failed if a kernel's pack cannot be used
+_PACK = "pack"  # the failure of a kernel whose pack cannot be used
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class ProcessWorker:
         self._process.stop()
 
     def _ask(self, *request: Any) -> Any:
-        turn = None  # whose it is: a kernel's, by its key, that of the inputs, or None
+        turn = None  # the turn's owner: a kernel's key, the inputs, or None
         try:
             self._process.send(request)
             while True:
@@ -97,7 +97,7 @@ class ProcessWorker:
             return LostError(self._setup.device, reason)
         if turn == _INPUTS:
             return InputsError(f"the inputs: {reason}")
-        if kind == _INPUTS:  # they leave a kernel too little memory
+        if kind == _INPUTS:  # the inputs leave a kernel too little memory
             return InputsError(f"{turn}: {reason}")
         return CandidateError(turn, kind, reason)
 
@@ -206,7 +206,7 @@ class _Service:
                 known[2].prepare()
         except NoProblemError as error:
             raise InputsError(str(error)) from None
-        except Exception as error:  # of the family's own functions, or of PyTorch
+        except Exception as error:  # an error of the family's own functions, or of PyTorch
             raise InputsError(_told(error, specs(self._setup.family))) from None
         self._problem = known
         return known[2]
