@@ -99,7 +99,7 @@ def main(
             if not report.rows:
                 remark = f'--where "{where}": none of {counted(total, "row")} matches'
                 click.echo(f"ptx-report: {remark}", err=True)
-        changes = compare(read_csv(old_file), report.rows) if old_file else None
+        changes = compare(read_csv(old_file), report.rows, report.occupancy) if old_file else None
         folders = _baseline_folders(report, baselines)
         verdict = _check(report, changes, folders) if check else None
         texts: list[tuple[Path, str]] = []  # all of them before the first is written

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from codegen.core.ptxas_rows import Row
+from codegen.core.words import counted
+
+from .joining import group, pairs
+from .occupancy import Occupancy
 
 # What is compared, the gravest first: the first that differs says whether a kernel got worse.
 LABELS = {
@@ -18,20 +22,33 @@ LABELS = {
     "smem": "shared memory bytes",
 }
 FIGURES = tuple(LABELS)
+# What is shown besides: it follows from the others, or is no harm by itself.
+DETAILS = {"barriers": "barriers", "occupancy": "occupancy %", "code_bytes": "code bytes"}
+UNKNOWN = "unknown: a row lacks its fingerprints"  # whose doing a change is
+ALL_LABELS = {**LABELS, **DETAILS}
 
 
 def figure(row: Row, name: str) -> int | None:
-    """One of `FIGURES` of a row; None if the row does not hold it."""
+    """One of a row's figures; None if the row does not hold it."""
     value: int | None = len(row.c75) if name == "c75" else getattr(row, name)
     return value
 
 
 @dataclass(frozen=True)
 class Change:
-    """A kernel of two reports, or of one of them."""
+    """A kernel of two reports, or of one of them.
+
+    Attributes:
+        old: its row in the first.
+        new: its row in the second.
+        function: what tells the kernels of a configuration apart; None if there is one.
+        occupancy: percent of the warps that a multiprocessor holds, before and after.
+    """
 
     old: Row | None
     new: Row | None
+    function: str | None = None
+    occupancy: tuple[int | None, int | None] = (None, None)
 
     @property
     def row(self) -> Row:
@@ -41,27 +58,66 @@ class Change:
         return row
 
     @property
-    def deltas(self) -> dict[str, tuple[int, int]]:
-        """(old, new) of every figure that both rows hold and that differs, the gravest first."""
+    def name(self) -> str:
+        """The kernel, and its function if the configuration has several."""
+        return " ".join(filter(None, (self.row.kernel_config, self.function)))
+
+    def values(self, name: str) -> tuple[int | None, int | None]:
+        """A figure of both rows; None where it is unknown, or there is no row."""
+        if name == "occupancy":
+            return self.occupancy
+        old, new = (row and figure(row, name) for row in (self.old, self.new))
+        return old, new
+
+    def _differing(self, names: Iterable[str]) -> dict[str, tuple[int, int]]:
         if self.old is None or self.new is None:
             return {}
         found = {}
-        for name in FIGURES:
-            before, after = figure(self.old, name), figure(self.new, name)
+        for name in names:
+            before, after = self.values(name)
             if before is not None and after is not None and before != after:
                 found[name] = (before, after)
         return found
 
     @property
+    def deltas(self) -> dict[str, tuple[int, int]]:
+        """(old, new) of every figure that both rows hold and that differs, the gravest first."""
+        return self._differing(FIGURES)
+
+    @property
+    def details(self) -> dict[str, tuple[int, int]]:
+        """The same with barriers, occupancy and bytes of machine code."""
+        return self._differing(ALL_LABELS)
+
+    @property
     def verdict(self) -> str:
-        """worse, better, same, added or removed."""
+        """worse, mixed, better, same, added or removed.
+
+        Mixed: spills are unknown, and of registers and stack one grew and the other shrank.
+        """
         if self.old is None:
             return "added"
         if self.new is None:
             return "removed"
-        for before, after in self.deltas.values():
+        deltas = self.deltas
+        if self._is_mixed(deltas):
+            return "mixed"
+        for before, after in deltas.values():
             return "worse" if after > before else "better"
         return "same"
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether it got worse, or may have."""
+        return self.verdict in ("worse", "mixed")
+
+    def _is_mixed(self, deltas: dict[str, tuple[int, int]]) -> bool:
+        if not {"used_registers", "stack_frame"} <= deltas.keys() or next(iter(deltas)) in (
+            "unwritten", "c75", "spill_bytes",
+        ):  # fmt: skip
+            return False
+        (registers, more), (stack, larger) = deltas["used_registers"], deltas["stack_frame"]
+        return None in self.values("spill_bytes") and (more > registers) != (larger > stack)
 
     @property
     def cause(self) -> str:
@@ -70,59 +126,117 @@ class Change:
         if old is None or new is None or not self.deltas:
             return ""
         if None in (old.toolchain, new.toolchain, old.code, new.code):
-            return "unknown: a row lacks its fingerprints"
+            return UNKNOWN
         if old.toolchain != new.toolchain:
             both = "" if old.code == new.code else ", and the code changed as well"
             return f"another compiler: {old.toolchain} -> {new.toolchain}{both}"
         return "the code changed" if old.code != new.code else "same code and compiler"
 
+    @property
+    def why(self) -> str:
+        """The cause, what speaks against the verdict, and the name that it had."""
+        cause = "" if self.cause == UNKNOWN else self.cause  # `notes` says so once
+        return "; ".join(filter(None, (cause, self._against, self._renamed)))
 
-_ORDER = {"worse": 0, "removed": 1, "added": 2, "better": 3, "same": 4}
+    @property
+    def _against(self) -> str:
+        deltas = self.deltas
+        if self.verdict == "mixed":
+            return "spills are unknown: more registers may be fewer spills"
+        if not deltas:
+            return ""
+        (first, (before, after)), *others = deltas.items()
+        opposed = [LABELS[n] for n, (old, new) in others if (new > old) != (after > before)]
+        turn = "more" if after < before else "fewer"
+        return f"by {LABELS[first]}, though {turn} {' and '.join(opposed)}" if opposed else ""
+
+    @property
+    def _renamed(self) -> str:
+        if self.old is None or self.new is None:
+            return ""
+        was = self.old.kernel_config
+        return f"was {was}" if was != self.new.kernel_config else ""
 
 
-def compare(old: Iterable[Row], new: Iterable[Row]) -> list[Change]:
-    """Every kernel of either report, worst first.
+VERDICTS = ("worse", "mixed", "removed", "added", "better", "same")
+_ORDER = {verdict: place for place, verdict in enumerate(VERDICTS)}
 
-    Rows meet by name, kernel, architecture and kind; those that repeat (a template instantiated in
-    two objects, or for two sets of arguments) meet in the
-    order of their objects and arguments.
+
+def compare(
+    old: Iterable[Row],
+    new: Iterable[Row],
+    occupancy: Callable[[Row], Occupancy | None] = lambda row: None,
+) -> list[Change]:
+    """Every kernel of either report, worst first: `joining.pairs` says which is which.
+
+    Args:
+        old: the rows of the first report.
+        new: the rows of the second.
+        occupancy: of a row, if it is known.
     """
-    before, after = _grouped(old), _grouped(new)
-    changes = []
-    for name in {**before, **after}:
-        olds, news = before.get(name, []), after.get(name, [])
-        for index in range(max(len(olds), len(news))):
-            changes.append(
-                Change(
-                    olds[index] if index < len(olds) else None,
-                    news[index] if index < len(news) else None,
-                )
-            )
-    return sorted(changes, key=_worst_first)
+
+    def percent(row: Row | None) -> int | None:
+        known = row and occupancy(row)
+        return round(100 * known.fraction) if known else None
+
+    changes = [
+        Change(before, after, occupancy=(percent(before), percent(after)))
+        for before, after in pairs(old, new)
+    ]
+    kernels: dict[Hashable, list[Row]] = defaultdict(list)
+    for change in changes:
+        kernels[change.row.key, group(change.row)].append(change.row)
+    told = (
+        replace(change, function=told_apart(row, kernels[row.key, group(row)]))
+        for change in changes
+        for row in [change.row]
+    )
+    return sorted(told, key=_worst_first)
 
 
-def _grouped(rows: Iterable[Row]) -> dict[tuple[str, ...], list[Row]]:
-    groups: dict[tuple[str, ...], list[Row]] = defaultdict(list)
-    for row in rows:
-        kernel = row.kernel if row.key else ""
-        groups[row.kernel_config, kernel, row.arch or "", row.kind].append(row)
-    for group in groups.values():
-        if len(group) > 1:
-            group.sort(key=lambda row: (row.source or "", row.arguments))
-    return groups
+def told_apart(row: Row, kernels: Sequence[Row]) -> str | None:
+    """Returns what tells a kernel of a configuration from the others: the name, and of a template
+    those of its arguments that differ. None if there are no others, and for foreign kernels."""
+    if row.key is None or len(kernels) < 2:
+        return None
+    same = [other.arguments for other in kernels if other.kernel == row.kernel]
+    own = row.arguments if len(same) > 1 else []
+    telling = [own[i] for i in range(len(own)) if any(o[i : i + 1] != [own[i]] for o in same)]
+    return f"{row.kernel}<{', '.join(telling)}>" if telling else row.kernel
 
 
 def _worst_first(change: Change) -> tuple[object, ...]:
     deltas = change.deltas
     sizes = [-(deltas[name][1] - deltas[name][0]) if name in deltas else 0 for name in FIGURES]
-    return (_ORDER[change.verdict], *sizes, change.row.kernel_config, change.row.arch or "")
+    return (_ORDER[change.verdict], *sizes, change.name, change.row.arch or "")
 
 
 def counts(changes: Sequence[Change]) -> str:
     """One line: how many got worse, better, and so on."""
-    words = [f"{n} {verdict}" for verdict in _ORDER if (n := _count(changes, verdict))]
+    number = Counter(change.verdict for change in changes)
+    words = [f"{number[verdict]} {verdict}" for verdict in VERDICTS if number[verdict]]
     return ", ".join(words) or "no kernels"
 
 
-def _count(changes: Sequence[Change], verdict: str) -> int:
-    return sum(change.verdict == verdict for change in changes)
+def notes(changes: Sequence[Change]) -> list[str]:
+    """What to say of all changes together: bytes of machine code and seconds of ptxas, before and
+    after, if they are known of each kernel, and how many causes are unknown."""
+    parts = []
+    for name, unit, scale in (
+        ("code_bytes", "bytes of code", 1.0),
+        ("compile_time_ms", "s of ptxas", 1e-3),
+    ):
+        old, new = (
+            _sum(rows, name) for rows in zip(*((c.old, c.new) for c in changes), strict=True)
+        )
+        if old and new:
+            of_both = f"{scale * old:,.0f} → {scale * new:,.0f}"
+            parts.append(f"{of_both} {unit} ({new / old - 1:+.1%})")
+    if unknown := sum(change.cause == UNKNOWN for change in changes):
+        parts.append(f"{counted(unknown, 'cause')} unknown: rows lack fingerprints")
+    return parts
+
+
+def _sum(rows: Iterable[Row | None], name: str) -> float | None:
+    values = [getattr(row, name) for row in rows if row and row.kind in ("kernel", "object")]
+    return None if None in values else sum(values)

@@ -138,7 +138,7 @@ def check_baselines(
             continue
         changes = compare(known, here)
         for change in changes:
-            if change.verdict == "worse" and same:
+            if change.is_worse and same:
                 reason = f"{describe(change)} in {path}: {change.cause}"
                 verdict.offences.append(Offence(change.row, reason))
         for word, what in (("added", "not in the baseline yet"), ("removed", "no longer built")):
@@ -146,7 +146,7 @@ def check_baselines(
                 verdict.remarks.append(f"{path}: {counted(count, 'kernel')} {what}")
         if not same:
             differing = [change for change in changes if change.deltas]
-            worse = sum(change.verdict == "worse" for change in differing)
+            worse = sum(change.is_worse for change in differing)
             old = " ".join(sorted({row.toolchain or "an unknown compiler" for row in known}))
             new = " ".join(sorted({row.toolchain for row in here if row.toolchain}))
             verdict.remarks.append(
@@ -175,7 +175,7 @@ def _check_compilers(unknown: Sequence[Row], path: Path, verdict: Verdict) -> No
 def check_changes(changes: Iterable[Change], verdict: Verdict) -> None:
     """What `--diff` found to be worse fails, unless only the compiler changed."""
     for change in changes:
-        if change.verdict == "worse":
+        if change.is_worse:
             offence = Offence(change.row, describe(change))
             old, new = change.old, change.new
             if old and new and old.code and old.code == new.code and old.toolchain != new.toolchain:

@@ -10,11 +10,12 @@ from typing import Any
 
 from codegen.core.ptxas_rows import COLUMNS, Row
 
-from .diff import FIGURES, LABELS, Change, counts
+from .diff import ALL_LABELS, Change, counts, notes
 from .report import Report
 from .table import spills, summary, worst_first
 
 _MARKUP = re.compile(r"([\\`*\[\]<>|~@&#])")
+_IN_SIGHT = 20  # changes
 _COMMENT = 60_000  # characters; GitHub takes 65,536 in a comment
 
 
@@ -37,24 +38,28 @@ def json_text(report: Report, changes: Sequence[Change] | None) -> str:
         "rows": [row_data(report, row) for row in report.rows],
     }
     if changes is not None:
-        data["changes"] = [
-            {
-                "kernel_config": change.row.kernel_config,
-                "arch": change.row.arch,
-                "verdict": change.verdict,
-                "cause": change.cause,
-                "deltas": change.deltas,
-            }
-            for change in changes
-        ]
+        data["changes"] = [change_data(change) for change in changes]
     return json.dumps(data, indent=1) + "\n"
+
+
+def change_data(change: Change) -> dict[str, Any]:
+    """A change as JSON: who, the verdict, why, and the figures that differ, (old, new)."""
+    return {
+        "kernel_config": change.row.kernel_config,
+        "function": change.function,
+        "arch": change.row.arch,
+        "verdict": change.verdict,
+        "cause": change.cause,
+        "why": change.why,
+        "deltas": change.details,
+    }
 
 
 def markdown_text(report: Report, changes: Sequence[Change] | None) -> str:
     """A table for a pull request's comment: the changes of a `--diff`, else all rows. Worst first,
     and cut if a comment would be too long."""
     if changes is not None:
-        return _markdown_changes(changes)
+        return markdown_changes(changes)
     lines = [
         _row(
             row.kernel_config,
@@ -76,38 +81,48 @@ def markdown_text(report: Report, changes: Sequence[Change] | None) -> str:
     return f"**{summary(report)}**\n\n{_fit(header, lines)}"
 
 
-def _markdown_changes(changes: Sequence[Change]) -> str:
+def markdown_changes(changes: Sequence[Change]) -> str:
+    """The changes, worst first: a screenful of them in sight, the others folded."""
     listed = [change for change in changes if change.verdict != "same"]
     title = f"**ptx-report: {counts(changes)}**\n"
+    remarks = "".join(f"\n{_escaped(note)}\n" for note in notes(changes))
     if not listed:
-        return title
-    used = [name for name in FIGURES if any(name in change.deltas for change in listed)]
-    header = "| kernel | arch | | " + "".join(f"{LABELS[name]} | " for name in used) + "why |\n"
+        return title + remarks
+    used = [name for name in ALL_LABELS if any(name in change.details for change in listed)]
+    header = "| kernel | arch | | " + "".join(f"{ALL_LABELS[name]} | " for name in used) + "why |\n"
     header += "|---|---|---|" + "--:|" * len(used) + "---|\n"
     lines = [
         _row(
             change.row.kernel_config,
             change.row.arch,
-            change.verdict,
-            *(_delta(change, name) for name in used),
-            change.cause,
+            " ".join(filter(None, (change.verdict, change.function))),
+            *(_delta(change.details.get(name)) for name in used),
+            change.why,
         )
         for change in listed
     ]
-    return f"{title}\n{_fit(header, lines)}"
+    text = f"{title}{remarks}\n{header}{''.join(lines[:_IN_SIGHT])}"
+    if folded := lines[_IN_SIGHT:]:
+        text += f"\n<details><summary>{len(folded)} more</summary>\n\n"
+        text += f"{_fit(header, folded, _COMMENT - len(text))}\n</details>\n"
+    return text
 
 
-def _delta(change: Change, name: str) -> str:
-    if name not in change.deltas:
+def _delta(values: tuple[int, int] | None) -> str:
+    if values is None:
         return ""
-    before, after = change.deltas[name]
+    before, after = values
     return f"{before} → {after} ({after - before:+d})"
 
 
 def _row(name: str, *cells: object) -> str:
     """A line of a table. A cell's text is shown as it is, whatever it holds."""
-    texts = ("" if cell is None else _MARKUP.sub(r"\\\1", _line(str(cell))) for cell in cells)
+    texts = ("" if cell is None else _escaped(str(cell)) for cell in cells)
     return "| " + " | ".join([_code(name), *texts]) + " |\n"
+
+
+def _escaped(text: str) -> str:
+    return _MARKUP.sub(r"\\\1", _line(text))
 
 
 def _code(text: str) -> str:
@@ -122,10 +137,10 @@ def _line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _fit(header: str, lines: Sequence[str]) -> str:
+def _fit(header: str, lines: Sequence[str], most: int = _COMMENT) -> str:
     text = header
     for index, line in enumerate(lines):
-        if len(text) + len(line) > _COMMENT:
+        if len(text) + len(line) > most:
             return f"{text}\n… and {len(lines) - index} more.\n"
         text += line
     return text

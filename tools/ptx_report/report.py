@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +19,8 @@ from codegen.ptxas.fingerprints import Manifest
 
 from . import tables
 from .demangle import demangle
+from .diff import told_apart
+from .joining import group
 from .objects import read_object, with_machine_code
 from .occupancy import Occupancy, occupancy, reserved
 from .tables import Table
@@ -99,19 +101,13 @@ class Report:
     def function(self, row: Row) -> str | None:
         """What tells the kernels of a configuration apart, if it has more than one: the name, and
         of a template those of its arguments that differ."""
-        kernels = self._kernels.get((row.key, row.arch, row.kind), [])
-        if row.key is None or len(kernels) < 2:
-            return None
-        same = [other.arguments for other in kernels if other.kernel == row.kernel]
-        own = row.arguments if len(same) > 1 else []
-        telling = [own[i] for i in range(len(own)) if any(o[i : i + 1] != [own[i]] for o in same)]
-        return f"{row.kernel}<{', '.join(telling)}>" if telling else row.kernel
+        return told_apart(row, self._kernels.get((row.key, group(row)), []))
 
     @cached_property
-    def _kernels(self) -> dict[tuple[str | None, str | None, str], list[Row]]:
-        found: dict[tuple[str | None, str | None, str], list[Row]] = {}
+    def _kernels(self) -> dict[Hashable, list[Row]]:
+        found: dict[Hashable, list[Row]] = {}
         for row in self.rows:
-            found.setdefault((row.key, row.arch, row.kind), []).append(row)
+            found.setdefault((row.key, group(row)), []).append(row)
         return found
 
     def occupancy(self, row: Row) -> Occupancy | None:

@@ -12,7 +12,7 @@ from codegen.core.ptxas_rows import Row
 from codegen.core.words import counted
 
 from ..listing import Line, most_rows, print_rest, print_rows
-from .diff import FIGURES, LABELS, Change, counts
+from .diff import ALL_LABELS, Change, counts, notes
 from .report import Report
 
 _REST = "--all shows them, --where selects, --csv writes a file"
@@ -118,18 +118,25 @@ def summary(report: Report) -> str:
     return ", ".join(parts)
 
 
-_STYLES = {"worse": "red", "better": "green", "removed": "yellow", "added": "cyan"}
+_STYLES = {
+    "worse": "red",
+    "mixed": "magenta",
+    "better": "green",
+    "removed": "yellow",
+    "added": "cyan",
+}
 
 
 def print_changes(changes: Sequence[Change], console: Console, everything: bool) -> None:
     """One line for every kernel that changed, worst first."""
     listed = [change for change in changes if change.verdict != "same"]
     if listed:
-        names = [name for name in FIGURES if any(name in change.deltas for change in listed)]
+        names = [name for name in ALL_LABELS if any(name in change.details for change in listed)]
         columns: list[tuple[str, JustifyMethod]] = [
             ("arch", "left"),
             ("", "left"),
-            *((LABELS[name], "right") for name in names),
+            *((ALL_LABELS[name], "right") for name in names),
+            ("function", "left"),
             ("why", "left"),
         ]
         rows: list[Line] = [
@@ -138,21 +145,24 @@ def print_changes(changes: Sequence[Change], console: Console, everything: bool)
                 [
                     change.row.arch or "",
                     Text(change.verdict, style=_STYLES[change.verdict]),
-                    *(_delta(change, name) for name in names),
-                    change.cause,
+                    *(_delta(change.details.get(name), name) for name in names),
+                    change.function or "",
+                    change.why,
                 ],
             )
             for change in listed[: most_rows(console, everything)]
         ]
         print_rows(console, "kernel", columns, rows)
         print_rest(console, len(listed) - len(rows), _REST)
-    console.print(counts(changes), highlight=False, soft_wrap=True)
+    text = "; ".join([counts(changes), *notes(changes)])
+    console.print(text, highlight=False, soft_wrap=True)
 
 
-def _delta(change: Change, name: str) -> Text:
-    if name not in change.deltas:
+def _delta(values: tuple[int, int] | None, name: str) -> Text:
+    if values is None:
         return Text("")
-    before, after = change.deltas[name]
+    before, after = values
+    is_worse = (after > before) != (name == "occupancy")
     return Text(
-        f"{before:,} → {after:,} ({after - before:+,})", style="red" if after > before else "green"
+        f"{before:,} → {after:,} ({after - before:+,})", style="red" if is_worse else "green"
     )
