@@ -74,7 +74,7 @@ _out_option = click.option(
     "--out", default=_OUT, show_default=True, type=click.Path(path_type=Path), metavar="DIR",
     help="The generated tree.",
 )  # fmt: skip
-_set_option = options.set_name("Which set of each target. Default: default.")
+_set_option = options.set_name("The set to take of each target. Default: default.")
 _where_option = options.where("configurations")
 
 
@@ -126,7 +126,7 @@ def check(
     """Says whether the generated tree is the one that its specs give; else exits with status 1, a
     diff and the command that fixes it.
 
-    Without options, the tree is compared with what its own manifest says it was made from.
+    Without options, compares the tree with the specs and the set that its manifest names.
 
     \b
     Examples:
@@ -180,7 +180,7 @@ def check(
 @_where_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON array, with all values.")
 @click.option(
-    "--short", is_flag=True, help="Short forms in place of keys, of targets that have it."
+    "--short", is_flag=True, help="Short forms in place of keys, for targets that have them."
 )
 @_reports_bad_input
 def list_(
@@ -188,7 +188,7 @@ def list_(
 ) -> None:
     """Lists the keys of the kernels that regenerate would write; writes nothing.
 
-    Without --specs and a folder kernel_specs, list what the installed packs hold.
+    Without --specs and a folder kernel_specs, lists the kernels of the installed packs.
 
     \b
     Examples:
@@ -251,7 +251,7 @@ def _entries(specs: tuple[Path, ...], selection: Selection) -> list[dict[str, An
 def explain(key: str, specs: tuple[Path, ...], out: Path, as_json: bool) -> None:
     """Says whether KEY is built, is excluded and why (exit status 1), or how to add it.
 
-    Without --specs, of a family that is not in kernel_specs by the specs of its installed pack.
+    Without --specs, explains a family that is not in kernel_specs by its installed pack's specs.
 
     \b
     Examples:
@@ -295,7 +295,7 @@ def _of_another_family(key: str, families: Sequence[Family]) -> bool:
     "--to",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Lay the archives' files there, for KERNELMINT_SOURCES on a machine without a network.",
+    help="Folder for the archives' files, as KERNELMINT_SOURCES on a machine without a network.",
 )
 @_reports_bad_input
 def sources(specs: tuple[Path, ...], to: Path | None) -> None:
@@ -322,7 +322,7 @@ def sources(specs: tuple[Path, ...], to: Path | None) -> None:
     except archives.ArchiveError as error:
         raise UsageError(str(error)) from None
     if not pins:
-        click.echo("no archives: these specs name none", err=True)
+        click.echo("these specs name no archives", err=True)
 
 
 @main.command()
@@ -363,7 +363,7 @@ def new(family: str, specs: Path) -> None:
 def init(name: str, folder: Path | None, family: str | None) -> None:
     """Starts a project: a pack of kernels, its Python package and its tests.
 
-    The generated tree is written as well, so that the commands printed at the end work at once.
+    Also writes the generated tree, so that the commands printed at the end work at once.
 
     \b
     Examples:

@@ -74,8 +74,8 @@ def _packs(specs: Path) -> tuple[dict[Pack, Manifest], list[Fault]]:
         raise UsageError(
             "\n".join(
                 [
-                    f"there is no folder {specs} here, and no pack of kernels is installed that "
-                    "can be used: go to a project's folder, name its specs with --specs DIR, or "
+                    f"there is no folder {specs} here, and no usable pack of kernels is "
+                    "installed: go to a project's folder, name its specs with --specs DIR, or "
                     "install a pack",
                     *reasons,
                 ]

@@ -36,7 +36,9 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # of newer clicks al
         parts = _PART.findall(text := str(value).strip().lower())
         alone = len(parts) == 1  # several have a unit each
         if _PART.sub("", text) or not parts or not (alone or all(unit for _, unit in parts)):
-            self.fail(f"got {value!r}, expected such as 90s, 5m, 1h30m or 3d", param, ctx)
+            self.fail(
+                f"got {value!r}, expected a duration such as 90s, 5m, 1h30m or 3d", param, ctx
+            )
         units = (unit if unit == "ms" else (unit or self.unit)[0] for _, unit in parts)
         seconds = sum(
             float(number) * _SECONDS[unit] for (number, _), unit in zip(parts, units, strict=True)
@@ -55,7 +57,7 @@ class Size(click.ParamType):  # type: ignore[type-arg]  # of newer clicks alone
         """Returns the bytes."""
         found = _SIZE.fullmatch(str(value).strip())
         if found is None:
-            self.fail(f"got {value!r}, expected such as 500M or 2G", param, ctx)
+            self.fail(f"got {value!r}, expected a size such as 500M or 2G", param, ctx)
         base = 1024 if found[3] else 1000
         return int(float(found[1]) * base ** " kmgt".index(found[2].lower() or " "))
 
@@ -72,7 +74,9 @@ class Architectures(click.ParamType):  # type: ignore[type-arg]  # of newer clic
         """Returns the architectures' names."""
         found = [architectures.spelt(name) for name in re.split("[;,]", str(value))]
         if None in found:
-            message = f"got {value!r}, expected such as 80, 90a or 100f, also sm_90a and 9.0a"
+            message = (
+                f"got {value!r}, expected a name such as 80, 90a or 100f, also sm_90a and 9.0a"
+            )
             self.fail(message, param, ctx)
         return tuple(map(str, found))
 

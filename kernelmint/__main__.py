@@ -30,37 +30,41 @@ def _tool(module: str, summary: str, calls: bool = True) -> _Source:
 
 _SECTIONS = {
     "Kernels": {
-        "info": _Source("runtime.__main__", "What is built, and what can run here.", "info"),
-        "list": _codegen("list", "List configurations by key."),
-        "explain": _codegen("explain", "Say what became of a key, and why."),
-        "build": _Source("runtime.ondemand.__main__", "Build kernels into the cache.", "build"),
-        "cache": _Source("runtime.ondemand.__main__", "List and prune the cache.", "cache"),
-        "ptx-report": _tool(
-            "ptx_report.__main__", "Registers and spills, of a log or as installed.", calls=False
+        "info": _Source(
+            "runtime.__main__", "Shows the built kernels, and which can run here.", "info"
         ),
-        "demo": _tool("demo", "Call every attention kernel, and check it."),
+        "list": _codegen("list", "Lists configurations by key."),
+        "explain": _codegen("explain", "Says whether a key is built, and why not."),
+        "build": _Source("runtime.ondemand.__main__", "Builds kernels into the cache.", "build"),
+        "cache": _Source("runtime.ondemand.__main__", "Lists and prunes the cache.", "cache"),
+        "ptx-report": _tool(
+            "ptx_report.__main__",
+            "Shows registers and spills, of a log or as installed.",
+            calls=False,
+        ),
+        "demo": _tool("demo", "Calls every kernel that can run here, and checks it."),
         "hf-folder": _Source(
-            "kernelmint.integrations.hf_folder", "Write what Hugging Face takes for FlashAttention."
+            "kernelmint.integrations.hf_folder", "Writes a folder that stands for FlashAttention."
         ),
     },
     "Writing kernels": {
-        "init": _codegen("init", "Start a project: a pack of your own kernels."),
-        "new": _codegen("new", "Start a family of kernels."),
-        "regenerate": _codegen("regenerate", "Write the generated tree."),
-        "sources": _codegen("sources", "Fetch the archives that specs pin."),
-        "check": _codegen("check", "Say whether the generated tree is up to date."),
-        "dev": _tool("dev", "Run a command again after each edit, with what it uses built anew."),
-        "slim": _tool("slim", "Make a set of the kernels that programs used.", calls=False),
-        "schema": _codegen("schema", "Print the JSON Schema of the specs."),
+        "init": _codegen("init", "Starts a project: a pack of your own kernels."),
+        "new": _codegen("new", "Starts a family of kernels."),
+        "regenerate": _codegen("regenerate", "Writes the generated tree."),
+        "sources": _codegen("sources", "Fetches the archives that specs pin."),
+        "check": _codegen("check", "Says whether the generated tree is up to date."),
+        "dev": _tool("dev", "Runs a command again after each edit, with rebuilt kernels."),
+        "slim": _tool("slim", "Makes a set of the kernels that programs used.", calls=False),
+        "schema": _codegen("schema", "Prints the JSON Schema of the specs."),
     },
     "Proving and measuring": {
-        "sanity-check": _tool("sanity_check", "Hold kernels to their references."),
-        "verify": _tool("verify", "Check each kernel in its own process, and keep what was found."),
-        "debug": _tool("debug.__main__", "Say where a kernel diverges from its simulation."),
-        "race-check": _tool("race_check", "Run CUDA kernels under compute-sanitizer."),
-        "compare": _tool("compare", "Compare a family's implementations."),
-        "bench": _tool("bench.__main__", "Measure kernels beside what computes the same."),
-        "tune": _tool("tune.__main__", "Find the fastest kernels for the devices here."),
+        "sanity-check": _tool("sanity_check", "Compares kernels with their references."),
+        "verify": _tool("verify", "Checks each kernel in its own process, and keeps the results."),
+        "debug": _tool("debug.__main__", "Says where a kernel diverges from its simulation."),
+        "race-check": _tool("race_check", "Runs CUDA kernels under compute-sanitizer."),
+        "compare": _tool("compare", "Compares a family's implementations."),
+        "bench": _tool("bench.__main__", "Measures kernels beside others of the same computation."),
+        "tune": _tool("tune.__main__", "Finds the fastest kernels for the devices here."),
     },
 }
 _COMMANDS = {name: source for section in _SECTIONS.values() for name, source in section.items()}

@@ -145,7 +145,9 @@ def test_a_folder_without_specs_names_kernelmint_new(tmp_path, monkeypatch, comm
 def test_durations(command, seconds) -> None:
     duration = options.Duration("m")
     if seconds is None:
-        with pytest.raises(click.BadParameter, match="expected such as 90s, 5m, 1h30m or 3d"):
+        with pytest.raises(
+            click.BadParameter, match="expected a duration such as 90s, 5m, 1h30m or 3d"
+        ):
             duration.convert(command, None, None)
     else:
         assert duration.convert(command, None, None) == seconds
@@ -160,7 +162,7 @@ def test_durations(command, seconds) -> None:
 )  # fmt: skip
 def test_sizes(text, size) -> None:
     if size is None:
-        with pytest.raises(click.BadParameter, match="expected such as 500M or 2G"):
+        with pytest.raises(click.BadParameter, match="expected a size such as 500M or 2G"):
             options.Size().convert(text, None, None)
     else:
         assert options.Size().convert(text, None, None) == size
@@ -177,7 +179,7 @@ def test_sizes(text, size) -> None:
 )  # fmt: skip
 def test_architectures(text, name) -> None:
     if name is None:
-        with pytest.raises(click.BadParameter, match="expected such as 80, 90a or 100f"):
+        with pytest.raises(click.BadParameter, match="expected a name such as 80, 90a or 100f"):
             options.Architectures().convert(text, None, None)
     else:
         assert options.Architectures().convert(text, None, None) == tuple(name.split())

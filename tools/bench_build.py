@@ -216,20 +216,27 @@ def _pin(ctx: click.Context, option: click.Parameter, cores: int | None) -> int 
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--runs", default=3, show_default=True, help="At most, of each; the least counts.")
+@click.option(
+    "--runs",
+    default=3,
+    show_default=True,
+    help="Runs of each contender, at most; the least counts.",
+)
 @click.option(
     "--seconds", "most", default=15.0, show_default=True,
     help="No further cold run of a contender whose runs took so long together.",
 )  # fmt: skip
 @click.option(
     "--cores", type=click.IntRange(min=1), callback=_pin,
-    help="Use so many processors, the compilers too. Default: all.",
+    help="Processors to use, also by compilers. Default: all.",
 )  # fmt: skip
 @click.option(
     "--device", "devices", type=click.Choice(["cuda", "cpu"]), multiple=True,
-    help="Repeated. Default: those that are here.",
+    help="May be repeated. Default: the devices here.",
 )  # fmt: skip
-@click.option("--only", default="", metavar="TEXT", help="Contenders whose name contains it.")
+@click.option(
+    "--only", default="", metavar="TEXT", help="Only contenders whose name contains this."
+)
 @click.option("--json", "json_file", type=OutputFile(), help="Write the figures.")
 def main(
     runs: int,

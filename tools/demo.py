@@ -92,7 +92,7 @@ def beside_reference(info: KernelInfo, device: torch.device) -> Checked:
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--all", "everything", is_flag=True, help="All kernels, on a terminal too.")
+@click.option("--all", "everything", is_flag=True, help="Print all kernels, also on a terminal.")
 def main(everything: bool) -> None:
     """Calls every kernel of this build that can run here by key, and checks it.
 

@@ -116,7 +116,7 @@ def command(family: str, name: str) -> click.Command:
     if found is None:
         having = ", ".join(offering(name)) or "no family"
         raise click.UsageError(
-            f"{family} has no `{name}` of its own (which {having} has): write a click command "
+            f"{family} has no command `{name}`, unlike {having}: write a click command "
             f"`{name}` in {path_of(family, HOOKS)}"
         )
     assert isinstance(found, click.Command), f"{path_of(family, HOOKS)}: `{name}` is not a command"

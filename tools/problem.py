@@ -222,7 +222,7 @@ def check(family: Family, parameters: Mapping[str, Any], given: Sequence[str] = 
     nor a rule; `given`: optional inputs that are passed."""
     if family.reference is None:
         raise NoProblemError(
-            f"{family.name} names no reference, so that nothing says what is right: add "
+            f"{family.name} names no reference to compare with: add "
             "`reference: file.py:function` to its family.yaml"
         )
     try:
@@ -236,8 +236,8 @@ def check(family: Family, parameters: Mapping[str, Any], given: Sequence[str] = 
     for parameter in family.parameters:
         if parameter.name in accepted and parameter.name not in parameters:
             raise NoProblemError(
-                f"{family.name}: what is right depends on '{parameter.name}', which its reference "
-                "takes: name its values under `parameters` of the shapes"
+                f"{family.name}: the right result depends on '{parameter.name}', which the "
+                "reference takes: name its values under `parameters` of the shapes"
             )
 
 
@@ -453,7 +453,7 @@ def _of_maker(
     if asked and (unasked := optional & tensors.keys() - set(case.given)):
         raise NoProblemError(
             f"{family.spec_folder}/{family.reference}: {MAKER} returns "
-            f"{', '.join(sorted(unasked))}, expected of the optional inputs those that are given: "
+            f"{', '.join(sorted(unasked))}, expected these optional inputs: "
             f"{', '.join(case.given) or 'none'}"
         )
     return tensors

@@ -136,7 +136,7 @@ def main(
         raise click.UsageError(str(error.args[0])) from None
     runnable = {info.key for info in kernels if info.available}
     if not runnable:
-        reason = kernels[0].reason if kernels else "none is in this build"
+        reason = kernels[0].reason if kernels else "this build has no CUDA kernel"
         raise click.ClickException(f"no CUDA kernel can run here: {reason}")
     if bare:
         run_kernels(kernels, tools)

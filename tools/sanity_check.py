@@ -61,7 +61,7 @@ def not_looked_at(kernels: Sequence[KernelInfo]) -> str | None:
     names = [name for name in each[0] if all(name in other for other in each)] if each else []
     if not names:
         return None
-    return f"not looked at, since no case of these kernels asks for it: {', '.join(names)}"
+    return f"not checked, since no case of these kernels asks for it: {', '.join(names)}"
 
 
 def where_it_differs(difference: Difference) -> str:

@@ -197,7 +197,7 @@ def main(used: Path, specs: tuple[Path, ...], name: str, out: Path, wheel: Path 
             texts[path] = with_set(path.read_text(encoding="utf-8"), name, entries)
             said.append(f"{target.display}: set {name} with {counted(len(entries), 'kernel')}")
         for key in foreign:
-            click.echo(f"not of these specs: {key}", err=True)
+            click.echo(f"these specs do not have {key}", err=True)
         if not found:
             raise UsageError(f"{display_path(used)}: none of its keys is of these specs")
         write_sets(specs, texts)

@@ -99,8 +99,8 @@ def _rows(
         code = found_before.code_of(info, index)
         if code is None:
             raise click.ClickException(
-                f"{info.key}: its device code is compressed, so that it cannot be told from "
-                "another's: build it without --compress-mode (CUDAFLAGS)"
+                f"{info.key}: its device code is compressed, so that it cannot be "
+                "compared: build it without --compress-mode (CUDAFLAGS)"
             )
         checks, outcome = ["reference"], _verified(process, info.key, timeout)
         if sanitizer is not None and info.is_cuda:
@@ -195,7 +195,7 @@ def main(
     else:
         click.echo(
             f"{counted(right, 'kernel')} of {len(rows)} right"
-            + (f"; {others} not compared, of which nothing was written" if others else "")
+            + (f"; {others} not compared, without a row" if others else "")
         )
     for family, infos in itertools.groupby(kernels, lambda info: info.family):
         if told := not_looked_at([*infos]):

@@ -39,7 +39,7 @@ def find() -> Nvcc:
     if found := in_pypi("nvcc"):
         return Nvcc((found[-1],), "from PyPI")
     raise NvccNotFoundError(
-        "no nvcc: none named by CUDACXX, none on PATH, none installed from PyPI: put a CUDA "
+        "no nvcc is named by CUDACXX, on PATH or installed from PyPI: put a CUDA "
         f'toolkit\'s bin folder on PATH, or `pip install "{REQUIREMENT}"`'
     )
 

@@ -612,7 +612,7 @@ class _Checker:
         self, op: ast.cmpop, a: ast.expr, left: Kind, b: ast.expr, right: Kind
     ) -> None:
         if not isinstance(op, (ast.Eq, ast.NotEq)):
-            self.add(a, "texts compare with == and != alone")
+            self.add(a, "texts compare only with == and !=")
         elif isinstance(a, ast.Constant) and isinstance(b, ast.Constant):
             self.add(a, "compares two constants")
         elif isinstance(a, ast.Constant) or isinstance(b, ast.Constant):

@@ -195,7 +195,7 @@ def _check(found: PackJson) -> None:
     for architecture in found.architectures:
         if architectures.parse(architecture) is None:
             raise ValueError(
-                f"architectures: got {architecture!a:.60}, expected such as 80, 90a or 100f"
+                f"architectures: got {architecture!a:.60}, expected names such as 80, 90a or 100f"
             )
     if found.operators.keys() != found.generated.keys():
         raise ValueError(

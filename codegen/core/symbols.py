@@ -1,7 +1,7 @@
 """Recovers a kernel's key from its symbol, exactly and without a demangler.
 
 A configuration is the C++ type kernelmint::configs::<family>::<target>::<tokens>, passed to its
-kernel as a template argument, so the Itanium ABI spells it in the symbol as names behind their
+kernel as a template argument, so the Itanium ABI spells it in the symbol as names after their
 lengths: `10kernelmint7configs13flash_forward4sm80...`. What a symbol has named already, the ABI
 (5.1.10, compression) writes as `S_`, `S0_`, ..., in the order in which the names came: so a kernel
 of namespace kernelmint has `NS_7configs13flash_forward...`, and one whose other arguments named

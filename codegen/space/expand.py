@@ -103,8 +103,8 @@ def _unknown_rows(target: Target) -> Iterator[Problem]:
         elif not sets_holding(target, row.values):
             yield Problem(
                 row.location,
-                f"no set of {target.display} holds {row.take}: add it to one (`default` is what a "
-                "pack holds; what another holds is built on demand), or remove this row",
+                f"no set of {target.display} holds {row.take}: add it to one (a pack holds "
+                "`default`; kernels of other sets are built on demand), or remove this row",
             )
 
 

@@ -117,8 +117,8 @@ class ArgumentLoader:
         for earlier, tensor in pairwise(inputs):
             if earlier.optional and not tensor.optional:
                 message = (
-                    f"'{tensor.name}' comes after the optional '{earlier.name}': in Python, what "
-                    "may be left out comes last"
+                    f"'{tensor.name}' comes after the optional '{earlier.name}': in Python, "
+                    "optional arguments come last"
                 )
                 self.document.report(message, *place, tensor.name, key=True)
         if len(tensors) > MAX_TENSORS:
@@ -132,7 +132,7 @@ class ArgumentLoader:
         }
         for name in written.arguments:
             if name in flags:
-                message = f"'{name}' is what asks for the optional output"
+                message = f"'{name}' is the flag that asks for the optional output"
                 self.document.report(message, *place, name, key=True)
         return tuple(tensors), tuple(scalars)
 

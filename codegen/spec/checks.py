@@ -199,7 +199,7 @@ def load_derived(
         for used in _names(text) & early.keys():
             message = f"'{used}' is defined below: move it above '{name}'"
             if used == name:
-                message = f"'{name}' is what this line defines"
+                message = f"'{name}' is defined on this line: it cannot use itself"
             document.report(message, *path)
         if name in meanings:
             document.report(f"'{name}' is already {meanings[name]}", *path, key=True)

@@ -154,7 +154,7 @@ class FamilyLoader:
             message = f"'{trace.parameter}' must be a bool whose default is false"
             document.report(message, "trace", "parameter")
         if "trace" in {*written.arguments, *scope} - kinds.keys():
-            message = "args.trace is where the records go: no argument and no symbol may be 'trace'"
+            message = "args.trace takes the records: no argument and no symbol may be 'trace'"
             document.report(message, "trace", key=True)
         if len(trace.grid) >= MAX_RANK:
             message = f"{len(trace.grid)} extents; at most {MAX_RANK - 1}, one is the record's"
@@ -309,7 +309,9 @@ class FamilyLoader:
         those are loaded: codegen/spec/gradient.py."""
         for scalar in scalars if written.gradient is None else ():
             if scalar.of_gradient:
-                message = f"'{scalar.name}' is of gradients, which the family has none of"
+                message = (
+                    f"'{scalar.name}' is an argument of gradients, but the family has no gradient"
+                )
                 self.document.report(message, "arguments", scalar.name, "gradient", key=True)
         changed = [tensor.name for tensor in tensors if tensor.mutated]
         if changed and written.gradient is not None:

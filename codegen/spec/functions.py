@@ -77,7 +77,7 @@ def check_reference(
     place, name = ("reference",), (family.reference or "").partition(":")[2]
     by_name = [parameter.arg for parameter in (*parameters.args, *parameters.kwonlyargs)]
     for parameter in parameters.posonlyargs:
-        document.report(f"{name} takes '{parameter.arg}' by its place alone: drop the `/`", *place)
+        document.report(f"{name} takes '{parameter.arg}' only by its place: drop the `/`", *place)
     inputs = {tensor.name: tensor for tensor in family.tensors if tensor.role is Role.INPUT}
     for tensor in inputs.values():
         if tensor.name not in by_name and not tensor.optional and parameters.kwarg is None:

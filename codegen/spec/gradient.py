@@ -87,7 +87,7 @@ class _Loader:
             if passed.what == "output" and passed.name not in outputs and argument.name in again:
                 self._report(
                     f"'{argument.name}' of {self._other} has a gradient, which {passed.name} would "
-                    f"lose: pass 'gradient of {passed.name}', too",
+                    f"lose: also pass 'gradient of {passed.name}'",
                     "passes", argument.name,
                 )  # fmt: skip
         if not outputs and len(self.document.problems) == before:
@@ -142,7 +142,7 @@ class _Loader:
             return Passed(what="zeros")
         if text is None:
             if not argument.optional:
-                message = f"{self._other} needs '{name}': say in passes what it is"
+                message = f"{self._other} needs '{name}': give it a value in passes"
                 self._report(message, "passes")
             return Passed(what="nothing")
         is_gradient = text.startswith(_OF)
@@ -224,13 +224,13 @@ class _Loader:
             unknown.append(dtype)
         for text in unknown:
             what = f"'{argument.name}' of {self._other} has {text}"
-            self._report(f"{what}, which nothing that is passed says", "passes")
+            self._report(f"{what}, which no passed tensor determines", "passes")
         return Passed(what="zeros", shape=tuple(shape), dtype=dtype)
 
     def _scalar(self, scalar: Scalar) -> str | None:
         text = self._value(scalar.name, scalar.kind)
         if text is None and scalar.default is None:
-            message = f"{self._other} needs '{scalar.name}': say in passes what it is"
+            message = f"{self._other} needs '{scalar.name}': give it a value in passes"
             self._report(message, "passes")
         return text
 

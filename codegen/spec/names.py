@@ -65,7 +65,7 @@ def reserved(name: str) -> str | None:
     if keyword.iskeyword(name):
         return "is a Python keyword"
     if name in (*DEVICE_FACTS, COMPUTE_CAPABILITY):
-        return "is what expressions call a fact about the device"
+        return "is a fact about the device in expressions"
     if name in _RESERVED:
         return "is reserved in generated code"
     return None

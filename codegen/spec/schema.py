@@ -109,7 +109,7 @@ class _Shaped(_Documented):
 
 class _Tensor(_Shaped):
     contiguous: bool = Field(False, description="its strides are those of a contiguous tensor")
-    strided: bool = Field(False, description="its last dimension, too, may have any stride")
+    strided: bool = Field(False, description="every dimension may have any stride")
     alignment: Text | None = Field(
         None, description="bytes, over the family's parameters; default: the target's"
     )
@@ -149,7 +149,7 @@ class ScalarInput(_Documented):
         None,
         description="an expression, or one of an enum's values; absent: the caller must pass it",
     )
-    gradient: bool = Field(False, description="what gives the gradients takes it, no kernel here")
+    gradient: bool = Field(False, description="only the gradients take it, no kernel here")
 
 
 # Members of unions have tags in angle brackets, which no key of the YAML can equal.
@@ -175,13 +175,13 @@ class Parameter(_Documented):
 
     type: Literal["dtype", "int", "bool", "enum"]
     values: list[Value] | None = Field(
-        None, description="what it may be; an enum needs them", min_length=1
+        None, description="its possible values; an enum needs them", min_length=1
     )
     token: str | None = Field(
         None, description="its letters in the key (int, bool); default: the name in lower case"
     )
     default: Value | None = Field(
-        None, description="what leaving it out means; absent: all its values, if they are known"
+        None, description="its value if it is left out; absent: all its values, if they are known"
     )
 
 
@@ -195,17 +195,17 @@ class Trace(Written):
     """Intermediates that kernels write, for people who debug them."""
 
     parameter: str = Field(description="the bool parameter, false by default, that builds it in")
-    grid: list[Text] = Field(description="how many records there are: extents, as an output's")
+    grid: list[Text] = Field(description="the number of records: extents, as an output's")
     record: dict[str, RecordTensor] = Field(
-        description="the tensors of each record, one behind another", min_length=1
+        description="the tensors of each record, one after another", min_length=1
     )
 
 
 class _OneGradient(Written):
     when: Text = Field(
         "True",
-        description="for which calls, over symbols, scalars, parameters and optional tensors; of "
-        "several gradients a call has the first whose condition holds",
+        description="the condition on calls, over symbols, scalars, parameters and optional "
+        "tensors; of several gradients a call has the first whose condition holds",
     )
 
 
@@ -213,12 +213,13 @@ class GradientFunction(_OneGradient):
     """A function that gives the family's gradients."""
 
     function: str = Field(
-        description="file.py:function of a kernel's parameters, the inputs and the scalars: the "
-        "backward of a call, or an InvalidArgument if there is none for it"
+        description="file.py:function of a kernel's parameters, the inputs and the scalars: it "
+        "returns the backward of a call, or an InvalidArgument for a call without a backward"
     )
     inputs: list[str] = Field(description="the inputs that have a gradient", min_length=1)
     outputs: list[str] = Field(
-        description="the outputs whose gradients it takes; the others carry none", min_length=1
+        description="the outputs whose gradients it takes; the others carry no gradient",
+        min_length=1,
     )
     keeps: list[str] = Field(
         default_factory=list,
@@ -232,12 +233,13 @@ class DeclaredGradient(_OneGradient):
     family: str = Field(description="its name")
     passes: dict[str, Text | None] = Field(
         default_factory=dict,
-        description="what its arguments and parameters are of this one: an input, an output, "
-        "`gradient of` an output; for scalars and parameters, an expression. By default what has "
-        "the same name; null: nothing",
+        description="values of its arguments and parameters: an input, an output, `gradient of` an "
+        "output; for scalars and parameters, an expression. By default the value of the same name; "
+        "null: nothing",
     )
     returns: dict[str, str] = Field(
-        description="the inputs that have a gradient, and its output that is it", min_length=1
+        description="the inputs that have a gradient, each with the output that holds it",
+        min_length=1,
     )
     requires: list[Rule] = Field(
         default_factory=list, description="checked at a call that is differentiated"
@@ -271,7 +273,7 @@ class Shard(Written):
 class PackagePath(Written):
     """A file or folder of an installed Python package, which is found when CMake configures."""
 
-    package: str = Field(description="the package's name, as it is imported")
+    package: str = Field(description="the package's name in imports")
     path: str = Field("", description="within the package's folder")
     pip: str | None = Field(
         None, description="the requirement that installs it; default: the package's name"
@@ -281,18 +283,18 @@ class PackagePath(Written):
 class Shims(Written):
     """Kernelmint's own headers in place of another project's, so that foreign kernels compile."""
 
-    shims: Literal["torch"] = Field(description="of the headers of ATen and c10")
+    shims: Literal["torch"] = Field(description="stand-ins for the headers of ATen and c10")
 
 
 class Archive(Written):
     """Another project's sources, by pin: fetched once, and checked against the hash."""
 
-    pypi: str | None = Field(None, description="a project, of which it is the source distribution")
-    version: str | None = Field(None, description="of the project")
-    url: str | None = Field(None, description="else where it is")
-    sha256: str | None = Field(None, description="of the archive's file")
+    pypi: str | None = Field(None, description="a project, whose source distribution it is")
+    version: str | None = Field(None, description="the project's version")
+    url: str | None = Field(None, description="else its address")
+    sha256: str | None = Field(None, description="the hash of the archive's file")
     folder: str | None = Field(
-        None, description="else a folder, relative to the folder of specs: what is in it counts"
+        None, description="else a folder, relative to the folder of specs: its contents count"
     )
 
 
@@ -337,11 +339,11 @@ class Build(Written):
         default_factory=list, description="the compiler's options, each with its value"
     )
     definitions: dict[str, MacroValue] = Field(
-        default_factory=dict, description="macros: NAME: value, or NAME: without one"
+        default_factory=dict, description="macros: NAME: value, or NAME: without a value"
     )
     archives: dict[str, Archive] = Field(
         default_factory=dict,
-        description="sources of other projects; those of family.yaml are its targets', too",
+        description="sources of other projects; its targets share those of family.yaml",
     )
     include: list[Include] = Field(
         default_factory=list,
@@ -354,7 +356,8 @@ class Build(Written):
     )
     libraries: list[Path] = Field(
         default_factory=list,
-        description="what is linked: a name, as -l takes it, or a file, as `include` names folders",
+        description="libraries to link: a name, as -l takes it, or a file, as `include` names "
+        "folders",
     )
     sources: list[Source] = Field(
         default_factory=list,
@@ -370,7 +373,7 @@ class GeneratedFront(Written):
     takes: dict[str, Text] = Field(
         default_factory=dict,
         description="the family's or targets' parameters, each over symbols, scalars, dtypes, "
-        "optional tensors, true if they are there, stride(x, 0) and aligned(x, 16) of inputs, and "
+        "optional tensors, true if they are passed, stride(x, 0) and aligned(x, 16) of inputs, and "
         "the device's compute_capability",
     )
     flags: dict[str, Value | None] = Field(
@@ -383,7 +386,7 @@ class FamilyFile(Written):
     """family.yaml: the computation and its arguments."""
 
     family: str = Field(description="the folder's name")
-    summary: str = Field(description="one line on what it computes", min_length=1)
+    summary: str = Field(description="its computation, on one line", min_length=1)
     arguments: dict[str, Argument] = Field(description="in the order of the Python signature")
     parameters: dict[str, Parameter] = Field(
         default_factory=dict, description="shared by every target, in the order of the key"
@@ -395,30 +398,32 @@ class FamilyFile(Written):
     requires: list[Rule] = Field(
         default_factory=list, description="checked at each call, on the bound shapes and scalars"
     )
-    trace: Trace | None = Field(None, description="what its traced kernels write, if asked to")
-    build: Build | None = Field(None, description="of every target")
+    trace: Trace | None = Field(
+        None, description="the record that its traced kernels write, if asked to"
+    )
+    build: Build | None = Field(None, description="settings of every target")
     reference: str | None = Field(None, description="file.py:function, the PyTorch oracle")
-    gradient: _Gradients | None = Field(None, description="what gives its gradients, if anything")
+    gradient: _Gradients | None = Field(None, description="the source of its gradients, if any")
     shards: list[Shard] = Field(
         default_factory=list,
-        description="how calls of its operators on sharded tensors (DTensor) fall apart",
+        description="divisions of calls of its operators on sharded tensors (DTensor)",
     )
     operations: Text | None = Field(
         None,
         description="multiplications and additions of a call, masks aside, over parameters, "
-        "derived values, symbols and optional inputs: what FlopCounterMode counts; or "
-        "file.py:function of a kernel's parameters and the inputs, if values tell it",
+        "derived values, symbols and optional inputs: FlopCounterMode's count; or "
+        "file.py:function of a kernel's parameters and the inputs, if it depends on values",
     )
     front: Annotated[list[str | GeneratedFront], BeforeValidator(_as_list)] = Field(
         default_factory=list,
-        description="file.py:function, or a name of one that is generated, or several: what the "
-        "family offers Python beyond its kernels",
+        description="functions that the family offers Python beyond its kernels: file.py:function, "
+        "a function to generate, or several",
         json_schema_extra={"type": ["string", "object", "array"]},
     )
 
     @property
     def gradients(self) -> list[tuple[tuple[str | int, ...], Gradient]]:
-        """Yields each source of gradients, and its place."""
+        """Returns each source of gradients, and its place."""
         if isinstance(self.gradient, list):
             return [(("gradient", i), one) for i, one in enumerate(self.gradient)]
         return [] if self.gradient is None else [(("gradient",), self.gradient)]
@@ -460,8 +465,8 @@ Axis = Annotated[
 
 Range = Annotated[list[int], Field(min_length=2, max_length=2)]
 _COVERED = (
-    "which calls it stands for, beside their sizes: over symbols, scalars, optional tensors and "
-    "the family's parameters that are named here; all without it"
+    "the condition on the calls that it stands for, beside their sizes: over symbols, scalars, "
+    "optional tensors and the family's parameters that are named here; absent: all calls"
 )
 
 
@@ -470,7 +475,7 @@ class TunedRow(Written):
 
     device: str = Field(description="the device's name, which must match", min_length=1)
     parameters: dict[str, Value] = Field(
-        description="what the caller asks for: parameters that the sweep did not choose"
+        description="parameters that the caller asks for, and that the sweep did not choose"
     )
     when: Text | None = Field(None, description=_COVERED)
     range: dict[str, Range] = Field(
@@ -482,7 +487,7 @@ class TunedRow(Written):
     runner_up: str | None = Field(None, description="the key of the second")
     runner_up_milliseconds: float | None = Field(None, description="its median time", gt=0)
     tie: bool = Field(
-        False, description="whether the first is not surely more than 1% faster than the second"
+        False, description="true if the first is not surely more than 1% faster than the second"
     )
     toolchain: str = Field(description="the compiler that built it")
     code: str = Field(description="the hash of its machine code")
@@ -509,7 +514,7 @@ class ShapeGroup(Written):
     """Points that are measured for each combination of some parameters' values."""
 
     parameters: dict[str, Axis] = Field(
-        default_factory=dict, description="what a caller asks for: values, or lists of values"
+        default_factory=dict, description="a caller's parameters: values, or lists of values"
     )
     sizes: dict[str, Text] = Field(
         default_factory=dict,
@@ -522,7 +527,7 @@ class ShapeGroup(Written):
         default_factory=list, description="optional inputs that are passed; others are left out"
     )
     when: Text | None = Field(None, description=_COVERED)
-    points: list[ShapePoint] = Field(description="what is measured", min_length=1)
+    points: list[ShapePoint] = Field(description="points to measure", min_length=1)
 
 
 class Estimate(Written):
@@ -532,15 +537,16 @@ class Estimate(Written):
         description="over symbols, parameters, derived values and facts about the device"
     )
     within: float = Field(
-        description="those whose estimate is at most so many times the least are timed", ge=1
+        description="configurations whose estimate is at most so many times the least are timed",
+        ge=1,
     )
 
 
 class ShapesFile(Written):
     """<target>.shapes.yaml: the calls that `kernelmint tune` measures."""
 
-    shapes: list[ShapeGroup] = Field(description="what is measured", min_length=1)
-    cost: Estimate | None = Field(None, description="what leaves configurations out")
+    shapes: list[ShapeGroup] = Field(description="groups of points to measure", min_length=1)
+    cost: Estimate | None = Field(None, description="an estimate that leaves configurations out")
 
 
 class Workspace(_Shaped):
@@ -552,7 +558,7 @@ class Workspace(_Shaped):
         min_length=1,
     )
     when: Text | None = Field(None, description="the condition under which a call needs it")
-    zeroed: bool = Field(False, description="whether a call finds it filled with zeros")
+    zeroed: bool = Field(False, description="true: a call finds it filled with zeros")
 
 
 Extents = Annotated[
@@ -582,8 +588,8 @@ class Launch(Written):
     )
     dependent: Text = Field(
         "false",
-        description="programmatic dependent launch, from sm90 on: whether the kernel may start "
-        "before the one ahead of it on the stream has ended",
+        description="programmatic dependent launch, from sm90 on: true if the kernel may start "
+        "before the previous kernel of its stream has ended",
     )
 
 
@@ -597,7 +603,7 @@ class SetPart(Written):
     include: list[str] | None = Field(None, description="the configurations of other sets")
     configurations: list[SetItem] | None = Field(None, description="configurations and products")
     steps: list[dict[str, Value]] | None = Field(
-        None, description="configurations, each by what it changes of the one before"
+        None, description="configurations, each by its changes to the one above"
     )
     over: str | None = Field(
         None, description="a set above, whose configurations `product` is taken over"
@@ -698,7 +704,7 @@ class TargetFile(Written):
     wgmma: Wgmma | None = Field(
         None, description="ptx::Wgmma is made for these, in <family>/<target>_wgmma.cuh"
     )
-    build: Build | None = Field(None, description="of this target, after the family's")
+    build: Build | None = Field(None, description="settings of this target, after the family's")
     requires: list[Rule] = Field(default_factory=list, description="after the family's, at calls")
     alignment: Text | None = Field(
         None, description="bytes, over parameters and derived values; default: the element's size"
@@ -706,9 +712,9 @@ class TargetFile(Written):
     files: int | None = Field(
         None,
         ge=1,
-        description="over about how many files the kernels are spread: fewer, if headers cost most",
+        description="about the number of files that hold the kernels: fewer, if headers cost most",
     )
-    sets: dict[str, SetBody] = Field(description="`default` is what generated/ holds")
+    sets: dict[str, SetBody] = Field(description="generated/ holds the kernels of `default`")
     short: ShortForm | None = Field(None, description="names each parameter exactly once")
     budget: Budget | None = None
 

@@ -53,7 +53,7 @@ class SetLoader:
         """Returns the sets, in the order they are written."""
         if "default" not in written:
             self.document.report(
-                "the set 'default' is missing: it is what generated/ holds", "sets", key=True
+                "the set 'default' is missing: generated/ holds its kernels", "sets", key=True
             )
         if len(written) > MAX_SETS:
             self.document.report(f"{len(written)} sets; at most {MAX_SETS}", "sets", key=True)

@@ -258,7 +258,9 @@ def _check_condition(
         document.report(f"{when.text} has no value at this point: {reason(error)}", *point)
     else:
         if not holds:
-            document.report(f"the group is of calls with {when.text}, and this is none", *point)
+            document.report(
+                f"the group is of calls with {when.text}, which does not hold at this point", *point
+            )
 
 
 def _check_within(

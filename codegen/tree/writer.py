@@ -152,7 +152,7 @@ def _refuse_links(out: Path, paths: Iterable[str]) -> None:
     for folder in sorted(folders - {PurePosixPath(".")}):
         if (out / folder).is_symlink():
             raise UsageError(
-                f"{display_path(out / folder)} is a symbolic link: codegen writes nothing behind "
+                f"{display_path(out / folder)} is a symbolic link: codegen writes nothing through "
                 "links; remove it"
             )
 

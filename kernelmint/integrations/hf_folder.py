@@ -35,7 +35,7 @@ def _refuse(*args, **kwargs):
 
 
 class flash_attn_interface:
-    """What diffusers looks up beside them."""
+    """Names that diffusers looks up beside the functions."""
 
     _flash_attn_forward = _flash_attn_backward = staticmethod(_refuse)
     _flash_attn_varlen_forward = _flash_attn_varlen_backward = staticmethod(_refuse)

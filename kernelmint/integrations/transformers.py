@@ -110,14 +110,14 @@ def mask(
         The second and third extent say the pattern to the host; all along them is the same.
 
     Raises:
-        InvalidArgument: the pattern is none of these, there are tokens behind padding, the model's
+        InvalidArgument: the pattern is none of these, there are tokens after padding, the model's
             layers compute attention themselves, or torch.jit.trace records the call.
     """
     _check_attention(config)
     if not torch.compiler.is_compiling() and torch._C._is_tracing():
         raise runtime.InvalidArgument(
             "mask: got a call that torch.jit.trace records, expected torch.export: traced programs "
-            "drop the assertions by which a graph refuses masks that are none of its patterns"
+            "drop the assertions by which a graph refuses masks of other patterns"
         )
     if device is None:
         device = torch.device("cpu") if attention_mask is None else attention_mask.device
@@ -261,8 +261,8 @@ def _lengths(
     queries = (last - (end - q_length)).clamp(0, q_length)
     numbers = torch.stack([first, last, queries]).to(torch.int32)
     message = (
-        "attention_mask: got tokens behind padding, expected padding at the ends of sequences "
-        'alone; pad on the left to generate (padding_side="left"), or use another '
+        "attention_mask: got tokens after padding, expected padding only at the ends of "
+        'sequences; pad on the left to generate (padding_side="left"), or use another '
         "attn_implementation"
     )
     if _is_recorded(whole):
@@ -314,7 +314,7 @@ def _of_positions(
 
 _PACKED_IN_A_GRAPH = (
     "position_ids: got packed sequences in a compiled graph, expected one sequence in each row; "
-    "pass cu_seq_lens_q and the rest, too"
+    "also pass cu_seq_lens_q and the rest"
 )
 
 
@@ -615,7 +615,7 @@ def attention(
         cu_seq_lens_q = cu_seq_lens_k = numbers[0]
     elif numbers is not None and not packed:
         raise runtime.InvalidArgument(
-            "cu_seq_lens_q: got packed sequences and padding, expected one of them"
+            "cu_seq_lens_q: got packed sequences and padding: pass one of the two"
         )
     q, k, v = (t.flatten(0, 1) for t in (q, k, v))
     o = runtime.flash_attn_varlen_func(

@@ -197,7 +197,7 @@ class Attention(AttentionImpl):  # type: ignore[misc]  # as Backend
 
         Args:
             layer: not used.
-            query: [tokens, H, D], perhaps with rows of padding behind.
+            query: [tokens, H, D], perhaps with rows of padding at the end.
             key, value: not used.
             kv_cache: [pages, Hk, page size, D + Dv], however these lie in memory.
             attn_metadata: the batch; None while vLLM measures how much memory it has.
@@ -241,7 +241,7 @@ class Attention(AttentionImpl):  # type: ignore[misc]  # as Backend
 
         Args:
             layer: the layer, whose scales are 1.
-            key: [tokens, Hk, D], perhaps with rows of padding behind.
+            key: [tokens, Hk, D], perhaps with rows of padding at the end.
             value: [tokens, Hk, Dv].
             kv_cache: as `forward` takes it.
             slot_mapping: the slots of the tokens, int64; -1 for padding.

@@ -170,7 +170,7 @@ def test_of_several_each_has_its_condition_and_its_place(pair) -> None:
             "gradient:\n  family: demo_gradient\n  passes: {dy: gradient of y, length: N}\n"
             "  returns: {x: dx, bias: dbias}\n",
             "",
-            "15:41: 'exact' is of gradients, which the family has none of",
+            "15:41: 'exact' is an argument of gradients, but the family has no gradient",
         ),
     ],
 )  # fmt: skip

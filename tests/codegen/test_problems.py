@@ -768,7 +768,7 @@ def test_problems_are_found_by_a_real_process(workspace) -> None:
         ("sm80.yaml", "threads: 32 * warps", "threads: lanes * warps\n  lanes: 32",
          "sm80.yaml:11:12: 'lanes' is defined below: move it above 'threads'"),
         ("sm80.yaml", "threads: 32 * warps", "threads: threads * warps",
-         "sm80.yaml:11:12: 'threads' is what this line defines"),
+         "sm80.yaml:11:12: 'threads' is defined on this line: it cannot use itself"),
         ("family.yaml", "because: pairs are combined", "because: pairs, always",
          "family.yaml:12:40: unknown key 'always'; quote a text that holds commas"),
         ("family.yaml", "doc: the input", "doc: the input, here",

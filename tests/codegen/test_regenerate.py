@@ -192,7 +192,9 @@ def test_a_link_within_the_tree_is_not_followed_out_of_it(workspace, command) ->
     before = {path: path.read_bytes() for path in elsewhere.iterdir()}
     result = workspace.run(command)
     assert result.status == 2
-    assert "generated/demo is a symbolic link: codegen writes nothing behind links" in result.stderr
+    assert (
+        "generated/demo is a symbolic link: codegen writes nothing through links" in result.stderr
+    )
     assert {path: path.read_bytes() for path in elsewhere.iterdir()} == before
 
 

@@ -58,7 +58,7 @@ REFUSED = [
         "family.yaml",
         "x: {tensor: [M, N]",
         "x: {tensor: [sm_count, N]",
-        "family.yaml:4:16: symbol 'sm_count' is what expressions call a fact about the device: "
+        "family.yaml:4:16: symbol 'sm_count' is a fact about the device in expressions: "
         "choose another",
     ),
     (

@@ -63,4 +63,4 @@ def test_a_family_of_this_folder_is_known_by_name(family, cache, kernelmint, mon
 def test_bad_input_is_an_error_in_a_sentence(family, cache, kernelmint, tmp_path):
     assert "no families here" in kernelmint("build", tmp_path / "none", status=2)
     assert "unknown name 'nix'" in kernelmint("build", family.folder, "--where", "nix", status=2)
-    assert "expected such as 500M" in kernelmint("cache", "--prune", "much", status=2)
+    assert "expected a size such as 500M" in kernelmint("cache", "--prune", "much", status=2)

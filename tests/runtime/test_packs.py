@@ -281,7 +281,7 @@ SCHEMA = "hstu_bsa(str key, Tensor q) -> Tensor"
         ({"fronts": [{"family": "hstu_bsa", "module": 1, "function": "f"}]}, "fronts[0].module"),
         (
             {"architectures": ["sm_80"]},
-            "architectures: got 'sm_80', expected such as 80, 90a or 100f",
+            "architectures: got 'sm_80', expected names such as 80, 90a or 100f",
         ),
         ({"specs": {"kernel_specs": ["a"]}}, "specs.kernel_specs: got ['a'], expected a string"),
     ],

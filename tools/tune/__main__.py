@@ -42,10 +42,13 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     shell_complete=completion.targets,
     help="The target whose kernels are tuned: cpu, sm90a.",
 )
-@options.set_name("Which set (default: tune, else default).")
+@options.set_name("The set to tune (default: tune, else default).")
 @options.where("configurations")
 @click.option(
-    "--shapes", type=_FILE, metavar="FILE", help="What is measured (default: TARGET.shapes.yaml)."
+    "--shapes",
+    type=_FILE,
+    metavar="FILE",
+    help="The shapes to measure (default: TARGET.shapes.yaml).",
 )
 @click.option(
     "--device", metavar="NAME", help="The devices' name, if there are several kinds: NVIDIA H200."
@@ -54,7 +57,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     "--ray", metavar="ADDRESS", help="Build and measure on a Ray cluster: HOST:PORT, or auto."
 )
 @click.option(
-    "--budget", type=options.Duration("m"), help="Time that it may take: 90s, 1h, or minutes."
+    "--budget", type=options.Duration("m"), help="Time for the whole tuning: 90s, 1h, or minutes."
 )
 @click.option(
     "--seconds",
@@ -70,9 +73,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     show_default=True,
     help="Time after which a kernel hangs; the reference has ten times as long.",
 )
-@click.option(
-    "--fresh/--resume", help="Forget what was measured before (default: go on from there)."
-)
+@click.option("--fresh/--resume", help="Forget earlier measurements (default: go on from there).")
 @click.option("--json", "json_file", type=OutputFile(), help="Write all results as T4 JSON.")
 @click.option("--all", "everything", is_flag=True, help="Rank all kernels, not the fastest three.")
 @click.option(
@@ -126,7 +127,7 @@ def main(
         raise click.UsageError(str(error)) from None
     except (OSError, ReportError) as error:
         raise click.ClickException(
-            f"{error}; what was found is in the journal: the same command goes on from there"
+            f"{error}; all results are in the journal: the same command goes on from there"
         ) from None
     console = Console(highlight=False)
     for ranking in tuner.rankings():

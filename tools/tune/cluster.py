@@ -173,7 +173,7 @@ class RayExecutor:
             ]:
                 raise TuningError(
                     f"--ray {self._address}: the node {node.name} has {', '.join(differences)}: "
-                    "nodes must have what this machine has, so that kernels are the same"
+                    "nodes must match this machine, so that kernels are the same"
                 )
             self._alike.add(node.id)
         new = [
@@ -280,7 +280,7 @@ class RayExecutor:
 
     def _no_node(self, what: str) -> TuningError:
         return TuningError(
-            f"--ray {self._address}: no node that {what} is left; what was found is in the "
+            f"--ray {self._address}: no node that {what} is left; all results are in the "
             "journal: the same command goes on from there"
         )
 

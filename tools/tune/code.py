@@ -33,7 +33,7 @@ def code_hash(pack: Pack, family: str) -> str:
     if not cubins and machine_code.FATBIN in dict(machine_code.sections(library)):
         # nvcc 13.0 compresses them if it is asked to
         raise TuningError(
-            f"{path}: its device code is compressed, so that it cannot be told from another's: "
+            f"{path}: its device code is compressed, so that it cannot be compared: "
             "build it without --compress-mode (CUDAFLAGS)"
         )
     for cubin in cubins:

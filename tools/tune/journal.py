@@ -92,7 +92,7 @@ class Journal:
                     os.write(self._file, line[written:])
             except OSError as error:
                 raise TuningError(
-                    f"{self.path}: {error.strerror}; what was found before is there: the same "
+                    f"{self.path}: {error.strerror}; it has all earlier results: the same "
                     "command goes on from it"
                 ) from None
 

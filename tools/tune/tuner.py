@@ -175,8 +175,8 @@ class Tuner:
             shapes = self._target.shapes
         if shapes is None:
             raise TuningError(
-                f"there is no {folder / self._options.target}.shapes.yaml, which says what sizes "
-                "are measured (docs/tuning.md), and --shapes names no other file"
+                f"there is no {folder / self._options.target}.shapes.yaml, which lists the "
+                "sizes to measure (docs/tuning.md), and --shapes names no other file"
             )
         for shape in shapes.shapes:
             family = manifest.family(self._family.name)
@@ -372,13 +372,13 @@ class Tuner:
             if not places:
                 raise TuningError(
                     f"no worker starts, after {_MOST_LOSSES} attempts on each of: "
-                    f"{', '.join(failed)}; what was found is in the journal: the same command "
+                    f"{', '.join(failed)}; all results are in the journal: the same command "
                     "goes on from there"
                 )
             with concurrent.futures.ThreadPoolExecutor(len(places)) as pool:
                 list(pool.map(work, places[: len(waiting)]))
         if self._left() <= 0:
-            self._say("the budget is spent: what is open is called a tie, or has no row")
+            self._say("the budget is spent: an open comparison is called a tie, or has no row")
             return False
         return True
 
