@@ -149,14 +149,14 @@ def check(
             click.echo(f"{display_path(out)} is up to date")
         return
     orphans = [display_path(out / path) for path in difference.orphans + difference.strays]
-    made = json.loads(tree.files[staleness.MANIFEST])
-    commands = [staleness.fixing_command(out, made)]
+    fresh = json.loads(tree.files[staleness.MANIFEST])
+    commands = [staleness.fixing_command(out, fresh)]
     if strays := [display_path(out / path) for path in difference.strays]:
         commands.insert(0, shlex.join(["rm", *strays]))
     if as_json:
         differing = [display_path(out / path) for path in difference.diffs]
-        found = {"stale": True, "differing": differing, "orphans": orphans, "commands": commands}
-        click.echo(json.dumps(found, indent=1))
+        report = {"stale": True, "differing": differing, "orphans": orphans, "commands": commands}
+        click.echo(json.dumps(report, indent=1))
         sys.exit(STALE)
     lines = [line for diff in difference.diffs.values() for line in diff.splitlines()]
     lines += [f"orphan: {orphan}" for orphan in orphans]
@@ -260,16 +260,16 @@ def explain(key: str, specs: tuple[Path, ...], out: Path, as_json: bool) -> None
     families = None if _of_packs(specs) else load(specs or (_SPECS,))
     try:
         if families is None or (not specs and _of_another_family(key, families)):
-            found = installed.explain(key, _SPECS)
+            explanation_ = installed.explain(key, _SPECS)
         else:
-            found = explanation.explain(key, families, _built(out))
+            explanation_ = explanation.explain(key, families, _built(out))
     except explanation.UnknownKeyError as error:
         if not as_json:
             raise
-        found = error.explanation
-    click.echo(json.dumps(found.as_json, indent=1) if as_json else found.text)
-    if found.status in _EXIT_STATUS:
-        sys.exit(_EXIT_STATUS[found.status])
+        explanation_ = error.explanation
+    click.echo(json.dumps(explanation_.as_json, indent=1) if as_json else explanation_.text)
+    if explanation_.status in _EXIT_STATUS:
+        sys.exit(_EXIT_STATUS[explanation_.status])
 
 
 def _built(out: Path) -> dict[str, str]:

@@ -15,21 +15,21 @@ from codegen.core import packs, staleness
 
 def keys(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """Returns the keys that begin with the word."""
-    found = (kernel["key"] for _, target in _targets() for kernel in target["kernels"])
-    return sorted({key for key in found if key.startswith(incomplete)})
+    keys_ = (kernel["key"] for _, target in _targets() for kernel in target["kernels"])
+    return sorted({key for key in keys_ if key.startswith(incomplete)})
 
 
 def families(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """Returns the families that begin with the word."""
-    found = {family for family, _ in _targets()} | {path.parent.name for path in _specs()}
-    return sorted(name for name in found if name.startswith(incomplete))
+    names = {family for family, _ in _targets()} | {path.parent.name for path in _specs()}
+    return sorted(name for name in names if name.startswith(incomplete))
 
 
 def targets(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """Returns the targets that begin with the word."""
-    found = {target["name"] for _, target in _targets()}
-    found |= {path.stem for path in _specs() if re.fullmatch(r"cpu|sm\d+[af]?", path.stem)}
-    return sorted(name for name in found if name.startswith(incomplete))
+    names = {target["name"] for _, target in _targets()}
+    names |= {path.stem for path in _specs() if re.fullmatch(r"cpu|sm\d+[af]?", path.stem)}
+    return sorted(name for name in names if name.startswith(incomplete))
 
 
 def sets(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
@@ -40,18 +40,18 @@ def sets(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> lis
         for folder in pack.specs.values()
         for path in staleness.spec_files(folder)
     ]
-    found = {name for path in (*_specs(), *installed) for name in _sets(path)}
-    return sorted(name for name in found if name.startswith(incomplete))
+    names = {name for path in (*_specs(), *installed) for name in _sets(path)}
+    return sorted(name for name in names if name.startswith(incomplete))
 
 
 def expressions(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """Returns expressions that begin with the word and end in a name: a parameter's, `family` or
     `target`."""
     begin = incomplete[: len(incomplete) - len(re.split(r"\W", incomplete)[-1])]
-    found = {"family", "target"}
+    names = {"family", "target"}
     for kernel in (kernel for _, target in _targets() for kernel in target["kernels"][:1]):
-        found |= {*kernel["parameters"], *kernel["derived"]}
-    return sorted(begin + name for name in found if (begin + name).startswith(incomplete))
+        names |= {*kernel["parameters"], *kernel["derived"]}
+    return sorted(begin + name for name in names if (begin + name).startswith(incomplete))
 
 
 def _specs() -> list[Path]:
@@ -66,8 +66,8 @@ def _sets(path: Path) -> list[str]:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError):
         return []
-    found = re.search(r"^sets:[ ]*\n((?:[ ].*\n|\s*\n|#.*\n)*)", f"{text}\n", re.MULTILINE)
-    return re.findall(r"^ {2}([a-z]\w*):", found[1], re.MULTILINE) if found else []
+    section = re.search(r"^sets:[ ]*\n((?:[ ].*\n|\s*\n|#.*\n)*)", f"{text}\n", re.MULTILINE)
+    return re.findall(r"^ {2}([a-z]\w*):", section[1], re.MULTILINE) if section else []
 
 
 def _targets() -> Iterator[tuple[str, dict[str, Any]]]:

@@ -25,7 +25,7 @@ def entries(specs: Path, where: str | None) -> tuple[list[dict[str, Any]], list[
     unusable packs. `specs` is the folder that was looked for first."""
     usable, faults = _packs(specs)
     kernels = [kernel for held in usable.values() for kernel in held.kernels]
-    found: list[dict[str, Any]] = [
+    entries_: list[dict[str, Any]] = [
         {
             "key": kernel.key,
             **({"short": kernel.short} if kernel.short is not None else {}),
@@ -39,10 +39,10 @@ def entries(specs: Path, where: str | None) -> tuple[list[dict[str, Any]], list[
     if where is not None:
         targets = {(f.name, t.name): (f, t) for f, t, _ in kernels}
         matches = of_manifests(where, targets.values(), usage_error(where))
-        found = [e for e in found if matches(e["key"], {**e["parameters"], **e["derived"]})]
-    if not found:
+        entries_ = [e for e in entries_ if matches(e["key"], {**e["parameters"], **e["derived"]})]
+    if not entries_:
         raise UsageError(f'no kernel of the installed packs matches --where "{where}"')
-    return found, faults
+    return entries_, faults
 
 
 def explain(key: str, specs: Path) -> explanation.Explanation:
@@ -61,9 +61,9 @@ def explain(key: str, specs: Path) -> explanation.Explanation:
 def _packs(specs: Path) -> tuple[dict[Pack, Manifest], list[Fault]]:
     """Returns the usable packs with their manifests, and the others. Raises UsageError without a
     usable pack."""
-    found, faults = packs.installed()
+    candidates, faults = packs.installed()
     usable = {}
-    for pack in found:
+    for pack in candidates:
         try:
             usable[pack] = manifest.read(pack.manifest)
         except (OSError, ValueError) as error:

@@ -55,11 +55,11 @@ class Size(click.ParamType):  # type: ignore[type-arg]  # of newer clicks alone
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Returns the bytes."""
-        found = _SIZE.fullmatch(str(value).strip())
-        if found is None:
+        match = _SIZE.fullmatch(str(value).strip())
+        if match is None:
             self.fail(f"got {value!r}, expected a size such as 500M or 2G", param, ctx)
-        base = 1024 if found[3] else 1000
-        return int(float(found[1]) * base ** " kmgt".index(found[2].lower() or " "))
+        base = 1024 if match[3] else 1000
+        return int(float(match[1]) * base ** " kmgt".index(match[2].lower() or " "))
 
 
 class Architectures(click.ParamType):  # type: ignore[type-arg]  # of newer clicks alone
@@ -72,13 +72,13 @@ class Architectures(click.ParamType):  # type: ignore[type-arg]  # of newer clic
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, ...]:
         """Returns the architectures' names."""
-        found = [architectures.spelt(name) for name in re.split("[;,]", str(value))]
-        if None in found:
+        names = [architectures.spelt(name) for name in re.split("[;,]", str(value))]
+        if None in names:
             message = (
                 f"got {value!r}, expected a name such as 80, 90a or 100f, also sm_90a and 9.0a"
             )
             self.fail(message, param, ctx)
-        return tuple(map(str, found))
+        return tuple(map(str, names))
 
 
 _Command = Callable[..., Any]

@@ -93,7 +93,7 @@ class _Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         try:
-            found = super().invoke(ctx)
+            result = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError:
             raise  # click ends quietly
@@ -101,7 +101,7 @@ class _Commands(click.Group):
             if error.filename is not None:
                 raise
             raise rooms.imported("kernelmint.tools.output_file").cannot_write(error) from None
-        return found
+        return result
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

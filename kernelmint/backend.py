@@ -36,9 +36,9 @@ Settings = dict[str, Any] | None
 def _definition(name: str, settings: Settings) -> str | None:
     """Returns the value that a CMake variable will have: -C cmake.define.NAME=..., else -DNAME=...
     in CMAKE_ARGS."""
-    given = (settings or {}).get(f"cmake.define.{name}")
-    if given is not None:
-        return str(given)
+    setting = (settings or {}).get(f"cmake.define.{name}")
+    if setting is not None:
+        return str(setting)
     for argument in shlex.split(os.environ.get("CMAKE_ARGS", "")):
         if argument.startswith((f"-D{name}=", f"-D{name}:")):
             return argument.partition("=")[2]

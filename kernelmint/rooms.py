@@ -27,20 +27,20 @@ def imported(name: str) -> ModuleType:
 
 def check(room: str) -> None:
     """Raises ImportError, naming the file, if `import room` finds another module of that name."""
-    found = _found(room)
-    if found is None:
+    file = _origin(room)
+    if file is None:
         raise ImportError(
             f"kernelmint's {room} is not in {HOME}, where it belongs: install kernelmint again"
         )
-    if HOME / room not in (found, *found.parents):
+    if HOME / room not in (file, *file.parents):
         raise ImportError(
-            f"`import {room}` finds {found}, not kernelmint's {room}, which is {HOME / room}: "
-            f"rename {found.name}, or run where its folder is not on Python's path (`python -c` "
+            f"`import {room}` finds {file}, not kernelmint's {room}, which is {HOME / room}: "
+            f"rename {file.name}, or run where its folder is not on Python's path (`python -c` "
             f"and `python -m` put the current folder there)"
         )
 
 
-def _found(room: str) -> Path | None:
+def _origin(room: str) -> Path | None:
     """Returns the file or folder that an import of that name takes."""
     module = sys.modules.get(room)
     if module is not None:
@@ -50,5 +50,5 @@ def _found(room: str) -> Path | None:
         spec = importlib.util.find_spec(room)
         file = spec.origin if spec and spec.has_location else None
         paths = list(spec.submodule_search_locations or ()) if spec else []
-    found = file or next(iter(paths), None)
-    return Path(found).resolve() if found else None
+    origin = file or next(iter(paths), None)
+    return Path(origin).resolve() if origin else None

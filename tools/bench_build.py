@@ -197,11 +197,11 @@ def _seconds(contender: Contender, specs: Path, cache: Path) -> float:
 
 def _cold(contender: Contender, specs: Path, folder: Path, runs: int, most: float) -> list[float]:
     """Returns seconds with empty caches, which stay in the folder: no further run after `most`."""
-    found: list[float] = []
-    while len(found) < runs and sum(found) < most:
+    seconds: list[float] = []
+    while len(seconds) < runs and sum(seconds) < most:
         shutil.rmtree(folder, ignore_errors=True)
-        found.append(_seconds(contender, specs, folder))
-    return found
+        seconds.append(_seconds(contender, specs, folder))
+    return seconds
 
 
 def _pin(ctx: click.Context, option: click.Parameter, cores: int | None) -> int | None:

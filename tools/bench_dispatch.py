@@ -75,12 +75,12 @@ def calls_of(key: str, device: torch.device) -> Calls:
 
 def table(target: str, device: torch.device) -> None:
     """Prints the rows of a target's first kernel."""
-    found = (
+    rows = (
         info
         for info in runtime.kernels("flash_forward", target, "not causal and not trace")
         if info.available
     )
-    if (info := next(found, None)) is None:
+    if (info := next(rows, None)) is None:
         return
     calls = calls_of(info.key, device)
     for backend in BACKENDS[device.type]:

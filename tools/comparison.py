@@ -201,11 +201,11 @@ class Selections:
         return self.problem is None and self.wrong == 0 and self.broken_ties == 0
 
 
-def as_dict(found: Difference | Selections) -> dict[str, Any]:
+def as_dict(result: Difference | Selections) -> dict[str, Any]:
     """Returns a result for JSON, without its tensors."""
-    plain = dataclasses.asdict(found)
+    plain = dataclasses.asdict(result)
     kept = {name: value for name, value in plain.items() if name not in ("failing", "differing")}
-    return kept | {"passed": found.passed}
+    return kept | {"passed": result.passed}
 
 
 def compare_selections(
@@ -254,11 +254,11 @@ def compare_selections(
     if bool(bad.any()):
         where = torch.where(bad[..., None], distance, -1.0).amax(-1)
         index = tuple(map(int, torch.unravel_index(where.argmax(), where.shape)))
-        chosen, wanted = (
+        chosen, expected_ = (
             f"{side[index].tolist()} (scores {_scores(ranks[index])})"
             for side, ranks in ((a, mine), (b, theirs))
         )
-        worst = f"{_place(_names(dims, where), index)}: {chosen} against {wanted}"
+        worst = f"{_place(_names(dims, where), index)}: {chosen} against {expected_}"
     return Selections(
         name=name,
         problem=None,

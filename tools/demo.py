@@ -62,9 +62,9 @@ def root_mean_square(values: torch.Tensor) -> torch.Tensor:
 
 def beside_pytorch(info: KernelInfo, device: torch.device) -> Checked:
     """Runs a kernel of flash_forward, and PyTorch's attention, on one input."""
-    made = of_case(info, CASE, device)
-    q, k, v = made.tensors.values()
-    (want,), (out,) = made.expected, made.outputs()
+    problem = of_case(info, CASE, device)
+    q, k, v = problem.tensors.values()
+    (want,), (out,) = problem.expected, problem.outputs()
     kernel = runtime.kernel(info.key)
     kernel(q, k, v, out=out)
     _, milliseconds = kernel.timed(q, k, v, out=out)
@@ -79,14 +79,14 @@ def beside_pytorch(info: KernelInfo, device: torch.device) -> Checked:
 
 def beside_reference(info: KernelInfo, device: torch.device) -> Checked:
     """Runs a kernel on its family's cases; its time is the last case's."""
-    kernel, found, milliseconds = runtime.kernel(info.key), [], 0.0
+    kernel, differences, milliseconds = runtime.kernel(info.key), [], 0.0
     for case in cases_of(info):
         problem = of_case(info, case, device)
-        found += problem.check(kernel)
+        differences += problem.check(kernel)
         _, milliseconds = kernel.timed(**problem.arguments(problem.outputs()))
-    most = max((d.max_abs for d in found), default=float("nan"))
-    beyond, compared = sum(d.beyond for d in found), sum(d.compared for d in found)
-    right = bool(found) and all(d.passed for d in found)
+    most = max((d.max_abs for d in differences), default=float("nan"))
+    beyond, compared = sum(d.beyond for d in differences), sum(d.compared for d in differences)
+    right = bool(differences) and all(d.passed for d in differences)
     row = info.key, [f"{milliseconds:.2f}", f"{most:.2e}", f"{beyond:,} of {compared:,}"]
     return Checked(0.0 if right else float("inf"), row)
 
@@ -144,26 +144,26 @@ def demonstrate(everything: bool) -> int:
     for key in wrong:
         console.print(f"WRONG: {key}")
     if not wrong:
-        said = [f"{len(checked)} agree with their references"] if checked else []
+        lines = [f"{len(checked)} agree with their references"] if checked else []
         if compared:
             worst = MOST * max(result.badness for result in compared)
-            said.append(
+            lines.append(
                 f"{COMPARED}'s {len(compared)} are within {MOST} times PyTorch's rms error "
                 f"(worst: {worst:.2f})"
             )
-        console.print("every kernel is right:", *said, sep="\n  ")
+        console.print("every kernel is right:", *lines, sep="\n  ")
     console.print(f"called and checked in {time.perf_counter() - start:.0f} s", NEXT, sep="\n")
     return bool(wrong)
 
 
 def _print(
-    console: Console, title: str, headings: Sequence[str], found: list[Checked], everything: bool
+    console: Console, title: str, headings: Sequence[str], rows: list[Checked], everything: bool
 ) -> None:
-    found = sorted(found, key=lambda result: -result.badness)
-    shown = [result.row for result in found[: most_rows(console, everything)]]
+    rows = sorted(rows, key=lambda result: -result.badness)
+    shown = [result.row for result in rows[: most_rows(console, everything)]]
     console.print(f"\n{title}")
     print_rows(console, "key", [(heading, "right") for heading in headings], shown)
-    print_rest(console, len(found) - len(shown), "--all shows them")
+    print_rest(console, len(rows) - len(shown), "--all shows them")
 
 
 if __name__ == "__main__":

@@ -68,15 +68,15 @@ def _files(folder: Path) -> Iterator[tuple[Path, tuple[int, int]]]:
             yield path, (status.st_mtime_ns, status.st_size)
 
 
-def wait(folders: Sequence[Path], known: dict[str, tuple[int, int]]) -> list[str]:
+def wait(folders: Sequence[Path], built: dict[str, tuple[int, int]]) -> list[str]:
     """Waits until files have changed and then stay unchanged; returns the changed ones."""
-    before = known
+    before = built
     while True:
         time.sleep(_INTERVAL)
         now = state(folders)
-        if now != known and now == before:
+        if now != built and now == before:
             return sorted(
-                path for path in now.keys() | known.keys() if now.get(path) != known.get(path)
+                path for path in now.keys() | built.keys() if now.get(path) != built.get(path)
             )
         before = now
 
@@ -151,13 +151,13 @@ def main(specs: tuple[Path, ...], command: tuple[str, ...]) -> None:
     except (runtime.BuildError, runtime.PackError) as error:
         raise click.ClickException(str(error)) from None
     session = Session(command, specs)
-    known = state(specs)
+    files = state(specs)
     session.run()
     session.build()
     try:
         while True:
-            changed = wait(specs, known)
-            known = state(specs)
+            changed = wait(specs, files)
+            files = state(specs)
             shown = ", ".join(display_path(Path(path)) for path in changed[:3])
             more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
             click.secho(f"kernelmint: {shown}{more} changed", dim=True)

@@ -27,12 +27,12 @@ def named(text: str) -> tuple[str, str | None]:
 
     Raises click.UsageError if it is neither, or the spec in the folder is wrong.
     """
-    if text in (known := packs.families()):
+    if text in (installed := packs.families()):
         return text, None
     folder = Path(text) if Path(text).is_dir() else here(text)
     if folder is None:
         raise click.UsageError(
-            f"{text!r} is neither a family{did_you_mean(text, known)} nor a folder"
+            f"{text!r} is neither a family{did_you_mean(text, installed)} nor a folder"
         )
     try:
         names = {info.family for info in runtime.load(folder)}
@@ -112,18 +112,20 @@ def command(family: str, name: str) -> click.Command:
     Raises:
         click.UsageError: it brings none; with what to write.
     """
-    found = hook(family, name)
-    if found is None:
-        having = ", ".join(offering(name)) or "no family"
+    command_ = hook(family, name)
+    if command_ is None:
+        others = ", ".join(offering(name)) or "no family"
         raise click.UsageError(
-            f"{family} has no command `{name}`, unlike {having}: write a click command "
+            f"{family} has no command `{name}`, unlike {others}: write a click command "
             f"`{name}` in {path_of(family, HOOKS)}"
         )
-    assert isinstance(found, click.Command), f"{path_of(family, HOOKS)}: `{name}` is not a command"
-    return found
+    assert isinstance(command_, click.Command), (
+        f"{path_of(family, HOOKS)}: `{name}` is not a command"
+    )
+    return command_
 
 
-def hand_over(found: click.Command, context: click.Context, arguments: Sequence[str]) -> Any:
+def hand_over(command: click.Command, context: click.Context, arguments: Sequence[str]) -> Any:
     """Runs a family's command in place of the tool's own."""
-    with found.make_context(context.info_name, list(arguments), parent=context.parent) as inner:
-        return found.invoke(inner)
+    with command.make_context(context.info_name, list(arguments), parent=context.parent) as inner:
+        return command.invoke(inner)

@@ -69,10 +69,10 @@ class Case:
     @property
     def present(self) -> set[str]:
         """Returns the optional tensors that a call passes or asks for, whatever its kernel does."""
-        asked = {
+        outputs = {
             name.removeprefix("return_") for name, value in self.options.items() if value is True
         }
-        return {*self.given, *self.values, *asked}
+        return {*self.given, *self.values, *outputs}
 
 
 @dataclass(eq=False)
@@ -121,17 +121,19 @@ class Problem:
             raise NoProblemError(
                 f"{name}: it needs {', '.join(lacking)}, which no call passes: give a default"
             )
-        found = reference(**self.tensors, **others)
-        expected = found if isinstance(found, tuple) else (found,)
-        outputs, asked = self.family.outputs, _outputs(self.family, self.scalars)
-        if len(expected) >= len(outputs) > len(asked):  # it also returns the optional ones
+        results = reference(**self.tensors, **others)
+        expected = results if isinstance(results, tuple) else (results,)
+        outputs, options = self.family.outputs, _outputs(self.family, self.scalars)
+        if len(expected) >= len(outputs) > len(options):  # it also returns the optional ones
             returned = zip(outputs, expected, strict=False)
-            expected = (*(t for a, t in returned if a in asked), *expected[len(outputs) :])
-        wanted = [shape for _, shape in self.shapes]
-        also = [*wanted, *(list(self.tensors[name].shape) for name in self.changed)]
-        if (found_shapes := [list(t.shape) for t in expected]) not in (wanted, also):
-            of = ", ".join(a.name for a in asked)
-            raise NoProblemError(f"{name}: it returns {found_shapes}, expected {wanted}, of {of}")
+            expected = (*(t for a, t in returned if a in options), *expected[len(outputs) :])
+        expected_shapes = [shape for _, shape in self.shapes]
+        also = [*expected_shapes, *(list(self.tensors[name].shape) for name in self.changed)]
+        if (result_shapes := [list(t.shape) for t in expected]) not in (expected_shapes, also):
+            of = ", ".join(a.name for a in options)
+            raise NoProblemError(
+                f"{name}: it returns {result_shapes}, expected {expected_shapes}, of {of}"
+            )
         return expected
 
     @functools.cached_property
@@ -155,7 +157,7 @@ class Problem:
         The hook `differences`, if the family has it, decides instead.
         """
         self.prepare()  # before the kernel changes an input
-        given = {name: self.tensors[name].clone() for name in self.changed}
+        originals = {name: self.tensors[name].clone() for name in self.changed}
         out = self.outputs()
         kernel(**self.arguments(out))
         try:
@@ -163,13 +165,13 @@ class Problem:
                 return list(judge(self, out))
             return self._differences(out)
         finally:
-            self.tensors |= given
+            self.tensors |= originals
 
     def _differences(self, out: tuple[Tensor, ...]) -> list[Difference]:
         outputs = [a.name for a in _outputs(self.family, self.scalars)]
         dims = {argument.name: argument.dims for argument in self.family.tensors}
         results = dict(zip(outputs, out, strict=True)) | {n: self.tensors[n] for n in self.changed}
-        found = []
+        differences = []
         for (name, got), want, scale in zip(
             results.items(), self.expected, self._magnitudes, strict=False
         ):
@@ -177,11 +179,11 @@ class Problem:
                 continue
             unit, want = UNITS.get(got.dtype, 0.0), want.double()
             both_nan = got.isnan() & want.isnan()
-            found.append(compare(
+            differences.append(compare(
                 got, want, name=name, tolerance=Tolerance(unit, unit), atol_scale=scale,
                 dims=dims[name], where=~both_nan if bool(both_nan.any()) else None,
             ))  # fmt: skip
-        return found
+        return differences
 
     @property
     def changed(self) -> list[str]:
@@ -217,7 +219,7 @@ def _poison(dtype: torch.dtype) -> float | int:
     return float("nan") if dtype.is_floating_point else torch.iinfo(dtype).min
 
 
-def check(family: Family, parameters: Mapping[str, Any], given: Sequence[str] = ()) -> None:
+def check(family: Family, parameters: Mapping[str, Any], passed: Sequence[str] = ()) -> None:
     """Raises NoProblemError if inputs cannot be made, or if the family names neither a reference
     nor a rule; `given`: optional inputs that are passed."""
     if family.reference is None:
@@ -232,7 +234,7 @@ def check(family: Family, parameters: Mapping[str, Any], given: Sequence[str] = 
             f"{family.spec_folder}/{family.reference}: {type(error).__name__}: {error}"
         ) from None
     if _maker(family) is None:
-        _check_inputs(family, parameters, given)
+        _check_inputs(family, parameters, passed)
     for parameter in family.parameters:
         if parameter.name in accepted and parameter.name not in parameters:
             raise NoProblemError(
@@ -244,14 +246,14 @@ def check(family: Family, parameters: Mapping[str, Any], given: Sequence[str] = 
 def _check_inputs(
     family: Family,
     parameters: Mapping[str, Any],
-    given: Container[str],
-    made: Container[str] = (),
+    passed: Container[str],
+    by_family: Container[str] = (),
     once: bool = False,
 ) -> None:
     """Raises NoProblemError if an input that is passed, and that the family does not make, cannot
     be random."""
     for argument in family.inputs:
-        if (argument.optional and argument.name not in given) or argument.name in made:
+        if (argument.optional and argument.name not in passed) or argument.name in by_family:
             continue
         dtype = parameters.get(argument.dtype, argument.dtype)
         if dtype not in DTYPES:
@@ -266,10 +268,10 @@ def _check_inputs(
         else:
             continue
         file = (family.reference or "reference.py").partition(":")[0]
-        asked = ", given" if argument.optional else ""
+        extra = ", given" if argument.optional else ""
         raise NoProblemError(
             f"{family.name}: no random input can be made of '{argument.name}', which {why}; write "
-            f"`{MAKER}(sizes, parameters, generator{asked})` in {file}, which returns the input "
+            f"`{MAKER}(sizes, parameters, generator{extra})` in {file}, which returns the input "
             "tensors by name"
         )
 
@@ -286,7 +288,7 @@ def make(name: str, shape: Shape, device: torch.device, seed: int) -> Problem:
     family, parameters = manifest.family(name), dict(shape.parameters)
     check(family, parameters, shape.given)
     generator = torch.Generator(device).manual_seed(seed)
-    return _made(family, parameters, _case(shape), generator)
+    return _tensors_of(family, parameters, _case(shape), generator)
 
 
 def _case(shape: Shape) -> Case:
@@ -311,24 +313,24 @@ def bytes_moved(family: Family, shape: Shape) -> int | None:
 def cases_of(info: KernelInfo, name: str = "CASES") -> list[Case]:
     """Returns the calls that a kernel is checked with. Without a family's own list, they ask for
     all optional outputs that its `requires` lets them."""
-    known = info.parameters
-    found = [
+    values = info.parameters
+    cases_ = [
         case
         for case in cases(info.family, name)
-        if all(known.get(n, value) == value for n, value in case.parameters.items())
+        if all(values.get(n, value) == value for n, value in case.parameters.items())
     ]
     if _listed(info.family, name) is not None:
-        return found
-    return [replace(case, options=_asked(info, case)) for case in found]
+        return cases_
+    return [replace(case, options=_requested(info, case)) for case in cases_]
 
 
-def _asked(info: KernelInfo, case: Case) -> dict[str, bool]:
+def _requested(info: KernelInfo, case: Case) -> dict[str, bool]:
     family = manifest.family(info.family)
-    asked = {f"return_{a.name}": True for a in family.outputs if a.optional}
-    for name in tuple(asked):
-        if not _is_allowed(info, replace(case, options=asked), name.removeprefix("return_")):
-            del asked[name]
-    return asked
+    options = {f"return_{a.name}": True for a in family.outputs if a.optional}
+    for name in tuple(options):
+        if not _is_allowed(info, replace(case, options=options), name.removeprefix("return_")):
+            del options[name]
+    return options
 
 
 def _is_allowed(info: KernelInfo, case: Case, output: str) -> bool:
@@ -336,7 +338,7 @@ def _is_allowed(info: KernelInfo, case: Case, output: str) -> bool:
     their names values."""
     family, parameters = manifest.family(info.family), {**info.parameters, **info.derived}
     sizes = {**case.sizes, **compiled_sizes(info)}
-    scope, values = _known(family, parameters, replace(case, sizes=sizes))
+    scope, values = _case_scope(family, parameters, replace(case, sizes=sizes))
     for rule in family.requires:
         try:
             that = parse(rule.that, scope, "bool")
@@ -350,11 +352,11 @@ def _is_allowed(info: KernelInfo, case: Case, output: str) -> bool:
 def unseen(info: KernelInfo) -> list[str]:
     """Returns the results that no case of a kernel asks for."""
     family = manifest.family(info.family)
-    asked = {name for case in cases_of(info) for name in case.present}
+    names = {name for case in cases_of(info) for name in case.present}
     may_be_left_out = [a.name for a in family.outputs if a.optional]
     if _maker(family) is None:  # the family may make the inputs that kernels change
         may_be_left_out += [a.name for a in family.inputs if a.optional and a.mutated]
-    return [name for name in may_be_left_out if name not in asked]
+    return [name for name in may_be_left_out if name not in names]
 
 
 def cases(family: str, name: str = "CASES") -> tuple[Case, ...]:
@@ -362,8 +364,8 @@ def cases(family: str, name: str = "CASES") -> tuple[Case, ...]:
     tools.py, else CASES, else some in which all open symbols are equal."""
     listed = _listed(family, name)
     if listed is None:
-        found = manifest.family(family)
-        symbols = set(found.symbols) - _compiled_in(found).keys()
+        family_ = manifest.family(family)
+        symbols = set(family_.symbols) - _compiled_in(family_).keys()
         return tuple(Case(dict.fromkeys(symbols, extent)) for extent in _ANY_EXTENTS)
     try:
         return tuple(Case(**entry) for entry in listed)
@@ -402,19 +404,21 @@ def of_case(
                 f"parameters)` in {path_of(info.family, HOOKS)}, which returns the input tensors "
                 "by name"
             )
-        made = _problem(family, parameters, case, maker(case.sizes, parameters), device)
+        tensors = _problem(family, parameters, case, maker(case.sizes, parameters), device)
     else:
-        made = _made(family, parameters, case, torch.Generator().manual_seed(seed), once=True)
+        tensors = _tensors_of(
+            family, parameters, case, torch.Generator().manual_seed(seed), once=True
+        )
     on_host = {a.name for a in family.inputs if a.on_host}
-    made.device = device
-    made.tensors = {
+    tensors.device = device
+    tensors.tensors = {
         name: tensor if name in on_host else tensor.to(device).contiguous()
-        for name, tensor in made.tensors.items()
+        for name, tensor in tensors.tensors.items()
     }
-    return made
+    return tensors
 
 
-def _made(
+def _tensors_of(
     family: Family,
     parameters: dict[str, Any],
     case: Case,
@@ -422,7 +426,7 @@ def _made(
     once: bool = False,
 ) -> Problem:
     device = generator.device
-    tensors = _of_maker(family, parameters, case, generator)
+    tensors = _from_maker(family, parameters, case, generator)
     dtypes = {a.name: _dtype(a, parameters) for a in family.inputs if a.name in case.values}
     tensors |= {
         name: torch.tensor(values, dtype=dtypes[name], device=device)
@@ -439,18 +443,18 @@ def _made(
     return _problem(family, parameters, case, tensors, device)
 
 
-def _of_maker(
+def _from_maker(
     family: Family, parameters: Mapping[str, Any], case: Case, generator: torch.Generator
 ) -> dict[str, Tensor]:
     """Returns the inputs that the family makes."""
     maker = _maker(family)
     if maker is None:
         return {}
-    asked = "given" in inspect.signature(maker).parameters
-    others = {"given": case.given} if asked else {}
+    takes_given = "given" in inspect.signature(maker).parameters
+    others = {"given": case.given} if takes_given else {}
     tensors = dict(maker(dict(case.sizes), parameters, generator, **others))
     optional = {a.name for a in family.inputs if a.optional}
-    if asked and (unasked := optional & tensors.keys() - set(case.given)):
+    if takes_given and (unasked := optional & tensors.keys() - set(case.given)):
         raise NoProblemError(
             f"{family.spec_folder}/{family.reference}: {MAKER} returns "
             f"{', '.join(sorted(unasked))}, expected these optional inputs: "
@@ -478,14 +482,14 @@ def _problem(
 def _defaults(family: Family, parameters: Mapping[str, Any], case: Case) -> dict[str, Any]:
     """Returns the defaults of scalars that a case does not pass, as far as its sizes determine
     them."""
-    scope, values = _known(family, parameters, case)
-    found = {}
+    scope, values = _case_scope(family, parameters, case)
+    defaults = {}
     for scalar in family.scalars:
         if scalar.default is not None and scalar.name not in case.options:
             with contextlib.suppress(ExpressionError, *EVALUATION_ERRORS):
                 value = parse(scalar.default, scope).evaluate(values)
-                found[scalar.name] = scalar.values[int(value)] if scalar.values else value
-    return found
+                defaults[scalar.name] = scalar.values[int(value)] if scalar.values else value
+    return defaults
 
 
 def _dtype(argument: Argument, parameters: Mapping[str, Any]) -> torch.dtype:
@@ -495,7 +499,7 @@ def _dtype(argument: Argument, parameters: Mapping[str, Any]) -> torch.dtype:
 def _extents(
     family: Family, argument: Argument, parameters: Mapping[str, Any], case: Case
 ) -> list[int]:
-    scope, values = _known(family, parameters, case)
+    scope, values = _case_scope(family, parameters, case)
     try:
         return [int(parse(text, scope, "int").evaluate(values)) for text in argument.dims]
     except ExpressionError as error:
@@ -504,7 +508,7 @@ def _extents(
         ) from None
 
 
-def _known(
+def _case_scope(
     family: Family, parameters: Mapping[str, Any], case: Case
 ) -> tuple[dict[str, Kind], dict[str, Any]]:
     """Returns the names that expressions may use for a case, with their values."""

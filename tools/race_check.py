@@ -65,20 +65,20 @@ def run_kernels(kernels: Sequence[KernelInfo], checkers: Sequence[str] = CHECKER
         kernel = runtime.kernel(info.key)
         for case in cases_of(info, "RACE_CASES"):
             if not set(checkers) <= set(case.without):
-                made = of_case(info, case, torch.device("cuda"))
-                kernel(**made.tensors, **made.scalars)
+                problem = of_case(info, case, torch.device("cuda"))
+                kernel(**problem.tensors, **problem.scalars)
         torch.cuda.synchronize()
         print(info.key, flush=True)
 
 
 def find_sanitizer() -> str:
     """Returns the command compute-sanitizer. Raises ClickException without it."""
-    found = shutil.which("compute-sanitizer")
-    if found is None:
+    program = shutil.which("compute-sanitizer")
+    if program is None:
         raise click.ClickException(
             "compute-sanitizer is not on PATH; it is in the CUDA toolkit's bin folder"
         )
-    return found
+    return program
 
 
 def run_under(sanitizer: str, tool: str, only: Sequence[str]) -> subprocess.CompletedProcess[str]:

@@ -40,11 +40,11 @@ def check(info: KernelInfo, *, counting: bool, seed: int) -> list[Difference]:
     """Runs a kernel on each of its family's cases; returns its differences from the expected
     results. Without any, nothing was compared: `why_not_compared` says why."""
     device = torch.device("cuda" if info.is_cuda else "cpu")
-    found = []
+    differences = []
     for case in cases_of(info):
         problem = of_case(info, case, device, counting=counting, seed=seed)
-        found += problem.check(runtime.kernel(info.key))
-    return found
+        differences += problem.check(runtime.kernel(info.key))
+    return differences
 
 
 def why_not_compared(info: KernelInfo) -> str:
@@ -55,7 +55,7 @@ def why_not_compared(info: KernelInfo) -> str:
     return f"its cases ask for no element: CASES in {path_of(family, HOOKS)} may say which"
 
 
-def not_looked_at(kernels: Sequence[KernelInfo]) -> str | None:
+def unchecked(kernels: Sequence[KernelInfo]) -> str | None:
     """Returns a note on the results of a family's kernels that no case of the family asks for."""
     each = [unseen(info) for info in kernels]
     names = [name for name in each[0] if all(name in other for other in each)] if each else []
@@ -164,16 +164,16 @@ def selected_of(family: str | None, kernel: str | None, where: str | None) -> di
         return {info.family: Selected(info.key, [info])}
     if family is not None:
         return {family: select(family, where)}
-    found, errors = {}, []
+    selected, errors = {}, []
     for name in packs.families():
         if manifest.family(name).reference is not None:
             try:
-                found[name] = select(name, where)
+                selected[name] = select(name, where)
             except (ValueError, runtime.BuildError) as error:
                 errors.append(str(error))
-    if not found:
+    if not selected:
         raise ValueError("; ".join(dict.fromkeys(errors)) or "no family names a reference")
-    return found
+    return selected
 
 
 def _check_all(
@@ -197,12 +197,12 @@ def _check_all(
     width = max(len(info.key) for info in runnable)
     failed, passed = [], 0
     for info in runnable:
-        found = check(info, counting=counting, seed=seed)
-        if not found:
+        differences = check(info, counting=counting, seed=seed)
+        if not differences:
             click.echo(f"{info.key:{width}}  not compared: {why_not_compared(info)}")
             continue
-        wrong = [difference for difference in found if not difference.passed]
-        beyond, compared, most = _totals(found)
+        wrong = [difference for difference in differences if not difference.passed]
+        beyond, compared, most = _totals(differences)
         figures = (
             f"{beyond}/{compared} mismatched ({beyond / max(compared, 1):.3%})  "
             f"max |d| {most:.2e}  {'FAILED' if wrong else 'ok'}"
@@ -221,23 +221,23 @@ def _check_all(
         + (f"; {others} not compared" if (others := len(runnable) - passed - len(failed)) else "")
         + (f"; {left} built ones cannot run here: {_reason(chosen.kernels)}" if left else "")
     )
-    if told := not_looked_at(runnable):
-        click.echo(told)
+    if note := unchecked(runnable):
+        click.echo(note)
     return failed, passed
 
 
-def _totals(found: list[Difference]) -> tuple[int, int, float]:
+def _totals(differences: list[Difference]) -> tuple[int, int, float]:
     """Returns totals of all cases and results: mismatched elements, compared ones, the greatest
     difference."""
-    most = max((d.max_abs for d in found if d.compared), default=0.0)
-    return sum(d.beyond for d in found), sum(d.compared for d in found), most
+    most = max((d.max_abs for d in differences if d.compared), default=0.0)
+    return sum(d.beyond for d in differences), sum(d.compared for d in differences), most
 
 
-def _as_json(info: KernelInfo, found: list[Difference]) -> dict[str, Any]:
+def _as_json(info: KernelInfo, differences: list[Difference]) -> dict[str, Any]:
     """Returns a kernel's differences, for programs; a number that is not finite is null, and so is
     `passed` if nothing was compared."""
-    beyond, compared, most = _totals(found)
-    if not found:
+    beyond, compared, most = _totals(differences)
+    if not differences:
         return {
             "key": info.key,
             "passed": None,
@@ -246,10 +246,12 @@ def _as_json(info: KernelInfo, found: list[Difference]) -> dict[str, Any]:
             "max_abs": None,
             "worst": f"not compared: {why_not_compared(info)}",
         }
-    shown = next((difference for difference in found if not difference.passed), found[0])
+    shown = next(
+        (difference for difference in differences if not difference.passed), differences[0]
+    )
     return {
         "key": info.key,
-        "passed": all(d.passed for d in found),
+        "passed": all(d.passed for d in differences),
         "mismatched": beyond,
         "compared": compared,
         "max_abs": most if math.isfinite(most) else None,

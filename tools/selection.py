@@ -69,15 +69,15 @@ def for_device(
     device = torch.device("cuda" if torch.cuda.is_available() and target != "cpu" else "cpu")
     try:
         if set_name is None:
-            found = runtime.kernels(family, target, where)
+            infos = runtime.kernels(family, target, where)
         else:  # kernels of other targets need not be built
             parts = [f"({where})"] if where else []
             parts += [f"target == '{target}'"] if target else []
-            found = of_set(family, set_name, " and ".join(parts) or None)
+            infos = of_set(family, set_name, " and ".join(parts) or None)
     except (ValueError, KeyError, runtime.BuildError) as error:
         raise click.UsageError(str(error.args[0])) from None
     on_gpu = device.type == "cuda"
-    return device, [info for info in found if info.available and info.is_cuda == on_gpu]
+    return device, [info for info in infos if info.available and info.is_cuda == on_gpu]
 
 
 def nothing_runs() -> click.UsageError:
@@ -96,10 +96,10 @@ def of_set(family: str, set_name: str, where: str | None = None) -> list[KernelI
         BuildError: the specs are wrong, or one does not compile.
     """
     keys = on_demand.runnable(keys_of_set(family, set_name, where))
-    known = {info.key: info for info in runtime.kernels(family) if info.built and info.available}
-    if lacking := [key for key in keys if key not in known]:
-        known |= {info.key: info for info in runtime.build(family, keys=lacking)}
-    return [known[key] for key in keys]
+    by_key = {info.key: info for info in runtime.kernels(family) if info.built and info.available}
+    if lacking := [key for key in keys if key not in by_key]:
+        by_key |= {info.key: info for info in runtime.build(family, keys=lacking)}
+    return [by_key[key] for key in keys]
 
 
 def keys_of_set(family: str, set_name: str, where: str | None = None) -> list[str]:

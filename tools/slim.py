@@ -56,14 +56,14 @@ def by_target(
     """Returns the configurations of the keys, and the keys of families that these specs do not
     have."""
     names = {family.name for family in families}
-    found: dict[Target, list[Values]] = {}
+    configurations: dict[Target, list[Values]] = {}
     foreign = [key for key in keys if key.partition(".")[0] not in names]
     for key in (key for key in keys if key not in foreign):
         target, values = explain.parse(key, families)
         if reasons := exclusions(target, values):
             raise UsageError("\n  ".join([f"{key} is excluded:", *reasons]))
-        found.setdefault(target, []).append(values)
-    return found, foreign
+        configurations.setdefault(target, []).append(values)
+    return configurations, foreign
 
 
 def with_set(text: str, name: str, configurations: Sequence[str]) -> str:
@@ -118,18 +118,18 @@ def write_sets(specs: Sequence[Path], texts: Mapping[Path, str]) -> None:
         try:
             load(list(drafts.values()))
         except SpecError as error:
-            said = "\n".join(map(str, error.problems))
+            problems = "\n".join(map(str, error.problems))
             for root, draft in drafts.items():
-                said = said.replace(str(draft), display_path(root))
-            raise UsageError(f"nothing is written: the specs would not load:\n{said}") from None
+                problems = problems.replace(str(draft), display_path(root))
+            raise UsageError(f"nothing is written: the specs would not load:\n{problems}") from None
     for path, text in texts.items():
         write_text(path, text)
 
 
 def _installed_bytes(families: Sequence[str]) -> int:
     """Returns the size of the installed libraries of these families."""
-    found, _ = packs.installed()
-    libraries = [pack.library(f) for pack in found for f in pack.families if f in families]
+    usable, _ = packs.installed()
+    libraries = [pack.library(f) for pack in usable for f in pack.families if f in families]
     return sum(path.stat().st_size for path in libraries if path.is_file())
 
 
@@ -186,22 +186,22 @@ def main(used: Path, specs: tuple[Path, ...], name: str, out: Path, wheel: Path 
     except SpecError as error:
         raise click.UsageError("\n".join(map(str, error.problems))) from None
     try:
-        found, foreign = by_target(read_keys(used), families)
-        texts, said = {}, []
+        used_configurations, foreign = by_target(read_keys(used), families)
+        texts, lines = {}, []
         for target in (t for family in families for t in family.targets):
-            configurations = found.get(target, [])
+            configurations = used_configurations.get(target, [])
             if not configurations and all(s.name != name for s in target.sets):
                 continue
             entries = [explain.entry(target, values) for values in configurations]
             path = Path(target.display)
             texts[path] = with_set(path.read_text(encoding="utf-8"), name, entries)
-            said.append(f"{target.display}: set {name} with {counted(len(entries), 'kernel')}")
+            lines.append(f"{target.display}: set {name} with {counted(len(entries), 'kernel')}")
         for key in foreign:
             click.echo(f"these specs do not have {key}", err=True)
-        if not found:
+        if not used_configurations:
             raise UsageError(f"{display_path(used)}: none of its keys is of these specs")
         write_sets(specs, texts)
-        click.echo("\n".join(said))
+        click.echo("\n".join(lines))
         tree = pipeline.generate(specs, out, Selection(name, None))
         writer.write(out, tree.files)
         count = sum(len(t.configurations) for space in tree.spaces for t in space.targets)
@@ -211,9 +211,9 @@ def main(used: Path, specs: tuple[Path, ...], name: str, out: Path, wheel: Path 
             click.echo(f"next: pip install . {option}")
             return
         before = _installed_bytes([family.name for family in families])
-        made, after = _build_wheel(wheel, out)
+        wheel_file, after = _build_wheel(wheel, out)
         click.echo(
-            f"{display_path(made)}: libraries of {after / 1e6:.1f} MB; those installed have "
+            f"{display_path(wheel_file)}: libraries of {after / 1e6:.1f} MB; those installed have "
             f"{before / 1e6:.1f} MB"
         )
     except OSError as error:

@@ -34,7 +34,7 @@ from runtime import verified as found_before
 from .problem import NoProblemError
 from .process import NoAnswerError, NotStartedError, Process
 from .race_check import CHECKERS, find_sanitizer, run_under
-from .sanity_check import check, not_looked_at, selected_of, why_not_compared
+from .sanity_check import check, selected_of, unchecked, why_not_compared
 
 NOT_COMPARED = "not compared"
 
@@ -43,11 +43,11 @@ def verify(key: str, seed: int) -> str:
     """Returns "right", or a description of a kernel's errors on the cases of its family; or why
     nothing was compared."""
     info = runtime.kernel(key).info
-    found = check(info, counting=False, seed=seed)
-    wrong = [d for d in found if not d.passed]
+    differences = check(info, counting=False, seed=seed)
+    wrong = [d for d in differences if not d.passed]
     if info.is_cuda:
         torch.cuda.synchronize()
-    if not found:
+    if not differences:
         return f"{NOT_COMPARED}: {why_not_compared(info)}"
     return f"wrong: {wrong[0]}" if wrong else RIGHT
 
@@ -87,8 +87,8 @@ def sanitized(sanitizer: str, info: KernelInfo, tool: str) -> str:
     if done.returncode == 0 and info.key in done.stdout.splitlines():
         return RIGHT
     lines = [line for line in done.stdout.splitlines() if line.startswith("=========")]
-    said = " ".join(line.strip("= ") for line in (lines[1:4] or done.stdout.splitlines()[-3:]))
-    return f"wrong: {tool}: {said}"
+    findings = " ".join(line.strip("= ") for line in (lines[1:4] or done.stdout.splitlines()[-3:]))
+    return f"wrong: {tool}: {findings}"
 
 
 def _rows(
@@ -167,11 +167,13 @@ def main(
         selected = [
             one for family in _families(name) for one in selected_of(family, kernel, where).values()
         ]
-        kernels = [info for found in selected for info in found.kernels if info.available]
+        kernels = [info for selection in selected for info in selection.kernels if info.available]
         folders = {str(source.folder) for source in ondemand.sources.values()}
         process = Process(serve, sorted(folders), seed)
         if not kernels:
-            reasons = [info.reason for found in selected for info in found.kernels if info.reason]
+            reasons = [
+                info.reason for selection in selected for info in selection.kernels if info.reason
+            ]
             raise click.ClickException(f"nothing can run here: {reasons[0]}")
         rows = []
         try:
@@ -198,8 +200,8 @@ def main(
             + (f"; {others} not compared, without a row" if others else "")
         )
     for family, infos in itertools.groupby(kernels, lambda info: info.family):
-        if told := not_looked_at([*infos]):
-            click.echo(f"{family}: {told}", err=as_json)
+        if note := unchecked([*infos]):
+            click.echo(f"{family}: {note}", err=as_json)
     sys.exit(right + others < len(rows) or others == len(rows))
 
 

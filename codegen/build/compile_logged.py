@@ -32,8 +32,8 @@ from codegen.core.words import below
 def log_path(log_dir: Path, roots: list[Path], target: str, command: list[str]) -> Path:
     """Returns the path of an object's log."""
     source = Path(command[command.index("-c") + 1])
-    found = below(source, roots)
-    return log_dir / f"{found[1] if found else source.name}.{target}.ptxas.log"
+    place = below(source, roots)
+    return log_dir / f"{place[1] if place else source.name}.{target}.ptxas.log"
 
 
 def worth_showing(line: bytes) -> bool:

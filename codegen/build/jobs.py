@@ -44,11 +44,11 @@ def available_mib() -> int:
 def jobs(mib_per_job: int = MIB_PER_JOB) -> int:
     """Returns the number of compilers to run at once, at least one. Raises ValueError if MAX_JOBS
     is not a number of jobs."""
-    asked = os.environ.get("MAX_JOBS", "")
-    if asked:
-        if not asked.isdigit() or int(asked) < 1:
-            raise ValueError(f"MAX_JOBS={asked!r}: expected a number of jobs, 1 or more")
-        return int(asked)
+    setting = os.environ.get("MAX_JOBS", "")
+    if setting:
+        if not setting.isdigit() or int(setting) < 1:
+            raise ValueError(f"MAX_JOBS={setting!r}: expected a number of jobs, 1 or more")
+        return int(setting)
     processors = len(os.sched_getaffinity(0))
     return max(1, min(processors, available_mib() // mib_per_job))
 

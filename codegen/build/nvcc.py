@@ -36,8 +36,8 @@ def find() -> Nvcc:
     """Returns the nvcc that compiles here. Raises NvccNotFoundError."""
     if nvcc := of_machine():
         return nvcc
-    if found := in_pypi("nvcc"):
-        return Nvcc((found[-1],), "from PyPI")
+    if programs := in_pypi("nvcc"):
+        return Nvcc((programs[-1],), "from PyPI")
     raise NvccNotFoundError(
         "no nvcc is named by CUDACXX, on PATH or installed from PyPI: put a CUDA "
         f'toolkit\'s bin folder on PATH, or `pip install "{REQUIREMENT}"`'
@@ -59,8 +59,8 @@ def of_machine() -> Nvcc | None:
             return Nvcc(words(named), "named by CUDACXX")
         except ValueError as error:
             raise NvccNotFoundError(f"CUDACXX={named}: {error}") from None
-    found = shutil.which("nvcc")
-    return Nvcc((found,), "on PATH") if found else None
+    program = shutil.which("nvcc")
+    return Nvcc((program,), "on PATH") if program else None
 
 
 def in_pypi(program: str) -> list[str]:

@@ -56,8 +56,8 @@ def main(arguments: list[str]) -> None:
     def name_of(path: Path) -> str:
         # Either folder may lie in the other: an example in the checkout, a copy in a build folder.
         homes = sorted((options.root, options.kernelmint), key=lambda home: -len(home.parts))
-        found = below(path, homes)
-        return (found[1] if found else Path(os.path.relpath(path, options.root))).as_posix()
+        place = below(path, homes)
+        return (place[1] if place else Path(os.path.relpath(path, options.root))).as_posix()
 
     def folder_name(name: str, folder: str) -> str:
         is_named = name.startswith(("package:", "excerpt:"))
@@ -66,9 +66,9 @@ def main(arguments: list[str]) -> None:
     sources = sorted(options.sources)
     options.root, options.kernelmint = options.root.resolve(), options.kernelmint.resolve()
     (abi,) = (
-        found[1]
+        match[1]
         for path in sources
-        if path.name == "library.h" and (found := ABI.search(path.read_text()))
+        if path.name == "library.h" and (match := ABI.search(path.read_text()))
     )
     if len(options.specs) != len({folder.partition("=")[0] for folder in options.specs}):
         sys.exit(f"pack {options.name}: two folders of specs have one name: {options.specs}")

@@ -89,10 +89,10 @@ def number_of_units(files: int, seconds: Sequence[float]) -> int:
 def in_units(files: Sequence[str], units: int) -> dict[int, list[str]]:
     """Returns the files by unit. A unit's number is the lowest bits of its kernels' hashes, so a
     file that is split stays in its unit, and no other unit changes."""
-    found: dict[int, list[str]] = {}
+    by_unit: dict[int, list[str]] = {}
     for file in files:
-        found.setdefault(int(Path(file).stem.rpartition("_")[2]) % units, []).append(file)
-    return found
+        by_unit.setdefault(int(Path(file).stem.rpartition("_")[2]) % units, []).append(file)
+    return by_unit
 
 
 def _measured(command: Sequence[str], file: Path, folder: Path) -> list[float] | None:
@@ -107,8 +107,8 @@ def _measured(command: Sequence[str], file: Path, folder: Path) -> list[float] |
     of = [*command, *sorted(set(headers.split()) - {"\\", str(file)})]
     digest = hashlib.sha256("\0".join(of).encode(errors="surrogateescape")).hexdigest()
     kept = folder / "measured.json"
-    if kept.exists() and (known := json.loads(kept.read_text()))["of"] == digest:
-        return known["seconds"]  # type: ignore[no-any-return]  # JSON has no types
+    if kept.exists() and (measurement := json.loads(kept.read_text()))["of"] == digest:
+        return measurement["seconds"]  # type: ignore[no-any-return]  # JSON has no types
     work = folder / "measuring"
     work.mkdir(parents=True, exist_ok=True)
     seconds = compile_times(command, file, work)

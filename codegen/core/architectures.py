@@ -51,15 +51,15 @@ class Architecture(NamedTuple):
 def parse(name: str) -> Architecture | None:
     """Returns the architecture that a build names by `text`, such as "90a"; None for other
     texts."""
-    found = _NAME.match(name)
-    return Architecture(int(found[1]), found[2]) if found else None
+    match = _NAME.match(name)
+    return Architecture(int(match[1]), match[2]) if match else None
 
 
 def spelt(name: str) -> Architecture | None:
     """Returns the architecture that people name by `text`: "90a", "sm_90a", "compute_90a", "9.0a";
     None for other texts."""
-    found = _SPELT.fullmatch(name.strip())
-    return parse(f"{found[1]}{found[2]}{found[3].lower()}") if found else None
+    match = _SPELT.fullmatch(name.strip())
+    return parse(f"{match[1]}{match[2]}{match[3].lower()}") if match else None
 
 
 def of_target(name: str) -> Architecture | None:
@@ -75,7 +75,7 @@ def of_code(name: str) -> Architecture | None:
 
 def main(what: str, names: list[str]) -> int:
     """Runs the command."""
-    found = []
+    architectures = []
     for name in names:
         named = spelt(name)
         if named is None:
@@ -86,12 +86,12 @@ def main(what: str, names: list[str]) -> int:
                 end="",
             )
             return 1
-        found.append(named)
+        architectures.append(named)
     if target := of_target(what):
-        suiting = [named.capability for named in found if target.suits(named.capability)]
+        suiting = [named.capability for named in architectures if target.suits(named.capability)]
         shown = [f"{target.on(capability)}-real" for capability in suiting]
     else:
-        shown = list(map(str, [max(found)] if what == "--newest" else found))
+        shown = list(map(str, [max(architectures)] if what == "--newest" else architectures))
     print(*dict.fromkeys(shown), sep=";", end="")
     return 0
 

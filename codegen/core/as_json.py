@@ -80,12 +80,12 @@ def _writer(kind: Any) -> Callable[[Any], Any] | None:
         ]
 
         def write(value: Any) -> dict[str, Any]:
-            found = {}
+            members_ = {}
             for attribute, name, absent, writer in members:
                 member = getattr(value, attribute)
                 if absent is dataclasses.MISSING or member != absent:
-                    found[name] = member if writer is None or member is None else writer(member)
-            return found
+                    members_[name] = member if writer is None or member is None else writer(member)
+            return members_
 
         return write
     origin, inner = get_origin(kind), get_args(kind)
@@ -122,10 +122,10 @@ def _reader(kind: Any) -> Callable[[Any], Any]:
         return _list_reader(_reader(inner[0]))
     if origin is not None:
         return _dict_reader(_reader(inner[1]))
-    return functools.partial(_plain, kind)
+    return functools.partial(_checked, kind)
 
 
-def _plain(kind: Any, value: Any) -> Any:
+def _checked(kind: Any, value: Any) -> Any:
     if type(value) is not kind and not (kind is float and type(value) is int):
         raise FormError(value, _NAMES[kind])
     if kind is str and (not value.isascii() or "\0" in value) and not _is_printable(value):
@@ -183,13 +183,13 @@ def _list_reader(item: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def read(value: Any) -> Any:
         if type(value) is not list:
             raise FormError(value, "a list")
-        found = []
+        members = []
         for member in value:
             try:
-                found.append(item(member))
+                members.append(item(member))
             except FormError as error:
-                raise error.within(len(found)) from None
-        return tuple(found)
+                raise error.within(len(members)) from None
+        return tuple(members)
 
     return read
 
@@ -198,12 +198,12 @@ def _dict_reader(item: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def read(value: Any) -> Any:
         if type(value) is not dict:
             raise FormError(value, "an object")
-        found = {}
+        members = {}
         for name, member in value.items():
             try:
-                found[_plain(str, name)] = item(member)
+                members[_checked(str, name)] = item(member)
             except FormError as error:
                 raise error.within(name) from None
-        return found
+        return members
 
     return read

@@ -302,9 +302,9 @@ def _meant(text: str) -> tuple[int, str]:
     """Returns the place of syntax that other languages have, and a hint how it is written here, or
     ""."""
     plain = _QUOTED.sub(lambda quoted: " " * len(quoted[0]), text)
-    for habit, meant in _HABITS:
-        if found := habit.search(plain):
-            return found.start(), f"; for '{found[0]}' write '{found.expand(meant)}'"
+    for habit, replacement in _HABITS:
+        if match := habit.search(plain):
+            return match.start(), f"; for '{match[0]}' write '{match.expand(replacement)}'"
     return 0, ""
 
 
@@ -345,9 +345,9 @@ def parse(text: str, scope: Mapping[str, Kind], expects: str | Kind = "number") 
     """
     if isinstance(expects, Kind) and expects.is_number:
         expects = "number" if expects == FLOAT else expects.name
-    wanted = {"": expects} if isinstance(expects, Kind) else {}
-    tree = _BareConstants({**scope, **wanted}).visit(syntax(text))
-    checker = _Checker(scope, chooses_texts=bool(wanted))
+    values = {"": expects} if isinstance(expects, Kind) else {}
+    tree = _BareConstants({**scope, **values}).visit(syntax(text))
+    checker = _Checker(scope, chooses_texts=bool(values))
     kind = checker.visit(tree)
     if not checker.problems and (needed := _needed(kind, expects)):
         hint = ""
@@ -370,12 +370,12 @@ def _needed(kind: Kind | None, expects: str | Kind) -> str | None:
         if _is_text(kind) and set(kind.values or ()) <= set(values):
             return None
         return f"one of {', '.join(values)}"
-    known = {
+    articles = {
         "bool": (kind == BOOL, "true or false"),
         "int": (kind in (INT, BOOL), "an integer"),
         "number": (kind is not None and kind.is_number, "a single number"),
     }
-    fits, needed = known[expects]
+    fits, needed = articles[expects]
     return None if fits else needed
 
 
@@ -469,11 +469,11 @@ class _Checker:
             case ast.BinOp() if isinstance(node.op, _OPERATORS):
                 return self._arithmetic(node)
             case ast.BoolOp():
-                known = self.truths
+                truths = self.truths
                 for value in node.values:
                     self._condition(value)
                     self.truths |= _truths(value, isinstance(node.op, ast.And))
-                self.truths = known
+                self.truths = truths
                 return BOOL
             case ast.Compare() if all(isinstance(op, _COMPARISONS) for op in node.ops):
                 operands = [node.left, *node.comparators]
@@ -483,12 +483,12 @@ class _Checker:
                 return BOOL
             case ast.IfExp():
                 self._condition(node.test)
-                known, kinds = self.truths, []
+                truths, kinds = self.truths, []
                 for branch, outcome in ((node.body, True), (node.orelse, False)):
-                    self.truths = known | _truths(node.test, outcome)
+                    self.truths = truths | _truths(node.test, outcome)
                     is_text = self.chooses_texts and _is_text(self.visit(branch))
                     kinds.append(self.visit(branch) if is_text else self._number(branch))
-                self.truths = known
+                self.truths = truths
                 if any(map(_is_text, kinds)):
                     return self._either(node, kinds)
                 return _common(kinds)
@@ -496,8 +496,8 @@ class _Checker:
                 return self._call(node)
             case _:
                 operators = [getattr(node, "op", None), *getattr(node, "ops", ())]
-                meant = [m for op in operators if (m := _OPERATORS_MEANT.get(type(op)))]
-                hint = f": write `{meant[0]}`" if meant else ""
+                spellings = [m for op in operators if (m := _OPERATORS_MEANT.get(type(op)))]
+                hint = f": write `{spellings[0]}`" if spellings else ""
                 text = ast.unparse(node)
                 self.add(node, f"'{text}' is not part of the expression language{hint}")
                 return None
@@ -529,10 +529,10 @@ class _Checker:
         if node.id in self.scope:
             kind = self.scope[node.id]
             if kind.given and not _is_given(kind, self.truths):
-                known, first = " or ".join(kind.given), kind.given[0]
+                conditions, first = " or ".join(kind.given), kind.given[0]
                 self.add(
                     node,
-                    f"'{node.id}' is known only if {known} is passed: say so, as in "
+                    f"'{node.id}' is known only if {conditions} is passed: say so, as in "
                     f"'not {first} or …' and '… if {first} else …'",
                 )
             return kind
@@ -616,11 +616,11 @@ class _Checker:
         elif isinstance(a, ast.Constant) and isinstance(b, ast.Constant):
             self.add(a, "compares two constants")
         elif isinstance(a, ast.Constant) or isinstance(b, ast.Constant):
-            literal, known = (a, right) if isinstance(a, ast.Constant) else (b, left)
+            literal, other = (a, right) if isinstance(a, ast.Constant) else (b, left)
             assert isinstance(literal, ast.Constant)
             value = str(literal.value)
-            if known.values is not None and value not in known.values:
-                hint = did_you_mean(value, known.values)
+            if other.values is not None and value not in other.values:
+                hint = did_you_mean(value, other.values)
                 self.add(literal, f"'{value}' is not among its values{hint}")
         elif left.values != right.values:
             self.add(a, f"'{ast.unparse(a)}' and '{ast.unparse(b)}' have different values")
@@ -629,12 +629,12 @@ class _Checker:
         if not isinstance(node.func, ast.Name) or node.func.id not in FUNCTIONS:
             name = ast.unparse(node.func)
             if name in _LAYOUTS and name in {
-                known[0] for known in map(layout, self.scope) if known
+                layout_[0] for layout_ in map(layout, self.scope) if layout_
             }:
                 self.add(node, _LAYOUTS[name])
             else:
-                meant = _FUNCTIONS_MEANT.get(name)
-                hint = f": write {meant}" if meant else did_you_mean(name, FUNCTIONS)
+                spelling = _FUNCTIONS_MEANT.get(name)
+                hint = f": write {spelling}" if spelling else did_you_mean(name, FUNCTIONS)
                 self.add(node, f"unknown function '{name}'{hint}")
             return None
         name = node.func.id

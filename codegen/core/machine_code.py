@@ -29,13 +29,13 @@ def host(library: bytes, identities: Iterable[str]) -> Iterator[bytes]:
     """Returns the processor's part of a library, without texts that say how it was built: the bytes
     that are loaded, and those that the loader writes: addresses, also of functions of other
     libraries."""
-    found = list(_sections(library))
-    for section in found:
+    library_sections = list(_sections(library))
+    for section in library_sections:
         if not section.flags & _ALLOC or section.name == FATBIN:
             continue
         if section.kind == _RELA:
-            symbols = found[section.link]
-            names = found[symbols.link].content
+            symbols = library_sections[section.link]
+            names = library_sections[symbols.link].content
             for place, info, addend in struct.iter_unpack("<QQq", section.content):
                 symbol = (info >> 32) * _SYMBOL
                 name, value = struct.unpack_from("<I4xQ", symbols.content, symbol)
@@ -122,9 +122,9 @@ def of_cuda_kernels(
                 key = key_of(symbol)
                 if key is not None:
                     own.setdefault(key, []).append(name.encode() + section)
-        for key, found in own.items():
-            parts.setdefault((key, _capability(cubin)), []).extend([*found, shared])
+        for key, codes in own.items():
+            parts.setdefault((key, _capability(cubin)), []).extend([*codes, shared])
     return {
-        of: hashlib.sha256(b"".join(sorted(found))).hexdigest()[:_DIGITS]
-        for of, found in parts.items()
+        of: hashlib.sha256(b"".join(sorted(codes))).hexdigest()[:_DIGITS]
+        for of, codes in parts.items()
     }

@@ -327,12 +327,12 @@ class Family:
     def _taken(self) -> frozenset[str]:
         return frozenset(name for front in self.fronts for name in front.takes)
 
-    def asked_of(self, parameters: Container[str], wanted: Mapping[str, Any]) -> dict[str, Any]:
+    def asked_of(self, parameters: Container[str], values: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the values that a call asks of a target with these parameters: without open ones,
         and without those that a front's rule decides for other targets."""
         return {
             name: value
-            for name, value in wanted.items()
+            for name, value in values.items()
             if value is not None and (name in parameters or name not in self._taken)
         }
 

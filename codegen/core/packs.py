@@ -178,31 +178,31 @@ def read(folder: Path, distribution: str | None = None, name: str | None = None)
                 f"{what}: its {PACK_JSON} has format {str(data.get('format'))[:20]!a}, but this "
                 f"Kernelmint reads format {FORMAT}: upgrade the older of the two"
             )
-        found = as_json.read(PackJson, data)
-        _check(found)
+        described = as_json.read(PackJson, data)
+        _check(described)
     except FileNotFoundError:
         raise PackError(f"{what}: there is no {path}: reinstall it") from None
     except (OSError, ValueError) as error:
         raise PackError(f"{what}: {path} is damaged ({error}): reinstall it") from None
-    return Pack(**vars(found), folder=folder, distribution=distribution)
+    return Pack(**vars(described), folder=folder, distribution=distribution)
 
 
-def _check(found: PackJson) -> None:
+def _check(described: PackJson) -> None:
     """Raises ValueError for invalid names, and for operators that do not belong to a family."""
-    for name in (found.name, *found.generated):
+    for name in (described.name, *described.generated):
         if not NAME.match(name):
             raise ValueError(f"the name {name!a:.60}: expected lower-case letters, digits and _")
-    for architecture in found.architectures:
+    for architecture in described.architectures:
         if architectures.parse(architecture) is None:
             raise ValueError(
                 f"architectures: got {architecture!a:.60}, expected names such as 80, 90a or 100f"
             )
-    if found.operators.keys() != found.generated.keys():
+    if described.operators.keys() != described.generated.keys():
         raise ValueError(
-            f"operators: got those of {', '.join(found.operators)}, expected those of "
-            f"{', '.join(found.generated)}"
+            f"operators: got those of {', '.join(described.operators)}, expected those of "
+            f"{', '.join(described.generated)}"
         )
-    for family, schemas in found.operators.items():
+    for family, schemas in described.operators.items():
         names = [text.partition("(")[0] for text in schemas]
         if names not in ([family], [family, f"{family}_out"]):
             raise ValueError(f"operators.{family}: got {', '.join(names)!a:.60}")
@@ -211,7 +211,7 @@ def _check(found: PackJson) -> None:
 def write(folder: Path, families: Sequence[Family], **others: Any) -> None:
     """Writes the file that `read` reads, of a pack with these of a manifest's families; `others`
     are the other members of PackJson."""
-    found = PackJson(
+    described = PackJson(
         operators={family.name: family.operators for family in families},
         on_host=tuple(f.name for f in families if any(t.on_host for t in f.tensors)),
         fronts=tuple(
@@ -222,7 +222,7 @@ def write(folder: Path, families: Sequence[Family], **others: Any) -> None:
         generated={family.name: family.fingerprint for family in families},
         **others,
     )
-    (folder / PACK_JSON).write_text(json.dumps(as_json.form(found), indent=1) + "\n")
+    (folder / PACK_JSON).write_text(json.dumps(as_json.form(described), indent=1) + "\n")
 
 
 def installed() -> tuple[list[Pack], list[Fault]]:

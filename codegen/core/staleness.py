@@ -191,9 +191,9 @@ def _stale(generated: Path) -> tuple[list[str], str]:
         else:
             gone = f"there is no {display_path(folder)}"
             reasons.append(f"the specs it was made from are gone: {gone}")
-    known = {os.path.normpath(generated / name) for name in inputs}
+    recorded = {os.path.normpath(generated / name) for name in inputs}
     for path in present:
-        if os.path.normpath(path) not in known:
+        if os.path.normpath(path) not in recorded:
             reasons.append(f"{display_path(path)} is new")
     absent = [folder for folder in spec_dirs if not folder.is_dir()]  # reported above
     for name, expected in inputs.items():

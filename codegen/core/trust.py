@@ -63,15 +63,15 @@ def work(parent: Path, prefix: str) -> Iterator[Path]:
         with contextlib.suppress(OSError), _locked(left, fcntl.LOCK_EX | fcntl.LOCK_NB):
             shutil.rmtree(left, ignore_errors=True)
     with contextlib.ExitStack() as held:
-        made = None
-        while made is None or not made.exists():  # it may be removed before it is locked
-            made = Path(tempfile.mkdtemp(dir=parent, prefix=prefix))
+        folder_ = None
+        while folder_ is None or not folder_.exists():  # it may be removed before it is locked
+            folder_ = Path(tempfile.mkdtemp(dir=parent, prefix=prefix))
             with contextlib.suppress(FileNotFoundError):
-                held.enter_context(_locked(made, fcntl.LOCK_SH))
+                held.enter_context(_locked(folder_, fcntl.LOCK_SH))
         try:
-            yield made
+            yield folder_
         finally:
-            shutil.rmtree(made, ignore_errors=True)
+            shutil.rmtree(folder_, ignore_errors=True)
 
 
 @contextlib.contextmanager

@@ -44,8 +44,8 @@ class TableNames(Names):
 
     def value(self, name: str) -> Value:
         """Returns the number `name`."""
-        if found := layout(name):
-            _, tensor, i = found  # expanded: nothing else is asked of tensors in tables
+        if call := layout(name):
+            _, tensor, i = call  # expanded: nothing else is asked of tensors in tables
             stride = f"scope.tensors[{self.tensors[tensor]}].strides[{i}]"
             extent = translate(self.dims[tensor][i].expression, self)
             return Value(f"({stride} == 0 && ({extent}) > 1)", BOOL)

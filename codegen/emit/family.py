@@ -71,14 +71,14 @@ def family_cpp(space: FamilySpace) -> str:
         ]
         return [(member, text) for member, text in members if text]
 
-    asked = [*(rule.that for rule in family.requires), *(s.default for s in family.scalars)]
+    expressions = [*(rule.that for rule in family.requires), *(s.default for s in family.scalars)]
     return render(
         "family.cpp",
         family.file,
         family=family,
         parameters=[parameter.name for parameter in family.parameters],
         targets=[chosen.target.name for chosen in space.targets],
-        asks_device=asks_device(asked),
+        asks_device=asks_device(expressions),
         requirements=requirements(family.requires, names),
         dtype_enumerator=dtype_enumerator,
         value=value,

@@ -90,12 +90,12 @@ def _like(kind: type[T], of: Any, /, **others: Any) -> T:
     """Makes the manifest's record of a part of the model: its members of the same names,
     expressions as texts; `others` are the members that differ."""
     names = {field.name for field in dataclasses.fields(cast("Any", kind))} - others.keys()
-    return kind(**{name: _plain(getattr(of, name)) for name in names}, **others)
+    return kind(**{name: _in_manifest(getattr(of, name)) for name in names}, **others)
 
 
-def _plain(value: Any) -> Any:
+def _in_manifest(value: Any) -> Any:
     if isinstance(value, tuple):
-        return tuple(map(_plain, value))
+        return tuple(map(_in_manifest, value))
     if isinstance(value, Expression):
         return value.normal
     return value.value if isinstance(value, enum.Enum) else value

@@ -160,7 +160,10 @@ def table(family: Family, chosen: TargetSpace) -> str:
         return ", ".join(map(number_of, target.parameter_names, kernel.values))
 
     names = TableNames(family, target)
-    asked = [*(rule.that for rule in target.requires), *(p.elements for p in target.workspace)]
+    expressions = [
+        *(rule.that for rule in target.requires),
+        *(p.elements for p in target.workspace),
+    ]
     return render(
         "table.cpp",
         target.file,
@@ -177,7 +180,7 @@ def table(family: Family, chosen: TargetSpace) -> str:
         trace_rank=len(family.trace.grid) if family.trace else 0,
         has_traced=any(_is_traced(family, c) for c in chosen.configurations),
         requirements=requirements(target.requires, names),
-        asks_device=asks_device(asked),
+        asks_device=asks_device(expressions),
     )
 
 
@@ -238,7 +241,7 @@ def _parameter_member(parameter: Parameter, value: ParameterValue) -> str:
         return _constant(parameter.name, value)
     if parameter.type is ParameterType.DTYPE:
         return f"using {parameter.name} = {value};"
-    values = ", ".join(cpp_name(str(known)) for known in parameter.values or ())
+    values = ", ".join(cpp_name(str(value_)) for value_ in parameter.values or ())
     kind = enum_type(parameter.name)
     return (
         f"enum class {kind} {{ {values} }};\n"

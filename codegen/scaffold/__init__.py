@@ -88,9 +88,9 @@ def _imported(name: str) -> str | None:
         return "is a folder of the project beside its package"
     if name in (*sys.stdlib_module_names, "test"):  # Python's own tests, which not every system has
         return "is a module of Python's standard library"
-    found = importlib.util.find_spec(name)
+    spec = importlib.util.find_spec(name)
     required = [re.match(r"[\w.-]+", text) for text in _distribution().requires or ()]
-    if name in [match[0].lower() for match in required if match] or (found and found.origin):
+    if name in [match[0].lower() for match in required if match] or (spec and spec.origin):
         return "is a module that is installed here, or that Kernelmint needs"
     return None
 
@@ -135,9 +135,9 @@ def installing() -> list[str]:
 
 def _version() -> str:
     """Returns Kernelmint's version, as a requirement names it: of two numbers."""
-    found = re.match(r"\d+\.\d+", _distribution().version)
-    assert found is not None
-    return found[0]
+    version = re.match(r"\d+\.\d+", _distribution().version)
+    assert version is not None
+    return version[0]
 
 
 def _distribution() -> importlib.metadata.Distribution:

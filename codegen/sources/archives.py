@@ -71,11 +71,11 @@ def folder(origin: str, sha256: str) -> Path:
 
 def find(origin: str, sha256: str, path: str) -> Path:
     """Returns the path of a file or folder within an archive. Raises ArchiveError."""
-    found = folder(origin, sha256) / path
-    if not found.exists():
+    file = folder(origin, sha256) / path
+    if not file.exists():
         pin = _pin(origin, sha256)
         raise ArchiveError(f"{pin} has no {path}, which a spec's `build:` names")
-    return found.resolve()
+    return file.resolve()
 
 
 def lay(origin: str, sha256: str, into: Path) -> Path:
@@ -108,9 +108,9 @@ def _written(pin: str, folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _work(parent: Path, pin: str) -> Iterator[Path]:
-    with contextlib.ExitStack() as made:
+    with contextlib.ExitStack() as cleanup:
         with _written(pin, parent):
-            work = made.enter_context(trust.work(parent, ".kernelmint-"))
+            work = cleanup.enter_context(trust.work(parent, ".kernelmint-"))
         yield work
 
 
@@ -163,9 +163,9 @@ def _normal(project: str) -> str:
 
 
 def _checked(path: Path, sha256: str, origin: str) -> Path:
-    if (found := sha256_of(path)) != sha256:
+    if (actual := sha256_of(path)) != sha256:
         raise ArchiveError(
             f"{path.name} ({path.stat().st_size} bytes) is not {fetch.masked(origin)} as the spec "
-            f"pins it: got sha256 {found}, expected {sha256}. It is truncated or was altered"
+            f"pins it: got sha256 {actual}, expected {sha256}. It is truncated or was altered"
         )
     return path

@@ -60,8 +60,8 @@ def as_text(entry: Mapping[str, str], path: str = "") -> str:
     """Returns an entry as CMake has it; `path` is the path of an entry of specs."""
     if "excerpt" in entry:
         file = {name: text for name, text in entry.items() if name != "excerpt"}
-        asked = f"{entry['excerpt']}:{entry['kernels']}:{entry['take']}"
-        return f"excerpt:{asked}:{as_text(file, path)}"
+        excerpt = f"{entry['excerpt']}:{entry['kernels']}:{entry['take']}"
+        return f"excerpt:{excerpt}:{as_text(file, path)}"
     if "specs" in entry:
         return path
     if "shims" in entry:
@@ -82,13 +82,13 @@ def in_package(package: str, path: str, pip: str) -> Path:
             "an isolated build sees nothing else"
         )
     folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
-    found = next((folder / path for folder in folders if os.path.exists(folder / path)), None)
-    if found is None:
+    place = next((folder / path for folder in folders if os.path.exists(folder / path)), None)
+    if place is None:
         raise PathNotFoundError(
             f"the Python package {package} ({', '.join(map(str, folders)) or 'no folder'}) has no "
             f"{path}, which a spec's `build:` names: is it the right version of {pip}?"
         )
-    return found.resolve()
+    return place.resolve()
 
 
 def in_archive(sha256: str, path: str, origin: str) -> Path:

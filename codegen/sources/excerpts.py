@@ -15,6 +15,7 @@ import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 
 from codegen.core import trust
@@ -100,33 +101,32 @@ def excerpt(text: str, names: Sequence[str], file: str, as_device: bool = False)
 
     `as_device`: `__global__` functions become `__device__` ones. Raises ExcerptError.
     """
-    declarations = sorted(_Reader(text, file).declarations(), key=lambda found: found.start)
-    known = sorted({declaration.name for declaration in declarations} - {_PRAGMA})
+    declarations = sorted(_Reader(text, file).declarations(), key=attrgetter("start"))
+    defined = sorted({declaration.name for declaration in declarations} - {_PRAGMA})
     for name in names:
-        if name not in known:
-            raise ExcerptError(f"{file} defines no '{name}'{did_you_mean(name, known)}")
+        if name not in defined:
+            raise ExcerptError(f"{file} defines no '{name}'{did_you_mean(name, defined)}")
     lines, end = ["#pragma once"], 0
-    for found in declarations:
-        if found.name == _PRAGMA and found.start >= end:  # else within what is taken
-            lines += [directive for branches in found.conditionals for directive in branches]
-            lines += [text[found.start : found.end], *("#endif" for _ in found.conditionals)]
-        if found.name not in names:
+    for part in declarations:
+        conditionals = [directive for branches in part.conditionals for directive in branches]
+        closing = ["#endif" for _ in part.conditionals]
+        if part.name == _PRAGMA and part.start >= end:  # else within a definition
+            lines += [*conditionals, text[part.start : part.end], *closing]
+        if part.name not in names:
             continue
-        end = found.end
-        line = text.count("\n", 0, found.start) + 1
-        if found.is_split:
+        end = part.end
+        line = text.count("\n", 0, part.start) + 1
+        if part.is_split:
             raise ExcerptError(
-                f"{file}:{line}: '{found.name}' begins in one branch of a conditional and ends in "
+                f"{file}:{line}: '{part.name}' begins in one branch of a conditional and ends in "
                 "another, so it cannot be taken out"
             )
-        body = text[found.start : found.end]
+        body = text[part.start : part.end]
         if as_device:
             body = _as_device(body)
-        lines += [directive for branches in found.conditionals for directive in branches]
-        lines += found.namespaces
-        lines += [f'#line {line} "{file}"', body]
-        lines += ["}" for _ in found.namespaces]
-        lines += ["#endif" for _ in found.conditionals]
+        lines += [*conditionals, *part.namespaces, f'#line {line} "{file}"', body]
+        lines += ["}" for _ in part.namespaces]
+        lines += closing
     return "\n".join(lines) + "\n"
 
 
@@ -143,9 +143,9 @@ def folder(source: Path, entry: Mapping[str, str]) -> Path:
         raise ExcerptError(f"{file}: {error.strerror}") from None
     names, as_device = entry["take"].split(","), entry["kernels"] == "device"
     of = f"{entry['archive']}, sha256 {entry['sha256']}" if "archive" in entry else "a folder"
-    made = f"// {', '.join(names)} of {file} ({of})\n"
-    made += excerpt(text, names, file, as_device)
-    content = made.encode(errors="surrogateescape")
+    header = f"// {', '.join(names)} of {file} ({of})\n"
+    header += excerpt(text, names, file, as_device)
+    content = header.encode(errors="surrogateescape")
     cache, name = cache_folder(), hashlib.sha256(content).hexdigest()
     path = cache / "excerpts" / name / entry["excerpt"]
     try:
@@ -179,7 +179,7 @@ def _words(token: _Token) -> tuple[str, str]:
 def _as_device(body: str) -> str:
     """Turns kernels into functions that a kernel calls, without the attributes that only kernels
     have."""
-    found = []
+    tokens = []
     skipped: int | None = None  # brackets of __launch_bounds__ that are open, once it came
     for token in _tokens(body):
         if skipped is not None and (skipped or token.text == "(" or token.kind == "space"):
@@ -188,12 +188,12 @@ def _as_device(body: str) -> str:
         elif token.text == "__launch_bounds__":
             skipped = 0
         elif token.text != "__grid_constant__":
-            found.append(token)
-    texts = [token.text for token in found]
+            tokens.append(token)
+    texts = [token.text for token in tokens]
     for kernel, text in enumerate(texts):
         if text == "__global__":
             texts[kernel] = "__device__ __forceinline__"
-            for place in _const_values(found, kernel):
+            for place in _const_values(tokens, kernel):
                 texts[place] = f"&{texts[place]}"
     return "".join(texts)
 
@@ -332,8 +332,8 @@ class _Reader:
             yield self._named(_PRAGMA, word.start, token.end, self._branches())
 
     def _branches(self) -> tuple[tuple[str, ...], ...]:
-        found = (tuple(conditional.branches) for conditional in self.conditionals)
-        return tuple(branches for branches in found if branches)
+        open_branches = (tuple(conditional.branches) for conditional in self.conditionals)
+        return tuple(branches for branches in open_branches if branches)
 
     def _named(
         self, name: str, start: int, end: int, conditionals: tuple[tuple[str, ...], ...],

@@ -118,7 +118,7 @@ def _pip_settings() -> dict[str, list[str]]:
     """Returns the words of pip's options that say where it looks: by its files and, before these,
     by PIP_* of the environment, as `pip install` has it. Raises FetchError if pip cannot read its
     files."""
-    found: dict[str, list[str]] = {}
+    settings: dict[str, list[str]] = {}
     if importlib.util.find_spec("pip") is not None:  # environments of uv have none
         command = [sys.executable, "-c", _PIP, "config", "list"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -128,11 +128,13 @@ def _pip_settings() -> dict[str, list[str]]:
             for line in done.stdout.splitlines():
                 name, _, value = line.partition("=")
                 if name.startswith(f"{section}."):
-                    found[name.removeprefix(f"{section}.")] = str(ast.literal_eval(value)).split()
+                    settings[name.removeprefix(f"{section}.")] = str(
+                        ast.literal_eval(value)
+                    ).split()
     for option in ("index-url", "extra-index-url", "no-index", "find-links"):
         if words := os.environ.get(f"PIP_{option.upper().replace('-', '_')}", "").split():
-            found[option] = words
-    return found
+            settings[option] = words
+    return settings
 
 
 def _watch(folder: Path, patience: float) -> None:

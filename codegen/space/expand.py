@@ -62,8 +62,8 @@ def expand(families: Sequence[Family], selection: Selection) -> tuple[FamilySpac
     """
     targets = [target for family in families for target in family.targets]
     if not any(s.name == selection.set_name for target in targets for s in target.sets):
-        known = dict.fromkeys(s.name for target in targets for s in target.sets)
-        hint = did_you_mean(selection.set_name, known)
+        set_names = dict.fromkeys(s.name for target in targets for s in target.sets)
+        hint = did_you_mean(selection.set_name, set_names)
         raise UsageError(f"no target has a set '{selection.set_name}'{hint}")
     where = None if selection.where is None else _filter(selection.where, targets)
     problems: list[Problem] = []

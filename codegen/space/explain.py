@@ -195,16 +195,16 @@ def _parse_short(
     text: str, families: Sequence[Family]
 ) -> tuple[Target, tuple[ParameterValue, ...]]:
     """Returns the one target that a short form belongs to, and its configuration."""
-    found, refused = [], []
+    matches, refused = [], []
     for target in (t for f in families for t in f.targets if t.short is not None):
         try:
-            found.append((target, short_form.parse(target, text)))
+            matches.append((target, short_form.parse(target, text)))
         except KeyFormatError as error:
             refused.append(str(error))
-    if len(found) == 1:
-        return found[0]
-    if found:
-        names = ", ".join(f"{target.family}.{target.name}" for target, _ in found)
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        names = ", ".join(f"{target.family}.{target.name}" for target, _ in matches)
         raise KeyFormatError(f"{names} all have it; write the key")
     raise KeyFormatError("; ".join(dict.fromkeys(refused)) or "no target has short forms")
 

@@ -85,18 +85,18 @@ def part_values(target: Target, part: SetPart, work: Work) -> list[Values]:
     """
     rules = (*target.constraints, *part.prune)
     axes = dict(zip((p.name for p in target.parameters), part.values, strict=True))
-    found: list[Any] = [()]
+    configurations: list[Any] = [()]
     for step in _steps(target, rules):
-        combinations = len(found) * math.prod(len(axes[name]) for name in step.axes)
+        combinations = len(configurations) * math.prod(len(axes[name]) for name in step.axes)
         work.take(part, combinations, step.size)
         try:
-            found = step.run(found, *(axes[name] for name in step.axes))
+            configurations = step.run(configurations, *(axes[name] for name in step.axes))
         except EVALUATION_ERRORS as error:
             raise SpecError([step.without_value(target, error)]) from None
-    if not found:
+    if not configurations:
         raise SpecError(_nothing_left(target, part, rules))
-    work.keep(part, len(found))
-    return found
+    work.keep(part, len(configurations))
+    return configurations
 
 
 @lru_cache(maxsize=256)
@@ -153,13 +153,13 @@ def _steps(target: Target, rules: tuple[Rule, ...]) -> tuple[_Step, ...]:
     """Returns the steps from nothing to the configurations that all rules leave."""
     names = [parameter.name for parameter in target.parameters]
     derivation_ = derivation(target)
-    known: list[str] = []
+    names_so_far: list[str] = []
     steps: list[_Step] = []
     pending = [(rule, derivation_.rests_on(rule.that.names)) for rule in rules]
     axes: list[str] = []
     for name in names or [""]:  # without parameters there is one configuration, ()
         axes += [name] if names else []
-        reached = {*known, *axes}
+        reached = {*names_so_far, *axes}
         ready = [rule for rule, rests_on in pending if rests_on <= reached]
         is_last = not names or name == names[-1]
         if not ready and not is_last and len(axes) < _MAX_LOOPS:
@@ -171,20 +171,20 @@ def _steps(target: Target, rules: tuple[Rule, ...]) -> tuple[_Step, ...]:
             reached.update(d.name for d in derived)
             needed.append((derived, rule))
         computed = [d.name for derived, _ in needed for d in derived]
-        result = names if is_last else [*known, *axes, *computed]
-        steps.append(_step(known, axes, needed, result))
-        known, axes = result, []
+        result = names if is_last else [*names_so_far, *axes, *computed]
+        steps.append(_step(names_so_far, axes, needed, result))
+        names_so_far, axes = result, []
     return tuple(steps)
 
 
 def _step(
-    known: Sequence[str],
+    names_so_far: Sequence[str],
     axes: Sequence[str],
     rules: Sequence[tuple[Sequence[Derived], Rule]],
     result: Sequence[str],
 ) -> _Step:
     lines = ["_found = []", "_add = _found.append"]
-    loops = [f"for {_tuple(known) if known else '_'} in _known:"]
+    loops = [f"for {_tuple(names_so_far) if names_so_far else '_'} in _known:"]
     loops += [f"for {name} in _values_{name}:" for name in axes]
     lines += [" " * depth + loop for depth, loop in enumerate(loops)]
     indent = " " * len(loops)

@@ -62,9 +62,9 @@ class ArgumentLoader:
                 if not symbol.isidentifier() or symbol in constants:
                     continue
                 if symbol in symbols:
-                    given = symbols[symbol].given
-                    if given and name not in given:
-                        more = (*given, name) if argument.optional else ()
+                    binding = symbols[symbol].given
+                    if binding and name not in binding:
+                        more = (*binding, name) if argument.optional else ()
                         symbols[symbol] = replace(INT, given=more)
                     continue
                 path = ("arguments", name, "tensor", i)
@@ -198,17 +198,17 @@ class ArgumentLoader:
             case schema.TensorInput(tensor=texts):
                 role, key = Role.INPUT, "tensor"
                 own = {s: INT for s, kind in scope.items() if name in kind.given}
-                known = {**scope, **own}  # for a tensor that is passed
+                extent_scope = {**scope, **own}  # for a tensor that is passed
             case schema.TensorOutput(output=texts):
                 role, key = Role.OUTPUT, "output"
-                known = {**scope, **integers(scalars)}
+                extent_scope = {**scope, **integers(scalars)}
         path = ("arguments", name)
         if len(texts) > MAX_RANK:
             self.document.report(f"{len(texts)} extents; at most {MAX_RANK}", *path, key)
         check_dtype(self.document, written.dtype, kinds, *path, "dtype")
         dims = []
         for i, text in enumerate(texts):
-            expression = load_expression(self.document, text, known, "int", *path, key, i)
+            expression = load_expression(self.document, text, extent_scope, "int", *path, key, i)
             self._check_extent(name, expression, scalars)
             is_symbol = expression.text not in kinds and scope.get(expression.text) == INT
             dims.append(Dim(expression, expression.text if is_symbol else None))
@@ -235,11 +235,11 @@ class ArgumentLoader:
 
     def _check_like(self, output: Tensor, inputs: Sequence[Tensor]) -> None:
         """Reports an output that cannot lie in memory as an input does."""
-        known = {t.name: t for t in inputs if not t.optional}
-        other = known.get(output.like)
+        required = {t.name: t for t in inputs if not t.optional}
+        other = required.get(output.like)
         place = ("arguments", output.name, "like")
         if other is None:
-            hint = did_you_mean(output.like, known)
+            hint = did_you_mean(output.like, required)
             self.document.report(
                 f"'{output.like}' is not an input that is always there{hint}", *place
             )

@@ -90,12 +90,12 @@ class BuildLoader:
 
     def _archive(self, written: schema.Archive, *path: str | int) -> Mapping[str, str]:
         """Returns the members that the manifest's entries of an archive share."""
-        given = tuple(written.model_dump(exclude_none=True))
-        if given == ("folder",):
+        keys = tuple(written.model_dump(exclude_none=True))
+        if keys == ("folder",):
             return {"folder": self._relative(written.folder or "", *path, "folder")}
-        if given == ("pypi", "version", "sha256"):
+        if keys == ("pypi", "version", "sha256"):
             origin = f"pypi:{written.pypi}=={written.version}"
-        elif given == ("url", "sha256"):
+        elif keys == ("url", "sha256"):
             origin = written.url or ""
             if _SECRET.search(origin):
                 self.document.report(
@@ -108,7 +108,7 @@ class BuildLoader:
         else:
             self.document.report(
                 "an archive is {pypi, version, sha256}, {url, sha256}, or a {folder}; got "
-                f"{', '.join(given) or 'nothing'}",
+                f"{', '.join(keys) or 'nothing'}",
                 *path,
             )
             origin = ""
@@ -214,8 +214,8 @@ class BuildLoader:
             if not _TAKEN.match(taken):
                 self.document.report(f"'{taken}' is not a name of C++", *path, "take", i)
         file = self._path(schema.ArchivePath(archive=written.archive, path=written.path), *path)
-        asked = {"excerpt": name, "take": ",".join(written.take), "kernels": written.kernels}
-        return BuildPath({**file.entry, **asked}, file.location)
+        excerpt = {"excerpt": name, "take": ",".join(written.take), "kernels": written.kernels}
+        return BuildPath({**file.entry, **excerpt}, file.location)
 
     def _relative(self, path: str, *steps: str | int) -> str:
         if Path(path).is_absolute():

@@ -282,9 +282,9 @@ def check_dtype(
     document: Document, dtype: str, kinds: Mapping[str, Kind], *path: str | int
 ) -> None:
     """Reports a text that is neither a dtype nor the name of a dtype parameter."""
-    known = [*(parameter for parameter, kind in kinds.items() if kind == DTYPE), *DTYPES]
-    if dtype not in known:
-        message = f"'{dtype}' is neither a dtype nor a dtype parameter{did_you_mean(dtype, known)}"
+    names = [*(parameter for parameter, kind in kinds.items() if kind == DTYPE), *DTYPES]
+    if dtype not in names:
+        message = f"'{dtype}' is neither a dtype nor a dtype parameter{did_you_mean(dtype, names)}"
         document.report(message, *path)
 
 

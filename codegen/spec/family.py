@@ -199,8 +199,8 @@ class FamilyLoader:
             self.document.report("one front of a family is generated, not two", "front", i)
         for i in places[:1]:
             front = written.front[i]
-            made = schema.GeneratedFront(name=front) if isinstance(front, str) else front
-            return self._generated(made, i, family, targets)
+            generated = schema.GeneratedFront(name=front) if isinstance(front, str) else front
+            return self._generated(generated, i, family, targets)
         return None
 
     def _generated(
@@ -208,7 +208,7 @@ class FamilyLoader:
     ) -> GeneratedFront:
         inputs = [tensor for tensor in family.tensors if tensor.role is Role.INPUT]
         dtypes = {tensor.dtype for tensor in inputs}
-        known = {p.name: p for p in family.parameters if p.name not in dtypes}
+        parameters = {p.name: p for p in family.parameters if p.name not in dtypes}
         own = [parameter for target in targets for parameter in target.own_parameters]
         scope = {
             COMPUTE_CAPABILITY: INT,
@@ -220,8 +220,11 @@ class FamilyLoader:
         at = ("front", place)
         if not front.name.isidentifier() or keyword.iskeyword(front.name):
             self.document.report(f"got '{front.name}', expected a function's name", *at, "name")
-        taken = {**known, **{parameter.name: parameter for parameter in own}}
-        for member, names, those in (("takes", front.takes, taken), ("flags", front.flags, known)):
+        taken = {**parameters, **{parameter.name: parameter for parameter in own}}
+        for member, names, those in (
+            ("takes", front.takes, taken),
+            ("flags", front.flags, parameters),
+        ):
             for name in names:
                 if name not in those:
                     hint = did_you_mean(name, those)
@@ -230,7 +233,7 @@ class FamilyLoader:
                     self.document.report(message, *at, member, name, key=True)
         takes = []
         for name, text in front.takes.items():
-            kinds = {p.kind for p in (*known.values(), *own) if p.name == name}
+            kinds = {p.kind for p in (*parameters.values(), *own) if p.name == name}
             if len(kinds) > 1:
                 message = f"targets differ in the values of '{name}'"
                 self.document.report(message, *at, "takes", name, key=True)
@@ -240,14 +243,20 @@ class FamilyLoader:
             takes.append((name, value))
             check_defaults(self.document, value, family.scalars, *at, "takes", name)
         for name, default in front.flags.items():
-            if name in known and known[name].type is ParameterType.DTYPE:
+            if name in parameters and parameters[name].type is ParameterType.DTYPE:
                 self.document.report(f"'{name}' is a dtype", *at, "flags", name, key=True)
             elif name in front.takes or name in family.argument_order:
                 what = "taken from the call already" if name in front.takes else "an argument"
                 self.document.report(f"'{name}' is {what}", *at, "flags", name, key=True)
-            elif name in known and default is not None and (wrong := known[name].check(default)):
+            elif (
+                name in parameters
+                and default is not None
+                and (wrong := parameters[name].check(default))
+            ):
                 self.document.report(wrong, *at, "flags", name)
-        flags = tuple((known[n], default) for n, default in front.flags.items() if n in known)
+        flags = tuple(
+            (parameters[n], default) for n, default in front.flags.items() if n in parameters
+        )
         return GeneratedFront(front.name, tuple(takes), flags)
 
     def _function(self, file: str, text: str, *place: str | int) -> tuple[str, str]:
@@ -283,7 +292,7 @@ class FamilyLoader:
         scope: Mapping[str, Kind],
         tensors: Sequence[Tensor],
     ) -> tuple[Shard, ...]:
-        found = []
+        shards = []
         for i, shard in enumerate(written.shards):
             for n, name in enumerate(shard.along):
                 if name not in symbols:
@@ -295,8 +304,8 @@ class FamilyLoader:
                     message = f"the output {tensor.name} has {len(own)} of these, expected one"
                     self.document.report(message, "shards", i, "along")
             when = load_expression(self.document, shard.when, scope, "bool", "shards", i, "when")
-            found.append(Shard(along=tuple(shard.along), when=when.normal))
-        return tuple(found)
+            shards.append(Shard(along=tuple(shard.along), when=when.normal))
+        return tuple(shards)
 
     def _gradients(
         self,
@@ -320,21 +329,21 @@ class FamilyLoader:
         inputs = [t.name for t in tensors if t.role is Role.INPUT]
         outputs = [t.name for t in tensors if t.role is Role.OUTPUT]
         optional = [t.name for t in tensors if t.role is Role.OUTPUT and t.optional]
-        found = []
+        gradients = []
         for place, gradient in written.gradients:
             if not isinstance(gradient, schema.GradientFunction):
                 continue
-            for member, names, known, what in (
+            for member, names, candidates, what in (
                 ("inputs", gradient.inputs, inputs, "an input"),
                 ("outputs", gradient.outputs, outputs, "an output"),
                 ("keeps", gradient.keeps, optional, "an optional output"),
             ):
                 for i, name in enumerate(names):
-                    if name not in known:
-                        message = f"'{name}' is not {what}{did_you_mean(name, known)}"
+                    if name not in candidates:
+                        message = f"'{name}' is not {what}{did_you_mean(name, candidates)}"
                         self.document.report(message, *place, member, i)
             module, function = self._function(file, gradient.function, *place, "function")
-            found.append(
+            gradients.append(
                 Gradient(
                     module=module,
                     function=function,
@@ -343,18 +352,18 @@ class FamilyLoader:
                     keeps=tuple(gradient.keeps),
                 )
             )
-        return tuple(found)
+        return tuple(gradients)
 
 
 def _layouts(tensor: Tensor) -> dict[str, Kind]:
     """Returns the names with which a front's rule asks how an input lies in memory."""
-    given = (tensor.name,) if tensor.optional else ()
+    passed = (tensor.name,) if tensor.optional else ()
     by_dim = {
-        layout_name(function, tensor.name, i): replace(kind, given=given)
+        layout_name(function, tensor.name, i): replace(kind, given=passed)
         for function, kind in (("stride", INT), ("expanded", BOOL))
         for i in range(len(tensor.dims))
     }
     powers = [2**i for i in range(1, MAX_ALIGNMENT.bit_length())]
     return by_dim | {
-        layout_name("aligned", tensor.name, power): replace(BOOL, given=given) for power in powers
+        layout_name("aligned", tensor.name, power): replace(BOOL, given=passed) for power in powers
     }

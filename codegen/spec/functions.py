@@ -88,7 +88,7 @@ def check_reference(
     needed = positional[: len(positional) - len(parameters.defaults)]
     defaults = zip(parameters.kwonlyargs, parameters.kw_defaults, strict=True)
     needed += [parameter.arg for parameter, default in defaults if default is None]
-    given = {
+    passed = {
         *(tensor.name for tensor in inputs.values() if not tensor.optional),
         *(
             scalar.name
@@ -100,11 +100,13 @@ def check_reference(
         *(parameter.name for target in targets for parameter in target.own_parameters),
         *(value.name for target in targets for value in target.derived),
     }
-    for asked in needed:
-        if asked in inputs and inputs[asked].optional:
-            message = f"{name} needs '{asked}', which a call may leave out: give it a default"
+    for parameter_name in needed:
+        if parameter_name in inputs and inputs[parameter_name].optional:
+            message = (
+                f"{name} needs '{parameter_name}', which a call may leave out: give it a default"
+            )
             document.report(message, *place)
-        elif asked not in given:
-            hint = did_you_mean(asked, given, list_few=False)
-            message = f"{name} needs '{asked}', which no call gives: give it a default"
+        elif parameter_name not in passed:
+            hint = did_you_mean(parameter_name, passed, list_few=False)
+            message = f"{name} needs '{parameter_name}', which no call gives: give it a default"
             document.report(message + hint, *place)

@@ -68,12 +68,12 @@ class _Loader:
         before = len(self.document.problems)
         choices = [p for p in self.other.parameters if p.type is not ParameterType.DTYPE]
         parameters = self._undecided(choices)
-        known = [argument.name for argument in self.inputs]
-        known += [scalar.name for scalar in self.other.scalars]
-        known += [parameter.name for parameter in choices]
+        names = [argument.name for argument in self.inputs]
+        names += [scalar.name for scalar in self.other.scalars]
+        names += [parameter.name for parameter in choices]
         for name in self.written.passes:
-            if name not in known:
-                message = f"{self._other} takes no '{name}'{did_you_mean(name, known)}"
+            if name not in names:
+                message = f"{self._other} takes no '{name}'{did_you_mean(name, names)}"
                 self._report(message, "passes", name, key=True)
         tensors = [self._tensor(argument) for argument in self.inputs]
         keeps = [p.name for p in tensors if p.what == "output" and self._own(p).optional]
@@ -146,23 +146,23 @@ class _Loader:
                 self._report(message, "passes")
             return Passed(what="nothing")
         is_gradient = text.startswith(_OF)
-        wanted = text.removeprefix(_OF).strip()
-        found = self.own_tensors.get(wanted)
+        source = text.removeprefix(_OF).strip()
+        tensor = self.own_tensors.get(source)
         outputs = [t.name for t in self.own.tensors if t.role is Role.OUTPUT]
-        if found is None or (is_gradient and found.role is not Role.OUTPUT):
-            known = outputs if is_gradient else self.own_tensors
+        if tensor is None or (is_gradient and tensor.role is not Role.OUTPUT):
+            candidates = outputs if is_gradient else self.own_tensors
             what = "an output" if is_gradient else "an input, an output or 'gradient of' an output"
-            message = f"'{wanted}' is not {what}{did_you_mean(wanted, known)}"
+            message = f"'{source}' is not {what}{did_you_mean(source, candidates)}"
             self._report(message, "passes", name)
             return Passed(what="nothing")
         if is_gradient:
-            return Passed(what="gradient", name=wanted)
-        is_stricter = STRIDES.index(argument.strides) > STRIDES.index(found.strides)
-        is_input = found.role is Role.INPUT
+            return Passed(what="gradient", name=source)
+        is_stricter = STRIDES.index(argument.strides) > STRIDES.index(tensor.strides)
+        is_input = tensor.role is Role.INPUT
         return Passed(
             what="input" if is_input else "output",
-            name=wanted,
-            contiguous=(is_input or bool(found.like)) and is_stricter,
+            name=source,
+            contiguous=(is_input or bool(tensor.like)) and is_stricter,
         )
 
     def _check(self, argument: Tensor, passed: Passed, keeps: list[str]) -> None:
@@ -193,20 +193,20 @@ class _Loader:
         if len(argument.dims) != len(own.dims):
             self._report(f"{what} is {_shape(argument)}, but {own.name} is {_shape(own)}", *path)
             return
-        for dim, given in zip(argument.dims, own.dims, strict=True):
+        for dim, extent in zip(argument.dims, own.dims, strict=True):
             if dim.symbol is None:
                 continue
-            text = given.expression.normal
-            known = self.sizes.setdefault(dim.symbol, text)
-            if _differ(known, text):
+            text = extent.expression.normal
+            bound = self.sizes.setdefault(dim.symbol, text)
+            if _differ(bound, text):
                 what = f"{dim.symbol} of {self._other}"
-                self._report(f"{what} is {known}, but by {own.name} it is {text}", *path)
+                self._report(f"{what} is {bound}, but by {own.name} it is {text}", *path)
         parameters = [p.name for p in self.other.parameters]
         if argument.dtype in parameters:
-            known = self.dtypes.setdefault(argument.dtype, own.dtype)
-            if known != own.dtype:
+            bound = self.dtypes.setdefault(argument.dtype, own.dtype)
+            if bound != own.dtype:
                 what = f"{argument.dtype} of {self._other}"
-                self._report(f"{what} is {known}, but {own.name} is {own.dtype}", *path)
+                self._report(f"{what} is {bound}, but {own.name} is {own.dtype}", *path)
         elif self._values(own.dtype) != {argument.dtype}:
             self._report(f"{what} is {argument.dtype}, but {own.name} is {own.dtype}", *path)
 
@@ -241,9 +241,9 @@ class _Loader:
         if text is None:
             return None
         path = (*self.place, "passes", name)
-        found = load_expression(self.document, text, self.scope, kind, *path)
-        check_defaults(self.document, found, self.own.scalars, *path)
-        return found.normal
+        expression = load_expression(self.document, text, self.scope, kind, *path)
+        check_defaults(self.document, expression, self.own.scalars, *path)
+        return expression.normal
 
     def _requires(self) -> tuple[manifest.Rule, ...]:
         """Returns the conditions that a call must meet to have a gradient."""
@@ -255,7 +255,7 @@ class _Loader:
 
     def _check_returns(self) -> None:
         inputs = [t.name for t in self.own.tensors if t.role is Role.INPUT]
-        given = {t.name: t for t in self.other.tensors if t.role is Role.OUTPUT or t.mutated}
+        results = {t.name: t for t in self.other.tensors if t.role is Role.OUTPUT or t.mutated}
         for name, returned in self.written.returns.items():
             path = ("returns", name)
             if name not in inputs:
@@ -266,11 +266,11 @@ class _Loader:
             if not self._values(own.dtype) & _FLOATS or own.on_host:
                 what = "on the host" if own.on_host else own.dtype
                 self._report(f"'{name}' is {what}, which has no gradient", *path, key=True)
-            if returned not in given:
-                message = f"{self._other} returns no '{returned}'{did_you_mean(returned, given)}"
+            if returned not in results:
+                message = f"{self._other} returns no '{returned}'{did_you_mean(returned, results)}"
                 self._report(message, *path)
                 continue
-            gives = given[returned]
+            gives = results[returned]
             pairs = list(zip(gives.dims, own.dims, strict=False))
             if len(gives.dims) != len(own.dims) or any(
                 dim.symbol and _differ(self.sizes.get(dim.symbol, ""), extent.expression.normal)

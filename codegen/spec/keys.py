@@ -96,8 +96,8 @@ def _read(parameter: Parameter, piece: str) -> ParameterValue | None:
         if digits == "m0" or len(digits) > 11:
             return None
         return -int(digits[1:]) if digits.startswith("m") else int(digits)
-    known = (parameter.values or ()) if parameter.type is ParameterType.ENUM else DTYPES
-    return piece if piece in known else None
+    texts = (parameter.values or ()) if parameter.type is ParameterType.ENUM else DTYPES
+    return piece if piece in texts else None
 
 
 def symbol_fragment(family: str, target: str, type_name: str) -> str:

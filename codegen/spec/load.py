@@ -38,7 +38,7 @@ def load(spec_dirs: Sequence[Path], only: str | None = None) -> tuple[Family, ..
     """Returns all families of the folders, by name, or the `only` one. Raises SpecError with every
     problem."""
     problems: list[Problem] = []
-    found: list[tuple[Path, Path]] = []
+    family_folders: list[tuple[Path, Path]] = []
     for spec_dir in spec_dirs:
         place = Location(display_path(spec_dir), 1, 1)
         try:
@@ -49,7 +49,7 @@ def load(spec_dirs: Sequence[Path], only: str | None = None) -> tuple[Family, ..
             continue
         if only is None:
             problems.extend(_unused(spec_dir, folders))
-        found += [(spec_dir, folder) for folder in folders]
+        family_folders += [(spec_dir, folder) for folder in folders]
         if not folders:
             message = f"no families here: expected <family>/family.yaml{_NEW}"
             problems.append(Problem(place, message))
@@ -57,7 +57,7 @@ def load(spec_dirs: Sequence[Path], only: str | None = None) -> tuple[Family, ..
     families: dict[str, Family] = {}
 
     def read(name: str | None) -> None:
-        for spec_dir, folder in found:
+        for spec_dir, folder in family_folders:
             if name not in (None, folder.name):
                 continue
             loader = _FolderLoader(spec_dir, folder)
@@ -77,7 +77,9 @@ def load(spec_dirs: Sequence[Path], only: str | None = None) -> tuple[Family, ..
         for other in [g.family for _, g in loader.gradients if isinstance(g, DeclaredGradient)]:
             if other not in families and only is not None:
                 read(other)
-        families[name] = loader.with_gradients(families, loaders, [f.name for _, f in found])
+        families[name] = loader.with_gradients(
+            families, loaders, [f.name for _, f in family_folders]
+        )
         problems.extend(loader.problems)
     fronts: dict[str, str] = {}
     for name, family in families.items():
@@ -114,14 +116,14 @@ def _equated(tree: ast.expr) -> set[str]:
 def _family_folders(spec_dir: Path) -> list[Path]:
     """Yields the folders of families: those with specs in them, or one floor down, in a group's
     folder."""
-    found = []
+    folders = []
     for folder in _folders(spec_dir):
         members = [path for path in _folders(folder) if any(path.glob("*.y*ml"))]
         if members and not (folder / "family.yaml").exists():
-            found += members
+            folders += members
         elif any(folder.glob("*.y*ml")):
-            found.append(folder)
-    return found
+            folders.append(folder)
+    return folders
 
 
 def _shared_files(spec_dir: Path, folder: Path) -> list[Path]:
@@ -222,21 +224,21 @@ class _FolderLoader:
         `families` those without problems."""
         document, family = self.family, families[self.folder.name]
         functions = iter(family.gradients)
-        found: list[manifest.Gradient | manifest.DeclaredGradient] = []
+        gradients: list[manifest.Gradient | manifest.DeclaredGradient] = []
         with suppress(TooManyProblemsError):
             for place, written in self.gradients:
                 when = load_condition(document, place, written, family)
                 if not isinstance(written, DeclaredGradient):
-                    found.append(replace(next(functions), when=when))
+                    gradients.append(replace(next(functions), when=when))
                 elif written.family in families:
                     other, again = families[written.family], loaders[written.family].differentiable
                     gradient = load_gradient(document, place, written, family, other, again)
-                    found.append(replace(gradient, when=when))
+                    gradients.append(replace(gradient, when=when))
                 elif written.family not in names:
                     hint = did_you_mean(written.family, names)
                     message = f"there is no family '{written.family}'{hint}"
                     document.report(message, *place, "family")
-        return replace(family, gradients=tuple(found))
+        return replace(family, gradients=tuple(gradients))
 
     def _check_sources(self, targets: Sequence[Target]) -> None:
         """Reports a source of two targets: one library holds the objects of all targets."""
@@ -262,10 +264,10 @@ class _FolderLoader:
         decided |= {tensor.dtype for tensor in family.tensors if tensor.role is Role.INPUT}
         decided |= {name for row in family.choices for name, _ in row.take}
         for target in family.targets:
-            known = {parameter.name for parameter in target.parameters}
+            names = {parameter.name for parameter in target.parameters}
             for rule in (*family.requires, *target.requires):
                 fixed = rule.that.names if not front.takes else _equated(rule.that.tree)
-                for name in sorted(fixed & known - decided):
+                for name in sorted(fixed & names - decided):
                     decided.add(name)
                     message = (
                         f"the front does not decide '{name}', which `requires` names "
@@ -291,9 +293,9 @@ class _FolderLoader:
 
     def _check_tuning_files(self, targets: Sequence[Target]) -> None:
         """Reports files of targets that the family does not have."""
-        known = {f"{target.name}{suffix}" for target in targets for suffix in (TUNED, SHAPES)}
+        names = {f"{target.name}{suffix}" for target in targets for suffix in (TUNED, SHAPES)}
         for path in sorted(self.folder.glob("*.yaml")):
-            if path.name.endswith((TUNED, SHAPES)) and path.name not in known:
+            if path.name.endswith((TUNED, SHAPES)) and path.name not in names:
                 message = f"the family has no target '{path.name.partition('.')[0]}'"
                 self.family.add(Problem(Location(display_path(path), 1, 1), message))
 
@@ -317,9 +319,9 @@ class _FolderLoader:
         self, document: Document, family: Family, row: int, name: str, value: ParameterValue
     ) -> None:
         place = ("choices", row, "take", name)
-        known = {p.name: p for target in family.targets for p in target.parameters}
-        if name not in known:
-            message = f"no target has a parameter '{name}'{did_you_mean(name, known)}"
+        parameters = {p.name: p for target in family.targets for p in target.parameters}
+        if name not in parameters:
+            message = f"no target has a parameter '{name}'{did_you_mean(name, parameters)}"
             document.report(message, *place, key=True)
-        elif wrong := known[name].check(value):
+        elif wrong := parameters[name].check(value):
             document.report(wrong, *place)

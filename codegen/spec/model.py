@@ -69,7 +69,7 @@ class Parameter(manifest.Parameter):
         return BOOL if self.type is ParameterType.BOOL else INT
 
     @cached_property
-    def _known(self) -> dict[object, None]:
+    def _allowed(self) -> dict[object, None]:
         return dict.fromkeys(self.values or (DTYPES if self.type is ParameterType.DTYPE else ()))
 
     def check(self, value: object) -> str | None:
@@ -85,8 +85,8 @@ class Parameter(manifest.Parameter):
             return f"{value!r} is not {article} {self.type.value}"
         if self.type is ParameterType.INT and not -(2**31) < int(str(value)) < 2**31:
             return f"{value} does not fit into 32 bits"
-        if self._known and value not in self._known:
-            hint = did_you_mean(str(value), map(str, self._known))
+        if self._allowed and value not in self._allowed:
+            hint = did_you_mean(str(value), map(str, self._allowed))
             return f"'{value}' is not among the values of {self.name}{hint}"
         return None
 

@@ -752,7 +752,7 @@ def _report(document: Document, detail: ErrorDetails) -> None:
             data = data[step]
         else:
             missing = str(step)
-    found = f", not {_describe(data)}"
+    got = f", not {_describe(data)}"
     context = detail.get("ctx", {})
     match detail["type"]:
         case "missing":
@@ -767,17 +767,17 @@ def _report(document: Document, detail: ErrorDetails) -> None:
             expected = str(context["expected"]).replace("'", "").replace(" or ", ", ")
             message = f"unknown value '{data}'{did_you_mean(str(data), expected.split(', '))}"
         case "string_type":
-            message = f"must be a text{found}"
+            message = f"must be a text{got}"
         case "float_type":
-            message = f"must be a number{found}"
+            message = f"must be a number{got}"
         case "int_type":
-            message = f"must be an integer{found}"
+            message = f"must be an integer{got}"
         case "bool_type":
-            message = f"must be true or false{found}"
+            message = f"must be true or false{got}"
         case "list_type":
-            message = f"must be a list{found}"
+            message = f"must be a list{got}"
         case "dict_type" | "model_type" | "model_attributes_type":
-            message = f"must be a mapping{found}"
+            message = f"must be a mapping{got}"
         case "too_short" if context["min_length"] > 1:
             message = f"must have at least {context['min_length']} entries, not {len(data)}"
         case "string_too_short" | "too_short":
@@ -786,7 +786,7 @@ def _report(document: Document, detail: ErrorDetails) -> None:
             message = f"must have at most {context['max_length']} entries, not {len(data)}"
         case _:
             text = detail["msg"]
-            message = text[0].lower() + text[1:] + ("" if "must be" in text else found)
+            message = text[0].lower() + text[1:] + ("" if "must be" in text else got)
     place = document.locate(*path)
     if not any(problem.location == place for problem in document.problems):
         document.report(message, *path)

@@ -174,22 +174,22 @@ class SetLoader:
         return result
 
     def _values(
-        self, given: Mapping[str, ParameterValue], path: tuple[str | int, ...]
+        self, written: Mapping[str, ParameterValue], path: tuple[str | int, ...]
     ) -> dict[str, tuple[ParameterValue, ...]]:
         """Returns a configuration as axes of one value."""
-        self._check_names(given, path)
+        self._check_names(written, path)
         for parameter in self.shared + self.own:
-            if parameter.name in given:
-                self._check_value(parameter, given[parameter.name], *path, parameter.name)
-        return {name: (value,) for name, value in given.items()}
+            if parameter.name in written:
+                self._check_value(parameter, written[parameter.name], *path, parameter.name)
+        return {name: (value,) for name, value in written.items()}
 
     def _axes(
-        self, given: Mapping[str, Sequence[ParameterValue]], path: tuple[str | int, ...]
+        self, written: Mapping[str, Sequence[ParameterValue]], path: tuple[str | int, ...]
     ) -> dict[str, tuple[ParameterValue, ...]]:
         """Returns the axes of a base or a product."""
-        self._check_names(given, path)
+        self._check_names(written, path)
         for parameter in self.shared + self.own:
-            axis = given.get(parameter.name)
+            axis = written.get(parameter.name)
             if axis is None:
                 continue
             if not axis:
@@ -200,13 +200,13 @@ class SetLoader:
                 if value in seen:
                     self.document.report(f"{value!r} is listed twice", *path, parameter.name, i)
                 seen.add(value)
-        return {name: tuple(axis) for name, axis in given.items()}
+        return {name: tuple(axis) for name, axis in written.items()}
 
-    def _check_names(self, given: Mapping[str, object], path: tuple[str | int, ...]) -> None:
-        known = [parameter.name for parameter in self.shared + self.own]
-        for name in given:
-            if name not in known:
-                hint = did_you_mean(name, [other for other in known if other not in given])
+    def _check_names(self, written: Mapping[str, object], path: tuple[str | int, ...]) -> None:
+        names = [parameter.name for parameter in self.shared + self.own]
+        for name in written:
+            if name not in names:
+                hint = did_you_mean(name, [other for other in names if other not in written])
                 self.document.report(f"unknown parameter '{name}'{hint}", *path, name, key=True)
 
     def _check_value(self, parameter: Parameter, value: object, *path: str | int) -> None:

@@ -71,23 +71,23 @@ def parse(target: Target, text: str) -> tuple[ParameterValue, ...]:
             f"got {len(cells)} values in the parentheses, expected {', '.join(form.values)}"
         )
     by_name = {parameter.name: parameter for parameter in target.parameters}
-    found: dict[str, ParameterValue] = {}
+    values: dict[str, ParameterValue] = {}
     for name, cell in zip(form.values, cells, strict=True):
-        found[name] = _value(by_name[name], cell)
+        values[name] = _value(by_name[name], cell)
     for feature in form.features:
         if NUMBER not in feature.pattern:
-            found[feature.parameters[0]] = False
+            values[feature.parameters[0]] = False
     seen: set[str] = set()
     for word in words:
         feature, numbers = _feature(form, word)
         if feature.pattern in seen:
             raise KeyFormatError(f"'{word}': {feature.pattern} is given twice")
         seen.add(feature.pattern)
-        found.update(zip(feature.parameters, numbers or [True], strict=True))
-    missing = [f.pattern for f in form.features if f.parameters[0] not in found]
+        values.update(zip(feature.parameters, numbers or [True], strict=True))
+    missing = [f.pattern for f in form.features if f.parameters[0] not in values]
     if missing:
         raise KeyFormatError(f"it lacks {', '.join(missing)}")
-    return tuple(found[parameter.name] for parameter in target.parameters)
+    return tuple(values[parameter.name] for parameter in target.parameters)
 
 
 def _value(parameter: Parameter, cell: str) -> ParameterValue:
@@ -95,9 +95,9 @@ def _value(parameter: Parameter, cell: str) -> ParameterValue:
         if not _INT.match(cell):
             raise KeyFormatError(f"got '{cell}', expected {parameter.name}, an integer")
         return int(cell)
-    known = [str(value) for value in parameter.values or DTYPES]
-    if cell not in known:
-        raise KeyFormatError(f"got '{cell}', expected {parameter.name} ({', '.join(known)})")
+    texts = [str(value) for value in parameter.values or DTYPES]
+    if cell not in texts:
+        raise KeyFormatError(f"got '{cell}', expected {parameter.name} ({', '.join(texts)})")
     return cell
 
 

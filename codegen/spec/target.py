@@ -250,12 +250,12 @@ class TargetLoader:
         if written.target == "cpu" or self.document.problems:
             return Needs(None, None)
         if launch is None:
-            known = {
+            needs = {
                 name: parse(name, constants)
                 for name in ("threads", "smem_bytes")
                 if constants.get(name) == INT
             }
-            return Needs(known.get("threads"), known.get("smem_bytes"))
+            return Needs(needs.get("threads"), needs.get("smem_bytes"))
         block = parse(" * ".join(extent.operand for extent in launch.block), sizes, "int")
         decided = (
             need if need.names <= constants.keys() else None
@@ -273,10 +273,12 @@ class TargetLoader:
             yield Rule(that, f"a thread block has at most {hardware.THREADS:,} threads", place)
         named = of_target(written.target)
         if needs.shared_memory is not None and named:
-            known = hardware.capabilities(named)
-            most = max((hardware.LIMITS[c].shared_memory_block for c in known), default=None)
+            capabilities = hardware.capabilities(named)
+            most = max((hardware.LIMITS[c].shared_memory_block for c in capabilities), default=None)
             if most is not None:
-                best = next(c for c in known if hardware.LIMITS[c].shared_memory_block == most)
+                best = next(
+                    c for c in capabilities if hardware.LIMITS[c].shared_memory_block == most
+                )
                 because = (
                     f"a thread block of compute capability {hardware.shown(best)} has at most "
                     f"{most:,} bytes of shared memory"

@@ -50,12 +50,12 @@ def load_tuned(document: Document, family: Family, target: Target) -> tuple[Tune
         values = _parse_key(document, target, row.take, *place, "take")
         if row.runner_up is not None:
             _parse_key(document, target, row.runner_up, *place, "runner_up")
-        known = values and target.by_name(values)
+        configuration = values and target.by_name(values)
         for name, value in row.parameters.items():
             if not _check_parameter(document, target, name, value, *place, "parameters", name):
                 continue
-            if known and known[name] != value:
-                message = f"{name} is {known[name]} in {row.take}, not {value}"
+            if configuration and configuration[name] != value:
+                message = f"{name} is {configuration[name]} in {row.take}, not {value}"
                 document.report(message, *place, "parameters", name)
         _check_sizes(document, family, row.sizes, *place, "sizes")
         ranges = _ranges(document, family, row.range, *place, "range")
@@ -99,11 +99,11 @@ def _parse_key(
 def _check_parameter(
     document: Document, target: Target, name: str, value: ParameterValue, *place: str | int
 ) -> bool:
-    known = {parameter.name: parameter for parameter in target.parameters}
-    if name not in known:
-        message = f"the target has no parameter '{name}'{did_you_mean(name, known)}"
+    parameters = {parameter.name: parameter for parameter in target.parameters}
+    if name not in parameters:
+        message = f"the target has no parameter '{name}'{did_you_mean(name, parameters)}"
         document.report(message, *place, key=True)
-    elif wrong := known[name].check(value):
+    elif wrong := parameters[name].check(value):
         document.report(wrong, *place)
     else:
         return True
@@ -120,12 +120,12 @@ def _check_sizes(
 
 
 def _check_given(
-    document: Document, family: Family, given: Sequence[str], *place: str | int
+    document: Document, family: Family, passed: Sequence[str], *place: str | int
 ) -> None:
-    known = [t.name for t in family.tensors if t.role is Role.INPUT and t.optional]
-    for i, name in enumerate(given):
-        if name not in known:
-            message = f"the family has no optional input '{name}'{did_you_mean(name, known)}"
+    optional = [t.name for t in family.tensors if t.role is Role.INPUT and t.optional]
+    for i, name in enumerate(passed):
+        if name not in optional:
+            message = f"the family has no optional input '{name}'{did_you_mean(name, optional)}"
             document.report(message, *place, i)
 
 
@@ -163,11 +163,13 @@ def _load_when(
         also = {p.name: p.kind for p in family.parameters if p.name in parameters}
         when = load_condition_on_call(document, text, family, also, *group, "when")
         scope = known_where(when, scope)
-    for found in ranges:
-        for name in found.symbols:
-            if name in scope and (given := scope[name].given):
-                message = f"'{name}' is known only if {' or '.join(given)} is passed: say so, as in"
-                document.report(f"{message} 'when: {given[0]}'", *place, found.text, key=True)
+    for size_range in ranges:
+        for name in size_range.symbols:
+            if name in scope and (inputs := scope[name].given):
+                message = (
+                    f"'{name}' is known only if {' or '.join(inputs)} is passed: say so, as in"
+                )
+                document.report(f"{message} 'when: {inputs[0]}'", *place, size_range.text, key=True)
     return when
 
 
@@ -230,7 +232,7 @@ def load_shapes(document: Document, family: Family, target: Target) -> Shapes | 
     return Shapes(tuple(shapes), estimate, cost.within if cost else 1.0)
 
 
-def said(shape: Shape, family: Family, names: Container[str]) -> dict[str, Any]:
+def call_values(shape: Shape, family: Family, names: Container[str]) -> dict[str, Any]:
     """Returns the values of a shape's call, for a condition on calls that names `names`. Raises one
     of EVALUATION_ERRORS if a scalar's default has no value."""
     call: dict[str, Any] = {
@@ -253,7 +255,7 @@ def _check_condition(
     if document.problems or when is None:
         return
     try:
-        holds = when.evaluate(said(shape, family, when.names))
+        holds = when.evaluate(call_values(shape, family, when.names))
     except EVALUATION_ERRORS as error:
         document.report(f"{when.text} has no value at this point: {reason(error)}", *point)
     else:
@@ -269,22 +271,23 @@ def _check_within(
     """Reports a point outside of the ranges that it stands for."""
     if document.problems:
         return
-    for found in ranges:
-        value = math.prod(sizes[name] for name in found.symbols)
-        if not found.least <= value <= found.most:
-            message = f"{found.text} is {value} at this point, not in [{found.least}, {found.most}]"
-            document.report(message, *place, found.text)
+    for size_range in ranges:
+        value = math.prod(sizes[name] for name in size_range.symbols)
+        if not size_range.least <= value <= size_range.most:
+            bounds = f"[{size_range.least}, {size_range.most}]"
+            message = f"{size_range.text} is {value} at this point, not in {bounds}"
+            document.report(message, *place, size_range.text)
 
 
 def _check_scalars(
     document: Document, family: Family, scalars: Mapping[str, Number], *place: str | int
 ) -> None:
-    known = {scalar.name: scalar for scalar in family.scalars}
+    family_scalars = {scalar.name: scalar for scalar in family.scalars}
     for name in scalars:
-        if name not in known:
-            hint = did_you_mean(name, known)
+        if name not in family_scalars:
+            hint = did_you_mean(name, family_scalars)
             document.report(f"the family has no scalar '{name}'{hint}", *place, name, key=True)
-    for name, scalar in known.items():
+    for name, scalar in family_scalars.items():
         if scalar.default is None and name not in scalars:
             document.report(f"the scalar '{name}' has no default: name its value", *place)
 
@@ -295,18 +298,18 @@ def _sizes(
     target: Target,
     texts: Mapping[str, tuple[str, _Steps]],
     parameters: Mapping[str, ParameterValue],
-    given: Sequence[str],
+    passed: Sequence[str],
     point: _Steps,
 ) -> tuple[tuple[str, int], ...]:
     """Returns the value of each symbol; texts are expressions over parameters and other symbols. A
     symbol that only left-out optional inputs name has no value."""
     kinds = {p.name: p.kind for p in target.parameters if p.name in parameters}
     scope = {**kinds, **dict.fromkeys(family.symbols, INT)}
-    known: dict[str, ParameterValue] = dict(parameters)
+    values: dict[str, ParameterValue] = dict(parameters)
     needed = {
         name
         for name in family.symbols
-        if not (of := family.call_scope[name].given) or any(tensor in given for tensor in of)
+        if not (of := family.call_scope[name].given) or any(tensor in passed for tensor in of)
     }
     missing = [name for name in family.symbols if name in needed and name not in texts]
     if missing:
@@ -320,16 +323,16 @@ def _sizes(
         return ()
     waiting = dict(expressions)
     while waiting:
-        ready = [name for name, e in waiting.items() if e.names <= known.keys()]
+        ready = [name for name, e in waiting.items() if e.names <= values.keys()]
         if not ready:
             document.report(f"{', '.join(waiting)} depend on each other", *point)
             return ()
         for name in ready:
             try:
-                known[name] = int(waiting.pop(name).evaluate(known))
+                values[name] = int(waiting.pop(name).evaluate(values))
             except EVALUATION_ERRORS as error:
                 document.report(f"'{name}' has no value: {reason(error)}", *texts[name][1])
                 return ()
-            if int(known[name]) < 1:
-                document.report(f"'{name}' is {known[name]}, expected at least 1", *texts[name][1])
-    return tuple((name, int(known[name])) for name in family.symbols if name in known)
+            if int(values[name]) < 1:
+                document.report(f"'{name}' is {values[name]}, expected at least 1", *texts[name][1])
+    return tuple((name, int(values[name])) for name in family.symbols if name in values)

@@ -67,24 +67,24 @@ def compare(out: Path, files: Mapping[str, str]) -> Difference:
             current = _read(out / path)
             if current != files[path].encode():
                 diffs[path] = _diff(path, current, files[path])
-        made = _made_before(out) | {JOURNAL}
-        orphans = _orphans(out, files, made)
-        others = sorted(set(_all_files(out)) - made - files.keys())
+        earlier = _earlier_files(out) | {JOURNAL}
+        orphans = _orphans(out, files, earlier)
+        others = sorted(set(_all_files(out)) - earlier - files.keys())
         strays = [path for path in others if _bears_mark(out / path)]
         return Difference(diffs, tuple(orphans), tuple(strays))
 
 
 def _write(out: Path, files: Mapping[str, str]) -> Written:
-    made = _made_before(out)
-    _refuse_links(out, made | files.keys())
-    _refuse_foreign(out, files, made)
+    earlier = _earlier_files(out)
+    _refuse_links(out, earlier | files.keys())
+    _refuse_foreign(out, files, earlier)
     changed = [path for path in files if _read(out / path) != files[path].encode()]
-    orphans = _orphans(out, files, made)
+    orphans = _orphans(out, files, earlier)
     interrupted = any(os.path.lexists(out / path) for path in (JOURNAL, JOURNAL + _TEMPORARY))
     if changed or orphans or interrupted:
         (out / (JOURNAL + _TEMPORARY)).unlink(missing_ok=True)
-        _swap_in(out / JOURNAL, json.dumps(sorted(made | files.keys())))
-        for path in sorted(made | files.keys()):
+        _swap_in(out / JOURNAL, json.dumps(sorted(earlier | files.keys())))
+        for path in sorted(earlier | files.keys()):
             (out / (path + _TEMPORARY)).unlink(missing_ok=True)
         for path in sorted(changed):
             if path != MANIFEST:
@@ -120,15 +120,15 @@ def locked(out: Path) -> Iterator[None]:
         os.close(folder)
 
 
-def _made_before(out: Path) -> set[str]:
+def _earlier_files(out: Path) -> set[str]:
     """Returns the files that earlier runs made, finished or not, by their lists."""
-    made: set[str] = set()
+    paths: set[str] = set()
     journal, manifest = read_json(out / JOURNAL), read_json(out / MANIFEST)
     if isinstance(journal, list):
-        made.update(path for path in journal if isinstance(path, str))
+        paths.update(path for path in journal if isinstance(path, str))
     if isinstance(manifest, dict) and isinstance(manifest.get("outputs"), dict):
-        made.update((*manifest["outputs"], MANIFEST))
-    return {path for path in made if _is_inside(path)}
+        paths.update((*manifest["outputs"], MANIFEST))
+    return {path for path in paths if _is_inside(path)}
 
 
 def _is_inside(path: str) -> bool:
@@ -137,12 +137,12 @@ def _is_inside(path: str) -> bool:
     return is_text(path) and bool(parts) and not path.startswith("/") and ".." not in parts
 
 
-def _orphans(out: Path, files: Mapping[str, str], made: set[str]) -> list[str]:
+def _orphans(out: Path, files: Mapping[str, str], earlier: set[str]) -> list[str]:
     """Returns files of earlier runs that this run does not make.
 
     A list may be forged: of the files it names, only those that bear codegen's mark are codegen's.
     """
-    there = [path for path in made - files.keys() if os.path.lexists(out / path)]
+    there = [path for path in earlier - files.keys() if os.path.lexists(out / path)]
     return sorted(path for path in there if path == JOURNAL or _bears_mark(out / path))
 
 
@@ -157,14 +157,14 @@ def _refuse_links(out: Path, paths: Iterable[str]) -> None:
             )
 
 
-def _refuse_foreign(out: Path, files: Mapping[str, str], made: set[str]) -> None:
+def _refuse_foreign(out: Path, files: Mapping[str, str], earlier: set[str]) -> None:
     """Raises UsageError if a file that codegen did not write has the name of one of codegen's.
 
     A manifest bears no mark; it is codegen's if any other file is, and may be torn.
     """
     if any(_bears_mark(out / path) for path in files):
-        made = made | {MANIFEST}
-    for path in sorted(files.keys() - made):
+        earlier = earlier | {MANIFEST}
+    for path in sorted(files.keys() - earlier):
         if os.path.lexists(out / path) and not _bears_mark(out / path):
             raise UsageError(
                 f"{display_path(out / path)} is in the way: codegen did not make it; move it away"

@@ -109,12 +109,12 @@ class _Slot:
         scale: float | None = None,
     ) -> Any:
         unsuited = "return_debug_mask is set" if return_debug_mask else None
-        found = self._attention(query, key, value, dropout_p, is_causal, scale, unsuited)
-        if found is None:
+        results = self._attention(query, key, value, dropout_p, is_causal, scale, unsuited)
+        if results is None:
             return self.originals[_CUDA].call_boxed(
                 *(keys, query, key, value, dropout_p, is_causal, return_debug_mask), scale=scale
             )
-        o, lse = found
+        o, lse = results
         rng_state = torch.empty(2, dtype=torch.uint64, device=query.device)  # dropout's
         unused = torch.empty((), dtype=torch.uint64, device=query.device)
         mask = torch.empty(0, dtype=query.dtype, device=query.device)
@@ -133,12 +133,12 @@ class _Slot:
         scale: float | None = None,
     ) -> Any:
         unsuited = None if attn_mask is None else "a mask is given"
-        found = self._attention(query, key, value, dropout_p, is_causal, scale, unsuited)
-        if found is None:
+        results = self._attention(query, key, value, dropout_p, is_causal, scale, unsuited)
+        if results is None:
             return self.originals[_CPU].call_boxed(
                 *(keys, query, key, value, dropout_p, is_causal), attn_mask=attn_mask, scale=scale
             )
-        o, lse = found
+        o, lse = results
         # laid out as PyTorch's, which compiled graphs rely on: [B, Sq, H]
         return o, lse.transpose(1, 2).contiguous().transpose(1, 2)
 
@@ -257,12 +257,12 @@ class _Slot:
         return o, lse.contiguous(), rng_state, unused, query.new_empty(0)
 
     def _varlen_backward_on_cuda(self, keys: Any, *arguments: Any, **options: Any) -> Any:
-        found = self.originals[_VARLEN_BACKWARD].call_boxed(keys, *arguments, **options)
-        return _only_of_sequences(found, *arguments[6:8])
+        gradients = self.originals[_VARLEN_BACKWARD].call_boxed(keys, *arguments, **options)
+        return _only_of_sequences(gradients, *arguments[6:8])
 
     def _varlen_backward_by_cudnn(self, keys: Any, *arguments: Any, **options: Any) -> Any:
-        found = self.originals[_VARLEN_CUDNN_BACKWARD].call_boxed(keys, *arguments, **options)
-        return _only_of_sequences(found, *arguments[9:11])
+        gradients = self.originals[_VARLEN_CUDNN_BACKWARD].call_boxed(keys, *arguments, **options)
+        return _only_of_sequences(gradients, *arguments[9:11])
 
     def _varlen_backward_on_cpu(
         self,
@@ -291,8 +291,8 @@ class _Slot:
             "window_right": 0 if is_causal else window_size_right,
         }  # fmt: skip
         backward = _gradient("flash_prefill", {}, inputs, scalars)
-        found = backward(inputs, {"o": o[None], "lse": lse[None]}, {"o": gradient[None]})
-        return tuple(found[name][0] for name in "qkv")
+        gradients = backward(inputs, {"o": o[None], "lse": lse[None]}, {"o": gradient[None]})
+        return tuple(gradients[name][0] for name in "qkv")
 
     def _math_on_cpu(
         self,
@@ -384,10 +384,10 @@ class _Slot:
             kind = (query.device, query.dtype, query.shape[3], "gradients", causal)
             if kind not in self.without_kernel:
                 try:
-                    found = runtime.attention_backward(
+                    computed = runtime.attention_backward(
                         *(do, q, k, v, o, lse), scale=scale, causal=causal, deterministic=repeats
                     )
-                    return tuple(t.transpose(1, 2) for t in found)
+                    return tuple(t.transpose(1, 2) for t in computed)
                 except _WITHOUT_KERNEL as error:
                     self.without_kernel[kind] = _first_line(error)
                 except runtime.InvalidArgument:  # memory that PyTorch's operators take
@@ -426,8 +426,8 @@ def _gradient(
     hooks = manifest.family(family).gradients
     hook = next(hook for hook in hooks if isinstance(hook, Gradient))
     make = packs.specs_function(packs.of(family), hook.module, hook.function)
-    found: Callable[..., Mapping[str, torch.Tensor]] = make(parameters, inputs, scalars)
-    return found
+    backward: Callable[..., Mapping[str, torch.Tensor]] = make(parameters, inputs, scalars)
+    return backward
 
 
 def _first_line(error: Exception) -> str:

@@ -145,9 +145,9 @@ def mask(
             numbers = numbers[:2]
             if not len(numbers):  # a bias that a model adds to it is still one, and refused
                 numbers = numbers[:, :1]
-    found = numbers[:, None, None].expand(-1, kind, pattern.left + 2, -1)
-    _tell_keys(found, kv_length, kv_offset, attention_mask)
-    return found
+    tensor = numbers[:, None, None].expand(-1, kind, pattern.left + 2, -1)
+    _tell_keys(tensor, kv_length, kv_offset, attention_mask)
+    return tensor
 
 
 def _check_attention(config: Any) -> None:
@@ -168,16 +168,16 @@ def _check_attention(config: Any) -> None:
 
 
 def _tell_keys(
-    made: Any, kv_length: int, kv_offset: int, attention_mask: torch.Tensor | None
+    tensor: Any, kv_length: int, kv_offset: int, attention_mask: torch.Tensor | None
 ) -> None:
     """Notes the number of keys that a mask is made for; `attention` compares it with the keys of
     its call. Models ask for masks of the wrong layer's keys, which matters if there is padding."""
     if attention_mask is None:
         return
     has_others = attention_mask.shape[1] > kv_offset + kv_length
-    if has_others and not _is_recorded(made) and attention_mask.all():
+    if has_others and not _is_recorded(tensor) and attention_mask.all():
         return
-    made.keys = kv_length
+    tensor.keys = kv_length
 
 
 def _joined(pattern: _Pattern) -> tuple[torch.Tensor | None, bool | None]:
@@ -268,8 +268,8 @@ def _lengths(
     if _is_recorded(whole):
         torch._assert_async(whole, message)
         return numbers if q_length > 1 else numbers[:2]
-    known = torch.stack([whole, ends_in_padding, (first != 0).any(), (last != kv_length).any()])
-    is_whole, is_cut, *is_less = known.tolist()
+    facts = torch.stack([whole, ends_in_padding, (first != 0).any(), (last != kv_length).any()])
+    is_whole, is_cut, *is_less = facts.tolist()
     if not is_whole:
         raise runtime.InvalidArgument(message)
     if not any(is_less):
@@ -308,8 +308,8 @@ def _of_positions(
     kept: Any = mask
     if not hasattr(kept, "places"):
         kept.places = None if joined.all() else _places(joined.expand(query.shape[0], -1))
-    found: torch.Tensor | None = kept.places
-    return found
+    places: torch.Tensor | None = kept.places
+    return places
 
 
 _PACKED_IN_A_GRAPH = (
@@ -345,9 +345,9 @@ class _Term(torch.Tensor):
             if name == "new_ones":  # and_masks begins with all that there is
                 return _term("", this.seen)
             if isinstance(this, cls) and len(args) == 2:
-                found = _combined(this, name, args[1])
-                if found is not None:
-                    return found
+                term = _combined(this, name, args[1])
+                if term is not None:
+                    return term
             seen = next(each.seen for each in args if isinstance(each, cls))
             return _noted(seen, _Pattern(unknown=name or "another operator"))
 
@@ -433,11 +433,11 @@ def _term(
     side: str, seen: list[_Pattern], offset: int = 0, table: Any = None, at: Any = None
 ) -> _Term:
     if torch.compiler.is_dynamo_compiling():
-        made = (torch.empty(0) if at is None else at).as_subclass(_Term)
+        term = (torch.empty(0) if at is None else at).as_subclass(_Term)
     else:  # as_subclass asks the dispatch modes, and cannot change what they give, a fake tensor
-        made = torch.Tensor._make_subclass(_Term, _EMPTY)
-    made.side, made.seen, made.offset, made.table, made.at = side, seen, offset, table, at
-    return made
+        term = torch.Tensor._make_subclass(_Term, _EMPTY)
+    term.side, term.seen, term.offset, term.table, term.at = side, seen, offset, table, at
+    return term
 
 
 def _noted(seen: list[_Pattern], pattern: _Pattern) -> _Term:
@@ -505,13 +505,13 @@ def _read(
     query, key = _term("query", seen, at=at[1:]), _term("key", seen, at=at[:-1])
     try:
         with _LookUps():
-            found = function(rows, head, query, key)
+            result = function(rows, head, query, key)
     except (AttributeError, TypeError) as error:  # a distance has few operators
         return _Pattern(unknown=str(error))
     pattern = _Pattern()
     for each in seen:
         pattern = pattern.both(each)
-    if not isinstance(found, _Term) or found.side:
+    if not isinstance(result, _Term) or result.side:
         return pattern.both(_Pattern(unknown="no comparison"))
     return pattern
 

@@ -24,7 +24,7 @@ from tools.tune import errors, rows
 
 RAY = (sys.executable, "-m", "ray.scripts.scripts")
 # A compiler that never ends, and says so in a file, on a node if STUCK is set; elsewhere it is
-# the compiler, since nodes must have the same.
+# the compiler, since nodes must match the same.
 STUCK = """\
 #!/bin/sh
 if [ -n "$STUCK" ]; then for word in "$@"; do
@@ -172,7 +172,7 @@ def test_nodes_that_die_are_done_without(cluster, tmp_path, monkeypatch):
     said, _ = process.communicate(timeout=200)
     assert process.returncode == 1
     assert re.search(
-        r"the node \w+ \(\w+\) has compilers and flags \w+ \(here \w+\): nodes must have", said
+        r"the node \w+ \(\w+\) has compilers and flags \w+ \(here \w+\): nodes must match", said
     )
 
     place.journal.unlink()

@@ -78,8 +78,8 @@ def main(arguments: list[str]) -> int:
                     print(f"\r\033[K{text}", end="", flush=True)
                 elif int(step[1]) % 10 == 0 or step[1] == step[2]:
                     print(text, flush=True)
-            elif said := SAID.match(line):
-                print(said[1], flush=True)
+            elif progress := SAID.match(line):
+                print(progress[1], flush=True)
     if on_terminal:
         print("\r\033[K", end="")
     if pip.returncode:

@@ -53,10 +53,10 @@ def main(context: click.Context, kernel: str | None, arguments: tuple[str, ...])
         return
     try:
         name = _key_of(int(kernel)) if kernel.isdigit() else kernel
-        found = command(family_of(name), "debug")
+        debug = command(family_of(name), "debug")
     except (ValueError, KeyError, runtime.BuildError) as error:
         raise click.UsageError(str(error)) from None
-    hand_over(found, context, [name, *arguments])
+    hand_over(debug, context, [name, *arguments])
 
 
 if __name__ == "__main__":

@@ -115,12 +115,12 @@ def main(
         rows.read(path)  # checked before hours are spent, not after
         if not os.access(path.parent, os.W_OK):
             raise click.UsageError(f"{path.parent} cannot be written: name another file with --out")
-        found = tuner.run()
+        new_rows = tuner.run()
         if json_file is not None:
             write_text(json_file, json.dumps(t4.document(tuner.outcomes()), indent=1) + "\n")
-        if not found:
+        if not new_rows:
             raise click.ClickException("nothing was measured")
-        kept = rows.write(path, family, target, found, tuner.unmeasured)
+        kept = rows.write(path, family, target, new_rows, tuner.unmeasured)
     except (SpecError, TuningError, NoProblemError, runtime.BuildError) as error:
         raise click.ClickException(str(error)) from None
     except (UsageError, runtime.InvalidArgument) as error:
@@ -134,7 +134,7 @@ def main(
         _print_ranking(ranking, console, everything)
     beside = f", beside {kept} that were there" if kept else ""
     click.echo(
-        f"{counted(len(found), 'row')} in {path}{beside}; the journal is {tuner.journal.path}"
+        f"{counted(len(new_rows), 'row')} in {path}{beside}; the journal is {tuner.journal.path}"
     )
     if out is None and specs is None and owner is not None:
         click.echo(f"They count from the next build of pack {owner.name} on.")

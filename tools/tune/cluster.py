@@ -26,7 +26,7 @@ from runtime.ondemand.cache import Entry
 from . import node as on_node
 from .errors import CandidateError, InputsError, LostError, TuningError
 from .executor import Built, Timed, chosen
-from .node import Found, Job
+from .node import Job, NodeDevice
 from .shipping import Packed, pack_up, unpack
 
 _PATIENCE = 60.0  # seconds, for nodes that say what they have: others go on without them
@@ -130,22 +130,22 @@ class RayExecutor:
         self._patience = patience
         self._identity = on_node.identity(job.family, self._is_cuda, job.specs is None)
         self._alike: set[str] = set()  # nodes that were found to be like this machine
-        self._found: dict[str, Found | str] = {}  # by node: its device, or why none suits
+        self._devices: dict[str, NodeDevice | str] = {}  # by node: its device, or why none suits
         self._entries: dict[str, tuple[str, Entry]] = {}  # hashes of requests, and packs, by key
         self._places: dict[str, _Node] = {}
         _connect(address)
         self._shipped = ray.put(job)
         nodes = self._look()
-        found = [entry for entry in self._found.values() if isinstance(entry, Found)]
-        if not found:
-            reasons = [entry for entry in self._found.values() if isinstance(entry, str)]
+        devices = [entry for entry in self._devices.values() if isinstance(entry, NodeDevice)]
+        if not devices:
+            reasons = [entry for entry in self._devices.values() if isinstance(entry, str)]
             have = any(map(self._slots, nodes.values()))
             verb = f"gave one in {_PATIENCE:g} s" if have else "has one"
             what = "GPU" if self._is_cuda else "CPU"
             why = reasons[0] if reasons else f"it takes a {what}, and no node {verb}"
             raise TuningError(f"--ray {address}: {why}")
-        self.device = chosen((entry.device for entry in found), device, job.target)
-        self._code = next(entry.code for entry in found if entry.device.name == self.device.name)
+        self.device = chosen((entry.device for entry in devices), device, job.target)
+        self._code = next(entry.code for entry in devices if entry.device.name == self.device.name)
 
     @property
     def at_once(self) -> int:
@@ -161,7 +161,7 @@ class RayExecutor:
         """Asks new nodes for their identity; returns the live nodes. Raises TuningError if one is
         not like this machine."""
         nodes = _alive()
-        self._found = {name: found for name, found in self._found.items() if name in nodes}
+        self._devices = {name: device for name, device in self._devices.items() if name in nodes}
         new = [node for node in nodes.values() if node.id not in self._alike]
         identity = ray.remote(_identity_of(on_node.__name__))
         arguments = (self._job.family, self._is_cuda, self._job.specs is None)
@@ -179,29 +179,29 @@ class RayExecutor:
         new = [
             node
             for node in nodes.values()
-            if node.id in self._alike and node.id not in self._found and self._slots(node)
+            if node.id in self._alike and node.id not in self._devices and self._slots(node)
         ]
         resources = {"num_gpus": 1} if self._is_cuda else {"num_cpus": 0}
         introduce = ray.remote(on_node.introduce)
-        for node, found in self._ask_all(new, introduce, (self._shipped,), resources):
-            self._found[node.id] = found
+        for node, device in self._ask_all(new, introduce, (self._shipped,), resources):
+            self._devices[node.id] = device
         return nodes
 
     def _ask_all(
         self, nodes: Sequence[_Node], task: Any, arguments: Sequence[Any], resources: dict[str, int]
     ) -> Iterator[tuple[_Node, Any]]:
         """Returns the nodes' answers; nodes that do not answer are left out."""
-        asked = {
+        tasks = {
             task.options(**resources, max_retries=0, scheduling_strategy=node.strategy).remote(
                 *arguments
             ): node
             for node in nodes
         }
-        ready, busy = _wait(list(asked), len(asked), _PATIENCE)
+        ready, busy = _wait(list(tasks), len(tasks), _PATIENCE)
         for reference in busy:
             ray.cancel(reference, force=True)
         for reference in ready:
-            node = asked[reference]
+            node = tasks[reference]
             try:
                 yield node, _get(reference, node.name)
             except LostError:  # it is asked again when places are looked for again
@@ -231,7 +231,7 @@ class RayExecutor:
                 for reference in ready:
                     key = running.pop(reference)
                     try:
-                        made = _get(reference, f"the build of {key}")
+                        result = _get(reference, f"the build of {key}")
                     except LostError as error:
                         losses[key] += 1
                         if losses[key] < _MOST_LOSSES:
@@ -240,10 +240,10 @@ class RayExecutor:
                         else:
                             yield key, BuildError(f"{_MOST_LOSSES} times lost: {error.reason}")
                         continue
-                    if isinstance(made, Packed):
-                        yield key, self._keep(key, made.request, unpack(made, cache))
+                    if isinstance(result, Packed):
+                        yield key, self._keep(key, result.request, unpack(result, cache))
                     else:
-                        yield key, made
+                        yield key, result
                 if running and not ready and not any(n.cpus for n in _alive().values()):
                     raise self._no_node("builds")
         finally:
@@ -270,8 +270,8 @@ class RayExecutor:
         """Returns the devices, by node and number."""
         self._places = {}
         for node in self._look().values():
-            found, count = self._found.get(node.id), self._slots(node)
-            if isinstance(found, Found) and found.device.name == self.device.name:
+            device, count = self._devices.get(node.id), self._slots(node)
+            if isinstance(device, NodeDevice) and device.device.name == self.device.name:
                 for number in range(count):
                     self._places[f"{node.name} #{number}" if count > 1 else node.name] = node
         if not self._places:
@@ -287,7 +287,7 @@ class RayExecutor:
     def worker(self, place: str) -> ActorWorker:
         """Starts an actor with the whole device, and a process on it."""
         node = self._places[place]
-        worker = ActorWorker(place, self._entries, lambda: self._found.pop(node.id, None))
+        worker = ActorWorker(place, self._entries, lambda: self._devices.pop(node.id, None))
         resources = {"num_gpus": 1, "num_cpus": 0} if self._is_cuda else {"num_cpus": node.cpus}
         worker.start(
             ray.remote(on_node.Measurer).options(**resources, scheduling_strategy=node.strategy),

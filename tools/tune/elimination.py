@@ -144,14 +144,14 @@ class Elimination:
         """Returns the gain of one candidate over another; None if they were never timed
         together."""
         by_process: dict[int, list[float]] = {}
-        for found in self._rounds:
-            if one in found.seconds and over in found.seconds:
-                ratio = found.seconds[over] / found.seconds[one]
-                by_process.setdefault(found.process, []).append(ratio - 1)
-        gains = [gain for found in by_process.values() for gain in found]
+        for round_ in self._rounds:
+            if one in round_.seconds and over in round_.seconds:
+                ratio = round_.seconds[over] / round_.seconds[one]
+                by_process.setdefault(round_.process, []).append(ratio - 1)
+        gains = [gain for gains_ in by_process.values() for gain in gains_]
         if not gains:
             return None
-        ordered = tuple(tuple(sorted(found)) for found in by_process.values())
+        ordered = tuple(tuple(sorted(gains_)) for gains_ in by_process.values())
         return Gain(interval(gains), len(gains), ordered)
 
     def _is_faster(self, one: str, over: str) -> bool:

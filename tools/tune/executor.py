@@ -99,29 +99,29 @@ def suitable(target: str) -> dict[str, Device]:
     why = {
         index: devices.why_unsuitable(target, index) for index in range(torch.cuda.device_count())
     }
-    found = {}
+    suitable_devices = {}
     for index in (index for index, reason in why.items() if reason is None):
         major, minor = torch.cuda.get_device_capability(index)
         sm_count, shared_memory = devices.facts(index)
-        found[f"cuda:{index}"] = Device(
+        suitable_devices[f"cuda:{index}"] = Device(
             devices.name(torch.device("cuda", index)),
             10 * major + minor,
             {"sm_count": sm_count, "max_shared_memory": shared_memory},
         )
-    if not found:
+    if not suitable_devices:
         raise TuningError(f"{target}: {next(iter(why.values()))}")
-    return found
+    return suitable_devices
 
 
-def chosen(found: Iterable[Device], name: str | None, target: str) -> Device:
+def chosen(candidates: Iterable[Device], name: str | None, target: str) -> Device:
     """Returns the kind of devices that is tuned for: the named one, or the only one. Raises
     TuningError."""
-    kinds = {device.name: device for device in found}
-    known = ", ".join(map(repr, kinds))
+    kinds = {device.name: device for device in candidates}
+    names = ", ".join(map(repr, kinds))
     if name is None and len(kinds) > 1:
         raise TuningError(
-            f"{target} runs on devices of several kinds here: {known}: name one with --device"
+            f"{target} runs on devices of several kinds here: {names}: name one with --device"
         )
     if name is not None and name not in kinds:
-        raise TuningError(f"--device {name!r}: no such device runs {target}, only {known}")
+        raise TuningError(f"--device {name!r}: no such device runs {target}, only {names}")
     return kinds[name] if name is not None else next(iter(kinds.values()))

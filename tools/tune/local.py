@@ -26,9 +26,9 @@ class LocalExecutor:
         self._family = family
         self._specs = specs
         self._patience = patience
-        found = suitable(target)
-        self.device = chosen(found.values(), device, target)
-        self._places = [place for place, kind in found.items() if kind.name == self.device.name]
+        devices = suitable(target)
+        self.device = chosen(devices.values(), device, target)
+        self._places = [place for place, kind in devices.items() if kind.name == self.device.name]
 
     def build(
         self, keys: Sequence[str], goes_on: Callable[[], bool]

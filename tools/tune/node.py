@@ -43,7 +43,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Found:
+class NodeDevice:
     """A device of a node, and the code of its kernels: an instruction set, or architectures."""
 
     device: Device
@@ -56,7 +56,7 @@ def identity(family: str, is_cuda: bool, installed: bool) -> dict[str, str]:
     own."""
     own = Path(__file__).parent
     sources = [*_files(home.INCLUDE), *_files(home.PACK), *sorted(own.glob("*.py"))]
-    found = {
+    properties = {
         "kernelmint": importlib.metadata.version("kernelmint"),
         "its sources": digest([codegen_identity(), *map(content, sources)])[:8],
         "its ABI of packs": str(_native.abi),
@@ -65,19 +65,19 @@ def identity(family: str, is_cuda: bool, installed: bool) -> dict[str, str]:
     }
     try:
         recipe = compilers.cuda(()) if is_cuda else compilers.cpu("baseline")
-        found["c++"] = recipe.compiler.version
+        properties["c++"] = recipe.compiler.version
         if recipe.toolkit is not None:
-            found["nvcc"] = recipe.toolkit.nvcc.version
-        found["compilers and flags"] = digest(recipe.identity)[:8]
+            properties["nvcc"] = recipe.toolkit.nvcc.version
+        properties["compilers and flags"] = digest(recipe.identity)[:8]
     except BuildError as error:
-        found["c++"] = str(error)
+        properties["c++"] = str(error)
     source = ondemand.source_of(family) if installed else None
     if source is not None:
         grouped = source.folder.parent != source.root
         folder = source.folder.parent if grouped else source.folder
         named = [(p.relative_to(folder).as_posix(), content(p)) for p in _files(folder)]
-        found[f"specs of {family}"] = digest(named)[:8]
-    return found
+        properties[f"specs of {family}"] = digest(named)[:8]
+    return properties
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -88,7 +88,7 @@ def _files(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def introduce(job: Job) -> Found | str:
+def introduce(job: Job) -> NodeDevice | str:
     """Returns the device that this process has, or why none suits."""
     _know(job)
     try:
@@ -97,7 +97,7 @@ def introduce(job: Job) -> Found | str:
         return str(error)
     architectures = None if device.capability is None else [str(device.capability)]
     recipe = on_demand.recipe(f"{job.family}.{job.target}.", architectures)
-    return Found(device, recipe.isas or recipe.architectures)
+    return NodeDevice(device, recipe.isas or recipe.architectures)
 
 
 def _know(job: Job) -> str | None:
@@ -123,11 +123,11 @@ def build(job: Job, key: str, code: Sequence[str], expected: str) -> Packed | Bu
     Raises TuningError if this node would build another kernel.
     """
     _know(job)
-    asked = request(job.family, key, code, job.target != "cpu")
-    if asked.id != expected:
+    request_ = request(job.family, key, code, job.target != "cpu")
+    if request_.id != expected:
         raise TuningError(f"{key}: its compilers, flags or specs changed since it was first asked")
     try:
-        return pack_up(asked.id, build_all(on_demand.cache(), [asked])[key])
+        return pack_up(request_.id, build_all(on_demand.cache(), [request_])[key])
     except BuildError as error:
         return BuildError(f"{error}\n  on {platform.node()}")
 

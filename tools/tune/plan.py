@@ -10,7 +10,7 @@ from codegen.core.expressions import COMPUTE_CAPABILITY, EVALUATION_ERRORS
 from codegen.core.manifest import Selection
 from codegen.space.expand import configured, expand
 from codegen.spec.model import Configuration, Family, Shape, Shapes, Target
-from codegen.spec.tuning import said
+from codegen.spec.tuning import call_values
 
 from .errors import TuningError
 from .executor import Device
@@ -58,7 +58,7 @@ def plan(
         TuningError: nothing is selected of this target, or the cost model has no value.
         UsageError: nothing is selected of the family.
     """
-    names = [found.name for found in target.sets]
+    names = [configuration_set.name for configuration_set in target.sets]
     name = set_name or ("tune" if "tune" in names else "default")
     default = _expand(family, target, Selection()) if "default" in names else ()
     default = tuple(c for c in default if device.capability not in c.not_on)
@@ -72,11 +72,11 @@ def plan(
     shape_plans = []
     fitting: set[str] = set()
     for shape in shapes.shapes:
-        wanted = dict(shape.parameters).items()
-        suiting = [c for c in configurations if wanted <= c.parameters.items()]
+        parameters = dict(shape.parameters).items()
+        suiting = [c for c in configurations if parameters <= c.parameters.items()]
         cheap = _cheap(shapes, shape, device, suiting)
         fitting |= {c.key for c in cheap}
-        suited = [c for c in default if wanted <= c.parameters.items()]
+        suited = [c for c in default if parameters <= c.parameters.items()]
         untuned = _preferred(family, shape, device, suited)[:1]
         incumbents = {c.key: c for c in [*_of_rows(target, shape, device), *untuned]}
         timed = {c.key: c for c in cheap}
@@ -116,22 +116,22 @@ def _preferred(
     front tries them; all of them without such rows."""
     if not family.choices:
         return list(configurations)
-    found = []
+    preferred = []
     for row in family.choices:
         facts = {COMPUTE_CAPABILITY: device.capability or 0}
         try:
-            holds = row.when.evaluate({**facts, **said(shape, family, row.when.names)})
+            holds = row.when.evaluate({**facts, **call_values(shape, family, row.when.names)})
         except (*EVALUATION_ERRORS, NameError) as error:
             raise TuningError(
                 f"choices.yaml: {row.when.text} has no value for {shape.call}: {error}"
             ) from None
         if holds:
-            found += [
+            preferred += [
                 c
                 for c in configurations
                 if all(c.parameters.get(name, value) == value for name, value in row.take)
             ]
-    return found
+    return preferred
 
 
 def _expand(family: Family, target: Target, selection: Selection) -> tuple[Configuration, ...]:

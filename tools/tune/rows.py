@@ -28,16 +28,16 @@ def row(
     device: str, shape: Shape, result: Result, codes: Mapping[str, str], toolchain: str
 ) -> dict[str, Any]:
     """Makes a row of the file."""
-    made = {
+    members = {
         **heading(device, shape),
         "take": result.winner,
         "milliseconds": _milliseconds(result.seconds),
         "sizes": dict(shape.sizes),
     }
     if result.runner_up is not None and result.runner_up_seconds is not None:
-        made["runner_up"] = result.runner_up
-        made["runner_up_milliseconds"] = _milliseconds(result.runner_up_seconds)
-    return {**made, "tie": result.tie, "toolchain": toolchain, "code": codes[result.winner]}
+        members["runner_up"] = result.runner_up
+        members["runner_up_milliseconds"] = _milliseconds(result.runner_up_seconds)
+    return {**members, "tie": result.tie, "toolchain": toolchain, "code": codes[result.winner]}
 
 
 def heading(device: str, shape: Shape) -> dict[str, Any]:

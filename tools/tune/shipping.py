@@ -36,15 +36,15 @@ def collect(source: Source, family: Family) -> Specs:
     """Collects the folder `kernel_specs` around a family, else only the family's folder, and the
     files and folders that its `build:` names, except those of Python packages."""
     shared = source.root.name == "kernel_specs"
-    found = [source.root if shared else source.folder]
+    paths = [source.root if shared else source.folder]
     for build in (family.build, *(target.build for target in family.targets)):
         for path in build.paths:
             if path.specs is not None:
-                found.append(build_paths.named(path.entry, {path.specs: source.root}))
-    above = Path(os.path.commonpath([source.root.parent, *(path.parent for path in found)]))
+                paths.append(build_paths.named(path.entry, {path.specs: source.root}))
+    above = Path(os.path.commonpath([source.root.parent, *(path.parent for path in paths)]))
     files = {
         path.relative_to(above).as_posix(): path.read_bytes()
-        for folder in found
+        for folder in paths
         for path in ([folder] if folder.is_file() else sorted(folder.rglob("*")))
         if path.is_file() and "__pycache__" not in path.parts
     }
@@ -99,10 +99,10 @@ def pack_up(request: str, entry: Entry) -> Packed:
 def unpack(packed: Packed, cache: Cache) -> Entry:
     """Puts a pack into a cache, as if it had been built here."""
     with cache.locked([packed.request], "it", lambda text: None), cache.work() as (work, _):
-        made = work / "pack"
-        _write(packed.files, made)
+        pack = work / "pack"
+        _write(packed.files, pack)
         nowhere = Roots({})  # no dependency is looked at
-        return cache.publish(packed.request, packed.dependencies, nowhere, packed.name, made)
+        return cache.publish(packed.request, packed.dependencies, nowhere, packed.name, pack)
 
 
 def _write(files: Mapping[str, bytes], folder: Path) -> None:

@@ -216,10 +216,10 @@ class Tuner:
         for number in range(len(PASSES)):
             if not self._pass(number):
                 break
-        found = list(self._rows())
+        tuned_rows = list(self._rows())
         if count := sum(state.problem == _NONE_SUITS for state in self._states):
             self._say(f"{count} shapes: no row, {_NONE_SUITS}")
-        return found
+        return tuned_rows
 
     def _left(self, share: float = 1.0) -> float:
         if self._options.budget is None:
@@ -229,25 +229,29 @@ class Tuner:
     def _build(self) -> None:
         # Incumbents come first, then each shape in turn: the budget may not be enough for all.
         incumbents = [c for state in self._states for c in state.shape_plan.incumbents]
-        wanted = {c.key: c for state in self._states for c in state.shape_plan.configurations}
+        configurations = {
+            c.key: c for state in self._states for c in state.shape_plan.configurations
+        }
         in_turn = itertools.zip_longest(
             *(state.shape_plan.configurations for state in self._states)
         )
         order = (c for c in itertools.chain(incumbents, *in_turn) if c is not None)
-        wanted = {c.key: c for c in order if c.key in wanted}
-        waiting = dict.fromkeys(wanted)
+        configurations = {c.key: c for c in order if c.key in configurations}
+        waiting = dict.fromkeys(configurations)
         begin = time.monotonic()
-        builds = self._executor.build(list(wanted), lambda: self._left(_SHARE_OF_BUILDS) > 0)
+        builds = self._executor.build(
+            list(configurations), lambda: self._left(_SHARE_OF_BUILDS) > 0
+        )
         for key, pack in builds:
             if isinstance(pack, LostError):
                 self._lost(pack, key=key)
                 continue
             del waiting[key]
-            self._take(wanted[key], pack)
-            done = len(wanted) - len(waiting)
+            self._take(configurations[key], pack)
+            done = len(configurations) - len(waiting)
             if done % self._executor.at_once == 0 or not waiting:
-                left = _time_left(begin, done, len(wanted))
-                self._say(f"built {done} of {len(wanted)} configurations{left}")
+                left = _time_left(begin, done, len(configurations))
+                self._say(f"built {done} of {len(configurations)} configurations{left}")
         if waiting:
             self._say(f"the budget leaves {len(waiting)} configurations out, not built")
 
@@ -267,16 +271,16 @@ class Tuner:
             self._say(f"{key}: left out, {reason}")
             return
         built = Built(key, pack.folder)
-        found = _Candidate(configuration, built, code_hash(pack, family), toolchain(pack))
-        self._candidates[key] = found
+        candidate = _Candidate(configuration, built, code_hash(pack, family), toolchain(pack))
+        self._candidates[key] = candidate
         faults = [
             fault
-            for fault in self.journal.find("fault", id=found.id, shape=None)
+            for fault in self.journal.find("fault", id=candidate.id, shape=None)
             if self._still_counts(fault)
         ]
         for fault in faults[-1:]:
-            found.invalidity, found.reason = fault["invalidity"], fault["reason"]
-            self._say(f"{key}: skipped, {found.reason} (found before; --fresh tries again)")
+            candidate.invalidity, candidate.reason = fault["invalidity"], fault["reason"]
+            self._say(f"{key}: skipped, {candidate.reason} (found before; --fresh tries again)")
 
     def _still_counts(self, fault: Mapping[str, Any]) -> bool:
         """Returns whether a recorded failure still applies: a wrong result to the same reference, a
@@ -304,13 +308,13 @@ class Tuner:
                 if all(self._is_settled(c.key) for c in state.shape_plan.configurations):
                     state.problem = _NONE_LEFT if state.shape_plan.configurations else _NONE_SUITS
                 continue
-            known: list[Round] = []
+            rounds: list[Round] = []
             for entry in self.journal.find("rounds", shape=state.id):
                 times = [{by_id[i]: s for i, s in r.items() if i in by_id} for r in entry["times"]]
                 keys = dict.fromkeys(key for seconds in times for key in seconds)
                 if not keys:
                     continue
-                known += [Round(state.processes, seconds) for seconds in times if seconds]
+                rounds += [Round(state.processes, seconds) for seconds in times if seconds]
                 for key in keys:
                     state.passes[key] = state.passes.get(key, 0) + 1
                 state.processes += 1
@@ -319,7 +323,7 @@ class Tuner:
             incumbent = (incumbents or built)[0]
             built.sort(key=lambda key: (key not in state.passes, key != incumbent))
             state.elimination = Elimination(built, incumbent)
-            state.elimination.add(known)
+            state.elimination.add(rounds)
 
     def _is_settled(self, key: str) -> bool:
         """Returns whether a kernel was built or ruled out within the budget."""
@@ -461,15 +465,15 @@ class Tuner:
     def _fault(self, state: _ShapeState, error: CandidateError) -> None:
         """Records why a kernel is no longer used: on this shape if the kernel refuses it, else on
         all."""
-        found, everywhere = self._candidates[error.key], error.kind != "constraints"
+        candidate, everywhere = self._candidates[error.key], error.kind != "constraints"
         self._say(f"{error} ({_shown(state.shape)})")
         self.journal.add(
-            "fault", id=found.id, key=error.key, shape=None if everywhere else state.id,
+            "fault", id=candidate.id, key=error.key, shape=None if everywhere else state.id,
             invalidity=error.kind, reason=error.reason, oracle=self._oracle,
             patience=self._options.patience,
         )  # fmt: skip
         if everywhere:
-            found.invalidity, found.reason = error.kind, error.reason
+            candidate.invalidity, candidate.reason = error.kind, error.reason
         else:
             state.refused[error.key] = error.kind
         for other in self._states if everywhere else [state]:
@@ -477,7 +481,7 @@ class Tuner:
                 other.elimination.remove(error.key)
 
     def _rows(self) -> Iterator[dict[str, Any]]:
-        codes = {key: found.code for key, found in self._candidates.items()}
+        codes = {key: candidate.code for key, candidate in self._candidates.items()}
         for state in self._states:
             result = self._result(state)
             if result is None:
@@ -519,11 +523,11 @@ class Tuner:
             for c in state.shape_plan.costly:
                 yield Outcome(c.parameters, call, "constraints")
             for c in state.shape_plan.configurations:
-                found = self._candidates.get(c.key)
+                candidate = self._candidates.get(c.key)
                 invalidity, taken = "compile" if c.key in self._unusable else None, []
-                if found is not None:
-                    invalidity = found.invalidity or state.refused.get(c.key)
-                    taken = [] if invalidity else times.get(found.id, [])
+                if candidate is not None:
+                    invalidity = candidate.invalidity or state.refused.get(c.key)
+                    taken = [] if invalidity else times.get(candidate.id, [])
                 if invalidity or taken:  # else the budget left no time for it
                     yield Outcome(c.parameters, call, invalidity or "correct", taken)
 
@@ -540,8 +544,8 @@ def _target(family: Family, name: str) -> Target:
     for target in family.targets:
         if target.name == name:
             return target
-    known = ", ".join(target.name for target in family.targets)
-    raise TuningError(f"{family.name} has no target {name} (known: {known})")
+    names = ", ".join(target.name for target in family.targets)
+    raise TuningError(f"{family.name} has no target {name} (known: {names})")
 
 
 def _shown(shape: Shape) -> str:

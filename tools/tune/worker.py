@@ -153,11 +153,11 @@ class _Service:
                 torch.cuda.synchronize()
             self._pipe.send(("turn", _INPUTS))  # a family's own rule may compute what is right
 
-        wrong = [found for found in problem.check(call) if not found.passed]
+        wrong = [difference for difference in problem.check(call) if not difference.passed]
         self._pipe.send(("turn", built.key))
-        for found in wrong:
-            count = f"{found.beyond} of {found.compared} elements are wrong"
-            raise _WrongError(f"{count}: {found} (seed {seed})")
+        for difference in wrong:
+            count = f"{difference.beyond} of {difference.compared} elements are wrong"
+            raise _WrongError(f"{count}: {difference} (seed {seed})")
 
     def _rounds(
         self, kernels: Sequence[Built], shape: Shape, seed: int, least: int, seconds: float
@@ -175,13 +175,13 @@ class _Service:
             self._pipe.send(("turn", key))
             return self._timer(calls[key])
 
-        found: list[dict[str, float]] = []
+        rounds: list[dict[str, float]] = []
         order = random.Random(seed)
         end = time.monotonic() + seconds * len(keys)
         with Watch(self._device) as watch:
-            while len(found) < least or (time.monotonic() < end and len(found) < 10 * least):
-                found.append(one_round(keys, turn, order))
-        return Timed(found, watch.spreads())
+            while len(rounds) < least or (time.monotonic() < end and len(rounds) < 10 * least):
+                rounds.append(one_round(keys, turn, order))
+        return Timed(rounds, watch.spreads())
 
     def _kernel(self, built: Built) -> Kernel:
         """Returns the kernel that was built, even if an installed pack has the same key."""
@@ -195,24 +195,24 @@ class _Service:
 
         Raises InputsError, whatever the family's own Python raises.
         """
-        known = self._problem
+        kept = self._problem
         self._problem = None  # before the next one takes memory
         try:
             self._pipe.send(("turn", _INPUTS))
-            if known is None or known[:2] != (shape, seed):
-                known = None
-                known = shape, seed, make(self._setup.family, shape, self._device, seed)
+            if kept is None or kept[:2] != (shape, seed):
+                kept = None
+                kept = shape, seed, make(self._setup.family, shape, self._device, seed)
             if solved:
-                known[2].prepare()
+                kept[2].prepare()
         except NoProblemError as error:
             raise InputsError(str(error)) from None
         except Exception as error:  # an error of the family's own functions, or of PyTorch
-            raise InputsError(_told(error, specs(self._setup.family))) from None
-        self._problem = known
-        return known[2]
+            raise InputsError(_with_place(error, specs(self._setup.family))) from None
+        self._problem = kept
+        return kept[2]
 
 
-def _told(error: Exception, folder: Path) -> str:
+def _with_place(error: Exception, folder: Path) -> str:
     """Returns an error with its place: the innermost one among the files of a folder."""
     places = [
         f"{frame.filename}:{frame.lineno}: "
