@@ -5,9 +5,9 @@
     kernelmint.attention(q, k, v, causal=True)        # picks the kernel
     kernelmint.kernel("flash_forward.cpu.f32-d64-r64-c128")(q, k, v)
 
-It has every public name of `runtime`, which is imported when one of them, or an operator of
-`torch.ops.kernelmint`, is first asked for: to import kernelmint takes no PyTorch, so a build can do
-it. The command is `kernelmint`.
+It has every public name of `runtime`, which is imported at the first use of a public name or of an
+operator of `torch.ops.kernelmint`: importing kernelmint takes no PyTorch, so a build can do it. The
+command is `kernelmint`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ waiting.begin()
 def register_operators() -> None:
     """Registers the operators of `torch.ops.kernelmint` with PyTorch.
 
-    Whoever asks torch.ops for one need not call it. Who asks PyTorch otherwise must, in a process
-    that has called nothing of kernelmint: torch.jit.load, and what loads models in C++.
+    Code that looks operators up in torch.ops need not call it. Other look-ups need it, in a process
+    that has called nothing of kernelmint: torch.jit.load, and C++ that loads models.
 
     Raises:
         ModuleNotFoundError: PyTorch is not installed.

@@ -82,7 +82,7 @@ class _Commands(click.Group):
             return None
         try:
             if source.calls:
-                _ = rooms.imported("runtime").kernel  # first, since it says what is missing
+                _ = rooms.imported("runtime").kernel  # first, since it reports missing parts
             command = rooms.imported(source.module).main
         except ImportError as error:
             raise click.ClickException(str(error)) from None
@@ -128,7 +128,7 @@ def main() -> None:
     \b
     Examples:
       kernelmint init my_kernels           # a project of your own
-      kernelmint info                      # what is built, and what can run here
+      kernelmint info                      # the built kernels, and which can run here
       kernelmint list --where "target == 'cpu'"
       kernelmint COMMAND --help            # each with examples
     """

@@ -1,13 +1,14 @@
 """From sources to a result, cold and warm: `python -m tools.bench_build [--cores 2]`.
 
-One kernel, z = alpha * x + y in f32, built on demand by Kernelmint (what `kernelmint new` writes),
+One kernel, z = alpha * x + y in f32, built on demand by Kernelmint (`kernelmint new` writes it),
 by apache-tvm-ffi's load_inline, by CuPy's RawModule (on a GPU) and by PyTorch's load_inline, each
 if its package is installed; and an attention kernel of Kernelmint's. On a GPU if there is
 one, then on the CPU.
 
-Each figure is a process of its own, the least of the runs: the seconds from sources to a result,
-which is then checked. Imports, the CUDA context and the inputs come before. Cold has empty caches,
-warm what the cold run left. A row is printed as it comes, and whoever is slow is not run often.
+Each figure is the least of several runs, each in a new process: the seconds from sources to a
+result, which is then checked. Imports, the CUDA context and the inputs come before. Cold has empty
+caches, warm the caches of the cold run. A row is printed as it comes, and a slow contender is not
+run often.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
 Ours and PyTorch's get the same tensors: two rows of one batch (cuDNN refuses one), so that a call
 is all overhead, on the CPU and on the GPU if there is one. There, nothing waits for the device: a
-row is the time after which the host is free again. The first row is the kernel's launch alone, in a
-loop in C++; the first look-up of a key is one in a process that has called other kernels. The calls
-take turns, in many short rounds, of which each row is the least: compare rows of one run only.
+row is the time after which the host is free again. The first row is only the kernel's launch, in a
+loop in C++; the first look-up of a key happens in a process that has called other kernels. The
+calls take turns, in many short rounds, of which each row is the least: compare rows of one run
+only.
 """
 
 from __future__ import annotations

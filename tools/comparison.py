@@ -1,8 +1,8 @@
 """The difference of two results: the one comparison that every checking tool uses.
 
 `compare` decides as torch.allclose does, |actual - expected| <= atol + rtol * |expected| at every
-element, NaN never passing, and says all that helps to find a fault. `compare_selections` compares
-lists of chosen indices by the oracle's scores of what they chose.
+element, NaN never passing, and reports all that helps to find a fault. `compare_selections`
+compares lists of chosen indices by the oracle's scores of the chosen elements.
 """
 
 from __future__ import annotations
@@ -105,11 +105,11 @@ def compare(
 ) -> Difference:
     """Compares element by element, in fp64. `where` (bool, broadcast) says which elements count.
 
-    atol_scale: what the tolerance's atol is a multiple of, broadcast: 1, or the magnitude of what
-    was added up to each element.
+    atol_scale: the unit of the tolerance's atol, broadcast: 1, or the magnitude of the terms of
+    each element's sum.
 
     dims: names of the dimensions, for the worst element's index. Shapes must be equal, and so must
-    dtypes, but for an fp64 `expected` (an oracle).
+    dtypes, except that `expected` may be fp64 (an oracle).
     """
     tolerance = tolerance or Tolerance()
     problem = None
@@ -221,7 +221,7 @@ def compare_selections(
     """Compares ranked lists [..., S] (int64, -1: absent) by the oracle's ranking [..., C] (fp64).
 
     The scores at each index of the two lists must agree within gap * (1 + |score|); `absent_rank`
-    is what an absent entry counts as. Exactly equal scores leave no freedom: there the rule (lower
+    is the score of an absent entry. Exactly equal scores leave no freedom: there the rule (lower
     index first) decides, so that any difference is a broken rule.
     """
     if actual.shape != expected.shape or actual.dtype != expected.dtype:

@@ -4,7 +4,7 @@
 
 Runs a command, such as `python bench.py` or `pytest kernel_specs/rms_norm`, with every kernel of
 the specs built on demand as they are now (KERNELMINT_BUILD=always). Then waits for an edit below
-the folders of specs, builds the kernels that the last run resolved, says what changed in registers,
+the folders of specs, builds the kernels that the last run resolved, prints changes of registers,
 spills and the run's time, and runs it again, until it is interrupted.
 """
 

@@ -110,7 +110,7 @@ def command(family: str, name: str) -> click.Command:
     """Returns a command that a family brings: click's, under that name in its tools.py.
 
     Raises:
-        click.UsageError: it brings none; with what to write.
+        click.UsageError: it brings no such command; the message says how to write it.
     """
     command_ = hook(family, name)
     if command_ is None:

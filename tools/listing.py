@@ -9,7 +9,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-_TERMINAL = 20  # rows; what comes first, the most important, would scroll away
+_TERMINAL = 20  # rows; the first ones, the most important, would scroll away
 _FILE = 1000  # more are not read, and laying them out takes minutes
 
 Line = tuple[str, Sequence[Text | str]]  # a key and its cells

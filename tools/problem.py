@@ -53,9 +53,9 @@ class Case:
     Attributes:
         sizes: of the symbols that its kernels leave open.
         values: the elements of tensors that are not to be random, by argument.
-        options: what else is passed: scalars, and `return_...` of optional outputs.
+        options: further arguments: scalars, and `return_...` of optional outputs.
         without: the checkers of race-check that are wrong about it.
-        parameters: of the kernels that it is for; those that do not have them take it, too.
+        parameters: of the kernels that it is for; kernels without these parameters also take it.
         given: optional inputs that are passed, beside those that have values.
     """
 
@@ -386,9 +386,9 @@ def of_case(
     Args:
         info: the kernel.
         case: sizes and options.
-        device: what it is called on.
+        device: the kernel's device.
         counting: inputs that count, if the family has some.
-        seed: of what is random.
+        seed: of the random numbers.
 
     Raises:
         NoProblemError: no inputs can be made of an argument, or none that count.

@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
-_START = 600.0  # seconds: importing torch, and what a GPU takes to begin with
+_START = 600.0  # seconds: importing torch, and starting a GPU
 
 
 class NoAnswerError(Exception):

@@ -2,8 +2,8 @@
 
     kernelmint race-check [--family NAME]... [--kernel KEY] [--tool racecheck]... [--where EXPR]
 
-The variable KERNELS selects kernels, too (tools/selection.py). What a kernel is called with is in
-tools/problem.py; a family's tools.py may list calls of its own.
+The variable KERNELS also selects kernels (tools/selection.py). A kernel's calls come from
+tools/problem.py; a family's tools.py may list its own.
 
 Runs NVIDIA's four checkers (memcheck, racecheck, initcheck, synccheck) over each kernel on small,
 awkward shapes, and exits with 1 if one of them reports an error. It needs a GPU and
@@ -88,7 +88,7 @@ def run_under(sanitizer: str, tool: str, only: Sequence[str]) -> subprocess.Comp
     command += [sys.executable, "-m", f"{__package__}.race_check", "--bare", f"--tool={tool}"]
     return subprocess.run(
         [*command, *only],
-        # One allocation a tensor: what lies beside one is not another's memory.
+        # One allocation a tensor: the memory beside a tensor is no other tensor's.
         env={**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

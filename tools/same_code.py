@@ -69,7 +69,7 @@ def of_file(
         file: a .cu file.
         architecture: "80".
         work: a folder for what is written.
-        flags: what its own build tells nvcc.
+        flags: nvcc's options in its own build.
         folders: of its headers.
     """
     settings = work / "c10/cuda/impl/cuda_cmake_macros.h"  # PyTorch for the CPU lacks them

@@ -2,9 +2,9 @@
 
     kernelmint sanity-check [FAMILY] [--kernel KEY] [--range] [--where EXPR] [--json]
 
-FAMILY is a family's name or folder; without it, all that name a reference are checked. KEY is a key
-or a short form; without it, the variable KERNELS selects (tools/selection.py). What a kernel is
-called with, and what is right, is in tools/problem.py; a family's tools.py may say more. The
+FAMILY is a family's name or folder; without it, all families that name a reference are checked. KEY
+is a key or a short form; without it, the variable KERNELS selects (tools/selection.py). A kernel's
+calls and their right results come from tools/problem.py; a family's tools.py may add to them. The
 outputs are poisoned before the call. Exits with 1 if a kernel mismatches, or if none was compared,
 and for one that mismatches prints how many elements differ along each dimension of the result.
 """

@@ -35,10 +35,10 @@ def select(family: str, where: str | None = None) -> Selected:
 
     Args:
         family: its name.
-        where: an expression over parameters and derived values, within what KERNELS selects.
+        where: an expression over parameters and derived values, within the selection of KERNELS.
 
     Raises:
-        ValueError: KERNELS says nothing known, or nothing built is left; with what to do.
+        ValueError: KERNELS is unknown, or no built kernel is left; the message says what to do.
         KernelNotFound, TargetUnavailable, BuildError: as `runtime.kernel`.
     """
     word = os.environ.get(VARIABLE, "all")
@@ -64,7 +64,7 @@ def for_device(
     """Returns the device and the kernels to measure: the GPU if there is one, else the CPU, also
     for the target cpu. Kernels of a set are built if no pack holds them.
 
-    Raises click.UsageError if there are none.
+    Raises click.UsageError without such a kernel.
     """
     device = torch.device("cuda" if torch.cuda.is_available() and target != "cpu" else "cpu")
     try:

@@ -2,12 +2,12 @@
 
     kernelmint verify [FAMILY|PACK] [--kernel KEY] [--where EXPR] [--sanitize] [--timeout SECONDS]
 
-What a kernel is called with, and what is right, is as in sanity-check (tools/problem.py). What was
-found is written beside the baselines, `kernel_specs/<family>/<target>.verified.csv`, one row for
-each kernel, architecture, toolchain and device, with the hash of the kernel's machine code, and
-travels with the specs. `kernelmint info` counts them, and with KERNELMINT_REQUIRE=verified a kernel
-whose machine code was not found right is refused. Of a kernel of which nothing was compared no row
-is written. Exits with 1 if a kernel is not right, or if none was compared.
+A kernel's calls and their right results are those of sanity-check (tools/problem.py). The results
+are written beside the baselines, `kernel_specs/<family>/<target>.verified.csv`, one row for each
+kernel, architecture, toolchain and device, with the hash of the kernel's machine code, and travels
+with the specs. `kernelmint info` counts them, and KERNELMINT_REQUIRE=verified refuses a kernel
+whose machine code was not verified as right. A kernel of which nothing was compared gets no row.
+Exits with 1 if a kernel is not right, or if none was compared.
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ and holds the compiler's output verbatim. It is replaced only when the compiler 
 never left half written, so a report over the folder is whole after an incremental build. ptxas's
 `info` lines are not shown: with dozens of kernels they would bury the warnings.
 
-Beside it, <source>.<TARGET>.cost.json says what the compilation took: `seconds`, and `mib`, the
-most memory of one of its processes. What ccache replays took nothing, and leaves the file as it
-was. Standard library only.
+Beside it, <source>.<TARGET>.cost.json has the cost of the compilation: `seconds`, and `mib`, the
+most memory of one of its processes. An object that ccache replays costs nothing, and leaves the
+file as it was. Standard library only.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def main(arguments: list[str]) -> int:
     is_replayed = statistics.exists() and "cache_hit" in statistics.read_text()
     statistics.unlink(missing_ok=True)
     if done.returncode == 0 and not is_replayed:
-        # The only child of this process, and what it started.
+        # The only child of this process, and the child's children.
         mib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024
         cost = log.with_name(log.name.removesuffix(".ptxas.log") + ".cost.json")
         replace(cost, json.dumps({"seconds": seconds, "mib": mib}).encode())

@@ -2,11 +2,10 @@
 
     keep.py SOURCE COPY [--without NAME ...]
 
-prints a path that holds what the file or folder SOURCE holds. That is SOURCE itself if it lies in
-this Python's environment; else COPY, made to hold the same. pip builds in an environment of its
-own, whose folder has another name each time: ninja and ccache would take every object for changed.
-A file of the copy whose content is right is left as it is, its time included. Standard library
-only.
+prints a path with the content of the file or folder SOURCE. That is SOURCE itself if it lies in
+this Python's environment; else COPY, with the same content. pip builds in an isolated environment,
+whose folder has another name each time: ninja and ccache would take every object for changed. A
+file of the copy with the right content keeps its time. Standard library only.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python codegen/build/nvcc.py
 
-prints where it is from and its command, with a semicolon between, for CMake; exit status 1 and why
-if there is none. Standard library only.
+prints its origin and its command, with a semicolon between, for CMake; without an nvcc, the reason,
+and exit status 1. Standard library only.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-# nvcc alone pulls its parts in unpinned and leaves out CCCL, whose nv/target cuda_fp16.h includes:
-# the metapackage pins one toolkit.
+# The package nvcc pulls its parts in unpinned and leaves out CCCL, whose nv/target cuda_fp16.h
+# includes: the metapackage pins one toolkit.
 REQUIREMENT = "cuda-toolkit[nvcc,cccl]==13.0.*"
 
 

@@ -6,9 +6,9 @@ fingerprint.
                  --set NAME=VALUE ... --headers NAME FOLDER ... -- SOURCE ...
 
 pack.json holds each setting, the hash of each folder of foreign headers and of each source (by its
-path within the project, or within Kernelmint), what was built, and as `fingerprint` the hash of all
-that the libraries are made of.
-CMake runs this whenever a source or a setting changes. Standard library only.
+path within the project, or within Kernelmint), the built targets, and as `fingerprint` the hash of
+all inputs of the libraries. CMake runs this whenever a source or a setting changes. Standard
+library only.
 """
 
 from __future__ import annotations

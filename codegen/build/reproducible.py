@@ -3,9 +3,9 @@ made.
 
     reproducible.py --root FOLDER ... -- nvcc ... -c SOURCE -o OBJECT
 
-nvcc writes the source's path into the object, and names what is internal to the file after that
-path and its process. So it is given a file that includes the source, at a path that is the same
-below every build folder, and that path as what names are made of. Standard library only.
+nvcc writes the source's path into the object, and makes the names of internal symbols from that
+path and its process. So nvcc compiles a file that includes the source, at a path that is the same
+below every build folder, and makes names from that path. Standard library only.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def name_of(source: Path, roots: list[Path]) -> Path:
 
 
 def write(path: Path, text: str) -> None:
-    """Writes a file whole, unless it has this content: its time says what to compile."""
+    """Writes a file whole, unless it has this content: a new time makes ninja compile it."""
     if path.is_file() and path.read_text(encoding="utf-8") == text:
         return
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -5,10 +5,9 @@ headers.
 
 prints nothing; or, if the manifest names more files than N compilers take at once, and their
 headers cost more than their kernels do, a CMake list of fewer files that include them,
-FOLDER/<family>/<target>/<number>.cu, and on stderr that it is so. COMMAND is nvcc's, without what
-the spec's `build:` adds and without a file.
-What was measured is kept beside FOLDER's files, until the command or the list of headers is
-another. Standard library only.
+FOLDER/<family>/<target>/<number>.cu, and a note on stderr. COMMAND is nvcc's, without the options
+of the spec's `build:` and without a file. Measurements are kept beside FOLDER's files, until the
+command or the list of headers changes. Standard library only.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # it is run by its
 
 from codegen.core import manifest
 
-# Including headers so few times costs less than finding out what it costs.
+# Including headers so few times costs less than measuring their cost.
 _FEW = 4
 # Seconds of processor time that nvcc takes to list headers: CUDA's own 0.2, CuTe's with CUB's 2.6.
 # Compiling them takes some seven times as long.

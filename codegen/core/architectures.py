@@ -1,10 +1,10 @@
 """Names of CUDA architectures: `sm80`, `sm90a` and `sm100f` of targets; `80`, `90a` and `100f` of
 builds; `sm_90a` of machine code. Standard library only.
 
-    python codegen/core/architectures.py --newest|--all NAME ...   what a build is for: 80;90a
-    python codegen/core/architectures.py TARGET NAME ...           what it is compiled for: 90a-real
+    python codegen/core/architectures.py --newest|--all NAME ...   architectures of a build: 80;90a
+    python codegen/core/architectures.py TARGET NAME ...           architectures of code: 90a-real
 
-for CMake; exit status 1 for what is no name.
+for CMake; exit status 1 for other names.
 """
 
 from __future__ import annotations

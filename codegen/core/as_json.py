@@ -1,7 +1,7 @@
 """Dataclasses as JSON and back, for manifest.json and pack.json. Standard library only.
 
-A field stands under its name, or the one that `named` gives. Fields are of these types: str, int,
-float, bool, None, Mapping[str, …], tuple[…, ...], dataclasses, and unions.
+A field stands under its name, or under the name that `named` gives. Fields are of these types: str,
+int, float, bool, None, Mapping[str, …], tuple[…, ...], dataclasses, and unions.
 """
 
 from __future__ import annotations

@@ -5,8 +5,7 @@ else y`, `in`; min, max, ceil_div, is_pow2, log2. Parsed with `ast`, checked nod
 then compiled. Names and types are checked when a spec is loaded, so that every expression that
 loads has a value in Python and, if it is needed there, the same value in C++ (emit/cpp.py).
 
-The runtime reads filters and tensors' extents with this module and where.py, too: standard library
-alone.
+The runtime reads filters and tensors' extents with this module and where.py: standard library only.
 """
 
 from __future__ import annotations
@@ -339,9 +338,9 @@ def syntax(text: str) -> ast.expr:
 def parse(text: str, scope: Mapping[str, Kind], expects: str | Kind = "number") -> Expression:
     """Checks `text` against the whitelist, the names of `scope` and their kinds.
 
-    `expects` says what the value must be: "bool", "int" (or a bool), "number" (either, or a float),
-    or of which kind; only Python evaluates an expression that is a text, which lists its values.
-    Raises ExpressionError with every problem.
+    `expects` is the required kind of the value: "bool", "int" (or a bool), "number" (either, or a
+    float), or of which kind; only Python evaluates an expression that is a text, which lists its
+    values. Raises ExpressionError with every problem.
     """
     if isinstance(expects, Kind) and expects.is_number:
         expects = "number" if expects == FLOAT else expects.name

@@ -17,7 +17,7 @@ FATBIN = ".nv_fatbin"
 _SHARED = (".nv.constant3", ".nv.constant4", ".nv.global.init")
 _ELF = b"\x7fELF\x02\x01"  # 64 bits, little-endian
 _EM_CUDA = 190
-# Types of sections: what a program made, and what has no room in the file.
+# Types of sections: a program's data, and sections without room in the file.
 _PROGBITS, _RELA, _NOBITS, _INIT_ARRAY, _FINI_ARRAY, _RELR = 1, 4, 8, 14, 15, 19
 _UNWIND = 0x70000001  # x86-64's own type of .eh_frame
 _ALLOC = 2  # the flag of sections that are loaded

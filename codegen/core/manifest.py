@@ -223,7 +223,7 @@ class Kernel:
     derived: Mapping[str, Value]
     symbol: str  # a part of all its mangled names
     file: str
-    # Of a block, if `launch` says so and no derived values do; 0 for what a call decides.
+    # Threads of a block, if `launch` says so and no derived values do; 0 if a call decides them.
     threads: int = left_out(0)
     shared_memory: int = left_out(0)  # bytes; also if some architecture of its target has fewer
 

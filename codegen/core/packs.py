@@ -2,9 +2,9 @@
 
 A pack's folder holds
 
-    pack.json           what it is: its name, its families, what they were built for and of
-    manifest.json       what codegen generated
-    ptxas.csv           what ptxas made of the CUDA kernels
+    pack.json           its name, its families, their targets and sources
+    manifest.json       codegen's record of the generated kernels
+    ptxas.csv           ptxas's figures of the CUDA kernels
     <family>.so         a library for each family
     python/<family>.py  the generated class of the family's kernels
     kernel_specs/       the specs with their headers, fronts and references; an editable install
@@ -57,18 +57,18 @@ class PackJson:
     Attributes:
         format: FORMAT.
         name: its name, as its author chose it.
-        fingerprint: the hash of all that its libraries are made of; each holds it too.
-        operators: the schemas of each family's operators: the one that returns the outputs and,
-            if there are any, the one that writes into tensors passed by name.
+        fingerprint: the hash of all inputs of its libraries, which hold it.
+        operators: the schemas of each family's operators: the operator that returns the outputs
+            and, if there is one, the operator that writes into tensors passed by name.
         on_host: the families with inputs that are on the host, whatever the target.
         fronts: the families' public functions.
         spec_folders: the folders of specs, by name, as seen from the pack's.
         abi: the version of the ABI between libraries and runtime.
         generated: the fingerprint of each family's generated code.
         settings: compilers and flags.
-        architectures: what the CUDA kernels were compiled for: "80", "90a".
+        architectures: the architectures of the CUDA kernels: "80", "90a".
         isas: the instruction sets that the CPU kernels were compiled for.
-        targets: what was built, as "family.target".
+        targets: the built targets, as "family.target".
         sources: the hash of each source, by its path in the project that built the pack.
     """
 
@@ -94,7 +94,8 @@ class Pack(PackJson):
 
     Attributes:
         folder: where its files are.
-        distribution: what installed it, "my-kernels 0.1"; None if it was named by its folder.
+        distribution: the distribution that installed it, "my-kernels 0.1"; None if its folder was
+            named.
     """
 
     folder: Path
@@ -165,9 +166,10 @@ def describe(name: str, folder: Path, distribution: str | None) -> str:
 
 
 def read(folder: Path, distribution: str | None = None, name: str | None = None) -> Pack:
-    """Reads the pack in a folder. Raises PackError if its pack.json is not one that a build writes.
+    """Reads the pack in a folder. Raises PackError if its pack.json does not have the form that a
+    build writes.
 
-    `name` is what messages call it before its own name is known.
+    `name` is the pack's name in messages before its own name is known.
     """
     path = folder / PACK_JSON
     what = describe(name or folder.name, folder, distribution)

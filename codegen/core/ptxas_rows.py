@@ -52,7 +52,7 @@ class Row(NamedTuple):
     # the machine code was not read.
     unwritten: int | None = None
     unwritten_at: str | None = None
-    code_bytes: int | None = None  # of machine code
+    code_bytes: int | None = None  # size of the machine code
 
     @property
     def kernel_config(self) -> str:
@@ -108,7 +108,7 @@ class Row(NamedTuple):
         )
 
 
-# The first fourteen are a contract; what follows may grow.
+# The first fourteen are a contract; the others may grow.
 COLUMNS = (
     "kernel_config",
     "spilled",
@@ -138,7 +138,8 @@ COLUMNS = (
 )
 _SEPARATOR = " | "
 # A spreadsheet takes a cell that begins with one of these for a formula, unless it is a number. An
-# apostrophe in front makes it text; so that reading is exact, cells that begin so get one as well.
+# apostrophe in front makes it text; so that reading is exact, cells that begin so also get an
+# apostrophe.
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 _NUMBER = re.compile(r"[+-]?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?")
 
@@ -199,7 +200,7 @@ def csv_text(rows: Iterable[Row], extra: Iterable[tuple[str, list[str]]] = ()) -
 def read_csv(path: Path) -> list[Row]:
     """Reads the rows of a CSV with at least the columns `kernel_config` and `used_registers`.
 
-    Raises ReportError if the file cannot be read or a cell is not what its column holds.
+    Raises ReportError if the file cannot be read or a cell does not suit its column.
     """
     try:
         with path.open(encoding="utf-8", newline="") as stream:

@@ -2,10 +2,11 @@
 
     python codegen/core/staleness.py GENERATED_DIR
 
-exits 1 and says what is stale, and which command fixes it. CMake runs this when it configures, so
-it needs Python's standard library alone: it compares the hashes of specs and outputs that
-manifest.json records. It does not ask which codegen wrote them: one of another version may have
-made a checked-in tree, and `kernelmint check` compares what this one would write.
+prints the stale parts and the command that fixes them, and exits with 1. CMake runs this when it
+configures, so it needs only Python's standard library: it compares the hashes of specs and outputs
+that manifest.json records. It does not ask which codegen wrote them: another version may have made
+a checked-in tree, and `kernelmint check` compares the tree with the one that this version would
+write.
 """
 
 from __future__ import annotations
@@ -123,8 +124,7 @@ def read_manifest(generated: Path) -> dict[str, Any]:
 
 
 def _is_whole(manifest: Any) -> bool:
-    """Returns whether the parts that are read are what codegen writes; else an error may be
-    raised."""
+    """Returns whether the parts that are read have codegen's form; else an error may be raised."""
     selection = manifest["selection"]
     hashes = [manifest[part].items() for part in ("inputs", "outputs")]
     kernels = [k for f in manifest["families"] for t in f["targets"] for k in t["kernels"]]

@@ -2,10 +2,10 @@
 
 A configuration is the C++ type kernelmint::configs::<family>::<target>::<tokens>, passed to its
 kernel as a template argument, so the Itanium ABI spells it in the symbol as names after their
-lengths: `10kernelmint7configs13flash_forward4sm80...`. What a symbol has named already, the ABI
-(5.1.10, compression) writes as `S_`, `S0_`, ..., in the order in which the names came: so a kernel
-of namespace kernelmint has `NS_7configs13flash_forward...`, and one whose other arguments named
-the namespace first `NS1_7configs...`, or even `NS2_13flash_forward...`.
+lengths: `10kernelmint7configs13flash_forward4sm80...`. A name that a symbol has used already, the
+ABI (5.1.10, compression) writes as `S_`, `S0_`, ..., in the order in which the names came: so a
+kernel of namespace kernelmint has `NS_7configs13flash_forward...`, and one whose other arguments
+named the namespace first `NS1_7configs...`, or even `NS2_13flash_forward...`.
 
 A log that went through c++filt has declarations in place of symbols; they spell it all.
 """

@@ -109,7 +109,7 @@ def _decided(value: Expression, scalars: Sequence[Scalar]) -> str:
     }
     text = ast.unparse(_Defaults(defaults).visit(ast.parse(value.python, mode="eval")))
     is_plain = isinstance(value.tree, ast.Name) or value.kind != BOOL
-    return text if is_plain else f"True if {text} else False"  # a symbol's, too, when it is traced
+    return text if is_plain else f"True if {text} else False"  # traced sizes compare to no bool
 
 
 class _Defaults(ast.NodeTransformer):
@@ -193,8 +193,8 @@ def _call_summary(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> str:
 
 
 def operators(family: Family) -> list[str]:
-    """Returns the torch.library schemas of the family's operators: the one that returns its
-    outputs, and, if the family has any, the one that writes into tensors which are passed by
+    """Returns the torch.library schemas of the family's operators: the operator that returns its
+    outputs, and, if the family has one, the operator that writes into tensors which are passed by
     name."""
     inputs = [tensor for tensor in family.tensors if tensor.role is Role.INPUT]
     outputs = [tensor for tensor in family.tensors if tensor.role is Role.OUTPUT]

@@ -33,7 +33,7 @@ from codegen.spec.model import (
 )
 from codegen.spec.names import cpp_name, enum_type
 
-# Neither what including costs nor what a kernel costs is known when files are written. So many
+# Neither the cost of including nor that of a kernel is known when files are written. So many
 # files keep a machine's processors busy, and headers are compiled that often, or half as often
 # again, whatever they cost; a spec that knows says `files`. Beyond the square of it, files and
 # kernels of a file grow alike.

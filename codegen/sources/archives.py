@@ -1,12 +1,12 @@
-"""Sources of other projects, by pin: an archive named by what it is and its SHA-256.
+"""Sources of other projects, by pin: an archive named by its origin and its SHA-256.
 
     pypi:causal-conv1d==1.7.0      a source distribution, on the index that pip is set to
     https://…/v1.2.tar.gz          a file
 
 An archive is fetched once into `sources/` of the cache, checked against its hash, and unpacked;
-nothing in it is imported or run. KERNELMINT_SOURCES names folders (as PATH does) in which it is
-looked for first: so a machine without a network builds, with what `kernelmint sources --to FOLDER`
-laid there on another.
+nothing in it is imported or run. KERNELMINT_SOURCES names folders (as PATH does) that are searched
+first: so a machine without a network builds, with the files that `kernelmint sources --to FOLDER`
+fetched on another machine.
 
 Standard library only.
 """

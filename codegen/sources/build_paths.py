@@ -1,18 +1,19 @@
-"""Where files and folders are that a family's `build:` names; the manifest has them as
+"""Paths of the files and folders that a family's `build:` names; the manifest has them as
 
     {"specs": "kernel_specs", "path": "../third_party/include"}    relative to that folder of specs
     {"package": "cutlass_library", "path": "source/include", "pip": "nvidia-cutlass"}
     {"archive": "pypi:causal-conv1d==1.7.0", "sha256": "320275…", "path": "csrc"}
     {"shims": "torch", "path": ""}                                 of runtime/include/shims
 
-With "excerpt", "take" and "kernels", one of a file is the folder of a header of its definitions.
+With "excerpt", "take" and "kernels", the entry of a file names the folder of a header of its
+definitions.
 
     python codegen/sources/build_paths.py TEXT
 
 prints the path of one of a package, an archive or an excerpt, for CMake, which has them as
 package:PACKAGE:PATH:PIP, archive:SHA256:PATH:ORIGIN and excerpt:HEADER:KERNELS:TAKE:FILE (of which
-FILE is such a text or a path), and shims as shims:NAME; exit status 1 if there is none. Standard
-library only.
+FILE is such a text or a path), and shims as shims:NAME; exit status 1 if there is no such path.
+Standard library only.
 """
 
 from __future__ import annotations

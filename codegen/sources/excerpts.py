@@ -1,10 +1,11 @@
 """Definitions of a foreign C++ or CUDA file, without the rest of it: a file that holds host code,
-bindings or explicit instantiations beside its kernels gives a header of those that are named.
+bindings or explicit instantiations beside its kernels gives a header of the definitions that are
+named.
 
 A definition is taken word for word, in the file's order, within its namespaces and conditionals,
 and `#line` names the file that it is of. All declarations of a name are taken: overloads,
-specialisations, `#define` and `#undef`; and every `#pragma` that may hold for what comes after it,
-such as `pack`. Standard library only.
+specialisations, `#define` and `#undef`; and every `#pragma` that may hold for later code, such as
+`pack`. Standard library only.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
     python codegen/sources/fetch.py ORIGIN FOLDER SECONDS
 
-writes it into FOLDER; exit status 1 and why if it cannot. It is a process of its own, so that a
+writes it into FOLDER; or prints the reason and exits with 1. It is a separate process, so that a
 server keeps no build waiting, and fills neither memory nor disk: the process ends if a file is too
 large, if hardly a byte comes in so many seconds, or with the process that started it.
 
-Standard library only, but for unearth, which finds what an index has.
+Standard library only, except unearth, which searches indexes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MOST_BYTES = 1 << 30
 _LEAST_BYTES = 64 << 10  # in the time that the command names
 _MOST_SECONDS = 3600
 _MOST_MEMORY = 4 << 30  # an index's pages are read into memory
-_LOOK = 0.2  # seconds between two looks at what came
+_LOOK = 0.2  # seconds between two looks at the bytes that came
 # `-m pip` would run a pip.py of the current folder.
 _PIP = (
     "import sys; sys.path[:] = filter(None, sys.path); from runpy import run_module as run; "

@@ -67,7 +67,7 @@ def explain(
     Args:
         key: a key, or a target's short form of one.
         families: the specs that it is looked up in.
-        built: the file of each key of the generated tree, or of the packs; empty if there is none.
+        built: the file of each key of the generated tree, or of the packs; empty without a tree.
         packs: the installed packs that the specs are of; none if they are a project's own.
 
     Raises:

@@ -27,7 +27,7 @@ _SECRET = re.compile(r"//[^/]*@|[?&][^=&]*(token|secret|passw|key|sig|cred|auth)
 _PACKAGE = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
 # Characters that CMake interprets: lists, variables.
 _UNSPEAKABLE = re.compile(r"[;$\[\]\x00-\x1f]")
-# Options that say what another key says, or what the build chooses.
+# Options that another key sets, or that the build chooses.
 _ELSEWHERE = (
     (("-I", "-isystem", "--include-path", "--system-include"), "folders go in `include`"),
     (("-L", "-l", "--library"), "libraries go in `libraries`"),

@@ -160,7 +160,7 @@ def confusable(a: Parameter, b: Parameter) -> str | None:
         return None
     if b.type is ParameterType.INT or a.type.is_text:
         a, b = b, a
-    # Now a is an int or a bool, and what b writes can be listed.
+    # Now a is an int or a bool, and the texts of b can be listed.
     pieces = [b.token or ""] if b.type is ParameterType.BOOL else list(map(str, b.values or DTYPES))
     return next((piece for piece in pieces if _may_write(a, piece)), None)
 
@@ -184,7 +184,8 @@ def load_derived(
 
     Args:
         kinds: the names they may use.
-        meanings: what names of `kinds`, and others that none may take, are: "a symbol".
+        meanings: the meanings of names in `kinds`, and of other names that cannot be taken: "a
+            symbol".
         above: how many the family has, if the file is a target's.
     """
     if above + len(written) > MAX_DERIVED:

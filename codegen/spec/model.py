@@ -355,7 +355,8 @@ class Configuration(NamedTuple):
 
     @property
     def threads(self) -> int:
-        """Threads of a block; 0 if a call decides them, or the block's shared memory."""
+        """Returns the threads of a block; 0 if a call decides them, or the block's shared
+        memory."""
         needs = self.target.needs
         if needs.threads is None or needs.shared_memory is None:
             return 0
@@ -426,7 +427,7 @@ class Shapes:
     """A <target>.shapes.yaml."""
 
     shapes: tuple[Shape, ...]
-    cost: Expression | None  # an estimate of the time, in a unit of its own
+    cost: Expression | None  # an estimate of the time, in any unit
     within: float  # configurations that cost more than so many times the least are left out
 
 
@@ -533,7 +534,7 @@ class Family:
     scalars: tuple[Scalar, ...]
     argument_order: tuple[str, ...]
     symbols: tuple[str, ...]
-    call_scope: Mapping[str, Kind]  # symbols, and optional tensors: true if they are there
+    call_scope: Mapping[str, Kind]  # symbols, and optional tensors: true if they are passed
     parameters: tuple[Parameter, ...]
     derived: tuple[Derived, ...]  # shared by every target
     constraints: tuple[Rule, ...]  # conditions of its tensors' alignments and its trace

@@ -29,8 +29,8 @@ _Axes = Mapping[str, tuple[ParameterValue, ...]]
 class SetLoader:
     """Loads all sets of one target.
 
-    `shared` are the family's parameters, `own` the target's; `constants` is what the rules of a
-    product may name.
+    `shared` are the family's parameters, `own` the target's; the rules of a product may name
+    `constants`.
     """
 
     def __init__(

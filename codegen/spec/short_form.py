@@ -4,7 +4,7 @@
     value   = a dtype, an enum's value or an integer
     feature = a word, or words and integers joined by "_"
 
-Which parameters these are, and in which order, is in the target's `short`. A word is there if its
+The target's `short` lists these parameters in their order. A word is there if its
 bool is true; a feature with integers always is. Written, dtypes are in capitals, features in
 the spec's order, and spaces follow commas and the colon; read, neither case, nor spaces, nor the
 order of features matters.

@@ -24,7 +24,7 @@ _PLAIN_BOOLS = ("true", "True", "false", "False")
 _PLAIN_INT = re.compile(r"[-+]?(0|[1-9][0-9]*)$")
 _PLAIN_FLOAT = re.compile(r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+)([eE][-+]?[0-9]+)?$")
 
-# Control characters, lone surrogates, and marks that turn the direction of what follows: they
+# Control characters, lone surrogates, and marks that turn the direction of later text: they
 # would make generated code another than it looks like, or no text at all.
 _UNREADABLE = re.compile(
     "[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
@@ -73,7 +73,7 @@ class Document:
     With `shared`, another file's mappings and lists go before those under the same keys of this
     one; a key that both give a value is a duplicate.
 
-    Refused beyond what YAML itself refuses: duplicate keys, YAML 1.1's accidental booleans (`on`,
+    It refuses, beyond YAML itself: duplicate keys, YAML 1.1's accidental booleans (`on`,
     `no`), octal and sexagesimal integers, timestamps and other tags, texts that UTF-8 cannot hold.
     """
 

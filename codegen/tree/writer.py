@@ -1,9 +1,9 @@
 """The only code that touches generated/.
 
-A run writes what differs and nothing else, swaps each file in atomically, and removes what an
-earlier run made and this one does not. It may be killed at any point: before anything changes, a
-journal names every file that the run may create, so that the next run knows them as codegen's own;
-orphans go before the manifest that no longer lists them comes; the journal goes last.
+A run writes only the files that differ, swaps each in atomically, and removes files that an earlier
+run made and this one does not. It may be killed at any point: before anything changes, a journal
+names every file that the run may create, so that the next run knows them as codegen's own; orphans
+go before the manifest that no longer lists them comes; the journal goes last.
 """
 
 from __future__ import annotations

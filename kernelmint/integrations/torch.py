@@ -8,7 +8,7 @@
 PyTorch lets another flash attention stand in for its own (`torch.nn.attention`'s
 `register_flash_attention_impl`, PyTorch 2.11 and later): this registers ours as "kernelmint".
 SDPA's flash backend and `torch.nn.attention.varlen.varlen_attn` are ours then on CUDA devices, for
-calls that a kernel suits, and on the CPU, where PyTorch has no varlen_attn of its own. If PyTorch
+calls that a kernel suits, and on the CPU, where PyTorch has no varlen_attn. If PyTorch
 prefers another backend to flash, as it prefers cuDNN on Hopper, flash comes first in its
 order of preference while ours is active.
 """
@@ -392,7 +392,7 @@ class _Slot:
                     self.without_kernel[kind] = _first_line(error)
                 except runtime.InvalidArgument:  # memory that PyTorch's operators take
                     pass
-            with contextlib.suppress(runtime.InvalidArgument):  # there is none: PyTorch's own
+            with contextlib.suppress(runtime.InvalidArgument):  # PyTorch's computes it then
                 scalars = {"scale": scale, "deterministic": repeats}
                 backward = _gradient(_FAMILY, {"causal": causal}, inputs, scalars)
                 gradients = backward(inputs, {"o": o, "lse": lse}, {"o": do})
@@ -598,11 +598,11 @@ def activate(otherwise: Otherwise = "pytorch") -> Changes:
     PyTorch's.
 
     Args:
-        otherwise: what becomes of other calls: "pytorch" leaves them to the kernel that PyTorch had
-            there, "error" raises InvalidArgument with the reason.
+        otherwise: the treatment of other calls: "pytorch" leaves them to the kernel that PyTorch
+            had there, "error" raises InvalidArgument with the reason.
 
     Returns:
-        what was changed; `str()` of it is for people.
+        the changes; their `str()` is for people.
 
     Raises:
         RuntimeError: PyTorch is older than 2.11, which has no such slot.

@@ -7,7 +7,7 @@
 
 Masks become lengths: of a pattern (causal, sliding window, bidirectional, packed sequences) and a
 padding mask, the mask function makes a few numbers for each sequence, which stay on the device.
-What is neither is an error.
+Any other mask is an error.
 """
 
 from __future__ import annotations
@@ -90,27 +90,26 @@ def mask(
 
     Args:
         batch_size: B.
-        q_length: how many queries each sequence has; the first is at position `q_offset`.
-        kv_length: how many keys; the first is at position `kv_offset`.
-        q_offset: how many positions are before the queries.
-        kv_offset: how many positions a sliding cache has dropped.
-        mask_function: what transformers made of the layers' pattern; causal if None.
-        attention_mask: what is not padding, bool, [B, positions]; all if None.
+        q_length: the number of queries of each sequence; the first is at position `q_offset`.
+        kv_length: the number of keys; the first is at position `kv_offset`.
+        q_offset: the number of positions before the queries.
+        kv_offset: the number of positions that a sliding cache has dropped.
+        mask_function: transformers' function for the layers' pattern; causal if None.
+        attention_mask: true for tokens, false for padding, bool, [B, positions]; None: no padding.
         device: where the model is.
         config: the model's.
 
     Returns:
         numbers of each sequence, int32, [n, kind, left + 2, B]: its first key, the end of its keys,
-        and, if some sequence ends in padding, how many queries it has. n is 0 if nothing is to be
-        said of lengths; B is 0 then, too, if `attention_mask` says so: positions do not count
-        beside it (else 1, if no key is hidden). `kind` is 1, and 1 more if the pattern is causal.
-        For packed sequences the numbers are where these begin, and where the last one ends,
-        [1, kind + 2, left + 2, N + 1]; in a graph, whether there are none,
-        [1, kind + 4, left + 2, 1].
-        The second and third extent say the pattern to the host; all along them is the same.
+        and, if some sequence ends in padding, its number of queries. n is 0 if all lengths are
+        whole; then B is 0 if `attention_mask` says so: positions do not count beside it (else 1, if
+        no key is hidden). `kind` is 1, and 1 more if the pattern is causal. For packed sequences
+        the numbers are where these begin, and where the last one ends, [1, kind + 2, left + 2, N +
+        1]; in a graph, whether no row is packed, [1, kind + 4, left + 2, 1]. The second and third
+        extent say the pattern to the host; all along them is the same.
 
     Raises:
-        InvalidArgument: the pattern is none of these, there are tokens after padding, the model's
+        InvalidArgument: the pattern is another, there are tokens after padding, the model's
             layers compute attention themselves, or torch.jit.trace records the call.
     """
     _check_attention(config)
@@ -328,7 +327,7 @@ class _Term(torch.Tensor):
     side: str  # "query", "key"; "" for a condition
     offset: int
     table: torch.Tensor | None  # in which it was looked up
-    at: torch.Tensor  # the value for each two neighbours, but for the offset, [S - 1] or [B, S - 1]
+    at: torch.Tensor  # the value for each two neighbours, without the offset, [S - 1] or [B, S - 1]
     seen: list[_Pattern]  # to which all that come of one call add
 
     @classmethod
@@ -549,10 +548,11 @@ def attention(
         query: [B, H, Sq, D].
         key: [B, Hk, Sk, D].
         value: [B, Hk, Sk, Dv].
-        attention_mask: what `mask` made, which says what queries see; None: no mask was made.
+        attention_mask: the result of `mask`, which has the keys that queries see; None: no mask was
+            made.
         dropout: 0; no kernel drops out.
         scaling: the factor on q k^T; D ** -0.5 if None.
-        sliding_window: how many keys a query sees, its own the last, if no mask was made.
+        sliding_window: the number of keys a query sees, its own the last, if no mask was made.
         softcap: scores become softcap * tanh(score / softcap).
         is_causal: counts in the place of the module's.
         s_aux: sinks, [H].
@@ -566,7 +566,7 @@ def attention(
 
     Raises:
         KernelNotFound: no kernel suits; the message says for each candidate why.
-        InvalidArgument: an argument is wrong, or asks for what no kernel does.
+        InvalidArgument: an argument is wrong, or no kernel computes it.
     """
     for name in ("position_bias", "cache"):
         if others.get(name) is not None:
@@ -657,7 +657,7 @@ def paged_attention(
         cu_seq_lens_k: the same of keys, or of those of each kind of layer.
         read_index, write_index: the cache's.
 
-    The other arguments, and what is raised: as `attention`'s.
+    The other arguments, and the errors, are those of `attention`.
 
     Returns:
         the output, [1, total, H, Dv], and None in the place of the weights.

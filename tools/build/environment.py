@@ -2,10 +2,10 @@
 
     python tools/build/environment.py [--tools]
 
-It installs what building and calling kernels takes; with --tools also requirements-dev.txt. The
-package's own requirements and its build requirements are read from pyproject.toml and from the
-build backend, so there is no second list; constraints.txt has their versions and hashes. Standard
-library only.
+It installs the requirements of building and calling kernels; with --tools also
+requirements-dev.txt. The package's own requirements and its build requirements are read from
+pyproject.toml and from the build backend, so there is no second list; constraints.txt has their
+versions and hashes. Standard library only.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NEWS = ("Downloading", "Using cached", "Installing", "Successfully")  # the res
 def pip_install(*arguments: str) -> None:
     """Runs `pip install`; ends the script if it fails, after pip's message.
 
-    What it downloads and installs is said as it does, which takes minutes if PyTorch is new.
+    pip's progress is printed as it comes, since a new PyTorch takes minutes.
     """
     command = [sys.executable, "-m", "pip", "install", *arguments]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as pip:
@@ -57,7 +57,8 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def requirements() -> list[str]:
-    """Returns the requirements of building, calling and reporting, with nvcc if there is none."""
+    """Returns the requirements of building, calling and reporting, with nvcc if the machine has
+    none."""
     sys.path.insert(0, str(ROOT))
     from kernelmint import backend
 

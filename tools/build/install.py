@@ -6,9 +6,9 @@ It compiles for development: the CPU's kernels for this processor's best instruc
 CUDA's, if there is no GPU, for the newest architecture that a target names. KERNELMINT_ISAS=all
 and KERNELMINT_WITHOUT_GPU=all in the environment compile for all.
 
-pip hides a build's output unless it fails, and then prints all of it. This shows what a person
-waits for (which nvcc, how many kernels, ninja's count), keeps the rest in build/install.log, and
-if the build fails prints the failing object's own output. Standard library only.
+pip hides a build's output unless it fails, and then prints all of it. This shows the progress
+(which nvcc, how many kernels, ninja's count), keeps the rest in build/install.log, and if the build
+fails prints the failing object's own output. Standard library only.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python tools/build/lock.py [PACKAGE ...]
 
-Needs `uv` on PATH. What constraints.txt pins stays as it is, but for the packages that are named
+Needs `uv` on PATH. The pins of constraints.txt stay, except those of the packages that are named
 here, which get their newest releases. One file serves each Python from 3.10 on, on Linux, x86-64
 and aarch64: pip takes a hash of each package that it installs from there (--require-hashes).
 """

@@ -6,7 +6,7 @@ The build is isolated, as that of `pip install .` is, with the tools of constrai
 SOURCE_DATE_EPOCH, if the environment does not, to the time of the last commit: two wheels of one
 tree have the same bytes, whatever their folders. auditwheel reads from the libraries' symbols
 which Linux is old enough for them, and fails if one needs a library that a wheel must not take
-from the system; twine checks what an index would show. Needs requirements-dev.txt.
+from the system; twine checks the text for an index. Needs requirements-dev.txt.
 """
 
 from __future__ import annotations

@@ -41,8 +41,8 @@ def main(context: click.Context, kernel: str | None, arguments: tuple[str, ...])
     """Says where KERNEL diverges from its simulation, by its family's own command.
 
     KERNEL is a key or a short form, in a set or not, or a number among the kernels that the
-    variable KERNELS selects. The rest is the family's: `kernelmint debug KERNEL --help` says what.
-    Its traced twin is built if no pack holds it.
+    variable KERNELS selects. The other options are the family's: `kernelmint debug KERNEL --help`
+    lists them. Its traced twin is built if no pack holds it.
 
     \b
     Examples:

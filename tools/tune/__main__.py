@@ -90,9 +90,9 @@ def main(
 ) -> None:
     """Finds the fastest kernels of FAMILY for this machine's devices.
 
-    FAMILY is a family's name, installed or in kernel_specs here, or the folder of its spec. What is
-    measured is kept in the cache of kernels that are built on demand, so that a second run goes on
-    if the first one ended, and times only kernels whose machine code is new.
+    FAMILY is a family's name, installed or in kernel_specs here, or the folder of its spec. The
+    measurements are kept in the cache of kernels that are built on demand, so that a second run
+    goes on if the first one ended, and times only kernels whose machine code is new.
 
     \b
     Examples:

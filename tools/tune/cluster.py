@@ -29,7 +29,7 @@ from .executor import Built, Timed, chosen
 from .node import Job, NodeDevice
 from .shipping import Packed, pack_up, unpack
 
-_PATIENCE = 60.0  # seconds, for nodes that say what they have: others go on without them
+_PATIENCE = 60.0  # seconds in which nodes name their devices: others go on without them
 _START = 600.0  # seconds, for a measuring process: importing PyTorch, and until its GPU is free
 _POLL = 5.0
 _MOST_LOSSES = 3  # losses of tasks that were building one kernel
@@ -61,7 +61,7 @@ def _alive() -> dict[str, _Node]:
 def _connect(address: str) -> None:
     """Joins a cluster. Raises TuningError without one."""
     named = re.fullmatch(r"\[?([^/\s\[\]]+)\]?:(\d{1,5})", address)
-    if address != "auto" and named is None:  # Ray would start a cluster of its own for some
+    if address != "auto" and named is None:  # Ray would start a new cluster for some addresses
         raise TuningError(f"--ray {address}: expected HOST:PORT, or auto")
     # If something else listens, Ray would try 20 times, for half a minute each.
     os.environ.setdefault("RAY_gcs_server_port_wait_time_s", "2")

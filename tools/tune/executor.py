@@ -81,7 +81,7 @@ class Device:
     Attributes:
         name: as rows call it.
         capability: of a GPU: 90 for 9.0.
-        facts: what a cost model knows of a GPU by name.
+        facts: a cost model's facts about a GPU, by name.
     """
 
     name: str

@@ -58,7 +58,7 @@ class Journal:
     last one of a killed writer, is passed over."""
 
     def __init__(self, path: Path, fresh: bool) -> None:
-        """Opens the file, and with `fresh` forgets what it holds. Raises TuningError if another
+        """Opens the file, and with `fresh` forgets its findings. Raises TuningError if another
         process has it open."""
         self.path = path
         self._lock = threading.Lock()

@@ -21,12 +21,12 @@ class ShapePlan:
     """The kernels that are timed on a shape.
 
     Attributes:
-        shape: what is measured.
-        configurations: those that are timed.
-        costly: those of the set that the cost model leaves out.
-        incumbents: what is taken now, by the shape's row of this device, and without rows, by
-            choices.yaml, in this order; they are timed if anything is, so that a row changes the
-            choice for a gain alone.
+        shape: the shape that is measured.
+        configurations: the configurations that are timed.
+        costly: configurations of the set that the cost model leaves out.
+        incumbents: the kernels that are taken now, by the shape's row of this device, and without
+            rows, by choices.yaml, in this order; they are timed if anything is, so that a row
+            changes the choice only for a gain.
     """
 
     shape: Shape
@@ -49,7 +49,7 @@ def plan(
     Args:
         family: of the kernels.
         target: one of the family's.
-        shapes: what is measured, and the cost model.
+        shapes: the shapes to measure, and the cost model.
         device: the kind of devices that is tuned for.
         set_name: None is the set `tune`, else `default`.
         where: an expression; None for all.

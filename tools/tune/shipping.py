@@ -74,9 +74,9 @@ class Packed:
     """A pack of a cache.
 
     Attributes:
-        request: the hash of what was asked for.
-        name: what the pack is called in a cache.
-        dependencies: what it was built from.
+        request: the hash of the build's request.
+        name: the pack's name in a cache.
+        dependencies: the files that it was built from.
         files: its own.
     """
 

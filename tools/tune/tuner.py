@@ -38,7 +38,7 @@ from .node import Job
 from .plan import ShapePlan, plan
 from .t4 import Outcome
 
-# Rounds of each pass at least. A pass has processes of its own: the first screens.
+# The least rounds of each pass. A pass starts new processes: the first pass screens.
 PASSES = (5, 10, 10, 20)
 _MOST_LOSSES = 3  # workers lost while measuring one shape, or while starting at one place
 _SHARE_OF_BUILDS = 0.6  # the share of the budget

@@ -151,7 +151,7 @@ class _Service:
             self._kernel(built)(**arguments)
             if self._device.type == "cuda":
                 torch.cuda.synchronize()
-            self._pipe.send(("turn", _INPUTS))  # a family's own rule may compute what is right
+            self._pipe.send(("turn", _INPUTS))  # a family's own rule may compute the right results
 
         wrong = [difference for difference in problem.check(call) if not difference.passed]
         self._pipe.send(("turn", built.key))

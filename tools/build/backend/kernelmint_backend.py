@@ -1,4 +1,4 @@
-"""The build backend of this checkout, kernelmint/backend.py, under a name of its own.
+"""The build backend of this checkout, kernelmint/backend.py, under another name.
 
 An editable install of another checkout would be asked for `kernelmint.backend` before backend-path.
 """
