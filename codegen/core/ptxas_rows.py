@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -202,13 +203,11 @@ def read_csv(path: Path) -> list[Row]:
 
     Raises ReportError if the file cannot be read or a cell does not suit its column.
     """
-    try:
-        with path.open(encoding="utf-8", newline="") as stream:
-            text = stream.read()
-    except OSError as error:
-        raise ReportError(f"{path}: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise ReportError(f"{path}: not a CSV report (it is not text)") from error
+    return parse_csv(_read(path), path)
+
+
+def parse_csv(text: str, path: Path | str) -> list[Row]:
+    """The rows of a CSV's text; `path` is what errors name."""
     rows = csv.DictReader(io.StringIO(text, newline=""))
     try:
         header = set(rows.fieldnames or ())
@@ -222,7 +221,41 @@ def read_csv(path: Path) -> list[Row]:
         raise ReportError(f"{path}:{rows.line_num}: {error}") from error
 
 
-def _row(row: dict[str, str], path: Path, line: int) -> Row:
+def read_json(path: Path) -> list[Row]:
+    """Rows of what `ptx-report --json` wrote.
+
+    Raises ReportError if the file cannot be read or a value is not what its column holds.
+    """
+    try:
+        data = json.loads(_read(path))
+        rows = data["rows"]
+        cells = [
+            {name: _json_cell(row[name], name) for name in COLUMNS if name in row} for row in rows
+        ]
+        return [_row({"kernel_config": "", **row}, path, n) for n, row in enumerate(cells)]
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise ReportError(f"{path}: not a report of ptx-report --json ({error!r:.100})") from error
+
+
+def _json_cell(value: Any, column: str) -> str:
+    if value is None:
+        return ""
+    if column in _TUPLES:
+        return _TUPLES[column][0](value.items() if isinstance(value, dict) else value)
+    return _as_text(str(value))
+
+
+def _read(path: Path) -> str:
+    try:
+        with path.open(encoding="utf-8", newline="") as stream:
+            return stream.read()
+    except OSError as error:
+        raise ReportError(f"{path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise ReportError(f"{path}: not a CSV report (it is not text)") from error
+
+
+def _row(row: dict[str, str], path: Path | str, line: int) -> Row:
     values: dict[str, object] = {}
     for column in COLUMNS:
         cell = _from_text(row.get(column) or "")

@@ -6,25 +6,26 @@ import functools
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
 
 from codegen import options
 from codegen.core import packs
-from codegen.core.home import GENERATED, SPECS
+from codegen.core.home import SPECS
 from codegen.core.ptxas_rows import ReportError, csv_text, read_csv
 from codegen.core.words import counted
 from codegen.ptxas.files import check_outputs, write_text
-from codegen.ptxas.fingerprints import Manifest
 
 from ..output_file import cannot_write
 from . import gate
 from . import report as reports
+from .comparison import diff
 from .diff import Change, compare
 from .page import html_text
 from .render import json_text, markdown_text
-from .report import STANDARD_INPUT, Report
+from .report import STANDARD_INPUT, Report, held_against
 from .table import print_changes, print_table, summary
 
 _PATH = click.Path(path_type=Path)
@@ -32,7 +33,25 @@ _file_option = functools.partial(click.option, type=_PATH, metavar="FILE")
 _STANDARD_OUTPUT = Path("-")
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+class _Command(click.Command):
+    """The report, and `diff` if that is the first word. (A file of that name is ./diff.)"""
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        if args[:1] == [diff.name]:
+            return diff.make_context(f"{info_name} {diff.name}", args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        return super().invoke(ctx) if ctx.command is self else ctx.command.invoke(ctx)
+
+
+@click.command(cls=_Command, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("logs", nargs=-1, metavar="LOG...")
 @click.option("--installed", is_flag=True, help="The report of all installed packs.")
 @click.option(
@@ -82,6 +101,8 @@ def main(
 ) -> None:
     """Show registers, spills and warnings of every kernel in LOG...: build logs, folders of
     per-object logs, gzip, `-` for standard input, objects (through cuobjdump), or an earlier CSV.
+
+    `ptx-report diff BASE HEAD` compares two (ptx-report diff --help).
 
     \b
     Examples:
@@ -148,19 +169,7 @@ def _read(
     if installed == bool(logs):
         raise ReportError("give logs to read, or --installed (ptx-report --help)")
     report = reports.installed(machine_code) if installed else reports.read(logs, machine_code)
-    if manifest is not None:
-        report.hold_against(Manifest(manifest))
-    elif report.manifest is None and (found := _nearest_manifest()) is not None:
-        report.hold_against(Manifest(found))
-    return report
-
-
-def _nearest_manifest() -> Path | None:
-    """Returns the manifest of the project around the working directory; else this checkout's."""
-    folder = Path.cwd()
-    projects = (place / "generated" for place in (folder, *folder.parents))
-    files = (place / "manifest.json" for place in (*projects, GENERATED))
-    return next((file for file in files if file.exists()), None)
+    return held_against(report, manifest)
 
 
 def _inputs(report: Report, old_file: Path | None, folders: Sequence[Path]) -> list[Path | int]:

@@ -211,6 +211,13 @@ def _worst_first(change: Change) -> tuple[object, ...]:
     return (_ORDER[change.verdict], *sizes, change.name, change.row.arch or "")
 
 
+def describe(change: Change) -> str:
+    """What changed: `255 registers (was 240), 84 spill bytes (was 0)`."""
+    return ", ".join(
+        f"{after} {LABELS[name]} (was {before})" for name, (before, after) in change.deltas.items()
+    )
+
+
 def counts(changes: Sequence[Change]) -> str:
     """One line: how many got worse, better, and so on."""
     number = Counter(change.verdict for change in changes)

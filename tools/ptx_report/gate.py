@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +12,8 @@ from codegen.core.words import counted
 from codegen.ptxas.files import write_text
 from codegen.ptxas.fingerprints import Manifest
 
-from .diff import LABELS, Change, compare, figure
+from .diff import LABELS, Change, compare, describe, figure
+from .operands import version
 
 # A budget's names, and the figures that they bound.
 _BUDGETS = {
@@ -129,7 +129,7 @@ def check_baselines(
         architectures = {row.arch for row in here}
         toolchains = {row.toolchain for row in here}
         same = [row for row in baseline if row.toolchain in toolchains]
-        newest = max((row.toolchain or "" for row in baseline), key=_version)
+        newest = max((row.toolchain or "" for row in baseline), key=version)
         others = [row for row in baseline if (row.toolchain or "") == newest]
         known = [row for row in same or others if row.arch in architectures]
         if not known:
@@ -183,17 +183,6 @@ def check_changes(changes: Iterable[Change], verdict: Verdict) -> None:
             else:
                 verdict.offences.append(offence)
         verdict.checked.add(change.row)
-
-
-def describe(change: Change) -> str:
-    """What changed: `255 registers (was 240), 84 spill bytes (was 0)`."""
-    return ", ".join(
-        f"{after} {LABELS[name]} (was {before})" for name, (before, after) in change.deltas.items()
-    )
-
-
-def _version(toolchain: str) -> list[int]:
-    return [int(number) for number in re.findall(r"\d+", toolchain)]
 
 
 def _target(row: Row) -> tuple[str, ...]:

@@ -10,8 +10,9 @@ from typing import Any, get_type_hints
 
 from codegen.core import packs
 from codegen.core.expressions import BOOL, DTYPE, FLOAT, INT, Kind
+from codegen.core.home import GENERATED
 from codegen.core.manifest import Kernel
-from codegen.core.ptxas_rows import ReportError, Row, read_csv
+from codegen.core.ptxas_rows import ReportError, Row, read_csv, read_json
 from codegen.core.where import Where
 from codegen.ptxas import inputs
 from codegen.ptxas.events import Statistics
@@ -65,6 +66,7 @@ class Report:
     files: list[str] = field(default_factory=list)  # what was read for that
     manifest: Manifest | None = None
     absent: list[Row] = field(default_factory=list)  # kernels of the manifest without a row
+    is_committed: bool = False  # baselines of a revision, of several compilers
 
     def hold_against(self, manifest: Manifest) -> None:
         """Takes a manifest, and notes which of its kernels are missing."""
@@ -166,6 +168,19 @@ class Report:
         return values
 
 
+def held_against(report: Report, manifest: Path | None) -> Report:
+    """Returns the report with the manifest that a user named, else its own, else that of the
+    project around the working directory, else this checkout's."""
+    if manifest is None and report.manifest is None:
+        folder = Path.cwd()
+        projects = (place / "generated" for place in (folder, *folder.parents))
+        files = (place / "manifest.json" for place in (*projects, GENERATED))
+        manifest = next((file for file in files if file.exists()), None)
+    if manifest is not None:
+        report.hold_against(Manifest(manifest))
+    return report
+
+
 def _kind(value: object) -> Kind:
     if isinstance(value, bool):
         return BOOL
@@ -219,11 +234,12 @@ def _read_one(
         return _read_logs(inputs.log_files(path), path, statistics, files)
     if not path.exists():
         raise ReportError(f"{path}: no such file or folder")
-    if not inputs.is_object(path) and path.suffix != ".csv":
+    reader = {".csv": read_csv, ".json": read_json}.get(path.suffix)
+    if not inputs.is_object(path) and reader is None:
         return _read_logs([path], None, statistics, files)
     files.append(name)
-    if path.suffix == ".csv":
-        return read_csv(path)
+    if reader is not None:
+        return reader(path)
     rows = read_object(path)
     if (table := tables.of_library(path)) is not None:
         files.append(str(table))
