@@ -1,7 +1,6 @@
 """The machine code in the libraries of packs, separated by kernel. Standard library only.
 
-ELF is read as the System V ABI describes it ("ELF Header", "Sections"); a fatbinary holds ELF files
-for GPUs, unless nvcc was asked to compress them.
+A fatbinary holds ELF files for GPUs, unless nvcc was asked to compress them.
 """
 
 from __future__ import annotations
@@ -10,17 +9,15 @@ import hashlib
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+
+from codegen.core import elf
+from codegen.core.elf import Elf
 
 FATBIN = ".nv_fatbin"
 # Sections that all kernels of a cubin share: constants, initial values.
 _SHARED = (".nv.constant3", ".nv.constant4", ".nv.global.init")
-_ELF = b"\x7fELF\x02\x01"  # 64 bits, little-endian
-_EM_CUDA = 190
-# Types of sections: a program's data, and sections without room in the file.
-_PROGBITS, _RELA, _NOBITS, _INIT_ARRAY, _FINI_ARRAY, _RELR = 1, 4, 8, 14, 15, 19
 _UNWIND = 0x70000001  # x86-64's own type of .eh_frame
-_ALLOC = 2  # the flag of sections that are loaded
+_CODE = (elf.PROGBITS, elf.INIT_ARRAY, elf.FINI_ARRAY, elf.RELR, _UNWIND)
 _SYMBOL = 24  # bytes of a symbol in its table
 _DIGITS = 16
 
@@ -29,20 +26,20 @@ def host(library: bytes, identities: Iterable[str]) -> Iterator[bytes]:
     """Returns the processor's part of a library, without texts that say how it was built: the bytes
     that are loaded, and those that the loader writes: addresses, also of functions of other
     libraries."""
-    library_sections = list(_sections(library))
-    for section in library_sections:
-        if not section.flags & _ALLOC or section.name == FATBIN:
+    file = Elf(library)
+    for section in file.sections:
+        if not section.flags & elf.ALLOC or section.name == FATBIN:
             continue
-        if section.kind == _RELA:
-            symbols = library_sections[section.link]
-            names = library_sections[symbols.link].content
-            for place, info, addend in struct.iter_unpack("<QQq", section.content):
+        content = file.read(section)
+        if section.kind == elf.RELA:
+            symbols = file.sections[section.link]
+            table, names = file.read(symbols), file.read(file.sections[symbols.link])
+            for place, info, addend in struct.iter_unpack("<QQq", content):
                 symbol = (info >> 32) * _SYMBOL
-                name, value = struct.unpack_from("<I4xQ", symbols.content, symbol)
+                name, value = struct.unpack_from("<I4xQ", table, symbol)
                 text = names[name : names.index(b"\0", name)]
                 yield b"%d %d %s %d %d\n" % (place, info & 0xFFFFFFFF, text, value, addend)
-        elif section.kind in (_PROGBITS, _INIT_ARRAY, _FINI_ARRAY, _RELR, _UNWIND):
-            content = section.content
+        elif section.kind in _CODE:
             for identity in identities:
                 content = content.replace(identity.encode(), b"")
             yield content
@@ -51,36 +48,18 @@ def host(library: bytes, identities: Iterable[str]) -> Iterator[bytes]:
 def cubins(library: bytes) -> Iterator[bytes]:
     """Returns the ELF files for GPUs in a library, each with the bytes that follow it."""
     for name, fatbin in sections(library):
-        place = fatbin.find(_ELF) if name == FATBIN else -1
+        place = fatbin.find(elf.MAGIC_64) if name == FATBIN else -1
         while place >= 0:
             (machine,) = struct.unpack_from("<H", fatbin, place + 0x12)
-            if machine == _EM_CUDA:
+            if machine == elf.EM_CUDA:
                 yield fatbin[place:]
-            place = fatbin.find(_ELF, place + 1)
+            place = fatbin.find(elf.MAGIC_64, place + 1)
 
 
-class _Section(NamedTuple):
-    name: str
-    kind: int
-    flags: int
-    content: bytes
-    link: int  # the index of the section that this one refers to
-
-
-def sections(elf: bytes) -> Iterator[tuple[str, bytes]]:
+def sections(content: bytes) -> Iterator[tuple[str, bytes]]:
     """Returns the sections of an ELF file that take room in it, by name."""
-    return ((s.name, s.content) for s in _sections(elf) if s.kind != _NOBITS)
-
-
-def _sections(elf: bytes) -> Iterator[_Section]:
-    (headers,) = struct.unpack_from("<Q", elf, 0x28)
-    size, count, names_index = struct.unpack_from("<HHH", elf, 0x3A)
-    entries = [struct.unpack_from("<IIQQQQI", elf, headers + i * size) for i in range(count)]
-    names = entries[names_index][4]
-    for name, kind, flags, _, offset, length, link in entries:
-        text = elf[names + name : elf.index(b"\0", names + name)].decode()
-        content = b"" if kind == _NOBITS else elf[offset : offset + length]
-        yield _Section(text, kind, flags, content, link)
+    file = Elf(content)
+    return ((s.name, file.read(s)) for s in file.sections if s.kind != elf.NOBITS)
 
 
 def _capability(cubin: bytes) -> int:
