@@ -25,7 +25,8 @@ class Row(NamedTuple):
     """
 
     symbol: str
-    # kernel; function: a device function of its own; link: nvlink's totals; object: cuobjdump's
+    # kernel; function: a device function of its own; link: nvlink's totals; object: of a binary;
+    # ptx: a binary's PTX
     kind: str = "kernel"
     arch: str | None = None  # the log's spelling, sm_90a
     stack_frame: int | None = None  # bytes
@@ -54,6 +55,8 @@ class Row(NamedTuple):
     unwritten: int | None = None
     unwritten_at: str | None = None
     code_bytes: int | None = None  # size of the machine code
+    ptx_bytes: int | None = None
+    machine_code: str | None = None  # hash of its instructions
 
     @property
     def kernel_config(self) -> str:
@@ -90,7 +93,7 @@ class Row(NamedTuple):
     def lacks_spills(self) -> bool:
         """Returns whether spills are unknown: a log lost them, or a binary does not hold them.
         nvlink's totals are of kernels that have a row with spills of their own."""
-        return self.spilled is None and self.kind != "link"
+        return self.spilled is None and self.kind not in ("link", "ptx")
 
     @property
     def spill_bytes(self) -> int | None:
@@ -136,6 +139,8 @@ COLUMNS = (
     "unwritten",
     "unwritten_at",
     "code_bytes",
+    "ptx_bytes",
+    "machine_code",
 )
 _SEPARATOR = " | "
 # A spreadsheet takes a cell that begins with one of these for a formula, unless it is a number. An

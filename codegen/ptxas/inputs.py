@@ -18,23 +18,14 @@ from codegen.ptxas.parser import CHUNK, parse
 OBJECT_LOG = ".ptxas.log"  # what the build calls the log that it keeps beside each object
 _LOGS = (".log", ".txt", ".log.gz", ".txt.gz")
 _OBJECT_SOURCE = re.compile(r"(.+\.\w+)\.\w+\.ptxas\.log")  # <source>.<target>.ptxas.log
-_ELF = b"\x7fELF"
 
 
 def log_files(folder: Path) -> list[Path]:
-    """The logs under a folder, sorted: the build's per-object logs, else every .log and .txt.
-
-    Raises ReportError if there is none at all.
-    """
+    """Returns the logs under a folder, sorted: the build's per-object logs, else every .log and
+    .txt."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     logs = [path for path in files if path.name.endswith((OBJECT_LOG, OBJECT_LOG + ".gz"))]
-    logs = logs or [path for path in files if path.name.endswith(_LOGS)]
-    if not logs:
-        raise ReportError(
-            f"{folder}: no log in it: looked for *{OBJECT_LOG}, *.log and *.txt "
-            f"among {len(files)} files"
-        )
-    return logs
+    return logs or [path for path in files if path.name.endswith(_LOGS)]
 
 
 def source_name(path: Path, folder: Path | None) -> str:
@@ -42,15 +33,6 @@ def source_name(path: Path, folder: Path | None) -> str:
     name = path.relative_to(folder).as_posix() if folder else path.name
     match = _OBJECT_SOURCE.fullmatch(name.removesuffix(".gz"))
     return match[1] if match else name
-
-
-def is_object(path: Path) -> bool:
-    """Whether the file is an ELF object (.o, .so, .cubin)."""
-    try:
-        with path.open("rb") as stream:
-            return stream.read(4) == _ELF
-    except OSError:
-        return False
 
 
 def read_log(path: Path, source: str, statistics: Statistics) -> Iterator[Row]:
@@ -84,7 +66,7 @@ def _chunks(stream: BinaryIO | gzip.GzipFile, path: Path) -> Iterator[bytes]:
     encoding = _utf_16(chunk[:4096])
     if encoding is None and b"\0" in chunk[:4096]:
         raise ReportError(
-            f"{path}: a binary file, neither a log nor an object: give the build's log"
+            f"{path}: a binary file, neither a log nor CUDA's code: give the build's log"
         )
     decoder = codecs.getincrementaldecoder(encoding)("replace") if encoding else None
     while chunk:

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from codegen.build import nvcc
 from codegen.core.ptxas_rows import csv_text, read_csv
+from tests.ptx_report.cubins import cubin, resource_usage
 from tests.ptx_report.samples import DATA
 from tools.ptx_report import gate, objects, sass
 from tools.ptx_report.__main__ import main
@@ -115,7 +116,7 @@ def printed(monkeypatch, tmp_path):
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     path = tmp_path / "k.cubin"
-    path.write_bytes(b"\x7fELF....")
+    path.write_bytes(cubin(resource_usage(LISTING.read_text())))
     return path, text
 
 
@@ -142,7 +143,7 @@ def test_wrong_machine_code_is_shown_and_fails_the_check(printed):
     for given in (path, "--sass"), (path.with_name("rows.csv"),):  # the CSV knows as much
         result = run(*given, "--check", "--where", f"kernel_config == '{KEY}'")
         assert result.exit_code == 1
-        kernel = f"{KEY} [flash_decode_sm80, true, architecture unknown]"
+        kernel = f"{KEY} [flash_decode_sm80, true, sm_90]"
         assert f"{kernel}: {COUNT} instructions" in result.output
         assert f"{FIRST}: ptxas compiled it wrongly, and a GPU stops" in result.output
 

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from codegen.core.ptxas_rows import Row, csv_text, read_csv
 from codegen.ptxas import collect
+from tests.ptx_report import cubins
 from tests.ptx_report.project import KEYS, Project, record, symbol
 from tools.ptx_report.__main__ import main
 
@@ -25,20 +26,14 @@ def run(*arguments):
 
 
 @pytest.fixture
-def library(monkeypatch, tmp_path):
-    """A library of two kernels, one with a stack, and what cuobjdump prints of it."""
-    tool = tmp_path / "bin/cuobjdump"
-    tool.parent.mkdir()
-    lines = [
-        f" Function {symbol(key)}:\n  REG:128 STACK:{stack} SHARED:0 LOCAL:0 CONSTANT[0]:376\n"
-        for key, stack in STACKS.items()
+def library(tmp_path):
+    """A library of two kernels, one with a stack."""
+    rows = [
+        Row(symbol(key), used_registers=128, stack_frame=stack) for key, stack in STACKS.items()
     ]
-    tool.write_text(f"#!/bin/sh\ncat <<'END'\narch = sm_80\n{''.join(lines)}END\n")
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tool.parent}:{os.environ['PATH']}")
     path = tmp_path / "pack/flash_forward.so"
     path.parent.mkdir()
-    path.write_bytes(b"\x7fELF....")
+    path.write_bytes(cubins.library(cubins.fatbin((2, 80, cubins.cubin(rows)))))
     return path
 
 

@@ -100,7 +100,8 @@ def main(
     verbose: bool,
 ) -> None:
     """Show registers, spills and warnings of every kernel in LOG...: build logs, folders of
-    per-object logs, gzip, `-` for standard input, objects (through cuobjdump), or an earlier CSV.
+    per-object logs, gzip, `-` for standard input, compiled files (.so, .o, .a, .cubin, .fatbin,
+    .ptx, .whl, folders of them), or an earlier CSV.
 
     `ptx-report diff BASE HEAD` compares two (ptx-report diff --help).
 

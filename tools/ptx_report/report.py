@@ -19,10 +19,11 @@ from codegen.ptxas.events import Statistics
 from codegen.ptxas.fingerprints import Manifest
 
 from . import tables
+from .binary import containers, reader
 from .demangle import demangle
 from .diff import told_apart
 from .joining import group
-from .objects import read_object, with_machine_code
+from .objects import with_machine_code
 from .occupancy import Occupancy, occupancy, reserved
 from .tables import Table
 
@@ -192,7 +193,7 @@ def _kind(value: object) -> Kind:
 
 
 def read(paths: Sequence[str], machine_code: bool = False) -> Report:
-    """Reads logs, folders of logs, gzip, objects, CSV reports, and `-` for standard input.
+    """Reads logs, gzip, binaries, folders of either, CSV reports, and `-` for standard input.
 
     Rows come in the order of the logs; foreign kernels get their demangled names. Raises
     ReportError.
@@ -201,7 +202,7 @@ def read(paths: Sequence[str], machine_code: bool = False) -> Report:
         paths: what the user named.
         machine_code: whether the machine code of objects is read as well.
     """
-    if machine_code and not any(inputs.is_object(Path(name)) for name in paths):
+    if machine_code and not any(containers.is_binary(Path(name)) for name in paths):
         raise ReportError(
             "--sass: none of the inputs is an object, and logs hold no machine code: give a .o, "
             ".so or .cubin, or --installed"
@@ -231,16 +232,26 @@ def _read_one(
         return list(inputs.read_standard_input(statistics))
     path = Path(name)
     if path.is_dir():
-        return _read_logs(inputs.log_files(path), path, statistics, files)
+        logs = inputs.log_files(path)
+        if rows := _read_logs(logs, path, statistics, files):
+            return rows
+        files.append(name)
+        if not (rows := reader.read(path)) and not logs:
+            raise ReportError(
+                f"{path}: no log in it: looked for *{inputs.OBJECT_LOG}, *.log and *.txt, and for "
+                "CUDA's code in *.so, *.o, *.a, *.cubin, *.fatbin and *.ptx"
+            )
+        return rows
     if not path.exists():
         raise ReportError(f"{path}: no such file or folder")
-    reader = {".csv": read_csv, ".json": read_json}.get(path.suffix)
-    if not inputs.is_object(path) and reader is None:
+    read_saved = {".csv": read_csv, ".json": read_json}.get(path.suffix)
+    if read_saved is None and not containers.is_binary(path):
         return _read_logs([path], None, statistics, files)
     files.append(name)
-    if reader is not None:
-        return reader(path)
-    rows = read_object(path)
+    if read_saved is not None:
+        return read_saved(path)
+    if not (rows := reader.read(path)):
+        raise ReportError(f"{path}: no kernel in it: neither a cubin nor PTX")
     if (table := tables.of_library(path)) is not None:
         files.append(str(table))
         rows = Table(table).completed(rows)

@@ -1,0 +1,85 @@
+"""Reads the kernels of compiled files, large ones in as many processes as there are cores."""
+
+from __future__ import annotations
+
+import mmap
+import multiprocessing
+import os
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from itertools import chain
+from pathlib import Path
+
+from codegen.core.ptxas_rows import ReportError, Row
+
+from . import containers, cubin, fatbin, ptx
+from .containers import File
+from .fatbin import BinaryError
+
+_PART = 1 << 25  # decompressed bytes that one process reads at a time
+_READERS = {fatbin.CUBIN: cubin.kernels, fatbin.PTX: ptx.kernels}
+
+
+def read(path: Path) -> list[Row]:
+    """Returns the rows of every kernel in a file or a folder, in the files' order; none if it
+    holds no code for GPUs.
+
+    `smem` is what a block takes: from compute capability 9.0 on with the 1,024 bytes that the
+    driver reserves. Raises ReportError.
+    """
+    try:
+        with tempfile.TemporaryDirectory() as work:
+            return _read(chain.from_iterable(map(_parts, containers.files(path, Path(work)))))
+    except BinaryError as error:
+        raise ReportError(f"{path}: {error}") from None
+    except BrokenProcessPool:
+        raise ReportError(f"{path}: a process that read it was ended: is there memory?") from None
+    except OSError as error:
+        raise ReportError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+def _parts(file: File) -> Iterator[File]:
+    """Yields a file's entries in parts, each of about as much work."""
+    part: list[fatbin.Entry] = []
+    size = 0
+    for entry in file.entries:
+        part.append(entry)
+        size += entry.size or entry.end - entry.begin
+        if size > _PART:
+            yield file._replace(entries=part)
+            part, size = [], 0
+    if part:
+        yield file._replace(entries=part)
+
+
+def _read(parts: Iterator[File]) -> list[Row]:
+    first = list(_taken(parts, 4))
+    if len(first) < 4 or (cores := len(os.sched_getaffinity(0))) < 2:
+        return [row for part in chain(first, parts) for row in rows_of(part)]
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(cores, mp_context=context) as pool:
+        return [row for rows in pool.map(rows_of, chain(first, parts)) for row in rows]
+
+
+def _taken(parts: Iterator[File], most: int) -> Iterator[File]:
+    for _, part in zip(range(most), parts, strict=False):
+        yield part
+
+
+def rows_of(part: File) -> list[Row]:
+    """Returns the rows of some entries of a file. Raises BinaryError."""
+    with (
+        part.path.open("rb") as stream,
+        mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content,
+    ):
+        try:
+            return [
+                row
+                for entry in part.entries
+                if (kernels := _READERS.get(entry.kind))
+                for row in kernels(entry.read(content), entry.arch, part.source)
+            ]
+        except BinaryError as error:
+            raise BinaryError(f"{part.source}: {error}") from None
