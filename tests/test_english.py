@@ -50,11 +50,11 @@ CEILINGS = {  # by folder; a file counts in the longest one that holds it
     "codegen": Ceiling(0, 0),
     "codegen/ptxas": Ceiling(42, 16),
     "examples": Ceiling(204, 26),
-    "kernel_specs": Ceiling(176, 26, 4),
+    "kernel_specs": Ceiling(116, 22),
     "kernelmint": Ceiling(0, 0, 11),
     "runtime": Ceiling(341, 35),
     "tools": Ceiling(0, 0),
-    "tools/bench": Ceiling(33, 1),
+    "tools/bench": Ceiling(0, 0),
     "tools/ptx_report": Ceiling(53, 11),
 }
 

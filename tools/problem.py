@@ -161,13 +161,14 @@ class Problem:
         out = self.outputs()
         kernel(**self.arguments(out))
         try:
-            if judge := hook(self.family.name, "differences"):
-                return list(judge(self, out))
-            return self._differences(out)
+            return self.differences(out)
         finally:
             self.tensors |= originals
 
-    def _differences(self, out: tuple[Tensor, ...]) -> list[Difference]:
+    def differences(self, out: tuple[Tensor, ...]) -> list[Difference]:
+        """Returns the difference of each result of a call from what is expected, as `check`."""
+        if judge := hook(self.family.name, "differences"):
+            return list(judge(self, out))
         outputs = [a.name for a in _outputs(self.family, self.scalars)]
         dims = {argument.name: argument.dims for argument in self.family.tensors}
         results = dict(zip(outputs, out, strict=True)) | {n: self.tensors[n] for n in self.changed}

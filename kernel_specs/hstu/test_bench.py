@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernel_specs.hstu.tools.bench import Contender, Shape
+from kernel_specs.hstu.tools.bench import RATES, Shape
 
 
 def test_operations_are_those_of_what_each_row_sees() -> None:
@@ -24,7 +24,8 @@ def test_bytes_are_those_of_inputs_and_outputs() -> None:
 
 
 def test_the_floor_is_the_longer_of_moving_and_computing() -> None:
-    bound_by = {
-        Contender("", lambda: None, flops, 1e9, 1e12).floor(1e12)[1] for flops in (1e3, 1e12)
-    }
-    assert bound_by == {"bytes", "FLOP"}
+    shape = Shape(B=2, T=10, H=3, A=4, L=6, block_size=4, block_count=2)
+    for bandwidth, bound in ((1e3, "bytes"), (1e18, "FLOP")):
+        floors = shape.floors(bandwidth)
+        assert {by for _, by in floors.values()} == {bound}
+    assert floors["sparse, bf16"][0] == 1e3 * shape.sparse_flops() / RATES["bf16"]

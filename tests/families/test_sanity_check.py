@@ -69,7 +69,7 @@ def test_what_cannot_be_checked_is_said(arguments, said) -> None:
 @pytest.mark.usefixtures("families")
 def test_a_family_without_a_benchmark_is_measured_by_the_memory_that_it_moves() -> None:
     done = run(
-        bench, "residual_rms_norm", "--target", "cpu", "--size", "M=3,N=64", "--seconds", "0"
+        bench, "residual_rms_norm", "--target", "cpu", "--case", "M=3,N=64", "--seconds", "0"
     )
     assert done.exit_code == 0, done.output
     assert "GB/s" in done.output

@@ -1,12 +1,14 @@
-"""tools.bench: intervals, clocks and goals, the progression's table, FlashAttention-3's place."""
+"""tools.bench: intervals, clocks and goals, the progression's table, contenders that take part."""
 
 from __future__ import annotations
 
 import collections
+import csv
 import io
 import itertools
 import json
 import random
+import re
 import sys
 import time
 import types
@@ -14,19 +16,19 @@ import types
 import pytest
 import torch
 from click.testing import CliRunner
-from kernelmint.tools.bench import clocks, measure, results
+from kernelmint.tools.bench import clocks, hooks, measure, results
 from kernelmint.tools.bench.__main__ import main
 from kernelmint.tools.bench.clocks import Spread
 from kernelmint.tools.bench.intervals import Interval
 from kernelmint.tools.bench.measure import Measured
 from rich.console import Console
 
-from kernel_specs.attention.flash_forward.tools import contenders
-from kernel_specs.attention.flash_forward.tools.bench import progression_table
-from kernel_specs.attention.flash_forward.tools.problems import Problem
+from kernel_specs.attention.flash_forward.tools import progression_table
+from kernel_specs.attention.tools import contenders
+from kernel_specs.attention.tools.problems import Attention, Decoding, Packed
 
-PROBLEM = Problem("bf16", 128, False, 16, 1024, 16, 16)
-LONG = Problem("bf16", 128, False, 16, 2048, 16, 16)
+PROBLEM = Attention("bf16", 128, False, 16, 1024, 16, 16)
+LONG = Attention("bf16", 128, False, 16, 2048, 16, 16)
 
 
 def row(contender, problem, share):
@@ -66,32 +68,80 @@ def test_in_each_round_all_take_their_turns_in_an_order_of_its_own() -> None:
     assert min(followers.values()) > 110  # likewise
 
 
-class OnGpu:
-    """A tensor as far as contenders look at it."""
+def test_what_is_installed_takes_part_with_its_version(monkeypatch) -> None:
+    theirs = contenders.FORWARD["FlashAttention-4"]
+    gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    assert theirs.absent(cpu) == "runs on cuda, not on cpu"
+    assert theirs.absent(gpu) == "not installed: pip install flash-attn-4"
+    monkeypatch.setattr(hooks.importlib.util, "find_spec", lambda name: name)
+    assert theirs.absent(gpu) is None
+    assert theirs.version() == "flash_attn.cute, of no distribution"
+    monkeypatch.setattr(hooks.metadata, "version", {"flash-attn-4": "4.0.0b36"}.__getitem__)
+    assert theirs.version() == "flash-attn-4 4.0.0b36"
+    assert contenders.FORWARD["PyTorch flash"].absent(cpu) is None
 
-    is_cuda = True
 
+def record(monkeypatch):
+    """Puts functions in place of FlashAttention-3's and -4's, and keeps their arguments."""
+    calls = []
 
-def test_flash_attention_3_takes_part_where_it_is_installed(monkeypatch) -> None:
-    q = torch.randn(1, 8, 2, 128)
-    assert contenders.flash_attention_3_call(PROBLEM, q, q, q) is None  # on a CPU
-    monkeypatch.setattr(contenders.importlib.util, "find_spec", lambda name: None)
-    assert contenders.flash_attention_3_call(PROBLEM, OnGpu(), OnGpu(), OnGpu()) is None
-
-    called = {}
-
-    def fwd(q, k, v, **options):
-        called.update(options)
+    def called(*arguments, **options):
+        calls.append(options)
         return ["o", "lse"]
 
-    monkeypatch.setattr(contenders.importlib.util, "find_spec", lambda name: name == "fa3_fwd")
-    monkeypatch.setitem(sys.modules, "fa3_fwd", types.ModuleType("fa3_fwd"))
-    monkeypatch.setitem(sys.modules, "fa3_fwd._C", types.ModuleType("fa3_fwd._C"))
-    monkeypatch.setattr(torch.ops, "fa3_fwd", types.SimpleNamespace(fwd=fwd), raising=False)
-    call = contenders.flash_attention_3_call(PROBLEM, OnGpu(), OnGpu(), OnGpu())
-    assert call is not None
-    assert call() == "o"
-    assert called == {"softmax_scale": 128**-0.5, "is_causal": False, "num_splits": 1}
+    fa3 = types.SimpleNamespace(fwd=called)
+    monkeypatch.setattr(torch.ops, "fa3_fwd", fa3, raising=False)
+    for name in ("fa3_fwd", "fa3_fwd._C", "flash_attn", "flash_attn.cute"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    interface = types.ModuleType("flash_attn.cute.interface")
+    interface.flash_attn_func = lambda q, k, v, causal=False: called(causal=causal)
+    interface.flash_attn_varlen_func = lambda q, k, v, seqused_k=None, cu_seqlens_q=None: called(
+        seqused_k=seqused_k, cu_seqlens_q=cu_seqlens_q
+    )
+    monkeypatch.setitem(sys.modules, interface.__name__, interface)
+    return calls
+
+
+def test_flash_attention_3_and_4_are_called_as_their_versions_want(monkeypatch) -> None:
+    """FlashAttention-4's functions get those arguments that they have."""
+    calls = record(monkeypatch)
+    small = Attention("bf16", 64, True, 1, 8, 2, 2)
+    inputs = small.inputs(torch.device("cpu"))
+    contenders.FORWARD["FlashAttention-3"].make(small, inputs)()
+    assert {"softmax_scale": 0.125, "is_causal": True, "num_splits": 1}.items() <= calls[-1].items()
+    contenders.FORWARD["FlashAttention-4"].make(small, inputs)()
+    assert calls[-1] == {"causal": True}
+
+    packed = Packed("bf16", 64, 2, 1, True, -1, (3, 5))
+    inputs = packed.inputs(torch.device("cpu"))
+    contenders.PACKED["FlashAttention-3"].make(packed, inputs)()
+    assert (calls[-1]["max_seqlen_q"], calls[-1]["window_size_right"]) == (5, 0)
+    contenders.PACKED["FlashAttention-4"].make(packed, inputs)()
+    assert calls[-1]["cu_seqlens_q"].tolist() == [0, 3, 8]
+    windowed = Packed("bf16", 64, 2, 1, True, 2, (3, 5))
+    why = contenders.PACKED["FlashAttention-3"].make(windowed, inputs)
+    assert why == "its wheels are built without windows and fp16"
+
+    decoding = Decoding("bf16", 64, 2, 1, False, -1, (3, 5))
+    inputs = decoding.inputs(torch.device("cpu"))
+    contenders.DECODING["FlashAttention-3"].make(decoding, inputs)()
+    assert calls[-1]["seqused_k"].tolist() == [3, 5]
+    contenders.DECODING["FlashAttention-4"].make(decoding, inputs)()
+    assert calls[-1]["seqused_k"].tolist() == [3, 5]
+
+
+def test_a_result_is_right_but_for_rounding() -> None:
+    right = torch.randn(64, 64, dtype=torch.float64)
+    assert hooks.difference([right.bfloat16(), right], [right]) is None  # more is not looked at
+    assert "the error's norm is 0.05" in hooks.difference([1.05 * right.float()], [right])
+    assert "shape [64, 32] against [64, 64]" in hooks.difference([right[:, :32]], [right])
+    holed = right.clone()
+    holed[3, 5] = float("nan")
+    assert "got 1 NaN, expected 0" in hooks.difference([holed], [right])
+    assert hooks.difference([holed.float()], [holed]) is None
+    assert "no tensor" in hooks.difference([], [right])
+    assert hooks.difference([right[:0]], [right[:0]]) is None
+    assert hooks.difference([torch.tensor([4])], [torch.tensor([3.0])])  # integers are exact
 
 
 @pytest.mark.gpu
@@ -158,7 +208,7 @@ def test_goals_are_reached_or_missed_by_the_fastest_of_ours() -> None:
     rows = [
         *results.rows_of(PROBLEM, disturbed(truth), ours),
         *results.rows_of(LONG, disturbed(truth), ours),
-        *results.rows_of(Problem("bf16", 64, True, 1, 1, 2, 2), disturbed({"a.b.fast": 1}), ours),
+        *results.rows_of(Attention("bf16", 64, True, 1, 1, 2, 2), disturbed({"a.b.fast": 1}), ours),
     ]
     table = results.goals_table(rows, lambda problem: {1024: 1.99, 2048: 2.1}[problem.seq_len])
     text = text_of(table)
@@ -201,37 +251,79 @@ def test_a_gpus_clock_and_power_are_measured() -> None:
     assert 10e3 < found["milliwatts"].median <= found["milliwatts"].greatest < 2000e3
 
 
-SMALL = ["flash_forward", "--target", "cpu", "--dtype", "f32", "--d-head", "64", "--no-causal"]
+CASE = "dtype=f32,d_head=64,causal=false"
+SMALL = ["flash_forward", "--target", "cpu", "--case"]
 
 
 def test_attention_is_measured_beside_the_others_and_held_to_a_goal(tmp_path) -> None:
-    options = [*SMALL, "--attention", "--size", "1x64", "--size", "2x32", "--heads", "2"]
-    options += ["--seconds", "0", "--goal", "1e-9 if Sq == 64 and d_head == 64 else 1e9"]
-    json_file, plot = tmp_path / "figures.json", tmp_path / "figures.svg"
-    done = CliRunner().invoke(main, [*options, "--json", str(json_file), "--plot", str(plot)])
+    options = [*SMALL, f"{CASE},size=1x64,size=2x32,heads=2", "--seconds", "0"]
+    options += ["--contender", "kernelmint", "--contender", "PyTorch flash"]
+    options += ["--goal", "1e-9 if seq_len == 64 and d_head == 64 else 1e9"]
+    files = {name: tmp_path / f"figures.{name}" for name in ("csv", "json", "plot.svg")}
+    for name, file in files.items():
+        options += [f"--{name.partition('.')[0]}", str(file)]
+    done = CliRunner().invoke(main, options)
     assert done.exit_code == 0, done.output
-    assert "runtime.attention" in done.output
     assert "the goal is reached in 1 of 2 cells" in done.output
-    ours = [r for r in json.loads(json_file.read_text())["results"] if r["kernel"]]
+    ours = [r for r in json.loads(files["json"].read_text())["results"] if r["kernel"]]
     assert [(r["contender"], r["batch"], r["goal"]) for r in ours] == [
-        ("runtime.attention", 1, 1e-9),
-        ("runtime.attention", 2, 1e9),
+        ("kernelmint", 1, 1e-9),
+        ("kernelmint", 2, 1e9),
     ]
     for r in ours:
         assert r["kernel"].startswith("flash_forward.cpu.f32-d64-")
         assert r["interval_ms"][0] <= r["median_ms"] <= r["interval_ms"][1]
         assert r["ratio_interval"][0] <= r["ratio"] <= r["ratio_interval"][1]
         assert r["turns"] >= 3
-    assert "<svg" in plot.read_text()
+    lines = list(csv.DictReader(files["csv"].read_text().splitlines()))
+    assert [(line["contender"], line["seq_len"]) for line in lines] == [
+        ("PyTorch flash", "64"),
+        ("kernelmint", "64"),
+        ("PyTorch flash", "32"),
+        ("kernelmint", "32"),
+    ]
+    assert float(lines[1]["ratio"]) == ours[0]["ratio"]
+    assert "<svg" in files["plot.svg"].read_text()
 
 
-def test_a_contender_that_was_asked_for_and_takes_no_part_is_named() -> None:
-    options = [*SMALL, "--attention", "--size", "1x32", "--size", "2x32", "--seconds", "0"]
-    options += ["--beside", "PyTorch math", "--beside", "FlashAttention-3"]
+@pytest.mark.parametrize("family", ["flash_prefill", "flash_decode", "flash_backward"])
+def test_attentions_other_families_are_right_in_their_cells(family) -> None:
+    """Every kernel and front agrees with the oracle on the part of a cell that is compared."""
+    shapes = {"flash_backward": ["--case", "dtype=f32,d_head=64,size=1x70,heads=4,kv_heads=2"]}
+    options = shapes.get(family, ["--case", "packed 4x|1x1024"])
+    options += ["--contender", "kernelmint"] if family != "flash_backward" else []
+    done = CliRunner().invoke(main, [family, "--target", "cpu", "--seconds", "0", *options])
+    assert done.exit_code == 0, done.output
+    assert "WRONG" not in done.output
+    assert "over" in done.output
+
+
+def test_a_contender_that_was_asked_for_and_takes_no_part_says_why() -> None:
+    options = [*SMALL, f"{CASE},size=1x32,size=2x32", "--seconds", "0"]
+    options += ["--contender", "PyTorch math", "--contender", "FlashAttention-3"]
     done = CliRunner().invoke(main, options)
     assert done.exit_code == 0, done.output
-    assert "FlashAttention-3 is not installed, or refuses this: 1x32, 2x32\n" in done.output
-    assert "PyTorch math is" not in done.output
+    assert "FlashAttention-3: runs on cuda, not on cpu\n" in done.output
+    assert "PyTorch math: " not in done.output
+    assert "kernelmint" not in done.output
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("family", "case"),
+    [
+        ("flash_forward", "dtype=bf16,d_head=128,causal=true,size=2x1000"),
+        ("flash_backward", "dtype=bf16,d_head=128,causal=true,size=2x1000"),
+        ("flash_prefill", "d_head=128"),
+        ("flash_decode", "8x8192"),
+    ],
+)
+def test_contenders_on_a_gpu_are_right(family, case) -> None:
+    """PyTorch's, and FlashAttention-3 and -4 if they are installed; what refuses says so."""
+    done = CliRunner().invoke(main, [family, "--case", case, "--seconds", "0"])
+    assert done.exit_code == 0, done.output
+    assert "WRONG" not in done.output
+    assert re.search(r"PyTorch flash +│ +\d", done.output), done.output
 
 
 @pytest.mark.parametrize(
@@ -239,10 +331,13 @@ def test_a_contender_that_was_asked_for_and_takes_no_part_is_named() -> None:
     [
         (["--goal", "B_r"], "unknown name 'B_r'"),
         (["--goal", "1 +"], "not an expression"),
-        (["--attention", "--set", "tune"], "not a set"),
-        (["--kv-heads", "3"], "does not divide 8 heads"),
+        (["--contender", "PyTorch Flash"], "did you mean 'PyTorch flash'?), expected some of: "),
+        (["--case", "kv_heads=3"], "kv_heads=3 does not divide 8 heads"),
+        (["--case", "size=16"], "size=16: expected batch x length, as 16x1024"),
+        (["--case", "length=16"], "got length, expected some of size, heads, kv_heads, dtype"),
+        (["--case", "d_head=65"], "no cell has these values, or no kernel suits it"),
         (["--goal", "dtype"], "must be a single number"),
-        (["--goal", "1 / (Sq - 1024)"], "f32, d 64, 8 heads, not causal, 1x1024: division by zero"),
+        (["--goal", "1 / (seq_len - 1024)"], "f32, d 64, 8 heads, not causal, 1x1024: division by"),
         (["--json", "/nowhere/figures.json"], "/nowhere is not a folder that can be written"),
         (["--plot", "figures.xyz"], "ends in '.xyz', expected one of"),
     ],
@@ -250,6 +345,7 @@ def test_a_contender_that_was_asked_for_and_takes_no_part_is_named() -> None:
 def test_what_cannot_be_measured_is_refused(options, error, monkeypatch) -> None:
     """Before anything is measured."""
     monkeypatch.delattr(measure, "timer")
-    done = CliRunner().invoke(main, [*SMALL, *options])
+    cases = [] if "--case" in options else ["--case", CASE]
+    done = CliRunner().invoke(main, [*SMALL[:3], *cases, *options])
     assert done.exit_code == 2
     assert error in " ".join(done.output.replace("│", " ").split())

@@ -31,15 +31,18 @@ sys.path.append(".")
 from kernel_specs.hstu.tools.compare import main
 """
 TUNE = "from tools.tune.__main__ import main"
-SIZE = "flash_forward --target cpu --dtype f32 --d-head 64 --no-causal --size 1x32 --seconds 0"
+SIZE = (
+    "flash_forward --target cpu --case dtype=f32,d_head=64,causal=false,size=1x32 --seconds 0 "
+    "--contender kernelmint"
+)
 
 
 @pytest.mark.parametrize(
     ("prepare", "options"),
     [
-        (BENCH, f"{SIZE} --attention --json"),
-        (BENCH, f"{SIZE} --attention --plot"),
-        (BENCH, "flash_decode --target cpu --seconds 0 --json"),
+        (BENCH, f"{SIZE} --csv"),
+        (BENCH, f"{SIZE} --json"),
+        (BENCH, f"{SIZE} --plot"),
         (BENCH_BUILD, "--runs 1 --device cpu --only cpu.f32-n4096 --json"),
         (COMPARE, "--mode fixed --cases small --json"),
         (TUNE, "flash_forward --target cpu --budget 0 --json"),

@@ -55,7 +55,7 @@ def run(folder, *arguments):
         ("bench empty", "no families here"),
         ("debug nosuch.cpu.f32 2", "'nosuch.cpu.f32' is not a valid key"),
         (f"debug {KEY} 2", "mine has no `debug` of its own"),
-        ("bench mine --size M=64,N=77", "the kernels are compiled for N=1024, N=4096"),
+        ("bench mine --case M=64,N=77", "the kernels are compiled for N=1024, N=4096"),
         ("sanity-check --kernel nosuch.cpu.f32", "no family 'nosuch'"),
         ("race-check --kernel nosuch.sm80.f32", "no family 'nosuch'"),
     ],
@@ -80,7 +80,7 @@ def test_race_check_knows_its_keys(folder) -> None:
 
 
 def test_bench_lists_kernels_under_their_own_sizes_alone(folder) -> None:
-    done = run(folder, "bench", "mine", "--seconds", "0.01", "--size", "M=64,N=1024")
+    done = run(folder, "bench", "mine", "--seconds", "0.01", "--case", "M=64,N=1024")
     assert done.returncode == 0, done.stderr
     assert "h1024" in done.stdout
     assert "h4096" not in done.stdout

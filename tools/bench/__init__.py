@@ -1,1 +1,7 @@
-"""Measures built kernels beside PyTorch's own implementations: `kernelmint bench`."""
+"""Measures contenders in turns: `kernelmint bench`. A family's tools.py takes from here what it
+gives it."""
+
+from .hooks import Contender, Inputs, Problem, Results, difference
+from .measure import Call
+
+__all__ = ["Call", "Contender", "Inputs", "Problem", "Results", "difference"]

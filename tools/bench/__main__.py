@@ -1,174 +1,250 @@
-"""Measures a family's kernels in one run: by the command `bench` that the family brings, beside
-what else computes the same, or else beside each other."""
+"""Measures a family's kernels beside what else computes the same: `kernelmint bench`."""
 
 from __future__ import annotations
 
+import itertools
+import re
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 import torch
 from rich.console import Console
+from rich.progress import Progress
 
 import runtime
 from codegen import completion, options
-from runtime import KernelInfo, manifest, packs
+from codegen.core.expressions import (
+    BOOL,
+    EVALUATION_ERRORS,
+    FLOAT,
+    INT,
+    ExpressionError,
+    parse,
+    reason,
+)
+from codegen.core.where import parameter_kind
+from runtime import manifest
 
 from ..families import hook, named
 from ..listing import print_table
 from ..output_file import OutputFile, write
-from ..problem import Case, cases, compiled_sizes, of_case
 from ..selection import for_device, nothing_runs
-from . import results
-from .measure import measure
+from . import clocks, results
+from .driver import KERNELS, Driver, contenders_of, problems_of
+from .hooks import Problem
+
+_KINDS = {bool: BOOL, int: INT, float: FLOAT}
+_VALUES = re.compile(r"\w+=[^,=]+(,\w+=[^,=]+)*")
 
 
-class _Families(click.Group):
-    """A command for each family; one that is given by its folder is built."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return packs.families()
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
-        family, folder = named(cmd_name)
-        found = hook(family, "bench")
-        if found is not None:
-            assert isinstance(found, click.Command), f"{family}: `bench` is not a command"
-            return found
-        return _beside_each_other(family, "default" if folder else None)
-
-
-@click.group(cls=_Families, context_settings={"help_option_names": ["-h", "--help"]})
-def main() -> None:
-    """Measure a family's kernels in one run, beside what else computes the same.
-
-    \b
-    Examples:
-      kernelmint bench my_family --json figures.json
-      kernelmint bench kernel_specs/my_family --size M=64,N=4096
-    """
-
-
-@dataclass(frozen=True)
-class _Moved:
-    """A call of one size, by the memory that it must move."""
-
-    group: str
-    size: str
-    operations: int  # bytes of inputs and outputs
-
-    @property
-    def extent(self) -> int:
-        """On a plot's axis."""
-        return self.operations
-
-
-def _sizes(
-    context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
-) -> tuple[Case, ...]:
-    try:
-        parts = [[part.split("=") for part in value.split(",")] for value in values]
-        return tuple(Case({name: int(size) for name, size in pairs}) for pairs in parts)
-    except ValueError:
-        raise click.BadParameter("expected symbols with sizes, such as M=64,N=4096") from None
-
-
-def _beside_each_other(family: str, default_set: str | None) -> click.Command:
-    """The command of a family that brings none."""
-
-    @click.command(family, context_settings={"help_option_names": ["-h", "--help"]})
-    @click.option(
-        "--target",
-        metavar="TARGET",
-        shell_complete=completion.targets,
-        help="The kernels of this target (default: cpu, or all a GPU can run).",
-    )
-    @options.where("kernels")
-    @options.set_name("The kernels of this set.", default=default_set)
-    @click.option(
-        "--size",
-        "sizes",
-        callback=_sizes,
-        multiple=True,
-        metavar="SIZE",
-        help="Such as M=64,N=4096; may be repeated.",
-    )
-    @click.option(
-        "--seconds", type=options.Duration("s"), default=0.3, help="Time for each figure."
-    )
-    @click.option(
-        "--json", "json_file", type=OutputFile(), metavar="FILE", help="Write the figures as JSON."
-    )
-    def command(
-        target: str | None,
-        where: str | None,
-        set_name: str | None,
-        sizes: tuple[Case, ...],
-        seconds: float,
-        json_file: Path | None,
-    ) -> None:
-        """Measure the median rates at which kernels read their inputs and write their outputs.
-
-        Those that have the family's parameters in common take turns on the same inputs.
-        """
-        device, kernels = for_device(family, target, where, set_name)
-        rows: list[results.Row] = []
+def _value(text: str) -> Any:
+    for kind in (int, float):
         try:
-            for case in sizes or cases(family)[-1:]:
-                for group in _alike(family, _suiting(kernels, case)):
-                    rows += _measured(group, case, device, seconds)
-        except (ValueError, KeyError, runtime.BuildError) as error:
-            raise click.UsageError(str(error.args[0])) from None
-        if not rows:
-            raise nothing_runs()
-        console = Console(width=None if sys.stdout.isatty() else 250)
-        for group_name in dict.fromkeys(row.problem.group for row in rows):
-            of_group = [row for row in rows if row.problem.group == group_name]
-            print_table(console, results.table(of_group, "GB/s"))
-        if json_file is not None:
-            write(json_file, results.json_text(rows, device))
-
-    return command
+            return kind(text)
+        except ValueError:
+            continue
+    return {"true": True, "false": False}.get(text.lower(), text)
 
 
-def _suiting(kernels: Sequence[KernelInfo], case: Case) -> list[KernelInfo]:
-    """The kernels that are compiled for no other size. Raises ValueError if none of several is."""
-    compiled = [(info, compiled_sizes(info)) for info in kernels]
-    found = [info for info, sizes in compiled if {**sizes, **case.sizes} == {**case.sizes, **sizes}]
-    if kernels and not found:
-        sizes = ", ".join(f"{name}={size}" for name, size in case.sizes.items())
-        there = {f"{name}={size}": None for _, own in compiled for name, size in own.items()}
-        raise ValueError(f"--size {sizes}: the kernels are compiled for {', '.join(there)}")
+def _values(case: str) -> dict[str, tuple[Any, ...]]:
+    """Returns the values of `d_head=64,d_head=128,causal=true`, by name."""
+    found: dict[str, tuple[Any, ...]] = {}
+    for name, _, value in (pair.partition("=") for pair in case.split(",")):
+        found[name] = (*found.get(name, ()), _value(value))
     return found
 
 
-def _alike(family: str, kernels: Sequence[KernelInfo]) -> list[list[KernelInfo]]:
-    """Kernels by the values of the family's parameters, which decide what is computed."""
-    names = [parameter.name for parameter in manifest.family(family).parameters]
-    groups: dict[tuple[Any, ...], list[KernelInfo]] = {}
-    for info in kernels:
-        groups.setdefault(tuple(info.parameters[name] for name in names), []).append(info)
-    return list(groups.values())
+def _plot(context: click.Context, parameter: click.Parameter, file: Path | None) -> Path | None:
+    if file is not None and (why := results.why_no_plot(file)):
+        raise click.BadParameter(f"{file}: {why}")
+    return file
 
 
-def _measured(
-    kernels: Sequence[KernelInfo], case: Case, device: torch.device, seconds: float
-) -> list[results.Row]:
-    made = of_case(kernels[0], case, device)
-    moved = [*made.tensors.values(), *made.outputs()]
-    shared = {p.name: kernels[0].parameters[p.name] for p in made.family.parameters}
-    problem = _Moved(
-        ", ".join(f"{name} {value}" for name, value in shared.items()) or made.family.name,
-        ", ".join(f"{name} {size}" for name, size in case.sizes.items()),
-        sum(tensor.nbytes for tensor in moved),
-    )
-    arguments = {**made.tensors, **made.scalars}
-    calls = {info.key: partial(runtime.kernel(info.key), **arguments) for info in kernels}
-    return results.rows_of(problem, measure(calls, device, seconds), {key: key for key in calls})
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("family_or_folder", metavar="FAMILY", shell_complete=completion.families)
+@click.option(
+    "--target", metavar="TARGET", shell_complete=completion.targets,
+    help="The kernels of this target (default: cpu, or all a GPU can run).",
+)  # fmt: skip
+@options.where("kernels")
+@options.set_name("The kernels of this set, built if no pack has them.")
+@click.option(
+    "--case", "cases", multiple=True, metavar="CASE",
+    help="Cells of these values, such as d_head=64,d_head=128,causal=true or M=64,N=4096; without "
+    "'=' a regular expression that tables' titles and columns match; may be repeated.",
+)  # fmt: skip
+@click.option(
+    "--contender", "names", multiple=True, metavar="NAME",
+    help=f"Only this contender; '{KERNELS}' are all kernels; may be repeated (default: all).",
+)  # fmt: skip
+@click.option(
+    "--seconds", type=options.Duration("s"), default=0.3, show_default=True,
+    help="Time for each figure.",
+)  # fmt: skip
+@click.option("--host", is_flag=True, help="What a call costs the host, which waits for nothing.")
+@click.option(
+    "--processor-time", is_flag=True,
+    help="On a CPU: one thread, and the processor's time, which leaves out other programs' turns.",
+)  # fmt: skip
+@click.option(
+    "--goal", metavar="EXPR",
+    help="How many times as fast as the fastest of the others a kernel should be, an expression "
+    "over a cell's values, e.g. '1.1 if seq_len <= 1024 else 1'; says where it is.",
+)  # fmt: skip
+@click.option(
+    "--csv", "csv_file", type=OutputFile(), metavar="FILE",
+    help="Write the figures as CSV, after each table.",
+)  # fmt: skip
+@click.option(
+    "--json", "json_file", type=OutputFile(), metavar="FILE",
+    help="Write machine and figures as JSON, after each table.",
+)  # fmt: skip
+@click.option(
+    "--plot", "plot_file", type=OutputFile(), callback=_plot, metavar="FILE",
+    help="Write a plot (.png, .svg, .pdf).",
+)  # fmt: skip
+def main(
+    family_or_folder: str,
+    target: str | None,
+    where: str | None,
+    set_name: str | None,
+    cases: tuple[str, ...],
+    names: tuple[str, ...],
+    seconds: float,
+    host: bool,
+    processor_time: bool,
+    goal: str | None,
+    csv_file: Path | None,
+    json_file: Path | None,
+    plot_file: Path | None,
+) -> None:
+    """Measures a family's kernels in one run, beside what else computes the same.
+
+    Contenders take turns on the same inputs, after their results were compared with those of the
+    family's reference. On a GPU the second-level cache is overwritten before each call and CUDA
+    events give the time; on a CPU the clock does, with PyTorch's number of threads for all. A
+    figure's interval holds the median with a confidence of 99.9%; that of a ratio comes from the
+    ratios within rounds. The exit status is 1 if a contender's results are wrong.
+
+    \b
+    Examples:
+      kernelmint bench my_family --csv figures.csv
+      kernelmint bench kernel_specs/my_family --case M=64,N=4096 --contender kernels
+    """
+    family, folder = named(family_or_folder)
+    device, kernels = for_device(family, target, where, set_name or ("default" if folder else None))
+    if not kernels:
+        raise nothing_runs()
+    if processor_time:
+        if device.type != "cpu":
+            raise click.UsageError("--processor-time is for --target cpu")
+        torch.set_num_threads(1)
+    try:
+        contenders, absent = contenders_of(family, names, device)
+        problems = problems_of(family, kernels, device, [_values(c) for c in cases if "=" in c])
+    except (ValueError, KeyError, runtime.BuildError) as error:
+        raise click.UsageError(str(error.args[0])) from None
+    if expressions := [case for case in cases if "=" not in case]:
+        expression = "|".join(f"(?:{one})" for one in expressions)
+        problems = [p for p in problems if re.search(expression, f"{p.group} {p.size}")]
+    if not problems:
+        raise click.UsageError("no cell has these values, or no kernel suits it")
+    goal_of = None if goal is None else _goal(family, goal, problems)
+    # Not a terminal: as wide as the tables are.
+    console = Console(width=None if sys.stdout.isatty() else 250)
+    _print_machine(console, device)
+    for name, contender in contenders.items():
+        if contender is not None and (version := contender.version()):
+            console.print(f"{name}: {version}", highlight=False)
+    for name, why in absent.items():
+        if names or "not installed" in why:
+            console.print(f"{name}: {why}", highlight=False, soft_wrap=True)
+    clock = time.process_time if processor_time else time.perf_counter
+    driver = Driver(family, device, contenders, seconds, clock, host)
+    tables: Callable[..., Sequence[Any]] = hook(family, "bench_tables", lambda rows, unit: ())
+    rows: list[results.Row] = []
+    remarks: list[results.Remark] = []
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=len(problems))
+        for group, cells in itertools.groupby(problems, key=lambda p: p.group):
+            of_group: list[results.Row] = []
+            said: list[results.Remark] = []
+            for problem in cells:
+                progress.update(task, description=f"{group}, {problem.size}")
+                try:
+                    one = driver.measured(problem, kernels)
+                except (ValueError, KeyError, runtime.BuildError) as error:
+                    raise click.UsageError(str(error.args[0])) from None
+                of_group += one[0]
+                said += one[1]
+                if device.type == "cuda":
+                    torch.cuda.empty_cache()
+                progress.advance(task)
+            unit = results.unit_of(problem, device, host)
+            if of_group:
+                print_table(console, results.table(of_group, unit, said))
+                for more in tables(of_group, unit):
+                    console.print(more)
+            _print_remarks(console, said)
+            rows += of_group
+            remarks += said
+            if csv_file is not None:
+                write(csv_file, results.csv_text(rows, remarks, goal_of))
+            if json_file is not None:
+                write(json_file, results.json_text(rows, remarks, goal_of, device))
+    if goal_of is not None:
+        print_table(console, results.goals_table(rows, goal_of))
+    if plot_file is not None and rows:
+        results.write_plot(rows, unit, plot_file)
+    if any(remark.wrong for remark in remarks) or not rows:
+        sys.exit(1)
+
+
+def _goal(family: str, text: str, problems: Sequence[Problem]) -> Callable[[Problem], float]:
+    """Returns the goal of a problem, after it had a value for each."""
+    values = problems[0].as_columns()
+    kinds = {name: _KINDS[type(value)] for name, value in values.items() if type(value) in _KINDS}
+    parameters = manifest.family(family).parameters
+    kinds |= {p.name: parameter_kind(p) for p in parameters if p.name in values}
+    try:
+        expression = parse(text, kinds)
+    except ExpressionError as error:
+        raise click.BadParameter(str(error), param_hint="--goal") from None
+
+    def goal(problem: Problem) -> float:
+        try:
+            return float(expression.evaluate(problem.as_columns()))
+        except EVALUATION_ERRORS as error:
+            place = f"{problem.group}, {problem.size}"
+            raise click.UsageError(f"--goal has no value for {place}: {reason(error)}") from None
+
+    for problem in problems:
+        goal(problem)
+    return goal
+
+
+def _print_machine(console: Console, device: torch.device) -> None:
+    machine: Mapping[str, Any] = results.machine(device)
+    threads = "" if device.type == "cuda" else (
+        f", threads: {machine['threads']}, {machine['instruction_set']}"
+    )  # fmt: skip
+    console.print(f"{machine['device']}, PyTorch {machine['torch']}{threads}")
+    if device.type == "cuda" and not clocks.read(device):
+        console.print("clocks and power are not known: NVML (libnvidia-ml.so.1) cannot be used")
+
+
+def _print_remarks(console: Console, remarks: Sequence[results.Remark]) -> None:
+    """Prints a line for each contender and reason, with the sizes that it is about."""
+    sizes: dict[tuple[str, str], list[str]] = {}
+    for remark in remarks:
+        what = f"WRONG: {remark.text}" if remark.wrong else remark.text
+        sizes.setdefault((remark.contender, what), []).append(remark.problem.size)
+    for (contender, what), of in sizes.items():
+        console.print(f"{contender}: {what} ({', '.join(of)})", highlight=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The clocks that times were taken at, if the machine tells."""
+"""Clocks while times were taken, if the machine tells."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _PERIOD = 0.02  # seconds between two readings of a watch; NVML's own figures ch
 
 
 def read(device: torch.device) -> dict[str, int]:
-    """The clocks now, of a CPU those of its first processor; nothing if they cannot be read."""
+    """Reads the clocks, of a CPU those of its first processor; {} if they cannot be read."""
     if device.type != "cuda":
         return {"cpu kHz": int(_CPU.read_text())} if _CPU.exists() else {}
     nvml, handle = _nvml(str(torch.cuda.get_device_properties(device).uuid))
     if nvml is None:
         return {}
     value = ctypes.c_uint()
-    found = {}
+    readings = {}
     for name, function, argument in (
         ("sm MHz", "nvmlDeviceGetClockInfo", (_SM,)),
         ("memory MHz", "nvmlDeviceGetClockInfo", (_MEMORY,)),
@@ -33,13 +33,13 @@ def read(device: torch.device) -> dict[str, int]:
         ("milliwatts", "nvmlDeviceGetPowerUsage", ()),
     ):
         if getattr(nvml, function)(handle, *argument, ctypes.byref(value)) == 0:
-            found[name] = value.value
-    return found
+            readings[name] = value.value
+    return readings
 
 
 @dataclass(frozen=True)
 class Spread:
-    """What was read over a while."""
+    """The least, median and greatest of some readings."""
 
     least: float
     median: float
@@ -47,7 +47,7 @@ class Spread:
 
 
 class Watch:
-    """Reads the clocks now and then, from a thread of its own, while its block runs."""
+    """Reads the clocks now and then, in another thread, while its block runs."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -66,14 +66,14 @@ class Watch:
             self._thread.join()
 
     def spreads(self) -> dict[str, Spread]:
-        """What was read, by name, as `read` names it; nothing if nothing can be."""
+        """Returns what was read, by the names of `read`."""
         names = self._readings[0] if self._readings else ()
-        found = {
+        readings = {
             name: [reading[name] for reading in self._readings if name in reading] for name in names
         }
         return {
             name: Spread(min(values), statistics.median(values), max(values))
-            for name, values in found.items()
+            for name, values in readings.items()
         }
 
     def _watch(self) -> None:
@@ -87,7 +87,7 @@ class Watch:
 
 @functools.cache
 def _nvml(uuid: str) -> tuple[ctypes.CDLL | None, ctypes.c_void_p]:
-    """NVML, and its handle of a GPU; None if the driver brings none."""
+    """Returns NVML, or None if the driver has no NVML, and the handle of a GPU."""
     handle = ctypes.c_void_p()
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")

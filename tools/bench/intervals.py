@@ -24,18 +24,18 @@ class Interval:
 
     @property
     def reach(self) -> float:
-        """How far it extends from the median: the longer side."""
+        """Returns the distance of the farther end from the median."""
         return max(self.high - self.median, self.median - self.low)
 
     def scaled(self, factor: float) -> Interval:
-        """In another unit; `factor` is positive."""
+        """Returns the interval in another unit; `factor` is positive."""
         return Interval(factor * self.low, factor * self.median, factor * self.high)
 
 
 @functools.cache
 def _rank(count: int) -> int:
-    """How many values to leave out at each end: the most that keeps the confidence."""
-    most = int((1 - Fraction(CONFIDENCE)) / 2 * 2**count)  # of 2^count outcomes, for each end
+    """Returns how many values to leave out at each end: the most that keeps the confidence."""
+    most = int((1 - Fraction(CONFIDENCE)) / 2 * 2**count)  # outcomes of 2^count, at each end
     tail, term, rank = 0, 1, 0  # the sum of binomial coefficients, and the next one
     while rank < count // 2:
         tail += term
@@ -47,7 +47,7 @@ def _rank(count: int) -> int:
 
 
 def interval(values: Sequence[float]) -> Interval:
-    """The interval of the median of a distribution, from independent samples of it. Of fewer than
+    """Returns the interval of a distribution's median, from independent samples. Of fewer than
     eleven samples it is their range, which holds the median with less confidence."""
     ordered = sorted(values)
     rank = _rank(len(ordered))

@@ -17,6 +17,7 @@ from .intervals import Interval, interval
 # time the host queues the call, whose time would otherwise be the host's if the call is short.
 _FLUSH_BYTES = 2**30
 _LEAST_TURNS = 3
+_HOST_CALLS = 100  # a turn: fewer than a stream takes before it makes the host wait
 
 Call = Callable[[], Any]
 
@@ -24,8 +25,8 @@ Call = Callable[[], Any]
 def timer(
     device: torch.device, cpu_clock: Callable[[], float] = time.perf_counter
 ) -> Callable[[Call], float]:
-    """A function that makes a call and says how long it took, in seconds: on a GPU between two CUDA
-    events, after the second-level cache was overwritten."""
+    """Returns a function that makes a call and says how long it took, in seconds: on a GPU between
+    two CUDA events, after the second-level cache was overwritten."""
 
     def on_cpu(call: Call) -> float:
         begin = cpu_clock()
@@ -49,13 +50,45 @@ def timer(
     return on_gpu
 
 
+def host_timer(device: torch.device) -> Callable[[Call], float]:
+    """Returns a function that says after how long the host is free again, in seconds."""
+
+    def time_of(call: Call) -> float:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        begin = time.perf_counter()
+        for _ in range(_HOST_CALLS):
+            call()
+        return (time.perf_counter() - begin) / _HOST_CALLS
+
+    return time_of
+
+
+def captured(call: Call) -> Call | str:
+    """Returns the replay of a CUDA graph of the call, which has no gaps between its launches, or
+    why there can be none: a call that waits for the device cannot be captured."""
+    for _ in range(2):
+        call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph):
+            call()
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        torch.cuda.synchronize()
+        return str(error).partition("\n")[0]
+    return graph.replay
+
+
 def one_round(
     names: Sequence[str], take: Callable[[str], float], order: random.Random
 ) -> dict[str, float]:
-    """What `take` says of each name, once each, in an order of this round's own.
+    """Returns what `take` says of each name, in a random order.
 
-    At a GPU's power limit whoever follows one that draws less power is faster, by 3% on an H200:
-    in an order that is kept, or rotated, it would be the same one that does.
+    At a GPU's power limit a contender is faster after another that draws less power, by 3% on an
+    H200: in a fixed order, or a rotated one, that would always be the same contender.
     """
     return {name: take(name) for name in order.sample(names, len(names))}
 
@@ -69,18 +102,18 @@ class Measured:
     clocks: Mapping[str, Spread]
 
     def times(self, name: str) -> list[float]:
-        """Those of one contender, in seconds, in order."""
+        """Returns one contender's times, in seconds, in order."""
         return [seconds[name] for seconds in self.rounds if name in seconds]
 
     def seconds(self, name: str) -> Interval:
-        """The median time of one contender, and its interval."""
+        """Returns the median time of one contender, and its interval."""
         return interval(self.times(name))
 
     def ratio(self, name: str, over: str) -> Interval:
-        """How many times as fast as another one it is: the median of the ratios within rounds."""
-        return interval(
-            [found[over] / found[name] for found in self.rounds if name in found and over in found]
-        )
+        """Returns how many times as fast as another a contender is: the median of the ratios within
+        rounds."""
+        rounds = [times for times in self.rounds if name in times and over in times]
+        return interval([times[over] / times[name] for times in rounds])
 
 
 def measure(
@@ -88,13 +121,16 @@ def measure(
     device: torch.device,
     seconds: float,
     cpu_clock: Callable[[], float] = time.perf_counter,
+    host: bool = False,
 ) -> Measured:
     """Times each call, one after the other, round by round.
 
     Each is called once to warm up; then all take turns, each until it has had `seconds` and three
-    turns at least. On a CPU `cpu_clock` gives the time.
+    turns at least. On a CPU `cpu_clock` gives the time; with `host`, of any device, the clock of
+    the host does, for a hundred calls a turn that wait for nothing.
     """
-    time_of = timer(device, cpu_clock)
+    repeated = _HOST_CALLS if host else 1
+    time_of = host_timer(device) if host else timer(device, cpu_clock)
     for call in calls.values():
         time_of(call)
     rounds: list[dict[str, float]] = []
@@ -103,9 +139,9 @@ def measure(
     order = random.Random(0)
     with Watch(device) as watch:
         while waiting := [n for n in calls if turns[n] < _LEAST_TURNS or had[n] < seconds]:
-            found = one_round(waiting, lambda name: time_of(calls[name]), order)
-            for name, taken in found.items():
+            times = one_round(waiting, lambda name: time_of(calls[name]), order)
+            for name, taken in times.items():
                 turns[name] += 1
-                had[name] += taken
-            rounds.append(found)
+                had[name] += repeated * taken
+            rounds.append(times)
     return Measured(tuple(calls), tuple(rounds), watch.spreads())

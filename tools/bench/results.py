@@ -1,15 +1,17 @@
-"""What came out: rows, a table for each group of problems, which goals are reached, JSON, and a
+"""Figures: rows, a table for each group of problems, which goals are reached, CSV, JSON, and a
 plot."""
 
 from __future__ import annotations
 
+import csv
 import io
 import json
+import math
 import os
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 import torch
 from rich.table import Table
@@ -18,39 +20,27 @@ from runtime import _native, devices, packs
 
 from ..output_file import write
 from .clocks import Spread
+from .hooks import Problem
 from .intervals import CONFIDENCE, Interval
 from .measure import Measured
 
-SCALES = {"TFLOP/s": 1e12, "GFLOP/s": 1e9, "GB/s": 1e9}
+_RATES = {"TFLOP/s": 1e12, "GFLOP/s": 1e9, "GB/s": 1e9}
+_TIMES = {"ms": 1e-3, "us": 1e-6}
 
 
-class Problem(Protocol):
-    """What is computed: a frozen dataclass of a family's own."""
-
-    __dataclass_fields__: ClassVar[dict[str, Any]]
-
-    @property
-    def group(self) -> str:
-        """What the problems of one table share."""
-
-    @property
-    def size(self) -> str:
-        """A column's head."""
-
-    @property
-    def extent(self) -> int:
-        """Where it is on a plot's axis."""
-
-    @property
-    def operations(self) -> float:
-        """How much is done, in the units whose rate is shown."""
+def unit_of(problem: Problem, device: torch.device, host: bool) -> str:
+    """Returns the unit of a problem's figures: a rate's, or a time's."""
+    if host:
+        return "us"
+    flops = "TFLOP/s" if device.type == "cuda" else "GFLOP/s"
+    return {"FLOP/s": flops, "B/s": "GB/s", "s": "ms"}[problem.unit]
 
 
 @dataclass(frozen=True)
 class Row:
     """One contender on one problem."""
 
-    contender: str  # a key, "runtime.attention", "PyTorch <backend>", or FlashAttention-3
+    contender: str  # a key, or a contender's name
     problem: Problem
     seconds: Interval
     turns: int
@@ -58,18 +48,41 @@ class Row:
     kernel: str | None = None  # the key of ours
     peer: str | None = None  # the fastest of the others, or None if nothing else ran
     ratio: Interval | None = None  # how many times as fast as the peer it is; of the peer, None
+    notes: Mapping[str, str] = field(default_factory=dict)  # below the problem's column
 
     @property
     def rate(self) -> Interval:
-        """Operations a second."""
+        """Returns the operations a second."""
         operations, seconds = self.problem.operations, self.seconds
         return Interval(
             operations / seconds.high, operations / seconds.median, operations / seconds.low
         )
 
+    def figure(self, unit: str) -> Interval:
+        """Returns the rate, or the time, in a unit."""
+        if unit in _TIMES:
+            return self.seconds.scaled(1 / _TIMES[unit])
+        return self.rate.scaled(1 / _RATES[unit])
 
-def rows_of(problem: Problem, measured: Measured, kernels: Mapping[str, str]) -> list[Row]:
-    """What was measured on a problem, in the contenders' order; `kernels` are the keys of ours."""
+
+@dataclass(frozen=True)
+class Remark:
+    """Why a contender was not measured on a problem, or not as others were."""
+
+    contender: str
+    problem: Problem
+    text: str
+    wrong: bool = False  # the results are wrong, or a kernel of ours failed
+
+
+def rows_of(
+    problem: Problem,
+    measured: Measured,
+    kernels: Mapping[str, str],
+    notes: Mapping[str, str] | None = None,
+) -> list[Row]:
+    """Returns what was measured on a problem, in the contenders' order; `kernels` are the keys of
+    ours."""
     seconds = {name: measured.seconds(name) for name in measured.contenders}
     others = [name for name in seconds if name not in kernels]
     peer = min(others, key=lambda name: seconds[name].median, default=None)
@@ -83,13 +96,14 @@ def rows_of(problem: Problem, measured: Measured, kernels: Mapping[str, str]) ->
             kernels.get(name),
             peer,
             None if peer in (None, name) else measured.ratio(name, str(peer)),
+            notes or {},
         )
         for name in seconds
     ]
 
 
 def machine(device: torch.device) -> dict[str, Any]:
-    """What the figures depend on besides the code."""
+    """Describes what the figures depend on besides the code."""
     described: dict[str, Any] = {"torch": torch.__version__, "compiler": _native.compiler}
     described["packs"] = {pack.name: dict(pack.settings) for pack in packs.all_packs()}
     if device.type == "cuda":
@@ -102,34 +116,39 @@ def machine(device: torch.device) -> dict[str, Any]:
     return described
 
 
-def table(rows: list[Row], unit: str) -> Table:
-    """Contenders by sizes, for rows of one group, and the clocks.
+def table(rows: list[Row], unit: str, remarks: Sequence[Remark] = ()) -> Table:
+    """Returns contenders by sizes, for the rows of one group, and the clocks.
 
-    A cell is a rate, ± how far its interval reaches, and how many times as fast as the fastest of
+    A cell is a figure, ± how far its interval reaches, and how many times as fast as the fastest of
     the others that is, with the interval of that.
     """
     result = Table(title=f"{rows[0].problem.group}: {unit} (times the best of the others)")
     result.add_column("contender", overflow="fold")
     by_place = {(row.contender, row.problem.size): row for row in rows}
-    sizes = list(dict.fromkeys(row.problem.size for row in rows))
-    for size in sizes:
+    wrong = {(r.contender, r.problem.size) for r in remarks if r.wrong}
+    problems = {row.problem.size: row.problem for row in rows}
+    for size in problems:
         result.add_column(size, justify="right", no_wrap=True)
-    for contender in dict.fromkeys(row.contender for row in rows):
-        found = [by_place.get((contender, size)) for size in sizes]
-        result.add_row(contender, *(_cell(row, unit) if row else "refused" for row in found))
-    clocks = [next(row.clocks for row in rows if row.problem.size == size) for size in sizes]
+    contenders = dict.fromkeys([*(row.contender for row in rows), *(name for name, _ in wrong)])
+
+    def cell(contender: str, size: str) -> str:
+        if row := by_place.get((contender, size)):
+            return _cell(row, unit)
+        return "WRONG" if (contender, size) in wrong else "refused"
+
+    for contender in contenders:
+        result.add_row(contender, *(cell(contender, size) for size in problems))
+    first = [next(row for row in rows if row.problem.size == size) for size in problems]
+    for title in dict.fromkeys(title for row in first for title in row.notes):
+        result.add_row(title, *(row.notes.get(title, "") for row in first), style="dim")
     for title, name, scale, end in _CLOCKS:
-        if any(name in found for found in clocks):
-            result.add_row(
-                title,
-                *(
-                    f"{found[name].median / scale:.0f} ({getattr(found[name], end) / scale:.0f})"
-                    if name in found
-                    else ""
-                    for found in clocks
-                ),
-                style="dim",
+        readings = [row.clocks.get(name) for row in first]
+        if any(readings):
+            cells = (
+                f"{r.median / scale:.0f} ({getattr(r, end) / scale:.0f})" if r else ""
+                for r in readings
             )
+            result.add_row(title, *cells, style="dim")
     return result
 
 
@@ -143,8 +162,11 @@ _CLOCKS = (
 
 
 def _cell(row: Row, unit: str) -> str:
-    rate = row.rate.scaled(1 / SCALES[unit])
-    shown = f"{rate.median:.0f} ±{rate.reach:.0f}"
+    figure = row.figure(unit)
+    digits = 0
+    if unit in _TIMES:  # three of what varies least
+        digits = max(0, 3 - math.ceil(math.log10(max(figure.median, 1e-9))))
+    shown = f"{figure.median:.{digits}f} ±{figure.reach:.{digits}f}"
     if row.ratio is not None:
         return f"{shown} ({_ratio(row.ratio)})"
     return f"{shown} (1.00)" if row.peer is not None else shown
@@ -155,8 +177,8 @@ def _ratio(ratio: Interval, digits: int = 2) -> str:
 
 
 def goals_table(rows: Iterable[Row], goal_of: Callable[[Problem], float]) -> Table:
-    """The fastest of ours on each problem, its ratio to the best of the others, and whether that
-    reaches the goal; of problems on which something else ran."""
+    """Returns the fastest of ours on each problem, its ratio to the best of the others, and whether
+    that reaches the goal, of problems on which something else ran."""
     best: dict[Problem, Row] = {}
     for row in rows:
         if row.kernel is not None and row.ratio is not None:
@@ -187,36 +209,80 @@ def goals_table(rows: Iterable[Row], goal_of: Callable[[Problem], float]) -> Tab
     return result
 
 
-def json_text(
-    rows: Iterable[Row], device: torch.device, goal_of: Callable[[Problem], float] | None = None
+def csv_text(
+    rows: Iterable[Row], remarks: Iterable[Remark], goal_of: Callable[[Problem], float] | None
 ) -> str:
-    """The machine and every row; times in milliseconds, rates in GFLOP/s, intervals as
-    [low, high]."""
-    results = []
+    """Returns a line for each row, and for each contender that was not measured one that says why:
+    times in milliseconds, rates in GFLOP/s or GB/s, the medians of clocks and power."""
+    lines: list[dict[str, Any]] = []
     for row in rows:
-        found = {
-            "contender": row.contender,
-            "kernel": row.kernel,
-            **asdict(row.problem),
-            "median_ms": row.seconds.median * 1e3,
-            "interval_ms": [row.seconds.low * 1e3, row.seconds.high * 1e3],
-            "gflops": row.rate.median / 1e9,
-            "turns": row.turns,
-            "peer": row.peer,
-            "clocks": {name: asdict(spread) for name, spread in row.clocks.items()},
-        }
-        if row.ratio is not None:
-            found["ratio"] = row.ratio.median
-            found["ratio_interval"] = [row.ratio.low, row.ratio.high]
-            if goal_of is not None and row.kernel is not None:
-                found["goal"] = goal_of(row.problem)
-        results.append(found)
-    described = {"confidence": CONFIDENCE, "machine": machine(device)}
-    return json.dumps({**described, "results": results}, indent=1) + "\n"
+        line = _record(row, goal_of)
+        clocks, interval = line.pop("clocks"), line.pop("interval_ms")
+        line |= line.pop("notes", {})
+        line |= {"low_ms": interval[0], "high_ms": interval[1]}
+        if "ratio_interval" in line:
+            line["ratio_low"], line["ratio_high"] = line.pop("ratio_interval")
+        lines.append(line | {name: spread["median"] for name, spread in clocks.items()})
+    lines += [
+        {"contender": r.contender, **r.problem.as_columns(), "remark": r.text} for r in remarks
+    ]
+    names = dict.fromkeys(name for line in lines for name in line)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(names), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return text.getvalue()
+
+
+def json_text(
+    rows: Iterable[Row],
+    remarks: Iterable[Remark],
+    goal_of: Callable[[Problem], float] | None,
+    device: torch.device,
+) -> str:
+    """Returns the machine, every row and every remark; times in milliseconds, rates in GFLOP/s or
+    GB/s, intervals as [low, high]."""
+    return (
+        json.dumps(
+            {
+                "confidence": CONFIDENCE,
+                "machine": machine(device),
+                "results": [_record(row, goal_of) for row in rows],
+                "remarks": [
+                    {"contender": r.contender, **r.problem.as_columns(), "remark": r.text}
+                    for r in remarks
+                ],
+            },
+            indent=1,
+        )
+        + "\n"
+    )
+
+
+def _record(row: Row, goal_of: Callable[[Problem], float] | None) -> dict[str, Any]:
+    record = {
+        "contender": row.contender,
+        "kernel": row.kernel,
+        **row.problem.as_columns(),
+        "median_ms": row.seconds.median * 1e3,
+        "interval_ms": [row.seconds.low * 1e3, row.seconds.high * 1e3],
+        "gflops": row.rate.median / 1e9,
+        "turns": row.turns,
+        "peer": row.peer,
+        "clocks": {name: asdict(spread) for name, spread in row.clocks.items()},
+    }
+    if row.notes:
+        record["notes"] = dict(row.notes)
+    if row.ratio is not None:
+        record["ratio"] = row.ratio.median
+        record["ratio_interval"] = [row.ratio.low, row.ratio.high]
+        if goal_of is not None and row.kernel is not None:
+            record["goal"] = goal_of(row.problem)
+    return record
 
 
 def why_no_plot(file: Path) -> str | None:
-    """Why there can be no plot in a file of this name, or None."""
+    """Returns why there can be no plot in a file of this name, or None."""
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
@@ -227,8 +293,8 @@ def why_no_plot(file: Path) -> str | None:
     return None
 
 
-def write_plot(rows: list[Row], unit: str, file: Path, axis: str) -> None:
-    """One panel a group: rate over extent, a line for each contender, bars for
+def write_plot(rows: list[Row], unit: str, file: Path) -> None:
+    """Writes one panel a group: figures over extents, a line for each contender, bars for
     intervals."""
     from matplotlib.figure import Figure
 
@@ -240,7 +306,7 @@ def write_plot(rows: list[Row], unit: str, file: Path, axis: str) -> None:
         for contender in dict.fromkeys(row.contender for row in in_group):
             points = [row for row in in_group if row.contender == contender]
             theirs = points[0].kernel is None
-            rates = [row.rate.scaled(1 / SCALES[unit]) for row in points]
+            rates = [row.figure(unit) for row in points]
             panel.errorbar(
                 [row.problem.extent for row in points],
                 [rate.median for rate in rates],
@@ -253,7 +319,9 @@ def write_plot(rows: list[Row], unit: str, file: Path, axis: str) -> None:
                 linestyle="--" if theirs else "-",
                 label=contender if theirs else contender.split(".")[-1],
             )
-        panel.set(title=group, xlabel=axis, ylabel=unit, xscale="log", ylim=(0, None))
+        panel.set(
+            title=group, xlabel=in_group[0].problem.axis, ylabel=unit, xscale="log", ylim=(0, None)
+        )
         panel.set_xticks(lengths := sorted({row.problem.extent for row in in_group}), lengths)
         panel.minorticks_off()
         panel.legend(fontsize="small")

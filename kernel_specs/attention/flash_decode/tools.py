@@ -1,16 +1,15 @@
-"""What the tools know of flash_decode beyond its spec and its reference."""
+"""Hooks of flash_decode for the tools."""
 
 from __future__ import annotations
 
-from ..flash_prefill.tools.bench import command
+from ..tools.contenders import DECODING as contenders
+from ..tools.problems import decoding as problems
 
-__all__ = ["CASES", "bench"]
-
-bench = command("flash_decode")
+__all__ = ["CASES", "contenders", "problems"]
 
 _SIZES = {"B": 2, "Sq": 2, "H": 4, "Hk": 2, "D": 64, "Dv": 64}
 
-# Caches of tails of steps and of one key; the same in pages that lie in no order.
+# Caches of tails of steps and of one key; the same in pages that lie in random order.
 CASES = (
     {
         "parameters": {"paged": False},

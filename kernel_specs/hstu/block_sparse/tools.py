@@ -1,4 +1,4 @@
-"""What the tools know of block_sparse beyond its spec and its reference."""
+"""Hooks of block_sparse for the tools."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import torch
 
 from ..jagged import Padded
 from ..tools import judge
-from ..tools.bench import main as bench
+from ..tools.bench import CONTENDERS as contenders
+from ..tools.bench import problems
 from ..tools.compare import main as compare
 
-__all__ = ["CASES", "bench", "compare", "differences"]
+__all__ = ["CASES", "compare", "contenders", "differences", "problems"]
 
 # One row; tails of blocks and tiles; several of both.
 CASES = tuple(
@@ -20,7 +21,7 @@ CASES = tuple(
 
 
 def differences(problem: Any, results: tuple[torch.Tensor, ...]) -> list[Any]:
-    """By the oracle's scores of what was selected, and with that selection."""
+    """Compares lists by the oracle's scores, and outputs with the oracle's of the same lists."""
     o, lists = results
     tensors = [problem.tensors[name] for name in Padded._fields]
     return judge.differences(tensors, o, lists, problem.parameters)

@@ -1,22 +1,30 @@
-"""What the tools know of flash_forward beyond its spec and its reference."""
+"""Hooks of flash_forward for the tools."""
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from kernelmint.tools.bench import Problem
+from kernelmint.tools.selection import keys_of_set
+from rich.table import Table
 from torch import Tensor
 
+import runtime
+from runtime import KernelInfo
 from runtime.operators import DTYPES
 
+from ...tools.contenders import FORWARD as contenders
+from ...tools.problems import Attention, equal_sequences
 from ..reference import attention
-from .bench import main as bench
 from .debug import main as debug
 
 __all__ = [
-    "CASES", "RACE_CASES", "bench", "counting_inputs", "debug", "magnitude", "selected",
+    "CASES", "RACE_CASES", "bench_tables", "contenders", "counting_inputs", "debug", "magnitude",
+    "problems", "selected",
 ]  # fmt: skip
 
 # Tails in blocks of queries and of keys; counting to 250 * 256 stays within fp16.
@@ -28,7 +36,7 @@ def _racing(Sq: int, Sk: int, H: int, Hk: int, *without: str) -> dict[str, Any]:
     return {"sizes": sizes, "options": {"return_lse": Sq % 2 == 1}, "without": without}
 
 
-# Of sequences: one row; tails of blocks and tiles; several blocks and tiles; none. Of heads: more
+# Sequences of one row; tails of blocks and tiles; several blocks and tiles; none. Heads: more
 # than a GPU has multiprocessors, so that persistent blocks of threads take several tiles each;
 # racecheck does not know there that a warp's reads precede its first lane's arrival at an mbarrier,
 # since ptxas makes no instruction of the __syncwarp() between them.
@@ -42,7 +50,7 @@ RACE_CASES = (
 
 
 def selected(word: str) -> tuple[str, str | None]:
-    """The set that a word of the variable KERNELS means, and an expression over its kernels:
+    """Returns the set that a word of KERNELS means, and an expression over its kernels:
     `prog` and `prog_all` are short for sets, `64,32` are B_r and B_c."""
     if blocks := re.fullmatch(r"\s*(\d+)\s*,\s*(\d+)\s*", word):
         return "all", f"B_r == {blocks[1]} and B_c == {blocks[2]}"
@@ -50,8 +58,10 @@ def selected(word: str) -> tuple[str, str | None]:
 
 
 def counting_inputs(sizes: Mapping[str, int], parameters: Mapping[str, Any]) -> dict[str, Tensor]:
-    """q counts up from 0 along the rows of each head, k = -q and v = q; if fewer heads have
-    keys, theirs are as the queries' heads. Of as many keys as queries, on the CPU.
+    """Makes inputs that count, as many keys as queries, on the CPU.
+
+    q counts up from 0 along the rows of each head, k = -q and v = q. If fewer heads have keys,
+    these are the first of the queries' heads.
 
     Raises:
         ValueError: counting so far would overflow the dtype.
@@ -72,3 +82,61 @@ def counting_inputs(sizes: Mapping[str, int], parameters: Mapping[str, Any]) -> 
 def magnitude(q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Any:
     """attention(q, k, |v|): of what is added up to each element."""
     return attention(q, k, v.abs(), causal=causal)
+
+
+# On a GPU the number of tokens is about constant, as in FlashAttention's own benchmarks; on a CPU
+# one or two sequences are enough for all cores.
+_SIZES = {
+    "cuda": ("16x512", "16x1024", "16x2048", "16x4096", "8x8192", "4x16384"),
+    "cpu": ("2x512", "1x1024", "1x2048", "1x4096"),
+}
+
+
+def problems(kernels: Sequence[KernelInfo], device: torch.device, **values: Any) -> list[Problem]:
+    """Returns self-attention of the dtypes, head dimensions and masks of the kernels."""
+    return equal_sequences(Attention, kernels, _SIZES[device.type], **values)
+
+
+@functools.cache
+def _progression() -> dict[str, str]:
+    """Returns short forms by key, base to best."""
+    short_forms = {info.key: info.short or info.key for info in runtime.kernels("flash_forward")}
+    keys = keys_of_set("flash_forward", "progression")
+    return {key: short_forms.get(key, key) for key in keys}
+
+
+def bench_tables(rows: Sequence[Any], unit: str) -> list[Table]:
+    """Returns the progression's table, if one of its kernels was measured."""
+    if not any(row.contender in _progression() for row in rows):
+        return []
+    return [progression_table(rows, _progression(), unit)]
+
+
+def progression_table(rows: Sequence[Any], steps: Mapping[str, str], unit: str) -> Table:
+    """Returns the progression, step by step, for rows of one group: figures, and shares of the
+    reference's rate.
+
+    Args:
+        rows: of one group of problems.
+        steps: short forms by key, base to best; those that were not measured are left out.
+        unit: of the figures.
+    """
+    reference = "PyTorch flash"  # FlashAttention-2
+    result = Table(title=f"{rows[0].problem.group}, the progression: {unit}, and % of {reference}")
+    result.add_column("step", justify="right")
+    result.add_column("kernel")
+    by_place = {(row.contender, row.problem.size): row for row in rows}
+    sizes = list(dict.fromkeys(row.problem.size for row in rows))
+    for size in sizes:
+        result.add_column(size, justify="right")
+    for step, (key, short) in enumerate(steps.items(), start=1):
+        of_step = [by_place.get((key, size)) for size in sizes]
+        if not any(of_step):
+            continue
+        cells = []
+        for row, size in zip(of_step, sizes, strict=True):
+            theirs = by_place.get((reference, size))
+            share = f" {theirs.seconds.median / row.seconds.median:6.1%}" if row and theirs else ""
+            cells.append(f"{row.figure(unit).median:.1f}{share}" if row else "refused")
+        result.add_row(str(step), short, *cells)
+    return result

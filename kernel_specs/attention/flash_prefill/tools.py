@@ -1,14 +1,15 @@
-"""What the tools know of flash_prefill beyond its spec and its reference."""
+"""Hooks of flash_prefill for the tools."""
 
 from __future__ import annotations
 
-from .bench import bench
+from ..tools.contenders import PACKED as contenders
+from ..tools.problems import packed as problems
 
-__all__ = ["CASES", "bench"]
+__all__ = ["CASES", "contenders", "problems"]
 
 _SIZES = {"H": 4, "Hk": 2, "D": 64, "Dv": 64, "Cq": 4, "Ck": 4, "pages": 1}
 
-# Packed sequences, an empty one among them; batches whose keys lie in pages, in no order.
+# Packed sequences, an empty one among them; batches whose keys lie in pages, in random order.
 CASES = (
     {
         "sizes": {**_SIZES, "Nq": 1, "Tq": 150, "Nk": 1, "Tk": 170},

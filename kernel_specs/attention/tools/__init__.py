@@ -1,0 +1,1 @@
+"""Problems and contenders of attention's families, for `kernelmint bench`."""

@@ -1,0 +1,247 @@
+"""The driver: a family's contenders are held to its reference, and measured in turns."""
+
+from __future__ import annotations
+
+import functools
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+
+from codegen.core.words import did_you_mean
+from runtime import KernelInfo, manifest
+
+from .. import problem as checked
+from ..families import hook, oracle
+from ..problem import Case, cases, compiled_sizes, of_case
+from . import results
+from .hooks import Contender, Inputs, Problem, Results, tensors
+from .measure import Call, captured, measure
+
+KERNELS = "kernels"  # the contender's name that stands for each kernel
+
+
+def contenders_of(
+    family: str, names: Sequence[str], device: torch.device
+) -> tuple[dict[str, Contender | None], dict[str, str]]:
+    """Returns the contenders that can run on a device, all or those of some names, and why the
+    others cannot. The kernels, whose contender is None, come last.
+
+    Raises ValueError if a name is unknown.
+    """
+    there: dict[str, Contender | None] = {**hook(family, "contenders", {}), KERNELS: None}
+    for name in names:
+        if name not in there:
+            raise ValueError(
+                f"--contender: got {name!r}{did_you_mean(name, there)}, expected some of: "
+                + ", ".join(there)
+            )
+    there = {name: made for name, made in there.items() if not names or name in names}
+    absent = {name: why for name, made in there.items() if made and (why := made.absent(device))}
+    return {name: made for name, made in there.items() if name not in absent}, absent
+
+
+def problems_of(
+    family: str,
+    kernels: Sequence[KernelInfo],
+    device: torch.device,
+    values: Sequence[Mapping[str, tuple[Any, ...]]],
+) -> list[Problem]:
+    """Returns the cells of a family that some kernel suits: the usual ones, or those with each of
+    some values.
+
+    Raises ValueError if the family has no such value.
+    """
+    make = hook(family, "problems", partial(_moved, family))
+    found: dict[Any, Problem] = {}
+    for each in values or ({},):
+        try:
+            made = make(kernels, device, **each)
+        except TypeError as error:
+            raise ValueError(f"--case: {family}: {error}") from None
+        found |= {(p.group, p.size): p for p in made if any(map(p.suits, kernels))}
+    return list(found.values())
+
+
+@dataclass(frozen=True)
+class Driver:
+    """The choices of a run, for all its problems.
+
+    Attributes:
+        family: the family's name.
+        device: where calls run.
+        contenders: those that can run there, by name; the kernels' is None.
+        seconds: the time for each figure.
+        clock: of a CPU.
+        host: whether the host's time is measured instead of the device's.
+    """
+
+    family: str
+    device: torch.device
+    contenders: Mapping[str, Contender | None]
+    seconds: float
+    clock: Callable[[], float]
+    host: bool = False
+
+    def measured(
+        self, problem: Problem, kernels: Sequence[KernelInfo]
+    ) -> tuple[list[results.Row], list[results.Remark]]:
+        """Returns the rows of a problem. A contender whose results are not the reference's, or that
+        raises something, is not measured, but remarked on."""
+        inputs = problem.inputs(self.device)
+        family = manifest.family(self.family)
+        judge = None if family.reference is None else problem.judge(inputs, oracle(self.family))
+        calls: dict[str, Call] = {}
+        ours: dict[str, str] = {}
+        remarks: list[results.Remark] = []
+        for name, part in self._taking_part(problem, kernels, inputs).items():
+            own = part.judge(problem, inputs) if part.judge else judge
+            call = self._checked(name, part, problem, inputs, own)
+            if isinstance(call, results.Remark):
+                remarks.append(call)
+                continue
+            if problem.graphs and self.device.type == "cuda" and not self.host:
+                replay = captured(call)
+                if isinstance(replay, str):
+                    text = f"launched without a CUDA graph: {replay}"
+                    remarks.append(results.Remark(name, problem, text))
+                else:
+                    call = replay
+            calls[name] = call
+            if part.kernel is not None:
+                ours[name] = part.kernel(problem, inputs)
+        if not calls:
+            return [], remarks
+        taken = measure(calls, self.device, self.seconds, self.clock, self.host)
+        return results.rows_of(problem, taken, ours, problem.notes(self.device)), remarks
+
+    def _taking_part(
+        self, problem: Problem, kernels: Sequence[KernelInfo], inputs: Inputs
+    ) -> dict[str, Contender]:
+        """Returns the contenders, and in place of all kernels those that suit, by their keys."""
+        found = {name: one for name, one in self.contenders.items() if one is not None}
+        if KERNELS in self.contenders and problem.by_key:
+            found |= {info.key: _of_key(info) for info in filter(problem.suits, kernels)}
+        return found
+
+    def _checked(
+        self,
+        name: str,
+        contender: Contender,
+        problem: Problem,
+        inputs: Inputs,
+        judge: Callable[[Results], str | None] | None,
+    ) -> Call | results.Remark:
+        """Returns a contender's call, whose results are right, or what to say instead. The inputs
+        that kernels change are as before afterwards."""
+        changed = [a.name for a in manifest.family(self.family).inputs if a.mutated]
+        before = {name: inputs[name].clone() for name in changed if name in inputs}
+        try:
+            call = contender.make(problem, inputs)
+            if isinstance(call, str):
+                return results.Remark(name, problem, call)
+            found = (*tensors(call()), *(inputs[name] for name in before))
+            why = judge(found) if judge else None
+        except Exception as error:  # a contender is others' code: what it raises is its reason
+            text = textwrap.shorten(f"{type(error).__name__}: {error}", 160, placeholder=" ...")
+            return results.Remark(name, problem, text, wrong=contender.kernel is not None)
+        finally:
+            for changed_name, tensor in before.items():
+                inputs[changed_name].copy_(tensor)
+        return call if why is None else results.Remark(name, problem, why, wrong=True)
+
+
+def _of_key(info: KernelInfo) -> Contender:
+    return Contender(
+        lambda problem, inputs: problem.call(info, inputs), kernel=lambda problem, inputs: info.key
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Moved(Problem):
+    """A call of one size, by the memory that it must move, for a family without problems."""
+
+    unit: ClassVar[str] = "B/s"
+    axis: ClassVar[str] = "bytes"
+
+    kernel: KernelInfo  # one of those that compute the same
+    case: Case
+
+    @property
+    def group(self) -> str:
+        """Returns the family's parameters."""
+        return ", ".join(f"{n} {v}" for n, v in self._shared.items()) or self.kernel.family
+
+    @property
+    def size(self) -> str:
+        """Returns the sizes of the symbols."""
+        return ", ".join(f"{name} {size}" for name, size in self.case.sizes.items())
+
+    @functools.cached_property
+    def operations(self) -> float:
+        """Counts the bytes of inputs and outputs."""
+        made = _made(self)
+        return sum(tensor.nbytes for tensor in (*made.tensors.values(), *made.outputs()))
+
+    @property
+    def _shared(self) -> dict[str, Any]:
+        parameters = manifest.family(self.kernel.family).parameters
+        return {p.name: self.kernel.parameters[p.name] for p in parameters}
+
+    def as_columns(self) -> dict[str, Any]:
+        """Returns parameters and sizes."""
+        return {**self._shared, **self.case.sizes}
+
+    def suits(self, info: KernelInfo) -> bool:
+        """Says whether a kernel has these parameters, and is compiled for no other size."""
+        sizes = compiled_sizes(info)
+        return {**sizes, **self.case.sizes} == {**self.case.sizes, **sizes} and super().suits(info)
+
+    def inputs(self, device: torch.device) -> Inputs:
+        """Returns the inputs that tuning takes too."""
+        made = _made(self)
+        return {**made.tensors, **made.scalars}
+
+    def judge(
+        self, inputs: Inputs, reference: Callable[..., Any]
+    ) -> Callable[[Results], str | None]:
+        """Returns what compares results as sanity-check does."""
+        made = _made(self)
+        made.prepare()
+
+        def differing(found: Results) -> str | None:
+            failed = (d for d in made.differences(tuple(found[: len(made.shapes)])) if not d.passed)
+            return next(map(str, failed), None)
+
+        return differing
+
+
+@functools.lru_cache(maxsize=1)
+def _made(problem: _Moved) -> checked.Problem:
+    device = torch.device("cuda" if problem.kernel.is_cuda else "cpu")
+    return of_case(problem.kernel, problem.case, device)
+
+
+def _moved(
+    family: str, kernels: Sequence[KernelInfo], device: torch.device, **sizes: tuple[int, ...]
+) -> list[Problem]:
+    """Returns a cell for each group of kernels that compute the same.
+
+    Raises ValueError if no kernel is compiled for the sizes.
+    """
+    several = next((name for name, values in sizes.items() if len(values) > 1), None)
+    if several is not None:
+        raise ValueError(f"--case: several values of {several}: write one --case for each")
+    case = Case({name: size for name, (size,) in sizes.items()}) if sizes else cases(family)[-1]
+    cells = [p for info in kernels if (p := _Moved(info, case)).suits(info)]
+    if not cells:
+        compiled = {f"{n}={s}": None for info in kernels for n, s in compiled_sizes(info).items()}
+        asked = ", ".join(f"{name}={size}" for name, size in case.sizes.items())
+        raise ValueError(f"--case {asked}: the kernels are compiled for {', '.join(compiled)}")
+    by_group: dict[str, Problem] = {}
+    for cell in cells:
+        by_group.setdefault(cell.group, cell)
+    return list(by_group.values())
