@@ -5,13 +5,14 @@ library only."""
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from codegen.core import as_json
+from codegen.core.architectures import of_code, of_target
 from codegen.core.as_json import left_out, named
 from codegen.core.staleness import VERSION
 
@@ -229,6 +230,27 @@ class Kernel:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ArchitectureBudget:
+    """Limits that hold for one architecture, in place of the target's of the same names."""
+
+    architecture: str  # sm90, sm90a
+    limits: Mapping[str, int]
+
+
+def budget_on(
+    budget: Mapping[str, int], budgets: Iterable[ArchitectureBudget], code: str | None
+) -> dict[str, int]:
+    """Returns the limits of kernels compiled for an architecture: `sm_90`, or `90`."""
+    compiled = of_code(code or "")
+    return dict(budget) | {
+        name: most
+        for own in budgets
+        if compiled is not None and of_target(own.architecture) == compiled
+        for name, most in own.limits.items()
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
 class Target:
     """A way to compute a family, and the kernels that were generated for it."""
 
@@ -242,9 +264,14 @@ class Target:
     constraints: tuple[Rule, ...]
     requires: tuple[Rule, ...]
     budget: Mapping[str, int]
+    architecture_budgets: tuple[ArchitectureBudget, ...] = left_out(())
     build: BuildSettings = left_out(_NO_BUILD)  # noqa: RUF009 - a field
     tuned: tuple[TunedRow, ...] = left_out(())
     kernels: tuple[Kernel, ...]
+
+    def budget_on(self, code: str | None) -> dict[str, int]:
+        """Returns the limits of its kernels compiled for an architecture: `sm_90`, or `90`."""
+        return budget_on(self.budget, self.architecture_budgets, code)
 
     @property
     def is_cuda(self) -> bool:

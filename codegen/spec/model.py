@@ -453,6 +453,7 @@ class Target:
     sets: tuple[ConfigurationSet, ...]
     short: ShortForm | None
     budget: tuple[tuple[str, int], ...]
+    architecture_budgets: tuple[manifest.ArchitectureBudget, ...]
     build: BuildSettings  # the family's, its sources excepted, then the target's
     file: str  # <spec folder>/<folder>/<target>.yaml, for headers of generated files
     display: str  # the same file, as people reach it
@@ -494,6 +495,10 @@ class Target:
     def launch_bounds(self) -> tuple[Bound, ...]:
         """Returns the bounds of a configuration's launch, if the spec has one."""
         return () if self.launch is None else self.launch.bounds
+
+    def budget_on(self, code: str | None) -> dict[str, int]:
+        """Returns the limits of its kernels compiled for an architecture: `sm_90`, or `90`."""
+        return manifest.budget_on(dict(self.budget), self.architecture_budgets, code)
 
     @property
     def is_cuda(self) -> bool:

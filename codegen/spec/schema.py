@@ -675,13 +675,23 @@ class Wgmma(Written):
     )
 
 
-class Budget(Written):
-    """Limits of a kernel's resources; ptx-report --check fails if one is exceeded."""
+class Limits(Written):
+    """Limits of a kernel's resources."""
 
     registers: int | None = Field(None, ge=0)
     spill_bytes: int | None = Field(None, ge=0)
     stack_bytes: int | None = Field(None, ge=0)
     c75: int | None = Field(None, ge=0, description="C75xx advisories of ptxas (wgmma serialised)")
+    code_bytes: int | None = Field(None, ge=0, description="of machine code")
+
+
+class Budget(Limits):
+    """Limits of a kernel's resources; ptx-report --check fails if one is exceeded."""
+
+    architectures: dict[str, Limits] = Field(
+        default_factory=dict,
+        description="{sm90: {spill_bytes: 16}}: limits of one architecture, in place of the others",
+    )
 
 
 class TargetFile(Written):

@@ -19,6 +19,7 @@ from codegen.core.expressions import (
     layout_name,
     parse,
 )
+from codegen.core.manifest import ArchitectureBudget
 from codegen.core.problems import TooManyProblemsError
 from codegen.core.words import did_you_mean
 from codegen.spec import schema, short_form
@@ -58,6 +59,10 @@ MAX_WORKSPACES = 32  # runtime/include/registry.h
 WGMMA_DTYPES = ("bf16", "fp16")
 
 
+def _limits(written: schema.Limits) -> dict[str, int]:
+    return written.model_dump(exclude_none=True, exclude={"architectures"})
+
+
 class TargetLoader:
     """Loads one <target>.yaml."""
 
@@ -82,7 +87,6 @@ class TargetLoader:
         alignment, alignment_rules = load_alignment(
             document, written.alignment, constants, "alignment"
         )
-        budget = written.budget.model_dump(exclude_none=True) if written.budget else {}
         build = BuildLoader(document, self.spec_dir, self.folder)
         launch = self._launch(written, constants, sizes)
         needs = self._needs(written, launch, constants, sizes)
@@ -111,11 +115,27 @@ class TargetLoader:
             files=written.files,
             sets=SetLoader(document, family.parameters, own, constants).load(written.sets),
             short=short_form.load(document, written.short, parameters),
-            budget=tuple(budget.items()),
+            budget=tuple(_limits(written.budget).items()) if written.budget else (),
+            architecture_budgets=self._architecture_budgets(written),
             build=replace(family.build, sources=())
             + build.load(written.build, written.target != "cpu", family.build),
             file=spec_name(self.spec_dir, document.path),
             display=document.name,
+        )
+
+    def _architecture_budgets(self, written: schema.TargetFile) -> tuple[ArchitectureBudget, ...]:
+        target, own = written.target, of_target(written.target)
+        budgets = written.budget.architectures if written.budget else {}
+        for name in budgets:
+            named = of_target(name)
+            fits = named and own and own.suits(named.capability)
+            if not (fits and own and named and named == own.on(named.capability)):
+                expected = f"an architecture that {target} is compiled for, such as {target}"
+                message = f"got '{name}', expected {expected if own else 'none, of the CPU'}"
+                self.document.report(message, "budget", "architectures", name, key=True)
+        return tuple(
+            ArchitectureBudget(architecture=name, limits=_limits(limits))
+            for name, limits in budgets.items()
         )
 
     def _requires(self, written: schema.TargetFile, scope: Mapping[str, Kind]) -> tuple[Rule, ...]:

@@ -84,3 +84,24 @@ def test_a_kernel_has_the_threads_and_the_shared_memory_of_its_launch(workspace,
     kernels = {kernel.key: kernel for _, _, kernel in found.kernels}
     kernel = kernels["demo.sm80.bf16-t64-w8-auto"]
     assert (kernel.threads, kernel.shared_memory) == expected
+
+
+def test_a_budget_may_name_an_architecture(workspace):
+    budget = "budget: {spill_bytes: 0, architectures: {sm90: {spill_bytes: 16, code_bytes: 9000}}}"
+    workspace.edit("sm80.yaml", "budget: {spill_bytes: 0}", budget)
+    assert workspace.run("regenerate").status == 0
+    found = manifest.read(workspace.out / "manifest.json")
+    (target,) = (target for family in found.families for target in family.targets if target.is_cuda)
+    assert target.budget_on("sm_80") == target.budget_on(None) == {"spill_bytes": 0}
+    assert target.budget_on("sm_90") == {"spill_bytes": 16, "code_bytes": 9000}
+    assert target.budget_on("sm_90a") == {"spill_bytes": 0}
+    assert manifest.text(found) == (workspace.out / "manifest.json").read_text()
+
+
+@pytest.mark.parametrize("name", ["sm75", "sm90a", "90", "cpu"])
+def test_a_budget_of_an_architecture_that_the_target_is_not_compiled_for(workspace, name):
+    budget = f'budget: {{architectures: {{"{name}": {{spill_bytes: 16}}}}}}'
+    workspace.edit("sm80.yaml", "budget: {spill_bytes: 0}", budget)
+    result = workspace.run("check")
+    expected = f"got '{name}', expected an architecture that sm80 is compiled for, such as sm80"
+    assert (result.status, expected in result.output) == (2, True), result.output

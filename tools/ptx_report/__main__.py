@@ -19,7 +19,7 @@ from codegen.core.words import counted
 from codegen.ptxas.files import check_outputs, write_text
 
 from ..output_file import cannot_write
-from . import gate
+from . import budgets, gate
 from . import report as reports
 from .comparison import diff
 from .diff import Change, compare
@@ -72,14 +72,19 @@ class _Command(click.Command):
 @click.option("--all", "everything", is_flag=True, help="All rows, on a terminal and with --check.")
 @click.option("--parameters", is_flag=True, help="The configurations' parameters as columns.")
 @_file_option("--manifest", help="The manifest of the kernels (default: that of the project here).")
+@_file_option("--budgets", "budget_file", help="Budgets of any kernels, by expressions (YAML).")
 @click.option(
     "--baselines",
     type=_PATH,
-    metavar="DIR",
+    metavar="DIR|FILE.csv",
     multiple=True,
-    help="Folders of families with <target>.ptxas.csv (default: the project's kernel_specs).",
+    help="A file of accepted figures, or folders of families with <target>.ptxas.csv (default: "
+    "the project's kernel_specs).",
 )
-@click.option("--write-baseline", is_flag=True, help="Make these rows the baseline.")
+@click.option(
+    "--update-baseline", "--write-baseline", "update_baseline", is_flag=True,
+    help="Make these rows the baseline: what is, passes; what gets worse, does not.",
+)  # fmt: skip
 @click.option("--verbose", is_flag=True, help="Show what was read and what was not understood.")
 def main(
     logs: tuple[str, ...],
@@ -95,8 +100,9 @@ def main(
     everything: bool,
     parameters: bool,
     manifest: Path | None,
+    budget_file: Path | None,
     baselines: tuple[Path, ...],
-    write_baseline: bool,
+    update_baseline: bool,
     verbose: bool,
 ) -> None:
     """Show registers, spills and warnings of every kernel in LOG...: build logs, folders of
@@ -122,8 +128,9 @@ def main(
                 remark = f'--where "{where}": none of {counted(total, "row")} matches'
                 click.echo(f"ptx-report: {remark}", err=True)
         changes = compare(read_csv(old_file), report.rows, report.occupancy) if old_file else None
-        folders = _baseline_folders(report, baselines)
-        verdict = _check(report, changes, folders) if check else None
+        accepted = _Baselines(report, baselines, update_baseline)
+        own_budgets = budgets.read(budget_file) if budget_file else []
+        verdict = _check(report, changes, accepted, own_budgets) if check else None
         texts: list[tuple[Path, str]] = []  # all of them before the first is written
         if csv_file:
             columns = _parameter_columns(report, parameters)
@@ -134,21 +141,22 @@ def main(
             texts.append((html_file, html_text(report)))
         if markdown_file:
             texts.append((markdown_file, markdown_text(report, changes)))
-        check_outputs([path for path, _ in texts], _inputs(report, old_file, folders))
+        read = [path for path in (old_file, budget_file) if path is not None]
+        check_outputs([path for path, _ in texts], [*_inputs(report), *read, *accepted.paths])
         for path, text in texts:
             if path == _STANDARD_OUTPUT:
                 click.echo(text, nl=False)
             else:
                 write_text(path, text)
-        if write_baseline:
-            for path in gate.write_baselines(report.rows, folders):
+        if update_baseline:
+            for path in accepted.update():
                 click.echo(f"written: {path}")
         console = Console()
         if any(path == _STANDARD_OUTPUT for path, _ in texts):
             click.echo(summary(report), err=True)
         elif changes is not None:
             print_changes(changes, console, everything)
-        elif (check or write_baseline) and not everything:
+        elif (check or update_baseline) and not everything:
             click.echo(summary(report))
         else:
             print_table(report, console, parameters, everything)
@@ -173,16 +181,11 @@ def _read(
     return held_against(report, manifest)
 
 
-def _inputs(report: Report, old_file: Path | None, folders: Sequence[Path]) -> list[Path | int]:
-    """The files that were read, or whose figures count; standard input as its descriptor."""
-    inputs: list[Path | int] = [
-        0 if name == STANDARD_INPUT else Path(name) for name in report.files
-    ]
-    if old_file is not None:
-        inputs.append(old_file)
-    if report.manifest is not None:
-        inputs += report.manifest.paths
-    return [*inputs, *gate.baseline_paths(report.rows, folders)]
+def _inputs(report: Report) -> list[Path | int]:
+    """The files that were read; standard input as its descriptor."""
+    manifests = [] if report.manifest is None else report.manifest.paths
+    read = (0 if name == STANDARD_INPUT else Path(name) for name in report.files)
+    return [*read, *manifests]
 
 
 def _print_reading(report: Report) -> None:
@@ -222,34 +225,72 @@ def _nothing(report: Report, installed: bool) -> int:
     return 1
 
 
-def _baseline_folders(report: Report, given: Sequence[Path]) -> list[Path]:
-    if given:
-        for folder in given:
+class _Baselines:
+    """Accepted figures: in one file, or in the folders of the rows' families."""
+
+    def __init__(self, report: Report, given: Sequence[Path], is_update: bool) -> None:
+        self.files = [path for path in given if path.suffix == ".csv"]
+        self.folders = [path for path in given if path.suffix != ".csv"]
+        for folder in self.folders:
             if not folder.is_dir():
                 raise ReportError(f"{folder}: no such folder of baselines")
-        return list(given)
-    folders = [] if report.manifest is None else [*report.manifest.spec_dirs]
-    folders.append(SPECS)
-    folders += [folder for pack in packs.installed()[0] for folder in pack.specs.values()]
-    return list(dict.fromkeys(folders))
+        for file in self.files:
+            if not file.exists() and not is_update:
+                raise ReportError(f"{file}: no such baseline: --update-baseline writes it")
+        if not given:
+            of_specs = [] if report.manifest is None else report.manifest.spec_dirs
+            installed = [f for pack in packs.installed()[0] for f in pack.specs.values()]
+            self.folders = list(dict.fromkeys([*of_specs, SPECS, *installed]))
+        self._report = report
+
+    @property
+    def paths(self) -> list[Path]:
+        """The files, those that may be written too."""
+        return [*self.files, *gate.baseline_paths(self._report.rows, self.folders)]
+
+    def check(self, verdict: gate.Verdict) -> gate.Accepted:
+        """Holds the rows against all of them; returns what they accept."""
+        rows = self._report.rows
+        of_families = gate.read_baselines(rows, self.folders)
+        gate.check_baselines(rows, of_families, verdict)
+        of_files = {file: read_csv(file) for file in self.files if file.exists()}
+        for file, accepted in of_files.items():
+            gate.hold(file, accepted, gate.kernels(rows), verdict)
+        return gate.Accepted([*of_families.values(), *of_files.values()])
+
+    def update(self) -> list[Path]:
+        """Writes them; returns their paths."""
+        texts = {file: gate.merged(file, gate.kernels(self._report.rows)) for file in self.files}
+        for file, text in texts.items():
+            write_text(file, text)
+        if self.files and not self.folders:
+            return self.files
+        return [*self.files, *gate.write_baselines(self._report.rows, self.folders)]
 
 
 def _check(
-    report: Report, changes: Sequence[Change] | None, folders: Sequence[Path]
+    report: Report,
+    changes: Sequence[Change] | None,
+    baselines: _Baselines,
+    own_budgets: Sequence[budgets.Budget],
 ) -> gate.Verdict:
     verdict = gate.Verdict()
     gate.check_machine_code(report.rows, verdict)
+    of_baselines = gate.Verdict()
+    accepted = baselines.check(of_baselines)
     if report.manifest is not None:
-        gate.check_budgets(report.rows, report.manifest, verdict)
+        gate.check_budgets(report.rows, report.manifest, accepted, verdict)
         gate.check_presence(report.absent, verdict)
-    baselines = gate.read_baselines(report.rows, folders)
-    gate.check_baselines(report.rows, baselines, verdict)
+    budgets.check(report, own_budgets, accepted, verdict)
+    accepted.say(verdict)
+    verdict.add(of_baselines)
     if changes is not None:
         gate.check_changes(changes, verdict)
-    if not verdict.checked:
+    if not verdict.checked and not own_budgets:
         raise ReportError(
             f"--check: none of {counted(len(report.rows), 'kernel')} is one of ours, and there is "
-            "no --diff to hold them against, and no machine code of them was read (--sass)"
+            "no --diff, --baselines or --budgets to hold them against, and no machine code of them "
+            "was read (--sass)"
         )
     return verdict
 

@@ -12,7 +12,7 @@ from codegen.core.words import counted
 from codegen.ptxas.files import write_text
 from codegen.ptxas.fingerprints import Manifest
 
-from .diff import LABELS, Change, compare, describe, figure
+from .diff import ALL_LABELS, Change, compare, describe, figure
 from .operands import version
 
 # A budget's names, and the figures that they bound.
@@ -21,7 +21,9 @@ _BUDGETS = {
     "spill_bytes": "spill_bytes",
     "stack_bytes": "stack_frame",
     "c75": "c75",
+    "code_bytes": "code_bytes",
 }
+LIMITS = tuple(_BUDGETS)
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,12 @@ class Verdict:
     offences: list[Offence] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
 
+    def add(self, other: Verdict) -> None:
+        """Takes what another check found after this one."""
+        self.checked |= other.checked
+        self.offences += other.offences
+        self.remarks += other.remarks
+
 
 def check_machine_code(rows: Iterable[Row], verdict: Verdict) -> None:
     """No instruction of a row whose machine code was read takes a register that none writes."""
@@ -63,10 +71,39 @@ def check_machine_code(rows: Iterable[Row], verdict: Verdict) -> None:
             verdict.offences.append(Offence(row, reason))
 
 
-def check_budgets(rows: Iterable[Row], manifest: Manifest, verdict: Verdict) -> None:
+class Accepted:
+    """Figures that baselines hold: over a budget, they pass until they get worse."""
+
+    def __init__(self, baselines: Iterable[Iterable[Row]]) -> None:
+        self._rows = {_identity(row): row for rows in baselines for row in rows}
+        self.count = 0  # of figures that passed for that reason
+
+    def passes(self, row: Row, name: str, value: int) -> bool:
+        """Returns whether the baseline's row has as much."""
+        accepted = self._rows.get(_identity(row))
+        most = None if accepted is None else figure(accepted, name)
+        self.count += (does := most is not None and value <= most)
+        return does
+
+    def say(self, verdict: Verdict) -> None:
+        """Adds how many figures passed."""
+        if self.count:
+            verdict.remarks.append(
+                f"{counted(self.count, 'figure')} over a budget, as in the baseline, and no worse"
+            )
+
+
+def _identity(row: Row) -> tuple[str | None, ...]:
+    symbol = row.symbol if row.key else None  # nvcc renames foreign anonymous namespaces
+    return row.kernel_config, symbol, row.arch, row.toolchain
+
+
+def check_budgets(
+    rows: Iterable[Row], manifest: Manifest, accepted: Accepted, verdict: Verdict
+) -> None:
     """Each row, device functions included, against the `budget:` of its target's spec; against
     those of all targets that share its source."""
-    unknown: dict[str, list[Row]] = defaultdict(list)  # spills that a budget bounds, by target
+    unknown: dict[tuple[str, str], list[Row]] = defaultdict(list)  # by target and budget
     for row in rows:
         owners = manifest.owners(row)
         if not owners:
@@ -77,26 +114,49 @@ def check_budgets(rows: Iterable[Row], manifest: Manifest, verdict: Verdict) -> 
             verdict.offences.append(Offence(row, reason + row.incomplete))
         for family, target in owners:
             known = manifest.targets.get((family, target))
-            budget = known.budget if known else {}
-            for reason in over_budget(row, budget, f"{family}.{target}"):
+            budget = known.budget_on(row.arch) if known else {}
+            for reason in over_budget(row, budget, f"{family}.{target}", accepted):
                 verdict.offences.append(Offence(row, reason))
-            if row.kind == "object" and row.lacks_spills and "spill_bytes" in budget:
-                unknown[f"{family}.{target}"].append(row)
-    for name, lacking in unknown.items():
-        verdict.remarks.append(
-            f"{name}: a binary does not say whether its kernels spill, so that spill_bytes is not "
-            f"checked for {counted(len(lacking), 'kernel')}, "
-            f"{sum(bool(row.stack_frame) for row in lacking)} of them with a stack"
-        )
+            for name in unknown_of(row, budget):
+                unknown[f"{family}.{target}", name].append(row)
+    for (target, name), lacking in unknown.items():
+        verdict.remarks.append(f"{target}: {not_checked(name, lacking)}")
 
 
-def over_budget(row: Row, budget: Mapping[str, int | None], target: str) -> Iterator[str]:
-    """Why a row is over the budget of a target."""
+def unknown_of(row: Row, budget: Iterable[str]) -> list[str]:
+    """Returns the limits whose figure a row lacks, though nothing of it was lost: spills of a
+    binary, and bytes of machine code."""
+    return [
+        name
+        for name in budget
+        if figure(row, _BUDGETS[name]) is None
+        and (name == "code_bytes" or (row.kind == "object" and name == "spill_bytes"))
+        and row.kind != "function"
+    ]
+
+
+def not_checked(name: str, rows: Sequence[Row]) -> str:
+    """Returns what to say of rows that a limit cannot be held to."""
+    kernels = counted(len(rows), "kernel")
+    if name != "spill_bytes":
+        return f"{name} is not checked for {kernels}, whose machine code was not read"
+    return (
+        f"a binary does not say whether its kernels spill, so that {name} is not checked for "
+        f"{kernels}, {sum(bool(row.stack_frame) for row in rows)} of them with a stack"
+    )
+
+
+def over_budget(
+    row: Row, budget: Mapping[str, int], owner: str, accepted: Accepted | None = None
+) -> Iterator[str]:
+    """Why a row is over the budget of a target, and of a figure that no baseline accepts."""
     for name, most in budget.items():
-        value = figure(row, _BUDGETS[name]) if name in _BUDGETS else None
-        if value is not None and most is not None and value > most:
+        value = figure(row, _BUDGETS[name])
+        if value is None or value <= most:
+            continue
+        if accepted is None or not accepted.passes(row, _BUDGETS[name], value):
             notes = f" ({' '.join(row.c75)})" if name == "c75" else ""
-            yield f"{value} {LABELS[_BUDGETS[name]]}, the budget of {target} is {most}{notes}"
+            yield f"{value} {ALL_LABELS[_BUDGETS[name]]}, the budget of {owner} is {most}{notes}"
 
 
 def check_presence(absent: Iterable[Row], verdict: Verdict) -> None:
@@ -122,37 +182,53 @@ def check_baselines(
     for path, baseline in baselines.items():
         targets = {_target(row) for row in baseline}
         built = [row for row in kernels if _target(row) in targets]
-        here = [row for row in built if row.toolchain]
         _check_compilers([row for row in built if not row.toolchain], path, verdict)
-        if not here:
-            continue
-        architectures = {row.arch for row in here}
-        toolchains = {row.toolchain for row in here}
-        same = [row for row in baseline if row.toolchain in toolchains]
-        newest = max((row.toolchain or "" for row in baseline), key=version)
-        others = [row for row in baseline if (row.toolchain or "") == newest]
-        known = [row for row in same or others if row.arch in architectures]
-        if not known:
-            names = " ".join(sorted(arch or "?" for arch in architectures))
-            verdict.remarks.append(f"{path}: has no rows for {names}")
-            continue
-        changes = compare(known, here)
-        for change in changes:
-            if change.is_worse and same:
-                reason = f"{describe(change)} in {path}: {change.cause}"
-                verdict.offences.append(Offence(change.row, reason))
-        for word, what in (("added", "not in the baseline yet"), ("removed", "no longer built")):
-            if count := sum(change.verdict == word for change in changes):
-                verdict.remarks.append(f"{path}: {counted(count, 'kernel')} {what}")
-        if not same:
-            differing = [change for change in changes if change.deltas]
-            worse = sum(change.is_worse for change in differing)
-            old = " ".join(sorted({row.toolchain or "an unknown compiler" for row in known}))
-            new = " ".join(sorted({row.toolchain for row in here if row.toolchain}))
-            verdict.remarks.append(
-                f"{path}: is of {old}, this build of {new}: {len(differing)} kernels differ, "
-                f"{worse} of them worse; not held against the code"
-            )
+        hold(path, baseline, [row for row in built if row.toolchain], verdict)
+
+
+def kernels(rows: Iterable[Row]) -> list[Row]:
+    """Returns the rows that a baseline of any project holds: without nvlink's totals, which are of
+    kernels that have a row."""
+    return [row for row in rows if row.kind != "link"]
+
+
+def hold(path: Path, baseline: Sequence[Row], here: Sequence[Row], verdict: Verdict) -> None:
+    """Holds rows against a baseline's of their compiler, or, with a remark, of the newest."""
+    if not here:
+        return
+    verdict.checked.update(here)
+    architectures = {row.arch for row in here}
+    toolchains = {row.toolchain for row in here}
+    same = [row for row in baseline if row.toolchain in toolchains]
+    newest = max((row.toolchain or "" for row in baseline), key=version, default="")
+    others = [row for row in baseline if (row.toolchain or "") == newest]
+    known = [row for row in same or others if row.arch in architectures]
+    if not known:
+        names = " ".join(sorted(arch or "?" for arch in architectures))
+        verdict.remarks.append(f"{path}: has no rows for {names}")
+        return
+    changes = compare(known, here)
+    for change in changes:
+        if change.is_worse and same:
+            reason = f"{describe(change)} in {path}: {change.cause}"
+            verdict.offences.append(Offence(change.row, reason))
+    better = "better than the baseline (--update-baseline keeps them so)"
+    for word, what in (
+        ("added", "not in the baseline yet"),
+        ("removed", "no longer built"),
+        ("better", better),
+    ):
+        if count := sum(change.verdict == word for change in changes):
+            verdict.remarks.append(f"{path}: {counted(count, 'kernel')} {what}")
+    if not same:
+        differing = [change for change in changes if change.deltas]
+        worse = sum(change.is_worse for change in differing)
+        old = " ".join(sorted({row.toolchain or "an unknown compiler" for row in known}))
+        new = " ".join(sorted({row.toolchain or "an unknown compiler" for row in here}))
+        verdict.remarks.append(
+            f"{path}: is of {old}, this build of {new}: {len(differing)} kernels differ, "
+            f"{worse} of them worse; not held against the code"
+        )
 
 
 def _check_compilers(unknown: Sequence[Row], path: Path, verdict: Verdict) -> None:
@@ -220,14 +296,11 @@ def read_baselines(rows: Iterable[Row], folders: Sequence[Path]) -> dict[Path, l
 def write_baselines(rows: Iterable[Row], folders: Sequence[Path]) -> list[Path]:
     """Replaces the baselines' rows of these compilers and architectures by `rows`; keeps others.
 
-    What varies from build to build (times, lines, objects) is left out, and what no baseline may
-    excuse. Raises ReportError if a row is incomplete or does not say its compiler.
+    Raises ReportError if a row cannot be a baseline, or does not say its compiler.
     """
     texts = {}
     for path, new in baseline_paths(rows, folders).items():
         for row in new:
-            if row.incomplete:
-                raise ReportError(f"{row.kernel_config}: incomplete, no baseline: {row.incomplete}")
             if row.toolchain is None:
                 raise ReportError(
                     f"{row.kernel_config}: its compiler is unknown, so it cannot be a baseline: "
@@ -238,27 +311,40 @@ def write_baselines(rows: Iterable[Row], folders: Sequence[Path]) -> list[Path]:
                     f"{row.kernel_config}: its spills are unknown, so it cannot be a baseline: "
                     "give the build's logs or its ptxas.csv"
                 )
-        replaced = {(row.toolchain, row.arch) for row in new}
-        old = read_csv(path) if path.exists() else []
-        kept = [row for row in old if (row.toolchain, row.arch) not in replaced]
-        merged = [
-            row._replace(
-                kind="kernel",  # or object, of a pack's library with its table
-                compile_time_ms=None,
-                line=None,
-                source=None,
-                warnings=(),
-                unwritten=None,
-                unwritten_at=None,
-            )
-            for row in [*kept, *new]
-        ]
-        merged.sort(
-            key=lambda row: (row.toolchain or "", row.arch or "", row.kernel_config, row.symbol)
-        )
-        texts[path] = csv_text(merged)
+        # An object is of a pack's library, with the figures of the pack's table.
+        texts[path] = merged(path, [row._replace(kind="kernel") for row in new])
     if not texts:
-        raise ReportError("no kernel of a known family in the input: there is no baseline to write")
+        raise ReportError(
+            "no kernel of a known family in the input: there is no baseline to write; for other "
+            "projects name a file: --baselines FILE.csv"
+        )
     for path, text in texts.items():
         write_text(path, text)
     return list(texts)
+
+
+def merged(path: Path, new: Sequence[Row]) -> str:
+    """Returns the text of a baseline with the rows of these compilers and architectures replaced.
+
+    What varies from build to build (times, lines, objects) is left out, and what no baseline may
+    excuse. Raises ReportError for an incomplete row.
+    """
+    for row in new:
+        if row.incomplete:
+            raise ReportError(f"{row.kernel_config}: incomplete, no baseline: {row.incomplete}")
+    replaced = {(row.toolchain, row.arch) for row in new}
+    old = read_csv(path) if path.exists() else []
+    kept = [row for row in old if (row.toolchain, row.arch) not in replaced]
+    rows = [
+        row._replace(
+            compile_time_ms=None,
+            line=None,
+            source=None,
+            warnings=(),
+            unwritten=None,
+            unwritten_at=None,
+        )
+        for row in [*kept, *new]
+    ]
+    rows.sort(key=lambda row: (row.toolchain or "", row.arch or "", row.kernel_config, row.symbol))
+    return csv_text(rows)

@@ -266,7 +266,8 @@ class Tuner:
             self._unusable.add(key)
             self._say(f"{key}: does not compile: {error}")
             return
-        if reason := offence(pack, key, dict(self._target.budget)):
+        architecture = next(iter(pack.architectures), None)
+        if reason := offence(pack, key, self._target.budget_on(architecture)):
             self._unusable.add(key)
             self._say(f"{key}: left out, {reason}")
             return
