@@ -102,7 +102,7 @@ def take(
     try:
         found = _taken.get(key)
     except TypeError:  # a symbol has no hash
-        listing.check_name("target", target, listing.targets())
+        listing.check_target(target)
         constants, unmet = _constants(family, wanted), _unmet(family, sizes)
         return in_graph(_for_any_sizes(family, device, constants, target, tuned, unmet))
     except Exception:  # of a value that refuses it, which the kernel refuses in turn
@@ -276,8 +276,7 @@ def choose(
     Raises:
         KernelNotFound: no kernel suits; the message says for each candidate why.
     """
-    if target is not None:  # the names of all targets take as long as all else
-        listing.check_name("target", target, listing.targets())
+    listing.check_target(target)
     known = _known(family, device, wanted, sizes)
     covering = _covering(family, _tuned(family, device, wanted), known) if tuned else ()
     held = _held(family, known)
@@ -341,7 +340,7 @@ def explain(
 ) -> Explanation:
     """What `choose` considers for these arguments, and why it takes what it takes."""
     wanted = _plain(wanted)
-    listing.check_name("target", target, listing.targets())
+    listing.check_target(target)
     name = devices.name(_indexed(device))
     known = _known(family, device, wanted, sizes)
     considered = list(_tuned_rows_considered(family, name, wanted, known)) if tuned else []
@@ -689,8 +688,6 @@ def _unlisted(family: str, row: TunedRow) -> KernelInfo:
         target=target.name,
         parameters=row.configuration,
         derived=_NOTHING,
-        registers=None,
-        spills=None,
         is_cuda=target.is_cuda,
         built=False,
         available=why is None,

@@ -405,8 +405,9 @@ def values_of(family: str, parameter: str, on_cuda: bool) -> tuple[Any, ...]:
     kept, since each call may ask."""
     asked = family, parameter, on_cuda
     if asked not in _values:
-        infos = (info for info in listing.listed(family, None) if info.is_cuda == on_cuda)
-        _values[asked] = tuple(sorted({info.parameters[parameter] for info in infos}))
+        targets = (t for t in listing.known_family(family).targets if t.is_cuda == on_cuda)
+        values = {kernel.parameters[parameter] for t in targets for kernel in t.kernels}
+        _values[asked] = tuple(sorted(values))
     return _values[asked]
 
 

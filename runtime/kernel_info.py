@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from codegen.core.architectures import of_target
@@ -24,9 +24,6 @@ class KernelInfo:
         target: what it runs on.
         parameters: the configuration, by name; dtypes as bf16, fp16, f32, ….
         derived: what the spec derives from the configuration (threads, shared memory, …).
-        registers: registers a thread, from ptxas; the most over the architectures compiled for.
-            None on the CPU.
-        spills: bytes that ptxas spilled, stores plus loads; None on the CPU.
         is_cuda: whether it takes CUDA tensors.
         built: whether its pack holds it.
         available: whether it can run here, on this processor or on at least one of this machine's
@@ -40,12 +37,28 @@ class KernelInfo:
     target: str
     parameters: Mapping[str, Any]
     derived: Mapping[str, Any]
-    registers: int | None
-    spills: int | None
     is_cuda: bool
     built: bool
     available: bool
     reason: str | None
+    _pack: Pack | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def registers(self) -> int | None:
+        """Registers a thread, from ptxas; the most over the architectures compiled for.
+
+        None on the CPU. Raises PackError if the pack's ptxas.csv is damaged.
+        """
+        return None if (used := self._resources) is None else used.registers
+
+    @property
+    def spills(self) -> int | None:
+        """Bytes that ptxas spilled, stores plus loads; None on the CPU. Raises as `registers`."""
+        return None if (used := self._resources) is None else used.spills
+
+    @property
+    def _resources(self) -> manifest.Resources | None:
+        return None if self._pack is None else manifest.resources(self._pack).get(self.key)
 
 
 def why_not_built(family: Family, target: Target) -> str | None:
@@ -121,13 +134,13 @@ def infos_of(
     """`unasked` is why they are not available, if that is known; else it is found out."""
     # whether built, why not available: by pack and shared memory
     states: dict[tuple[Pack, int], tuple[bool, str | None]] = {}
+    own, singles = packs.of(family.name), packs.by_key(family.name)
     for kernel in kernels:
-        pack = packs.of(family.name, kernel.key)
+        pack = singles.get(kernel.key, own)
         state = pack, kernel.shared_memory
         if state not in states:
             states[state] = (False, unasked) if unasked else _state(pack, family, target, kernel)
         built, reason = states[state]
-        used = manifest.resources(pack).get(kernel.key)
         yield KernelInfo(
             key=kernel.key,
             short=kernel.short,
@@ -135,10 +148,9 @@ def infos_of(
             target=target.name,
             parameters=kernel.parameters,
             derived=kernel.derived,
-            registers=used.registers if used else None,
-            spills=used.spills if used else None,
             is_cuda=target.is_cuda,
             built=built,
             available=reason is None,
             reason=reason,
+            _pack=pack,
         )

@@ -57,9 +57,11 @@ def kernels(
 
 
 def listed(family: str | None, target: str | None) -> list[KernelInfo]:
-    """The kernels of one family, or of all that can be used."""
+    """Returns the kernels of one family, or of all that can be used."""
     chosen = manifest.families() if family is None else [known_family(family)]
-    check_name("target", target, targets())
+    if family is not None:
+        manifest.resources(packs.of(family))  # a damaged pack lists no kernels
+    check_target(target)
     return list(infos(chosen, target))
 
 
@@ -95,6 +97,12 @@ def _filter(text: str, among: set[tuple[str, str]]) -> Callable[[KernelInfo], bo
         lambda what: InvalidArgument(f"where: {shown(text)}{what}"),
     )
     return lambda info: matches(info.key, {**info.parameters, **info.derived})
+
+
+def check_target(name: object) -> None:
+    """Raises InvalidArgument if no family has a target of that name; None names nothing."""
+    if name is not None:  # all families are read for the names of all targets
+        check_name("target", name, targets())
 
 
 def check_name(what: str, name: object, known: list[str]) -> None:

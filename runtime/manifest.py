@@ -38,8 +38,7 @@ def check_checkout(package: Path) -> None:
         return
     generated = checkout / "generated/manifest.json"
     with _readable(pack, generated):
-        found = manifest.read(generated)
-    fingerprints = {family.name: family.fingerprint for family in found.families}
+        fingerprints = manifest.LazyFamilies(generated).fingerprints
     changed = packs.changed_sources(pack, checkout)
     if fingerprints != pack.generated:
         what = f"{generated} is not what {pack} was built from"
@@ -51,18 +50,18 @@ def check_checkout(package: Path) -> None:
 
 
 @functools.cache
-def _families(pack: Pack) -> dict[str, Family]:
+def _families(pack: Pack) -> manifest.LazyFamilies:
     path = pack.manifest
     with _readable(pack, path):
-        found = manifest.read(path)
-    for family in found.families:
-        expected = pack.generated.get(family.name)
-        if family.fingerprint != expected:
+        families = manifest.LazyFamilies(path)
+    for name, fingerprint in families.fingerprints.items():
+        expected = pack.generated.get(name)
+        if fingerprint != expected:
             raise PackError(
-                f"{pack}: {path} is of the generated code {family.fingerprint} of {family.name}, "
+                f"{pack}: {path} is of the generated code {fingerprint} of {name}, "
                 f"but the pack was built from {expected}: reinstall it"
             )
-    return {family.name: family for family in found.families}
+    return families
 
 
 def families() -> Iterator[Family]:
@@ -90,8 +89,10 @@ def kernel(name: str, key: str) -> tuple[Family, Target, list[manifest.Kernel]] 
 
 
 def of_pack(pack: Pack, name: str) -> Family:
-    """A family as a pack's manifest has it."""
-    return _families(pack)[name]
+    """Returns a family as a pack's manifest has it."""
+    families = _families(pack)
+    with _readable(pack, pack.manifest):
+        return families[name]
 
 
 @functools.lru_cache(maxsize=256)
@@ -104,10 +105,10 @@ def _by_key(
 
 @functools.lru_cache(maxsize=256)
 def _merged(name: str, pack: Pack, singles: tuple[Pack, ...]) -> Family:
-    found = _families(pack)[name]
+    found = of_pack(pack, name)
     targets = {target.name: target for target in found.targets}
     for single in singles:
-        for target in _families(single)[name].targets:
+        for target in of_pack(single, name).targets:
             known = targets.get(target.name, target)
             kernels = {kernel.key: kernel for kernel in (*known.kernels, *target.kernels)}
             targets[target.name] = replace(known, kernels=tuple(kernels.values()))
@@ -117,7 +118,7 @@ def _merged(name: str, pack: Pack, singles: tuple[Pack, ...]) -> Family:
 def check_same_family(name: str, known: Pack, new: Pack) -> None:
     """BuildError if two packs disagree about a family: what it takes, returns and traces."""
     for what in ("arguments", "symbols", "parameters", "trace"):
-        if getattr(_families(known)[name], what) != getattr(_families(new)[name], what):
+        if getattr(of_pack(known, name), what) != getattr(of_pack(new, name), what):
             raise BuildError(
                 f"the {what} of {name} are not those of {known}: rebuild that pack, or start "
                 "Python anew if it is of a folder that was loaded"

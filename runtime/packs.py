@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -178,22 +178,37 @@ def add_single(family: str, key: str, pack: Pack) -> None:
 
 def single(family: str, key: str) -> Pack | None:
     """The pack of a kernel that was built by itself; None if there is none."""
-    return _registry().singles.get(family, {}).get(key)
+    return by_key(family).get(key)
+
+
+def by_key(family: str) -> Mapping[str, Pack]:
+    """Returns the packs of a family's kernels that were built by themselves, by key."""
+    return _registry().singles.get(family, {})
 
 
 def singles(family: str) -> tuple[Pack, ...]:
     """The packs of a family's kernels that were built by themselves."""
-    return tuple(_registry().singles.get(family, {}).values())
+    return tuple(by_key(family).values())
 
 
-def changed_sources(pack: Pack, project: Path) -> list[str]:
-    """The sources of a project that are not what a pack was built of."""
+def changed_sources(pack: Pack, project: Path, below: str = "") -> list[str]:
+    """Returns the sources of a project that are not what a pack was built of.
+
+    Only sources whose path begins with `below` are read.
+    """
     return [
         name
         for name, digest in pack.sources.items()
-        if not (project / name).is_file()
-        or hashlib.sha256((project / name).read_bytes()).hexdigest() != digest
+        if name.startswith(below) and _digest(f"{project}/{name}") != digest
     ]
+
+
+def _digest(path: str) -> str | None:
+    try:
+        with open(path, "rb") as file:
+            return hashlib.sha256(file.read()).hexdigest()
+    except OSError:
+        return None
 
 
 def first_of(changed: list[str], project: Path) -> str:
@@ -208,12 +223,7 @@ def _warn_of_changes(pack: Pack) -> None:
     for name, folder in pack.specs.items():
         if not folder.is_dir() or folder.is_relative_to(pack.folder):
             continue
-        changed = [
-            source
-            for source in changed_sources(pack, folder.parent)
-            if Path(source).parts[0] == name
-        ]
-        if changed:
+        if changed := changed_sources(pack, folder.parent, f"{name}/"):
             warnings.warn(
                 f"{pack}: {first_of(changed, folder.parent)} changed since it was built: its "
                 f"kernels are those from before; run `pip install -e {folder.parent}`",

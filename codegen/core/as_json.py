@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import json
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
@@ -119,10 +119,30 @@ def _reader(kind: Any) -> Callable[[Any], Any]:
     if origin in (Union, types.UnionType):
         return _union_reader(inner)
     if origin is tuple:
-        return _list_reader(_reader(inner[0]))
+        return _list_reader(_reader(inner[0]), _plain_types(inner[0]))
     if origin is not None:
-        return _dict_reader(_reader(inner[1]))
+        return _dict_reader(_reader(inner[1]), _plain_types(inner[1]))
     return functools.partial(_checked, kind)
+
+
+@functools.cache
+def _plain_types(kind: Any) -> frozenset[type]:
+    """Returns the types of JSON's values of this type if all of them are plain, else none.
+
+    Plain values are read without a call each: a manifest holds 20,000.
+    """
+    if kind in _NAMES:
+        return frozenset({kind, int} if kind is float else {kind})
+    if get_origin(kind) in (Union, types.UnionType):
+        members = [_plain_types(member) for member in get_args(kind)]
+        return frozenset().union(*members) if all(members) else frozenset()
+    return frozenset()
+
+
+def _are_printable(values: Iterable[Any]) -> bool:
+    """Returns whether it is certain that all texts among the values can be printed."""
+    text = "".join([value for value in values if type(value) is str])
+    return text.isascii() and "\0" not in text
 
 
 def _checked(kind: Any, value: Any) -> Any:
@@ -140,7 +160,7 @@ def _is_printable(text: str) -> bool:
 def _dataclass_reader(kind: Any) -> Callable[[Any], Any]:
     types_of = get_type_hints(kind)
     members = [
-        (attribute, name, absent, _reader(types_of[attribute]))
+        (attribute, name, absent, _plain_types(types_of[attribute]), _reader(types_of[attribute]))
         for attribute, name, absent in _members(kind)
     ]
 
@@ -148,10 +168,16 @@ def _dataclass_reader(kind: Any) -> Callable[[Any], Any]:
         if type(value) is not dict:
             raise FormError(value, "an object")
         values = {}
-        for attribute, name, absent, reader in members:
+        for attribute, name, absent, plain, reader in members:
             if name in value:
+                member = value[name]
+                if type(member) in plain and (
+                    type(member) is not str or (member.isascii() and "\0" not in member)
+                ):
+                    values[attribute] = member
+                    continue
                 try:
-                    values[attribute] = reader(value[name])
+                    values[attribute] = reader(member)
                 except FormError as error:
                     raise error.within(name) from None
             elif absent is dataclasses.MISSING:
@@ -179,10 +205,12 @@ def _union_reader(kinds: tuple[Any, ...]) -> Callable[[Any], Any]:
     return read
 
 
-def _list_reader(item: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _list_reader(item: Callable[[Any], Any], plain: frozenset[type]) -> Callable[[Any], Any]:
     def read(value: Any) -> Any:
         if type(value) is not list:
             raise FormError(value, "a list")
+        if plain.issuperset(map(type, value)) and _are_printable(value):
+            return tuple(value)
         members = []
         for member in value:
             try:
@@ -194,10 +222,13 @@ def _list_reader(item: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return read
 
 
-def _dict_reader(item: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _dict_reader(item: Callable[[Any], Any], plain: frozenset[type]) -> Callable[[Any], Any]:
     def read(value: Any) -> Any:
         if type(value) is not dict:
             raise FormError(value, "an object")
+        plain_members = plain.issuperset(map(type, value.values()))
+        if plain_members and _are_printable((*value, *value.values())):
+            return value
         members = {}
         for name, member in value.items():
             try:

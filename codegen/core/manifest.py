@@ -402,11 +402,38 @@ def read(path: Path) -> Manifest:
 
 def parse(text: str) -> Manifest:
     """Parses the text of a manifest. Raises ValueError."""
+    return as_json.read(Manifest, _parsed(text))
+
+
+class LazyFamilies:
+    """The families of a manifest, each of which is read when it is first asked for.
+
+    Raises OSError or ValueError, also later: for a family that is not what codegen writes.
+    """
+
+    def __init__(self, path: Path) -> None:
+        families = _parsed(path.read_text(encoding="utf-8"))["families"]
+        self._unread = {str(entry["name"]): (i, entry) for i, entry in enumerate(families)}
+        self.fingerprints = {name: e["fingerprint"] for name, (_, e) in self._unread.items()}
+        self._read: dict[str, Family] = {}
+
+    def __getitem__(self, name: str) -> Family:
+        """Returns the family of that name."""
+        if name not in self._read:
+            place, entry = self._unread[name]
+            try:
+                self._read[name] = as_json.read(Family, entry)
+            except as_json.FormError as error:
+                raise error.within(place).within("families") from None
+        return self._read[name]
+
+
+def _parsed(text: str) -> Any:
     data = as_json.parse(text)
     version = data.get("version") if isinstance(data, dict) else None
     if version != VERSION:
         raise ValueError(f"got version {version!a:.20}, expected {VERSION}")
-    return as_json.read(Manifest, data)
+    return data
 
 
 def text(manifest: Manifest) -> str:
