@@ -40,10 +40,11 @@ from runtime.loading import build, load, load_pack
 from runtime.loading import offer as _offer
 
 if _pytorch.IS_INSTALLED:
-    from runtime.choice import sm_count
+    from runtime.devices import sm_count
     from runtime.finding import explain, kernel
     from runtime.front import Front, explain_call
-    from runtime.handle import Kernel, traced_as_constant
+    from runtime.handle import Kernel
+    from runtime.pytorch import traced_as_constant
 
 if len(__path__) > 1:
     _manifest.check_checkout(Path(__file__).resolve().parent)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from codegen.core.architectures import of_target, parse
 from runtime import _native, pytorch
+from runtime.pytorch import traced_as_constant
 
 if pytorch.IS_INSTALLED:
     import torch
@@ -62,6 +63,30 @@ def capability_of(index: int) -> int:
     """The compute capability of a CUDA device, 90 for 9.0."""
     major, minor = torch.cuda.get_device_capability(index)
     return 10 * major + minor
+
+
+def indexed(device: torch.device) -> torch.device:
+    """Returns a device with its index."""
+    if device.type == "cuda" and device.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return device
+
+
+@traced_as_constant
+def compute_capability(device: torch.device) -> int:
+    """Returns 86 for a CUDA device of 8.6, and 0 for any other device."""
+    return capability_of(indexed(device).index) if device.type == "cuda" else 0
+
+
+@traced_as_constant
+def sm_count(device: torch.device) -> int:
+    """Returns the number of a CUDA device's multiprocessors; on the CPU, of PyTorch's threads.
+
+    Specs call it `sm_count`. A compiled graph holds the value of the time when it was traced.
+    """
+    if device.type == "cuda":
+        return facts(indexed(device).index)[0]
+    return torch.get_num_threads()
 
 
 @dataclass(frozen=True)

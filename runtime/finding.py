@@ -23,6 +23,7 @@ from runtime import (
     manifest,
     ondemand,
     packs,
+    tensors,
     used,
 )
 from runtime.errors import (
@@ -33,11 +34,10 @@ from runtime.errors import (
     shown,
     unexpected,
 )
-from runtime.handle import Kernel, in_graphs, traced_as_constant
-from runtime.operators.arguments import DTYPES
+from runtime.handle import Kernel, in_graphs
 from runtime.operators.calls import caller, eager_caller
+from runtime.pytorch import traced_as_constant
 
-_DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _kernels: dict[str, Kernel] = {}
 _configurations: dict[tuple[object, ...], str] = {}  # keys, by what configurations say
 _MOST_CONFIGURATIONS = 65_536
@@ -387,7 +387,7 @@ def _defaults(family: str, target: str) -> dict[str, Any]:
 def _plain(name: object, value: object) -> Any:
     """A parameter's value as specs write it: torch.bfloat16, DType.BF16 and "BF16" are bf16."""
     if isinstance(value, torch.dtype):
-        return _DTYPE_NAMES.get(value, str(value))
+        return tensors.dtype_name(value)
     if isinstance(value, enum.Enum):
         return value.name.lower()
     if isinstance(value, str):
@@ -395,8 +395,3 @@ def _plain(name: object, value: object) -> Any:
     if isinstance(value, numbers.Integral):  # NumPy's too
         return value if isinstance(value, bool) else int(value)
     raise unexpected(name, value, "an int, a bool, a str, an enum or a dtype")
-
-
-def dtype_name(dtype: torch.dtype) -> str | None:
-    """A PyTorch dtype as specs write it, or None if they have none for it."""
-    return _DTYPE_NAMES.get(dtype)

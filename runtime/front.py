@@ -4,51 +4,148 @@ from __future__ import annotations
 
 import functools
 import inspect
-import json
 import threading
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.overrides import BaseTorchFunctionMode
 
 from codegen.core.expressions import COMPUTE_CAPABILITY, EVALUATION_ERRORS, layout, reason
-from runtime import _native, choice, finding, listing, manifest, packs, tensors
+from runtime import (
+    _native,
+    choice,
+    devices,
+    finding,
+    listing,
+    manifest,
+    open_choice,
+    packs,
+    tensors,
+)
 from runtime.errors import InvalidArgument, unexpected, unlisted
-from runtime.handle import Inputs, Kernel, Out, Scalar, traced_as_constant
+from runtime.handle import Inputs, Kernel, Out, Scalar
+from runtime.open_choice import OpenChoice
+from runtime.pytorch import traced_as_constant
+from runtime.rows import NOTHING, python_type
+from runtime.rows import of as rows_of
 
 if TYPE_CHECKING:
     from runtime.kernel_info import KernelInfo
     from runtime.operators.arguments import LazyArguments
 
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
-_is_dynamo_compiling = torch.compiler.is_dynamo_compiling  # found once: calls are short
+_is_dynamo_compiling = torch.compiler.is_dynamo_compiling  # looked up once: calls are short
+
+
+class _Input(NamedTuple):
+    """An input of a family.
+
+    Attributes:
+        name: its name.
+        dims: the symbols that its dimensions are; "" for other dimensions.
+        is_optional: whether it may be absent.
+        on_host: whether it is in the CPU's memory, whatever the target.
+        dtype: the parameter that is its dtype, or "".
+    """
+
+    name: str
+    dims: tuple[str, ...]
+    is_optional: bool
+    on_host: bool
+    dtype: str
+
+
+class _Known(NamedTuple):
+    """What fronts know of a family.
+
+    Attributes:
+        inputs: the inputs.
+        places: the place of each input.
+        outputs: the name of each output, and whether it is optional.
+        optional_outputs: the names of optional outputs.
+        ranks: the number of dimensions of each tensor.
+        scalars: the name of each scalar, its type, an enum's texts, and whether it is required.
+        flags: the type of each parameter, and an enum's texts.
+        memory: the questions that targets ask of how tensors lie in memory; see `rows.Rows`.
+    """
+
+    inputs: tuple[_Input, ...]
+    places: dict[str, int]
+    outputs: tuple[tuple[str, bool], ...]
+    optional_outputs: tuple[str, ...]
+    ranks: dict[str, int]
+    scalars: tuple[tuple[str, str, tuple[str, ...], bool], ...]
+    flags: dict[str, tuple[str, tuple[str, ...]]]
+    memory: tuple[tuple[str, int, int], ...]
+
+
+_families: dict[str, _Known] = {}
+packs.when_changed(_families.clear)
+
+
+@traced_as_constant
+def _known(family: str) -> _Known:
+    """Returns what fronts know of a family, kept until packs change."""
+    if family not in _families:
+        _families[family] = _read(family)
+    return _families[family]
+
+
+def _read(name: str) -> _Known:
+    family = manifest.family(name)
+    parameters = {parameter.name for parameter in family.parameters}
+    inputs = tuple(
+        _Input(
+            tensor.name,
+            tuple(dim if dim in family.symbols else "" for dim in tensor.dims),
+            tensor.optional,
+            tensor.on_host,
+            tensor.dtype if tensor.dtype in parameters else "",
+        )
+        for tensor in family.inputs
+    )
+    own = (parameter for target in family.targets for parameter in target.parameters)
+    flags = {
+        p.name: (p.type, tuple(map(str, (p.values if p.type == "enum" else ()) or ())))
+        for p in reversed((*family.parameters, *own))
+    }
+    return _Known(
+        inputs=inputs,
+        places={tensor.name: place for place, tensor in enumerate(inputs)},
+        outputs=tuple((tensor.name, tensor.optional) for tensor in family.outputs),
+        optional_outputs=tuple(tensor.name for tensor in family.outputs if tensor.optional),
+        ranks={tensor.name: len(tensor.dims) for tensor in family.tensors},
+        scalars=tuple(
+            (s.name, python_type(s), s.values, s.default is None) for s in family.scalars
+        ),
+        flags=flags,
+        memory=rows_of(name).memory,
+    )
 
 
 def _nothing() -> Mapping[str, Any]:
-    return {}  # PyTorch 2.4 cannot trace what _NOTHING is
+    return {}  # PyTorch 2.4 cannot trace NOTHING
 
 
 class Front:
-    """What calls one family's kernels without a key.
+    """A function that calls one family's kernels without a key.
 
-    What decides (the device, dtypes, and the extents, scalars and flags that `takes` or rows of the
-    family name) is looked up in the extension, so that a call whose like was seen before costs
+    Whatever decides (the device, dtypes, and the extents, scalars and flags that `takes` or rows of
+    the family name) is looked up in the extension, so that a call whose like was seen before costs
     little more than one by key. While something records or transforms the call, and if an argument
-    is wrong, it goes step by step through Python.
+    is wrong, the call goes step by step through Python.
 
     Args:
-        family: its name.
+        family: the family's name.
         takes: the values of parameters that decide, by name, beside the dtypes of tensors: a
             function whose parameters are named as symbols, as optional tensors (true if they are
             there), as scalars (None if they are left out), as the inputs' dtypes, as
             `codegen.core.expressions.layout` reads them, `device` or `compute_capability`.
         flags: parameters whose values callers pass, and their defaults; None, if it is the default,
             leaves one open. `target` is that of the kernels.
-        permuted: the other layout: dimension i of what callers have as `name` is the dimension
-            `permuted[name][i]` of the spec's. Those of the spec's that are in none are of extent
-            1: `{"x": (1,)}` takes an x [E] as [1, E, 1].
+        permuted: the other layout: dimension i of the callers' tensor `name` is the dimension
+            `permuted[name][i]` of the spec's. Dimensions of the spec's that it leaves out have
+            extent 1: `{"x": (1,)}` takes an x [E] as [1, E, 1].
         tuned: whether rows that were tuned count. They may ask how large a batch is: a front whose
             results must not depend on the batch leaves them out.
     """
@@ -58,15 +155,15 @@ class Front:
         family: str,
         takes: Callable[..., Mapping[str, Any]] = _nothing,
         *,
-        flags: Mapping[str, Any] = _NOTHING,
-        permuted: Mapping[str, tuple[int, ...]] = _NOTHING,
+        flags: Mapping[str, Any] = NOTHING,
+        permuted: Mapping[str, tuple[int, ...]] = NOTHING,
         tuned: bool = True,
     ) -> None:
         self._family = family
         self._takes = takes
         self._named = tuple(inspect.signature(takes).parameters)
-        known = [(name, layout(name)) for name in self._named]
-        self._layouts = tuple((name, *found) for name, found in known if found)
+        layouts = [(name, layout(name)) for name in self._named]
+        self._layouts = tuple((name, *parts) for name, parts in layouts if parts)
         self._flags = tuple(flags.items())
         self._permuted = permuted
         self._tuned = tuned
@@ -86,12 +183,12 @@ class Front:
         """Calls the kernel that suits; all arguments are in the order of the spec.
 
         Args:
-            inputs: tensors, None for what is optional and absent.
+            inputs: tensors, None for an optional one that is absent.
             scalars: None for defaults.
             requested: whether each optional output is wanted.
             out: where to write: a tensor, or one for each output that is wanted.
-            flags: as they are named in the constructor.
-            permuted: whether tensors are in the other layout; so are the outputs, then.
+            flags: values in the order of the constructor's.
+            permuted: whether tensors, those of the outputs included, are in the other layout.
 
         Raises:
             KernelNotFound: no kernel suits; the message says for each candidate why.
@@ -110,16 +207,19 @@ class Front:
         scalars: tuple[Scalar, ...] = (),
         requested: tuple[bool, ...] = (),
     ) -> choice.Explanation:
-        """What is considered for a call, in its order, and what is taken; see `__call__`. Scalars
-        that are left out have their defaults."""
-        inputs = self._read(inputs) if permuted else inputs
-        asked = self._asked(inputs, scalars, requested, flags)
-        return choice.explain(self._family, *asked, tuned=self._tuned)
+        """Returns what is considered for a call, in its order, and what is taken; see `__call__`.
+
+        Scalars that are left out have their defaults.
+        """
+        known = _known(self._family)
+        inputs = self._as_spec_all(known, inputs) if permuted else inputs
+        call = self._read_call(known, inputs, scalars, requested, flags)
+        return choice.explain(self._family, *call, self._tuned)
 
     def __reduce__(self) -> tuple[Callable[..., Front], tuple[Any, ...]]:
-        """By what it was made of; `takes` has to be a function that pickle finds, or its copier."""
+        """Pickles the constructor's arguments; pickle, or its copier, must find `takes`."""
         flags, permuted = dict(self._flags), dict(self._permuted)
-        return _made, (self._family, self._takes, flags, permuted, self._tuned)
+        return _unpickled, (self._family, self._takes, flags, permuted, self._tuned)
 
     def find(
         self,
@@ -129,19 +229,23 @@ class Front:
         flags: tuple[Any, ...],
         permuted: bool = False,
     ) -> Kernel:
-        """The kernel that a call of these arguments takes; see `__call__`."""
+        """Returns the kernel that a call of these arguments takes; see `__call__`."""
+        known = _known(self._family)
         if permuted:
-            inputs = self._read(inputs)
+            inputs = self._as_spec_all(known, inputs)
         if self._layouts and (_is_dynamo_compiling() or any(map(_is_opaque, inputs))):
             # How tensors lie is known when the graph runs: its operator chooses then, among what
-            # is built now. Any of them tells shapes.
+            # is built now.
             for is_aligned in (True, False):
-                asked = self._asked(inputs, scalars, requested, flags, is_aligned)
-                found = choice.take(self._family, *asked, tuned=self._tuned)
+                call = self._read_call(known, inputs, scalars, requested, flags, is_aligned)
+                kernel = open_choice.take(self._family, *call, self._tuned)
+            _, parameters, _, target = call
             names = tuple([name for name, _ in self._flags])
-            return choice.in_graph(_at_run(self._family, found._key, names, flags))
-        asked = self._asked(inputs, scalars, requested, flags)
-        return choice.take(self._family, *asked, tuned=self._tuned)
+            return open_choice.leave_to_front(
+                self._family, kernel._key, parameters, target, self._tuned, names, flags
+            )
+        call = self._read_call(known, inputs, scalars, requested, flags)
+        return open_choice.take(self._family, *call, self._tuned)
 
     def _otherwise(
         self,
@@ -152,56 +256,67 @@ class Front:
         flags: tuple[Any, ...],
         permuted: bool,
     ) -> Any:
-        """The call step by step, for what records or transforms it to see."""
-        if is_explaining():
-            raise _ExplainedError(
-                self.explain(inputs, flags, permuted, scalars=scalars, requested=requested)
+        """Makes the call step by step, for what records or transforms it to see."""
+        explains = is_explaining()
+        if explains and _thread.explanation is None:
+            _thread.explanation = self.explain(
+                inputs, flags, permuted, scalars=scalars, requested=requested
             )
         if not permuted:
             kernel = self.find(inputs, scalars, requested, flags)
-            return kernel._call(inputs, scalars, requested, out)
-        inputs = self._read(inputs)
-        asked = (wish is True for wish in requested)  # what is no bool is the kernel's to refuse
-        outputs = [o for o, is_optional in _outputs(self._family) if not is_optional or next(asked)]
-        given = out
+            run = kernel._call if not explains else functools.partial(_zeros, kernel)
+            return run(inputs, scalars, requested, out)
+        known = _known(self._family)
+        inputs = self._as_spec_all(known, inputs)
+        # Anything but a bool is the kernel's to refuse.
+        wanted = dict(zip(known.optional_outputs, requested, strict=True))
+        outputs = [name for name, _ in known.outputs if wanted.get(name, True) is True]
+        memory = out
         if isinstance(out, (tuple, list)):
-            given = tuple(map(self._memory, outputs, out))
+            memory = tuple(
+                [
+                    self._as_spec(known, o, f"out ({o})", t)
+                    for o, t in zip(outputs, out, strict=False)
+                ]
+            )
         elif out is not None:
-            given = self._memory(outputs[0], out)
+            memory = self._as_spec(known, outputs[0], f"out ({outputs[0]})", out)
         kernel = self.find(inputs, scalars, requested, flags)
-        result = kernel._call(inputs, scalars, requested, given)
+        run = kernel._call if not explains else functools.partial(_zeros, kernel)
+        result = run(inputs, scalars, requested, memory)
         if out is not None:
             return tuple(out) if isinstance(out, list) else out
         if isinstance(result, tuple):
             return tuple(map(self._as_caller, outputs, result))
         return self._as_caller(outputs[0], result)
 
-    def _read(self, inputs: Inputs) -> Inputs:
+    def _as_spec_all(self, known: _Known, inputs: Inputs) -> Inputs:
         return tuple(
-            self._as_spec(name, name, tensor)
-            for (name, *_), tensor in zip(_inputs(self._family), inputs, strict=True)
+            [
+                self._as_spec(known, each.name, each.name, tensor)
+                for each, tensor in zip(known.inputs, inputs, strict=True)
+            ]
         )
 
-    def _memory(self, name: str, tensor: Any) -> Any:
-        return self._as_spec(name, f"out ({name})", tensor)
-
-    def _as_spec(self, name: str, said: str, tensor: Any) -> Any:
-        """A caller's tensor, which messages call `said`, with the spec's order of dimensions."""
+    def _as_spec(self, known: _Known, name: str, shown: str, tensor: Any) -> Any:
+        """Returns a caller's tensor, which messages call `shown`, with the spec's order of
+        dimensions."""
         order = self._permuted.get(name)
         if order is None or tensor is None:
             return tensor
-        tensors.extents(said, tensor, len(order))
+        tensors.extents(shown, tensor, len(order))
         try:
             tensor = tensor.permute([order.index(i) for i in sorted(order)])
-            for i in range(_rank(self._family, name)):
+            for i in range(known.ranks[name]):
                 if i not in order:
                     tensor = tensor.unsqueeze(i)
             return tensor
         except (RuntimeError, TypeError) as error:  # without memory, or a subclass that cannot
             reason = str(error).partition("\n")[0]
-            raise InvalidArgument(f"{said}: cannot be read in this layout: {reason}") from None
+            raise InvalidArgument(f"{shown}: cannot be read in this layout: {reason}") from None
 
     def _as_caller(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """Returns an output with the caller's order of dimensions."""
         order = self._permuted.get(name)
         if order is None:
             return tensor
@@ -217,131 +332,141 @@ class Front:
         kept = sorted(order)
         return tensor.permute([kept.index(i) for i in order])
 
-    def _asked(
+    def _read_call(
         self,
+        known: _Known,
         inputs: Inputs,
         scalars: tuple[Scalar, ...],
         requested: tuple[bool, ...],
         flags: tuple[Any, ...],
         is_aligned: bool | None = None,
     ) -> tuple[torch.device, dict[str, Any], dict[str, Any], str | None]:
-        """The device, what is wanted, what rows may name beside it, and the target; `is_aligned`:
-        what counts as the alignment of tensors whose memory is not there yet."""
+        """Returns a call's device, the kernel's parameters, what rows may name beside them, and the
+        target.
+
+        `is_aligned` is the alignment of tensors whose memory is not there yet.
+        """
         device: Any = None
-        wanted: dict[str, Any] = {}
+        parameters: dict[str, Any] = {}
         sizes: dict[str, Any] = {}
         for (name, dims, is_optional, on_host, dtype), tensor in zip(
-            _inputs(self._family), inputs, strict=True
+            known.inputs, inputs, strict=True
         ):
             if is_optional:
                 sizes[name] = tensor is not None
                 if tensor is None:
                     continue
             is_first = device is None and not on_host
-            is_new = any(dim and dim not in sizes for dim in dims)
-            if not (is_first or is_new or (dtype and dtype not in wanted)):
-                continue  # what else it may be is the kernel's to refuse
+            is_new = is_first or bool(dtype and dtype not in parameters)
+            for dim in dims:
+                is_new = is_new or bool(dim and dim not in sizes)
+            if not is_new:
+                continue  # what else may be wrong is the kernel's to refuse
             extents = tensors.extents(name, tensor, len(dims))
             assert tensor is not None
             for dim, extent in zip(dims, extents, strict=True):
                 if dim and dim not in sizes:  # not setdefault: PyTorch 2.4 cannot trace it
                     sizes[dim] = extent
-            if dtype and dtype not in wanted:
-                wanted[dtype] = tensor.dtype
+            if dtype and dtype not in parameters:
+                parameters[dtype] = tensors.dtype_name(tensor.dtype)
             if is_first:
                 device = tensor.device
-        for name, number in zip(_scalars(self._family), scalars, strict=False):
+        for (name, _, _, _), number in zip(known.scalars, scalars, strict=False):
             if number is not None:
                 sizes[name] = number
-        for name, wish in zip(_optional_outputs(self._family), requested, strict=False):
+        for name, wish in zip(known.optional_outputs, requested, strict=False):
             sizes[name] = wish is True
-        sizes.update(choice.lying(self._family, inputs))
-        wanted.update(self._decided(self._known(device, wanted, sizes, inputs, is_aligned)))
+        if known.memory:
+            sizes.update(tensors.expanded(inputs, known.memory))
+        if self._named:
+            named = self._named_values(known, device, {**sizes, **parameters}, inputs, is_aligned)
+            parameters.update(self._taken(named))
         for (name, default), value in zip(self._flags, flags, strict=True):
             if name != "target" and (value is not None or default is not None):
-                _check_flag(self._family, name, value)
-            wanted[name] = value
-        target = wanted.pop("target", None)
-        return device, wanted, sizes, target
+                _check_flag(name, value, *known.flags[name])
+            parameters[name] = value
+        target = parameters.pop("target", None)
+        return device, parameters, sizes, target
 
-    def _decided(self, known: Mapping[str, Any]) -> Mapping[str, Any]:
-        if _is_dynamo_compiling():
-            return self._takes(**known)
-        try:
-            return self._takes(**known)
-        except InvalidArgument:
-            raise
-        except EVALUATION_ERRORS as error:
-            named = ", ".join(f"{name} = {value}" for name, value in known.items())
-            raise InvalidArgument(
-                f"{self._family}: what takes a kernel has no value: {reason(error)}; here {named}"
-            ) from None
-
-    def _known(
+    def _named_values(
         self,
+        known: _Known,
         device: Any,
-        dtypes: Mapping[str, Any],
-        sizes: Mapping[str, Any],
+        values: Mapping[str, Any],
         inputs: Inputs,
         is_aligned: bool | None,
     ) -> dict[str, Any]:
-        """What `takes` is called with."""
-        known: dict[str, Any] = {"device": device}
+        """Returns the arguments of `takes`."""
+        named: dict[str, Any] = {"device": device}
         if COMPUTE_CAPABILITY in self._named:
-            known[COMPUTE_CAPABILITY] = choice.compute_capability(device)
+            named[COMPUTE_CAPABILITY] = devices.compute_capability(device)
         for name in self._named:
-            if name in dtypes:
-                known[name] = _dtype_name(dtypes[name])
-            elif name in sizes:
-                known[name] = sizes[name]
-        for name, python, values, is_required in _numbers(self._family, self._named):
-            known[name] = choice.number(name, known.get(name), python, values, is_required)
+            if name in values:
+                named[name] = values[name]
+        for name, python, texts, is_required in known.scalars:
+            if name in self._named:
+                named[name] = tensors.number(name, named.get(name), python, texts, is_required)
         for name, what, argument, number in self._layouts:
-            tensor = inputs[_place(self._family, argument)]
+            tensor = inputs[known.places[argument]]
             if tensor is None:
-                known[name] = 0
+                named[name] = 0
             elif what == "stride":
-                known[name] = tensor.stride(number)
+                named[name] = tensor.stride(number)
             elif what == "expanded":
-                known[name] = tensors.is_expanded(tensor, number)
+                named[name] = tensors.is_expanded(tensor, number)
             else:
-                known[name] = _is_aligned(tensor, number) if is_aligned is None else is_aligned
-        return {name: known.get(name, 0) for name in self._named}
+                named[name] = _is_aligned(tensor, number) if is_aligned is None else is_aligned
+        return {name: named.get(name, 0) for name in self._named}
+
+    def _taken(self, named: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Returns the parameters that `takes` gives."""
+        if _is_dynamo_compiling():
+            return self._takes(**named)
+        try:
+            return self._takes(**named)
+        except InvalidArgument:
+            raise
+        except EVALUATION_ERRORS as error:
+            values = ", ".join(f"{name} = {value}" for name, value in named.items())
+            raise InvalidArgument(
+                f"{self._family}: what takes a kernel has no value: {reason(error)}; here {values}"
+            ) from None
 
     def _watched(
         self,
     ) -> tuple[list[Any], list[int], list[int], dict[int, tuple[tuple[int, ...], int]]]:
-        """What Selector compares."""
-        family = manifest.family(self._family)
-        deciding = {*choice.deciding(self._family), *self._named}
-        known: set[str] = set()  # from inputs that are always there
-        required = [name for name, _, _ in choice.asked_of_memory(self._family)]
-        asked = dict.fromkeys((*self._named, *required))
-        layouts = [found for found in map(layout, asked) if found]
+        """Returns what Selector compares of a call."""
+        known = _known(self._family)
+        places = {t.name: i for i, t in enumerate(manifest.family(self._family).tensors)}
+        deciding = {*rows_of(self._family).deciding, *self._named}
+        from_required: set[str] = (
+            set()
+        )  # symbols and dtypes that inputs which are always there give
+        names = dict.fromkeys((*self._named, *(name for name, _, _ in known.memory)))
+        layouts = [parts for parts in map(layout, names) if parts]
         inputs = []
-        for name, dims, is_optional, on_host, dtype in _inputs(self._family):
-            counting = [i for i, dim in enumerate(dims) if dim in deciding - known]
-            (place,) = (i for i, tensor in enumerate(family.tensors) if tensor.name == name)
-            has_dtype = bool(dtype) and dtype not in known
+        for name, dims, is_optional, on_host, dtype in known.inputs:
+            counting = [i for i, dim in enumerate(dims) if dim in deciding - from_required]
+            has_dtype = bool(dtype) and dtype not in from_required
             lies = [
                 [number for what, of, number in layouts if (what, of) == (function, name)]
                 for function in ("stride", "aligned", "expanded")
             ]
-            inputs.append((place, len(dims), is_optional, on_host, has_dtype, counting, *lies))
+            inputs.append(
+                (places[name], len(dims), is_optional, on_host, has_dtype, counting, *lies)
+            )
             if not is_optional:
-                known |= {*dims, dtype}
-        scalars = [i for i, name in enumerate(_scalars(self._family)) if name in deciding]
-        outputs = _optional_outputs(self._family)
+                from_required |= {*dims, dtype}
+        scalars = [i for i, (name, *_) in enumerate(known.scalars) if name in deciding]
+        outputs = known.optional_outputs
         requested = [i for i, name in enumerate(outputs) if name in deciding]
-        places = {tensor.name: i for i, tensor in enumerate(family.tensors)}
         orders = {
-            places[name]: (order, _rank(self._family, name))
-            for name, order in self._permuted.items()
+            places[name]: (order, known.ranks[name]) for name, order in self._permuted.items()
         }
         return inputs, scalars, requested, orders
 
 
-def _made(
+def _unpickled(
     family: str,
     takes: Callable[..., Mapping[str, Any]],
     flags: Mapping[str, Any],
@@ -351,48 +476,62 @@ def _made(
     return Front(family, takes, flags=flags, permuted=permuted, tuned=tuned)
 
 
-_thread = threading.local()  # `explains`: whether it is within explain_call
-
-
-class _ExplainedError(BaseException):
-    """Ends a call that is explained; no front takes it for an error of its own."""
-
-    def __init__(self, explanation: choice.Explanation) -> None:
-        super().__init__()
-        self.explanation = explanation
+_thread = threading.local()  # `explains`: whether it is within explain_call, and `explanation`
 
 
 def explain_call(
     function: Callable[..., Any], *arguments: Any, **options: Any
 ) -> choice.Explanation:
-    """What a call without a key considers, in its order: rows that were tuned, those of
+    """Returns what a call without a key considers, in its order: rows that were tuned, those of
     choices.yaml, kernels, each with why it is taken or not. `str()` of it is for people.
 
-    The function is called up to where it chooses a kernel, which is not called. What it does before
-    that, it does.
+    The function is called; the kernels that it chooses are not: they give zeros. If it chooses
+    several, the first counts.
 
     Args:
         function: `kernelmint.decode`, or another that picks a kernel.
-        arguments, options: what it is called with.
+        arguments, options: the function's.
 
     Raises:
         InvalidArgument: an argument is wrong, or the function picks no kernel.
     """
-    _thread.explains = True
+    _thread.explains, _thread.explanation = True, None
     try:
         with BaseTorchFunctionMode():  # the extension leaves a call to Python then
             function(*arguments, **options)
-    except _ExplainedError as found:
-        return found.explanation
+    except Exception:  # no kernel suits, or the function makes nothing of zeros
+        if _thread.explanation is None:
+            raise
     finally:
-        _thread.explains = False
-    named = getattr(function, "__name__", repr(function))
-    raise InvalidArgument(f"explain_call: {named} picks no kernel for these arguments")
+        _thread.explains, explanation = False, _thread.explanation
+    if explanation is None:
+        named = getattr(function, "__name__", repr(function))
+        raise InvalidArgument(f"explain_call: {named} picks no kernel for these arguments")
+    return explanation  # type: ignore[no-any-return]  # a thread's attributes have no types
 
 
 def is_explaining() -> bool:
-    """Whether this is within `explain_call`."""
+    """Returns whether this is within `explain_call`."""
     return not _is_dynamo_compiling() and getattr(_thread, "explains", False)
+
+
+def _zeros(
+    kernel: Kernel,
+    inputs: Inputs,
+    scalars: tuple[Scalar, ...],
+    requested: tuple[bool, ...],
+    out: Out,
+) -> Any:
+    """Returns zeros in place of a kernel's results, or `out` as it is."""
+    if out is not None:
+        return out
+    cuda = (t.device for t in inputs if t is not None and t.is_cuda)
+    device = next(cuda, torch.device("cpu"))
+    shapes = tuple([t if t is None else t.detach().to("meta") for t in inputs])
+    results = kernel._operator(kernel._key, shapes, scalars, requested, None)
+    if isinstance(results, tuple):
+        return tuple(torch.zeros_like(result, device=device) for result in results)
+    return None if results is None else torch.zeros_like(results, device=device)
 
 
 _values: dict[tuple[str, str, bool], tuple[Any, ...]] = {}
@@ -401,85 +540,21 @@ packs.when_changed(_values.clear)
 
 @traced_as_constant
 def values_of(family: str, parameter: str, on_cuda: bool) -> tuple[Any, ...]:
-    """The values of a parameter that a family's kernels for such devices have, in order; they are
-    kept, since each call may ask."""
-    asked = family, parameter, on_cuda
-    if asked not in _values:
+    """Returns the values, in order, of a parameter of a family's kernels for such devices.
+
+    They are kept, since each call may ask.
+    """
+    question = family, parameter, on_cuda
+    if question not in _values:
         targets = (t for t in listing.known_family(family).targets if t.is_cuda == on_cuda)
         values = {kernel.parameters[parameter] for t in targets for kernel in t.kernels}
-        _values[asked] = tuple(sorted(values))
-    return _values[asked]
-
-
-_Input = tuple[str, tuple[str, ...], bool, bool, str]
-_known_inputs: dict[str, tuple[_Input, ...]] = {}
-packs.when_changed(_known_inputs.clear)
-
-
-@traced_as_constant
-def _inputs(family: str) -> tuple[_Input, ...]:
-    """Of each input its name, the symbols that its dimensions are ("" for others), whether it is
-    optional and on the host, and the parameter that is its dtype ("" if none is); kept, since each
-    call of a new kind asks."""
-    if family not in _known_inputs:
-        found = manifest.family(family)
-        parameters = {parameter.name for parameter in found.parameters}
-        _known_inputs[family] = tuple(
-            (
-                tensor.name,
-                tuple(dim if dim in found.symbols else "" for dim in tensor.dims),
-                tensor.optional,
-                tensor.on_host,
-                tensor.dtype if tensor.dtype in parameters else "",
-            )
-            for tensor in found.inputs
-        )
-    return _known_inputs[family]
-
-
-@traced_as_constant
-def _outputs(family: str) -> tuple[tuple[str, bool], ...]:
-    """Of each output its name, and whether it is optional."""
-    return tuple((tensor.name, tensor.optional) for tensor in manifest.family(family).outputs)
-
-
-@traced_as_constant
-def _optional_outputs(family: str) -> tuple[str, ...]:
-    return tuple(name for name, is_optional in _outputs(family) if is_optional)
-
-
-@traced_as_constant
-def _place(family: str, name: str) -> int:
-    return [tensor.name for tensor in manifest.family(family).inputs].index(name)
-
-
-@traced_as_constant
-def _rank(family: str, name: str) -> int:
-    """A tensor's, in the spec."""
-    return next(len(t.dims) for t in manifest.family(family).tensors if t.name == name)
-
-
-@traced_as_constant
-def _numbers(
-    family: str, named: tuple[str, ...]
-) -> tuple[tuple[str, str, tuple[str, ...], bool], ...]:
-    """Of each scalar that is named its name, its type, an enum's values, and whether it must be
-    passed."""
-    return tuple(
-        (scalar.name, choice.python_type(scalar), scalar.values, scalar.default is None)
-        for scalar in manifest.family(family).scalars
-        if scalar.name in named
-    )
-
-
-@traced_as_constant
-def _dtype_name(dtype: torch.dtype) -> str | None:
-    return finding.dtype_name(dtype)
+        _values[question] = tuple(sorted(values))
+    return _values[question]
 
 
 def _is_opaque(tensor: torch.Tensor | None) -> bool:
-    """Whether a tensor tells of no memory where it is: a subclass with a dispatch of its own, or
-    what a transform of torch.func wraps."""
+    """Returns whether a tensor does not tell where its memory is: a subclass with a dispatch of its
+    own, or a tensor that a transform of torch.func wraps."""
     if not isinstance(tensor, torch.Tensor):
         return False
     if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
@@ -488,84 +563,61 @@ def _is_opaque(tensor: torch.Tensor | None) -> bool:
 
 
 def _is_aligned(tensor: torch.Tensor, least: int) -> bool:
-    """As Selector compares it: whether the address and all strides but those of 1 are multiples of
-    so many bytes; the strides of extents of 1 do not count."""
+    """Returns whether the address and all strides but those of 1 are multiples of so many bytes.
+
+    Selector compares the same; the strides of extents of 1 do not count.
+    """
     size, strides = tensor.element_size(), zip(tensor.shape, tensor.stride(), strict=True)
     steps = [size * stride for extent, stride in strides if extent > 1 and stride != 1]
     return all(number % least == 0 for number in (tensor.data_ptr(), *steps))
 
 
-@traced_as_constant
-def _scalars(family: str) -> tuple[str, ...]:
-    return tuple(scalar.name for scalar in manifest.family(family).scalars)
-
-
-@traced_as_constant
-def _flag(family: str, name: str) -> tuple[str, tuple[str, ...]]:
-    """The type of a parameter, and the values of an enum."""
-    found = manifest.family(family)
-    own = (parameter for target in found.targets for parameter in target.parameters)
-    parameter = next(p for p in (*found.parameters, *own) if p.name == name)
-    values = parameter.values if parameter.type == "enum" else ()
-    return parameter.type, tuple(map(str, values or ()))
-
-
-# Of parameters' values, beside dtypes.
+# The types of parameters' values, beside dtypes.
 KINDS: dict[str, type] = {"bool": bool, "int": int, "enum": str}
+
+
+def _check_flag(name: str, value: Any, type_name: str, texts: tuple[str, ...]) -> None:
+    kind = KINDS[type_name]
+    if type(value) is not kind:
+        raise unexpected(name, value, f"{'an' if kind is int else 'a'} {kind.__name__}")
+    if texts and value not in texts:
+        raise InvalidArgument(unlisted(name, str(value), texts))
 
 
 @functools.cache
 def of_family(name: str, parameters: tuple[str, ...]) -> tuple[Front, tuple[Any, ...]]:
-    """What picks a family's kernels as the front that is generated for it does, if one is, and by
-    these parameters: the last of its flags. And the defaults of the others."""
+    """Returns a front that chooses as the family's generated one, or a default one, and the
+    defaults of its flags but the last: these are the `parameters`."""
     is_generated = any(not front.module for front in manifest.family(name).fronts)
-    known = packs.generated_front(name) if is_generated else Front(name)
-    flags = {flag: default for flag, default in known._flags if flag not in parameters}
-    made = Front(name, known._takes, flags={**flags, **dict.fromkeys(parameters)})
-    return made, tuple(flags.values())
+    own = packs.generated_front(name) if is_generated else Front(name)
+    flags = {flag: default for flag, default in own._flags if flag not in parameters}
+    front = Front(name, own._takes, flags={**flags, **dict.fromkeys(parameters)})
+    return front, tuple(flags.values())
 
 
 packs.when_changed(of_family.cache_clear)
 
 
 def of_call(key: str, call: LazyArguments) -> Kernel:
-    """The kernel of an operator's key: a kernel's, one that leaves the choice to the operator, or
-    one by which it asks the family's front; `call` tells what the call says."""
-    if not key.startswith('{"front"'):
-        return choice.of_call(key, call)
-    said = call()
-    try:
-        asked = json.loads(key)
-        family, flags = asked["front"], dict(asked["flags"])
-        known = packs.owner(family) is not None
-    except (ValueError, LookupError, TypeError):
-        known = False
-    if not known:
-        raise choice.no_key(key)
-    if said.device.type == "meta":  # any kernel tells shapes
-        return choice.of_graph(asked["kernel"])
-    front, others = of_family(family, tuple(flags))
-    return front.find(said.inputs, said.scalars, said.requested, (*others, *flags.values()))
+    """Returns the kernel of an operator's key, which is a kernel's key or an open choice, for a
+    call."""
+    if not key.startswith("{"):
+        return finding.find(key)
+    arguments = call()
+    open_ = OpenChoice.parse(key)
+    if arguments.device.type == "meta":
+        return open_.any_kernel()
+    if open_.flags is not None:
+        front, defaults = of_family(open_.family, tuple(open_.flags))
+        flags = (*defaults, *open_.flags.values())
+        return front.find(arguments.inputs, arguments.scalars, arguments.requested, flags)
+    memory = _known(open_.family).memory
+    sizes = {**arguments.sizes, **tensors.expanded(arguments.inputs, memory)}
+    return open_choice.take(
+        open_.family, arguments.device, open_.parameters, sizes, open_.target, open_.tuned
+    )
 
 
 def describe(key: str, call: LazyArguments) -> KernelInfo:
-    """What is known of the kernel of an operator's key, which need not be built."""
+    """Returns what is known of the kernel of an operator's key, which need not be built."""
     return of_call(key, call).info if key.startswith("{") else finding.describe(key)
-
-
-@traced_as_constant
-def _at_run(family: str, kernel: str, names: tuple[str, ...], flags: tuple[Any, ...]) -> str:
-    """A kernel whose operator asks the family's front when it runs, by its name in graphs."""
-    known = choice.of_graph(kernel)
-    flagged = dict(zip(names, flags, strict=True))
-    key = json.dumps({"front": family, "kernel": known.info.key, "flags": flagged})
-    return known.left_open(key).name_in_graphs()
-
-
-def _check_flag(family: str, name: str, value: Any) -> None:
-    type_name, values = _flag(family, name)
-    kind = KINDS[type_name]
-    if type(value) is not kind:
-        raise unexpected(name, value, f"{'an' if kind is int else 'a'} {kind.__name__}")
-    if values and value not in values:
-        raise InvalidArgument(unlisted(name, str(value), values))

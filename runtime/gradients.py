@@ -17,8 +17,9 @@ from runtime import manifest
 from runtime.errors import InvalidArgument
 from runtime.front import KINDS, Front, of_family
 from runtime.handle import Inputs, Scalar
-from runtime.operators.arguments import DTYPES, Arguments, conditions_of, extent
+from runtime.operators.arguments import Arguments, conditions_of, extent
 from runtime.operators.autograd import Tensors, refused
+from runtime.tensors import DTYPES
 
 if TYPE_CHECKING:
     from runtime.kernel_info import KernelInfo

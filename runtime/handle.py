@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -27,20 +27,9 @@ Inputs = tuple[torch.Tensor | None, ...]
 Result = torch.Tensor | tuple[torch.Tensor, ...] | None
 Out = torch.Tensor | tuple[torch.Tensor, ...] | None
 Scalar = float | int | bool | str | None
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 is_dynamo_compiling = torch.compiler.is_dynamo_compiling  # found once: calls are short
-
-
-def traced_as_constant(function: _Function) -> _Function:
-    """A decorator: torch.compile calls the function instead of tracing into it.
-
-    This is what torch.compiler.assume_constant_result does, without its import of torch._dynamo,
-    which takes as long as that of torch.
-    """
-    function._dynamo_marked_constant = True  # type: ignore[attr-defined]  # PyTorch's own marker
-    return function
 
 
 class _Graphs:
@@ -49,6 +38,11 @@ class _Graphs:
 
 
 in_graphs = _Graphs()
+
+
+def name_in_graphs(key: str) -> str:
+    """Returns the attribute of `in_graphs` that holds the kernel of a key."""
+    return f"kernel_{key.encode().hex()}"
 
 
 class Kernel:
@@ -184,7 +178,7 @@ class Kernel:
 
     def name_in_graphs(self) -> str:
         """The attribute of `in_graphs` that holds it from now on."""
-        name = f"kernel_{self.info.key.encode().hex()}"
+        name = name_in_graphs(self.info.key)
         setattr(in_graphs, name, self)
         return name
 

@@ -117,21 +117,16 @@ def infos(families: Iterable[Family], only_target: str | None = None) -> Iterato
                 yield from infos_of(family, target, target.kernels)
 
 
-def infos_for(family: Family, device_type: str) -> Iterator[KernelInfo]:
-    """A family's kernels, in the manifest's order. Of those for another kind of device nothing is
-    found out, which may take starting CUDA; they are said to be not available."""
-    for target in family.targets:
-        unasked = devices.why_not_its_kind(target.is_cuda, device_type)
-        yield from infos_of(family, target, target.kernels, unasked)
-
-
 def infos_of(
     family: Family,
     target: Target,
     kernels: Iterable[Generated],
     unasked: str | None = None,
 ) -> Iterator[KernelInfo]:
-    """`unasked` is why they are not available, if that is known; else it is found out."""
+    """Yields what is known of a target's kernels, in the manifest's order.
+
+    `unasked` says why they are not available. Without it that is looked up, which may start CUDA.
+    """
     # whether built, why not available: by pack and shared memory
     states: dict[tuple[Pack, int], tuple[bool, str | None]] = {}
     own, singles = packs.of(family.name), packs.by_key(family.name)

@@ -1,18 +1,29 @@
-"""What can be said of a tensor argument before a kernel is chosen for it."""
+"""Checks and facts of arguments, before a kernel is chosen for them."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Any, TypeGuard
 
 import torch
 
-from runtime.errors import InvalidArgument, unexpected
+from codegen.core import dtypes
+from runtime.errors import InvalidArgument, unexpected, unlisted
+from runtime.pytorch import traced_as_constant
 
-# Found once: calls are short.
+DTYPES: dict[str, torch.dtype] = {d.name: getattr(torch, d.torch) for d in dtypes.TABLE}
+_DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+# Looked up once: calls are short.
 _is_jit_tracing = torch._C._is_tracing
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 is_autocast = torch._C._is_any_autocast_enabled  # on any kind of device
+
+
+@traced_as_constant
+def dtype_name(dtype: torch.dtype) -> str:
+    """Returns a dtype as specs write it; as PyTorch writes it if they have none for it."""
+    return _DTYPE_NAMES.get(dtype) or str(dtype)
 
 
 def is_integer(value: object) -> TypeGuard[int]:
@@ -112,6 +123,14 @@ def is_expanded(tensor: Any, dim: int) -> bool:
     return bool(_numbers(tensor.shape)[dim] > 1)
 
 
+def expanded(inputs: Sequence[Any], memory: Sequence[tuple[str, int, int]]) -> dict[str, bool]:
+    """Returns `is_expanded` by name, for each (name, place of an input, dimension)."""
+    answers = {}
+    for name, place, dim in memory:
+        answers[name] = is_expanded(inputs[place], dim)
+    return answers
+
+
 def is_batched(tensor: torch.Tensor) -> bool:
     """Whether torch.func.vmap takes another tensor in its place for each of its calls."""
     return bool(torch._C._functorch.is_batchedtensor(tensor))
@@ -178,3 +197,34 @@ def expect(
         raise InvalidArgument(f"{name}: got dtype {tensor.dtype}, expected {dtype}")
     if device is not None and tensor.device != device:
         raise InvalidArgument(f"{name}: got a tensor on {tensor.device}, expected one on {device}")
+
+
+_NUMBERS = (bool, int, float, torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+def number(name: str, value: Any, python: str, values: tuple[str, ...], is_required: bool) -> Any:
+    """Returns a scalar's value, as conditions take it.
+
+    Args:
+        name: the scalar's name.
+        value: the argument; None if it is left out.
+        python: the type that callers pass: str, int, float or bool.
+        values: the texts of an enum.
+        is_required: whether the scalar has no default.
+
+    Raises:
+        InvalidArgument: no kernel takes the value.
+    """
+    if value is None:
+        if is_required:
+            raise InvalidArgument(f"{name}: got None, expected a value: there is no default")
+        return None
+    if values and isinstance(value, str):
+        if value not in values:
+            raise InvalidArgument(unlisted(name, value, values))
+        return value
+    if not values and isinstance(value, _NUMBERS):
+        return value
+    if not values and getattr(value, "ndim", None) == 0 and not getattr(value, "is_cuda", False):
+        return value.item()  # a tensor's on the CPU, or NumPy's
+    raise unexpected(name, value, f"{'an' if python == 'int' else 'a'} {python}")

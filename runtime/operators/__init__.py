@@ -6,5 +6,5 @@ empty tensor if an optional one was not asked for; <family>_out writes into tens
 passed by name, and is absent if a family has no outputs.
 """
 
-from runtime.operators.arguments import DTYPES as DTYPES
 from runtime.operators.autograd import refused as refused
+from runtime.tensors import DTYPES as DTYPES

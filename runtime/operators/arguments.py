@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from codegen.core import dtypes, expressions
+from codegen.core import expressions
 from codegen.core.manifest import Family, Tensor
 from codegen.core.where import manifest_scope
 from runtime import manifest
 from runtime.errors import InvalidArgument
 from runtime.handle import Inputs, Result, Scalar
+from runtime.tensors import DTYPES
 
 if TYPE_CHECKING:
     from runtime.kernel_info import KernelInfo
 
 NAMESPACE = "kernelmint"
-DTYPES: dict[str, torch.dtype] = {d.name: getattr(torch, d.torch) for d in dtypes.TABLE}
 
 # min and max of symbols: Python's own would compare them, and the graph would hold for one outcome.
 OF_SYMBOLS: Mapping[str, Any] = {

@@ -8,25 +8,52 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import runtime
-from codegen.core.expressions import INT, parse
-from codegen.core.manifest import SizeRange, TunedRow
-from runtime import choice, devices, manifest, packs
+from codegen.core.manifest import Choice, SizeRange, TunedRow
+from runtime import choice, devices, manifest, open_choice, packs, tensors
+from runtime import rows as rows_of
 
 CPU = torch.device("cpu")
 F32 = {"dtype": "f32", "d_head": 64, "causal": False}
 
 
-@pytest.fixture
-def rows(monkeypatch):
-    """Replaces flash_forward's rows; `rows(("Sq <= 64", {…}), …)`."""
+@pytest.fixture(autouse=True)
+def replaced(monkeypatch):
+    """Replaces flash_forward's rows, to begin with the tuned ones of the CPU by none, and forgets
+    what was chosen: `replaced(choices=…)` those of choices.yaml, `replaced(tuned=…)`."""
+    of_name, rows = manifest.family, {"tuned": ()}
 
-    def use(*found):
-        names = {"Sq": INT, "compute_capability": INT}
-        parsed = tuple((parse(when, names, "bool"), take) for when, take in found)
-        monkeypatch.setattr(choice, "_rows", lambda family: parsed)
+    def family(name):
+        found = of_name(name)
+        if name != "flash_forward":
+            return found
+        targets = tuple(
+            dataclasses.replace(target, tuned=rows["tuned"] if target.name == "cpu" else ())
+            for target in found.targets
+        )
+        choices = rows.get("choices", found.choices)
+        return dataclasses.replace(found, targets=targets, choices=choices)
+
+    def use(**others):
+        rows.update(others)
         packs.changed()
 
-    return use
+    monkeypatch.setattr(manifest, "family", family)
+    use()
+    yield use
+    monkeypatch.undo()
+    packs.changed()
+
+
+@pytest.fixture
+def rows(replaced):
+    """Replaces flash_forward's rows of choices.yaml; `rows(("Sq <= 64", {…}), …)`."""
+    return lambda *found: replaced(choices=tuple(Choice(when=w, take=t) for w, t in found))
+
+
+@pytest.fixture
+def tuned(replaced):
+    """Replaces the rows that were tuned for flash_forward on the CPU."""
+    return lambda *found: replaced(tuned=found)
 
 
 def tiles(**parameters):
@@ -107,27 +134,6 @@ def row(key, most, device=None, **values):
     )
 
 
-@pytest.fixture(autouse=True)
-def tuned(monkeypatch):
-    """Replaces the rows that were tuned for flash_forward on the CPU, to begin with by none, and
-    forgets what was chosen."""
-
-    def use(*found):
-        targets = [
-            dataclasses.replace(target, tuned=found if target.name == "cpu" else ())
-            for target in manifest.family("flash_forward").targets
-        ]
-        monkeypatch.setattr(choice, "_by_capability", lambda family: targets)
-        choice._tuned_for.cache_clear()
-        packs.changed()
-
-    use()
-    yield use
-    monkeypatch.undo()
-    choice._tuned_for.cache_clear()
-    packs.changed()
-
-
 def keys_of_f32():
     found = runtime.kernels("flash_forward", "cpu", lambda info: not info.parameters["trace"])
     return [info.key for info in found if F32.items() <= info.parameters.items()]
@@ -195,8 +201,8 @@ def test_a_front_may_leave_tuned_rows_out(tuned):
     first, second, *_ = keys_of_f32()
     tuned(row(second, 100))
     sizes = {"Sq": 12, "B": 1, "H": 1}
-    assert choice.take("flash_forward", CPU, F32, sizes).info.key == second
-    assert choice.take("flash_forward", CPU, F32, sizes, tuned=False).info.key == first
+    assert open_choice.take("flash_forward", CPU, F32, sizes, None, True).info.key == second
+    assert open_choice.take("flash_forward", CPU, F32, sizes, None, False).info.key == first
     assert choice.explain("flash_forward", CPU, F32, sizes, tuned=False).key == first
     q = torch.randn(1, 12, 1, 64)
     front = runtime.Front("flash_forward", alike, tuned=False)
@@ -327,6 +333,7 @@ def test_a_target_whose_requirement_of_memory_is_not_met_is_passed_over(monkeypa
     packs.changed()
     q, k, v = (torch.randn(2, 9, 4, 64) for _ in "qkv")
     gpu, wanted = torch.device("cuda", 0), {"dtype": "bf16", "causal": False}
+    memory = rows_of.of("flash_forward").memory
     for inputs, target in (
         ((q, k, v), "sm90a"),
         ((q, k[:, :1].expand(-1, 9, -1, -1), v), "sm80"),
@@ -334,13 +341,13 @@ def test_a_target_whose_requirement_of_memory_is_not_met_is_passed_over(monkeypa
         ((q[:, :1].expand(-1, 1, -1, -1), k, v), "sm90a"),
         ((q, k[:, :, :1].expand(-1, -1, 4, -1), v), "sm90a"),
     ):
-        sizes = {"B": 2, "Sq": 9, "Sk": 9, "H": 4, **choice.lying("flash_forward", inputs)}
-        taken = choice.take("flash_forward", gpu, {**wanted, "d_head": 64}, sizes)
+        sizes = {"B": 2, "Sq": 9, "Sk": 9, "H": 4, **tensors.expanded(inputs, memory)}
+        taken = open_choice.take("flash_forward", gpu, {**wanted, "d_head": 64}, sizes, None, True)
         assert taken.info.target == target
         explained = choice.explain("flash_forward", gpu, {**wanted, "d_head": 64}, sizes)
         assert explained.key == taken.info.key
         # Only sm90a has kernels of this head dimension: it says itself what it requires.
-        taken = choice.take("flash_forward", gpu, {**wanted, "d_head": 96}, sizes)
+        taken = open_choice.take("flash_forward", gpu, {**wanted, "d_head": 96}, sizes, None, True)
         assert taken.info.target == "sm90a"
         expanded = target == "sm80"
         assert ("requires not expanded" in str(explained)) == expanded

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 
 import kernelmint
 import runtime
-from runtime import choice, packs
+from runtime import open_choice, packs
 from runtime.front import Front
 
 attention = runtime.attention
@@ -25,14 +25,14 @@ attention = runtime.attention
 def counted(monkeypatch):
     """The calls for which a kernel is chosen; nothing is known when it begins."""
     calls = []
-    take = choice.take
+    take = open_choice.take
 
     def counting(*arguments, **options):
         calls.append(arguments)
         return take(*arguments, **options)
 
     packs.changed()
-    monkeypatch.setattr(choice, "take", counting)
+    monkeypatch.setattr(open_choice, "take", counting)
     return calls
 
 

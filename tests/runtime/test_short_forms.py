@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import runtime
-from runtime import KernelNotFound, choice, finding
+from runtime import KernelNotFound, choice, finding, tensors
 
 SHORT = "(BF16, 128, 64, 64, 4): async+eager+swizzled+load_0_0_0_tiles+opt_softmax"
 KEY = "flash_forward.sm80.bf16-d128-r64-c64-w4-async-eager-swz-q0-k0-v0-opt"
@@ -89,7 +89,7 @@ def test_every_short_form_leads_to_its_kernel():
 def test_attention_never_takes_a_traced_kernel():
     q = torch.randn(1, 33, 2, 64)
     for dtype, causal in ((torch.float32, False), (torch.bfloat16, True)):
-        wanted = {"dtype": finding.dtype_name(dtype), "d_head": 64, "causal": causal}
+        wanted = {"dtype": tensors.dtype_name(dtype), "d_head": 64, "causal": causal}
         sizes = {"B": 1, "Sq": 33, "Sk": 33, "H": 2, "Hk": 2, "D": 64}
         chosen = choice.choose("flash_forward", q.device, wanted, sizes)
         assert chosen.info.parameters["trace"] is False

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import runtime
-from runtime import choice, devices, manifest
+from runtime import choice, devices, manifest, packs
 from runtime.operators import DTYPES
 
 ROWS = {t.name: t.tuned for t in manifest.family("flash_forward").targets if t.tuned}
@@ -18,14 +18,14 @@ ROWS = {t.name: t.tuned for t in manifest.family("flash_forward").targets if t.t
 @pytest.fixture
 def call_it(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
     """Gives the CPU, for which rows are then looked up, another device's name."""
-    choice._tuned_for.cache_clear()
+    packs.changed()
 
     def call(name: str) -> None:
         monkeypatch.setattr(devices, "name", lambda device: name)
-        choice._tuned_for.cache_clear()
+        packs.changed()
 
     yield call
-    choice._tuned_for.cache_clear()
+    packs.changed()
 
 
 def sizes_of(row: Any, end: str) -> dict[str, int]:

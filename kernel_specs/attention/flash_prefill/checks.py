@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from runtime import choice, tensors
+from runtime import tensors
 from runtime.errors import unexpected
 
 Named = Mapping[str, torch.Tensor | None]
@@ -63,7 +63,7 @@ def check_call(
         tensors.expect("alibi_slopes", alibi_slopes, expected, torch.float32, q.device)
     if isinstance(softmax_scale, bool):
         raise unexpected("softmax_scale", softmax_scale, "a float")
-    choice.number("softmax_scale", softmax_scale, "float", (), False)
+    tensors.number("softmax_scale", softmax_scale, "float", (), False)
     for name, flag in flags.items():
         if not isinstance(flag, bool):
             raise unexpected(name, flag, "a bool")

@@ -369,7 +369,9 @@ def flash_attn_with_kvcache(
                 named = "cache_seqlens" if rotary_seqlens is None else "rotary_seqlens"
                 cache.check_positions(named, begins, rotary_cos, k, queries if follow else 1)
         if is_new and tensors.is_plain(q):  # else it is found while a graph is recorded
-            attend(q, k_cache, v_cache, seqused_k=lengths, only_checks=True, **options)
+            result = attend(q, k_cache, v_cache, seqused_k=lengths, only_checks=True, **options)
+            if is_explaining():
+                return result  # before anything is written
         steps = torch.arange(k.shape[1], device=q.device)
         if rotary_cos is not None and rotary_sin is not None:
             angles = (rotary_cos, rotary_sin, rotary_interleaved)
