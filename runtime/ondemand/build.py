@@ -34,7 +34,7 @@ from runtime.ondemand.cache import (
     Dependencies,
     Entry,
     Roots,
-    content,
+    contents,
     digest,
     is_system,
     opening,
@@ -315,7 +315,7 @@ class _Job:
             made, dependencies = self._pack(logs)
             pack = self.cache.identify(self.request.id, dependencies, self.request.roots)
             # What was touched meanwhile may not be what was read: then once more.
-            paths = [str(self.request.roots.path(name)) for name in dependencies.files]
+            paths = self.request.roots.paths(dependencies.files)
             files, folders = changed_since(start, paths, self.request.roots)
             if not files and (not folders or pack == before):
                 break
@@ -412,6 +412,7 @@ class _Job:
         linked = {*archives, *traced(output)}
         linked.update(self.commands.libraries(linked))
         names = sorted({*read.files, *map(roots.name, linked)})
+        own = [name for name in names if not is_system(name)]
         packs.write(
             made,
             [self.generated.family],
@@ -422,7 +423,7 @@ class _Job:
             architectures=recipe.architectures,
             isas=recipe.isas,
             settings=settings,
-            sources={name: content(roots.path(name)) for name in names if not is_system(name)},
+            sources=dict(zip(own, contents(roots.paths(own)), strict=True)),
             spec_folders={},
         )
         return made, replace(read, files=tuple(names))

@@ -50,31 +50,51 @@ _hashes: dict[str, list[Any]] = {}  # by path: size, times and inode, and the ha
 SETTLED = 2_000_000_000  # nanoseconds: file systems' clocks tick, some of them once in two seconds
 
 
-def content(path: str | Path, known: Mapping[str, Sequence[Any]] = MappingProxyType({})) -> str:
-    """The hash of a file's content; empty if it cannot be read.
+def contents(
+    paths: Iterable[str], known: Mapping[str, Sequence[Any]] = MappingProxyType({})
+) -> list[str]:
+    """Returns the hashes of files' contents; "" for a file that cannot be read.
 
     A file is not read again while its size, inode and times are those that this process saw, or
     that `known` has. The time of its last change of any kind is one of them, which no program sets;
-    and what changed just now may change again within one tick of that clock, so it is read again.
+    a file that changed just now may change again within one tick of that clock, so it is read
+    again. A kernel has hundreds of files: those that are known take no call each.
     """
-    path = str(path)
-    try:
-        status = os.stat(path)
-        if not stat.S_ISREG(status.st_mode):
-            return ""
+    values = []
+    for path in paths:
+        try:
+            status = os.stat(path)
+        except OSError:
+            values.append("")
+            continue
         stamp = [status.st_ctime_ns, status.st_mtime_ns, status.st_size, status.st_ino]
-        for found in (_hashes.get(path), known.get(path)):
-            if found is not None and found[:-1] == stamp:
-                _hashes[path] = list(found)
-                return str(found[-1])
-        now = time.time_ns()
+        for kept in (_hashes.get(path), known.get(path)):
+            if kept is not None and kept[:-1] == stamp:
+                _hashes[path] = list(kept)
+                values.append(str(kept[-1]))
+                break
+        else:
+            values.append(_read_hash(path, status, stamp))
+    return values
+
+
+def _read_hash(path: str, status: os.stat_result, stamp: list[Any]) -> str:
+    if not stat.S_ISREG(status.st_mode):
+        return ""
+    now = time.time_ns()
+    try:
         with open(path, "rb") as file:
             value = hashlib.sha256(file.read()).hexdigest()
-        if now - status.st_ctime_ns > SETTLED:
-            _hashes[path] = [*stamp, value]
     except OSError:
         return ""
+    if now - status.st_ctime_ns > SETTLED:
+        _hashes[path] = [*stamp, value]
     return value
+
+
+def content(path: str | Path) -> str:
+    """Returns the hash of a file's content; "" if it cannot be read."""
+    return contents([str(path)])[0]
 
 
 def digest(value: object) -> str:
@@ -98,7 +118,7 @@ def _read_json(path: Path) -> Any:
 
 def _texts(value: object) -> tuple[str, ...]:
     """A list of texts. Raises TypeError for anything else."""
-    if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
+    if not isinstance(value, list) or not {str}.issuperset(map(type, value)):
         raise TypeError
     return tuple(value)
 
@@ -122,10 +142,11 @@ class Roots:
         name, folder = max(below, key=lambda entry: len(str(entry[1])))
         return f"{name}:{os.path.relpath(path, folder)}"
 
-    def path(self, name: str) -> Path:
-        """The file of a name."""
-        root, _, path = name.partition(":")
-        return self.folders[root] / path if root in self.folders else Path(path)
+    def paths(self, names: Iterable[str]) -> list[str]:
+        """Returns the files of names."""
+        folders = {root: f"{folder}{os.sep}" for root, folder in self.folders.items()}
+        parts = [name.partition(":") for name in names]
+        return [f"{folders.get(root, '')}{path}" for root, _, path in parts]
 
 
 @dataclass(frozen=True)
@@ -250,12 +271,12 @@ class Cache:
 
     def identify(self, request: str, dependencies: Dependencies, roots: Roots) -> str:
         """The name that a pack of these dependencies, as they are now, has in the cache."""
-        files = [(name, content(roots.path(name), self._system)) for name in dependencies.files]
+        names, folders = dependencies.files, dependencies.folders
+        hashes = contents(roots.paths(names), self._system)
         sought = set(dependencies.sought)
-        found = [
-            (n, sorted(sought.intersection(_listed(roots.path(n))))) for n in dependencies.folders
-        ]
-        return digest([request, files, found])
+        present = [sorted(sought.intersection(_listed(path))) for path in roots.paths(folders)]
+        files = list(zip(names, hashes, strict=True))
+        return digest([request, files, list(zip(folders, present, strict=True))])
 
     @functools.cached_property
     def _system(self) -> Mapping[str, Sequence[Any]]:
@@ -267,7 +288,7 @@ class Cache:
 
     def _remember(self, names: Sequence[str], roots: Roots) -> None:
         """Notes the hashes of the system's headers that a build read."""
-        paths = [str(roots.path(name)) for name in names if is_system(name)]
+        paths = roots.paths(filter(is_system, names))
         found = {path: _hashes[path] for path in paths if path in _hashes}
         if any(self._system.get(path) != entry for path, entry in found.items()):
             self._write_json("system.json", {**self._system, **found})
@@ -454,11 +475,11 @@ def is_whole(folder: Path) -> bool:
     return (
         isinstance(hashes, dict)
         and PACK_JSON in hashes
-        and all(content(folder / name) == value for name, value in hashes.items())
+        and contents(f"{folder}/{name}" for name in hashes) == list(hashes.values())
     )
 
 
-def _listed(folder: Path) -> Sequence[str]:
+def _listed(folder: str) -> Sequence[str]:
     try:
         return os.listdir(folder)
     except OSError:

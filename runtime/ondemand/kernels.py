@@ -33,7 +33,7 @@ from runtime.ondemand.cache import (
     Dependencies,
     Entry,
     Roots,
-    content,
+    contents,
     digest,
     reported,
 )
@@ -352,9 +352,11 @@ def warn_if_stale(key: str, pack: Pack) -> None:
     if watched is None or watched[0] is not pack:
         return
     _, request = watched
-    built = {request.roots.path(name): value for name, value in pack.sources.items()}
-    built |= {request.source.root / name: value for name, value in request.written}
-    if changed := next((path for path, value in built.items() if content(path) != value), None):
+    paths = request.roots.paths(pack.sources)
+    paths += [f"{request.source.root}/{name}" for name, _ in request.written]
+    built = [*pack.sources.values(), *(value for _, value in request.written)]
+    pairs = zip(paths, built, contents(paths), strict=True)
+    if changed := next((path for path, before, now in pairs if before != now), None):
         warnings.warn(
             f"{key}: {changed} has changed since it was built: runtime.kernel({key!r}, build=True) "
             "builds it anew",

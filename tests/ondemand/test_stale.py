@@ -250,6 +250,6 @@ def test_a_call_between_two_looks_touches_no_file(family, cache, write, monkeypa
     kernel = runtime.kernel(family.key())
     monkeypatch.setattr(finding, "_LOOK", 3600.0)
     runtime.kernel(family.key())
-    monkeypatch.setattr(kernels, "content", None)
+    monkeypatch.setattr(kernels, "contents", None)
     family.header.unlink()
     assert runtime.kernel(family.key()) is kernel
