@@ -49,7 +49,7 @@ class Ceiling(NamedTuple):
 CEILINGS = {  # by folder; a file counts in the longest one that holds it
     "codegen": Ceiling(0, 0),
     "codegen/ptxas": Ceiling(42, 16),
-    "examples": Ceiling(204, 26),
+    "examples": Ceiling(195, 25),
     "kernel_specs": Ceiling(116, 22),
     "kernelmint": Ceiling(0, 0, 11),
     "runtime": Ceiling(341, 35),

@@ -19,13 +19,15 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import causal_conv1d_pack
 import torch
+from kernelmint.tools.bench import print_times
 from torch import Tensor
 from torch.utils import cpp_extension
 from upstream_tests import upstream
@@ -38,6 +40,7 @@ FLAGS += [f"-U__CUDA_NO_{what}__" for what in (
     "BFLOAT162_OPERATORS", "BFLOAT162_CONVERSIONS",
 )]  # fmt: skip
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+Calls = dict[str, Callable[[], Any]]
 
 
 @functools.cache
@@ -165,94 +168,70 @@ def compare_compiled() -> bool:
     return same
 
 
-def milliseconds(call: Callable[[], Any], times: int = 30) -> float:
-    """The median of calls on the GPU, L2 overwritten before each, which it finds in its queue."""
-    flush = torch.empty(256 << 20, dtype=torch.int8, device="cuda")
-    found = []
-    for _ in range(times + 3):
-        flush.zero_()
-        torch.cuda._sleep(1_000_000)  # half a millisecond, in which the host gets ahead
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        call()
-        end.record()
-        end.synchronize()
-        found.append(start.elapsed_time(end))
-    return sorted(found[3:])[times // 2]
-
-
-def microseconds(call: Callable[[], Any], times: int = 2000) -> float:
-    """Of the host, for a call; the least of five loops."""
-    found = []
-    for _ in range(5):
-        torch.cuda.synchronize()
-        begin = time.perf_counter()
-        for _ in range(times):
-            call()
-        found.append((time.perf_counter() - begin) / times * 1e6)
-    return min(found)
-
-
-def in_turns(one: Callable[[], Any], other: Callable[[], Any], what: str) -> None:
-    """Prints the least of three medians of each, and the ratio."""
-    pairs = [[milliseconds(call) for call in (one, other)] for _ in range(3)]
-    a, b = (min(times) for times in zip(*pairs, strict=True))
-    print(f"{what}: upstream {a:.4f} ms, here {b:.4f} ms, {a / b:.3f}")
-
-
-def bench() -> bool:
-    """Upstream's extension beside the kernels here, in turns; then what calls cost the host."""
+def passes() -> Iterator[tuple[str, Calls, Calls]]:
+    """Yields cells, and the calls of their forward and backward passes, here and of upstream."""
     theirs = built_by_upstream()
     for channel_last, length in itertools.product((False, True), (2048, 2056, 16384)):
         call = Call(theirs, torch.bfloat16, torch.float32, 4, length, channel_last, (4, 4096))
         x, weight, bias, dy = call.x, call.weight, call.bias, call.dy
         y, dx = torch.empty_like(x), torch.empty_like(x)
         sums = [torch.zeros_like(t) for t in (weight, bias)]
-
-        def fwd(x=x, weight=weight, bias=bias, y=y) -> Any:
-            return theirs.causal_conv1d_fwd(x, weight, bias, None, None, y, None, True)
-
-        def fwd_here(x=x, weight=weight, bias=bias) -> Any:
-            return causal_conv1d_pack.causal_conv1d_fn(x, weight, bias, activation="silu")
-
-        def bwd(x=x, weight=weight, bias=bias, dy=dy, dx=dx, sums=sums) -> Any:
-            for one in sums:
-                one.zero_()
-            return theirs.causal_conv1d_bwd(
-                x, weight, bias, dy, None, None, None, dx, *sums, None, True
-            )
-
         leaves = [t.detach().requires_grad_() for t in (x, weight, bias)]
         result = causal_conv1d_pack.causal_conv1d_fn(*leaves, activation="silu")
 
-        def bwd_here(result=result, leaves=leaves, dy=dy) -> Any:
-            return torch.autograd.grad(result, leaves, dy, retain_graph=True)
+        def forward(x=x, weight=weight, bias=bias, y=y) -> Tensor:
+            theirs.causal_conv1d_fwd(x, weight, bias, None, None, y, None, True)
+            return y
 
-        in_turns(fwd, fwd_here, f"forward {channel_last=} {length}")
-        in_turns(bwd, bwd_here, f"backward {channel_last=} {length}")
-    x, state = (torch.randn(1, 64, n, device="cuda") for n in (1, 3))
+        def backward(x=x, weight=weight, bias=bias, dy=dy, dx=dx, sums=sums) -> list[Tensor]:
+            for one in sums:
+                one.zero_()
+            theirs.causal_conv1d_bwd(x, weight, bias, dy, None, None, None, dx, *sums, None, True)
+            return [dx, *sums]
+
+        front = partial(causal_conv1d_pack.causal_conv1d_fn, x, weight, bias, activation="silu")
+        gradients = partial(torch.autograd.grad, result, leaves, dy, retain_graph=True)
+        yield (
+            f"{length}, channel last" if channel_last else str(length),
+            {"here": front, "upstream's binding": forward},
+            {"here": gradients, "upstream's binding": backward},
+        )
+
+
+def bench() -> bool:
+    """Upstream's extension beside the kernels here, in turns; then what calls cost the host."""
+    device = torch.device("cuda")
+    good = print_times("forward", ((size, calls) for size, calls, _ in passes()), device)
+    good &= print_times("backward", ((size, calls) for size, _, calls in passes()), device)
+    theirs = built_by_upstream()
+    x = torch.randn(1, 64, 1, device="cuda")
+    state = x.expand(1, 64, 3).contiguous()  # an update leaves such a state as it is
     weight, y = torch.randn(64, 4, device="cuda"), torch.empty_like(x)
     sys.modules["causal_conv1d_cuda"] = theirs
     sys.path.insert(0, str(upstream()))
     import causal_conv1d  # upstream's functions, on its extension
 
-    calls: dict[str, tuple[Callable[[], Any], ...]] = {
-        "update": (
-            lambda: theirs.causal_conv1d_update(x, state, weight, None, y, True, None, None),
-            lambda: causal_conv1d.causal_conv1d_update(x, state, weight, None, "silu"),
-            lambda: causal_conv1d_pack.causal_conv1d_update(x, state, weight, None, "silu"),
-        ),
-        "forward": (
-            lambda: theirs.causal_conv1d_fwd(x, weight, None, None, None, y, None, True),
-            lambda: causal_conv1d.causal_conv1d_fn(x, weight, activation="silu"),
-            lambda: causal_conv1d_pack.causal_conv1d_fn(x, weight, activation="silu"),
-        ),
+    def update_theirs() -> Tensor:
+        theirs.causal_conv1d_update(x, state, weight, None, y, True, None, None)
+        return y
+
+    def forward_theirs() -> Tensor:
+        theirs.causal_conv1d_fwd(x, weight, None, None, None, y, None, True)
+        return y
+
+    def ways(name: str, binding: Callable[[], Any], *arguments: Any, **options: Any) -> Calls:
+        here, there = (getattr(module, name) for module in (causal_conv1d_pack, causal_conv1d))
+        return {
+            "here": partial(here, *arguments, **options),
+            "upstream's binding": binding,
+            "upstream's function": partial(there, *arguments, **options),
+        }
+
+    calls = {
+        "update": ways("causal_conv1d_update", update_theirs, x, state, weight, None, "silu"),
+        "forward": ways("causal_conv1d_fn", forward_theirs, x, weight, activation="silu"),
     }
-    for name, ways in calls.items():
-        binding, function, here = (microseconds(way) for way in ways)
-        print(f"{name}, a call on the host: upstream's binding {binding:.1f} us, its function "
-              f"{function:.1f} us, the function here {here:.1f} us")  # fmt: skip
-    return True
+    return print_times("a call on the host", calls.items(), device, host=True) and good
 
 
 def run(*command: str) -> bool:

@@ -28,13 +28,14 @@ import sys
 import sysconfig
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 
 import flash_attn_pack
 import torch
+from kernelmint.tools.bench import print_times
 from torch.utils import cpp_extension
 from upstream_tests import upstream
 
@@ -229,12 +230,13 @@ def compare_with_upstream() -> bool:
         theirs = passes_of_binding(binding, *tensors, bool(mask))
         what = f"d={head_dim} causal={bool(mask)} {seqlen}"
         good &= same_results(f"upstream {what}", [theirs, ours])
-    for (head_dim, mask), seqlen in itertools.product(KINDS, (1024, 4096)):
-        tensors = inputs(4, seqlen, 16, head_dim, torch.bfloat16)
-        ours = kernels(*tensors, bool(mask))
-        theirs = passes_of_binding(binding, *tensors, bool(mask))
-        in_turns(f"upstream d={head_dim} causal={bool(mask)} {seqlen}", theirs, ours)
-    return good
+    cells = (
+        (f"d={head_dim} causal={bool(mask)} {seqlen}",
+         passes_of_binding(binding, *tensors, bool(mask)), kernels(*tensors, bool(mask)))
+        for (head_dim, mask), seqlen in itertools.product(KINDS, (1024, 4096))
+        for tensors in [inputs(4, seqlen, 16, head_dim, torch.bfloat16)]
+    )  # fmt: skip
+    return print_passes("upstream", cells) and good
 
 
 def upstreams_function(binding: ModuleType) -> Callable:
@@ -250,71 +252,43 @@ def upstreams_function(binding: ModuleType) -> Callable:
 
 
 def compare_calls() -> bool:
-    """Prints the microseconds of the host for a call on 128 tokens, the least of some, in turns."""
+    """Prints the microseconds of the host for a call on 128 tokens."""
     q, k, v, _ = inputs(1, 128, 2, 64, torch.bfloat16)
     binding = upstreams_binding()
     function = upstreams_function(binding)
     options = (0.0, 64**-0.5, False, -1, -1, 0.0, False, None)
     kernel = kernelmint.kernel("flash_attn_forward.sm80.bf16-d64-ek-emn-m128-n128-w4")
     calls: dict[str, Callable] = {
-        "upstream's binding": lambda: binding.fwd(q, k, v, None, None, *options),
-        "upstream's function": lambda: function(q, k, v),
-        "the function here": lambda: flash_attn_pack.flash_attn_func(q, k, v),
-        "the front": lambda: kernelmint.flash_attn_forward(q, k, v),
         "the kernel": lambda: kernel(q, k, v),
+        "the front": lambda: kernelmint.flash_attn_forward(q, k, v),
+        "the function here": lambda: flash_attn_pack.flash_attn_func(q, k, v),
+        "upstream's function": lambda: function(q, k, v),
+        "upstream's binding": lambda: binding.fwd(q, k, v, None, None, *options),
     }
-    rounds = [[microseconds(call) for call in calls.values()] for _ in range(3)]
-    for name, times in zip(calls, zip(*rounds, strict=True), strict=True):
-        print(f"a forward call on the host, {name}: {min(times):.1f} us", flush=True)
-    return True
+    cells = {"128 tokens": calls}.items()
+    return print_times("a forward call on the host", cells, torch.device("cuda"), host=True)
 
 
-def milliseconds(call: Callable, times: int = 20) -> float:
-    """The median of calls, L2 overwritten before each, which the GPU finds in its queue."""
-    flush = torch.empty(256 << 20, dtype=torch.int8, device="cuda")
-    found = []
-    for _ in range(times + 3):
-        flush.zero_()
-        torch.cuda._sleep(1_000_000)  # half a millisecond, in which the host gets ahead
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        call()
-        end.record()
-        end.synchronize()
-        found.append(start.elapsed_time(end))
-    return sorted(found[3:])[times // 2]
-
-
-def microseconds(call: Callable, times: int = 1000) -> float:
-    """Of the host, for a call; the least of five loops."""
-    found = []
-    for _ in range(5):
-        torch.cuda.synchronize()
-        begin = time.perf_counter()
-        for _ in range(times):
-            call()
-        found.append((time.perf_counter() - begin) / times * 1e6)
-    return min(found)
-
-
-def in_turns(what: str, theirs: Callable, ours: Callable) -> None:
-    """Prints times of their passes and of ours, in turns; the least of three medians."""
-    forwards = [lambda run=run: run()[0] for run in (theirs, ours)]
-    backwards = [theirs()[1], ours()[1]]
-    for name, calls in (("forward", forwards), ("backward", backwards)):
-        a, b = (min(t) for t in zip(*[map(milliseconds, calls) for _ in range(3)], strict=True))
-        print(f"{name}, {what}: theirs {a:.4f} ms, here {b:.4f} ms, {a / b:.3f}", flush=True)
+def print_passes(title: str, cells: Iterable[tuple[str, Callable, Callable]]) -> bool:
+    """Prints times of cells' passes, by ours and by theirs, and returns whether they agree."""
+    forwards, backwards = {}, {}
+    for size, theirs, ours in cells:
+        runs = {"here": ours, title: theirs}
+        forwards[size] = {name: lambda run=run: run()[0] for name, run in runs.items()}
+        backwards[size] = {name: run()[1] for name, run in runs.items()}
+    device = torch.device("cuda")
+    good = print_times(f"forward, beside {title}", forwards.items(), device)
+    return print_times(f"backward, beside {title}", backwards.items(), device) and good
 
 
 def bench() -> bool:
     """Ours beside PyTorch's."""
-    for head_dim, causal, seqlen in itertools.product((64, 128), (False, True), (1024, 4096)):
-        tensors = inputs(4, seqlen, 16, head_dim, torch.bfloat16)
-        theirs, _ = passes(*tensors, causal)
-        in_turns(
-            f"PyTorch d={head_dim} causal={causal} {seqlen}", theirs, kernels(*tensors, causal)
-        )
-    return True
+    return print_passes("PyTorch", (
+        (f"d={head_dim} causal={causal} {seqlen}", passes(*tensors, causal)[0],
+         kernels(*tensors, causal))
+        for head_dim, causal, seqlen in itertools.product((64, 128), (False, True), (1024, 4096))
+        for tensors in [inputs(4, seqlen, 16, head_dim, torch.bfloat16)]
+    ))  # fmt: skip
 
 
 def main() -> None:

@@ -11,18 +11,15 @@ integers, products of powers of two, and no two equal values along what is reduc
 from __future__ import annotations
 
 import argparse
-import statistics
-import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import scatter_pack
 import torch
 import torch_scatter
+from kernelmint.tools.bench import print_times
 
 DTYPES = ["half", "bfloat16", "float", "double", "int", "long"]
-CALLS = 20  # in a graph
 
 
 def random_case(seed: int, dtype: torch.dtype, device: str) -> dict[str, torch.Tensor]:
@@ -143,110 +140,57 @@ def compare(device: str, dtypes: list[str], only: list[str]) -> int:
     return wrong
 
 
-def seconds(call: Callable[[], Any]) -> float:
-    """Of one call on the CPU."""
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
-
-
-def of_host(call: Callable[[], Any], times: int = 100) -> float:
-    """Seconds of the host for a call on the GPU, which it does not wait for."""
-    torch.cuda.synchronize()
-    start = time.perf_counter()
-    for _ in range(times):
-        call()
-    return (time.perf_counter() - start) / times
-
-
-def on_gpu(call: Callable[[], Any]) -> float:
-    """Seconds of a call on the GPU, which finds all of it in its queue; but for what waits for the
-    GPU, whose host's time after that counts."""
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda._sleep(1_000_000)  # half a millisecond, in which the host gets ahead
-    start.record()
-    call()
-    end.record()
-    end.synchronize()
-    return start.elapsed_time(end) / 1e3
-
-
-def in_graph(call: Callable[[], Any]) -> Callable[[], float]:
-    """What gives a call's seconds on the GPU alone: of many behind each other in a graph."""
-    call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(CALLS):
-            call()
-    return lambda: on_gpu(graph.replay) / CALLS
-
-
-def without_waiting(case: dict[str, torch.Tensor]) -> tuple[Callable[[], Any], Callable[[], Any]]:
+def without_waiting(case: dict[str, torch.Tensor]) -> dict[str, Callable[[], Any]]:
     """gather_csr, ours and upstream's, with a result whose extent no one asks the GPU for."""
     values, indptr, E = case["values"], case["indptr"], case["src"].shape[0]
     out, rank = torch.empty_like(case["src"]), values.dim()
     call = scatter_pack.segment._GATHER_CSR[rank]
-    return (
-        lambda: call((values, indptr), (E, False), (), None, (), True),
-        lambda: torch_scatter.gather_csr(values, indptr, out),
+    return {
+        "here": lambda: call((values, indptr), (E, False), (), None, (), True),
+        "upstream": lambda: torch_scatter.gather_csr(values, indptr, out),
+    }
+
+
+def timed_case(elements: int, rows: int, columns: int, device: str) -> dict[str, torch.Tensor]:
+    """An index that ascends, and one that does not, over rows of a size."""
+    src = (
+        torch.randn(elements, columns).squeeze(-1)
+        if columns == 1
+        else torch.randn(elements, columns)
     )
+    index = torch.randint(0, rows, (elements,)).sort().values
+    index[-1] = rows - 1
+    indptr = torch.cat([torch.zeros(1, dtype=torch.long), index.bincount().cumsum(0)])
+    case = {
+        "src": src, "index": index, "indptr": indptr, "dim": torch.tensor(0),
+        "any": index[torch.randperm(elements)].reshape(-1, *[1] * (src.dim() - 1)),
+        "values": torch.randn(rows, *src.shape[1:]), "rows": torch.tensor(rows),
+    }  # fmt: skip
+    case["any"] = case["any"].expand_as(src)
+    return {name: tensor.to(device) for name, tensor in case.items()}
 
 
-def timed(what: str, measured: list[Callable[[], float]], repeat: int) -> None:
-    """A line: ours and upstream's, in turns."""
-    both: list[list[float]] = [[], []]
-    for _ in range(repeat):
-        for found, measure in zip(both, measured, strict=True):
-            found.append(measure() * 1e6)
-    (ours, theirs), medians = map(min, both), map(statistics.median, both)
-    print(
-        f"{what:55} ours {ours:9.2f} us, upstream {theirs:9.2f} us, {ours / theirs:.3f} (medians "
-        "{:.2f}, {:.2f})".format(*medians),
-        flush=True,
-    )
-
-
-def times(device: str, only: list[str]) -> None:
-    """A table: microseconds of a call on 8 values, and of large inputs, the least. With a GPU, the
-    first are the host's; of the others, what the GPU's kernels take; and of gather_csr, which asks
-    the GPU for an extent, a whole call as well. What cannot be put into a graph says so."""
-    for elements, rows, columns, repeat in ((8, 4, 1, 2000), (1_000_000, 50_000, 1, 15),
-                                            (200_000, 10_000, 64, 15)):  # fmt: skip
-        src = (
-            torch.randn(elements, columns).squeeze(-1)
-            if columns == 1
-            else torch.randn(elements, columns)
-        )
-        index = torch.randint(0, rows, (elements,)).sort().values
-        index[-1] = rows - 1
-        indptr = torch.cat([torch.zeros(1, dtype=torch.long), index.bincount().cumsum(0)])
-        case = {
-            "src": src, "index": index, "indptr": indptr, "dim": torch.tensor(0),
-            "any": index[torch.randperm(elements)].reshape(-1, *[1] * (src.dim() - 1)),
-            "values": torch.randn(rows, *src.shape[1:]), "rows": torch.tensor(rows),
-        }  # fmt: skip
-        case["any"] = case["any"].expand_as(src)
-        case = {name: tensor.to(device) for name, tensor in case.items()}
-        ours, theirs = calls(scatter_pack, case), calls(torch_scatter, case)
-        for name in named(ours, only):
-            what, both = f"{elements} x {columns} -> {rows}  {name}", (ours[name], theirs[name])
-            if device == "cpu" or elements == 8:
-                one, turns = (seconds, repeat) if device == "cpu" else (of_host, 20)
-                timed(f"{what}, host", [partial(one, call) for call in both], turns)
-                continue
-            if name == "gather_csr":
-                timed(f"{what}, whole call", [partial(on_gpu, call) for call in both], 30)
-                both = without_waiting(case)
-            if name == "scatter_mean":  # of PyTorch's operators, which may wait for the GPU
-                timed(f"{what}, whole call", [partial(on_gpu, call) for call in both], 30)
-                continue
-            try:
-                graphs = [in_graph(call) for call in both]
-            except RuntimeError as error:
-                print(f"{what}, GPU: not in a graph: {str(error).splitlines()[0]}")
-                continue
-            timed(f"{what}, GPU", graphs, 30)
+def times(device: str, only: list[str]) -> bool:
+    """Prints a table for each function: what a call on 8 values costs the host, and the times of
+    large inputs, on a GPU without gaps between launches if a CUDA graph holds the call; of
+    gather_csr also with an extent that no one asks the GPU for. Returns whether results agree."""
+    on, good = torch.device(device), True
+    shapes = ((8, 4, 1), (1_000_000, 50_000, 1), (200_000, 10_000, 64))
+    cases = {f"{e} x {c} -> {r}": timed_case(e, r, c, device) for e, r, c in shapes}
+    modules = {"here": scatter_pack, "upstream": torch_scatter}
+    both = {
+        size: {who: calls(module, case) for who, module in modules.items()}
+        for size, case in cases.items()
+    }
+    small, *large = both
+    for name in named(both[small]["here"], only):
+        cells = [(size, {who: each[name] for who, each in both[size].items()}) for size in both]
+        good &= print_times(f"{name}, the host", cells[:1], on, host=True)
+        good &= print_times(name, cells[1:], on, graphs=True)
+        if name == "gather_csr" and device != "cpu":
+            waiting = [(size, without_waiting(cases[size])) for size in large]
+            good &= print_times(f"{name} of a known extent", waiting, on, graphs=True)
+    return good
 
 
 if __name__ == "__main__":
@@ -257,6 +201,5 @@ if __name__ == "__main__":
     parser.add_argument("--only", nargs="+", default=[], help="functions with a word in their name")
     options = parser.parse_args()
     wrong = compare(options.device, options.dtypes, options.only)
-    if not options.no_times:
-        times(options.device, options.only)
-    raise SystemExit(1 if wrong else 0)
+    agree = options.no_times or times(options.device, options.only)
+    raise SystemExit(1 if wrong or not agree else 0)

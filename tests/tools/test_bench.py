@@ -16,7 +16,7 @@ import types
 import pytest
 import torch
 from click.testing import CliRunner
-from kernelmint.tools.bench import clocks, hooks, measure, results
+from kernelmint.tools.bench import clocks, hooks, measure, print_times, results
 from kernelmint.tools.bench.__main__ import main
 from kernelmint.tools.bench.clocks import Spread
 from kernelmint.tools.bench.intervals import Interval
@@ -249,6 +249,29 @@ def test_a_gpus_clock_and_power_are_measured() -> None:
     found = measure.measure({"": lambda: x.add_(1)}, x.device, 0.1).clocks
     assert 100 < found["sm MHz"].least <= found["sm MHz"].median < 5000
     assert 10e3 < found["milliwatts"].median <= found["milliwatts"].greatest < 2000e3
+
+
+def test_a_script_prints_times_of_calls_and_whether_they_agree(capsys) -> None:
+    x = torch.arange(1.0, 9.0)
+
+    def cells(other):
+        return [("8 values", {"here": lambda: 2 * x, "there": other})]
+
+    device = torch.device("cpu")
+    assert print_times("twice", cells(lambda: x + x), device, seconds=0)
+    assert re.search(
+        r"twice: ms .*│ here +│ .* \(.*│ there +│ .* \(1.00\) │", text := out(capsys)
+    ), text
+    assert not print_times("twice", cells(lambda: x * x), device, seconds=0, host=True)
+    text = out(capsys)
+    assert "twice: us " in text
+    assert re.search(
+        r"│ there +│ WRONG │.* there: WRONG: result 0: worst: i0=7: 64 against 16", text
+    )
+
+
+def out(capsys) -> str:
+    return " ".join(capsys.readouterr().out.split())
 
 
 CASE = "dtype=f32,d_head=64,causal=false"

@@ -29,7 +29,7 @@ from codegen.core.expressions import (
 from codegen.core.where import parameter_kind
 from runtime import manifest
 
-from ..families import hook, named
+from ..families import hook, named, oracle
 from ..listing import print_table
 from ..output_file import OutputFile, write
 from ..selection import for_device, nothing_runs
@@ -164,7 +164,10 @@ def main(
         if names or "not installed" in why:
             console.print(f"{name}: {why}", highlight=False, soft_wrap=True)
     clock = time.process_time if processor_time else time.perf_counter
-    driver = Driver(family, device, contenders, seconds, clock, host)
+    described = manifest.family(family)
+    reference = None if described.reference is None else oracle(family)
+    changed = [argument.name for argument in described.inputs if argument.mutated]
+    driver = Driver(reference, changed, device, contenders, seconds, clock, host)
     tables: Callable[..., Sequence[Any]] = hook(family, "bench_tables", lambda rows, unit: ())
     rows: list[results.Row] = []
     remarks: list[results.Remark] = []
@@ -189,7 +192,7 @@ def main(
                 print_table(console, results.table(of_group, unit, said))
                 for more in tables(of_group, unit):
                     console.print(more)
-            _print_remarks(console, said)
+            results.print_remarks(console, said)
             rows += of_group
             remarks += said
             if csv_file is not None:
@@ -235,16 +238,6 @@ def _print_machine(console: Console, device: torch.device) -> None:
     console.print(f"{machine['device']}, PyTorch {machine['torch']}{threads}")
     if device.type == "cuda" and not clocks.read(device):
         console.print("clocks and power are not known: NVML (libnvidia-ml.so.1) cannot be used")
-
-
-def _print_remarks(console: Console, remarks: Sequence[results.Remark]) -> None:
-    """Prints a line for each contender and reason, with the sizes that it is about."""
-    sizes: dict[tuple[str, str], list[str]] = {}
-    for remark in remarks:
-        what = f"WRONG: {remark.text}" if remark.wrong else remark.text
-        sizes.setdefault((remark.contender, what), []).append(remark.problem.size)
-    for (contender, what), of in sizes.items():
-        console.print(f"{contender}: {what} ({', '.join(of)})", highlight=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import functools
+import sys
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
 import torch
+from rich.console import Console
 
 from codegen.core.words import did_you_mean
 from runtime import KernelInfo, manifest
 
 from .. import problem as checked
-from ..families import hook, oracle
+from ..families import hook
+from ..listing import print_table
 from ..problem import Case, cases, compiled_sizes, of_case
 from . import results
-from .hooks import Contender, Inputs, Problem, Results, tensors
+from .hooks import Contender, Inputs, Problem, Results, difference, tensors
 from .measure import Call, captured, measure
 
 KERNELS = "kernels"  # the contender's name that stands for each kernel
@@ -71,7 +75,8 @@ class Driver:
     """The choices of a run, for all its problems.
 
     Attributes:
-        family: the family's name.
+        reference: what the family computes; None if that is unknown.
+        changed: the inputs that kernels change.
         device: where calls run.
         contenders: those that can run there, by name; the kernels' is None.
         seconds: the time for each figure.
@@ -79,7 +84,8 @@ class Driver:
         host: whether the host's time is measured instead of the device's.
     """
 
-    family: str
+    reference: Callable[..., Any] | None
+    changed: Sequence[str]
     device: torch.device
     contenders: Mapping[str, Contender | None]
     seconds: float
@@ -92,8 +98,7 @@ class Driver:
         """Returns the rows of a problem. A contender whose results are not the reference's, or that
         raises something, is not measured, but remarked on."""
         inputs = problem.inputs(self.device)
-        family = manifest.family(self.family)
-        judge = None if family.reference is None else problem.judge(inputs, oracle(self.family))
+        judge = problem.judge(inputs, self.reference)
         calls: dict[str, Call] = {}
         ours: dict[str, str] = {}
         remarks: list[results.Remark] = []
@@ -133,18 +138,16 @@ class Driver:
         contender: Contender,
         problem: Problem,
         inputs: Inputs,
-        judge: Callable[[Results], str | None] | None,
+        judge: Callable[[Results], str | None],
     ) -> Call | results.Remark:
         """Returns a contender's call, whose results are right, or what to say instead. The inputs
         that kernels change are as before afterwards."""
-        changed = [a.name for a in manifest.family(self.family).inputs if a.mutated]
-        before = {name: inputs[name].clone() for name in changed if name in inputs}
+        before = {name: inputs[name].clone() for name in self.changed if name in inputs}
         try:
             call = contender.make(problem, inputs)
             if isinstance(call, str):
                 return results.Remark(name, problem, call)
-            found = (*tensors(call()), *(inputs[name] for name in before))
-            why = judge(found) if judge else None
+            why = judge((*tensors(call()), *(inputs[name] for name in before)))
         except Exception as error:  # a contender is others' code: what it raises is its reason
             text = textwrap.shorten(f"{type(error).__name__}: {error}", 160, placeholder=" ...")
             return results.Remark(name, problem, text, wrong=contender.kernel is not None)
@@ -152,6 +155,74 @@ class Driver:
             for changed_name, tensor in before.items():
                 inputs[changed_name].copy_(tensor)
         return call if why is None else results.Remark(name, problem, why, wrong=True)
+
+
+@dataclass(frozen=True)
+class _Cell(Problem):
+    """Calls whose results are those of the first one."""
+
+    unit: ClassVar[str] = "s"
+
+    group: str
+    size: str
+    calls: Mapping[str, Call]
+
+    def inputs(self, device: torch.device) -> Inputs:
+        """Returns nothing: calls have their inputs."""
+        return {}
+
+    def judge(
+        self, inputs: Inputs, reference: Callable[..., Any] | None
+    ) -> Callable[[Results], str | None]:
+        """Returns what compares results with the first call's."""
+        expected = [t.clone() for t in tensors(next(iter(self.calls.values()))())]
+        return lambda results: difference(results, expected)
+
+
+class _ReplayedCell(_Cell):
+    graphs = True
+
+
+def print_times(
+    title: str,
+    cells: Iterable[tuple[str, Mapping[str, Call]]],
+    device: torch.device,
+    *,
+    seconds: float = 0.1,
+    host: bool = False,
+    graphs: bool = False,
+) -> bool:
+    """Measures the calls of each cell in turns, prints a table, and returns whether results agree.
+
+    Args:
+        title: the table's.
+        cells: the head of each column, and the calls by name; the first is ours, with whose
+            results the others' are compared.
+        device: where the calls run.
+        seconds: the time for each figure.
+        host: whether the host's time is measured, of calls that wait for nothing.
+        graphs: whether calls on a GPU are replayed from CUDA graphs.
+    """
+    rows: list[results.Row] = []
+    remarks: list[results.Remark] = []
+    for size, calls in cells:
+        contenders = {name: _of_call(call) for name, call in calls.items()}
+        ours = next(iter(calls))
+        contenders[ours] = replace(contenders[ours], kernel=lambda problem, inputs: "")
+        driver = Driver(None, (), device, contenders, seconds, time.perf_counter, host)
+        problem = (_ReplayedCell if graphs else _Cell)(title, size, calls)
+        of_cell = driver.measured(problem, ())
+        rows += of_cell[0]
+        remarks += of_cell[1]
+    console = Console(width=None if sys.stdout.isatty() else 250)
+    if rows:
+        print_table(console, results.table(rows, "us" if host else "ms", remarks))
+    results.print_remarks(console, remarks)
+    return not any(remark.wrong for remark in remarks)
+
+
+def _of_call(call: Call) -> Contender:
+    return Contender(lambda problem, inputs: call)
 
 
 def _of_key(info: KernelInfo) -> Contender:
@@ -206,9 +277,11 @@ class _Moved(Problem):
         return {**made.tensors, **made.scalars}
 
     def judge(
-        self, inputs: Inputs, reference: Callable[..., Any]
+        self, inputs: Inputs, reference: Callable[..., Any] | None
     ) -> Callable[[Results], str | None]:
         """Returns what compares results as sanity-check does."""
+        if reference is None:
+            return lambda results: None
         made = _made(self)
         made.prepare()
 

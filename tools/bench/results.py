@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich.console import Console
 from rich.table import Table
 
 from runtime import _native, devices, packs
@@ -174,6 +175,16 @@ def _cell(row: Row, unit: str) -> str:
 
 def _ratio(ratio: Interval, digits: int = 2) -> str:
     return f"{ratio.median:.{digits}f} [{ratio.low:.{digits}f}, {ratio.high:.{digits}f}]"
+
+
+def print_remarks(console: Console, remarks: Sequence[Remark]) -> None:
+    """Prints a line for each contender and reason, with the sizes that it is about."""
+    sizes: dict[tuple[str, str], list[str]] = {}
+    for remark in remarks:
+        what = f"WRONG: {remark.text}" if remark.wrong else remark.text
+        sizes.setdefault((remark.contender, what), []).append(remark.problem.size)
+    for (contender, what), of in sizes.items():
+        console.print(f"{contender}: {what} ({', '.join(of)})", highlight=False, soft_wrap=True)
 
 
 def goals_table(rows: Iterable[Row], goal_of: Callable[[Problem], float]) -> Table:

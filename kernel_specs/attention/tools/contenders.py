@@ -49,9 +49,9 @@ _FA4 = ("cuda", "flash-attn-4", "flash_attn.cute")
 # Attention
 
 
-def _backend(backend: SDPBackend, problem: Attention, inputs: Inputs) -> Call:
-    """Returns a call of that backend on the same memory, transposed by strides."""
-    q, k, v = (t.transpose(1, 2) for t in inputs.values())
+def _sdpa(backend: SDPBackend, problem: Attention | Packed, *tensors: Tensor) -> Call:
+    """Returns a call of a backend on the same memory, transposed by strides."""
+    q, k, v = (t.transpose(1, 2) for t in tensors)
 
     def call() -> Tensor:
         with sdpa_kernel(backend):
@@ -60,6 +60,10 @@ def _backend(backend: SDPBackend, problem: Attention, inputs: Inputs) -> Call:
             ).transpose(1, 2)
 
     return call
+
+
+def _backend(backend: SDPBackend, problem: Attention, inputs: Inputs) -> Call:
+    return _sdpa(backend, problem, *inputs.values())
 
 
 def _forward_3(problem: Attention, inputs: Inputs) -> Call:
@@ -209,20 +213,7 @@ def _packed_cudnn(problem: Packed, inputs: Inputs) -> Call | str:
     if not isinstance(problem, Decoding):
         rows = len(problem.lengths)
         q, k, v = (t.view(rows, -1, *t.shape[-2:]) for t in (q, k, v))
-    return _backend_of_packed(problem, q, k, v)
-
-
-def _backend_of_packed(problem: Packed, *tensors: Tensor) -> Call:
-    q, k, v = (t.transpose(1, 2) for t in tensors)
-    grouped = problem.heads != problem.kv_heads
-
-    def call() -> Tensor:
-        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-            return scaled_dot_product_attention(
-                q, k, v, is_causal=problem.causal, enable_gqa=grouped
-            ).transpose(1, 2)
-
-    return call
+    return _sdpa(SDPBackend.CUDNN_ATTENTION, problem, q, k, v)
 
 
 @functools.cache

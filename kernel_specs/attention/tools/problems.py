@@ -22,8 +22,8 @@ _MOST_BYTES = 70e9  # a cache's
 
 def _normal(device: torch.device, dtype: str, *shapes: tuple[int, ...]) -> list[Tensor]:
     generator = torch.Generator(device).manual_seed(0)
-    draws = (torch.randn(shape, generator=generator, device=device) for shape in shapes)
-    return [draw.to(DTYPES[dtype]) for draw in draws]
+    options: Any = {"generator": generator, "device": device, "dtype": DTYPES[dtype]}
+    return [torch.randn(shape, **options) for shape in shapes]
 
 
 @dataclass(frozen=True)
