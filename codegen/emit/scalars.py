@@ -16,7 +16,7 @@ def cpp_type(scalar: Scalar) -> str:
 
 
 def declaration(scalar: Scalar) -> str:
-    """Returns the scalar's declaration in Args; an enum's type has the same."""
+    """Returns the scalar's declaration in Args; an enum's also declares its type."""
     if not scalar.values:
         return f"{SCALARS[scalar.dtype].cpp} {scalar.name};"
     values = ", ".join(cpp_name(value) for value in scalar.values)

@@ -42,8 +42,8 @@ REFUSED = [
     (
         "what may be left out before what may not",
         [(X, MASK + "  z: {tensor: [M], dtype: f32}\n")],
-        "family.yaml:6:3: 'z' comes after the optional 'mask': in Python, what may be left out "
-        "comes last",
+        "family.yaml:6:3: 'z' comes after the optional 'mask': in Python, optional arguments "
+        "come last",
     ),
     (
         "a mutated output",

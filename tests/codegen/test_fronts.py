@@ -356,7 +356,7 @@ def test_a_function_that_a_spec_names_is_there(workspace, key, text, message) ->
         ("x, speed=1", None),
         ("", "demo has no parameter 'x', as the family's input is named"),
         ("alpha, y", "demo has no parameter 'x'"),
-        ("x, /", "demo takes 'x' by its place alone"),
+        ("x, /", "demo takes 'x' only by its place"),
         ("x, speed", "demo needs 'speed', which no call gives: give it a default"),
         ("x, *, alpa", "demo needs 'alpa', which no call gives: give it a default (did you mean "),
         ("x, mask", "demo needs 'mask', which a call may leave out: give it a default"),
