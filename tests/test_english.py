@@ -47,15 +47,15 @@ class Ceiling(NamedTuple):
 
 
 CEILINGS = {  # by folder; a file counts in the longest one that holds it
-    "codegen": Ceiling(0, 0),
-    "codegen/ptxas": Ceiling(42, 16),
-    "examples": Ceiling(195, 25),
+    "codegen": Ceiling(2, 2),
+    "codegen/ptxas": Ceiling(40, 16),
+    "examples": Ceiling(51, 6),
     "kernel_specs": Ceiling(116, 22),
     "kernelmint": Ceiling(0, 0, 11),
-    "runtime": Ceiling(314, 30),
+    "runtime": Ceiling(245, 26),
     "tools": Ceiling(0, 0),
     "tools/bench": Ceiling(0, 0),
-    "tools/ptx_report": Ceiling(53, 11),
+    "tools/ptx_report": Ceiling(94, 24),
 }
 
 

@@ -1,5 +1,5 @@
-"""Whether upstream's kernels are the same machine code here as compiled by its own files with
-PyTorch's headers. It needs nvcc and PyTorch, and no GPU.
+"""A comparison of the machine code of upstream's kernels here with that of its own files, compiled
+with PyTorch's headers. It needs nvcc and PyTorch, and no GPU.
 
     python same_code.py [--architecture 80] [--set all] [fwd channellast_fwd update …]
 
@@ -22,7 +22,7 @@ FLAGS += ("--expt-relaxed-constexpr", "--expt-extended-lambda")
 
 
 def main() -> None:
-    """The command; exit status 1 if a kernel's code is not upstream's."""
+    """Runs the command; exit status 1 if a kernel's code is not upstream's."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     families = ("fwd", "channellast_fwd", "update", "bwd", "channellast_bwd")
     parser.add_argument("families", nargs="*", default=families, metavar="FAMILY")

@@ -28,13 +28,14 @@ SPEC = HERE / "kernel_specs/causal_conv1d/sm80.yaml"
 
 
 class Some:
-    """Every Nth of the tests that have at most so many elements, from the Ith on."""
+    """A plugin that keeps every Nth of the tests that have at most so many elements, from the Ith
+    on."""
 
     def __init__(self, most: int, every: int, first: int) -> None:
         self._most, self._every, self._first = most, every, first
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[Any]) -> None:
-        """pytest's hook."""
+        """Keeps the tests of the sample; a hook of pytest's."""
 
         def elements(item: Any) -> int:
             values = item.callspec.params if hasattr(item, "callspec") else {}
@@ -48,13 +49,13 @@ class Some:
 
 
 def upstream() -> Path:
-    """Its source distribution, unpacked."""
+    """Returns upstream's source distribution, unpacked."""
     pin = yaml.safe_load(SPEC.read_text())["build"]["archives"]["upstream"]
     return archives.folder(f"pypi:{pin['pypi']}=={pin['version']}", pin["sha256"])
 
 
 def with_references(text: str) -> str:
-    """The tests, with the functions of this package and the references of upstream's."""
+    """Writes the tests with the functions of this package and the references of upstream's."""
 
     def apart(line: re.Match[str]) -> str:
         names = [name.strip() for name in line[2].split(",")]
@@ -69,19 +70,19 @@ def with_references(text: str) -> str:
 
 
 def let_references_be_imported() -> None:
-    """Upstream's Python files import its extension, and Triton."""
+    """Lets upstream's Python files import its extension, and Triton."""
     sys.path.insert(0, str(upstream()))
     sys.modules["causal_conv1d_cuda"] = types.ModuleType("causal_conv1d_cuda")
     try:
         import triton  # noqa: F401
-    except ImportError:  # which PyTorch for the CPU comes without
+    except ImportError:  # PyTorch for the CPU comes without it
         stand_in, language = types.ModuleType("triton"), types.ModuleType("triton.language")
         stand_in.jit, stand_in.language, language.constexpr = lambda f: f, language, int  # type: ignore[attr-defined]
         sys.modules |= {"triton": stand_in, "triton.language": language}
 
 
 def main() -> int:
-    """The command."""
+    """Runs the command."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--most", type=int, default=1 << 60)

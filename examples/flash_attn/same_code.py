@@ -1,5 +1,5 @@
-"""Whether upstream's kernels are the same machine code here as compiled by its own files with
-PyTorch's headers. It needs nvcc and PyTorch, and no GPU.
+"""A comparison of the machine code of upstream's kernels here with that of its own files, compiled
+with PyTorch's headers. It needs nvcc and PyTorch, and no GPU.
 
     python same_code.py [--architecture 80] [--head-dim 64] [--dtype bf16] [--causal] [forward …]
 
@@ -29,7 +29,7 @@ OWN = "flash_attn_sum_groups"
 
 
 def main() -> None:
-    """The command; exit status 1 if a kernel's code is not upstream's."""
+    """Runs the command; exit status 1 if a kernel's code is not upstream's."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("families", nargs="*", default=[*FILES], metavar="FAMILY")
     parser.add_argument("--architecture", default="80")

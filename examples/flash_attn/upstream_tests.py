@@ -36,7 +36,7 @@ import yaml
 import kernelmint
 from codegen.sources import archives
 
-# As the archive's package would be, but for what it compiles: its other modules are its own.
+# The archive's package without its compiled parts: its other modules are its own.
 PACKAGE = "from flash_attn_pack import *\n__path__.append({upstream!r})\n"
 INTERFACE = """
 from flash_attn_pack.flash_attn_interface import *
@@ -54,7 +54,7 @@ KEPT_MEMORY = 4 << 30  # bytes that a process may keep from PyTorch's other ones
 
 
 def upstream() -> Path:
-    """The archive that the specs pin."""
+    """Returns the archive that the specs pin."""
     specs = importlib.resources.files(flash_attn_pack) / "_pack/kernel_specs/flash_attn/sm80.yaml"
     if not specs.is_file():  # an editable install's are the project's
         specs = Path(__file__).parent / "kernel_specs/flash_attn/sm80.yaml"
@@ -63,8 +63,8 @@ def upstream() -> Path:
 
 
 def asked(case: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of the forward kernel that a case asks for, those that it decides."""
-    d = -(-case["d"] // 8) * 8  # as it is padded
+    """Returns the parameters of the forward kernel that a case decides."""
+    d = -(-case["d"] // 8) * 8  # padded
     found = {
         "head_dim": next(h for h in HEAD_DIMS if d <= h),
         "alibi": case.get("alibi", False),
@@ -101,7 +101,7 @@ def _lacking(wanted: frozenset[tuple[str, Any]]) -> str:
 
 
 def lacking(case: Mapping[str, Any]) -> str:
-    """Why the package has no forward kernel for a case; "" if it has one."""
+    """Returns why the package has no forward kernel for a case; "" if it has one."""
     if case.get("has_leftpad") and case.get("paged_kv_block_size") is not None:
         return "skipped by upstream"
     if case.get("new_kv") is False and case.get("rotary_fraction", 0.0) > 0:
@@ -110,7 +110,7 @@ def lacking(case: Mapping[str, Any]) -> str:
 
 
 class Some:
-    """pytest's plugin that draws the cases of a process, and writes what became of each."""
+    """A plugin of pytest that draws the cases of a process, and writes the outcome of each."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         share, shares = map(int, options.share.split("/"))
@@ -124,7 +124,7 @@ class Some:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """The cases that are kept, in the place of all."""
+        """Generates the kept cases in place of all."""
         own = metafunc.definition.own_markers
         marks = [mark for mark in own if mark.name == "parametrize"]
         if not marks:
@@ -157,14 +157,14 @@ class Some:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """The share of this process, in an order that is drawn."""
+        """Keeps the share of this process, in an order that is drawn."""
         random.Random(self._options.seed).shuffle(items)
         items[:] = items[self._share :: self._shares]
         self._write(("item", _function(item.nodeid), "", 1) for item in items)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """Whether there is time for another."""
+        """Checks whether there is time for another case."""
         self._reason = ""
         if time.monotonic() - self._begin > self._options.seconds:
             item.session.shouldstop = "no time is left"
@@ -173,7 +173,7 @@ class Some:
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
-        """A kernel that is not there is no failure."""
+        """Records a missing kernel as no failure."""
         outcome: Any = yield
         error = outcome.excinfo and outcome.excinfo[1]
         if isinstance(error, (kernelmint.KernelNotFound, kernelmint.BuildError)):
@@ -181,7 +181,7 @@ class Some:
             outcome.force_exception(pytest.skip.Exception(" ".join(str(error).split())[:400]))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Writes what became of a case."""
+        """Writes the outcome of a case."""
         if report.when == "call" or not report.passed:
             outcome = report.outcome
             said = ""
@@ -204,8 +204,8 @@ def _function(node: str) -> str:
 
 
 def run_share(folder: Path, options: argparse.Namespace, rest: Sequence[str]) -> int:
-    """One process's part."""
-    os.environ.pop("KERNELMINT_BUILD", None)  # what is not there is counted, not built
+    """Runs one process's part."""
+    os.environ.pop("KERNELMINT_BUILD", None)  # an absent kernel is counted, not built
     sys.path.insert(0, str(folder))
     arguments = ["-q", "--tb=short", "-p", "no:cacheprovider", f"--rootdir={folder}"]
     plugins = [Some(options)]
@@ -213,7 +213,7 @@ def run_share(folder: Path, options: argparse.Namespace, rest: Sequence[str]) ->
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-    """What became of the cases, a line for each function of upstream's."""
+    """Returns the outcomes of the cases, a line for each function of upstream's."""
     counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     reasons: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     for kind, name, said, number in rows:
@@ -243,7 +243,7 @@ def table(rows: Sequence[Sequence[str]]) -> str:
 def run(
     most: int, seed: int, processes: int, seconds: float, results: str, rest: list[str]
 ) -> bool:
-    """Whether none of the cases failed that were run."""
+    """Runs the cases; returns whether none failed."""
     folder = upstream()
     with tempfile.TemporaryDirectory() as work:
         package = Path(work, "flash_attn")
@@ -285,7 +285,7 @@ def run(
 
 
 def main() -> int:
-    """The command."""
+    """Runs the command."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--most", type=int, default=60, help="cases of each function")
     parser.add_argument("--seed", type=int, default=0, help="which ones")

@@ -1,5 +1,5 @@
-"""Whether upstream's kernels are the same machine code here as compiled by its own files with
-PyTorch's headers. It needs nvcc and PyTorch, and no GPU.
+"""A comparison of the machine code of upstream's kernels here with that of its own files, compiled
+with PyTorch's headers. It needs nvcc and PyTorch, and no GPU.
 
     python same_code.py [--architecture 90] [gather_csr segment_csr gather_coo segment_coo scatter]
 
@@ -30,7 +30,7 @@ REDUCTIONS = ["sum", "mean", "mul", "div", "min", "max"]
 OURS = re.compile(
     r"\d([a-z_]+)_sm80INS_7configs\d+\w+?4sm80\d+([a-z0-9]+)_(?:([a-z]+))?E(?:Li(\d+))?"
 )
-# What a PyTorch without CUDA may lack of CUDA's libraries: no kernel uses it.
+# CUDA's libraries that a PyTorch without CUDA may lack: no kernel uses them.
 HANDLES = {
     "cusparse.h": "cusparseContext* cusparseHandle_t",
     "cublas_v2.h": "cublasContext* cublasHandle_t",
@@ -40,7 +40,7 @@ HANDLES = {
 }
 STATUS = "typedef int {0}Status_t; enum {{ {1}_STATUS_SUCCESS }};\n"
 SPARSE = 'extern "C" const char* cusparseGetErrorString(int);\n'
-NO_OPERATORS = [  # as PyTorch compiles all extensions
+NO_OPERATORS = [  # PyTorch compiles all extensions so
     f"-D__CUDA_NO_{what}__"
     for what in (
         "HALF_OPERATORS", "HALF_CONVERSIONS", "BFLOAT16_CONVERSIONS", "HALF2_OPERATORS"
@@ -49,14 +49,14 @@ NO_OPERATORS = [  # as PyTorch compiles all extensions
 
 
 def upstream() -> Path:
-    """Its source distribution, unpacked."""
+    """Returns upstream's source distribution, unpacked."""
     pin = yaml.safe_load((SPECS / "torch_scatter/sm80.yaml").read_text())
     archive = pin["build"]["archives"]["upstream"]
     return archives.folder(f"pypi:{archive['pypi']}=={archive['version']}", archive["sha256"])
 
 
 def theirs_of(symbol: str) -> str | None:
-    """The beginning of the symbol of upstream's kernel that one of ours calls, if it calls one."""
+    """Returns the beginning of the symbol of upstream's kernel that one of ours calls, or None."""
     found = OURS.search(symbol)
     if found is None or found[1] == "divide_coo":
         return None
@@ -76,7 +76,7 @@ def theirs_of(symbol: str) -> str | None:
 
 
 def main() -> None:
-    """The command."""
+    """Runs the command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     families = ["gather_coo", "segment_coo", "gather_csr", "segment_csr", "scatter"]
     parser.add_argument("families", nargs="*", default=families, metavar="FAMILY")

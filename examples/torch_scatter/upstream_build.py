@@ -34,7 +34,7 @@ PART = """
 
 
 def build(archive: Path, folder: Path) -> None:
-    """Unpacks it and lays the package, built, into the folder."""
+    """Unpacks the sources and lays the package, built, into the folder."""
     has_cuda = torch.cuda.is_available() and cpp_extension.CUDA_HOME is not None
     with tarfile.open(archive) as packed:
         packed.extractall(folder / "unpacked", filter="data")

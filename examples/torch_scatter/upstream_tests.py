@@ -17,11 +17,11 @@ import tempfile
 from pathlib import Path
 
 UPSTREAM = "https://github.com/rusty1s/pytorch_scatter"
-COMMIT = "140d3ad677aae615767412873b90982cbf97d35d"  # of the tag 2.1.2
+COMMIT = "140d3ad677aae615767412873b90982cbf97d35d"  # tag 2.1.2
 
 
 def main(arguments: list[str]) -> int:
-    """Runs them; pytest's exit status."""
+    """Runs them; returns pytest's exit status."""
     origin = UPSTREAM
     if arguments[:1] == ["--from"]:
         origin, arguments = str(Path(arguments[1]).resolve()), arguments[2:]

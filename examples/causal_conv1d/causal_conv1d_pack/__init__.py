@@ -14,7 +14,7 @@ from torch import Tensor
 
 import kernelmint
 
-__version__ = "1.7.0"  # of upstream's functions
+__version__ = "1.7.0"  # the version of upstream's functions
 
 __all__ = ["causal_conv1d_fn", "causal_conv1d_update", "causal_conv1d_varlen_states"]
 
@@ -29,7 +29,8 @@ def causal_conv1d_fn(
     final_states_out: Tensor | None = None,
     activation: str | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """A causal convolution of each channel, and silu of it if `activation` is "silu" or "swish".
+    """Computes a causal convolution of each channel, and silu of it if `activation` is "silu" or
+    "swish".
 
     What seq_idx, initial_states and final states need is a channel-last x: x.stride(1) == 1.
 
@@ -96,7 +97,8 @@ def causal_conv1d_update(
     cache_seqlens: Tensor | None = None,
     conv_state_indices: Tensor | None = None,
 ) -> Tensor:
-    """The convolution of the newest elements of sequences, whose last ones conv_state keeps.
+    """Computes the convolution of the newest elements of sequences, whose last ones conv_state
+    keeps.
 
     Args:
         x: [batch, dim] or [batch, dim, seqlen].
@@ -136,7 +138,7 @@ def causal_conv1d_update(
 
 
 def causal_conv1d_varlen_states(x: Tensor, cu_seqlens: Tensor, state_len: int) -> Tensor:
-    """The last elements of each of several sequences in a row, 0 before the first one's.
+    """Returns the last elements of each of several sequences in a row, 0 before the first one's.
 
     Args:
         x: [total, dim].
@@ -158,12 +160,13 @@ def _is_silu(activation: str | None) -> bool:
 
 
 def _is_deterministic() -> bool:
-    """Of the gradients, as causal-conv1d has it."""
+    """Returns whether the gradients are deterministic, as causal-conv1d decides."""
     said = {"1": True, "0": False}.get(_said_deterministic())
     return torch.are_deterministic_algorithms_enabled() if said is None else said
 
 
 @kernelmint.traced_as_constant
 def _said_deterministic() -> str:
-    """A compiled graph keeps it; PyTorch 2.4 cannot trace it."""
+    """Returns whether deterministic algorithms are on; a compiled graph keeps the answer, since
+    PyTorch 2.4 cannot trace the question."""
     return os.environ.get("CAUSAL_CONV1D_DETERMINISTIC", "")[:1]

@@ -18,7 +18,7 @@ from .flash_attn_interface import (
     flash_attn_with_kvcache,
 )
 
-__version__ = "2.8.3.post2"  # of upstream's functions
+__version__ = "2.8.3.post2"  # the version of upstream's functions
 
 __all__ = [
     "flash_attn_func",

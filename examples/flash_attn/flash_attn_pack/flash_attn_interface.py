@@ -1,4 +1,4 @@
-"""flash-attn's functions. What a call says is brought into the form that upstream's kernels take,
+"""flash-attn's functions. They bring a call's arguments into the form that upstream's kernels take,
 as its binding does; a front then finds the kernel, and the family's gradient the backward pass."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import kernelmint
 def _window(
     window: tuple[int, int], causal: bool, seqlen_q: int, seqlen_k: int, biased: bool
 ) -> tuple[int, int]:
-    """Which keys before and after its own a query sees: -1 is all of a side."""
+    """Returns the keys before and after its own that a query sees: -1 is all of a side."""
     left, right = window
     left = -1 if left < 0 or left >= seqlen_k else left
     if causal and (seqlen_q > 1 or biased):  # the only query sees all keys either way
@@ -29,9 +29,9 @@ def _window(
     "flash_attn_pack::philox", mutates_args=(), schema="(Tensor like, int count) -> Tensor"
 )
 def _philox(like: Tensor, count: int) -> Tensor:
-    """The seed and the offset of `count` random numbers a thread, [2] on the CPU, which PyTorch's
-    generator of the device of `like` then leaves out."""
-    if like.device.type != "cuda":  # which the front refuses
+    """Returns the seed and the offset of `count` random numbers a thread, [2] on the CPU, which
+    PyTorch's generator of the device of `like` then leaves out."""
+    if like.device.type != "cuda":  # the front refuses it
         return torch.zeros(2, dtype=torch.int64)
     index = torch.cuda.current_device() if like.device.index is None else like.device.index
     generator = torch.cuda.default_generators[index]
@@ -47,9 +47,9 @@ def _(like: Tensor, count: int) -> Tensor:
 
 
 def _best_splits(blocks: int, resident: int, steps: int) -> int:
-    """The fewest splits of `steps` whose waves, of `resident` thread blocks each, are filled to 85%
-    of what the best number fills."""
-    filled = []  # what part of the last wave is busy, 0 if one split fewer takes as many steps
+    """Returns the fewest splits of `steps` whose waves, of `resident` thread blocks each, are
+    filled to 85% of the best number's."""
+    filled = []  # busy part of the last wave, 0 if one split fewer takes as many steps
     for splits in range(1, min(128, resident, steps) + 1):
         waves = blocks * splits / resident
         differs = splits == 1 or -(-steps // splits) != -(-steps // (splits - 1))
@@ -65,7 +65,7 @@ _best_splits_known = functools.lru_cache(_best_splits)
 
 
 def _splits(q: Tensor, batch: int, seqlen_q: int, heads: int, head_dim: int, seqlen_k: int) -> int:
-    """Upstream's choice for q [batch, seqlen_q, heads, head_dim]."""
+    """Returns upstream's choice for q [batch, seqlen_q, heads, head_dim]."""
     step = 256 if head_dim <= 64 else 128 if head_dim <= 128 else 64
     blocks = batch * heads * -(-seqlen_q // 64)
     if seqlen_k <= step or blocks == 0:
@@ -78,7 +78,7 @@ def _splits(q: Tensor, batch: int, seqlen_q: int, heads: int, head_dim: int, seq
 
 
 def _get_block_size_n(device, head_dim: int, is_dropout: bool, is_causal: bool) -> int:
-    """Keys of a step of the forward kernel, which upstream's tests ask."""
+    """Returns the keys of a step of the forward kernel, which upstream's tests ask."""
     names = {64: 128 if not is_dropout else 64, 96: 64, 128: 64 if not is_dropout else 32}
     return 128 if head_dim <= 32 else next((n for d, n in names.items() if head_dim <= d), 64)
 
@@ -88,7 +88,7 @@ def _rows(t: Tensor | None) -> Tensor | None:
 
 
 def _padded(t: Tensor) -> Tensor:
-    """Rows of a multiple of 8 elements, each beside the next."""
+    """Pads rows to a multiple of 8 elements, each beside the next."""
     left = -t.shape[-1] % 8
     return pad(t, (0, left)) if left else t if t.stride(-1) == 1 else t.contiguous()
 
@@ -98,7 +98,7 @@ def _slopes(slopes: Tensor | None) -> Tensor | None:
 
 
 class _NotDifferentiable(torch.autograd.Function):
-    """out, which has no gradient with regard to q, k and v: a backward pass says so."""
+    """An output without a gradient with regard to q, k and v: a backward pass says so."""
 
     @staticmethod
     def forward(ctx, out: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -117,12 +117,13 @@ def _needs_grad(*tensors: Tensor | None) -> bool:
 
 
 def _by_groups(q: Tensor, heads: int) -> Tensor:
-    """[B, 1, H, D] -> [B, H / heads, heads, D]: the queries that share a head of keys are rows."""
+    """Turns [B, 1, H, D] into [B, H / heads, heads, D]: the queries that share a head of keys are
+    rows."""
     return q.reshape(q.shape[0], heads, -1, q.shape[3]).transpose(1, 2)
 
 
 def _from_groups(out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
-    """What became of them, as [B, 1, H, D] and [B, H, 1]."""
+    """Returns the results of such rows, as [B, 1, H, D] and [B, H, 1]."""
     batch, _, _, head_dim = out.shape
     return out.transpose(1, 2).reshape(batch, 1, -1, head_dim), lse.reshape(batch, -1, 1)
 
@@ -145,7 +146,7 @@ def _attention(
     max_seqlen_k: int | None = None,
     block_table: Tensor | None = None,
 ) -> Tensor | tuple[Tensor, Tensor, Tensor]:
-    """Of q [B, Sq, H, D], k and v [B, Sk, Hk, D]; B is 1 with cu_seqlens."""
+    """Computes attention of q [B, Sq, H, D], k and v [B, Sk, Hk, D]; B is 1 with cu_seqlens."""
     # A call is short: tensors are asked for as little as may be, and views made if they differ.
     batch, seqlen_q, heads, head_dim = q.shape
     scale = head_dim**-0.5 if softmax_scale is None else softmax_scale
@@ -222,7 +223,7 @@ def flash_attn_func(
     q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0,
     alibi_slopes=None, deterministic=False, return_attn_probs=False,
 ):  # fmt: skip
-    """Attention of q [B, Sq, H, D] over k and v [B, Sk, Hk, D], in bf16 or fp16.
+    """Computes attention of q [B, Sq, H, D] over k and v [B, Sk, Hk, D], in bf16 or fp16.
 
     Args:
         dropout_p: how probably a probability is dropped.
@@ -248,7 +249,7 @@ def flash_attn_kvpacked_func(
     q, kv, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0,
     alibi_slopes=None, deterministic=False, return_attn_probs=False,
 ):  # fmt: skip
-    """flash_attn_func of kv [B, Sk, 2, Hk, D]."""
+    """Calls flash_attn_func with kv [B, Sk, 2, Hk, D]."""
     k, v = kv.unbind(2)
     return _attention(
         q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes,
@@ -260,7 +261,7 @@ def flash_attn_qkvpacked_func(
     qkv, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0,
     alibi_slopes=None, deterministic=False, return_attn_probs=False,
 ):  # fmt: skip
-    """flash_attn_func of qkv [B, S, 3, H, D]."""
+    """Calls flash_attn_func with qkv [B, S, 3, H, D]."""
     q, k, v = qkv.unbind(2)
     return _attention(
         q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes,
@@ -273,8 +274,8 @@ def flash_attn_varlen_func(
     softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None,
     deterministic=False, return_attn_probs=False, block_table=None,
 ):  # fmt: skip
-    """flash_attn_func of packed sequences: q [total_q, H, D], k and v [total_k, Hk, D], or pages
-    [pages, page_size, Hk, D] with block_table; cu_seqlens [sequences + 1], i32.
+    """Calls flash_attn_func on packed sequences: q [total_q, H, D], k and v [total_k, Hk, D], or
+    pages [pages, page_size, Hk, D] with block_table; cu_seqlens [sequences + 1], i32.
 
     out is [total_q, H, D], lse [H, total_q]."""
     if block_table is None:
@@ -292,7 +293,7 @@ def flash_attn_varlen_kvpacked_func(
     softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None,
     deterministic=False, return_attn_probs=False,
 ):  # fmt: skip
-    """flash_attn_varlen_func of kv [total_k, 2, Hk, D]."""
+    """Calls flash_attn_varlen_func with kv [total_k, 2, Hk, D]."""
     k, v = kv.unbind(1)
     return flash_attn_varlen_func(
         q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p, softmax_scale,
@@ -305,7 +306,7 @@ def flash_attn_varlen_qkvpacked_func(
     window_size=(-1, -1), softcap=0.0, alibi_slopes=None, deterministic=False,
     return_attn_probs=False,
 ):  # fmt: skip
-    """flash_attn_varlen_func of qkv [total, 3, H, D]."""
+    """Calls flash_attn_varlen_func with qkv [total, 3, H, D]."""
     q, k, v = qkv.unbind(1)
     return flash_attn_varlen_func(
         q, k, v, cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, dropout_p, softmax_scale, causal,
@@ -319,7 +320,8 @@ def flash_attn_with_kvcache(
     window_size=(-1, -1), softcap=0.0, rotary_interleaved=True, alibi_slopes=None, num_splits=0,
     return_softmax_lse=False,
 ):  # fmt: skip
-    """Attention of q [B, Sq, H, D] over a cache, to which k and v are appended first, in place.
+    """Computes attention of q [B, Sq, H, D] over a cache, to which k and v are appended first, in
+    place.
 
     Args:
         k_cache, v_cache: [B, Sk, Hk, D], or pages [pages, page_size, Hk, D] with block_table.

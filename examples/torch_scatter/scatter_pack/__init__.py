@@ -40,7 +40,7 @@ from scatter_pack.segment import (
     segment_sum_csr,
 )
 
-__version__ = "2.1.2"  # of upstream's functions
+__version__ = "2.1.2"  # the version of upstream's functions
 
 __all__ = [
     "gather_coo",

@@ -1,4 +1,4 @@
-"""What is made of sums and greatest values: torch-scatter's composite functions."""
+"""torch-scatter's composite functions, made of sums and greatest values."""
 
 import torch
 
@@ -10,7 +10,7 @@ from scatter_pack.scatter import scatter_max, scatter_sum
 def _shifted(
     src: torch.Tensor, index: torch.Tensor, dim: int, dim_size: int | None, name: str
 ) -> torch.Tensor:
-    """src less the greatest value of its index."""
+    """Subtracts from src the greatest value of its index."""
     if not src.is_floating_point():
         raise ValueError(f"{name}: got {src.dtype}, expected a floating dtype")
     return src - scatter_max(src, index, dim, None, dim_size)[0].gather(dim, index)
@@ -28,7 +28,7 @@ def _softmax(
 def scatter_softmax(
     src: torch.Tensor, index: torch.Tensor, dim: int = -1, dim_size: int | None = None
 ) -> torch.Tensor:
-    """The softmax of the values of src that share an index."""
+    """Computes the softmax of the values of src that share an index."""
     return _softmax(src, index, dim, dim_size)
 
 
@@ -53,7 +53,7 @@ def scatter_log_softmax(
     eps: float = 1e-12,
     dim_size: int | None = None,
 ) -> torch.Tensor:
-    """The logarithm of scatter_softmax; `eps` is added to what it is taken of."""
+    """Computes the logarithm of scatter_softmax; `eps` is added to its argument."""
     return _log_softmax(src, index, dim, eps, dim_size)
 
 
@@ -88,7 +88,8 @@ def scatter_logsumexp(
     dim_size: int | None = None,
     eps: float = 1e-12,
 ) -> torch.Tensor:
-    """The logarithm of the sum of exp of the values of src that share an index, and of `out`."""
+    """Computes the logarithm of the sum of exp of the values of src that share an index, and of
+    `out`."""
     return _logsumexp(src, index, dim, out, dim_size, eps)
 
 
@@ -119,5 +120,5 @@ def scatter_std(
     dim_size: int | None = None,
     unbiased: bool = True,
 ) -> torch.Tensor:
-    """The standard deviation of the values of src that share an index."""
+    """Computes the standard deviation of the values of src that share an index."""
     return _std(src, index, dim, out, dim_size, unbiased)

@@ -1,6 +1,6 @@
-"""Tensors of any rank as the kernels have them: [B, E, K], which is all before a dimension, it, and
-all behind it; and back. Vectors and rows along the first dimension, which most calls have, are
-taken as they are: a view that is made in Python takes a third of a small kernel's call."""
+"""Tensors of any rank as the kernels have them, and back: [B, E, K], the dimensions before a
+dimension, it, and those after it. Vectors and rows along the first dimension, which most calls
+have, stay as they are: a view that is made in Python takes a third of a small kernel's call."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,8 +13,8 @@ import kernelmint
 def by_rank(
     family: str, index: str, *tensors: str, rows: tuple[int, ...] = (1,), **flags: Any
 ) -> dict[int, Callable[..., Any]]:
-    """What calls a family along the first dimension of `tensors` of rank 1 and 2, as its other
-    layout.
+    """Returns a function that calls a family along the first dimension of `tensors` of rank 1 and
+    2, in its other layout.
 
     Args:
         family: its name.
@@ -31,14 +31,14 @@ def by_rank(
 
 
 def folded(tensor: Tensor, dim: int) -> Tensor:
-    """A tensor as [B, E, K] around its dimension `dim`."""
+    """Returns a tensor as [B, E, K] around its dimension `dim`."""
     before, behind = tensor.shape[:dim].numel(), tensor.shape[dim + 1 :].numel()
     return tensor.reshape(before, tensor.shape[dim], behind)
 
 
 def index_of(index: Tensor, src: Tensor, name: str) -> tuple[Tensor, int]:
-    """An index or pointers [..., E] as [B, E], and its last dimension's place in src. Its other
-    dimensions are src's, or 1."""
+    """Returns an index or pointers [..., E] as [B, E], and its last dimension's place in src. Its
+    other dimensions are src's, or 1."""
     dim = index.dim() - 1
     if src.dim() <= dim:
         raise ValueError(f"{name}: got {index.dim()} dimensions, src has {src.dim()}")
@@ -49,7 +49,8 @@ def index_of(index: Tensor, src: Tensor, name: str) -> tuple[Tensor, int]:
 
 
 def extent_of(index: Tensor, out: Tensor | None, dim: int, dim_size: int | None) -> int:
-    """A result's extent along `dim`: that of `out`, what is asked for, or what the index needs."""
+    """Returns a result's extent along `dim`: that of `out`, the requested one, or the one that the
+    index needs."""
     if out is not None:
         return out.shape[dim]
     if dim_size is not None or index.numel() == 0:
@@ -58,14 +59,14 @@ def extent_of(index: Tensor, out: Tensor | None, dim: int, dim_size: int | None)
 
 
 def unfolded(folded: Tensor, like: Tensor, dim: int) -> Tensor:
-    """[B, N, K] with the other dimensions of `like`."""
+    """Returns [B, N, K] with the other dimensions of `like`."""
     return folded.reshape(*like.shape[:dim], folded.shape[1], *like.shape[dim + 1 :])
 
 
 def reduced(
     found: Tensor | tuple[Tensor, Tensor], index: Tensor, src: Tensor, dim: int, out: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """What a kernel found, with the other dimensions of src; see `of_found`."""
+    """Returns a kernel's results with the other dimensions of src; see `of_found`."""
     if isinstance(found, Tensor):
         return of_found(unfolded(found, src, dim), index, out)
     result, arg = found
@@ -75,14 +76,14 @@ def reduced(
 def of_found(
     found: Tensor | tuple[Tensor, Tensor], index: Tensor, out: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """The result, in `out` if it is given, and where its values are; the index, which nothing
-    reads, if a kernel does not say."""
+    """Returns the result, in `out` if it is given, and the places of its values; the index, which
+    nothing reads, if a kernel gives no places."""
     result, arg = (found, index) if isinstance(found, Tensor) else found
     return written(out, result), arg
 
 
 def broadcast(index: Tensor, src: Tensor, dim: int) -> Tensor:
-    """An index of the values of src along `dim`, of src's shape."""
+    """Returns an index of the values of src along `dim`, in src's shape."""
     if index.shape == src.shape:
         return index
     dim = dim if dim >= 0 else src.dim() + dim
@@ -93,5 +94,5 @@ def broadcast(index: Tensor, src: Tensor, dim: int) -> Tensor:
 
 
 def written(out: Tensor | None, result: Tensor) -> Tensor:
-    """The result, in `out` if it is given."""
+    """Returns the result, in `out` if it is given."""
     return result if out is None else out.copy_(result)

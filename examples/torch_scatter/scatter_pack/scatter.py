@@ -61,8 +61,8 @@ def scatter_sum(
     out: Tensor | None = None,
     dim_size: int | None = None,
 ) -> Tensor:
-    """The sums of the values of src that share an index along `dim`; added to `out`, if given. The
-    index has src's shape, or can be broadcast to it."""
+    """Computes the sums of the values of src that share an index along `dim`; added to `out`, if
+    given. The index has src's shape, or can be broadcast to it."""
     return _sum(src, index, dim, out, dim_size, False)
 
 
@@ -73,7 +73,7 @@ def scatter_mul(
     out: Tensor | None = None,
     dim_size: int | None = None,
 ) -> Tensor:
-    """As scatter_sum, the products."""
+    """Computes products, as scatter_sum does sums."""
     return _scatter(src, index, dim, out, dim_size, "mul")[0]
 
 
@@ -84,7 +84,7 @@ def scatter_mean(
     out: Tensor | None = None,
     dim_size: int | None = None,
 ) -> Tensor:
-    """As scatter_sum, the means; of integers, rounded down."""
+    """Computes means, as scatter_sum does sums; of integers, rounded down."""
     return _sum(src, index, dim, out, dim_size, True)
 
 
@@ -95,7 +95,7 @@ def scatter_min(
     out: Tensor | None = None,
     dim_size: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """As scatter_sum, the least values, 0 of none, and where they are."""
+    """Computes least values, as scatter_sum does sums, 0 without values, and their places."""
     return _scatter(src, index, dim, out, dim_size, "min")
 
 
@@ -106,7 +106,7 @@ def scatter_max(
     out: Tensor | None = None,
     dim_size: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """As scatter_sum, the greatest values, 0 of none, and where they are."""
+    """Computes greatest values, as scatter_sum does sums, 0 without values, and their places."""
     return _scatter(src, index, dim, out, dim_size, "max")
 
 
@@ -118,7 +118,7 @@ def scatter(
     dim_size: int | None = None,
     reduce: str = "sum",
 ) -> Tensor:
-    """scatter_<reduce>, of min and max the values alone."""
+    """Calls scatter_<reduce>; returns only the values of min and max."""
     if reduce in ("sum", "add", "mean"):
         return _sum(src, index, dim, out, dim_size, reduce == "mean")
     if reduce not in ("mul", "min", "max"):

@@ -1,4 +1,4 @@
-"""segment_csr, segment_coo and what gathers, with torch-scatter's signatures.
+"""segment_csr, segment_coo and the gathering functions, with torch-scatter's signatures.
 
 TorchScript calls the functions that are marked as its `ignore` back in Python.
 """
@@ -87,44 +87,47 @@ def _gather_coo(src: Tensor, index: Tensor, out: Tensor | None) -> Tensor:
 
 
 def gather_csr(src: Tensor, indptr: Tensor, out: Tensor | None = None) -> Tensor:
-    """Each value of src at all places between its pointers: what segment_csr undoes."""
+    """Repeats each value of src at all places between its pointers: the inverse of segment_csr."""
     return _gather_csr(src, indptr, out)
 
 
 def gather_coo(src: Tensor, index: Tensor, out: Tensor | None = None) -> Tensor:
-    """The values of src at an index, along its last dimension: what segment_coo undoes."""
+    """Returns the values of src at an index, along its last dimension: the inverse of
+    segment_coo."""
     return _gather_coo(src, index, out)
 
 
 def segment_sum_csr(src: Tensor, indptr: Tensor, out: Tensor | None = None) -> Tensor:
-    """The sums of src between the pointers indptr[..., i] and indptr[..., i + 1], along the last
-    dimension of indptr; its others are src's, or 1."""
+    """Computes the sums of src between the pointers indptr[..., i] and indptr[..., i + 1], along
+    the last dimension of indptr; its others are src's, or 1."""
     return _csr(src, indptr, out, "sum")[0]
 
 
 def segment_mean_csr(src: Tensor, indptr: Tensor, out: Tensor | None = None) -> Tensor:
-    """As segment_sum_csr, the means: 0 of no values; of integers, rounded towards 0."""
+    """Computes means, as segment_sum_csr does sums: 0 without values; of integers, rounded towards
+    0."""
     return _csr(src, indptr, out, "mean")[0]
 
 
 def segment_min_csr(
     src: Tensor, indptr: Tensor, out: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """As segment_sum_csr, the least values, 0 of none, and where they are."""
+    """Computes least values, as segment_sum_csr does sums, 0 without values, and their places."""
     return _csr(src, indptr, out, "min")
 
 
 def segment_max_csr(
     src: Tensor, indptr: Tensor, out: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """As segment_sum_csr, the greatest values, 0 of none, and where they are."""
+    """Computes greatest values, as segment_sum_csr does sums, 0 without values, and their
+    places."""
     return _csr(src, indptr, out, "max")
 
 
 def segment_csr(
     src: Tensor, indptr: Tensor, out: Tensor | None = None, reduce: str = "sum"
 ) -> Tensor:
-    """segment_<reduce>_csr, of min and max the values alone."""
+    """Calls segment_<reduce>_csr; returns only the values of min and max."""
     if reduce not in ("sum", "add", "mean", "min", "max"):
         raise ValueError(f"reduce: got '{reduce}', expected sum, add, mean, min or max")
     return _csr(src, indptr, out, "sum" if reduce == "add" else reduce)[0]
@@ -133,29 +136,31 @@ def segment_csr(
 def segment_sum_coo(
     src: Tensor, index: Tensor, out: Tensor | None = None, dim_size: int | None = None
 ) -> Tensor:
-    """The sums of the values of src that share an index, along its last dimension, in which indices
-    ascend; its others are src's, or 1. With `out`, they are added to it."""
+    """Computes the sums of the values of src that share an index, along its last dimension, in
+    which indices ascend; its others are src's, or 1. With `out`, they are added to it."""
     return _coo(src, index, out, dim_size, "sum")[0]
 
 
 def segment_mean_coo(
     src: Tensor, index: Tensor, out: Tensor | None = None, dim_size: int | None = None
 ) -> Tensor:
-    """As segment_sum_coo, the means; with `out`, of its value and theirs, by their count."""
+    """Computes means, as segment_sum_coo does sums; with `out`, of its value and theirs, by their
+    count."""
     return _coo(src, index, out, dim_size, "mean")[0]
 
 
 def segment_min_coo(
     src: Tensor, index: Tensor, out: Tensor | None = None, dim_size: int | None = None
 ) -> tuple[Tensor, Tensor]:
-    """As segment_sum_coo, the least values, 0 of none, and where they are."""
+    """Computes least values, as segment_sum_coo does sums, 0 without values, and their places."""
     return _coo(src, index, out, dim_size, "min")
 
 
 def segment_max_coo(
     src: Tensor, index: Tensor, out: Tensor | None = None, dim_size: int | None = None
 ) -> tuple[Tensor, Tensor]:
-    """As segment_sum_coo, the greatest values, 0 of none, and where they are."""
+    """Computes greatest values, as segment_sum_coo does sums, 0 without values, and their
+    places."""
     return _coo(src, index, out, dim_size, "max")
 
 
@@ -166,7 +171,7 @@ def segment_coo(
     dim_size: int | None = None,
     reduce: str = "sum",
 ) -> Tensor:
-    """segment_<reduce>_coo, of min and max the values alone."""
+    """Calls segment_<reduce>_coo; returns only the values of min and max."""
     if reduce not in ("sum", "add", "mean", "min", "max"):
         raise ValueError(f"reduce: got '{reduce}', expected sum, add, mean, min or max")
     return _coo(src, index, out, dim_size, "sum" if reduce == "add" else reduce)[0]

@@ -1,5 +1,5 @@
-"""What upstream's tests import beside the functions: the dtypes, devices and reductions they go
-through, and a tensor of a list."""
+"""Names that upstream's tests import beside the functions: the dtypes, devices and reductions of
+their parameters, and a tensor of a list."""
 
 from typing import Any
 
@@ -14,5 +14,5 @@ if torch.cuda.is_available():
 
 
 def tensor(values: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor | None:
-    """A tensor of the values; None of None."""
+    """Makes a tensor of the values; None of None."""
     return None if values is None else torch.tensor(values, device=device).to(dtype)

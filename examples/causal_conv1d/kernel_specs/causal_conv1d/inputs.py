@@ -22,8 +22,8 @@ def random(
     parameters: Mapping[str, Any],
     generator: torch.Generator,
 ) -> dict[str, Tensor]:
-    """A normally distributed tensor of each name: of the extents that its letters name, V = W - 1
-    among them, and of the dtype that it has in a call."""
+    """Makes a normally distributed tensor of each name: its letters name the extents, V = W - 1
+    among them, and its dtype is that of a call."""
     extents = {**sizes, "V": sizes["W"] - 1}
     found = {}
     for name, letters in dims.items():

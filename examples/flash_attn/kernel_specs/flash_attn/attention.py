@@ -1,4 +1,5 @@
-"""What flash-attn's kernels compute, in PyTorch and differentiable: the fp64 oracle of all."""
+"""The computation of flash-attn's kernels, in PyTorch and differentiable: the fp64 oracle of
+all."""
 
 from __future__ import annotations
 
@@ -8,7 +9,12 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-OPTIONS = ("softmax_scale", "softcap", "window_left", "window_right")  # what `attention` takes
+OPTIONS = (
+    "softmax_scale",
+    "softcap",
+    "window_left",
+    "window_right",
+)  # arguments of `attention`
 
 
 def attention(
@@ -22,8 +28,8 @@ def attention(
     window_right: int = -1,
     slopes: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """One sequence, in fp64: q [Sq, H, D], k and v [Sk, Hk, D], slopes [H]; out [Sq, H, D] and
-    lse [H, Sq]. Query i is at key Sk - Sq + i. A row that sees no key is 0, its lse inf."""
+    """Computes one sequence, in fp64: q [Sq, H, D], k and v [Sk, Hk, D], slopes [H]; out [Sq, H, D]
+    and lse [H, Sq]. Query i is at key Sk - Sq + i. A row that sees no key is 0, its lse inf."""
     q, k, v = (t.double() for t in (q, k, v))
     k, v = (t.repeat_interleave(q.shape[1] // max(1, k.shape[1]), dim=1) for t in (k, v))
     scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
@@ -49,7 +55,7 @@ def attention(
 def sequences(
     batch: int, q: Tensor, k: Tensor, cu_seqlens_q: Tensor | None, cu_seqlens_k: Tensor | None
 ) -> Iterator[tuple[tuple[int, slice], tuple[int, slice]]]:
-    """Where each sequence's queries and keys are: an entry of the batch, and its rows."""
+    """Yields the place of each sequence's queries and keys: an entry of the batch, and its rows."""
 
     def of(t: Tensor, cu: Tensor | None, b: int) -> tuple[int, slice]:
         return (b, slice(0, t.shape[1])) if cu is None else (0, slice(int(cu[b]), int(cu[b + 1])))

@@ -13,7 +13,7 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def options_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The scalars of a call that kernels with these parameters take."""
+    """Returns the scalars of a call that kernels with these parameters take."""
     windows = {"window_left": 40, "window_right": 10} if parameters["local"] else {}
     return {
         "softcap": 20.0 if parameters["capped"] else 0.0,
@@ -22,7 +22,8 @@ def options_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def cases(**flags: Any) -> Iterator[dict[str, Any]]:
-    """A batch for all kernels that take the same call; `flags` are further parameters of theirs."""
+    """Returns a batch for all kernels that take the same call; `flags` are further parameters of
+    theirs."""
     masks = ((False, False), (True, False), (False, True))
     for head_dim, (causal, local) in itertools.product((32, 64, 96, 128, 192, 256), masks):
         for capped, alibi, even_k, even_mn in itertools.product((False, True), repeat=4):
@@ -41,7 +42,7 @@ def cases(**flags: Any) -> Iterator[dict[str, Any]]:
 def inputs(
     sizes: Mapping[str, int], parameters: Mapping[str, Any], generator: torch.Generator
 ) -> dict[str, Tensor]:
-    """q, k and v, and slopes for kernels that take them."""
+    """Makes q, k and v, and slopes for kernels that take them."""
     rows = {"q": ("B", "Sq", "H", "D"), "k": ("Bk", "Sk", "Hk", "D"), "v": ("Bk", "Sk", "Hk", "D")}
     made = {
         name: torch.randn(

@@ -1,4 +1,4 @@
-"""Gradients that no kernel here gives: of means and products, and of the least and greatest."""
+"""Gradients that no kernel here gives: of means and products, and of least and greatest values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ Backward = Callable[[Tensors, Tensors, Tensors], Tensors]
 
 
 def of_mean(parameters: Mapping[str, Any], inputs: Tensors, scalars: Any) -> Backward:
-    """The gradient [B, N, K] over how many values a mean is of, at each of them."""
+    """Returns the gradient [B, N, K] divided by the number of values of each mean, at each of
+    them."""
 
     def backward(inputs: Tensors, outputs: Tensors, given: Tensors) -> Tensors:
         src, gradient = inputs["src"], given["result"]
@@ -32,7 +33,7 @@ def of_mean(parameters: Mapping[str, Any], inputs: Tensors, scalars: Any) -> Bac
 
 
 def of_product(parameters: Mapping[str, Any], inputs: Tensors, scalars: Any) -> Backward:
-    """As upstream has it: the product by the value, and 0 for 0 / 0."""
+    """Returns upstream's gradient: the product divided by the value, and 0 for 0 / 0."""
 
     def backward(inputs: Tensors, outputs: Tensors, given: Tensors) -> Tensors:
         found = (given["result"] * outputs["result"]).gather(1, inputs["index"]) / inputs["src"]
@@ -42,7 +43,7 @@ def of_product(parameters: Mapping[str, Any], inputs: Tensors, scalars: Any) -> 
 
 
 def of_arg(parameters: Mapping[str, Any], inputs: Tensors, scalars: Any) -> Backward:
-    """The gradient [B, N, K] goes to where the least or greatest was."""
+    """Moves the gradient [B, N, K] to the place of each least or greatest value."""
 
     def backward(inputs: Tensors, outputs: Tensors, given: Tensors) -> Tensors:
         batches, extent, columns = inputs["src"].shape

@@ -1,4 +1,4 @@
-"""Inputs that the kernels are checked with, and what is right of a reduction."""
+"""Inputs that the kernels are checked with, and the rule for a reduction's results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DTYPES = {dtype.name: getattr(torch, dtype.torch, None) for dtype in TABLE}
 def source(
     sizes: Mapping[str, int], extent: str, parameters: Mapping[str, Any], made: torch.Generator
 ) -> torch.Tensor:
-    """src [B, extent, K]: normal; of integers, small: their products fit."""
+    """Makes src [B, extent, K]: normal; small integers, whose products fit."""
     shape = (sizes["B"], sizes[extent], sizes["K"])
     found = torch.randn(shape, generator=made, device=made.device)
     dtype = _DTYPES[parameters["dtype"]]
@@ -29,7 +29,7 @@ def source(
 def indices(
     sizes: Mapping[str, int], below: int, made: torch.Generator, *more: int
 ) -> torch.Tensor:
-    """Of [B, E, *more], in no order."""
+    """Makes indices [B, E, *more], in no order."""
     shape = (sizes["B"], sizes["E"], *more)
     return torch.randint(0, max(below, 1), shape, generator=made, device=made.device)
 
@@ -37,7 +37,7 @@ def indices(
 def pointers(
     sizes: Mapping[str, int], extent: int, made: torch.Generator, whole: bool
 ) -> torch.Tensor:
-    """indptr [B, P], ascending up to `extent`; `whole`: from 0, and to it."""
+    """Makes indptr [B, P], ascending up to `extent`; `whole`: from 0, and to it."""
     shape = (sizes["B"], sizes["P"])
     found = torch.randint(0, extent + 1, shape, generator=made, device=made.device).sort(1).values
     if whole and sizes["P"]:
@@ -48,9 +48,9 @@ def pointers(
 def differences(
     problem: Problem, out: tuple[torch.Tensor, ...], segments: torch.Tensor
 ) -> list[Difference]:
-    """What a reduction's results are off by. Upstream's kernels add and multiply in the dtype, so
-    each of the values of a segment may round; of several that are least or greatest, any may be
-    the arg. `segments`: where in the result each value goes, [B, E, K]."""
+    """Returns the differences of a reduction's results. Upstream's kernels add and multiply in the
+    dtype, so each of the values of a segment may round; of several that are least or greatest, any
+    may be the arg. `segments`: where in the result each value goes, [B, E, K]."""
     src, reduce = problem.tensors["src"], problem.parameters["reduce"]
 
     def reduced(values: torch.Tensor, how: str) -> torch.Tensor:

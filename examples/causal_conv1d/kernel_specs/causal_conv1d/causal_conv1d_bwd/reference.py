@@ -15,7 +15,7 @@ from ..inputs import random
 def bwd(
     x: Tensor, dy: Tensor, weight: Tensor, bias: Tensor | None = None, silu: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """dx [B, D, L], dweight [D, W] and dbias [D] in fp64."""
+    """Returns dx [B, D, L], dweight [D, W] and dbias [D] in fp64."""
     dx, dweight, dbias, _ = channellast_bwd(
         x.transpose(1, 2), dy.transpose(1, 2), weight, bias, silu=silu
     )
@@ -25,6 +25,6 @@ def bwd(
 def tuning_inputs(
     sizes: Mapping[str, int], parameters: Mapping[str, Any], generator: torch.Generator
 ) -> dict[str, Tensor]:
-    """What kernels are checked with."""
+    """Makes the inputs of checks."""
     dims = {"x": "BDL", "dy": "BDL", "weight": "DW", "bias": "D"}
     return random(dims, sizes, parameters, generator)

@@ -1,4 +1,4 @@
-"""What the tools know of causal_conv1d_bwd beyond its spec and its reference."""
+"""Hooks of the tools for causal_conv1d_bwd."""
 
 from __future__ import annotations
 

@@ -22,9 +22,9 @@ def channellast_bwd(
     dfinal_states: Tensor | None = None,
     silu: bool = False,
 ) -> tuple[Tensor, ...]:
-    """dx, dweight, dbias and dinitial_states in fp64, each in the shape of what it is the gradient
-    of: autograd's, of the oracle of causal_conv1d_channellast_fwd. dbias and dinitial_states are 0
-    if there is no bias, or are no states."""
+    """Returns dx, dweight, dbias and dinitial_states in fp64, each in the shape of its tensor:
+    autograd's gradients of the oracle of causal_conv1d_channellast_fwd. dbias and dinitial_states
+    are 0 without a bias or states."""
     batch, _, channels = x.shape
     width = weight.shape[1]
     leaves = [
@@ -48,7 +48,7 @@ def channellast_bwd(
 def tuning_inputs(
     sizes: Mapping[str, int], parameters: Mapping[str, Any], generator: torch.Generator
 ) -> dict[str, Tensor]:
-    """What kernels are checked with."""
+    """Makes the inputs of checks."""
     dims = {"x": "BLD", "dy": "BLD", "weight": "DW", "bias": "D", "initial_states": "BVD"}
     if parameters.get("has_dfinal", True):
         dims["dfinal_states"] = "BVD"

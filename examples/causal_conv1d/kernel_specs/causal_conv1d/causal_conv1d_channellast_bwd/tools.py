@@ -1,4 +1,4 @@
-"""What the tools know of causal_conv1d_channellast_bwd beyond its spec and its reference."""
+"""Hooks of the tools for causal_conv1d_channellast_bwd."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PADDED = [[0] * 5 + [1] * 2 + [2] * 100 + [-1] * 43, [-1] * 2 + [7] * 1 + [3] *
 
 
 def _dy() -> list[list[list[float]]]:
-    """A gradient of y that is 0 at what is padding."""
+    """Makes a gradient of y that is 0 at padding."""
     draw = random.Random(0).gauss
     return [
         [[draw(0, 1) if sequence >= 0 else 0.0 for _ in range(_CHANNELS)] for sequence in row]
@@ -35,7 +35,7 @@ def _cases() -> Iterator[dict[str, Any]]:
         (_MANY, {}, {"has_seq_idx": False}),
         (_MANY, {"seq_idx": _IDS}, {"has_seq_idx": True}),
         (_MANY, {"seq_idx": _PADDED, "dy": _dy()}, {"has_seq_idx": True}),
-        (_MANY, {"seq_idx": _PADDED}, {"chunk": None}),  # which no kernel for a GPU has
+        (_MANY, {"seq_idx": _PADDED}, {"chunk": None}),  # no kernel for a GPU has it
     )
     for (length, values, parameters), silu, deterministic in itertools.product(
         calls, (False, True), (False, True)

@@ -20,8 +20,8 @@ def channellast_fwd(
     initial_states: Tensor | None = None,
     silu: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """y [B, L, D] and final_states [B, W - 1, D] in fp64, of x [B, L, D], weight [D, W], bias [D],
-    seq_idx [B, L] and initial_states [B, W - 1, D]."""
+    """Returns y [B, L, D] and final_states [B, W - 1, D] in fp64, for x [B, L, D], weight [D, W],
+    bias [D], seq_idx [B, L] and initial_states [B, W - 1, D]."""
     batch, length, _ = x.shape
     width = weight.shape[1]
     states = initial_states
@@ -47,6 +47,6 @@ def channellast_fwd(
 def tuning_inputs(
     sizes: Mapping[str, int], parameters: Mapping[str, Any], generator: torch.Generator
 ) -> dict[str, Tensor]:
-    """What kernels are checked with."""
+    """Makes the inputs of checks."""
     dims = {"x": "BLD", "weight": "DW", "bias": "D", "initial_states": "BVD"}
     return random(dims, sizes, parameters, generator)

@@ -13,13 +13,13 @@ from ..inputs import random
 
 
 def fwd(x: Tensor, weight: Tensor, bias: Tensor | None = None, silu: bool = False) -> Tensor:
-    """y [B, D, L] in fp64, of x [B, D, L], weight [D, W] and bias [D]."""
+    """Returns y [B, D, L] in fp64, for x [B, D, L], weight [D, W] and bias [D]."""
     return channellast_fwd(x.transpose(1, 2), weight, bias, silu=silu)[0].transpose(1, 2)
 
 
 def tuning_inputs(
     sizes: Mapping[str, int], parameters: Mapping[str, Any], generator: torch.Generator
 ) -> dict[str, Tensor]:
-    """What kernels are checked with."""
+    """Makes the inputs of checks."""
     dims = {"x": "BDL", "weight": "DW", "bias": "D"}
     return random(dims, sizes, parameters, generator)

@@ -1,4 +1,4 @@
-"""What the tools know of causal_conv1d_fwd beyond its spec and its reference."""
+"""Hooks of the tools for causal_conv1d_fwd."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ def update(
     conv_state_indices: Tensor | None = None,
     silu: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """y [B, D, L] in fp64, and conv_state as it is afterwards, of x [B, D, L], conv_state
-    [N, D, S], weight [D, W], bias [D], and cache_seqlens and conv_state_indices [B]."""
+    """Returns y [B, D, L] in fp64, and conv_state after the call, for x [B, D, L], conv_state [N,
+    D, S], weight [D, W], bias [D], and cache_seqlens and conv_state_indices [B]."""
     batch, _, length = x.shape
     width, kept = weight.shape[1], conv_state.shape[2]
     y = torch.zeros_like(x, dtype=torch.float64)
@@ -46,6 +46,6 @@ def update(
 def tuning_inputs(
     sizes: Mapping[str, int], parameters: Mapping[str, Any], generator: torch.Generator
 ) -> dict[str, Tensor]:
-    """What kernels are checked with."""
+    """Makes the inputs of checks."""
     dims = {"x": "BDL", "conv_state": "NDS", "weight": "DW", "bias": "D"}
     return random(dims, sizes, parameters, generator)

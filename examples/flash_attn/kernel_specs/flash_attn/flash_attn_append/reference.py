@@ -1,4 +1,4 @@
-"""What flash_attn_append computes, in fp64: attention over a cache, and the cache afterwards."""
+"""The oracle of flash_attn_append, in fp64: attention over a cache, and the cache afterwards."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def append(
     window_right: int = -1,
     **others: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The attention of q [B, Sq, H, D], its log-sum-exps, and k and v [Bk, Sk, Hk, D] after k_new
-    and v_new [B, Sn, Hk, D] were written behind the first `cache_seqlens` keys of each sequence,
-    those before its padding among them; `others` are flash_attn_split's.
+    """Returns the attention of q [B, Sq, H, D], its log-sum-exps, and k and v [Bk, Sk, Hk, D] after
+    k_new and v_new [B, Sn, Hk, D] were written after the first `cache_seqlens` keys of each
+    sequence, those before its padding among them; `others` are flash_attn_split's.
 
     Keys are turned by their place. So are queries under a mask or a window, where query i is at
     the place of new key i; without one, all are at that of the first.
@@ -60,8 +60,8 @@ def append(
 
 
 def turned(t: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
-    """t [S, H, D], whose first 2 R columns are turned in pairs by cos and sin [S, R]: columns 0 and
-    1 or, not interleaved, 0 and R. In fp64, rounded to t's dtype, as it is kept."""
+    """Turns the first 2 R columns of t [S, H, D] in pairs by cos and sin [S, R]: columns 0 and 1
+    or, not interleaved, 0 and R. In fp64, rounded to t's dtype, as the cache keeps it."""
     width = cos.shape[1]
     part = t[..., : 2 * width].double()
     x, y = part.unflatten(-1, (width, 2)).unbind(-1) if interleaved else part.split(width, -1)
@@ -74,8 +74,8 @@ def turned(t: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
 def tuning_inputs(
     sizes: Mapping[str, int], parameters: Mapping[str, Any], generator: torch.Generator
 ) -> dict[str, Tensor]:
-    """What kernels are checked with. What is turned has so few bits that its products and their
-    sums are exact, and kernels round nothing where the reference does not."""
+    """Makes the inputs of checks. Turned elements have so few bits that their products and sums are
+    exact, and kernels round nothing where the reference does not."""
     made = cache_and_queries(sizes, parameters, generator)
     dtype, device = DTYPES[parameters["dtype"]], generator.device
     new = [sizes[dim] for dim in ("B", "Sn", "Hk", "D")]

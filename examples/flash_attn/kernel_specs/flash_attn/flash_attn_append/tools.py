@@ -1,4 +1,4 @@
-"""What the tools know of flash_attn_append beyond its spec and its reference."""
+"""Hooks of the tools for flash_attn_append."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _cases() -> Iterator[dict[str, Any]]:
     for is_split, splits in ((False, 1), (True, 3)):
         for case in cases(split=is_split):
             parameters = {n: v for n, v in case["parameters"].items() if n != "even_mn"}
-            if case["parameters"]["even_mn"]:  # which appending is not
+            if case["parameters"]["even_mn"]:  # appending is not even
                 continue
             for variant in _VARIANTS:
                 sizes = {**case["sizes"], "Sr": 0, **variant["sizes"]}

@@ -1,4 +1,4 @@
-"""What flash_attn_backward computes, in fp64: the oracle's own gradients, without dropout."""
+"""The oracle of flash_attn_backward, in fp64: the forward oracle's gradients, without dropout."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..flash_attn_forward.reference import forward
 def tuning_inputs(
     sizes: Mapping[str, int], parameters: Mapping[str, Any], generator: torch.Generator
 ) -> dict[str, Tensor]:
-    """Those of a forward pass, what it returns, and the gradient of that."""
+    """Makes the inputs of a forward pass, its results, and their gradient."""
     made = inputs(sizes, parameters, generator)
     out, lse = forward(**made, **options_of(parameters))
     dtype, device = made["q"].dtype, generator.device
@@ -38,8 +38,8 @@ def backward(
     rng_state: Tensor | None = None,
     **options: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """dq, dk and dv, and the sums of dout * out_, as the kernels lay them:
-    each sequence's rows are followed by some that nothing is said of, here 0."""
+    """Returns dq, dk and dv, and the sums of dout * out_, as the kernels lay them: each sequence's
+    rows are followed by some without a meaning, here 0."""
     with torch.enable_grad():
         q, k, v = leaves = [t.detach().double().requires_grad_() for t in (q, k, v)]
         found, _ = forward(

@@ -1,4 +1,4 @@
-"""What the tools know of flash_attn_backward beyond its spec and its reference."""
+"""Hooks of the tools for flash_attn_backward."""
 
 from ..cases import cases
 

@@ -1,4 +1,4 @@
-"""What flash_attn_forward computes, in fp64, without dropout."""
+"""The oracle of flash_attn_forward, in fp64, without dropout."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def forward(
     alibi_slopes: Tensor | None = None,
     **options: Any,
 ) -> tuple[Tensor, Tensor]:
-    """`attention` of each sequence: q [B, Sq, H, D], or [1, total, H, D] with `cu_seqlens_q`."""
+    """Calls `attention` for each sequence: q [B, Sq, H, D], or [1, total, H, D] with
+    `cu_seqlens_q`."""
     batch = len(q) if cu_seqlens_q is None else len(cu_seqlens_q) - 1
     out = torch.zeros(q.shape, dtype=torch.float64, device=q.device)
     lse = out.new_full((len(q), q.shape[2], q.shape[1]), math.inf)

@@ -1,4 +1,4 @@
-"""What flash_attn_split computes, in fp64: how often keys are split is not seen."""
+"""The oracle of flash_attn_split, in fp64: the number of splits is not seen."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def split(
     alibi_slopes: Tensor | None = None,
     **options: Any,
 ) -> tuple[Tensor, Tensor]:
-    """`attention` of each sequence: q [B, Sq, H, D], or [1, total, H, D] with `cu_seqlens_q`; k and
-    v [B, Sk, Hk, D], a cache of them, or pages with `block_table`."""
+    """Calls `attention` for each sequence: q [B, Sq, H, D], or [1, total, H, D] with
+    `cu_seqlens_q`; k and v [B, Sk, Hk, D], a cache of them, or pages with `block_table`."""
     batch = len(q) if cu_seqlens_q is None else len(cu_seqlens_q) - 1
     if block_table is not None:
         k, v = (t[block_table.long()].flatten(1, 2) for t in (k, v))

@@ -13,11 +13,11 @@ from ..made import indices, source
 def tuning_inputs(
     sizes: Mapping[str, int], parameters: Mapping[str, Any], generator: torch.Generator
 ) -> dict[str, torch.Tensor]:
-    """What kernels are checked with."""
+    """Makes the inputs of checks."""
     src = source(sizes, "N", parameters, generator)
     return {"src": src, "index": indices(sizes, sizes["N"], generator).sort(1).values}
 
 
 def gather_coo(src: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """The values of src [B, N, K] at index [B, E], [B, E, K]."""
+    """Returns the values of src [B, N, K] at index [B, E], [B, E, K]."""
     return src.gather(1, index[:, :, None].expand(-1, -1, src.shape[2]))

@@ -1,4 +1,4 @@
-"""What the tools know of torch_scatter_gather_coo beyond its spec and its reference."""
+"""Hooks of the tools for torch_scatter_gather_coo."""
 
 from __future__ import annotations
 

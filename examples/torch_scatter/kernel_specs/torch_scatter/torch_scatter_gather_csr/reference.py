@@ -9,19 +9,20 @@ import torch
 
 from ..made import pointers, source
 
-EXTENT = 70  # of the cases in tools.py
+EXTENT = 70  # elements of the cases in tools.py
 
 
 def tuning_inputs(
     sizes: Mapping[str, int], parameters: Mapping[str, Any], generator: torch.Generator
 ) -> dict[str, torch.Tensor]:
-    """What kernels are checked with."""
+    """Makes the inputs of checks."""
     src = source(sizes, "N", parameters, generator)
     return {"src": src, "indptr": pointers(sizes, EXTENT, generator, whole=True)}
 
 
 def gather_csr(src: torch.Tensor, indptr: torch.Tensor, E: int) -> torch.Tensor:
-    """Each value of src [B, N, K] as often as indptr [B, N + 1] says, which goes from 0 to E."""
+    """Repeats each value of src [B, N, K] as often as indptr [B, N + 1] says, which goes from 0 to
+    E."""
     counts = indptr.diff(dim=1)
     found = [values.repeat_interleave(n, 0) for values, n in zip(src, counts, strict=True)]
     return torch.stack(found)

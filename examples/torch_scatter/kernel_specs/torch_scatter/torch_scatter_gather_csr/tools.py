@@ -1,4 +1,4 @@
-"""What the tools know of torch_scatter_gather_csr beyond its spec and its reference."""
+"""Hooks of the tools for torch_scatter_gather_csr."""
 
 from __future__ import annotations
 

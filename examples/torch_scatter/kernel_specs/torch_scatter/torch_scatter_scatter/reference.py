@@ -9,13 +9,13 @@ import torch
 
 from ..made import indices, source
 
-ROWS = 9  # of the cases in tools.py
+ROWS = 9  # rows of the cases in tools.py
 
 
 def tuning_inputs(
     sizes: Mapping[str, int], parameters: Mapping[str, Any], generator: torch.Generator
 ) -> dict[str, torch.Tensor]:
-    """What kernels are checked with."""
+    """Makes the inputs of checks."""
     src = source(sizes, "E", parameters, generator)
     return {"src": src, "index": indices(sizes, ROWS, generator, sizes["K"])}
 
@@ -23,8 +23,8 @@ def tuning_inputs(
 def scatter(
     src: torch.Tensor, index: torch.Tensor, N: int, reduce: str, initial: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The reduction in fp64 (integers: i64) of src [B, E, K] by index [B, E, K], [B, N, K], and
-    where in E the least or greatest is, the first of several; E for no values."""
+    """Returns the reduction in fp64 (integers: i64) of src [B, E, K] by index [B, E, K], [B, N, K],
+    and the place in E of the least or greatest value, the first of several; E for no values."""
     wide = src.double() if src.is_floating_point() else src.long()
     name = {"mul": "prod", "min": "amin", "max": "amax"}[reduce]
     shape = (src.shape[0], N, src.shape[2])

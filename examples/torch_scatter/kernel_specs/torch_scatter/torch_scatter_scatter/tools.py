@@ -1,4 +1,4 @@
-"""What the tools know of torch_scatter_scatter beyond its spec and its reference."""
+"""Hooks of the tools for torch_scatter_scatter."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ CASES = tuple(
 
 
 def differences(problem: Problem, out: tuple[torch.Tensor, ...]) -> list[Difference]:
-    """What the results are off by."""
+    """Returns the differences of the results."""
     return made.differences(problem, out, problem.tensors["index"])

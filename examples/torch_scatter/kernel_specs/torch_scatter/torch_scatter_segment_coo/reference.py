@@ -9,13 +9,13 @@ import torch
 
 from ..made import indices, source
 
-ROWS = 9  # of the cases in tools.py
+ROWS = 9  # rows of the cases in tools.py
 
 
 def tuning_inputs(
     sizes: Mapping[str, int], parameters: Mapping[str, Any], generator: torch.Generator
 ) -> dict[str, torch.Tensor]:
-    """What kernels are checked with."""
+    """Makes the inputs of checks."""
     src = source(sizes, "E", parameters, generator)
     index = indices(sizes, ROWS, generator).sort(1).values
     return {"src": src, "index": index}
@@ -24,8 +24,8 @@ def tuning_inputs(
 def segment_coo(
     src: torch.Tensor, index: torch.Tensor, N: int, reduce: str, initial: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The reduction in fp64 (integers: i64) of src [B, E, K] by index [B, E], [B, N, K], and where
-    in E the least or greatest is, the first of several; E for no values."""
+    """Returns the reduction in fp64 (integers: i64) of src [B, E, K] by index [B, E], [B, N, K],
+    and the place in E of the least or greatest value, the first of several; E for no values."""
     wide = src.double() if src.is_floating_point() else src.long()
     index = index[:, :, None].expand(src.shape)
     name = {"sum": "sum", "mean": "mean", "min": "amin", "max": "amax"}[reduce]

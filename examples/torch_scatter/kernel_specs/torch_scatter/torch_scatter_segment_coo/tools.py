@@ -1,4 +1,4 @@
-"""What the tools know of torch_scatter_segment_coo beyond its spec and its reference."""
+"""Hooks of the tools for torch_scatter_segment_coo."""
 
 from __future__ import annotations
 
@@ -23,6 +23,6 @@ CASES = tuple(
 
 
 def differences(problem: Problem, out: tuple[torch.Tensor, ...]) -> list[Difference]:
-    """What the results are off by."""
+    """Returns the differences of the results."""
     src, index = problem.tensors["src"], problem.tensors["index"]
     return made.differences(problem, out, index[:, :, None].expand(src.shape))

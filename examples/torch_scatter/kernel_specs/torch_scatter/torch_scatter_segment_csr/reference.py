@@ -13,7 +13,7 @@ from ..made import pointers, source
 def tuning_inputs(
     sizes: Mapping[str, int], parameters: Mapping[str, Any], generator: torch.Generator
 ) -> dict[str, torch.Tensor]:
-    """What kernels are checked with."""
+    """Makes the inputs of checks."""
     src = source(sizes, "E", parameters, generator)
     return {"src": src, "indptr": pointers(sizes, sizes["E"], generator, whole=False)}
 
@@ -21,8 +21,9 @@ def tuning_inputs(
 def segment_csr(
     src: torch.Tensor, indptr: torch.Tensor, reduce: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The reduction in fp64 (integers: i64) of src [B, E, K] between indptr [B, P], [B, P - 1, K],
-    and where in E the least or greatest is; E for no values, and for sum and mean."""
+    """Returns the reduction in fp64 (integers: i64) of src [B, E, K] between indptr [B, P], [B, P -
+    1, K], and the place in E of the least or greatest value; E for no values, and for sum and
+    mean."""
     batches, extent, columns = src.shape
     wide = src.double() if src.is_floating_point() else src.long()
     result = wide.new_zeros(batches, max(indptr.shape[1] - 1, 0), columns)
@@ -38,7 +39,7 @@ def segment_csr(
 def reduced(
     values: torch.Tensor, reduce: str, first: int, none: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of values [n, K], which begin at `first`: the reduction [K] and where it is."""
+    """Reduces values [n, K], which begin at `first`; returns the reduction [K] and its place."""
     nowhere = torch.full_like(values[0], none, dtype=torch.int64)
     if reduce == "sum":
         return values.sum(0), nowhere
@@ -49,6 +50,6 @@ def reduced(
         exact = sums / len(values)
         return exact if values.is_floating_point() else exact.trunc().to(values.dtype), nowhere
     found = values.min(0) if reduce == "min" else values.max(0)
-    # Of several, the first.
+    # The first of several.
     at = (values == found.values).to(torch.int8).argmax(0)
     return found.values, at + first

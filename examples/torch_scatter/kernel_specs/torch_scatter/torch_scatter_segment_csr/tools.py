@@ -1,4 +1,4 @@
-"""What the tools know of torch_scatter_segment_csr beyond its spec and its reference."""
+"""Hooks of the tools for torch_scatter_segment_csr."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CASES = tuple(
 
 
 def differences(problem: Problem, out: tuple[torch.Tensor, ...]) -> list[Difference]:
-    """What the results are off by."""
+    """Returns the differences of the results."""
     src, ends = problem.tensors["src"], problem.tensors["indptr"][:, 1:].contiguous()
     places = torch.arange(src.shape[1], device=src.device).expand(len(src), -1).contiguous()
     rows = torch.searchsorted(ends, places, right=True)
