@@ -14,7 +14,7 @@ _SPELT = 20  # how many more have their spelling compared, which costs the produ
 _NUMBERED = re.compile(r"([a-z_]+)m?(\d{1,11})")
 
 
-def nearest(key: str, known: Iterable[str], count: int = 3) -> list[str]:
+def nearest(key: str, keys: Iterable[str], count: int = 3) -> list[str]:
     """Returns the `count` nearest of the known keys, the nearest first.
 
     Keys of the same family (else of a family named alike) and target come first; then those with
@@ -47,7 +47,7 @@ def nearest(key: str, known: Iterable[str], count: int = 3) -> list[str]:
     def spelling(other: str) -> float:
         return -difflib.SequenceMatcher(None, tokens, _parts(other)[2]).ratio()
 
-    few = heapq.nsmallest(count + _SPELT, known, key=distance)
+    few = heapq.nsmallest(count + _SPELT, keys, key=distance)
     return sorted(few, key=lambda other: (distance(other), spelling(other)))[:count]
 
 

@@ -27,10 +27,10 @@ def one_line(text: str) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
-def did_you_mean(name: str, known: Iterable[str], list_few: bool = True) -> str:
+def did_you_mean(name: str, candidates: Iterable[str], list_few: bool = True) -> str:
     """Returns a hint for an error on an unknown `name`: the dtype that other projects call so, or
     the nearest known name; without a near one and with `list_few`, the few known names."""
-    names = list(dict.fromkeys(known))
+    names = list(dict.fromkeys(candidates))
     if len(name) > _MAX_COMPARED or len(names) > _MAX_KNOWN:
         return ""
     if (dtype := of_other_name(name)) in names:
