@@ -47,7 +47,7 @@ class Ceiling(NamedTuple):
 
 
 CEILINGS = {  # by folder; a file counts in the longest one that holds it
-    "codegen": Ceiling(2, 2),
+    "codegen": Ceiling(0, 0),
     "codegen/ptxas": Ceiling(40, 16),
     "examples": Ceiling(51, 6),
     "kernel_specs": Ceiling(116, 22),

@@ -10,11 +10,11 @@ import mmap
 import struct
 from typing import NamedTuple, TypeAlias
 
-# What holds a file: a copy, or the pages of the file.
+# A file's bytes: a copy, or the pages of the file.
 Bytes: TypeAlias = bytes | mmap.mmap
 
 MAGIC = b"\x7fELF"
-MAGIC_64 = MAGIC + b"\x02\x01"  # of 64 bits, little-endian
+MAGIC_64 = MAGIC + b"\x02\x01"  # 64 bits, little-endian
 EM_CUDA = 190
 # Types of sections: a program's data, and sections without room in the file.
 PROGBITS, RELA, NOBITS, INIT_ARRAY, FINI_ARRAY, RELR = 1, 4, 8, 14, 15, 19

@@ -212,7 +212,7 @@ def read_csv(path: Path) -> list[Row]:
 
 
 def parse_csv(text: str, path: Path | str) -> list[Row]:
-    """The rows of a CSV's text; `path` is what errors name."""
+    """Returns the rows of a CSV's text; errors name `path`."""
     rows = csv.DictReader(io.StringIO(text, newline=""))
     try:
         header = set(rows.fieldnames or ())
@@ -227,7 +227,7 @@ def parse_csv(text: str, path: Path | str) -> list[Row]:
 
 
 def read_json(path: Path) -> list[Row]:
-    """Rows of what `ptx-report --json` wrote.
+    """Returns the rows that `ptx-report --json` wrote.
 
     Raises ReportError if the file cannot be read or a value is not what its column holds.
     """
