@@ -7,6 +7,7 @@ No other module of tools imports Python from the specs.
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -67,10 +68,8 @@ def path_of(family: str, file: str) -> Path:
 
 
 def _module(family: str, file: str) -> Any:
-    folder = manifest.family(family).spec_folder
-    return packs.specs_module(
-        packs.of(family), f"{folder}/{file.removesuffix('.py')}".replace("/", ".")
-    )
+    path = posixpath.normpath(f"{manifest.family(family).spec_folder}/{file}")
+    return packs.specs_module(packs.of(family), path.removesuffix(".py").replace("/", "."))
 
 
 def oracle(family: str, function: str | None = None) -> Callable[..., Any]:

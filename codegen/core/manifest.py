@@ -295,7 +295,7 @@ class Family:
     requires: tuple[Rule, ...]
     trace: Trace | None
     build: BuildSettings = left_out(_NO_BUILD)  # noqa: RUF009 - a field
-    reference: str | None  # "reference.py:attention", within the folder
+    reference: str | None  # "reference.py:f" within the folder, "../reference.py:f" in its group's
     gradient: Gradient | DeclaredGradient | Gradients | None
     shards: tuple[Shard, ...] = left_out(())
     operations: str | None = left_out(None)  # an expression, or "module:function"

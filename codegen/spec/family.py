@@ -73,11 +73,11 @@ class FamilyLoader:
         tensors, scalars = arguments.load(written, constants, scope)
         numbers = {**scope, **SHARED_FACTS, **{scalar.name: scalar.kind for scalar in scalars}}
         trace = self._trace(written, parameters, kinds, {**scope, **integers(scalars)})
-        if written.reference is not None and check_file(
-            document, self.folder, written.reference, "reference"
-        ):
-            name, _, function = written.reference.partition(":")
-            self.reference = check_function(document, self.folder / name, function, "reference")
+        if written.reference is not None:
+            folder, text = self._folder_of(written.reference)
+            if check_file(document, folder, text, "reference"):
+                name, _, function = text.partition(":")
+                self.reference = check_function(document, folder / name, function, "reference")
         file = spec_name(self.spec_dir, document.path)
         # the place of `front` itself for a single front
         fronts = []
@@ -259,12 +259,20 @@ class FamilyLoader:
         )
         return GeneratedFront(front.name, tuple(takes), flags)
 
+    def _folder_of(self, text: str) -> tuple[Path, str]:
+        """Returns the folder of the file that a spec names, the family's or, after ../, its
+        group's, and the text within it."""
+        if text.startswith("../") and self.folder.parent != self.spec_dir:
+            return self.folder.parent, text[3:]
+        return self.folder, text
+
     def _function(self, file: str, text: str, *place: str | int) -> tuple[str, str]:
         """Returns the module, as it is imported, and its function, which a text such as
         front.py:function names."""
-        folder, above = self.folder, PurePosixPath(file).parent
-        if text.startswith("../") and folder.parent != self.spec_dir:  # the group's
-            text, folder, above = text[3:], folder.parent, above.parent
+        folder, text = self._folder_of(text)
+        above = PurePosixPath(file).parent
+        if folder != self.folder:
+            above = above.parent
         is_there = check_file(self.document, folder, text, *place)
         name, _, function = text.partition(":")
         module = name.removesuffix(".py").split("/")

@@ -63,18 +63,28 @@ def test_yaml_below_a_family_is_none_of_its_specs(workspace) -> None:
     assert family.folder == "demo"
 
 
-def test_a_function_may_be_the_groups(grouped) -> None:
+@pytest.mark.parametrize(
+    "line",
+    [
+        "gradient: {function: ../shared.py:of_x, inputs: [x], outputs: [y]}",
+        "front: ../shared.py:of_x",
+        "reference: ../shared.py:of_x",
+    ],
+)
+def test_a_function_may_be_the_groups(grouped, line) -> None:
     specs = grouped.root / "kernel_specs"
-    (specs / "some/gradients.py").write_text("def of_y(y): ...\n")
-    with (specs / "some/demo/family.yaml").open("a") as file:
-        file.write("gradient: {function: ../gradients.py:of_y, inputs: [x], outputs: [y]}\n")
+    (specs / "some/shared.py").write_text("def of_x(x, alpha): ...\n")
+    file = specs / "some/demo/family.yaml"
+    kept = [text for text in file.read_text().splitlines() if text[:9] != line[:9]]
+    file.write_text("\n".join([*kept, line]))
     (family,) = load([specs])
-    assert [g.module for g in family.gradients] == ["kernel_specs.some.gradients"]
+    modules = [*(g.module for g in family.gradients), *(module for module, _ in family.fronts)]
+    assert modules == ["kernel_specs.some.shared"] or family.reference == "../shared.py:of_x"
     (specs / "some/demo").rename(specs / "demo")
-    (specs / "some/gradients.py").rename(specs / "gradients.py")
+    (specs / "some/shared.py").rename(specs / "shared.py")
     (specs / "some/shared.h").unlink()
     result = grouped.run("list")
-    assert "'../gradients.py' must lie in the family's folder" in result.stderr
+    assert "'../shared.py' must lie in the family's folder" in result.stderr
 
 
 def test_a_groups_folder_has_a_name_that_cpp_can_quote(grouped) -> None:
