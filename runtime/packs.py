@@ -298,7 +298,7 @@ def _module_at(name: str, path: Path) -> ModuleType:
 
 
 def specs_module(pack: Pack, module: str) -> ModuleType:
-    """A Python module of a pack's specs, such as "kernel_specs.attention.flash_forward.front".
+    """A Python module of a pack's specs, such as "kernel_specs.attention.front".
 
     Modules of one pack import each other relatively; packs do not see each other's.
     """

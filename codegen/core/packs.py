@@ -46,7 +46,7 @@ class Front:
     """A function that a family offers Python beyond its kernels, and the module that defines it."""
 
     family: str
-    module: str  # within the pack's specs: "kernel_specs.attention.flash_forward.front"
+    module: str  # within the pack's specs: "kernel_specs.attention.front"
     function: str
 
 

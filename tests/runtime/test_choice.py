@@ -359,14 +359,14 @@ def test_fronts_are_found_through_the_packs():
     assert found == {
         **dict.fromkeys(
             ("flash_attn_func", "flash_attn_varlen_func", "flash_attn_with_kvcache"),
-            "kernel_specs.attention.flash_prefill.front",
+            "kernel_specs.attention.flash_attn",
         ),
-        "attention": "kernel_specs.attention.flash_forward.front",
-        "explain_choice": "kernel_specs.attention.flash_forward.front",
-        "sdpa": "kernel_specs.attention.flash_forward.front",
-        "forward": "kernel_specs.attention.flash_forward.front",
-        "forward_timed": "kernel_specs.attention.flash_forward.front",
-        "decode": "kernel_specs.attention.flash_decode.front",
+        "attention": "kernel_specs.attention.front",
+        "explain_choice": "kernel_specs.attention.front",
+        "sdpa": "kernel_specs.attention.sdpa",
+        "forward": "kernel_specs.attention.front",
+        "forward_timed": "kernel_specs.attention.front",
+        "decode": "kernel_specs.attention.front",
         "block_sparse_attention": "kernel_specs.hstu.block_sparse.front",
         "hstu_attention_with_bsa": "kernel_specs.hstu.hstu_bsa.front",
         "attention_backward": "",  # generated

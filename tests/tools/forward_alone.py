@@ -10,9 +10,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def copy(folder: Path) -> Path:
-    """Copies flash_forward's specs to `folder`, without the gradients that another family gives."""
-    specs = folder / "attention/flash_forward"
-    shutil.copytree(ROOT / "kernel_specs/attention/flash_forward", specs)
+    """Copies flash_forward's specs, and what its group shares, to `folder`, without the gradients
+    that another family gives."""
+    group, specs = ROOT / "kernel_specs/attention", folder / "attention/flash_forward"
+    shutil.copytree(group / "flash_forward", specs)
+    for file in group.iterdir():
+        if file.is_file():
+            shutil.copy(file, specs.parent)
     family = specs / "family.yaml"
     text, count = re.subn(r"(?m)^  - when: .*\n(    .*\n)+", "", family.read_text())
     assert count == 1

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 import runtime
-from kernel_specs.attention.flash_backward.reference import attention_backward
+from kernel_specs.attention.reference import attention_backward
 from runtime import packs
 from tests.kernels.lengths import EMULATED, Inputs, keys_of
 

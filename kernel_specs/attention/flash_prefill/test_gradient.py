@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 import runtime
 from runtime import packs
 
-from .reference import prefill
+from ..reference import prefill
 
 ROUNDINGS = {torch.float32: 2e-6, torch.bfloat16: 2 * 2**-8, torch.float16: 2 * 2**-11}
 PLACES = torch.tensor([0, 60, 60, 61, 100], dtype=torch.int32)
@@ -202,9 +202,7 @@ def flash_attention_2s(
 
 
 def gradient_module() -> Any:
-    return packs.specs_module(
-        packs.of("flash_prefill"), "kernel_specs.attention.flash_prefill.gradient"
-    )
+    return packs.specs_module(packs.of("flash_prefill"), "kernel_specs.attention.gradients")
 
 
 @pytest.fixture

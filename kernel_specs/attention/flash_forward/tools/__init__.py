@@ -17,9 +17,9 @@ import runtime
 from runtime import KernelInfo
 from runtime.operators import DTYPES
 
+from ...reference import attention
 from ...tools.contenders import FORWARD as contenders
 from ...tools.problems import Attention, equal_sequences
-from ..reference import attention
 from .debug import main as debug
 
 __all__ = [

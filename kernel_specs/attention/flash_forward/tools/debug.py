@@ -22,7 +22,7 @@ from torch import Tensor
 import runtime
 from runtime import KernelInfo
 
-from ..reference import attention
+from ...reference import attention
 from . import files
 from .divergence import Divergence, Rows, first_divergence
 from .trace import STEP, simulated, softmax_form, traced

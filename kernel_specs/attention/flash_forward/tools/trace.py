@@ -17,7 +17,7 @@ from torch import Tensor
 from runtime import KernelInfo, manifest
 from runtime.handle import Kernel
 
-from ..reference import simulate
+from ...reference import simulate
 
 _AXES = {"B_r": "row", "B_c": "key", "d_head": "d"}
 _TRACE = manifest.family("flash_forward").trace

@@ -1,104 +1,17 @@
-"""Attention: by a kernel of flash_forward that suits the arguments, or by one that is named."""
+"""torch.nn.functional.scaled_dot_product_attention by the group's kernels."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-import runtime
-from runtime import choice, finding, gradients, tensors
+from runtime import tensors
 from runtime.errors import InvalidArgument, shown, unexpected
-from runtime.front import Front
 
-from .gradient import operator_name
-
-_SWAPPED = (0, 2, 1, 3)
-_front = Front(
-    "flash_forward",
-    lambda D: {"d_head": D},
-    flags={"causal": False},
-    permuted=dict.fromkeys(("q", "k", "v", "o"), _SWAPPED),
-)
-_chosen = _front.__call__  # bound once: a call of the object itself is slower
-
-
-def attention(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    *,
-    causal: bool = False,
-    scale: float | None = None,
-    layout: str = "bshd",
-    return_lse: bool = False,
-    out: torch.Tensor | tuple[torch.Tensor, ...] | None = None,
-    deterministic: bool | None = None,
-    **others: Any,
-) -> Any:
-    """Attention forward, softmax(scale * q k^T) v, with a kernel that suits the arguments.
-
-    The kernel is that of the tuned row (<target>.tuned.yaml) which is of the device of `q`, has its
-    dtype, its head dimension and `causal`, and covers the sizes. If no row does, it is the first
-    that is available there and has these parameters: targets of the highest compute capability
-    first, then as their specs list the kernels. The choice is kept for the process;
-    `runtime.explain_choice` says what was considered.
-
-    Args:
-        q: queries, [B, Sq, H, D], or [B, H, Sq, D] if layout is "bhsd".
-        k: keys, [B, Sk, Hk, D] or [B, Hk, Sk, D]; Hk divides H (grouped heads).
-        v: values, like k.
-        causal: query i sees keys up to i + Sk - Sq: aligned bottom-right, as FlashAttention does.
-        scale: the factor on q k^T; D ** -0.5 if None.
-        layout: "bshd" or "bhsd"; the latter is read through strides, nothing is copied.
-        return_lse: also return the log-sum-exp of each row of scores: natural log, float32,
-            [B, H, Sq] in both layouts.
-        out: where to write: a tensor like q, or (o, lse) with return_lse.
-        deterministic: the gradients are the same, bit for bit, each time; None: as
-            torch.use_deterministic_algorithms says. Results of the forward always are.
-
-    Returns:
-        the output, like q in shape and dtype; or (output, lse).
-
-    Raises:
-        KernelNotFound: no kernel suits; the message says for each candidate why.
-        InvalidArgument: an argument is wrong.
-        TypeError: an argument is unknown; the message says what to pass instead.
-    """
-    if others:
-        raise TypeError(_unknown(next(iter(others))))
-    _check(layout)
-    if tensors.is_autocast():
-        q, k, v = tensors.autocast(q, k, v)
-    if deterministic is None:
-        deterministic = torch.are_deterministic_algorithms_enabled()
-    try:
-        options = (scale, deterministic), (return_lse,), out, (causal,), layout == "bhsd"
-        return _chosen((q, k, v), *options)
-    except InvalidArgument:
-        at = 2 if layout == "bshd" else 1  # the heads' dimension
-        heads, kv_heads = tensors.extents("q", q, 4)[at], tensors.extents("k", k, 4)[at]
-        tensors.check_heads("q", heads, "k", kv_heads)
-        raise
-
-
-# What other functions of attention take, and what to do here.
-_INSTEAD = {
-    "mask": "no kernel takes a mask; pass causal=True for the causal one",
-    "attn_mask": "no kernel takes a mask; pass causal=True for the causal one",
-    "dropout_p": "no kernel drops out",
-    "is_causal": "pass causal=, which aligns bottom-right; kernelmint.sdpa aligns top-left",
-    "softmax_scale": "pass scale=",
-    "window_size": "kernelmint.flash_attn_func has one",
-    "enable_gqa": "nothing is needed: heads share keys if k has fewer",
-}
-
-
-def _unknown(name: str) -> str:
-    how = _INSTEAD.get(name, "it takes causal, scale, layout, return_lse, out and deterministic")
-    return f"attention: unknown argument {name}: {how}"
+from .flash_attn import flash_attn_func
+from .front import attention
 
 
 def sdpa(
@@ -273,87 +186,5 @@ def _of_wide_values(
 ) -> torch.Tensor:
     """The same of values whose head dimension is not q's."""
     q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-    o: torch.Tensor = runtime.flash_attn_func(q, k, v, softmax_scale=scale, causal=causal)
+    o: torch.Tensor = flash_attn_func(q, k, v, softmax_scale=scale, causal=causal)
     return o.transpose(1, 2)
-
-
-def explain_choice(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    *,
-    causal: bool = False,
-    layout: str = "bshd",
-) -> choice.Explanation:
-    """What `attention` considers for these arguments, in its order: rows that were tuned, then
-    kernels, each with why it is taken or not; last, what gives their gradients. `str()` of it is
-    for people.
-
-    Args: as `attention`'s.
-
-    Raises:
-        InvalidArgument: an argument is wrong.
-    """
-    _check(layout)
-    swapped = layout == "bhsd"
-    explained = _front.explain((q, k, v), (causal,), swapped)
-    if swapped:
-        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-    family = explained.key and gradients.family_of(finding.kernel(explained.key).info)
-    if family:
-        verdict = f"{family}'s kernels"
-    else:
-        try:
-            verdict = f"PyTorch's aten::{operator_name(q, k, v, causal)}"
-        except InvalidArgument as error:
-            verdict = f"none: {error}"
-    gives = choice.Considered("gradients", verdict)
-    return dataclasses.replace(explained, considered=(*explained.considered, gives))
-
-
-def _check(layout: object) -> None:
-    if not isinstance(layout, str) or layout not in ("bshd", "bhsd"):
-        raise InvalidArgument(f"layout: got {shown(layout)}, expected 'bshd' or 'bhsd'")
-
-
-def forward(
-    kernel: str | Mapping[str, Any] | object,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    o: torch.Tensor | None = None,
-    **options: Any,
-) -> Any:
-    """Calls one attention kernel.
-
-    Args:
-        kernel: a key or a configuration, as `runtime.kernel` takes it.
-        q: queries, [B, Sq, H, D].
-        k: keys, [B, Sk, Hk, D].
-        v: values, [B, Sk, Hk, D].
-        o: where to write the output, [B, Sq, H, D]; allocated if None.
-        options: the kernel's other arguments (`scale`, `return_lse`).
-
-    Returns:
-        what the kernel returns: the output, or output and log-sum-exp.
-    """
-    _refuse_out(options)
-    return finding.kernel(kernel)(q, k, v, out=o, **options)
-
-
-def forward_timed(
-    kernel: str | Mapping[str, Any] | object,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    o: torch.Tensor | None = None,
-    **options: Any,
-) -> tuple[Any, float]:
-    """Like `forward`, and waits; returns (result, milliseconds), timed as `Kernel.timed` does."""
-    _refuse_out(options)
-    return finding.kernel(kernel).timed(q, k, v, out=o, **options)
-
-
-def _refuse_out(options: Mapping[str, Any]) -> None:
-    if "out" in options:
-        raise TypeError("unknown argument out: these functions take the output's memory as o")

@@ -8,38 +8,12 @@ from typing import Any
 
 import torch
 
-import runtime
 from runtime import tensors
-from runtime.errors import InvalidArgument, shown, unexpected
-from runtime.front import Front, is_explaining, values_of
+from runtime.errors import InvalidArgument, shown
+from runtime.front import is_explaining
 
 from . import cache, checks
-
-_FAMILY = "flash_prefill"
-_PAGES = 16  # keys that every target reads of a page at once
-_FEW_ROWS = 16  # of heads that share keys: what flash_decode takes at once
-
-
-def _takes(device: torch.device, D: int, Dv: int) -> dict[str, Any]:
-    """The head dimension that is compiled in: those of tensors are padded to it."""
-    wide = max(D, Dv)
-    widths = values_of(_FAMILY, "d_head", device.type == "cuda")
-    return {"d_head": next((d for d in widths if wide <= d), wide)}
-
-
-def _takes_any_pages(device: torch.device, D: int, Dv: int) -> dict[str, Any]:
-    """The same, of the target that reads pages of any size."""
-    target = {"target": "sm80"} if device.type == "cuda" else {}
-    return {**_takes(device, D, Dv), **target}
-
-
-# By whether a row's bits must not depend on the batch, for whose size tuned rows ask, and whether
-# pages may have any size (not by Tk: without pages it is another in each call).
-_fronts = {
-    (alone, any_pages): Front(_FAMILY, _takes_any_pages if any_pages else _takes, tuned=not alone)
-    for alone in (False, True)
-    for any_pages in (False, True)
-}
+from .families import attend, is_few
 
 
 def flash_attn_func(
@@ -112,9 +86,9 @@ def flash_attn_func(
         dropout_p, qv=qv, q_descale=q_descale, k_descale=k_descale,
         v_descale=v_descale, attention_chunk=attention_chunk or None,
     )  # fmt: skip
-    window = _window(causal, window_size)
+    window = checks.window_of(causal, window_size)
     try:
-        o, lse = _attend(
+        o, lse = attend(
             q, k, v, seqused_q=seqused_q, seqused_k=seqused_k, leftpad_k=leftpad_k, s_aux=s_aux,
             alibi_slopes=alibi_slopes, softmax_scale=softmax_scale, softcap=softcap, window=window,
             num_splits=num_splits, with_lse=return_attn_probs, deterministic=deterministic,
@@ -193,7 +167,7 @@ def flash_attn_varlen_func(
         dropout_p, deterministic, qv=qv, q_descale=q_descale, k_descale=k_descale,
         v_descale=v_descale, attention_chunk=attention_chunk or None,
     )  # fmt: skip
-    window, keys_and_values = _window(causal, window_size), {"k": k, "v": v}
+    window, keys_and_values = checks.window_of(causal, window_size), {"k": k, "v": v}
     of_sequences = {
         "seqused_q": seqused_q, "seqused_k": seqused_k, "leftpad_k": leftpad_k,
         "block_table": block_table,
@@ -310,7 +284,7 @@ def flash_attn_with_kvcache(
         cu_seqlens_k_new=cu_seqlens_k_new, scheduler_metadata=scheduler_metadata,
         attention_chunk=attention_chunk or None,
     )  # fmt: skip
-    window = _window(causal, window_size)
+    window = checks.window_of(causal, window_size)
     follow = window != (-1, -1)  # queries are rotated by a position each
     batch = cache.batch_of(q, cu_seqlens_q)
     tables = {
@@ -353,9 +327,9 @@ def flash_attn_with_kvcache(
         "alibi_slopes": alibi_slopes, "softmax_scale": softmax_scale, "softcap": softcap,
         "num_splits": num_splits, "with_lse": return_softmax_lse,
     }  # fmt: skip
-    attend: Any = _attend
+    walk: Any = attend
     if cu_seqlens_q is not None:
-        attend = functools.partial(_packed, cu_seqlens_q, max_seqlen_q)
+        walk = functools.partial(_packed, cu_seqlens_q, max_seqlen_q)
     if k is not None and v is not None and lengths is not None:
         cache.check_room(k, k_cache, table, lengths)
         begins = lengths if rotary_seqlens is None else rotary_seqlens
@@ -369,7 +343,7 @@ def flash_attn_with_kvcache(
                 named = "cache_seqlens" if rotary_seqlens is None else "rotary_seqlens"
                 cache.check_positions(named, begins, rotary_cos, k, queries if follow else 1)
         if is_new and tensors.is_plain(q):  # else it is found while a graph is recorded
-            result = attend(q, k_cache, v_cache, seqused_k=lengths, only_checks=True, **options)
+            result = walk(q, k_cache, v_cache, seqused_k=lengths, only_checks=True, **options)
             if is_explaining():
                 return result  # before anything is written
         steps = torch.arange(k.shape[1], device=q.device)
@@ -381,7 +355,7 @@ def flash_attn_with_kvcache(
         cache.write(k, v, k_cache, v_cache, lengths.long()[:, None] + steps, table)
         lengths = lengths + k.shape[1]
     try:
-        o, lse = attend(q, k_cache, v_cache, seqused_k=lengths, **options)
+        o, lse = walk(q, k_cache, v_cache, seqused_k=lengths, **options)
     except InvalidArgument:
         if is_plain_reading:
             check()  # which calls it by this function's name
@@ -403,144 +377,33 @@ def _packed(
     out: torch.Tensor | None = None,
     **options: Any,
 ) -> tuple[Any, Any]:
-    """What `_attend` gives, of packed queries [total, H, D]: o [total, H, Dv], lse [H, total]."""
+    """What `attend` gives, of packed queries [total, H, D]: o [total, H, Dv], lse [H, total]."""
     checks.check_numbers(options["softcap"], max_seqlen_q=max_seqlen_q)
     total, heads, _ = tensors.extents("q", q, 3)
     (ends,) = tensors.extents("cu_seqlens_q", cu_seqlens_q, 1)
     kv_heads = tensors.extents("v", v, 4)[2]
     one_each = max_seqlen_q == 1 and 0 < total < ends  # if it is true, which is not relied on
+    one_each = one_each and options["num_splits"] != 1
     one_each = one_each and cu_seqlens_k is None and seqused_q is None
     # If a row's keys end at its own, what it sees follows from their number.
     ends_at_own = options["window"][1] == 0
     sees_all = options["window"] == (-1, -1) and options["alibi_slopes"] is None
     one_each = one_each and (ends_at_own or sees_all)
-    if one_each and _is_decoding(1, heads, kv_heads, q, k, v, **options):
+    if one_each and is_few(1, heads, kv_heads, q, k, v, options["s_aux"]):
         given = None if out is None else out[:, None]
         options, nobodys = cache.by_rows(q, v, cu_seqlens_q, options, ends_at_own)
-        o, lse = _attend(q[:, None], k, v, out=given, **options)
+        o, lse = attend(q[:, None], k, v, out=given, **options)
         if lse is not None:
             lse = lse.flatten(1).T
             if options["s_aux"] is not None:  # which rows of no sequence see, too
                 lse = lse.masked_fill(nobodys, -math.inf)
         return o.flatten(0, 1), lse
     given = None if out is None else out[None]
-    o, lse = _attend(
+    o, lse = attend(
         q[None], k, v, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, seqused_q=seqused_q,
         out=given, **options,
     )  # fmt: skip
     return o[0], None if lse is None else lse[0]
-
-
-def _attend(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    *,
-    window: tuple[int, int],
-    num_splits: int,
-    with_lse: bool,
-    cu_seqlens_q: torch.Tensor | None = None,
-    cu_seqlens_k: torch.Tensor | None = None,
-    seqused_q: torch.Tensor | None = None,
-    seqused_k: torch.Tensor | None = None,
-    leftpad_k: torch.Tensor | None = None,
-    block_table: torch.Tensor | None = None,
-    s_aux: torch.Tensor | None = None,
-    alibi_slopes: torch.Tensor | None = None,
-    out: torch.Tensor | None = None,
-    only_checks: bool = False,
-    deterministic: bool = False,
-    **scalars: Any,
-) -> tuple[Any, Any]:
-    """Output and log-sum-exp, None if it is not wanted, by the family that is made for the call.
-
-    Few queries go to flash_decode, which spreads the keys of one head over the device and packs the
-    queries that share them into 16 rows; equal lengths without anything else to flash_forward,
-    which has gradients; all others to flash_prefill, and whatever `num_splits` 1 is said of: the
-    others' bits, or the choice of their kernels, depend on the batch. If `only_checks`, that family
-    is called without queries, which refuses what is wrong, and computes nothing."""
-    checks.check_numbers(scalars["softcap"], num_splits=num_splits)
-    _, queries, heads, head_dim = tensors.extents("q", q, 4)
-    _, size, kv_heads, value_dim = tensors.extents("v", v, 4)
-    of_lengths = (cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k, block_table)
-    packed = cu_seqlens_q is not None or cu_seqlens_k is not None or seqused_q is not None
-    alone = num_splits == 1
-    few = not packed and _is_decoding(
-        queries, heads, kv_heads, q, k, v, num_splits=num_splits, s_aux=s_aux
-    )
-    if only_checks and not is_explaining():
-        q = q[:, :0]
-    into: Any = out
-    if out is not None and with_lse:
-        into = (out, q.new_empty((q.shape[0], heads, queries), dtype=torch.float32))
-    if few and not deterministic:
-        found = runtime.decode(
-            q, k, v, seqused_k=seqused_k, block_table=block_table, leftpad_k=leftpad_k,
-            causal=False, window_size=window, s_aux=s_aux, alibi_slopes=alibi_slopes,
-            return_lse=with_lse, out=into, **scalars,
-        )  # fmt: skip
-        return found if with_lse else (found, None)
-    others = (*of_lengths, s_aux, alibi_slopes, out)
-    plain = window in ((-1, -1), (-1, 0)) and all(tensor is None for tensor in others)
-    plain = plain and scalars["softcap"] == 0 and head_dim == value_dim and not alone
-    if plain and head_dim in values_of("flash_forward", "d_head", q.is_cuda):
-        found = runtime.attention(
-            q, k, v, causal=bool(window[1] == 0), scale=scalars["softmax_scale"],
-            return_lse=with_lse, deterministic=deterministic or None,
-        )  # fmt: skip
-        return found if with_lse else (found, None)
-    if deterministic:
-        raise InvalidArgument(
-            "deterministic: got True, expected False: only the gradients of sequences of equal "
-            "lengths without a window, softcap, sinks or slopes can be; results of the forward "
-            "repeat bit for bit"
-        )
-    if tensors.is_autocast():
-        q, k, v, s_aux = tensors.autocast(q, k, v, s_aux)
-    if isinstance(alibi_slopes, torch.Tensor) and alibi_slopes.dim() == 1:
-        sequences = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
-        alibi_slopes = alibi_slopes.expand(sequences, -1)
-    any_pages = block_table is not None and size % _PAGES != 0
-    found = _fronts[alone, any_pages](
-        (q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k, block_table, s_aux,
-         alibi_slopes),
-        (scalars["softmax_scale"], scalars["softcap"], *window), (with_lse,), into,
-    )  # fmt: skip
-    return found if with_lse else (found, None)
-
-
-def _is_decoding(
-    queries: Any,
-    heads: Any,
-    kv_heads: Any,
-    *inputs: torch.Tensor,
-    num_splits: int,
-    s_aux: torch.Tensor | None,
-    **_: Any,
-) -> bool:
-    """Whether flash_decode takes so many queries: few of them, no gradients, and not where a row's
-    bits must not depend on how many queries others have."""
-    if num_splits == 1 or queries * heads > _FEW_ROWS * kv_heads:
-        return False
-    given = (*inputs, s_aux)
-    return not torch.is_grad_enabled() or not any(t is not None and t.requires_grad for t in given)
-
-
-def _window(causal: bool, window_size: tuple[int | None, int | None]) -> tuple[int, int]:
-    """How many keys a query sees before and after its own; None is what FlashAttention-4 says."""
-    if not (
-        isinstance(window_size, (tuple, list))
-        and len(window_size) == 2
-        and all(keys is None or tensors.is_integer(keys) for keys in window_size)
-    ):
-        raise InvalidArgument(
-            f"window_size: got {shown(window_size)}, expected two integers: the keys before and "
-            "after a query's own that it sees, or -1 for all"
-        )
-    if causal is not True and causal is not False:
-        raise unexpected("causal", causal, "a bool")
-    left, right = (-1 if keys is None else keys for keys in window_size)
-    return left, 0 if causal else right
 
 
 _DESCALE = "no kernel takes eight-bit floats, which it is for"

@@ -1,6 +1,7 @@
-"""Says what is wrong with a call, in the words of FlashAttention's functions.
+"""Refusals in the words of the group's functions.
 
-A kernel refuses it by its own names, and by rules on them: this is asked once one did.
+A kernel refuses a wrong call by its own names, and by rules on them: `check_call` then finds what
+is wrong by the caller's names.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 
 from runtime import tensors
-from runtime.errors import unexpected
+from runtime.errors import InvalidArgument, shown, unexpected
 
 Named = Mapping[str, torch.Tensor | None]
 
@@ -77,3 +78,19 @@ def check_numbers(softcap: object, **integers: object) -> None:
     for name, number in integers.items():
         if isinstance(number, bool):
             raise unexpected(name, number, "an int")
+
+
+def window_of(causal: bool, window_size: tuple[int | None, int | None]) -> tuple[int, int]:
+    """Returns how many keys a query sees before and after its own. FlashAttention-4 says None where
+    others say -1. Raises InvalidArgument for anything else."""
+    if causal is not True and causal is not False:
+        raise unexpected("causal", causal, "a bool")
+    if isinstance(window_size, (tuple, list)) and len(window_size) == 2:
+        left, right = window_size
+        left, right = -1 if left is None else left, -1 if right is None else right
+        if tensors.is_integer(left) and tensors.is_integer(right):
+            return left, 0 if causal else right
+    raise InvalidArgument(
+        f"window_size: got {shown(window_size)}, expected two integers: the keys before and after "
+        "a query's own that it sees, or -1 for all"
+    )

@@ -1,0 +1,197 @@
+"""Which family's kernels take a call of attention: one choice for the functions of the group."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from runtime import tensors
+from runtime.errors import InvalidArgument
+from runtime.front import Front, is_explaining, values_of
+
+from . import checks
+
+FORWARD, PREFILL, DECODE = "flash_forward", "flash_prefill", "flash_decode"
+_PAGES = 16  # keys that every target reads of a page at once
+_FEW_ROWS = 16  # flash_decode takes so many query rows of one key head at once
+_SWAPPED = (0, 2, 1, 3)
+
+
+def _d_head(family: str, device: torch.device, D: int, Dv: int) -> int:
+    """Returns the head dimension that is compiled in: those of tensors are padded to it."""
+    wide = max(D, Dv)
+    widths = values_of(family, "d_head", device.type == "cuda")
+    return next((d for d in widths if wide <= d), wide)
+
+
+def _of_prefill(device: torch.device, D: int, Dv: int) -> dict[str, Any]:
+    return {"d_head": _d_head(PREFILL, device, D, Dv)}
+
+
+def _of_any_pages(device: torch.device, D: int, Dv: int) -> dict[str, Any]:
+    """Returns the same, of the target that reads pages of any size."""
+    target = {"target": "sm80"} if device.type == "cuda" else {}
+    return {**_of_prefill(device, D, Dv), **target}
+
+
+def _of_decode(device: torch.device, D: int, Dv: int, block_table: bool) -> dict[str, Any]:
+    """Returns the parameters of kernels for GPUs; those of the CPU take any head dimension."""
+    if device.type != "cuda":
+        return {}
+    return {"d_head": _d_head(DECODE, device, D, Dv), "paged": block_table}
+
+
+forward_front = Front(
+    FORWARD,
+    lambda D: {"d_head": D},
+    flags={"causal": False},
+    permuted=dict.fromkeys(("q", "k", "v", "o"), _SWAPPED),
+)
+# The calls are bound once: a call of the object itself is slower.
+call_forward = forward_front.__call__
+call_decode = Front(DECODE, _of_decode).__call__
+# Tuned rows may ask how large a batch is: where a row's bits must not depend on it, none counts.
+call_decode_alone = Front(DECODE, _of_decode, tuned=False).__call__
+# By whether none counts, and whether pages may have any size (not by Tk, which is another in each
+# call without pages).
+_call_prefill = {
+    (alone, any_pages): Front(
+        PREFILL, _of_any_pages if any_pages else _of_prefill, tuned=not alone
+    ).__call__
+    for alone in (False, True)
+    for any_pages in (False, True)
+}
+
+
+def family_of(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    extents: tuple[Any, Any, Any, Any, Any],
+    packed: bool = False,
+    others: tuple[torch.Tensor | None, ...] = (),
+    s_aux: torch.Tensor | None = None,
+    window: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    alone: bool = False,
+    deterministic: bool = False,
+) -> str:
+    """Returns the family whose kernels take a call.
+
+    flash_decode takes few queries without gradients, which it has not: it spreads the keys of one
+    head over the device, and packs the queries that share them into 16 rows. flash_forward takes
+    equal lengths without anything else, flash_prefill all other calls. If a row is to be `alone`,
+    flash_prefill takes the call: the other families' bits, or the choice of their kernels, depend
+    on the batch.
+
+    Args:
+        q, k, v: the inputs, which may ask for gradients.
+        extents: queries of a sequence, heads of q, heads of k, head dimensions of q and of v.
+        packed: whether sequences of q or k have lengths of their own that flash_decode cannot read.
+        others: optional inputs that flash_forward does not take.
+        s_aux: sinks.
+        window: keys that a query sees before and after its own; -1: all.
+        softcap: as the functions take it.
+        alone: whether a row's bits must not depend on the batch.
+        deterministic: whether the caller asks for gradients that repeat bit for bit.
+    """
+    queries, heads, kv_heads, head_dim, value_dim = extents
+    is_open = not (packed or alone or deterministic)
+    if is_open and is_few(queries, heads, kv_heads, q, k, v, s_aux):
+        return DECODE
+    if packed or alone or s_aux is not None or head_dim != value_dim:
+        return PREFILL
+    for tensor in others:
+        if tensor is not None:
+            return PREFILL
+    if window not in ((-1, -1), (-1, 0)) or softcap != 0:
+        return PREFILL
+    return FORWARD if head_dim in values_of(FORWARD, "d_head", q.is_cuda) else PREFILL
+
+
+def is_few(queries: Any, heads: Any, kv_heads: Any, *inputs: torch.Tensor | None) -> bool:
+    """Returns whether flash_decode takes so many queries: few of the heads that share keys, and no
+    input asks for a gradient."""
+    if queries * heads > _FEW_ROWS * kv_heads:
+        return False
+    if torch.is_grad_enabled():
+        for tensor in inputs:
+            if tensor is not None and tensor.requires_grad:
+                return False
+    return True
+
+
+def attend(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    window: tuple[int, int],
+    num_splits: int,
+    with_lse: bool,
+    softmax_scale: float | None,
+    softcap: float,
+    cu_seqlens_q: torch.Tensor | None = None,
+    cu_seqlens_k: torch.Tensor | None = None,
+    seqused_q: torch.Tensor | None = None,
+    seqused_k: torch.Tensor | None = None,
+    leftpad_k: torch.Tensor | None = None,
+    block_table: torch.Tensor | None = None,
+    s_aux: torch.Tensor | None = None,
+    alibi_slopes: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,
+    only_checks: bool = False,
+    deterministic: bool = False,
+) -> tuple[Any, Any]:
+    """Returns output and log-sum-exp, None if it is not wanted, by the family that takes the call.
+
+    If `only_checks`, the family is called without queries: it refuses what is wrong, and computes
+    nothing.
+    """
+    checks.check_numbers(softcap, num_splits=num_splits)
+    _, queries, heads, head_dim = tensors.extents("q", q, 4)
+    _, size, kv_heads, value_dim = tensors.extents("v", v, 4)
+    alone = num_splits == 1
+    family = family_of(
+        q, k, v, extents=(queries, heads, kv_heads, head_dim, value_dim), s_aux=s_aux,
+        packed=cu_seqlens_q is not None or cu_seqlens_k is not None or seqused_q is not None,
+        others=(seqused_k, leftpad_k, block_table, alibi_slopes, out), window=window,
+        softcap=softcap, alone=alone, deterministic=deterministic,
+    )  # fmt: skip
+    if only_checks and not is_explaining():
+        q = q[:, :0]
+    into: Any = out
+    if out is not None and with_lse:
+        into = (out, q.new_empty((q.shape[0], heads, queries), dtype=torch.float32))
+    if tensors.is_autocast():
+        q, k, v, s_aux = tensors.autocast(q, k, v, s_aux)
+    if family == FORWARD:
+        deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
+        found = call_forward(
+            (q, k, v), (softmax_scale, deterministic), (with_lse,), None, (bool(window[1] == 0),)
+        )
+        return found if with_lse else (found, None)
+    if deterministic:
+        raise InvalidArgument(
+            "deterministic: got True, expected False: only the gradients of sequences of equal "
+            "lengths without a window, softcap, sinks or slopes can be; results of the forward "
+            "repeat bit for bit"
+        )
+    if isinstance(alibi_slopes, torch.Tensor) and alibi_slopes.dim() == 1:
+        sequences = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
+        alibi_slopes = alibi_slopes.expand(sequences, -1)
+    if family == DECODE:
+        found = call_decode(
+            (q, k, v, block_table, seqused_k, leftpad_k, s_aux, alibi_slopes),
+            (softmax_scale, softcap, *window, False), (with_lse,), into,
+        )  # fmt: skip
+        return found if with_lse else (found, None)
+    any_pages = block_table is not None and size % _PAGES != 0
+    found = _call_prefill[alone, any_pages](
+        (q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k, block_table, s_aux,
+         alibi_slopes),
+        (softmax_scale, softcap, *window), (with_lse,), into,
+    )  # fmt: skip
+    return found if with_lse else (found, None)

@@ -1,0 +1,247 @@
+"""Attention by the kernel that suits the arguments, or by one that is named."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from runtime import choice, finding, gradients, tensors
+from runtime.errors import InvalidArgument, shown, unexpected
+
+from . import checks, families
+from .gradients import operator_name
+
+
+def attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+    layout: str = "bshd",
+    return_lse: bool = False,
+    out: torch.Tensor | tuple[torch.Tensor, ...] | None = None,
+    deterministic: bool | None = None,
+    **others: Any,
+) -> Any:
+    """Attention forward, softmax(scale * q k^T) v, with a kernel that suits the arguments.
+
+    The kernel is that of the tuned row (<target>.tuned.yaml) which is of the device of `q`, has its
+    dtype, its head dimension and `causal`, and covers the sizes. If no row does, it is the first
+    that is available there and has these parameters: targets of the highest compute capability
+    first, then as their specs list the kernels. The choice is kept for the process;
+    `runtime.explain_choice` says what was considered.
+
+    Args:
+        q: queries, [B, Sq, H, D], or [B, H, Sq, D] if layout is "bhsd".
+        k: keys, [B, Sk, Hk, D] or [B, Hk, Sk, D]; Hk divides H (grouped heads).
+        v: values, like k.
+        causal: query i sees keys up to i + Sk - Sq: aligned bottom-right, as FlashAttention does.
+        scale: the factor on q k^T; D ** -0.5 if None.
+        layout: "bshd" or "bhsd"; the latter is read through strides, nothing is copied.
+        return_lse: also return the log-sum-exp of each row of scores: natural log, float32,
+            [B, H, Sq] in both layouts.
+        out: where to write: a tensor like q, or (o, lse) with return_lse.
+        deterministic: the gradients are the same, bit for bit, each time; None: as
+            torch.use_deterministic_algorithms says. Results of the forward always are.
+
+    Returns:
+        the output, like q in shape and dtype; or (output, lse).
+
+    Raises:
+        KernelNotFound: no kernel suits; the message says for each candidate why.
+        InvalidArgument: an argument is wrong.
+        TypeError: an argument is unknown; the message says what to pass instead.
+    """
+    if others:
+        raise TypeError(_unknown(next(iter(others))))
+    _check(layout)
+    if tensors.is_autocast():
+        q, k, v = tensors.autocast(q, k, v)
+    if deterministic is None:
+        deterministic = torch.are_deterministic_algorithms_enabled()
+    try:
+        options = (scale, deterministic), (return_lse,), out, (causal,), layout == "bhsd"
+        return families.call_forward((q, k, v), *options)
+    except InvalidArgument:
+        at = 2 if layout == "bshd" else 1  # the heads' dimension
+        heads, kv_heads = tensors.extents("q", q, 4)[at], tensors.extents("k", k, 4)[at]
+        tensors.check_heads("q", heads, "k", kv_heads)
+        raise
+
+
+# What other functions of attention take, and what to do here.
+_INSTEAD = {
+    "mask": "no kernel takes a mask; pass causal=True for the causal one",
+    "attn_mask": "no kernel takes a mask; pass causal=True for the causal one",
+    "dropout_p": "no kernel drops out",
+    "is_causal": "pass causal=, which aligns bottom-right; kernelmint.sdpa aligns top-left",
+    "softmax_scale": "pass scale=",
+    "window_size": "kernelmint.flash_attn_func has one",
+    "enable_gqa": "nothing is needed: heads share keys if k has fewer",
+}
+
+
+def _unknown(name: str) -> str:
+    how = _INSTEAD.get(name, "it takes causal, scale, layout, return_lse, out and deterministic")
+    return f"attention: unknown argument {name}: {how}"
+
+
+def explain_choice(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    causal: bool = False,
+    layout: str = "bshd",
+) -> choice.Explanation:
+    """What `attention` considers for these arguments, in its order: rows that were tuned, then
+    kernels, each with why it is taken or not; last, what gives their gradients. `str()` of it is
+    for people.
+
+    Args: as `attention`'s.
+
+    Raises:
+        InvalidArgument: an argument is wrong.
+    """
+    _check(layout)
+    swapped = layout == "bhsd"
+    explained = families.forward_front.explain((q, k, v), (causal,), swapped)
+    if swapped:
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    family = explained.key and gradients.family_of(finding.kernel(explained.key).info)
+    if family:
+        verdict = f"{family}'s kernels"
+    else:
+        try:
+            verdict = f"PyTorch's aten::{operator_name(q, k, v, causal)}"
+        except InvalidArgument as error:
+            verdict = f"none: {error}"
+    gives = choice.Considered("gradients", verdict)
+    return dataclasses.replace(explained, considered=(*explained.considered, gives))
+
+
+def decode(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    *,
+    seqused_k: torch.Tensor | None = None,
+    block_table: torch.Tensor | None = None,
+    leftpad_k: torch.Tensor | None = None,
+    softmax_scale: float | None = None,
+    causal: bool = True,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    s_aux: torch.Tensor | None = None,
+    alibi_slopes: torch.Tensor | None = None,
+    batch_invariant: bool = False,
+    return_lse: bool = False,
+    out: torch.Tensor | tuple[torch.Tensor, ...] | None = None,
+) -> Any:
+    """Attention of the newest queries over a cache of keys and values, which may lie in pages.
+
+    Query i of Sq is at key `seqused_k - Sq + i` of its cache: masks and distances are aligned
+    bottom-right, as FlashAttention's. Lengths stay on the device: nothing waits for them, and a
+    call may be captured in a CUDA graph and replayed with others. Best for few queries: up to 16
+    of all heads that share keys are computed at once.
+
+    Args:
+        q: queries, [B, Sq, H, D], bf16 or fp16, on the CPU also f32; D is a multiple of 8, at most
+            256 on a GPU. torch.autocast casts it, the caches and s_aux.
+        k_cache: keys, [B, Sk, Hk, D], or pages, [pages, page size, Hk, D]; Hk divides H.
+        v_cache: values, like k_cache; their head dimension may be another, Dv.
+        seqused_k: how many keys of each cache there are, int32, [B]; all if None.
+        block_table: the pages of each batch entry, in order, int32, [B, most pages of one].
+        leftpad_k: how many of the keys, at the front, are padding, int32, [B].
+        softmax_scale: the factor on q k^T; D ** -0.5 if None.
+        causal: a query sees no key after its own.
+        window_size: how many keys before and after its own a query sees; -1: all.
+        softcap: scores become softcap * tanh(score / softcap); 0: as they are.
+        s_aux: a learned logit for each head, a score without a value, [H], of q's dtype.
+        alibi_slopes: what a score loses for each key of distance, f32, [H] or [B, H].
+        batch_invariant: a row's result is the same, bit for bit, whatever else is in the batch; it
+            takes longer. (On the CPU it always is.)
+        return_lse: also return the log-sum-exp of each row of scores, the sink among them: natural
+            log, float32, [B, H, Sq].
+        out: where to write: a tensor [B, Sq, H, Dv], or (o, lse) with return_lse.
+
+    Returns:
+        the output, [B, Sq, H, Dv], of q's dtype; or (output, lse). Results repeat bit for bit.
+
+    Raises:
+        KernelNotFound: no kernel suits; the message says for each candidate why.
+        InvalidArgument: an argument is wrong.
+    """
+    if tensors.is_autocast():
+        q, k_cache, v_cache, s_aux = tensors.autocast(q, k_cache, v_cache, s_aux)
+    left, right = checks.window_of(causal, window_size)
+    if isinstance(alibi_slopes, torch.Tensor) and alibi_slopes.dim() == 1:
+        tensors.check("q", q, 4)
+        alibi_slopes = alibi_slopes.expand(q.shape[0], -1)
+    if softcap is None:
+        raise unexpected("softcap", softcap, "a float")
+    try:
+        call = families.call_decode_alone if batch_invariant is True else families.call_decode
+        return call(
+            (q, k_cache, v_cache, block_table, seqused_k, leftpad_k, s_aux, alibi_slopes),
+            (softmax_scale, softcap, left, right, batch_invariant), (return_lse,), out,
+        )  # fmt: skip
+    except InvalidArgument:  # by a rule on the kernel's symbols, perhaps
+        _, _, heads, width = tensors.extents("q", q, 4)
+        tensors.check_heads("q", heads, "k_cache", tensors.extents("k_cache", k_cache, 4)[2])
+        tensors.check_width("q", width)
+        tensors.check_width("v_cache", tensors.extents("v_cache", v_cache, 4)[3])
+        raise
+
+
+def _check(layout: object) -> None:
+    if not isinstance(layout, str) or layout not in ("bshd", "bhsd"):
+        raise InvalidArgument(f"layout: got {shown(layout)}, expected 'bshd' or 'bhsd'")
+
+
+def forward(
+    kernel: str | Mapping[str, Any] | object,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    o: torch.Tensor | None = None,
+    **options: Any,
+) -> Any:
+    """Calls one attention kernel.
+
+    Args:
+        kernel: a key or a configuration, as `runtime.kernel` takes it.
+        q: queries, [B, Sq, H, D].
+        k: keys, [B, Sk, Hk, D].
+        v: values, [B, Sk, Hk, D].
+        o: where to write the output, [B, Sq, H, D]; allocated if None.
+        options: the kernel's other arguments (`scale`, `return_lse`).
+
+    Returns:
+        what the kernel returns: the output, or output and log-sum-exp.
+    """
+    _refuse_out(options)
+    return finding.kernel(kernel)(q, k, v, out=o, **options)
+
+
+def forward_timed(
+    kernel: str | Mapping[str, Any] | object,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    o: torch.Tensor | None = None,
+    **options: Any,
+) -> tuple[Any, float]:
+    """Like `forward`, and waits; returns (result, milliseconds), timed as `Kernel.timed` does."""
+    _refuse_out(options)
+    return finding.kernel(kernel).timed(q, k, v, out=o, **options)
+
+
+def _refuse_out(options: Mapping[str, Any]) -> None:
+    if "out" in options:
+        raise TypeError("unknown argument out: these functions take the output's memory as o")

@@ -1,0 +1,388 @@
+"""The fp64 oracles of attention's families, and flash_forward's algorithm block by block.
+
+The algorithm is FlashAttention's (Dao et al. 2022, arXiv:2205.14135, algorithm 1) in the loop order
+of FlashAttention-2 (Dao 2023, arXiv:2307.08691, algorithm 1): one block of queries stays, blocks of
+keys and values pass by, and an online softmax keeps a running maximum M and sum L of every row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+_SCORES_AT_ONCE = 2**25  # fp64 scores held at one time: 256 MiB
+_RATIO = 16.0  # of the longest and the shortest of the sequences that are measured
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+    return_lse: bool = False,
+) -> Any:
+    """Computes softmax(scale * q k^T) v in fp64: flash_forward's, a batch of equal lengths.
+
+    Args:
+        q: [B, Sq, H, D] of any floating dtype, on any device.
+        k: [B, Sk, Hk, D]; query head h uses key head h // (H // Hk).
+        v: [B, Sk, Hk, D].
+        causal: query i sees keys 0 to i + Sk - Sq (aligned bottom-right, as FlashAttention >= 2.1).
+        scale: the factor on q k^T; D ** -0.5 when None.
+        return_lse: also return the log-sum-exp of every row of scaled scores.
+
+    Returns:
+        o: [B, Sq, H, D] fp64, and if asked for lse: [B, H, Sq] fp64, natural logarithm. A row
+        that sees no key has o = 0 and lse = -inf.
+
+    Raises:
+        ValueError: H is not a multiple of Hk.
+    """
+    o, lse = prefill(q, k, v, softmax_scale=scale, window_right=0 if causal else -1)
+    return (o, lse) if return_lse else o
+
+
+def decode(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    *,
+    block_table: Tensor | None = None,
+    seqused_k: Tensor | None = None,
+    leftpad_k: Tensor | None = None,
+    s_aux: Tensor | None = None,
+    alibi_slopes: Tensor | None = None,
+    softmax_scale: float | None = None,
+    softcap: float = 0.0,
+    window_left: int = -1,
+    window_right: int = 0,
+) -> tuple[Tensor, Tensor]:
+    """Computes flash_decode's attention of few queries over caches: `prefill`'s, of a batch whose
+    keys are k_cache, [B, P, Hk, D], or with `block_table` pages, [N, P, Hk, D], and whose causal
+    mask is `window_right` 0."""
+    return prefill(
+        q, k_cache, v_cache, block_table=block_table, seqused_k=seqused_k, leftpad_k=leftpad_k,
+        s_aux=s_aux, alibi_slopes=alibi_slopes, softmax_scale=softmax_scale, softcap=softcap,
+        window_left=window_left, window_right=window_right,
+    )  # fmt: skip
+
+
+def prefill(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    cu_seqlens_q: Tensor | None = None,
+    cu_seqlens_k: Tensor | None = None,
+    seqused_q: Tensor | None = None,
+    seqused_k: Tensor | None = None,
+    leftpad_k: Tensor | None = None,
+    block_table: Tensor | None = None,
+    s_aux: Tensor | None = None,
+    alibi_slopes: Tensor | None = None,
+    softmax_scale: float | None = None,
+    softcap: float = 0.0,
+    window_left: int = -1,
+    window_right: int = -1,
+) -> tuple[Tensor, Tensor]:
+    """Computes flash_prefill's attention of sequences of any lengths in fp64, one after the other.
+
+    Query i of a sequence's n is at key `length - n + i` of it, where `length` is what is used of
+    its keys. Its scores are softcap(softmax_scale * q k^T) - slope * distance, over the keys of
+    [leftpad_k, length) that its window holds; a sink is one more score, without a value.
+
+    Args:
+        q: [B, Sq, H, D], or with `cu_seqlens_q` [1, total, H, D], of any floating dtype.
+        k: [B, Sk, Hk, D], with `cu_seqlens_k` [1, total, Hk, D], with `block_table` pages.
+        v: as k, of head dimension Dv.
+        cu_seqlens_q, cu_seqlens_k: where sequences begin, and where the last one ends, [B + 1].
+        seqused_q, seqused_k: how many rows of each sequence, at the front, are used, [B].
+        leftpad_k: how many of the keys, at the front, are padding, [B].
+        block_table: the pages of each sequence, in order, [B, pages].
+        s_aux: sinks, [H].
+        alibi_slopes: [B, H].
+        softmax_scale: the factor on q k^T; D ** -0.5 if None.
+        softcap: scores become softcap * tanh(score / softcap); 0: as they are.
+        window_left, window_right: keys that a query sees before and after its own; -1: all.
+
+    Returns:
+        o, like q with head dimension Dv, and lse, [B or 1, H, Sq or total], in fp64. A row that
+        sees no key has o = 0, and without a sink lse = -inf; a row of no sequence 0 and -inf.
+
+    Raises:
+        ValueError: H is not a multiple of Hk.
+    """
+    heads, head_dim = q.shape[2:]
+    if heads % k.shape[2]:
+        raise ValueError(f"{heads} query heads cannot share {k.shape[2]} key/value heads evenly")
+    group = heads // k.shape[2]
+    scale = head_dim**-0.5 if softmax_scale is None else softmax_scale
+    batch = len(q) if cu_seqlens_q is None else len(cu_seqlens_q) - 1
+    o = q.new_zeros(*q.shape[:3], v.shape[3], dtype=torch.float64)
+    lse = q.new_full((q.shape[0], heads, q.shape[1]), -math.inf, dtype=torch.float64)
+    for b in range(batch):
+        entry, rows = _rows(q, b, cu_seqlens_q, seqused_q)
+        if block_table is None:
+            of, keys_at = _rows(k, b, cu_seqlens_k, seqused_k)
+            keys, values = k[of, keys_at], v[of, keys_at]
+        else:
+            keys, values = (t[block_table[b]].flatten(0, 1) for t in (k, v))
+            used = len(keys) if seqused_k is None else int(seqused_k[b])
+            keys, values = keys[:used], values[:used]
+        queries, length = rows.stop - rows.start, len(keys)
+        first = 0 if leftpad_k is None else int(leftpad_k[b])
+        keys, values = (  # [H, keys, D]
+            t[first:].double().transpose(0, 1).repeat_interleave(group, 0) for t in (keys, values)
+        )
+        columns = torch.arange(first, max(first, length), device=q.device)
+        rows_at_once = max(1, _SCORES_AT_ONCE // max(1, heads * len(columns)))
+        for start in range(rows.start, rows.stop, rows_at_once):
+            part = slice(start, min(start + rows_at_once, rows.stop))
+            own = torch.arange(part.start, part.stop, device=q.device)[:, None] - rows.start
+            own = own + length - queries  # the key at which each query is
+            hidden = torch.zeros(len(own), len(columns), dtype=torch.bool, device=q.device)
+            if window_left >= 0:
+                hidden |= columns < own - window_left
+            if window_right >= 0:
+                hidden |= columns > own + window_right
+            scores = scale * (q[entry, part].double().transpose(0, 1) @ keys.transpose(1, 2))
+            if 0 < softcap < math.inf:
+                scores = softcap * torch.tanh(scores / softcap)
+            if alibi_slopes is not None:
+                distance = (own - columns).abs()
+                scores = scores - alibi_slopes[b, :, None, None].double() * distance
+            scores = scores.masked_fill(hidden, -math.inf)
+            sinks = scores.new_full((heads, len(own), 1), -math.inf)
+            if s_aux is not None:
+                sinks = s_aux.double()[:, None, None].expand(sinks.shape)
+            sums = torch.logsumexp(torch.cat([scores, sinks], 2), 2)
+            lse[entry, :, part] = sums
+            seen = torch.where(sums.isneginf(), 0.0, sums)[..., None]  # exp(-inf - 0) = 0
+            o[entry, part] = ((scores - seen).exp() @ values).transpose(0, 1)
+    return o, lse
+
+
+def _rows(
+    of: Tensor, sequence: int, cu_seqlens: Tensor | None, seqused: Tensor | None
+) -> tuple[int, slice]:
+    """Returns the batch entry of a sequence, and the rows of it that are used."""
+    begin, end = 0, of.shape[1]
+    if cu_seqlens is not None:
+        begin, end = int(cu_seqlens[sequence]), int(cu_seqlens[sequence + 1])
+    if seqused is not None:
+        end = begin + int(seqused[sequence])
+    return (0 if cu_seqlens is not None else sequence), slice(begin, end)
+
+
+def attention_backward(
+    dout: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    o: Tensor,
+    lse: Tensor,
+    *,
+    scale: float,
+    causal: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Computes dq, dk and dv of o = softmax(scale * q k^T) v, given dout, the gradient of o.
+
+    As FlashAttention's equations have it (Dao et al., 2022, appendix B.2): P = exp(S - lse), dP =
+    dout v^T, D = the sum of dout o over a row, dS = P (dP - D).
+
+    Args:
+        dout: [B, Sq, H, D].
+        q: [B, Sq, H, D].
+        k: [B, Sk, Hk, D]; Hk divides H.
+        v: [B, Sk, Hk, D].
+        o: the output, [B, Sq, H, D].
+        lse: log-sum-exp of each row of scores, [B, H, Sq], natural log; -inf without keys.
+        scale: the factor on q k^T.
+        causal: query i sees keys up to i + Sk - Sq.
+
+    Returns:
+        dq [B, Sq, H, D], dk and dv [B, Sk, Hk, D], in fp64.
+    """
+    group = q.shape[2] // k.shape[2]
+    dout, q, o = (t.double().transpose(1, 2) for t in (dout, q, o))
+    k, v = (t.double().transpose(1, 2).repeat_interleave(group, 1) for t in (k, v))
+    scores = scale * q @ k.transpose(-1, -2)
+    probabilities = torch.exp(scores - lse.double().unsqueeze(-1))
+    if causal:
+        hidden = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device)
+        hidden = hidden.triu(k.shape[2] - q.shape[2] + 1)
+        probabilities = probabilities.masked_fill(hidden, 0)
+    products = dout @ v.transpose(-1, -2) - (dout * o).sum(-1, keepdim=True)
+    scores_gradient = probabilities * products
+    dq = scale * scores_gradient @ k
+    dk = scale * scores_gradient.transpose(-1, -2) @ q
+    dv = probabilities.transpose(-1, -2) @ dout
+    dk, dv = (t.reshape(t.shape[0], -1, group, *t.shape[2:]).sum(2) for t in (dk, dv))
+    return dq.transpose(1, 2), dk.transpose(1, 2), dv.transpose(1, 2)
+
+
+class Intermediate(NamedTuple):
+    """A tensor of the algorithm at one block of keys; block is -1 for what follows the loop."""
+
+    block: int
+    name: str
+    value: Tensor
+
+
+def simulate(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    B_r: int,
+    B_c: int,
+    query_block: int = 0,
+    causal: bool = False,
+    scale: float | None = None,
+    fused: bool = True,
+    slack: float = 0.0,
+) -> Iterator[Intermediate]:
+    """Yields every intermediate of one block of queries, in the order in which a kernel meets them.
+
+    K and V are split into blocks of B_c rows, walked from the last that the queries see to the
+    first. For each block, in this order:
+
+        Q              [B_r, D]    the queries; rows past Sq are 0
+        K              [B_c, D]    the keys; rows past Sk are 0
+        S_pre_scaling  [B_r, B_c]  Q K^T, before scale and mask
+        M              [B_r]       running maximum of the scores seen up to and with this block;
+                                   -inf for rows that see none of its keys or of those before
+        L              [B_r]       running sum of exponentials, relative to M
+        P              [B_r, B_c]  exponentials, relative to M; 0 if masked
+        V              [B_c, D]    the values; rows past Sk are 0
+        O_scale        [B_r]       what O and the old L are multiplied by; 0 in the first block
+        O              [B_r, D]    running output, relative to M, not yet divided by L
+
+    and after the last block, as block -1, O_final [B_r, D] = O / L; 0 for rows that see no key.
+
+    The arithmetic is fp64, but for one rounding that belongs to the algorithm as kernels run it: P
+    is rounded to the inputs' dtype, since the second product takes it in that dtype. L sums the
+    exponentials before that rounding.
+
+    Args:
+        q: [Sq, D], one head of one batch entry.
+        k: [Sk, D], the key head that serves it.
+        v: [Sk, D].
+        B_r: query rows of a block.
+        B_c: key/value rows of a block.
+        query_block: which block of queries; rows query_block * B_r and on.
+        causal: query i sees keys 0 to i + Sk - Sq.
+        scale: the factor on q k^T; D ** -0.5 when None.
+        fused: M is the maximum of the unscaled scores and exponentials are
+            exp2(scale * log2(e) * (S - M)), one FMA and exp2 each; positive scales only. Otherwise
+            M is the maximum of scale * S and exponentials are exp(scale * S - M).
+        slack: M stays what it is until exponentials would exceed 2 ** slack in the fused form, or
+            exp(slack) in the other; 0: it is the maximum itself.
+
+    Yields:
+        Intermediate(block, name, value), value in fp64 on the inputs' device.
+
+    Raises:
+        ValueError: query_block lies past Sq, or fused with a scale that is not positive.
+    """
+    (seq_len_q, head_dim), seq_len_k = q.shape, k.shape[0]
+    first_row = query_block * B_r
+    if not 0 <= first_row < seq_len_q:
+        raise ValueError(
+            f"query block {query_block} starts at row {first_row}; there are {seq_len_q} rows"
+        )
+    if scale is None:
+        scale = head_dim**-0.5
+    if fused and scale <= 0:
+        raise ValueError(f"the fused form needs a positive scale, not {scale}: pass fused=False")
+
+    def rows_of(tensor: Tensor, start: int, count: int) -> Tensor:
+        rows = tensor[start : start + count].double()
+        return torch.cat([rows, rows.new_zeros(count - rows.shape[0], rows.shape[1])])
+
+    row = first_row + torch.arange(B_r, device=q.device)
+    seen = torch.clamp(row + seq_len_k - seq_len_q + 1 if causal else row * 0 + seq_len_k, 0)
+    seen = torch.where(row < seq_len_q, torch.clamp(seen, max=seq_len_k), 0)  # keys of each row
+    q_tile = rows_of(q, first_row, B_r)
+    m = q_tile.new_full((B_r,), -math.inf)
+    l_sum = q_tile.new_zeros(B_r)
+    o = q_tile.new_zeros(B_r, head_dim)
+    exponential = torch.exp2 if fused else torch.exp
+    factor = scale * math.log2(math.e) if fused else 1.0  # from a difference of M's to an exponent
+
+    for block in reversed(range(math.ceil(int(seen.max()) / B_c))):
+        k_tile, v_tile = rows_of(k, block * B_c, B_c), rows_of(v, block * B_c, B_c)
+        s_raw = q_tile @ k_tile.T
+        column = block * B_c + torch.arange(B_c, device=q.device)
+        s = s_raw if fused else scale * s_raw
+        s = s.masked_fill(column >= seen[:, None], -math.inf)
+        greatest = s.max(-1).values
+        grew = factor * (greatest - m) > slack  # from -inf, by more than any slack
+        m_old, m = m, torch.where(grew, greatest, m)
+        m_finite = torch.where(m.isneginf(), 0.0, m)  # a row that has seen no key: exp(-inf) = 0
+        o_scale = exponential(factor * (m_old - m_finite))
+        p = exponential(factor * (s - m_finite[:, None]))
+        l_sum = o_scale * l_sum + p.sum(-1)
+        p = p.to(q.dtype).double()
+        o = o_scale[:, None] * o + p @ v_tile
+        for name, value in (
+            ("Q", q_tile),
+            ("K", k_tile),
+            ("S_pre_scaling", s_raw),
+            ("M", m),
+            ("L", l_sum),
+            ("P", p),
+            ("V", v_tile),
+            ("O_scale", o_scale),
+            ("O", o),
+        ):
+            yield Intermediate(block, name, value)
+    yield Intermediate(-1, "O_final", torch.where(l_sum > 0, 1 / l_sum, 0.0)[:, None] * o)
+
+
+def tuning_inputs(
+    sizes: Mapping[str, int],
+    parameters: Mapping[str, Any],
+    generator: torch.Generator,
+    given: Container[str],
+) -> dict[str, Tensor]:
+    """Returns the inputs that may not be random, of those that are given: flash_prefill's or
+    flash_decode's, whose sizes have other names. All other inputs are normally distributed.
+
+    Packed sequences have lengths in a geometric row; used rows are spread evenly up to all; they
+    and pages come in random order.
+    """
+    device = generator.device
+
+    def shuffled(count: int) -> Tensor:
+        return torch.randperm(count, generator=generator, device=device)
+
+    made = {}
+    if "P" in sizes:
+        count, entries, longest = sizes["B"], sizes["N"], {"seqused_k": sizes["P"]}
+    elif "Tq" in sizes:
+        count = sizes["Cq"] - 1 if "cu_seqlens_q" in given else sizes["Nq"]
+        entries, longest = sizes["Nk"], {"seqused_q": sizes["Tq"], "seqused_k": sizes["Tk"]}
+        shares = (_RATIO ** (shuffled(count).double() / max(1, count - 1))).cumsum(0)
+        for name, total in (("cu_seqlens_q", sizes["Tq"]), ("cu_seqlens_k", sizes["Tk"])):
+            if name in given:
+                ends = (total * shares / shares[-1]).round().int()
+                made[name] = torch.cat([ends.new_zeros(1), ends])
+    else:
+        return {}
+    if "block_table" in given:
+        pages = sizes.get("pages", 1)
+        longest["seqused_k"] *= pages
+        made["block_table"] = shuffled(entries)[: count * pages].reshape(count, pages).int()
+    for used, most in longest.items():
+        if used in given:
+            packed = made.get(used.replace("seqused", "cu_seqlens"))
+            rows = most if packed is None else packed.diff()
+            made[used] = (rows * (shuffled(count) + 1) // count).int()
+    return made
